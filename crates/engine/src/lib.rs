@@ -62,6 +62,7 @@ mod scan_page;
 mod scan_range;
 mod scrub;
 pub mod snapshot;
+pub mod space;
 mod state_digest;
 mod state_dir;
 pub mod state_files;

@@ -20,7 +20,7 @@ use crate::{
     document::{self, Documented},
     entity, groups, home, key_history, keys, keyspaces, kv, leases, producers, reading, records, reply, scan, shapes,
     shared::Http,
-    snapshot, state, status, streams, subjects, transaction, ttl, watch,
+    snapshot, space, state, status, streams, subjects, transaction, ttl, watch,
 };
 
 /// Calls a handler: `now` returns its answer, `inline` and `boxed` await it. Futures of point requests are inline. All
@@ -472,6 +472,12 @@ operations! {
     /// Returns the server's figures for operators.
     Status = "status", GET "/v1/status"
         => now status::status(app);
+    /// Explains the disk space of the node's directory.
+    ///
+    /// Lists the files by what they serve, and counts the payload for which it reads the whole state. One report is made
+    /// at a time.
+    Space = "space", GET "/v1/space"
+        => boxed space::space(app, &http.spaces, call);
     /// Returns the OpenAPI document.
     OpenApi = "openapi", GET "/openapi.json"
         => now status::openapi(&OPENAPI);
@@ -605,6 +611,7 @@ impl Operation {
             | Self::Ready
             | Self::Metrics
             | Self::Status
+            | Self::Space
             | Self::OpenApi
             | Self::Echo
             | Self::Unknown

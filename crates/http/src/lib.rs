@@ -56,6 +56,7 @@ mod scan;
 mod shapes;
 mod shared;
 mod snapshot;
+mod space;
 mod state;
 mod status;
 mod streams;

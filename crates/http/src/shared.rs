@@ -22,6 +22,8 @@ pub struct Http {
     pub(crate) snapshots: Arc<Snapshots>,
     /// Semaphore with one permit: only one digest of the state is computed at a time.
     pub(crate) digests: Arc<Semaphore>,
+    /// Semaphore with one permit: only one report about disk space is made at a time.
+    pub(crate) spaces: Arc<Semaphore>,
     /// All metrics of the server, for `/metrics`.
     pub(crate) registry: Registry,
 }
@@ -43,6 +45,7 @@ impl Http {
             requests,
             snapshots: Arc::default(),
             digests: Arc::new(Semaphore::new(1)),
+            spaces: Arc::new(Semaphore::new(1)),
             registry,
         })
     }

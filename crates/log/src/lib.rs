@@ -38,11 +38,12 @@ mod writer_role;
 
 pub use crc::crc32c;
 pub use errors::{AppendError, Corruption, DiskFault, OpenError, ReadError};
-pub use format::RECORD_HEADER_BYTES;
+pub use format::{DATA_START as SEGMENT_HEAD_BYTES, RECORD_HEADER_BYTES};
 pub use log::Log;
 pub use options::{LogOptions, LogStats, Recovery, Repair, SegmentInfo};
 pub use prepare::StateSpace;
 pub use record::{Appended, Draft, LogRecord, Purpose, Truncation};
 pub use record_kind::RecordKind;
 pub use records::Records;
+pub use space::{HistoryBounds, SegmentUse, segment_uses};
 pub use try_append::{Blocked, TryAppendError};

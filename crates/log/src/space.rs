@@ -3,6 +3,8 @@
 //! Owns: the LSN below which the log's user has released records, the LSN from which it needs records for others, and
 //! the history floor: the point below which segments are not kept for history. Does not own: references into a segment; the log's user tracks
 //! those.
+//!
+//! [`segment_uses`] is the rule, for an open log and for a directory at rest.
 
 use std::sync::atomic::Ordering;
 
@@ -10,14 +12,47 @@ use thalweg_types::{Generation, Lsn, SpaceTime};
 
 use crate::{errors::AppendError, log::Log, options::SegmentInfo};
 
-/// Side of the history floor on which a segment lies. The floor separates segments kept for history, which
-/// are young and near the end of the log, from older ones.
+/// Reason for which a segment is in the log, apart from references into it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum History {
-    /// The segment is older than the kept history: only references into the segment keep it.
+pub enum SegmentUse {
+    /// The log's user still needs records of the segment.
+    Needed,
+    /// The segment is young and near the end of the log, so it belongs to the kept history. Nothing else needs it.
+    History,
+    /// The segment is older than the kept history: only references into it keep it.
     Past,
-    /// The segment belongs to the kept history.
-    Kept,
+}
+
+/// Bounds of the history that a log keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HistoryBounds {
+    /// Bytes at the end of the log beyond which no segment is kept for history.
+    pub bytes: u64,
+    /// Time up to which records are too old for the kept history.
+    pub oldest: SpaceTime,
+    /// LSN from which another node needs the records, whatever their age.
+    pub kept_from: Lsn,
+}
+
+/// Returns the use of each segment; `segments` are those of a log, oldest first. The log's user needs the records from
+/// `released` on.
+#[must_use]
+pub fn segment_uses(segments: &[SegmentInfo], released: Lsn, bounds: HistoryBounds) -> Vec<SegmentUse> {
+    let mut bytes_after = 0;
+    let mut uses = Vec::with_capacity(segments.len());
+    for segment in segments.iter().rev() {
+        // History keeps a segment that is near enough to the end, if it is young enough or another node needs it.
+        let is_near = bytes_after < bounds.bytes;
+        let is_wanted = segment.last_time > bounds.oldest || segment.next > bounds.kept_from;
+        bytes_after += u64::from(segment.bytes);
+        uses.push(match segment.next > released {
+            true => SegmentUse::Needed,
+            false if is_near && is_wanted => SegmentUse::History,
+            false => SegmentUse::Past,
+        });
+    }
+    uses.reverse();
+    uses
 }
 
 impl Log {
@@ -43,7 +78,7 @@ impl Log {
     /// They may be freed when no pointer refers to them.
     #[must_use]
     pub fn freeable(&self, now: SpaceTime) -> Vec<SegmentInfo> {
-        self.released_segments(now, History::Past)
+        self.sealed_segments(now, SegmentUse::Past)
     }
 
     /// Returns the sealed segments, oldest first, that only the options `history_bytes` and `history_age`
@@ -51,30 +86,28 @@ impl Log {
     /// space may free them like those of [`freeable`](Self::freeable).
     #[must_use]
     pub fn kept_for_history(&self, now: SpaceTime) -> Vec<SegmentInfo> {
-        self.released_segments(now, History::Kept)
+        self.sealed_segments(now, SegmentUse::History)
     }
 
-    /// Sealed segments whose records were all released, oldest first: those older than the kept history, or
-    /// those that only the kept history still needs, as `kept` selects.
-    fn released_segments(&self, now: SpaceTime, kept: History) -> Vec<SegmentInfo> {
+    /// Returns all segments with their uses at `now`, oldest first. The last one is being written.
+    #[must_use]
+    pub fn segment_uses(&self, now: SpaceTime) -> Vec<(SegmentInfo, SegmentUse)> {
+        let options = &self.shared().options;
+        let bounds = HistoryBounds {
+            bytes: options.history_bytes,
+            oldest: now.minus(options.history_age),
+            kept_from: Lsn(self.shared().kept_from.load(Ordering::Acquire)),
+        };
         let released = self.released();
-        let oldest_kept = now.minus(self.shared().options.history_age);
-        let kept_from = Lsn(self.shared().kept_from.load(Ordering::Acquire));
-        let table = self.shared().table.load_full();
-        let mut bytes_after = 0;
-        let mut found: Vec<SegmentInfo> = Vec::new();
-        for segment in table.0.iter().rev() {
-            let info = segment.info();
-            // History keeps a segment that is near enough to the end, if it is young enough or another node needs it.
-            let is_near = bytes_after < self.shared().options.history_bytes;
-            let in_history = is_near && (info.last_time > oldest_kept || info.next > kept_from);
-            bytes_after += u64::from(info.bytes);
-            if !info.active && info.next <= released && in_history == (kept == History::Kept) {
-                found.push(info);
-            }
-        }
-        found.reverse();
-        found
+        let segments: Vec<_> = self.shared().table.load_full().0.iter().map(|segment| segment.info()).collect();
+        let uses = segment_uses(&segments, released, bounds);
+        segments.into_iter().zip(uses).collect()
+    }
+
+    /// Returns the sealed segments with a use, oldest first.
+    fn sealed_segments(&self, now: SpaceTime, wanted: SegmentUse) -> Vec<SegmentInfo> {
+        let all = self.segment_uses(now).into_iter();
+        all.filter(|(segment, found)| !segment.active && *found == wanted).map(|(segment, _)| segment).collect()
     }
 
     /// Frees a sealed segment whose records were all released, so that its file can be recycled. Readers that

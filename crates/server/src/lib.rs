@@ -17,5 +17,5 @@ pub use thalweg_serving::{
     app, cluster,
     config::{self, Config, ConfigError, ConfigLayer, Layers, Resolved},
     error,
-    status::node_status,
+    status::{node_status, space_json},
 };

@@ -14,7 +14,9 @@ use serde_json::{Map, Value};
 use thalweg_broker::{
     BatchError, CacheError, CreateCacheError, RequestError, SubjectError, SubscribeError, TooManyLinks, WouldBlock,
 };
-use thalweg_engine::{Database, DigestError, GroupError, ReadError, WatchError, WriteError, snapshot::SnapshotError};
+use thalweg_engine::{
+    Database, DigestError, GroupError, ReadError, WatchError, WriteError, snapshot::SnapshotError, space::SpaceError,
+};
 use thalweg_types::{
     Action, Classified, Durability, GroupId, StreamId,
     command::{CommandError, OperationError, ProducerRefusal},
@@ -269,6 +271,16 @@ impl From<DigestError> for ApiError {
             DigestError::Superseded | DigestError::Thread { .. } => {
                 Self::classified(StatusCode::SERVICE_UNAVAILABLE, &error)
             }
+        }
+    }
+}
+
+impl From<SpaceError> for ApiError {
+    fn from(error: SpaceError) -> Self {
+        match error {
+            SpaceError::Read(error) => error.into(),
+            SpaceError::Closed | SpaceError::Thread { .. } => Self::classified(StatusCode::SERVICE_UNAVAILABLE, &error),
+            SpaceError::Open(_) | SpaceError::Log(_) => Self::classified(StatusCode::INTERNAL_SERVER_ERROR, &error),
         }
     }
 }

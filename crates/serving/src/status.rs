@@ -1,7 +1,10 @@
 //! The status of a server and of its node as JSON, for every protocol and the command line.
 
-use serde_json::{Value, json};
-use thalweg_engine::{Database, Health};
+use serde_json::{Map, Value, json};
+use thalweg_engine::{
+    Database, Health,
+    space::{SpaceKind, SpaceReport},
+};
 use thalweg_types::NodeId;
 
 use crate::{admission::Resource, app::App};
@@ -107,6 +110,56 @@ pub fn node_status(db: &Database) -> Value {
             "total_bytes": stats.scrub.total_bytes,
             "damages": stats.scrub.damages,
             "damage": stats.scrub.damage,
+        },
+    })
+}
+
+/// Returns the report about the disk space of a data directory as JSON, for `/v1/space` and for the command line.
+#[must_use]
+pub fn space_json(report: &SpaceReport) -> Value {
+    let kinds = SpaceKind::ALL.into_iter().filter_map(|kind| Some((kind, report.parts.get(&kind)?)));
+    let kinds = kinds.map(|(kind, part)| json!({ "kind": kind.name(), "files": part.files, "bytes": part.bytes }));
+    let levels = report.levels.iter().map(|level| json!({ "tables": level.tables, "bytes": level.bytes }));
+    let payload = report.payload.map(|payload| {
+        let mut object = Map::new();
+        let figures = [
+            ("bytes", payload.live_bytes()),
+            ("keys", payload.keys),
+            ("key_bytes", payload.key_bytes),
+            ("value_bytes", payload.value_bytes),
+            ("parts", payload.parts),
+            ("part_bytes", payload.part_bytes),
+            ("records", payload.records),
+            ("record_bytes", payload.record_bytes),
+            ("versions", payload.versions),
+            ("version_bytes", payload.version_bytes),
+            ("rows", payload.rows),
+            ("row_bytes", payload.row_bytes),
+        ];
+        object.extend(figures.map(|(name, value)| (name.to_owned(), json!(value))));
+        Value::Object(object)
+    });
+    let options = &report.options;
+    json!({
+        "backend": report.backend.name(),
+        "files": report.parts.values().map(|part| part.files).sum::<u64>(),
+        "bytes": report.parts.values().map(|part| part.bytes).sum::<u64>(),
+        "kinds": kinds.collect::<Vec<_>>(),
+        "payload": payload,
+        "count_bytes": report.count_bytes,
+        "log": {
+            "segments": report.segments,
+            "segment_bytes": options.segment_bytes,
+            "spare_segments": options.spare_segments,
+            "history_bytes": options.history_bytes,
+            "history_age_seconds": options.history_age.as_secs_f64(),
+            "open_snapshots": report.open_snapshots,
+        },
+        "state": {
+            "levels": levels.collect::<Vec<_>>(),
+            "entries": report.entries,
+            "deletions": report.deletions,
+            "reusable_bytes": report.reusable_bytes,
         },
     })
 }

@@ -19,6 +19,7 @@ mod keys;
 pub mod keyspaces;
 pub mod machine;
 pub mod membership;
+pub mod payload;
 pub mod portable;
 pub mod redis;
 mod refused;

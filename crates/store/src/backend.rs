@@ -456,6 +456,10 @@ pub struct BackendStats {
     pub tables: u64,
     /// Number of tables on each level of the LSM tree, level 0 first.
     pub tables_per_level: Vec<u64>,
+    /// Bytes of the tables on each level of the LSM tree, level 0 first.
+    pub bytes_per_level: Vec<u64>,
+    /// Number of deletions that tables store until a compaction drops them with the rows that they delete.
+    pub deletions: u64,
     /// Number of sealed memtables that wait to be flushed to disk.
     pub sealed_memtables: u64,
     /// Number of flushes finished since the backend was opened.

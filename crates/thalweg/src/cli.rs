@@ -9,7 +9,7 @@ use crate::{
     args::Plain,
     commands::{
         backup, cache, cluster, commit, consume, coordinate, doctor, export, groups, history, import, keyspaces, kv,
-        log, migrate, plan, serve, state, status, stream, streams, subjects, time, top, watch,
+        log, migrate, plan, serve, space, state, status, stream, streams, subjects, time, top, watch,
     },
     failure::Failure,
     help, man, render,
@@ -113,6 +113,8 @@ pub enum Command {
     Status(Plain),
     /// Show the rates, latencies, queues and lags of a running node, refreshed
     Top(top::Top),
+    /// Explain where the bytes of a data directory are, and what would make it smaller
+    Space(space::Space),
     /// Check the disk, the file system, limits, clocks and the kernel for a node
     Doctor(doctor::Doctor),
     /// Show and change the members of a cluster, and diagnose it
@@ -208,6 +210,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Txn(args) => commit::txn(&args),
         Command::Status(args) => status::run(&args.place),
         Command::Top(args) => top::run(&args),
+        Command::Space(args) => space::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Cluster(args) => cluster::run(&args),
         Command::Import(args) => import::run(&args),

@@ -11,7 +11,7 @@ use clap::{
 
 /// Groups of commands, in the order of the help.
 pub const GROUPS: &[(&str, &[&str])] = &[
-    ("Node and cluster", &["serve", "status", "top", "cluster", "doctor"]),
+    ("Node and cluster", &["serve", "status", "top", "space", "cluster", "doctor"]),
     (
         "Keys and values",
         &["put", "get", "del", "scan", "history", "watch", "incr", "ttl", "touch", "lease", "keyspaces"],
@@ -53,6 +53,7 @@ const SYNONYMS: &[(&[&str], &[&str])] = &[
     (&["benchmark"], &["bench"]),
     (&["check", "diagnose"], &["doctor"]),
     (&["monitor", "htop"], &["top"]),
+    (&["du", "df", "usage", "disk"], &["space"]),
     (&["capacity", "size"], &["plan"]),
     (&["completion"], &["completions"]),
 ];

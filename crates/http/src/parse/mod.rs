@@ -26,7 +26,7 @@ pub use percent::{decode, decode_query, encode};
 pub(crate) use push::PushQuery;
 pub(crate) use query::{
     AddQuery, CacheKeysQuery, Cursor, LeaseQuery, LeasesQuery, ListQuery, PrefixQuery, ReadyQuery, Required,
-    RevisionQuery, VersionsQuery, parameter,
+    RevisionQuery, SpaceQuery, VersionsQuery, parameter,
 };
 pub use query::{AppendQuery, Key, PairRange, Params, RecordsQuery, ScanQuery, StartPosition, pair_range};
 pub(crate) use snapshot::SnapshotQuery;

@@ -314,6 +314,13 @@ query! {
         verbose: bool = flag,
     }
 
+    /// Query parameters of `GET /v1/space`.
+    #[derive(Copy)]
+    pub(crate) struct SpaceQuery {
+        /// True if the payload is counted however long that takes. Otherwise it is counted if the state has at most 1 GiB.
+        count: bool = flag,
+    }
+
     /// Query parameters of `GET /v1/kv/{keyspace}/{key}`.
     #[derive(Copy)]
     pub(crate) struct RevisionQuery {

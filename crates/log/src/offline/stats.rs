@@ -2,10 +2,12 @@
 
 use serde::Serialize;
 use thalweg_disk::Disk;
+use thalweg_types::{Generation, Lsn, SpaceTime};
 
 use super::{OfflineError, inventory};
 use crate::{
     format::DATA_START,
+    options::SegmentInfo,
     survey::{Depth, Survey},
 };
 
@@ -51,6 +53,25 @@ pub struct Stats {
     pub bytes: u64,
     /// Bytes of all segment files.
     pub file_bytes: u64,
+}
+
+impl Stats {
+    /// Returns the live segments as the open log would describe them, oldest first.
+    #[must_use]
+    pub fn segment_infos(&self) -> Vec<SegmentInfo> {
+        let last = self.segments.last().map(|segment| segment.generation);
+        let infos = self.segments.iter().map(|segment| SegmentInfo {
+            generation: Generation(segment.generation),
+            file: segment.file.clone(),
+            first: Lsn(segment.first_lsn),
+            next: Lsn(segment.next_lsn),
+            first_time: SpaceTime(segment.first_time),
+            last_time: SpaceTime(segment.last_time),
+            bytes: u32::try_from(segment.bytes).unwrap_or(u32::MAX),
+            active: Some(segment.generation) == last,
+        });
+        infos.collect()
+    }
 }
 
 /// Reads the segment headers and footers, and the newest segment, and returns figures of the log.

@@ -171,6 +171,11 @@ impl HistoryKey {
         Some(Self { key, revision })
     }
 
+    /// Returns true for the row key of a version or of forgotten versions (`12|1`).
+    pub(crate) fn is_of_version(row: &[u8]) -> bool {
+        row.starts_with(&[TAG_VERSIONS, OF_VERSIONS])
+    }
+
     /// Decodes the row key of a version or of forgotten versions (`12|1`).
     pub(crate) fn of_version(row: &[u8]) -> Result<Self, MachineError> {
         let rest = row.get(PREFIX_LEN..).and_then(Self::decode);

@@ -23,6 +23,7 @@ mod large_rows;
 mod membership;
 mod model;
 mod one_entry;
+mod payload;
 mod producers;
 mod random;
 mod ranges;

@@ -201,6 +201,8 @@ impl Store for LsmStore {
         stats.disk_bytes += tables.disk_bytes();
         stats.tables += tables.tables().count() as u64;
         stats.tables_per_level = tables.tables_per_level().to_vec();
+        stats.bytes_per_level = tables.bytes_per_level().to_vec();
+        stats.deletions += tables.deletion_count();
         stats.compactions += self.compactions.load(Ordering::Relaxed);
         stats.is_compacting = self.is_compacting.load(Ordering::Relaxed);
         stats.compacted_bytes += self.compacted_bytes.load(Ordering::Relaxed);

@@ -2,7 +2,9 @@
 //! with power losses and faults like the other backends.
 
 use std::{
+    cell::Cell,
     io,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{
         Arc, Condvar, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -12,6 +14,9 @@ use std::{
 
 use redb::StorageBackend;
 use thalweg_disk::File;
+use thalweg_types::budget::{self, Spent};
+
+use crate::backend::BackendError;
 
 /// Pause before a write that found the disk full is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
@@ -83,6 +88,40 @@ impl RoomWait {
     }
 }
 
+thread_local! {
+    /// True while the thread reads a view, so that a read of the file may end by unwinding.
+    static IN_VIEW: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Payload of the unwinding with which a read of the file ends, because its thread must not wait for the disk.
+struct MustWait(Spent);
+
+/// Performs a read of a view. It ends with an error at the first page that is neither in redb's cache nor in the memory
+/// of the kernel, if the [budget] of the thread's read forbids waiting for the disk.
+///
+/// After any error of the file, redb serves neither reads nor writes until the database is opened again. So the read
+/// ends by unwinding, of which redb takes no notice: it asks the file for a page of a view while it holds no lock and
+/// has changed nothing yet (as of version 4.4). Other reads, within transactions that write or begin, never end this
+/// way.
+pub(super) fn read_view<T>(read: impl FnOnce() -> Result<T, BackendError>) -> Result<T, BackendError> {
+    let ended = {
+        let _restore = Restore(IN_VIEW.replace(true));
+        catch_unwind(AssertUnwindSafe(read))
+    };
+    ended.unwrap_or_else(|panic| match panic.downcast::<MustWait>() {
+        Ok(must_wait) => Err(BackendError::io("read", must_wait.0)),
+        Err(panic) => resume_unwind(panic),
+    })
+}
+
+struct Restore(bool);
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        IN_VIEW.set(self.0);
+    }
+}
+
 /// The database file of redb. The file has no lock of its own, because the lock of its directory excludes other
 /// processes.
 #[derive(Debug)]
@@ -120,7 +159,21 @@ impl StorageBackend for DatabaseFile {
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.file.read_exact_at(out, offset)
+        if !IN_VIEW.get() {
+            return self.file.read_exact_at(out, offset);
+        }
+        let len = out.len();
+        let resident = || self.file.read_resident_at(len, offset).map(|bytes| bytes.map(Some)).transpose();
+        match budget::read_file(resident, || self.file.read_exact_at(out, offset).map(|()| None)) {
+            Ok(read) => {
+                if let Some(bytes) = read? {
+                    out.copy_from_slice(&bytes);
+                }
+                Ok(())
+            }
+            // No panic hook reports this.
+            Err(spent) => resume_unwind(Box::new(MustWait(spent))),
+        }
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

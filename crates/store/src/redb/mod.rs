@@ -36,7 +36,7 @@ use crate::{
     caught::caught,
     files::{self, create_dir, remove_if_there},
 };
-use file::{DatabaseFile, FileFigures, RoomWait};
+use file::{DatabaseFile, FileFigures, RoomWait, read_view};
 
 const FILE: &str = "state.redb";
 const NEW_FILE: &str = "state.redb.tmp";
@@ -336,10 +336,11 @@ impl PagedView for RedbView {
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError> {
-        catch_panics("reading", || {
+        let get = || {
             let Some(stored) = self.pairs.get(key).map_err(failed("read"))? else { return Ok(None) };
             checked(key, stored.value()).map(|value| Some(Bytes::copy_from_slice(value)))
-        })
+        };
+        catch_panics("reading", || read_view(get))
     }
 
     fn page(
@@ -349,7 +350,7 @@ impl PagedView for RedbView {
         direction: Direction,
         page: &mut Page,
     ) -> Result<(), BackendError> {
-        catch_panics("scanning", || {
+        let scan = || {
             let mut pairs = self.pairs.range::<&[u8]>((lower, upper)).map_err(failed("read"))?;
             while !page.is_full() {
                 let pair = match direction {
@@ -361,7 +362,8 @@ impl PagedView for RedbView {
                 page.push(key.value(), checked(key.value(), stored.value())?);
             }
             Ok(())
-        })
+        };
+        catch_panics("scanning", || read_view(scan))
     }
 }
 

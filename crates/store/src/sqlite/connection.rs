@@ -8,6 +8,8 @@ use crate::backend::BackendError;
 
 /// Name of the SQLite database file in its directory.
 pub(super) const FILE: &str = "state.sqlite";
+/// Size of a page of a new database in bytes.
+pub(super) const PAGE_BYTES: u32 = 8192;
 
 /// Application id in the database's header, "THWG", which identifies a state database.
 pub(super) const APPLICATION_ID: i32 = 0x5448_5747;

@@ -14,6 +14,7 @@
 //! so while a view lives long, the WAL grows.
 
 mod connection;
+mod residency;
 mod view;
 mod wal;
 
@@ -34,12 +35,12 @@ use crate::{
     backend::{Applied, BackendError, BackendStats, Change, LogBarrier, SyncMode},
     buffered::{BufferOptions, Buffered, Store, checksum},
 };
-use connection::{APPLICATION_ID, FILE, FORMAT_VERSION, FORMAT_VERSION_1, Role, corrupt, failed};
+use connection::{APPLICATION_ID, FILE, FORMAT_VERSION, FORMAT_VERSION_1, PAGE_BYTES, Role, corrupt, failed};
+use residency::Residency;
 use view::{Readers, SqliteView};
 
 const WAL_FILE: &str = "state.sqlite-wal";
 const SHM_FILE: &str = "state.sqlite-shm";
-const PAGE_BYTES: u32 = 8192;
 /// Number of bytes written to the WAL after which it is checkpointed (copied to the database), if each batch is synced.
 const CHECKPOINT_BYTES: u64 = 8 << 20;
 
@@ -103,7 +104,8 @@ impl SqliteStore {
             writer.execute_batch(&format!("PRAGMA max_page_count = {pages}")).map_err(failed("configure"))?;
         }
         sync_dirs(&options.dir)?;
-        let readers = Arc::new(Readers::new(path.clone(), options.cache_bytes / 2));
+        let residency = Residency::open(&path).map_err(io_error("open"))?;
+        let readers = Arc::new(Readers::new(path.clone(), residency, options.cache_bytes / 2));
         Ok(Self {
             writer: Mutex::new(writer),
             readers,

@@ -17,8 +17,12 @@ use std::{
 
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension};
+use thalweg_types::budget;
 
-use super::connection::{self, FORMAT_VERSION_1, Role, corrupt, failed};
+use super::{
+    connection::{self, FORMAT_VERSION_1, Role, corrupt, failed},
+    residency::Residency,
+};
 use crate::{
     backend::{BackendError, Direction},
     buffered::{Contents, Page, PagedView, checked},
@@ -32,6 +36,7 @@ const MAX_IDLE: usize = MAX_READERS;
 /// The pool of reading connections, and the counter of commits.
 pub(super) struct Readers {
     path: PathBuf,
+    residency: Residency,
     /// Size in bytes of the page cache of each connection.
     cache_bytes: u64,
     idle: Mutex<Vec<Connection>>,
@@ -42,9 +47,16 @@ pub(super) struct Readers {
 }
 
 impl Readers {
-    pub(super) fn new(path: PathBuf, cache_bytes: u64) -> Self {
+    pub(super) fn new(path: PathBuf, residency: Residency, cache_bytes: u64) -> Self {
         let cache_bytes = cache_bytes / MAX_READERS as u64;
-        Self { path, cache_bytes, idle: Mutex::default(), commits: Mutex::default(), committed: AtomicU64::new(0) }
+        let (idle, commits, committed) = (Mutex::default(), Mutex::default(), AtomicU64::new(0));
+        Self { path, residency, cache_bytes, idle, commits, committed }
+    }
+
+    /// Fails if the [budget] of the thread's read forbids waiting for the disk, and SQLite would probably have to.
+    fn check_residency(&self) -> Result<(), BackendError> {
+        let read = budget::read_file(|| self.residency.is_resident().then_some(()), || ());
+        read.map_err(|spent| BackendError::io("read", spent))
     }
 
     /// Runs `commit`, which commits a transaction. No connection can join a view in the meantime.
@@ -188,6 +200,7 @@ impl PagedView for SqliteView {
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError> {
+        self.readers.check_residency()?;
         let reader = self.reader()?;
         let mut statement = reader.prepare_cached("SELECT value FROM pairs WHERE key = ?1").map_err(failed("read"))?;
         let mut rows = statement.query([key]).map_err(failed("read"))?;
@@ -218,6 +231,7 @@ impl PagedView for SqliteView {
             Direction::Forward => "ASC",
             Direction::Reverse => "DESC",
         };
+        self.readers.check_residency()?;
         let query = format!("SELECT key, value FROM pairs WHERE key {from} ?1 AND key {to} ?2 ORDER BY key {order}");
         let reader = self.reader()?;
         let mut statement = reader.prepare_cached(&query).map_err(failed("scan"))?;

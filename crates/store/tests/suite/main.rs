@@ -5,6 +5,7 @@ mod backend_support;
 
 mod backend_faults;
 mod backend_suite;
+mod cold_reads;
 mod flips;
 mod formats;
 mod replacing;

@@ -27,6 +27,7 @@ mod record;
 mod reload;
 mod repair;
 pub mod serve;
+pub mod space;
 pub mod state;
 pub mod status;
 mod stop;

@@ -13,6 +13,11 @@ impl Session {
         }
     }
 
+    /// Returns the report of a server about its disk space. It has the payload if `count` is true or the state is small.
+    pub fn space(&self, count: bool) -> Result<Value, Failure> {
+        self.http.json(RequestBuilder::get(format!("/v1/space?count={count}")))
+    }
+
     /// Returns the metrics of a server as OpenMetrics text.
     pub fn metrics(&self) -> Result<String, Failure> {
         let reply = self.http.ask(RequestBuilder::get("/metrics"))?;

@@ -22,6 +22,7 @@ mod redis_clients;
 mod redis_limits;
 mod serve;
 mod shipped;
+mod space;
 mod terminal;
 mod tools;
 mod top;

@@ -51,6 +51,7 @@ pub struct TableSet {
     /// Number of sorted runs on level 0.
     pub(super) level_0_runs: usize,
     pub(super) tables_per_level: Vec<u64>,
+    pub(super) bytes_per_level: Vec<u64>,
 }
 
 impl TableSet {
@@ -79,6 +80,12 @@ impl TableSet {
         &self.tables_per_level
     }
 
+    /// Returns the bytes of the table files on each level, level 0 first.
+    #[must_use]
+    pub fn bytes_per_level(&self) -> &[u64] {
+        &self.bytes_per_level
+    }
+
     /// Iterates over the tables of all sorted runs.
     pub fn tables(&self) -> impl Iterator<Item = &Arc<Table>> {
         self.runs.iter().flat_map(Run::tables)
@@ -99,6 +106,12 @@ impl TableSet {
     #[must_use]
     pub fn item_count(&self) -> u64 {
         self.tables().map(|table| table.item_count()).sum()
+    }
+
+    /// Returns the number of deletions in all tables.
+    #[must_use]
+    pub fn deletion_count(&self) -> u64 {
+        self.tables().map(|table| table.deletion_count()).sum()
     }
 
     /// Returns the newest entry of a key in the tables; `None` if no table contains the key.

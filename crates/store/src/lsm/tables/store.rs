@@ -313,16 +313,19 @@ impl TableStore {
         let version = self.tree.current_version();
         for (level, runs) in version.iter_levels().enumerate() {
             set.tables_per_level.push(runs.table_count() as u64);
+            set.bytes_per_level.push(0);
             if level == 0 {
                 set.level_0_runs = runs.run_count();
             }
             for run in runs.iter() {
                 let mut tables = Vec::with_capacity(run.len());
                 for table in run.iter() {
-                    tables.push(match known.get(&table.id()) {
+                    let table = match known.get(&table.id()) {
                         Some(table) => Arc::clone(table),
                         None => Arc::new(self.open_table(table.clone(), origin)?),
-                    });
+                    };
+                    set.bytes_per_level[level] += table.file_bytes();
+                    tables.push(table);
                 }
                 set.runs.push(Run::new(tables));
             }

@@ -123,6 +123,10 @@ impl Table {
         self.inner.metadata.item_count
     }
 
+    pub(super) fn deletion_count(&self) -> u64 {
+        self.inner.metadata.tombstone_count
+    }
+
     #[inline]
     pub(super) fn min_key(&self) -> &[u8] {
         self.inner.metadata.key_range.min()

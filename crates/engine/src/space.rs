@@ -1,0 +1,523 @@
+//! Disk space of a data directory: which bytes serve what.
+//!
+//! Owns: the report, of an open database ([`Database::space`]) and of a directory at rest ([`space_at_rest`]). Does not
+//! own: the rule by which the log keeps segments (`thalweg_log`), counting the payload (`thalweg_state`), and advice.
+//!
+//! Each block of each file counts once, so the parts add up to what the operating system reports for the directory. The
+//! blocks of a log segment are divided:
+//!
+//! ```text
+//! | header | records                                | not written yet |
+//! |  rest  |  live: rows point to them  |   rest    |    prepared     |
+//! ```
+//! The rest counts as what the whole segment is kept for: a replay, history, or nothing. Bytes of overwritten values
+//! count as live until the mover has walked the segment, because a put does not read the row that it replaces.
+
+mod files;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    io,
+    ops::ControlFlow,
+    path::Path,
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use thalweg_disk::{Disk, RealDisk};
+use thalweg_log::{
+    HistoryBounds, SegmentInfo, SegmentUse,
+    offline::{self, OfflineError},
+    segment_uses,
+};
+pub use thalweg_state::payload::Payload;
+use thalweg_state::{
+    payload::{payload, segment_liveness},
+    segments::Liveness,
+};
+use thalweg_store::{Backend, BackendError, BarrierFailed, LogBarrier, View, lsm::Compaction};
+use thalweg_types::{Action, Classified, Clock, Generation, Lsn, SystemClock};
+
+use self::files::FoundFile;
+use crate::{
+    backends,
+    database::Database,
+    error::{OpenError, ReadError},
+    inner::Inner,
+    open::{LOG_DIR, Mode, io_error, lock, read_identity, read_state_dir},
+    options::{BackendKind, Options},
+    priority::Priority,
+    state_dir::StateDir,
+};
+
+/// Bytes of state, on disk and in memory, up to which [`Count::IfQuick`] counts the payload. Reading them takes a second
+/// or two.
+pub const QUICK_COUNT_BYTES: u64 = 1 << 30;
+/// Bytes at the beginning of a segment file before its first record.
+const SEGMENT_HEAD_BYTES: u64 = thalweg_log::SEGMENT_HEAD_BYTES as u64;
+
+/// Use of bytes in a data directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SpaceKind {
+    /// Records of streams and large values in the log, to which the state points.
+    LogLive,
+    /// Log records that the persisted state does not include. An open replays them.
+    LogReplay,
+    /// Log records kept only for watches from a past revision, incremental backups and followers.
+    LogHistory,
+    /// Log records that nothing needs, in segments that still have live ones or that are freed soon.
+    LogDead,
+    /// Segments prepared for the writer, and the part of the newest segment that is not written yet.
+    LogPrepared,
+    /// Files of the backend that stores the state.
+    State,
+    /// Write-ahead log of SQLite, and its index.
+    StateJournal,
+    /// Directories of a state that is not in use: of an interrupted migration, install or rebuild.
+    Leftovers,
+    /// Identity, clock and lock files of the node, and the directories themselves.
+    Node,
+    /// Files that the node did not create.
+    Foreign,
+}
+
+impl SpaceKind {
+    /// All kinds, in the order of reports.
+    pub const ALL: [Self; 10] = [
+        Self::LogLive,
+        Self::LogReplay,
+        Self::LogHistory,
+        Self::LogDead,
+        Self::LogPrepared,
+        Self::State,
+        Self::StateJournal,
+        Self::Leftovers,
+        Self::Node,
+        Self::Foreign,
+    ];
+
+    /// Returns the name of the kind in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::LogLive => "log_live",
+            Self::LogReplay => "log_replay",
+            Self::LogHistory => "log_history",
+            Self::LogDead => "log_dead",
+            Self::LogPrepared => "log_prepared",
+            Self::State => "state",
+            Self::StateJournal => "state_journal",
+            Self::Leftovers => "leftovers",
+            Self::Node => "node",
+            Self::Foreign => "foreign",
+        }
+    }
+}
+
+/// Bytes of one kind in a data directory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpacePart {
+    /// Number of files. A segment whose blocks are of several kinds counts for the kind of most of them.
+    pub files: u64,
+    /// Bytes of blocks on the disk.
+    pub bytes: u64,
+}
+
+/// Tables of one level of the LSM backend.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LevelSpace {
+    /// Number of tables.
+    pub tables: u64,
+    /// Bytes of the table files.
+    pub bytes: u64,
+}
+
+/// Report about the disk space of a data directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpaceReport {
+    /// Backend that stores the state.
+    pub backend: BackendKind,
+    /// Bytes of each kind, without kinds that the directory does not have.
+    pub parts: BTreeMap<SpaceKind, SpacePart>,
+    /// Levels of the LSM backend, level 0 first; empty for other backends.
+    pub levels: Vec<LevelSpace>,
+    /// Number of entries in the tables of the LSM backend, of which several can be of one row; the number of rows of other
+    /// backends.
+    pub entries: u64,
+    /// Number of entries that are deletions.
+    pub deletions: u64,
+    /// Bytes within the files of redb or SQLite that the backend uses again before the files grow.
+    pub reusable_bytes: u64,
+    /// Number of log segments with records.
+    pub segments: u64,
+    /// Number of snapshots in progress. No segment is freed meanwhile.
+    pub open_snapshots: u64,
+    /// Options that decide about the log's size: those of the open database, or those given for a directory at rest.
+    pub options: SpaceOptions,
+    /// Payload of the state; `None` if it was not counted.
+    pub payload: Option<Payload>,
+    /// Bytes that counting the payload reads, approximately.
+    pub count_bytes: u64,
+}
+
+/// Options that decide about the size of a node's log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpaceOptions {
+    /// Size of a segment in bytes.
+    pub segment_bytes: u64,
+    /// Number of segments prepared in advance.
+    pub spare_segments: u32,
+    /// Maximum number of bytes of log kept only for history.
+    pub history_bytes: u64,
+    /// Maximum age of log kept only for history.
+    pub history_age: Duration,
+}
+
+impl SpaceOptions {
+    fn of(options: &Options) -> Self {
+        Self {
+            segment_bytes: options.segment_bytes.into(),
+            spare_segments: options.spare_segments,
+            history_bytes: options.history_bytes,
+            history_age: options.history_age,
+        }
+    }
+}
+
+/// Choice of whether a report counts the payload, for which it reads the whole state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Count {
+    /// The report counts a state of up to [`QUICK_COUNT_BYTES`].
+    IfQuick,
+    /// The report counts any state.
+    Always,
+}
+
+/// Error returned when the disk space of a directory cannot be reported.
+#[derive(Debug, thiserror::Error)]
+pub enum SpaceError {
+    /// The directory could not be opened, or its files could not be listed.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The log at rest could not be read.
+    #[error(transparent)]
+    Log(#[from] OfflineError),
+    /// The state could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The last handle of the database was dropped meanwhile.
+    #[error("the database is closed")]
+    Closed,
+    /// The operating system could not start a thread for the report.
+    #[error("no thread could be started for the report: {message}; retry")]
+    Thread {
+        /// Message of the operating system.
+        message: String,
+    },
+}
+
+impl Classified for SpaceError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Open(error) => error.code(),
+            Self::Log(error) => error.code(),
+            Self::Read(error) => error.code(),
+            Self::Closed => "closed",
+            Self::Thread { .. } => "no_thread",
+        }
+    }
+
+    fn action(&self) -> Action {
+        match self {
+            Self::Open(error) => error.action(),
+            Self::Log(error) => error.action(),
+            Self::Read(error) => error.action(),
+            Self::Closed | Self::Thread { .. } => Action::Retry,
+        }
+    }
+}
+
+impl From<BackendError> for SpaceError {
+    fn from(error: BackendError) -> Self {
+        Self::Open(error.into())
+    }
+}
+
+impl Database {
+    /// Reports the disk space of the directory. Blocks while it lists the files, and while it reads the state if it
+    /// counts the payload.
+    pub fn space(&self, count: Count) -> Result<SpaceReport, SpaceError> {
+        self.inner.space(count)
+    }
+
+    /// Reports the disk space like [`space`](Self::space), but on a thread of its own with a low priority. Calls `done`
+    /// with the result. If the last handle of the database is dropped, the report ends with an error.
+    ///
+    /// # Errors
+    /// [`SpaceError::Thread`]; `done` is not called in that case.
+    pub fn space_in_background(
+        &self,
+        count: Count,
+        done: impl FnOnce(Result<SpaceReport, SpaceError>) + Send + 'static,
+    ) -> Result<(), SpaceError> {
+        let inner = Arc::clone(&self.inner);
+        let work = move || {
+            Priority::Low.take();
+            let report = inner.space(count);
+            // The caller may open the directory again as soon as it has the result.
+            drop(inner);
+            done(report);
+        };
+        let spawned = thread::Builder::new().name("thalweg-space".to_owned()).spawn(work);
+        spawned.map(drop).map_err(|error| SpaceError::Thread { message: error.to_string() })
+    }
+}
+
+impl Inner {
+    fn space(&self, count: Count) -> Result<SpaceReport, SpaceError> {
+        let open = &self.open;
+        let liveness = open.machine.liveness();
+        let segments = open.log.segment_uses(open.replica.now());
+        let persisted = open.backend.persisted().map_or(Lsn::ZERO, |applied| applied.lsn);
+        let shares = Shares::of(segments.iter().map(|(segment, kept)| (segment, *kept)), persisted, &liveness);
+        let path = backends::shown_path(&open.disk);
+        let files = list(&open.disk, open.report.backend)?;
+        let state_dir = read_state_dir(&open.disk, &path)?;
+        let open_snapshots = self.snapshot_counters.get().open;
+        let report = Figures { kind: open.report.backend, state_dir, files: &files, shares: &shares };
+        let report = report.report(&*open.backend, &self.options, open_snapshots);
+        let mut step = |_| if self.has_handles() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
+        counted(report, count, &*open.backend.view(), &mut step)
+    }
+}
+
+/// Reports the disk space of the data directory at `path`, which must not be open. Changes no data. `options` are those
+/// with which the node is opened. Calls `progress` with the number of rows read so far.
+pub fn space_at_rest(
+    path: impl AsRef<Path>,
+    options: &Options,
+    count: Count,
+    progress: &mut dyn FnMut(u64),
+) -> Result<SpaceReport, SpaceError> {
+    let path = path.as_ref();
+    if !path.join("IDENTITY").exists() {
+        return Err(OpenError::Missing { path: path.to_owned() }.into());
+    }
+    let disk = RealDisk::open(path).map_err(|error| io_error(path, "opening the directory", &error))?;
+    let disk: Arc<dyn Disk> = Arc::new(disk);
+    let _lock = lock(&disk, path, Mode::Threaded)?;
+    let identity = read_identity(&disk, path)?.ok_or_else(|| OpenError::Missing { path: path.to_owned() })?;
+    let (kind, state_dir) = (identity.backend, read_state_dir(&disk, path)?);
+    // Opening a backend can change the size of its files a little.
+    let files = list(&disk, kind)?;
+    let segments = match offline::stats(&*disk, LOG_DIR) {
+        Ok(stats) => stats.segment_infos(),
+        Err(OfflineError::NoLog { .. }) => Vec::new(),
+        Err(error) => return Err(error.into()),
+    };
+    // A compaction would change what is being measured.
+    let read_only = Options { compaction: Compaction::WhenAsked, ..options.clone() };
+    let backend = backends::open(&disk, kind, state_dir, Arc::new(NothingNew), &read_only)?;
+    let view = backend.view();
+    let persisted = backend.persisted().map_or(Lsn::ZERO, |applied| applied.lsn);
+    let last_time = segments.last().map(|segment| segment.last_time).unwrap_or_default();
+    let bounds = HistoryBounds {
+        bytes: options.history_bytes,
+        oldest: SystemClock::default().wall().max(last_time).minus(options.history_age),
+        kept_from: Lsn::MAX,
+    };
+    let liveness = segment_liveness(&*view).map_err(ReadError::from)?;
+    let uses = segment_uses(&segments, persisted, bounds);
+    let shares = Shares::of(segments.iter().zip(uses), persisted, &liveness);
+    let report = Figures { kind, state_dir, files: &files, shares: &shares }.report(&*backend, options, 0);
+    let mut step = |rows| {
+        progress(rows);
+        ControlFlow::Continue(())
+    };
+    counted(report, count, &*view, &mut step)
+}
+
+/// Barrier of a state that is only read.
+struct NothingNew;
+
+impl LogBarrier for NothingNew {
+    fn sync_through(&self, _: Lsn) -> Result<(), BarrierFailed> {
+        Ok(())
+    }
+}
+
+fn list(disk: &Arc<dyn Disk>, kind: BackendKind) -> Result<Vec<FoundFile>, OpenError> {
+    let root = disk.os_path().ok_or(OpenError::NoOsPath { backend: kind.name() })?;
+    files::list(root).map_err(|error: io::Error| io_error(root, "listing the files", &error))
+}
+
+/// Adds the payload to a report, if it is to be counted.
+fn counted(
+    mut report: SpaceReport,
+    count: Count,
+    view: &dyn View,
+    step: &mut dyn FnMut(u64) -> ControlFlow<()>,
+) -> Result<SpaceReport, SpaceError> {
+    if count == Count::Always || report.count_bytes <= QUICK_COUNT_BYTES {
+        let found = payload(view, step).map_err(ReadError::from)?;
+        report.payload = Some(found.ok_or(SpaceError::Closed)?);
+    }
+    Ok(report)
+}
+
+/// Division of a segment file by kinds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Share {
+    /// Bytes of the header and of all records.
+    used_bytes: u64,
+    /// Bytes of the records to which the state points.
+    live_bytes: u64,
+    /// Kind of the other records.
+    rest: SpaceKind,
+    is_active: bool,
+}
+
+impl Share {
+    /// Divides the blocks of the segment file.
+    fn divide(self, allocated_bytes: u64) -> [(SpaceKind, u64); 3] {
+        // The unwritten end of a sealed segment is gone until the segment is freed.
+        let used = if self.is_active { self.used_bytes.min(allocated_bytes) } else { allocated_bytes };
+        let live = self.live_bytes.min(used);
+        [(SpaceKind::LogLive, live), (self.rest, used - live), (SpaceKind::LogPrepared, allocated_bytes - used)]
+    }
+}
+
+/// Divisions of the segments with records, by the paths of their files.
+struct Shares(HashMap<String, Share>);
+
+impl Shares {
+    fn of<'a>(
+        segments: impl Iterator<Item = (&'a SegmentInfo, SegmentUse)>,
+        persisted: Lsn,
+        liveness: &[(Generation, Liveness)],
+    ) -> Self {
+        let live: HashMap<_, _> = liveness.iter().map(|(generation, live)| (*generation, live.bytes())).collect();
+        let share = |(segment, kept): (&SegmentInfo, SegmentUse)| {
+            let records = u64::from(segment.bytes);
+            let share = Share {
+                used_bytes: SEGMENT_HEAD_BYTES + records,
+                live_bytes: live.get(&segment.generation).copied().unwrap_or(0).min(records),
+                rest: match kept {
+                    _ if segment.next > persisted => SpaceKind::LogReplay,
+                    SegmentUse::History => SpaceKind::LogHistory,
+                    SegmentUse::Needed | SegmentUse::Past => SpaceKind::LogDead,
+                },
+                is_active: segment.active,
+            };
+            (segment.file.clone(), share)
+        };
+        Self(segments.map(share).collect())
+    }
+}
+
+/// Figures from which a report is made.
+struct Figures<'a> {
+    kind: BackendKind,
+    state_dir: StateDir,
+    files: &'a [FoundFile],
+    shares: &'a Shares,
+}
+
+impl Figures<'_> {
+    fn report(&self, backend: &dyn Backend, options: &Options, open_snapshots: u64) -> SpaceReport {
+        let mut parts: BTreeMap<SpaceKind, SpacePart> = BTreeMap::new();
+        let state = self.state_dir.path(self.kind);
+        for file in self.files {
+            let divided = match self.shares.0.get(&file.path) {
+                Some(share) => share.divide(file.allocated_bytes).to_vec(),
+                None => vec![(kind_of(file, &state), file.allocated_bytes)],
+            };
+            for (kind, bytes) in divided.iter().filter(|(_, bytes)| *bytes > 0) {
+                parts.entry(*kind).or_default().bytes += bytes;
+            }
+            if let Some((kind, _)) = divided.iter().max_by_key(|(_, bytes)| *bytes).filter(|_| !file.is_dir) {
+                parts.entry(*kind).or_default().files += 1;
+            }
+        }
+        let stats = backend.stats();
+        let levels = stats.tables_per_level.iter().zip(&stats.bytes_per_level);
+        SpaceReport {
+            backend: self.kind,
+            parts,
+            levels: levels.map(|(&tables, &bytes)| LevelSpace { tables, bytes }).collect(),
+            entries: stats.estimated_keys,
+            deletions: stats.deletions,
+            reusable_bytes: backend.reusable_bytes(),
+            segments: self.shares.0.len() as u64,
+            open_snapshots,
+            options: SpaceOptions::of(options),
+            payload: None,
+            count_bytes: stats.disk_bytes + stats.memory_bytes,
+        }
+    }
+}
+
+/// Names of files at the root of a directory that the node creates. Names with an ending, such as that of an unfinished
+/// replacement, count too.
+const NODE_FILES: [&str; 8] =
+    ["LOCK", "IDENTITY", "CLUSTER", "CLOCK", "INSTALLED", "RESTORING", "native-certificate", "native-key"];
+
+/// Returns the kind of a file that is no segment with records. `state` is the path of the state directory in use.
+fn kind_of(file: &FoundFile, state: &str) -> SpaceKind {
+    let path = file.path.as_str();
+    let is_within = |dir: &str| path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    if is_within(state) {
+        let is_journal = [".sqlite-wal", ".sqlite-shm"].iter().any(|ending| path.ends_with(ending));
+        return if is_journal { SpaceKind::StateJournal } else { SpaceKind::State };
+    }
+    let is_own = |name: &&str| path == *name || path.strip_prefix(*name).is_some_and(|rest| rest.starts_with('.'));
+    match path {
+        "" | LOG_DIR | "state" | "state/default" => SpaceKind::Node,
+        _ if is_within(LOG_DIR) => SpaceKind::LogPrepared,
+        _ if is_within("state/default") => SpaceKind::Leftovers,
+        _ if NODE_FILES.iter().any(|name| is_own(&name)) => SpaceKind::Node,
+        _ => SpaceKind::Foreign,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_is_divided_and_its_parts_add_up() {
+        let share = |is_active| Share { used_bytes: 100, live_bytes: 60, rest: SpaceKind::LogHistory, is_active };
+        let divided = |is_active, allocated| share(is_active).divide(allocated).map(|(_, bytes)| bytes);
+        assert_eq!(divided(true, 150), [60, 40, 50], "the rest of the active segment is prepared");
+        assert_eq!(divided(false, 150), [60, 90, 0], "a sealed segment has no room");
+        assert_eq!(divided(true, 50), [50, 0, 0], "holes");
+        for allocated in 0..200 {
+            assert_eq!(divided(true, allocated).iter().sum::<u64>(), allocated);
+        }
+    }
+
+    #[test]
+    fn each_file_has_a_kind() {
+        let kind = |path: &str| {
+            kind_of(&FoundFile { path: path.to_owned(), is_dir: false, allocated_bytes: 1 }, "state/default/sqlite.2")
+        };
+        for (path, expected) in [
+            ("", SpaceKind::Node),
+            ("log", SpaceKind::Node),
+            ("log/000001.seg", SpaceKind::LogPrepared),
+            ("state/default/sqlite.2/state.sqlite", SpaceKind::State),
+            ("state/default/sqlite.2/state.sqlite-wal", SpaceKind::StateJournal),
+            ("state/default/sqlite.2", SpaceKind::State),
+            ("state/default/sqlite.20/state.sqlite", SpaceKind::Leftovers),
+            ("state/default/lsm.old/tables/1", SpaceKind::Leftovers),
+            ("CLOCK", SpaceKind::Node),
+            ("IDENTITY.tmp", SpaceKind::Node),
+            ("native-key.pem", SpaceKind::Node),
+            ("CLOCKWORK", SpaceKind::Foreign),
+            ("logs/today", SpaceKind::Foreign),
+        ] {
+            assert_eq!(kind(path), expected, "{path}");
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Judgement whether SQLite's reads of the database would wait for the disk.
+//!
+//! SQLite knows no reads that end instead of waiting, and an error of its file ends the transaction of the reader, so a
+//! view with it. So nobody asks about the pages of one read. [`Residency`] samples pages of the whole file instead, and
+//! a thread that must not wait reads only while a long run of samples was in memory.
+//!
+//! Each judgement takes a sample. If a share `p` of the file is not in memory, a run of `n` samples exists with the
+//! probability `(1-p)^n`, and one of `p` reads then waits: with 256 samples less than two of a thousand reads at worst.
+//!
+//! The write-ahead log is not sampled. It is copied to the database after each commit, so it was written a moment ago.
+
+use std::{
+    fs::File,
+    io,
+    path::Path,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use thalweg_disk::read_resident;
+
+use super::connection::PAGE_BYTES;
+
+/// Number of samples in a row that must have been in memory, or the number of pages if the file has fewer.
+const NEEDED: u64 = 256;
+/// Maximum number of samples of one judgement; each takes less than a microsecond.
+const MAX_SAMPLES: u64 = 8;
+/// Number of samples after which the size of the file is read again.
+const MEASURE_EVERY: u64 = 64;
+/// Odd multiplier, near the golden ratio of 2^64, that spreads consecutive numbers evenly over the file.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Samples of the database file; see the [module](self).
+#[derive(Debug)]
+pub(super) struct Residency {
+    file: File,
+    /// Number of pages of the file at the last measurement.
+    pages: AtomicU64,
+    /// Number of samples taken.
+    taken: AtomicU64,
+    /// Number of samples in a row that were in memory, up to now.
+    run: AtomicU64,
+}
+
+impl Residency {
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        let file = File::open(path)?;
+        let zero = AtomicU64::default;
+        Ok(Self { file, pages: zero(), taken: zero(), run: zero() })
+    }
+
+    /// Returns true if the pages of the file are in memory, as far as the samples tell. Takes some of them. Threads that
+    /// judge at the same time take different samples.
+    pub(super) fn is_resident(&self) -> bool {
+        for _ in 0..MAX_SAMPLES {
+            let number = self.taken.fetch_add(1, Ordering::Relaxed);
+            if number.is_multiple_of(MEASURE_EVERY) {
+                let len = self.file.metadata().map_or(0, |metadata| metadata.len());
+                self.pages.store(len / u64::from(PAGE_BYTES), Ordering::Relaxed);
+            }
+            let pages = self.pages.load(Ordering::Relaxed);
+            if !self.sample(number, pages) {
+                self.run.store(0, Ordering::Relaxed);
+                return false;
+            }
+            // A small file is read in order, so that each of its pages is a sample.
+            if self.run.fetch_add(1, Ordering::Relaxed) + 1 >= pages.min(NEEDED) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Returns true if a page of the file is in memory, or is not there any more.
+    fn sample(&self, number: u64, pages: u64) -> bool {
+        if pages == 0 {
+            return true;
+        }
+        let page = if pages <= NEEDED {
+            number % pages
+        } else {
+            let place = u128::from(number.wrapping_mul(SPREAD)) * u128::from(pages);
+            u64::try_from(place >> 64).unwrap_or(0)
+        };
+        match read_resident(&self.file, 1, page * u64::from(PAGE_BYTES)) {
+            Ok(byte) => byte.is_some(),
+            // The file is shorter now, or broken: the read itself will tell.
+            Err(_) => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{Advice, fadvise};
+
+    use super::*;
+
+    /// Creates a file of so many pages, which are in memory.
+    fn file_of(dir: &Path, pages: u64) -> std::path::PathBuf {
+        let path = dir.join(format!("{pages} pages"));
+        std::fs::write(&path, vec![7; (pages * u64::from(PAGE_BYTES)) as usize]).unwrap();
+        path
+    }
+
+    /// Drops the pages of a file from memory. Returns false if the file system keeps them.
+    fn dropped(path: &Path) -> bool {
+        let file = File::options().write(true).read(true).open(path).unwrap();
+        file.sync_all().unwrap();
+        fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+        read_resident(&file, 1, 0).unwrap().is_none()
+    }
+
+    #[test]
+    fn a_file_in_memory_is_resident_after_enough_samples_and_a_small_one_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let judged = |pages: u64| {
+            let path = file_of(dir.path(), pages);
+            let file = Residency::open(&path).unwrap();
+            if read_resident(&file.file, 1, 0).is_ok_and(|byte| byte.is_none() && pages > 0) {
+                return None;
+            }
+            Some((1..=1000).find(|_| file.is_resident()).unwrap_or(u64::MAX))
+        };
+        assert_eq!(judged(0), Some(1));
+        for (pages, judgements) in [(1, 1), (8, 1), (9, 2), (256, 32), (1000, 32)] {
+            // A file system that cannot tell has every read given away.
+            assert!(judged(pages).is_none_or(|taken| taken == judgements), "{pages} pages: {:?}", judged(pages));
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_in_memory_is_not_resident_until_it_was_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = file_of(dir.path(), 1000);
+        let file = Residency::open(&path).unwrap();
+        let tells = read_resident(&file.file, 1, 0).unwrap().is_some();
+        assert_eq!((0..100).any(|_| file.is_resident()), tells);
+        // A file system in memory drops nothing, and some file systems cannot tell.
+        if !tells || !dropped(&path) {
+            return;
+        }
+        assert!(!(0..1000).any(|_| file.is_resident()));
+        assert_eq!(std::fs::read(&path).unwrap().len(), 1000 * PAGE_BYTES as usize);
+        assert!((0..100).any(|_| file.is_resident()));
+    }
+
+    #[test]
+    fn samples_of_a_large_file_reach_all_parts_of_it() {
+        let pages = 10_000_u64;
+        let mut tenths = [0; 10];
+        for number in 0..1000_u64 {
+            let page = (u128::from(number.wrapping_mul(SPREAD)) * u128::from(pages)) >> 64;
+            tenths[(page / 1000) as usize] += 1;
+        }
+        assert!(tenths.iter().all(|count| (90..=110).contains(count)), "{tenths:?}");
+    }
+}

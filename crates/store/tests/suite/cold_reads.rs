@@ -1,0 +1,163 @@
+//! Reads of redb and SQLite on threads that must not wait for the disk. Those of the LSM backend are tested beside its
+//! tables.
+
+use std::{
+    fs::File,
+    ops::{Bound, ControlFlow},
+    os::unix::fs::FileExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rustix::fs::{Advice, fadvise};
+use thalweg_disk::{Disk, RealDisk, read_resident};
+use thalweg_store::{
+    Applied, Backend, BackendHealth, Direction, WriteBatch,
+    redb::{RedbBackend, RedbOptions},
+    sqlite::{SqliteBackend, SqliteOptions},
+};
+use thalweg_types::{
+    Index, Lsn,
+    budget::{Budget, Spent},
+};
+
+use crate::backend_support::Barrier;
+
+const PAIRS: u32 = 20_000;
+
+fn open_redb(root: &Path) -> (Box<dyn Backend>, PathBuf) {
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(root).unwrap());
+    // With the default cache, no read of this small database reaches the file.
+    let options = RedbOptions { dir: "state".to_owned(), cache_bytes: 100_000, ..RedbOptions::default() };
+    let backend = RedbBackend::open(&disk, options, Arc::new(Barrier::default())).unwrap();
+    (Box::new(backend), root.join("state/state.redb"))
+}
+
+fn open_sqlite(root: &Path) -> (Box<dyn Backend>, PathBuf) {
+    let options = SqliteOptions::new(root.join("state"));
+    let backend = SqliteBackend::open(options, Arc::new(Barrier::default())).unwrap();
+    (Box::new(backend), root.join("state/state.sqlite"))
+}
+
+fn key(number: u32) -> Vec<u8> {
+    [b"k", &number.to_be_bytes()[..]].concat()
+}
+
+/// Puts pairs and flushes them.
+fn fill(backend: &dyn Backend, round: u64) {
+    let mut batch = WriteBatch::new();
+    (0..PAIRS).for_each(|number| batch.put(&[&key(number)], &[&[round as u8; 200]]));
+    backend.apply(&batch, Applied { lsn: Lsn(round), index: Index(round), ..Applied::default() }).unwrap();
+    backend.flush().unwrap();
+}
+
+/// Drops a file from the memory of the kernel. Returns false if the file system keeps it, or cannot tell.
+fn dropped(path: &Path) -> bool {
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    let is_there = || read_resident(&file, 1, 64 << 10).unwrap().is_some();
+    file.sync_all().unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, 64 << 10).unwrap();
+    let tells = is_there();
+    fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+    tells && !is_there()
+}
+
+fn get(backend: &dyn Backend, number: u32, round: u8) {
+    assert_eq!(backend.get(&key(number)).unwrap().as_deref(), Some(&[round; 200][..]));
+}
+
+/// Reads a page of a scan from a key on.
+fn scan(backend: &dyn Backend, from: u32) -> usize {
+    let (mut pairs, lower) = (0, key(from));
+    let scanned = backend.view().scan(Bound::Included(&lower), Bound::Unbounded, Direction::Forward, &mut |_, _| {
+        pairs += 1;
+        if pairs == 50 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    scanned.map_or(0, |()| pairs)
+}
+
+#[test]
+fn a_read_of_redb_ends_at_a_page_on_disk_and_the_database_goes_on() {
+    let root = tempfile::tempdir().unwrap();
+    fill(&*open_redb(root.path()).0, 1);
+    let (backend, file) = open_redb(root.path());
+    if !dropped(&file) {
+        return;
+    }
+    let mut ended = 0;
+    for number in (0..PAIRS).step_by(2000) {
+        // redb may have a page already.
+        assert!(dropped(&file));
+        for read in [
+            Budget::RESIDENT.perform(|| backend.get(&key(number)).map_or(0, |_| 50)),
+            Budget::RESIDENT.perform(|| scan(&*backend, number + 1000)),
+        ] {
+            assert!(matches!(read, Ok(50) | Err(Spent::Disk)), "key {number}: {read:?}");
+            ended += u64::from(read.is_err());
+        }
+        assert_eq!(Budget::COLD.perform(|| get(&*backend, number, 1)), Ok(()), "this thread may wait");
+        assert_eq!(Budget::RESIDENT.perform(|| get(&*backend, number, 1)), Ok(()), "the pages are in memory now");
+        assert_eq!(Budget::COLD.perform(|| scan(&*backend, number + 1000)), Ok(50));
+        assert_eq!(Budget::RESIDENT.perform(|| scan(&*backend, number + 1000)), Ok(50));
+    }
+    assert!(ended >= 10, "{ended} of 20 reads ended at a page on disk");
+    // Several threads end reads while others wait and a transaction writes.
+    assert!(dropped(&file));
+    std::thread::scope(|scope| {
+        for thread in 0..4_u32 {
+            let backend = &backend;
+            scope.spawn(move || {
+                for number in (thread..PAIRS).step_by(97) {
+                    let begun = Budget::RESIDENT.perform(|| backend.get(&key(number)).map(drop));
+                    if begun.is_err() {
+                        let found = backend.get(&key(number)).unwrap();
+                        assert!(found.is_some_and(|value| value.len() == 200), "key {number}");
+                    }
+                }
+            });
+        }
+        scope.spawn(|| fill(&*backend, 2));
+    });
+    assert_eq!(backend.health(), BackendHealth::Good);
+    get(&*backend, 7, 2);
+    drop(backend);
+    let (reopened, _) = open_redb(root.path());
+    get(&*reopened, PAIRS - 1, 2);
+    assert_eq!(reopened.verify(&mut |_| ControlFlow::Continue(())).unwrap().rows, u64::from(PAIRS));
+}
+
+#[test]
+fn a_read_of_sqlite_ends_unless_its_file_is_in_memory() {
+    let root = tempfile::tempdir().unwrap();
+    fill(&*open_sqlite(root.path()).0, 1);
+    let (backend, file) = open_sqlite(root.path());
+    if !dropped(&file) {
+        return;
+    }
+    for number in (0..PAIRS).step_by(2000) {
+        let first = Budget::RESIDENT.perform(|| backend.get(&key(number)).map(drop));
+        assert_eq!(first.unwrap_err(), Spent::Disk, "key {number}");
+        assert_eq!(Budget::RESIDENT.perform(|| scan(&*backend, number)), Err(Spent::Disk));
+        assert_eq!(Budget::COLD.perform(|| get(&*backend, number, 1)), Ok(()), "this thread may wait");
+        assert_eq!(Budget::COLD.perform(|| scan(&*backend, number)), Ok(50));
+    }
+    assert!(std::fs::read(&file).unwrap().len() > 4 << 20);
+    let read = |number: &u32| Budget::RESIDENT.perform(|| backend.get(&key(*number)).map(drop)).is_ok();
+    let inline = (0..PAIRS).find(read);
+    assert!(inline.is_some_and(|number| number < 100), "{inline:?}: the file is in memory");
+    fill(&*backend, 2);
+    assert_eq!(backend.health(), BackendHealth::Good);
+    get(&*backend, 7, 2);
+}
+
+#[test]
+fn reads_of_an_empty_database_do_not_wait() {
+    for open in [open_redb, open_sqlite] {
+        let root = tempfile::tempdir().unwrap();
+        let (backend, file) = open(root.path());
+        if read_resident(&File::open(&file).unwrap(), 1, 0).unwrap().is_some() {
+            assert!(Budget::RESIDENT.perform(|| backend.get(b"none").unwrap()).is_ok_and(|found| found.is_none()));
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The report about disk space, as a node sends it, and the names of its kinds.
+
+use serde::Deserialize;
+
+/// Report about disk space. Fields of newer nodes are ignored.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Report {
+    pub(super) directory: Option<String>,
+    pub(super) backend: String,
+    pub(super) files: u64,
+    pub(super) bytes: u64,
+    kinds: Vec<Kind>,
+    pub(super) payload: Option<Payload>,
+    /// Bytes that counting the payload reads.
+    pub(super) count_bytes: u64,
+    pub(super) log: LogFigures,
+    pub(super) state: StateFigures,
+}
+
+/// Bytes of one kind.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Kind {
+    kind: String,
+    pub(super) files: u64,
+    pub(super) bytes: u64,
+}
+
+/// Payload of the state.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(super) struct Payload {
+    pub(super) bytes: u64,
+    pub(super) keys: u64,
+    pub(super) parts: u64,
+    pub(super) records: u64,
+    pub(super) version_bytes: u64,
+    pub(super) row_bytes: u64,
+}
+
+/// Figures and options of the log.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(super) struct LogFigures {
+    pub(super) segment_bytes: u64,
+    pub(super) spare_segments: u64,
+    pub(super) history_bytes: u64,
+    pub(super) history_age_seconds: f64,
+    pub(super) open_snapshots: u64,
+}
+
+/// Figures of the backend.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct StateFigures {
+    pub(super) levels: Vec<Level>,
+    pub(super) deletions: u64,
+    pub(super) reusable_bytes: u64,
+}
+
+/// Tables of one level.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(super) struct Level {
+    pub(super) tables: u64,
+    pub(super) bytes: u64,
+}
+
+impl Report {
+    pub(super) fn kind(&self, name: &str) -> Option<&Kind> {
+        self.kinds.iter().find(|kind| kind.kind == name)
+    }
+
+    /// Returns the bytes of a kind; 0 if the directory has none.
+    pub(super) fn bytes_of(&self, name: &str) -> u64 {
+        self.kind(name).map_or(0, |kind| kind.bytes)
+    }
+
+    /// Returns the name, the files and the bytes of each kind.
+    pub(super) fn rows(&self) -> impl Iterator<Item = (String, u64, u64)> {
+        self.kinds.iter().map(|kind| (kind.kind.clone(), kind.files, kind.bytes))
+    }
+
+    /// Returns the bytes without those that the user bounds by options of the log: history and prepared segments.
+    pub(super) fn bytes_without_history(&self) -> u64 {
+        self.bytes.saturating_sub(self.bytes_of("log_history") + self.bytes_of("log_prepared"))
+    }
+
+    /// Divides a number of bytes by the payload; `None` if the payload is 0 or was not counted.
+    pub(super) fn ratio(&self, bytes: u64) -> Option<f64> {
+        let payload = self.payload.filter(|payload| payload.bytes > 0)?;
+        Some(bytes as f64 / payload.bytes as f64)
+    }
+}
+
+/// Names of the kinds for people.
+const LABELS: [(&str, &str); 10] = [
+    ("log_live", "log: records and large values in use"),
+    ("log_replay", "log: to be replayed at a start"),
+    ("log_history", "log: history"),
+    ("log_dead", "log: no longer needed"),
+    ("log_prepared", "log: prepared for the writer"),
+    ("state", "state"),
+    ("state_journal", "state: journal of SQLite"),
+    ("leftovers", "state: not in use"),
+    ("node", "identity, clock, lock, directories"),
+    ("foreign", "other files"),
+];
+
+/// Returns the name of a kind for people. A kind that this version does not know keeps its name.
+pub(super) fn label(kind: &str) -> &str {
+    LABELS.iter().find(|(name, _)| *name == kind).map_or(kind, |(_, label)| label)
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_engine::space::SpaceKind;
+
+    use super::*;
+
+    #[test]
+    fn every_kind_has_a_label() {
+        for kind in SpaceKind::ALL {
+            assert_ne!(label(kind.name()), kind.name());
+        }
+    }
+}
