@@ -25,7 +25,7 @@ use std::{
     time::Duration,
 };
 
-use thalweg_disk::{Disk, RealDisk};
+use thalweg_disk::{Disk, Priority, RealDisk};
 use thalweg_log::{
     HistoryBounds, SegmentInfo, SegmentUse,
     offline::{self, OfflineError},
@@ -47,7 +47,6 @@ use crate::{
     inner::Inner,
     open::{LOG_DIR, Mode, io_error, lock, read_identity, read_state_dir},
     options::{BackendKind, Options},
-    priority::Priority,
     state_dir::StateDir,
 };
 
@@ -476,7 +475,7 @@ fn kind_of(file: &FoundFile, state: &str) -> SpaceKind {
         "" | LOG_DIR | "state" | "state/default" => SpaceKind::Node,
         _ if is_within(LOG_DIR) => SpaceKind::LogPrepared,
         _ if is_within("state/default") => SpaceKind::Leftovers,
-        _ if NODE_FILES.iter().any(|name| is_own(&name)) => SpaceKind::Node,
+        _ if NODE_FILES.iter().any(is_own) => SpaceKind::Node,
         _ => SpaceKind::Foreign,
     }
 }
