@@ -97,7 +97,7 @@ impl<R: Read> Contents<R> {
         self.chunks.has_ended()
     }
 
-    /// Calls `each` with the items of each chunk, about [`WINDOW_BYTES`] of them at a time, and checks at the end that no
+    /// Calls `each` with the items of each chunk, about 1 MiB of them at a time, and checks at the end that no
     /// item is missing. Returns the snapshot's totals.
     pub fn visit<E>(&mut self, each: &mut dyn FnMut(&[Item<'_>]) -> Result<(), E>) -> Result<Totals, VisitError<E>> {
         while let Some(chunk) = self.chunks.next()? {

@@ -1,7 +1,7 @@
 //! `space`: explains where the bytes of a data directory are, and what would make it smaller.
 //!
 //! Owns: the arguments, the table, and the comparison with an earlier report. Does not own: the figures
-//! (`thalweg_engine::space`), and the advice ([`findings`]).
+//! (`thalweg_engine::space`), and the advice ([`mod@findings`]).
 
 mod findings;
 mod report;
