@@ -18,19 +18,19 @@ const SEEDS: u64 = 200;
 fn likely(plant: Plant) -> Settings {
     use FaultKind as Kind;
     let (seed, seconds, kinds) = match plant {
-        Plant::AckBeforeFsync => (1, 6, vec![Kind::SlowThenPowerLoss]),
-        Plant::DeafLeaderKept => (1, 6, vec![Kind::Deaf]),
+        Plant::AckBeforeFsync => (2, 6, vec![Kind::SlowThenPowerLoss]),
+        Plant::DeafLeaderKept => (8, 6, vec![Kind::Deaf]),
         Plant::ForgottenVote => (1, 6, vec![Kind::LostPromises]),
         Plant::LateVote => (42, 8, vec![Kind::PowerLoss, Kind::AllPowerLoss, Kind::Transfer]),
-        Plant::LeaderClock => (2, 6, vec![Kind::ClockStep, Kind::Transfer]),
+        Plant::LeaderClock => (4, 6, vec![Kind::ClockStep, Kind::Transfer]),
         Plant::LearnerInQuorum => (4, 6, vec![Kind::Isolated, Kind::AllPowerLoss]),
         Plant::OptionInApply => (1, 4, vec![Kind::Transfer]),
         Plant::OwnClock => (1, 5, vec![Kind::ClockStep]),
         Plant::ReusedId => (2, 6, vec![Kind::PowerLoss]),
-        Plant::UncheckedRead => (1, 6, vec![Kind::Isolated]),
-        Plant::UnsyncedInstall => (22, 8, vec![Kind::CutInstall]),
-        Plant::VoidEntryRead => (4, 8, vec![Kind::Isolated, Kind::Mute, Kind::Stopped, Kind::Partition]),
-        Plant::VoteAfterRestart => (31, 6, vec![Kind::LostPromises]),
+        Plant::UncheckedRead => (23, 6, vec![Kind::Isolated]),
+        Plant::UnsyncedInstall => (13, 8, vec![Kind::CutInstall]),
+        Plant::VoidEntryRead => (7, 8, vec![Kind::Isolated, Kind::Mute, Kind::Stopped, Kind::Partition]),
+        Plant::VoteAfterRestart => (4, 6, vec![Kind::LostPromises]),
     };
     let apart = [Plant::DeafLeaderKept, Plant::ForgottenVote, Plant::UncheckedRead, Plant::VoteAfterRestart];
     Settings {
