@@ -26,13 +26,14 @@ use crate::{
 };
 
 const AFTER_HELP: &str = "\
-Asks a running node, or examines the directory of a stopped one (--data), without changing it. Bytes are those of the blocks
-on the disk, as `du` counts them. The payload is what users can read: keys, values and records of streams. It is counted by
-reading the whole state, which happens by itself if the state has at most 1 GiB.
+Asks a running node, or examines the directory of a stopped one (--data), without changing it. Bytes \
+are those of the blocks on the disk, as `du` counts them. The payload is what users can read: keys, \
+values and records of streams. It is counted by reading the whole state, which happens by itself if \
+the state has at most 1 GiB.
 
-A directory is larger than its payload for reasons that have bounds: history of the log (history_bytes, history_age), segments
-prepared for the writer (spare_segments), overwritten data until it is compacted. Each finding says what would make the
-directory smaller.
+A directory is larger than its payload for reasons that have bounds: history of the log \
+(history_bytes, history_age), segments prepared for the writer (spare_segments), overwritten data \
+until it is compacted. Each finding says what would make the directory smaller.
 
 Examples:
   thalweg space
