@@ -39,6 +39,7 @@ use crate::{
     stream::Stream,
 };
 
+pub use asynchronous::UnreadDelivery;
 pub use delivery::{Delivery, Message};
 pub use error::GroupError;
 pub use fetch::FetchRequest;

@@ -8,9 +8,11 @@
 
 use std::sync::Arc;
 
-use thalweg_engine::{Delivery, FetchRequest, Group, Ready};
+use http::StatusCode;
+use thalweg_engine::{Delivery, FetchRequest, Group, Ready, UnreadDelivery};
 use thalweg_types::{
     Attempt, Durability,
+    budget::Budget,
     command::groups::{Redelivery, Settlement},
 };
 use tokio::time::Instant;
@@ -38,7 +40,8 @@ pub async fn wait_and_fetch(
             Ready::Now => {
                 let room = account.reply_room(request.max_bytes);
                 let smaller = (room < request.max_bytes).then(|| FetchRequest { max_bytes: room, ..request.clone() });
-                let delivery = app.db.fetch(group, smaller.as_ref().unwrap_or(request), level).await?;
+                let unread = app.db.fetch_unread(group, smaller.as_ref().unwrap_or(request), level).await?;
+                let delivery = read(app, account, unread).await?;
                 if !delivery.is_empty() {
                     return Ok(delivery);
                 }
@@ -60,6 +63,19 @@ pub async fn wait_and_fetch(
             _ = stopping.wait_for(|stopping| *stopping) => {}
         }
     }
+}
+
+/// Reads the records of a delivery: on this thread if they are in memory, else on a thread that waits for the disk.
+async fn read(app: &App, account: &Arc<Account>, unread: UnreadDelivery) -> Result<Delivery, ApiError> {
+    // The bounds of the delivery limit the steps.
+    let spent = match Budget::resident(u64::MAX).perform(|| unread.read()) {
+        Ok(delivery) => return Ok(delivery?),
+        Err(spent) => spent,
+    };
+    let bytes = usize::try_from(unread.max_bytes()).unwrap_or(usize::MAX);
+    let read = app.readers.run_again(spent, account, bytes, move || unread.read());
+    let delivery = read.await.map_err(|error| ApiError::classified(StatusCode::SERVICE_UNAVAILABLE, &error))?;
+    Ok(delivery?)
 }
 
 /// Returns the records of a delivery to their group, because there is no room for the reply that would contain them. They

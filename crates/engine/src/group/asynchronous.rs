@@ -16,7 +16,7 @@ use thalweg_types::{
     command::{
         CommandError,
         groups::{
-            GroupConfig, Redelivery, Settlement, encode_ack, encode_configure_group, encode_create_group,
+            Fetched, GroupConfig, Redelivery, Settlement, encode_ack, encode_configure_group, encode_create_group,
             encode_delete_group, encode_extend, encode_nack, encode_seek,
         },
     },
@@ -33,6 +33,33 @@ use crate::{
     stream::Stream,
     tails::Waiter,
 };
+
+/// Records that a fetch has delivered, before they are read from the log.
+#[derive(Debug)]
+pub struct UnreadDelivery {
+    db: AsyncDatabase,
+    group: Group,
+    request: FetchRequest,
+    fetched: Box<Fetched>,
+    level: Durability,
+}
+
+impl UnreadDelivery {
+    /// Number of bytes that the records have at most. A single record may be larger.
+    #[must_use]
+    pub fn max_bytes(&self) -> u64 {
+        self.request.max_bytes
+    }
+
+    /// Reads the records. If the read spends the [budget](thalweg_types::budget) of its thread, it changes nothing and
+    /// may be repeated on another thread.
+    pub fn read(&self) -> Result<Delivery, GroupError> {
+        self.group.read(&self.request, &self.fetched, self.level, |purpose, encode| {
+            // No caller waits for this: if the settlement fails, the records are only redelivered later.
+            self.db.propose(Durability::Os, purpose, encode).map(drop)
+        })
+    }
+}
 
 impl AsyncDatabase {
     /// Returns the stream's consumer group with this name, and creates it if it is missing. The flag is true if this
@@ -62,6 +89,18 @@ impl AsyncDatabase {
         request: &FetchRequest,
         level: Durability,
     ) -> impl Future<Output = Result<Delivery, GroupError>> + Send + use<> {
+        let fetched = self.fetch_unread(group, request, level);
+        async move { fetched.await?.read() }
+    }
+
+    /// Fetches records like [`fetch`](Self::fetch), but does not read them, so that the caller chooses the thread that
+    /// waits for the disk.
+    pub fn fetch_unread(
+        &self,
+        group: &Group,
+        request: &FetchRequest,
+        level: Durability,
+    ) -> impl Future<Output = Result<UnreadDelivery, GroupError>> + Send + use<> {
         let proposed = group.prepare(request).and_then(|prepared| {
             self.propose_for_group(level, Purpose::Data, |out| prepared.encode(group, request, out))
         });
@@ -69,10 +108,7 @@ impl AsyncDatabase {
         async move {
             let committed = proposed?.await.map_err(WriteError::from)?;
             let (fetched, level) = fetch::fetched(committed)?;
-            group.read(&request, &fetched, level, |purpose, encode| {
-                // No caller waits for this: if the settlement fails, the records are only redelivered later.
-                db.propose(Durability::Os, purpose, encode).map(drop)
-            })
+            Ok(UnreadDelivery { db, group, request, fetched, level })
         }
     }
 

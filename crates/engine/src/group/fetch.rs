@@ -17,6 +17,7 @@ use thalweg_log::Purpose;
 use thalweg_replica::Committed;
 use thalweg_types::{
     Durability, Offset,
+    budget::{self, Spent},
     command::{
         CommandError, Outcome,
         groups::{
@@ -192,6 +193,10 @@ impl Group {
         let stream = self.stream();
         for delivered in &fetched.deliveries {
             reading.read(&stream, delivered)?;
+        }
+        if budget::is_spent() {
+            // A read that ended early looks as if records were missing.
+            return Err(ReadError::Io(Spent::Steps.to_string()).into());
         }
         let take = |runs: &mut Vec<_>| Settlement { attempt: fetched.attempt, runs: std::mem::take(runs) };
         if !reading.missing.is_empty() {

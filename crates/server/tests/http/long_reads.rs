@@ -1,6 +1,7 @@
 //! Reads that take longer than a connection's thread may spend on one client.
 
-use thalweg_types::{command::CommitBuilder, limits::MAX_VALUE_BYTES};
+use serde_json::json;
+use thalweg_types::{command::CommitBuilder, limits::MAX_VALUE_BYTES, record::RecordBatch};
 
 use crate::support::{Node, PATIENCE, gated};
 
@@ -139,5 +140,42 @@ async fn reads_from_disk_hold_up_no_thread_of_the_server() {
         assert_eq!(client.reply("GET").await.is(200).body, [b'x'; BYTES]);
     }
     assert_eq!(node.metric("reads_handed_over_total{kind=\"cold\"}").await, READS as f64);
+    node.stop().await;
+}
+
+/// A delivery takes effect before its records are read, and none of them is lost by reading them elsewhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fetch_of_records_on_disk_holds_up_no_thread_of_the_server() {
+    const MEMBERS: usize = 6;
+    let (node, gate) = gated::node().await;
+    node.db.keyspace("default").unwrap().put(b"small", b"v").unwrap();
+    let stream = node.db.stream("jobs").unwrap();
+    let mut batch = RecordBatch::new();
+    for number in 0..MEMBERS {
+        batch.push_payload(format!("job {number}").as_bytes()).unwrap();
+    }
+    stream.append(&batch).unwrap();
+    let group = "/v1/streams/jobs/groups/workers";
+    node.put_json(group, &json!({})).await.is(201);
+    gate.hold_reads(true);
+    let mut waiting = Vec::new();
+    for member in 0..MEMBERS {
+        let mut client = node.connect().await;
+        let fetch = json!({ "member": format!("m{member}"), "max_records": 1 }).to_string();
+        client.send("POST", &format!("{group}/fetch"), &[("content-type", "application/json")], fetch.as_bytes()).await;
+        waiting.push(client);
+    }
+    gate.until_reads_wait(MEMBERS).await;
+    assert_eq!(node.get("/v1/kv/default/small").await.is(200).body, b"v");
+    gate.hold_reads(false);
+    let mut offsets = Vec::new();
+    for mut client in waiting {
+        let delivered = client.reply("POST").await.is(200).json();
+        let records = delivered["messages"].as_array().unwrap();
+        offsets.extend(records.iter().map(|record| record["offset"].as_u64().unwrap()));
+    }
+    offsets.sort_unstable();
+    assert_eq!(offsets, (0..MEMBERS as u64).collect::<Vec<_>>(), "each record is delivered once");
+    assert_eq!(node.metric("reads_handed_over_total{kind=\"cold\"}").await, MEMBERS as f64);
     node.stop().await;
 }
