@@ -92,7 +92,8 @@ fn stalls_show_in_the_percentiles() {
 }
 
 #[test]
-#[ignore = "needs an idle machine"]
+#[ignore = "needs an idle machine: \
+            cargo test --release -p thalweg-load --test known_answers -- --ignored --test-threads 1"]
 fn stalls_show_in_the_percentiles_within_two_percent() {
     stalls_without_a_queue(ms(1000), 10, 2000.0, Accuracy::Idle);
 }
@@ -118,7 +119,8 @@ fn a_closed_loop_omits_what_the_schedule_shows() {
 }
 
 #[test]
-#[ignore = "needs an idle machine"]
+#[ignore = "needs an idle machine: \
+            cargo test --release -p thalweg-load --test known_answers -- --ignored --test-threads 1"]
 fn a_closed_loop_omits_nearly_all_of_the_tail() {
     let share = omission(Duration::from_micros(100), 4000.0, 10, 99.0, Accuracy::Idle);
     assert!(share < 0.02, "the closed loop's p99 is {share} of the true one");
@@ -176,7 +178,8 @@ fn the_search_finds_about_the_knee() {
 }
 
 #[test]
-#[ignore = "needs an idle machine"]
+#[ignore = "needs an idle machine: \
+            cargo test --release -p thalweg-load --test known_answers -- --ignored --test-threads 1"]
 fn the_search_finds_the_knee_within_five_percent_in_two_minutes_and_again() {
     let case = KneeCase {
         service: Duration::from_micros(100),
