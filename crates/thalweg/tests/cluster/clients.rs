@@ -243,9 +243,15 @@ impl Consumer {
         Self { child, printed }
     }
 
-    fn until(&self, count: usize) -> Vec<String> {
-        until(&format!("{count} records"), || self.printed.lock().unwrap().len() >= count);
-        self.printed.lock().unwrap().clone()
+    /// Returns the printed records in the order in which each appeared first.
+    fn distinct(&self) -> Vec<String> {
+        let mut records = Vec::new();
+        for record in self.printed.lock().unwrap().iter() {
+            if !records.contains(record) {
+                records.push(record.clone());
+            }
+        }
+        records
     }
 }
 
@@ -267,7 +273,7 @@ fn a_consumer_of_the_command_line_continues_when_the_leadership_moves() {
     };
     append("first");
     let consumer = Consumer::start(&urls[cluster.leader()]);
-    consumer.until(1);
+    until("the record is printed", || consumer.distinct().len() == 1);
     let mut expected = vec!["first".to_owned()];
     for round in 0..2 {
         let next = cluster.follower();
@@ -278,13 +284,17 @@ fn a_consumer_of_the_command_line_continues_when_the_leadership_moves() {
         let payload = format!("after move {round}");
         append(&payload);
         expected.push(payload);
-        assert_eq!(consumer.until(expected.len()), expected, "each record once");
+        until("the record is printed", || consumer.distinct().len() == expected.len());
+        assert_eq!(consumer.distinct(), expected, "no record is lost");
     }
     let group = || cluster.node(0).cli(&["groups", "show", "jobs", "workers", "--json"]).ok();
     let acked = || serde_json::from_str::<serde_json::Value>(&group()).is_ok_and(|group| group["acked"] == 3);
     until("all are acked", acked);
     let group: serde_json::Value = serde_json::from_str(&group()).unwrap();
-    assert_eq!((&group["redelivered"], &group["pending"]), (&0.into(), &0.into()), "{group}");
+    assert_eq!(group["pending"], 0, "{group}");
+    // A delivery or an ack that is under way while the leadership moves can be lost. The group then delivers the record again.
+    let repeated = consumer.printed.lock().unwrap().len() - expected.len();
+    assert!(group["redelivered"].as_u64().is_some_and(|count| repeated as u64 <= count && count <= 2), "{group}");
 }
 
 #[test]
