@@ -550,7 +550,7 @@ fn replay(bench: &Bench) -> Map {
 
 #[test]
 fn every_revision_reads_as_the_model_says() {
-    for_seeds(25, |seed| {
+    for_seeds(8, |seed| {
         let mut rng = Rng(seed);
         let (mut bench, mut model) = bench();
         model.clears = seed % 2 == 0;
