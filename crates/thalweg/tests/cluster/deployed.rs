@@ -68,7 +68,11 @@ fn the_containers_of_the_compose_file_found_a_cluster() {
     });
     nodes.iter().for_each(|node| drop(check(&compose, node).ok()));
     let dockerfile = text("compose/Dockerfile");
-    for part in ["VOLUME /var/lib/thalweg\n", "ENTRYPOINT [\"thalweg\"]", "STOPSIGNAL SIGTERM"] {
+    // The volume begins with what the image has there, and a node does not start in a directory with other files.
+    let home = "--no-create-home --shell /usr/sbin/nologin thalweg";
+    let directory = "install --directory --owner=thalweg --group=thalweg --mode=0700 /var/lib/thalweg\n";
+    let parts = [home, directory, "VOLUME /var/lib/thalweg\n", "ENTRYPOINT [\"thalweg\"]", "STOPSIGNAL SIGTERM"];
+    for part in parts {
         assert!(dockerfile.contains(part), "{part:?} is not in {dockerfile}");
     }
     // `docker compose restart` sends SIGTERM to one node.
