@@ -64,6 +64,10 @@ fn parse(text: &str) -> Metrics {
             for suffix in suffixes {
                 metrics.entry(format!("{name}{suffix}")).or_default();
             }
+            let buckets = format!("{name}_bucket{{");
+            let mut buckets = text.lines().filter(|line| line.starts_with(&buckets)).peekable();
+            let is_complete = buckets.peek().is_none() || buckets.any(|line| line.contains("le=\"+Inf\""));
+            assert!(is_complete, "{name} has no bucket for all values, so it has no quantiles");
         } else if !line.starts_with('#') {
             let (name, labels) = line.split_once(['{', ' ']).unwrap();
             let labels = labels.split("=\"").filter_map(|before| before.rsplit([',', '{', ' ']).next());
