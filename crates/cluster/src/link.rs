@@ -66,11 +66,16 @@ const SILENT_TICKS: u32 = 4;
 /// Size of the buffer in which small frames are read together.
 const READ_BYTES: usize = 64 * 1024;
 
+/// Returns the name of a node in messages.
+fn shown(node: &NodeId) -> String {
+    if *node == UNKNOWN { "the other node".to_owned() } else { format!("node {node}") }
+}
+
 /// Error of a request to another node.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CallError {
     /// There is no connection, and the request was not sent.
-    #[error("node {node} cannot be reached: {reason}")]
+    #[error("{} cannot be reached: {reason}", shown(.node))]
     Unreachable {
         /// Node that was called.
         node: NodeId,
@@ -78,7 +83,7 @@ pub enum CallError {
         reason: String,
     },
     /// The request was sent, and no reply has arrived. It may have had its effect.
-    #[error("node {node} did not answer: {reason}")]
+    #[error("{} did not answer: {reason}", shown(.node))]
     Lost {
         /// Node that was called.
         node: NodeId,

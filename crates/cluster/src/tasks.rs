@@ -45,6 +45,9 @@ const LOOK: Duration = Duration::from_millis(100);
 const DESCRIBE_EVERY: Duration = Duration::from_secs(2);
 /// Time between two attempts to join, to promote, or to correct this node's address.
 const CHANGE_EVERY: Duration = Duration::from_millis(300);
+/// Failed attempts in a row to take part in the cluster, after which the log says so. The first ones fail while this node
+/// creates the cluster, or the others start.
+const COMPLAIN_AFTER: u32 = 7;
 /// Maximum time of a change that this node makes by itself.
 const CHANGE_LIMIT: Duration = Duration::from_secs(5);
 /// Maximum time of a request for a description or for running hashes.
@@ -125,7 +128,8 @@ impl Tasks {
             }
             if leader != Some((report.leader, report.term)) {
                 if !is_first || report.leader.is_some() {
-                    tracing::info!(leader = ?report.leader, term = report.term.0, "the leader of the cluster has changed");
+                    let name = report.leader.map_or_else(|| "none".to_owned(), |leader| leader.to_string());
+                    tracing::info!(leader = %name, term = report.term.0, "the leader of the cluster has changed");
                     self.events.push(Event::Leader { leader: report.leader, term: report.term });
                 }
                 leader = Some((report.leader, report.term));
@@ -247,12 +251,12 @@ impl Tasks {
     /// Founds the cluster, joins it, or corrects this node's name and address in it, until the membership states them.
     async fn take_part(self: Rc<Self>) {
         let info = self.own_info();
-        let mut has_complained = false;
+        let mut failures = 0_u32;
         loop {
             let status = self.consensus.status();
             let own = status.members.get(&self.here());
             if own.is_some_and(|member| member.info == info) {
-                has_complained = false;
+                failures = 0;
                 sleep(DESCRIBE_EVERY).await;
                 continue;
             }
@@ -261,10 +265,11 @@ impl Tasks {
             } else {
                 self.ask_to_join(&info).await
             };
-            if let Err(reason) = done
-                && !std::mem::replace(&mut has_complained, true)
-            {
-                tracing::warn!(%reason, "this node is not a member of the cluster yet, and tries again");
+            if let Err(reason) = done {
+                failures = failures.saturating_add(1);
+                if failures == COMPLAIN_AFTER {
+                    tracing::warn!(%reason, "this node is not a member of the cluster yet, and tries again");
+                }
             }
             sleep(CHANGE_EVERY).await;
         }

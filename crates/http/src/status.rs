@@ -56,7 +56,7 @@ pub(crate) fn ready(app: &Arc<App>, call: &Call) -> Answer {
     }
     let mut status = status_of(app)?;
     if let Some(cluster) = &app.cluster
-        && cluster.handle.report().leader.is_none()
+        && !cluster.handle.report().has_leader()
     {
         return Err(ClusterError::NoLeader.into());
     }

@@ -225,7 +225,7 @@ impl Server {
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), ServerError> {
         let Self { listener, address, native, resp, http, stop } = self;
         let app = Arc::clone(&http.app);
-        tracing::info!(%address, durability = app.config.durability.name(), "serving HTTP");
+        tracing::info!(%address, durability = app.config.acknowledged().name(), "serving HTTP");
         let mut connections = JoinSet::new();
         let reclaiming = tokio::spawn({
             let app = Arc::clone(&app);

@@ -14,7 +14,7 @@ use crate::{admission::Resource, app::App};
 pub fn server_status(app: &App) -> Value {
     let mut object = node_status(app.db.blocking());
     object["uptime_seconds"] = json!(app.started.elapsed().as_secs());
-    object["durability"] = json!(app.config.durability.name());
+    object["durability"] = json!(app.config.acknowledged().name());
     object["http"] = json!({
         "connections": app.admission.bound(Resource::Connections).used(),
         "requests_in_flight": app.admission.bound(Resource::Requests).used(),

@@ -545,7 +545,7 @@ impl Cluster {
         };
         spawn(leader, async move {
             let text = match consensus.transfer(None).await {
-                Ok(to) => format!("has transferred its leadership to node {to}"),
+                Ok(to) => format!("has transferred its leadership to node {}", to.get()),
                 Err(error) => format!("does not transfer its leadership: {error}"),
             };
             record(leader, text);

@@ -6,7 +6,6 @@ use clap_complete::Shell;
 #[cfg(feature = "bench")]
 use crate::commands::bench;
 use crate::{
-    args::Plain,
     commands::{
         backup, cache, cluster, commit, consume, coordinate, doctor, export, groups, history, import, keyspaces, kv,
         log, migrate, plan, serve, space, state, status, stream, streams, subjects, time, top, watch,
@@ -110,7 +109,7 @@ pub enum Command {
     /// List and manage keyspaces
     Keyspaces(keyspaces::Keyspaces),
     /// Print the figures and the health of a node
-    Status(Plain),
+    Status(status::Status),
     /// Show the rates, latencies, queues and lags of a running node, refreshed
     Top(top::Top),
     /// Explain where the bytes of a data directory are, and what would make it smaller
@@ -208,7 +207,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Incr(args) => kv::incr(&args),
         Command::Commit(args) => commit::commit(&args),
         Command::Txn(args) => commit::txn(&args),
-        Command::Status(args) => status::run(&args.place),
+        Command::Status(args) => status::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Space(args) => space::run(&args),
         Command::Doctor(args) => doctor::run(&args),

@@ -2,7 +2,8 @@
 
 use std::{fmt, str::FromStr};
 
-macro_rules! id {
+/// Defines an id or position without a form as text.
+macro_rules! number {
     ($(#[$doc:meta])* $name:ident($int:ty)) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -31,15 +32,22 @@ macro_rules! id {
             }
         }
 
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                fmt::Display::fmt(&self.0, f)
-            }
-        }
-
         impl From<$int> for $name {
             fn from(value: $int) -> Self {
                 Self(value)
+            }
+        }
+    };
+}
+
+/// Defines an id or position that is shown as a decimal number.
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident($int:ty)) => {
+        number!($(#[$doc])* $name($int));
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(&self.0, f)
             }
         }
     };
@@ -93,10 +101,18 @@ id!(
     /// Id of a lease. Id 0 means "no lease". An id that the state machine chose is never chosen again.
     LeaseId(u64)
 );
-id!(
+number!(
     /// Id of a node, drawn at random when the node's data directory is created.
     NodeId(u64)
 );
+
+/// Writes 16 hexadecimal digits, as the file `IDENTITY` and the HTTP API have them.
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
 id!(
     /// Generation of a log segment: a strictly rising number, which orders the segments. Generation 0 means "never
     /// used".
@@ -202,4 +218,15 @@ pub struct LogPosition {
     pub generation: Generation,
     /// Byte offset of the payload's first byte within the segment file.
     pub offset: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_has_one_spelling_and_a_position_is_a_number() {
+        assert_eq!(NodeId(0x2a).to_string(), "000000000000002a");
+        assert_eq!((Offset(42).to_string(), format!("{:4}", Term(7))), ("42".to_owned(), "   7".to_owned()));
+    }
 }

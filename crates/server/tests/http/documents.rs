@@ -251,6 +251,7 @@ async fn metrics_count_requests_by_operation_and_level() {
         "thalweg_log_syncs_total",
         "thalweg_log_sync_seconds_total",
         "thalweg_log_sync_duration_seconds_bucket{le=\"+Inf\"}",
+        "thalweg_http_request_duration_seconds_bucket{le=\"+Inf\",operation=",
         "thalweg_log_sync_batches_count",
         "thalweg_entry_commands_sum",
         "thalweg_log_segments",

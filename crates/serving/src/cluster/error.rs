@@ -44,7 +44,7 @@ pub enum ClusterError {
     #[error("the change may or may not have happened: look at the members before you repeat it")]
     OutcomeUnknown,
     /// The cluster has no member with this id or name.
-    #[error("the cluster has no member {0:?}: `thalweg cluster members` lists the members")]
+    #[error("the cluster has no member {0:?}")]
     NoSuchMember(String),
     /// The node is a member already.
     #[error("node {:016x} is a member already", .0.get())]

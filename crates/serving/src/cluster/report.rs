@@ -174,6 +174,14 @@ impl ClusterReport {
         self.members.iter().filter(|member| member.role == Role::Voter)
     }
 
+    /// Returns true if this node knows a leader that it does not count as down. A follower keeps the last leader as long as
+    /// there is no majority to elect another one.
+    #[must_use]
+    pub fn has_leader(&self) -> bool {
+        let is_down = |leader| self.members.iter().any(|it| it.node == leader && it.health == NodeHealth::Down);
+        self.leader.is_some_and(|leader| !is_down(leader))
+    }
+
     /// Returns true if a majority of the voters is not known to be down.
     #[must_use]
     pub fn has_majority(&self) -> bool {
@@ -319,6 +327,9 @@ mod tests {
         assert!(report(&[Alive, Suspect, Down]).has_majority());
         assert!(!report(&[Alive, Down, Down]).has_majority());
         assert!(!report(&[Alive, Down]).has_majority(), "half is no majority");
+        let led = |leader| ClusterReport { leader: Some(NodeId(leader)), ..report(&[Alive, Suspect, Down]) };
+        assert!(led(1).has_leader() && led(2).has_leader() && !led(3).has_leader());
+        assert!(!report(&[Alive]).has_leader());
         let full = |healths: &[NodeHealth], full: &[usize]| {
             let mut report = report(healths);
             full.iter().for_each(|at| report.members[*at].is_full = true);

@@ -430,6 +430,16 @@ knobs! {
 pub use units::LogLevel;
 
 impl Config {
+    /// Returns the durability level of the acks of writes that state none. A member of a cluster raises each level but
+    /// `none` to `quorum`.
+    #[must_use]
+    pub fn acknowledged(&self) -> Durability {
+        if self.cluster.address().is_some() && self.durability != Durability::None {
+            return Durability::Quorum;
+        }
+        self.durability
+    }
+
     /// Returns the options for opening the database. The command sets `create` and `repair`, because they
     /// apply to one start only.
     #[must_use]

@@ -57,7 +57,12 @@ impl Collector for ClusterCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let (report, to) = (self.0.report(), &mut encoder);
         gauge(to, "cluster_leads", "1 if this node leads", u64::from(report.leader == Some(report.node)))?;
-        gauge(to, "cluster_has_leader", "1 if this node knows a leader", u64::from(report.leader.is_some()))?;
+        gauge(
+            to,
+            "cluster_has_leader",
+            "1 if this node knows a leader that is not down",
+            u64::from(report.has_leader()),
+        )?;
         gauge(to, "cluster_term", "Raft term", report.term.0)?;
         gauge(to, "cluster_commit_index", "Last index that a majority has", report.commit_index.0)?;
         gauge(to, "cluster_applied_index", "Last index that this node has applied", report.applied_index.0)?;

@@ -15,11 +15,12 @@ const OCTAVES: u32 = 20;
 const BUCKETS: usize = OCTAVES as usize * 2 + 1;
 const SHARDS: usize = 8;
 
-/// Returns the inclusive upper bound of a histogram's bucket in seconds. The last bucket has `f64::MAX`.
+/// Returns the inclusive upper bound of a histogram's bucket in seconds. The last bucket's is infinite, which the metrics show
+/// as `+Inf`: Prometheus computes no quantile without it.
 #[must_use]
 fn upper_bound_seconds(bucket: usize) -> f64 {
     if bucket + 1 == BUCKETS {
-        return f64::MAX;
+        return f64::INFINITY;
     }
     let octave = FIRST_OCTAVE + bucket as u32 / 2;
     let base = 1_u64 << octave;
@@ -86,7 +87,7 @@ impl Snapshot {
             below += count;
             below >= wanted
         });
-        reached.map_or(f64::MAX, |(bound, _)| *bound).min(upper_bound_seconds(BUCKETS - 2))
+        reached.map_or(f64::INFINITY, |(bound, _)| *bound).min(upper_bound_seconds(BUCKETS - 2))
     }
 }
 

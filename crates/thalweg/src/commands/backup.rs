@@ -494,14 +494,19 @@ pub fn run_restore(args: &Restore) -> Result<(), Failure> {
     ))
 }
 
+const SHOW_BACKUPS: &str = "`thalweg backup show` lists the existing backups";
+
 fn of_restore(error: &RestoreError) -> Failure {
     let failure = Failure::of(error);
     match error {
         RestoreError::Part { error: SnapshotReadError::Io(cause), .. } if cause.kind() == io::ErrorKind::NotFound => {
             Failure { exit: Exit::NotFound, ..failure }
         }
-        RestoreError::TooLate { .. } | RestoreError::TooEarly { .. } => {
-            failure.then("`thalweg backup show` lists the existing backups")
+        RestoreError::TooLate { .. } => failure.then(SHOW_BACKUPS),
+        RestoreError::TooEarly { lsn, time, .. } => {
+            let oldest = format!("the oldest is at LSN {lsn}, {}", show_time(time.0));
+            let message = format!("no full backup reaches back that far: {oldest}");
+            Failure { message, ..failure }.then(SHOW_BACKUPS)
         }
         RestoreError::Missing { from, .. } => {
             failure.then(format!("find that backup, or restore the earlier ones with --to-lsn {from}"))

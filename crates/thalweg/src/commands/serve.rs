@@ -61,13 +61,15 @@ pub struct Serve {
     given: Vec<(&'static str, String)>,
 }
 
-/// Action of `serve`, selected by its arguments: run a node, explain the configuration, or print an example of it.
+/// Action of `serve`, selected by its arguments: run a node, explain the configuration, or print an example of it. Other
+/// commands only read the configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Mode {
     #[default]
     Run,
     Explain,
     Example,
+    Read,
 }
 
 impl Args for Serve {
@@ -135,10 +137,11 @@ impl FromArgMatches for Serve {
 }
 
 impl Serve {
-    /// Creates the arguments with which a node would be started on a directory, with a configuration file if there is one.
+    /// Creates the arguments for reading the configuration of a node on a directory, with a file if there is one.
     pub(super) fn on(data: Option<&Path>, config: Option<&Path>) -> Self {
         let given = data.map(|data| ("data", data.to_string_lossy().into_owned()));
-        Self { config: config.map(Path::to_owned), given: given.into_iter().collect(), ..Self::default() }
+        let (config, given) = (config.map(Path::to_owned), given.into_iter().collect());
+        Self { config, given, mode: Mode::Read, repair: false }
     }
 
     /// Merges the flags, the environment, the file and the defaults.
@@ -152,6 +155,9 @@ impl Serve {
             layers = layers.file(path)?;
         }
         let variables = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
+        // Only a start needs the token. The shell of an operator who has exported it runs other commands, too.
+        let is_for_us = |name: &str| self.mode != Mode::Read || name != "THALWEG_JOIN_TOKEN";
+        let variables = variables.filter(|(name, _)| is_for_us(name));
         layers
             .environment(variables.map(|(name, value)| (name, value.to_string_lossy().into_owned())))?
             .resolve_within(AvailableMemory::of_this_process())
@@ -309,9 +315,10 @@ fn startup_line(server: &Server, config: &Config, report: &OpenReport) -> String
     let address = server.local_addr();
     let native = server.native_addr().map_or(String::new(), |native| format!(" and thalweg://{native}"));
     let resp = server.resp_addr().map_or(String::new(), |resp| format!(" and redis://{resp}"));
-    let (durability, cluster) = match (config.cluster.address(), report.cluster) {
-        (Some(at), Some(cluster)) => ("quorum".to_owned(), format!(", in cluster {cluster} at {at}")),
-        _ => (config.durability.to_string(), String::new()),
+    let durability = config.acknowledged();
+    let cluster = match (config.cluster.address(), report.cluster) {
+        (Some(at), Some(cluster)) => format!(", in cluster {cluster} at {at}"),
+        _ => String::new(),
     };
     format!(
         "thalweg {} on http://{address}{native}{resp}, data in {} ({}), durability {durability}{cluster}, {found}{repaired}",

@@ -1,5 +1,6 @@
 //! `status`: prints the figures of a node, for people with units and in groups.
 
+use clap::Args;
 use serde_json::Value;
 
 use crate::{
@@ -10,9 +11,19 @@ use crate::{
     session::{Access, Session},
 };
 
-pub fn run(place: &TargetArgs) -> Result<(), Failure> {
-    let status = Session::with(place, Access::Read, Session::status)?;
-    render::print_result(&status, place.json, || text(&status))
+#[derive(Args, Debug)]
+pub struct Status {
+    #[command(flatten)]
+    place: TargetArgs,
+    /// Only check whether the server accepts requests and, in a cluster, has a leader; fails if not
+    #[arg(long, conflicts_with = "data")]
+    ready: bool,
+}
+
+pub fn run(args: &Status) -> Result<(), Failure> {
+    let question = if args.ready { Session::ready } else { Session::status };
+    let status = Session::with(&args.place, Access::Read, question)?;
+    render::print_result(&status, args.place.json, || text(&status))
 }
 
 /// Formats the status: plain figures first, then each group of figures under its name. It shows every figure of the

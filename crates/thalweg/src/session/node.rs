@@ -13,6 +13,11 @@ impl Session {
         }
     }
 
+    /// Returns the health of a server that is ready. Fails if it is not.
+    pub fn ready(&self) -> Result<Value, Failure> {
+        self.http.json(RequestBuilder::get("/ready"))
+    }
+
     /// Returns the report of a server about its disk space. It has the payload if `count` is true or the state is small.
     pub fn space(&self, count: bool) -> Result<Value, Failure> {
         self.http.json(RequestBuilder::get(format!("/v1/space?count={count}")))

@@ -68,11 +68,19 @@ fn the_containers_of_the_compose_file_found_a_cluster() {
     });
     nodes.iter().for_each(|node| drop(check(&compose, node).ok()));
     let dockerfile = text("compose/Dockerfile");
-    for part in ["VOLUME /var/lib/thalweg\n", "ENTRYPOINT [\"thalweg\"]", "STOPSIGNAL SIGTERM"] {
+    // The volume begins with what the image has there, and a node does not start in a directory with other files.
+    let home = "--no-create-home --shell /usr/sbin/nologin thalweg";
+    let directory = "install --directory --owner=thalweg --group=thalweg --mode=0700 /var/lib/thalweg\n";
+    let parts = [home, directory, "VOLUME /var/lib/thalweg\n", "ENTRYPOINT [\"thalweg\"]", "STOPSIGNAL SIGTERM"];
+    for part in parts {
         assert!(dockerfile.contains(part), "{part:?} is not in {dockerfile}");
     }
-    // `docker compose restart` sends SIGTERM to one node.
-    nodes.into_iter().next().expect("a node").stop();
+    // `docker compose restart` sends SIGTERM to a node. One that is left alone is not healthy, whether it led before or not.
+    let mut nodes = nodes.into_iter();
+    let alone = nodes.next().expect("a node");
+    nodes.for_each(Node::stop);
+    until("the health check fails", || check(&compose, &alone).code == Some(5));
+    alone.stop();
 }
 
 #[test]

@@ -5,12 +5,13 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use serde_json::Value;
 use yaml_rust2::{Yaml, YamlLoader};
 
-use super::{Cluster, command, run, until};
+use super::{Cluster, command, node::skip, run, until};
 
 /// Metrics of a server, each with the labels of its series. A metric that has no series yet has no labels.
 type Metrics = BTreeMap<String, BTreeSet<String>>;
@@ -63,6 +64,10 @@ fn parse(text: &str) -> Metrics {
             for suffix in suffixes {
                 metrics.entry(format!("{name}{suffix}")).or_default();
             }
+            let buckets = format!("{name}_bucket{{");
+            let mut buckets = text.lines().filter(|line| line.starts_with(&buckets)).peekable();
+            let is_complete = buckets.peek().is_none() || buckets.any(|line| line.contains("le=\"+Inf\""));
+            assert!(is_complete, "{name} has no bucket for all values, so it has no quantiles");
         } else if !line.starts_with('#') {
             let (name, labels) = line.split_once(['{', ' ']).unwrap();
             let labels = labels.split("=\"").filter_map(|before| before.rsplit([',', '{', ' ']).next());
@@ -115,25 +120,36 @@ fn faults(expression: &str, metrics: &Metrics) -> Vec<String> {
     faults
 }
 
+/// Returns the rules of all groups of alerts.
+fn rules() -> Vec<Yaml> {
+    let documents = YamlLoader::load_from_str(&read("deploy/monitoring/alerts.yaml")).unwrap();
+    let groups = documents[0]["groups"].as_vec().unwrap();
+    assert!(groups.iter().all(|group| group["name"].as_str().is_some()));
+    groups.iter().flat_map(|group| group["rules"].as_vec().unwrap()).cloned().collect()
+}
+
+/// Returns the files with tests of the alerts.
+fn tests_of_alerts() -> Vec<PathBuf> {
+    let directory = std::fs::read_dir(root().join("deploy/monitoring/tests")).unwrap();
+    let files = directory.map(|entry| entry.unwrap().path());
+    files.filter(|file| file.extension().is_some_and(|extension| extension == "yaml")).collect()
+}
+
 fn of_alerts(metrics: &Metrics) -> Vec<String> {
     let headings: BTreeSet<_> = read("docs/guides/debugging.md").lines().filter_map(anchor).collect();
-    let documents = YamlLoader::load_from_str(&read("deploy/monitoring/alerts.yaml")).unwrap();
     let (mut faults_found, mut names) = (Vec::new(), BTreeSet::new());
-    for group in documents[0]["groups"].as_vec().unwrap() {
-        assert!(group["name"].as_str().is_some());
-        for rule in group["rules"].as_vec().unwrap() {
-            let text = |value: &Yaml| value.as_str().unwrap_or_else(|| panic!("{rule:?}")).to_owned();
-            let (name, expression) = (text(&rule["alert"]), text(&rule["expr"]));
-            let guide = text(&rule["annotations"]["guide"]);
-            assert!(["page", "ticket"].contains(&&*text(&rule["labels"]["severity"])), "{name}");
-            assert!(!text(&rule["annotations"]["summary"]).is_empty() && names.insert(name.clone()), "{name}");
-            if !headings.contains(&guide) {
-                faults_found.push(format!("{name}: the guide has no section {guide}"));
-            }
-            let is_about_us = expression.contains("thalweg_") || expression.contains("job=\"thalweg\"");
-            assert!(is_about_us, "{name}: {expression}");
-            faults_found.extend(faults(&expression, metrics));
+    for rule in rules() {
+        let text = |value: &Yaml| value.as_str().unwrap_or_else(|| panic!("{rule:?}")).to_owned();
+        let (name, expression) = (text(&rule["alert"]), text(&rule["expr"]));
+        let guide = text(&rule["annotations"]["guide"]);
+        assert!(["page", "ticket"].contains(&&*text(&rule["labels"]["severity"])), "{name}");
+        assert!(!text(&rule["annotations"]["summary"]).is_empty() && names.insert(name.clone()), "{name}");
+        if !headings.contains(&guide) {
+            faults_found.push(format!("{name}: the guide has no section {guide}"));
         }
+        let is_about_us = expression.contains("thalweg_") || expression.contains("job=\"thalweg\"");
+        assert!(is_about_us, "{name}: {expression}");
+        faults_found.extend(faults(&expression, metrics));
     }
     assert!(names.len() >= 25, "{names:?}");
     let prometheus = YamlLoader::load_from_str(&read("deploy/monitoring/prometheus.yaml")).unwrap();
@@ -173,7 +189,7 @@ fn of_dashboard(metrics: &Metrics) -> Vec<String> {
     }
     let variables: Vec<_> = dashboard["templating"]["list"].as_array().unwrap().iter().map(|of| &of["name"]).collect();
     assert_eq!(variables, ["datasource", "instance"]);
-    found.extend(faults(dashboard["templating"]["list"][1]["definition"].as_str().unwrap(), metrics));
+    found.extend(faults(dashboard["templating"]["list"][1]["query"]["query"].as_str().unwrap(), metrics));
     found
 }
 
@@ -235,6 +251,39 @@ fn alerts_dashboard_and_guide_name_what_exists() {
     let metrics = metrics_of_a_member();
     let found = [of_alerts(&metrics), of_dashboard(&metrics), of_guides(&metrics)].concat();
     assert!(found.is_empty(), "\n{}\n", found.join("\n"));
+}
+
+#[test]
+fn each_alert_has_a_test_in_which_it_fires_and_one_in_which_it_does_not() {
+    let alerts: BTreeSet<_> = rules().iter().map(|rule| rule["alert"].as_str().unwrap().to_owned()).collect();
+    let (mut firing, mut silent) = (BTreeSet::new(), BTreeSet::new());
+    for file in tests_of_alerts() {
+        let documents = YamlLoader::load_from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+        for test in documents[0]["tests"].as_vec().unwrap() {
+            for check in test["alert_rule_test"].as_vec().unwrap() {
+                let is_silent = check["exp_alerts"].as_vec().unwrap().is_empty();
+                let names = if is_silent { &mut silent } else { &mut firing };
+                names.insert(check["alertname"].as_str().unwrap().to_owned());
+            }
+        }
+    }
+    assert_eq!(firing, alerts);
+    assert_eq!(silent, alerts);
+}
+
+/// Needs `promtool`, which comes with Prometheus.
+#[test]
+fn promtool_accepts_the_alerts_and_their_tests() {
+    let promtool = |arguments: &[&str], files: &[PathBuf]| {
+        let output = Command::new("promtool").args(arguments).args(files).output().ok()?;
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        Some(())
+    };
+    if promtool(&["--version"], &[]).is_none() {
+        return skip("promtool_accepts_the_alerts_and_their_tests", "promtool is not installed");
+    }
+    promtool(&["check", "config"], &[root().join("deploy/monitoring/prometheus.yaml")]);
+    promtool(&["test", "rules"], &tests_of_alerts());
 }
 
 #[test]

@@ -368,6 +368,7 @@ fn status_is_of_one_shape() {
 fn nobody_at_the_address_ends_with_5() {
     let refused = node::run(node::command().args(["get", "a", "b", "--server", "http://127.0.0.1:1"]), b"");
     assert!(refused.fails(5).contains("thalweg serve"));
+    node::run(node::command().args(["status", "--ready", "--server", "http://127.0.0.1:1"]), b"").fails(5);
     let wrong = node::run(node::command().args(["get", "a", "b", "--server", "ftp://127.0.0.1"]), b"");
     assert!(wrong.fails(2).contains("http://HOST:PORT"));
     let missing = node::run(node::command().args(["get", "a", "b", "--data", "/nowhere/at/all"]), b"");

@@ -46,6 +46,18 @@ fn a_directory_is_examined_and_stays_as_it_was() {
     assert_eq!(counts.iter().sum::<u64>(), codes(&object).len() as u64);
 }
 
+/// The guide to clusters exports the token, and uses the same shell for other commands.
+#[test]
+fn a_join_token_in_the_environment_is_no_fault() {
+    let root = tempfile::tempdir().unwrap();
+    for line in ["doctor --json --probe 0s --data", "space --json --data"] {
+        let mut command = command();
+        command.args(line.split(' ')).arg(root.path()).env("THALWEG_JOIN_TOKEN", "thalweg-join-x");
+        let run = run(&mut command, b"");
+        assert!(!run.err.contains("join_token") && run.code != Some(2), "{line}: {run:?}");
+    }
+}
+
 #[test]
 fn settings_of_the_node_are_checked_and_nothing_is_written_without_a_probe() {
     let root = tempfile::tempdir().unwrap();

@@ -147,7 +147,7 @@ fn storage(view: &View) -> String {
     let count = |value: Option<f64>| or_dash(value, number);
     let mut lines = vec![
         format!(
-            "disk {} free · {} segments ({} spare) · replay {} · {} batches a sync",
+            "disk {} free · segments: {} ({} spare) · replay {} · {} batches a sync",
             bytes(storage.disk_free_bytes),
             count(storage.log_segments),
             count(storage.log_spare_segments),
