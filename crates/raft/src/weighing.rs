@@ -116,7 +116,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         let behind = clock.behind(reached);
         facts.behind.set(Some(behind));
         let (led_term, led_since) = self.0.led_since.get();
-        let is_new = led_term == term && Types::<Rt>::now().saturating_duration_since(led_since) <= options.catch_up_for();
+        let is_new =
+            led_term == term && Types::<Rt>::now().saturating_duration_since(led_since) <= options.catch_up_for();
         if !is_new && facts.caught_up_in.get() == term {
             return;
         }
