@@ -90,8 +90,13 @@ fn the_parts_add_up_to_what_du_counts_with_each_backend_running_and_at_rest() {
         assert_eq!(again["payload"], report["payload"], "{backend}: the command changes nothing");
         assert_eq!(again["kinds"][0], report["kinds"][0], "{backend}");
         let text = at_rest(&data, &[]).ok();
-        let parts =
-            ["of payload (20 keys, 3 records): ratio –", "log: prepared", "total", "`spare_segments` (2)", "[prepared]"];
+        let parts = [
+            "of payload (20 keys, 3 records): ratio –",
+            "log: prepared",
+            "total",
+            "`spare_segments` (2)",
+            "[prepared]",
+        ];
         for part in parts {
             assert!(text.contains(part), "{part}: {text}");
         }
