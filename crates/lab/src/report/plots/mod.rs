@@ -122,7 +122,7 @@ fn draw_lines(form: Form, title: &str, [x, y]: &[Axis; 2], lines: &[Line]) -> St
     let middle = (LEFT + form.right()) / 2.0;
     let label = wrapped(&x.label, characters(2.0 * (form.width() - middle)));
     let mut svg = open(form, top + HEIGHT + BOTTOM + further(&label), title);
-    draw_grid_across(&mut svg, &across, (top, top + HEIGHT));
+    draw_grid_across(&mut svg, form, &across, (top, top + HEIGHT));
     for (at, label) in up.ticks() {
         let _ = write!(svg, r#"<path class="grid" d="M{LEFT:.1} {at:.1}H{:.1}"/>"#, form.right());
         text(&mut svg, (LEFT - 6.0, at + 4.5), "end", &label);
@@ -150,7 +150,7 @@ fn draw_rows(form: Form, title: &str, axis: &Axis, rows: &[Bar]) -> String {
     let bottom = labels.iter().map(|label| ROW + further(label)).sum::<f64>() + 4.0;
     let label = wrapped(&axis.label, characters(form.width() - 82.0));
     let mut svg = open(form, bottom + BOTTOM + further(&label), title);
-    draw_grid_across(&mut svg, &across, (0.0, bottom));
+    draw_grid_across(&mut svg, form, &across, (0.0, bottom));
     let mut top = 0.0;
     for (row, label) in rows.iter().zip(&labels) {
         paragraph(&mut svg, (8.0, top + 14.0), "start", label);
@@ -230,14 +230,16 @@ fn text(svg: &mut String, (x, y): (f64, f64), anchor: &str, text: &str) {
     let _ = write!(svg, r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}">{}</text>"#, escaped(text));
 }
 
-fn draw_grid_across(svg: &mut String, across: &Span, (top, bottom): (f64, f64)) {
+/// Draws the grid and the values of an axis. The values at its ends are moved into the drawing if they reach beyond it.
+fn draw_grid_across(svg: &mut String, form: Form, across: &Span, (top, bottom): (f64, f64)) {
     let mut free_from = f64::MIN;
     for (at, label) in across.ticks() {
         let _ = write!(svg, r#"<path class="grid" d="M{at:.1} {top:.1}V{bottom:.1}"/>"#);
         let half = label.chars().count() as f64 * CHARACTER / 2.0;
-        if at - half > free_from {
-            text(svg, (at, bottom + 17.0), "middle", &label);
-            free_from = at + half + CHARACTER;
+        let middle = at.min(form.width() - half).max(half);
+        if middle - half > free_from {
+            text(svg, (middle, bottom + 17.0), "middle", &label);
+            free_from = middle + half + CHARACTER;
         }
     }
 }
@@ -424,7 +426,7 @@ mod tests {
         ];
         for plot in plots {
             for (svg, width) in [(&plot.svg, WIDTH), (&plot.narrow, 360.0)] {
-                let lies_within = |(left, right): &(f64, f64)| *left >= 0.0 && *right <= width;
+                let lies_within = |(left, right): &(f64, f64)| *left > -0.1 && *right < width + 0.1;
                 assert!(ends_of_texts(svg).iter().all(lies_within), "{width}: {svg}");
                 assert!(svg.contains(&format!("viewBox=\"0 0 {width:.0} ")), "{svg}");
                 for word in long.split(' ').filter(|_| svg.contains("scenario")) {
