@@ -179,7 +179,7 @@ impl Database {
         let mut install = self.install()?;
         install.push_all(from, progress)?;
         install.prepare()?;
-        install.work(|work| work.check_log())?;
+        install.check_log()?;
         install.finish()
     }
 }
@@ -248,6 +248,10 @@ impl Install {
     /// state or the new one. All other errors end the install, and nothing has changed.
     pub fn finish(&mut self) -> Result<Installed, InstallError> {
         self.work(Work::finish)
+    }
+
+    fn check_log(&mut self) -> Result<(), InstallError> {
+        self.work(|work| work.check_log())
     }
 
     /// Performs a step, and releases the database if the install has ended with it.
