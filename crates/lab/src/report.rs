@@ -94,6 +94,8 @@ pub struct Plot {
     pub caption: String,
     /// SVG source of the plot, for a page that has the plots' style.
     pub svg: String,
+    /// The same for a narrow screen.
+    pub narrow: String,
 }
 
 /// Value of one cell of a table.

@@ -60,6 +60,18 @@ pub(crate) enum Room {
     Silent,
 }
 
+impl Room {
+    /// Returns the room of a voter with these newest facts, which have this age. A voter whose facts are older than
+    /// `silent_after` is silent.
+    pub fn of(newest: Option<(MemberFacts, Duration)>, silent_after: Duration) -> Self {
+        match newest {
+            Some((_, age)) if age > silent_after => Self::Silent,
+            Some((facts, _)) if facts.lacks_room => Self::Lacks,
+            _ => Self::Has,
+        }
+    }
+}
+
 /// Sets of voters, each of which must have a majority. There are two while the membership changes.
 pub(crate) type VoterSets = Vec<BTreeSet<NodeId>>;
 
@@ -123,6 +135,18 @@ mod tests {
         assert_eq!(full(&[&[1, 2, 3, 4, 5]], &[4, 5], &[]), None);
         assert_eq!(full(&[&[1, 2, 3], &[3, 4, 5]], &[4, 5], &[]), Some(vec![4, 5]), "each set needs a majority");
         assert_eq!(full(three, &[9], &[]), None, "a learner counts for nothing");
+    }
+
+    #[test]
+    fn a_voter_between_two_reports_of_a_slow_heartbeat_is_not_silent() {
+        let options = crate::ConsensusOptions { heartbeat: Duration::from_secs(5), ..Default::default() };
+        let facts = MemberFacts { lacks_room: true, wall: SpaceTime(1) };
+        let room = |age: Duration| Room::of(Some((facts, age)), options.silent_after());
+        assert_eq!(room(Duration::from_millis(5_100)), Room::Lacks);
+        assert_eq!(room(Duration::from_secs(60)), Room::Silent);
+        let usual = crate::ConsensusOptions::default().silent_after();
+        assert_eq!(Room::of(Some((facts, Duration::from_millis(5_100))), usual), Room::Silent);
+        assert_eq!(Room::of(None, usual), Room::Has, "it has never reported");
     }
 
     fn reached(of: &[&[u64]], walls: &[(u64, u64)]) -> Option<u64> {

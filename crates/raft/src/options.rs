@@ -54,6 +54,19 @@ impl ConsensusOptions {
         self.min_election
     }
 
+    /// Age of the last report at which a member counts as silent. Members report once in a heartbeat, so several reports must
+    /// be missing, however slow the heartbeat is.
+    #[must_use]
+    pub fn silent_after(&self) -> Duration {
+        Duration::from_secs(5).max(4 * self.heartbeat)
+    }
+
+    /// Time from the beginning of a leadership in which reports of further voters can raise space time again. A voter has
+    /// reported in it twice.
+    pub(crate) fn catch_up_for(&self) -> Duration {
+        Duration::from_secs(3).max(2 * self.heartbeat)
+    }
+
     /// Returns openraft's configuration. `may_elect` is false for a node that may have promised its vote to a leader and
     /// does not know until when.
     pub(crate) fn config(&self, may_elect: bool) -> Result<Arc<Config>, StartError> {
@@ -80,5 +93,22 @@ impl ConsensusOptions {
 impl Default for ConsensusOptions {
     fn default() -> Self {
         Self::DEFAULTS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_is_silent_only_when_several_reports_are_missing() {
+        let with = |heartbeat| ConsensusOptions { heartbeat, ..ConsensusOptions::DEFAULTS };
+        let seconds = Duration::from_secs;
+        assert_eq!(ConsensusOptions::DEFAULTS.silent_after(), seconds(5));
+        assert_eq!(with(Duration::from_millis(10)).silent_after(), seconds(5));
+        for heartbeat in [seconds(1), seconds(5), seconds(60)] {
+            assert!(with(heartbeat).silent_after() >= 4 * heartbeat, "{heartbeat:?}");
+            assert!(with(heartbeat).catch_up_for() >= 2 * heartbeat, "{heartbeat:?}");
+        }
     }
 }

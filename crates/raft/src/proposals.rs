@@ -13,13 +13,13 @@
 //! | openraft says | proposers are told |
 //! |---|---|
 //! | applied | the outcomes |
-//! | forward to leader | nothing was written: the batch is forwarded, or `not_leader`, `no_leader` |
+//! | forward to leader | nothing was written: the batch goes to the leader, or `not_leader`, `no_leader` |
 //! | entry discarded | `outcome_unknown`: another leader may still commit it |
 //! | nothing until the deadline, or stopped | `outcome_unknown` |
 //! | nothing for [`LAST_ANSWER`] after another node has become the leader | `outcome_unknown` |
 //!
-//! A batch that was forwarded to a node which refuses it unwritten, because it does not lead, goes to the leader that this node
-//! or the other one knows by then, and so on up to [`MAX_FORWARDS`] times, unless later batches would overtake it (`target`).
+//! A batch that this node or another one has refused unwritten, because it does not lead, goes to the leader that either of them
+//! knows by then, and so on up to [`MAX_FORWARDS`] times, unless later batches have overtaken it (`target`).
 //!
 //! [`ConsensusOptions::max_in_flight_bytes`]: crate::ConsensusOptions::max_in_flight_bytes
 
@@ -150,8 +150,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
     async fn submit(&self, leadership: Leadership, batch: Batch) {
         match leadership {
             Leadership::Leader { .. } => {
-                self.new_run(self.0.member.node());
-                self.propose(batch).await;
+                let run = self.new_run(self.0.member.node());
+                self.propose(batch, run).await;
             }
             Leadership::Follower { leader: Some(leader), .. } => {
                 let run = self.new_run(leader.0);
@@ -177,37 +177,37 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         Ok(decided)
     }
 
-    async fn propose(&self, batch: Batch) {
+    /// Proposes a batch of a run on this node.
+    async fn propose(&self, batch: Batch, run: Run) {
         let in_flight = InFlight::new(self, batch.payload().len());
         match self.write(batch.payload().clone()).await {
-            Ok(decided) => {
-                detach::<Rt>(self.clone().answer(batch, decided, in_flight));
-            }
+            Ok(decided) => self.answer(batch, decided, in_flight, run),
             Err(error) => batch.fail(&error),
         }
     }
 
     /// Answers a batch once openraft has decided, or at its deadline.
-    async fn answer(self, batch: Batch, mut decided: Decided<Rt>, in_flight: InFlight<Rt>) {
+    fn answer(&self, batch: Batch, mut decided: Decided<Rt>, in_flight: InFlight<Rt>, run: Run) {
+        let (consensus, here) = (self.clone(), self.0.member.node());
         let gives_up = deadline::<Rt>(self.0.member.time_left(&batch));
-        match self.answer_of(self.0.member.node(), gives_up, &mut decided).await {
-            Ok(Ok(Ok(written))) => {
-                let Response { outcomes, steps } = written.data;
-                batch.complete(outcomes, Some(steps));
-            }
-            Ok(Ok(Err(error))) => match (leader_of(&error), &self.0.forwarder) {
-                (Some(leader), Some(_)) if leader.0 != self.0.member.node() => {
-                    let run = self.new_run(leader.0);
-                    self.forward(leader, batch, (run, 1));
+        detach::<Rt>(async move {
+            match consensus.answer_of(here, gives_up, &mut decided).await {
+                Ok(Ok(Ok(written))) => {
+                    let Response { outcomes, steps } = written.data;
+                    batch.complete(outcomes, Some(steps));
                 }
-                _ => batch.fail(&self.refusal_of(error)),
-            },
-            Ok(Err(_)) => batch.fail(&self.propose_stopped()),
-            Err(unknown) => {
-                batch.fail(&unknown);
-                await_decision(decided, in_flight).await;
+                Ok(Ok(Err(error))) => {
+                    // By now, later batches can have gone to the new leader.
+                    let refusal = consensus.refusal_of(error);
+                    consensus.submit_again(here, batch, (run, 0), &refusal).await;
+                }
+                Ok(Err(_)) => batch.fail(&consensus.propose_stopped()),
+                Err(unknown) => {
+                    batch.fail(&unknown);
+                    await_decision(decided, in_flight).await;
+                }
             }
-        }
+        });
     }
 
     /// Waits for the answer of a leader until `gives_up`, and only for a short time once another node leads.
@@ -254,7 +254,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
     }
 
     /// Passes a batch on that node `tried` has refused unwritten, if another leader is known and no later batch would overtake
-    /// it. `forwards` is the number of nodes that the batch was forwarded to.
+    /// it. `forwards` is the number of nodes that the batch was forwarded to since this node has refused it.
     async fn submit_again(&self, tried: NodeId, batch: Batch, (run, forwards): (Run, u32), refusal: &ProposeError) {
         let named = match refusal {
             ProposeError::NotLeader { leader } => leader.clone(),
@@ -264,15 +264,16 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         let here = self.0.member.node();
         let known = match self.0.member.leadership() {
             Leadership::Leader { .. } => Some((here, NodeInfo::default())),
-            Leadership::Follower { leader, .. } => leader.filter(|(node, _)| *node != tried),
+            Leadership::Follower { leader, .. } => leader,
         };
         let named = named.filter(|(node, _)| *node != here).map(|(node, address)| (node, NodeInfo::at(address)));
-        let next = known.or(named).filter(|(node, _)| *node != tried && forwards < MAX_FORWARDS);
+        let is_other = |(node, _): &(NodeId, NodeInfo)| *node != tried;
+        let next = known.filter(is_other).or_else(|| named.filter(is_other)).filter(|_| forwards < MAX_FORWARDS);
         let sent = next.and_then(|next| Some((self.0.target.get().send_again(run, next.0)?, next)));
         let Some(((run, target), next)) = sent else { return batch.fail(refusal) };
         self.0.target.set(target);
         if next.0 == here {
-            self.propose(batch).await;
+            self.propose(batch, run).await;
         } else {
             self.forward(next, batch, (run, forwards + 1));
         }
@@ -346,14 +347,6 @@ fn out_of_time() -> ProposeError {
 fn leader_replaced() -> ProposeError {
     let reason = "another node has become the leader before a majority had the command".to_owned();
     ProposeError::OutcomeUnknown { reason }
-}
-
-/// Returns the leader that an error names, if the proposal was not written.
-fn leader_of<Rt: AsyncRuntime>(error: &ClientWriteError<Types<Rt>>) -> Option<(NodeId, NodeInfo)> {
-    match error {
-        ClientWriteError::ForwardToLeader(forward) => leader_in(forward),
-        _ => None,
-    }
 }
 
 pub(crate) fn leader_in<Rt: AsyncRuntime>(forward: &ForwardToLeader<Types<Rt>>) -> Option<(NodeId, NodeInfo)> {

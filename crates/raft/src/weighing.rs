@@ -5,9 +5,9 @@
 //!
 //! **Room.** A follower writes every entry, for which its disk keeps a reserve. So the leader refuses new data while
 //! fewer than a majority of the voters have room, and its error names the others. A voter that has been silent for
-//! [`SILENT_AFTER`] counts as one without room, but only if another voter has reported a full disk: silence alone does
-//! not mean a full disk. A leader that refuses data because its own disk is full passes its leadership to a voter with
-//! room, if a majority has room.
+//! [`ConsensusOptions::silent_after`] counts as one without room, but only if another voter has reported a full disk:
+//! silence alone does not mean a full disk. A leader that refuses data because its own disk is full passes its leadership
+//! to a voter with room, if a majority has room.
 //!
 //! **Time.** A member continues the time of the last entry with its monotonic clock, so space time needs no wall clock
 //! across a failover. It falls behind while no member runs. A new leader makes that up from the wall clocks of a majority
@@ -17,6 +17,8 @@
 //!
 //! Entries get their time from the leader's clock of the space as before, so they remain functions of the entries
 //! before them: no other part decides about time.
+//!
+//! [`ConsensusOptions::silent_after`]: crate::ConsensusOptions::silent_after
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -34,10 +36,6 @@ use crate::{
     types::Types,
 };
 
-/// Age of the last report at which a voter counts as silent.
-const SILENT_AFTER: Duration = Duration::from_secs(5);
-/// Time from the beginning of a leadership in which reports of further voters can raise space time again.
-const CATCH_UP_FOR: Duration = Duration::from_secs(3);
 /// Minimum distance between the wall clocks and space time at which space time is raised. Smaller distances are normal
 /// between wall clocks.
 const CATCH_UP_FROM: Duration = Duration::from_secs(1);
@@ -102,26 +100,24 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             // A voter beside others announces a full disk before its last segment is full; the leader refuses data itself.
             return if self.0.member.log().check_room().is_err() { Room::Lacks } else { Room::Has };
         }
-        match self.facts_of(voter) {
-            Some((_, age)) if age > SILENT_AFTER => Room::Silent,
-            Some((facts, _)) if facts.lacks_room => Room::Lacks,
-            _ => Room::Has,
-        }
+        Room::of(self.facts_of(voter), self.0.options.silent_after())
     }
 
     /// Raises space time to the latest time that a majority's wall clocks have reached, once at the beginning of each
     /// leadership.
     fn catch_up(&self, term: Term, sets: &VoterSets) {
+        let options = &self.0.options;
         let wall = |voter: NodeId| {
             let (facts, age) = self.facts_of(voter)?;
-            (age <= SILENT_AFTER).then(|| facts.wall.plus(age))
+            (age <= options.silent_after()).then(|| facts.wall.plus(age))
         };
         let Some(reached) = reached_by_majority(sets, wall) else { return };
         let (facts, clock) = (&self.0.facts, self.0.member.clock());
         let behind = clock.behind(reached);
         facts.behind.set(Some(behind));
         let (led_term, led_since) = self.0.led_since.get();
-        let is_new = led_term == term && Types::<Rt>::now().saturating_duration_since(led_since) <= CATCH_UP_FOR;
+        let is_new =
+            led_term == term && Types::<Rt>::now().saturating_duration_since(led_since) <= options.catch_up_for();
         if !is_new && facts.caught_up_in.get() == term {
             return;
         }
@@ -146,8 +142,9 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
         self.0.facts.passed_on_at.set(Some(now));
         let status = self.status();
+        let silent_after = self.0.options.silent_after();
         let has_room =
-            |node: NodeId| self.facts_of(node).is_some_and(|(facts, age)| !facts.lacks_room && age <= SILENT_AFTER);
+            |node: NodeId| self.facts_of(node).is_some_and(|(facts, age)| !facts.lacks_room && age <= silent_after);
         let fit = status
             .members
             .iter()

@@ -25,6 +25,11 @@ use thalweg_engine::{
 /// test.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Pauses a loop that waits for another thread or process. Without the pause, the loop takes a processor from it.
+pub fn pause() {
+    thread::sleep(Duration::from_millis(1));
+}
+
 struct Unparks(Thread);
 
 impl Wake for Unparks {

@@ -7,7 +7,6 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
     sync::Arc,
-    thread,
     time::{Duration, Instant},
 };
 
@@ -17,7 +16,7 @@ use thalweg_engine::{
     types::{Durability, command::CommitBuilder},
 };
 
-use crate::common::{clock, small};
+use crate::common::{clock, pause, small};
 
 /// Longest wait for space to return.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -93,7 +92,7 @@ fn fill(db: &Database, from: u32) -> u32 {
                 keys += KEYS_PER_COMMIT;
                 refusals = 0;
             }
-            Err(WriteError::NoSegment { .. }) => thread::yield_now(),
+            Err(WriteError::NoSegment { .. }) => pause(),
             Err(WriteError::DiskFull { .. }) => {
                 refusals += 1;
                 let _ = db.maintain();
@@ -115,7 +114,7 @@ fn delete(db: &Database, keys: impl Iterator<Item = u32>) {
             assert!(matches!(error, WriteError::DiskFull { .. } | WriteError::NoSegment { .. }), "{error}");
             assert!(Instant::now() < until, "a delete finds no room: {error}\n{:#?}", db.stats());
             let _ = db.maintain();
-            thread::yield_now();
+            pause();
         }
         if count % 500 == 0 {
             let _ = db.maintain();
@@ -130,7 +129,7 @@ fn comes_back(db: &Database, from: u32) {
         while let Err(error) = put(db, from + round * KEYS_PER_COMMIT) {
             assert!(Instant::now() < until, "no room for round {round}: {error}, {:?}", db.stats().state);
             let _ = db.maintain();
-            thread::yield_now();
+            pause();
         }
     }
     db.flush().unwrap();
@@ -159,7 +158,7 @@ fn deleting_brings_it_back(disk: &Arc<dyn Disk>, backend: BackendKind) {
         while restart > 0 && disk.free_bytes().unwrap() + (512 << 10) < least {
             assert!(Instant::now() < until, "restart {restart} left {} bytes", disk.free_bytes().unwrap());
             let _ = db.maintain();
-            thread::yield_now();
+            pause();
         }
         least = least.min(disk.free_bytes().unwrap());
         assert!(!matches!(db.health(), Health::Failed { .. }), "{:?}", db.health());

@@ -14,7 +14,7 @@ use thalweg_replica::Leadership;
 
 use crate::{
     cluster::{Group, Node, TERM, keeping},
-    common::{batch, clock, small},
+    common::{batch, clock, pause, small},
 };
 
 fn identity_of(disk: &dyn Disk) -> String {
@@ -54,7 +54,7 @@ fn write_as_member(db: &Database, number: u8) {
         let batch = loop {
             match parts.member.take_batch() {
                 Some(batch) => break batch,
-                None => std::thread::yield_now(),
+                None => pause(),
             }
         };
         let payload = [std::io::IoSlice::new(batch.payload())];

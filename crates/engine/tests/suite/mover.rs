@@ -4,7 +4,6 @@ use std::{
     collections::BTreeMap,
     ops::ControlFlow,
     sync::Arc,
-    thread,
     time::{Duration, Instant},
 };
 
@@ -22,7 +21,7 @@ use thalweg_engine::{
 };
 use thalweg_log::{Log, LogOptions, RecordKind};
 
-use crate::common::{PATIENCE, batch, clock, small};
+use crate::common::{PATIENCE, batch, clock, pause, small};
 
 fn open(disk: &SimDisk, options: Options) -> Database {
     Database::open_on(Arc::new(disk.clone()), clock(), 5, options).unwrap().with_durability(Durability::Os)
@@ -126,7 +125,7 @@ fn fill_up(db: &Database, disk: &SimDisk) {
     let deadline = Instant::now() + PATIENCE;
     while db.stats().log.spare_segments < 2 {
         assert!(Instant::now() < deadline, "no spare segments");
-        thread::yield_now();
+        pause();
     }
     let most = 1 << 30;
     disk.set_capacity(most);

@@ -13,7 +13,7 @@ use thalweg_engine::{
     types::{Durability, Offset, command::RedisBuilder, limits::MAX_KEY_BYTES},
 };
 
-use crate::common::{Rng, batch, clock, read_all, seed, small};
+use crate::common::{Rng, batch, clock, pause, read_all, seed, small};
 
 fn open(disk: &SimDisk, options: Options) -> Database {
     Database::open_on(Arc::new(disk.clone()), clock(), 5, options).unwrap()
@@ -125,7 +125,7 @@ fn deleting_brings_a_full_disk_back() {
     let deadline = Instant::now() + Duration::from_secs(30);
     while let Err(error) = stream.append(&batch(&[rng.bytes(500)])) {
         assert!(Instant::now() < deadline, "there is no room: {error}");
-        thread::yield_now();
+        pause();
     }
 }
 
@@ -169,7 +169,7 @@ fn a_full_disk_gives_up_as_much_history_as_it_must() {
             freed += db.maintain().unwrap().freed_segments;
             round = Instant::now();
         }
-        thread::yield_now();
+        pause();
     }
     let segments = db.stats().log.segments;
     assert!(freed < segments / 2, "{freed} segments were given up, and {segments} are left");

@@ -12,7 +12,7 @@ use thalweg_engine::{
     types::{Classified, Durability},
 };
 
-use crate::common::{PATIENCE, batch, small};
+use crate::common::{PATIENCE, batch, pause, small};
 
 fn options(backend: BackendKind) -> Options {
     Options { durability: Durability::Os, ..small(backend) }
@@ -159,7 +159,7 @@ fn the_scrub_runs_in_the_background_and_ends_with_the_database() {
     let until = Instant::now() + PATIENCE;
     while db.stats().scrub.rounds < 2 {
         assert!(Instant::now() < until, "{:?}", db.stats().scrub);
-        std::thread::yield_now();
+        pause();
     }
     drop(db);
     // A scrub at a byte a second would take days. Closing does not wait for it.
@@ -167,7 +167,7 @@ fn the_scrub_runs_in_the_background_and_ends_with_the_database() {
     let db = Database::open(dir.path(), slow).unwrap();
     while !db.stats().scrub.is_running {
         assert!(Instant::now() < until);
-        std::thread::yield_now();
+        pause();
     }
     db.close().unwrap();
     drop(db);

@@ -1,8 +1,9 @@
 //! Reports as one HTML page that explains itself: a summary in words, the checks, plots, tables, the whole configuration,
 //! the meanings of words, and the report's data as JSON. The page loads nothing from elsewhere and has no script that runs.
 //!
-//! The page fits a phone, a print and a dark screen. A table of few rows with many columns is turned, and one of many rows
-//! is cut into several side by side, so that no column is lost at the right edge.
+//! The page fits a phone, a print and a dark screen. A phone shows the narrow drawings of the plots. A table of few rows with
+//! many columns is turned, and one of many rows is cut into several side by side, so that no column is lost at the right edge.
+//! Where a table is still too wide, it scrolls within its own box.
 
 use std::{borrow::Cow, fmt::Write as _};
 
@@ -86,10 +87,11 @@ impl Report {
     fn write_plot(&self, out: &mut String, plot: &Plot) {
         let _ = writeln!(
             out,
-            "<h2>{}</h2>\n<figure><div class=\"wide\">{}</div><figcaption>{}</figcaption></figure>",
+            "<h2>{}</h2>\n<figure>{}{}<figcaption>{}</figcaption></figure>",
             escaped(&self.titled(&plot.title)),
-            // Drawn by ourselves, with their words escaped.
+            // Drawn by ourselves, with their words escaped. The style shows one of them.
             plot.svg,
+            plot.narrow,
             escaped(&plot.caption)
         );
     }
@@ -235,6 +237,7 @@ mod tests {
             title: "a plot".to_owned(),
             caption: "how to read it".to_owned(),
             svg: "<svg></svg>".to_owned(),
+            narrow: "<svg class=\"narrow\"></svg>".to_owned(),
         };
         report.plots.push(plot);
         report
@@ -251,7 +254,8 @@ mod tests {
             "10 &quot;x&quot;",
             "12,346",
             "missed",
-            "<svg>",
+            "<svg></svg><svg class=\"narrow\"></svg>",
+            "svg.plot{display:none}svg.narrow{display:block}",
             "a plot, durability disk",
             "how to read it",
             "<dt>p99<dd>the time that",

@@ -235,7 +235,7 @@ fn a_log_at_rest_is_marked_idle_once_and_only_when_its_time_has_come() {
     assert_eq!(idle_marks(&disk), [], "appends write no idle batches");
     clock.advance(after);
     while idle_marks(&disk).is_empty() {
-        std::thread::yield_now();
+        pause();
     }
     assert_eq!(idle_marks(&disk), [Lsn(20)]);
     append(&log, &[payload(20, 10)], Durability::Disk).unwrap();
@@ -244,7 +244,7 @@ fn a_log_at_rest_is_marked_idle_once_and_only_when_its_time_has_come() {
     log.sync().unwrap();
     clock.advance(after);
     while idle_marks(&disk).len() < 2 {
-        std::thread::yield_now();
+        pause();
     }
     assert_eq!(idle_marks(&disk), [Lsn(20), Lsn(22)], "only durable records may be attested");
 }
@@ -268,7 +268,7 @@ fn a_log_that_is_synced_again_and_again_is_not_marked_idle() {
     assert!(idle_marks(&disk).iter().all(|attested| *attested == Lsn(1)), "before the first of these syncs, at most");
     clock.advance(after);
     while idle_marks(&disk).last() != Some(&Lsn(20)) {
-        std::thread::yield_now();
+        pause();
     }
 }
 

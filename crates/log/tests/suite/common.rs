@@ -6,6 +6,11 @@ use thalweg_disk::{Disk, RealDisk};
 use thalweg_log::{AppendError, Appended, Draft, Log, LogOptions, LogRecord, OpenError, Purpose, RecordKind, Recovery};
 use thalweg_types::{Durability, Index, Lsn, ManualClock, SpaceId, SpaceTime, SystemClock, Term};
 
+/// Pauses a loop that waits for another thread or process. Without the pause, the loop takes a processor from it.
+pub fn pause() {
+    std::thread::sleep(Duration::from_millis(1));
+}
+
 pub fn small_options() -> LogOptions {
     LogOptions { segment_bytes: 64 * 1024, reserve_bytes: 0, idle_mark_after: Duration::ZERO, ..LogOptions::default() }
 }

@@ -22,7 +22,7 @@ fn open_sim(disk: &SimDisk, options: LogOptions) -> Log {
 /// Waits until the background thread has prepared its segments, so that faults strike the write path.
 fn settled(log: &Log) {
     while log.stats().spare_segments < 2 {
-        std::thread::yield_now();
+        pause();
     }
 }
 
@@ -183,7 +183,7 @@ fn a_full_disk_refuses_data_but_not_deletes_and_goes_on_when_there_is_room() {
         // There is no room until the background thread has removed the segments that it does not recycle.
         let appended = loop {
             match append(&log, &payloads[payloads.len() - 1..], Durability::Disk) {
-                Err(AppendError::DiskFull { .. }) => std::thread::yield_now(),
+                Err(AppendError::DiskFull { .. }) => pause(),
                 appended => break appended,
             }
         };

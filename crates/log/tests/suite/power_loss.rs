@@ -175,7 +175,7 @@ fn an_idle_batch_lost_before_a_seal_takes_nothing_attested() {
         let disk = SimDisk::new(seed);
         let (log, _) = open_still(&as_disk(&disk), options()).unwrap();
         while log.stats().spare_segments < 2 {
-            std::thread::yield_now();
+            pause();
         }
         // The power fails before the background thread syncs the sealed segment.
         disk.power_off_after(8);
@@ -203,7 +203,7 @@ fn a_batch_written_by_pieces_is_there_whole_or_not_at_all() {
         let disk = SimDisk::new(crash);
         let (log, _) = open_still(&as_disk(&disk), options()).unwrap();
         while log.stats().spare_segments < 2 {
-            std::thread::yield_now();
+            pause();
         }
         let mut told = Told::default();
         told.append(&log, &[100, 7], Durability::Disk).unwrap();
@@ -240,7 +240,7 @@ fn a_kept_segment_that_lost_its_footer_survives_the_freeing_of_its_successor() {
             let disk = SimDisk::new(seed);
             let (log, _) = open_still(&as_disk(&disk), options()).unwrap();
             while log.stats().spare_segments < 2 {
-                std::thread::yield_now();
+                pause();
             }
             let mut told = Told::default();
             // The small batch that continues in the next segment attests all records of the first one.

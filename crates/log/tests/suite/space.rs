@@ -64,7 +64,7 @@ fn a_hole_is_kept_over_a_reopen_and_blobs_below_it_stay_readable() {
     assert_records(&read, 0, &payloads);
     // The segment is recycled after the reader has dropped it.
     while log.stats().recycled == 0 {
-        std::thread::yield_now();
+        pause();
     }
     drop(log);
     for disk in [sim.kill_process(), sim.power_loss(1), sim.power_loss(2), sim.power_loss(3)] {
@@ -90,7 +90,7 @@ fn a_segment_is_recycled_only_when_no_reader_holds_it() {
         log.free(info.generation).unwrap();
     }
     while log.stats().recycled < 2 {
-        std::thread::yield_now();
+        pause();
     }
     // New writes use all spares; the held segment is not one of them.
     for number in 12..24 {
@@ -103,7 +103,7 @@ fn a_segment_is_recycled_only_when_no_reader_holds_it() {
     drop(reader);
     // The segment is recycled, or removed if there are enough spares.
     while log.stats().recycled == before && !gone(&*disk, &segments[0].file) {
-        std::thread::yield_now();
+        pause();
     }
 }
 
@@ -121,7 +121,7 @@ fn free_all(log: &Log, disk: &dyn Disk) -> (usize, usize) {
         if recycled + removed == freed.len() {
             return (recycled, removed);
         }
-        std::thread::yield_now();
+        pause();
     }
 }
 

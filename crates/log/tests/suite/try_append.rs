@@ -166,7 +166,7 @@ fn a_stuck_fsync_never_holds_an_append() {
     let options = LogOptions { spare_segments: 16, ..options() };
     let (log, _) = open_still(&disk, options).unwrap();
     while log.stats().spare_segments < 16 {
-        std::thread::yield_now();
+        pause();
     }
     gate.shut();
     let _opens = OpenAtEnd(Arc::clone(&gate));

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
-use thalweg_replica::{Leadership, ProposeError};
-use thalweg_types::{Index, command::Outcome};
+use thalweg_log::Purpose;
+use thalweg_replica::{Leadership, NodeInfo, ProposeError};
+use thalweg_types::{Durability, Index, NodeId, command::Outcome};
 
 use crate::{
     commands::{put, run},
-    node::Cluster,
+    node::{Cluster, Node, Settings, options},
 };
 
 #[test]
@@ -81,6 +82,77 @@ fn a_write_that_its_former_leader_refuses_goes_to_the_next_one() {
         cluster.network.heal();
         let written = forwarded.await.unwrap().unwrap();
         assert!(matches!(written.outcome, Some(Outcome::Committed { .. })), "{written:?}");
+    });
+}
+
+/// Moves the leadership to another node, while the former leader waits for its fsync of the new vote and still believes that it
+/// leads. Returns the former leader, the new one, and a write that the former leader has taken and will refuse.
+async fn replaced_with_a_write(cluster: &Cluster) -> (Node, Node, thalweg_replica::Proposal) {
+    cluster.wait_equal(Index(1)).await;
+    let old = cluster.leader().await;
+    let next = cluster.nodes().into_iter().find(|node| node.id != old.id).unwrap();
+    let is_answered = || {
+        let answered = old.consensus.status().members.get(&NodeId(next.id)).is_some_and(|it| it.last_answer.is_some());
+        answered.then_some(())
+    };
+    cluster.wait("an answer of the next leader", is_answered).await;
+    old.syncs.hold();
+    let (transferring, to) = (old.clone(), NodeId(next.id));
+    // Returns when the former leader knows the new one.
+    tokio::task::spawn_local(async move { transferring.consensus.transfer(Some(to)).await });
+    cluster.wait("the next leader", || next.member.leads().then_some(())).await;
+    // The new leader has sent its first entry to all nodes.
+    next.propose(put("other", b"v")).await.unwrap();
+    assert!(old.member.leads(), "it does not know that it was replaced");
+    let write = old.member.propose_async(put("k", b"first"), Durability::Disk, Purpose::Data).unwrap();
+    cluster.wait("the write to be taken", || (old.consensus.status().in_flight_bytes > 0).then_some(())).await;
+    (old, next, write)
+}
+
+/// Settings with which a leader that does not sync stays the leader for some seconds, as long as no other one is elected.
+fn patient() -> Settings {
+    let consensus = thalweg_raft::ConsensusOptions {
+        min_election: Duration::from_secs(3),
+        max_election: Duration::from_secs(4),
+        max_sync_age: Duration::from_secs(60),
+        ..options()
+    };
+    Settings { consensus, ..Settings::default() }
+}
+
+#[test]
+fn a_write_that_a_former_leader_refuses_itself_goes_to_the_next_one() {
+    run(async {
+        let cluster = Cluster::founded_with(3, patient()).await;
+        let (old, next, write) = replaced_with_a_write(&cluster).await;
+        old.syncs.release();
+        assert!(matches!(write.await.unwrap().outcome, Some(Outcome::Committed { .. })));
+        assert_eq!(next.get("k"), Some(b"first".to_vec()));
+    });
+}
+
+#[test]
+fn a_write_that_a_former_leader_refuses_does_not_follow_a_later_one() {
+    run(async {
+        let cluster = Cluster::founded_with(3, patient()).await;
+        let (old, next, first) = replaced_with_a_write(&cluster).await;
+        // The member learns of the new leader before the first write is refused. A tick takes that back, so the second write
+        // follows a tick, and precedes the next one.
+        let leader = Some((NodeId(next.id), NodeInfo::at(format!("node{}:1", next.id))));
+        let follows = Leadership::Follower { leader, term: next.member.leadership().term() };
+        old.member.set_leadership(follows.clone());
+        cluster.wait("a tick", || old.member.leads().then_some(())).await;
+        old.member.set_leadership(follows);
+        let second = old.member.propose_async(put("k", b"second"), Durability::Disk, Purpose::Data).unwrap();
+        cluster.wait("the second write", || (next.get("k")? == b"second").then_some(())).await;
+        old.syncs.release();
+        let (first, second) = join(first, second).await;
+        assert!(matches!(first, Err(ProposeError::NotLeader { .. })), "{first:?}");
+        assert!(matches!(second.unwrap().outcome, Some(Outcome::Committed { .. })));
+        cluster.wait_equal(next.machine.applied().index).await;
+        for node in cluster.nodes() {
+            assert_eq!(node.get("k"), Some(b"second".to_vec()), "node {}", node.id);
+        }
     });
 }
 

@@ -7,12 +7,13 @@ use thalweg_log::Purpose;
 use thalweg_replica::ProposeError;
 use thalweg_state::machine::LocalOutcome;
 use thalweg_types::{
-    Classified, Durability, Index, StreamId,
-    command::{MoveTarget, Outcome},
+    Classified, Durability, Index, Offset, StreamId,
+    command::{MoveTarget, Outcome, StreamConfig, encode_append, encode_create_stream, encode_delete_stream},
+    record::RecordBatch,
 };
 
 use crate::{
-    commands::{put, run},
+    commands::{framed, put, run},
     node::{Cluster, Settings, options},
 };
 
@@ -172,6 +173,43 @@ fn a_purge_is_noted_in_the_log_and_in_the_state() {
         cluster.lose_power(leader.id, 9).await;
         cluster.start(leader.id).await;
         cluster.wait_equal(applied.index).await;
+    });
+}
+
+/// A node that lags finds a stream by its name although that stream was deleted. No id is used twice, so the append cannot reach
+/// the stream that has the name now.
+#[test]
+fn an_append_to_a_former_stream_of_a_name_is_refused() {
+    run(async {
+        let cluster = Cluster::founded(3).await;
+        let (leader, node) = (cluster.leader().await, cluster.follower().await);
+        let create = framed(|out| encode_create_stream(out, "s", &StreamConfig::default()));
+        cluster.write(&create).await;
+        let former = cluster.wait("the stream", || node.machine.stream_id("s")).await;
+        cluster.network.cut(leader.id, node.id);
+        let delete = framed(|out| {
+            encode_delete_stream(out, former);
+            Ok(())
+        });
+        cluster.write(&delete).await;
+        cluster.write(&create).await;
+        assert_eq!(node.machine.stream_id("s"), Some(former), "the node has not applied the commands");
+        let mut batch = RecordBatch::new();
+        batch.push_payload(b"record").unwrap();
+        let append = framed(|out| {
+            encode_append(out, former, None, &batch);
+            Ok(())
+        });
+        let appended = node.member.propose_async(append, Durability::Disk, Purpose::Data).unwrap();
+        cluster.network.heal();
+        let appended = appended.await.unwrap();
+        assert_eq!(appended.outcome, Some(Outcome::NoSuchStream(former)));
+        cluster.wait_equal(leader.machine.applied().index).await;
+        for node in cluster.nodes() {
+            let now = node.machine.stream_id("s").unwrap();
+            assert_ne!(now, former);
+            assert_eq!(node.machine.stream(now).unwrap().next, Offset(0));
+        }
     });
 }
 

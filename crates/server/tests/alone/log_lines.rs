@@ -28,6 +28,7 @@ use crate::{
     support::{
         Node, PATIENCE, config,
         native::UNLIMITED,
+        pause,
         resp::{Resp, serving},
         small_options,
     },
@@ -60,7 +61,7 @@ impl Collecting {
         while !self.of(request_id).iter().any(|line| parts.iter().all(|part| line.contains(part))) {
             let lines = LINES.lock().unwrap().clone();
             assert!(begun.elapsed() < PATIENCE, "no line of {request_id} with {parts:?} in {lines:#?}");
-            tokio::task::yield_now().await;
+            pause().await;
         }
     }
 }
@@ -209,7 +210,7 @@ async fn log_lines_about_native_subscriptions_have_the_name_that_the_client_gave
     let unnamed = || LINES.lock().unwrap().iter().filter(|line| line.contains("-4 ") && line.contains(&code)).count();
     let wait = async {
         while unnamed() == 0 {
-            tokio::task::yield_now().await;
+            pause().await;
         }
     };
     tokio::time::timeout(PATIENCE, wait).await.expect("the request without a name is logged by its number");

@@ -15,7 +15,7 @@ use thalweg_server::{
 use thalweg_serving::limits::OWN_BODY_BYTES;
 use thalweg_types::SystemClock;
 
-use crate::support::{Node, PATIENCE, config, holds, small_options};
+use crate::support::{Node, PATIENCE, config, holds, pause, small_options};
 
 async fn simulated(disk: &SimDisk, reserve_bytes: u64) -> Node {
     let config = config();
@@ -78,7 +78,7 @@ async fn body_bytes_in_flight_are_bounded_and_given_back() {
     slow.raw(&vec![b'x'; 900_000]).await;
     let held = format!(" {}", 900_000 - own);
     while !in_use(&node, "body_bytes").await.ends_with(&held) {
-        tokio::task::yield_now().await;
+        pause().await;
     }
     let shed = node.put("/v1/kv/a/other", &[0; 200_000]).await;
     assert_eq!(shed.header("retry-after"), "1");
@@ -104,7 +104,7 @@ async fn requests_in_flight_are_bounded_but_operators_get_through() {
     let mut slow = node.connect().await;
     slow.raw(b"PUT /v1/kv/a/k HTTP/1.1\r\nhost: t\r\ncontent-length: 2\r\n\r\n1").await;
     while !in_use(&node, "requests").await.ends_with(" 1") {
-        tokio::task::yield_now().await;
+        pause().await;
     }
     let shed = node.get("/v1/kv").await;
     assert_eq!(shed.header("retry-after"), "1");
@@ -237,7 +237,7 @@ async fn a_client_that_takes_nothing_is_cut_and_its_scan_given_back() {
     node.get("/v1/kv/big").await.refused(503, "overloaded", "retry");
     let given_back = async {
         while !in_use(&node, "scans").await.ends_with(" 0") {
-            tokio::task::yield_now().await;
+            pause().await;
         }
     };
     tokio::time::timeout(PATIENCE, given_back).await.expect("the scan is given back in time");
@@ -276,7 +276,7 @@ async fn pages_that_are_large_because_a_value_is_are_bounded_for_all_clients_tog
         let scan = b"GET /v1/kv/big?prefix=large HTTP/1.1\r\nhost: t\r\n\r\n";
         tokio::io::AsyncWriteExt::write_all(&mut client, scan).await.unwrap();
         while node.metric(HELD).await < f64::from(taken * (8 << 20)) {
-            tokio::task::yield_now().await;
+            pause().await;
         }
         greedy.push(client);
     }
@@ -401,7 +401,7 @@ async fn large_changes_and_pushed_records_wait_for_room() {
     let seven = f64::from(7 * (8 << 20));
     let counted = async {
         while node.metric(HELD).await < seven * 0.99 {
-            tokio::task::yield_now().await;
+            pause().await;
         }
     };
     tokio::time::timeout(PATIENCE, counted).await.expect("large items count");
@@ -431,7 +431,7 @@ async fn a_stop_ends_tails_and_cuts_what_does_not_finish() {
     let mut slow = node.connect().await;
     slow.raw(b"PUT /v1/kv/a/k HTTP/1.1\r\nhost: t\r\ncontent-length: 2\r\n\r\n1").await;
     while !in_use(&node, "requests").await.ends_with(" 1") {
-        tokio::task::yield_now().await;
+        pause().await;
     }
     node.signal_stop();
     while tail.chunk().await.is_some() {}
@@ -450,7 +450,7 @@ async fn a_stop_lets_requests_in_progress_finish() {
     let mut slow = node.connect().await;
     slow.raw(b"PUT /v1/kv/a/k HTTP/1.1\r\nhost: t\r\ncontent-length: 2\r\n\r\n1").await;
     while !in_use(&node, "requests").await.ends_with(" 1") {
-        tokio::task::yield_now().await;
+        pause().await;
     }
     node.signal_stop();
     let db = node.db.clone();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use thalweg_server::config::ByteSize;
 
-use crate::support::{Node, PATIENCE, holds};
+use crate::support::{Node, PATIENCE, holds, pause};
 
 async fn metrics(node: &Node) -> String {
     String::from_utf8(node.get("/metrics").await.is(200).body).unwrap()
@@ -79,7 +79,7 @@ async fn entries_end_and_their_memory_comes_back() {
     // The timer frees the entry without a read.
     let gone = async {
         while node.get("/v1/caches/c").await.is(200).json()["expirations"] != 1 {
-            tokio::task::yield_now().await;
+            pause().await;
         }
     };
     tokio::time::timeout(PATIENCE, gone).await.expect("the timer comes by");

@@ -3,7 +3,7 @@
 use serde_json::json;
 use thalweg_types::{command::CommitBuilder, limits::MAX_VALUE_BYTES, record::RecordBatch};
 
-use crate::support::{Node, PATIENCE, gated};
+use crate::support::{Node, PATIENCE, gated, pause};
 
 /// Last byte of the loopback address of a client with many long reads.
 const GREEDY: u8 = 2;
@@ -76,7 +76,7 @@ async fn long_reads_wait_for_a_thread_while_short_ones_are_answered() {
         async move {
             let wait = async {
                 while gate.waiting_reads() < wanted {
-                    tokio::task::yield_now().await;
+                    pause().await;
                 }
             };
             tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("{wanted} reads never began"));

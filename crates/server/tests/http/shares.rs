@@ -10,7 +10,7 @@ use tokio::{
     net::{TcpSocket, TcpStream},
 };
 
-use crate::support::{Client, Node, PATIENCE, dial_from};
+use crate::support::{Client, Node, PATIENCE, dial_from, pause};
 
 /// Last byte of the loopback address of the greedy client.
 const GREEDY: u8 = 2;
@@ -88,7 +88,7 @@ async fn bodies_that_arrive_are_bounded_and_the_greedy_address_is_refused_first(
         greedy.push(client);
     }
     while node.metric("http_shed_total{bound=\"body_bytes\"}").await < 1.0 {
-        tokio::task::yield_now().await;
+        pause().await;
     }
     let held = node.metric(&in_use("body_bytes")).await;
     assert!((8e6..=10.5e6).contains(&held), "{held}");
@@ -111,7 +111,7 @@ async fn a_client_that_takes_all_scans_leaves_some_for_others() {
         greedy.push(unread(&node, GREEDY, "GET /v1/kv/big").await);
     }
     while node.metric("http_shed_total{bound=\"scans\"}").await < 10.0 {
-        tokio::task::yield_now().await;
+        pause().await;
     }
     let held = node.metric(&in_use("scans")).await;
     assert!((36.0..40.0).contains(&held), "{held}");
@@ -455,7 +455,7 @@ async fn a_good_client_is_not_refused_under_attack_from_its_own_address() {
         sender = sender.ready().await.unwrap();
     }
     while node.metric("http_shed_total{bound=\"requests\"}").await < 1.0 {
-        tokio::task::yield_now().await;
+        pause().await;
     }
     let mut good: Client = node.connect().await;
     for number in 0..100 {

@@ -3,7 +3,7 @@
 use thalweg_engine::snapshot::{PartKind, SnapshotOptions, survey, verify};
 use thalweg_types::{Durability, limits::MAX_OPEN_SNAPSHOTS};
 
-use crate::support::Node;
+use crate::support::{Node, pause};
 
 fn fill(node: &Node) {
     let keyspace = node.db.with_durability(Durability::Os).keyspace("k").unwrap();
@@ -67,7 +67,7 @@ async fn a_broken_connection_goes_on_with_the_same_snapshot() {
             break reply.is(200);
         }
         // The server has not noticed the end yet. It reports that, and the client retries.
-        tokio::task::yield_now().await;
+        pause().await;
     };
     got.extend(&rest.body);
     let verified = verify(&got[..]).unwrap();
@@ -105,7 +105,7 @@ async fn what_was_sent_gives_way_first_and_what_broke_off_stays() {
         if reply.status != 409 {
             break reply.is(200);
         }
-        tokio::task::yield_now().await;
+        pause().await;
     };
     assert_eq!(verify(&all.body[..]).unwrap().totals.rows, 3000 + 2);
     node.stop().await;

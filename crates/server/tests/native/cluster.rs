@@ -20,6 +20,7 @@ use crate::{
         Node, PATIENCE,
         cluster::{Barriers, FakeCluster},
         native::{Raw, UNLIMITED},
+        pause,
     },
 };
 
@@ -298,7 +299,7 @@ async fn records_of_a_receiver_that_follows_the_leader_stay_and_others_return() 
     drop(receivers.remove(0));
     let returned = async {
         while in_flight() != 1 {
-            tokio::task::yield_now().await;
+            pause().await;
         }
     };
     tokio::time::timeout(PATIENCE, returned).await.expect("the record of the first receiver returns");

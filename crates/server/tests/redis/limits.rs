@@ -19,7 +19,7 @@ use thalweg_types::SystemClock;
 use tokio::io::AsyncWriteExt as _;
 
 use crate::support::{
-    Node, PATIENCE, config,
+    Node, PATIENCE, config, pause,
     resp::{Resp, encode, node, serving},
     small_options,
 };
@@ -429,7 +429,7 @@ async fn bytes_of_large_requests_have_a_bound_and_come_back() {
         client.send(&[announce(1 << 20), vec![b'x'; SENT]].concat()).await;
         held.push(client);
         while node.metric(BODIES).await < (number * (1 << 20) - number * 20_000) as f64 {
-            tokio::task::yield_now().await;
+            pause().await;
         }
     }
     // A length that is only announced holds nothing, and the bytes that arrive do.

@@ -11,7 +11,7 @@ use tokio::{
 use crate::{
     oracle::redis_server::RedisServer,
     support::{
-        Node, PATIENCE,
+        Node, PATIENCE, pause,
         resp::{Resp, encode, node, serving},
     },
 };
@@ -179,7 +179,7 @@ async fn sharded_channels_are_the_same_channels() {
 async fn until(client: &mut Resp, command: &str, wanted: &str) {
     let looked = async {
         while client.call(command).await != wanted {
-            tokio::task::yield_now().await;
+            pause().await;
         }
     };
     timeout(PATIENCE, looked).await.unwrap_or_else(|_| panic!("{command} does not come to {wanted}"));

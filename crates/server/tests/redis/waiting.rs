@@ -8,7 +8,7 @@ use crate::{
         redis_server::RedisServer,
     },
     support::{
-        Node, PATIENCE,
+        Node, PATIENCE, pause,
         resp::{Resp, encode as encoded, node},
     },
 };
@@ -81,7 +81,7 @@ fn begin(reader: &mut Connection, other: &mut Connection, command: &str) {
     let begun = std::time::Instant::now();
     while !waits(&other.ask(&args("CLIENT LIST"))) {
         assert!(begun.elapsed() < PATIENCE, "{command} does not wait");
-        std::thread::yield_now();
+        std::thread::sleep(std::time::Duration::from_millis(1));
     }
 }
 
@@ -141,7 +141,7 @@ async fn waits(node: &Node, command: &str) -> (Resp, Resp) {
     reader.send(&encoded(command)).await;
     let blocked = async {
         while !other.call("CLIENT LIST").await.contains("flags=b") {
-            tokio::task::yield_now().await;
+            pause().await;
         }
     };
     tokio::time::timeout(PATIENCE, blocked).await.expect("it waits");

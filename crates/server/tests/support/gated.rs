@@ -12,7 +12,7 @@ use thalweg_engine::Database;
 use thalweg_server::Config;
 use thalweg_types::SystemClock;
 
-use super::{Node, PATIENCE};
+use super::{Node, PATIENCE, pause};
 
 /// Starts a server over a simulated disk, and returns the gate of its syncs and reads.
 pub async fn node() -> (Node, Arc<Gate>) {
@@ -71,7 +71,7 @@ impl Gate {
     pub async fn until_reads_wait(&self, wanted: usize) {
         let wait = async {
             while self.waiting_reads() != wanted {
-                tokio::task::yield_now().await;
+                pause().await;
             }
         };
         let reached = tokio::time::timeout(PATIENCE, wait).await;

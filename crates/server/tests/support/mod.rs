@@ -28,6 +28,11 @@ use tokio::{
 /// Longest time of any step of a test.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Pauses a loop that waits for the server. Without the pause, the loop takes a processor from it.
+pub async fn pause() {
+    tokio::time::sleep(Duration::from_millis(1)).await;
+}
+
 pub struct Node {
     pub address: SocketAddr,
     pub native: Option<SocketAddr>,
@@ -175,7 +180,7 @@ impl Node {
     pub async fn until(&self, line: &str, wanted: f64) {
         let wait = async {
             while self.metric(line).await != wanted {
-                tokio::task::yield_now().await;
+                pause().await;
             }
         };
         tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("{line} never became {wanted}"));

@@ -15,7 +15,7 @@ use thalweg_server::space_json;
 
 use self::{
     findings::{Finding, Node, findings},
-    report::{Report, label},
+    report::{LEAST_PAYLOAD_BYTES, Report, label},
 };
 use super::serve::Serve;
 use crate::{
@@ -29,7 +29,7 @@ const AFTER_HELP: &str = "\
 Asks a running node, or examines the directory of a stopped one (--data), without changing it. Bytes \
 are those of the blocks on the disk, as `du` counts them. The payload is what users can read: keys, \
 values and records of streams. It is counted by reading the whole state, which happens by itself if \
-the state has at most 1 GiB.
+the state has at most 1 GiB. The ratio to it is shown from 1 MiB of payload on.
 
 A directory is larger than its payload for reasons that have bounds: history of the log \
 (history_bytes, history_age), segments prepared for the writer (spare_segments), overwritten data \
@@ -184,7 +184,10 @@ fn summary(report: &Report) -> String {
         (Some(all), Some(without)) => {
             format!("{size} for {contents}: {all:.2} times as much, {without:.2} without history and prepared segments")
         }
-        _ => format!("{size} for {contents}"),
+        _ => {
+            let least = render::bytes(LEAST_PAYLOAD_BYTES);
+            format!("{size} for {contents}: ratio –, because the fixed size of a directory outweighs less than {least}")
+        }
     }
 }
 
@@ -224,6 +227,23 @@ mod tests {
         assert!(line("  level 0").contains("5 B") && !shown.contains("level 1"), "{shown}");
         assert!(line("total").ends_with("-144.00 MiB"), "{shown}");
         assert!(line("log: history").ends_with("-64.00 MiB"), "{shown}");
+    }
+
+    #[test]
+    fn a_small_payload_has_no_ratio_and_the_reason() {
+        let mut small = report(1 << 20, 64 << 20);
+        let mut with = |bytes| {
+            small.payload.as_mut().unwrap().bytes = bytes;
+            (small.ratio(small.bytes), small.ratio(small.bytes_without_history()), summary(&small))
+        };
+        for bytes in [0, 12, LEAST_PAYLOAD_BYTES - 1] {
+            let (all, without, shown) = with(bytes);
+            assert_eq!((all, without), (None, None), "{bytes}");
+            assert!(shown.contains("ratio –, because") && shown.contains("1.00 MiB"), "{shown}");
+        }
+        let (all, without, shown) = with(LEAST_PAYLOAD_BYTES);
+        assert_eq!((all, without), (Some(65.0), Some(1.0)));
+        assert!(shown.contains("65.00 times as much, 1.00 without"), "{shown}");
     }
 
     #[test]

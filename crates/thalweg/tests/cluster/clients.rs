@@ -182,7 +182,7 @@ fn native_clients_continue_after_a_failover() {
                     break info.acked;
                 }
                 assert!(!consuming.is_finished(), "the push goes on");
-                tokio::task::yield_now().await;
+                tokio::time::sleep(Duration::from_millis(1)).await;
             }
         });
         assert_eq!(acked.await, WRITES, "each record is acked once");

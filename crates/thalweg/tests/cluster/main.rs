@@ -22,7 +22,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use node::{Node, Run, command, free_address, run};
+use node::{Node, Run, command, free_address, pause, run};
 use serde_json::Value;
 use ureq::Agent;
 
@@ -248,7 +248,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !holds() {
         assert!(Instant::now() < end, "not within {PATIENCE:?}: {what}");
-        std::thread::yield_now();
+        pause();
     }
 }
 

@@ -206,7 +206,7 @@ fn wait_until_stopped(pid: i32) {
     };
     while running(pid) {
         assert!(Instant::now() < until, "the server does not stop");
-        std::thread::yield_now();
+        node::pause();
     }
 }
 

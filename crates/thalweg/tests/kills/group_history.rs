@@ -23,7 +23,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::node::{Node, PATIENCE, count::Count};
+use crate::node::{Node, PATIENCE, count::Count, pause};
 
 const PRODUCERS: u64 = 2;
 const MEMBERS: u64 = 3;
@@ -433,7 +433,7 @@ fn what_is_consumed_transformed_and_produced_in_one_commit_happens_once_over_kil
         while done.load(Ordering::Relaxed) < wanted && !finished {
             assert!(Instant::now() < until, "only {} of {wanted}", done.load(Ordering::Relaxed));
             finished = wanted as usize > INPUTS && settled();
-            thread::yield_now();
+            pause();
         }
         if life == 0 {
             assert!(!finished, "it is killed at least once");

@@ -24,6 +24,11 @@ pub const THALWEG: &str = env!("CARGO_BIN_EXE_thalweg");
 /// Maximum wait for an event that should take a moment. Only failures take this long.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Pauses a loop that waits for another thread or process. Without the pause, the loop takes a processor from it.
+pub fn pause() {
+    std::thread::sleep(Duration::from_millis(1));
+}
+
 /// A server process, killed when dropped.
 pub struct Node {
     child: Child,

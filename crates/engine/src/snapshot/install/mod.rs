@@ -96,9 +96,17 @@ pub struct Installed {
 /// An install of a snapshot into a running database, which takes one chunk after the other.
 ///
 /// All methods block on the disk. Dropping an install that is not finished removes its files; the bytes that it has
-/// appended to the log become free space. While an install exists, the database is not released.
+/// appended to the log become free space. The database is not released, and no other install can begin, until the install
+/// has ended: it is finished, has failed, or is dropped.
 #[derive(Debug)]
-pub struct Install {
+pub struct Install(
+    /// `None` once the install has ended.
+    Option<Work>,
+);
+
+/// An install that has not ended.
+#[derive(Debug)]
+struct Work {
     inner: Arc<Inner>,
     phase: Phase,
     /// Released after the files of an unfinished install are removed.
@@ -111,7 +119,7 @@ enum Phase {
     Loading(Box<Loading>),
     /// The new state is complete and on disk.
     Prepared(Box<Prepared>),
-    /// The install has failed, or was finished.
+    /// The install has failed, or was finished. After the call, [`Install`] drops it.
     Ended,
 }
 
@@ -178,31 +186,19 @@ impl Database {
 
 impl Install {
     fn begin(inner: &Arc<Inner>) -> Result<Self, InstallError> {
-        let inner = Arc::clone(inner);
-        let hold = inner.installs.take(|| inner.open.log.end())?;
-        let install = Self { inner, phase: Phase::Begin, hold: Some(hold) };
-        install.check_open()?;
-        Ok(install)
+        Work::begin(inner).map(|work| Self(Some(work)))
     }
 
-    /// Number of the chunk that the install needs next.
+    /// Number of the chunk that the install needs next; 0 once it has ended.
     #[must_use]
     pub fn next_number(&self) -> u64 {
-        match &self.phase {
-            Phase::Loading(loading) => loading.contents.next_number(),
-            Phase::Prepared(prepared) => prepared.next,
-            Phase::Begin | Phase::Ended => 0,
-        }
+        self.0.as_ref().map_or(0, Work::next_number)
     }
 
-    /// Description of the snapshot; `None` before its first chunk was given.
+    /// Description of the snapshot; `None` before its first chunk was given, and once the install has ended.
     #[must_use]
     pub fn info(&self) -> Option<&SnapshotInfo> {
-        match &self.phase {
-            Phase::Loading(loading) => Some(loading.contents.info()),
-            Phase::Prepared(prepared) => Some(&prepared.info),
-            Phase::Begin | Phase::Ended => None,
-        }
+        self.0.as_ref()?.info()
     }
 
     /// Takes the next chunk of the snapshot.
@@ -212,15 +208,7 @@ impl Install {
     /// install then goes on with that chunk: the sender [rewinds](super::Snapshot::resume_at) to it. All other errors
     /// end the install.
     pub fn push(&mut self, chunk: Bytes) -> Result<InstallProgress, InstallError> {
-        let pushed = self.check_open().and_then(|()| match &mut self.phase {
-            Phase::Begin => self.start(chunk),
-            Phase::Loading(loading) => loading.push(chunk),
-            Phase::Prepared(_) | Phase::Ended => Err(InstallError::Ended),
-        });
-        if !matches!(pushed, Ok(_) | Err(InstallError::Chunk { .. })) {
-            self.abandon();
-        }
-        pushed
+        self.work(|work| work.push(chunk))
     }
 
     /// Takes all chunks that follow, from the bytes of a snapshot. Calls `progress` after each chunk.
@@ -240,6 +228,78 @@ impl Install {
                 None => return Ok(()),
             }
         }
+    }
+
+    /// Completes the new state on disk, beside the running one. Does nothing if that is done. Everything that needs room on
+    /// the disk happens here, so that [`finish`](Self::finish) only has to switch. Fails if chunks are missing.
+    ///
+    /// # Errors
+    /// After [`InstallError::Incomplete`] the install goes on. All other errors end it, and nothing has changed.
+    pub fn prepare(&mut self) -> Result<(), InstallError> {
+        self.work(Work::prepare)
+    }
+
+    /// Makes the state of the snapshot the state of the database, also after a crash. [Prepares](Self::prepare) it first
+    /// if that is not done.
+    ///
+    /// # Errors
+    /// After [`InstallError::NotSwitched`] nothing has changed, and the call can be repeated. After
+    /// [`InstallError::SwitchFailed`], the database goes on with the former state, and the next open finds the former
+    /// state or the new one. All other errors end the install, and nothing has changed.
+    pub fn finish(&mut self) -> Result<Installed, InstallError> {
+        self.work(Work::finish)
+    }
+
+    fn check_log(&mut self) -> Result<(), InstallError> {
+        self.work(|work| work.check_log())
+    }
+
+    /// Performs a step, and releases the database if the install has ended with it.
+    fn work<T>(&mut self, step: impl FnOnce(&mut Work) -> Result<T, InstallError>) -> Result<T, InstallError> {
+        let work = self.0.as_mut().ok_or(InstallError::Ended)?;
+        let done = step(work);
+        if matches!(work.phase, Phase::Ended) {
+            self.0 = None;
+        }
+        done
+    }
+}
+
+impl Work {
+    fn begin(inner: &Arc<Inner>) -> Result<Self, InstallError> {
+        let inner = Arc::clone(inner);
+        let hold = inner.installs.take(|| inner.open.log.end())?;
+        let work = Self { inner, phase: Phase::Begin, hold: Some(hold) };
+        work.check_open()?;
+        Ok(work)
+    }
+
+    fn next_number(&self) -> u64 {
+        match &self.phase {
+            Phase::Loading(loading) => loading.contents.next_number(),
+            Phase::Prepared(prepared) => prepared.next,
+            Phase::Begin | Phase::Ended => 0,
+        }
+    }
+
+    fn info(&self) -> Option<&SnapshotInfo> {
+        match &self.phase {
+            Phase::Loading(loading) => Some(loading.contents.info()),
+            Phase::Prepared(prepared) => Some(&prepared.info),
+            Phase::Begin | Phase::Ended => None,
+        }
+    }
+
+    fn push(&mut self, chunk: Bytes) -> Result<InstallProgress, InstallError> {
+        let pushed = self.check_open().and_then(|()| match &mut self.phase {
+            Phase::Begin => self.start(chunk),
+            Phase::Loading(loading) => loading.push(chunk),
+            Phase::Prepared(_) | Phase::Ended => Err(InstallError::Ended),
+        });
+        if !matches!(pushed, Ok(_) | Err(InstallError::Chunk { .. })) {
+            self.abandon();
+        }
+        pushed
     }
 
     /// Takes the first chunk, and creates the state beside the running one.
@@ -273,13 +333,8 @@ impl Install {
         Ok(progress)
     }
 
-    /// Completes the new state on disk, beside the running one. Does nothing if that is done. Everything that needs room on
-    /// the disk happens here, so that [`finish`](Self::finish) only has to switch. Fails if chunks are missing.
-    ///
-    /// # Errors
-    /// After [`InstallError::Incomplete`] the install goes on. All other errors end it, and nothing has changed.
-    pub fn prepare(&mut self) -> Result<(), InstallError> {
-        self.check_open()?;
+    fn prepare(&mut self) -> Result<(), InstallError> {
+        self.check_open().inspect_err(|_| self.abandon())?;
         let loading = match std::mem::replace(&mut self.phase, Phase::Ended) {
             Phase::Loading(loading) if loading.contents.has_ended() => loading,
             Phase::Ended => return Err(InstallError::Ended),
@@ -317,14 +372,7 @@ impl Install {
         }
     }
 
-    /// Makes the state of the snapshot the state of the database, also after a crash. [Prepares](Self::prepare) it first
-    /// if that is not done.
-    ///
-    /// # Errors
-    /// After [`InstallError::NotSwitched`] nothing has changed, and the call can be repeated. After
-    /// [`InstallError::SwitchFailed`], the database goes on with the former state, and the next open finds the former
-    /// state or the new one. All other errors end the install, and nothing has changed.
-    pub fn finish(&mut self) -> Result<Installed, InstallError> {
+    fn finish(&mut self) -> Result<Installed, InstallError> {
         self.prepare()?;
         let Phase::Prepared(prepared) = std::mem::replace(&mut self.phase, Phase::Ended) else {
             return Err(InstallError::Ended);
@@ -462,7 +510,7 @@ impl Install {
     }
 }
 
-impl Drop for Install {
+impl Drop for Work {
     fn drop(&mut self) {
         self.abandon();
     }

@@ -5,7 +5,8 @@
 //! ([`Plot::file`]).
 //!
 //! Rules: a bar begins at zero, so its length is its value; on a logarithmic axis there are dots. The title of a plot is
-//! not part of the drawing, because the page has it as a heading.
+//! not part of the drawing, because the page has it as a heading. Each plot has a narrow drawing too, because on a phone the
+//! words of the wide one would be too small to read.
 
 mod axis;
 pub mod style;
@@ -35,15 +36,58 @@ pub struct Bar {
     pub interval: (f64, f64),
 }
 
-/// Width of a plot in the units of its drawing, in which its font is 13 high.
+/// Form of a drawing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// For screens, prints and files.
+    Wide,
+    /// For phones. Points have no names, which a pointer would show.
+    Narrow,
+}
+
+impl Form {
+    /// Width in the units of the drawing, in which its font is 13 high.
+    const fn width(self) -> f64 {
+        match self {
+            Self::Wide => WIDTH,
+            Self::Narrow => 360.0,
+        }
+    }
+
+    /// Right end of the area of a plot with lines. The last label of the axis can reach beyond it.
+    const fn right(self) -> f64 {
+        match self {
+            Self::Wide => WIDTH - 28.0,
+            Self::Narrow => 328.0,
+        }
+    }
+
+    /// Left end of the legend.
+    const fn legend(self) -> f64 {
+        match self {
+            Self::Wide => LEFT,
+            Self::Narrow => 8.0,
+        }
+    }
+
+    const fn class(self) -> &'static str {
+        match self {
+            Self::Wide => "plot",
+            Self::Narrow => "plot narrow",
+        }
+    }
+}
+
+/// Width of a wide plot.
 const WIDTH: f64 = 640.0;
 const FONT: f64 = 13.0;
+/// Distance of two lines of a text.
+const LINE: f64 = 16.0;
 /// Height of the area of a plot with lines.
 const HEIGHT: f64 = 280.0;
 const LEFT: f64 = 66.0;
-const RIGHT: f64 = 16.0;
 const BOTTOM: f64 = 42.0;
-/// Height of a row with its label.
+/// Height of a row with a label of one line.
 const ROW: f64 = 38.0;
 /// Estimated width of a character, from which the lengths of labels are computed.
 const CHARACTER: f64 = 6.9;
@@ -52,20 +96,38 @@ const CAPTION_CHARACTERS: usize = 100;
 
 /// Draws lines over a parameter. `caption` tells how to read the plot.
 pub fn lines(name: &str, title: &str, caption: &str, axes: &[Axis; 2], lines: &[Line]) -> Plot {
-    let [x, y] = axes;
+    plot(name, title, caption, |form| draw_lines(form, title, axes, lines))
+}
+
+/// Draws one row for each value: bars from zero on a linear axis, dots on a logarithmic one.
+pub fn rows(name: &str, title: &str, caption: &str, axis: &Axis, rows: &[Bar]) -> Plot {
+    plot(name, title, caption, |form| draw_rows(form, title, axis, rows))
+}
+
+fn plot(name: &str, title: &str, caption: &str, draw: impl Fn(Form) -> String) -> Plot {
+    Plot {
+        name: name.to_owned(),
+        title: title.to_owned(),
+        caption: caption.to_owned(),
+        svg: draw(Form::Wide),
+        narrow: draw(Form::Narrow),
+    }
+}
+
+fn draw_lines(form: Form, title: &str, [x, y]: &[Axis; 2], lines: &[Line]) -> String {
     let points = || lines.iter().flat_map(|(_, points)| points.iter().copied());
-    let (legend, top) = legend(lines);
-    let across = Span::of(x.scale, points().map(|(x, _)| x), (LEFT, WIDTH - RIGHT));
+    let (legend, top) = legend(form, lines);
+    let across = Span::of(x.scale, points().map(|(x, _)| x), (LEFT, form.right()));
     let up = Span::of(y.scale, points().map(|(_, y)| y), (top + HEIGHT, top));
-    let height = top + HEIGHT + BOTTOM;
-    let mut svg = open(height, title);
-    draw_grid_across(&mut svg, &across, (top, top + HEIGHT));
+    let middle = (LEFT + form.right()) / 2.0;
+    let label = wrapped(&x.label, characters(2.0 * (form.width() - middle)));
+    let mut svg = open(form, top + HEIGHT + BOTTOM + further(&label), title);
+    draw_grid_across(&mut svg, form, &across, (top, top + HEIGHT));
     for (at, label) in up.ticks() {
-        let _ = write!(svg, r#"<path class="grid" d="M{LEFT:.1} {at:.1}H{:.1}"/>"#, WIDTH - RIGHT);
+        let _ = write!(svg, r#"<path class="grid" d="M{LEFT:.1} {at:.1}H{:.1}"/>"#, form.right());
         text(&mut svg, (LEFT - 6.0, at + 4.5), "end", &label);
     }
-    let middle = (LEFT + WIDTH - RIGHT) / 2.0;
-    text(&mut svg, (middle, height - 6.0), "middle", &x.label);
+    paragraph(&mut svg, (middle, top + HEIGHT + BOTTOM - 6.0), "middle", &label);
     let centre = top + HEIGHT / 2.0;
     let _ = write!(
         svg,
@@ -74,26 +136,31 @@ pub fn lines(name: &str, title: &str, caption: &str, axes: &[Axis; 2], lines: &[
     );
     svg.push_str(&legend);
     for (number, (name, points)) in lines.iter().enumerate() {
-        draw_line(&mut svg, number, name, points, (&across, &up));
+        draw_line(&mut svg, form, number, name, points, (&across, &up));
     }
     svg.push_str("</svg>");
-    Plot { name: name.to_owned(), title: title.to_owned(), caption: caption.to_owned(), svg }
+    svg
 }
 
-/// Draws one row for each value: bars from zero on a linear axis, dots on a logarithmic one.
-pub fn rows(name: &str, title: &str, caption: &str, axis: &Axis, rows: &[Bar]) -> Plot {
+fn draw_rows(form: Form, title: &str, axis: &Axis, rows: &[Bar]) -> String {
     let ends = rows.iter().flat_map(|row| [row.value, row.interval.0, row.interval.1]);
     // Room for the numbers behind the marks.
-    let across = Span::of(axis.scale, ends, (8.0, WIDTH - 90.0));
-    let bottom = rows.len() as f64 * ROW + 4.0;
-    let mut svg = open(bottom + BOTTOM, title);
-    draw_grid_across(&mut svg, &across, (0.0, bottom));
-    for (number, row) in rows.iter().enumerate() {
-        draw_row(&mut svg, number as f64 * ROW, colour_of(&row.store, 0), row, &across);
+    let across = Span::of(axis.scale, ends, (8.0, form.width() - 90.0));
+    let labels: Vec<_> = rows.iter().map(|row| wrapped(&row.label, characters(form.width() - 16.0))).collect();
+    let bottom = labels.iter().map(|label| ROW + further(label)).sum::<f64>() + 4.0;
+    let label = wrapped(&axis.label, characters(form.width() - 82.0));
+    let mut svg = open(form, bottom + BOTTOM + further(&label), title);
+    draw_grid_across(&mut svg, form, &across, (0.0, bottom));
+    let mut top = 0.0;
+    for (row, label) in rows.iter().zip(&labels) {
+        paragraph(&mut svg, (8.0, top + 14.0), "start", label);
+        top += further(label);
+        draw_row(&mut svg, top, colour_of(&row.store, 0), row, &across);
+        top += ROW;
     }
-    text(&mut svg, ((WIDTH - 82.0) / 2.0, bottom + BOTTOM - 6.0), "middle", &axis.label);
+    paragraph(&mut svg, ((form.width() - 82.0) / 2.0, bottom + BOTTOM - 6.0), "middle", &label);
     svg.push_str("</svg>");
-    Plot { name: name.to_owned(), title: title.to_owned(), caption: caption.to_owned(), svg }
+    svg
 }
 
 impl Plot {
@@ -137,44 +204,74 @@ fn wrapped(text: &str, characters: usize) -> Vec<String> {
     lines
 }
 
-fn open(height: f64, title: &str) -> String {
-    format!(r#"<svg class="plot" role="img" aria-label="{}" viewBox="0 0 {WIDTH:.0} {height:.0}">"#, escaped(title))
+/// Returns the number of characters that fit into a width.
+fn characters(width: f64) -> usize {
+    (width / CHARACTER) as usize
+}
+
+/// Returns the height of the lines of a text after the first one.
+fn further(lines: &[String]) -> f64 {
+    lines.len().saturating_sub(1) as f64 * LINE
+}
+
+fn open(form: Form, height: f64, title: &str) -> String {
+    let (class, width) = (form.class(), form.width());
+    format!(r#"<svg class="{class}" role="img" aria-label="{}" viewBox="0 0 {width:.0} {height:.0}">"#, escaped(title))
+}
+
+/// Writes the lines of a text, the first one at `y`.
+fn paragraph(svg: &mut String, (x, y): (f64, f64), anchor: &str, lines: &[String]) {
+    for (number, line) in lines.iter().enumerate() {
+        text(svg, (x, y + number as f64 * LINE), anchor, line);
+    }
 }
 
 fn text(svg: &mut String, (x, y): (f64, f64), anchor: &str, text: &str) {
     let _ = write!(svg, r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}">{}</text>"#, escaped(text));
 }
 
-fn draw_grid_across(svg: &mut String, across: &Span, (top, bottom): (f64, f64)) {
+/// Draws the grid and the values of an axis. The values at its ends are moved into the drawing if they reach beyond it.
+fn draw_grid_across(svg: &mut String, form: Form, across: &Span, (top, bottom): (f64, f64)) {
     let mut free_from = f64::MIN;
     for (at, label) in across.ticks() {
         let _ = write!(svg, r#"<path class="grid" d="M{at:.1} {top:.1}V{bottom:.1}"/>"#);
         let half = label.chars().count() as f64 * CHARACTER / 2.0;
-        if at - half > free_from {
-            text(svg, (at, bottom + 17.0), "middle", &label);
-            free_from = at + half + CHARACTER;
+        let middle = at.min(form.width() - half).max(half);
+        if middle - half > free_from {
+            text(svg, (middle, bottom + 17.0), "middle", &label);
+            free_from = middle + half + CHARACTER;
         }
     }
 }
 
 /// Returns the legend in as many lines as it needs, and the height of these lines. One line of a plot needs no legend if it
 /// has no name.
-fn legend(lines: &[Line]) -> (String, f64) {
-    let (mut svg, mut x, mut y) = (String::new(), LEFT, FONT);
+fn legend(form: Form, lines: &[Line]) -> (String, f64) {
+    let left = form.legend();
+    let (mut svg, mut x, mut y) = (String::new(), left, FONT);
     for (number, (name, _)) in lines.iter().enumerate().filter(|(_, (name, _))| !name.is_empty()) {
-        let width = 34.0 + name.chars().count() as f64 * CHARACTER;
-        if x > LEFT && x + width > WIDTH {
-            (x, y) = (LEFT, y + 18.0);
+        let words = wrapped(name, characters(form.width() - left - 34.0));
+        let longest = words.iter().map(|line| line.chars().count()).max().unwrap_or(0);
+        let width = 34.0 + longest as f64 * CHARACTER;
+        if x > left && x + width > form.width() {
+            (x, y) = (left, y + 18.0);
         }
         let _ = write!(svg, r#"<path class="line {}" d="M{x:.1} {:.1}h18"/>"#, colours(name, number), y - 4.5);
-        text(&mut svg, (x + 24.0, y), "start", name);
-        x += width;
+        paragraph(&mut svg, (x + 24.0, y), "start", &words);
+        (x, y) = (x + width, y + further(&words));
     }
     let height = if svg.is_empty() { 10.0 } else { y + 12.0 };
     (svg, height)
 }
 
-fn draw_line(svg: &mut String, line: usize, name: &str, points: &[(f64, f64)], (across, up): (&Span, &Span)) {
+fn draw_line(
+    svg: &mut String,
+    form: Form,
+    line: usize,
+    name: &str,
+    points: &[(f64, f64)],
+    (across, up): (&Span, &Span),
+) {
     let colours = colours(name, line);
     let mut path = String::new();
     let mut is_drawing = false;
@@ -191,18 +288,19 @@ fn draw_line(svg: &mut String, line: usize, name: &str, points: &[(f64, f64)], (
     let radius = if points.len() <= 40 { 3.0 } else { 1.2 };
     for (x, y) in points {
         if let (Some(left), Some(top)) = (across.at(*x), up.at(*y)) {
+            let _ = write!(svg, r#"<circle class="{colours}" cx="{left:.1}" cy="{top:.1}" r="{radius}""#);
+            if form == Form::Narrow {
+                svg.push_str("/>");
+                continue;
+            }
             let what = format!("{name}: {}, {}", across.label(*x), number(*y));
-            let what = escaped(what.trim_start_matches(": "));
-            let _ = write!(
-                svg,
-                r#"<circle class="{colours}" cx="{left:.1}" cy="{top:.1}" r="{radius}"><title>{what}</title></circle>"#
-            );
+            let _ = write!(svg, "><title>{}</title></circle>", escaped(what.trim_start_matches(": ")));
         }
     }
 }
 
+/// Draws the mark of a row whose label has its last line at `top`.
 fn draw_row(svg: &mut String, top: f64, colour: usize, row: &Bar, across: &Span) {
-    text(svg, (8.0, top + 14.0), "start", &row.label);
     let Some(end) = across.at(row.value) else {
         return text(svg, (8.0, top + 31.0), "start", "not measured");
     };
@@ -293,6 +391,51 @@ mod tests {
         assert!(file.contains("xmlns=") && file.contains("a &lt;title&gt;") && file.contains("read me"), "{file}");
         assert!(!file.contains("var("), "viewers of images know no variables");
         assert!(!rows("p", "t", "", &Axis::linear("x"), &[bar("x", f64::NAN)]).svg.contains("NaN"));
+    }
+
+    /// Returns the left and right ends of the texts of a drawing, estimated from their lengths. The name of the axis on the left,
+    /// which is turned, is not among them.
+    fn ends_of_texts(svg: &str) -> Vec<(f64, f64)> {
+        let texts = svg.split("<text x=\"").skip(1).map(|rest| rest.split("</text>").next().unwrap());
+        let ends = |text: &str| {
+            let (head, words) = text.split_once('>').unwrap();
+            let x: f64 = head.split('"').next().unwrap().parse().unwrap();
+            let width = words.chars().count() as f64 * CHARACTER;
+            match head.split("text-anchor=\"").nth(1).unwrap() {
+                "start\"" => (x, x + width),
+                "middle\"" => (x - width / 2.0, x + width / 2.0),
+                _ => (x - width, x),
+            }
+        };
+        texts.map(ends).collect()
+    }
+
+    #[test]
+    fn all_words_lie_within_the_narrow_drawing_too() {
+        let long = "a scenario with a name of more than fifty characters, durability disk";
+        let curve = |number: u32| (format!("{number} {long}"), vec![(1.0, 90_000.0), (99.0, 98_000.0)]);
+        let curves: Vec<Line> = (0..3).map(curve).collect();
+        let axis = Axis::linear("time since the end of the warm-up, in seconds, of all requests that were due");
+        let bars = [bar(long, 0.00123), bar("redb", 99_999.0), bar("sqlite", 12.0)];
+        let percentiles: Vec<Line> = vec![("put".to_owned(), vec![(1.0, 10.0), (1_000_000.0, 3e6)])];
+        let plots = [
+            lines("p", "t", "", &[axis.clone(), Axis::linear("y")], &curves),
+            lines("p", "t", "", &[Axis::percentiles(), Axis::log("y")], &percentiles),
+            rows("p", "t", "", &axis, &bars),
+            rows("p", "t", "", &Axis::log("x"), &bars),
+        ];
+        for plot in plots {
+            for (svg, width) in [(&plot.svg, WIDTH), (&plot.narrow, 360.0)] {
+                let lies_within = |(left, right): &(f64, f64)| *left > -0.1 && *right < width + 0.1;
+                assert!(ends_of_texts(svg).iter().all(lies_within), "{width}: {svg}");
+                assert!(svg.contains(&format!("viewBox=\"0 0 {width:.0} ")), "{svg}");
+                for word in long.split(' ').filter(|_| svg.contains("scenario")) {
+                    assert!(svg.contains(word), "{word} in {svg}");
+                }
+            }
+            assert!(plot.narrow.starts_with("<svg class=\"plot narrow\"") && !plot.narrow.contains("<title>"));
+            assert_eq!(plot.narrow.matches("<circle").count(), plot.svg.matches("<circle").count());
+        }
     }
 
     #[test]

@@ -81,12 +81,16 @@ impl Report {
         self.bytes.saturating_sub(self.bytes_of("log_history") + self.bytes_of("log_prepared"))
     }
 
-    /// Divides a number of bytes by the payload; `None` if the payload is 0 or was not counted.
+    /// Divides a number of bytes by the payload; `None` if the payload is below [`LEAST_PAYLOAD_BYTES`] or was not counted.
     pub(super) fn ratio(&self, bytes: u64) -> Option<f64> {
-        let payload = self.payload.filter(|payload| payload.bytes > 0)?;
+        let payload = self.payload.filter(|payload| payload.bytes >= LEAST_PAYLOAD_BYTES)?;
         Some(bytes as f64 / payload.bytes as f64)
     }
 }
+
+/// Payload below which a directory is not compared with it. An empty directory takes some MiB, mostly segments prepared for the
+/// writer, so the ratio for a few keys would be in the millions and say nothing about more data.
+pub(super) const LEAST_PAYLOAD_BYTES: u64 = 1 << 20;
 
 /// Names of the kinds for people.
 const LABELS: [(&str, &str); 10] = [

@@ -144,6 +144,32 @@ fn entries_that_are_applied_during_an_install_make_it_outdated() {
     go_on(node.db(), 2);
 }
 
+/// Its owner can keep the install for a while.
+#[test]
+fn an_install_that_has_ended_releases_the_database() {
+    let (mut node, mut other) = (Node::new(BackendKind::Memory), Node::new(BackendKind::Memory));
+    furnish(node.db());
+    let chunks = chunks(node.db());
+    let begun = |db: &crate::Database| {
+        let mut install = begin(db).unwrap();
+        chunks.iter().for_each(|chunk| _ = install.push(chunk.clone()).unwrap());
+        install
+    };
+    let mut failed = begun(node.db());
+    go_on(node.db(), 1);
+    assert!(matches!(failed.finish(), Err(InstallError::Outdated { .. })));
+    drop(begin(node.db()).unwrap());
+    node.reopen();
+    let mut finished = begun(other.db());
+    finished.finish().unwrap();
+    drop(begin(other.db()).unwrap());
+    other.reopen();
+    for mut ended in [failed, finished] {
+        assert_eq!((ended.next_number(), ended.info()), (0, None));
+        assert!(matches!(ended.push(chunks[0].clone()), Err(InstallError::Ended)));
+    }
+}
+
 #[test]
 fn a_closed_database_installs_nothing() {
     let node = Node::new(BackendKind::Memory);
