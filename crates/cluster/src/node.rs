@@ -152,6 +152,7 @@ impl Node {
             counters: LinkCounters::default(),
             calls,
             stop,
+            repair_is_due: watch::Sender::new(false),
             thread: Mutex::default(),
         });
         let start = Start {
@@ -202,6 +203,14 @@ impl Node {
             tracing::error!("the consensus thread has panicked");
         }
         self.shared.mesh.join();
+    }
+
+    /// Waits until this node has stopped to repair its state, which its directory notes (`Database::repair_note`). The caller
+    /// then closes the database, and calls [`repair`](crate::repair) before it starts the node again.
+    pub async fn repair_is_due(&self) {
+        let mut is_due = self.shared.repair_is_due.subscribe();
+        // The sender is in `shared`, so this is no error.
+        let _ = is_due.wait_for(|is_due| *is_due).await;
     }
 
     /// Sends a call to the consensus thread; its answer arrives at the returned receiver.

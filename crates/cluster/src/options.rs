@@ -36,6 +36,9 @@ pub struct NodeOptions {
     pub triggers: Triggers,
     /// Time between two comparisons of this node's running hashes with those of the others; zero for none.
     pub compare_every: Duration,
+    /// True if a node whose state differs from that of a majority stops to get the state of another member
+    /// ([`repair`](crate::repair)), instead of waiting for a person.
+    pub repairs_itself: bool,
 }
 
 impl NodeOptions {
@@ -85,6 +88,7 @@ impl NodeOptions {
             detector: DetectorOptions::DEFAULTS,
             triggers: Self::DEFAULT_TRIGGERS,
             compare_every: Self::DEFAULT_COMPARE_EVERY,
+            repairs_itself: false,
         }
     }
 }

@@ -12,16 +12,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use thalweg_engine::Database;
+use thalweg_engine::{Database, RepairNote};
 use thalweg_raft::{ChangeError, Consensus, MemberFacts};
 use thalweg_replica::{Leadership, NodeInfo};
 use thalweg_serving::cluster::{ClusterReport, Event, MemberReport, Role};
 use thalweg_types::{ClusterId, Index, NodeId, SpaceTime};
-use thalweg_wire::peer::{AskMarks, Channel, Describe, ManageKind, Ping, Pong};
-use tokio::{task::spawn_local, time::sleep};
+use thalweg_wire::peer::{AskMarks, AskSource, Channel, Describe, ManageKind, Ping, Pong, Source};
+use tokio::{
+    task::{spawn_blocking, spawn_local},
+    time::sleep,
+};
 
 use crate::{
     about::AboutNode,
+    comparison::{Compared, Differing, agreeing, can_go_on_alone, differing},
     data::Data,
     events::Events,
     forwarder::manage,
@@ -350,39 +354,112 @@ impl Tasks {
     }
 
     /// Compares this node's running hashes with those of the others. A node that differs from a majority of the members
-    /// stops serving.
+    /// stops serving. So does one whose scrub has found damage in the state, if it repairs its state by itself.
     async fn compare_states(self: Rc<Self>) {
+        let mut said = None;
         loop {
             sleep(self.options.compare_every).await;
             if self.db.stopped_serving().is_some() {
                 return;
             }
             let own: BTreeMap<Index, u64> = self.data.marks().collect();
-            let others = self.others();
-            let members = others.len() + 1;
-            let mut differing: BTreeMap<Index, usize> = BTreeMap::new();
-            for (node, info) in others {
-                let link = self.network.peer(node, &info.address).control;
-                let deadline = tokio::time::Instant::now() + ASK_LIMIT;
-                let Ok(marks) = link.call::<_, MarkList, Vec<(Index, u64)>>(&AskMarks {}, deadline).await else {
-                    continue;
-                };
-                for (index, hash) in marks {
-                    if own.get(&index).is_some_and(|own| *own != hash) {
-                        *differing.entry(index).or_default() += 1;
+            let others = self.compared().await;
+            match differing(&own, &others) {
+                Some(Differing { after, count, agreeing }) if 2 * count > others.len() + 1 => {
+                    self.stop_differing(after, &agreeing, &others).await;
+                }
+                Some(Differing { after, count, .. }) => {
+                    tracing::warn!(index = after.0, members = count, "members have another state than this node");
+                }
+                None if self.options.repairs_itself && self.db.scrub_stats().is_state_damaged => {
+                    let after = self.consensus.applied().unwrap_or(Index::ZERO);
+                    match self.note_repair(after, &agreeing(&own, &others), &others).await {
+                        Ok(()) => self.stop_to_repair("its state is damaged"),
+                        // What is not damaged is served.
+                        Err(obstacle) if said.as_ref() == Some(&obstacle) => {}
+                        Err(obstacle) => {
+                            tracing::error!(
+                                "this node does not repair its damaged state by itself, because {obstacle}"
+                            );
+                            said = Some(obstacle);
+                        }
                     }
                 }
-            }
-            if let Some((index, _)) = differing.iter().find(|(_, count)| 2 * **count > members) {
-                let reason = format!(
-                    "its state after entry {index} differs from that of a majority of the members: stop it, repair \
-                     it with `thalweg cluster repair`, and start it again"
-                );
-                tracing::error!(%reason, "this node stops serving");
-                self.db.stop_serving(reason);
-            } else if let Some((index, count)) = differing.first_key_value() {
-                tracing::warn!(index = index.0, members = count, "members have another state than this node");
+                None => {}
             }
         }
+    }
+
+    /// Asks the other members for their running hashes.
+    async fn compared(&self) -> Vec<Compared> {
+        let mut others = Vec::new();
+        for (node, member) in self.consensus.status().members.into_iter().filter(|(node, _)| *node != self.here()) {
+            let link = self.network.peer(node, &member.info.address).control;
+            let deadline = tokio::time::Instant::now() + ASK_LIMIT;
+            let marks = link.call::<_, MarkList, Vec<(Index, u64)>>(&AskMarks {}, deadline).await.ok();
+            others.push(Compared { node, votes: member.votes, marks });
+        }
+        others
+    }
+
+    /// Stops serving, because the state differs from that of a majority after an entry.
+    async fn stop_differing(&self, after: Index, agreeing: &[NodeId], others: &[Compared]) {
+        let differs = format!("its state after entry {after} differs from that of a majority of the members");
+        let by_command = "stop it, repair it with `thalweg cluster repair`, and start it again";
+        if !self.options.repairs_itself {
+            return self.stop_serving(format!("{differs}: {by_command}"));
+        }
+        match self.note_repair(after, agreeing, others).await {
+            Ok(()) => self.stop_to_repair(&differs),
+            Err(obstacle) => {
+                self.stop_serving(format!(
+                    "{differs}, and it does not repair itself, because {obstacle}: {by_command}"
+                ));
+            }
+        }
+    }
+
+    fn stop_serving(&self, reason: String) {
+        tracing::error!(%reason, "this node stops serving");
+        self.db.stop_serving(reason);
+    }
+
+    /// Stops serving, and ends consensus: until the node has the state of another member, it neither votes nor acknowledges.
+    fn stop_to_repair(&self, fault: &str) {
+        self.stop_serving(format!("{fault}: it gets the state of another member"));
+        self.shared.repair_is_due.send_replace(true);
+        // Ends consensus, and then all tasks of this thread.
+        self.shared.stop.send_replace(true);
+    }
+
+    /// Notes in the directory that the state must be replaced by that of a member that agrees with a majority. Returns why it
+    /// is not.
+    async fn note_repair(&self, after: Index, agreeing: &[NodeId], others: &[Compared]) -> Result<(), String> {
+        let members = self.consensus.status().members;
+        let votes = members.get(&self.here()).is_some_and(|member| member.votes);
+        let mut sources = Vec::new();
+        for (node, member) in members.into_iter().filter(|(node, _)| agreeing.contains(node)) {
+            let link = self.network.peer(node, &member.info.address).control;
+            let deadline = tokio::time::Instant::now() + ASK_LIMIT;
+            if matches!(link.call::<_, Owned, Source>(&AskSource {}, deadline).await, Ok(Source { gives: true })) {
+                sources.push((node, member.info.address));
+            }
+        }
+        let giving: Vec<NodeId> = sources.iter().map(|(node, _)| *node).collect();
+        if !can_go_on_alone(&giving, others, votes) {
+            return Err("no majority of the members agrees with each other and gives its state".to_owned());
+        }
+        let db = self.db.clone();
+        let noted = spawn_blocking(move || match db.repair_note() {
+            Ok(Some(RepairNote::Done { index })) => {
+                Err(format!("it was repaired before, up to entry {index}, and so has a fault of its own"))
+            }
+            Ok(_) => {
+                let noted = db.note_repair(Some(&RepairNote::Due { after, members: sources }));
+                noted.map_err(|error| format!("this cannot be noted in its directory: {error}"))
+            }
+            Err(error) => Err(format!("the file REPAIR in its directory cannot be read: {error}")),
+        });
+        noted.await.map_err(|error| error.to_string())?
     }
 }

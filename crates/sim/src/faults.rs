@@ -28,7 +28,7 @@ pub enum FaultKind {
     /// The process is killed, and starts again at the end with other options.
     Reconfigured,
     /// The process is killed, and a bit of its files flips. It starts again at the end. If the node finds the damage, it is
-    /// repaired in place with a snapshot of the leader if it opens, and replaced otherwise.
+    /// repaired in place with a snapshot of another member if it opens, and replaced otherwise.
     Flipped,
     /// The node's disk is full, or nearly so.
     FullDisk,

@@ -24,7 +24,8 @@ use thalweg_disk::{
     sim::{Errno, Fault, Operation},
 };
 use thalweg_engine::{
-    BackendKind, Database, Health, MemberIdentity, MemberParts, SteppedOptions, plant::take_any_inline_bytes,
+    BackendKind, Database, Health, MemberIdentity, MemberParts, RepairNote, SteppedOptions,
+    plant::take_any_inline_bytes,
 };
 use thalweg_raft::{
     ConsensusOptions, ConsensusParts, LogReader, LogStore, RaftEntry, RaftLogId, RaftVote, SyncDriver, SyncQueue,
@@ -203,8 +204,6 @@ pub struct NodeParts {
     is_full: Cell<bool>,
     /// True once a bit of the node's files was flipped.
     pub is_flipped: Cell<bool>,
-    /// True once the node was to be repaired in place.
-    pub was_repaired: Cell<bool>,
     /// True while the switch to the state of the next snapshot fails, for the first attempts or for all.
     pub fails_switch: Cell<bool>,
     /// True from the moment at which the power is to be cut until the node has crashed.
@@ -230,7 +229,6 @@ impl NodeParts {
             faults: Rc::default(),
             is_full: Cell::default(),
             is_flipped: Cell::default(),
-            was_repaired: Cell::default(),
             fails_switch: Cell::default(),
             is_power_cut: Cell::default(),
             clock_error: Arc::default(),
@@ -315,10 +313,19 @@ impl NodeParts {
         opened.map_err(io::Error::other)
     }
 
-    /// Installs a snapshot while the node does not run. Returns the last entry that the state contains then.
-    pub fn install(&self, snapshot: &[u8], plant: Option<Plant>) -> io::Result<Index> {
-        let installed = self.open(plant)?.reinstall(&mut &snapshot[..], &mut |_| {});
-        Ok(installed.map_err(io::Error::other)?.applied.index)
+    /// Replaces the node's state by the snapshot of another node, while it does not run, and notes that in its directory. Once:
+    /// a node that was repaired before is refused. Returns the last entry that the state contains then.
+    pub fn repair(&self, snapshot: &[u8], plant: Option<Plant>) -> io::Result<Index> {
+        let db = self.open(plant)?;
+        if let Some(RepairNote::Done { index }) = db.repair_note()? {
+            return Err(io::Error::other(format!("it was repaired before, up to entry {index}")));
+        }
+        let after = db.member_parts().expect("it is opened as a member").machine.applied().index;
+        db.note_repair(Some(&RepairNote::Due { after, members: Vec::new() }))?;
+        let installed = db.reinstall(&mut &snapshot[..], &mut |_| {}).map_err(io::Error::other)?;
+        let index = installed.applied.index;
+        db.note_repair(Some(&RepairNote::Done { index }))?;
+        Ok(index)
     }
 
     /// Starts the node from its disk. Runs in the node's process. Calls `failed` if the node can no longer persist its

@@ -2,5 +2,6 @@
 
 mod cluster;
 mod nodes;
+mod repairs;
 mod rooms;
 mod subjects;

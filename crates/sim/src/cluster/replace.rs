@@ -1,5 +1,5 @@
 //! Replacing a node of a running cluster: a new node joins as learner, is promoted, and the old one is removed. A node with
-//! damaged files that still opens is repaired in place instead, once, as `thalweg cluster repair` does.
+//! damaged files that still opens is repaired in place instead, once, as a member does with `cluster_repair`.
 //!
 //! Owns: the steps, each of which is repeated until it succeeds or the time is over. Does not own: the rules of a change
 //! of the membership, which are those of `raft`.
@@ -13,7 +13,7 @@ use super::{Cluster, info_of};
 use crate::{
     faults::FaultKind,
     node::NodeParts,
-    runtime::{OUTSIDE, ProcessId, now, record, sleep, spawn, timeout},
+    runtime::{OUTSIDE, ProcessId, now, random, record, sleep, spawn, timeout},
     types::SimConsensus,
 };
 
@@ -54,20 +54,26 @@ impl Cluster {
         });
     }
 
-    /// Puts a snapshot of the leader in the place of the state of a node that is down. Returns false if that is impossible,
-    /// or was done before.
+    /// Puts a snapshot of another member in the place of the state of a node that is down. Returns false if no member has one
+    /// with all entries of the node's log, or if the node was repaired before.
     fn repair_in_place(&self, id: ProcessId) -> bool {
         let parts = self.parts(id);
-        let leader = self.leader().filter(|leader| *leader != id).and_then(|leader| self.running(leader));
-        let Some(leader) = leader.filter(|_| !parts.was_repaired.replace(true)) else { return false };
-        match leader.snapshot().and_then(|snapshot| parts.install(&snapshot, self.plant())) {
-            Ok(index) => record(id, format!("is repaired in place, up to entry {index}")),
-            Err(error) => {
-                record(id, format!("cannot be repaired in place: {error}"));
-                return false;
+        let mut others = self.ids();
+        others.retain(|other| *other != id);
+        others.rotate_left(random(0..others.len().max(1) as u64) as usize);
+        for other in others {
+            let Some(running) = self.running(other) else { continue };
+            match running.snapshot().and_then(|snapshot| parts.repair(&snapshot, self.plant())) {
+                Ok(index) => {
+                    record(id, format!("is repaired in place with the state of node {other}, up to entry {index}"));
+                    return true;
+                }
+                Err(error) => {
+                    record(id, format!("cannot be repaired in place with the state of node {other}: {error}"))
+                }
             }
         }
-        true
+        false
     }
 
     /// Adds a node to the group, without a vote. Returns false if that takes too long.

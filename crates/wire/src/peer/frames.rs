@@ -135,6 +135,10 @@ kinds! {
     EndSnapshot = 36,
     /// Reply to `EndSnapshot`.
     SnapshotInstalled = 37,
+    /// Request for a chunk of a snapshot.
+    AskChunk = 38,
+    /// Reply to `AskChunk`.
+    Chunk<'a> = 39,
     /// Commands that a follower forwards.
     Propose<'a> = 40,
     /// Reply to `Propose`.
@@ -151,6 +155,10 @@ kinds! {
     Interest<'a> = 46,
     /// Batch of messages to a subject; it gets no reply.
     SubjectBatch<'a> = 48,
+    /// Question whether the node would give its state to a member that repairs its own.
+    AskSource = 50,
+    /// Reply to `AskSource`.
+    Source = 51,
     /// Reply to any request: it had no effect, or its effect is unknown.
     Failed<'a> = 63,
 }
@@ -444,6 +452,29 @@ structure! {
 }
 
 structure! {
+    /// Request for a chunk of a snapshot of the receiver's state. A member that repairs its state takes part in nothing, so
+    /// it has no leader that would send one.
+    AskChunk as "ask chunk" {
+        /// Number that identifies the snapshot at the receiver; 0 for a snapshot that the receiver chooses.
+        snapshot: u64,
+        /// Number of the chunk.
+        number: u64,
+        /// Last entry that the snapshot must contain, as far as the receiver has it.
+        least: Index,
+    }
+}
+
+structure! {
+    /// Reply to [`AskChunk`].
+    Chunk<'a> as "chunk" {
+        /// Number that identifies the snapshot. If it is another one than that in the request, that snapshot has ended.
+        snapshot: u64,
+        /// Bytes of the chunk; empty after the last one.
+        bytes: RemainingBytes<'a>,
+    }
+}
+
+structure! {
     /// Commands that a follower forwards to the leader, as one entry.
     Propose<'a> as "propose" {
         /// Longest time that the leader may take, in milliseconds.
@@ -568,6 +599,19 @@ structure! {
     Marks<'a> as "marks" {
         /// Hashes, with rising indexes.
         marks: List<'a, HashMark>,
+    }
+}
+
+structure! {
+    /// Question whether the node would give its state to a member that repairs its own (`ask chunk`).
+    AskSource as "ask source" {}
+}
+
+structure! {
+    /// Reply to [`AskSource`].
+    Source as "source" {
+        /// True if the node serves, and its scrubs have found no damage in its state.
+        gives: bool,
     }
 }
 

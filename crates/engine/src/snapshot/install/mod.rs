@@ -100,10 +100,11 @@ pub struct Installed {
 /// An install of a snapshot into a running database, which takes one chunk after the other.
 ///
 /// All methods block on the disk. Dropping an install that is not finished removes its files; the bytes that it has
-/// appended to the log become free space. While an install exists, the database is not released.
+/// appended to the log become free space. The database is not released before the install has ended.
 #[derive(Debug)]
 pub struct Install {
-    inner: Arc<Inner>,
+    /// The database; `None` once the install has ended.
+    inner: Option<Arc<Inner>>,
     phase: Phase,
     /// Released after the files of an unfinished install are removed.
     hold: Option<Hold>,
@@ -174,9 +175,7 @@ impl Database {
     ) -> Result<Installed, InstallError> {
         let mut install = self.install()?;
         install.push_all(from, progress)?;
-        install.prepare()?;
-        install.check_log()?;
-        install.finish()
+        install.finish_alone()
     }
 }
 
@@ -184,7 +183,7 @@ impl Install {
     fn begin(inner: &Arc<Inner>) -> Result<Self, InstallError> {
         let inner = Arc::clone(inner);
         let hold = inner.installs.take(|| inner.open.log.end())?;
-        let install = Self { inner, phase: Phase::Begin, hold: Some(hold) };
+        let install = Self { inner: Some(inner), phase: Phase::Begin, hold: Some(hold) };
         install.check_open()?;
         Ok(install)
     }
@@ -223,6 +222,7 @@ impl Install {
         });
         if !matches!(pushed, Ok(_) | Err(InstallError::Chunk { .. })) {
             self.abandon();
+            self.release_if_ended();
         }
         pushed
     }
@@ -255,7 +255,7 @@ impl Install {
         }
         let membership = contents.membership().cloned();
         let membership = membership.ok_or(InstallError::Unsuitable { what: "without a membership" })?;
-        let open = &self.inner.open;
+        let open = &self.inner().open;
         let (snapshot, applied) = (contents.info().applied.index, open.machine.applied().index);
         if snapshot < applied {
             return Err(InstallError::Outdated { snapshot, applied });
@@ -264,7 +264,7 @@ impl Install {
         // The remains of an install that could not remove its files.
         let swept = backends::remove_all_but(open.place(), open.report.backend, former);
         swept.map_err(|error| self.io("removing the leftovers of an install", &error))?;
-        let options = loading_options(&self.inner.options);
+        let options = loading_options(&self.inner().options);
         let backend = self.open_backend(new, &options)?;
         if backend.applied().is_some() {
             return Err(self.io("creating the new state", &std::io::ErrorKind::AlreadyExists.into()));
@@ -283,6 +283,12 @@ impl Install {
     /// # Errors
     /// After [`InstallError::Incomplete`] the install goes on. All other errors end it, and nothing has changed.
     pub fn prepare(&mut self) -> Result<(), InstallError> {
+        let prepared = self.try_prepare();
+        self.release_if_ended();
+        prepared
+    }
+
+    fn try_prepare(&mut self) -> Result<(), InstallError> {
         self.check_open()?;
         let loading = match std::mem::replace(&mut self.phase, Phase::Ended) {
             Phase::Loading(loading) if loading.contents.has_ended() => loading,
@@ -297,12 +303,12 @@ impl Install {
         let (info, membership) = (*loading.contents.info(), loading.membership.clone());
         let (totals, next) = (loading.contents.totals(), loading.contents.next_number());
         let prepared = self.complete(*loading).and_then(|machine| {
-            let (snapshot, applied) = (info.applied.index, self.inner.open.machine.applied().index);
+            let (snapshot, applied) = (info.applied.index, self.inner().open.machine.applied().index);
             if snapshot < applied {
                 return Err(InstallError::Outdated { snapshot, applied });
             }
             let (_, new) = self.dirs()?;
-            let prepared = new.prepare(&self.inner.open.disk);
+            let prepared = new.prepare(&self.inner().open.disk);
             prepared.map_err(|error| self.io("writing the file INSTALLED", &error))?;
             Ok(Prepared { machine, info, membership, totals, next })
         });
@@ -313,7 +319,7 @@ impl Install {
     /// Checks that the log has no entry after the snapshot. While consensus does not run, nothing would undo such an entry
     /// if it is of another history than the snapshot.
     fn check_log(&self) -> Result<(), InstallError> {
-        let open = &self.inner.open;
+        let open = &self.inner().open;
         let last = self.info().map_or(Index::ZERO, |info| info.applied.index);
         match LogTail::read(&open.log, open.machine.applied().lsn, last)?.later {
             None => Ok(()),
@@ -329,20 +335,36 @@ impl Install {
     /// [`InstallError::SwitchFailed`], the database goes on with the former state, and the next open finds the former
     /// state or the new one. All other errors end the install, and nothing has changed.
     pub fn finish(&mut self) -> Result<Installed, InstallError> {
+        let finished = self.try_finish();
+        self.release_if_ended();
+        finished
+    }
+
+    fn try_finish(&mut self) -> Result<Installed, InstallError> {
         self.prepare()?;
         let Phase::Prepared(prepared) = std::mem::replace(&mut self.phase, Phase::Ended) else {
             return Err(InstallError::Ended);
         };
         let (info, membership, totals) = (prepared.info, prepared.membership.clone(), prepared.totals);
         let leftover = self.switch(prepared)?;
-        let applied = self.inner.open.machine.applied();
+        let applied = self.inner().open.machine.applied();
         Ok(Installed { from: info.node, applied, membership, totals, leftover })
+    }
+
+    /// [Finishes](Self::finish) an install on a member whose consensus does not run.
+    ///
+    /// # Errors
+    /// Those of [`finish`](Self::finish), and [`InstallError::LogAhead`].
+    pub fn finish_alone(&mut self) -> Result<Installed, InstallError> {
+        self.prepare()?;
+        self.check_log()?;
+        self.finish()
     }
 
     /// Completes the new state on disk, and loads its tables into memory.
     fn complete(&self, loading: Loading) -> Result<Machine, InstallError> {
         let Loading { contents, membership, backend, loader } = loading;
-        let (open, info) = (&self.inner.open, contents.info());
+        let (open, info) = (&self.inner().open, contents.info());
         open.log.sync()?;
         let tail = LogTail::read(&open.log, open.machine.applied().lsn, info.applied.index)?;
         let vote = match tail.vote {
@@ -354,12 +376,12 @@ impl Install {
         backend.flush()?;
         drop(backend);
         let (_, new) = self.dirs()?;
-        let backend = self.open_backend(new, &self.inner.options)?;
+        let backend = self.open_backend(new, &self.inner().options)?;
         if backend.persisted() != Some(applied) {
             let lost = std::io::Error::other("it has another position than was written");
             return Err(self.io("opening the new state", &lost));
         }
-        let inline_value_bytes = self.inner.options.inline_value_bytes.max(min_inline_value_bytes());
+        let inline_value_bytes = self.inner().options.inline_value_bytes.max(min_inline_value_bytes());
         let machine = Machine::open(backend, MachineOptions { inline_value_bytes })?;
         let machine = machine.with_blobs(Arc::new(LogBlobs(open.log.clone())));
         if catch_up(&open.log, &machine, info.applied.index)? == Passed::CoveredEntries {
@@ -371,7 +393,7 @@ impl Install {
     /// Switches to the new state: on disk, then in memory. No log record is applied meanwhile. Returns the message of an
     /// error that left files of the former state behind.
     fn switch(&mut self, prepared: Box<Prepared>) -> Result<Option<String>, InstallError> {
-        let inner = Arc::clone(&self.inner);
+        let inner = Arc::clone(self.inner());
         let open = &inner.open;
         let machine = &prepared.machine;
         let Applied { index: last, time, .. } = prepared.info.applied;
@@ -433,17 +455,33 @@ impl Install {
     }
 
     fn open_backend(&self, dir: StateDir, options: &Options) -> Result<Arc<dyn Backend>, InstallError> {
-        let open = &self.inner.open;
+        let open = &self.inner().open;
         let barrier = Arc::new(Barrier(open.log.clone()));
         Ok(backends::open_in(open.place(), open.report.backend, dir, barrier, options)?)
     }
 
+    /// The database of an install that has not ended.
+    fn inner(&self) -> &Arc<Inner> {
+        self.inner.as_ref().expect("the install has not ended")
+    }
+
     fn check_open(&self) -> Result<(), InstallError> {
-        if self.inner.closed.load(Ordering::SeqCst) { Err(InstallError::Closed) } else { Ok(()) }
+        match &self.inner {
+            None => Err(InstallError::Ended),
+            Some(inner) if inner.closed.load(Ordering::SeqCst) => Err(InstallError::Closed),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Gives the database and the place for an install back once the install has ended.
+    fn release_if_ended(&mut self) {
+        if matches!(self.phase, Phase::Ended) {
+            (self.hold, self.inner) = (None, None);
+        }
     }
 
     fn io(&self, operation: &'static str, error: &std::io::Error) -> InstallError {
-        io_error(&backends::shown_path(&self.inner.open.disk), operation, error).into()
+        io_error(&backends::shown_path(&self.inner().open.disk), operation, error).into()
     }
 
     /// Ends the install, and removes its files.
@@ -459,7 +497,7 @@ impl Install {
     /// Removes the files of the new state. If that fails, the next install or open removes them.
     fn remove_new(&self) {
         if let Ok((_, new)) = self.dirs() {
-            let open = &self.inner.open;
+            let open = &self.inner().open;
             StateDir::forget_prepared(&open.disk);
             let _ = open.place().remove(&new.path(open.report.backend));
         }

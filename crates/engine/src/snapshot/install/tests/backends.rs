@@ -104,7 +104,6 @@ fn the_log_of_the_former_state_is_freed_and_that_of_the_install_stays() {
         }
         drop(keyspace);
         install.finish().unwrap();
-        drop(install);
         assert_eq!(told(other.db()), told(node.db()));
         for _ in 0..10 {
             other.db().flush().unwrap();
@@ -200,7 +199,6 @@ fn a_member_that_joins_installs_and_opens_again_as_a_member() {
             install.push(chunk.clone()).unwrap();
         }
         let installed = install.finish().unwrap();
-        drop(install);
         assert!(db.member_parts().unwrap().member.now() >= installed.applied.time);
         assert_eq!((digest(&db), told(&db)), (digest(node.db()), told(node.db())));
         db.maintain().unwrap();

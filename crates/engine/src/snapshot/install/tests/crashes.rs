@@ -225,7 +225,7 @@ fn finish_in_steps(mut install: Install, check: &dyn Fn(&str, bool)) {
     let machine = install.complete(*loading).unwrap();
     check("complete", false);
     let (_, new) = install.dirs().unwrap();
-    let disk = std::sync::Arc::clone(&install.inner.open.disk);
+    let disk = std::sync::Arc::clone(&install.inner().open.disk);
     new.prepare(&disk).unwrap();
     check("prepared", false);
     // The switch does this first; doing it twice changes nothing.
