@@ -170,9 +170,7 @@ impl Database {
     ) -> Result<Installed, InstallError> {
         let mut install = self.install()?;
         install.push_all(from, progress)?;
-        install.prepare()?;
-        install.check_log()?;
-        install.finish()
+        install.finish_alone()
     }
 }
 
@@ -333,6 +331,16 @@ impl Install {
         let leftover = self.switch(prepared)?;
         let applied = self.inner.open.machine.applied();
         Ok(Installed { from: info.node, applied, membership, totals, leftover })
+    }
+
+    /// [Finishes](Self::finish) the install of a member whose consensus does not run.
+    ///
+    /// # Errors
+    /// Those of [`finish`](Self::finish), and [`InstallError::LogAhead`].
+    pub fn finish_alone(&mut self) -> Result<Installed, InstallError> {
+        self.prepare()?;
+        self.check_log()?;
+        self.finish()
     }
 
     /// Completes the new state on disk, and loads its tables into memory.
