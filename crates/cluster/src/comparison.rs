@@ -156,7 +156,7 @@ impl Tasks {
         }
         let agreeing = agreeing(&others, due.as_ref().map_or(Index::ZERO, |due| due.after));
         let mut sources = Vec::new();
-        for (node, member) in members.iter().filter(|(node, _)| agreeing.contains(node)) {
+        for (node, member) in members.iter().filter(|(node, _)| agreeing.contains(*node)) {
             let link = self.network.peer(*node, &member.info.address).control;
             let asked = link.call::<_, Owned, Source>(&AskSource {}, Instant::now() + ASK_LIMIT).await;
             if asked.is_ok_and(|source| source.gives) {

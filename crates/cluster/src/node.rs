@@ -222,7 +222,7 @@ impl Node {
 
     /// Waits until other members can give this node the state that it lacks. Its directory then names them
     /// (`Database::repair_note`). The caller stops the node and closes the database, opens it again, and calls
-    /// [`repair`](crate::repair) before it starts the node again.
+    /// [`repair`](fn@crate::repair) before it starts the node again.
     pub async fn repair_is_due(&self) {
         let mut is_due = self.shared.repair_is_due.subscribe();
         // The sender is in `shared`, so this is no error.

@@ -54,11 +54,9 @@ pub fn if_due(
     database: &Database,
     stop: &mut Stop,
 ) -> Result<Repaired, Failure> {
-    let is_due = |database: &Database| {
-        // The start of the node reports a note that cannot be read.
-        database.repair_note().is_ok_and(|note| note.due.is_some_and(|due| !due.sources.is_empty()))
-    };
-    if !config.cluster_repair || !is_due(database) {
+    // The start of the node reports a note that cannot be read.
+    let due = database.repair_note().ok().and_then(|note| note.due);
+    if !config.cluster_repair || due.is_none_or(|due| due.sources.is_empty()) {
         return Ok(Repaired::Unchanged);
     }
     membership::check(member, database)?;
@@ -69,10 +67,10 @@ pub fn if_due(
     let is_stopping = Arc::new(AtomicBool::new(false));
     let (db, cluster, stopping) = (database.clone(), member.credentials.cluster, Arc::clone(&is_stopping));
     let mut repairing = runtime.spawn_blocking(move || until_repaired(&db, cluster, &options, &stopping));
+    let failed = |error: RepairError| Failure::of(&error).then("repair the directory with `thalweg cluster repair`");
     runtime.block_on(async {
         let signal = tokio::select! {
             repaired = &mut repairing => {
-                let failed = |error: RepairError| Failure::of(&error).then("repair the directory with `thalweg cluster repair`");
                 return repaired.map_err(io::Error::from)?.map_err(failed);
             }
             signal = stop.signalled() => signal,
