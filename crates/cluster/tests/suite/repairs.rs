@@ -3,16 +3,20 @@
 use std::{io::IoSlice, path::Path, sync::atomic::AtomicBool, time::Duration};
 
 use thalweg_cluster::{NodeOptions, RepairError, repair};
-use thalweg_engine::{Database, MemberIdentity, RepairNote};
+use thalweg_engine::{
+    Database, MemberIdentity, RepairNote,
+    snapshot::{SnapshotError, SnapshotOptions},
+};
 use thalweg_log::{Draft, Purpose, RecordKind};
+use thalweg_serving::cluster::{ClusterError, ClusterHandle};
 use thalweg_types::{
-    Durability, Index, SpaceId,
+    Durability, Index, ReadLevel, SpaceId,
     command::{Framed, encode_put},
 };
 
 use crate::{
     cluster::{TestCluster, TestNode, database_options, wait_until},
-    nodes::put_through,
+    nodes::{put_through, soon, wait},
 };
 
 /// Entries between two running hashes that nodes compare.
@@ -186,7 +190,13 @@ fn a_node_that_differs_does_not_serve_after_a_restart_either() {
     assert!(!repair_is_due(odd(&cluster), Duration::from_millis(500)));
     let (path, options) = cluster.nodes.pop().unwrap().stop();
     cluster.restart(path, options);
-    assert_eq!(odd(&cluster).db.stopped_serving(), Some(&*first), "at once, before it compares anything");
+    let restarted = odd(&cluster);
+    assert_eq!(restarted.db.stopped_serving(), Some(&*first), "at once, before it compares anything");
+    assert_eq!(restarted.node.try_read(ReadLevel::Stale), None);
+    let read = wait(restarted.node.read(ReadLevel::Stale, soon()));
+    assert!(matches!(&read, Err(ClusterError::StoppedServing { reason }) if *reason == first), "{read:?}");
+    let snapshot = restarted.db.snapshot(&SnapshotOptions::default());
+    assert!(matches!(snapshot, Err(SnapshotError::StoppedServing { .. })), "no member gets its state");
     // It takes part in consensus meanwhile, and the note outlives that.
     cluster.wait_for_voters(3);
     let (path, options) = cluster.nodes.pop().unwrap().stop();
