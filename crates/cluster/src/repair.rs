@@ -23,7 +23,7 @@ use thalweg_engine::{
     Database, RepairNote,
     snapshot::{InstallError, Installed},
 };
-use thalweg_types::{Action, Classified, ClusterId, Index, NodeId};
+use thalweg_types::{Action, Classified, ClusterId, Index};
 use thalweg_wire::peer::{AskChunk, Channel};
 use tokio::{task::LocalSet, time::Instant};
 
