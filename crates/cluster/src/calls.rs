@@ -77,7 +77,14 @@ impl Tasks {
         self.consensus.member().machine().applied().revision
     }
 
+    /// Returns an error if this node has stopped serving.
+    fn check_serving(&self) -> Result<(), ClusterError> {
+        let stopped = self.db.stopped_serving().map(str::to_owned);
+        stopped.map_or(Ok(()), |reason| Err(ClusterError::StoppedServing { reason }))
+    }
+
     async fn read(&self, level: ReadLevel, within: Duration) -> Result<Revision, ClusterError> {
+        self.check_serving()?;
         let read = match level {
             ReadLevel::Linearizable => self.consensus.read_linearizable(within).await.map(drop),
             ReadLevel::Lease => self.consensus.read_lease(within).await.map(drop),

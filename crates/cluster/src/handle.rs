@@ -51,6 +51,9 @@ impl ClusterHandle for Node {
     }
 
     fn try_read(&self, level: ReadLevel) -> Option<Revision> {
+        if self.shared.db.stopped_serving().is_some() {
+            return None;
+        }
         let revision = self.shared.member.machine().applied().revision;
         match level {
             ReadLevel::Stale => Some(revision),

@@ -14,6 +14,7 @@
 mod about;
 mod calls;
 mod carried;
+mod comparison;
 mod convert;
 mod data;
 pub mod detector;
@@ -29,6 +30,7 @@ mod network;
 mod node;
 mod options;
 mod peers;
+mod repair;
 mod report;
 mod secret;
 mod secured;
@@ -47,6 +49,7 @@ pub use handshake::{Credentials, HandshakeError};
 pub use link::CallError;
 pub use node::{Node, NodeError};
 pub use options::NodeOptions;
+pub use repair::{RepairError, repair};
 pub use secret::Secret;
 pub use thalweg_transport::{
     Authority, CertificateFiles, Existing, IdentityError, PeerTls, PeerTlsError, PeerTlsFiles, Validity,

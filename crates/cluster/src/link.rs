@@ -32,7 +32,7 @@ use futures_util::{
 };
 use thalweg_serving::cluster::NodeAddresses;
 use thalweg_types::{Action, Index, NodeId, codec::EncodeError};
-use thalweg_wire::peer::{Channel, Description, Digest, Failed, MAX_BODY_BYTES, Marks, PeerFrame, PeerKind};
+use thalweg_wire::peer::{Channel, Chunk, Description, Digest, Failed, MAX_BODY_BYTES, Marks, PeerFrame, PeerKind};
 use tokio::{
     io::{BufReader, ReadHalf},
     net::TcpStream,
@@ -330,6 +330,16 @@ pub(crate) struct MarkList;
 impl<'a> ReadReply<'a, Vec<(Index, u64)>> for MarkList {
     fn read(reply: &'a Reply, node: NodeId) -> Result<Vec<(Index, u64)>, CallError> {
         Ok(reply.read::<Marks<'a>>(node)?.marks.iter().map(|mark| (mark.index, mark.hash)).collect())
+    }
+}
+
+/// A chunk of a snapshot, and the number of the snapshot at its sender.
+pub(crate) struct SentChunk;
+
+impl<'a> ReadReply<'a, (u64, Bytes)> for SentChunk {
+    fn read(reply: &'a Reply, node: NodeId) -> Result<(u64, Bytes), CallError> {
+        let chunk = reply.read::<Chunk<'a>>(node)?;
+        Ok((chunk.snapshot, reply.body.slice_ref(chunk.bytes.0)))
     }
 }
 

@@ -59,7 +59,7 @@ const MAX_PIPELINED_BYTES: usize = 16 * 1024 * 1024;
 /// wait sooner, see `link`.
 const APPEND_LIMIT: Duration = Duration::from_secs(5);
 /// Maximum time between the request for a chunk of a snapshot and its reply. A disk can be slow.
-const CHUNK_LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const CHUNK_LIMIT: Duration = Duration::from_secs(30);
 /// Maximum time that a follower takes to install a received snapshot.
 const INSTALL_LIMIT: Duration = Duration::from_secs(600);
 

@@ -7,6 +7,7 @@
 //! outcome), then the syncs; then the thread ends.
 
 use std::{
+    cell::RefCell,
     fmt,
     net::SocketAddr,
     rc::Rc,
@@ -14,7 +15,7 @@ use std::{
     time::Instant,
 };
 
-use thalweg_engine::{Database, MemberParts};
+use thalweg_engine::{Database, MemberParts, RepairNote};
 use thalweg_raft::{Consensus, ConsensusParts, StartError, SyncQueue, SyncThread};
 use thalweg_serving::cluster::{EventLog, NodeAddresses};
 use thalweg_transport::PeerTls;
@@ -29,6 +30,7 @@ use crate::{
     about::AboutNode,
     calls::answer_calls,
     carried::LinkCounters,
+    comparison::reason,
     data::Data,
     events::Events,
     forwarder::LinkForwarder,
@@ -66,6 +68,9 @@ pub enum NodeError {
     /// A thread could not be started, or ended at once.
     #[error("cannot start the consensus thread: {0}")]
     Thread(std::io::Error),
+    /// The note about a repair in the directory could not be read.
+    #[error("cannot read the file REPAIR: {0}; `thalweg cluster repair` replaces the state and removes the file")]
+    RepairNote(std::io::Error),
     /// Consensus could not start.
     #[error(transparent)]
     Consensus(#[from] StartError),
@@ -78,6 +83,7 @@ impl Classified for NodeError {
             Self::Bind { .. } => "bind",
             Self::NotLoopback(_) => "not_loopback",
             Self::Thread(_) => "threads",
+            Self::RepairNote(_) => "repair_note",
             Self::Consensus(error) => error.code(),
         }
     }
@@ -86,7 +92,7 @@ impl Classified for NodeError {
         match self {
             Self::Bind { .. } | Self::NotLoopback(_) => Action::Fix,
             Self::Consensus(error) => error.action(),
-            Self::NotAMember | Self::Thread(_) => Action::Stop,
+            Self::NotAMember | Self::Thread(_) | Self::RepairNote(_) => Action::Stop,
         }
     }
 }
@@ -111,6 +117,7 @@ struct Start {
     parts: MemberParts,
     cluster: ClusterId,
     options: NodeOptions,
+    note: RepairNote,
     listener: std::net::TcpListener,
     credentials: Credentials,
     calls: mpsc::UnboundedReceiver<Call>,
@@ -119,12 +126,17 @@ struct Start {
 }
 
 impl Node {
-    /// Starts the consensus of a database that was opened as a member, on a thread of its own. Blocks until it runs.
+    /// Starts the consensus of a database that was opened as a member, on a thread of its own. Blocks until it runs. A node
+    /// whose state is wrong, as its directory notes, does not serve.
     pub fn start(db: &Database, cluster: ClusterId, options: NodeOptions) -> Result<Self, NodeError> {
         let parts = db.member_parts().ok_or(NodeError::NotAMember)?;
         let listen = options.listen;
         if !listen.ip().is_loopback() && options.tls.is_none() {
             return Err(NodeError::NotLoopback(listen));
+        }
+        let note = db.repair_note().map_err(NodeError::RepairNote)?;
+        if let Some(due) = &note.due {
+            db.stop_serving(reason(due.after, note.done, options.repairs_itself));
         }
         let tls = options.tls.clone();
         let bound = |error| NodeError::Bind { address: listen, error };
@@ -154,6 +166,7 @@ impl Node {
             counters: LinkCounters::default(),
             calls,
             stop,
+            repair_is_due: watch::Sender::new(false),
             thread: Mutex::default(),
         });
         let start = Start {
@@ -161,6 +174,7 @@ impl Node {
             parts,
             cluster,
             options,
+            note,
             listener,
             credentials,
             calls: receiver,
@@ -206,6 +220,15 @@ impl Node {
         self.shared.mesh.join();
     }
 
+    /// Waits until other members can give this node the state that it lacks. Its directory then names them
+    /// (`Database::repair_note`). The caller stops the node and closes the database, opens it again, and calls
+    /// [`repair`](fn@crate::repair) before it starts the node again.
+    pub async fn repair_is_due(&self) {
+        let mut is_due = self.shared.repair_is_due.subscribe();
+        // The sender is in `shared`, so this is no error.
+        let _ = is_due.wait_for(|is_due| *is_due).await;
+    }
+
     /// Sends a call to the consensus thread; its answer arrives at the returned receiver.
     pub(crate) fn call<T>(&self, make: impl FnOnce(oneshot::Sender<T>) -> Call) -> oneshot::Receiver<T> {
         let (sender, receiver) = oneshot::channel();
@@ -247,7 +270,7 @@ fn run_thread(start: Start, shared: &Arc<Shared>, started: &std::sync::mpsc::Sen
 
 /// Starts all parts of a node. Returns the future that runs until the node stops.
 async fn begin(start: Start, shared: &Arc<Shared>) -> Result<impl Future<Output = ()> + use<>, NodeError> {
-    let Start { db, parts, cluster, options, listener, credentials, calls, mut stop, events } = start;
+    let Start { db, parts, cluster, options, note, listener, credentials, calls, mut stop, events } = start;
     let address = options.listen;
     let bound = |error| NodeError::Bind { address, error };
     let listener = TcpListener::from_std(listener).map_err(bound)?;
@@ -311,6 +334,7 @@ async fn begin(start: Start, shared: &Arc<Shared>) -> Result<impl Future<Output 
         requests,
         shared: Arc::clone(shared),
         options,
+        note: RefCell::new(note),
         cluster,
         advertise,
     });

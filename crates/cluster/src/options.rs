@@ -41,6 +41,9 @@ pub struct NodeOptions {
     /// Highest version of the protocol between nodes that this node offers. A lower one is for tests of clusters whose nodes
     /// have different versions.
     pub max_version: u16,
+    /// True if a node whose state differs from that of a majority, or is damaged, asks for its end to get the state of
+    /// another member ([`repair`](fn@crate::repair)), instead of waiting for a person.
+    pub repairs_itself: bool,
 }
 
 impl NodeOptions {
@@ -94,6 +97,7 @@ impl NodeOptions {
             triggers: Self::DEFAULT_TRIGGERS,
             compare_every: Self::DEFAULT_COMPARE_EVERY,
             max_version: Self::NEWEST_VERSION,
+            repairs_itself: false,
         }
     }
 }

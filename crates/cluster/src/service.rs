@@ -25,11 +25,14 @@ use thalweg_types::{
     Action, Classified, Index, NodeId,
     codec::{EncodeError, List, Malformed},
 };
-use thalweg_wire::peer::{
-    Append, AskDigest, AskMarks, AskPreVote, AskVote, Barrier, BeginSnapshot, Channel, ChunkStored, Describe,
-    Description, Digest, EndSnapshot, EntryId, Facts, Failed, HashMark, Heartbeat, Manage, ManageKind, Managed, Marks,
-    PeerFrame, PeerKind, Ping, Pong, Propose, Proposed, ReadBarrier, Sign, SnapshotBegun, SnapshotChunk,
-    SnapshotInstalled, Transfer, Transferred,
+use thalweg_wire::{
+    RemainingBytes,
+    peer::{
+        Append, AskChunk, AskDigest, AskMarks, AskPreVote, AskSource, AskVote, Barrier, BeginSnapshot, Channel, Chunk,
+        ChunkStored, Describe, Description, Digest, EndSnapshot, EntryId, Facts, Failed, HashMark, Heartbeat, Manage,
+        ManageKind, Managed, Marks, PeerFrame, PeerKind, Ping, Pong, Propose, Proposed, ReadBarrier, Sign,
+        SnapshotBegun, SnapshotChunk, SnapshotInstalled, Source, Transfer, Transferred,
+    },
 };
 use tokio::net::TcpStream;
 
@@ -369,6 +372,12 @@ impl Requests {
         reply(id, asked.map(|AskMarks {}| Marks { marks: List::Items(&marks) }))
     }
 
+    fn ask_source(&self, id: u64, body: &Bytes) -> Vec<u8> {
+        let db = &self.data.0;
+        let gives = db.stopped_serving().is_none() && !db.scrub_stats().is_state_damaged;
+        reply(id, AskSource::decode_body(body).map_err(Refusal::from).map(|AskSource {}| Source { gives }))
+    }
+
     async fn begin_snapshot(self: Rc<Self>, from: NodeId, id: u64, body: Bytes) -> Vec<u8> {
         let result = async {
             let frame = BeginSnapshot::decode_body(&body)?;
@@ -426,6 +435,28 @@ impl Requests {
         reply(id, result.await)
     }
 
+    /// Serves a member that repairs its state, which takes the snapshot of this node chunk by chunk.
+    async fn ask_chunk(self: Rc<Self>, id: u64, body: Bytes) -> Vec<u8> {
+        match self.chunk(&body).await {
+            Ok((snapshot, bytes)) => reply(id, Ok(Chunk { snapshot, bytes: RemainingBytes(&bytes) })),
+            Err(refusal) => reply::<Chunk<'_>>(id, Err(refusal)),
+        }
+    }
+
+    /// Returns the number of the snapshot that is open here, and one of its chunks; no bytes after the last one.
+    async fn chunk(&self, body: &[u8]) -> Result<(u64, Bytes), Refusal> {
+        let AskChunk { snapshot, number, least } = AskChunk::decode_body(body)?;
+        let snapshots = self.snapshots.as_ref();
+        let snapshots = snapshots.ok_or_else(|| Refusal::new(Action::Stop, "no_snapshots", "no snapshots here"))?;
+        let mut reader = snapshots.open(least).await.map_err(io_failed)?;
+        let open = reader.id().nonce;
+        if snapshot != 0 && snapshot != open {
+            return Ok((open, Bytes::new()));
+        }
+        let chunk = reader.chunk(number).await.map_err(io_failed)?;
+        Ok((open, chunk.unwrap_or_default()))
+    }
+
     fn take_receiving(&self, from: NodeId, number: u64) -> Result<Receiving, Refusal> {
         let receiving = self.receiving.borrow_mut().remove(&from);
         let receiving = receiving.filter(|receiving| receiving.number == number);
@@ -469,7 +500,9 @@ impl Service for Requests {
 
     fn serve(self: Rc<Self>, peer: &Peer, request: Frame) -> LocalBoxFuture<'static, Vec<u8>> {
         let (from, id, body) = (peer.node, request.id, request.body);
-        if let Some(change) = self.ears.alive(from) {
+        // A member that repairs its state takes part in nothing.
+        let is_alive = request.kind != Some(PeerKind::AskChunk);
+        if is_alive && let Some(change) = self.ears.alive(from) {
             self.events.changed(change);
         }
         fn boxed(future: impl Future<Output = Vec<u8>> + 'static) -> LocalBoxFuture<'static, Vec<u8>> {
@@ -495,6 +528,8 @@ impl Service for Requests {
             Some(PeerKind::BeginSnapshot) => boxed(self.begin_snapshot(from, id, body)),
             Some(PeerKind::SnapshotChunk) => boxed(self.snapshot_chunk(from, id, body)),
             Some(PeerKind::EndSnapshot) => boxed(self.end_snapshot(from, id, body)),
+            Some(PeerKind::AskSource) => boxed(ready(self.ask_source(id, &body))),
+            Some(PeerKind::AskChunk) => boxed(self.ask_chunk(id, body)),
             _ => {
                 let refusal = Refusal::new(Action::Fix, "unknown_kind", "this node does not know the kind of request");
                 boxed(ready(reply::<Pong>(id, Err(refusal))))

@@ -41,5 +41,7 @@ pub(crate) struct Shared {
     pub counters: LinkCounters,
     pub calls: mpsc::UnboundedSender<Call>,
     pub stop: watch::Sender<bool>,
+    /// True once the node must stop to repair its state.
+    pub repair_is_due: watch::Sender<bool>,
     pub thread: Mutex<Option<JoinHandle<()>>>,
 }

@@ -75,7 +75,8 @@ impl Snapshots for DatabaseSnapshots {
     fn open(&self, least: Index) -> LocalBoxFuture<'_, io::Result<Box<dyn SnapshotReader>>> {
         async move {
             let kept = self.kept.borrow_mut().take();
-            let Kept { id, snapshot } = match kept.filter(|kept| kept.id.position.last.index >= least) {
+            let is_usable = |kept: &Kept| kept.id.position.last.index >= least && self.db.stopped_serving().is_none();
+            let Kept { id, snapshot } = match kept.filter(is_usable) {
                 Some(kept) => kept,
                 None => {
                     let db = self.db.clone();

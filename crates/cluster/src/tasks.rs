@@ -1,24 +1,25 @@
 //! Work that a node does in the background beside consensus.
 //!
 //! Owns: the times of signs of life, the knowledge about other nodes, promotion of learners, joining and founding, events about
-//! members, the floor of the log that followers need, and the comparison of states. Does not own: the decisions of consensus,
-//! and the forms of signs of life (`signs`).
+//! members, and the floor of the log that followers need. Does not own: the decisions of consensus, the comparison of states
+//! (`comparison`), and the forms of signs of life (`signs`).
 //!
 //! All tasks end with the runtime of the consensus thread.
 
 use std::{
+    cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     rc::Rc,
     sync::{Arc, PoisonError},
     time::{Duration, Instant},
 };
 
-use thalweg_engine::Database;
+use thalweg_engine::{Database, RepairNote};
 use thalweg_raft::{ChangeError, Consensus};
 use thalweg_replica::{Leadership, NodeInfo};
 use thalweg_serving::cluster::{ClusterReport, Event, MemberReport, Role};
 use thalweg_types::{ClusterId, Index, NodeId};
-use thalweg_wire::peer::{AskMarks, Channel, Describe, ManageKind};
+use thalweg_wire::peer::{Channel, Describe, ManageKind};
 use tokio::{task::spawn_local, time::sleep};
 
 use crate::{
@@ -27,7 +28,7 @@ use crate::{
     events::Events,
     forwarder::manage,
     hearing::Ears,
-    link::{Link, MarkList, UNKNOWN},
+    link::{Link, UNKNOWN},
     network::Network,
     options::NodeOptions,
     peers::Peers,
@@ -51,7 +52,7 @@ const COMPLAIN_AFTER: u32 = 7;
 /// Maximum time of a change that this node makes by itself.
 const CHANGE_LIMIT: Duration = Duration::from_secs(5);
 /// Maximum time of a request for a description or for running hashes.
-const ASK_LIMIT: Duration = Duration::from_secs(2);
+pub(crate) const ASK_LIMIT: Duration = Duration::from_secs(2);
 
 fn note_room(report: &ClusterReport) {
     if report.has_room() {
@@ -75,6 +76,8 @@ pub(crate) struct Tasks {
     pub requests: Rc<Requests>,
     pub shared: Arc<Shared>,
     pub options: NodeOptions,
+    /// Contents of the file `REPAIR`.
+    pub note: RefCell<RepairNote>,
     pub cluster: ClusterId,
     /// Address at which the other nodes reach this one.
     pub advertise: String,
@@ -101,7 +104,7 @@ impl Tasks {
     }
 
     /// Other members with their addresses.
-    fn others(&self) -> BTreeMap<NodeId, NodeInfo> {
+    pub fn others(&self) -> BTreeMap<NodeId, NodeInfo> {
         let status = self.consensus.status();
         let others = status.members.into_iter().filter(|(node, _)| *node != self.here());
         others.map(|(node, member)| (node, member.info)).collect()
@@ -348,52 +351,6 @@ impl Tasks {
                     Err(ChangeError::Lags { .. } | ChangeError::InProgress) => {}
                     Err(error) => tracing::debug!(%node, %error, "a learner is not promoted yet"),
                 }
-            }
-        }
-    }
-
-    /// Compares this node's running hashes with those of the others. A node that differs from a majority of the members
-    /// stops serving. A node whose last hash was equal is not asked again until this node has a new one.
-    async fn compare_states(self: Rc<Self>) {
-        let mut equal_at: BTreeMap<NodeId, Index> = BTreeMap::new();
-        loop {
-            sleep(self.options.compare_every).await;
-            if self.db.stopped_serving().is_some() {
-                return;
-            }
-            let own: BTreeMap<Index, u64> = self.data.marks().collect();
-            let Some((&newest, &newest_hash)) = own.last_key_value() else { continue };
-            let others = self.others();
-            let members = others.len() + 1;
-            equal_at.retain(|node, _| others.contains_key(node));
-            let mut differing: BTreeMap<Index, usize> = BTreeMap::new();
-            for (node, info) in others {
-                if equal_at.get(&node) == Some(&newest) {
-                    continue;
-                }
-                let link = self.network.peer(node, &info.address).control;
-                let deadline = tokio::time::Instant::now() + ASK_LIMIT;
-                let Ok(marks) = link.call::<_, MarkList, Vec<(Index, u64)>>(&AskMarks {}, deadline).await else {
-                    continue;
-                };
-                if marks.contains(&(newest, newest_hash)) {
-                    equal_at.insert(node, newest);
-                }
-                for (index, hash) in marks {
-                    if own.get(&index).is_some_and(|own| *own != hash) {
-                        *differing.entry(index).or_default() += 1;
-                    }
-                }
-            }
-            if let Some((index, _)) = differing.iter().find(|(_, count)| 2 * **count > members) {
-                let reason = format!(
-                    "its state after entry {index} differs from that of a majority of the members: stop it, repair \
-                     it with `thalweg cluster repair`, and start it again"
-                );
-                tracing::error!(%reason, "this node stops serving");
-                self.db.stop_serving(reason);
-            } else if let Some((index, count)) = differing.first_key_value() {
-                tracing::warn!(index = index.0, members = count, "members have another state than this node");
             }
         }
     }

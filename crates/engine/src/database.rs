@@ -255,6 +255,12 @@ impl Database {
         self.inner.scrub.run()
     }
 
+    /// Returns the statistics of all scrubs so far, with any damage.
+    #[must_use]
+    pub fn scrub_stats(&self) -> ScrubStats {
+        self.inner.scrub.stats()
+    }
+
     /// Returns the database's ability to accept writes, and the reason if it does not.
     #[must_use]
     pub fn health(&self) -> Health {

@@ -132,7 +132,7 @@ pub(crate) fn real(
 
 /// Names of files that a directory without an identity may have: those that an open creates before the identity, those
 /// of a directory whose identity was lost (the open then fails with a better error), and those of file systems.
-const KNOWN_FILES: [&str; 13] = [
+const KNOWN_FILES: [&str; 15] = [
     LOCK,
     "CLOCK",
     "CLUSTER",
@@ -140,6 +140,8 @@ const KNOWN_FILES: [&str; 13] = [
     "IDENTITY.tmp",
     state_dir::FILE,
     "INSTALLED.tmp",
+    "REPAIR",
+    "REPAIR.tmp",
     LOG_DIR,
     "state",
     "native-certificate.pem",

@@ -44,6 +44,8 @@ pub struct ScrubStats {
     pub damages: u64,
     /// Description of the damage that was found last; `None` if none was found.
     pub damage: Option<String>,
+    /// True if damage was found in the persisted state, and not in the log alone.
+    pub is_state_damaged: bool,
 }
 
 /// Thread that verifies all stored data of one open database in the background, and its statistics.
@@ -164,6 +166,7 @@ impl Shared {
                 Ok(verified) => verified.is_complete,
                 Err(error) => {
                     self.note(error.to_string());
+                    self.stats().is_state_damaged = true;
                     true
                 }
             };

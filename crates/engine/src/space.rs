@@ -459,8 +459,8 @@ impl Figures<'_> {
 
 /// Names of files at the root of a directory that the node creates. Names with an ending, such as that of an unfinished
 /// replacement, count too.
-const NODE_FILES: [&str; 8] =
-    ["LOCK", "IDENTITY", "CLUSTER", "CLOCK", "INSTALLED", "RESTORING", "native-certificate", "native-key"];
+const NODE_FILES: [&str; 9] =
+    ["LOCK", "IDENTITY", "CLUSTER", "CLOCK", "INSTALLED", "REPAIR", "RESTORING", "native-certificate", "native-key"];
 
 /// Returns the kind of a file that is no segment with records. `state` is the path of the state directory in use.
 fn kind_of(file: &FoundFile, state: &str) -> SpaceKind {

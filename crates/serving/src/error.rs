@@ -378,7 +378,7 @@ impl From<SnapshotError> for ApiError {
         let status = match &error {
             SnapshotError::Compacted { .. } | SnapshotError::ChunkGone { .. } => StatusCode::GONE,
             SnapshotError::PastEnd { .. } => StatusCode::RANGE_NOT_SATISFIABLE,
-            SnapshotError::TooMany { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            SnapshotError::StoppedServing { .. } | SnapshotError::TooMany { .. } => StatusCode::SERVICE_UNAVAILABLE,
             SnapshotError::Expired => StatusCode::INSUFFICIENT_STORAGE,
             SnapshotError::State(_) | SnapshotError::Log(_) | SnapshotError::Io(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };

@@ -30,7 +30,7 @@ pub enum FaultKind {
     /// The process is killed, and starts again with other options when the fault ends.
     Reconfigured,
     /// The process is killed, and one bit of its files flips. The node starts again when the fault ends. If it finds
-    /// the damage, it is repaired in place with a snapshot of the leader, or replaced by a new node if its files no
+    /// the damage, it is repaired in place with a snapshot of another member, or replaced by a new node if its files no
     /// longer open.
     Flipped,
     /// The node's disk is full, or nearly so.

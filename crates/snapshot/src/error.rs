@@ -28,6 +28,12 @@ pub enum SnapshotError {
         /// LSN up to which this node has applied the log.
         applied: Lsn,
     },
+    /// The member has stopped serving, because its state may differ from that of the other members.
+    #[error("this node has stopped serving: {reason}; take the snapshot of another member")]
+    StoppedServing {
+        /// Reason why the node has stopped serving.
+        reason: String,
+    },
     /// The maximum number of snapshots is in progress.
     #[error("{open} snapshots are already being taken: try again later")]
     TooMany {
@@ -74,6 +80,7 @@ impl Classified for SnapshotError {
         match self {
             Self::Compacted { .. } => "compacted",
             Self::PastEnd { .. } => "past_end",
+            Self::StoppedServing { .. } => "stopped_serving",
             Self::TooMany { .. } => "too_many_snapshots",
             Self::Expired => "snapshot_expired",
             Self::ChunkGone { .. } => "chunk_gone",
@@ -87,7 +94,7 @@ impl Classified for SnapshotError {
         match self {
             Self::Compacted { .. } | Self::PastEnd { .. } | Self::ChunkGone { .. } => Action::Fix,
             Self::TooMany { .. } | Self::Expired => Action::Retry,
-            Self::State(_) | Self::Log(_) | Self::Io(_) => Action::Stop,
+            Self::StoppedServing { .. } | Self::State(_) | Self::Log(_) | Self::Io(_) => Action::Stop,
         }
     }
 }

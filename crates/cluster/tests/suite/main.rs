@@ -2,6 +2,7 @@
 
 mod cluster;
 mod nodes;
+mod repairs;
 mod rooms;
 mod signs;
 mod subjects;

@@ -21,7 +21,7 @@ pub fn wait<T>(future: thalweg_serving::cluster::ClusterFuture<T>) -> Result<T, 
 }
 
 /// Puts a value. Repeats a put that had no effect because leadership moved, which happens on a busy machine.
-fn put_through(keyspace: &Keyspace, key: &[u8], value: &[u8]) -> Ack {
+pub fn put_through(keyspace: &Keyspace, key: &[u8], value: &[u8]) -> Ack {
     let deadline = soon();
     loop {
         match keyspace.put(key, value) {

@@ -79,6 +79,7 @@ async fn errors_have_the_words_that_redis_clients_retry_after() {
         (ClusterError::Recovering, "-LOADING "),
         (ClusterError::Stopping, "-BUSY "),
         (ClusterError::Failed { reason: "x".to_owned() }, "-MISCONF "),
+        (ClusterError::StoppedServing { reason: "x".to_owned() }, "-MISCONF "),
     ] {
         cluster.set(Barriers::Failing(error.clone()));
         for command in ["GET a", "KEYS *", "DBSIZE", "WATCH a", "SCAN 0", "XREAD STREAMS s 0"] {

@@ -105,6 +105,12 @@ pub enum ClusterError {
     /// The node is stopping.
     #[error("this node is stopping: use another one")]
     Stopping,
+    /// This member has stopped serving, because its state may differ from that of the other members.
+    #[error("this node has stopped serving: {reason}")]
+    StoppedServing {
+        /// Reason why the node has stopped serving.
+        reason: String,
+    },
     /// The consensus of this node has failed. The node must be restarted.
     #[error("the consensus of this node has failed: {reason}; restart the node")]
     Failed {
@@ -135,6 +141,7 @@ classified! {
         Self::TokenMissing => "token_missing", Fix;
         Self::TokenWrong => "token_wrong", Fix;
         Self::Stopping => "stopping", Retry;
+        Self::StoppedServing { .. } => "stopped_serving", Stop;
         Self::Failed { .. } => "consensus_failed", Stop;
     }
 }
@@ -162,6 +169,7 @@ impl ClusterError {
             | Self::TransferTimeout
             | Self::DigestTimeout { .. }
             | Self::Stopping
+            | Self::StoppedServing { .. }
             | Self::Failed { .. } => StatusCode::SERVICE_UNAVAILABLE,
         }
     }

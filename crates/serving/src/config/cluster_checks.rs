@@ -80,6 +80,7 @@ impl Config {
                 ("cluster_ca", self.cluster_ca != PeerPem::None),
                 ("cluster_certificate", self.cluster_certificate != PeerPem::None),
                 ("cluster_key", self.cluster_key != PeerPem::None),
+                ("cluster_repair", self.cluster_repair),
             ] {
                 if is_set {
                     return wrong(name, "given together with cluster, the address for the other nodes");

@@ -249,6 +249,11 @@ knobs! {
     cluster_certificate: PeerPem = |_| PeerPem::None;
     /// PEM file with the private key of `cluster_certificate`. Send SIGHUP to reload a changed file. Cost: none.
     cluster_key: PeerPem = |_| PeerPem::None;
+    /// Repair this node without a person if its state differs from that of a majority of the members, or if a scrub finds it
+    /// damaged: the node stops, gets the state of another member, and starts again. It does so once; after that it waits for
+    /// a person to run `thalweg cluster repair`. Cost: a copy of the whole state over the network, and the traces of the
+    /// fault in the former state.
+    cluster_repair: bool = |_| false;
     /// Level of reads over HTTP and the native protocol that state none, on a node of a cluster: `linearizable` shows all
     /// acknowledged writes, `lease` relies on clocks of equal speed, `stale` shows what the node has. Cost: `linearizable`
     /// waits for an exchange with a majority, which concurrent reads share.

@@ -1,5 +1,5 @@
 //! Replacing a node of a running cluster: a new node joins as learner, is promoted, and the old one is removed. A node with
-//! damaged files that still opens is repaired in place instead, once, as `thalweg cluster repair` does.
+//! damaged files that still opens is repaired in place instead, once, as `thalweg cluster repair` and `cluster_repair` do.
 //!
 //! Owns: the steps, each of which is repeated until it succeeds or the time is over. Does not own: the rules of a change
 //! of the membership, which are those of `raft`.
@@ -13,7 +13,7 @@ use super::{Cluster, info_of};
 use crate::{
     faults::FaultKind,
     node::NodeParts,
-    runtime::{OUTSIDE, ProcessId, now, record, sleep, spawn, timeout},
+    runtime::{OUTSIDE, ProcessId, now, random, record, sleep, spawn, timeout},
     types::SimConsensus,
 };
 
@@ -54,20 +54,26 @@ impl Cluster {
         });
     }
 
-    /// Puts a snapshot of the leader in the place of the state of a node that is down. Returns false if that is impossible,
-    /// or was done before.
+    /// Puts a snapshot of another member in the place of the state of a node that is down. Returns false if no member has one
+    /// with all entries of the node's log, or if the node was to be repaired before.
     fn repair_in_place(&self, id: ProcessId) -> bool {
         let parts = self.parts(id);
-        let leader = self.leader().filter(|leader| *leader != id).and_then(|leader| self.running(leader));
-        let Some(leader) = leader.filter(|_| !parts.was_repaired.replace(true)) else { return false };
-        match leader.snapshot().and_then(|snapshot| parts.install(&snapshot, self.plant())) {
-            Ok(index) => record(id, format!("is repaired in place, up to entry {index}")),
-            Err(error) => {
-                record(id, format!("cannot be repaired in place: {error}"));
-                return false;
+        let others = self.ids().into_iter().filter(|other| *other != id);
+        let others: Vec<_> = others.filter_map(|other| self.running(other)).collect();
+        if others.is_empty() || parts.was_repaired.replace(true) {
+            return false;
+        }
+        let first = random(0..others.len() as u64) as usize;
+        for running in others.iter().cycle().skip(first).take(others.len()) {
+            match running.snapshot().and_then(|snapshot| parts.install(&snapshot, self.plant())) {
+                Ok(index) => {
+                    record(id, format!("is repaired in place, up to entry {index}"));
+                    return true;
+                }
+                Err(error) => record(id, format!("cannot be repaired in place: {error}")),
             }
         }
-        true
+        false
     }
 
     /// Adds a node to the group, without a vote. Returns false if that takes too long.

@@ -16,7 +16,7 @@ use std::{
 
 use serde_json::json;
 use thalweg_engine::{
-    Create, Database, MemberIdentity, Options,
+    Create, Database, MemberIdentity, Options, RepairNote,
     snapshot::{Compression, InstallError, Installed, SnapshotFile},
 };
 use thalweg_types::Classified;
@@ -45,6 +45,8 @@ pub fn repair(data: &Path, place: &ServerArgs) -> Result<(), Failure> {
     let database = Database::open_member(data, options, MemberIdentity::Existing).map_err(unopened)?;
     check_cluster(&database, &session)?;
     let installed = install(&database, &session, data, place.json)?;
+    // A repair that was due is done, and the node may do the next one by itself.
+    database.note_repair(&RepairNote::default()).map_err(|error| Failure::file(data, &error))?;
     database.close().map_err(|error| Failure::of(&error))?;
     let (from, index, rows) = (format!("{:016x}", installed.from.0), installed.applied.index.0, installed.totals.rows);
     let object = json!({ "from": from, "index": index, "rows": rows, "leftover": installed.leftover });

@@ -1,12 +1,14 @@
 //! `serve`: the process that runs the server.
 //!
 //! Owns: parsing flags into given settings, signals (SIGTERM and SIGINT to stop, SIGHUP to reload), the startup line,
-//! the order of starting and stopping. Does not own: settings (`thalweg_server::config`, from whose table the flags are
-//! generated), log output and reloading ([`reload`](super::reload)), and requests.
+//! the order of starting and stopping, also of a member that repairs its state. Does not own: settings
+//! (`thalweg_server::config`, from whose table the flags are generated), log output and reloading
+//! ([`reload`](super::reload)), and requests.
 
 mod headings;
 pub(super) mod link_tls;
 mod membership;
+mod repair;
 
 use std::{
     io::{self, Write},
@@ -26,7 +28,10 @@ use thalweg_server::{
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use self::membership::{MemberPart, Part};
+use self::{
+    membership::{MemberPart, Part},
+    repair::Repaired,
+};
 use super::{
     opening::open_unless_stopped,
     reload::{Log, reload_at},
@@ -195,9 +200,18 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
         }
     };
     let options = options(&resolved.config, args.repair);
-    let Some(database) = open_unless_stopped(&runtime, &resolved.config.data, options, member, &mut stop)? else {
-        return Ok(());
-    };
+    let open = |stop: &mut Stop| open_unless_stopped(&runtime, &resolved.config.data, options.clone(), member, stop);
+    let Some(mut database) = open(&mut stop)? else { return Ok(()) };
+    if let Some(member) = part.member() {
+        let repaired = repair::if_due(&runtime, &resolved.config, member, &database, &mut stop)?;
+        if repaired != Repaired::Unchanged {
+            database.close().map_err(|error| Failure::of(&error))?;
+            drop(database);
+            let again = if repaired == Repaired::Done { open(&mut stop)? } else { None };
+            let Some(opened) = again else { return Ok(()) };
+            database = opened;
+        }
+    }
     let served = start_member(&part, &resolved.config, &database).and_then(|node| {
         let member = node.as_ref().zip(part.member());
         let served = runtime.block_on(serve(args, &resolved.config, &database, member, stop, hangup, log));
@@ -208,11 +222,24 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
         served
     });
     runtime.shutdown_timeout(Duration::from_millis(200));
-    if served.is_err() {
-        // The server did not close the database. Acknowledged writes are safe either way.
-        let _ = database.close();
+    match served {
+        Ok(Ended::Stopped) => Ok(()),
+        Ok(Ended::RepairDue) => repair::start_again(),
+        Err(failure) => {
+            // The server did not close the database. Acknowledged writes are safe either way.
+            let _ = database.close();
+            Err(failure)
+        }
     }
-    served
+}
+
+/// Reason why a server has ended without a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// A signal has stopped it.
+    Stopped,
+    /// The member ends to get the state of another member.
+    RepairDue,
 }
 
 /// Raises the limit on open files. Each segment, table and connection needs a file descriptor, and many systems start
@@ -248,7 +275,7 @@ async fn serve(
     mut stop: Stop,
     hangup: Signal,
     log: Log,
-) -> Result<(), Failure> {
+) -> Result<Ended, Failure> {
     let cluster = member.map(|(node, part)| Cluster {
         handle: Arc::new(node.clone()),
         credentials: Arc::new(part.credentials.clone()),
@@ -275,12 +302,28 @@ async fn serve(
         let reserve_bytes = config.reserve_bytes.0;
         tracing::warn!(free_bytes, reserve_bytes, "free disk space is below reserve_bytes: new data is rejected");
     }
-    let stopped = async move {
-        let signal = stop.signalled().await;
-        tracing::info!(signal, "stopping on a signal");
+    let mut ended = Ended::Stopped;
+    let stopped = async {
+        let repair_is_due = async {
+            match member {
+                Some((node, _)) => node.repair_is_due().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            signal = stop.signalled() => tracing::info!(signal, "stopping on a signal"),
+            () = repair_is_due => {
+                tracing::warn!("stopping to repair the state: the node starts again by itself");
+                ended = Ended::RepairDue;
+            }
+        }
         give_up_after(STOP_LIMIT);
     };
-    server.run(stopped).await.map_err(|error| Failure::of(&error))
+    server.run(stopped).await.map_err(|error| Failure::of(&error))?;
+    // A signal that has arrived since then stops the process for good.
+    let is_signalled =
+        ended == Ended::RepairDue && tokio::time::timeout(Duration::ZERO, stop.signalled()).await.is_ok();
+    Ok(if is_signalled { Ended::Stopped } else { ended })
 }
 
 /// Ends the process when the stop of the server has taken longer than `limit`. A stop that hangs on a dead disk

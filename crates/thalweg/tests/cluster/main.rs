@@ -11,6 +11,7 @@ mod deployed;
 mod monitoring;
 mod operations;
 mod protection;
+mod repairs;
 mod serving;
 mod starting;
 mod strangers;
@@ -68,6 +69,8 @@ struct Cluster {
     founding: Founding,
     links: Links,
     log_level: Option<&'static str>,
+    /// True if nodes that start from now on repair their states by themselves.
+    repairs: bool,
     _dir: tempfile::TempDir,
     root: PathBuf,
     tokens: Tokens,
@@ -118,6 +121,7 @@ impl Cluster {
             founding,
             links,
             log_level: None,
+            repairs: false,
             _dir: dir,
             root,
             tokens: Tokens::create(),
@@ -154,6 +158,9 @@ impl Cluster {
             Links::Plain => {}
             Links::Secret => flags.push("--cluster-tls"),
             Links::Authority => flags.extend(files.iter().map(String::as_str)),
+        }
+        if self.repairs {
+            flags.push("--cluster-repair");
         }
         if let Some(level) = self.log_level {
             flags.extend(["--log-level", level]);

@@ -136,6 +136,10 @@ kinds! {
     EndSnapshot = 36,
     /// Reply to `EndSnapshot`.
     SnapshotInstalled = 37,
+    /// Request for a chunk of a snapshot.
+    AskChunk = 38,
+    /// Reply to `AskChunk`.
+    Chunk<'a> = 39,
     /// Commands that a follower forwards.
     Propose<'a> = 40,
     /// Reply to `Propose`.
@@ -158,6 +162,10 @@ kinds! {
     Facts = 52,
     /// Heartbeat of a leader whose entries are all committed.
     Heartbeat = 54,
+    /// Question whether the node would give its state to a member that repairs its own.
+    AskSource = 56,
+    /// Reply to `AskSource`.
+    Source = 57,
     /// Reply to any request: it had no effect, or its effect is unknown.
     Failed<'a> = 63,
 }
@@ -498,6 +506,29 @@ structure! {
 }
 
 structure! {
+    /// Request for a chunk of a snapshot of the receiver's state. A member that repairs its state takes part in nothing, so
+    /// it has no leader that would send one.
+    AskChunk as "ask chunk" {
+        /// Number that identifies the snapshot at the receiver; 0 for a snapshot that the receiver chooses.
+        snapshot: u64,
+        /// Number of the chunk.
+        number: u64,
+        /// Last entry that the snapshot must contain, as far as the receiver has it.
+        least: Index,
+    }
+}
+
+structure! {
+    /// Reply to [`AskChunk`].
+    Chunk<'a> as "chunk" {
+        /// Number that identifies the snapshot. If it is another one than that in the request, that snapshot has ended.
+        snapshot: u64,
+        /// Bytes of the chunk; empty after the last one.
+        bytes: RemainingBytes<'a>,
+    }
+}
+
+structure! {
     /// Commands that a follower forwards to the leader, as one entry.
     Propose<'a> as "propose" {
         /// Longest time that the leader may take, in milliseconds.
@@ -622,6 +653,19 @@ structure! {
     Marks<'a> as "marks" {
         /// Hashes, with rising indexes.
         marks: List<'a, HashMark>,
+    }
+}
+
+structure! {
+    /// Question whether the node would give its state to a member that repairs its own (`ask chunk`).
+    AskSource as "ask source" {}
+}
+
+structure! {
+    /// Reply to [`AskSource`].
+    Source as "source" {
+        /// True if the node serves, and its scrubs have found no damage in its state.
+        gives: bool,
     }
 }
 

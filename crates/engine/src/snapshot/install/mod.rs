@@ -178,9 +178,7 @@ impl Database {
     ) -> Result<Installed, InstallError> {
         let mut install = self.install()?;
         install.push_all(from, progress)?;
-        install.prepare()?;
-        install.check_log()?;
-        install.finish()
+        install.finish_alone()
     }
 }
 
@@ -248,6 +246,16 @@ impl Install {
     /// state or the new one. All other errors end the install, and nothing has changed.
     pub fn finish(&mut self) -> Result<Installed, InstallError> {
         self.work(Work::finish)
+    }
+
+    /// [Finishes](Self::finish) the install of a member whose consensus does not run.
+    ///
+    /// # Errors
+    /// Those of [`finish`](Self::finish), and [`InstallError::LogAhead`].
+    pub fn finish_alone(&mut self) -> Result<Installed, InstallError> {
+        self.prepare()?;
+        self.check_log()?;
+        self.finish()
     }
 
     fn check_log(&mut self) -> Result<(), InstallError> {

@@ -147,6 +147,7 @@ pub fn node_options(config: &Config, credentials: &Credentials, node: NodeId) ->
         join: config.join.0.iter().map(ToString::to_string).collect(),
         expect: config.expect as usize,
         tls: link_tls::of(config)?,
+        repairs_itself: config.cluster_repair,
         ..options.with_timing(heartbeat, suspect_after, config.cluster_down_after.0)
     }))
 }

@@ -1,0 +1,259 @@
+//! Comparison of a node's state with those of the other members, and the beginning of its repair.
+//!
+//! Owns: the rules by which a node stops serving, and by which it takes the state of other members. Does not own: running
+//! hashes (`engine`), and the repair, which another run of the node makes (`repair`).
+//!
+//! A running hash covers all entries before it, so a state that differs once differs at all later entries, until it is
+//! replaced. Its log and its votes are as good as before: the node goes on with consensus until it is repaired.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    rc::Rc,
+};
+
+use thalweg_engine::{RepairDue, RepairNote};
+use thalweg_types::{Index, NodeId};
+use thalweg_wire::peer::{AskMarks, AskSource, Source};
+use tokio::{
+    task::spawn_blocking,
+    time::{Instant, sleep},
+};
+
+use crate::{
+    link::{CallError, MarkList, Owned},
+    tasks::{ASK_LIMIT, Tasks},
+};
+
+/// Another member, as far as the choice of members that give their states needs it.
+#[derive(Clone, Debug)]
+struct Other {
+    node: NodeId,
+    votes: bool,
+    /// Running hashes; none if the member does not answer.
+    marks: BTreeMap<Index, u64>,
+}
+
+/// Returns the reason why a node whose state is wrong after an entry does not serve. `done` is the last entry of an earlier
+/// repair by the node itself.
+pub(crate) fn reason(after: Index, done: Option<Index>, repairs_itself: bool) -> String {
+    let differs = format!("its state after entry {after} differs from that of a majority of the members");
+    let by_command = "stop it, repair it with `thalweg cluster repair`, and start it again";
+    match done {
+        _ if !repairs_itself => format!("{differs}: {by_command}"),
+        None => format!("{differs}: it gets the state of another member once a majority can give it"),
+        Some(index) => {
+            format!("{differs} again after a repair up to entry {index}, so it has a fault of its own: {by_command}")
+        }
+    }
+}
+
+impl Tasks {
+    /// Compares this node's running hashes with those of the others. A node that differs from a majority of the members
+    /// stops serving. If it repairs its state by itself, it then asks for its own end as soon as enough members can give
+    /// it theirs. It does the same after a scrub has found damage in its state.
+    pub async fn compare_states(self: Rc<Self>) {
+        let mut equal_at = BTreeMap::new();
+        let mut said = None;
+        loop {
+            sleep(self.options.compare_every).await;
+            if self.db.stopped_serving().is_none() {
+                self.compare(&mut equal_at).await;
+            }
+            let is_stopped = self.db.stopped_serving().is_some();
+            if !self.options.repairs_itself {
+                if is_stopped {
+                    return;
+                }
+                continue;
+            }
+            if !is_stopped && !self.db.scrub_stats().is_state_damaged {
+                continue;
+            }
+            match self.begin_repair().await {
+                Ok(()) => return,
+                Err(obstacle) if said.as_ref() == Some(&obstacle) => {}
+                Err(obstacle) => {
+                    tracing::error!(%obstacle, "this node does not repair its state by itself yet");
+                    said = Some(obstacle);
+                }
+            }
+        }
+    }
+
+    /// Compares once. A node whose last hash was equal is not asked again until this node has a new one.
+    async fn compare(&self, equal_at: &mut BTreeMap<NodeId, Index>) {
+        let own: BTreeMap<Index, u64> = self.data.marks().collect();
+        let Some((&newest, &newest_hash)) = own.last_key_value() else { return };
+        let others = self.others();
+        let members = others.len() + 1;
+        equal_at.retain(|node, _| others.contains_key(node));
+        let mut differing: BTreeMap<Index, usize> = BTreeMap::new();
+        for (node, info) in others {
+            if equal_at.get(&node) == Some(&newest) {
+                continue;
+            }
+            let Ok(marks) = self.marks_of(node, &info.address).await else { continue };
+            if marks.contains(&(newest, newest_hash)) {
+                equal_at.insert(node, newest);
+            }
+            for (index, hash) in marks {
+                if own.get(&index).is_some_and(|own| *own != hash) {
+                    *differing.entry(index).or_default() += 1;
+                }
+            }
+        }
+        if let Some((after, _)) = differing.iter().find(|(_, count)| 2 * **count > members) {
+            self.stop_differing(*after).await;
+        } else if let Some((index, count)) = differing.first_key_value() {
+            tracing::warn!(index = index.0, members = count, "members have another state than this node");
+        }
+    }
+
+    async fn marks_of(&self, node: NodeId, address: &str) -> Result<Vec<(Index, u64)>, CallError> {
+        let link = self.network.peer(node, address).control;
+        link.call::<_, MarkList, _>(&AskMarks {}, Instant::now() + ASK_LIMIT).await
+    }
+
+    /// Stops serving, and notes this in the directory for later runs.
+    async fn stop_differing(&self, after: Index) {
+        let reason = reason(after, self.note.borrow().done, self.options.repairs_itself);
+        tracing::error!(%reason, "this node stops serving");
+        self.db.stop_serving(reason);
+        if self.consensus.member().leads()
+            && let Err(error) = self.consensus.transfer(None).await
+        {
+            tracing::warn!(%error, "this node still leads, although it does not serve");
+        }
+        if let Err(error) = self.note_due(RepairDue { after, sources: Vec::new() }).await {
+            tracing::error!(
+                %error,
+                "the file REPAIR cannot be written: started again, this node serves until it has compared its state again"
+            );
+        }
+    }
+
+    async fn note_due(&self, due: RepairDue) -> io::Result<()> {
+        let note = RepairNote { done: self.note.borrow().done, due: Some(due) };
+        self.note.replace(note.clone());
+        let db = self.db.clone();
+        spawn_blocking(move || db.note_repair(&note)).await.map_err(io::Error::other)?
+    }
+
+    /// Notes in the directory which members can give their states, and asks for the end of this run. Returns the obstacle if
+    /// there is one.
+    async fn begin_repair(&self) -> Result<(), String> {
+        let RepairNote { done, due } = self.note.borrow().clone();
+        if let Some(index) = done {
+            return Err(format!("it was repaired before, up to entry {index}, so it has a fault of its own"));
+        }
+        let members = self.consensus.status().members;
+        let votes = members.get(&self.here()).is_some_and(|member| member.votes);
+        let mut others = Vec::new();
+        for (node, member) in members.iter().filter(|(node, _)| **node != self.here()) {
+            let marks = self.marks_of(*node, &member.info.address).await.unwrap_or_default();
+            others.push(Other { node: *node, votes: member.votes, marks: marks.into_iter().collect() });
+        }
+        let agreeing = agreeing(&others, due.as_ref().map_or(Index::ZERO, |due| due.after));
+        let mut sources = Vec::new();
+        for (node, member) in members.iter().filter(|(node, _)| agreeing.contains(*node)) {
+            let link = self.network.peer(*node, &member.info.address).control;
+            let asked = link.call::<_, Owned, Source>(&AskSource {}, Instant::now() + ASK_LIMIT).await;
+            if asked.is_ok_and(|source| source.gives) {
+                sources.push((*node, member.info.address.clone()));
+            }
+        }
+        let giving = sources.iter().map(|(node, _)| *node).collect();
+        if !can_spare(&giving, &others, votes) {
+            return Err("no majority of the members agrees with each other and gives its state".to_owned());
+        }
+        tracing::warn!(members = sources.len(), "this node stops to get the state of another member");
+        let after = due.map_or_else(|| self.consensus.applied().unwrap_or(Index::ZERO), |due| due.after);
+        let noted = self.note_due(RepairDue { after, sources }).await;
+        noted.map_err(|error| format!("the file REPAIR cannot be written: {error}"))?;
+        self.db.stop_serving("its state is damaged: it gets the state of another member");
+        self.shared.repair_is_due.send_replace(true);
+        Ok(())
+    }
+}
+
+/// Returns the members that agree with each other: the largest set with one running hash, at the newest entry after which a
+/// majority of the members states one. Entries before `after` say nothing about a state that differs after it.
+fn agreeing(others: &[Other], after: Index) -> BTreeSet<NodeId> {
+    let mut found: BTreeMap<Index, BTreeMap<u64, BTreeSet<NodeId>>> = BTreeMap::new();
+    for other in others {
+        for (index, hash) in other.marks.range(after..) {
+            found.entry(*index).or_default().entry(*hash).or_default().insert(other.node);
+        }
+    }
+    let is_known = |by_hash: &BTreeMap<u64, BTreeSet<NodeId>>| {
+        2 * by_hash.values().map(BTreeSet::len).sum::<usize>() > others.len() + 1
+    };
+    let newest = found.into_values().rev().find(is_known);
+    newest.and_then(|by_hash| by_hash.into_values().max_by_key(BTreeSet::len)).unwrap_or_default()
+}
+
+/// Returns true if these members are a majority of all, and their voters one of the voters. The cluster then goes on while
+/// this node and others repair their states at the same time. A node that knows of a fault in its state gives it to nobody:
+/// of two such nodes, the one that asks later misses the other. So the members that the last one has found are a majority
+/// without any of them.
+fn can_spare(giving: &BTreeSet<NodeId>, others: &[Other], this_node_votes: bool) -> bool {
+    let voters = others.iter().filter(|other| other.votes);
+    let giving_voters = voters.clone().filter(|voter| giving.contains(&voter.node)).count();
+    2 * giving.len() > others.len() + 1 && 2 * giving_voters > voters.count() + usize::from(this_node_votes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Members from 2 on, which vote, with the running hashes that each states.
+    fn others(of: &[&[(u64, u64)]]) -> Vec<Other> {
+        let marks = |of: &[(u64, u64)]| of.iter().map(|(index, hash)| (Index(*index), *hash)).collect();
+        (2..).zip(of).map(|(node, of)| Other { node: NodeId(node), votes: true, marks: marks(of) }).collect()
+    }
+
+    fn nodes(of: &[u64]) -> BTreeSet<NodeId> {
+        of.iter().copied().map(NodeId).collect()
+    }
+
+    #[test]
+    fn members_agree_at_the_newest_entry_that_a_majority_states() {
+        let agree = |of: &[&[(u64, u64)]], after| agreeing(&others(of), Index(after));
+        assert_eq!(agree(&[&[(10, 1), (20, 2)], &[(10, 1)]], 0), nodes(&[2, 3]), "one of three is ahead");
+        assert_eq!(
+            agree(&[&[(10, 1), (20, 2)], &[(10, 1)]], 11),
+            nodes(&[]),
+            "what they agreed on before says nothing"
+        );
+        assert_eq!(agree(&[&[], &[]], 0), nodes(&[]), "nothing is known yet");
+        let later: &[(u64, u64)] = &[(10, 1), (20, 2)];
+        let odd: &[(u64, u64)] = &[(10, 1), (20, 9)];
+        assert_eq!(agree(&[later, odd, later, later], 0), nodes(&[2, 4, 5]));
+        let two = agree(&[later, odd, later, odd], 0);
+        assert!(!can_spare(&two, &others(&[later, odd, later, odd]), true), "that they agreed before says nothing");
+    }
+
+    #[test]
+    fn the_cluster_can_spare_a_node_beside_a_majority() {
+        let two = others(&[&[], &[]]);
+        assert!(can_spare(&nodes(&[2, 3]), &two, true));
+        assert!(!can_spare(&nodes(&[2]), &two, true), "one of three is no majority");
+        let four = others(&[&[], &[], &[], &[]]);
+        assert!(can_spare(&nodes(&[2, 4, 5]), &four, true) && !can_spare(&nodes(&[2, 4]), &four, true));
+        let mut with_learners = four;
+        with_learners.iter_mut().skip(2).for_each(|other| other.votes = false);
+        assert!(!can_spare(&nodes(&[2, 4, 5]), &with_learners, true), "one of three voters");
+        assert!(can_spare(&nodes(&[2, 3, 4]), &with_learners, true));
+        assert!(can_spare(&nodes(&[2, 3, 5]), &with_learners, false));
+    }
+
+    #[test]
+    fn the_reason_says_who_repairs_the_node() {
+        let said = |done, repairs_itself| reason(Index(1024), done, repairs_itself);
+        assert!(said(None, false).contains("thalweg cluster repair"));
+        assert!(said(None, true).contains("it gets the state of another member"));
+        let again = said(Some(Index(9)), true);
+        assert!(again.contains("a fault of its own") && again.contains("thalweg cluster repair"), "{again}");
+    }
+}

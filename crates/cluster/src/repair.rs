@@ -1,0 +1,149 @@
+//! Repair of a member whose consensus does not run: it gets the state of another member over the links.
+//!
+//! Owns: the requests for the chunks of a snapshot, and the order in which members are asked. Does not own: the decision to
+//! repair and the choice of the members (`comparison`), the note in the directory and the install (`engine`).
+//!
+//! ```text
+//! differs ─► does not serve, note: due ─► a majority gives its state, note: its members ─► the run ends
+//!     consensus starts, serves ◄─ note: done ◄─ installed ◄─ snapshot of one of them ◄─ the next run begins
+//! ```
+//! The votes and the log of the node stay. The snapshot contains every entry of the log, or the repair fails and can be
+//! repeated: until the install, which is atomic, the node has its former state.
+//!
+//! Invariant: the node only dials. The other members cannot reach it until consensus starts.
+
+use std::{
+    io,
+    rc::Rc,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use bytes::Bytes;
+use thalweg_engine::{
+    Database, RepairNote,
+    snapshot::{InstallError, Installed},
+};
+use thalweg_types::{Action, Classified, ClusterId, Index};
+use thalweg_wire::peer::{AskChunk, Channel};
+use tokio::{task::LocalSet, time::Instant};
+
+use crate::{
+    handshake::Credentials,
+    link::{CallError, Link, Path, SentChunk},
+    network::CHUNK_LIMIT,
+    options::NodeOptions,
+};
+
+/// Error of a repair. The node has its former state, except after [`InstallError::SwitchFailed`].
+#[derive(Debug, thiserror::Error)]
+pub enum RepairError {
+    /// The database was opened as that of a node alone.
+    #[error("the database is not a member of a cluster")]
+    NotAMember,
+    /// No member is named whose state could be taken.
+    #[error("no member that could give its state is known")]
+    NoSource,
+    /// The caller has ended the repair.
+    #[error("the repair was stopped")]
+    Stopped,
+    /// The other member has begun another snapshot.
+    #[error("the snapshot has ended at the other member")]
+    SnapshotEnded,
+    /// The runtime could not begin, or the note about the repair could not be read or written.
+    #[error("cannot repair the state: {0}")]
+    Io(#[from] io::Error),
+    /// The other member did not send its snapshot.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// The snapshot could not be installed.
+    #[error(transparent)]
+    Install(#[from] InstallError),
+}
+
+impl Classified for RepairError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::NotAMember => "not_a_member",
+            Self::NoSource => "no_source",
+            Self::Stopped => "stopped",
+            Self::SnapshotEnded => "snapshot_ended",
+            Self::Io(_) => "repair_io",
+            Self::Call(_) => "member_unreachable",
+            Self::Install(error) => error.code(),
+        }
+    }
+
+    fn action(&self) -> Action {
+        match self {
+            Self::NotAMember | Self::NoSource => Action::Stop,
+            Self::Stopped | Self::SnapshotEnded | Self::Io(_) | Self::Call(_) => Action::Retry,
+            Self::Install(error) => error.action(),
+        }
+    }
+}
+
+/// Puts the state of a member that the directory names in the place of a member's state, and notes that. Blocks, and looks
+/// at `stop` after each chunk. No consensus may run on the database, and none may start before it was closed and opened
+/// again.
+///
+/// # Errors
+/// That of the last member that was asked.
+pub fn repair(
+    db: &Database,
+    cluster: ClusterId,
+    options: &NodeOptions,
+    stop: &AtomicBool,
+) -> Result<Installed, RepairError> {
+    let parts = db.member_parts().ok_or(RepairError::NotAMember)?;
+    let sources = db.repair_note()?.due.map_or_else(Vec::new, |due| due.sources);
+    let advertise = if options.advertise.is_empty() { options.listen.to_string() } else { options.advertise.clone() };
+    let credentials = Rc::new(Credentials {
+        cluster,
+        node: parts.member.node(),
+        address: advertise,
+        secret: options.secret.clone(),
+        tls: options.tls.clone(),
+        max_version: options.max_version,
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let local = LocalSet::new();
+    let installed = local.block_on(&runtime, async {
+        let mut failed = RepairError::NoSource;
+        for (node, address) in sources {
+            let credentials = Rc::clone(&credentials);
+            let link = Link::new(credentials, node, address.clone(), Channel::Snapshots, Path::default());
+            match install_from(&link, db, parts.machine.applied().index, stop).await {
+                Ok(installed) => return Ok(installed),
+                Err(RepairError::Stopped) => return Err(RepairError::Stopped),
+                Err(error) => {
+                    tracing::warn!(%node, %address, %error, "the state of this member was not installed");
+                    failed = error;
+                }
+            }
+        }
+        Err(failed)
+    })?;
+    db.note_repair(&RepairNote { done: Some(installed.applied.index), due: None })?;
+    Ok(installed)
+}
+
+/// Installs a snapshot of the member at the other end of a link, which has applied the entry `least` at least.
+async fn install_from(link: &Link, db: &Database, least: Index, stop: &AtomicBool) -> Result<Installed, RepairError> {
+    let mut install = db.install()?;
+    let mut snapshot = 0;
+    loop {
+        if stop.load(Ordering::Relaxed) {
+            return Err(RepairError::Stopped);
+        }
+        let ask = AskChunk { snapshot, number: install.next_number(), least };
+        let (sent, bytes): (u64, Bytes) = link.call::<_, SentChunk, _>(&ask, Instant::now() + CHUNK_LIMIT).await?;
+        if snapshot != 0 && sent != snapshot {
+            return Err(RepairError::SnapshotEnded);
+        }
+        snapshot = sent;
+        if bytes.is_empty() {
+            return Ok(install.finish_alone()?);
+        }
+        install.push(bytes)?;
+    }
+}

@@ -1,0 +1,209 @@
+//! A node whose state differs from that of a majority, and its repair by itself.
+
+use std::{io::IoSlice, path::Path, sync::atomic::AtomicBool, time::Duration};
+
+use thalweg_cluster::{NodeOptions, RepairError, repair};
+use thalweg_engine::{
+    Database, MemberIdentity, RepairNote,
+    snapshot::{SnapshotError, SnapshotOptions},
+};
+use thalweg_log::{Draft, Purpose, RecordKind};
+use thalweg_serving::cluster::{ClusterError, ClusterHandle};
+use thalweg_types::{
+    Durability, Index, ReadLevel, SpaceId,
+    command::{Framed, encode_put},
+};
+
+use crate::{
+    cluster::{TestCluster, TestNode, database_options, wait_until},
+    nodes::{put_through, soon, wait},
+};
+
+/// Entries between two running hashes that nodes compare.
+const HASH_INTERVAL: u64 = 1024;
+
+/// Stops a follower of a cluster, and changes its directory as a fault of its memory might: it has applied the next entry,
+/// with another effect than on the other nodes. Starts it again.
+fn with_other_state(cluster: &mut TestCluster, repairs_itself: bool, note: &RepairNote) {
+    cluster.nodes[cluster.leader()].db.keyspace("k").unwrap().put(b"key", b"value").unwrap();
+    cluster.check_equal();
+    let follower = cluster.follower();
+    let (path, options) = cluster.nodes.remove(follower).stop();
+    let db = Database::open_member(&path, database_options(), MemberIdentity::Existing).unwrap();
+    let (parts, keyspace) = (db.member_parts().unwrap(), db.find_keyspace("k").unwrap().id());
+    let mut command = Framed::new();
+    command.encode(|out| encode_put(out, keyspace, b"only here", b"value")).unwrap();
+    let applied = parts.machine.applied();
+    let payload = [IoSlice::new(command.bytes())];
+    let (kind, index) = (RecordKind::Entry, applied.index.next());
+    let (term, time) = (applied.term, applied.time);
+    let draft = Draft { space: SpaceId::ZERO, kind, term, index, time, payload: &payload };
+    let lsn = parts.log.append(&[draft], Durability::Disk, Purpose::Data).unwrap().first;
+    let record = parts.log.records_from(lsn).unwrap().next().unwrap().unwrap();
+    parts.member.apply(index, Some(&record), true, &mut Vec::new()).unwrap();
+    db.note_repair(note).unwrap();
+    db.close().unwrap();
+    drop((record, parts, db));
+    let leader = &cluster.nodes[cluster.leader()];
+    leader.db.keyspace("k").unwrap().put(b"everywhere else", b"value").unwrap();
+    cluster.restart(path, NodeOptions { repairs_itself, ..options });
+}
+
+/// Writes until all nodes have another running hash to compare.
+fn write_until_compared(cluster: &TestCluster) {
+    let keyspace = cluster.nodes[cluster.leader()].db.keyspace("k").unwrap();
+    for number in 0..HASH_INTERVAL + 10 {
+        let _ = put_through(&keyspace, &number.to_be_bytes(), b"value");
+    }
+}
+
+/// Returns the node that was started last.
+fn odd(cluster: &TestCluster) -> &TestNode {
+    cluster.nodes.last().expect("it was started last")
+}
+
+fn reason(node: &TestNode) -> String {
+    wait_until("the node has stopped serving", || node.db.stopped_serving().is_some());
+    node.db.stopped_serving().unwrap().to_owned()
+}
+
+fn repair_is_due(node: &TestNode, within: Duration) -> bool {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(within, node.node.repair_is_due()).await.is_ok() })
+}
+
+#[test]
+fn a_node_whose_state_differs_gets_that_of_another_member_by_itself() {
+    let mut cluster = TestCluster::start(3);
+    with_other_state(&mut cluster, true, &RepairNote::default());
+    write_until_compared(&cluster);
+    let reason = reason(odd(&cluster));
+    assert!(reason.contains("gets the state of another member"), "{reason}");
+    assert!(repair_is_due(odd(&cluster), Duration::from_secs(20)));
+    let after = repair_odd(&mut cluster);
+    assert!(after.0.is_multiple_of(HASH_INTERVAL), "{after}");
+    write_until_compared(&cluster);
+    cluster.check_equal();
+    let repaired = &odd(&cluster).db;
+    assert_eq!(repaired.stopped_serving(), None);
+    let keyspace = repaired.find_keyspace("k").unwrap();
+    assert!(keyspace.get(b"only here").unwrap().is_none() && keyspace.get(b"everywhere else").unwrap().is_some());
+}
+
+/// Repairs the node that was started last, as its directory notes, and starts it again. Returns the entry of the note.
+fn repair_odd(cluster: &mut TestCluster) -> Index {
+    let (path, options) = cluster.nodes.pop().unwrap().stop();
+    let db = Database::open_member(&path, database_options(), MemberIdentity::Existing).unwrap();
+    let (note, applied) = (db.repair_note().unwrap(), db.member_parts().unwrap().machine.applied());
+    let due = note.due.clone().expect("a repair is due");
+    assert_eq!(due.sources.len(), 2);
+    // An interrupted repair changes nothing.
+    let stopped = repair(&db, cluster.id, &options, &AtomicBool::new(true));
+    assert!(matches!(stopped, Err(RepairError::Stopped)), "{stopped:?}");
+    assert_eq!((db.repair_note().unwrap(), db.member_parts().unwrap().machine.applied()), (note, applied));
+    let installed = repair(&db, cluster.id, &options, &AtomicBool::new(false)).unwrap();
+    assert_eq!(db.repair_note().unwrap(), RepairNote { done: Some(installed.applied.index), due: None });
+    assert!(installed.applied.index >= due.after && due.sources.iter().any(|(node, _)| *node == installed.from));
+    db.close().unwrap();
+    drop(db);
+    cluster.restart(path, options);
+    cluster.wait_for_voters(3);
+    due.after
+}
+
+/// Changes bytes in all tables of a node, as a failing disk might. The tables' indexes stay.
+fn damage_tables(path: &Path) {
+    let mut damaged = 0;
+    for table in std::fs::read_dir(path.join("state/default/lsm/tables")).unwrap() {
+        let path = table.unwrap().path();
+        let mut bytes = std::fs::read(&path).unwrap();
+        // The first blocks have the rows that an open needs.
+        if bytes.len() > 100_000 {
+            let middle = bytes.len() / 2;
+            bytes[middle..middle + 8].iter_mut().for_each(|byte| *byte ^= 0xff);
+            std::fs::write(path, bytes).unwrap();
+            damaged += 1;
+        }
+    }
+    assert!(damaged > 0, "no table is large");
+}
+
+#[test]
+fn a_node_whose_scrub_finds_damage_in_the_state_gets_that_of_another_member() {
+    let mut cluster = TestCluster::start(3);
+    let keyspace = cluster.nodes[cluster.leader()].db.keyspace("k").unwrap();
+    let mut word = 1_u64;
+    for number in 0..150_u32 {
+        // Bytes that compression does not make much shorter.
+        let mut random = || {
+            word ^= word << 13;
+            word ^= word >> 7;
+            word ^= word << 17;
+            word.to_le_bytes()
+        };
+        let value: Vec<u8> = (0..250).flat_map(|_| random()).collect();
+        let _ = put_through(&keyspace, &number.to_be_bytes(), &value);
+    }
+    // The others have running hashes that show that they agree.
+    write_until_compared(&cluster);
+    cluster.check_equal();
+    let follower = cluster.follower();
+    let (path, options) = cluster.nodes.remove(follower).stop();
+    damage_tables(&path);
+    cluster.restart(path, NodeOptions { repairs_itself: true, ..options });
+    cluster.wait_for_voters(3);
+    let found = odd(&cluster).db.scrub();
+    assert!(found.is_state_damaged, "{found:?}");
+    let reason = reason(odd(&cluster));
+    assert!(
+        reason.contains("its state is damaged") && repair_is_due(odd(&cluster), Duration::from_secs(20)),
+        "{reason}"
+    );
+    repair_odd(&mut cluster);
+    cluster.check_equal();
+    let repaired = &odd(&cluster).db;
+    assert_eq!(repaired.scrub().damages, 0);
+    assert!(repaired.find_keyspace("k").unwrap().get(&149_u32.to_be_bytes()).unwrap().is_some());
+}
+
+#[test]
+fn a_node_that_differs_again_after_a_repair_waits_for_a_person() {
+    let mut cluster = TestCluster::start(3);
+    let done = RepairNote { done: Some(Index(1)), due: None };
+    with_other_state(&mut cluster, true, &done);
+    write_until_compared(&cluster);
+    let reason = reason(odd(&cluster));
+    assert!(reason.contains("a fault of its own") && reason.contains("thalweg cluster repair"), "{reason}");
+    assert!(!repair_is_due(odd(&cluster), Duration::from_millis(500)));
+    let note = odd(&cluster).db.repair_note().unwrap();
+    assert!(note.done == done.done && note.due.is_some_and(|due| due.sources.is_empty()));
+}
+
+#[test]
+fn a_node_that_differs_does_not_serve_after_a_restart_either() {
+    let mut cluster = TestCluster::start(3);
+    with_other_state(&mut cluster, false, &RepairNote::default());
+    write_until_compared(&cluster);
+    let first = reason(odd(&cluster));
+    assert!(first.contains("stop it, repair it with `thalweg cluster repair`"), "{first}");
+    wait_until("the directory notes it", || odd(&cluster).db.repair_note().unwrap().due.is_some());
+    assert!(!repair_is_due(odd(&cluster), Duration::from_millis(500)));
+    let (path, options) = cluster.nodes.pop().unwrap().stop();
+    cluster.restart(path, options);
+    let restarted = odd(&cluster);
+    assert_eq!(restarted.db.stopped_serving(), Some(&*first), "at once, before it compares anything");
+    assert_eq!(restarted.node.try_read(ReadLevel::Stale), None);
+    let read = wait(restarted.node.read(ReadLevel::Stale, soon()));
+    assert!(matches!(&read, Err(ClusterError::StoppedServing { reason }) if *reason == first), "{read:?}");
+    let snapshot = restarted.db.snapshot(&SnapshotOptions::default());
+    assert!(matches!(snapshot, Err(SnapshotError::StoppedServing { .. })), "no member gets its state");
+    // It takes part in consensus meanwhile, and the note outlives that.
+    cluster.wait_for_voters(3);
+    let (path, options) = cluster.nodes.pop().unwrap().stop();
+    cluster.restart(path, NodeOptions { repairs_itself: true, ..options });
+    assert!(reason(odd(&cluster)).contains("gets the state of another member"));
+    assert!(repair_is_due(odd(&cluster), Duration::from_secs(20)), "the others still state their hashes");
+    repair_odd(&mut cluster);
+    cluster.check_equal();
+    assert_eq!(odd(&cluster).db.stopped_serving(), None);
+}

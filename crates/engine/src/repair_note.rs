@@ -1,0 +1,174 @@
+//! The repair of a member's state by itself, as a file in its directory notes it.
+//!
+//! Owns: the file `REPAIR`. Does not own: the decision to repair, and the repair (crate `cluster`).
+//!
+//! ```text
+//! thalweg repair 1
+//! done 1024                                 last entry of the snapshot that has replaced the state before
+//! due 2048                                  entry after which the state was found to be wrong
+//! member 00f3c2a41b5d6e70 10.0.0.2:7072     one line for each member that can give its state
+//! ```
+//! The file outlives the process: a node with a wrong state does not serve before it has another one, and a node whose state
+//! is wrong again after a repair does not repair it by itself again.
+//!
+//! Invariant: the file is replaced as a whole, and is on disk when a call returns.
+
+use std::{fmt::Write as _, io};
+
+use thalweg_types::{Index, NodeId};
+
+use crate::database::Database;
+
+/// Name of the file.
+const FILE: &str = "REPAIR";
+const TEMPORARY: &str = "REPAIR.tmp";
+const MAX_BYTES: u64 = 64 * 1024;
+const FIRST_LINE: &str = "thalweg repair 1\n";
+
+/// Repairs of a member's state by itself, before and due.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RepairNote {
+    /// Last entry of the snapshot with which the member has replaced its state by itself. `None` if it never did, or was
+    /// repaired by a person later.
+    pub done: Option<Index>,
+    /// Repair that is due; the member does not serve before it is done.
+    pub due: Option<RepairDue>,
+}
+
+/// Repair of a member's state that is due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RepairDue {
+    /// Entry after which the state was found to be damaged, or to differ from that of a majority of the members.
+    pub after: Index,
+    /// Members that can give their states, with their addresses for other nodes. Empty until the member has found a
+    /// majority that agrees with each other.
+    pub sources: Vec<(NodeId, String)>,
+}
+
+impl RepairNote {
+    fn encode(&self) -> String {
+        let mut text = FIRST_LINE.to_owned();
+        // Writing to a string does not fail.
+        if let Some(done) = self.done {
+            let _ = writeln!(text, "done {}", done.0);
+        }
+        if let Some(due) = &self.due {
+            let _ = writeln!(text, "due {}", due.after.0);
+            // An address with white space would be another line or word, and no node can be reached there.
+            let usable = due.sources.iter().filter(|(_, at)| !at.is_empty() && !at.contains(char::is_whitespace));
+            usable.for_each(|(node, at)| _ = writeln!(text, "member {:016x} {at}", node.0));
+        }
+        text
+    }
+
+    fn decode(text: &str) -> Option<Self> {
+        let mut note = Self::default();
+        for line in text.strip_prefix(FIRST_LINE)?.lines() {
+            match line.split_once(' ')? {
+                ("done", index) => note.done = Some(Index(index.parse().ok()?)),
+                ("due", after) => note.due = Some(RepairDue { after: Index(after.parse().ok()?), sources: Vec::new() }),
+                ("member", member) => {
+                    let (node, address) = member.split_once(' ')?;
+                    let node = NodeId(u64::from_str_radix(node, 16).ok()?);
+                    note.due.as_mut()?.sources.push((node, address.to_owned()));
+                }
+                _ => return None,
+            }
+        }
+        (note.encode() == text).then_some(note)
+    }
+}
+
+impl Database {
+    /// Returns the note about repairs of this member by itself.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is damaged (`InvalidData`).
+    pub fn repair_note(&self) -> io::Result<RepairNote> {
+        let file = match self.inner.open.disk.open(FILE) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(RepairNote::default()),
+            Err(error) => return Err(error),
+        };
+        let mut bytes = vec![0; usize::try_from(file.len()?.min(MAX_BYTES)).unwrap_or_default()];
+        file.read_exact_at(&mut bytes, 0)?;
+        let text = String::from_utf8_lossy(&bytes);
+        let shown: String = text.chars().take(80).collect();
+        let invalid = || io::Error::new(io::ErrorKind::InvalidData, format!("unexpected content of {FILE}: {shown:?}"));
+        RepairNote::decode(&text).ok_or_else(invalid)
+    }
+
+    /// Replaces the note about repairs of this member by itself. The default removes it.
+    ///
+    /// # Errors
+    /// The file cannot be written. The former note or the new one is in force.
+    pub fn note_repair(&self, note: &RepairNote) -> io::Result<()> {
+        let disk = &self.inner.open.disk;
+        let remove = |path| match disk.remove(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        };
+        remove(TEMPORARY)?;
+        if *note == RepairNote::default() {
+            remove(FILE)?;
+        } else {
+            let file = disk.create(TEMPORARY)?;
+            file.write_all_at(note.encode().as_bytes(), 0)?;
+            file.sync_all()?;
+            disk.rename(TEMPORARY, FILE)?;
+        }
+        disk.sync_dir("")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use thalweg_disk::SimDisk;
+    use thalweg_types::ManualClock;
+
+    use super::*;
+    use crate::options::{BackendKind, Options};
+
+    fn due() -> RepairNote {
+        let sources = [(NodeId(0xabc), "10.0.0.2:7072"), (NodeId(7), "[::1]:1")];
+        let sources = sources.map(|(node, at)| (node, at.to_owned())).into();
+        RepairNote { done: Some(Index(5)), due: Some(RepairDue { after: Index(2048), sources }) }
+    }
+
+    #[test]
+    fn comes_back_and_refuses_anything_else() {
+        let text = "thalweg repair 1\ndone 5\ndue 2048\nmember 0000000000000abc 10.0.0.2:7072\n\
+                    member 0000000000000007 [::1]:1\n";
+        assert_eq!(due().encode(), text);
+        for note in [due(), RepairNote { done: None, ..due() }, RepairNote { due: None, ..due() }] {
+            assert_eq!(RepairNote::decode(&note.encode()), Some(note));
+        }
+        for bad in ["", "thalweg repair 2\ndone 5\n", "thalweg repair 1\ndone 5", &text[1..]] {
+            assert_eq!(RepairNote::decode(bad), None, "{bad:?}");
+        }
+        let member = "member 0000000000000007 a:1\n";
+        for more in ["done 05\n", "due 5\ndone 5\n", "due 5\nmember 7 a:1\n", "gone 5\n", "done 5\n\n", member] {
+            assert_eq!(RepairNote::decode(&format!("{FIRST_LINE}{more}")), None, "{more:?}");
+        }
+        let mut odd = due();
+        odd.due.as_mut().unwrap().sources.extend([(NodeId(1), String::new()), (NodeId(2), "a\ndone 1".to_owned())]);
+        assert_eq!(RepairNote::decode(&odd.encode()), Some(due()), "addresses that lead nowhere are left out");
+    }
+
+    #[test]
+    fn a_note_survives_a_power_loss_and_can_be_removed() {
+        let disk = SimDisk::new(1);
+        let open = |disk: &SimDisk| {
+            let options = Options { backend: Some(BackendKind::Memory), reserve_bytes: 0, ..Options::default() };
+            Database::open_on(Arc::new(disk.clone()), Arc::new(ManualClock::default()), 5, options).unwrap()
+        };
+        let db = open(&disk);
+        assert_eq!(db.repair_note().unwrap(), RepairNote::default());
+        for note in [due(), RepairNote { due: None, ..due() }, RepairNote::default()] {
+            db.note_repair(&note).unwrap();
+            assert_eq!(open(&disk.power_loss(3)).repair_note().unwrap(), note);
+        }
+    }
+}
