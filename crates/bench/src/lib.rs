@@ -1,10 +1,10 @@
 //! The suites of `thalweg bench`: workloads, scenarios and reports.
 //!
 //! Owns: the suites ([`log`], [`engine`], [`backends`], [`groups`], [`snapshot`], [`http`], [`cluster`], and over the native
-//! protocol [`pubsub`], [`cache`], [`streams`], over RESP [`resp`]), comparisons of two servers ([`compare`]) and with a
-//! stored measurement ([`baseline`]). Does not own: the load generator and the ways to reach a server, which are the crate
-//! `load`; histograms, statistics and reports, which are the crate `lab`; the command line around the suites; and nothing
-//! inside the server: the suites reach a server only over its socket.
+//! protocol [`pubsub`], [`cache`], [`streams`], over RESP [`resp`], from a file [`scenario`]), comparisons of two servers
+//! ([`compare`]) and with a stored measurement ([`baseline`]). Does not own: the load generator and the ways to reach a
+//! server, which are the crate `load`; histograms, statistics and reports, which are the crate `lab`; the command line
+//! around the suites; and nothing inside the server: the suites reach a server only over its socket.
 //!
 //! Rules that every suite keeps: setup lies outside the timed part; values read are compared with the written ones,
 //! byte by byte; every figure is printed beside its payload, concurrency, durability and backend; compared stores run
@@ -23,6 +23,7 @@ mod options;
 mod probe;
 pub mod pubsub;
 pub mod resp;
+pub mod scenario;
 pub mod snapshot;
 pub mod streams;
 mod tasks;

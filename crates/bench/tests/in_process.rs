@@ -11,10 +11,14 @@ use thalweg_bench::{
     http::{self, HttpOptions},
     pubsub::{self, PubsubOptions},
     report::Verdict,
+    scenario::{self, ScenarioOptions},
     streams::{self, StreamsOptions},
 };
 use thalweg_engine::{BackendKind, Database, Options};
-use thalweg_server::{Config, Server, config::Backend};
+use thalweg_server::{
+    Config, Server,
+    config::{Backend, RespAddress},
+};
 use tokio::{runtime::Builder, sync::oneshot};
 
 #[derive(clap::Parser)]
@@ -33,6 +37,8 @@ struct Node {
     http: SocketAddr,
     /// Address of its native port.
     native: SocketAddr,
+    /// Address for Redis clients.
+    resp: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<thread::JoinHandle<()>>,
     _dir: TempDir,
@@ -51,20 +57,21 @@ impl Node {
                     http: SocketAddr::from(([127, 0, 0, 1], 0)),
                     backend: Backend(Some(BackendKind::Memory)),
                     data: path.clone(),
+                    resp: RespAddress::At(SocketAddr::from(([127, 0, 0, 1], 0))),
                     ..Config::default()
                 };
                 let small = Options { segment_bytes: 4 << 20, spare_segments: 2, ..config.engine_options() };
                 let db = Database::open(&path, small).unwrap();
                 let server = Server::bind(config, &db).await.unwrap();
-                tell.send((server.local_addr(), server.native_addr().unwrap())).unwrap();
+                tell.send((server.local_addr(), server.native_addr().unwrap(), server.resp_addr().unwrap())).unwrap();
                 let until = async {
                     let _ = stopped.await;
                 };
                 server.run(until).await.unwrap();
             });
         });
-        let (http, native) = told.recv().unwrap();
-        Self { http, native, stop: Some(stop), thread: Some(thread), _dir: dir }
+        let (http, native, resp) = told.recv().unwrap();
+        Self { http, native, resp, stop: Some(stop), thread: Some(thread), _dir: dir }
     }
 }
 
@@ -245,4 +252,30 @@ fn a_run_over_http_reports_rate_spectrum_and_verdict() {
     met("--search p90<1s --max-rate 200", &|report| {
         report.to_text().contains("200/s, limited by the highest rate allowed")
     });
+}
+
+#[test]
+fn scenarios_of_ycsb_are_answered_rightly() {
+    let node = Node::start();
+    let run = |name: &str, target: String| {
+        let load = "--keys 300 --connections 4 --duration 300ms --warmup 50ms --rounds 2 --max-lag 10s";
+        let report =
+            scenario::run(&options::<ScenarioOptions>(&format!("{name} {load}"), &target), &mut Quiet).unwrap();
+        assert_right(&report);
+        for column in ["operations/s", "p50 µs", "p95 µs", "p99 µs", "p99.9 µs", "max µs", "count"] {
+            assert!(figure(&report, "figures", column).as_f64().is_some_and(|value| value > 0.0), "{name}: {column}");
+        }
+        report
+    };
+    for name in ["ycsb-a", "ycsb-b", "ycsb-c", "ycsb-d", "ycsb-e", "ycsb-f"] {
+        let report = run(name, format!("--target http://{} --durability os", node.http));
+        let level = if name == "ycsb-c" { "durability: without writes" } else { "durability: os" };
+        assert!(report.to_text().contains(level), "{}", report.to_text());
+        let rows = figure(&report, "runs", "rows/scan").as_f64();
+        assert_eq!(rows.is_some_and(|rows| (10.0..=100.0).contains(&rows)), name == "ycsb-e", "{name}: {rows:?}");
+    }
+    for name in ["ycsb-a", "ycsb-d", "ycsb-f"] {
+        let report = run(name, format!("--protocol resp --target redis://{}", node.resp));
+        assert!(report.to_text().contains("appendfsync always"), "{}", report.to_text());
+    }
 }

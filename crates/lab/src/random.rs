@@ -8,6 +8,11 @@
 //! versions and platforms. This module has its own [`Zipf`] because every request draws from it: a draw takes 42 ns,
 //! and 98 ns with the one of `rand_distr`.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
 use rand::{RngExt as _, SeedableRng as _};
 
 /// Random generator of all workloads: 16 bytes of state, one 128-bit multiplication for 64 random bits.
@@ -55,20 +60,46 @@ pub enum KeyChooser {
         /// A number coprime to `keys`. The chooser multiplies ranks by it, so that each rank maps to a different key.
         step: u64,
     },
+    /// The keys in order, and again from the first after the last. All clones take turns.
+    Sequential {
+        /// Number of keys, at least 1.
+        keys: u64,
+        /// Number of keys that were drawn.
+        drawn: Arc<AtomicU64>,
+    },
 }
+
+/// Exponent of the Zipf distribution of YCSB.
+pub const YCSB_EXPONENT: f64 = 0.99;
 
 impl KeyChooser {
     /// Creates a chooser among `keys` keys; 0 counts as 1.
     pub fn new(distribution: Distribution, keys: u64) -> Self {
-        let keys = keys.max(1);
-        if distribution == Distribution::Uniform {
-            return Self::Uniform { keys };
+        match distribution {
+            Distribution::Uniform => Self::Uniform { keys: keys.max(1) },
+            Distribution::Zipf => Self::zipf(keys, YCSB_EXPONENT),
         }
+    }
+
+    /// Creates a chooser among `keys` keys by a Zipf distribution with this exponent, which is above 0; 0 keys count as 1.
+    pub fn zipf(keys: u64, exponent: f64) -> Self {
+        let keys = keys.max(1);
         let mut step = (0x9e37_79b9_7f4a_7c15 % keys).max(1);
         while greatest_common_divisor(step, keys) != 1 {
             step += 1;
         }
-        Self::Zipf { ranks: Zipf::new(keys), keys, step }
+        Self::Zipf { ranks: Zipf::new(keys, exponent), keys, step }
+    }
+
+    /// Creates a chooser like [`zipf`](Self::zipf), but draws the ranks themselves: 0 is the most frequent one.
+    pub fn ranks(keys: u64, exponent: f64) -> Self {
+        let keys = keys.max(1);
+        Self::Zipf { ranks: Zipf::new(keys, exponent), keys, step: 1 }
+    }
+
+    /// Creates a chooser of `keys` keys in order; 0 counts as 1.
+    pub fn sequential(keys: u64) -> Self {
+        Self::Sequential { keys: keys.max(1), drawn: Arc::default() }
     }
 
     /// Draws the index of a key.
@@ -79,54 +110,68 @@ impl KeyChooser {
             Self::Zipf { ranks, keys, step } => {
                 (u128::from(ranks.sample(rng)) * u128::from(*step) % u128::from(*keys)) as u64
             }
+            Self::Sequential { keys, drawn } => drawn.fetch_add(1, Ordering::Relaxed) % keys,
         }
     }
 }
 
-/// Zipf distribution: draws ranks `0..count` with probability proportional to `1 / (rank + 1)^0.99`, by
+/// Zipf distribution: draws ranks `0..count` with probability proportional to `1 / (rank + 1)^exponent`, by
 /// rejection-inversion (Hörmann and Derflinger 1996). A draw takes constant time and memory for any count.
 #[derive(Clone, Debug)]
 pub struct Zipf {
+    law: PowerLaw,
     count: f64,
     low: f64,
     high: f64,
     shortcut: f64,
 }
 
-/// One minus the exponent of the Zipf distribution, which is 0.99 as in YCSB.
-const TAIL: f64 = 0.01;
-
 impl Zipf {
-    fn new(count: u64) -> Self {
-        let count = count as f64;
-        let shortcut = 2.0 - inverse(integral(2.5) - density(2.0));
-        Self { count, low: integral(1.5) - 1.0, high: integral(count + 0.5), shortcut }
+    fn new(count: u64, exponent: f64) -> Self {
+        let (law, count) = (PowerLaw::new(exponent), count as f64);
+        let shortcut = 2.0 - law.inverse(law.integral(2.5) - law.density(2.0));
+        Self { law, count, low: law.integral(1.5) - 1.0, high: law.integral(count + 0.5), shortcut }
     }
 
     fn sample(&self, rng: &mut Generator) -> u64 {
         loop {
             let at = self.high + rng.random::<f64>() * (self.low - self.high);
-            let x = inverse(at);
+            let x = self.law.inverse(at);
             let rank = x.round().clamp(1.0, self.count);
-            if rank - x <= self.shortcut || at >= integral(rank + 0.5) - density(rank) {
+            if rank - x <= self.shortcut || at >= self.law.integral(rank + 0.5) - self.law.density(rank) {
                 return rank as u64 - 1;
             }
         }
     }
 }
 
-fn density(x: f64) -> f64 {
-    ((TAIL - 1.0) * x.ln()).exp()
+/// The function `x^-exponent`.
+#[derive(Clone, Copy, Debug)]
+struct PowerLaw {
+    /// One minus the exponent; not 0.
+    tail: f64,
 }
 
-/// Returns the integral of [`density`] from 1 to `x`.
-fn integral(x: f64) -> f64 {
-    (TAIL * x.ln()).exp_m1() / TAIL
-}
+impl PowerLaw {
+    fn new(exponent: f64) -> Self {
+        let tail = 1.0 - exponent;
+        // An exponent of 1 would need logarithms; this one differs from it by less than the rounding of a rank.
+        Self { tail: if tail.abs() < 1e-9 { 1e-9 } else { tail } }
+    }
 
-/// Returns the `x` for which [`integral`] is `y`.
-fn inverse(y: f64) -> f64 {
-    ((y * TAIL).max(-1.0).ln_1p() / TAIL).exp()
+    fn density(self, x: f64) -> f64 {
+        ((self.tail - 1.0) * x.ln()).exp()
+    }
+
+    /// Returns the integral of [`density`](Self::density) from 1 to `x`.
+    fn integral(self, x: f64) -> f64 {
+        (self.tail * x.ln()).exp_m1() / self.tail
+    }
+
+    /// Returns the `x` for which [`integral`](Self::integral) is `y`.
+    fn inverse(self, y: f64) -> f64 {
+        ((y * self.tail).max(-1.0).ln_1p() / self.tail).exp()
+    }
 }
 
 fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
@@ -178,6 +223,32 @@ mod tests {
             let got = counts[(rank - 1) * step as usize % 1000] as f64;
             assert!((got - expected).abs() < 6.0 * expected.sqrt(), "rank {rank}: {got} for {expected}");
         }
+    }
+
+    #[test]
+    fn ranks_follow_the_law_for_each_exponent() {
+        for exponent in [0.5, 0.99, 1.0, 1.5] {
+            let (keys, mut rng) = (KeyChooser::ranks(1000, exponent), generator(4));
+            let mut counts = vec![0_u64; 1000];
+            (0..400_000).for_each(|_| counts[keys.choose(&mut rng) as usize] += 1);
+            let weight: f64 = (1..=1000).map(|rank| f64::from(rank).powf(-exponent)).sum();
+            for rank in [1_usize, 2, 3, 10, 100, 1000] {
+                let expected = 400_000.0 * (rank as f64).powf(-exponent) / weight;
+                let got = counts[rank - 1] as f64;
+                assert!(
+                    (got - expected).abs() < 6.0 * expected.sqrt() + 3.0,
+                    "exponent {exponent}, rank {rank}: {got} for {expected}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn sequential_keys_come_in_order_over_all_clones() {
+        let (keys, mut rng) = (KeyChooser::sequential(3), generator(1));
+        let other = keys.clone();
+        let drawn: Vec<u64> = (0..4).flat_map(|_| [keys.choose(&mut rng), other.choose(&mut rng)]).collect();
+        assert_eq!(drawn, [0, 1, 2, 0, 1, 2, 0, 1]);
     }
 
     #[test]

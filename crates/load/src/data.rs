@@ -48,6 +48,14 @@ impl Values {
         Self { pool, len, seed }
     }
 
+    /// Creates a generator of values of `len` letters, digits and two signs, so that the values are the same in JSON.
+    pub fn text(len: usize, seed: u64) -> Self {
+        const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+        let mut values = Self::new(len, seed);
+        values.pool.iter_mut().for_each(|byte| *byte = LETTERS[usize::from(*byte % 64)]);
+        values
+    }
+
     /// Returns the value with this index.
     #[inline]
     pub fn of(&self, index: u64) -> &[u8] {
@@ -85,5 +93,11 @@ mod tests {
         assert_ne!(values.of(5), other.of(5));
         assert!((0..10_000).all(|index| values.of(index).len() == 100));
         assert!(Values::new(0, 1).of(3).is_empty());
+        let text = Values::text(100, 1);
+        assert!(
+            (0..1000)
+                .all(|index| text.of(index).iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(byte)))
+        );
+        assert_ne!(text.of(5), text.of(6));
     }
 }

@@ -98,6 +98,14 @@ pub trait Protocol: Sync {
         bytes: &[u8],
     ) -> Result<Option<Decoded<Self::Reply>>, BadReply<Self::Reply, Self::Fault>>;
 
+    /// Returns the request that the connection sends next because of this right reply, as part of the same operation. The
+    /// operation then ends with the reply to that request: the reply to this one is not counted, and the response time
+    /// counts from the moment at which this request was due.
+    #[inline]
+    fn follow_up(&self, _request: Self::Request, _reply: Self::Reply) -> Option<Self::Request> {
+        None
+    }
+
     /// Counts a reply to a request that was due after the warm-up. `service` is the time in nanoseconds from sending
     /// the request to its reply; it is `None` if the reply was wrong.
     fn count(&self, counts: &mut Self::Counts, reply: Self::Reply, service: Option<u64>);

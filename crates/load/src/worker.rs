@@ -6,7 +6,8 @@
 //! Invariants: a request is sent at the moment at which it is due if a connection is free then, and otherwise as soon
 //! as a connection is free; its response time counts from the due time either way. If the generator sends a request
 //! late although a connection was free, it records the lateness as lag; a large lag makes the run invalid. Replies
-//! arrive in the order of `inflight`, which never exceeds the pipeline's depth.
+//! arrive in the order of `inflight`, which never exceeds the pipeline's depth. An operation of several requests
+//! ([`Protocol::follow_up`]) occupies one place of the pipeline until its last reply, and counts once.
 
 use std::{collections::VecDeque, io::ErrorKind};
 
@@ -230,6 +231,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
         let was_full = inflight.len() >= plan.pipeline;
         let bytes = connection.input();
         let (mut at, mut taken, mut problem) = (0, 0, None);
+        let mut follow_ups = Vec::new();
         let mut together = CoalescedReplies::default();
         for asked in &*inflight {
             if at == bytes.len() {
@@ -254,6 +256,8 @@ impl<'a, P: Protocol> Worker<'a, P> {
                     tally.replies += 1;
                     plan.protocol.count(&mut tally.own, decoded.reply, None);
                 }
+            } else if let Some(request) = plan.protocol.follow_up(asked.request, decoded.reply) {
+                follow_ups.push(Inflight { due: asked.due, sent: now, request });
             } else {
                 tally.all_right += 1;
                 if is_counted {
@@ -277,16 +281,27 @@ impl<'a, P: Protocol> Worker<'a, P> {
         }
         inflight.drain(..taken);
         connection.consume(at);
-        self.under_way -= taken;
+        self.under_way = self.under_way - taken + follow_ups.len();
+        let has_follow_ups = !follow_ups.is_empty();
+        for asked in follow_ups {
+            plan.protocol.encode(asked.request, connection.out());
+            inflight.push_back(asked);
+        }
         let is_free = match P::BATCHING {
             Batching::Burst if !pacer.is_open() => inflight.is_empty(),
-            _ => was_full,
+            _ => was_full && inflight.len() < plan.pipeline,
         };
         if is_free && taken > 0 {
             *free_since = now;
             self.free.push_back(number);
         }
-        problem.map_or(Ok(()), Err)
+        if let Some(problem) = problem {
+            return Err(problem);
+        }
+        if has_follow_ups {
+            self.send(number);
+        }
+        Ok(())
     }
 
     /// Counts the unanswered requests of a broken connection, and then opens a new connection or ends the run.
@@ -342,3 +357,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "worker_tests.rs"]
+mod tests;

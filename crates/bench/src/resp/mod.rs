@@ -23,4 +23,5 @@ mod turn;
 use thalweg_load::resp::{bare, client, protocol, requests};
 
 pub use options::RespOptions;
+pub(crate) use server::asked_durability;
 pub use suite::run;

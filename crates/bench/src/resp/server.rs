@@ -142,7 +142,7 @@ fn field(info: &str, name: &str) -> Option<String> {
 }
 
 /// Requests the durability settings from the server with CONFIG, or with INFO if the server rejects CONFIG.
-fn asked_durability(client: &mut Client) -> Result<String, BenchError> {
+pub(crate) fn asked_durability(client: &mut Client) -> Result<String, BenchError> {
     let mut setting = |name: &str| -> Result<Option<String>, BenchError> {
         Ok(match client.ask(&[b"CONFIG", b"GET", name.as_bytes()])? {
             Answer::List(parts) => parts.get(1).map(Answer::text),

@@ -17,6 +17,7 @@ use thalweg_bench::{
     pubsub::{self, PubsubOptions},
     report::Verdict,
     resp::{self, RespOptions},
+    scenario::{self, ScenarioOptions},
     snapshot::{self, SnapshotOptions},
     streams::{self, StreamsOptions},
 };
@@ -42,7 +43,8 @@ use crate::{
                         thalweg bench cache --concurrency 32 --transport tcp,quic\n  \
                         thalweg bench streams --only 'publish 1024'\n  \
                         thalweg bench resp --server thalweg@1,redis-none --mix get:9,set:1 -c 50 -P 16\n  \
-                        thalweg bench resp --preset goals --goals"
+                        thalweg bench resp --preset goals --goals\n  \
+                        thalweg bench scenario ycsb-a"
 )]
 pub enum Bench {
     /// Appends to the log at each durability level, compared with a raw probe of the same disk
@@ -79,6 +81,21 @@ pub enum Bench {
     Cluster(Suite<ClusterOptions>),
     /// Servers that speak RESP, measured in turns in one run; every reply is compared
     Resp(Suite<RespOptions>),
+    /// A mix of operations from a TOML file, or YCSB A to F, over HTTP or RESP; every reply is checked
+    #[command(after_help = "A file has these tables and fields; other names are errors:\n  \
+                      [load]    connections, threads, rate, arrivals (constant, poisson; with a rate), warmup, duration\n  \
+                      [keys]    count, distribution (uniform, zipf, latest, sequential), theta (of zipf and latest)\n  \
+                      [values]  bytes, or min_bytes and max_bytes\n  \
+                      [mix]     weights of read, update, insert, scan, read_modify_write\n  \
+                      [scans]   rows, or min_rows and max_rows\n\n\
+                      HTTP supports all operations, RESP all but scans. The keys are loaded before the runs. Without a rate the\n\
+                      next operation follows a reply (closed loop). A value names its key and its version, and a read is wrong if\n\
+                      it returns another key's value or one that an acknowledged write had replaced.\n\n\
+                      Examples:\n  thalweg bench scenario --list\n  thalweg bench scenario ycsb-a\n  \
+                      thalweg bench scenario --show ycsb-a > mine.toml; thalweg bench scenario mine.toml\n  \
+                      thalweg bench scenario ycsb-b --rate 5000 --durability interval --html report.html\n  \
+                      thalweg bench scenario ycsb-f --protocol resp --target redis://127.0.0.1:6379")]
+    Scenario(Suite<ScenarioOptions>),
     /// Two servers, programs or stored reports under one load: the change from A to B, its interval, and a verdict
     #[command(
         after_help = "The runs are made in turns, A B, B A, A B ..., so that a drift of the machine affects both alike. In a closed loop\n\
@@ -149,6 +166,10 @@ pub fn run(bench: &Bench) -> Result<(), Failure> {
         Bench::Streams(suite) => suite.finish(streams::run(&suite.options, &mut progress)),
         Bench::Cluster(suite) => suite.finish(cluster::run(&suite.options, &mut progress)),
         Bench::Resp(suite) => suite.finish(resp::run(&suite.options, &mut progress)),
+        Bench::Scenario(suite) => match suite.options.printed().map_err(|error| Failure::of(&error))? {
+            Some(text) => render::line(text.trim_end()),
+            None => suite.finish(scenario::run(&suite.options, &mut progress)),
+        },
         Bench::Compare(suite) => suite.finish(compare::run(&suite.options, &mut progress)),
         Bench::Baseline(Baseline::Save(suite)) => suite.finish(baseline::save(&suite.options, &mut progress)),
         Bench::Baseline(Baseline::Check(suite)) => suite.finish(baseline::check(&suite.options, &mut progress)),

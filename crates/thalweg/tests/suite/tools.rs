@@ -320,6 +320,28 @@ fn the_http_suite_runs() {
 
 #[cfg(feature = "bench")]
 #[test]
+fn a_scenario_is_shown_edited_and_run() {
+    assert!(thalweg(&["bench", "scenario", "--list"]).ok().contains("\nycsb-f  YCSB F: 50 % reads"));
+    let text = thalweg(&["bench", "scenario", "--show", "ycsb-f"]).ok();
+    let root = tempfile::tempdir().unwrap();
+    let file = root.path().join("mine.toml");
+    let named = file.to_str().unwrap();
+    std::fs::write(&file, text.replace("count = 100_000", "count = 200")).unwrap();
+    let load = ["--connections", "2", "--duration", "300ms", "--warmup", "50ms", "--rounds", "1"];
+    for protocol in ["http", "resp"] {
+        let report = bench(&[&["scenario", named, "--protocol", protocol][..], &load].concat());
+        assert_eq!(rows_of(&report, "figures").len(), 3, "all, read, read_modify_write: {report}");
+        assert_eq!(report["checks"][0]["verdict"], "met", "{report}");
+    }
+    std::fs::write(&file, text.replace("theta", "skew")).unwrap();
+    let said = thalweg(&["bench", "scenario", named]).fails(2);
+    for part in ["mine.toml", "line 17", "unknown field `skew`", "`theta`"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+}
+
+#[cfg(feature = "bench")]
+#[test]
 fn the_cluster_suite_runs() {
     let load = ["--duration", "200ms", "--warmup", "50ms", "--rounds", "1", "--keys", "200"];
     let parts = ["--parts", "puts,gets,failover", "--clients", "1,4", "--readers", "4", "--failovers", "1"];

@@ -1,0 +1,267 @@
+//! Protocols of a scenario: how operations become requests, and replies become answers.
+//!
+//! Owns: the bytes of requests and replies over HTTP and RESP. Does not own the judgement of answers ([`super::work`]).
+
+use std::{borrow::Cow, io::Write as _, net::SocketAddr};
+
+use thalweg_redis::wire::reply_parser::{Token, token};
+use thalweg_types::Durability;
+
+use crate::{
+    BenchError,
+    data::key,
+    load::{
+        Address, Connection,
+        resp::client::{Client, Greeting},
+    },
+    server::{Body, Incomplete, parse},
+};
+
+/// Protocol of a scenario. Replies arrive in the order of the requests.
+pub trait Codec: Clone + Sync {
+    /// Opens a connection that is ready for requests; its socket is non-blocking.
+    fn connect(&self) -> Result<Connection, BenchError>;
+
+    /// Appends the request that sets a key's value, which is given in two parts.
+    fn put(&self, index: u64, value: [&[u8]; 2], out: &mut Vec<u8>);
+
+    /// Appends the request that reads a key's value.
+    fn get(&self, index: u64, out: &mut Vec<u8>);
+
+    /// Appends the request that reads the keys with the indices `first..end` in order, at most `rows` of them. Only
+    /// protocols with scans get such operations.
+    fn scan(&self, first: u64, end: u64, rows: u32, out: &mut Vec<u8>);
+
+    /// Decodes the reply at the start of `bytes`, which is not empty. Returns `None` if the reply is incomplete, and an
+    /// error if the bytes are no reply.
+    fn decode<'a>(&self, bytes: &'a [u8]) -> Result<Option<Answer<'a>>, String>;
+}
+
+/// A complete reply.
+#[derive(Debug)]
+pub struct Answer<'a> {
+    /// Length of the reply in bytes.
+    pub bytes: usize,
+    /// True if the server closes the connection after this reply.
+    pub closes: bool,
+    /// Content of the reply.
+    pub content: Content<'a>,
+}
+
+/// Content of a reply.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Content<'a> {
+    /// The write was acknowledged.
+    Stored,
+    /// The value, or the text of the rows.
+    Value(Cow<'a, [u8]>),
+    /// The key has no value.
+    Missing,
+    /// The server refused the request, with this message.
+    Refused(String),
+}
+
+/// Requests to the key-value API over HTTP.
+#[derive(Clone, Debug)]
+pub struct HttpCodec {
+    address: SocketAddr,
+    /// Path of the keyspace, such as `/v1/kv/scenario`.
+    path: String,
+    /// End of the request line, and the headers of each request.
+    headers: String,
+    /// Header with the durability level of the writes; empty for the server's default.
+    level: String,
+}
+
+impl HttpCodec {
+    /// Creates the requests to a keyspace. `host` is the value of the `Host` header.
+    pub fn new(address: SocketAddr, host: &str, keyspace: &str) -> Self {
+        let headers = format!(" HTTP/1.1\r\nHost: {host}\r\n");
+        Self { address, path: format!("/v1/kv/{keyspace}"), headers, level: String::new() }
+    }
+
+    /// Makes each write request this durability level; `None` makes it request none.
+    #[must_use]
+    pub fn with_level(self, level: Option<Durability>) -> Self {
+        Self { level: level.map_or_else(String::new, |level| format!("Thalweg-Durability: {level}\r\n")), ..self }
+    }
+
+    fn begin(&self, method: &[u8], out: &mut Vec<u8>) {
+        out.extend_from_slice(method);
+        out.extend_from_slice(self.path.as_bytes());
+    }
+}
+
+impl Codec for HttpCodec {
+    fn connect(&self) -> Result<Connection, BenchError> {
+        let connection = Connection::open(&Address::Tcp(self.address))
+            .and_then(|connection| connection.socket().set_nonblocking(true).map(|()| connection));
+        connection.map_err(BenchError::target(self.address))
+    }
+
+    #[inline]
+    fn put(&self, index: u64, value: [&[u8]; 2], out: &mut Vec<u8>) {
+        let len = value[0].len() + value[1].len();
+        self.begin(b"PUT ", out);
+        out.push(b'/');
+        out.extend_from_slice(&key(index));
+        out.extend_from_slice(self.headers.as_bytes());
+        out.extend_from_slice(self.level.as_bytes());
+        append(out, format_args!("Content-Length: {len}\r\n\r\n"));
+        value.iter().for_each(|part| out.extend_from_slice(part));
+    }
+
+    #[inline]
+    fn get(&self, index: u64, out: &mut Vec<u8>) {
+        self.begin(b"GET ", out);
+        out.push(b'/');
+        out.extend_from_slice(&key(index));
+        out.extend_from_slice(self.headers.as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+
+    fn scan(&self, first: u64, end: u64, rows: u32, out: &mut Vec<u8>) {
+        self.begin(b"GET ", out);
+        out.extend_from_slice(b"?start=");
+        out.extend_from_slice(&key(first));
+        out.extend_from_slice(b"&end=");
+        out.extend_from_slice(&key(end));
+        append(out, format_args!("&limit={rows}"));
+        out.extend_from_slice(self.headers.as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+
+    #[inline]
+    fn decode<'a>(&self, bytes: &'a [u8]) -> Result<Option<Answer<'a>>, String> {
+        let reply = match parse(bytes, Body::Expected) {
+            Ok(reply) => reply,
+            Err(Incomplete::NeedMore) => return Ok(None),
+            Err(Incomplete::Malformed(what)) => return Err(format!("the reply is not HTTP: {what}")),
+        };
+        let content = match reply.status {
+            201 | 204 => Content::Stored,
+            200 => Content::Value(reply.body_bytes(bytes)),
+            404 => Content::Missing,
+            status => Content::Refused(format!("status {status}: {}", shown(&reply.body_bytes(bytes)))),
+        };
+        Ok(Some(Answer { bytes: reply.total_bytes, closes: reply.closes, content }))
+    }
+}
+
+/// Commands to a server that speaks RESP.
+#[derive(Clone, Debug)]
+pub struct RespCodec {
+    /// Address and login with which connections begin.
+    pub greeting: Greeting,
+}
+
+impl Codec for RespCodec {
+    fn connect(&self) -> Result<Connection, BenchError> {
+        Client::open(&self.greeting)?.into_connection()
+    }
+
+    #[inline]
+    fn put(&self, index: u64, value: [&[u8]; 2], out: &mut Vec<u8>) {
+        let len = value[0].len() + value[1].len();
+        out.extend_from_slice(b"*3\r\n$3\r\nSET\r\n$14\r\n");
+        out.extend_from_slice(&key(index));
+        append(out, format_args!("\r\n${len}\r\n"));
+        value.iter().for_each(|part| out.extend_from_slice(part));
+        out.extend_from_slice(b"\r\n");
+    }
+
+    #[inline]
+    fn get(&self, index: u64, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"*2\r\n$3\r\nGET\r\n$14\r\n");
+        out.extend_from_slice(&key(index));
+        out.extend_from_slice(b"\r\n");
+    }
+
+    fn scan(&self, _: u64, _: u64, _: u32, _: &mut Vec<u8>) {
+        unreachable!("the suite refuses scans over RESP, which has no scan in the order of keys");
+    }
+
+    #[inline]
+    fn decode<'a>(&self, bytes: &'a [u8]) -> Result<Option<Answer<'a>>, String> {
+        let Some((token, len)) = token(bytes).map_err(|error| error.to_string())? else { return Ok(None) };
+        let content = match token {
+            Token::Simple(b"OK") => Content::Stored,
+            Token::Bulk(value) => Content::Value(Cow::Borrowed(value)),
+            Token::Null => Content::Missing,
+            Token::Error(message) => Content::Refused(shown(message)),
+            other => return Err(format!("{other:?} answers neither GET nor SET")),
+        };
+        Ok(Some(Answer { bytes: len, closes: false, content }))
+    }
+}
+
+fn append(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
+    out.write_fmt(text).expect("a vector takes all bytes");
+}
+
+/// Returns the begin of a text for messages.
+pub(super) fn shown(text: &[u8]) -> String {
+    String::from_utf8_lossy(&text[..text.len().min(200)]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn http() -> HttpCodec {
+        HttpCodec::new(SocketAddr::from(([127, 0, 0, 1], 1)), "h:1", "ks")
+    }
+
+    fn resp() -> RespCodec {
+        let address = Address::Tcp(SocketAddr::from(([127, 0, 0, 1], 1)));
+        RespCodec { greeting: Greeting { address, password: None, database: 0, is_resp3: false } }
+    }
+
+    fn text(encode: impl FnOnce(&mut Vec<u8>)) -> String {
+        let mut out = Vec::new();
+        encode(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn operations_become_requests() {
+        let codec = http();
+        assert_eq!(text(|out| codec.get(7, out)), "GET /v1/kv/ks/key_0000000007 HTTP/1.1\r\nHost: h:1\r\n\r\n");
+        let put = |codec: HttpCodec| text(|out| codec.put(7, [b"ab", b"c"], out));
+        let head = "PUT /v1/kv/ks/key_0000000007 HTTP/1.1\r\nHost: h:1\r\n";
+        assert_eq!(put(codec.clone()), format!("{head}Content-Length: 3\r\n\r\nabc"));
+        let level = "Thalweg-Durability: os\r\n";
+        assert_eq!(put(codec.with_level(Some(Durability::Os))), format!("{head}{level}Content-Length: 3\r\n\r\nabc"));
+        assert_eq!(
+            text(|out| http().scan(7, 20, 5, out)),
+            "GET /v1/kv/ks?start=key_0000000007&end=key_0000000020&limit=5 HTTP/1.1\r\nHost: h:1\r\n\r\n"
+        );
+        assert_eq!(text(|out| resp().get(7, out)), "*2\r\n$3\r\nGET\r\n$14\r\nkey_0000000007\r\n");
+        assert_eq!(
+            text(|out| resp().put(7, [b"ab", b"c"], out)),
+            "*3\r\n$3\r\nSET\r\n$14\r\nkey_0000000007\r\n$3\r\nabc\r\n"
+        );
+    }
+
+    #[test]
+    fn replies_become_answers() {
+        fn content<'a>(codec: &impl Codec, bytes: &'a [u8]) -> Content<'a> {
+            assert!((1..bytes.len()).all(|len| codec.decode(&bytes[..len]).unwrap().is_none()), "a part is incomplete");
+            let answer = codec.decode(bytes).unwrap().unwrap();
+            assert_eq!(answer.bytes, bytes.len());
+            answer.content
+        }
+        let value = || Content::Value(Cow::Borrowed(&b"abc"[..]));
+        assert_eq!(content(&http(), b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc"), value());
+        assert_eq!(content(&http(), b"HTTP/1.1 204 No Content\r\n\r\n"), Content::Stored);
+        assert_eq!(content(&http(), b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"), Content::Missing);
+        let refused = content(&http(), b"HTTP/1.1 503 Busy\r\nContent-Length: 5\r\n\r\nlater");
+        assert_eq!(refused, Content::Refused("status 503: later".to_owned()));
+        assert_eq!(content(&resp(), b"$3\r\nabc\r\n"), value());
+        assert_eq!(content(&resp(), b"+OK\r\n"), Content::Stored);
+        assert_eq!(content(&resp(), b"$-1\r\n"), Content::Missing);
+        assert_eq!(content(&resp(), b"-ERR no\r\n"), Content::Refused("ERR no".to_owned()));
+        assert!(http().decode(b"SSH-2.0\r\n\r\n").is_err());
+        assert!(resp().decode(b":1\r\n").is_err());
+    }
+}

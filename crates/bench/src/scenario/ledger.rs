@@ -1,0 +1,166 @@
+//! Writes of a scenario, key by key: what a read may return at most and at least.
+//!
+//! Owns: the version of each write, the versions that were acknowledged, and the keys that were inserted. Does not own
+//! the values ([`super::records`]).
+//!
+//! Invariant of a key: `floor <= issued`, and every version that a read returns lies between the floor when the read was
+//! sent and the issued version when its reply arrived. The floor rises to a version when its write is acknowledged and
+//! no other write of the key was in progress when it was sent: all earlier versions are then overwritten. Of writes that
+//! overlap, either may be the last, so they raise nothing. A write without an acknowledgement stays in progress, and the
+//! floor of its key stays where it is.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+/// Number of keys whose histories are allocated together.
+const CHUNK: u64 = 1 << 16;
+/// Maximum number of keys, loaded and inserted ones.
+const MAX_KEYS: u64 = 1 << 30;
+
+/// Writes of all keys.
+#[derive(Debug)]
+pub struct Ledger {
+    chunks: Vec<OnceLock<Box<[Mutex<History>]>>>,
+    /// Index of the next key that is inserted.
+    next: AtomicU64,
+    /// All keys below this index have a value. `stored <= next`.
+    stored: AtomicU64,
+    /// Inserted keys above `stored`: an insert before them is still in progress.
+    ahead: Mutex<BTreeSet<u64>>,
+}
+
+/// Writes of one key.
+#[derive(Debug, Default)]
+struct History {
+    /// Version of the last write that was sent; 0 before the first.
+    issued: u32,
+    /// Number of writes that were sent and have no acknowledgement.
+    in_progress: u32,
+    /// Lowest version that a read that is sent now may return.
+    floor: u32,
+}
+
+/// A write that is in progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Write {
+    /// Version that the write stores.
+    pub version: u32,
+    /// Floor of the key once the write is acknowledged; 0 if the write raises no floor.
+    floor: u32,
+}
+
+impl Ledger {
+    /// Creates the ledger of keys `0..keys`, which are loaded before anything reads.
+    pub fn new(keys: u64) -> Self {
+        let chunks = (0..MAX_KEYS / CHUNK).map(|_| OnceLock::new()).collect();
+        Self { chunks, next: keys.into(), stored: keys.into(), ahead: Mutex::default() }
+    }
+
+    /// Records that a write of a key is sent; returns its version.
+    pub fn begin(&self, index: u64) -> Write {
+        let mut history = self.history(index);
+        history.issued += 1;
+        let version = history.issued;
+        let floor = if history.in_progress == 0 { version } else { 0 };
+        history.in_progress += 1;
+        Write { version, floor }
+    }
+
+    /// Records that a write of a key was acknowledged.
+    pub fn end(&self, index: u64, write: Write) {
+        let mut history = self.history(index);
+        history.in_progress -= 1;
+        history.floor = history.floor.max(write.floor);
+    }
+
+    /// Returns the lowest version that a read of this key may return if it is sent now.
+    pub fn floor(&self, index: u64) -> u32 {
+        self.history(index).floor
+    }
+
+    /// Returns the highest version of this key that was sent.
+    pub fn issued(&self, index: u64) -> u32 {
+        self.history(index).issued
+    }
+
+    /// Returns the index of a key that was not used before, to be inserted.
+    pub fn reserve(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Records that the insert of a reserved key was acknowledged.
+    pub fn inserted(&self, index: u64) {
+        let mut ahead = lock(&self.ahead);
+        ahead.insert(index);
+        let mut stored = self.stored.load(Ordering::Relaxed);
+        while ahead.first() == Some(&stored) {
+            ahead.pop_first();
+            stored += 1;
+        }
+        self.stored.store(stored, Ordering::Release);
+    }
+
+    /// Returns the number of keys that have a value for sure: those with a lower index.
+    pub fn stored(&self) -> u64 {
+        self.stored.load(Ordering::Acquire)
+    }
+
+    fn history(&self, index: u64) -> MutexGuard<'_, History> {
+        assert!(index < MAX_KEYS, "a run has at most {MAX_KEYS} keys");
+        let chunk = self.chunks[(index / CHUNK) as usize]
+            .get_or_init(|| (0..CHUNK).map(|_| Mutex::new(History::default())).collect());
+        lock(&chunk[(index % CHUNK) as usize])
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_acknowledged_write_raises_the_floor() {
+        let ledger = Ledger::new(10);
+        assert_eq!((ledger.floor(3), ledger.issued(3)), (0, 0));
+        let write = ledger.begin(3);
+        assert_eq!((write.version, ledger.floor(3), ledger.issued(3)), (1, 0, 1));
+        ledger.end(3, write);
+        assert_eq!((ledger.floor(3), ledger.issued(3), ledger.floor(4)), (1, 1, 0));
+    }
+
+    #[test]
+    fn writes_that_overlap_raise_the_floor_only_as_far_as_is_sure() {
+        let ledger = Ledger::new(10);
+        let [first, second] = [ledger.begin(3), ledger.begin(3)];
+        ledger.end(3, second);
+        assert_eq!(ledger.floor(3), 0, "the first may be applied last");
+        let third = ledger.begin(3);
+        ledger.end(3, third);
+        assert_eq!(ledger.floor(3), 0, "the first is still in progress");
+        ledger.end(3, first);
+        assert_eq!((ledger.floor(3), ledger.issued(3)), (1, 3), "any of the three may be the last");
+        let fourth = ledger.begin(3);
+        ledger.end(3, fourth);
+        assert_eq!(ledger.floor(3), 4);
+    }
+
+    #[test]
+    fn keys_count_as_stored_in_order() {
+        let ledger = Ledger::new(100_000);
+        let [first, second, third] = [ledger.reserve(), ledger.reserve(), ledger.reserve()];
+        assert_eq!((first, third, ledger.stored()), (100_000, 100_002, 100_000));
+        ledger.inserted(second);
+        ledger.inserted(third);
+        assert_eq!(ledger.stored(), 100_000, "the first is missing");
+        ledger.inserted(first);
+        assert_eq!(ledger.stored(), 100_003);
+    }
+}

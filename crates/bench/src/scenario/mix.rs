@@ -1,0 +1,107 @@
+//! Kinds of operations of a scenario, and their weights.
+
+use rand::RngExt as _;
+
+use crate::random::Generator;
+
+/// Kind of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Reads a key's value.
+    Read,
+    /// Sets the value of a key that has one.
+    Update,
+    /// Sets the value of a new key.
+    Insert,
+    /// Reads keys in order, beginning at a key that has a value.
+    Scan,
+    /// Reads a key's value, and after the reply sets it.
+    ReadModifyWrite,
+}
+
+impl Kind {
+    /// All kinds, in the order of their numbers.
+    pub const ALL: [Self; 5] = [Self::Read, Self::Update, Self::Insert, Self::Scan, Self::ReadModifyWrite];
+
+    /// Returns the name of the kind in scenario files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Update => "update",
+            Self::Insert => "insert",
+            Self::Scan => "scan",
+            Self::ReadModifyWrite => "read_modify_write",
+        }
+    }
+
+    /// Returns true if the operation writes.
+    pub fn writes(self) -> bool {
+        matches!(self, Self::Update | Self::Insert | Self::ReadModifyWrite)
+    }
+}
+
+/// Weights by which operations are chosen at random.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mix {
+    /// Weight of each kind, in the order of [`Kind::ALL`].
+    weights: [u32; Kind::ALL.len()],
+    total: u64,
+}
+
+impl Mix {
+    /// Creates a mix with the weight of each kind, in the order of [`Kind::ALL`].
+    pub fn new(weights: [u32; Kind::ALL.len()]) -> Self {
+        Self { weights, total: weights.iter().map(|weight| u64::from(*weight)).sum() }
+    }
+
+    /// Returns true if no operation has a weight.
+    pub fn is_empty(&self) -> bool {
+        self.total == 0
+    }
+
+    /// Returns the kinds that have a weight.
+    pub fn kinds(&self) -> impl Iterator<Item = Kind> + '_ {
+        Kind::ALL.into_iter().filter(|kind| self.weights[*kind as usize] > 0)
+    }
+
+    /// Returns the share of operations of this kind, from 0 to 1.
+    pub fn share(&self, kind: Kind) -> f64 {
+        f64::from(self.weights[kind as usize]) / self.total as f64
+    }
+
+    /// Chooses the kind of the next operation at random. The mix is not empty.
+    #[inline]
+    pub fn choose(&self, rng: &mut Generator) -> Kind {
+        let mut at = rng.random_range(0..self.total);
+        for kind in Kind::ALL {
+            match at.checked_sub(u64::from(self.weights[kind as usize])) {
+                Some(rest) => at = rest,
+                None => return kind,
+            }
+        }
+        unreachable!("the number is below the sum of the weights")
+    }
+
+    /// Describes the mix in one line.
+    pub fn describe(&self) -> String {
+        let part = |kind: Kind| format!("{} {:.1} %", kind.name(), 100.0 * self.share(kind)).replace(".0 %", " %");
+        self.kinds().map(part).collect::<Vec<_>>().join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::generator;
+
+    #[test]
+    fn kinds_are_chosen_by_their_weights() {
+        let (mix, mut rng) = (Mix::new([95, 0, 5, 0, 0]), generator(1));
+        let mut counts = [0; Kind::ALL.len()];
+        (0..100_000).for_each(|_| counts[mix.choose(&mut rng) as usize] += 1);
+        assert!((4500..5500).contains(&counts[Kind::Insert as usize]), "{counts:?}");
+        assert_eq!(counts.iter().sum::<u32>(), counts[0] + counts[2], "{counts:?}");
+        assert_eq!(mix.describe(), "read 95 %, insert 5 %");
+        assert_eq!(Mix::new([2, 1, 0, 0, 0]).describe(), "read 66.7 %, update 33.3 %");
+    }
+}

@@ -1,0 +1,199 @@
+//! Options of `thalweg bench scenario`, and the scenario that they name.
+
+use std::{path::PathBuf, time::Duration};
+
+use thalweg_types::Durability;
+
+use super::{
+    file::{BUILT_IN, Scenario},
+    mix::Kind,
+};
+use crate::{
+    BenchError,
+    options::{parse_duration, require, within},
+};
+
+/// Options of `thalweg bench scenario`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ScenarioOptions {
+    /// Name of a built-in scenario (ycsb-a to ycsb-f), or path of a scenario file.
+    #[arg(value_name = "NAME|FILE", required_unless_present_any = ["list", "show"])]
+    pub scenario: Option<String>,
+    /// Print the built-in scenarios instead of running one.
+    #[arg(long, conflicts_with_all = ["scenario", "show"])]
+    pub list: bool,
+    /// Print the file of a built-in scenario, to be copied and edited, instead of running one.
+    #[arg(long, value_name = "NAME", conflicts_with = "scenario")]
+    pub show: Option<String>,
+    /// Protocol of the requests.
+    #[arg(long, value_enum, default_value_t)]
+    pub protocol: WireProtocol,
+    /// Address of a running server, as http://host:port, or for RESP as redis://host:port. The keys stay on it. Without
+    /// an address the benchmark starts a server of its own.
+    #[arg(long)]
+    pub target: Option<String>,
+    /// Command to start as `COMMAND serve` when no target is given; by default this program.
+    #[arg(long)]
+    pub server_binary: Option<PathBuf>,
+    /// Additional arguments for the started server.
+    #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
+    pub server_arg: Vec<String>,
+    /// Directory below which the started server keeps its data. This decides which disk is measured.
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+    /// Keyspace of the keys on a server that the benchmark starts, and on any server over HTTP.
+    #[arg(long, default_value = "scenario")]
+    pub keyspace: String,
+    /// Durability level that each write requests over HTTP; without it the server's default.
+    #[arg(long)]
+    pub durability: Option<Durability>,
+    /// Password for AUTH on a RESP server that runs already.
+    #[arg(long)]
+    pub password: Option<String>,
+    /// Number of the database to select on a RESP server that runs already.
+    #[arg(long, default_value_t = 0)]
+    pub database: u32,
+    /// Number of keys, instead of the file's `keys.count`.
+    #[arg(long)]
+    pub keys: Option<u64>,
+    /// Number of connections, instead of the file's `load.connections`.
+    #[arg(long)]
+    pub connections: Option<usize>,
+    /// Operations per second by a schedule, instead of the file's `load.rate`.
+    #[arg(long)]
+    pub rate: Option<f64>,
+    /// Duration of each run, instead of the file's `load.duration`.
+    #[arg(long, value_parser = parse_duration)]
+    pub duration: Option<Duration>,
+    /// Warm-up before each run, instead of the file's `load.warmup`.
+    #[arg(long, value_parser = parse_duration)]
+    pub warmup: Option<Duration>,
+    /// Number of runs; the medians are reported.
+    #[arg(long, default_value_t = 3)]
+    pub rounds: u32,
+    /// Maximum lateness of the load generator's sends (99th percentile). Above it a run with a rate is void.
+    #[arg(long, default_value = "1ms", value_parser = parse_duration)]
+    pub max_lag: Duration,
+    /// Seed of the random operations, keys, values and arrival times.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// Protocol of a scenario's requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum WireProtocol {
+    /// The key-value API over HTTP.
+    #[default]
+    Http,
+    /// GET and SET, for any server that speaks RESP; without scans.
+    Resp,
+}
+
+impl ScenarioOptions {
+    /// Returns the text that the options ask for instead of a run: the list of the built-in scenarios, or the file of
+    /// one. Returns `None` if they ask for a run.
+    pub fn printed(&self) -> Result<Option<String>, BenchError> {
+        if self.list {
+            let line = |(name, text): (&str, &str)| match Scenario::parse(text) {
+                Ok(scenario) => Ok(format!("{name}  {}", scenario.description)),
+                Err(error) => Err(bad(format!("{name}: {error}"))),
+            };
+            let lines: Vec<String> = BUILT_IN.into_iter().map(line).collect::<Result<_, _>>()?;
+            return Ok(Some(lines.join("\n")));
+        }
+        let Some(name) = &self.show else { return Ok(None) };
+        match built_in(name) {
+            Some(text) => Ok(Some(text.to_owned())),
+            None => Err(bad(format!("{name:?} is none of the built-in scenarios: {}", names()))),
+        }
+    }
+
+    /// Returns the scenario of the options: the named file, with the values that the options give instead.
+    pub(super) fn scenario(&self) -> Result<Scenario, BenchError> {
+        within("--rounds", self.rounds, 100)?;
+        let is_level_free = self.durability.is_none() || self.protocol == WireProtocol::Http;
+        require(is_level_free, "--durability", "requests over RESP name no level; give it to the server")?;
+        let name = self.name();
+        let text = match built_in(name) {
+            Some(text) => text.to_owned(),
+            None => std::fs::read_to_string(name).map_err(|error| {
+                bad(format!("{name:?} is none of the built-in scenarios ({}), and no file: {error}", names()))
+            })?,
+        };
+        let fail = |error: String| bad(format!("{name}: {error}"));
+        let mut scenario = Scenario::parse(&text).map_err(fail)?;
+        scenario.keys.count = self.keys.unwrap_or(scenario.keys.count);
+        scenario.load.connections = self.connections.unwrap_or(scenario.load.connections);
+        scenario.load.rate = self.rate.or(scenario.load.rate);
+        scenario.load.duration = self.duration.unwrap_or(scenario.load.duration);
+        scenario.load.warmup = self.warmup.unwrap_or(scenario.load.warmup);
+        scenario.check().map_err(fail)?;
+        if self.protocol == WireProtocol::Resp && scenario.mix.kinds().any(|kind| kind == Kind::Scan) {
+            return Err(fail("mix.scan: RESP has no scan in the order of keys; use --protocol http".to_owned()));
+        }
+        Ok(scenario)
+    }
+
+    /// Returns the name of the scenario as it was given.
+    pub(super) fn name(&self) -> &str {
+        self.scenario.as_deref().unwrap_or_default()
+    }
+}
+
+fn bad(message: String) -> BenchError {
+    BenchError::Option { option: "scenario", message }
+}
+
+fn built_in(name: &str) -> Option<&'static str> {
+    BUILT_IN.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
+}
+
+fn names() -> String {
+    BUILT_IN.map(|(name, _)| name).join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        options: ScenarioOptions,
+    }
+
+    fn options(flags: &str) -> ScenarioOptions {
+        Cli::parse_from(["bench"].into_iter().chain(flags.split_whitespace())).options
+    }
+
+    #[test]
+    fn the_files_are_listed_and_shown() {
+        let list = options("--list").printed().unwrap().unwrap();
+        assert_eq!(list.lines().count(), BUILT_IN.len());
+        assert!(list.starts_with("ycsb-a  YCSB A: "), "{list}");
+        assert_eq!(options("--show ycsb-e").printed().unwrap().as_deref(), built_in("ycsb-e"));
+        assert!(options("--show ycsb-g").printed().unwrap_err().to_string().contains("ycsb-a, ycsb-b"));
+        assert_eq!(options("ycsb-a").printed().unwrap(), None);
+        assert!(Cli::try_parse_from(["bench"]).is_err(), "a scenario is needed");
+    }
+
+    #[test]
+    fn options_replace_values_of_the_file() {
+        let scenario =
+            options("ycsb-a --keys 7 --connections 3 --rate 50 --duration 2s --warmup 0").scenario().unwrap();
+        assert_eq!((scenario.keys.count, scenario.load.connections, scenario.load.rate), (7, 3, Some(50.0)));
+        assert_eq!((scenario.load.duration, scenario.load.warmup), (Duration::from_secs(2), Duration::ZERO));
+        for (flags, part) in [
+            ("ycsb-a --keys 0", "ycsb-a: keys.count: 0 is not from 1"),
+            ("ycsb-e --protocol resp", "mix.scan"),
+            ("ycsb-a --protocol resp --durability os", "--durability"),
+            ("ycsb-a --rounds 0", "--rounds"),
+            ("/does/not/exist.toml", "no file"),
+        ] {
+            let error = options(flags).scenario().unwrap_err().to_string();
+            assert!(error.contains(part), "{flags}: {error}");
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! `thalweg bench scenario`: goes from the command's options to its report.
+
+use std::{sync::Arc, time::Duration};
+
+use thalweg_types::Durability;
+
+use super::{
+    codec::{Codec, HttpCodec, RespCodec},
+    file::{Distribution, Scenario},
+    ledger::Ledger,
+    mix::Kind,
+    options::{ScenarioOptions, WireProtocol},
+    records::Records,
+    work::{Counts, Draws, Phase, Workload},
+};
+use crate::{
+    BenchError, Progress, Report, Scratch, http,
+    latency::{Latencies, micros},
+    load::{
+        self, Address, Outcome, Pace, Plan, Rounds, Validity,
+        resp::client::{Client, Greeting},
+    },
+    random::KeyChooser,
+    report::{Table, cells, duration, number},
+    resp,
+    server::{self, Target, free_port},
+};
+
+/// Longest wait for a reply, after which a run ends as overloaded.
+const GIVE_UP: Duration = Duration::from_secs(10);
+/// Number of unanswered requests on each connection while the keys are loaded.
+const LOAD_PIPELINE: usize = 16;
+/// Header of a reply that names the durability level that a write has reached.
+const LEVEL_HEADER: &str = "Thalweg-Durability";
+
+/// Runs a scenario and returns its report.
+pub fn run(options: &ScenarioOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
+    let scenario = options.scenario()?;
+    let (mut report, scratch) = Report::begin_below("scenario", options.dir.as_deref())?;
+    let data = Data {
+        records: Arc::new(Records::new(scenario.value_bytes.clone(), options.seed)),
+        ledger: Arc::new(Ledger::new(scenario.keys.count)),
+    };
+    let suite = Suite { options, scenario: &scenario, data: &data };
+    match options.protocol {
+        WireProtocol::Http => suite.over_http(&scratch, &mut report, progress)?,
+        WireProtocol::Resp => suite.over_resp(&scratch, &mut report, progress)?,
+    }
+    Ok(report.finish())
+}
+
+/// Values and writes of all runs.
+struct Data {
+    records: Arc<Records>,
+    ledger: Arc<Ledger>,
+}
+
+/// A server under load, over one protocol.
+struct Subject<'a, C> {
+    /// Requests of the runs.
+    codec: C,
+    /// Requests that load the keys.
+    loader: C,
+    /// Durability of the writes that load the keys, in words.
+    loaded: &'static str,
+    /// Durability of the writes of the runs.
+    durability: String,
+    /// Name and address of the server.
+    name: String,
+    /// The server, if it has Thalweg's HTTP port.
+    target: Option<&'a Target>,
+}
+
+struct Suite<'a> {
+    options: &'a ScenarioOptions,
+    scenario: &'a Scenario,
+    data: &'a Data,
+}
+
+impl Suite<'_> {
+    fn over_http(&self, scratch: &Scratch, report: &mut Report, progress: &mut dyn Progress) -> Result<(), BenchError> {
+        let options = self.options;
+        let target = match &options.target {
+            Some(url) => Target::running(url)?,
+            None => self.start(scratch, &[], progress)?,
+        };
+        let codec = HttpCodec::new(target.address, &target.host, &options.keyspace);
+        let loader = codec.clone().with_level(Some(Durability::Os));
+        let codec = codec.with_level(options.durability);
+        let durability = self.level(&target, &codec)?;
+        let name = options.target.clone().unwrap_or_else(|| own_server(&target));
+        let subject = Subject { codec, loader, loaded: "durability os", durability, name, target: Some(&target) };
+        self.measure(&subject, report, progress)
+    }
+
+    fn over_resp(&self, scratch: &Scratch, report: &mut Report, progress: &mut dyn Progress) -> Result<(), BenchError> {
+        let options = self.options;
+        let (target, name, greeting) = match &options.target {
+            Some(text) => {
+                let host = server::authority(text, "redis").map_err(BenchError::target(text))?;
+                let address: Address = host.parse().map_err(BenchError::target(text))?;
+                let (password, database) = (options.password.clone(), options.database);
+                (None, text.clone(), Greeting { address, password, database, is_resp3: false })
+            }
+            None => {
+                let address = free_port().map_err(BenchError::files("127.0.0.1:0"))?;
+                let databases = format!("--resp-databases=0=keyspace:{}", options.keyspace);
+                let target = self.start(scratch, &[format!("--resp={address}"), databases], progress)?;
+                let (address, name) = (Address::Tcp(address), own_server(&target));
+                (Some(target), name, Greeting { address, password: None, database: 0, is_resp3: false })
+            }
+        };
+        let durability = resp::asked_durability(&mut Client::open(&greeting)?)?;
+        let codec = RespCodec { greeting };
+        let loader = codec.clone();
+        let subject =
+            Subject { codec, loader, loaded: "the server's durability", durability, name, target: target.as_ref() };
+        self.measure(&subject, report, progress)
+    }
+
+    fn start(
+        &self,
+        scratch: &Scratch,
+        arguments: &[String],
+        progress: &mut dyn Progress,
+    ) -> Result<Target, BenchError> {
+        let arguments = [arguments, &self.options.server_arg[..]].concat();
+        http::start(self.options.server_binary.as_deref(), &arguments, scratch.path(), progress)
+    }
+
+    /// Returns the durability level that the server names in its reply to a put of the first key.
+    fn level(&self, target: &Target, codec: &HttpCodec) -> Result<String, BenchError> {
+        let fail = |error: std::io::Error| BenchError::target(&target.host)(format!("asking for the level: {error}"));
+        let Data { records, ledger } = self.data;
+        let (mut request, write) = (Vec::new(), ledger.begin(0));
+        let (head, letters) = records.value(0, write.version);
+        codec.put(0, [&head, letters], &mut request);
+        let mut client = server::Client::connect(target.address, GIVE_UP).map_err(fail)?;
+        let status = client.exchange(&request).map_err(fail)?.status;
+        if !matches!(status, 200 | 201 | 204) {
+            return Err(BenchError::target(&target.host)(format!("a put answered with status {status}")));
+        }
+        ledger.end(0, write);
+        let asked = self.options.durability.map(|level| level.to_string());
+        Ok(client.header(LEVEL_HEADER).map(str::to_owned).or(asked).unwrap_or_else(|| "unknown".to_owned()))
+    }
+
+    fn measure<C: Codec>(
+        &self,
+        subject: &Subject<'_, C>,
+        report: &mut Report,
+        progress: &mut dyn Progress,
+    ) -> Result<(), BenchError> {
+        self.describe(subject, report);
+        self.load_keys(subject, progress)?;
+        let fsyncs = || subject.target?.metric("thalweg_log_syncs_total");
+        let (before, mut rounds) = (fsyncs(), Rounds::default());
+        for round in 1..=self.options.rounds {
+            let outcome = load::run(&self.plan(subject, Phase::Run, self.scenario.pace()))?;
+            progress.step(&format!("{} round {round}: {}", self.options.name(), outcome.summary("/s")));
+            rounds.push(outcome);
+        }
+        let fsyncs = fsyncs().zip(before).map(|(now, then)| (now - then) as u64);
+        report.summary.push(self.sentence(subject, &rounds));
+        report.tables.push(self.operations(&rounds));
+        report.tables.push(run_table(&rounds, fsyncs));
+        let what =
+            format!("{} ({}, {})", self.options.name(), self.scenario.pace().name("/s"), self.durability(subject));
+        report.checks.push(rounds.validity().check(what, "all answered, rightly, in step"));
+        Ok(())
+    }
+
+    /// Describes the durability of the scenario's writes.
+    fn durability<C>(&self, subject: &Subject<'_, C>) -> String {
+        let writes = self.scenario.mix.kinds().any(Kind::writes);
+        if writes { subject.durability.clone() } else { "without writes".to_owned() }
+    }
+
+    fn describe<C>(&self, subject: &Subject<'_, C>, report: &mut Report) {
+        let Scenario { description, load, keys, value_bytes, scan_rows, mix } = self.scenario;
+        let ends = |start: String, end: String| if start == end { start } else { format!("{start} to {end}") };
+        report.condition("scenario", format!("{}: {description}", self.options.name()));
+        report.condition("server", subject.name.clone());
+        report.condition(
+            "protocol",
+            match self.options.protocol {
+                WireProtocol::Http => "HTTP, the key-value API",
+                WireProtocol::Resp => "RESP2, GET and SET",
+            },
+        );
+        report.condition("durability", self.durability(subject));
+        report.condition(
+            "load",
+            format!(
+                "{}, {} connections, {} threads in this process, {} s after {} s, {} rounds; seed {}",
+                self.scenario.pace().name("/s"),
+                load.connections,
+                load.threads,
+                load.duration.as_secs_f64(),
+                load.warmup.as_secs_f64(),
+                self.options.rounds,
+                self.options.seed
+            ),
+        );
+        let spread = match keys.distribution {
+            Distribution::Uniform => "uniform".to_owned(),
+            Distribution::Zipf => format!("zipf {} over the loaded keys, scattered", keys.theta),
+            Distribution::Latest => format!("latest: zipf {} over the age of a key, inserted ones too", keys.theta),
+            Distribution::Sequential => "sequential".to_owned(),
+        };
+        report.condition("keys", format!("{} of 14 B, loaded with {}; {spread}", keys.count, subject.loaded));
+        let bytes = ends(value_bytes.start().to_string(), value_bytes.end().to_string());
+        report.condition("values", format!("one blob of {bytes} B each"));
+        let rows = ends(scan_rows.start().to_string(), scan_rows.end().to_string());
+        let rows = if mix.share(Kind::Scan) > 0.0 { format!("; scans of {rows} rows") } else { String::new() };
+        report.condition("mix", format!("{}{rows}", mix.describe()));
+        report.condition(
+            "check",
+            "each value read was written to its key, and is not older than the last write acknowledged before the read",
+        );
+    }
+
+    /// Writes each key once, as setup.
+    fn load_keys<C: Codec>(&self, subject: &Subject<'_, C>, progress: &mut dyn Progress) -> Result<(), BenchError> {
+        let keys = self.scenario.keys.count;
+        progress.step(&format!("loading {keys} keys"));
+        let plan = self.plan(subject, Phase::Load, Pace::Each { keys });
+        let outcome = load::run(&Plan { pipeline: LOAD_PIPELINE, ..plan })?;
+        if outcome.validity == Validity::Good && outcome.tally.right == keys {
+            return Ok(());
+        }
+        let message = format!("{} of {keys} keys: {}", outcome.tally.right, outcome.validity.verdict().0);
+        Err(BenchError::subject(&subject.name, "loading the keys")(message))
+    }
+
+    fn plan<C: Codec>(&self, subject: &Subject<'_, C>, phase: Phase, pace: Pace) -> Plan<Workload<C>> {
+        let Scenario { load, keys, scan_rows, mix, .. } = self.scenario;
+        let codec = if phase == Phase::Load { &subject.loader } else { &subject.codec };
+        let chooser = match keys.distribution {
+            Distribution::Uniform => KeyChooser::Uniform { keys: keys.count },
+            Distribution::Zipf => KeyChooser::zipf(keys.count, keys.theta),
+            Distribution::Latest => KeyChooser::ranks(keys.count, keys.theta),
+            Distribution::Sequential => KeyChooser::sequential(keys.count),
+        };
+        Plan {
+            protocol: Workload {
+                codec: codec.clone(),
+                records: Arc::clone(&self.data.records),
+                ledger: Arc::clone(&self.data.ledger),
+                mix: mix.clone(),
+                scan_rows: scan_rows.clone(),
+                draws: if keys.distribution == Distribution::Latest { Draws::Age } else { Draws::Index },
+                phase,
+            },
+            connections: load.connections,
+            workers: load.threads,
+            pipeline: 1,
+            pace,
+            keys: chooser,
+            warmup: load.warmup,
+            duration: load.duration,
+            give_up: GIVE_UP,
+            max_lag: self.options.max_lag,
+            seed: self.options.seed,
+            server: subject.target.and_then(Target::process),
+        }
+    }
+
+    fn sentence<C>(&self, subject: &Subject<'_, C>, rounds: &Rounds<Counts>) -> String {
+        let (name, rate) = (self.options.name(), number(rounds.rate().median));
+        if rounds.validity() != Validity::Good {
+            return format!("{name}: not a valid run, {}.", rounds.validity().verdict().0);
+        }
+        let time = |percentile| duration(Duration::from_nanos((rounds.time_us(percentile) * 1e3) as u64));
+        let how = format!("{} connections; durability: {}", self.scenario.load.connections, self.durability(subject));
+        match self.scenario.pace() {
+            Pace::Open { .. } => format!(
+                "{name} ({how}): at {rate} operations/s half of the operations were answered within {} of their scheduled \
+                 moment, 99 % within {}, and the slowest within {}.",
+                time(50.0),
+                time(99.0),
+                time(100.0)
+            ),
+            Pace::Closed | Pace::Each { .. } => format!(
+                "{name} ({how}): {rate} operations/s, each connection sending its next request after a reply; the times of \
+                 such a run say little."
+            ),
+        }
+    }
+
+    /// Returns the figures of each kind of operation.
+    fn operations(&self, rounds: &Rounds<Counts>) -> Table {
+        let title = "figures: medians of the rounds; response times from the moment an operation was due";
+        let mut table = Table::new(title);
+        for kind in std::iter::once(None).chain(self.scenario.mix.kinds().map(Some)) {
+            let count = |outcome: &Outcome<Counts>| times(outcome, kind).count();
+            let at = |percentile| {
+                rounds.median(|outcome| match count(outcome) {
+                    0 => f64::NAN,
+                    _ => micros(times(outcome, kind).percentile(percentile)),
+                })
+            };
+            table.row(cells! {
+                "operation" => kind.map_or("all", Kind::name),
+                "operations/s" => rounds.median(|outcome| count(outcome) as f64 / outcome.seconds),
+                "p50 µs" => at(50.0), "p95 µs" => at(95.0), "p99 µs" => at(99.0), "p99.9 µs" => at(99.9),
+                "max µs" => at(100.0), "count" => rounds.outcomes.iter().map(count).sum::<u64>(),
+            });
+        }
+        table
+    }
+}
+
+/// Returns the response times of the operations of one kind, or of all kinds.
+fn times(outcome: &Outcome<Counts>, kind: Option<Kind>) -> &Latencies {
+    kind.map_or(&outcome.times, |kind| &outcome.tally.times[kind as usize])
+}
+
+/// Returns the figures of the runs as a whole.
+fn run_table(rounds: &Rounds<Counts>, fsyncs: Option<u64>) -> Table {
+    let (rate, replies) = (rounds.rate(), |outcome: &Outcome<Counts>| outcome.tally.replies);
+    let rows_of_scan = |outcome: &Outcome<Counts>| {
+        let scans = outcome.tally.times[Kind::Scan as usize].count();
+        if scans == 0 { f64::NAN } else { outcome.tally.own.rows as f64 / scans as f64 }
+    };
+    let mut table = Table::new("runs");
+    table.row(cells! {
+        "rounds" => rounds.outcomes.len(), "operations/s" => rate.median, "± MAD" => rate.mad,
+        "lowest" => rate.min, "highest" => rate.max, "rows/scan" => rounds.median(rows_of_scan),
+        "lag p99 µs" => rounds.median(Outcome::lag_us),
+        "server CPU µs/operation" => rounds.median(|outcome| outcome.server_cpu(replies(outcome))),
+        "generator CPU µs/operation" => rounds.median(|outcome| outcome.generator_cpu(replies(outcome))),
+        "server peak RSS MiB" => rounds.peak_rss(), "fsyncs" => fsyncs, "verdict" => rounds.validity().name(),
+    });
+    table
+}
+
+fn own_server(target: &Target) -> String {
+    format!("own server at {}, process {}", target.address, target.process().unwrap_or(0))
+}

@@ -1,0 +1,253 @@
+//! Operations of a scenario as a protocol of the load generator: chooses them, and judges the replies.
+//!
+//! Owns: which key an operation uses, and whether a reply is right. Does not own the bytes of requests
+//! ([`super::codec`]), the values ([`super::records`]) and the state of the keys ([`super::ledger`]).
+//!
+//! A read is right if its value is one that this run wrote to the key, not older than the last write that was
+//! acknowledged before the read was sent. A scan is right if it has all keys of its range in order, each with a value
+//! that this run wrote to it.
+
+use std::{ops::RangeInclusive, sync::Arc};
+
+use rand::RngExt as _;
+
+use super::{
+    codec::{Codec, Content, shown},
+    ledger::{Ledger, Write},
+    mix::{Kind, Mix},
+    records::Records,
+    rows,
+};
+use crate::{
+    BenchError,
+    data::key,
+    load::{BadReply, Batching, Connection, Decoded, Merge, OnLoss, Protocol, Tally},
+    random::Generator,
+};
+
+/// Operations of a scenario over one protocol.
+#[derive(Clone, Debug)]
+pub struct Workload<C> {
+    /// Protocol of the requests.
+    pub codec: C,
+    /// Values of the keys.
+    pub records: Arc<Records>,
+    /// Writes so far, over all runs.
+    pub ledger: Arc<Ledger>,
+    /// Operations with their weights.
+    pub mix: Mix,
+    /// Numbers of rows of a scan.
+    pub scan_rows: RangeInclusive<u32>,
+    /// Meaning of the numbers that the key chooser draws.
+    pub draws: Draws,
+    /// Part of the benchmark: loading the keys, or running the mix.
+    pub phase: Phase,
+}
+
+/// Meaning of the numbers that the key chooser draws.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Draws {
+    /// The number is the index of a key.
+    Index,
+    /// The number is the age of a key: 0 is the newest one that has a value.
+    Age,
+}
+
+/// Part of the benchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Each key is written once, before the runs.
+    Load,
+    /// Operations of the mix.
+    Run,
+}
+
+/// A request, which is an operation or the second part of one.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    kind: Kind,
+    index: u64,
+    step: Step,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// Reads a value, whose version must not be below `floor`.
+    Read {
+        floor: u32,
+    },
+    Write(Write),
+    /// Reads at most `rows` of the keys below `end`, all of which have values.
+    Scan {
+        rows: u32,
+        end: u64,
+    },
+}
+
+/// Counts of a run besides those of all protocols.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    /// Number of rows that scans returned.
+    pub rows: u64,
+}
+
+impl Merge for Counts {
+    fn merge(&mut self, other: Self) {
+        self.rows += other.rows;
+    }
+}
+
+impl<C: Codec> Workload<C> {
+    fn write(&self, kind: Kind, index: u64) -> Request {
+        Request { kind, index, step: Step::Write(self.ledger.begin(index)) }
+    }
+
+    /// Returns the number of rows in a right answer, or a description of the fault.
+    fn judge(&self, request: Request, content: &Content<'_>) -> Result<u64, String> {
+        let Request { kind, index, step } = request;
+        match (step, content) {
+            (Step::Write(write), Content::Stored) => {
+                self.ledger.end(index, write);
+                if kind == Kind::Insert && self.phase == Phase::Run {
+                    self.ledger.inserted(index);
+                }
+                Ok(0)
+            }
+            (Step::Read { floor }, Content::Value(value)) => self.check_value(index, floor, value).map(|()| 0),
+            (Step::Scan { rows, end }, Content::Value(body)) => self.check_rows(index, end, rows, body),
+            (_, Content::Missing) => Err("the key has no value, and a write of it was acknowledged".to_owned()),
+            (_, Content::Refused(message)) => Err(format!("refused: {message}")),
+            (_, Content::Stored | Content::Value(_)) => Err("the answer is one to another operation".to_owned()),
+        }
+    }
+
+    fn check_value(&self, index: u64, floor: u32, value: &[u8]) -> Result<(), String> {
+        let Some(version) = self.records.version_of(index, value) else {
+            return Err(format!("{} bytes that were never written to it: {:?}", value.len(), shown(value)));
+        };
+        if version < floor {
+            return Err(format!("version {version}, and version {floor} was acknowledged before the read was sent"));
+        }
+        let issued = self.ledger.issued(index);
+        if version > issued {
+            return Err(format!("version {version}, and only versions up to {issued} were written"));
+        }
+        Ok(())
+    }
+
+    fn check_rows(&self, first: u64, end: u64, rows: u32, body: &[u8]) -> Result<u64, String> {
+        let mut next = first;
+        let found = rows::check(body, |found, value| {
+            if found != key(next) {
+                return Err(format!("key {:?} instead of key {next}", shown(found)));
+            }
+            self.check_value(next, 0, value).map_err(|fault| format!("row of key {next}: {fault}"))?;
+            next += 1;
+            Ok(())
+        })?;
+        let expected = u64::from(rows).min(end - first);
+        if found == expected { Ok(found) } else { Err(format!("{found} rows of {expected}")) }
+    }
+}
+
+impl<C: Codec> Protocol for Workload<C> {
+    type Request = Request;
+    /// Number of rows.
+    type Reply = u64;
+    type Fault = String;
+    type State = ();
+    type Counts = Counts;
+
+    const BATCHING: Batching = Batching::PerRequest;
+    const ON_LOSS: OnLoss = OnLoss::End;
+
+    fn connect(&self) -> Result<Connection, BenchError> {
+        self.codec.connect()
+    }
+
+    fn kinds(&self) -> usize {
+        Kind::ALL.len()
+    }
+
+    #[inline]
+    fn choose(&self, drawn: u64, rng: &mut Generator) -> Request {
+        if self.phase == Phase::Load {
+            return self.write(Kind::Insert, drawn);
+        }
+        let kind = self.mix.choose(rng);
+        let index = match self.draws {
+            Draws::Index => drawn,
+            Draws::Age => self.ledger.stored() - 1 - drawn,
+        };
+        match kind {
+            Kind::Read | Kind::ReadModifyWrite => {
+                Request { kind, index, step: Step::Read { floor: self.ledger.floor(index) } }
+            }
+            Kind::Update => self.write(kind, index),
+            Kind::Insert => self.write(kind, self.ledger.reserve()),
+            Kind::Scan => {
+                let rows = rng.random_range(self.scan_rows.clone());
+                Request { kind, index, step: Step::Scan { rows, end: self.ledger.stored() } }
+            }
+        }
+    }
+
+    #[inline]
+    fn kind(request: Request) -> usize {
+        request.kind as usize
+    }
+
+    #[inline]
+    fn encode(&self, Request { index, step, .. }: Request, out: &mut Vec<u8>) {
+        match step {
+            Step::Read { .. } => self.codec.get(index, out),
+            Step::Write(write) => {
+                let (head, letters) = self.records.value(index, write.version);
+                self.codec.put(index, [&head, letters], out);
+            }
+            Step::Scan { rows, end } => self.codec.scan(index, end, rows, out),
+        }
+    }
+
+    #[inline]
+    fn decode(
+        &self,
+        request: Request,
+        (): &mut (),
+        bytes: &[u8],
+    ) -> Result<Option<Decoded<u64>>, BadReply<u64, String>> {
+        let answer = match self.codec.decode(bytes) {
+            Ok(Some(answer)) => answer,
+            Ok(None) => return Ok(None),
+            Err(fault) => return Err(BadReply { fault, decoded: None }),
+        };
+        let decoded = |rows| Decoded { bytes: answer.bytes, reply: rows, closes: answer.closes };
+        match self.judge(request, &answer.content) {
+            Ok(rows) => Ok(Some(decoded(rows))),
+            Err(fault) => {
+                let fault = format!("{} of key {}: {fault}", request.kind.name(), request.index);
+                Err(BadReply { fault, decoded: Some(decoded(0)) })
+            }
+        }
+    }
+
+    #[inline]
+    fn follow_up(&self, request: Request, _: u64) -> Option<Request> {
+        let is_first_part = request.kind == Kind::ReadModifyWrite && matches!(request.step, Step::Read { .. });
+        is_first_part.then(|| self.write(request.kind, request.index))
+    }
+
+    #[inline]
+    fn count(&self, counts: &mut Counts, rows: u64, _: Option<u64>) {
+        counts.rows += rows;
+    }
+
+    fn errors(&self, tally: &Tally<Counts>) -> Option<String> {
+        let (wrong, lost) = (tally.wrong, tally.lost);
+        (wrong + lost > 0).then(|| format!("{wrong} wrong replies, {lost} broken connections"))
+    }
+}
+
+#[cfg(test)]
+#[path = "work_tests.rs"]
+mod tests;

@@ -1,0 +1,149 @@
+//! Tests of operations that consist of several requests, against a server that returns each line after a while.
+
+use std::{
+    io::{BufRead as _, BufReader, Write as _},
+    net::{SocketAddr, TcpListener},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use super::*;
+use crate::{
+    Address, Arrivals, Decoded, Pace, Validity,
+    random::{Distribution, KeyChooser},
+};
+
+/// Time that the server takes for each line.
+const WORK: Duration = Duration::from_millis(2);
+
+/// Operations of two requests: a line `first`, and after its reply a line `second`. `BURST` chooses the batching.
+struct Twice<const BURST: bool> {
+    address: SocketAddr,
+}
+
+impl<const BURST: bool> Protocol for Twice<BURST> {
+    type Request = &'static str;
+    type Reply = ();
+    type Fault = String;
+    type State = ();
+    type Counts = ();
+
+    const BATCHING: Batching = if BURST { Batching::Burst } else { Batching::PerRequest };
+    const ON_LOSS: OnLoss = OnLoss::End;
+
+    fn connect(&self) -> Result<Connection, BenchError> {
+        let connection = Connection::open(&Address::Tcp(self.address)).unwrap();
+        connection.socket().set_nonblocking(true).unwrap();
+        Ok(connection)
+    }
+
+    fn kinds(&self) -> usize {
+        1
+    }
+
+    fn choose(&self, _: u64, _: &mut Generator) -> &'static str {
+        "first\n"
+    }
+
+    fn kind(_: &'static str) -> usize {
+        0
+    }
+
+    fn encode(&self, request: &'static str, out: &mut Vec<u8>) {
+        out.extend_from_slice(request.as_bytes());
+    }
+
+    fn decode(
+        &self,
+        request: &'static str,
+        (): &mut (),
+        bytes: &[u8],
+    ) -> Result<Option<Decoded<()>>, BadReply<(), String>> {
+        if bytes.starts_with(request.as_bytes()) {
+            return Ok(Some(Decoded { bytes: request.len(), reply: (), closes: false }));
+        }
+        if request.as_bytes().starts_with(bytes) {
+            return Ok(None);
+        }
+        Err(BadReply { fault: format!("{:?}", String::from_utf8_lossy(bytes)), decoded: None })
+    }
+
+    fn follow_up(&self, request: &'static str, (): ()) -> Option<&'static str> {
+        (request == "first\n").then_some("second\n")
+    }
+
+    fn count(&self, (): &mut (), (): (), _: Option<u64>) {}
+
+    fn errors(&self, tally: &Tally<()>) -> Option<String> {
+        (tally.wrong + tally.lost > 0).then(|| "errors".to_owned())
+    }
+}
+
+/// Starts a server that returns each line, and counts the lines.
+fn serve() -> (SocketAddr, Arc<[AtomicU64; 2]>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let lines: Arc<[AtomicU64; 2]> = Arc::default();
+    let counts = Arc::clone(&lines);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let counts = Arc::clone(&counts);
+            std::thread::spawn(move || {
+                let (mut reader, mut writer, mut line) = (BufReader::new(&stream), &stream, String::new());
+                while reader.read_line(&mut line).is_ok_and(|count| count > 0) {
+                    counts[usize::from(line == "second\n")].fetch_add(1, Ordering::Relaxed);
+                    // The time that a reply takes is the thing under test.
+                    std::thread::sleep(WORK);
+                    if writer.write_all(line.as_bytes()).is_err() {
+                        return;
+                    }
+                    line.clear();
+                }
+            });
+        }
+    });
+    (address, lines)
+}
+
+fn plan<const BURST: bool>(address: SocketAddr, pace: Pace, pipeline: usize) -> Plan<Twice<BURST>> {
+    Plan {
+        protocol: Twice { address },
+        connections: 2,
+        workers: 1,
+        pipeline,
+        pace,
+        keys: KeyChooser::new(Distribution::Uniform, 1),
+        warmup: Duration::ZERO,
+        duration: Duration::from_millis(100),
+        give_up: Duration::from_secs(5),
+        max_lag: Duration::from_secs(2),
+        seed: 1,
+        server: None,
+    }
+}
+
+fn assert_each_operation_counts_once<const BURST: bool>(pace: Pace, pipeline: usize) {
+    let (address, lines) = serve();
+    let outcome = crate::run(&plan::<BURST>(address, pace, pipeline)).unwrap();
+    assert_eq!(outcome.validity, Validity::Good, "{:?}", outcome.tally.first_problem);
+    let [first, second] = [0, 1].map(|line| lines[line].load(Ordering::Relaxed));
+    assert_eq!(first, second, "each operation was completed");
+    let tally = &outcome.tally;
+    assert_eq!((tally.replies, tally.all_right, tally.unanswered), (first, first, 0));
+    assert!(outcome.times.percentile(0.0) >= WORK * 2, "{:?}", outcome.times.quantiles());
+}
+
+#[test]
+fn an_operation_of_two_requests_counts_once_with_the_time_of_both() {
+    for pipeline in [1, 3] {
+        assert_each_operation_counts_once::<false>(Pace::Each { keys: 20 }, pipeline);
+        assert_each_operation_counts_once::<true>(Pace::Each { keys: 20 }, pipeline);
+        assert_each_operation_counts_once::<false>(Pace::Closed, pipeline);
+        assert_each_operation_counts_once::<true>(Pace::Closed, pipeline);
+        let open = Pace::Open { rate: 50.0, arrivals: Arrivals::Constant };
+        assert_each_operation_counts_once::<false>(open, pipeline);
+    }
+}
