@@ -20,7 +20,18 @@ type Metrics = BTreeMap<String, BTreeSet<String>>;
 const OF_PROMETHEUS: [&str; 2] = ["instance", "job"];
 
 /// Words of the guide that look like options and are values and fields of the API.
-const NO_OPTIONS: [&str; 4] = ["disk_full", "stopped_serving", "maintenance_error", "max_pending"];
+const NO_OPTIONS: [&str; 9] = [
+    "disk_full",
+    "stopped_serving",
+    "maintenance_error",
+    "max_pending",
+    // Fields of a scenario file.
+    "min_bytes",
+    "max_bytes",
+    "read_modify_write",
+    "min_rows",
+    "max_rows",
+];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

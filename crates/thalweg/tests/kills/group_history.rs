@@ -255,9 +255,11 @@ fn round(node: Node, seed: u64, round: u64, wanted: u64, stamps: &Arc<AtomicU64>
 /// Settles all remaining records of a group.
 fn drain(client: &Client, group: &str) -> Seen {
     let mut seen = Seen::default();
-    let until = Instant::now() + PATIENCE;
+    // Producers that were faster than the members leave many records, which takes long on a busy machine. So only a pause
+    // without a record is bounded.
+    let mut until = Instant::now() + PATIENCE;
     loop {
-        assert!(Instant::now() < until, "there is no end of {group}");
+        assert!(Instant::now() < until, "no record of {group} came for {PATIENCE:?}: {} came", seen.delivered.len());
         let mut reply = client.agent.get(format!("{}/v1/streams/jobs/groups/{group}", client.url)).call().unwrap();
         let info: Value = serde_json::from_str(&reply.body_mut().read_to_string().unwrap()).unwrap();
         if info["lag"] == json!(0) && info["pending"] == json!(0) {
@@ -266,6 +268,7 @@ fn drain(client: &Client, group: &str) -> Seen {
         let delivered = fetched(client, group, "drain", 1000, 1.0).expect("an answer");
         for run in runs(&delivered.messages) {
             assert!(ack(client, group, delivered.attempt, run, &mut seen));
+            until = Instant::now() + PATIENCE;
         }
         seen.delivered.push(delivered);
     }
