@@ -23,7 +23,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Node {
     pub native: SocketAddr,

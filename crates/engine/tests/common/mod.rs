@@ -23,7 +23,7 @@ use thalweg_engine::{
 
 /// Longest wait for an event that should come immediately. Reaching it is a failure; it does not set the pace of a
 /// test.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Pauses a loop that waits for another thread or process. Without the pause, the loop takes a processor from it.
 pub fn pause() {

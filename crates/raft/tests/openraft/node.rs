@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// Bound of every wait; no test needs a tenth of it.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Barrier(Log);
 

@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Longest wait for an event that should come immediately.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Time without progress after which the applying thread counts as stalled. If it is only slow, the test proves less.
 const STALLED: Duration = Duration::from_millis(500);
 

@@ -22,7 +22,7 @@ use std::{
 pub const THALWEG: &str = env!("CARGO_BIN_EXE_thalweg");
 
 /// Maximum wait for an event that should take a moment. Only failures take this long.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Pauses a loop that waits for another thread or process. Without the pause, the loop takes a processor from it.
 pub fn pause() {
