@@ -8,7 +8,7 @@ use thalweg_disk::{
 };
 use thalweg_engine::{Ack, Keyspace, WriteError};
 use thalweg_serving::cluster::{ClusterError, ClusterHandle, Removal, Role};
-use thalweg_types::{Durability, ReadLevel};
+use thalweg_types::{Durability, NodeId, ReadLevel};
 
 use crate::cluster::{TestCluster, wait_until};
 
@@ -146,6 +146,16 @@ fn without_a_majority_nothing_is_acknowledged_or_read() {
     cluster.check_equal();
 }
 
+/// Transfers the leadership to a node by a request to the node at `at`. Tries again on a busy machine, on which the last answer of
+/// the target can be too old.
+fn transfer(cluster: &TestCluster, at: usize, target: NodeId) {
+    wait_until("the node leads", || {
+        let transferred = wait(cluster.nodes[at].node.transfer(Some(target), soon()));
+        assert!(transferred.as_ref().is_ok_and(|new| *new == target) || transferred.is_err(), "{transferred:?}");
+        cluster.nodes.iter().any(|node| node.id() == target && node.node.leads())
+    });
+}
+
 #[test]
 fn members_are_added_and_removed_and_leadership_is_transferred() {
     let mut cluster = TestCluster::start(1);
@@ -157,9 +167,7 @@ fn members_are_added_and_removed_and_leadership_is_transferred() {
     let other = cluster.follower();
     let target = cluster.nodes[other].id();
     // Any node passes changes on to the leader.
-    let new = wait(cluster.nodes[other].node.transfer(Some(target), soon())).unwrap();
-    assert_eq!(new, target);
-    wait_until("the node leads", || cluster.nodes[other].node.leads());
+    transfer(&cluster, other, target);
     let gone = cluster.nodes[leader].id();
     wait(cluster.nodes[leader].node.remove(gone, Removal::Safe, soon())).unwrap();
     let removed = cluster.nodes.remove(leader);
@@ -187,7 +195,7 @@ fn a_learner_stays_one_under_another_leader_until_it_is_promoted() {
     wait_until("the learner has all entries", || caught_up(&cluster));
     let target = cluster.nodes[cluster.follower()].id();
     let led = cluster.leader();
-    wait(cluster.nodes[led].node.transfer(Some(target), soon())).unwrap();
+    transfer(&cluster, led, target);
     wait_until("the learner has all entries of the new leader", || caught_up(&cluster));
     // The new leader makes a node a voter that may become one.
     cluster.add("n5");
