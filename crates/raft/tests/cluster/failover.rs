@@ -193,7 +193,7 @@ fn the_cluster_goes_on_after_each_leader_is_lost() {
 fn leadership_is_transferred_without_a_loss() {
     run(async {
         let cluster = Cluster::founded(3).await;
-        cluster.follower().await;
+        cluster.wait_all_follow().await;
         for round in 0..3 {
             let leader = cluster.leader().await;
             cluster.write(&put("k", &[round])).await;

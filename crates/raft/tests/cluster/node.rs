@@ -13,7 +13,7 @@ use openraft_rt_tokio::TokioRuntime;
 use thalweg_disk::SimDisk;
 use thalweg_log::{Log, LogOptions, Purpose};
 use thalweg_raft::{ConsensusOptions, ConsensusParts, SyncDriver, SyncQueue};
-use thalweg_replica::{Committed, Member, MemberOptions, NodeInfo, ProposeError, Wake};
+use thalweg_replica::{Committed, Leadership, Member, MemberOptions, NodeInfo, ProposeError, Wake};
 use thalweg_state::{
     keyspaces::StoredValue,
     machine::{Machine, MachineOptions},
@@ -34,7 +34,7 @@ use crate::{
 };
 
 /// Bound of every wait; no test needs a tenth of it.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Barrier(Log);
 
@@ -48,8 +48,8 @@ impl LogBarrier for Barrier {
 pub fn options() -> ConsensusOptions {
     ConsensusOptions {
         heartbeat: Duration::from_millis(100),
-        min_election: Duration::from_millis(600),
-        max_election: Duration::from_millis(900),
+        min_election: Duration::from_millis(1_500),
+        max_election: Duration::from_millis(2_200),
         ..ConsensusOptions::default()
     }
 }
@@ -201,6 +201,11 @@ impl Node {
         self.member.propose_async_for(None, command, Durability::Disk, Purpose::Data, Wake::Now)?.await
     }
 
+    /// Returns true if this node follows that one.
+    fn follows(&self, leader: u64) -> bool {
+        matches!(self.member.leadership(), Leadership::Follower { leader: Some((id, _)), .. } if id.0 == leader)
+    }
+
     pub fn get(&self, key: &str) -> Option<Vec<u8>> {
         match self.machine.get(KEYSPACE, key.as_bytes()).unwrap()?.value {
             StoredValue::Inline(bytes) => Some(bytes.to_vec()),
@@ -314,12 +319,20 @@ impl Cluster {
 
     /// Returns a node that follows a leader.
     pub async fn follower(&self) -> Node {
-        let leader = self.leader().await.id;
-        let follows = |node: &Node| {
-            let leadership = node.member.leadership();
-            matches!(leadership, thalweg_replica::Leadership::Follower { leader: Some((id, _)), .. } if id.0 == leader)
-        };
-        self.wait("a follower", || self.nodes().into_iter().find(follows)).await
+        self.wait("a follower", || {
+            let leader = self.nodes().into_iter().find(|node| node.member.leads())?;
+            self.nodes().into_iter().find(|node| node.follows(leader.id))
+        })
+        .await
+    }
+
+    /// Waits until one node leads and all others know that it does.
+    pub async fn wait_all_follow(&self) {
+        self.wait("all nodes to follow the leader", || {
+            let leader = self.nodes().into_iter().find(|node| node.member.leads())?;
+            self.nodes().iter().all(|node| node.id == leader.id || node.follows(leader.id)).then_some(())
+        })
+        .await;
     }
 
     /// Waits until all nodes have applied the same entry with the same effects, at least up to `index`.

@@ -17,7 +17,7 @@ const WITHIN: Duration = Duration::from_secs(5);
 fn a_linearizable_read_on_any_node_sees_what_was_acknowledged_before() {
     run(async {
         let cluster = Cluster::founded(3).await;
-        cluster.follower().await;
+        cluster.wait_all_follow().await;
         for number in 0..30_u64 {
             let writer = cluster.node(number % 3 + 1);
             writer.propose(put("k", &number.to_le_bytes())).await.unwrap();

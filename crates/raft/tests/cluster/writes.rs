@@ -24,7 +24,7 @@ const LARGE: usize = 10_000;
 fn writes_on_all_nodes_reach_all_nodes_in_one_order() {
     run(async {
         let cluster = Cluster::founded(3).await;
-        cluster.follower().await;
+        cluster.wait_all_follow().await;
         let nodes = cluster.nodes();
         for round in 0..20_usize {
             let value = if round % 5 == 0 { vec![round as u8; LARGE] } else { vec![round as u8; 10] };
