@@ -48,8 +48,8 @@ impl LogBarrier for Barrier {
 pub fn options() -> ConsensusOptions {
     ConsensusOptions {
         heartbeat: Duration::from_millis(100),
-        min_election: Duration::from_millis(1_500),
-        max_election: Duration::from_millis(2_200),
+        min_election: Duration::from_millis(1_000),
+        max_election: Duration::from_millis(1_500),
         ..ConsensusOptions::default()
     }
 }
