@@ -54,8 +54,8 @@ pub fn node_options(name: &str) -> NodeOptions {
     let options = NodeOptions::new("127.0.0.1:0".parse().unwrap(), Secret::new(&[7; 32]));
     // With the default times a busy machine elects leaders again and again.
     let consensus = ConsensusOptions {
-        min_election: Duration::from_millis(600),
-        max_election: Duration::from_millis(900),
+        min_election: Duration::from_millis(1_000),
+        max_election: Duration::from_millis(1_500),
         ..ConsensusOptions::DEFAULTS
     };
     NodeOptions { name: name.to_owned(), compare_every: Duration::from_millis(200), consensus, ..options }
@@ -63,7 +63,16 @@ pub fn node_options(name: &str) -> NodeOptions {
 
 impl TestNode {
     pub fn start(path: PathBuf, identity: MemberIdentity, options: NodeOptions, id: Option<ClusterId>) -> Self {
-        let db = Database::open_member(&path, database_options(), identity).unwrap();
+        // A thread that serves a request of another node may keep a stopped node's database for a moment.
+        let began = Instant::now();
+        let db = loop {
+            match Database::open_member(&path, database_options(), identity) {
+                Err(thalweg_engine::OpenError::Locked { .. }) if began.elapsed() < PATIENCE => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                opened => break opened.unwrap(),
+            }
+        };
         Self::with(db, path, options, id)
     }
 

@@ -13,7 +13,7 @@ use thalweg_types::{Durability, NodeId, ReadLevel};
 use crate::cluster::{TestCluster, wait_until};
 
 pub fn soon() -> Instant {
-    Instant::now() + Duration::from_secs(20)
+    Instant::now() + Duration::from_secs(60)
 }
 
 pub fn wait<T>(future: thalweg_serving::cluster::ClusterFuture<T>) -> Result<T, ClusterError> {

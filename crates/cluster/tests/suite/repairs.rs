@@ -103,7 +103,7 @@ fn a_node_whose_state_differs_gets_that_of_another_member_by_itself() {
     write_until_compared(&cluster);
     let reason = reason(&cluster);
     assert!(reason.contains("gets the state of another member"), "{reason}");
-    assert!(repair_is_due(odd(&cluster), Duration::from_secs(20)));
+    assert!(repair_is_due(odd(&cluster), Duration::from_secs(60)));
     let after = repair_odd(&mut cluster);
     assert!(after.0.is_multiple_of(HASH_INTERVAL), "{after}");
     write_until_compared(&cluster);
@@ -180,7 +180,7 @@ fn a_node_whose_scrub_finds_damage_in_the_state_gets_that_of_another_member() {
     assert!(found.is_state_damaged, "{found:?}");
     let reason = reason(&cluster);
     assert!(
-        reason.contains("its state is damaged") && repair_is_due(odd(&cluster), Duration::from_secs(20)),
+        reason.contains("its state is damaged") && repair_is_due(odd(&cluster), Duration::from_secs(60)),
         "{reason}"
     );
     repair_odd(&mut cluster);
@@ -224,7 +224,7 @@ fn a_node_that_differs_does_not_serve_after_a_restart_either() {
     let (path, options) = cluster.nodes.pop().unwrap().stop();
     cluster.restart(path, NodeOptions { repairs_itself: true, ..options });
     assert!(reason(&cluster).contains("gets the state of another member"));
-    assert!(repair_is_due(odd(&cluster), Duration::from_secs(20)), "the others still state their hashes");
+    assert!(repair_is_due(odd(&cluster), Duration::from_secs(60)), "the others still state their hashes");
     repair_odd(&mut cluster);
     cluster.check_equal();
     assert_eq!(odd(&cluster).db.stopped_serving(), None);

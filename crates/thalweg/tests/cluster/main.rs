@@ -274,6 +274,29 @@ fn get(url: &str, headers: &[(&str, &str)]) -> Option<(u16, Vec<u8>)> {
     Some((reply.status().as_u16(), body))
 }
 
+/// Sends a GET like [`get`], again as long as the node knows no leader, and returns status and body.
+fn read(url: &str, headers: &[(&str, &str)]) -> (u16, Vec<u8>) {
+    let mut reply = None;
+    until("the node reads", || {
+        reply = get(url, headers).filter(|(status, _)| *status != 503);
+        reply.is_some()
+    });
+    reply.unwrap()
+}
+
+/// Puts a value, again as long as the cluster does not acknowledge it, and returns the revision.
+fn write(url: &str, value: &str) -> Option<u64> {
+    let mut revision = None;
+    until("the write is acknowledged", || {
+        put(url, value).is_some_and(|(status, at)| {
+            revision = at;
+            assert!(matches!(status, 204 | 503), "status {status}");
+            status == 204
+        })
+    });
+    revision
+}
+
 /// Sends a PUT, and returns status and revision; `None` if there was no reply.
 fn put(url: &str, value: &str) -> Option<(u16, Option<u64>)> {
     let reply = agent().put(url).send(value).ok()?;

@@ -11,9 +11,9 @@ use std::{
 };
 
 use crate::{
-    Cluster, get,
+    Cluster,
     node::{command, run},
-    put, until,
+    put, read, until, write,
 };
 
 /// A client that writes one key after the other, to one node after the other, and repeats a write until it is
@@ -79,13 +79,16 @@ pub fn check(cluster: &Cluster, acknowledged: &[u64]) {
     assert!(!acknowledged.is_empty());
     for (number, _) in cluster.running() {
         for key in acknowledged {
-            let read = get(&cluster.url(number, &format!("/v1/kv/k/{key}")), &[]).expect("an answer");
-            assert_eq!(read, (200, key.to_string().into_bytes()), "key {key} on node {number}");
+            let found = read(&cluster.url(number, &format!("/v1/kv/k/{key}")), &[]);
+            assert_eq!(found, (200, key.to_string().into_bytes()), "key {key} on node {number}");
         }
     }
     let (number, _) = cluster.running().next().unwrap();
-    let compared = cluster.cli(number, &["digest", "--json"]).ok();
-    let compared: serde_json::Value = serde_json::from_str(&compared).unwrap();
+    let mut compared = serde_json::Value::Null;
+    until("the members report their digests", || {
+        compared = serde_json::from_str(&cluster.cli(number, &["digest", "--json"]).out).unwrap_or_default();
+        compared["equal"].is_boolean()
+    });
     assert_eq!(compared["equal"], true, "{compared}");
 }
 
@@ -193,8 +196,7 @@ fn a_member_with_a_damaged_state_gets_that_of_another_member_in_place() {
                 char::from(b'!' + (word % 90) as u8)
             })
             .collect();
-        let written = put(&cluster.url(leader, &format!("/v1/kv/large/{number}")), &value);
-        assert!(written.is_some_and(|(status, _)| status == 204));
+        write(&cluster.url(leader, &format!("/v1/kv/large/{number}")), &value);
     }
     let data = cluster.data(damaged);
     let verify = || run(command().args(["state", "verify", "--data"]).arg(&data), b"");

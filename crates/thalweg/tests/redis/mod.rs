@@ -95,9 +95,12 @@ impl Redis {
             self.buffer.drain(..self.taken);
             self.taken = 0;
             let mut more = [0; 16 * 1024];
-            match self.stream.read(&mut more)? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                read => self.buffer.extend_from_slice(&more[..read]),
+            match self.stream.read(&mut more) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => self.buffer.extend_from_slice(&more[..read]),
+                // A process that was stopped and goes on gets this from a read with a timeout.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
         }
     }
