@@ -403,6 +403,12 @@ operations! {
     /// The node hands leadership over first. Afterwards it can be stopped; its directory can't join again.
     ClusterLeave = "cluster_leave", POST "/v1/cluster/leave"
         => boxed cluster::leave(app, call);
+    /// Stops this node's server.
+    ///
+    /// The node hands leadership over, answers the requests that it has accepted, and ends, as at SIGTERM. It stays a
+    /// member. The reply comes before it stops.
+    ClusterShutdown = "cluster_shutdown", POST "/v1/cluster/shutdown"
+        => boxed cluster::shut_down(app, call);
     /// Makes a learner a voter.
     ClusterPromote = "cluster_promote", POST "/v1/cluster/promote"
         => boxed cluster::promote(app, call);
@@ -597,6 +603,7 @@ impl Operation {
             | Self::ClusterReplicas
             | Self::ClusterJoin
             | Self::ClusterLeave
+            | Self::ClusterShutdown
             | Self::ClusterPromote
             | Self::ClusterRemove
             | Self::ClusterTransfer
@@ -626,6 +633,7 @@ impl Operation {
             self,
             Self::ClusterJoin
                 | Self::ClusterLeave
+                | Self::ClusterShutdown
                 | Self::ClusterPromote
                 | Self::ClusterRemove
                 | Self::ClusterTransfer

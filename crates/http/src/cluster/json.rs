@@ -286,6 +286,14 @@ pub(crate) struct Joined {
     pub(super) node: String,
 }
 
+/// Node that stops.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ClusterStopping)]
+pub(crate) struct Stopping {
+    /// Id of the node.
+    pub(super) node: String,
+}
+
 /// Result of a promotion.
 #[derive(Serialize, ToSchema)]
 #[schema(as = ClusterPromoted)]
@@ -320,6 +328,15 @@ impl JsonRemove {
     pub(super) fn removal(&self) -> Removal {
         if self.force.unwrap_or(false) { Removal::Forced } else { Removal::Safe }
     }
+}
+
+/// Request to stop a node.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = ClusterShutdown)]
+pub(crate) struct JsonShutdown {
+    /// Id or name of the node; without it the node that answers stops.
+    pub(super) node: Option<String>,
 }
 
 /// Request to transfer leadership.

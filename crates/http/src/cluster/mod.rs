@@ -25,8 +25,8 @@ use thalweg_serving::{
 use thalweg_types::NodeId;
 
 use self::json::{
-    ClusterStatus, DigestsShown, JoinToken, Joined, JsonJoin, JsonMember, JsonRemove, JsonTransfer, Leading,
-    MemberList, NodeList, Promoted, ReplicaList, id_of,
+    ClusterStatus, DigestsShown, JoinToken, Joined, JsonJoin, JsonMember, JsonRemove, JsonShutdown, JsonTransfer,
+    Leading, MemberList, NodeList, Promoted, ReplicaList, Stopping, id_of,
 };
 use crate::{
     body,
@@ -148,6 +148,23 @@ pub(crate) async fn leave(app: &Arc<App>, call: &mut Call) -> Answer {
             Ok(()) => return Ok(reply::empty(StatusCode::NO_CONTENT)),
         }
     }
+}
+
+/// Handles `POST /v1/cluster/shutdown`: stops this node's server.
+#[utoipa::path(
+    post, path = "/v1/cluster/shutdown", request_body = JsonShutdown, security(("admin_token" = [])),
+    responses((status = 202, description = "The node stops.", body = Stopping))
+)]
+pub(crate) async fn shut_down(app: &Arc<App>, call: &mut Call) -> Answer {
+    let cluster = cluster(app)?;
+    let request: JsonShutdown = sent(app, call).await?;
+    let report = cluster.handle.report();
+    if let Some(other) = request.node.as_deref().filter(|named| !is_own(&report.find(named), report.node)) {
+        let message = format!("this node is not {other:?}: send the request to that node");
+        return Err(ApiError::bad_request("other_node", message));
+    }
+    cluster.stop_requested.notify_one();
+    Ok(reply::json_of(StatusCode::ACCEPTED, &Stopping { node: id_of(report.node) }))
 }
 
 fn is_own(found: &Option<&MemberReport>, own: NodeId) -> bool {

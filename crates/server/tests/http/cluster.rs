@@ -5,25 +5,29 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use thalweg_server::cluster::{AdminToken, ClusterError, Event, NodeHealth, Role};
 use thalweg_types::{Index, NodeId, Revision};
+use tokio::sync::Notify;
 
 use crate::support::{
-    Client, Node, Reply,
+    Client, Node, PATIENCE, Reply,
     cluster::{Barriers, FakeCluster, member, taken},
     holds,
 };
 
-const CHANGES: [&str; 6] = ["join", "leave", "promote", "remove", "transfer", "join-token"];
+const CHANGES: [&str; 7] = ["join", "leave", "shutdown", "promote", "remove", "transfer", "join-token"];
 
 struct Member {
     node: Node,
     cluster: Arc<FakeCluster>,
     admin: AdminToken,
+    /// Notified when an administrator asks that the node stops.
+    stop_requested: Arc<Notify>,
 }
 
 impl Member {
     async fn start() -> Self {
         let (fake, cluster, admin) = FakeCluster::new();
-        Self { node: Node::in_cluster(cluster, |_| ()).await, cluster: fake, admin }
+        let stop_requested = Arc::clone(&cluster.stop_requested);
+        Self { node: Node::in_cluster(cluster, |_| ()).await, cluster: fake, admin, stop_requested }
     }
 
     async fn post(&self, path: &str, body: &Value) -> Reply {
@@ -329,6 +333,15 @@ async fn a_leader_that_leaves_hands_leadership_over_first() {
     assert_eq!(member.cluster_members().await, ["n2", "n3"]);
     let status = member.node.get("/v1/cluster/status").await.is(200).json();
     assert_eq!((&status["role"], &status["leader"]), (&Value::Null, &json!("0000000000000002")));
+}
+
+#[tokio::test]
+async fn an_administrator_stops_the_node_that_answers() {
+    let member = Member::start().await;
+    member.post("shutdown", &json!({ "node": "n2" })).await.refused(400, "other_node", "fix");
+    let stopping = member.post("shutdown", &json!({ "node": "n1" })).await.is(202).json();
+    assert_eq!(stopping, json!({ "node": "0000000000000001" }));
+    tokio::time::timeout(PATIENCE, member.stop_requested.notified()).await.expect("the program is asked to stop");
 }
 
 async fn event(client: &mut Client) -> String {

@@ -94,7 +94,8 @@ impl FakeCluster {
             broker: OnceLock::new(),
             stopped: Mutex::default(),
         });
-        let cluster = Cluster { handle: fake.clone(), credentials: Arc::new(credentials) };
+        let cluster =
+            Cluster { handle: fake.clone(), credentials: Arc::new(credentials), stop_requested: Arc::default() };
         (fake, cluster, admin)
     }
 

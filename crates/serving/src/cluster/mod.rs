@@ -20,6 +20,7 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Instant};
 
 use thalweg_broker::{Broker, NodeStats};
 use thalweg_types::{NodeId, ReadLevel, Revision};
+use tokio::sync::Notify;
 
 pub use barrier::{ConnectionBarrier, Gate};
 pub use credentials::{AdminToken, CREDENTIALS_FILE, Credentials, CredentialsError};
@@ -104,4 +105,7 @@ pub struct Cluster {
     pub handle: Arc<dyn ClusterHandle>,
     /// Cluster id, secret between nodes, and hash of the administrators' token.
     pub credentials: Arc<Credentials>,
+    /// Notified when an administrator asks over HTTP that this node stops. The program that runs the server waits for it, and
+    /// stops the server as it does at SIGTERM.
+    pub stop_requested: Arc<Notify>,
 }

@@ -122,6 +122,16 @@ pub enum ClusterAction {
         #[command(flatten)]
         place: ServerArgs,
     },
+    /// Stop the node that the command reaches, as SIGTERM does; it stays a member
+    Shutdown {
+        /// Name or id of the node; any other node refuses the request
+        #[arg(long)]
+        node: Option<String>,
+        #[command(flatten)]
+        token: TokenArgs,
+        #[command(flatten)]
+        place: ServerArgs,
+    },
     /// Transfer leadership to another voter
     Transfer {
         /// Name or id of the new leader [default: the voter with the least lag]
@@ -277,6 +287,11 @@ pub fn run(args: &ClusterCommand) -> Result<(), Failure> {
         ClusterAction::Leave { force, token, place } => {
             change("leave", &json!({ "force": force }), token, place)?;
             done(&json!({ "left": true }), place, || "the node is no member any more; stop it".to_owned())
+        }
+        ClusterAction::Shutdown { node, token, place } => {
+            let body = node.as_ref().map_or_else(|| json!({}), |node| json!({ "node": node }));
+            let reply = change("shutdown", &body, token, place)?;
+            done(&reply, place, || format!("{} stops", text(&reply["node"])))
         }
         ClusterAction::Transfer { node, token, place } => {
             let body = node.as_ref().map_or_else(|| json!({}), |node| json!({ "to": node }));

@@ -266,7 +266,7 @@ fn start_member(part: &Part, config: &Config, database: &Database) -> Result<Opt
     Node::start(database, member.credentials.cluster, options).map(Some).map_err(|error| Failure::of(&error))
 }
 
-/// Runs a server over the database until a signal stops it; the server then stops the member and closes the database.
+/// Runs a server over the database until a signal or an administrator stops it; the server then stops the member and closes the database.
 async fn serve(
     args: &Serve,
     config: &Config,
@@ -279,7 +279,9 @@ async fn serve(
     let cluster = member.map(|(node, part)| Cluster {
         handle: Arc::new(node.clone()),
         credentials: Arc::new(part.credentials.clone()),
+        stop_requested: Arc::default(),
     });
+    let stop_requested = cluster.as_ref().map(|cluster| Arc::clone(&cluster.stop_requested));
     let server = Server::bind_member(config.clone(), database, cluster).await.map_err(|error| match error {
         ServerError::Bind { .. } => Failure { exit: Exit::Unavailable, ..Failure::of(&error) }
             .then("stop the process that listens there, or choose another address with --http"),
@@ -310,8 +312,15 @@ async fn serve(
                 None => std::future::pending().await,
             }
         };
+        let requested = async {
+            match stop_requested {
+                Some(stop_requested) => stop_requested.notified().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             signal = stop.signalled() => tracing::info!(signal, "stopping on a signal"),
+            () = requested => tracing::info!("stopping on a request of an administrator"),
             () = repair_is_due => {
                 tracing::warn!("stopping to repair the state: the node starts again by itself");
                 ended = Ended::RepairDue;

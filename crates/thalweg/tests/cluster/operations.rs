@@ -11,7 +11,7 @@ use std::{
 };
 
 use crate::{
-    Cluster,
+    Cluster, PATIENCE,
     node::{command, run},
     put, read, until, write,
 };
@@ -160,6 +160,25 @@ fn leadership_is_transferred_and_changes_need_the_token() {
     assert!(doctor.starts_with("good") || doctor.contains("weakness"), "{doctor}");
     let members = cluster.cli(follower, &["members"]).ok();
     assert_eq!(members.lines().count(), 4, "{members}");
+}
+
+#[test]
+fn a_leader_that_is_shut_down_hands_leadership_over_and_stays_a_member() {
+    let mut cluster = Cluster::start(3);
+    let leader = cluster.leader();
+    let other = format!("n{}", cluster.follower());
+    assert!(cluster.cli(leader, &["shutdown", "--node", &other]).fails(2).contains(&other));
+    assert!(cluster.node(leader).cli(&["cluster", "shutdown"]).fails(2).contains("admin token"));
+    write(&cluster.url(leader, "/v1/kv/k/0"), "0");
+    let shown = cluster.cli(leader, &["shutdown", "--node", &format!("n{leader}")]).ok();
+    assert!(shown.ends_with("stops\n"), "{shown}");
+    let (status, log) = cluster.take(leader).wait(PATIENCE);
+    assert!(status.success() && log.contains("stopping on a request of an administrator"), "{status}\n{log}");
+    assert_ne!(cluster.leader(), leader);
+    assert_eq!(cluster.members().len(), 3);
+    cluster.restart(leader);
+    until("the node is back", || cluster.status(leader)["leader"].is_string());
+    check(&cluster, &[0]);
 }
 
 /// Changes bytes in all tables of a stopped node, as a failing disk might. The tables' indexes stay.
