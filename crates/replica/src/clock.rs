@@ -96,6 +96,11 @@ impl SpaceClock {
         self.ticked().max(unpack(self.word.load(Ordering::Relaxed)))
     }
 
+    /// Returns the monotonic time since an arbitrary start, for durations.
+    pub(crate) fn monotonic(&self) -> std::time::Duration {
+        self.clock.monotonic()
+    }
+
     /// Returns the time by which a read hides expired keys. Every later log entry gets at least this timestamp.
     #[must_use]
     #[inline]

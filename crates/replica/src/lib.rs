@@ -29,6 +29,7 @@ mod replay;
 mod replica;
 mod slot;
 mod solo;
+mod turn_pause;
 mod turns;
 mod valid;
 

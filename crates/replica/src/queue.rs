@@ -5,8 +5,9 @@
 //! Ready commands are taken in the order of their arrival. A command of a [`Client`] that will probably be expensive
 //! waits for its [turn](Turns) instead, and so does what the same client proposes after it. While both lanes hold
 //! commands, they alternate: a command in the ready lane waits for at most one group of expensive ones, which is bounded
-//! by [`MAX_TURN_STEPS`] or a single command. So a client with cheap commands is served, although another one keeps the
-//! node busy with expensive ones.
+//! by [`MAX_TURN_STEPS`] or a single command. The committer of a space on a single node also makes a pause after each such
+//! group (`turn_pause`). So a client with cheap commands is served, although another one keeps the node busy with
+//! expensive ones.
 //!
 //! A command is expensive if its [estimate](Pending::steps), times the measured cost of its client's recent commands,
 //! exceeds [`EXPENSIVE_STEPS`]. A client counts as fully expensive if no command of its address has been measured.
@@ -39,6 +40,8 @@ struct Inner {
     bytes: usize,
     /// True if expensive commands are taken next although commands are ready.
     is_turn: bool,
+    /// True if ready commands were taken since the last expensive ones.
+    is_contended: bool,
     /// Number of proposing threads that wait for room in the queue.
     waiting: usize,
     closed: bool,
@@ -94,6 +97,8 @@ pub(crate) struct Taken {
     pub(crate) ends: Vec<usize>,
     /// Number of steps that each entry took; entries that were not applied are missing.
     pub(crate) steps: Vec<u64>,
+    /// True if the proposals are expensive ones, and ready commands were taken since the expensive ones before them.
+    pub(crate) is_contended_turn: bool,
 }
 
 impl Taken {
@@ -114,6 +119,7 @@ impl Taken {
         self.proposals.clear();
         self.ends.clear();
         self.steps.clear();
+        self.is_contended_turn = false;
     }
 }
 
@@ -215,11 +221,18 @@ impl Queue {
         if !into.proposals.is_empty() {
             into.ends.push(into.proposals.len());
         }
+        into.is_contended_turn = is_turn && std::mem::take(&mut inner.is_contended);
+        inner.is_contended |= !is_turn && !into.proposals.is_empty();
         inner.bytes -= bytes;
         self.len.store(inner.len(), Ordering::SeqCst);
         if inner.waiting > 0 {
             self.room.notify_all();
         }
+    }
+
+    /// Returns true if a command waits that is not expensive.
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.lock().ready.is_empty()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -480,6 +493,25 @@ mod tests {
             taken.clear();
         }
         assert_eq!(lengths, [false, true, false], "what follows an expensive command waits with it");
+    }
+
+    #[test]
+    fn an_expensive_group_is_contended_if_others_were_committed_since_the_last_one() {
+        let (queue, expensive, cheap) = (Queue::new(usize::MAX), client(), client());
+        let mut taken = Taken::default();
+        let mut take_turn = || {
+            push(&queue, &expensive, &[b"keys", b"*"]);
+            taken.clear();
+            queue.take_entries(&mut taken, false, Lanes::All);
+            assert!(taken.proposals.len() == 1 && !queue.has_ready());
+            taken.is_contended_turn
+        };
+        assert!(!take_turn());
+        push(&queue, &cheap, &[b"set", b"k", b"1"]);
+        assert!(queue.has_ready());
+        queue.take_entries(&mut Taken::default(), false, Lanes::Ready);
+        assert!(take_turn());
+        assert!(!take_turn(), "only the first one");
     }
 
     #[test]

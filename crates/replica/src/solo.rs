@@ -50,6 +50,7 @@ use crate::{
     pending::{Pending, payload_of, purpose_of},
     queue::{Lanes, Queue, Taken, WhenFull},
     slot::{Answer, Committed, Proposal, Slot},
+    turn_pause::TurnPause,
 };
 
 /// Time at which the committer thread is woken for a queued command.
@@ -98,6 +99,7 @@ struct Shared {
     term: Term,
     role: Mutex<Role>,
     queue: Queue,
+    turn_pause: TurnPause,
     observer: OnceLock<Arc<dyn Observer>>,
     committer: OnceLock<Committer>,
     /// Set to true after the queue is closed. The committer thread ends when it sees this flag and the queue is empty.
@@ -166,6 +168,7 @@ impl Solo {
             term,
             role: Mutex::new(Role { next, taken: Taken::default(), entry: Vec::new(), outcomes: Vec::new() }),
             queue: Queue::new(options.max_queue_bytes),
+            turn_pause: TurnPause::default(),
             observer: OnceLock::new(),
             committer: OnceLock::new(),
             stopping: AtomicBool::new(false),
@@ -228,7 +231,8 @@ impl Solo {
                 return answer;
             }
             match shared.try_role() {
-                Some(role) => shared.commit_queued(role, Lanes::All),
+                // A command without a client is always ready.
+                Some(role) => shared.commit_queued(role, Lanes::Ready),
                 None => thread::park(),
             }
         }
@@ -468,17 +472,23 @@ impl Shared {
     /// One step of the committer thread: commits queued commands, or sleeps until there are some. Returns false when
     /// the thread must end.
     fn committer_step(&self) -> bool {
-        if !self.queue.is_empty() {
-            self.commit_queued(self.role(), Lanes::All);
+        let is_stopping = self.stopping.load(Ordering::SeqCst);
+        let pause = if is_stopping { None } else { self.turn_pause.left(self.clock.monotonic()) };
+        let has_work = || match pause {
+            None => !self.queue.is_empty(),
+            Some(_) => self.queue.has_ready(),
+        };
+        if has_work() {
+            self.commit_queued(self.role(), if pause.is_none() { Lanes::All } else { Lanes::Ready });
             return true;
         }
-        if self.stopping.load(Ordering::SeqCst) {
+        if is_stopping {
             return false;
         }
         self.idle.store(true, Ordering::SeqCst);
-        if self.queue.is_empty() && !self.stopping.load(Ordering::SeqCst) {
+        if !has_work() && !self.stopping.load(Ordering::SeqCst) {
             // The sleep is bounded, so that the thread ends after the last handle is dropped without a close.
-            thread::park_timeout(std::time::Duration::from_millis(500));
+            thread::park_timeout(pause.unwrap_or(std::time::Duration::from_millis(500)));
         }
         self.idle.store(false, Ordering::SeqCst);
         true
@@ -511,6 +521,7 @@ impl Shared {
     fn commit_queued(&self, mut role: RoleGuard<'_>, lanes: Lanes) {
         let mut taken = std::mem::take(&mut role.taken);
         self.queue.take_entries(&mut taken, self.machine.keeps_history(), lanes);
+        let contended_from = taken.is_contended_turn.then(|| self.clock.monotonic());
         let before = self.machine.work();
         let answers = match &taken.ends[..] {
             [] => Vec::new(),
@@ -521,6 +532,9 @@ impl Shared {
             taken.steps.push(after - before);
         }
         taken.learn();
+        if let Some(from) = contended_from {
+            self.turn_pause.begin(from, self.clock.monotonic());
+        }
         drop(role);
         for (pending, answer) in taken.proposals.iter_mut().zip(answers) {
             pending.answer(answer);
