@@ -29,7 +29,7 @@ use crate::{
     link::{Link, Reply, Run, StageError},
     names::Names,
     options::{Options, ReadFrom},
-    pool::{Place, Pool},
+    pool::{Pool, PoolRole},
     request::answer_of,
 };
 
@@ -139,7 +139,7 @@ impl Client {
         let pool = Pool::connect(&directory, options.clone()).await?;
         let is_clustered = pool.server().is_some_and(|server| server.is_clustered);
         let nearest = (options.reads == ReadFrom::Nearest && is_clustered)
-            .then(|| Pool::begin(&directory, Place::Nearest, options.clone()).0);
+            .then(|| Pool::begin(&directory, PoolRole::Nearest, options.clone()).0);
         let (timeout, read_level) = (options.timeout, options.read_level);
         let inner = Arc::new(Inner { pool, nearest, directory, options, names: Names::default() });
         Ok(Self { inner, timeout, level: Level(None), read_level, trace: None })

@@ -9,7 +9,7 @@
 //! server has stated that connecting again does not help (a goodbye of class *fix* or *stop*, or no common version); then
 //! requests fail immediately with that error.
 //!
-//! In a cluster, a pool has a [`Place`]: its connections lead to the leader, or to the nearest member. A supervisor connects
+//! In a cluster, a pool has a [`PoolRole`]: its connections lead to the leader, or to the nearest member. A supervisor connects
 //! to the better node first, lets the requests in progress finish for [`DRAIN`], and then puts the new connection into its
 //! links. Publishers stay on their link; subscriptions resume, as after a lost connection.
 
@@ -58,7 +58,7 @@ const ROUND_TRIPS: u32 = 3;
 
 /// Node of a cluster to which the connections of a pool lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum PoolRole {
     Leader,
     Nearest,
 }
@@ -76,7 +76,7 @@ pub(crate) struct Pool {
 impl Pool {
     /// Opens all connections of the pool. Fails if the first attempt of any connection fails.
     pub(crate) async fn connect(directory: &Arc<Directory>, options: Arc<Options>) -> Result<Self, ConnectError> {
-        let (pool, first) = Self::begin(directory, Place::Leader, options);
+        let (pool, first) = Self::begin(directory, PoolRole::Leader, options);
         for attempt in first {
             // A supervisor that ends without an answer belonged to a runtime that is stopping.
             if let Err(error) = attempt.await.unwrap_or(Err(ConnectError::NotYet)) {
@@ -91,7 +91,7 @@ impl Pool {
     /// outcome of a connection's first attempt, and after an error there is no further one.
     pub(crate) fn begin(
         directory: &Arc<Directory>,
-        place: Place,
+        place: PoolRole,
         options: Arc<Options>,
     ) -> (Self, Vec<oneshot::Receiver<Result<(), ConnectError>>>) {
         let is_quic = directory.seeds().first().is_some_and(|seed| seed.kind() == Kind::Quic);
@@ -184,7 +184,7 @@ impl Drop for Pool {
 
 struct Supervisor {
     directory: Arc<Directory>,
-    place: Place,
+    place: PoolRole,
     dialer: Dialer,
     options: Arc<Options>,
     links: Vec<Arc<Link>>,
@@ -205,7 +205,7 @@ enum End {
 impl Supervisor {
     async fn run(self, told: oneshot::Sender<Result<(), ConnectError>>) {
         // Reads go to the leader's connections while there is none to the nearest member.
-        let mut told = Some(told).filter(|_| self.place == Place::Leader);
+        let mut told = Some(told).filter(|_| self.place == PoolRole::Leader);
         let mut backoff = Backoff::new(self.options.retries);
         let mut next = None;
         while !self.is_closing() {
@@ -243,8 +243,8 @@ impl Supervisor {
 
     async fn connect_to(&self, endpoint: &Endpoint, limit: Duration) -> Result<Connected, ConnectError> {
         let asks = match self.place {
-            Place::Leader => 1,
-            Place::Nearest => ROUND_TRIPS,
+            PoolRole::Leader => 1,
+            PoolRole::Nearest => ROUND_TRIPS,
         };
         let connected = connect(&self.dialer, endpoint, &self.options, asks, limit).await?;
         if let Some(members) = &connected.members {
@@ -289,8 +289,8 @@ impl Supervisor {
     async fn better_than(&self, server: &ServerInfo, round_trip: Duration) -> Option<Connected> {
         match self.place {
             _ if !server.is_clustered => None,
-            Place::Leader => self.leader_other_than(server.node).await,
-            Place::Nearest => self.nearer_than(server.node, round_trip).await,
+            PoolRole::Leader => self.leader_other_than(server.node).await,
+            PoolRole::Nearest => self.nearer_than(server.node, round_trip).await,
         }
     }
 
@@ -420,8 +420,8 @@ impl Supervisor {
             return std::future::pending().await;
         }
         match self.place {
-            Place::Leader => self.new_leader(server.node).await,
-            Place::Nearest => loop {
+            PoolRole::Leader => self.new_leader(server.node).await,
+            PoolRole::Nearest => loop {
                 tokio::time::sleep(MEASURE_EVERY).await;
                 let round_trip = self.round_trip().await;
                 if let Some(nearer) = self.nearer_than(server.node, round_trip).await {

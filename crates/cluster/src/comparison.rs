@@ -165,7 +165,7 @@ impl Tasks {
         }
         let giving = sources.iter().map(|(node, _)| *node).collect();
         if !can_spare(&giving, &others, votes) {
-            return Err("no majority of the members agrees with each other and gives its state".to_owned());
+            return Err("no majority of the members has equal states and offers a snapshot".to_owned());
         }
         tracing::warn!(members = sources.len(), "this node stops to get the state of another member");
         let after = due.map_or_else(|| self.consensus.applied().unwrap_or(Index::ZERO), |due| due.after);
@@ -195,8 +195,8 @@ fn agreeing(others: &[Other], after: Index) -> BTreeSet<NodeId> {
 
 /// Returns true if these members are a majority of all, and their voters one of the voters. The cluster then goes on while
 /// this node and others repair their states at the same time. A node that knows of a fault in its state gives it to nobody:
-/// of two such nodes, the one that asks later misses the other. So the members that the last one has found are a majority
-/// without any of them.
+/// of two such nodes, the one that asks later misses the other. The last node to ask therefore finds a majority that excludes
+/// all nodes under repair.
 fn can_spare(giving: &BTreeSet<NodeId>, others: &[Other], this_node_votes: bool) -> bool {
     let voters = others.iter().filter(|other| other.votes);
     let giving_voters = voters.clone().filter(|voter| giving.contains(&voter.node)).count();

@@ -9,8 +9,8 @@
 //! Yared, Katayama: "The φ Accrual Failure Detector", SRDS 2004. Fixed times apply beside phi: a node is suspected and
 //! down after these times at the latest, and no earlier than after the shortest silence.
 //!
-//! Signs that follow each other closely, such as those of appends under load, count as one sign. If the detector itself was
-//! not called for several intervals, it heard nobody in that time, and the time does not count as silence of the nodes.
+//! Signs that follow each other closely, such as those of appends under load, count as one sign. Intervals in
+//! which the detector itself was not called do not count as silence of the nodes.
 //!
 //! Invariants: a node that was never heard is suspected after the same time as one that fell silent; a sign of life makes
 //! a node alive at once; states of a node change `alive -> suspect -> down` or to `alive`.

@@ -233,8 +233,8 @@ impl Tasks {
         self.signs.send(node, &link, own, self.options.detector.suspect_after).await;
     }
 
-    /// Returns true if a node has a new description, or does not tell when it has one. `since` is the time since it was asked
-    /// the last time.
+    /// Returns true if a node's description has changed, or if the node does not report changes. `since` is the time since the
+    /// last request for it.
     fn needs_description(&self, node: NodeId, since: Duration, interval: Duration) -> bool {
         self.peers.update(node, |facts| match facts.about_told {
             Some(told) => facts.about_known != Some(told) && since >= DESCRIBE_EVERY,

@@ -1,14 +1,14 @@
-//! Facts about this node that it has told another one over a connection.
+//! Facts about this node that another node has received over a connection.
 //!
-//! Owns: the rule when facts are told again. Does not own: the facts themselves, and the frames that carry them (`signs`).
+//! Owns: the rule when facts are sent again. Does not own: the facts themselves, and the frames that carry them (`signs`).
 
 use std::time::{Duration, Instant};
 
 use thalweg_types::{Index, SpaceTime};
 
-/// Number of signs of life after which facts are told again, whether they have changed or not.
+/// Number of signs of life after which facts are sent again, whether they have changed or not.
 const TELL_EVERY: u32 = 60;
-/// Difference between a wall clock and the time that has passed from which on the clock has been set.
+/// Deviation of the wall clock from the elapsed time above which the clock counts as set by hand.
 const CLOCK_SET: Duration = Duration::from_millis(100);
 
 /// Facts about this node that the others need.

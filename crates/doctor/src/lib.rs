@@ -43,7 +43,7 @@ pub use self::{
     mounts::{Mount, mount_of},
     owners::Owners,
     probe::{ProbeFile, Sample, SyncTimes, Walls, measure},
-    space::{Space, Wanted},
+    space::{Space, SpaceNeeds},
     storage::Storage,
     system::System,
 };
@@ -54,7 +54,7 @@ pub struct Examination {
     /// Time for which syncs are measured; zero measures none.
     pub probe_time: Duration,
     /// Disk space that a node wants.
-    pub wanted: Wanted,
+    pub wanted: SpaceNeeds,
     /// Files and connections that a node wants.
     pub needs: Needs,
     /// Lowest memory limit of this process's control groups, in bytes, as a server reads it; `None` if there is none below

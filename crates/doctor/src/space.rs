@@ -23,7 +23,7 @@ pub struct Space {
 
 /// Disk space that a node wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct SpaceNeeds {
     /// Free bytes below which a node rejects new data (`reserve_bytes`).
     pub reserve_bytes: u64,
     /// Bytes that a new node allocates before its first write: the segment in use and the prepared ones.
@@ -50,8 +50,8 @@ impl Space {
 }
 
 /// Judges the free space.
-pub fn judge(space: &Space, wanted: &Wanted, found: &mut Findings) {
-    let Wanted { reserve_bytes, segments_bytes, history_bytes } = *wanted;
+pub fn judge(space: &Space, wanted: &SpaceNeeds, found: &mut Findings) {
+    let SpaceNeeds { reserve_bytes, segments_bytes, history_bytes } = *wanted;
     let free = space.available_bytes;
     let (with_segments, with_history) =
         (reserve_bytes + segments_bytes, reserve_bytes + segments_bytes + history_bytes);
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn the_reserve_the_segments_and_the_history_are_bounds() {
-        let wanted = Wanted { reserve_bytes: 256 * MIB, segments_bytes: 192 * MIB, history_bytes: 1024 * MIB };
+        let wanted = SpaceNeeds { reserve_bytes: 256 * MIB, segments_bytes: 192 * MIB, history_bytes: 1024 * MIB };
         let codes = |available_bytes: u64, available_files: Option<u64>| {
             let mut found = Findings::default();
             judge(&Space { total_bytes: 1 << 40, available_bytes, available_files }, &wanted, &mut found);

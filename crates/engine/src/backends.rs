@@ -33,7 +33,7 @@ pub(crate) fn shown_path(disk: &Arc<dyn Disk>) -> PathBuf {
 
 /// Removes all state directories but that of the backend `kept` that is the current one. Such directories are the
 /// remains of a migration or an install that was interrupted before or after its switch.
-pub(crate) fn remove_all_but(place: Place<'_>, kept: BackendKind, current: StateDir) -> io::Result<()> {
+pub(crate) fn remove_all_but(place: BackendLocation<'_>, kept: BackendKind, current: StateDir) -> io::Result<()> {
     let all = BackendKind::ALL.into_iter().flat_map(|kind| current.possible().map(move |dir| (kind, dir)));
     let others = all.filter(|other| *other != (kept, current)).map(|(kind, dir)| dir.path(kind));
     let there: Vec<_> = others.filter(|other| place.has(other)).collect();
@@ -81,9 +81,9 @@ fn aside_dir(kind: BackendKind) -> String {
     format!("{}.old", StateDir::FIRST.path(kind))
 }
 
-/// Place in which a backend keeps the state, and the threads that do its background work.
+/// Location at which a backend keeps the state, and the threads that do its background work.
 #[derive(Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub(crate) struct BackendLocation<'a> {
     pub(crate) disk: &'a Arc<dyn Disk>,
     /// Directory in the operating system for backends that do their own I/O; `None` for the disk's own one.
     pub(crate) os_dir: Option<&'a Path>,
@@ -98,18 +98,18 @@ pub(crate) fn open(
     barrier: Arc<dyn LogBarrier>,
     options: &Options,
 ) -> Result<Arc<dyn Backend>, OpenError> {
-    open_in(Place::on(disk), kind, dir, barrier, options)
+    open_in(BackendLocation::on(disk), kind, dir, barrier, options)
 }
 
 /// Opens the state like [`open`], in a place.
 pub(crate) fn open_in(
-    place: Place<'_>,
+    place: BackendLocation<'_>,
     kind: BackendKind,
     dir: StateDir,
     barrier: Arc<dyn LogBarrier>,
     options: &Options,
 ) -> Result<Arc<dyn Backend>, OpenError> {
-    let Place { disk, background, .. } = place;
+    let BackendLocation { disk, background, .. } = place;
     match kind {
         BackendKind::Memory => {
             let options = MemoryOptions { dir: dir.path(kind), ..MemoryOptions::default() };
@@ -154,8 +154,8 @@ fn buffer(options: &Options, background: Background) -> thalweg_store::BufferOpt
     thalweg_store::BufferOptions { memtable_bytes, background, ..thalweg_store::BufferOptions::default() }
 }
 
-impl<'a> Place<'a> {
-    /// Place on a disk, with threads of its own.
+impl<'a> BackendLocation<'a> {
+    /// BackendLocation on a disk, with threads of its own.
     pub(crate) fn on(disk: &'a Arc<dyn Disk>) -> Self {
         Self { disk, os_dir: None, background: Background::Threads }
     }
@@ -215,7 +215,7 @@ mod tests {
             let as_disk: Arc<dyn Disk> = Arc::new(opened.clone());
             let current = StateDir::read(&as_disk).unwrap();
             opened.power_off_after(after);
-            let _ = remove_all_but(Place::on(&as_disk), kind, current);
+            let _ = remove_all_but(BackendLocation::on(&as_disk), kind, current);
             for draw in 0..50 {
                 let lost: Arc<dyn Disk> = Arc::new(opened.power_loss(draw));
                 let current = StateDir::read(&lost).unwrap();

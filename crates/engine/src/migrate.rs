@@ -23,7 +23,7 @@ use thalweg_store::{Applied, Backend, BackendError, BarrierFailed, Direction, Lo
 use thalweg_types::{Action, Classified, Index, Lsn};
 
 use crate::{
-    backends::{self, Place},
+    backends::{self, BackendLocation},
     error::OpenError,
     identity::Identity,
     open::{Mode, io_error, lock, read_identity, read_state_dir},
@@ -169,7 +169,7 @@ pub fn migrate_on(
         move |error: std::io::Error| io_error(&path, doing, &error)
     };
     let dir = read_state_dir(disk, &path)?;
-    backends::remove_all_but(Place::on(disk), from, dir).map_err(io("removing an unfinished migration"))?;
+    backends::remove_all_but(BackendLocation::on(disk), from, dir).map_err(io("removing an unfinished migration"))?;
     let old = backends::open(disk, from, dir, Arc::new(PersistedBefore), options)?;
     let estimated_pairs = old.stats().estimated_keys;
     let mut tell = |phase, pairs| progress(MigrationProgress { phase, pairs, estimated_pairs });
@@ -190,7 +190,7 @@ pub fn migrate_on(
     let switched = Identity { backend: to, ..identity };
     switched.write(disk).map_err(io("writing the identity"))?;
     tell(MigrationPhase::CleaningUp, pairs);
-    backends::remove_all_but(Place::on(disk), to, dir).map_err(io("removing the old state"))?;
+    backends::remove_all_but(BackendLocation::on(disk), to, dir).map_err(io("removing the old state"))?;
     Ok(Migrated { from, to, pairs, bytes })
 }
 

@@ -191,7 +191,7 @@ pub(crate) fn on(
     let lock = lock(&disk, &path, mode)?;
     let (identity, created) = identify(&disk, &path, seed, options, part)?;
     let state_dir = read_state_dir(&disk, &path)?;
-    let place = backends::Place { disk: &disk, os_dir, background: mode.background() };
+    let place = backends::BackendLocation { disk: &disk, os_dir, background: mode.background() };
     let swept = backends::remove_all_but(place, identity.backend, state_dir);
     swept.map_err(|error| io_error(&path, "removing the leftovers of a migration or an install", &error))?;
     let open_log = match mode {
@@ -208,7 +208,7 @@ pub(crate) fn on(
             changed
         }
     };
-    let place = backends::Place { disk: &disk, os_dir, background: mode.background() };
+    let place = backends::BackendLocation { disk: &disk, os_dir, background: mode.background() };
     let backend = backends::open_in(place, identity.backend, state_dir, Arc::new(Barrier(log.clone())), options)?;
     let parts =
         SpaceParts { disk: &disk, path, log: log.clone(), backend: backend.clone(), clock, options, identity, mode };
@@ -261,8 +261,12 @@ pub(crate) fn on(
 
 impl Opened {
     /// Place in which backends of the database keep the state.
-    pub(crate) fn place(&self) -> backends::Place<'_> {
-        backends::Place { disk: &self.disk, os_dir: self.os_dir.as_deref(), background: self.mode.background() }
+    pub(crate) fn place(&self) -> backends::BackendLocation<'_> {
+        backends::BackendLocation {
+            disk: &self.disk,
+            os_dir: self.os_dir.as_deref(),
+            background: self.mode.background(),
+        }
     }
 }
 

@@ -10,7 +10,8 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-/// Maximum number of pings whose times are kept. A peer that has not heard as many is deaf anyhow.
+/// Maximum number of pings whose times are kept. A peer that has missed this many counts as unable to
+/// hear this node.
 const MAX_UNHEARD: usize = 64;
 
 /// A node's knowledge of the hearing of one peer, over one connection.
@@ -41,9 +42,8 @@ impl Hearing {
         self.last_sent
     }
 
-    /// Notes that the peer has connected anew: if it has restarted, its pings begin again and it has heard none. This
-    /// node's own numbers continue: if they began again, a peer that was only cut off would seem to have heard the next
-    /// pings already.
+    /// Resets the received pings after a reconnect, because a restarted peer numbers its pings from 1. This node's own
+    /// numbers continue: otherwise a peer that was only cut off would seem to have heard the next pings already.
     pub fn reconnected(&mut self) {
         self.unheard.clear();
         self.received = 0;

@@ -42,7 +42,7 @@ use tokio::runtime::Handle;
 
 use crate::{
     admission::Account,
-    fair_queue::{FairQueue, Place},
+    fair_queue::{FairQueue, QueuePosition},
 };
 
 /// Maximum number of bytes of bulk output in a round. The kernel copies them in about half a millisecond. A round exceeds
@@ -194,7 +194,7 @@ async fn begin_rounds(turns: Arc<BulkTurns>) {
     }
 }
 
-/// Place of a connection, or of a streamed body, among those that send bulk output on a runtime. Used by one task.
+/// QueuePosition of a connection, or of a streamed body, among those that send bulk output on a runtime. Used by one task.
 #[derive(Debug)]
 pub struct BulkSeat {
     turns: Arc<BulkTurns>,
@@ -209,7 +209,7 @@ enum SeatState {
     /// The connection has no turn, and needs none unless the runtime is crowded.
     Free,
     /// The connection waits for a turn. Its place in the queue is `None` while its turn pauses.
-    Waiting { place: Option<Place>, left: usize },
+    Waiting { place: Option<QueuePosition>, left: usize },
     /// The connection has a turn, with this number of bytes left.
     Turn { left: usize },
 }
@@ -254,7 +254,7 @@ impl BulkSeat {
         }
         waiting.next_ticket += 1;
         let connection = Arc::as_ptr(&self.account) as usize;
-        let place = Place { address: self.account.address(), connection, ticket: waiting.next_ticket };
+        let place = QueuePosition { address: self.account.address(), connection, ticket: waiting.next_ticket };
         seat.waker.register(cx.waker());
         waiting.queue.push(place, seat);
         self.state = SeatState::Waiting { place: Some(place), left: TURN_BYTES };

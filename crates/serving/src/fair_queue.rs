@@ -8,7 +8,7 @@ use crate::admission::AddressKey;
 
 /// Position of an item in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct QueuePosition {
     pub address: AddressKey,
     /// Number that identifies the connection while it exists.
     pub connection: usize,
@@ -47,7 +47,7 @@ impl<T> FairQueue<T> {
     }
 
     /// Adds an item after all items of its connection.
-    pub(crate) fn push(&mut self, place: Place, item: T) {
+    pub(crate) fn push(&mut self, place: QueuePosition, item: T) {
         let Self { turns, addresses, len, .. } = self;
         let of_address = addresses.entry(place.address).or_insert_with(|| {
             turns.push_back(place.address);
@@ -64,7 +64,7 @@ impl<T> FairQueue<T> {
 
     /// Takes the next item, skipping addresses that have `max_of_address` unfinished items. Returns `None` if there is
     /// none, or if `fits` returns false for it.
-    pub(crate) fn pop(&mut self, max_of_address: usize, fits: impl FnOnce(&T) -> bool) -> Option<(Place, T)> {
+    pub(crate) fn pop(&mut self, max_of_address: usize, fits: impl FnOnce(&T) -> bool) -> Option<(QueuePosition, T)> {
         let may_run = |address| self.running.get(address).is_none_or(|running| *running < max_of_address);
         let turn = self.turns.iter().position(may_run)?;
         let address = self.turns[turn];
@@ -87,7 +87,7 @@ impl<T> FairQueue<T> {
         }
         *self.running.entry(address).or_default() += 1;
         self.len -= 1;
-        Some((Place { address, connection, ticket }, item))
+        Some((QueuePosition { address, connection, ticket }, item))
     }
 
     /// Records that an item of an address, which was taken, is finished.
@@ -101,7 +101,7 @@ impl<T> FairQueue<T> {
     }
 
     /// Removes an item that was not taken yet.
-    pub(crate) fn remove(&mut self, place: Place) -> Option<T> {
+    pub(crate) fn remove(&mut self, place: QueuePosition) -> Option<T> {
         let of_address = self.addresses.get_mut(&place.address)?;
         let items = of_address.connections.get_mut(&place.connection)?;
         let at = items.iter().position(|(ticket, _)| *ticket == place.ticket)?;

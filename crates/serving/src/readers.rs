@@ -41,7 +41,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     admission::Account,
-    fair_queue::Place,
+    fair_queue::QueuePosition,
     limits::{MAX_COLD_READ_THREADS, MAX_READER_THREADS, MAX_READING_BYTES},
 };
 pub use pool::ReaderError;
@@ -189,7 +189,7 @@ impl Readers {
 
     fn pending<T>(
         &self,
-        place: Place,
+        place: QueuePosition,
         result: oneshot::Receiver<Result<T, ReaderError>>,
         queued: Result<(), ReaderError>,
     ) -> PendingRead<T> {
@@ -231,9 +231,9 @@ impl Drop for Readers {
 
 impl Pools {
     /// Returns the place of a new read in the queues.
-    fn place(&self, account: &Arc<Account>) -> Place {
+    fn place(&self, account: &Arc<Account>) -> QueuePosition {
         let ticket = self.next_ticket.fetch_add(1, Relaxed);
-        Place { address: account.address(), connection: Arc::as_ptr(account) as usize, ticket }
+        QueuePosition { address: account.address(), connection: Arc::as_ptr(account) as usize, ticket }
     }
 
     fn end(&self) {
@@ -290,8 +290,8 @@ fn caught<T>(read: impl FnOnce() -> T) -> Result<T, ReaderError> {
 pub struct PendingRead<T> {
     /// `None` if the read was rejected with `error`.
     result: Option<oneshot::Receiver<Result<T, ReaderError>>>,
-    /// Place of the read in the queues; `None` once it has left them.
-    queued: Option<(Arc<Pools>, Place)>,
+    /// QueuePosition of the read in the queues; `None` once it has left them.
+    queued: Option<(Arc<Pools>, QueuePosition)>,
     /// Error if the read is dropped without a result.
     error: ReaderError,
 }

@@ -25,7 +25,7 @@ const MAX_CONFIGURATIONS: usize = 50_000;
 
 /// Result of the check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct SearchResult {
     /// Number of operations that were checked.
     pub checked: usize,
     /// Number of operations on objects that were not decided.
@@ -36,7 +36,7 @@ pub struct Found {
 
 /// Checks the reads and writes among the first operations of a history.
 #[must_use]
-pub fn check(operations: &[Operation]) -> Found {
+pub fn check(operations: &[Operation]) -> SearchResult {
     let part = &operations[..operations.len().min(MAX_OPERATIONS)];
     // An answer after the part is one that its reader does not know.
     let horizon = operations.get(MAX_OPERATIONS).map_or(u64::MAX, |next| next.begin);
@@ -48,7 +48,7 @@ pub fn check(operations: &[Operation]) -> Found {
             histories.entry(objects.of(*key)).or_default().push(operation);
         }
     }
-    let mut found = Found::default();
+    let mut found = SearchResult::default();
     for (object, operations) in histories {
         check_object(object, &operations, horizon, &mut found);
     }
@@ -85,7 +85,7 @@ impl Objects {
     }
 }
 
-fn check_object(object: Key, operations: &[&Operation], horizon: u64, found: &mut Found) {
+fn check_object(object: Key, operations: &[&Operation], horizon: u64, found: &mut SearchResult) {
     let mut numbers: BTreeMap<Key, usize> = BTreeMap::new();
     for key in operations.iter().flat_map(|operation| keys_of(&operation.action)) {
         let next = numbers.len();

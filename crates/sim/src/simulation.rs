@@ -50,7 +50,7 @@ pub fn run(settings: &Settings) -> Report {
     });
     let (verdict, found, violations, (gaps, time_behind, messages)) = finished.output.unwrap_or_else(|panicked| {
         let text = format!("a task panicked: {panicked}");
-        (oracle::Verdict::default(), search::Found::default(), vec![text], Default::default())
+        (oracle::Verdict::default(), search::SearchResult::default(), vec![text], Default::default())
     });
     Report {
         settings: settings.clone(),

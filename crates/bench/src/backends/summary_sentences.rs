@@ -91,9 +91,9 @@ pub fn of_sizes(cells: &[Cell], cache_bytes: u64) -> Vec<String> {
         ));
     }
     said.push(format!(
-        "What grows with the data is first the processor's caches being missed, and then, for stores that keep their \
-         data in files, the {} MiB of cache that each was given: beyond them a read copies from the kernel's page \
-         cache. memory keeps everything in memory whatever its cache. None of it is a read from the device",
+        "As the data grows, reads first miss the processor's caches. Stores that keep their data in files then miss \
+         their own cache of {} MiB, and copy from the kernel's page cache; memory keeps everything in memory. No read \
+         reaches the device",
         cache_bytes >> 20
     ));
     said

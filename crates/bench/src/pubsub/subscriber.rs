@@ -188,7 +188,7 @@ impl IdleSubscriber {
 
 fn subscription(subscriptions: &mut [Subscription], id: u32) -> Result<&mut Subscription, ChannelError> {
     let found = (id as usize).checked_sub(1).and_then(|at| subscriptions.get_mut(at));
-    found.ok_or_else(|| ChannelError::Protocol(format!("a message came for subscription {id}, which there is not")))
+    found.ok_or_else(|| ChannelError::Protocol(format!("received a message for unknown subscription {id}")))
 }
 
 impl Inbox {

@@ -6,8 +6,8 @@ fn address(last: u8) -> AddressKey {
     AddressKey::of(IpAddr::from([127, 0, 0, last]))
 }
 
-fn place(at: u8, connection: usize, ticket: u64) -> Place {
-    Place { address: address(at), connection, ticket }
+fn place(at: u8, connection: usize, ticket: u64) -> QueuePosition {
+    QueuePosition { address: address(at), connection, ticket }
 }
 
 fn filled(items: &[(u8, usize)]) -> FairQueue<&'static str> {

@@ -15,7 +15,7 @@ use thalweg_types::{Action, classified};
 
 use crate::{
     admission::Account,
-    fair_queue::{FairQueue, Place},
+    fair_queue::{FairQueue, QueuePosition},
 };
 
 /// Error of a read that was given to the readers.
@@ -92,7 +92,7 @@ impl Pool {
     }
 
     /// Queues a read at its place. Returns the error with which the read must end if no thread will perform it.
-    pub(super) fn push(&self, place: Place, mut job: Job) -> Result<(), ReaderError> {
+    pub(super) fn push(&self, place: QueuePosition, mut job: Job) -> Result<(), ReaderError> {
         job.bytes = job.bytes.min(self.shared.max_bytes);
         let mut state = self.shared.lock();
         if state.is_stopped {
@@ -112,7 +112,7 @@ impl Pool {
     }
 
     /// Removes a read that has not begun.
-    pub(super) fn remove(&self, place: Place) {
+    pub(super) fn remove(&self, place: QueuePosition) {
         let removed = self.shared.lock().queue.remove(place);
         // Dropped without the lock, because the read may hold other reads.
         drop(removed);
@@ -167,14 +167,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl State {
     /// Takes the next read that may begin now. A read that requests more bytes than are free waits, and the reads after
     /// it wait, too, so that small reads do not overtake it for ever.
-    fn take(&mut self, max_of_address: usize, max_bytes: u64) -> Option<(Place, Job)> {
+    fn take(&mut self, max_of_address: usize, max_bytes: u64) -> Option<(QueuePosition, Job)> {
         let free = max_bytes.saturating_sub(self.running_bytes);
         let (place, job) = self.queue.pop(max_of_address, |job| job.bytes <= free)?;
         self.running_bytes += job.bytes;
         Some((place, job))
     }
 
-    fn finished(&mut self, place: Place, bytes: u64) {
+    fn finished(&mut self, place: QueuePosition, bytes: u64) {
         self.running_bytes -= bytes;
         self.queue.finished(place.address);
     }

@@ -292,7 +292,7 @@ fn of_nodes(found: &mut Findings, nodes: &[Node]) {
             );
         }
         if cluster["role"].is_null() {
-            found.problem("not_member", format!("{name} runs and is no member any more"), "stop the node");
+            found.problem("not_member", format!("{name} is running but was removed from the cluster"), "stop the node");
         }
     }
 }

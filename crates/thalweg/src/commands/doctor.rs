@@ -7,7 +7,7 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
 use serde_json::json;
-use thalweg_doctor::{Examination, Facts, Findings, Needs, Severity, Wanted, examine};
+use thalweg_doctor::{Examination, Facts, Findings, Needs, Severity, SpaceNeeds, examine};
 use thalweg_server::config::{AvailableMemory, Config};
 
 use super::{interrupt::Interrupt, serve::Serve};
@@ -103,7 +103,7 @@ fn examination(config: &Config, probe_time: Duration) -> Examination {
     let group = AvailableMemory::of_this_process().filter(|memory| memory.limited_by.is_some());
     Examination {
         probe_time,
-        wanted: Wanted {
+        wanted: SpaceNeeds {
             reserve_bytes: config.reserve_bytes.0,
             segments_bytes: config.segment_bytes.0.saturating_mul(segments),
             history_bytes: config.history_bytes.0,
@@ -226,7 +226,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let given = Examination {
             probe_time: Duration::ZERO,
-            wanted: Wanted { reserve_bytes: 1 << 50, segments_bytes: 0, history_bytes: 0 },
+            wanted: SpaceNeeds { reserve_bytes: 1 << 50, segments_bytes: 0, history_bytes: 0 },
             needs: Needs { connections: 1, other_files: 0 },
             group_memory_bytes: None,
         };

@@ -363,7 +363,7 @@ structure! {
 }
 
 structure! {
-    /// Sign of life, which every node sends to every other one, and which is answered.
+    /// A sign of life. Every node sends it to every other node, which replies.
     ///
     /// `heard` shows the receiver whether the sender hears it. A node ignores appends from a leader that has not heard
     /// it for one lease: such a leader keeps its followers quiet and commits nothing.

@@ -108,12 +108,12 @@ pub struct Install(
 #[derive(Debug)]
 struct Work {
     inner: Arc<Inner>,
-    phase: Phase,
+    phase: InstallPhase,
     /// Released after the files of an unfinished install are removed.
     hold: Option<Hold>,
 }
 
-enum Phase {
+enum InstallPhase {
     /// The first chunk has not been given.
     Begin,
     Loading(Box<Loading>),
@@ -123,7 +123,7 @@ enum Phase {
     Ended,
 }
 
-impl std::fmt::Debug for Phase {
+impl std::fmt::Debug for InstallPhase {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Begin => f.write_str("Begin"),
@@ -266,7 +266,7 @@ impl Install {
     fn work<T>(&mut self, step: impl FnOnce(&mut Work) -> Result<T, InstallError>) -> Result<T, InstallError> {
         let work = self.0.as_mut().ok_or(InstallError::Ended)?;
         let done = step(work);
-        if matches!(work.phase, Phase::Ended) {
+        if matches!(work.phase, InstallPhase::Ended) {
             self.0 = None;
         }
         done
@@ -277,32 +277,32 @@ impl Work {
     fn begin(inner: &Arc<Inner>) -> Result<Self, InstallError> {
         let inner = Arc::clone(inner);
         let hold = inner.installs.take(|| inner.open.log.end())?;
-        let work = Self { inner, phase: Phase::Begin, hold: Some(hold) };
+        let work = Self { inner, phase: InstallPhase::Begin, hold: Some(hold) };
         work.check_open()?;
         Ok(work)
     }
 
     fn next_number(&self) -> u64 {
         match &self.phase {
-            Phase::Loading(loading) => loading.contents.next_number(),
-            Phase::Prepared(prepared) => prepared.next,
-            Phase::Begin | Phase::Ended => 0,
+            InstallPhase::Loading(loading) => loading.contents.next_number(),
+            InstallPhase::Prepared(prepared) => prepared.next,
+            InstallPhase::Begin | InstallPhase::Ended => 0,
         }
     }
 
     fn info(&self) -> Option<&SnapshotInfo> {
         match &self.phase {
-            Phase::Loading(loading) => Some(loading.contents.info()),
-            Phase::Prepared(prepared) => Some(&prepared.info),
-            Phase::Begin | Phase::Ended => None,
+            InstallPhase::Loading(loading) => Some(loading.contents.info()),
+            InstallPhase::Prepared(prepared) => Some(&prepared.info),
+            InstallPhase::Begin | InstallPhase::Ended => None,
         }
     }
 
     fn push(&mut self, chunk: Bytes) -> Result<InstallProgress, InstallError> {
         let pushed = self.check_open().and_then(|()| match &mut self.phase {
-            Phase::Begin => self.start(chunk),
-            Phase::Loading(loading) => loading.push(chunk),
-            Phase::Prepared(_) | Phase::Ended => Err(InstallError::Ended),
+            InstallPhase::Begin => self.start(chunk),
+            InstallPhase::Loading(loading) => loading.push(chunk),
+            InstallPhase::Prepared(_) | InstallPhase::Ended => Err(InstallError::Ended),
         });
         if !matches!(pushed, Ok(_) | Err(InstallError::Chunk { .. })) {
             self.abandon();
@@ -337,17 +337,17 @@ impl Work {
         let loader = Loader::new(open.log.clone(), Arc::clone(&backend), time, options.memtable_bytes);
         let loading = Loading { contents, membership, backend, loader };
         let progress = loading.progress();
-        self.phase = Phase::Loading(Box::new(loading));
+        self.phase = InstallPhase::Loading(Box::new(loading));
         Ok(progress)
     }
 
     fn prepare(&mut self) -> Result<(), InstallError> {
         self.check_open().inspect_err(|_| self.abandon())?;
-        let loading = match std::mem::replace(&mut self.phase, Phase::Ended) {
-            Phase::Loading(loading) if loading.contents.has_ended() => loading,
-            Phase::Ended => return Err(InstallError::Ended),
+        let loading = match std::mem::replace(&mut self.phase, InstallPhase::Ended) {
+            InstallPhase::Loading(loading) if loading.contents.has_ended() => loading,
+            InstallPhase::Ended => return Err(InstallError::Ended),
             other => {
-                let is_prepared = matches!(other, Phase::Prepared(_));
+                let is_prepared = matches!(other, InstallPhase::Prepared(_));
                 self.phase = other;
                 let next = self.next_number();
                 return if is_prepared { Ok(()) } else { Err(InstallError::Incomplete { next }) };
@@ -365,7 +365,7 @@ impl Work {
             prepared.map_err(|error| self.io("writing the file INSTALLED", &error))?;
             Ok(Prepared { machine, info, membership, totals, next })
         });
-        self.phase = Phase::Prepared(Box::new(prepared.inspect_err(|_| self.remove_new())?));
+        self.phase = InstallPhase::Prepared(Box::new(prepared.inspect_err(|_| self.remove_new())?));
         Ok(())
     }
 
@@ -382,7 +382,7 @@ impl Work {
 
     fn finish(&mut self) -> Result<Installed, InstallError> {
         self.prepare()?;
-        let Phase::Prepared(prepared) = std::mem::replace(&mut self.phase, Phase::Ended) else {
+        let InstallPhase::Prepared(prepared) = std::mem::replace(&mut self.phase, InstallPhase::Ended) else {
             return Err(InstallError::Ended);
         };
         let (info, membership, totals) = (prepared.info, prepared.membership.clone(), prepared.totals);
@@ -441,7 +441,7 @@ impl Work {
         match switched {
             Ok(Ok(())) => {}
             Ok(Err(SwitchError::NotSwitched(error))) => {
-                self.phase = Phase::Prepared(prepared);
+                self.phase = InstallPhase::Prepared(prepared);
                 return Err(InstallError::NotSwitched { reason: error.to_string() });
             }
             Ok(Err(SwitchError::Unknown(error))) => return Err(self.keep_both(&error)),
@@ -500,10 +500,10 @@ impl Work {
 
     /// Ends the install, and removes its files.
     fn abandon(&mut self) {
-        match std::mem::replace(&mut self.phase, Phase::Ended) {
-            Phase::Loading(loading) => drop(loading),
-            Phase::Prepared(prepared) => drop(prepared),
-            Phase::Begin | Phase::Ended => return,
+        match std::mem::replace(&mut self.phase, InstallPhase::Ended) {
+            InstallPhase::Loading(loading) => drop(loading),
+            InstallPhase::Prepared(prepared) => drop(prepared),
+            InstallPhase::Begin | InstallPhase::Ended => return,
         }
         self.remove_new();
     }

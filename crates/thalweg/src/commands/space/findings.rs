@@ -94,7 +94,7 @@ fn dead(report: &Report, node: Node) -> Option<Finding> {
 }
 
 fn replay(report: &Report, node: Node) -> Option<Finding> {
-    let message = "log records whose effects are only in the memory of the node yet".to_owned();
+    let message = "log records whose effects are not yet in the persisted state".to_owned();
     let next = match node {
         Node::Running => "wait: the node persists its state when a memtable (`memtable_bytes`) is full, and at a stop",
         Node::Stopped => "start the node and stop it: it was killed, or could not persist its state",

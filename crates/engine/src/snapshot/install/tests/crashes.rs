@@ -219,7 +219,8 @@ fn a_kill_between_any_two_steps_leaves_the_former_state_or_the_new_one() {
 /// Finishes an install like [`Install::finish`], and calls `check` after each step.
 fn finish_in_steps(install: Install, check: &dyn Fn(&str, bool)) {
     let mut install = install.0.expect("it has not ended");
-    let super::super::Phase::Loading(loading) = std::mem::replace(&mut install.phase, super::super::Phase::Ended)
+    let super::super::InstallPhase::Loading(loading) =
+        std::mem::replace(&mut install.phase, super::super::InstallPhase::Ended)
     else {
         panic!("no chunks")
     };
