@@ -1,12 +1,11 @@
 //! Requests of other nodes, as consensus of this node serves them.
 //!
-//! Owns: the reply to each kind of request, and snapshots that are being received. Does not own: connections
-//! (`listener`), consensus (`raft`).
+//! Owns: the reply to each kind of request. Does not own: connections (`listener`), consensus and the choice of the snapshot
+//! that is being received (`raft`).
 
 use std::{
     borrow::Cow,
     cell::RefCell,
-    collections::BTreeMap,
     fmt,
     future::{Future, ready},
     rc::Rc,
@@ -17,7 +16,7 @@ use bytes::Bytes;
 use futures_util::{FutureExt, future::LocalBoxFuture};
 use thalweg_log::Purpose;
 use thalweg_raft::{
-    BarrierError, ChangeError, Consensus, RaftVote, Removal, SnapshotId, SnapshotPosition, SnapshotWriter,
+    BarrierError, Begun, ChangeError, Consensus, RaftVote, Receiving, Reception, Removal, SnapshotId, SnapshotPosition,
 };
 use thalweg_replica::{Membership, NodeInfo, ProposeError};
 use thalweg_state::membership::LogId;
@@ -56,6 +55,13 @@ use crate::{
     subjects::Mesh,
     types::Rt,
 };
+
+/// Time between two ticks of [`Requests::receiving`].
+pub(crate) const RECEIVING_TICK: Duration = Duration::from_millis(100);
+/// Time between two chunks of a snapshot after which this node gives it up. It exceeds the time for which a leader keeps the
+/// snapshot and repeats a chunk.
+const MAX_IDLE: Duration = Duration::from_secs(60);
+const MAX_IDLE_TICKS: u32 = (MAX_IDLE.as_millis() / RECEIVING_TICK.as_millis()) as u32;
 
 /// Reply with an error.
 struct Refusal {
@@ -148,12 +154,6 @@ fn within(millis: u32) -> Duration {
     Duration::from_millis(millis.into())
 }
 
-/// A snapshot that is being received from a node.
-struct Receiving {
-    number: u64,
-    writer: Box<dyn SnapshotWriter>,
-}
-
 pub(crate) struct Requests {
     pub consensus: Consensus<Rt>,
     pub network: Network,
@@ -164,7 +164,7 @@ pub(crate) struct Requests {
     pub snapshots: Option<Rc<dyn thalweg_raft::Snapshots>>,
     pub data: Data,
     pub about: RefCell<AboutNode>,
-    receiving: RefCell<BTreeMap<NodeId, Receiving>>,
+    pub receiving: Receiving,
 }
 
 impl fmt::Debug for Requests {
@@ -182,7 +182,7 @@ impl Requests {
         data: Data,
         about: AboutNode,
     ) -> Self {
-        let (about, receiving) = (RefCell::new(about), RefCell::default());
+        let (about, receiving) = (RefCell::new(about), Receiving::new(MAX_IDLE_TICKS));
         Self { consensus, network, ears, events, mesh, signs, snapshots, data, about, receiving }
     }
 
@@ -393,16 +393,11 @@ impl Requests {
             let at = frame.membership_at.as_ref().map_or(log_id(&frame.last), log_id);
             let position = SnapshotPosition { last: log_id(&frame.last), membership: (at, membership) };
             let snapshot = SnapshotId { position, nonce: frame.snapshot };
-            // A writer of an earlier attempt is given up first, because a node receives one snapshot at a time.
-            let before = self.receiving.borrow_mut().remove(&from);
-            let continued = before.filter(|receiving| receiving.number == frame.snapshot);
-            let writer = match continued {
-                Some(receiving) => receiving.writer,
-                None => snapshots.receive(&snapshot).await.map_err(io_failed)?,
-            };
-            let next = writer.next();
-            self.receiving.borrow_mut().insert(from, Receiving { number: frame.snapshot, writer });
-            Ok(SnapshotBegun { next, higher: None })
+            let begun = self.receiving.begin(&**snapshots, (from, raft_vote(&frame.vote)), &snapshot);
+            Ok(match begun.await.map_err(io_failed)? {
+                Begun::Next(next) => SnapshotBegun { next, higher: None },
+                Begun::Higher(vote) => SnapshotBegun { next: 0, higher: Some(peer_vote(&vote)) },
+            })
         };
         reply(id, result.await)
     }
@@ -416,7 +411,7 @@ impl Requests {
             }
             receiving.writer.write(body.slice_ref(frame.bytes.0)).await.map_err(io_failed)?;
             let next = receiving.writer.next();
-            self.receiving.borrow_mut().insert(from, receiving);
+            self.receiving.put_back(receiving);
             Ok(ChunkStored { next })
         };
         reply(id, result.await)
@@ -457,9 +452,8 @@ impl Requests {
         Ok((open, chunk.unwrap_or_default()))
     }
 
-    fn take_receiving(&self, from: NodeId, number: u64) -> Result<Receiving, Refusal> {
-        let receiving = self.receiving.borrow_mut().remove(&from);
-        let receiving = receiving.filter(|receiving| receiving.number == number);
+    fn take_receiving(&self, from: NodeId, number: u64) -> Result<Reception, Refusal> {
+        let receiving = self.receiving.take(from, number);
         receiving.ok_or_else(|| Refusal::new(Action::Retry, "no_snapshot", "the snapshot was not begun here"))
     }
 

@@ -33,15 +33,15 @@ use crate::{
     options::NodeOptions,
     peers::Peers,
     report::compose,
-    service::Requests,
+    service::{RECEIVING_TICK, Requests},
     shared::Shared,
     signs::{Signs, number_of},
     told::OwnFacts,
     types::Rt,
 };
 
-/// Time between two refreshes of the report and checks of the members.
-const LOOK: Duration = Duration::from_millis(100);
+/// Time between two refreshes of the report, checks of the members, and ticks of the snapshot that is being received.
+const LOOK: Duration = RECEIVING_TICK;
 /// Minimum time between two descriptions of another node.
 const DESCRIBE_EVERY: Duration = Duration::from_secs(2);
 /// Time between two attempts to join, to promote, or to correct this node's address.
@@ -146,6 +146,9 @@ impl Tasks {
             self.note_lags(&report.members);
             self.ears.tick().into_iter().for_each(|change| self.events.changed(change));
             self.keep_for_followers(&report.members);
+            if let Some(from) = self.requests.receiving.tick() {
+                tracing::warn!(%from, "gave up a snapshot, because its sender is silent");
+            }
             sleep(LOOK).await;
         }
     }

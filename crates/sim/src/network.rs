@@ -35,8 +35,8 @@ use openraft::{
 };
 use thalweg_log::Purpose;
 use thalweg_raft::{
-    BarrierError, ConsensusOptions, Forwarder, Hearing, RaftSnapshot, RaftVote, SnapshotHandle, SnapshotReader,
-    SnapshotWriter, Snapshots,
+    BarrierError, Begun, ConsensusOptions, Forwarder, Hearing, RaftSnapshot, RaftVote, Receiving, SnapshotHandle,
+    SnapshotReader, Snapshots,
 };
 use thalweg_replica::{NodeInfo, ProposeError};
 use thalweg_types::{Index, NodeId};
@@ -56,8 +56,8 @@ const INSTALL_LIMIT: Duration = Duration::from_secs(5);
 /// Usual time that a message takes.
 pub const USUAL_DELAY: Range<Duration> = Duration::from_micros(50)..Duration::from_micros(300);
 
-/// A snapshot that a node is receiving, by its sender.
-type Receiving = RefCell<BTreeMap<ProcessId, Box<dyn SnapshotWriter>>>;
+/// Number of pings without a chunk after which a node gives a snapshot up: 6 s.
+const MAX_IDLE_PINGS: u32 = (6_000 / PING.as_millis()) as u32;
 
 /// The receiving end of a node's snapshots.
 #[derive(Clone)]
@@ -112,12 +112,18 @@ impl Network {
     /// Connects a node that has started. All connections to it are new.
     pub fn connect(&self, node: ProcessId, consensus: SimConsensus, snapshots: Rc<dyn Snapshots>) {
         self.0.hearings.borrow_mut().retain(|(from, to), _| *from != node && *to != node);
-        self.0.receivers.borrow_mut().insert(node, Receiver { snapshots, receiving: Rc::default() });
+        let receiver = Receiver { snapshots, receiving: Rc::new(Receiving::new(MAX_IDLE_PINGS)) };
+        // An install ends with the receiver, also if a task of the node goes on for a moment.
+        let receiving = Rc::downgrade(&receiver.receiving);
+        self.0.receivers.borrow_mut().insert(node, receiver);
         self.0.nodes.borrow_mut().insert(node, consensus);
         let links = self.links_of(node);
         spawn(node, async move {
             loop {
                 links.send_pings();
+                if let Some(receiving) = receiving.upgrade() {
+                    receiving.tick();
+                }
                 sleep(PING).await;
             }
         });
@@ -373,42 +379,34 @@ impl Link {
         let begin = |node: SimConsensus, Receiver { snapshots, receiving }: Receiver| async move {
             let own = node.raft().server_metrics().borrow_watched().vote;
             if own > vote {
-                return Ok(Err(own));
+                return Ok(Begun::Higher(own));
             }
-            // A writer of an earlier attempt is given up first, because a node receives one snapshot at a time.
-            let before = receiving.borrow_mut().remove(&from);
-            let writer = match before.filter(|writer| writer.id().nonce == nonce) {
-                Some(writer) => writer,
-                None => snapshots.receive(&id).await?,
-            };
-            let next = writer.next();
-            receiving.borrow_mut().insert(from, writer);
-            Ok(Ok(next))
+            receiving.begin(&*snapshots, (NodeId(from), vote), &id).await
         };
         let mut number = match self.call_receiver(CHUNK_LIMIT, begin).await? {
-            Ok(next) => next,
-            Err(higher) => return Ok(SnapshotResponse::new(higher)),
+            Begun::Next(next) => next,
+            Begun::Higher(vote) => return Ok(SnapshotResponse::new(vote)),
         };
         let failed = |error: io::Error| unreachable(&error.to_string());
         let take = move |receiving: &Receiving| {
-            let writer = receiving.borrow_mut().remove(&from).filter(|writer| writer.id().nonce == nonce);
-            writer.ok_or_else(|| io::Error::other("the snapshot was not begun here"))
+            let reception = receiving.take(NodeId(from), nonce);
+            reception.ok_or_else(|| io::Error::other("the snapshot was not begun here"))
         };
         while let Some(chunk) = reader.chunk(number).await.map_err(failed)? {
             let write = |_, Receiver { receiving, .. }: Receiver| async move {
-                let mut writer = take(&receiving)?;
-                if writer.next() != number {
+                let mut reception = take(&receiving)?;
+                if reception.writer.next() != number {
                     return Err(io::Error::other("another chunk is next"));
                 }
-                writer.write(chunk).await?;
-                receiving.borrow_mut().insert(from, writer);
+                reception.writer.write(chunk).await?;
+                receiving.put_back(reception);
                 Ok(())
             };
             self.call_receiver(CHUNK_LIMIT, write).await?;
             number += 1;
         }
         let end = |node: SimConsensus, Receiver { receiving, .. }: Receiver| async move {
-            let writer = take(&receiving)?;
+            let writer = take(&receiving)?.writer;
             if writer.next() != number {
                 return Err(io::Error::other("chunks are missing"));
             }
