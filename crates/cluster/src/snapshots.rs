@@ -3,12 +3,18 @@
 //! Owns: the threads on which the blocking calls of the database run, and the memory of the last transfer that was
 //! interrupted. Does not own: the content of chunks (`engine`), or how they travel (`network`, `service`).
 //!
-//! A transfer that was interrupted continues within [`KEEP`]: the leader keeps the snapshot at its position, and the
-//! follower keeps what it has received. It does not continue with a snapshot that is older than the position that openraft
+//! A transfer that was interrupted continues within [`KEEP`] after the last chunk: the leader keeps the snapshot at its position,
+//! and the follower keeps what it has received. A member that repairs its state requests each chunk on its own, so its snapshot is
+//! kept between all chunks. It does not continue with a snapshot that is older than the position that openraft
 //! announces to the follower: the leader would count entries for the majority that the follower lacks. A snapshot that is
 //! kept holds the log back, as an open one does.
 
-use std::{cell::RefCell, fmt, io, rc::Rc, time::Duration};
+use std::{
+    cell::{Cell, RefCell},
+    fmt, io,
+    rc::{Rc, Weak},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures_util::{FutureExt, future::LocalBoxFuture};
@@ -20,24 +26,71 @@ use thalweg_raft::{SnapshotId, SnapshotPosition, SnapshotReader, SnapshotWriter,
 use thalweg_replica::Membership;
 use thalweg_state::membership::LogId;
 use thalweg_types::Index;
-use tokio::task::{spawn_blocking, spawn_local};
+use tokio::{
+    task::{spawn_blocking, spawn_local},
+    time::{Instant, sleep_until},
+};
 
 use crate::secret::nonce;
 
-/// Time for which a snapshot is kept after its transfer was interrupted.
+/// Time for which a snapshot is kept after its last use.
 const KEEP: Duration = Duration::from_secs(20);
 
 /// A snapshot that is kept for an interrupted transfer, and its id.
 struct Kept {
     id: SnapshotId,
     snapshot: Snapshot,
+    last_use: Instant,
+}
+
+/// Place of the snapshot of the last transfer, if it was interrupted.
+#[derive(Default)]
+struct Shelf {
+    kept: RefCell<Option<Kept>>,
+    /// True while a task drops the snapshot in time.
+    is_watched: Cell<bool>,
+}
+
+impl Shelf {
+    /// Keeps a snapshot for [`KEEP`] from now on.
+    fn keep(self: &Rc<Self>, id: SnapshotId, snapshot: Snapshot) {
+        let before = self.kept.borrow_mut().replace(Kept { id, snapshot, last_use: Instant::now() });
+        drop(before);
+        // Without a runtime the node stops, and the snapshot ends with it.
+        if tokio::runtime::Handle::try_current().is_ok() && !self.is_watched.replace(true) {
+            spawn_local(drop_unused(Rc::downgrade(self)));
+        }
+    }
+}
+
+/// Drops the snapshot on a shelf when [`KEEP`] has passed since its last use. Ends when no snapshot is there.
+async fn drop_unused(shelf: Weak<Shelf>) {
+    let mut look_at = Instant::now() + KEEP;
+    loop {
+        sleep_until(look_at).await;
+        let Some(shelf) = shelf.upgrade() else { return };
+        let mut kept = shelf.kept.borrow_mut();
+        match kept.as_ref().map(|kept| kept.last_use + KEEP) {
+            Some(until) if until > Instant::now() => look_at = until,
+            _ => {
+                shelf.is_watched.set(false);
+                *kept = None;
+                return;
+            }
+        }
+    }
 }
 
 /// Snapshots of a database.
 struct DatabaseSnapshots {
     db: Database,
-    /// Snapshot of the last transfer, if it was interrupted.
-    kept: Rc<RefCell<Option<Kept>>>,
+    shelf: Rc<Shelf>,
+}
+
+impl DatabaseSnapshots {
+    fn new(db: &Database) -> Self {
+        Self { db: db.clone(), shelf: Rc::default() }
+    }
 }
 
 impl fmt::Debug for DatabaseSnapshots {
@@ -48,7 +101,7 @@ impl fmt::Debug for DatabaseSnapshots {
 
 /// Returns the snapshots of a database.
 pub(crate) fn of(db: &Database) -> Option<Rc<dyn Snapshots>> {
-    Some(Rc::new(DatabaseSnapshots { db: db.clone(), kept: Rc::default() }))
+    Some(Rc::new(DatabaseSnapshots::new(db)))
 }
 
 /// Runs blocking work of the database on a thread for such work.
@@ -56,7 +109,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send
     spawn_blocking(work).await.map_err(io::Error::other)?
 }
 
-fn begin(db: &Database) -> io::Result<Kept> {
+fn begin(db: &Database) -> io::Result<(SnapshotId, Snapshot)> {
     // Chunks travel over a network that is usually faster than zstd.
     let options = SnapshotOptions { compression: Compression::Lz4, ..SnapshotOptions::default() };
     let snapshot = db.snapshot(&options).map_err(io::Error::other)?;
@@ -68,22 +121,22 @@ fn begin(db: &Database) -> io::Result<Kept> {
     let position = SnapshotPosition { last, membership: (stored.id, membership) };
     let [n0, n1, n2, n3, n4, n5, n6, n7, ..] = nonce().0;
     let nonce = u64::from_le_bytes([n0, n1, n2, n3, n4, n5, n6, n7]);
-    Ok(Kept { id: SnapshotId { position, nonce }, snapshot })
+    Ok((SnapshotId { position, nonce }, snapshot))
 }
 
 impl Snapshots for DatabaseSnapshots {
     fn open(&self, least: Index) -> LocalBoxFuture<'_, io::Result<Box<dyn SnapshotReader>>> {
         async move {
-            let kept = self.kept.borrow_mut().take();
+            let kept = self.shelf.kept.borrow_mut().take();
             let is_usable = |kept: &Kept| kept.id.position.last.index >= least && self.db.stopped_serving().is_none();
-            let Kept { id, snapshot } = match kept.filter(is_usable) {
-                Some(kept) => kept,
+            let (id, snapshot) = match kept.filter(is_usable) {
+                Some(kept) => (kept.id, kept.snapshot),
                 None => {
                     let db = self.db.clone();
                     blocking(move || begin(&db)).await?
                 }
             };
-            let reader = ChunkReader { id, snapshot: Some(snapshot), kept: Rc::clone(&self.kept) };
+            let reader = ChunkReader { id, snapshot: Some(snapshot), shelf: Rc::clone(&self.shelf) };
             Ok(Box::new(reader) as Box<dyn SnapshotReader>)
         }
         .boxed_local()
@@ -103,7 +156,7 @@ struct ChunkReader {
     id: SnapshotId,
     /// `None` after an error, and while a chunk is being read.
     snapshot: Option<Snapshot>,
-    kept: Rc<RefCell<Option<Kept>>>,
+    shelf: Rc<Shelf>,
 }
 
 impl fmt::Debug for ChunkReader {
@@ -140,18 +193,8 @@ impl SnapshotReader for ChunkReader {
 
 impl Drop for ChunkReader {
     fn drop(&mut self) {
-        let Some(snapshot) = self.snapshot.take() else { return };
-        let nonce = self.id.nonce;
-        *self.kept.borrow_mut() = Some(Kept { id: self.id.clone(), snapshot });
-        let kept = Rc::downgrade(&self.kept);
-        // Without a runtime the node stops, and the snapshot ends with it.
-        if tokio::runtime::Handle::try_current().is_ok() {
-            spawn_local(async move {
-                tokio::time::sleep(KEEP).await;
-                if let Some(kept) = kept.upgrade() {
-                    kept.borrow_mut().take_if(|kept| kept.id.nonce == nonce);
-                }
-            });
+        if let Some(snapshot) = self.snapshot.take() {
+            self.shelf.keep(self.id.clone(), snapshot);
         }
     }
 }
@@ -229,5 +272,43 @@ impl SnapshotWriter for ChunkWriter {
             Ok(Switch::Done)
         }
         .boxed_local()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_engine::Options;
+    use tokio::time::{pause, sleep};
+
+    use super::*;
+    use crate::testing::run;
+
+    /// Reads the first chunk. Returns the number of the snapshot.
+    async fn read(snapshots: &DatabaseSnapshots) -> u64 {
+        let mut reader = snapshots.open(Index::ZERO).await.unwrap();
+        assert!(reader.chunk(0).await.unwrap().is_some());
+        reader.id().nonce
+    }
+
+    #[test]
+    fn a_snapshot_is_kept_for_some_time_after_each_use() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Database::open(dir.path(), Options { reserve_bytes: 0, ..Options::default() }).unwrap();
+        run(async {
+            pause();
+            let snapshots = DatabaseSnapshots::new(&db);
+            let first = read(&snapshots).await;
+            for _ in 0..5 {
+                sleep(KEEP * 2 / 3).await;
+                assert_eq!(read(&snapshots).await, first);
+            }
+            sleep(KEEP * 2).await;
+            assert!(snapshots.shelf.kept.borrow().is_none(), "it holds the log back no longer");
+            // The same is true for the next one.
+            let second = read(&snapshots).await;
+            assert_ne!(second, first);
+            sleep(KEEP * 2).await;
+            assert_ne!(read(&snapshots).await, second);
+        });
     }
 }
