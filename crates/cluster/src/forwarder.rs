@@ -81,6 +81,8 @@ impl Forwarder for LinkForwarder {
         within: Duration,
     ) -> LocalBoxFuture<'static, Result<Index, ProposeError>> {
         let link = self.0.peer(node, &info.address).proposals;
+        // The place is that of this call, and not that of the first poll.
+        let turn = link.queue();
         async move {
             let frame = Propose {
                 timeout_millis: millis(within),
@@ -89,8 +91,8 @@ impl Forwarder for LinkForwarder {
                 payload: RemainingBytes(&payload),
             };
             let deadline = Instant::now() + within + ON_THE_WAY;
-            let proposed: Proposed = link.call::<_, Owned, _>(&frame, deadline).await.map_err(propose_error)?;
-            Ok(proposed.index)
+            let proposed = link.call_in_turn::<_, Owned, Proposed>(Some(turn), &frame, deadline).await;
+            Ok(proposed.map_err(propose_error)?.index)
         }
         .boxed_local()
     }
@@ -141,5 +143,55 @@ fn change_error(error: CallError, node: NodeId) -> ChangeError {
             _ => ChangeError::OutcomeUnknown { reason: text },
         },
         other => ChangeError::OutcomeUnknown { reason: other.to_string() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::RefCell, future::ready, rc::Rc};
+
+    use thalweg_wire::peer::PeerFrame;
+    use tokio::task::spawn_local;
+
+    use super::*;
+    use crate::{
+        carried::LinkCounters,
+        detector::DetectorOptions,
+        frames::encoded,
+        hearing::Ears,
+        testing::{SERVER, Server, credentials, run},
+    };
+
+    const LARGE: usize = 2 * 1024 * 1024;
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// Large commands are compressed on another thread, and the first ones wait for the connection.
+    #[test]
+    fn small_commands_do_not_overtake_large_ones() {
+        run(async {
+            let received = Rc::new(RefCell::new(Vec::new()));
+            let lengths = Rc::clone(&received);
+            let server = Server::start(move |_, request| {
+                lengths.borrow_mut().push(Propose::decode_body(&request.body).unwrap().payload.0.len());
+                ready(encoded(&Proposed { index: Index(1) }, request.id).unwrap()).boxed_local()
+            })
+            .await;
+            let ears = Ears::new(Duration::from_secs(1), DetectorOptions::DEFAULTS);
+            let network = Network::new(credentials(NodeId(1), 5), ears, LinkCounters::default());
+            let (forwarder, leader) = (LinkForwarder(network), (SERVER, NodeInfo::at(server.address.to_string())));
+            for round in 0..10 {
+                received.borrow_mut().clear();
+                let sent = [LARGE + round, 1, LARGE / 2 + round, 2];
+                let waiting = sent.map(|bytes| {
+                    let payload = vec![7; bytes].into();
+                    let proposed = forwarder.propose(leader.clone(), payload, Purpose::Data, String::new(), LONG);
+                    spawn_local(proposed)
+                });
+                for proposed in waiting {
+                    proposed.await.unwrap().unwrap();
+                }
+                assert_eq!(*received.borrow(), sent, "round {round}");
+            }
+        });
     }
 }

@@ -30,6 +30,7 @@ use futures_util::{
     FutureExt,
     future::{LocalBoxFuture, Shared},
 };
+use thalweg_raft::{Turn, Turns};
 use thalweg_serving::cluster::NodeAddresses;
 use thalweg_types::{Action, Index, NodeId, codec::EncodeError};
 use thalweg_wire::peer::{Channel, Chunk, Description, Digest, Failed, MAX_BODY_BYTES, Marks, PeerFrame, PeerKind};
@@ -256,8 +257,20 @@ impl Connection {
 
     /// Sends a request. The returned receiver gets the reply, or an error when the connection ends.
     pub(crate) async fn send<'a, F: PeerFrame<'a>>(&self, frame: &F) -> Result<PendingReply, CallError> {
+        self.send_in_turn(frame, None).await
+    }
+
+    /// Sends a request like [`send`](Self::send), but not before its turn.
+    async fn send_in_turn<'a, F: PeerFrame<'a>>(
+        &self,
+        frame: &F,
+        turn: Option<&Turn>,
+    ) -> Result<PendingReply, CallError> {
         let id = self.next_id.replace(self.next_id.get() + 1);
         let bytes = encoded_elsewhere(frame, id).await?;
+        if let Some(turn) = turn {
+            turn.come().await;
+        }
         let (sender, receiver) = oneshot::channel();
         if self.has_ended.get() {
             return Err(CallError::Unreachable { node: self.node, reason: "the connection has ended".to_owned() });
@@ -399,6 +412,7 @@ struct Inner {
     path: Path,
     connection: RefCell<Option<Connection>>,
     dialling: RefCell<Dialling>,
+    turns: Turns,
 }
 
 /// This node's connection to another node for one channel. A clone uses the same connection.
@@ -414,7 +428,8 @@ impl Link {
         path: Path,
     ) -> Self {
         let (address, connection, dialling) = (RefCell::new(address), RefCell::default(), RefCell::default());
-        Self(Rc::new(Inner { credentials, node, address, channel, path, connection, dialling }))
+        let turns = Turns::default();
+        Self(Rc::new(Inner { credentials, node, address, channel, path, connection, dialling, turns }))
     }
 
     /// Sets the address of the node, which the next dialling uses.
@@ -512,9 +527,31 @@ impl Link {
         F: PeerFrame<'f>,
         R: for<'a> ReadReply<'a, T>,
     {
+        self.call_in_turn::<F, R, T>(None, frame, deadline).await
+    }
+
+    /// Returns the place of a request behind all requests that have a place already.
+    pub(crate) fn queue(&self) -> Turn {
+        self.0.turns.queue()
+    }
+
+    /// Sends a request like [`call`](Self::call). With a turn, it is not sent before requests with an earlier place: a large frame
+    /// is compressed on another thread, and a connection that is dialled becomes known to its callers at different times.
+    pub(crate) async fn call_in_turn<'f, F, R, T>(
+        &self,
+        turn: Option<Turn>,
+        frame: &F,
+        deadline: Instant,
+    ) -> Result<T, CallError>
+    where
+        F: PeerFrame<'f>,
+        R: for<'a> ReadReply<'a, T>,
+    {
         let connection = self.connection(deadline).await?;
-        let sent = timeout_at(deadline, connection.send(frame)).await;
-        sent.map_err(|_| connection.lost("the time is over"))??.wait::<R, T>(deadline).await
+        let sent = timeout_at(deadline, connection.send_in_turn(frame, turn.as_ref())).await;
+        let pending = sent.map_err(|_| connection.lost("the time is over"))??;
+        drop(turn);
+        pending.wait::<R, T>(deadline).await
     }
 }
 

@@ -46,6 +46,7 @@ mod sync_thread;
 mod tail;
 mod target;
 mod ticks;
+mod turns;
 mod types;
 mod weighing;
 
@@ -66,6 +67,7 @@ pub use snapshots::{SnapshotHandle, SnapshotId, SnapshotPosition, SnapshotReader
 pub use store::{LogStore, StoreOptions};
 pub use sync_queue::{SyncDriver, SyncQueue, Unsynced};
 pub use sync_thread::SyncThread;
+pub use turns::{Turn, Turns};
 pub use types::{
     Commands, RaftEntry, RaftLogId, RaftMembership, RaftSnapshot, RaftVote, Response, SnapshotMeta, StoredMembership,
     Types,

@@ -88,6 +88,31 @@ fn a_read_on_a_follower_sees_every_write_that_was_acknowledged_before() {
     assert!(wait(read.node.read(ReadLevel::AtLeast(revision), soon())).unwrap() >= revision);
 }
 
+/// A follower compresses a large batch of commands on another thread, and the small ones after it must wait for that.
+#[test]
+fn the_last_of_two_puts_through_a_follower_wins_if_the_first_is_large() {
+    let cluster = TestCluster::start(3);
+    let db = &cluster.nodes[cluster.follower()].db;
+    let keyspace = db.keyspace("k").unwrap();
+    // Bytes that take long to compress.
+    let large: Vec<u8> =
+        (0..2 * 1024 * 1024_u64).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 61) as u8).collect();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut compared = 0;
+    wait_until("twenty pairs of puts are acknowledged", || {
+        let put = |value: &[u8]| db.to_async().put(keyspace.id(), b"key", value, db.durability());
+        let first = put(&large);
+        // The thread of consensus takes the first put alone.
+        std::thread::sleep(Duration::from_millis(1));
+        let last = put(b"small");
+        if let (Ok(_), Ok(_)) = runtime.block_on(async { tokio::join!(first, last) }) {
+            assert_eq!(keyspace.get(b"key").unwrap().unwrap().value, &b"small"[..], "pair {compared}");
+            compared += 1;
+        }
+        compared == 20
+    });
+}
+
 #[test]
 fn a_stopped_leader_is_replaced_and_nothing_acknowledged_is_lost() {
     let mut cluster = TestCluster::start(3);

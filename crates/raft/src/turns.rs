@@ -1,0 +1,93 @@
+//! Order of tasks that each prepare a step and then take it, one after the other.
+//!
+//! Owns: the order. Does not own: the steps.
+//!
+//! A task that is dropped gives up its place, and the order of the others stays. Everything here runs on one thread.
+
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    future::poll_fn,
+    rc::Rc,
+    task::{Poll, Waker},
+};
+
+#[derive(Debug, Default)]
+struct Line {
+    next: u64,
+    /// Places in the line, with the tasks that wait already. The smallest one is the next whose turn comes.
+    places: BTreeMap<u64, Option<Waker>>,
+}
+
+/// A line of tasks. A clone refers to the same line.
+#[derive(Clone, Debug, Default)]
+pub struct Turns(Rc<RefCell<Line>>);
+
+/// Place of a task in a line, until it is dropped.
+#[derive(Debug)]
+pub struct Turn {
+    line: Rc<RefCell<Line>>,
+    place: u64,
+}
+
+impl Turns {
+    /// Returns the last place in the line.
+    #[must_use]
+    pub fn queue(&self) -> Turn {
+        let mut line = self.0.borrow_mut();
+        let place = line.next;
+        line.next += 1;
+        line.places.insert(place, None);
+        Turn { line: Rc::clone(&self.0), place }
+    }
+}
+
+impl Turn {
+    /// Waits until all places before this one are dropped.
+    pub async fn come(&self) {
+        poll_fn(|context| {
+            let mut line = self.line.borrow_mut();
+            if line.places.first_key_value().is_none_or(|(first, _)| *first == self.place) {
+                return Poll::Ready(());
+            }
+            line.places.insert(self.place, Some(context.waker().clone()));
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let next = {
+            let mut line = self.line.borrow_mut();
+            line.places.remove(&self.place);
+            line.places.first_entry().and_then(|mut first| first.get_mut().take())
+        };
+        if let Some(waker) = next {
+            waker.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn turns_come_in_the_order_of_the_line() {
+        let turns = Turns::default();
+        let [first, second, third] = [turns.queue(), turns.queue(), turns.queue()];
+        assert!(first.come().now_or_never().is_some());
+        assert!(second.come().now_or_never().is_none());
+        // A task in the middle that gives up does not let the next one pass.
+        drop(second);
+        assert!(third.come().now_or_never().is_none());
+        drop(first);
+        assert!(third.come().now_or_never().is_some());
+        drop(third);
+        assert!(turns.queue().come().now_or_never().is_some());
+    }
+}
