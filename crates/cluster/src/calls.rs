@@ -15,30 +15,28 @@ use tokio::{sync::mpsc, task::spawn_local};
 use crate::{
     forwarder::{manage, millis},
     link::DigestText,
-    shared::{Call, Change},
+    shared::{Admitted, Call, Change},
     tasks::Tasks,
 };
 
 /// Answers calls until the last handle is dropped.
-pub(crate) async fn answer_calls(tasks: Rc<Tasks>, mut calls: mpsc::UnboundedReceiver<Call>) {
-    while let Some(call) = calls.recv().await {
+pub(crate) async fn answer_calls(tasks: Rc<Tasks>, mut calls: mpsc::Receiver<Admitted>) {
+    while let Some(Admitted { call, room }) = calls.recv().await {
         let tasks = Rc::clone(&tasks);
-        match call {
-            Call::Announce(serves) => tasks.requests.about.borrow_mut().serves = serves,
-            // The callers may have given up.
-            Call::Read(level, within, reply) => {
-                spawn_local(async move { reply.send(tasks.read(level, within).await) });
-            }
-            Call::Change(change, within, reply) => {
-                spawn_local(async move { reply.send(tasks.change(change, within).await) });
-            }
-            Call::Digest(index, within, reply) => {
-                spawn_local(async move { reply.send(Ok(tasks.compare_digests(index, within).await)) });
-            }
-            Call::HandOver(within, reply) => {
-                spawn_local(async move { reply.send(tasks.hand_over(within).await) });
-            }
-        }
+        spawn_local(async move {
+            tasks.answer(call).await;
+            drop(room);
+        });
+    }
+}
+
+/// Notes the addresses at which this node serves clients, for the other nodes.
+pub(crate) async fn note_addresses(tasks: Rc<Tasks>) {
+    let mut serves = tasks.shared.serves.subscribe();
+    // The server may have named them already.
+    serves.mark_changed();
+    while serves.changed().await.is_ok() {
+        tasks.requests.about.borrow_mut().serves = serves.borrow_and_update().clone();
     }
 }
 
@@ -73,6 +71,16 @@ fn change_error(error: ChangeError) -> ClusterError {
 }
 
 impl Tasks {
+    async fn answer(&self, call: Call) {
+        // The callers may have given up.
+        match call {
+            Call::Read(level, within, reply) => drop(reply.send(self.read(level, within).await)),
+            Call::Change(change, within, reply) => drop(reply.send(self.change(change, within).await)),
+            Call::Digest(index, within, reply) => drop(reply.send(Ok(self.compare_digests(index, within).await))),
+            Call::HandOver(within, reply) => drop(reply.send(self.hand_over(within).await)),
+        }
+    }
+
     fn revision(&self) -> Revision {
         self.consensus.member().machine().applied().revision
     }

@@ -37,7 +37,7 @@ fn answer<T: Send + 'static>(receiver: oneshot::Receiver<Result<T, ClusterError>
 impl Node {
     fn change(&self, kind: ManageKind, node: NodeId, info: NodeInfo, deadline: Instant) -> ClusterFuture<NodeId> {
         let change = Change { kind, node, info };
-        answer(self.call(|reply| Call::Change(change, left(deadline), reply)))
+        answer(self.shared.calls.send(|reply| Call::Change(change, left(deadline), reply)))
     }
 }
 
@@ -63,11 +63,11 @@ impl ClusterHandle for Node {
     }
 
     fn read(&self, level: ReadLevel, deadline: Instant) -> ClusterFuture<Revision> {
-        answer(self.call(|reply| Call::Read(level, left(deadline), reply)))
+        answer(self.shared.calls.send(|reply| Call::Read(level, left(deadline), reply)))
     }
 
     fn announce(&self, serves: NodeAddresses) {
-        self.announce_addresses(serves);
+        self.shared.serves.send_replace(serves);
     }
 
     fn carry_subjects(&self, broker: &Broker) {
@@ -118,7 +118,7 @@ impl ClusterHandle for Node {
             loop {
                 let newest = db.state_digests().last().map(|report| report.state.applied.index);
                 if let Some(index) = newest.filter(|index| *index > before) {
-                    return answer(node.call(|reply| Call::Digest(index, left(deadline), reply))).await;
+                    return answer(node.shared.calls.send(|reply| Call::Digest(index, left(deadline), reply))).await;
                 }
                 if left(deadline).is_zero() {
                     return Err(ClusterError::DigestTimeout { index: before, missing: 1 });
@@ -133,7 +133,7 @@ impl ClusterHandle for Node {
     }
 
     fn hand_over(&self, deadline: Instant) -> ClusterFuture<()> {
-        answer(self.call(|reply| Call::HandOver(left(deadline), reply)))
+        answer(self.shared.calls.send(|reply| Call::HandOver(left(deadline), reply)))
     }
 
     fn stop(&self) -> ClusterFuture<()> {

@@ -22,13 +22,13 @@ use thalweg_transport::PeerTls;
 use thalweg_types::{Action, Classified, ClusterId};
 use tokio::{
     net::TcpListener,
-    sync::{mpsc, oneshot, watch},
+    sync::{mpsc, watch},
     task::LocalSet,
 };
 
 use crate::{
     about::AboutNode,
-    calls::answer_calls,
+    calls::{answer_calls, note_addresses},
     carried::LinkCounters,
     comparison::reason,
     data::Data,
@@ -41,7 +41,7 @@ use crate::{
     options::NodeOptions,
     peers::Peers,
     service::Requests,
-    shared::{Call, Shared},
+    shared::{Admitted, Calls, MAX_CALLS, Shared},
     signs::Signs,
     subjects::Mesh,
     tasks::Tasks,
@@ -120,7 +120,7 @@ struct Start {
     note: RepairNote,
     listener: std::net::TcpListener,
     credentials: Credentials,
-    calls: mpsc::UnboundedReceiver<Call>,
+    calls: mpsc::Receiver<Admitted>,
     stop: watch::Receiver<bool>,
     events: Arc<EventLog>,
 }
@@ -143,7 +143,7 @@ impl Node {
         let listener = std::net::TcpListener::bind(listen).map_err(bound)?;
         listener.set_nonblocking(true).map_err(bound)?;
         let address = listener.local_addr().map_err(bound)?;
-        let (calls, receiver) = mpsc::unbounded_channel();
+        let (calls, receiver) = Calls::new(MAX_CALLS);
         let (stop, stopping) = watch::channel(false);
         let events = Arc::new(EventLog::default());
         let report = crate::report::empty(cluster, parts.member.node(), options.triggers);
@@ -165,6 +165,7 @@ impl Node {
             mesh,
             counters: LinkCounters::default(),
             calls,
+            serves: watch::Sender::default(),
             stop,
             repair_is_due: watch::Sender::new(false),
             thread: Mutex::default(),
@@ -227,19 +228,6 @@ impl Node {
         let mut is_due = self.shared.repair_is_due.subscribe();
         // The sender is in `shared`, so this is no error.
         let _ = is_due.wait_for(|is_due| *is_due).await;
-    }
-
-    /// Sends a call to the consensus thread; its answer arrives at the returned receiver.
-    pub(crate) fn call<T>(&self, make: impl FnOnce(oneshot::Sender<T>) -> Call) -> oneshot::Receiver<T> {
-        let (sender, receiver) = oneshot::channel();
-        // A receiver without a sender reports that the node has stopped.
-        let _ = self.shared.calls.send(make(sender));
-        receiver
-    }
-
-    /// Tells the other nodes at which addresses this node serves clients.
-    pub(crate) fn announce_addresses(&self, serves: NodeAddresses) {
-        let _ = self.shared.calls.send(Call::Announce(serves));
     }
 }
 
@@ -340,6 +328,7 @@ async fn begin(start: Start, shared: &Arc<Shared>) -> Result<impl Future<Output 
     });
     Tasks::spawn(&tasks);
     tokio::task::spawn_local(answer_calls(Rc::clone(&tasks), calls));
+    tokio::task::spawn_local(note_addresses(Rc::clone(&tasks)));
     tracing::info!(%address, %cluster, node = %member.node(), protection, "serving other nodes");
     Ok(async move {
         // An error means that the last handle was dropped.

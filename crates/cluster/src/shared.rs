@@ -11,9 +11,13 @@ use thalweg_replica::{Member, NodeInfo};
 use thalweg_serving::cluster::{ClusterError, ClusterReport, DigestComparison, EventLog, NodeAddresses};
 use thalweg_types::{Index, NodeId, ReadLevel, Revision};
 use thalweg_wire::peer::ManageKind;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use crate::{carried::LinkCounters, subjects::Mesh};
+
+/// Maximum number of calls that wait for their answers. A further one is refused with error `overloaded`. Cost: about 1 KiB for
+/// each.
+pub(crate) const MAX_CALLS: usize = 16 * 1024;
 
 /// A call to the consensus thread.
 pub(crate) enum Call {
@@ -21,7 +25,6 @@ pub(crate) enum Call {
     Change(Change, Duration, oneshot::Sender<Result<NodeId, ClusterError>>),
     Digest(Index, Duration, oneshot::Sender<Result<DigestComparison, ClusterError>>),
     HandOver(Duration, oneshot::Sender<Result<(), ClusterError>>),
-    Announce(NodeAddresses),
 }
 
 /// A change of the members.
@@ -29,6 +32,41 @@ pub(crate) struct Change {
     pub kind: ManageKind,
     pub node: NodeId,
     pub info: NodeInfo,
+}
+
+/// A call that was not refused, and its share of the bound, which it has until it is answered.
+pub(crate) struct Admitted {
+    pub call: Call,
+    pub room: OwnedSemaphorePermit,
+}
+
+/// Sending half of the calls to the consensus thread.
+pub(crate) struct Calls {
+    queue: mpsc::Sender<Admitted>,
+    room: Arc<Semaphore>,
+}
+
+impl Calls {
+    /// Creates a queue for calls of which at most `max_calls` wait for their answers at a time.
+    pub fn new(max_calls: usize) -> (Self, mpsc::Receiver<Admitted>) {
+        let (queue, receiver) = mpsc::channel(max_calls);
+        (Self { queue, room: Arc::new(Semaphore::new(max_calls)) }, receiver)
+    }
+
+    /// Sends a call; its answer arrives at the returned receiver. A receiver without a sender reports that the node has stopped.
+    pub fn send<T>(
+        &self,
+        make: impl FnOnce(oneshot::Sender<Result<T, ClusterError>>) -> Call,
+    ) -> oneshot::Receiver<Result<T, ClusterError>> {
+        let (sender, receiver) = oneshot::channel();
+        match Arc::clone(&self.room).try_acquire_owned() {
+            // The queue has a place for each call with a share, so an error means that the node has stopped.
+            Ok(room) => drop(self.queue.try_send(Admitted { call: make(sender), room })),
+            // The receiver is below.
+            Err(_) => drop(sender.send(Err(ClusterError::Overloaded))),
+        }
+        receiver
+    }
 }
 
 /// State of a node that its thread and the handles share.
@@ -39,9 +77,30 @@ pub(crate) struct Shared {
     pub events: Arc<EventLog>,
     pub mesh: Mesh,
     pub counters: LinkCounters,
-    pub calls: mpsc::UnboundedSender<Call>,
+    pub calls: Calls,
+    /// Addresses at which this node serves clients.
+    pub serves: watch::Sender<NodeAddresses>,
     pub stop: watch::Sender<bool>,
     /// True once the node must stop to repair its state.
     pub repair_is_due: watch::Sender<bool>,
     pub thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_beyond_the_bound_are_refused_until_others_are_answered() {
+        let (calls, mut queue) = Calls::new(2);
+        let read = || calls.send(|reply| Call::Read(ReadLevel::Linearizable, Duration::from_secs(60), reply));
+        let [mut first, mut second] = [read(), read()];
+        let running = [queue.try_recv().unwrap(), queue.try_recv().unwrap()];
+        assert_eq!(read().try_recv().unwrap(), Err(ClusterError::Overloaded), "both have begun, and none is answered");
+        let pending = oneshot::error::TryRecvError::Empty;
+        assert_eq!([first.try_recv(), second.try_recv()], [Err(pending.clone()), Err(pending.clone())]);
+        drop(running);
+        assert_eq!(read().try_recv(), Err(pending));
+        assert!(queue.try_recv().is_ok());
+    }
 }

@@ -102,6 +102,9 @@ pub enum ClusterError {
     /// The request has a wrong administrator's token.
     #[error("the admin token is wrong: use the one that was printed when the cluster was created")]
     TokenWrong,
+    /// The node answers as many reads and requests of administrators as it can at a time. The request had no effect.
+    #[error("this node waits for too many answers of the cluster at a time: retry later")]
+    Overloaded,
     /// The node is stopping.
     #[error("this node is stopping: use another one")]
     Stopping,
@@ -140,6 +143,7 @@ classified! {
         Self::DigestTimeout { .. } => "digest_timeout", Retry;
         Self::TokenMissing => "token_missing", Fix;
         Self::TokenWrong => "token_wrong", Fix;
+        Self::Overloaded => "overloaded", Retry;
         Self::Stopping => "stopping", Retry;
         Self::StoppedServing { .. } => "stopped_serving", Stop;
         Self::Failed { .. } => "consensus_failed", Stop;
@@ -168,6 +172,7 @@ impl ClusterError {
             | Self::ChangeInProgress
             | Self::TransferTimeout
             | Self::DigestTimeout { .. }
+            | Self::Overloaded
             | Self::Stopping
             | Self::StoppedServing { .. }
             | Self::Failed { .. } => StatusCode::SERVICE_UNAVAILABLE,
