@@ -29,13 +29,16 @@ pub struct Outcome<C> {
     pub spent: Spent,
     /// Validity of the figures: whether they measure the server.
     pub validity: Validity,
+    /// Validity of the figures if wrong replies and lost connections are disregarded.
+    pub without_errors: Validity,
 }
 
 impl<C> Outcome<C> {
     /// Creates the figures of a run whose validity has not been judged yet.
     pub fn new(tally: Tally<C>, seconds: f64, spent: Spent) -> Self {
         let rate = if seconds > 0.0 { tally.right as f64 / seconds } else { 0.0 };
-        Self { times: tally.response(), tally, seconds, rate, spent, validity: Validity::Good }
+        let (validity, without_errors) = (Validity::Good, Validity::Good);
+        Self { times: tally.response(), tally, seconds, rate, spent, validity, without_errors }
     }
 
     /// Returns a percentile of the response times, in microseconds; NaN if there was no reply.

@@ -145,7 +145,8 @@ pub struct HttpOptions {
     /// Runs of each scenario; the median is reported.
     #[arg(long, default_value_t = 3)]
     pub rounds: u32,
-    /// Search for the highest rate that meets an objective, such as p99<5ms; the search begins at --rate.
+    /// Search for the highest rate that meets an objective, such as p99<5ms, or p50<1ms,p99.9<20ms,errors<0.1% for
+    /// several conditions; the search begins at --rate.
     #[arg(long, conflicts_with_all = ["closed", "preset"])]
     pub search: Option<Objective>,
     /// Highest rate that the search tries, in requests per second.

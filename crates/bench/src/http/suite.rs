@@ -13,7 +13,7 @@ use crate::{
     BenchError, Progress, Report,
     latency::micros,
     load::{
-        self, Bounds, Objective, Pace, Plan, Trial, Validity, find_knee,
+        self, Bounds, Faults, LEAST_PATIENCE, Objective, Pace, Plan, Trial, find_knee,
         http::{Api, Counts, Http, Operation, Outcome},
     },
     report::{Check, Row, Table, cells, table},
@@ -35,7 +35,7 @@ pub fn run(options: &HttpOptions, progress: &mut dyn Progress) -> Result<Report,
         ),
     );
     let mut suite = Suite { options, target: &target, loaded: HashSet::new(), progress };
-    match options.search {
+    match &options.search {
         Some(objective) => suite.search(objective, &mut report)?,
         None => suite.scenarios(&mut report)?,
     }
@@ -131,7 +131,7 @@ impl Suite<'_> {
         self.progress.step(&format!("{name} {what} ({pace}, {durability}) round {round}: {figures}"));
     }
 
-    fn search(&mut self, objective: Objective, report: &mut Report) -> Result<(), BenchError> {
+    fn search(&mut self, objective: &Objective, report: &mut Report) -> Result<(), BenchError> {
         let options = self.options;
         let scenarios = Scenario::all(options);
         self.load_keys(&scenarios[0].load)?;
@@ -148,11 +148,12 @@ impl Suite<'_> {
         let knee = find_knee(&bounds, |rate| {
             let pace = Pace::Open { rate, arrivals: options.load.arrivals };
             let plan = self.plan(&options.load, Kind::Subject, pace);
-            let outcome = load::run(&Plan { give_up: objective.patience(), ..plan })?;
+            let outcome = load::run(&Plan { give_up: objective.patience(LEAST_PATIENCE), ..plan })?;
             let trial = trial_of(&outcome, objective)?;
             self.print_round(&scenarios[0], pace, "", 1, &outcome);
-            table.row(trial_row(rate, &outcome, trial));
-            course.push((rate, [50.0, 99.0, objective.percentile].map(|percentile| outcome.time_us(percentile))));
+            table.row(trial_row(rate, &outcome, &trial));
+            course
+                .push((rate, findings::percentiles(objective).map(|percentile| outcome.time_us(percentile)).collect()));
             if trial == Trial::Pass {
                 last_good = Some(outcome);
             }
@@ -204,12 +205,11 @@ enum Kind {
     Echo,
 }
 
-fn trial_of(outcome: &Outcome, objective: Objective) -> Result<Trial, BenchError> {
-    match &outcome.validity {
-        // Shedding load with 503 is a way of not keeping up; wrong bytes are not.
-        Validity::Errors(_) if outcome.tally.own.wrong_bytes == 0 && outcome.tally.lost == 0 => Ok(Trial::Fail),
-        validity => objective.judge("the server", validity, &outcome.times),
-    }
+fn trial_of(outcome: &Outcome, objective: &Objective) -> Result<Trial, BenchError> {
+    // Shedding load with 503 is a way of not keeping up; wrong bytes are not.
+    let is_serious = outcome.tally.own.wrong_bytes > 0 || (outcome.tally.lost > 0 && objective.errors.is_none());
+    let faults = if is_serious { Faults::Serious } else { Faults::Refusals };
+    objective.judge("the server", outcome, faults)
 }
 
 fn conditions_table(scenarios: &[Scenario]) -> Table {
@@ -280,13 +280,13 @@ fn status_table(outcome: &Outcome) -> Table {
     table
 }
 
-fn trial_row(rate: f64, outcome: &Outcome, trial: Trial) -> Row {
+fn trial_row(rate: f64, outcome: &Outcome, trial: &Trial) -> Row {
     let times = outcome.times.quantiles();
     cells! {
         "offered/s" => rate, "answered/s" => outcome.rate, "p50 µs" => times.p50_us, "p90 µs" => times.p90_us,
         "p99 µs" => times.p99_us, "p99.9 µs" => times.p999_us, "max µs" => times.max_us,
         "lag p99 µs" => outcome.lag_us(), "server CPU µs/request" => outcome.server_cpu(outcome.tally.replies),
-        "outcome" => trial.name(&outcome.validity),
+        "outcome" => trial.to_string(),
     }
 }
 

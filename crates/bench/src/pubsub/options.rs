@@ -81,8 +81,9 @@ pub struct PubsubOptions {
     /// others at most this long, such as 250us.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub linger: Option<Duration>,
-    /// Search for the highest rate that meets an objective, such as p99<5ms; the search begins at --rate.
-    #[arg(long, conflicts_with = "preset")]
+    /// Search for the highest rate that meets an objective, such as p99<5ms, or p50<1ms,max<1s for
+    /// several bounds; the search begins at --rate.
+    #[arg(long, conflicts_with = "preset", value_parser = Objective::of_times)]
     pub search: Option<Objective>,
     /// Highest rate that the search tries, in messages per second.
     #[arg(long, default_value_t = 2e7)]

@@ -52,7 +52,8 @@ pub struct RespOptions {
     /// Distribution of the scheduled requests over time.
     #[arg(long, value_enum, default_value_t)]
     pub arrivals: Arrivals,
-    /// Search for the highest rate that meets an objective, such as p99<5ms; the search begins at --rate.
+    /// Search for the highest rate that meets an objective, such as p99<5ms, or p50<1ms,p99.9<20ms,errors<0.1% for
+    /// several conditions; the search begins at --rate.
     #[arg(long, conflicts_with = "preset")]
     pub search: Option<Objective>,
     /// Highest rate that the search tries, in requests per second.

@@ -10,7 +10,7 @@ use super::{
     client::Client,
     figures::{Line, conditions, figures, ratios},
     options::{Generator, RespOptions, ServerChoice},
-    protocol::Plan,
+    protocol::OnWrong,
     requests::Operation,
     scenario::{Scenario, Work},
     server::Server,
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     BenchError, Progress, Report, Scratch,
-    load::{self, Bounds, Objective, Pace, Validity, find_knee, turns},
+    load::{self, Bounds, Faults, LEAST_PATIENCE, Objective, Pace, Validity, find_knee, turns},
     native::{TransportKind, bare},
     options::only,
     report::{Table, cells, duration, number},
@@ -36,7 +36,7 @@ pub fn run(options: &RespOptions, progress: &mut dyn Progress) -> Result<Report,
     }
     describe(&suite, &mut report)?;
     report.tables.push(conditions(&scenarios));
-    match options.search {
+    match &options.search {
         Some(objective) => suite.search(&scenarios[0], objective, &mut report)?,
         None => suite.measure(&scenarios, &generators, &mut report)?,
     }
@@ -227,7 +227,7 @@ impl Suite<'_> {
     }
 
     /// Searches for each server in turn the highest rate that meets the objective.
-    fn search(&mut self, scenario: &Scenario, objective: Objective, report: &mut Report) -> Result<(), BenchError> {
+    fn search(&mut self, scenario: &Scenario, objective: &Objective, report: &mut Report) -> Result<(), BenchError> {
         let options = self.options;
         report.condition("objective", objective.to_string());
         let bounds = Bounds {
@@ -246,16 +246,21 @@ impl Suite<'_> {
             let knee = find_knee(&bounds, |rate| {
                 self.streams += 1;
                 let pace = Pace::Open { rate, arrivals: options.arrivals };
-                let plan = self.turn(scenario, contender).plan(mix.clone(), pace);
-                let outcome = load::run(&Plan { give_up: objective.patience(), ..plan })?;
-                let trial = objective.judge(&server, &outcome.validity, &outcome.times)?;
+                let mut plan = self.turn(scenario, contender).plan(mix.clone(), pace);
+                plan.give_up = objective.patience(LEAST_PATIENCE);
+                if objective.errors.is_some() {
+                    plan.protocol.on_wrong = OnWrong::CountRefusals;
+                }
+                let outcome = load::run(&plan)?;
+                let faults = if outcome.tally.lost > 0 { Faults::Serious } else { Faults::Refusals };
+                let trial = objective.judge(&server, &outcome, faults)?;
                 let p99 = number(outcome.time_us(99.0));
-                self.progress.step(&format!("{server} at {rate:.0}/s: p99 {p99} µs, {trial:?}"));
+                self.progress.step(&format!("{server} at {rate:.0}/s: p99 {p99} µs, {trial}"));
                 table.row(cells! {
                     "server" => server.as_str(), "offered/s" => rate, "answered/s" => outcome.rate,
                     "p50 µs" => outcome.time_us(50.0), "p99 µs" => outcome.time_us(99.0),
                     "p99.9 µs" => outcome.time_us(99.9), "lag p99 µs" => outcome.lag_us(),
-                    "outcome" => format!("{trial:?}").to_lowercase(),
+                    "outcome" => trial.to_string(),
                 });
                 Ok::<_, BenchError>(trial)
             })?;

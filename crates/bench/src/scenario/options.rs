@@ -10,7 +10,8 @@ use super::{
 };
 use crate::{
     BenchError,
-    options::{parse_duration, require, within},
+    load::Objective,
+    options::{parse_duration, rate_within, require, within},
 };
 
 /// Options of `thalweg bench scenario`.
@@ -62,6 +63,13 @@ pub struct ScenarioOptions {
     /// Operations per second by a schedule, instead of the file's `load.rate`.
     #[arg(long)]
     pub rate: Option<f64>,
+    /// Search for the highest rate that meets an objective, such as p99<5ms, or p50<1ms,p99.9<20ms,errors<0.1% for
+    /// several conditions; the search begins at --rate, or else at the file's rate or at 1000.
+    #[arg(long)]
+    pub search: Option<Objective>,
+    /// Highest rate that the search tries, in operations per second.
+    #[arg(long, default_value_t = 1e6)]
+    pub max_rate: f64,
     /// Duration of each run, instead of the file's `load.duration`.
     #[arg(long, value_parser = parse_duration)]
     pub duration: Option<Duration>,
@@ -111,6 +119,7 @@ impl ScenarioOptions {
     /// Returns the scenario of the options: the named file, with the values that the options give instead.
     pub(super) fn scenario(&self) -> Result<Scenario, BenchError> {
         within("--rounds", self.rounds, 100)?;
+        rate_within(self.search.as_ref().map(|_| self.max_rate), 10_000_000)?;
         let is_level_free = self.durability.is_none() || self.protocol == WireProtocol::Http;
         require(is_level_free, "--durability", "requests over RESP name no level; give it to the server")?;
         let name = self.name();
