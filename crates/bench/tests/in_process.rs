@@ -246,7 +246,11 @@ fn a_run_over_http_reports_rate_spectrum_and_verdict() {
     };
     let report = met("", &|report| report.verdict() == Verdict::Met);
     let text = report.to_text();
-    for part in ["100/s constant", "percentile spectrum", "99.99", "never answered"] {
+    for column in ["p95 µs", "received MiB/s", "sent MiB/s"] {
+        assert!(figure(&report, "figures", column).as_f64().is_some_and(|value| value > 0.0), "{column}");
+    }
+    assert_eq!(figure(&report, "conditions", "warm-up s"), 0.05);
+    for part in ["100/s constant", "percentile spectrum", "1/(1-percentile)", "99.99", "never answered"] {
         assert!(text.contains(part), "{part} in\n{text}");
     }
     met("--search p90<1s --max-rate 200", &|report| {
@@ -284,6 +288,11 @@ fn scenarios_of_ycsb_are_answered_rightly() {
         for column in ["operations/s", "p50 µs", "p95 µs", "p99 µs", "p99.9 µs", "max µs", "count"] {
             assert!(figure(&report, "figures", column).as_f64().is_some_and(|value| value > 0.0), "{name}: {column}");
         }
+        for column in ["received MiB/s", "sent MiB/s"] {
+            assert!(figure(&report, "runs", column).as_f64().is_some_and(|value| value > 0.0), "{name}: {column}");
+        }
+        assert_eq!(figure(&report, "percentile spectrum", "1/(1-percentile)"), 1.0, "of the fastest operation");
+        assert!(report.to_text().contains("0.3 s after 0.05 s of warm-up"), "{}", report.to_text());
         report
     };
     for name in ["ycsb-a", "ycsb-b", "ycsb-c", "ycsb-d", "ycsb-e", "ycsb-f"] {

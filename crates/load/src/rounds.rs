@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     latency::{Latencies, micros},
-    report::{Cell, mebibytes},
+    report::{Cell, Table, mebibytes, table},
     stats::{Summary, median_of},
     usage::Spent,
 };
@@ -60,6 +60,29 @@ impl<C> Outcome<C> {
     /// Returns the number of bytes received per second.
     pub fn received_rate(&self) -> f64 {
         self.tally.received_bytes as f64 / self.seconds
+    }
+
+    /// Returns the MiB received per second; NaN if the run does not count received bytes.
+    pub fn received_mib(&self) -> f64 {
+        self.mib_per_second(self.tally.received_bytes)
+    }
+
+    /// Returns the MiB sent per second; NaN if the run does not count sent bytes.
+    pub fn sent_mib(&self) -> f64 {
+        self.mib_per_second(self.tally.sent_bytes)
+    }
+
+    fn mib_per_second(&self, bytes: u64) -> f64 {
+        if bytes == 0 { f64::NAN } else { bytes as f64 / f64::from(1 << 20) / self.seconds }
+    }
+
+    /// Returns the percentile spectrum of the response times as a table with the columns of HdrHistogram.
+    pub fn spectrum(&self, title: impl Into<String>) -> Table {
+        table! {
+            title; line in self.times.spectrum();
+            "percentile" => format!("{}", line.percentile), "response µs" => line.time_us,
+            "requests at or below" => line.count, "1/(1-percentile)" => line.one_in(),
+        }
     }
 
     /// Returns the server's CPU seconds per million items, where `count` is the number of items in the run; NaN if the

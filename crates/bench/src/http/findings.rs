@@ -68,7 +68,7 @@ pub(super) fn knee_sentence(knee: &Knee, objective: &Objective, scenario: &Scena
 pub(super) fn spectrum_line(name: String, outcome: &Outcome) -> plots::Line {
     let spectrum = outcome.times.spectrum();
     let points = spectrum.iter().filter(|line| line.percentile < 100.0 && line.count < outcome.times.count());
-    (name, points.map(|line| (100.0 / (100.0 - line.percentile), line.time_us)).collect())
+    (name, points.map(|line| (line.one_in(), line.time_us)).collect())
 }
 
 /// Largest number of lines in a plot of percentiles.

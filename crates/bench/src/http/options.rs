@@ -205,8 +205,9 @@ impl HttpLoad {
         let [mix, spread, api] = [name(self.mix), name(self.distribution), name(self.api)];
         format!(
             "{mix}, {pace}, {connections} connections, pipeline {pipeline}, {value_size} B values, {keys} keys {spread}, \
-             {api} API, runs of {} s",
-            self.duration.as_secs_f64()
+             {api} API, runs of {} s after {} s of warm-up",
+            self.duration.as_secs_f64(),
+            self.warmup.as_secs_f64()
         )
     }
 
@@ -277,6 +278,8 @@ mod tests {
         for load in [usual, other] {
             assert_eq!(HttpLoad::of_arguments(&load.arguments()), Ok(load));
         }
+        let described = HttpLoad::of_arguments(&["--warmup=1.5s".to_owned()]).unwrap().describe();
+        assert!(described.ends_with("runs of 5 s after 1.5 s of warm-up"), "{described}");
         assert!(HttpLoad::of_arguments(&["--mix".to_owned(), "nothing".to_owned()]).is_err());
     }
 }

@@ -218,6 +218,7 @@ fn conditions_table(scenarios: &[Scenario]) -> Table {
         let load = &scenario.load;
         "scenario" => scenario.name.as_str(), "requests" => format!("{:?}", load.mix).to_lowercase(),
         "API" => format!("{:?}", load.api).to_lowercase(), "pace" => load.pace().name("/s"),
+        "warm-up s" => load.warmup.as_secs_f64(), "run s" => load.duration.as_secs_f64(),
         "connections" => load.connections, "pipeline" => load.pipeline,
         "durability" => load.durability_name(), "value B" => load.value_size, "keys" => load.keys,
         "spread" => format!("{:?}", load.distribution).to_lowercase(),
@@ -233,10 +234,13 @@ fn figure_row(scenario: &Scenario, Rounds { subject, echo }: &Rounds, fsyncs: Op
     };
     cells! {
         "scenario" => scenario.name.as_str(), "requests/s" => rate.median, "± MAD" => rate.mad,
-        "p50 µs" => subject.time_us(50.0), "p90 µs" => subject.time_us(90.0), "p99 µs" => subject.time_us(99.0),
+        "p50 µs" => subject.time_us(50.0), "p90 µs" => subject.time_us(90.0), "p95 µs" => subject.time_us(95.0),
+        "p99 µs" => subject.time_us(99.0),
         "p99.9 µs" => subject.time_us(99.9), "max µs" => subject.time_us(100.0),
         "service p99 µs" => subject.median(|outcome| micros(outcome.tally.own.service.percentile(99.0))),
         "lag p99 µs" => subject.median(|outcome| outcome.lag_us()),
+        "received MiB/s" => subject.median(|outcome| outcome.received_mib()),
+        "sent MiB/s" => subject.median(|outcome| outcome.sent_mib()),
         "server CPU µs/request" => subject.median(|outcome| outcome.server_cpu(outcome.tally.replies)),
         "server peak RSS MiB" => subject.peak_rss(), "written B/payload B" => subject.median(written),
         "fsyncs" => fsyncs, "echo requests/s" => echo.rate().median,
@@ -260,7 +264,7 @@ fn spectrum_table(outcome: &Outcome) -> Table {
     table! {
         "percentile spectrum of the last good run"; (line, service) in outcome.times.spectrum().iter().zip(service);
         "percentile" => format!("{}", line.percentile), "response µs" => line.time_us,
-        "requests at or below" => line.count, "service µs" => service.time_us,
+        "requests at or below" => line.count, "1/(1-percentile)" => line.one_in(), "service µs" => service.time_us,
     }
 }
 
@@ -284,6 +288,7 @@ fn trial_row(rate: f64, outcome: &Outcome, trial: &Trial) -> Row {
     let times = outcome.times.quantiles();
     cells! {
         "offered/s" => rate, "answered/s" => outcome.rate, "p50 µs" => times.p50_us, "p90 µs" => times.p90_us,
+        "p95 µs" => outcome.time_us(95.0),
         "p99 µs" => times.p99_us, "p99.9 µs" => times.p999_us, "max µs" => times.max_us,
         "lag p99 µs" => outcome.lag_us(), "server CPU µs/request" => outcome.server_cpu(outcome.tally.replies),
         "outcome" => trial.to_string(),

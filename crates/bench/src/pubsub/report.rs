@@ -235,6 +235,6 @@ pub fn spectrum(outcome: &Outcome, options: &PubsubOptions) -> Table {
     table! {
         format!("percentile spectrum of the last run ({pace}), {count} deliveries"); line in outcome.times.spectrum();
         "percentile" => format!("{}", line.percentile), "end to end µs" => line.time_us,
-        "deliveries at or below" => line.count,
+        "deliveries at or below" => line.count, "1/(1-percentile)" => line.one_in(),
     }
 }

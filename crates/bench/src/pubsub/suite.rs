@@ -195,7 +195,7 @@ impl Suite<'_> {
         let Some(last) = rounds.own.outcomes.pop() else { return };
         let spectrum = last.times.spectrum();
         let points = spectrum.iter().filter(|line| line.percentile < 100.0);
-        let points = points.map(|line| (100.0 / (100.0 - line.percentile), line.time_us)).collect();
+        let points = points.map(|line| (line.one_in(), line.time_us)).collect();
         self.lines.push((scenario.label(), points));
         self.last = Some((scenario.options.clone(), last));
     }

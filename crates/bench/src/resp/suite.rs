@@ -80,7 +80,7 @@ fn describe(suite: &Suite<'_>, report: &mut Report) -> Result<(), BenchError> {
     report.condition(
         "load",
         format!(
-            "{} s after {} s, {} rounds, the servers in turns, medians; one thread, on the servers' machine if that is local; seed {}",
+            "{} s after {} s of warm-up, {} rounds, the servers in turns, medians; one thread, on the servers' machine if that is local; seed {}",
             options.duration.as_secs_f64(),
             options.warmup.as_secs_f64(),
             options.rounds,
@@ -135,6 +135,9 @@ impl Suite<'_> {
             }
         }
         report.tables.push(figures(all.iter().flatten()));
+        if scenarios.len() == 1 {
+            report.tables.extend(all.iter().flatten().filter_map(Line::spectrum));
+        }
         let pairs = || all.iter().flat_map(|lines| lines[1..].iter().map(|other| (&lines[0], other)));
         if pairs().next().is_some() {
             report.tables.push(ratios(pairs()));
@@ -258,8 +261,8 @@ impl Suite<'_> {
                 self.progress.step(&format!("{server} at {rate:.0}/s: p99 {p99} µs, {trial}"));
                 table.row(cells! {
                     "server" => server.as_str(), "offered/s" => rate, "answered/s" => outcome.rate,
-                    "p50 µs" => outcome.time_us(50.0), "p99 µs" => outcome.time_us(99.0),
-                    "p99.9 µs" => outcome.time_us(99.9), "lag p99 µs" => outcome.lag_us(),
+                    "p50 µs" => outcome.time_us(50.0), "p95 µs" => outcome.time_us(95.0),
+                    "p99 µs" => outcome.time_us(99.0), "p99.9 µs" => outcome.time_us(99.9), "lag p99 µs" => outcome.lag_us(),
                     "outcome" => trial.to_string(),
                 });
                 Ok::<_, BenchError>(trial)

@@ -169,6 +169,8 @@ impl Suite<'_> {
         report.summary.push(self.sentence(subject, &rounds));
         report.tables.push(self.operations(&rounds));
         report.tables.push(run_table(&rounds, fsyncs));
+        let spectrum = |last: &Outcome<Counts>| last.spectrum("percentile spectrum of the last run, all operations");
+        report.tables.extend(rounds.outcomes.last().map(spectrum));
         let what =
             format!("{} ({}, {})", self.options.name(), self.scenario.pace().name("/s"), self.durability(subject));
         report.checks.push(rounds.validity().check(what, "all answered, rightly, in step"));
@@ -375,6 +377,7 @@ fn run_table(rounds: &Rounds<Counts>, fsyncs: Option<u64>) -> Table {
         "rounds" => rounds.outcomes.len(), "operations/s" => rate.median, "± MAD" => rate.mad,
         "lowest" => rate.min, "highest" => rate.max, "rows/scan" => rounds.median(rows_of_scan),
         "lag p99 µs" => rounds.median(Outcome::lag_us),
+        "received MiB/s" => rounds.median(Outcome::received_mib), "sent MiB/s" => rounds.median(Outcome::sent_mib),
         "server CPU µs/operation" => rounds.median(|outcome| outcome.server_cpu(replies(outcome))),
         "generator CPU µs/operation" => rounds.median(|outcome| outcome.generator_cpu(replies(outcome))),
         "server peak RSS MiB" => rounds.peak_rss(), "fsyncs" => fsyncs, "verdict" => rounds.validity().name(),
