@@ -288,6 +288,7 @@ fn scenarios_of_ycsb_are_answered_rightly() {
         for column in ["operations/s", "p50 µs", "p95 µs", "p99 µs", "p99.9 µs", "max µs", "count"] {
             assert!(figure(&report, "figures", column).as_f64().is_some_and(|value| value > 0.0), "{name}: {column}");
         }
+        assert!(figure(&report, "runs", "stolen %").as_f64().is_none_or(|share| share >= 0.0), "{name}");
         for column in ["received MiB/s", "sent MiB/s"] {
             assert!(figure(&report, "runs", column).as_f64().is_some_and(|value| value > 0.0), "{name}: {column}");
         }

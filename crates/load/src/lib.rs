@@ -53,5 +53,5 @@ pub use self::{
     search::{Bounds, Knee, find_knee},
     tally::{Merge, Tally},
     timeline::{Timeline, Window},
-    validity::{BACKLOG, MAX_BUSY, Validity, saturated},
+    validity::{BACKLOG, MAX_BUSY, MAX_DRIFT, MAX_STOLEN, Validity, saturated, unusable_clocks},
 };

@@ -86,7 +86,7 @@ impl Objective {
             Validity::Good => self.missed(&outcome.times, outcome.tally.error_share()).map_or(Trial::Pass, Trial::Fail),
             Validity::Overloaded(why) => Trial::Fail(format!("overloaded: {why}")),
             Validity::Errors(why) => Trial::Fail(format!("errors: {why}")),
-            Validity::Saturated(why) => Trial::Void(why.clone()),
+            Validity::Saturated(why) | Validity::Clocks(why) => Trial::Void(why.clone()),
         })
     }
 }

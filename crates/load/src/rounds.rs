@@ -76,6 +76,12 @@ impl<C> Outcome<C> {
         if bytes == 0 { f64::NAN } else { bytes as f64 / f64::from(1 << 20) / self.seconds }
     }
 
+    /// Returns the percentage of the processors' time that the host of a virtual machine took during the run; NaN if the
+    /// kernel does not count it.
+    pub fn stolen_percent(&self) -> f64 {
+        self.spent.clocks.stolen.map_or(f64::NAN, |share| 100.0 * share)
+    }
+
     /// Returns the percentile spectrum of the response times as a table with the columns of HdrHistogram.
     pub fn spectrum(&self, title: impl Into<String>) -> Table {
         table! {

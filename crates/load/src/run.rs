@@ -8,7 +8,7 @@ use super::{
     rounds::Outcome,
     run_threads,
     tally::{Merge as _, Tally},
-    validity::{BACKLOG, Validity, saturated},
+    validity::{BACKLOG, Validity, saturated, unusable_clocks},
     worker::Worker,
 };
 use crate::{BenchError, report::duration, usage::Spent};
@@ -47,6 +47,9 @@ pub fn run<P: Protocol>(plan: &Plan<P>) -> Result<Outcome<P::Counts>, BenchError
 /// Judges a run without its wrong replies and lost connections; `first` describes the first problem.
 fn judge<P: Protocol>(plan: &Plan<P>, outcome: &Outcome<P::Counts>, first: &str) -> Validity {
     let (tally, rate) = (&outcome.tally, outcome.rate);
+    if let Some(validity) = unusable_clocks(&outcome.spent.clocks) {
+        return validity;
+    }
     let left = tally.unanswered;
     if let Pace::Open { rate: wanted, .. } = plan.pace {
         if let Some(validity) = saturated(&tally.lag, plan.max_lag, outcome.spent.busiest) {

@@ -239,6 +239,7 @@ fn figure_row(scenario: &Scenario, Rounds { subject, echo }: &Rounds, fsyncs: Op
         "p99.9 µs" => subject.time_us(99.9), "max µs" => subject.time_us(100.0),
         "service p99 µs" => subject.median(|outcome| micros(outcome.tally.own.service.percentile(99.0))),
         "lag p99 µs" => subject.median(|outcome| outcome.lag_us()),
+        "stolen %" => subject.median(|outcome| outcome.stolen_percent()),
         "received MiB/s" => subject.median(|outcome| outcome.received_mib()),
         "sent MiB/s" => subject.median(|outcome| outcome.sent_mib()),
         "server CPU µs/request" => subject.median(|outcome| outcome.server_cpu(outcome.tally.replies)),
@@ -290,7 +291,7 @@ fn trial_row(rate: f64, outcome: &Outcome, trial: &Trial) -> Row {
         "offered/s" => rate, "answered/s" => outcome.rate, "p50 µs" => times.p50_us, "p90 µs" => times.p90_us,
         "p95 µs" => outcome.time_us(95.0),
         "p99 µs" => times.p99_us, "p99.9 µs" => times.p999_us, "max µs" => times.max_us,
-        "lag p99 µs" => outcome.lag_us(), "server CPU µs/request" => outcome.server_cpu(outcome.tally.replies),
+        "lag p99 µs" => outcome.lag_us(), "stolen %" => outcome.stolen_percent(), "server CPU µs/request" => outcome.server_cpu(outcome.tally.replies),
         "outcome" => trial.to_string(),
     }
 }

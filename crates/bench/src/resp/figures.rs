@@ -110,7 +110,7 @@ impl Line<'_> {
             "durability" => self.durability.as_str(), "per second" => rate.median, "± MAD" => rate.mad,
             "p50 µs" => time_us(50.0), "p95 µs" => time_us(95.0), "p99 µs" => time_us(99.0),
             "p99.9 µs" => time_us(99.9), "max µs" => time_us(100.0), "lag p99 µs" => own(Outcome::lag_us),
-            "received MiB/s" => own(Outcome::received_mib), "sent MiB/s" => own(Outcome::sent_mib),
+            "stolen %" => own(Outcome::stolen_percent), "received MiB/s" => own(Outcome::received_mib), "sent MiB/s" => own(Outcome::sent_mib),
             "server CPU µs/1" => own(|outcome| outcome.server_cpu(outcome.tally.all_right)),
             "generator CPU µs/1" => own(|outcome| outcome.generator_cpu(outcome.tally.all_right)),
             "generator busy %" => own(|outcome| 100.0 * outcome.spent.busiest),

@@ -377,6 +377,7 @@ fn run_table(rounds: &Rounds<Counts>, fsyncs: Option<u64>) -> Table {
         "rounds" => rounds.outcomes.len(), "operations/s" => rate.median, "± MAD" => rate.mad,
         "lowest" => rate.min, "highest" => rate.max, "rows/scan" => rounds.median(rows_of_scan),
         "lag p99 µs" => rounds.median(Outcome::lag_us),
+        "stolen %" => rounds.median(Outcome::stolen_percent),
         "received MiB/s" => rounds.median(Outcome::received_mib), "sent MiB/s" => rounds.median(Outcome::sent_mib),
         "server CPU µs/operation" => rounds.median(|outcome| outcome.server_cpu(replies(outcome))),
         "generator CPU µs/operation" => rounds.median(|outcome| outcome.generator_cpu(replies(outcome))),
