@@ -253,6 +253,11 @@ fn a_run_over_http_reports_rate_spectrum_and_verdict() {
     for part in ["100/s constant", "percentile spectrum", "1/(1-percentile)", "99.99", "never answered"] {
         assert!(text.contains(part), "{part} in\n{text}");
     }
+    met("--arrivals ramp:10:400ms", &|report| {
+        // 10/s to 100/s in 0.4 s are 22 requests, and 0.1 s at 100/s are 10.
+        let rate = figure(report, "figures", "requests/s").as_f64().unwrap();
+        report.verdict() == Verdict::Met && (55.0..75.0).contains(&rate)
+    });
     met("--search p90<1s --max-rate 200", &|report| {
         report.to_text().contains("200/s, limited by the highest rate allowed")
     });

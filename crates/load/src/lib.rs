@@ -49,7 +49,7 @@ pub use self::{
     rounds::{Outcome, Rounds, turns},
     run::run,
     run_threads::{Clock, block_on_thread},
-    schedule::{Arrivals, Schedule},
+    schedule::{Arrivals, Change, Schedule},
     search::{Bounds, Knee, find_knee},
     tally::{Merge, Tally},
     timeline::{Timeline, Window},

@@ -240,7 +240,7 @@ mod tests {
 
     /// Runs an M/M/1 queue for four seconds of its own time, as an open loop would measure it.
     fn queue(rate: f64, seed: u64) -> Trial {
-        let (mut schedule, mut rng) = (Schedule::new(Arrivals::Poisson, rate, 0, 1, seed), generator(!seed));
+        let (mut schedule, mut rng) = (Schedule::new(Arrivals::Poisson, rate, 0, 0, 1, seed), generator(!seed));
         let (mut times, mut free) = (Latencies::default(), 0);
         loop {
             let due = schedule.take();
