@@ -7,6 +7,7 @@ use clap::Parser as _;
 use tempfile::TempDir;
 use thalweg_bench::{
     Quiet, Report,
+    baseline::{self, CheckOptions, SaveOptions},
     cache::{self, CacheOptions},
     http::{self, HttpOptions},
     pubsub::{self, PubsubOptions},
@@ -261,6 +262,39 @@ fn a_run_over_http_reports_rate_spectrum_and_verdict() {
     met("--search p90<1s --max-rate 200", &|report| {
         report.to_text().contains("200/s, limited by the highest rate allowed")
     });
+}
+
+#[test]
+fn a_baseline_is_saved_and_checked() {
+    let node = Node::start();
+    let file = tempfile::tempdir().unwrap();
+    let path = file.path().join("baseline.json");
+    let (place, target) = (path.display(), format!("--target http://{}", node.http));
+    let load =
+        "--runs 6 --keys 50 --duration 250ms --warmup 50ms --rate 200 --connections 2 --max-lag 10s --durability os";
+    let saved = baseline::save(&options::<SaveOptions>(&format!("{place} {target} {load}"), ""), &mut Quiet).unwrap();
+    assert!(saved.to_text().contains("0.25 s after 0.05 s of warm-up") && path.exists(), "{}", saved.to_text());
+    assert!(saved.samples.iter().all(|samples| samples.runs.len() == 6), "{:?}", saved.samples);
+    let check = |more: &str| {
+        let options = options::<CheckOptions>(&format!("{place} {target} --tolerance 99"), more);
+        baseline::check(&options, &mut Quiet)
+    };
+    let checked = check("").unwrap();
+    let found = checked.checks.iter().find(|check| check.what.ends_with("against the baseline")).unwrap();
+    assert_eq!(found.required, "worse by at most 99 %");
+    let table = checked.tables.iter().find(|table| table.title.starts_with("this run (B) against the baseline (A)"));
+    assert!(table.is_some_and(|table| !table.rows.is_empty()), "{}", checked.to_text());
+    // The other machine's baseline and a file that is none are refused.
+    let text = std::fs::read_to_string(&path).unwrap();
+    let mut other: serde_json::Value = serde_json::from_str(&text).unwrap();
+    other["machine"]["cores"] = 4096.into();
+    std::fs::write(&path, other.to_string()).unwrap();
+    let error = check("").unwrap_err().to_string();
+    assert!(error.contains("4096 cores") && error.contains("--other-machine"), "{error}");
+    other["arguments"] = serde_json::json!([]);
+    std::fs::write(&path, other.to_string()).unwrap();
+    let error = check("--other-machine").unwrap_err().to_string();
+    assert!(error.contains("not a baseline"), "{error}");
 }
 
 #[test]
