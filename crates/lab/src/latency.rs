@@ -150,6 +150,14 @@ pub struct SpectrumLine {
     pub count: u64,
 }
 
+impl SpectrumLine {
+    /// Returns `1/(1 - percentile)`, with the percentile as a share: one duration in this number is longer. Infinite for
+    /// the longest duration.
+    pub fn one_in(&self) -> f64 {
+        100.0 / (100.0 - self.percentile)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,6 +172,8 @@ mod tests {
         let within = |got: Duration, ms: f64| (micros(got) / 1e3 - ms).abs() < ms * 0.002;
         assert!(within(a.percentile(50.0), 50.0) && within(a.percentile(99.0), 99.0) && within(a.max(), 100.0));
         assert_eq!(a.spectrum().last().map(|line| line.count), Some(100));
+        let one_in = |percentile| SpectrumLine { percentile, time_us: 1.0, count: 1 }.one_in();
+        assert_eq!([0.0, 50.0, 75.0, 100.0].map(one_in), [1.0, 2.0, 4.0, f64::INFINITY]);
         assert_eq!([0, 90, 1000].map(|ms| a.count_above(Duration::from_millis(ms))), [100, 10, 0]);
     }
 

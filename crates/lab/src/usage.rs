@@ -1,7 +1,7 @@
 //! Resource usage of a process: CPU time, bytes written, memory. The values come from the kernel, for this process or
 //! another one. A value that cannot be read is `None`, never a guess.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
@@ -110,13 +110,14 @@ impl Effort {
 pub struct Meter {
     server: Option<(u32, Usage)>,
     effort: Effort,
+    clocks: ClockReading,
 }
 
 impl Meter {
     /// Begins measuring now; `server` is the id of the server's process, if it is known.
     pub fn begin(server: Option<u32>) -> Self {
         let server = server.map(|id| (id, Usage::read(MeasuredProcess::Process(id))));
-        Self { server, effort: Effort::begin() }
+        Self { server, effort: Effort::begin(), clocks: ClockReading::now() }
     }
 
     /// Returns the resources that the server used since the start of the measurement; `None` if its process is not
@@ -129,7 +130,12 @@ impl Meter {
     /// measurement.
     pub fn spent(&self) -> Spent {
         let (cpu, busiest) = self.effort.end();
-        Spent { generator_cpu: cpu.as_secs_f64(), busiest, server: self.server() }
+        Spent { generator_cpu: cpu.as_secs_f64(), busiest, server: self.server(), clocks: self.clocks() }
+    }
+
+    /// Returns the state of the machine's clocks and processors since the start of the measurement.
+    pub fn clocks(&self) -> Clocks {
+        ClockReading::now().since(&self.clocks)
     }
 }
 
@@ -142,6 +148,76 @@ pub struct Spent {
     pub busiest: f64,
     /// Resources that the server used; `None` if its process is not known.
     pub server: Option<Cost>,
+    /// State of the machine's clocks and processors during the run.
+    pub clocks: Clocks,
+}
+
+/// State of the machine's clocks and processors over a span of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Clocks {
+    /// Length of the span by the monotonic clock, in seconds.
+    pub seconds: f64,
+    /// Time by which the wall clock advanced more than the monotonic clock, in seconds. It is negative if the wall clock
+    /// advanced less.
+    pub drift_seconds: f64,
+    /// Share of the time of all processors, from 0 to 1, that the host of a virtual machine took (steal time); `None` if
+    /// the kernel does not count it.
+    pub stolen: Option<f64>,
+}
+
+/// One reading of the machine's clocks.
+#[derive(Clone, Copy, Debug)]
+struct ClockReading {
+    monotonic: Instant,
+    wall: SystemTime,
+    /// Steal time of all processors since the machine started, and their number.
+    stolen: Option<(Duration, u32)>,
+}
+
+impl ClockReading {
+    /// Largest number of attempts to read both clocks at the same moment.
+    const ATTEMPTS: u32 = 20;
+    /// Distance of two readings that count as simultaneous.
+    const SIMULTANEOUS: Duration = Duration::from_micros(20);
+
+    /// Reads the clocks now. A thread that is paused between the two readings would see a difference that does not exist,
+    /// so the closest of several pairs is taken.
+    fn now() -> Self {
+        let read = || {
+            let (monotonic, wall) = (Instant::now(), SystemTime::now());
+            (monotonic.elapsed(), monotonic, wall)
+        };
+        let mut best = read();
+        for _ in 1..Self::ATTEMPTS {
+            if best.0 <= Self::SIMULTANEOUS {
+                break;
+            }
+            best = std::cmp::min_by_key(best, read(), |(distance, ..)| *distance);
+        }
+        let stolen = std::fs::read_to_string("/proc/stat").ok();
+        let stolen = stolen.and_then(|text| Some((stolen_of(&text)?, processors_of(&text))));
+        Self { monotonic: best.1, wall: best.2, stolen }
+    }
+
+    fn since(&self, before: &Self) -> Clocks {
+        let seconds = self.monotonic.saturating_duration_since(before.monotonic).as_secs_f64();
+        let wall = match self.wall.duration_since(before.wall) {
+            Ok(forwards) => forwards.as_secs_f64(),
+            Err(backwards) => -backwards.duration().as_secs_f64(),
+        };
+        let stolen = self.stolen.zip(before.stolen).filter(|_| seconds > 0.0);
+        let stolen = stolen.map(|((now, processors), (then, _))| {
+            now.saturating_sub(then).as_secs_f64() / (seconds * f64::from(processors.max(1)))
+        });
+        Clocks { seconds, drift_seconds: wall - seconds, stolen }
+    }
+}
+
+/// Returns the number of processors in the text of `/proc/stat`, which has a line for each.
+fn processors_of(text: &str) -> u32 {
+    let is_processor =
+        |line: &&str| line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    text.lines().filter(is_processor).count() as u32
 }
 
 /// Returns the time that the host of a virtual machine has taken from all its processors together since the machine
@@ -221,6 +297,26 @@ mod tests {
         assert_eq!(stolen_of("cpu  1 2 3 4\n"), None, "kernels that do not say");
         assert_eq!(stolen_of(""), None);
         assert!(stolen_from_processors() <= stolen_from_processors());
+    }
+
+    #[test]
+    fn a_step_of_the_wall_clock_and_stolen_time_are_seen() {
+        let text = "cpu  1 2 3 4 5 6 7 8 0 0\ncpu0 1 2 3 4 5 6 7 8 0 0\ncpu1 1 2 3 4 5 6 7 8 0 0\nctxt 5\n";
+        assert_eq!(processors_of(text), 2);
+        let before = ClockReading { stolen: Some((Duration::from_secs(7), 2)), ..ClockReading::now() };
+        let after = |wall: i64, stolen| ClockReading {
+            monotonic: before.monotonic + Duration::from_secs(10),
+            wall: match u64::try_from(wall) {
+                Ok(forwards) => before.wall + Duration::from_millis(forwards),
+                Err(_) => before.wall - Duration::from_millis(wall.unsigned_abs()),
+            },
+            stolen,
+        };
+        let clocks = after(10_000, Some((Duration::from_secs(12), 2))).since(&before);
+        assert!(clocks.drift_seconds.abs() < 1e-9 && (clocks.seconds - 10.0).abs() < 1e-9, "{clocks:?}");
+        assert_eq!(clocks.stolen, Some(0.25), "5 s of 2 processors in 10 s");
+        let stepped = after(-3000, None).since(&before);
+        assert!((stepped.drift_seconds + 13.0).abs() < 1e-9 && stepped.stolen.is_none(), "{stepped:?}");
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod connection;
 pub mod data;
 pub mod http;
 pub mod native;
+mod objective;
 pub mod options;
 mod pace;
 mod poller;
@@ -41,15 +42,16 @@ use thalweg_lab::{BenchError, Progress, Scratch, latency, random, report, stats,
 pub use self::{
     address::Address,
     connection::Connection,
+    objective::{Faults, LEAST_PATIENCE, Objective, TimeBound, Trial},
     pace::{Pace, Pacer},
     poller::{Event, Poller},
     protocol::{BadReply, Batching, Decoded, OnLoss, Plan, Protocol},
     rounds::{Outcome, Rounds, turns},
     run::run,
     run_threads::{Clock, block_on_thread},
-    schedule::{Arrivals, Schedule},
-    search::{Bounds, Knee, Objective, Trial, find_knee},
+    schedule::{Arrivals, Change, Schedule},
+    search::{Bounds, Knee, find_knee},
     tally::{Merge, Tally},
     timeline::{Timeline, Window},
-    validity::{BACKLOG, MAX_BUSY, Validity, saturated},
+    validity::{BACKLOG, MAX_BUSY, MAX_DRIFT, MAX_STOLEN, Validity, saturated, unusable_clocks},
 };

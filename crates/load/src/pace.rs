@@ -10,7 +10,7 @@
 
 use std::{ops::Range, time::Duration};
 
-use super::schedule::{Arrivals, Schedule};
+use super::schedule::{Arrivals, Change, Schedule};
 use crate::latency::nanos;
 
 /// How the requests of a run are paced: by a schedule (open loop) or by the replies (closed loop).
@@ -43,6 +43,12 @@ impl Pace {
         match self {
             Self::Open { rate, arrivals: Arrivals::Constant } => format!("{rate:.0}{unit} constant"),
             Self::Open { rate, arrivals: Arrivals::Poisson } => format!("{rate:.0}{unit} Poisson"),
+            Self::Open { rate, arrivals: Arrivals::Ramp(Change { from, time }) } => {
+                format!("{from:.0}{unit} to {rate:.0}{unit} within {} s", time.as_secs_f64())
+            }
+            Self::Open { rate, arrivals: Arrivals::Step(Change { from, time }) } => {
+                format!("{from:.0}{unit}, after {} s {rate:.0}{unit}", time.as_secs_f64())
+            }
             Self::Closed => "closed loop".to_owned(),
             Self::Each { keys } => format!("closed loop, {keys} keys once"),
         }
@@ -77,7 +83,9 @@ impl Pacer {
     /// Creates the pacer of worker number `worker` of `workers`; `counted` is the range that [`Pace::counted`] returns.
     pub fn new(pace: Pace, counted: Range<u64>, worker: usize, workers: usize, seed: u64) -> Self {
         let source = match pace {
-            Pace::Open { rate, arrivals } => Source::Open(Schedule::new(arrivals, rate, worker, workers, seed)),
+            Pace::Open { rate, arrivals } => {
+                Source::Open(Schedule::new(arrivals, rate, counted.start, worker, workers, seed))
+            }
             Pace::Closed => Source::Closed,
             Pace::Each { keys } => Source::Each { next: worker as u64, step: workers as u64, end: keys },
         };

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     latency::{Latencies, micros},
-    report::{Cell, mebibytes},
+    report::{Cell, Table, mebibytes, table},
     stats::{Summary, median_of},
     usage::Spent,
 };
@@ -29,13 +29,16 @@ pub struct Outcome<C> {
     pub spent: Spent,
     /// Validity of the figures: whether they measure the server.
     pub validity: Validity,
+    /// Validity of the figures if wrong replies and lost connections are disregarded.
+    pub without_errors: Validity,
 }
 
 impl<C> Outcome<C> {
     /// Creates the figures of a run whose validity has not been judged yet.
     pub fn new(tally: Tally<C>, seconds: f64, spent: Spent) -> Self {
         let rate = if seconds > 0.0 { tally.right as f64 / seconds } else { 0.0 };
-        Self { times: tally.response(), tally, seconds, rate, spent, validity: Validity::Good }
+        let (validity, without_errors) = (Validity::Good, Validity::Good);
+        Self { times: tally.response(), tally, seconds, rate, spent, validity, without_errors }
     }
 
     /// Returns a percentile of the response times, in microseconds; NaN if there was no reply.
@@ -57,6 +60,35 @@ impl<C> Outcome<C> {
     /// Returns the number of bytes received per second.
     pub fn received_rate(&self) -> f64 {
         self.tally.received_bytes as f64 / self.seconds
+    }
+
+    /// Returns the MiB received per second; NaN if the run does not count received bytes.
+    pub fn received_mib(&self) -> f64 {
+        self.mib_per_second(self.tally.received_bytes)
+    }
+
+    /// Returns the MiB sent per second; NaN if the run does not count sent bytes.
+    pub fn sent_mib(&self) -> f64 {
+        self.mib_per_second(self.tally.sent_bytes)
+    }
+
+    fn mib_per_second(&self, bytes: u64) -> f64 {
+        if bytes == 0 { f64::NAN } else { bytes as f64 / f64::from(1 << 20) / self.seconds }
+    }
+
+    /// Returns the percentage of the processors' time that the host of a virtual machine took during the run; NaN if the
+    /// kernel does not count it.
+    pub fn stolen_percent(&self) -> f64 {
+        self.spent.clocks.stolen.map_or(f64::NAN, |share| 100.0 * share)
+    }
+
+    /// Returns the percentile spectrum of the response times as a table with the columns of HdrHistogram.
+    pub fn spectrum(&self, title: impl Into<String>) -> Table {
+        table! {
+            title; line in self.times.spectrum();
+            "percentile" => format!("{}", line.percentile), "response µs" => line.time_us,
+            "requests at or below" => line.count, "1/(1-percentile)" => line.one_in(),
+        }
     }
 
     /// Returns the server's CPU seconds per million items, where `count` is the number of items in the run; NaN if the

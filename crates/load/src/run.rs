@@ -8,7 +8,7 @@ use super::{
     rounds::Outcome,
     run_threads,
     tally::{Merge as _, Tally},
-    validity::{BACKLOG, Validity, saturated},
+    validity::{BACKLOG, Validity, saturated, unusable_clocks},
     worker::Worker,
 };
 use crate::{BenchError, report::duration, usage::Spent};
@@ -37,15 +37,18 @@ pub fn run<P: Protocol>(plan: &Plan<P>) -> Result<Outcome<P::Counts>, BenchError
         Pace::Open { .. } | Pace::Closed => replied.max(plan.duration.as_secs_f64()),
     };
     let mut outcome = Outcome::new(tally, seconds, spent);
-    outcome.validity = judge(plan, &outcome);
+    let first = outcome.tally.first_problem.as_deref().map_or_else(String::new, |first| format!("; first: {first}"));
+    outcome.without_errors = judge(plan, &outcome, &first);
+    let errors = plan.protocol.errors(&outcome.tally).map(|errors| Validity::Errors(errors + &first));
+    outcome.validity = errors.unwrap_or_else(|| outcome.without_errors.clone());
     Ok(outcome)
 }
 
-fn judge<P: Protocol>(plan: &Plan<P>, outcome: &Outcome<P::Counts>) -> Validity {
+/// Judges a run without its wrong replies and lost connections; `first` describes the first problem.
+fn judge<P: Protocol>(plan: &Plan<P>, outcome: &Outcome<P::Counts>, first: &str) -> Validity {
     let (tally, rate) = (&outcome.tally, outcome.rate);
-    let first = tally.first_problem.as_deref().map_or_else(String::new, |first| format!("; first: {first}"));
-    if let Some(errors) = plan.protocol.errors(tally) {
-        return Validity::Errors(errors + &first);
+    if let Some(validity) = unusable_clocks(&outcome.spent.clocks) {
+        return validity;
     }
     let left = tally.unanswered;
     if let Pace::Open { rate: wanted, .. } = plan.pace {

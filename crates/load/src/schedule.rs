@@ -1,41 +1,141 @@
 //! Schedule of requests. It is computed before any reply arrives, so a slow server cannot delay the requests that
 //! follow.
 
+use std::{fmt, str::FromStr, time::Duration};
+
 use rand::RngExt as _;
 use rand_distr::Exp1;
 
-use crate::random::{Generator, generator};
+use crate::{
+    latency::nanos,
+    options::parse_duration,
+    random::{Generator, generator},
+};
 
-/// The shape of the arrivals.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
+/// Distribution of scheduled requests over time. Its text forms are `constant`, `poisson`, `ramp:FROM:TIME` and
+/// `step:FROM:TIME`, for example `ramp:100:10s`.
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub enum Arrivals {
     /// Requests are evenly spaced in time.
     #[default]
     Constant,
     /// Requests arrive as from independent users: the gaps between them are exponentially distributed.
     Poisson,
+    /// The rate changes evenly from another rate to the rate of the load.
+    Ramp(Change),
+    /// The rate jumps from another rate to the rate of the load.
+    Step(Change),
 }
+
+/// Change of the rate of a schedule. Requests are evenly spaced before and after it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Change {
+    /// Requests per second, over all workers, until the end of the warm-up. Above 0.
+    pub from: f64,
+    /// Time after the warm-up: a ramp ends then, and a step happens then.
+    pub time: Duration,
+}
+
+impl Arrivals {
+    /// Returns true if the rate changes during the run.
+    pub fn change(self) -> Option<Change> {
+        match self {
+            Self::Constant | Self::Poisson => None,
+            Self::Ramp(change) | Self::Step(change) => Some(change),
+        }
+    }
+
+    /// Returns the same arrivals for a rate that is divided by `by`.
+    #[must_use]
+    pub fn divided(self, by: f64) -> Self {
+        let divided = |change: Change| Change { from: change.from / by, ..change };
+        match self {
+            Self::Constant | Self::Poisson => self,
+            Self::Ramp(change) => Self::Ramp(divided(change)),
+            Self::Step(change) => Self::Step(divided(change)),
+        }
+    }
+}
+
+impl fmt::Display for Arrivals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, Change { from, time }) = match self {
+            Self::Constant => return f.write_str("constant"),
+            Self::Poisson => return f.write_str("poisson"),
+            Self::Ramp(change) => ("ramp", change),
+            Self::Step(change) => ("step", change),
+        };
+        write!(f, "{name}:{from}:{}s", time.as_secs_f64())
+    }
+}
+
+impl FromStr for Arrivals {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = || {
+            format!("{text:?} are no arrivals: write constant, poisson, or for example ramp:100:10s or step:100:10s")
+        };
+        let kind = match text.split_once(':') {
+            None if text == "constant" => return Ok(Self::Constant),
+            None if text == "poisson" => return Ok(Self::Poisson),
+            Some(("ramp", change)) => (Self::Ramp as fn(Change) -> Self, change),
+            Some(("step", change)) => (Self::Step as fn(Change) -> Self, change),
+            _ => return Err(wrong()),
+        };
+        let (arrivals, change) = kind;
+        let (from, time) = change.split_once(':').ok_or_else(wrong)?;
+        let from = from.parse().ok().filter(|from| *from > 0.0 && *from <= MAX_FROM).ok_or_else(wrong)?;
+        let time = parse_duration(time)?;
+        if time.is_zero() || time > LONGEST_CHANGE {
+            return Err(format!("{text:?}: the time must be above 0 and at most a day"));
+        }
+        Ok(arrivals(Change { from, time }))
+    }
+}
+
+/// Highest rate from which a schedule may change, in requests per second.
+const MAX_FROM: f64 = 1e9;
+/// Longest time after which the rate of a schedule may change.
+const LONGEST_CHANGE: Duration = Duration::from_secs(86_400);
 
 /// One worker's share of the scheduled requests: an endless sequence of due times, in nanoseconds since the start.
 #[derive(Clone, Debug)]
 pub struct Schedule {
-    arrivals: Arrivals,
-    /// Mean time between two requests of this worker, in nanoseconds.
-    gap: f64,
+    gaps: Gaps,
     next: f64,
-    rng: Generator,
+}
+
+#[derive(Clone, Debug)]
+enum Gaps {
+    /// Equal gaps, in nanoseconds.
+    Constant(f64),
+    /// Exponentially distributed gaps with this mean, in nanoseconds.
+    Poisson(f64, Generator),
+    /// A rate that changes: the number of the next request among those of all workers, and the number of workers.
+    Changing { rate: Changing, number: f64, workers: f64 },
 }
 
 impl Schedule {
-    /// Creates the share of worker number `worker` of `workers` in `rate` requests per second.
-    pub fn new(arrivals: Arrivals, rate: f64, worker: usize, workers: usize, seed: u64) -> Self {
+    /// Creates the share of worker number `worker` of `workers` in `rate` requests per second, which is the rate after a
+    /// change. `warmup` is the end of the warm-up in nanoseconds since the start; a change of the rate begins then.
+    pub fn new(arrivals: Arrivals, rate: f64, warmup: u64, worker: usize, workers: usize, seed: u64) -> Self {
         let gap = 1e9 * workers as f64 / rate;
-        let mut rng = generator(seed.wrapping_add(worker as u64));
-        let next = match arrivals {
-            Arrivals::Constant => gap * worker as f64 / workers as f64,
-            Arrivals::Poisson => gap * rng.sample::<f64, _>(Exp1),
+        let changing = |change, shape| {
+            let (rate, number) = (Changing::new(change, shape, rate, warmup), worker as f64);
+            (Gaps::Changing { rate, number, workers: workers as f64 }, rate.due(number))
         };
-        Self { arrivals, gap, next, rng }
+        let (gaps, next) = match arrivals {
+            Arrivals::Constant => (Gaps::Constant(gap), gap * worker as f64 / workers as f64),
+            Arrivals::Poisson => {
+                let mut rng = generator(seed.wrapping_add(worker as u64));
+                let first = gap * rng.sample::<f64, _>(Exp1);
+                (Gaps::Poisson(gap, rng), first)
+            }
+            Arrivals::Ramp(change) => changing(change, Shape::Even),
+            Arrivals::Step(change) => changing(change, Shape::Jump),
+        };
+        Self { gaps, next }
     }
 
     /// Returns the due time of the next request, in nanoseconds since the start.
@@ -48,11 +148,63 @@ impl Schedule {
     #[inline]
     pub fn take(&mut self) -> u64 {
         let due = self.peek();
-        self.next += match self.arrivals {
-            Arrivals::Constant => self.gap,
-            Arrivals::Poisson => self.gap * self.rng.sample::<f64, _>(Exp1),
-        };
+        match &mut self.gaps {
+            Gaps::Constant(gap) => self.next += *gap,
+            Gaps::Poisson(gap, rng) => self.next += *gap * rng.sample::<f64, _>(Exp1),
+            Gaps::Changing { rate, number, workers } => {
+                *number += *workers;
+                self.next = rate.due(*number);
+            }
+        }
         due
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    Even,
+    Jump,
+}
+
+/// Rate that is `from` until `begin`, then changes within `length`, and is `to` afterwards. Rates are in requests per
+/// nanosecond, times in nanoseconds since the start.
+#[derive(Clone, Copy, Debug)]
+struct Changing {
+    shape: Shape,
+    from: f64,
+    to: f64,
+    begin: f64,
+    length: f64,
+}
+
+impl Changing {
+    fn new(change: Change, shape: Shape, rate: f64, warmup: u64) -> Self {
+        let (from, to) = (change.from / 1e9, rate / 1e9);
+        Self { shape, from, to, begin: warmup as f64, length: nanos(change.time) as f64 }
+    }
+
+    /// Returns the time at which the integral of the rate is `number`.
+    fn due(&self, number: f64) -> f64 {
+        let Self { shape, from, to, begin, length } = *self;
+        let left = number - from * begin;
+        if left < 0.0 {
+            return number / from;
+        }
+        let during = match shape {
+            Shape::Even => (from + to) / 2.0 * length,
+            Shape::Jump => from * length,
+        };
+        if left >= during {
+            return begin + length + (left - during) / to;
+        }
+        match shape {
+            // The positive root of from·t + (to - from)/(2·length)·t² = left, in the form that is exact for equal rates.
+            Shape::Even => {
+                let root = (from * from + 2.0 * (to - from) / length * left).max(0.0).sqrt();
+                begin + 2.0 * left / (from + root)
+            }
+            Shape::Jump => begin + left / from,
+        }
     }
 }
 
@@ -63,7 +215,7 @@ mod tests {
     fn all(arrivals: Arrivals, workers: usize, until: u64) -> Vec<u64> {
         let mut due: Vec<u64> = (0..workers)
             .flat_map(|worker| {
-                let mut schedule = Schedule::new(arrivals, 10_000.0, worker, workers, 1);
+                let mut schedule = Schedule::new(arrivals, 10_000.0, 1_000_000_000, worker, workers, 1);
                 std::iter::from_fn(move || Some(schedule.take())).take_while(move |due| *due < until)
             })
             .collect();
@@ -89,5 +241,44 @@ mod tests {
         let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
         let variation = variance.sqrt() / mean;
         assert!((0.95..1.05).contains(&variation), "{variation}");
+    }
+
+    #[test]
+    fn a_ramp_and_a_step_have_the_rate_of_each_moment() {
+        // The rate is 2,000/s for the warm-up of 1 s, and changes to 10,000/s within 2 s or after 2 s.
+        let change = Change { from: 2000.0, time: Duration::from_secs(2) };
+        for workers in [1, 3] {
+            for (arrivals, expected) in [
+                (Arrivals::Ramp(change), [1000, 1000, 1500, 2500, 3500, 4500, 5000, 5000]),
+                (Arrivals::Step(change), [1000, 1000, 1000, 1000, 1000, 1000, 5000, 5000]),
+            ] {
+                let due = all(arrivals, workers, 4_000_000_000);
+                for (half, expected) in expected.into_iter().enumerate() {
+                    let range = half as u64 * 500_000_000..(half as u64 + 1) * 500_000_000;
+                    let count = due.iter().filter(|due| range.contains(due)).count();
+                    assert!(count.abs_diff(expected) <= 2, "{arrivals}, half second {half}: {count} of {expected}");
+                }
+                assert!(due.windows(2).all(|pair| (99_998..=500_002).contains(&(pair[1] - pair[0]))), "{arrivals}");
+            }
+        }
+        let falling = Arrivals::Ramp(Change { from: 20_000.0, time: Duration::from_secs(1) });
+        let due = all(falling, 2, 2_000_000_000);
+        assert!(due.len().abs_diff(20_000 + 15_000) <= 2, "{}", due.len());
+    }
+
+    #[test]
+    fn arrivals_have_a_text_form() {
+        let change = Change { from: 100.0, time: Duration::from_millis(1500) };
+        let all = [Arrivals::Constant, Arrivals::Poisson, Arrivals::Ramp(change), Arrivals::Step(change)];
+        for arrivals in all {
+            assert_eq!(arrivals.to_string().parse(), Ok(arrivals));
+        }
+        assert_eq!("ramp:100:1500ms".parse(), Ok(all[2]));
+        assert_eq!(all[3].divided(4.0), Arrivals::Step(Change { from: 25.0, ..change }));
+        for wrong in
+            ["", "ramps", "ramp", "ramp:100", "ramp:0:1s", "step:-1:1s", "step:1:0", "step:x:1s", "step:1e30:1s"]
+        {
+            assert!(wrong.parse::<Arrivals>().is_err(), "{wrong}");
+        }
     }
 }

@@ -8,92 +8,8 @@
 //!
 //! The search only sees a function from rate to result, so tests use a formula or a simulated queue instead of a server.
 
-use std::{fmt, str::FromStr, time::Duration};
-
-use super::validity::Validity;
-use crate::{
-    BenchError,
-    latency::Latencies,
-    options::parse_duration,
-    report::{self, Check, Verdict},
-};
-
-/// Upper bound on a percentile of the response time, as in `p99<5ms`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Objective {
-    /// Percentile from 0 to 100.
-    pub percentile: f64,
-    /// Response time that the percentile must stay below.
-    pub bound: Duration,
-}
-
-impl Objective {
-    /// Returns true if the percentile of `times` is below the bound. Returns false if `times` is empty.
-    pub fn is_met(&self, times: &Latencies) -> bool {
-        times.count() > 0 && times.percentile(self.percentile) < self.bound
-    }
-
-    /// Returns the longest wait for a reply before a run of the search is aborted: 20 times the bound, but at least 1
-    /// s. The run then counts as failed, and the search continues at another rate.
-    pub fn patience(&self) -> Duration {
-        (self.bound * 20).max(Duration::from_secs(1))
-    }
-
-    /// Decides whether a run of the search passed, from the validity of the run and its response times. Returns an
-    /// error if `subject` gave wrong replies, which ends the search.
-    pub fn judge(&self, subject: &str, validity: &Validity, times: &Latencies) -> Result<Trial, BenchError> {
-        match validity {
-            Validity::Good if self.is_met(times) => Ok(Trial::Pass),
-            Validity::Good | Validity::Overloaded(_) => Ok(Trial::Fail),
-            Validity::Saturated(_) => Ok(Trial::Void),
-            Validity::Errors(why) => Err(BenchError::wrong(subject, "answering the search", why.as_str())),
-        }
-    }
-}
-
-impl fmt::Display for Objective {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "p{} < {}", self.percentile, report::duration(self.bound))
-    }
-}
-
-impl FromStr for Objective {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = || format!("{text:?} is not an objective: write for example p99<5ms, p99.9<800us or max<1s");
-        let (left, right) = text.split_once('<').ok_or_else(wrong)?;
-        let percentile = match left.trim() {
-            "max" => 100.0,
-            name => name.strip_prefix('p').and_then(|number| number.parse().ok()).ok_or_else(wrong)?,
-        };
-        if !(0.0..=100.0).contains(&percentile) {
-            return Err(wrong());
-        }
-        Ok(Self { percentile, bound: parse_duration(right.trim())? })
-    }
-}
-
-/// Result of one run of the search, at one rate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trial {
-    /// The run met the objective.
-    Pass,
-    /// The run missed the objective.
-    Fail,
-    /// The run has no valid result: the load generator was saturated, so the run says nothing about the server.
-    Void,
-}
-
-impl Trial {
-    /// Returns the result of a run in words, for a table.
-    pub fn name(self, validity: &Validity) -> String {
-        match self {
-            Self::Pass => "pass".to_owned(),
-            Self::Fail | Self::Void => format!("{self:?}: {}", validity.name()).to_lowercase(),
-        }
-    }
-}
+use super::objective::Trial;
+use crate::report::{Check, Verdict};
 
 /// Bounds and precision of a search for the knee.
 #[derive(Clone, Copy, Debug)]
@@ -118,6 +34,8 @@ pub struct Knee {
     pub fails_at: Option<f64>,
     /// Reason why no higher rate was found.
     pub limited_by: Limit,
+    /// Condition that the lowest failed rate missed, in words; `None` if no rate failed.
+    pub missed: Option<String>,
     /// All runs of the search in order, each with its rate and result.
     pub trials: Vec<(f64, Trial)>,
 }
@@ -127,15 +45,21 @@ impl Knee {
     /// as text.
     pub fn check(&self, what: String, describe: impl Fn(f64) -> String) -> Check {
         let (measured, verdict) = match (self.rate, self.limited_by) {
-            (None, _) => ("no rate meets it".to_owned(), Verdict::Missed),
+            (None, _) => (format!("no rate meets it{}", self.why()), Verdict::Missed),
             (Some(rate), limit) => {
                 let verdict = if limit == Limit::Generator { Verdict::Void } else { Verdict::Met };
-                let above = self.fails_at.map_or_else(String::new, |rate| format!(", missed at {}", describe(rate)));
+                let above = |rate| format!(", missed at {}{}", describe(rate), self.why());
+                let above = self.fails_at.map_or_else(String::new, above);
                 (format!("{}{above}, limited by the {}", describe(rate), limit.name()), verdict)
             }
         };
         let required = "found, and limited by the server".to_owned();
         Check { what, required, measured, verdict, is_goal: false }
+    }
+
+    /// Returns the condition that the lowest failed rate missed, in parentheses; empty if no rate failed.
+    pub fn why(&self) -> String {
+        self.missed.as_ref().map_or_else(String::new, |why| format!(" ({why})"))
     }
 }
 
@@ -176,8 +100,8 @@ pub fn find_knee<E>(bounds: &Bounds, mut trial: impl FnMut(f64) -> Result<Trial,
     let mut trials = Vec::new();
     while let Some(rate) = search.next_rate().filter(|_| trials.len() < MAX_RUNS) {
         let how = trial(rate)?;
+        search.record(rate, &how);
         trials.push((rate, how));
-        search.record(rate, how);
     }
     Ok(search.conclude(trials))
 }
@@ -242,7 +166,7 @@ impl Search<'_> {
         (low.copied(), bad.map(|bad| above[bad]))
     }
 
-    fn record(&mut self, rate: f64, how: Trial) {
+    fn record(&mut self, rate: f64, how: &Trial) {
         let at = self.tried.partition_point(|tried| tried.rate < rate);
         if self.tried.get(at).is_none_or(|tried| tried.rate > rate) {
             self.tried.insert(at, Tried { rate, passes: 0, fails: 0, voids: 0 });
@@ -250,8 +174,8 @@ impl Search<'_> {
         let tried = &mut self.tried[at];
         match how {
             Trial::Pass => tried.passes += 1,
-            Trial::Fail => tried.fails += 1,
-            Trial::Void => tried.voids += 1,
+            Trial::Fail(_) => tried.fails += 1,
+            Trial::Void(_) => tried.voids += 1,
         }
     }
 
@@ -263,19 +187,22 @@ impl Search<'_> {
             Some(high) if high.fails > 0 => Limit::Server,
             Some(_) => Limit::Generator,
         };
-        Knee { rate, fails_at: high.filter(Tried::has_failed).map(|high| high.rate), limited_by, trials }
+        let missed = trials.iter().rev().filter(|(rate, _)| high.is_some_and(|high| high.rate == *rate));
+        let missed = missed.filter_map(|(_, how)| how.why().map(str::to_owned)).next();
+        let fails_at = high.filter(Tried::has_failed).map(|high| high.rate);
+        Knee { rate, fails_at, limited_by, missed, trials }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
+    use std::{convert::Infallible, time::Duration};
 
     use rand::RngExt as _;
     use rand_distr::Exp1;
 
     use super::*;
-    use crate::{Arrivals, Schedule, random::generator};
+    use crate::{Arrivals, Schedule, latency::Latencies, random::generator};
 
     const BOUNDS: Bounds = Bounds { start: 1000.0, max: 1e6, precision: 0.02, repeats: 3 };
     /// Service time of the queues in these tests, in seconds.
@@ -289,15 +216,19 @@ mod tests {
         knee
     }
 
+    fn failed() -> Trial {
+        Trial::Fail("p99 6 ms, not below 5 ms".to_owned())
+    }
+
     fn passes_below(limit: f64) -> impl Fn(f64) -> Trial {
-        move |rate| if rate < limit { Trial::Pass } else { Trial::Fail }
+        move |rate| if rate < limit { Trial::Pass } else { failed() }
     }
 
     #[test]
     fn the_knee_of_a_queue_is_found_to_the_asked_precision() {
         let knee = knee(&BOUNDS, |rate| {
             let load: f64 = rate * SERVICE;
-            if load < 1.0 && 100_f64.ln() * SERVICE / (1.0 - load) < 1e-3 { Trial::Pass } else { Trial::Fail }
+            if load < 1.0 && 100_f64.ln() * SERVICE / (1.0 - load) < 1e-3 { Trial::Pass } else { failed() }
         });
         let (rate, fails_at) = (knee.rate.unwrap(), knee.fails_at.unwrap());
         assert!(rate < KNEE && KNEE < fails_at && fails_at <= rate * 1.02, "{rate} to {fails_at}");
@@ -309,7 +240,7 @@ mod tests {
 
     /// Runs an M/M/1 queue for four seconds of its own time, as an open loop would measure it.
     fn queue(rate: f64, seed: u64) -> Trial {
-        let (mut schedule, mut rng) = (Schedule::new(Arrivals::Poisson, rate, 0, 1, seed), generator(!seed));
+        let (mut schedule, mut rng) = (Schedule::new(Arrivals::Poisson, rate, 0, 0, 1, seed), generator(!seed));
         let (mut times, mut free) = (Latencies::default(), 0);
         loop {
             let due = schedule.take();
@@ -319,7 +250,7 @@ mod tests {
             free = free.max(due) + (rng.sample::<f64, _>(Exp1) * SERVICE * 1e9) as u64;
             times.record_nanos(free - due);
         }
-        if times.percentile(99.0) < Duration::from_millis(1) { Trial::Pass } else { Trial::Fail }
+        if times.percentile(99.0) < Duration::from_millis(1) { Trial::Pass } else { failed() }
     }
 
     #[test]
@@ -349,7 +280,7 @@ mod tests {
             let mut run = 0;
             let knee = knee(&BOUNDS, |rate| {
                 run += 1;
-                if run == disturbed + 1 { Trial::Fail } else { passes_below(KNEE)(rate) }
+                if run == disturbed + 1 { failed() } else { passes_below(KNEE)(rate) }
             });
             let (rate, fails_at) = (knee.rate.unwrap(), knee.fails_at.unwrap());
             assert!(rate < KNEE && KNEE <= fails_at && fails_at <= rate * 1.02, "run {disturbed}: {knee:?}");
@@ -375,11 +306,11 @@ mod tests {
         let mut runs_above = 0;
         let knee = knee(&BOUNDS, |rate| {
             if rate > 10_000.0 {
-                return Trial::Fail;
+                return failed();
             }
             // Above 9000 only the first runs go well.
             runs_above += u32::from(rate > 9000.0);
-            if rate > 9000.0 && runs_above > 3 { Trial::Fail } else { Trial::Pass }
+            if rate > 9000.0 && runs_above > 3 { failed() } else { Trial::Pass }
         });
         assert!(knee.rate.unwrap() <= 9000.0, "{knee:?}");
     }
@@ -388,14 +319,14 @@ mod tests {
     fn results_without_an_order_end() {
         for seed in 0..50 {
             let mut rng = generator(seed);
-            let knee = knee(&BOUNDS, |_| if rng.random::<bool>() { Trial::Pass } else { Trial::Fail });
+            let knee = knee(&BOUNDS, |_| if rng.random::<bool>() { Trial::Pass } else { failed() });
             assert!(knee.trials.len() <= MAX_RUNS);
         }
     }
 
     #[test]
     fn a_saturated_generator_is_named_as_the_limit() {
-        let knee = knee(&BOUNDS, |rate| if rate > 50_000.0 { Trial::Void } else { Trial::Pass });
+        let knee = knee(&BOUNDS, |rate| if rate > 50_000.0 { Trial::Void("late".to_owned()) } else { Trial::Pass });
         assert_eq!(knee.limited_by, Limit::Generator);
         assert!(knee.rate.unwrap() <= 50_000.0);
     }
@@ -405,7 +336,7 @@ mod tests {
         let bounds = Bounds { max: 5000.0, ..BOUNDS };
         let all = knee(&bounds, |_| Trial::Pass);
         assert_eq!((all.rate, all.fails_at, all.limited_by), (Some(5000.0), None, Limit::MaxRate));
-        assert_eq!(knee(&bounds, |_| Trial::Fail).rate, None);
+        assert_eq!(knee(&bounds, |_| failed()).rate, None);
         let low = knee(&BOUNDS, passes_below(37.0));
         assert!((35.0..37.0).contains(&low.rate.unwrap()), "{low:?}");
     }
@@ -415,17 +346,8 @@ mod tests {
         let check = knee(&BOUNDS, passes_below(KNEE)).check("p99".to_owned(), |rate| format!("{rate:.0}/s"));
         assert_eq!(check.verdict, Verdict::Met);
         assert!(check.measured.contains("/s, missed at 20") && check.measured.contains("server"), "{}", check.measured);
-    }
-
-    #[test]
-    fn objectives_and_durations_are_read() {
-        let objective: Objective = "p99.9<800us".parse().unwrap();
-        assert_eq!(objective, Objective { percentile: 99.9, bound: Duration::from_micros(800) });
-        assert_eq!("max < 1s".parse::<Objective>().unwrap().percentile, 100.0);
-        for wrong in ["p99", "p101<1s", "q<1s", "p99<1h", "p99<", "p99<-1s", "p99<1e999s"] {
-            assert!(wrong.parse::<Objective>().is_err(), "{wrong}");
-        }
-        assert_eq!(parse_duration("1.5"), Ok(Duration::from_millis(1500)));
-        assert_eq!(parse_duration("2m"), Ok(Duration::from_secs(120)));
+        assert!(check.measured.contains("/s (p99 6 ms, not below 5 ms), limited"), "{}", check.measured);
+        let none = knee(&BOUNDS, |_| failed()).check(String::new(), |rate| format!("{rate:.0}/s"));
+        assert_eq!(none.measured, "no rate meets it (p99 6 ms, not below 5 ms)");
     }
 }

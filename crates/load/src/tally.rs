@@ -35,6 +35,8 @@ pub struct Tally<C> {
     pub unanswered: u64,
     /// Number of bytes received, if the run counts them.
     pub received_bytes: u64,
+    /// Number of bytes sent, if the run counts them.
+    pub sent_bytes: u64,
     /// Time at which the last right reply arrived, in nanoseconds since the start of the run.
     pub last_reply: u64,
     /// Counts of the windows of the run, if the run counts them.
@@ -72,6 +74,7 @@ impl<C: Merge> Merge for Tally<C> {
         self.lost += other.lost;
         self.unanswered += other.unanswered;
         self.received_bytes += other.received_bytes;
+        self.sent_bytes += other.sent_bytes;
         self.last_reply = self.last_reply.max(other.last_reply);
         match (&mut self.timeline, other.timeline) {
             (Some(own), Some(other)) => own.merge(other),
@@ -111,6 +114,13 @@ impl<C> Tally<C> {
         if let Some(timeline) = &mut self.timeline {
             timeline.times(due, waited, 1);
         }
+    }
+
+    /// Returns the share of requests, from 0 to 1, with a wrong reply or without a reply. A lost connection counts as one
+    /// more error.
+    pub fn error_share(&self) -> f64 {
+        let errors = self.wrong + self.lost + self.unanswered;
+        errors as f64 / (self.all_right + errors).max(1) as f64
     }
 
     /// Returns the response times of all kinds of requests in one histogram.

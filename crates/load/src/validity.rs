@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::{
     latency::Latencies,
     report::{Check, Verdict, duration},
+    usage::Clocks,
 };
 
 /// Largest share of a core that a worker may use in a valid run. A busier worker may be what limits the rate.
@@ -13,6 +14,14 @@ pub const MAX_BUSY: f64 = 0.97;
 /// Longest time after the end of a scheduled run, unless 3 % of the run are longer, in which late replies and deliveries
 /// are accepted. Later ones mean that the server did not keep up. A shorter backlog shows in the response times.
 pub const BACKLOG: Duration = Duration::from_millis(250);
+
+/// Largest difference between the wall-clock time and the monotonic time of a valid run, in seconds per second of the
+/// run. Runs shorter than a second may differ by as much as one of a second.
+pub const MAX_DRIFT: f64 = 1e-3;
+
+/// Largest share of the processors' time that the host of a virtual machine may take during a valid run. Smaller shares
+/// are common on shared hosts, and show in the response times.
+pub const MAX_STOLEN: f64 = 0.2;
 
 /// Validity of a run's figures. The text in a variant is the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +34,8 @@ pub enum Validity {
     Errors(String),
     /// The load generator was the bottleneck: the figures do not measure the server.
     Saturated(String),
+    /// The clocks of the machine were unusable: the times mean nothing.
+    Clocks(String),
 }
 
 impl Validity {
@@ -35,6 +46,7 @@ impl Validity {
             Self::Overloaded(_) => "overloaded",
             Self::Errors(_) => "ERRORS",
             Self::Saturated(_) => "VOID: generator saturated",
+            Self::Clocks(_) => "VOID: clocks unusable",
         }
     }
 
@@ -43,7 +55,7 @@ impl Validity {
         match self {
             Self::Good => ("yes".to_owned(), Verdict::Met),
             Self::Overloaded(why) | Self::Errors(why) => (why, Verdict::Missed),
-            Self::Saturated(why) => (why, Verdict::Void),
+            Self::Saturated(why) | Self::Clocks(why) => (why, Verdict::Void),
         }
     }
 
@@ -57,6 +69,28 @@ impl Validity {
     pub fn worst<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
         all.into_iter().find(|validity| **validity != Self::Good).cloned().unwrap_or(Self::Good)
     }
+}
+
+/// Returns why the times of a run mean nothing: the wall clock was set during the run, or runs at another speed than the
+/// monotonic clock, or the host of the virtual machine took too much of the processors' time. Returns `None` for usable
+/// clocks.
+pub fn unusable_clocks(clocks: &Clocks) -> Option<Validity> {
+    let (drift, seconds) = (clocks.drift_seconds.abs(), clocks.seconds);
+    if drift > MAX_DRIFT * seconds.max(1.0) {
+        let why = format!(
+            "wall-clock time and monotonic time differ by {} after {seconds:.1} s, and at most 1 ms per second is usable: \
+             the clock was set during the run, or is wrong",
+            duration(Duration::try_from_secs_f64(drift).unwrap_or(Duration::MAX))
+        );
+        return Some(Validity::Clocks(why));
+    }
+    let stolen = clocks.stolen.filter(|share| *share > MAX_STOLEN)?;
+    Some(Validity::Clocks(format!(
+        "the host took {:.0} % of the processors' time (stolen time), and at most {:.0} % is usable: repeat the run when the \
+         host is less busy",
+        100.0 * stolen,
+        100.0 * MAX_STOLEN
+    )))
 }
 
 /// Returns why a scheduled run does not measure the server: the 99th percentile of the generator's lateness is above
@@ -78,4 +112,27 @@ pub fn saturated(lag: &Latencies, max_lag: Duration, busiest: f64) -> Option<Val
 pub fn summary(rate: f64, unit: &str, times: &Latencies, validity: &Validity) -> String {
     let at = |percentile| duration(times.percentile(percentile));
     format!("{rate:.0}{unit}, p50 {}, p99 {}, {}", at(50.0), at(99.0), validity.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_with_unusable_clocks_is_void_and_says_which() {
+        let judge = |seconds, drift_seconds, stolen| unusable_clocks(&Clocks { seconds, drift_seconds, stolen });
+        let why = |validity: Option<Validity>| {
+            let validity = validity.expect("the clocks are unusable");
+            assert_eq!(validity.name(), "VOID: clocks unusable");
+            let (why, verdict) = validity.verdict();
+            assert_eq!(verdict, Verdict::Void);
+            why
+        };
+        assert_eq!(judge(10.0, 0.0099, Some(0.19)), None);
+        assert_eq!(judge(10.0, -0.0099, None), None);
+        assert_eq!(judge(0.1, 0.0009, Some(0.0)), None, "a short run has the tolerance of a second");
+        assert!(why(judge(10.0, 0.0101, None)).contains("differ by 10.1 ms after 10.0 s"));
+        assert!(why(judge(10.0, -3600.0, Some(0.5))).contains("wall-clock time"));
+        assert!(why(judge(10.0, 0.0, Some(0.35))).contains("took 35 %"));
+    }
 }

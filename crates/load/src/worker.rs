@@ -171,7 +171,11 @@ impl<'a, P: Protocol> Worker<'a, P> {
         let index = self.pacer.take().unwrap_or_else(|| self.plan.keys.choose(&mut self.rng));
         let request = self.plan.protocol.choose(index, &mut self.rng);
         let lane = &mut self.lanes[number];
+        let before = lane.connection.out().len();
         self.plan.protocol.encode(request, lane.connection.out());
+        if self.pacer.counts(due) {
+            self.tally.sent_bytes += (lane.connection.out().len() - before) as u64;
+        }
         lane.inflight.push_back(Inflight { due, sent, request });
         self.under_way += 1;
     }
@@ -249,6 +253,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
             at += decoded.bytes;
             taken += 1;
             let is_counted = pacer.counts(asked.due);
+            tally.received_bytes += if is_counted { decoded.bytes as u64 } else { 0 };
             if let Some(fault) = fault {
                 tally.wrong += 1;
                 tally.problem(|| fault.to_string());
@@ -284,7 +289,11 @@ impl<'a, P: Protocol> Worker<'a, P> {
         self.under_way = self.under_way - taken + follow_ups.len();
         let has_follow_ups = !follow_ups.is_empty();
         for asked in follow_ups {
+            let before = connection.out().len();
             plan.protocol.encode(asked.request, connection.out());
+            if pacer.counts(asked.due) {
+                tally.sent_bytes += (connection.out().len() - before) as u64;
+            }
             inflight.push_back(asked);
         }
         let is_free = match P::BATCHING {

@@ -133,6 +133,11 @@ fn assert_each_operation_counts_once<const BURST: bool>(pace: Pace, pipeline: us
     assert_eq!(first, second, "each operation was completed");
     let tally = &outcome.tally;
     assert_eq!((tally.replies, tally.all_right, tally.unanswered), (first, first, 0));
+    // Each line comes back as it was sent.
+    assert_eq!([tally.received_bytes, tally.sent_bytes], [first * "first\nsecond\n".len() as u64; 2]);
+    let spectrum = outcome.spectrum("spectrum");
+    assert_eq!((spectrum.columns[3], spectrum.rows.len()), ("1/(1-percentile)", 13));
+    assert!(outcome.sent_mib() > 0.0 && outcome.received_mib() > 0.0);
     assert!(outcome.times.percentile(0.0) >= WORK * 2, "{:?}", outcome.times.quantiles());
 }
 

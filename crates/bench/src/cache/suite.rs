@@ -41,8 +41,10 @@ pub struct CacheOptions {
     /// a reply.
     #[arg(long)]
     pub rate: Option<f64>,
-    /// Distribution of the scheduled operations over time.
-    #[arg(long, value_enum, default_value_t)]
+    /// Distribution of the scheduled operations over time: constant, poisson, ramp:FROM:TIME (the rate changes evenly from
+    /// FROM/s to --rate within TIME after the warm-up) or step:FROM:TIME (FROM/s until TIME after the warm-up, then
+    /// --rate).
+    #[arg(long, default_value_t)]
     pub arrivals: Arrivals,
     /// Capacity of the cache in bytes.
     #[arg(long, default_value_t = 128 << 20)]

@@ -44,15 +44,16 @@ pub(super) fn sentence(scenario: &Scenario, level: &str, rounds: &Rounds<Counts>
 }
 
 /// Describes the result of a search in a sentence.
-pub(super) fn knee_sentence(knee: &Knee, objective: Objective, scenario: &Scenario, level: &str) -> String {
+pub(super) fn knee_sentence(knee: &Knee, objective: &Objective, scenario: &Scenario, level: &str) -> String {
     let what = format!("{}, {} connections, {}", scenario.name, scenario.load.connections, in_words(level));
     match (knee.rate, knee.fails_at) {
-        (None, _) => format!("No rate meets {objective} ({what})."),
+        (None, _) => format!("No rate meets {objective} ({what}){}.", knee.why()),
         (Some(rate), Some(above)) => format!(
             "The highest rate that meets {objective} ({what}) is between {} and {} requests/s: the lower one passed every \
-             repeat, the higher one failed twice.",
+             repeat, the higher one failed twice{}.",
             number(rate),
-            number(above)
+            number(above),
+            knee.why()
         ),
         (Some(rate), None) => {
             format!(
@@ -67,7 +68,7 @@ pub(super) fn knee_sentence(knee: &Knee, objective: Objective, scenario: &Scenar
 pub(super) fn spectrum_line(name: String, outcome: &Outcome) -> plots::Line {
     let spectrum = outcome.times.spectrum();
     let points = spectrum.iter().filter(|line| line.percentile < 100.0 && line.count < outcome.times.count());
-    (name, points.map(|line| (100.0 / (100.0 - line.percentile), line.time_us)).collect())
+    (name, points.map(|line| (line.one_in(), line.time_us)).collect())
 }
 
 /// Largest number of lines in a plot of percentiles.
@@ -99,24 +100,30 @@ pub(super) fn rows_plot(name: &str, figure: &str, better: &str, rows: &[Bar]) ->
     plots::rows(name, &format!("{figure} of each scenario"), &caption, &Axis::log(figure), rows)
 }
 
-/// Draws the response times over the rates of a search.
-pub(super) fn search_plot(mut course: Vec<(f64, [f64; 3])>, objective: Objective) -> Plot {
+/// Returns the percentiles in the plot of a search: the median, the 99th, and those that the objective bounds.
+pub(super) fn percentiles(objective: &Objective) -> impl Iterator<Item = f64> {
+    let bounded = objective.times.iter().map(|limit| limit.percentile);
+    [50.0, 99.0].into_iter().chain(bounded.filter(|percentile| ![50.0, 99.0].contains(percentile)))
+}
+
+/// Draws the response times over the rates of a search. Each rate has a time for each of [`percentiles`].
+pub(super) fn search_plot(mut course: Vec<(f64, Vec<f64>)>, objective: &Objective) -> Plot {
     course.sort_by(|(left, _), (right, _)| left.total_cmp(right));
     let line = |name: String, of: usize| -> plots::Line {
         (name, course.iter().map(|(rate, times)| (*rate, times[of])).collect())
     };
-    let mut lines = vec![line("p50".to_owned(), 0), line("p99".to_owned(), 1)];
-    if ![50.0, 99.0].contains(&objective.percentile) {
-        lines.push(line(format!("p{}", objective.percentile), 2));
-    }
+    let mut lines: Vec<_> =
+        percentiles(objective).enumerate().map(|(at, percentile)| line(format!("p{percentile}"), at)).collect();
     if let (Some((first, _)), Some((last, _))) = (course.first(), course.last()) {
-        let bound = objective.bound.as_secs_f64() * 1e6;
-        lines.push(("objective".to_owned(), vec![(*first, bound), (*last, bound)]));
+        for limit in &objective.times {
+            let bound = limit.bound.as_secs_f64() * 1e6;
+            lines.push((format!("objective, {}", limit.name()), vec![(*first, bound), (*last, bound)]));
+        }
     }
-    let caption =
-        format!("Each point is a run at one rate. The knee is where p{} crosses the objective.", objective.percentile);
+    let caption = "Each point is a run at one rate. The knee is where a percentile crosses its line of the objective, or \
+                   where the errors or the rate miss it.";
     let axes = [Axis::log("requests/s offered"), Axis::log("µs from due to answered")];
-    plots::lines("search", "response times by rate", &caption, &axes, &lines)
+    plots::lines("search", "response times by rate", caption, &axes, &lines)
 }
 
 #[cfg(test)]
@@ -164,12 +171,14 @@ mod tests {
     #[test]
     fn a_knee_is_an_interval() {
         let bounds = crate::load::Bounds { start: 100.0, max: 1e6, precision: 0.03, repeats: 2 };
-        let trial = |rate: f64| Ok::<_, ()>(if rate < 5000.0 { Trial::Pass } else { Trial::Fail });
+        let trial =
+            |rate: f64| Ok::<_, ()>(if rate < 5000.0 { Trial::Pass } else { Trial::Fail("p99 6 ms".to_owned()) });
         let knee = find_knee(&bounds, trial).unwrap();
         let objective: Objective = "p99<5ms".parse().unwrap();
-        let said = knee_sentence(&knee, objective, &scenario(&[]), "disk");
+        let said = knee_sentence(&knee, &objective, &scenario(&[]), "disk");
         assert!(said.contains("p99 < 5.00 ms") && said.contains("is between 4,") && said.contains("and 5,"), "{said}");
-        let plot = search_plot(vec![(100.0, [1.0, 2.0, 2.0]), (50.0, [1.0, 3.0, 3.0])], objective);
+        assert!(said.ends_with("failed twice (p99 6 ms)."), "{said}");
+        let plot = search_plot(vec![(100.0, vec![1.0, 2.0]), (50.0, vec![1.0, 3.0])], &objective);
         assert!(plot.svg.contains("objective") && plot.svg.matches("<circle").count() == 6, "{}", plot.svg);
     }
 

@@ -7,7 +7,7 @@ use thalweg_types::Durability;
 use crate::{
     BenchError,
     load::{Arrivals, Objective, Pace},
-    options::{parse_duration, rate_within, require, within},
+    options::{parse_duration, rate_within, require, steady, within},
     random::Distribution,
 };
 
@@ -79,8 +79,10 @@ pub struct HttpLoad {
     /// Requests per second by a schedule, independent of the server's replies.
     #[arg(long, default_value_t = 1000.0)]
     pub rate: f64,
-    /// Distribution of the scheduled requests over time.
-    #[arg(long, value_enum, default_value_t)]
+    /// Distribution of the scheduled requests over time: constant, poisson, ramp:FROM:TIME (the rate changes evenly from
+    /// FROM/s to --rate within TIME after the warm-up) or step:FROM:TIME (FROM/s until TIME after the warm-up, then
+    /// --rate).
+    #[arg(long, default_value_t)]
     pub arrivals: Arrivals,
     /// Number of connections to the server.
     #[arg(long, default_value_t = 64)]
@@ -145,7 +147,8 @@ pub struct HttpOptions {
     /// Runs of each scenario; the median is reported.
     #[arg(long, default_value_t = 3)]
     pub rounds: u32,
-    /// Search for the highest rate that meets an objective, such as p99<5ms; the search begins at --rate.
+    /// Search for the highest rate that meets an objective, such as p99<5ms, or p50<1ms,p99.9<20ms,errors<0.1% for
+    /// several conditions; the search begins at --rate.
     #[arg(long, conflicts_with_all = ["closed", "preset"])]
     pub search: Option<Objective>,
     /// Highest rate that the search tries, in requests per second.
@@ -162,6 +165,7 @@ pub struct HttpOptions {
 impl HttpOptions {
     pub(super) fn check(&self) -> Result<(), BenchError> {
         require(self.rounds > 0, "--rounds, --keys", "must be at least 1")?;
+        steady(self.search.as_ref(), self.load.arrivals)?;
         self.load.check()
     }
 }
@@ -204,8 +208,9 @@ impl HttpLoad {
         let [mix, spread, api] = [name(self.mix), name(self.distribution), name(self.api)];
         format!(
             "{mix}, {pace}, {connections} connections, pipeline {pipeline}, {value_size} B values, {keys} keys {spread}, \
-             {api} API, runs of {} s",
-            self.duration.as_secs_f64()
+             {api} API, runs of {} s after {} s of warm-up",
+            self.duration.as_secs_f64(),
+            self.warmup.as_secs_f64()
         )
     }
 
@@ -214,7 +219,7 @@ impl HttpLoad {
         let seconds = |time: Duration| format!("{}s", time.as_secs_f64());
         let mut all = vec![
             ("--rate", self.rate.to_string()),
-            ("--arrivals", name(self.arrivals)),
+            ("--arrivals", self.arrivals.to_string()),
             ("--connections", self.connections.to_string()),
             ("--workers", self.workers.to_string()),
             ("--pipeline", self.pipeline.to_string()),
@@ -262,7 +267,7 @@ mod tests {
         let usual = HttpLoad::of_arguments(&[]).unwrap();
         let other = HttpLoad {
             rate: 1234.5,
-            arrivals: Arrivals::Poisson,
+            arrivals: "ramp:100:1.5s".parse().unwrap(),
             mix: Mix::Mixed,
             distribution: Distribution::Zipf,
             durability: Some(Durability::Interval),
@@ -276,6 +281,8 @@ mod tests {
         for load in [usual, other] {
             assert_eq!(HttpLoad::of_arguments(&load.arguments()), Ok(load));
         }
+        let described = HttpLoad::of_arguments(&["--warmup=1.5s".to_owned()]).unwrap().describe();
+        assert!(described.ends_with("runs of 5 s after 1.5 s of warm-up"), "{described}");
         assert!(HttpLoad::of_arguments(&["--mix".to_owned(), "nothing".to_owned()]).is_err());
     }
 }

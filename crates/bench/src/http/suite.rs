@@ -13,7 +13,7 @@ use crate::{
     BenchError, Progress, Report,
     latency::micros,
     load::{
-        self, Bounds, Objective, Pace, Plan, Trial, Validity, find_knee,
+        self, Bounds, Faults, LEAST_PATIENCE, Objective, Pace, Plan, Trial, find_knee,
         http::{Api, Counts, Http, Operation, Outcome},
     },
     report::{Check, Row, Table, cells, table},
@@ -35,7 +35,7 @@ pub fn run(options: &HttpOptions, progress: &mut dyn Progress) -> Result<Report,
         ),
     );
     let mut suite = Suite { options, target: &target, loaded: HashSet::new(), progress };
-    match options.search {
+    match &options.search {
         Some(objective) => suite.search(objective, &mut report)?,
         None => suite.scenarios(&mut report)?,
     }
@@ -131,7 +131,7 @@ impl Suite<'_> {
         self.progress.step(&format!("{name} {what} ({pace}, {durability}) round {round}: {figures}"));
     }
 
-    fn search(&mut self, objective: Objective, report: &mut Report) -> Result<(), BenchError> {
+    fn search(&mut self, objective: &Objective, report: &mut Report) -> Result<(), BenchError> {
         let options = self.options;
         let scenarios = Scenario::all(options);
         self.load_keys(&scenarios[0].load)?;
@@ -148,11 +148,12 @@ impl Suite<'_> {
         let knee = find_knee(&bounds, |rate| {
             let pace = Pace::Open { rate, arrivals: options.load.arrivals };
             let plan = self.plan(&options.load, Kind::Subject, pace);
-            let outcome = load::run(&Plan { give_up: objective.patience(), ..plan })?;
+            let outcome = load::run(&Plan { give_up: objective.patience(LEAST_PATIENCE), ..plan })?;
             let trial = trial_of(&outcome, objective)?;
             self.print_round(&scenarios[0], pace, "", 1, &outcome);
-            table.row(trial_row(rate, &outcome, trial));
-            course.push((rate, [50.0, 99.0, objective.percentile].map(|percentile| outcome.time_us(percentile))));
+            table.row(trial_row(rate, &outcome, &trial));
+            course
+                .push((rate, findings::percentiles(objective).map(|percentile| outcome.time_us(percentile)).collect()));
             if trial == Trial::Pass {
                 last_good = Some(outcome);
             }
@@ -204,12 +205,11 @@ enum Kind {
     Echo,
 }
 
-fn trial_of(outcome: &Outcome, objective: Objective) -> Result<Trial, BenchError> {
-    match &outcome.validity {
-        // Shedding load with 503 is a way of not keeping up; wrong bytes are not.
-        Validity::Errors(_) if outcome.tally.own.wrong_bytes == 0 && outcome.tally.lost == 0 => Ok(Trial::Fail),
-        validity => objective.judge("the server", validity, &outcome.times),
-    }
+fn trial_of(outcome: &Outcome, objective: &Objective) -> Result<Trial, BenchError> {
+    // Shedding load with 503 is a way of not keeping up; wrong bytes are not.
+    let is_serious = outcome.tally.own.wrong_bytes > 0 || (outcome.tally.lost > 0 && objective.errors.is_none());
+    let faults = if is_serious { Faults::Serious } else { Faults::Refusals };
+    objective.judge("the server", outcome, faults)
 }
 
 fn conditions_table(scenarios: &[Scenario]) -> Table {
@@ -218,6 +218,7 @@ fn conditions_table(scenarios: &[Scenario]) -> Table {
         let load = &scenario.load;
         "scenario" => scenario.name.as_str(), "requests" => format!("{:?}", load.mix).to_lowercase(),
         "API" => format!("{:?}", load.api).to_lowercase(), "pace" => load.pace().name("/s"),
+        "warm-up s" => load.warmup.as_secs_f64(), "run s" => load.duration.as_secs_f64(),
         "connections" => load.connections, "pipeline" => load.pipeline,
         "durability" => load.durability_name(), "value B" => load.value_size, "keys" => load.keys,
         "spread" => format!("{:?}", load.distribution).to_lowercase(),
@@ -233,10 +234,14 @@ fn figure_row(scenario: &Scenario, Rounds { subject, echo }: &Rounds, fsyncs: Op
     };
     cells! {
         "scenario" => scenario.name.as_str(), "requests/s" => rate.median, "± MAD" => rate.mad,
-        "p50 µs" => subject.time_us(50.0), "p90 µs" => subject.time_us(90.0), "p99 µs" => subject.time_us(99.0),
+        "p50 µs" => subject.time_us(50.0), "p90 µs" => subject.time_us(90.0), "p95 µs" => subject.time_us(95.0),
+        "p99 µs" => subject.time_us(99.0),
         "p99.9 µs" => subject.time_us(99.9), "max µs" => subject.time_us(100.0),
         "service p99 µs" => subject.median(|outcome| micros(outcome.tally.own.service.percentile(99.0))),
         "lag p99 µs" => subject.median(|outcome| outcome.lag_us()),
+        "stolen %" => subject.median(|outcome| outcome.stolen_percent()),
+        "received MiB/s" => subject.median(|outcome| outcome.received_mib()),
+        "sent MiB/s" => subject.median(|outcome| outcome.sent_mib()),
         "server CPU µs/request" => subject.median(|outcome| outcome.server_cpu(outcome.tally.replies)),
         "server peak RSS MiB" => subject.peak_rss(), "written B/payload B" => subject.median(written),
         "fsyncs" => fsyncs, "echo requests/s" => echo.rate().median,
@@ -260,7 +265,7 @@ fn spectrum_table(outcome: &Outcome) -> Table {
     table! {
         "percentile spectrum of the last good run"; (line, service) in outcome.times.spectrum().iter().zip(service);
         "percentile" => format!("{}", line.percentile), "response µs" => line.time_us,
-        "requests at or below" => line.count, "service µs" => service.time_us,
+        "requests at or below" => line.count, "1/(1-percentile)" => line.one_in(), "service µs" => service.time_us,
     }
 }
 
@@ -280,13 +285,14 @@ fn status_table(outcome: &Outcome) -> Table {
     table
 }
 
-fn trial_row(rate: f64, outcome: &Outcome, trial: Trial) -> Row {
+fn trial_row(rate: f64, outcome: &Outcome, trial: &Trial) -> Row {
     let times = outcome.times.quantiles();
     cells! {
         "offered/s" => rate, "answered/s" => outcome.rate, "p50 µs" => times.p50_us, "p90 µs" => times.p90_us,
+        "p95 µs" => outcome.time_us(95.0),
         "p99 µs" => times.p99_us, "p99.9 µs" => times.p999_us, "max µs" => times.max_us,
-        "lag p99 µs" => outcome.lag_us(), "server CPU µs/request" => outcome.server_cpu(outcome.tally.replies),
-        "outcome" => trial.name(&outcome.validity),
+        "lag p99 µs" => outcome.lag_us(), "stolen %" => outcome.stolen_percent(), "server CPU µs/request" => outcome.server_cpu(outcome.tally.replies),
+        "outcome" => trial.to_string(),
     }
 }
 

@@ -74,15 +74,18 @@ pub struct PubsubOptions {
     /// use that to measure throughput, never latency.
     #[arg(long)]
     pub rate: Option<f64>,
-    /// Distribution of the scheduled messages over time.
-    #[arg(long, value_enum, default_value_t)]
+    /// Distribution of the scheduled messages over time: constant, poisson, ramp:FROM:TIME (the rate changes evenly from
+    /// FROM/s to --rate within TIME after the warm-up) or step:FROM:TIME (FROM/s until TIME after the warm-up, then
+    /// --rate).
+    #[arg(long, default_value_t)]
     pub arrivals: Arrivals,
     /// Schedule single messages instead of batches. Messages that are due together share a batch; a message waits for
     /// others at most this long, such as 250us.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub linger: Option<Duration>,
-    /// Search for the highest rate that meets an objective, such as p99<5ms; the search begins at --rate.
-    #[arg(long, conflicts_with = "preset")]
+    /// Search for the highest rate that meets an objective, such as p99<5ms, or p50<1ms,max<1s for
+    /// several bounds; the search begins at --rate.
+    #[arg(long, conflicts_with = "preset", value_parser = Objective::of_times)]
     pub search: Option<Objective>,
     /// Highest rate that the search tries, in messages per second.
     #[arg(long, default_value_t = 2e7)]
@@ -227,6 +230,13 @@ impl PubsubOptions {
         let can_send = self.window_messages > 0 && self.window_bytes > 0;
         require(can_send, "--window-messages, --window-bytes", "nothing would ever be sent: must be above 0")?;
         rate_within(self.rate, 1_000_000_000)?;
+        let is_steady = self.linger.is_none() && self.preset.is_none();
+        require(
+            is_steady || self.arrivals.change().is_none(),
+            "--arrivals",
+            "a preset or a linger needs a constant rate",
+        )?;
+        steady(self.search.as_ref(), self.arrivals)?;
         let is_scheduled = self.rate.is_some() || self.search.is_some() || self.preset.is_some();
         let is_valid = self.linger.is_none() || is_scheduled;
         require(is_valid, "--linger", "is about messages on a schedule: give --rate or --search")

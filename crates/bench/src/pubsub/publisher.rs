@@ -67,7 +67,10 @@ impl PublishChannel {
         payloads: Rc<Payloads>,
     ) -> Self {
         let pace = match (options.pace(), options.linger) {
-            (Pace::Open { rate, arrivals }, None) => Pace::Open { rate: rate / f64::from(options.batch), arrivals },
+            (Pace::Open { rate, arrivals }, None) => {
+                let batch = f64::from(options.batch);
+                Pace::Open { rate: rate / batch, arrivals: arrivals.divided(batch) }
+            }
             (pace, _) => pace,
         };
         let (counted, seed) = (0..shared.counted.end, options.load.seed);

@@ -125,8 +125,8 @@ fn row_f_base(base: &Scenario, fan_out: usize) -> Scenario {
 }
 
 fn row_f(base: &Scenario) -> Vec<Scenario> {
-    let knee = "p99<5ms".parse().ok();
-    let row = |fan_out, floor| Scenario { knee, floor: Some(floor), ..row_f_base(base, fan_out) };
+    let knee: Option<Objective> = "p99<5ms".parse().ok();
+    let row = |fan_out, floor| Scenario { knee: knee.clone(), floor: Some(floor), ..row_f_base(base, fan_out) };
     vec![row(10, 68_200.0), row(20, 44_800.0)]
 }
 

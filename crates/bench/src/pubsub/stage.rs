@@ -16,7 +16,7 @@ use crate::{
     load::{
         BACKLOG, Clock, Pace, Tally, Validity,
         run_threads::{self},
-        saturated,
+        saturated, unusable_clocks,
     },
     native::{
         ChannelError, Faults, Finish, NativeEndpoint, Payloads, ReadyChannel, SubscriberAccount, compare_accounts,
@@ -150,6 +150,9 @@ fn judge(options: &PubsubOptions, finish: &Finish, outcome: &Outcome) -> Validit
             let told = acked_deliveries;
             return Validity::Errors(format!("acks said {told} subscriptions got batches, {wanted} should have"));
         }
+    }
+    if let Some(validity) = unusable_clocks(&outcome.spent.clocks) {
+        return validity;
     }
     let patience = duration(load.give_up);
     if let Pace::Open { rate, .. } = options.pace() {

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     BenchError, Progress, Report, Scratch,
-    load::{Bounds, Knee, Objective, find_knee},
+    load::{Bounds, Faults, Knee, LEAST_PATIENCE, Objective, find_knee},
     native::{Server, bare, relay},
     options::require,
     report::plots::{self, Axis},
@@ -104,7 +104,7 @@ impl Suite<'_> {
     /// rate.
     fn scenario(&mut self, scenario: &Scenario) -> Result<(), BenchError> {
         let options = self.options;
-        let (objective, start, repeats) = match (options.search, scenario.knee) {
+        let (objective, start, repeats) = match (&options.search, &scenario.knee) {
             (Some(objective), _) => (objective, options.rate.unwrap_or(10_000.0), options.load.rounds),
             (None, objective) => {
                 let rate = self.measure(scenario, None)?;
@@ -113,14 +113,14 @@ impl Suite<'_> {
             }
         };
         if let Some(rate) = self.knee(scenario, objective, start, repeats)?.rate {
-            self.measure(&scenario.at(OF_KNEE * rate, options.arrivals), scenario.knee)?;
+            self.measure(&scenario.at(OF_KNEE * rate, options.arrivals), scenario.knee.as_ref())?;
         }
         Ok(())
     }
 
     /// Measures all rounds of a scenario, and checks them against an objective if there is one. Returns the rate in
     /// deliveries per second.
-    fn measure(&mut self, scenario: &Scenario, objective: Option<Objective>) -> Result<f64, BenchError> {
+    fn measure(&mut self, scenario: &Scenario, objective: Option<&Objective>) -> Result<f64, BenchError> {
         let rounds = self.rounds(scenario)?;
         self.figures.add(self.report, scenario, &rounds);
         if let Some(objective) = objective {
@@ -163,7 +163,7 @@ impl Suite<'_> {
     fn knee(
         &mut self,
         scenario: &Scenario,
-        objective: Objective,
+        objective: &Objective,
         start: f64,
         repeats: u32,
     ) -> Result<Knee, BenchError> {
@@ -171,11 +171,11 @@ impl Suite<'_> {
         let mut table = report::trials(scenario, objective);
         let knee = find_knee(&bounds, |rate| {
             let mut scenario = scenario.at(rate, self.options.arrivals);
-            scenario.options.load.give_up = objective.patience();
+            scenario.options.load.give_up = objective.patience(LEAST_PATIENCE);
             let outcome = self.one(&scenario)?;
-            let trial = objective.judge("the server", &outcome.validity, &outcome.times)?;
+            let trial = objective.judge("the server", &outcome, Faults::Serious)?;
             self.print_run(&scenario, "trial", &outcome);
-            report::trial_row(&mut table, rate, &outcome, trial);
+            report::trial_row(&mut table, rate, &outcome, &trial);
             Ok::<_, BenchError>(trial)
         })?;
         self.report.tables.push(table);
@@ -195,7 +195,7 @@ impl Suite<'_> {
         let Some(last) = rounds.own.outcomes.pop() else { return };
         let spectrum = last.times.spectrum();
         let points = spectrum.iter().filter(|line| line.percentile < 100.0);
-        let points = points.map(|line| (100.0 / (100.0 - line.percentile), line.time_us)).collect();
+        let points = points.map(|line| (line.one_in(), line.time_us)).collect();
         self.lines.push((scenario.label(), points));
         self.last = Some((scenario.options.clone(), last));
     }

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     BenchError,
     latency::{Latencies, nanos},
-    load::{Clock, Connection, Event, Poller, Tally, Validity},
+    load::{Clock, Connection, Event, Poller, Tally, Validity, unusable_clocks},
     native::{Depth, Head, Payloads},
     usage::Meter,
 };
@@ -177,7 +177,8 @@ impl<'a> FanOutRun<'a> {
             Publisher::Other { .. } => (self.last - self.first.unwrap_or(self.last)) as f64 / 1e9,
         };
         let tally = Tally { all_right: self.got.iter().sum(), ..std::mem::take(&mut self.tally) };
-        let validity = tally.first_problem.clone().map_or(Validity::Good, Validity::Errors);
+        let problem = tally.first_problem.clone().map(Validity::Errors);
+        let validity = problem.or_else(|| unusable_clocks(&spent.clocks)).unwrap_or(Validity::Good);
         Ok(Outcome { validity, ..Outcome::new(tally, seconds, spent) })
     }
 

@@ -91,6 +91,16 @@ impl Line<'_> {
         Validity::worst(self.rounds.iter().map(Round::validity))
     }
 
+    /// Returns the percentile spectrum of the last round; `None` for redis-benchmark, which prints no counts.
+    pub(super) fn spectrum(&self) -> Option<Table> {
+        match self.rounds.last()? {
+            Round::Own(outcome) => {
+                Some(outcome.spectrum(format!("percentile spectrum of the last run: {}", self.server)))
+            }
+            Round::External(_) => None,
+        }
+    }
+
     fn row(&self) -> Row {
         let rate = Summary::of(&self.over(Round::rate));
         let time_us = |percentile| median_of(&self.rounds, |round| round.time_us(percentile));
@@ -98,8 +108,9 @@ impl Line<'_> {
         cells! {
             "scenario" => self.scenario.name.as_str(), "generator" => self.generator, "server" => self.server.as_str(),
             "durability" => self.durability.as_str(), "per second" => rate.median, "± MAD" => rate.mad,
-            "p50 µs" => time_us(50.0), "p99 µs" => time_us(99.0), "p99.9 µs" => time_us(99.9),
-            "max µs" => time_us(100.0), "lag p99 µs" => own(Outcome::lag_us),
+            "p50 µs" => time_us(50.0), "p95 µs" => time_us(95.0), "p99 µs" => time_us(99.0),
+            "p99.9 µs" => time_us(99.9), "max µs" => time_us(100.0), "lag p99 µs" => own(Outcome::lag_us),
+            "stolen %" => own(Outcome::stolen_percent), "received MiB/s" => own(Outcome::received_mib), "sent MiB/s" => own(Outcome::sent_mib),
             "server CPU µs/1" => own(|outcome| outcome.server_cpu(outcome.tally.all_right)),
             "generator CPU µs/1" => own(|outcome| outcome.generator_cpu(outcome.tally.all_right)),
             "generator busy %" => own(|outcome| 100.0 * outcome.spent.busiest),

@@ -7,7 +7,7 @@ use crate::{
     BenchError,
     load::{Address, Arrivals, Objective, Pace},
     native::HEAD_BYTES,
-    options::{parse_duration, rate_within, require, within},
+    options::{parse_duration, rate_within, require, steady, within},
     random::Distribution,
 };
 
@@ -49,10 +49,13 @@ pub struct RespOptions {
     /// Requests per second by a schedule, independent of the replies. Without it the next request follows a reply.
     #[arg(long)]
     pub rate: Option<f64>,
-    /// Distribution of the scheduled requests over time.
-    #[arg(long, value_enum, default_value_t)]
+    /// Distribution of the scheduled requests over time: constant, poisson, ramp:FROM:TIME (the rate changes evenly from
+    /// FROM/s to --rate within TIME after the warm-up) or step:FROM:TIME (FROM/s until TIME after the warm-up, then
+    /// --rate).
+    #[arg(long, default_value_t)]
     pub arrivals: Arrivals,
-    /// Search for the highest rate that meets an objective, such as p99<5ms; the search begins at --rate.
+    /// Search for the highest rate that meets an objective, such as p99<5ms, or p50<1ms,p99.9<20ms,errors<0.1% for
+    /// several conditions; the search begins at --rate.
     #[arg(long, conflicts_with = "preset")]
     pub search: Option<Objective>,
     /// Highest rate that the search tries, in requests per second.
@@ -155,6 +158,7 @@ impl RespOptions {
         let is_valid = !self.duration.is_zero() && self.duration <= Duration::from_secs(3600);
         require(is_valid, "--duration", "must be above 0 and at most an hour")?;
         rate_within(self.rate, 100_000_000)?;
+        steady(self.search.as_ref(), self.arrivals)?;
         let is_scheduled = self.rate.is_some() || self.search.is_some();
         let is_simple = self.mix.operations().count() == 1 && !is_scheduled;
         let can_send = is_simple || !self.generator.contains(&Generator::RedisBenchmark);

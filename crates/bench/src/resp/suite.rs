@@ -10,7 +10,7 @@ use super::{
     client::Client,
     figures::{Line, conditions, figures, ratios},
     options::{Generator, RespOptions, ServerChoice},
-    protocol::Plan,
+    protocol::OnWrong,
     requests::Operation,
     scenario::{Scenario, Work},
     server::Server,
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     BenchError, Progress, Report, Scratch,
-    load::{self, Bounds, Objective, Pace, Validity, find_knee, turns},
+    load::{self, Bounds, Faults, LEAST_PATIENCE, Objective, Pace, Validity, find_knee, turns},
     native::{TransportKind, bare},
     options::only,
     report::{Table, cells, duration, number},
@@ -36,7 +36,7 @@ pub fn run(options: &RespOptions, progress: &mut dyn Progress) -> Result<Report,
     }
     describe(&suite, &mut report)?;
     report.tables.push(conditions(&scenarios));
-    match options.search {
+    match &options.search {
         Some(objective) => suite.search(&scenarios[0], objective, &mut report)?,
         None => suite.measure(&scenarios, &generators, &mut report)?,
     }
@@ -80,7 +80,7 @@ fn describe(suite: &Suite<'_>, report: &mut Report) -> Result<(), BenchError> {
     report.condition(
         "load",
         format!(
-            "{} s after {} s, {} rounds, the servers in turns, medians; one thread, on the servers' machine if that is local; seed {}",
+            "{} s after {} s of warm-up, {} rounds, the servers in turns, medians; one thread, on the servers' machine if that is local; seed {}",
             options.duration.as_secs_f64(),
             options.warmup.as_secs_f64(),
             options.rounds,
@@ -135,6 +135,9 @@ impl Suite<'_> {
             }
         }
         report.tables.push(figures(all.iter().flatten()));
+        if scenarios.len() == 1 {
+            report.tables.extend(all.iter().flatten().filter_map(Line::spectrum));
+        }
         let pairs = || all.iter().flat_map(|lines| lines[1..].iter().map(|other| (&lines[0], other)));
         if pairs().next().is_some() {
             report.tables.push(ratios(pairs()));
@@ -227,7 +230,7 @@ impl Suite<'_> {
     }
 
     /// Searches for each server in turn the highest rate that meets the objective.
-    fn search(&mut self, scenario: &Scenario, objective: Objective, report: &mut Report) -> Result<(), BenchError> {
+    fn search(&mut self, scenario: &Scenario, objective: &Objective, report: &mut Report) -> Result<(), BenchError> {
         let options = self.options;
         report.condition("objective", objective.to_string());
         let bounds = Bounds {
@@ -246,16 +249,21 @@ impl Suite<'_> {
             let knee = find_knee(&bounds, |rate| {
                 self.streams += 1;
                 let pace = Pace::Open { rate, arrivals: options.arrivals };
-                let plan = self.turn(scenario, contender).plan(mix.clone(), pace);
-                let outcome = load::run(&Plan { give_up: objective.patience(), ..plan })?;
-                let trial = objective.judge(&server, &outcome.validity, &outcome.times)?;
+                let mut plan = self.turn(scenario, contender).plan(mix.clone(), pace);
+                plan.give_up = objective.patience(LEAST_PATIENCE);
+                if objective.errors.is_some() {
+                    plan.protocol.on_wrong = OnWrong::CountRefusals;
+                }
+                let outcome = load::run(&plan)?;
+                let faults = if outcome.tally.lost > 0 { Faults::Serious } else { Faults::Refusals };
+                let trial = objective.judge(&server, &outcome, faults)?;
                 let p99 = number(outcome.time_us(99.0));
-                self.progress.step(&format!("{server} at {rate:.0}/s: p99 {p99} µs, {trial:?}"));
+                self.progress.step(&format!("{server} at {rate:.0}/s: p99 {p99} µs, {trial}"));
                 table.row(cells! {
                     "server" => server.as_str(), "offered/s" => rate, "answered/s" => outcome.rate,
-                    "p50 µs" => outcome.time_us(50.0), "p99 µs" => outcome.time_us(99.0),
-                    "p99.9 µs" => outcome.time_us(99.9), "lag p99 µs" => outcome.lag_us(),
-                    "outcome" => format!("{trial:?}").to_lowercase(),
+                    "p50 µs" => outcome.time_us(50.0), "p95 µs" => outcome.time_us(95.0),
+                    "p99 µs" => outcome.time_us(99.0), "p99.9 µs" => outcome.time_us(99.9), "lag p99 µs" => outcome.lag_us(),
+                    "outcome" => trial.to_string(),
                 });
                 Ok::<_, BenchError>(trial)
             })?;

@@ -168,18 +168,11 @@ struct LoadTable {
     #[serde(default = "one")]
     threads: usize,
     rate: Option<f64>,
-    arrivals: Option<ArrivalsName>,
+    arrivals: Option<String>,
     #[serde(default, deserialize_with = "duration")]
     warmup: Duration,
     #[serde(deserialize_with = "duration")]
     duration: Duration,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum ArrivalsName {
-    Constant,
-    Poisson,
 }
 
 #[derive(Debug, Deserialize)]
@@ -231,12 +224,12 @@ impl File {
         if keys.theta.is_some() && !is_ranked {
             return Err("keys.theta: only the distributions zipf and latest have an exponent".to_owned());
         }
-        let arrivals = match (load.arrivals, load.rate) {
+        let arrivals = match (&load.arrivals, load.rate) {
             (Some(_), None) => {
                 return Err("load.arrivals: only a load with a rate has arrivals; set load.rate".to_owned());
             }
-            (Some(ArrivalsName::Poisson), Some(_)) => Arrivals::Poisson,
-            (Some(ArrivalsName::Constant), Some(_)) | (None, _) => Arrivals::Constant,
+            (Some(text), Some(_)) => text.parse().map_err(|error| format!("load.arrivals: {error}"))?,
+            (None, _) => Arrivals::Constant,
         };
         let scan_rows = match (mix.scan, scans) {
             (0, None) => 1..=1,
@@ -315,6 +308,19 @@ mod tests {
             (scenario.load.warmup, scenario.load.duration),
             (Duration::from_millis(500), Duration::from_secs(120))
         );
+    }
+
+    #[test]
+    fn a_file_can_change_the_rate_during_a_run() {
+        let pace = |arrivals: &str| {
+            let load = format!("rate = 5000\narrivals = \"{arrivals}\"\n[keys]");
+            Scenario::parse(&SMALL.replace("[keys]", &load)).map(|scenario| scenario.pace().name("/s"))
+        };
+        assert_eq!(pace("ramp:100:10s").unwrap(), "100/s to 5000/s within 10 s");
+        assert_eq!(pace("step:100:500ms").unwrap(), "100/s, after 0.5 s 5000/s");
+        assert_eq!(pace("poisson").unwrap(), "5000/s Poisson");
+        let error = pace("ramp:0:10s").unwrap_err();
+        assert!(error.starts_with("load.arrivals: ") && error.contains("ramp:100:10s"), "{error}");
     }
 
     #[test]

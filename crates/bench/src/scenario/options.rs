@@ -10,7 +10,8 @@ use super::{
 };
 use crate::{
     BenchError,
-    options::{parse_duration, require, within},
+    load::{Arrivals, Objective},
+    options::{parse_duration, rate_within, require, steady, within},
 };
 
 /// Options of `thalweg bench scenario`.
@@ -62,6 +63,18 @@ pub struct ScenarioOptions {
     /// Operations per second by a schedule, instead of the file's `load.rate`.
     #[arg(long)]
     pub rate: Option<f64>,
+    /// Distribution of the scheduled operations over time, instead of the file's `load.arrivals`: constant, poisson,
+    /// ramp:FROM:TIME (the rate changes evenly from FROM/s to the rate within TIME after the warm-up) or step:FROM:TIME
+    /// (FROM/s until TIME after the warm-up, then the rate).
+    #[arg(long)]
+    pub arrivals: Option<Arrivals>,
+    /// Search for the highest rate that meets an objective, such as p99<5ms, or p50<1ms,p99.9<20ms,errors<0.1% for
+    /// several conditions; the search begins at --rate, or else at the file's rate or at 1000.
+    #[arg(long)]
+    pub search: Option<Objective>,
+    /// Highest rate that the search tries, in operations per second.
+    #[arg(long, default_value_t = 1e6)]
+    pub max_rate: f64,
     /// Duration of each run, instead of the file's `load.duration`.
     #[arg(long, value_parser = parse_duration)]
     pub duration: Option<Duration>,
@@ -111,6 +124,7 @@ impl ScenarioOptions {
     /// Returns the scenario of the options: the named file, with the values that the options give instead.
     pub(super) fn scenario(&self) -> Result<Scenario, BenchError> {
         within("--rounds", self.rounds, 100)?;
+        rate_within(self.search.as_ref().map(|_| self.max_rate), 10_000_000)?;
         let is_level_free = self.durability.is_none() || self.protocol == WireProtocol::Http;
         require(is_level_free, "--durability", "requests over RESP name no level; give it to the server")?;
         let name = self.name();
@@ -125,6 +139,10 @@ impl ScenarioOptions {
         scenario.keys.count = self.keys.unwrap_or(scenario.keys.count);
         scenario.load.connections = self.connections.unwrap_or(scenario.load.connections);
         scenario.load.rate = self.rate.or(scenario.load.rate);
+        let is_scheduled = self.arrivals.is_none() || scenario.load.rate.is_some() || self.search.is_some();
+        require(is_scheduled, "--arrivals", "only a load with a rate has arrivals: give --rate")?;
+        scenario.load.arrivals = self.arrivals.unwrap_or(scenario.load.arrivals);
+        steady(self.search.as_ref(), scenario.load.arrivals)?;
         scenario.load.duration = self.duration.unwrap_or(scenario.load.duration);
         scenario.load.warmup = self.warmup.unwrap_or(scenario.load.warmup);
         scenario.check().map_err(fail)?;
@@ -190,6 +208,9 @@ mod tests {
             ("ycsb-e --protocol resp", "mix.scan"),
             ("ycsb-a --protocol resp --durability os", "--durability"),
             ("ycsb-a --rounds 0", "--rounds"),
+            ("ycsb-a --arrivals poisson", "give --rate"),
+            ("ycsb-a --arrivals step:5:1s --search p99<5ms", "a search needs runs at one rate"),
+            ("ycsb-a --search p99<5ms --max-rate 0", "rate"),
             ("/does/not/exist.toml", "no file"),
         ] {
             let error = options(flags).scenario().unwrap_err().to_string();

@@ -17,7 +17,7 @@ use crate::{
     BenchError, Progress, Report, Scratch, http,
     latency::{Latencies, micros},
     load::{
-        self, Address, Outcome, Pace, Plan, Rounds, Validity,
+        self, Address, Bounds, Faults, LEAST_PATIENCE, Objective, Outcome, Pace, Plan, Rounds, Validity, find_knee,
         resp::client::{Client, Greeting},
     },
     random::KeyChooser,
@@ -28,6 +28,8 @@ use crate::{
 
 /// Longest wait for a reply, after which a run ends as overloaded.
 const GIVE_UP: Duration = Duration::from_secs(10);
+/// Rate at which a search begins if neither the options nor the file give a rate, in operations per second.
+const SEARCH_START: f64 = 1000.0;
 /// Number of unanswered requests on each connection while the keys are loaded.
 const LOAD_PIPELINE: usize = 16;
 /// Header of a reply that names the durability level that a write has reached.
@@ -153,6 +155,9 @@ impl Suite<'_> {
     ) -> Result<(), BenchError> {
         self.describe(subject, report);
         self.load_keys(subject, progress)?;
+        if let Some(objective) = &self.options.search {
+            return self.search(subject, objective, report, progress);
+        }
         let fsyncs = || subject.target?.metric("thalweg_log_syncs_total");
         let (before, mut rounds) = (fsyncs(), Rounds::default());
         for round in 1..=self.options.rounds {
@@ -164,9 +169,50 @@ impl Suite<'_> {
         report.summary.push(self.sentence(subject, &rounds));
         report.tables.push(self.operations(&rounds));
         report.tables.push(run_table(&rounds, fsyncs));
+        let spectrum = |last: &Outcome<Counts>| last.spectrum("percentile spectrum of the last run, all operations");
+        report.tables.extend(rounds.outcomes.last().map(spectrum));
         let what =
             format!("{} ({}, {})", self.options.name(), self.scenario.pace().name("/s"), self.durability(subject));
         report.checks.push(rounds.validity().check(what, "all answered, rightly, in step"));
+        Ok(())
+    }
+
+    /// Searches for the highest rate that meets the objective.
+    fn search<C: Codec>(
+        &self,
+        subject: &Subject<'_, C>,
+        objective: &Objective,
+        report: &mut Report,
+        progress: &mut dyn Progress,
+    ) -> Result<(), BenchError> {
+        let (options, load) = (self.options, &self.scenario.load);
+        report.condition("objective", objective.to_string());
+        let start = load.rate.unwrap_or(SEARCH_START);
+        let bounds = Bounds { start, max: options.max_rate, precision: 0.03, repeats: options.rounds };
+        let mut table = Table::new("search: climb, bisect, confirm both ends");
+        let knee = find_knee(&bounds, |rate| {
+            let plan = self.plan(subject, Phase::Run, Pace::Open { rate, arrivals: load.arrivals });
+            let outcome = load::run(&Plan { give_up: objective.patience(LEAST_PATIENCE), ..plan })?;
+            let is_serious = outcome.tally.own.wrong_values > 0 || outcome.tally.lost > 0;
+            let faults = if is_serious { Faults::Serious } else { Faults::Refusals };
+            let trial = objective.judge(&subject.name, &outcome, faults)?;
+            progress.step(&format!("{} at {rate:.0}/s: {}, {trial}", options.name(), outcome.summary("/s")));
+            table.row(cells! {
+                "offered/s" => rate, "answered/s" => outcome.rate, "p50 µs" => outcome.time_us(50.0),
+                "p95 µs" => outcome.time_us(95.0), "p99 µs" => outcome.time_us(99.0),
+                "p99.9 µs" => outcome.time_us(99.9), "max µs" => outcome.time_us(100.0),
+                "lag p99 µs" => outcome.lag_us(), "outcome" => trial.to_string(),
+            });
+            Ok::<_, BenchError>(trial)
+        })?;
+        report.tables.push(table);
+        let what = format!(
+            "{} ({}): highest rate with {objective}, stable over {} repeats",
+            options.name(),
+            self.durability(subject),
+            bounds.repeats
+        );
+        report.checks.push(knee.check(what, |rate| format!("{rate:.0}/s")));
         Ok(())
     }
 
@@ -192,8 +238,11 @@ impl Suite<'_> {
         report.condition(
             "load",
             format!(
-                "{}, {} connections, {} threads in this process, {} s after {} s, {} rounds; seed {}",
-                self.scenario.pace().name("/s"),
+                "{}, {} connections, {} threads in this process, {} s after {} s of warm-up, {} rounds; seed {}",
+                match &self.options.search {
+                    Some(_) => "a search over rates".to_owned(),
+                    None => self.scenario.pace().name("/s"),
+                },
                 load.connections,
                 load.threads,
                 load.duration.as_secs_f64(),
@@ -328,6 +377,8 @@ fn run_table(rounds: &Rounds<Counts>, fsyncs: Option<u64>) -> Table {
         "rounds" => rounds.outcomes.len(), "operations/s" => rate.median, "± MAD" => rate.mad,
         "lowest" => rate.min, "highest" => rate.max, "rows/scan" => rounds.median(rows_of_scan),
         "lag p99 µs" => rounds.median(Outcome::lag_us),
+        "stolen %" => rounds.median(Outcome::stolen_percent),
+        "received MiB/s" => rounds.median(Outcome::received_mib), "sent MiB/s" => rounds.median(Outcome::sent_mib),
         "server CPU µs/operation" => rounds.median(|outcome| outcome.server_cpu(replies(outcome))),
         "generator CPU µs/operation" => rounds.median(|outcome| outcome.generator_cpu(replies(outcome))),
         "server peak RSS MiB" => rounds.peak_rss(), "fsyncs" => fsyncs, "verdict" => rounds.validity().name(),

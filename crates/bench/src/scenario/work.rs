@@ -89,11 +89,25 @@ enum Step {
 pub struct Counts {
     /// Number of rows that scans returned.
     pub rows: u64,
+    /// Number of wrong replies that are no refusals: the server answered with a wrong value.
+    pub wrong_values: u64,
+}
+
+/// Details of a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// The reply is right, and has this number of rows.
+    Right(u64),
+    /// The server refused the operation.
+    Refused,
+    /// The reply has a wrong value, or none.
+    Wrong,
 }
 
 impl Merge for Counts {
     fn merge(&mut self, other: Self) {
         self.rows += other.rows;
+        self.wrong_values += other.wrong_values;
     }
 }
 
@@ -152,8 +166,7 @@ impl<C: Codec> Workload<C> {
 
 impl<C: Codec> Protocol for Workload<C> {
     type Request = Request;
-    /// Number of rows.
-    type Reply = u64;
+    type Reply = Reply;
     type Fault = String;
     type State = ();
     type Counts = Counts;
@@ -215,31 +228,37 @@ impl<C: Codec> Protocol for Workload<C> {
         request: Request,
         (): &mut (),
         bytes: &[u8],
-    ) -> Result<Option<Decoded<u64>>, BadReply<u64, String>> {
+    ) -> Result<Option<Decoded<Reply>>, BadReply<Reply, String>> {
         let answer = match self.codec.decode(bytes) {
             Ok(Some(answer)) => answer,
             Ok(None) => return Ok(None),
             Err(fault) => return Err(BadReply { fault, decoded: None }),
         };
-        let decoded = |rows| Decoded { bytes: answer.bytes, reply: rows, closes: answer.closes };
+        let decoded = |reply| Decoded { bytes: answer.bytes, reply, closes: answer.closes };
         match self.judge(request, &answer.content) {
-            Ok(rows) => Ok(Some(decoded(rows))),
+            Ok(rows) => Ok(Some(decoded(Reply::Right(rows)))),
             Err(fault) => {
                 let fault = format!("{} of key {}: {fault}", request.kind.name(), request.index);
-                Err(BadReply { fault, decoded: Some(decoded(0)) })
+                let is_refused = matches!(answer.content, Content::Refused(_));
+                let reply = if is_refused { Reply::Refused } else { Reply::Wrong };
+                Err(BadReply { fault, decoded: Some(decoded(reply)) })
             }
         }
     }
 
     #[inline]
-    fn follow_up(&self, request: Request, _: u64) -> Option<Request> {
+    fn follow_up(&self, request: Request, _: Reply) -> Option<Request> {
         let is_first_part = request.kind == Kind::ReadModifyWrite && matches!(request.step, Step::Read { .. });
         is_first_part.then(|| self.write(request.kind, request.index))
     }
 
     #[inline]
-    fn count(&self, counts: &mut Counts, rows: u64, _: Option<u64>) {
-        counts.rows += rows;
+    fn count(&self, counts: &mut Counts, reply: Reply, _: Option<u64>) {
+        match reply {
+            Reply::Right(rows) => counts.rows += rows,
+            Reply::Refused => {}
+            Reply::Wrong => counts.wrong_values += 1,
+        }
     }
 
     fn errors(&self, tally: &Tally<Counts>) -> Option<String> {

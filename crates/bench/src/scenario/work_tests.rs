@@ -8,7 +8,8 @@ use crate::{
 
 const KEYS: u64 = 1000;
 
-/// A protocol whose requests are lines, and whose replies are `+` for a stored value, `-` for a missing key, or `=` and
+/// A protocol whose requests are lines, and whose replies are `+` for a stored value, `-` for a missing key, `!` for a
+/// refusal, or `=` and
 /// bytes up to the end.
 #[derive(Clone, Debug)]
 struct Lines;
@@ -35,6 +36,7 @@ impl Codec for Lines {
         let content = match bytes {
             [b'+'] => Content::Stored,
             [b'-'] => Content::Missing,
+            [b'!'] => Content::Refused("later".to_owned()),
             [b'=', value @ ..] => Content::Value(value.into()),
             _ => return Err("no line".to_owned()),
         };
@@ -76,9 +78,14 @@ fn write(work: &Workload<Lines>, index: u64) -> Vec<u8> {
 
 fn answer(work: &Workload<Lines>, request: Request, reply: &[u8]) -> Result<u64, String> {
     match work.decode(request, &mut (), reply) {
-        Ok(decoded) => Ok(decoded.unwrap().reply),
+        Ok(decoded) => match decoded.unwrap().reply {
+            Reply::Right(rows) => Ok(rows),
+            reply => panic!("a right reply is {reply:?}"),
+        },
         Err(bad) => {
-            assert!(bad.decoded.is_some(), "the run goes on");
+            let reply = bad.decoded.expect("the run goes on").reply;
+            let is_refused = bad.fault.contains("refused: ");
+            assert_eq!(reply, if is_refused { Reply::Refused } else { Reply::Wrong }, "{}", bad.fault);
             Err(bad.fault)
         }
     }
@@ -104,6 +111,7 @@ fn a_read_returns_what_was_written_and_nothing_older() {
     fails(&value(&second[..49]), "never written to it");
     fails(b"-", "no value");
     fails(b"+", "another operation");
+    fails(b"!", "refused: later");
     let (head, letters) = work.records.value(7, 3);
     fails(&value(&[&head[..], letters].concat()), "only versions up to 2");
     // A write that overlaps the read may or may not be seen.
@@ -122,10 +130,10 @@ fn a_read_modify_write_writes_after_its_read() {
     let (read, text) = next(&work, 7);
     assert_eq!(text, "get 7");
     let rows = answer(&work, read, &value(&stored)).unwrap();
-    let second = work.follow_up(read, rows).unwrap();
+    let second = work.follow_up(read, Reply::Right(rows)).unwrap();
     assert!(encoded(&work, second).starts_with("put 7 0000000007.0000000002."));
     assert_eq!(answer(&work, second, b"+"), Ok(0));
-    assert!(work.follow_up(second, 0).is_none());
+    assert!(work.follow_up(second, Reply::Right(0)).is_none());
     assert_eq!(work.ledger.floor(7), 2);
 }
 

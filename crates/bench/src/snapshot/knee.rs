@@ -49,7 +49,7 @@ impl Load {
             let quantiles = written.times.quantiles();
             "offered/s" => *rate, "answered/s" => written.rate(), "p50 µs" => quantiles.p50_us,
             "p99 µs" => quantiles.p99_us, "p99.9 µs" => quantiles.p999_us, "max µs" => quantiles.max_us,
-            "outcome" => if *trial == Trial::Pass { "met" } else { "missed" }.to_owned(),
+            "outcome" => trial.to_string(),
         }
     }
 }
@@ -67,24 +67,25 @@ pub(super) fn search<'a>(
     let bounds = Bounds { start: most / 4.0, max: most * 4.0, precision: PRECISION, repeats: REPEATS };
     let mut trials = Vec::new();
     let knee = find_knee(&bounds, |rate| {
-        let written = writers().open(rate, options.duration, Some(patience(options)))?;
-        let trial = trial_of(&written, rate, options.objective);
+        let written = writers().open(rate, options.duration, Some(options.objective.patience(LEAST_PATIENCE)))?;
+        let trial = trial_of(&written, rate, &options.objective);
         let p99 = written.times.quantiles().p99_us;
-        progress.step(&format!("{} puts/s: p99 {} µs, {trial:?}", number(rate), number(p99)));
-        trials.push((rate, written, trial));
+        progress.step(&format!("{} puts/s: p99 {} µs, {trial}", number(rate), number(p99)));
+        trials.push((rate, written, trial.clone()));
         Ok::<_, BenchError>(trial)
     })?;
-    require(knee.rate.is_some(), "--objective", format!("no rate meets {}", options.objective))?;
+    require(knee.rate.is_some(), "--objective", format!("no rate meets {}{}", options.objective, knee.why()))?;
     Ok(Load { rate: knee.rate.unwrap_or(f64::NAN) / 2.0, knee: knee.rate, trials })
 }
 
-fn patience(options: &SnapshotOptions) -> Duration {
-    (options.objective.bound * 20).max(LEAST_PATIENCE)
-}
-
-fn trial_of(written: &Written, rate: f64, objective: Objective) -> Trial {
-    let kept_up = !written.gave_up && written.rate() >= LEAST_OF_RATE * rate;
-    if kept_up && objective.is_met(&written.times) { Trial::Pass } else { Trial::Fail }
+fn trial_of(written: &Written, rate: f64, objective: &Objective) -> Trial {
+    if written.gave_up {
+        return Trial::Fail("a put took too long".to_owned());
+    }
+    if written.rate() < LEAST_OF_RATE * rate {
+        return Trial::Fail(format!("only {} puts/s", number(written.rate())));
+    }
+    objective.missed(&written.times, 0.0).map_or(Trial::Pass, Trial::Fail)
 }
 
 #[cfg(test)]
@@ -93,13 +94,17 @@ mod tests {
 
     #[test]
     fn a_rate_passes_if_the_writers_keep_up_and_meet_the_objective() {
-        let objective = "p99<5ms".parse().unwrap();
+        let objective = &"p99<5ms".parse().unwrap();
+        let fails = |written: &Written, rate, why: &str| {
+            let trial = trial_of(written, rate, objective);
+            assert!(trial.why().is_some_and(|missed| missed.starts_with(why)), "{trial}");
+        };
         let mut written = Written { seconds: 1.0, ..Written::default() };
         (0..1000).for_each(|_| written.times.record_nanos(4_000_000));
         assert_eq!(trial_of(&written, 1000.0, objective), Trial::Pass);
-        assert_eq!(trial_of(&written, 1100.0, objective), Trial::Fail);
-        assert_eq!(trial_of(&Written { gave_up: true, ..written.clone() }, 1000.0, objective), Trial::Fail);
+        fails(&written, 1100.0, "only 1,000 puts/s");
+        fails(&Written { gave_up: true, ..written.clone() }, 1000.0, "a put took");
         (0..20).for_each(|_| written.times.record_nanos(6_000_000));
-        assert_eq!(trial_of(&written, 1000.0, objective), Trial::Fail);
+        fails(&written, 1000.0, "p99 6.00 ms");
     }
 }

@@ -44,7 +44,7 @@ pub struct SnapshotOptions {
     #[arg(long, value_enum, default_value_t)]
     pub drive: WriterKind,
     /// Response-time objective for the writers. Half of the highest rate that meets it is used.
-    #[arg(long, default_value = "p99<5ms")]
+    #[arg(long, default_value = "p99<5ms", value_parser = Objective::of_times)]
     pub objective: Objective,
     /// Puts per second of all writers. Without it, the benchmark searches for the highest rate that meets the
     /// objective, and uses half of it.

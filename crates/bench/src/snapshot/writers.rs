@@ -106,7 +106,8 @@ struct Puts<'a> {
 impl<'a> Puts<'a> {
     fn new(writers: &Writers<'a>, number: u32, phase: &WritePhase) -> Self {
         let schedule = |rate| {
-            Schedule::new(Arrivals::Constant, rate, number as usize, writers.options.writers as usize, writers.seed)
+            let writer = number as usize;
+            Schedule::new(Arrivals::Constant, rate, 0, writer, writers.options.writers as usize, writers.seed)
         };
         let mut puts = Self {
             content: writers.content,

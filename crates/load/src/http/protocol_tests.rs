@@ -134,7 +134,7 @@ fn a_schedule_with_few_requests_is_no_overload() {
     let rate = 1000.0;
     let mut load = load(address, Pace::Open { rate, arrivals: Arrivals::Poisson }, 0);
     let due = |seed| {
-        let mut schedule = Schedule::new(Arrivals::Poisson, rate, 0, 1, seed);
+        let mut schedule = Schedule::new(Arrivals::Poisson, rate, 0, 0, 1, seed);
         std::iter::from_fn(|| Some(schedule.take())).take_while(|due| *due < 600_000_000).count()
     };
     load.seed = (0..1000).find(|seed| due(*seed) < 560).expect("one of many schedules is 7 % below its rate");

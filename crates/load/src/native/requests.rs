@@ -25,6 +25,7 @@ use super::{
 };
 use crate::{
     BenchError, Clock, Pace, Pacer, Tally, Validity, latency::nanos, report::duration, run_threads, saturated,
+    unusable_clocks,
 };
 
 /// Makes the requests of one channel and checks their replies.
@@ -97,6 +98,9 @@ fn judge(plan: &CallPlan, outcome: &Outcome) -> Validity {
     }
     if tally.replies == 0 {
         return Validity::Errors("no reply came in the counted time".to_owned());
+    }
+    if let Some(validity) = unusable_clocks(&outcome.spent.clocks) {
+        return validity;
     }
     if let Pace::Open { rate, .. } = plan.pace {
         if let Some(validity) = saturated(&tally.lag, plan.load.max_lag, outcome.spent.busiest) {

@@ -28,6 +28,8 @@ pub enum OnWrong {
     Stop,
     /// The wrong reply is counted, and the run goes on.
     Count,
+    /// An error reply is counted, and the run goes on. Any other wrong reply ends the run with an error.
+    CountRefusals,
 }
 
 /// Parameters of a run over RESP.
@@ -82,7 +84,11 @@ impl Protocol for Resp {
         match self.requests.judge(self.mix.operation(kind), index, last_entry, bytes) {
             Ok(len) => Ok(len.map(decoded)),
             Err(fault) => {
-                let is_reply = self.on_wrong == OnWrong::Count && !matches!(fault, Wrong::Protocol(_));
+                let is_reply = match (self.on_wrong, &fault) {
+                    (OnWrong::Stop, _) | (_, Wrong::Protocol(_)) => false,
+                    (OnWrong::Count, _) | (OnWrong::CountRefusals, Wrong::Refused { .. }) => true,
+                    (OnWrong::CountRefusals, Wrong::Answer { .. }) => false,
+                };
                 let len = whole(bytes).ok().flatten().filter(|_| is_reply);
                 Err(BadReply { fault, decoded: len.map(decoded) })
             }
@@ -95,5 +101,27 @@ impl Protocol for Resp {
     fn errors(&self, tally: &Tally<()>) -> Option<String> {
         let wrong = tally.wrong + tally.lost;
         (wrong > 0).then(|| format!("{wrong} wrong replies"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Address, data::Values, resp::requests::Operation};
+
+    #[test]
+    fn wrong_replies_end_the_run_or_are_counted() {
+        let goes_on = |on_wrong, reply: &[u8]| {
+            let address = Address::Tcp("127.0.0.1:1".parse().unwrap());
+            let greeting = Greeting { address, password: None, database: 0, is_resp3: false };
+            let requests = Requests::new(Values::new(10, 1), 5, "stream");
+            let resp = Resp { greeting, requests, mix: Mix::only(Operation::Set), on_wrong };
+            resp.decode((0, 0), &mut (0, 0), reply).unwrap_err().decoded.is_some()
+        };
+        let (refusal, wrong, garbage) = (&b"-ERR busy\r\n"[..], &b":7\r\n"[..], &b"?\r\n"[..]);
+        let all = |on_wrong| [refusal, wrong, garbage].map(|reply| goes_on(on_wrong, reply));
+        assert_eq!(all(OnWrong::Stop), [false, false, false]);
+        assert_eq!(all(OnWrong::Count), [true, true, false]);
+        assert_eq!(all(OnWrong::CountRefusals), [true, false, false]);
     }
 }

@@ -14,7 +14,7 @@ use thalweg_lab::{
     random::{Distribution, KeyChooser},
 };
 use thalweg_load::{
-    Arrivals, Bounds, Knee, Objective, Pace, Plan, Validity,
+    Arrivals, Bounds, Faults, Knee, LEAST_PATIENCE, Objective, Pace, Plan, TimeBound, Validity,
     data::Values,
     find_knee,
     http::{Api, Http, MissingKeyPolicy, Outcome, Requests},
@@ -144,7 +144,7 @@ impl KneeCase {
     /// Returns the highest rate that meets the objective. Above its capacity of `1 / service` the server falls behind by
     /// `load - 1` per second from the start of the run, so the percentile is that of a request due late in the run.
     fn knee(&self) -> f64 {
-        let Objective { percentile, bound } = self.objective();
+        let TimeBound { percentile, bound } = self.objective().times[0];
         let due = self.warmup.as_secs_f64() + self.duration.as_secs_f64() * percentile / 100.0;
         (1.0 + (bound - self.service).as_secs_f64() / due) / self.service.as_secs_f64()
     }
@@ -155,8 +155,8 @@ impl KneeCase {
         let bounds = Bounds { start: self.start, max: 1e6, precision: 0.03, repeats: self.repeats };
         let trial = |rate| {
             let plan = Plan { warmup: self.warmup, duration: self.duration, ..plan(&server, open(rate)) };
-            let outcome = thalweg_load::run(&Plan { give_up: objective.patience(), ..plan })?;
-            objective.judge("the synthetic server", &outcome.validity, &outcome.times)
+            let outcome = thalweg_load::run(&Plan { give_up: objective.patience(LEAST_PATIENCE), ..plan })?;
+            objective.judge("the synthetic server", &outcome, Faults::Serious)
         };
         find_knee::<BenchError>(&bounds, trial).unwrap()
     }
