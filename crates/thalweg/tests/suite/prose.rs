@@ -3,6 +3,8 @@
 //! A doc that opens with a relative clause or a preposition ("What is refused …", "Of two …") is usually a riddle without
 //! the code around it. The test counts such openings over all crates and fails above a bound. It cannot tell a good
 //! sentence from a bad one; readers do.
+//!
+//! Types have names that say what they hold: a list of names that say nothing, which were in use once, is rejected.
 
 use std::{
     fs,
@@ -37,6 +39,46 @@ fn docs_open_with_a_noun_or_a_verb() {
         count * 100 <= docs * MAX_PERCENT,
         "{count} of {docs} docs open with a clause or preposition, such as\n{some}"
     );
+}
+
+/// Names of types that do not say what a value of the type is.
+const EMPTY_NAMES: &[&str] = &[
+    "Carried", "Ears", "Found", "Held", "Patience", "Phase", "Place", "Solitude", "Spares", "Standing", "Taken",
+    "Terms", "Told", "Wanted",
+];
+
+#[test]
+fn types_are_named_by_what_they_hold() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let is_source = |file: &PathBuf| file.components().any(|part| part.as_os_str() == "src");
+    let mut found = Vec::new();
+    for file in rust_files(&crates).into_iter().filter(is_source) {
+        for line in fs::read_to_string(&file).unwrap().lines() {
+            found.extend(
+                declared(line)
+                    .into_iter()
+                    .filter(|name| EMPTY_NAMES.contains(name))
+                    .map(|name| format!("{}: {name}", file.strip_prefix(&crates).unwrap().display())),
+            );
+        }
+    }
+    assert!(found.is_empty(), "name what these types hold:\n{}", found.join("\n"));
+}
+
+/// Returns the name of the type that a line declares.
+fn declared(line: &str) -> Option<&str> {
+    let mut words = line.trim_start().split_whitespace().skip_while(|word| word.starts_with("pub"));
+    let keyword = words.next()?;
+    let name = words.next()?.split(|c: char| !c.is_ascii_alphanumeric()).next()?;
+    ["struct", "enum", "trait", "type", "union"].contains(&keyword).then_some(name)
+}
+
+#[test]
+fn declarations_are_found() {
+    assert_eq!(declared("    pub(crate) struct Place<'a> {"), Some("Place"));
+    assert_eq!(declared("pub enum Told;"), Some("Told"));
+    assert_eq!(declared("    Taken(Taken),"), None);
+    assert_eq!(declared("/// struct"), None);
 }
 
 #[test]
