@@ -1,15 +1,18 @@
 //! A request as handlers see it: its head, its unread body, and the headers that several handlers read.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
+};
 
 use axum::{
     body::Body,
     http::{HeaderName, HeaderValue, Response, StatusCode, header, request::Parts},
 };
 use sync_wrapper::SyncWrapper;
-use thalweg_engine::AsyncDatabase;
+use thalweg_engine::{AsyncDatabase, Keyspace, Origin, Stream};
 use thalweg_serving::{admission::Account, app::App, error::ApiError};
-use thalweg_types::{Action, Durability};
+use thalweg_types::{Action, Durability, command::StreamConfig};
 
 use crate::{
     parse::{Media, Params, ParseError, is_form, request_media},
@@ -35,6 +38,9 @@ pub(crate) struct Call {
     pub id: HeaderValue,
     /// Body of the request, not read yet. The wrapper lets a handler keep the request across an await.
     pub body: SyncWrapper<Body>,
+    /// Time at which the request began to wait for its cluster. All its waits together last as long as `Thalweg-Timeout`
+    /// states.
+    pub waits_since: OnceLock<Instant>,
 }
 
 impl Call {
@@ -103,15 +109,52 @@ impl Call {
         Ok(Some(Duration::from_secs_f64(seconds)))
     }
 
-    /// Returns the database handle of the connection that sent the request. Writes use it, so that expensive ones wait
-    /// for the connection's turn, and so that the leader of a cluster logs the request's id.
-    #[must_use]
-    pub(crate) fn db(&self, app: &App) -> AsyncDatabase {
-        app.db.for_origin(&app.origin(&self.account, || self.id.to_str().unwrap_or_default()))
+    /// Returns the time until which the request may wait for the cluster: `default` from now if it states no time.
+    pub(crate) fn deadline(&self, default: Duration) -> Result<Instant, ParseError> {
+        match self.timeout()? {
+            Some(timeout) => Ok(self.waits_since() + timeout),
+            None => Ok(Instant::now() + default),
+        }
     }
 
-    /// Returns a database handle that uses the request's durability level.
+    fn waits_since(&self) -> Instant {
+        *self.waits_since.get_or_init(Instant::now)
+    }
+
+    /// Returns the origin of the request's commands. On a node of a cluster, they are given up when the time is over that
+    /// the request may wait.
+    fn origin(&self, app: &App) -> Result<Origin, ParseError> {
+        let origin = app.origin(&self.account, || self.id.to_str().unwrap_or_default());
+        let timeout = if app.cluster.is_some() { self.timeout()? } else { None };
+        Ok(Origin { max_wait: timeout.map(|timeout| timeout.saturating_sub(self.waits_since().elapsed())), ..origin })
+    }
+
+    /// Returns the database handle of the connection that sent the request. Writes use it, so that expensive ones wait
+    /// for the connection's turn, so that the leader of a cluster logs the request's id, and so that they end in time. A
+    /// handler calls this when it is about to write.
+    pub(crate) fn db(&self, app: &App) -> Result<AsyncDatabase, ParseError> {
+        Ok(app.db.for_origin(&self.origin(app)?))
+    }
+
+    /// Returns a database handle like [`db`](Self::db) that uses the request's durability level.
     pub(crate) fn db_at_level(&self, app: &App) -> Result<AsyncDatabase, ApiError> {
-        Ok(app.db.blocking().with_durability(self.level(app)?).to_async())
+        let db = app.db.blocking().with_durability(self.level(app)?).to_async();
+        Ok(db.for_origin(&self.origin(app)?))
+    }
+
+    /// Finds a keyspace to write to, and creates it for the client if it does not exist.
+    pub(crate) async fn keyspace(&self, app: &App, name: &str) -> Result<Keyspace, ApiError> {
+        match app.db.blocking().find_keyspace(name) {
+            Some(keyspace) => Ok(keyspace),
+            None => app.create_keyspace(&self.db(app)?, &self.account, name).await,
+        }
+    }
+
+    /// Finds a stream to append to, and creates it without limits if it does not exist.
+    pub(crate) async fn stream(&self, app: &App, name: &str) -> Result<Stream, ApiError> {
+        match app.db.blocking().find_stream(name) {
+            Some(stream) => Ok(stream),
+            None => Ok(self.db(app)?.create_stream(name, &StreamConfig::default()).await?.0),
+        }
     }
 }

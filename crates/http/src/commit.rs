@@ -92,7 +92,7 @@ pub(crate) async fn commit(app: &Arc<App>, call: &mut Call) -> Answer {
     let batches = sent.publish.iter().map(JsonPublish::batch).collect::<Result<Vec<_>, _>>()?;
     let names = Names::of(app, call, targets(&sent.conditions, sent.writes.iter())).await?;
     let appends = sent.appends();
-    let committed = call.db(app).commit(&sent.build(&names)?, level);
+    let committed = call.db(app)?.commit(&sent.build(&names)?, level);
     let conditions = sent.conditions;
     // The body stays counted while a part of it is in memory: conditions, to name a failed one, or messages to publish.
     let kept = (!conditions.is_empty() || !batches.is_empty()).then_some(body);

@@ -130,6 +130,8 @@ parameters! {
     /// Header with the durability level of a write.
     Level {
         Header "Thalweg-Durability": Durable::schema(), "Level of the write; the server's default if missing.";
+        Header "Thalweg-Timeout": ObjectBuilder::new().schema_type(Type::Number), "Seconds that the write may wait for \
+            the cluster, at most 600; 10 if missing or longer.";
     }
     /// Lifetime of the value of a put.
     Lifetime {

@@ -48,8 +48,8 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
 pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     let (id, level) = (id(call)?, call.level(app)?);
     let value = body::read(app, &call.account, call.body.get_mut()).await?;
-    let keyspace = app.keyspace(&call.account, KEYSPACE).await?;
-    let ack = kv::store(&call.db(app), &keyspace, &id, value, None, level).await?;
+    let keyspace = call.keyspace(app, KEYSPACE).await?;
+    let ack = kv::store(&call.db(app)?, &keyspace, &id, value, None, level).await?;
     let mut response = reply::empty(StatusCode::CREATED);
     reply::put_ack(response.headers_mut(), &ack);
     Ok(response)
@@ -59,8 +59,8 @@ pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
 #[utoipa::path(delete, path = "/v0/entity", params(EntityId, Level), responses(EntityDeleted))]
 pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     let (id, level) = (id(call)?, call.level(app)?);
-    let keyspace = app.keyspace(&call.account, KEYSPACE).await?;
-    let ack = kv::remove(&call.db(app), &keyspace, &id, None, level).await?;
+    let keyspace = call.keyspace(app, KEYSPACE).await?;
+    let ack = kv::remove(&call.db(app)?, &keyspace, &id, None, level).await?;
     let mut response = reply::empty(StatusCode::ACCEPTED);
     reply::put_ack(response.headers_mut(), &ack);
     Ok(response)

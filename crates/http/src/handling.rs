@@ -5,7 +5,10 @@
 //! Does not own: the handler of each operation (`dispatch`).
 //! Invariant: every reply has the request's id and is counted exactly once.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Instant,
+};
 
 use axum::{
     Router,
@@ -85,7 +88,8 @@ impl Http {
             Some(caller) => (caller.account, caller.service),
             None => (Arc::clone(&self.app.local), Service::Full),
         };
-        let mut call = Call { account, head, id: id.clone(), body: SyncWrapper::new(body) };
+        let mut call =
+            Call { account, head, id: id.clone(), body: SyncWrapper::new(body), waits_since: OnceLock::new() };
         let answer = match self.admit(operation, &mut call, service) {
             Ok(_held) => match &self.app.cluster {
                 None => dispatch(operation, &self, &mut call).await,

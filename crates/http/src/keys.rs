@@ -79,15 +79,15 @@ pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
         call.require_json()?;
     }
     let body = body::read(app, &call.account, call.body.get_mut()).await?;
-    let keyspace = app.keyspace(&call.account, KEYSPACE).await?;
+    let keyspace = call.keyspace(app, KEYSPACE).await?;
     if let Some(key) = key {
-        let ack = kv::store(&call.db(app), &keyspace, &key, body, None, level).await?;
+        let ack = kv::store(&call.db(app)?, &keyspace, &key, body, None, level).await?;
         return Ok(reply::acked_json(&ack, StatusCode::OK, key_object(&key)));
     }
     let pair: JsonPair = json::parse(&body)?;
     let key = required_bytes("key", pair.key.as_ref(), pair.key_base64.as_ref())?;
     let value = required_bytes("value", pair.value.as_ref(), pair.value_base64.as_ref())?;
-    let ack = call.db(app).put(keyspace.id(), &key, &value, level).await?;
+    let ack = call.db(app)?.put(keyspace.id(), &key, &value, level).await?;
     Ok(reply::acked_json(&ack, StatusCode::OK, key_object(&key)))
 }
 
@@ -123,8 +123,8 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
 )]
 pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     let (key, level) = (required_key(call)?, call.level(app)?);
-    let keyspace = app.keyspace(&call.account, KEYSPACE).await?;
-    let ack = kv::remove(&call.db(app), &keyspace, &key, None, level).await?;
+    let keyspace = call.keyspace(app, KEYSPACE).await?;
+    let ack = kv::remove(&call.db(app)?, &keyspace, &key, None, level).await?;
     Ok(reply::acked_json(&ack, StatusCode::OK, key_object(&key)))
 }
 
@@ -162,7 +162,7 @@ pub(crate) async fn batch(app: &Arc<App>, call: &mut Call) -> Answer {
     if items.is_empty() {
         return Err(ApiError::bad_request("bad_json", "a batch has at least one item"));
     }
-    let keyspace = app.keyspace(&call.account, KEYSPACE).await?.id();
+    let keyspace = call.keyspace(app, KEYSPACE).await?.id();
     let mut builder = CommitBuilder::new();
     for item in &items {
         let key: Cow<'_, [u8]> = required_bytes("key", item.key.as_ref(), item.key_base64.as_ref())?;
@@ -170,7 +170,7 @@ pub(crate) async fn batch(app: &Arc<App>, call: &mut Call) -> Answer {
         builder.put(keyspace, &key, &value)?;
     }
     let count = items.len();
-    let committed = call.db(app).commit(&builder, level);
+    let committed = call.db(app)?.commit(&builder, level);
     drop((builder, items, body));
     let ack = committed.await?;
     Ok(reply::acked_json(&ack, StatusCode::OK, json!({ "count": count })))

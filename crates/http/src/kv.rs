@@ -142,14 +142,14 @@ pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     let (level, expect, terms) = (call.level(app)?, condition(call)?, PutLifetime::of(call)?);
     let value = body::read(app, &call.account, call.body.get_mut()).await?;
     let (name, key) = kv_path(call.path_after(PREFIX))?;
-    let keyspace = app.keyspace(&call.account, &name).await?;
+    let keyspace = call.keyspace(app, &name).await?;
     if !terms.is_plain() {
         let options = terms.options(expect);
-        let committed = call.db(app).put_with(&keyspace, &key.unwrap_or_default(), &value, &options, level);
+        let committed = call.db(app)?.put_with(&keyspace, &key.unwrap_or_default(), &value, &options, level);
         drop(value);
         return Ok(reply::acked(&committed.await?, StatusCode::NO_CONTENT));
     }
-    let ack = store(&call.db(app), &keyspace, &key.unwrap_or_default(), value, expect, level).await?;
+    let ack = store(&call.db(app)?, &keyspace, &key.unwrap_or_default(), value, expect, level).await?;
     Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
 }
 
@@ -185,23 +185,23 @@ pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     let keyspace = match read_gate::look_up(app, call, || app.find_keyspace(&name)).await {
         Ok(found) => found,
         Err(error) if error.status == StatusCode::NOT_FOUND => {
-            return Box::pin(delete_nothing(app, expect, level)).await;
+            return Box::pin(delete_nothing(app, call, expect, level)).await;
         }
         Err(error) => return Err(error),
     };
-    let ack = remove(&call.db(app), &keyspace, &key.unwrap_or_default(), expect, level).await?;
+    let ack = remove(&call.db(app)?, &keyspace, &key.unwrap_or_default(), expect, level).await?;
     Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
 }
 
 /// Answers the delete of a key in a keyspace that does not exist, and creates nothing. The reply has no revision, since
 /// nothing was written. An empty transaction waits until the state that the reply reveals has reached the level.
-async fn delete_nothing(app: &Arc<App>, expect: Option<Expect<'_>>, level: Durability) -> Answer {
+async fn delete_nothing(app: &Arc<App>, call: &Call, expect: Option<Expect<'_>>, level: Durability) -> Answer {
     if expect.is_some_and(|expect| !matches!(expect, Expect::Absent)) {
         return Err(WriteError::ConditionFailed { condition: 0, actual: None }.into());
     }
     let (status, reached) = match level {
         Durability::None => (StatusCode::ACCEPTED, level),
-        level => (StatusCode::NO_CONTENT, app.db.transact(&TransactionBuilder::new(), level).await?.durability),
+        level => (StatusCode::NO_CONTENT, call.db(app)?.transact(&TransactionBuilder::new(), level).await?.durability),
     };
     let mut response = reply::empty(status);
     response.headers_mut().insert(reply::DURABILITY, reply::level_value(reached));

@@ -135,7 +135,7 @@ pub(crate) async fn grant(app: &Arc<App>, call: &mut Call) -> Answer {
     let body = body::read(app, &call.account, call.body.get_mut()).await?;
     let (id, ttl) = json::parse::<JsonGrant>(&body)?.terms()?;
     drop(body);
-    let granted = app.db.grant_lease(id, ttl, level).await?;
+    let granted = call.db(app)?.grant_lease(id, ttl, level).await?;
     Ok(answer(StatusCode::CREATED, &granted))
 }
 
@@ -147,7 +147,7 @@ pub(crate) async fn grant(app: &Arc<App>, call: &mut Call) -> Answer {
 pub(crate) async fn keep_alive(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let (id, level) = (id_of(call)?, call.level(app)?);
-    let kept = app.db.keep_lease(id, level).await?;
+    let kept = call.db(app)?.keep_lease(id, level).await?;
     Ok(answer(StatusCode::OK, &kept))
 }
 
@@ -168,7 +168,7 @@ fn answer(status: StatusCode, grant: &LeaseGrant) -> axum::http::Response<axum::
 pub(crate) async fn revoke(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let (id, level) = (id_of(call)?, call.level(app)?);
-    let ack = app.db.revoke_lease(id, level).await?;
+    let ack = call.db(app)?.revoke_lease(id, level).await?;
     Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
 }
 

@@ -38,10 +38,10 @@ impl Names {
         for target in targets {
             match target {
                 Target::Keyspace(name) if !names.keyspaces.contains_key(name) => {
-                    names.keyspaces.insert(name.to_owned(), app.keyspace(&call.account, name).await?.id());
+                    names.keyspaces.insert(name.to_owned(), call.keyspace(app, name).await?.id());
                 }
                 Target::Stream(name) if !names.streams.contains_key(name) => {
-                    names.streams.insert(name.to_owned(), app.stream(name).await?.id());
+                    names.streams.insert(name.to_owned(), call.stream(app, name).await?.id());
                 }
                 Target::Keyspace(_) | Target::Stream(_) => {}
                 Target::Group(stream, name) => {

@@ -75,9 +75,9 @@ pub(crate) async fn open(app: &Arc<App>, call: &mut Call) -> Answer {
     let level = call.level(app)?;
     let (stream, id) = {
         let (stream, id) = names(call)?;
-        (app.stream(&stream).await?, id.into_owned())
+        (call.stream(app, &stream).await?, id.into_owned())
     };
-    let producer = app.db.producer(stream.id(), &id, level).await?;
+    let producer = call.db(app)?.producer(stream.id(), &id, level).await?;
     let answer = json!({ "id": id, "epoch": producer.epoch(), "next_sequence": producer.next_sequence() });
     Ok(reply::json(StatusCode::OK, &answer))
 }

@@ -10,8 +10,6 @@
 //!
 //! Invariant: a node without a cluster waits for no barrier.
 
-use std::time::Instant;
-
 use axum::{
     body::Body,
     http::{HeaderName, HeaderValue, Response, StatusCode},
@@ -85,7 +83,7 @@ pub(crate) async fn may_read(cluster: &Cluster, app: &App, call: &Call) -> Resul
 async fn barrier(cluster: &Cluster, level: ReadLevel, call: &Call) -> Result<Revision, ApiError> {
     match cluster.handle.try_read(level) {
         Some(revision) => Ok(revision),
-        None => Ok(cluster.handle.read(level, Instant::now() + call.timeout()?.unwrap_or(DEFAULT_WAIT)).await?),
+        None => Ok(cluster.handle.read(level, call.deadline(DEFAULT_WAIT)?).await?),
     }
 }
 

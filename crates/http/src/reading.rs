@@ -36,7 +36,8 @@ pub(crate) async fn long(app: &Arc<App>, call: &Call, read: Read) -> Answer {
 pub(crate) async fn again(spent: Spent, app: &Arc<App>, call: &Call, read: Read) -> Answer {
     let (shared, account) = (Arc::clone(app), Arc::clone(&call.account));
     let body = SyncWrapper::new(Body::empty());
-    let call = Call { account: Arc::clone(&account), head: call.head.clone(), id: call.id.clone(), body };
+    let (head, id, waits_since) = (call.head.clone(), call.id.clone(), call.waits_since.clone());
+    let call = Call { account: Arc::clone(&account), head, id, body, waits_since };
     // The size of a value is unknown.
     let read = app.readers.run_again(spent, &account, MAX_VALUE_BYTES, move || read(&shared, &call));
     read.await.map_err(|error| failed(&error))?

@@ -88,7 +88,7 @@ pub(crate) async fn raise_version(app: &Arc<App>, call: &mut Call) -> Answer {
     let body = body::read(app, &call.account, call.body.get_mut()).await?;
     let to = json::parse::<JsonRaise>(&body)?.to;
     drop(body);
-    app.db.raise_version(to, call.level(app)?).await?;
+    call.db(app)?.raise_version(to, call.level(app)?).await?;
     Ok(reply::json(StatusCode::OK, &version_json(app.db.blocking())))
 }
 

@@ -50,9 +50,9 @@ pub(crate) async fn append(app: &Arc<App>, call: &mut Call) -> Answer {
     let (level, media) = (call.level(app)?, batch::media(call)?);
     let body = body::read(app, &call.account, call.body.get_mut()).await?;
     let batch = batch::batch(media, &body, query.key.as_deref())?;
-    let stream = app.stream(&name(call, "/records")?).await?;
+    let stream = call.stream(app, &name(call, "/records")?).await?;
     let count = batch.count();
-    let appended = call.db(app).append(stream.id(), query.terms(), &batch, level);
+    let appended = call.db(app)?.append(stream.id(), query.terms(), &batch, level);
     drop((batch, body));
     let ack = appended.await?;
     Ok(appended_reply(&ack, count))
@@ -264,12 +264,13 @@ async fn sent_config(app: &Arc<App>, call: &mut Call) -> Result<JsonConfig, ApiE
 )]
 pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     let config = sent_config(app, call).await?.apply_to(StreamConfig::default())?;
-    let (name, db) = (name(call, "")?, call.db_at_level(app)?);
+    let name = name(call, "")?;
+    call.level(app)?;
     // An existing stream is described without a command.
     let existing = read_gate::look_up_existing(app, call, || app.db.blocking().find_stream(&name)).await?;
     let (stream, created) = match existing {
         Some(stream) => (stream, false),
-        None => db.create_stream(&name, &config).await?,
+        None => call.db_at_level(app)?.create_stream(&name, &config).await?,
     };
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     let info = stream.info()?;

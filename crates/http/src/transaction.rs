@@ -107,7 +107,7 @@ pub(crate) async fn transaction(app: &Arc<App>, call: &mut Call) -> Answer {
         let ack = read(app, &call.account, &transaction).await?;
         return Ok(read_gate::showing(done(ack.durability, ack.outcome.revision, &sent.answer(&ack)), shown));
     }
-    let transacted = call.db(app).transact(&transaction, level);
+    let transacted = call.db(app)?.transact(&transaction, level);
     drop((transaction, body));
     let ack = transacted.await?;
     Ok(done(ack.durability, ack.outcome.revision, &sent.answer(&ack)))
@@ -207,11 +207,11 @@ pub(crate) async fn add_to(app: &Arc<App>, call: &mut Call) -> Answer {
     let AddQuery { add: Required(delta) } = AddQuery::parse(call.head.uri.query())?;
     let level = call.level(app)?;
     let (name, key) = kv_path(call.path_after("/v1/kv/"))?;
-    let keyspace = app.keyspace(&call.account, &name).await?;
+    let keyspace = call.keyspace(app, &name).await?;
     let transacted = {
         let mut builder = TransactionBuilder::new();
         builder.then().add(keyspace.id(), &key.unwrap_or_default(), delta)?;
-        call.db(app).transact(&builder, level)
+        call.db(app)?.transact(&builder, level)
     };
     let ack = transacted.await?;
     let value = match ack.outcome.results[..] {
@@ -243,7 +243,7 @@ pub(crate) async fn delete_prefix(app: &Arc<App>, call: &mut Call) -> Answer {
             Err(error) if error.status == StatusCode::NOT_FOUND => {}
             Err(error) => return Err(error),
         }
-        call.db(app).transact(&builder, level)
+        call.db(app)?.transact(&builder, level)
     };
     let ack = transacted.await?;
     let keys = match ack.outcome.results[..] {

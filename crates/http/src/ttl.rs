@@ -177,7 +177,7 @@ pub(crate) async fn touch(app: &Arc<App>, call: &mut Call) -> Answer {
     }
     let (name, key) = kv_path(call.path_after("/v1/kv/"))?;
     let keyspace = read_gate::look_up(app, call, || app.find_keyspace(&name)).await?;
-    let touched = call.db(app).touch(&keyspace, &key.unwrap_or_default(), terms.deadline, expect, level);
+    let touched = call.db(app)?.touch(&keyspace, &key.unwrap_or_default(), terms.deadline, expect, level);
     let ack = touched.await?.ok_or_else(no_such_key)?;
     // The reply has no revision: the key's revision did not change, and clients would mistake the commit's revision for
     // it.

@@ -3,8 +3,8 @@
 //! Owns: which batches are in flight, and what their proposers are told. Does not own: the queue (`replica`).
 //!
 //! Several entries are in flight at a time, up to [`ConsensusOptions::max_in_flight_bytes`]. Beyond it, batches stay in the
-//! queue, which grows up to its own bound. A batch is answered at its deadline at the latest; its bytes count until
-//! consensus has decided.
+//! queue, which grows up to its own bound. A proposer is answered at its own deadline at the latest, and the other proposers
+//! of its batch keep waiting. The bytes of a batch count until consensus has decided.
 //!
 //! openraft takes a proposal only while a majority has acknowledged the leader within a lease. The votes of an election are
 //! no such acknowledgements, so a new leader leaves batches in the queue until the first majority has acknowledged it, and
@@ -186,12 +186,13 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Answers a batch once openraft has decided, or at its deadline.
-    fn answer(&self, batch: Batch, mut decided: Decided<Rt>, in_flight: InFlight<Rt>, run: Run) {
+    /// Answers a batch once openraft has decided, and proposers whose deadlines pass before that.
+    fn answer(&self, mut batch: Batch, mut decided: Decided<Rt>, in_flight: InFlight<Rt>, run: Run) {
         let (consensus, here) = (self.clone(), self.0.member.node());
         let gives_up = deadline::<Rt>(self.0.member.time_left(&batch));
         detach::<Rt>(async move {
-            match consensus.answer_of(here, gives_up, &mut decided).await {
+            let answered = consensus.answer_of(here, gives_up, &mut decided);
+            match consensus.expiring(&mut batch, answered).await {
                 Ok(Ok(Ok(written))) => {
                     let Response { outcomes, steps } = written.data;
                     batch.complete(outcomes, Some(steps));
@@ -208,6 +209,19 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
                 }
             }
         });
+    }
+
+    /// Waits for an answer to a batch, which comes by its last deadline. Meanwhile, answers the proposers whose deadlines
+    /// pass.
+    async fn expiring<T>(&self, batch: &mut Batch, answer: impl Future<Output = T>) -> T {
+        let mut answer = pin!(answer);
+        while let Some(left) = self.0.member.time_to_expiry(batch) {
+            if let Ok(answer) = Types::<Rt>::timeout_at(deadline::<Rt>(left), answer.as_mut()).await {
+                return answer;
+            }
+            self.0.member.expire(batch, &out_of_time());
+        }
+        answer.await
     }
 
     /// Waits for the answer of a leader until `gives_up`, and only for a short time once another node leads.
@@ -281,7 +295,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
 
     /// Passes a batch of a run to the leader, if this node can. `forwards` counts the nodes to which the batch is forwarded, with
     /// this one.
-    fn forward(&self, leader: (NodeId, NodeInfo), batch: Batch, (run, forwards): (Run, u32)) {
+    fn forward(&self, leader: (NodeId, NodeInfo), mut batch: Batch, (run, forwards): (Run, u32)) {
         let Some(forwarder) = &self.0.forwarder else {
             return batch.fail(&ProposeError::NotLeader { leader: Some((leader.0, leader.1.address)) });
         };
@@ -294,18 +308,26 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         let outcomes = self.0.applied.keep_outcomes();
         let consensus = self.clone();
         detach::<Rt>(async move {
-            match consensus.answer_of(tried, gives_up, forwarded).await {
+            let answered = async {
+                let answer = consensus.answer_of(tried, gives_up, forwarded).await;
                 // Answering after the entry is applied also lets the proposer read its own write on this node.
-                Ok(Ok(index)) if consensus.0.applied.reached(index, gives_up).await => match outcomes.take(index) {
+                let is_applied = match &answer {
+                    Ok(Ok(index)) => consensus.0.applied.reached(*index, gives_up).await,
+                    _ => false,
+                };
+                (answer, is_applied)
+            };
+            match consensus.expiring(&mut batch, answered).await {
+                (Ok(Ok(index)), true) => match outcomes.take(index) {
                     Some(Response { outcomes, steps }) => batch.complete(outcomes, Some(steps)),
                     None => batch.fail(&outcomes_missing()),
                 },
-                Ok(Ok(_)) => batch.fail(&not_applied_in_time()),
-                Ok(Err(refusal)) => {
+                (Ok(Ok(_)), false) => batch.fail(&not_applied_in_time()),
+                (Ok(Err(refusal)), _) => {
                     drop(outcomes);
                     consensus.submit_again(tried, batch, (run, forwards), &refusal).await;
                 }
-                Err(unknown) => batch.fail(&unknown),
+                (Err(unknown), _) => batch.fail(&unknown),
             }
             drop(in_flight);
         });

@@ -5,9 +5,12 @@
 //!
 //! Invariant: costs are local to a node. They decide when a command is committed, and never its outcome.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering::Relaxed},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
 };
 
 /// Number of estimated steps for which a [`Cost`] states the measured steps.
@@ -97,6 +100,9 @@ pub struct Origin {
     /// Sum of the [steps](thalweg_types::steps) of the values that the command's reads return, if the proposer knows them.
     /// It affects how many commands share an entry, never an outcome. A member does not send it with a forwarded command.
     pub value_reads: Option<u64>,
+    /// Maximum time for which the proposer waits for its answer. A member gives the command up when this time or
+    /// [`MemberOptions::max_wait`](crate::MemberOptions::max_wait) has passed, whichever is shorter.
+    pub max_wait: Option<Duration>,
 }
 
 #[cfg(test)]

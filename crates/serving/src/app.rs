@@ -15,7 +15,6 @@ use std::{
 };
 
 use thalweg_engine::{AsyncDatabase, Database, Keyspace, Origin, Stream};
-use thalweg_types::command::StreamConfig;
 use tokio::sync::watch;
 
 use crate::{
@@ -125,6 +124,7 @@ impl App {
             client: Some(Arc::clone(account.client())),
             request: forwards.then(|| name().into()),
             value_reads: None,
+            max_wait: None,
         }
     }
 
@@ -133,17 +133,17 @@ impl App {
         self.db.blocking().find_keyspace(name).ok_or_else(|| error::no_such_keyspace(name))
     }
 
-    /// Finds a keyspace to write to, and creates it for the client of `account` if it does not exist.
-    pub async fn keyspace(&self, account: &Arc<Account>, name: &str) -> Result<Keyspace, ApiError> {
-        match self.db.blocking().find_keyspace(name) {
-            Some(keyspace) => Ok(keyspace),
-            None => {
-                let held = self.may_create_keyspace(account)?;
-                let created = self.db.keyspace(name).await?;
-                self.created_keyspace(name, held);
-                Ok(created)
-            }
-        }
+    /// Creates a keyspace through `db` for the client of `account`, or returns the one that exists by then.
+    pub async fn create_keyspace(
+        &self,
+        db: &AsyncDatabase,
+        account: &Arc<Account>,
+        name: &str,
+    ) -> Result<Keyspace, ApiError> {
+        let held = self.may_create_keyspace(account)?;
+        let created = db.keyspace(name).await?;
+        self.created_keyspace(name, held);
+        Ok(created)
     }
 
     /// Reserves one of the keyspaces that clients may create, in the name of the client's address. Returns an error if
@@ -171,13 +171,5 @@ impl App {
     /// Finds a stream. Returns an error if it does not exist.
     pub fn find_stream(&self, name: &str) -> Result<Stream, ApiError> {
         self.db.blocking().find_stream(name).ok_or_else(|| error::no_such_stream(name))
-    }
-
-    /// Finds a stream to append to, and creates it without limits if it does not exist.
-    pub async fn stream(&self, name: &str) -> Result<Stream, ApiError> {
-        match self.db.blocking().find_stream(name) {
-            Some(stream) => Ok(stream),
-            None => Ok(self.db.create_stream(name, &StreamConfig::default()).await?.0),
-        }
     }
 }

@@ -70,7 +70,7 @@ async fn sent<T: serde::de::DeserializeOwned>(app: &Arc<App>, call: &mut Call) -
 }
 
 fn deadline(call: &Call) -> Result<Instant, ApiError> {
-    Ok(Instant::now() + call.timeout()?.unwrap_or(CHANGE_WAIT))
+    Ok(call.deadline(CHANGE_WAIT)?)
 }
 
 /// Handles `GET /v1/cluster/status`: returns this node's place in the cluster.

@@ -147,7 +147,7 @@ pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     let start = sent.start.as_ref().map_or(GroupStart::Beginning, JsonStart::place);
     let config = sent.apply_to(GroupConfig::default())?;
     let (stream, group) = names(call)?;
-    let stream: Stream = app.stream(&stream).await?;
+    let stream: Stream = call.stream(app, &stream).await?;
     let db = call.db_at_level(app)?;
     let (group, created) = db.create_group(&stream, &group, start, &config).await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
@@ -170,7 +170,7 @@ pub(crate) async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent: JsonConfig = sent(app, call).await?;
     let group = find_to_change(app, call).await?;
     let config = changed(&group, sent)?;
-    let ack = app.db.configure_group(&group, &config, call.level(app)?).await?;
+    let ack = call.db(app)?.configure_group(&group, &config, call.level(app)?).await?;
     Ok(reply::acked_json(&ack, StatusCode::OK, json!({ "config": describe_config(&config) })))
 }
 
@@ -189,7 +189,7 @@ fn changed(group: &Group, sent: JsonConfig) -> Result<GroupConfig, ApiError> {
 #[utoipa::path(delete, path = "/v1/streams/{stream}/groups/{group}", params(GroupPath, Level), responses(Acked))]
 pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     let group = find_to_change(app, call).await?;
-    let ack = app.db.delete_group(&group, call.level(app)?).await?;
+    let ack = call.db(app)?.delete_group(&group, call.level(app)?).await?;
     Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
 }
 
@@ -203,7 +203,7 @@ pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
 pub(crate) async fn ack(app: &Arc<App>, call: &mut Call) -> Answer {
     let settlements = settlements(&required::<JsonAck>(app, call).await?.attempts)?;
     let group = find_to_change(app, call).await?;
-    let settled = app.db.ack_group(&group, &settlements, call.level(app)?).await?;
+    let settled = call.db(app)?.ack_group(&group, &settlements, call.level(app)?).await?;
     Ok(shown(StatusCode::OK, &json::settled_json(&settled), settled.durability))
 }
 
@@ -218,7 +218,7 @@ pub(crate) async fn nack(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent: JsonNack = required(app, call).await?;
     let (settlements, again) = (settlements(&sent.attempts)?, sent.again()?);
     let group = find_to_change(app, call).await?;
-    let settled = app.db.nack_group(&group, &settlements, again, &sent.reason, call.level(app)?).await?;
+    let settled = call.db(app)?.nack_group(&group, &settlements, again, &sent.reason, call.level(app)?).await?;
     Ok(shown(StatusCode::OK, &json::settled_json(&settled), settled.durability))
 }
 
@@ -231,7 +231,7 @@ pub(crate) async fn nack(app: &Arc<App>, call: &mut Call) -> Answer {
 pub(crate) async fn extend(app: &Arc<App>, call: &mut Call) -> Answer {
     let (attempts, by) = required::<JsonExtend>(app, call).await?.parts()?;
     let group = find_to_change(app, call).await?;
-    let extended = app.db.extend_group(&group, &attempts, by, call.level(app)?).await?;
+    let extended = call.db(app)?.extend_group(&group, &attempts, by, call.level(app)?).await?;
     Ok(shown(StatusCode::OK, &json::extended_json(&extended), extended.durability))
 }
 
@@ -244,6 +244,6 @@ pub(crate) async fn seek(app: &Arc<App>, call: &mut Call) -> Answer {
     let to = required::<JsonSeek>(app, call).await?.to.place();
     let group = find_to_change(app, call).await?;
     let level = call.level(app)?;
-    let cursor = app.db.seek_group(&group, to, level).await?;
+    let cursor = call.db(app)?.seek_group(&group, to, level).await?;
     Ok(shown(StatusCode::OK, &json!({ "cursor": cursor.0 }), level))
 }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use futures_util::future::{join, join_all};
+use futures_util::future::{FutureExt, join, join_all};
 use thalweg_log::Purpose;
-use thalweg_replica::ProposeError;
+use thalweg_replica::{Origin, ProposeError, Wake};
 use thalweg_state::machine::LocalOutcome;
 use thalweg_types::{
     Classified, Durability, Index, Offset, StreamId,
@@ -224,6 +224,25 @@ fn an_unknown_outcome_says_so_and_can_be_retried() {
         assert!(matches!(error, ProposeError::OutcomeUnknown { .. }), "{error}");
         assert_eq!(error.code(), "outcome_unknown");
         assert_eq!(leader.get("k"), None);
+    });
+}
+
+/// The other proposers of the entry keep waiting.
+#[test]
+fn a_write_ends_at_the_deadline_of_its_request() {
+    run(async {
+        let cluster = Cluster::impatient(3, Duration::from_secs(600)).await;
+        let leader = cluster.leader().await;
+        cluster.network.isolate(leader.id);
+        let propose = |max_wait| {
+            let origin = Origin { max_wait, ..Origin::default() };
+            let (level, purpose) = (Durability::Disk, Purpose::Data);
+            leader.member.propose_async_from(origin, put("k", b"v"), level, purpose, Wake::Now).unwrap()
+        };
+        let (short, long) = (propose(Some(Duration::from_millis(200))), propose(None));
+        let error = short.await.unwrap_err();
+        assert!(matches!(error, ProposeError::OutcomeUnknown { .. }), "{error}");
+        assert!(long.now_or_never().is_none(), "it waits up to its own deadline");
     });
 }
 

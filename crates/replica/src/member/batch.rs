@@ -26,12 +26,14 @@ const MAX_NAMES_BYTES: usize = 1024;
 pub struct Batch {
     proposals: Vec<Pending>,
     payload: Bytes,
+    /// Monotonic time in microseconds up to which proposers that give up have been answered; 0 at first.
+    expired_micros: u64,
 }
 
 impl Batch {
     pub(crate) fn new(proposals: Vec<Pending>) -> Self {
         let payload = payload_of(&proposals).into_owned().into();
-        Self { proposals, payload }
+        Self { proposals, payload, expired_micros: 0 }
     }
 
     /// Payload of the entry.
@@ -69,11 +71,26 @@ impl Batch {
         text
     }
 
-    /// Monotonic time of the node at which the first proposer gives up.
-    #[must_use]
-    pub fn expires(&self) -> Duration {
-        let first = self.proposals.iter().map(|pending| pending.expires_micros).min();
-        Duration::from_micros(first.unwrap_or(0))
+    /// Monotonic time of the node at which the last proposer gives up.
+    pub(crate) fn last_expiry(&self) -> Duration {
+        let last = self.proposals.iter().map(|pending| pending.expires_micros).max();
+        Duration::from_micros(last.unwrap_or(0))
+    }
+
+    /// Monotonic time of the node at which the next proposer gives up, after those that [`expire`](Self::expire) has
+    /// answered; `None` if there is none.
+    pub(crate) fn next_expiry(&self) -> Option<Duration> {
+        let expiries = self.proposals.iter().map(|pending| pending.expires_micros);
+        expiries.filter(|expires| *expires > self.expired_micros).min().map(Duration::from_micros)
+    }
+
+    /// Answers the proposers that give up by `now_micros` with an error. Their commands stay in the batch, because its
+    /// entry contains them.
+    pub(crate) fn expire(&mut self, now_micros: u64, error: &ProposeError) {
+        self.expired_micros = self.expired_micros.max(now_micros);
+        for pending in self.proposals.iter_mut().filter(|pending| pending.expires_micros <= now_micros) {
+            pending.answer(Err(error.clone()));
+        }
     }
 
     /// Answers all proposals: the entry was committed and applied, its commands have these outcomes, and applying them

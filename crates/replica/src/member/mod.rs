@@ -168,7 +168,7 @@ impl Member {
         let slot = Slot::for_this_thread();
         let pending = Pending::new(command.clone(), level, purpose, Some(slot.clone()), None);
         let gives_up = shared.clock.monotonic() + shared.options.max_wait + LATE;
-        shared.push(pending, WhenFull::Wait)?;
+        shared.push(pending, WhenFull::Wait, shared.options.max_wait)?;
         shared.notify();
         loop {
             if let Some(answer) = slot.take() {
@@ -217,7 +217,7 @@ impl Member {
         self.propose_async_from(Origin { client, ..Origin::default() }, command, level, purpose, wake)
     }
 
-    /// Proposes a command like [`propose_async_for`](Self::propose_async_for), with the name of its request.
+    /// Proposes a command like [`propose_async_for`](Self::propose_async_for), with all that is known of its origin.
     pub fn propose_async_from(
         &self,
         origin: Origin,
@@ -234,7 +234,8 @@ impl Member {
             return Ok(Proposal(slot));
         }
         pending.slot = Some(slot.clone());
-        self.shared.push(pending, WhenFull::Refuse)?;
+        let longest = self.shared.options.max_wait;
+        self.shared.push(pending, WhenFull::Refuse, origin.max_wait.map_or(longest, |asked| asked.min(longest)))?;
         if wake == Wake::Now {
             self.shared.notify();
         }
@@ -242,7 +243,8 @@ impl Member {
     }
 
     fn propose_unseen(&self, pending: Pending, when_full: WhenFull, wake: Wake) -> Result<Committed, ProposeError> {
-        self.shared.push(pending, when_full)?;
+        // No proposer waits, so the request's deadline does not matter.
+        self.shared.push(pending, when_full, self.shared.options.max_wait)?;
         if wake == Wake::Now {
             self.shared.notify();
         }
@@ -391,10 +393,22 @@ impl Member {
         }
     }
 
-    /// Returns the time until the first proposer of a batch gives up.
+    /// Returns the time until the last proposer of a batch gives up.
     #[must_use]
     pub fn time_left(&self, batch: &Batch) -> Duration {
-        batch.expires().saturating_sub(self.shared.clock.monotonic())
+        batch.last_expiry().saturating_sub(self.shared.clock.monotonic())
+    }
+
+    /// Returns the time until the next proposer of a batch gives up; `None` if all have been answered by
+    /// [`expire`](Self::expire).
+    #[must_use]
+    pub fn time_to_expiry(&self, batch: &Batch) -> Option<Duration> {
+        Some(batch.next_expiry()?.saturating_sub(self.shared.clock.monotonic()))
+    }
+
+    /// Answers the proposers of a batch whose deadlines have passed with an error. The others keep waiting.
+    pub fn expire(&self, batch: &mut Batch, error: &ProposeError) {
+        batch.expire(micros(self.shared.clock.monotonic()), error);
     }
 
     /// Returns the maximum time that a proposer waits for its answer.
@@ -416,7 +430,13 @@ impl Member {
             return;
         }
         let now = micros(shared.clock.monotonic());
-        let late = shared.queue.remove(|pending| pending.expires_micros <= now);
+        let mut late = shared.queue.remove(|pending| pending.expires_micros <= now);
+        for entry in &mut *shared.cut() {
+            let (expired, kept) = std::mem::take(entry).into_iter().partition(|pending| pending.expires_micros <= now);
+            *entry = kept;
+            let expired: Vec<Pending> = expired;
+            late.extend(expired);
+        }
         // Nothing of them was written, so they can be repeated.
         fail_all(late, &ProposeError::Overloaded { queued_bytes: shared.queue.bytes_and_len().0 });
     }
@@ -455,13 +475,13 @@ fn micros(time: Duration) -> u64 {
 }
 
 impl Shared {
-    /// Queues a proposal, if a leader is known.
-    fn push(&self, mut pending: Pending, when_full: WhenFull) -> Result<(), ProposeError> {
+    /// Queues a proposal, if a leader is known. It is given up after `max_wait`.
+    fn push(&self, mut pending: Pending, when_full: WhenFull, max_wait: Duration) -> Result<(), ProposeError> {
         self.check()?;
         if !self.is_led.load(Ordering::SeqCst) {
             return Err(ProposeError::NoLeader);
         }
-        pending.expires_micros = micros(self.clock.monotonic() + self.options.max_wait);
+        pending.expires_micros = micros(self.clock.monotonic() + max_wait);
         self.queue.push(pending, when_full)?;
         // The leader may have been lost between the check and the push.
         if !self.is_led.load(Ordering::SeqCst) {

@@ -15,8 +15,8 @@ use std::{
 use thalweg_disk::SimDisk;
 use thalweg_log::{Draft, Log, LogOptions, LogRecord, Purpose, RecordKind};
 use thalweg_replica::{
-    Committed, Leadership, Member, MemberOptions, Membership, NodeInfo, Proposal, ProposalDriver, ProposeError, Valid,
-    Vote, Wake, replay,
+    Committed, Leadership, Member, MemberOptions, Membership, NodeInfo, Origin, Proposal, ProposalDriver, ProposeError,
+    Valid, Vote, Wake, replay,
 };
 use thalweg_state::machine::{Machine, MachineOptions};
 use thalweg_store::{
@@ -260,6 +260,36 @@ fn a_proposal_that_nobody_takes_ends_at_its_deadline() {
     assert_eq!(node.member.time_left(&batch), MemberOptions::DEFAULT_MAX_WAIT - Duration::from_millis(1));
     batch.fail(&ProposeError::NoLeader);
     assert!(matches!(poll(&mut late), Poll::Ready(Err(ProposeError::NoLeader))));
+}
+
+/// The entry contains the commands of both proposers, but each gives up at its own time.
+#[test]
+fn a_proposer_in_a_batch_ends_at_its_own_deadline() {
+    let node = open(&SimDisk::new(6));
+    node.found();
+    node.member.set_leadership(LEADS);
+    let propose = |millis: Option<u64>| {
+        let origin = Origin { max_wait: millis.map(Duration::from_millis), ..Origin::default() };
+        let (level, purpose) = (Durability::Disk, Purpose::Data);
+        node.member.propose_async_from(origin, put("k", b"v"), level, purpose, Wake::Now).unwrap()
+    };
+    let (mut never, mut short, mut long, mut usual) =
+        (propose(Some(0)), propose(Some(200)), propose(Some(600_000)), propose(None));
+    let mut batch = node.member.take_batch().unwrap();
+    assert!(matches!(poll(&mut never), Poll::Ready(Err(ProposeError::NoLeader))), "it was not proposed");
+    assert_eq!(node.member.time_left(&batch), MemberOptions::DEFAULT_MAX_WAIT, "the member's own bound holds");
+    assert_eq!(node.member.time_to_expiry(&batch), Some(Duration::from_millis(200)));
+    node.clock.advance(Duration::from_millis(200));
+    node.member.expire(&mut batch, &ProposeError::OutcomeUnknown { reason: String::new() });
+    assert!(matches!(poll(&mut short), Poll::Ready(Err(ProposeError::OutcomeUnknown { .. }))));
+    assert!(poll(&mut long).is_pending() && poll(&mut usual).is_pending());
+    let left = MemberOptions::DEFAULT_MAX_WAIT - Duration::from_millis(200);
+    assert_eq!(node.member.time_to_expiry(&batch), Some(left));
+    node.clock.advance(left);
+    node.member.expire(&mut batch, &ProposeError::NoLeader);
+    assert_eq!(node.member.time_to_expiry(&batch), None);
+    assert!(matches!(poll(&mut long), Poll::Ready(Err(ProposeError::NoLeader))));
+    assert!(matches!(poll(&mut usual), Poll::Ready(Err(ProposeError::NoLeader))));
 }
 
 #[derive(Debug, Default)]
