@@ -36,9 +36,9 @@ struct ChannelBytes {
 
 /// Counters of the links to one other node. Clones share the counters.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Carried(Arc<[ChannelBytes; CHANNELS.len()]>);
+pub(crate) struct LinkBytes(Arc<[ChannelBytes; CHANNELS.len()]>);
 
-impl Carried {
+impl LinkBytes {
     /// Returns the counter of one channel.
     pub(crate) fn of(&self, channel: Channel) -> ChannelCounter {
         ChannelCounter { carried: self.clone(), at: CHANNELS.iter().position(|(counted, _)| *counted == channel) }
@@ -48,7 +48,7 @@ impl Carried {
 /// Counter of one channel; for a channel without a counter, counting does nothing.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ChannelCounter {
-    carried: Carried,
+    carried: LinkBytes,
     at: Option<usize>,
 }
 
@@ -68,15 +68,15 @@ impl ChannelCounter {
 
 /// Counters of the links to all other nodes. Clones share the counters.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct LinkCounters(Arc<Mutex<BTreeMap<NodeId, Carried>>>);
+pub(crate) struct LinkCounters(Arc<Mutex<BTreeMap<NodeId, LinkBytes>>>);
 
 impl LinkCounters {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeId, Carried>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeId, LinkBytes>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the counters of a node.
-    pub(crate) fn of(&self, node: NodeId) -> Carried {
+    pub(crate) fn of(&self, node: NodeId) -> LinkBytes {
         self.lock().entry(node).or_default().clone()
     }
 
@@ -88,7 +88,7 @@ impl LinkCounters {
     /// Returns all counters.
     pub(crate) fn read(&self) -> Vec<LinkTraffic> {
         let counters = self.lock();
-        let of_node = |(node, carried): (&NodeId, &Carried)| {
+        let of_node = |(node, carried): (&NodeId, &LinkBytes)| {
             let traffic = |((_, channel), bytes): (&(Channel, &'static str), &ChannelBytes)| LinkTraffic {
                 node: *node,
                 channel,

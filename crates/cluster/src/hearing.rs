@@ -40,9 +40,9 @@ struct Inner {
 
 /// State of the pings to and from all other nodes. Clones share the state.
 #[derive(Clone)]
-pub(crate) struct Ears(Rc<Inner>);
+pub(crate) struct HearingRecord(Rc<Inner>);
 
-impl Ears {
+impl HearingRecord {
     pub fn new(deaf_after: Duration, options: DetectorOptions) -> Self {
         let (hearings, confirmed) = (RefCell::default(), RefCell::default());
         let detector = RefCell::new(Detector::new(options));
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn signs_are_confirmed_by_the_signs_of_the_other_node() {
-        let ears = Ears::new(Duration::from_secs(1), DetectorOptions::DEFAULTS);
+        let ears = HearingRecord::new(Duration::from_secs(1), DetectorOptions::DEFAULTS);
         assert!(!ears.is_confirmed(NODE), "nothing was sent");
         let first = ears.ping(NODE);
         assert!(!ears.is_confirmed(NODE), "nothing was heard");

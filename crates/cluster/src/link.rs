@@ -44,11 +44,11 @@ use tokio::{
 
 use crate::{
     about::AboutNode,
-    carried::{Carried, ChannelCounter},
+    carried::{ChannelCounter, LinkBytes},
     frames::{FrameSender, Heads, encoded, encoded_elsewhere, frame_queue, keep_alive, read_headed},
     handshake::{Credentials, HandshakeError, Met, dial, host_of},
     secured::Secured,
-    told::Told,
+    told::SentFacts,
 };
 
 /// Id of a node that is known by its address only. No node has it.
@@ -145,12 +145,12 @@ type Waiting = Rc<RefCell<HashMap<u64, oneshot::Sender<Reply>>>>;
 pub(crate) struct Path {
     /// Notified when the node is silent; all connections to the node then end.
     silent: Rc<Notify>,
-    carried: Carried,
+    carried: LinkBytes,
 }
 
 impl Path {
     /// Creates a path. `counted` counts the bytes of its connections.
-    pub(crate) fn counted(carried: Carried) -> Self {
+    pub(crate) fn counted(carried: LinkBytes) -> Self {
         Self { silent: Rc::default(), carried }
     }
 }
@@ -184,7 +184,7 @@ async fn silence(traffic: &Traffic) {
 pub(crate) struct Connection {
     node: NodeId,
     version: u16,
-    told: Rc<RefCell<Told>>,
+    told: Rc<RefCell<SentFacts>>,
     sender: FrameSender,
     waiting: Waiting,
     traffic: Rc<Traffic>,
@@ -238,7 +238,7 @@ impl Connection {
     }
 
     /// Facts about this node that it has told the other one over this connection.
-    pub(crate) fn told(&self) -> &RefCell<Told> {
+    pub(crate) fn told(&self) -> &RefCell<SentFacts> {
         &self.told
     }
 

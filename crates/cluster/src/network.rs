@@ -41,10 +41,10 @@ use tokio::{
 };
 
 use crate::{
-    carried::{Carried, ChannelCounter, LinkCounters},
+    carried::{ChannelCounter, LinkBytes, LinkCounters},
     convert::{Parts, Range, append, ask_pre_vote, ask_vote, entry_id, heartbeat, peer_vote, raft_vote, vote_response},
     handshake::Credentials,
-    hearing::Ears,
+    hearing::HearingRecord,
     link::{CallError, Connection, Link, Owned, Path, PendingReply},
     types::Types,
 };
@@ -73,7 +73,7 @@ pub(crate) struct PeerLinks {
 }
 
 impl PeerLinks {
-    fn new(credentials: &Rc<Credentials>, node: NodeId, address: &str, carried: Carried) -> Self {
+    fn new(credentials: &Rc<Credentials>, node: NodeId, address: &str, carried: LinkBytes) -> Self {
         let path = Path::counted(carried);
         let link = |channel| Link::new(Rc::clone(credentials), node, address.to_owned(), channel, path.clone());
         Self {
@@ -93,7 +93,7 @@ impl PeerLinks {
 struct Inner {
     credentials: Rc<Credentials>,
     peers: RefCell<BTreeMap<NodeId, PeerLinks>>,
-    ears: Ears,
+    ears: HearingRecord,
     counters: LinkCounters,
     /// Reader of this node's log. Set once consensus runs, because consensus is created with this network.
     log: OnceCell<LogReader>,
@@ -110,7 +110,7 @@ impl fmt::Debug for Network {
 }
 
 impl Network {
-    pub fn new(credentials: Rc<Credentials>, ears: Ears, counters: LinkCounters) -> Self {
+    pub fn new(credentials: Rc<Credentials>, ears: HearingRecord, counters: LinkCounters) -> Self {
         Self(Rc::new(Inner { credentials, peers: RefCell::default(), ears, counters, log: OnceCell::new() }))
     }
 
@@ -175,7 +175,7 @@ impl RaftNetworkFactory<Types> for Network {
 pub(crate) struct PeerNetwork {
     links: PeerLinks,
     network: Network,
-    ears: Ears,
+    ears: HearingRecord,
     node: NodeId,
 }
 

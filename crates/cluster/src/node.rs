@@ -35,7 +35,7 @@ use crate::{
     events::Events,
     forwarder::LinkForwarder,
     handshake::Credentials,
-    hearing::Ears,
+    hearing::HearingRecord,
     listener,
     network::Network,
     options::NodeOptions,
@@ -271,7 +271,7 @@ async fn begin(start: Start, shared: &Arc<Shared>) -> Result<impl Future<Output 
         Some(_) => "tls with the secret",
     };
     let credentials = Rc::new(credentials);
-    let ears = Ears::new(options.consensus.deaf_after(), options.detector);
+    let ears = HearingRecord::new(options.consensus.deaf_after(), options.detector);
     let events = Events(events);
     let network = Network::new(Rc::clone(&credentials), ears.clone(), shared.counters.clone());
     let queue = Arc::new(SyncQueue::<Rt>::new(log));

@@ -7,7 +7,7 @@ use thalweg_replica::Leadership;
 use thalweg_serving::cluster::{ClusterReport, Lag, MemberReport, NodeHealth, Role, Since, Triggers};
 use thalweg_types::{ClusterId, Index, NodeId, Revision, Term};
 
-use crate::{about::AboutNode, detector::NodeState, hearing::Ears, peers::Peers, types::Rt};
+use crate::{about::AboutNode, detector::NodeState, hearing::HearingRecord, peers::Peers, types::Rt};
 
 fn since(time: Duration) -> Since {
     Since(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
@@ -42,7 +42,7 @@ pub(crate) fn leader_of(here: NodeId, leadership: &Leadership) -> Option<NodeId>
 pub(crate) fn compose(
     cluster: ClusterId,
     consensus: &Consensus<Rt>,
-    (ears, peers): (&Ears, &Peers),
+    (ears, peers): (&HearingRecord, &Peers),
     own: &AboutNode,
     triggers: Triggers,
 ) -> ClusterReport {

@@ -46,7 +46,7 @@ use crate::{
     events::Events,
     frames::{Frame, encoded},
     handshake::{Names, Peer},
-    hearing::Ears,
+    hearing::HearingRecord,
     link::UNKNOWN,
     listener::Service,
     network::Network,
@@ -157,7 +157,7 @@ fn within(millis: u32) -> Duration {
 pub(crate) struct Requests {
     pub consensus: Consensus<Rt>,
     pub network: Network,
-    pub ears: Ears,
+    pub ears: HearingRecord,
     pub events: Events,
     pub mesh: Mesh,
     pub signs: Signs,
@@ -176,7 +176,7 @@ impl fmt::Debug for Requests {
 impl Requests {
     pub fn new(
         consensus: Consensus<Rt>,
-        (network, ears, events, mesh): (Network, Ears, Events, Mesh),
+        (network, ears, events, mesh): (Network, HearingRecord, Events, Mesh),
         signs: Signs,
         snapshots: Option<Rc<dyn thalweg_raft::Snapshots>>,
         data: Data,

@@ -20,7 +20,7 @@ use thalweg_wire::peer::{Facts, Ping, Pong, SHORT_FROM, Sign};
 use crate::{
     about::AboutNode,
     events::Events,
-    hearing::Ears,
+    hearing::HearingRecord,
     link::{Connection, Link, Owned},
     peers::Peers,
     told::OwnFacts,
@@ -31,7 +31,7 @@ use crate::{
 #[derive(Clone)]
 pub(crate) struct Signs {
     pub consensus: Consensus<Rt>,
-    pub ears: Ears,
+    pub ears: HearingRecord,
     pub events: Events,
     pub peers: Peers,
 }

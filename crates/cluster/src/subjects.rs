@@ -45,7 +45,7 @@ use tokio::{
     task::{AbortHandle, LocalSet, spawn_local},
 };
 
-use self::place::Place;
+use self::place::PeerAddress;
 use crate::{
     handshake::{Credentials, Peer},
     secured::Secured,
@@ -59,7 +59,7 @@ const MAX_ACCEPTED: usize = 64;
 const MAX_STRANGERS: usize = 64;
 
 /// Addresses of the other members, and whether they accept messages.
-type Places = BTreeMap<NodeId, Place>;
+type Places = BTreeMap<NodeId, PeerAddress>;
 
 /// A connection on its way from the thread that has accepted it. A plain socket is registered with the runtime of the
 /// serving thread. A TLS session stays registered with the runtime of the accepting thread, which wakes the serving
@@ -173,7 +173,7 @@ impl Mesh {
         let places: Places = others
             .map(|member| {
                 let is_usable = place(member.node) && member.health != NodeHealth::Down;
-                (member.node, Place { address: member.address.clone(), is_usable })
+                (member.node, PeerAddress { address: member.address.clone(), is_usable })
             })
             .collect();
         if versions.len() > places.len() + MAX_STRANGERS {
@@ -228,7 +228,7 @@ impl Drop for Running {
 /// Another member of the cluster, with the tasks that exchange messages with it.
 struct Member {
     link: Arc<NodeLink>,
-    place: watch::Sender<Place>,
+    place: watch::Sender<PeerAddress>,
     _sending: Running,
     receiving: Option<Running>,
 }
@@ -276,7 +276,7 @@ async fn carry(mesh: &Mesh, parts: Parts, broker: Broker) {
 fn begin(node: NodeId, broker: &Broker, credentials: &Rc<Credentials>) -> Member {
     let bell = Bell::new();
     let link = Arc::new(broker.open_node(Arc::clone(&bell) as _, NODE_QUEUE_BYTES));
-    let (place, of_task) = watch::channel(Place::default());
+    let (place, of_task) = watch::channel(PeerAddress::default());
     let sending = outbound::Outbound {
         node,
         credentials: Rc::clone(credentials),

@@ -27,7 +27,7 @@ use crate::{
     data::Data,
     events::Events,
     forwarder::manage,
-    hearing::Ears,
+    hearing::HearingRecord,
     link::{Link, UNKNOWN},
     network::Network,
     options::NodeOptions,
@@ -67,7 +67,7 @@ fn note_room(report: &ClusterReport) {
 pub(crate) struct Tasks {
     pub consensus: Consensus<Rt>,
     pub network: Network,
-    pub ears: Ears,
+    pub ears: HearingRecord,
     pub events: Events,
     pub peers: Peers,
     pub signs: Signs,

@@ -37,9 +37,9 @@ struct Sent {
 
 /// Facts told over one connection.
 #[derive(Debug, Default)]
-pub(crate) struct Told(Option<Sent>);
+pub(crate) struct SentFacts(Option<Sent>);
 
-impl Told {
+impl SentFacts {
     /// Returns true if the next sign of life must have these facts.
     pub fn is_due(&self, facts: &OwnFacts, now: Instant) -> bool {
         let Some(sent) = &self.0 else { return true };
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn facts_are_told_first_after_changes_and_from_time_to_time() {
-        let (mut told, begun) = (Told::default(), Instant::now());
+        let (mut told, begun) = (SentFacts::default(), Instant::now());
         assert!(told.is_due(&FACTS, begun), "nothing is told yet");
         told.told(FACTS, begun);
         assert!(!told.is_due(&FACTS, begun));
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_wall_clock_that_goes_on_is_not_told_and_one_that_was_set_is() {
-        let (mut told, begun) = (Told::default(), Instant::now());
+        let (mut told, begun) = (SentFacts::default(), Instant::now());
         told.told(FACTS, begun);
         let minute = Duration::from_secs(60);
         let at = |ahead_millis: i64| {

@@ -90,7 +90,7 @@ pub(crate) enum Lanes {
 
 /// Proposals that were taken out of the queue: the commands of the next log entries.
 #[derive(Debug, Default)]
-pub(crate) struct Taken {
+pub(crate) struct DequeuedProposals {
     /// Proposals, in the order in which they are committed.
     pub(crate) proposals: Vec<Pending>,
     /// Number of proposals at which each entry ends.
@@ -101,7 +101,7 @@ pub(crate) struct Taken {
     pub(crate) is_contended_turn: bool,
 }
 
-impl Taken {
+impl DequeuedProposals {
     /// Updates the measured costs of the clients by the steps that each entry took.
     pub(crate) fn learn(&self) {
         if self.steps.len() != self.ends.len() {
@@ -210,7 +210,7 @@ impl Queue {
     /// Moves the queued proposals of the next log entries into `into`: those of one lane, up to the limits of what is
     /// written with one fsync. An entry ends before a command with which it could take too many steps. `keeps_history`
     /// is true if a keyspace of the space keeps former values.
-    pub(crate) fn take_entries(&self, into: &mut Taken, keeps_history: bool, lanes: Lanes) {
+    pub(crate) fn take_entries(&self, into: &mut DequeuedProposals, keeps_history: bool, lanes: Lanes) {
         self.keeps_history.store(keeps_history, Ordering::Relaxed);
         let mut guard = self.lock();
         let inner = &mut *guard;
@@ -293,7 +293,7 @@ impl Queue {
 
 impl Inner {
     /// Moves ready proposals into `into`, and returns their bytes.
-    fn take_ready(&mut self, into: &mut Taken, keeps_history: bool) -> usize {
+    fn take_ready(&mut self, into: &mut DequeuedProposals, keeps_history: bool) -> usize {
         let (mut bytes, mut entry_steps, mut group_steps, mut probable) = (0, 0, 0, 0);
         let is_alone = self.ready.len() == 1;
         while let Some(next) = self.ready.front_mut() {
@@ -321,7 +321,7 @@ impl Inner {
 }
 
 /// Moves expensive proposals into `into`, each client's as entries of their own, and returns their bytes.
-fn take_turns(turns: &mut Turns, into: &mut Taken) -> usize {
+fn take_turns(turns: &mut Turns, into: &mut DequeuedProposals) -> usize {
     let (mut bytes, mut entry_steps, mut group_steps, mut probable) = (0, 0, 0, 0);
     while let Some(next) = turns.front() {
         // Proposals with a client are estimated when they are queued.
@@ -367,7 +367,7 @@ mod tests {
 
     /// Takes the next entries. Returns their ends.
     fn take(queue: &Queue) -> Vec<usize> {
-        let mut taken = Taken::default();
+        let mut taken = DequeuedProposals::default();
         queue.take_entries(&mut taken, false, Lanes::All);
         taken.ends
     }
@@ -453,7 +453,7 @@ mod tests {
 
     /// Takes the next entries. Returns the clients of their commands in order; `steps` is what each entry took.
     fn take_clients(queue: &Queue, steps: &[u64]) -> Vec<Option<Arc<Client>>> {
-        let mut taken = Taken::default();
+        let mut taken = DequeuedProposals::default();
         queue.take_entries(&mut taken, false, Lanes::All);
         taken.steps = steps.to_vec();
         taken.learn();
@@ -486,7 +486,7 @@ mod tests {
         push(&queue, &client, &[b"set", b"k", b"1"]);
         push(&queue, &client, &[b"keys", b"*"]);
         push(&queue, &client, &[b"set", b"k", b"2"]);
-        let (mut lengths, mut taken) = (Vec::new(), Taken::default());
+        let (mut lengths, mut taken) = (Vec::new(), DequeuedProposals::default());
         while !queue.is_empty() {
             queue.take_entries(&mut taken, false, Lanes::All);
             lengths.extend(taken.proposals.iter().map(|pending| pending.steps.unwrap_or(0) > EXPENSIVE_STEPS));
@@ -498,7 +498,7 @@ mod tests {
     #[test]
     fn an_expensive_group_is_contended_if_others_were_committed_since_the_last_one() {
         let (queue, expensive, cheap) = (Queue::new(usize::MAX), client(), client());
-        let mut taken = Taken::default();
+        let mut taken = DequeuedProposals::default();
         let mut take_turn = || {
             push(&queue, &expensive, &[b"keys", b"*"]);
             taken.clear();
@@ -509,7 +509,7 @@ mod tests {
         assert!(!take_turn());
         push(&queue, &cheap, &[b"set", b"k", b"1"]);
         assert!(queue.has_ready());
-        queue.take_entries(&mut Taken::default(), false, Lanes::Ready);
+        queue.take_entries(&mut DequeuedProposals::default(), false, Lanes::Ready);
         assert!(take_turn());
         assert!(!take_turn(), "only the first one");
     }
@@ -518,7 +518,7 @@ mod tests {
     fn a_serving_thread_takes_ready_commands_only() {
         let (queue, client) = (Queue::new(usize::MAX), client());
         push(&queue, &client, &[b"keys", b"*"]);
-        let mut taken = Taken::default();
+        let mut taken = DequeuedProposals::default();
         queue.take_entries(&mut taken, false, Lanes::Ready);
         assert!(taken.proposals.is_empty() && taken.ends.is_empty() && !queue.is_empty());
         queue.take_entries(&mut taken, false, Lanes::All);
@@ -555,7 +555,7 @@ mod tests {
             (0..5).for_each(|_| client.learn(1_000_000, 0));
             (0..2).for_each(|_| push(&queue, client, &[b"keys", b"*"]));
         }
-        let mut taken = Taken::default();
+        let mut taken = DequeuedProposals::default();
         queue.take_entries(&mut taken, false, Lanes::All);
         assert_eq!(taken.ends, [1, 2, 3, 4], "as many as may be written together");
         drain(&queue);
@@ -611,7 +611,7 @@ mod tests {
     fn a_command_that_is_alone_is_one_entry() {
         let queue = Queue::new(usize::MAX);
         queue.push(burst(&[b"keys", b"*"]), WhenFull::Refuse).unwrap();
-        let mut taken = Taken::default();
+        let mut taken = DequeuedProposals::default();
         queue.take_entries(&mut taken, true, Lanes::All);
         assert_eq!((taken.proposals.len(), &taken.ends[..]), (1, &[1][..]));
         taken.clear();

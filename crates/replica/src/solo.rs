@@ -48,7 +48,7 @@ use crate::{
     error::{OpenError, ProposeError},
     lead::take_lead,
     pending::{Pending, payload_of, purpose_of},
-    queue::{Lanes, Queue, Taken, WhenFull},
+    queue::{DequeuedProposals, Lanes, Queue, WhenFull},
     slot::{Answer, Committed, Proposal, Slot},
     turn_pause::TurnPause,
 };
@@ -122,7 +122,7 @@ struct Committer {
 struct Role {
     /// Index of the next log entry. Whenever no thread holds the role, `next == machine.applied().index + 1`.
     next: Index,
-    taken: Taken,
+    taken: DequeuedProposals,
     /// Buffer in which a log entry of several commands is assembled.
     entry: Vec<u8>,
     outcomes: Vec<Outcome>,
@@ -166,7 +166,12 @@ impl Solo {
             clock: space_clock,
             space: options.space,
             term,
-            role: Mutex::new(Role { next, taken: Taken::default(), entry: Vec::new(), outcomes: Vec::new() }),
+            role: Mutex::new(Role {
+                next,
+                taken: DequeuedProposals::default(),
+                entry: Vec::new(),
+                outcomes: Vec::new(),
+            }),
             queue: Queue::new(options.max_queue_bytes),
             turn_pause: TurnPause::default(),
             observer: OnceLock::new(),

@@ -13,7 +13,7 @@ use super::{
     rolling,
     scenario::{Figures, Scenario},
     tls,
-    work::{self, Kind, Level, Place, Turn, Work},
+    work::{self, Kind, Level, TargetNodes, Turn, Work},
 };
 use crate::{
     BenchError, Progress, Report,
@@ -260,12 +260,12 @@ fn goals(all: &[Rounds]) -> Vec<Check> {
         }
     }
     let get = Kind::Get(Level::Linearizable);
-    for rounds in [Place::Leader, Place::Follower].into_iter().filter_map(|place| row(get, place)) {
+    for rounds in [TargetNodes::Leader, TargetNodes::Follower].into_iter().filter_map(|place| row(get, place)) {
         if !rounds.peer.is_empty() {
             checks.push(Check::at_least(format!("{}: × etcd", rounds.work.name()), peer_ratio(rounds), 1.5, " ×"));
         }
     }
-    if let (Some(one), Some(together)) = (row(get, Place::Leader), row(get, Place::All)) {
+    if let (Some(one), Some(together)) = (row(get, TargetNodes::Leader), row(get, TargetNodes::All)) {
         let share = ratio(&rates(&together.ours), &rates(&one.ours));
         checks.push(Check::at_least("gets from all nodes together against the leader alone", share, 0.7, " ×"));
     }

@@ -6,7 +6,7 @@
 use super::{
     nodes::{Nodes, Setup},
     scenario::{Figures, Scenario},
-    work::{self, Kind, Place, Turn, Work},
+    work::{self, Kind, TargetNodes, Turn, Work},
 };
 use crate::{
     BenchError,
@@ -28,7 +28,7 @@ pub(super) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let mut table =
         Table::new("links with and without TLS: puts, medians of the rounds, closed loop, durability quorum");
     for clients in options.clients.clone() {
-        let work = Work { kind: Kind::Put, place: Place::Leader, clients };
+        let work = Work { kind: Kind::Put, place: TargetNodes::Leader, clients };
         let mut rounds: [Vec<Turn>; 2] = Default::default();
         for round in 0..options.rounds {
             scenario.probe()?;

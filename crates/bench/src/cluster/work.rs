@@ -49,7 +49,7 @@ impl Level {
 
 /// Nodes that the clients use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum TargetNodes {
     Leader,
     /// One follower.
     Follower,
@@ -57,7 +57,7 @@ pub(super) enum Place {
     All,
 }
 
-impl Place {
+impl TargetNodes {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Leader => "leader",
@@ -78,7 +78,7 @@ pub(super) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Work {
     pub kind: Kind,
-    pub place: Place,
+    pub place: TargetNodes,
     pub clients: usize,
 }
 
@@ -87,18 +87,18 @@ impl Work {
     pub(super) fn all(options: &ClusterOptions) -> Vec<Self> {
         let mut all = Vec::new();
         if options.runs(Part::Puts) {
-            let put = |clients: &usize| Self { kind: Kind::Put, place: Place::Leader, clients: *clients };
+            let put = |clients: &usize| Self { kind: Kind::Put, place: TargetNodes::Leader, clients: *clients };
             all.extend(options.clients.iter().map(put));
         }
         if options.runs(Part::Gets) {
             let get = |level, place| Self { kind: Kind::Get(level), place, clients: options.readers };
-            all.push(get(Level::Linearizable, Place::Leader));
-            all.push(get(Level::Linearizable, Place::Follower));
-            all.push(get(Level::Linearizable, Place::All));
-            all.push(get(Level::Lease, Place::Leader));
-            all.push(get(Level::Lease, Place::Follower));
-            all.push(get(Level::Stale, Place::Leader));
-            all.push(get(Level::Stale, Place::Follower));
+            all.push(get(Level::Linearizable, TargetNodes::Leader));
+            all.push(get(Level::Linearizable, TargetNodes::Follower));
+            all.push(get(Level::Linearizable, TargetNodes::All));
+            all.push(get(Level::Lease, TargetNodes::Leader));
+            all.push(get(Level::Lease, TargetNodes::Follower));
+            all.push(get(Level::Stale, TargetNodes::Leader));
+            all.push(get(Level::Stale, TargetNodes::Follower));
         }
         all
     }
@@ -136,9 +136,9 @@ pub(super) struct Turn {
 /// Runs a row once on the nodes.
 pub(super) fn run(nodes: &Nodes, work: Work, options: &ClusterOptions) -> Result<Turn, BenchError> {
     let addresses = match work.place {
-        Place::Leader => nodes.of_role(Role::Leader)?,
-        Place::Follower => nodes.of_role(Role::Follower)?.into_iter().take(1).collect(),
-        Place::All => nodes.addresses(),
+        TargetNodes::Leader => nodes.of_role(Role::Leader)?,
+        TargetNodes::Follower => nodes.of_role(Role::Follower)?.into_iter().take(1).collect(),
+        TargetNodes::All => nodes.addresses(),
     };
     // A cluster of one node has no follower.
     let addresses = if addresses.is_empty() { nodes.addresses() } else { addresses };
@@ -171,7 +171,7 @@ pub(super) fn run(nodes: &Nodes, work: Work, options: &ClusterOptions) -> Result
 
 /// Stores all keys, as setup. Repeats that if the leader changes meanwhile.
 pub(super) fn load_keys(nodes: &Nodes, options: &ClusterOptions) -> Result<(), BenchError> {
-    let work = Work { kind: Kind::Put, place: Place::Leader, clients: LOADERS };
+    let work = Work { kind: Kind::Put, place: TargetNodes::Leader, clients: LOADERS };
     let begun = Instant::now();
     loop {
         let leader = nodes.addresses()[nodes.leader()?];
@@ -188,7 +188,7 @@ pub(super) fn load_keys(nodes: &Nodes, options: &ClusterOptions) -> Result<(), B
 
 /// Returns puts to one node at a fixed rate.
 pub(super) fn paced_puts(address: SocketAddr, clients: usize, rate: f64, options: &ClusterOptions) -> Plan<Http> {
-    let work = Work { kind: Kind::Put, place: Place::Leader, clients };
+    let work = Work { kind: Kind::Put, place: TargetNodes::Leader, clients };
     let pace = Pace::Open { rate, arrivals: Arrivals::Constant };
     Plan { pace, ..plan(address, work, clients, options) }
 }

@@ -11,7 +11,7 @@ use super::{
     mix::Kind,
     options::{ScenarioOptions, WireProtocol},
     records::Records,
-    work::{Counts, Draws, Phase, Workload},
+    work::{Counts, Draws, ScenarioPhase, Workload},
 };
 use crate::{
     BenchError, Progress, Report, Scratch, http,
@@ -161,7 +161,7 @@ impl Suite<'_> {
         let fsyncs = || subject.target?.metric("thalweg_log_syncs_total");
         let (before, mut rounds) = (fsyncs(), Rounds::default());
         for round in 1..=self.options.rounds {
-            let outcome = load::run(&self.plan(subject, Phase::Run, self.scenario.pace()))?;
+            let outcome = load::run(&self.plan(subject, ScenarioPhase::Run, self.scenario.pace()))?;
             progress.step(&format!("{} round {round}: {}", self.options.name(), outcome.summary("/s")));
             rounds.push(outcome);
         }
@@ -191,7 +191,7 @@ impl Suite<'_> {
         let bounds = Bounds { start, max: options.max_rate, precision: 0.03, repeats: options.rounds };
         let mut table = Table::new("search: climb, bisect, confirm both ends");
         let knee = find_knee(&bounds, |rate| {
-            let plan = self.plan(subject, Phase::Run, Pace::Open { rate, arrivals: load.arrivals });
+            let plan = self.plan(subject, ScenarioPhase::Run, Pace::Open { rate, arrivals: load.arrivals });
             let outcome = load::run(&Plan { give_up: objective.patience(LEAST_PATIENCE), ..plan })?;
             let is_serious = outcome.tally.own.wrong_values > 0 || outcome.tally.lost > 0;
             let faults = if is_serious { Faults::Serious } else { Faults::Refusals };
@@ -273,7 +273,7 @@ impl Suite<'_> {
     fn load_keys<C: Codec>(&self, subject: &Subject<'_, C>, progress: &mut dyn Progress) -> Result<(), BenchError> {
         let keys = self.scenario.keys.count;
         progress.step(&format!("loading {keys} keys"));
-        let plan = self.plan(subject, Phase::Load, Pace::Each { keys });
+        let plan = self.plan(subject, ScenarioPhase::Load, Pace::Each { keys });
         let outcome = load::run(&Plan { pipeline: LOAD_PIPELINE, ..plan })?;
         if outcome.validity == Validity::Good && outcome.tally.right == keys {
             return Ok(());
@@ -282,9 +282,9 @@ impl Suite<'_> {
         Err(BenchError::subject(&subject.name, "loading the keys")(message))
     }
 
-    fn plan<C: Codec>(&self, subject: &Subject<'_, C>, phase: Phase, pace: Pace) -> Plan<Workload<C>> {
+    fn plan<C: Codec>(&self, subject: &Subject<'_, C>, phase: ScenarioPhase, pace: Pace) -> Plan<Workload<C>> {
         let Scenario { load, keys, scan_rows, mix, .. } = self.scenario;
-        let codec = if phase == Phase::Load { &subject.loader } else { &subject.codec };
+        let codec = if phase == ScenarioPhase::Load { &subject.loader } else { &subject.codec };
         let chooser = match keys.distribution {
             Distribution::Uniform => KeyChooser::Uniform { keys: keys.count },
             Distribution::Zipf => KeyChooser::zipf(keys.count, keys.theta),

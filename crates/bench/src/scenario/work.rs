@@ -41,7 +41,7 @@ pub struct Workload<C> {
     /// Meaning of the numbers that the key chooser draws.
     pub draws: Draws,
     /// Part of the benchmark: loading the keys, or running the mix.
-    pub phase: Phase,
+    pub phase: ScenarioPhase,
 }
 
 /// Meaning of the numbers that the key chooser draws.
@@ -55,7 +55,7 @@ pub enum Draws {
 
 /// Part of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum ScenarioPhase {
     /// Each key is written once, before the runs.
     Load,
     /// Operations of the mix.
@@ -122,7 +122,7 @@ impl<C: Codec> Workload<C> {
         match (step, content) {
             (Step::Write(write), Content::Stored) => {
                 self.ledger.end(index, write);
-                if kind == Kind::Insert && self.phase == Phase::Run {
+                if kind == Kind::Insert && self.phase == ScenarioPhase::Run {
                     self.ledger.inserted(index);
                 }
                 Ok(0)
@@ -184,7 +184,7 @@ impl<C: Codec> Protocol for Workload<C> {
 
     #[inline]
     fn choose(&self, drawn: u64, rng: &mut Generator) -> Request {
-        if self.phase == Phase::Load {
+        if self.phase == ScenarioPhase::Load {
             return self.write(Kind::Insert, drawn);
         }
         let kind = self.mix.choose(rng);

@@ -52,7 +52,7 @@ fn workload(weights: [u32; 5], draws: Draws) -> Workload<Lines> {
         mix: Mix::new(weights),
         scan_rows: 3..=3,
         draws,
-        phase: Phase::Run,
+        phase: ScenarioPhase::Run,
     }
 }
 
@@ -184,7 +184,7 @@ fn inserts_use_new_keys_and_reads_of_the_latest_follow_them() {
 
 #[test]
 fn the_load_writes_the_drawn_keys() {
-    let work = Workload { phase: Phase::Load, ..workload([1, 0, 0, 0, 0], Draws::Age) };
+    let work = Workload { phase: ScenarioPhase::Load, ..workload([1, 0, 0, 0, 0], Draws::Age) };
     let (write, text) = next(&work, 12);
     assert!(text.starts_with("put 12 0000000012.0000000001."), "{text}");
     answer(&work, write, b"+").unwrap();

@@ -25,7 +25,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::place::Place;
+use super::place::PeerAddress;
 use crate::{
     frames::keep_alive,
     handshake::{Credentials, dial, host_of},
@@ -49,7 +49,7 @@ pub(crate) struct Outbound {
     pub broker: Broker,
     pub link: Arc<NodeLink>,
     pub bell: Arc<Bell>,
-    pub place: watch::Receiver<Place>,
+    pub place: watch::Receiver<PeerAddress>,
 }
 
 /// Messages that are being written. They count as lost unless the write succeeds.
@@ -97,7 +97,7 @@ impl Outbound {
     }
 
     /// Waits until the node can be dialled, and drops its messages meanwhile.
-    async fn open_place(&mut self) -> Option<Place> {
+    async fn open_place(&mut self) -> Option<PeerAddress> {
         loop {
             let place = self.place.borrow_and_update().clone();
             if place.is_open() {
@@ -111,7 +111,7 @@ impl Outbound {
         }
     }
 
-    async fn connect_and_send(&self, place: &Place) -> io::Result<()> {
+    async fn connect_and_send(&self, place: &PeerAddress) -> io::Result<()> {
         match self.connect(&place.address).await {
             Ok(stream) => self.send(stream).await,
             Err(error) => {

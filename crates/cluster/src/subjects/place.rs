@@ -2,14 +2,14 @@
 
 /// Address of another node, and whether the node accepts messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct PeerAddress {
     /// Address at which the node accepts connections of other nodes; empty if it is not known.
     pub address: String,
     /// True if the node knows the channel for messages and is not down.
     pub is_usable: bool,
 }
 
-impl Place {
+impl PeerAddress {
     /// Returns true if the node can be dialled.
     pub fn is_open(&self) -> bool {
         self.is_usable && !self.address.is_empty()

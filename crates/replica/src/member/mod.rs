@@ -51,7 +51,7 @@ use crate::{
     error::{OpenError, ProposeError},
     membership::NodeInfo,
     pending::Pending,
-    queue::{Lanes, Queue, Taken, WhenFull},
+    queue::{DequeuedProposals, Lanes, Queue, WhenFull},
     slot::{Committed, Proposal, Slot},
     solo::{Observer, Wake},
 };
@@ -523,7 +523,7 @@ impl Shared {
             if self.queue.is_empty() {
                 return None;
             }
-            let mut taken = Taken::default();
+            let mut taken = DequeuedProposals::default();
             self.queue.take_entries(&mut taken, self.machine.keeps_history(), Lanes::All);
             let mut proposals = taken.proposals.into_iter();
             let mut begin = 0;
