@@ -192,7 +192,10 @@ impl ClockReading {
             if best.0 <= Self::SIMULTANEOUS {
                 break;
             }
-            best = std::cmp::min_by_key(best, read(), |(distance, ..)| *distance);
+            let next = read();
+            if next.0 < best.0 {
+                best = next;
+            }
         }
         let stolen = std::fs::read_to_string("/proc/stat").ok();
         let stolen = stolen.and_then(|text| Some((stolen_of(&text)?, processors_of(&text))));
@@ -217,7 +220,7 @@ impl ClockReading {
 fn processors_of(text: &str) -> u32 {
     let is_processor =
         |line: &&str| line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
-    text.lines().filter(is_processor).count() as u32
+    u32::try_from(text.lines().filter(is_processor).count()).unwrap_or(u32::MAX)
 }
 
 /// Returns the time that the host of a virtual machine has taken from all its processors together since the machine

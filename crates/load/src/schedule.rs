@@ -85,7 +85,7 @@ impl FromStr for Arrivals {
         };
         let (arrivals, change) = kind;
         let (from, time) = change.split_once(':').ok_or_else(wrong)?;
-        let from = from.parse().ok().filter(|from| *from > 0.0 && *from <= MAX_FROM).ok_or_else(wrong)?;
+        let from = from.parse::<f64>().ok().filter(|from| *from > 0.0 && *from <= MAX_FROM).ok_or_else(wrong)?;
         let time = parse_duration(time)?;
         if time.is_zero() || time > LONGEST_CHANGE {
             return Err(format!("{text:?}: the time must be above 0 and at most a day"));

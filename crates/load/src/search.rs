@@ -187,8 +187,8 @@ impl Search<'_> {
             Some(high) if high.fails > 0 => Limit::Server,
             Some(_) => Limit::Generator,
         };
-        let missed = trials.iter().rev().filter(|(rate, _)| high.is_some_and(|high| high.rate == *rate));
-        let missed = missed.filter_map(|(_, how)| how.why().map(str::to_owned)).next();
+        let mut missed = trials.iter().rev().filter(|(rate, _)| high.is_some_and(|high| high.rate == *rate));
+        let missed = missed.find_map(|(_, how)| how.why().map(str::to_owned));
         let fails_at = high.filter(Tried::has_failed).map(|high| high.rate);
         Knee { rate, fails_at, limited_by, missed, trials }
     }

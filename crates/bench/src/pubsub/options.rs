@@ -10,7 +10,7 @@ use crate::{
     BenchError,
     load::{Arrivals, Objective, Pace},
     native::{Depth, HEAD_BYTES, LoadOptions, Profile, ServerOptions},
-    options::{parse_duration, rate_within, require, within},
+    options::{parse_duration, rate_within, require, steady, within},
 };
 
 /// Options of `thalweg bench pubsub`.
@@ -230,12 +230,8 @@ impl PubsubOptions {
         let can_send = self.window_messages > 0 && self.window_bytes > 0;
         require(can_send, "--window-messages, --window-bytes", "nothing would ever be sent: must be above 0")?;
         rate_within(self.rate, 1_000_000_000)?;
-        let is_steady = self.linger.is_none() && self.preset.is_none();
-        require(
-            is_steady || self.arrivals.change().is_none(),
-            "--arrivals",
-            "a preset or a linger needs a constant rate",
-        )?;
+        let is_own = self.preset.is_none() || self.arrivals.change().is_none();
+        require(is_own, "--arrivals", "the scenarios of a preset have a rate that stays the same")?;
         steady(self.search.as_ref(), self.arrivals)?;
         let is_scheduled = self.rate.is_some() || self.search.is_some() || self.preset.is_some();
         let is_valid = self.linger.is_none() || is_scheduled;

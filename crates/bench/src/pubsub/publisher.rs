@@ -73,7 +73,7 @@ impl PublishChannel {
             }
             (pace, _) => pace,
         };
-        let (counted, seed) = (0..shared.counted.end, options.load.seed);
+        let (counted, seed) = (shared.counted.clone(), options.load.seed);
         let pacer = |number| Pacer::new(pace, counted.clone(), number, options.publishers, seed);
         let publisher = |number: usize| Publisher {
             number: u32::try_from(number).unwrap_or(u32::MAX),
