@@ -158,7 +158,7 @@ mod tests {
         carried::LinkCounters,
         detector::DetectorOptions,
         frames::encoded,
-        hearing::Ears,
+        hearing::HearingRecord,
         testing::{SERVER, Server, credentials, run},
     };
 
@@ -176,7 +176,7 @@ mod tests {
                 ready(encoded(&Proposed { index: Index(1) }, request.id).unwrap()).boxed_local()
             })
             .await;
-            let ears = Ears::new(Duration::from_secs(1), DetectorOptions::DEFAULTS);
+            let ears = HearingRecord::new(Duration::from_secs(1), DetectorOptions::DEFAULTS);
             let network = Network::new(credentials(NodeId(1), 5), ears, LinkCounters::default());
             let (forwarder, leader) = (LinkForwarder(network), (SERVER, NodeInfo::at(server.address.to_string())));
             for round in 0..10 {

@@ -13,7 +13,7 @@ use thalweg_types::command::Outcome;
 use crate::{
     history::{Action, Answer, End, Key, Operation},
     linear::{
-        Timed, Told, check_within,
+        ClientAnswer, Timed, check_within,
         keys::{Answer as KeysAnswer, Keys, Request},
     },
 };
@@ -125,7 +125,7 @@ fn timed(
         _ if operation.action.is_read() => return None,
         _ => KeysAnswer::Lost,
     };
-    let told = if answer == KeysAnswer::Lost { Told::Nothing } else { Told::Answered };
+    let told = if answer == KeysAnswer::Lost { ClientAnswer::Nothing } else { ClientAnswer::Answered };
     let end = if answer == KeysAnswer::Lost { u64::MAX } else { operation.ended() };
     Some(Timed { begin: operation.begin, end, told, operation: (request, answer) })
 }

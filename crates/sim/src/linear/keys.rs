@@ -85,10 +85,10 @@ impl Model for Keys {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::linear::{Timed, Told, check};
+    use crate::linear::{ClientAnswer, Timed, check};
 
     fn timed(begin: u64, end: u64, request: Request, answer: Answer) -> Timed<(Request, Answer)> {
-        let told = if answer == Answer::Lost { Told::Nothing } else { Told::Answered };
+        let told = if answer == Answer::Lost { ClientAnswer::Nothing } else { ClientAnswer::Answered };
         Timed { begin, end, told, operation: (request, answer) }
     }
 

@@ -51,7 +51,7 @@ pub trait Model {
 
 /// Knowledge of a client about the outcome of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum ClientAnswer {
     /// The operation was answered, so it has taken effect.
     Answered,
     /// The answer was lost; the operation may have taken effect.
@@ -67,7 +67,7 @@ pub struct Timed<O> {
     /// Moment of the answer, or the last moment at which an operation without an answer can have taken effect.
     pub end: u64,
     /// Knowledge of the client.
-    pub told: Told,
+    pub told: ClientAnswer,
     /// The operation.
     pub operation: O,
 }
@@ -194,7 +194,7 @@ fn ended<M: Model>(
     max_configurations: usize,
 ) -> Option<Configurations<M::State>> {
     let (mut next, mut seen) = (Configurations::new(), Configurations::new());
-    let is_lost = |operation: usize| history[operation].told == Told::Nothing;
+    let is_lost = |operation: usize| history[operation].told == ClientAnswer::Nothing;
     let relevant = relevant::<M>(history, pending, at);
     // Configurations with fewer operations come first, because they replace those with more.
     let mut open: VecDeque<_> =
