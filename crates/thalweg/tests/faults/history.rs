@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::json;
 use thalweg_sim::linear::{
-    Timed, Told, check_within,
+    ClientAnswer, Timed, check_within,
     register::{Action, Answer, Register},
 };
 
@@ -69,7 +69,7 @@ impl History {
             let timed = |event: &Event| Timed {
                 begin: event.begin,
                 end: event.end.unwrap_or(u64::MAX),
-                told: if event.end.is_some() { Told::Answered } else { Told::Nothing },
+                told: if event.end.is_some() { ClientAnswer::Answered } else { ClientAnswer::Nothing },
                 operation: (event.action, event.answer),
             };
             let history: Vec<_> = events.iter().map(timed).collect();
