@@ -127,9 +127,9 @@ mod tests {
 
     use super::*;
 
-    struct Place(tempfile::TempDir);
+    struct TestDirectory(tempfile::TempDir);
 
-    impl Place {
+    impl TestDirectory {
         fn at(&self, name: &str) -> PathBuf {
             self.0.path().join(name)
         }
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn what_others_can_read_or_change_is_named() {
-        let place = Place(tempfile::tempdir().unwrap());
+        let place = TestDirectory(tempfile::tempdir().unwrap());
         fs::create_dir(place.at("data")).unwrap();
         place.set("data", 0o700);
         let plain = place.write("plain.toml", "max_scans = 3", 0o644);
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn directories_that_others_can_change_are_named() {
-        let place = Place(tempfile::tempdir().unwrap());
+        let place = TestDirectory(tempfile::tempdir().unwrap());
         let config = place.write("c.toml", "max_scans = 3", 0o600);
         assert_eq!(place.warnings(&config), Vec::<String>::new(), "a new data directory is private");
         fs::create_dir(place.at("data")).unwrap();

@@ -20,7 +20,7 @@ type Metrics = BTreeMap<String, BTreeSet<String>>;
 const OF_PROMETHEUS: [&str; 2] = ["instance", "job"];
 
 /// Words of the guide that look like options and are values and fields of the API.
-const NO_OPTIONS: [&str; 9] = [
+const NO_OPTIONS: [&str; 11] = [
     "disk_full",
     "stopped_serving",
     "maintenance_error",
@@ -31,6 +31,8 @@ const NO_OPTIONS: [&str; 9] = [
     "read_modify_write",
     "min_rows",
     "max_rows",
+    "arrivals",
+    "rate",
 ];
 
 fn root() -> PathBuf {
