@@ -7,7 +7,7 @@ use utoipa::{
     IntoParams as _,
     openapi::{
         Content, Info, OpenApi, PathItem, Paths, Ref, RefOr, Required, ResponseBuilder,
-        path::{HttpMethod, Operation, ParameterIn},
+        path::{HttpMethod, Operation, Parameter, ParameterIn},
         security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
     },
 };
@@ -72,9 +72,15 @@ pub(crate) fn assemble(mut described: OpenApi, routes: impl Iterator<Item = Docu
     described.to_pretty_json().expect("the keys are text")
 }
 
-/// Adds the headers of reads to an operation, and the revision to its successful reply.
+/// Adds the headers of reads to an operation, except those that it has as a write, and the revision to its successful reply.
 fn with_read_level(operation: &mut Operation) {
-    operation.parameters.get_or_insert_default().extend(ReadLevels::into_params(|| None).into_iter().map(RefOr::T));
+    let parameters = operation.parameters.get_or_insert_default();
+    for header in ReadLevels::into_params(|| None) {
+        let is_same = |known: &RefOr<Parameter>| matches!(known, RefOr::T(known) if known.name == header.name);
+        if !parameters.iter().any(is_same) {
+            parameters.push(RefOr::T(header));
+        }
+    }
     for (status, reply) in &mut operation.responses.responses {
         if let RefOr::T(reply) = reply
             && status.starts_with('2')

@@ -137,7 +137,7 @@ pub enum Command {
     /// Measure the log, the engine, or a server
     #[cfg(feature = "bench")]
     #[command(subcommand)]
-    Bench(bench::Bench),
+    Bench(Box<bench::Bench>),
     /// Compute the nodes, processors, memory, disk and network that a load needs
     Plan(plan::Plan),
     /// Print a completion script

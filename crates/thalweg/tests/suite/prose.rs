@@ -67,7 +67,7 @@ fn types_are_named_by_what_they_hold() {
 
 /// Returns the name of the type that a line declares.
 fn declared(line: &str) -> Option<&str> {
-    let mut words = line.trim_start().split_whitespace().skip_while(|word| word.starts_with("pub"));
+    let mut words = line.split_whitespace().skip_while(|word| word.starts_with("pub"));
     let keyword = words.next()?;
     let name = words.next()?.split(|c: char| !c.is_ascii_alphanumeric()).next()?;
     ["struct", "enum", "trait", "type", "union"].contains(&keyword).then_some(name)
