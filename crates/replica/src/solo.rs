@@ -18,7 +18,8 @@
 //!
 //! Queued commands are cut into entries by the steps that they may take, so that applying an entry takes no longer than
 //! applying one command may take. All entries that are cut from the queue at a time share one fsync. Expensive commands of
-//! clients wait for their turn in a lane of their own (`queue`), which only the committer and blocking proposers commit.
+//! clients wait for their turn in a lane of their own (`queue`), which only the committer thread commits, with a pause after each
+//! group while other clients write (`turn_pause`).
 
 use std::{
     fmt,
