@@ -1,7 +1,7 @@
 //! Identity of a data directory: the file `IDENTITY`, and the part that the directory takes in a cluster.
 //!
 //! Owns: the format of the file, and the decision which directory may found a cluster, join one, or be opened alone.
-//! Does not own: the membership of the Raft group, which is in the log.
+//! Does not own: the membership of the space, which is in the log.
 //!
 //! ```text
 //! thalweg 1                        thalweg 2

@@ -43,7 +43,7 @@ use thalweg_replica::ProposeError;
 use thalweg_state::{machine::LocalOutcome, segments::Liveness};
 use thalweg_types::{Generation, Lsn};
 
-use crate::{error::WriteError, inner::Inner, maintenance::Maintenance};
+use crate::{error::WriteError, inner::Inner, maintenance_counts::Maintenance};
 
 /// Maximum share of a segment, in percent, that may be live if its live bytes are to be copied so that the segment can
 /// be freed. Copying more would cost more writing than the space is worth.
@@ -274,7 +274,7 @@ impl Mover {
     }
 
     /// Writes a log record with the term and index of the last log entry that is purged when the segments `going` are
-    /// freed, as a Raft group would. This is the last entry below the position from which the log can then be read in
+    /// freed, as a member would. This is the last entry below the position from which the log can then be read in
     /// order. Segments below that position that stay because of live bytes are not read in order either.
     fn note_purged(&self, inner: &Inner, going: &[SegmentInfo]) -> Result<(), WriteError> {
         let (before, segments) = (inner.open.log.start(), inner.open.log.segments());

@@ -1,4 +1,4 @@
-//! The position up to which a node has applied its group's entries, for tasks that wait for it, and the outcomes of
+//! The position up to which a node has applied its space's entries, for tasks that wait for it, and the outcomes of
 //! entries whose commands this node has forwarded.
 //!
 //! Owns: the waiters, and the outcomes that are kept for them. Does not own: the position itself, which belongs to the

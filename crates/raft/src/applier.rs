@@ -32,10 +32,10 @@ use crate::{
 const SWITCH_PAUSES: [Duration; 4] =
     [Duration::from_millis(10), Duration::from_millis(50), Duration::from_millis(200), Duration::from_millis(500)];
 
-/// openraft's handle of a group.
+/// openraft's handle of a space.
 pub type Raft<Rt> = openraft::Raft<Types<Rt>, Applier<Rt>>;
 
-/// Applies the committed entries of a group.
+/// Applies the committed entries of a space.
 pub struct Applier<Rt: AsyncRuntime> {
     member: Member,
     reader: LogReader,
@@ -61,7 +61,7 @@ impl<Rt: AsyncRuntime> Applier<Rt> {
 
     fn position(&self) -> io::Result<(Option<RaftLogId>, StoredMembership)> {
         let machine = self.member.machine();
-        // Every group begins with a membership, so a state without one has applied no entry.
+        // Every space begins with a membership, so a state without one has applied no entry.
         let Some(stored) = machine.membership().map_err(io::Error::other)? else {
             return Ok((None, StoredMembership::default()));
         };

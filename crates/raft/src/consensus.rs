@@ -115,7 +115,7 @@ impl<Rt: AsyncRuntime> fmt::Debug for Consensus<Rt> {
 }
 
 impl<Rt: AsyncRuntime> Consensus<Rt> {
-    /// Starts consensus of a member. It takes part in its group at once, as its log says.
+    /// Starts consensus of a member. It takes part in its space at once, as its log says.
     pub async fn start<N>(parts: ConsensusParts<Rt, N>, options: ConsensusOptions) -> Result<Self, StartError>
     where
         N: RaftNetworkFactory<Types<Rt>>,
@@ -124,7 +124,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         Self::start_with(parts, options, |store| store).await
     }
 
-    /// Starts consensus like [`start`](Self::start), with another view of the group's log, for tests.
+    /// Starts consensus like [`start`](Self::start), with another view of the space's log, for tests.
     pub async fn start_with<N, S>(
         parts: ConsensusParts<Rt, N>,
         options: ConsensusOptions,
@@ -180,7 +180,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         Ok(consensus)
     }
 
-    /// Founds the group with its first members. Only a node whose directory is empty founds a group, and only one of them.
+    /// Founds the space with its first members. Only a node whose directory is empty founds a space, and only one of them.
     pub async fn found(&self, members: BTreeMap<NodeId, NodeInfo>) -> io::Result<()> {
         let members: BTreeMap<u64, NodeInfo> = members.into_iter().map(|(node, info)| (node.0, info)).collect();
         self.0.raft.initialize(members).await.map_err(|error| io::Error::other(error.to_string()))
@@ -209,7 +209,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         &self.0.member
     }
 
-    /// Returns a reader of the group's log.
+    /// Returns a reader of the space's log.
     #[must_use]
     pub fn reader(&self) -> &LogReader {
         &self.0.reader

@@ -1,4 +1,4 @@
-//! Errors of a group: of its log, its start, reads, and changes of its membership.
+//! Errors of a space: of its log, its start, reads, and changes of its membership.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use thalweg_log::{AppendError, ReadError};
 use thalweg_replica::MembershipError;
 use thalweg_types::{Index, Lsn, NodeId, classified};
 
-/// Error of a group's log. openraft receives it inside an [`io::Error`], and stops the group.
+/// Error of a space's log. openraft receives it inside an [`io::Error`], and stops the space.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
     /// The log rejected a write, or a sync failed.
@@ -16,14 +16,14 @@ pub enum StoreError {
     #[error(transparent)]
     Read(#[from] ReadError),
     /// An entry does not follow its predecessor.
-    #[error("the group's log has a gap: entry {found} follows instead of entry {expected}")]
+    #[error("the space's log has a gap: entry {found} follows instead of entry {expected}")]
     Gap {
         /// Index that the entry should have.
         expected: Index,
         /// Index of the entry.
         found: Index,
     },
-    /// The group has no entry with this index, although its log should contain it.
+    /// The space has no entry with this index, although its log should contain it.
     #[error("entry {0} is missing in the log")]
     Missing(Index),
     /// The payload of a record has an unknown layout.
@@ -40,7 +40,7 @@ pub enum StoreError {
     /// The state could not be read.
     #[error("cannot read the state: {0}")]
     State(String),
-    /// The group's syncs have ended, because the node stops.
+    /// The space's syncs have ended, because the node stops.
     #[error("the log is closed")]
     Closed,
 }
@@ -68,7 +68,7 @@ pub enum StartError {
     /// The options contradict each other.
     #[error("the options of consensus are invalid: {0}")]
     Options(String),
-    /// The group's log cannot be opened.
+    /// The space's log cannot be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// openraft did not start.
@@ -85,13 +85,13 @@ classified!(StartError {
 /// Error of a read that must be as recent as its level says. Nothing was read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BarrierError {
-    /// This node does not lead the group, and cannot ask the leader.
+    /// This node does not lead the space, and cannot ask the leader.
     #[error("this node does not lead the space")]
     NotLeader {
         /// Id and address of the leader, if this node knows it.
         leader: Option<(NodeId, String)>,
     },
-    /// The group has no leader, or this node does not know it.
+    /// The space has no leader, or this node does not know it.
     #[error("the space has no leader at the moment: retry later")]
     NoLeader,
     /// The leader could not confirm in time that a majority still follows it.
@@ -113,10 +113,10 @@ classified!(BarrierError {
     Self::Stopped(_) => "consensus_stopped", Stop;
 });
 
-/// Error of a change of the group's membership.
+/// Error of a change of the space's membership.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {
-    /// This node does not lead the group.
+    /// This node does not lead the space.
     #[error("this node does not lead the space")]
     NotLeader {
         /// Id and address of the leader, if this node knows it.
@@ -155,7 +155,7 @@ pub enum ChangeError {
         /// Number of voters after the change.
         voters: usize,
     },
-    /// The node is the group's only voter.
+    /// The node is the space's only voter.
     #[error("node {0} is the only voter: add another one first")]
     LastVoter(NodeId),
     /// The node leads. Its leadership must be transferred first.

@@ -1,4 +1,4 @@
-//! Facts that the members of a group report about their disks and wall clocks.
+//! Facts that the members of a space report about their disks and wall clocks.
 //!
 //! Owns: the newest report of each member, the rule which voters are too few to take new data, and the time that a majority
 //! of the clocks has reached. Does not own: what the leader does about it (`weighing`), and how reports travel (with the

@@ -1,6 +1,6 @@
-//! Positions of a group's entries in the log.
+//! Positions of a space's entries in the log.
 //!
-//! Owns: the range of indexes that the group's log contains, the LSN of some of its entries (*anchors*), the first index of
+//! Owns: the range of indexes that the space's log contains, the LSN of some of its entries (*anchors*), the first index of
 //! each term, and the number of bytes of entries before each anchor. Does not own: the entries.
 //!
 //! Memory: 24 bytes for each anchor, and 16 bytes for each term. A new anchor is set after [`ANCHOR_RECORDS`] records of
@@ -30,7 +30,7 @@ struct Anchor {
 
 #[derive(Debug, Default)]
 pub(crate) struct SparseIndex {
-    /// First index that the group's log contains.
+    /// First index that the space's log contains.
     first: Index,
     /// Index after the last entry.
     next: Index,

@@ -1,14 +1,14 @@
 //! Consensus of the replicas of a space: openraft over the node's log.
 //!
-//! Owns: openraft's types for a space ([`Types`]), their conversion to and from log records, the log of one Raft group
-//! ([`LogStore`]), and the syncs that all groups of a node share ([`SyncQueue`]). Does not own: the bytes of the log
+//! Owns: openraft's types for a space ([`Types`]), their conversion to and from log records, the log of one space
+//! ([`LogStore`]), and the syncs that all spaces of a node share ([`SyncQueue`]). Does not own: the bytes of the log
 //! (`log`), the meaning of entries (`state`), the layout of memberships and votes (`replica`), sockets, an async
-//! runtime. Everything is generic over openraft's `AsyncRuntime`, and all groups of a node run on one thread.
+//! runtime. Everything is generic over openraft's `AsyncRuntime`, and all spaces of a node run on one thread.
 //!
 //! ```text
 //! openraft ── append ──> LogStore ── try_append, level os ──> Log
 //!    ^                      │ LSN, callback                     ^
-//!    └── callback ─── SyncQueue ── one fsync for all groups ────┘
+//!    └── callback ─── SyncQueue ── one fsync for all spaces ────┘
 //! ```
 //!
 //! Invariants:
@@ -16,7 +16,7 @@
 //!   returned success; a vote is returned as saved only then;
 //! - entries and votes reach the log in the order in which openraft wrote them;
 //! - no reader gets an entry that a truncation has voided;
-//! - entries of a group have indexes without gaps from the one after the purged entry.
+//! - entries of a space have indexes without gaps from the one after the purged entry.
 
 mod applied;
 mod applier;
@@ -29,7 +29,6 @@ mod elections;
 mod error;
 mod facts;
 mod forward;
-mod group;
 mod hearing;
 mod index;
 mod members;
@@ -40,6 +39,7 @@ mod reads;
 mod receiving;
 mod recovery;
 mod snapshots;
+mod space_log;
 mod store;
 mod sync_queue;
 mod sync_thread;
@@ -56,7 +56,6 @@ pub use convert::{entry_of_parts, log_id, raft_log_id, raft_vote, record_of, vot
 pub use error::{BarrierError, ChangeError, StartError, StoreError};
 pub use facts::MemberFacts;
 pub use forward::Forwarder;
-pub use group::StoreStats;
 pub use hearing::Hearing;
 pub use members::{ConsensusStatus, MemberStatus, Removal};
 pub use options::ConsensusOptions;
@@ -64,6 +63,7 @@ pub use reader::LogReader;
 pub use receiving::{Begun, Receiving, Reception};
 pub use recovery::Base;
 pub use snapshots::{SnapshotHandle, SnapshotId, SnapshotPosition, SnapshotReader, SnapshotWriter, Snapshots, Switch};
+pub use space_log::StoreStats;
 pub use store::{LogStore, StoreOptions};
 pub use sync_queue::{SyncDriver, SyncQueue, Unsynced};
 pub use sync_thread::SyncThread;

@@ -1,4 +1,4 @@
-//! Members of a group: their identity, their replication progress, and changes of the membership.
+//! Members of a space: their identity, their replication progress, and changes of the membership.
 //!
 //! Owns: the conditions under which a change is made. Does not own: the protocol of the change (openraft, by joint
 //! consensus).
@@ -69,10 +69,10 @@ pub enum Removal {
     Forced,
 }
 
-/// State of a group, as this node sees it.
+/// State of a space, as this node sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConsensusStatus {
-    /// Leadership of the group.
+    /// Leadership of the space.
     pub leadership: Leadership,
     /// Last entry of this node's log.
     pub last: Option<LogId>,
@@ -106,7 +106,7 @@ impl Drop for Changing<'_> {
 }
 
 impl<Rt: AsyncRuntime> Consensus<Rt> {
-    /// Returns the state of the group, as this node sees it.
+    /// Returns the state of the space, as this node sees it.
     #[must_use]
     pub fn status(&self) -> ConsensusStatus {
         let metrics = self.0.raft.metrics().borrow_watched().clone();
@@ -154,7 +154,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.0.reader.bytes_after(index)
     }
 
-    /// Returns the membership of the group, as this node knows it.
+    /// Returns the membership of the space, as this node knows it.
     pub fn membership(&self) -> Result<Membership, ChangeError> {
         let stored = self.0.raft.server_metrics().borrow_watched().membership_config.clone();
         membership(stored.membership()).map_err(|error| match error {
@@ -314,7 +314,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         Ok(to)
     }
 
-    /// Returns the status of the group, if this node leads it.
+    /// Returns the status of the space, if this node leads it.
     fn led(&self) -> Result<ConsensusStatus, ChangeError> {
         match self.0.member.leadership() {
             Leadership::Leader { .. } => Ok(self.status()),

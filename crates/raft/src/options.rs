@@ -1,4 +1,4 @@
-//! Options of a group.
+//! Options of a space.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,7 +6,7 @@ use openraft::{Config, SnapshotPolicy};
 
 use crate::{error::StartError, store::StoreOptions};
 
-/// Timing and bounds of a group. The times are those of `DESIGN.md`, "Failover".
+/// Timing and bounds of a space. The times are those of `DESIGN.md`, "Failover".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConsensusOptions {
     /// Time between two heartbeats of a leader.
@@ -24,7 +24,7 @@ pub struct ConsensusOptions {
     pub max_unsynced_bytes: u64,
     /// Number of entries that a learner may lack when it becomes a voter.
     pub max_promotion_lag: u64,
-    /// Bounds of the group's memory.
+    /// Bounds of the space's memory.
     pub store: StoreOptions,
 }
 

@@ -1,4 +1,4 @@
-//! Reading a group's entries.
+//! Reading a space's entries.
 //!
 //! Owns: [`LogReader`], which openraft, an applier and replication use alike. Does not own: the cache of the newest
 //! entries (see `tail`) and the positions of the others (see `index`).
@@ -23,90 +23,90 @@ use thalweg_types::{Index, SpaceId, SpaceTime};
 use crate::{
     convert::{entry_of, log_id, raft_log_id, raft_vote},
     error::StoreError,
-    group::{Group, StoreStats},
+    space_log::{SpaceLog, StoreStats},
     types::{RaftEntry, RaftLogId, RaftVote, Types},
 };
 
-/// Reads the log of one group; cheap to clone, safe from many threads.
+/// Reads the log of one space; cheap to clone, safe from many threads.
 #[derive(Clone, Debug)]
 pub struct LogReader {
     pub(crate) log: Log,
     pub(crate) space: SpaceId,
     max_read_bytes: usize,
-    group: Arc<Mutex<Group>>,
+    space_log: Arc<Mutex<SpaceLog>>,
 }
 
 impl LogReader {
-    pub(crate) fn new(log: Log, space: SpaceId, max_read_bytes: usize, group: Group) -> Self {
-        Self { log, space, max_read_bytes, group: Arc::new(Mutex::new(group)) }
+    pub(crate) fn new(log: Log, space: SpaceId, max_read_bytes: usize, space_log: SpaceLog) -> Self {
+        Self { log, space, max_read_bytes, space_log: Arc::new(Mutex::new(space_log)) }
     }
 
-    pub(crate) fn group(&self) -> MutexGuard<'_, Group> {
-        // The group's state is changed only after the log's, in steps that do not panic.
-        self.group.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn space_log(&self) -> MutexGuard<'_, SpaceLog> {
+        // The space's state is changed only after the log's, in steps that do not panic.
+        self.space_log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the id of the last entry that the log may have freed; `None` if none was purged.
     #[must_use]
     pub fn purged(&self) -> Option<LogId> {
-        self.group().purged
+        self.space_log().purged
     }
 
     /// Returns the id of the last entry, or of the purged one if there are no others.
     #[must_use]
     pub fn last(&self) -> Option<LogId> {
-        self.group().last()
+        self.space_log().last()
     }
 
     /// Returns the size in bytes of the payloads after an entry, as far as the log has them. The sum is exact between
     /// anchors of the index, which are at most 64 KiB apart, and counts entries in between as equally large.
     #[must_use]
     pub fn bytes_after(&self, index: Index) -> u64 {
-        self.group().index.bytes_from(index.next())
+        self.space_log().index.bytes_from(index.next())
     }
 
     /// Returns the newest membership among the entries; `None` if all memberships were purged or the log has none.
     #[must_use]
     pub fn membership(&self) -> Option<(LogId, Membership)> {
-        self.group().memberships.last().cloned()
+        self.space_log().memberships.last().cloned()
     }
 
     /// Returns true if this node has ever voted, or acknowledged a leader.
     pub(crate) fn has_voted(&self) -> bool {
-        self.group().vote.is_some()
+        self.space_log().vote.is_some()
     }
 
-    /// Returns the size of the group's log and of its memory.
+    /// Returns the size of the space's log and of its memory.
     #[must_use]
     pub fn stats(&self) -> StoreStats {
-        self.group().stats()
+        self.space_log().stats()
     }
 
     /// Returns the record of an entry that is in memory; `None` for an older one.
     pub(crate) fn cached(&self, index: Index) -> Option<LogRecord> {
-        self.group().tail.from(index)?.next().cloned()
+        self.space_log().tail.from(index)?.next().cloned()
     }
 
     /// Reads the records of the entries from `from` to below `to`, as far as the log contains them. Stops before
     /// `max_bytes` of payload are exceeded, but after one entry at the earliest. Never returns a void entry.
     pub fn records(&self, from: Index, to: Index, max_bytes: usize) -> Result<Vec<LogRecord>, StoreError> {
         loop {
-            let group = self.group();
-            let from = from.max(group.index.first());
-            let to = to.min(group.index.next());
+            let space_log = self.space_log();
+            let from = from.max(space_log.index.first());
+            let to = to.min(space_log.index.next());
             if from >= to {
                 return Ok(Vec::new());
             }
-            if let Some(cached) = group.tail.from(from) {
+            if let Some(cached) = space_log.tail.from(from) {
                 return Ok(take_bytes(cached.take_while(|record| record.index < to).cloned(), max_bytes));
             }
-            let anchor = group.index.seek(from).ok_or(StoreError::Missing(from))?;
-            let (truncations, valid) = (group.truncations, Valid::of(&self.log, self.space));
-            drop(group);
+            let anchor = space_log.index.seek(from).ok_or(StoreError::Missing(from))?;
+            let (truncations, valid) = (space_log.truncations, Valid::of(&self.log, self.space));
+            drop(space_log);
             let found = self.read_from(anchor, &valid, from..to, max_bytes);
-            let group = self.group();
+            let space_log = self.space_log();
             // The log was truncated or purged in the meantime, so what was read says nothing.
-            if group.truncations != truncations || group.index.first() > from {
+            if space_log.truncations != truncations || space_log.index.first() > from {
                 continue;
             }
             return found;
@@ -148,22 +148,22 @@ impl LogReader {
         Err(StoreError::Missing(next))
     }
 
-    /// Returns the space time of the group's first entry; `None` if it was purged or there is none. That entry is a
+    /// Returns the space time of the space's first entry; `None` if it was purged or there is none. That entry is a
     /// membership without an entry before it, so a follower cannot know its time and is told it with the entry.
     #[must_use]
     pub fn first_time(&self) -> Option<SpaceTime> {
         let is_here = {
-            let group = self.group();
-            group.purged.is_none() && !group.index.is_empty()
+            let space_log = self.space_log();
+            space_log.purged.is_none() && !space_log.index.is_empty()
         };
         is_here.then(|| self.time_of(Index::ZERO).ok()).flatten()
     }
 
-    /// Sets the time of the first entry, which a group without entries takes over.
+    /// Sets the time of the first entry, which a space without entries takes over.
     pub(crate) fn set_first_time(&self, time: SpaceTime) {
-        let mut group = self.group();
-        if group.purged.is_none() && group.index.is_empty() {
-            group.last_time = group.last_time.max(time);
+        let mut space_log = self.space_log();
+        if space_log.purged.is_none() && space_log.index.is_empty() {
+            space_log.last_time = space_log.last_time.max(time);
         }
     }
 
@@ -245,7 +245,7 @@ impl<Rt: AsyncRuntime> RaftLogReader<Types<Rt>> for LogReader {
     }
 
     async fn read_vote(&mut self) -> io::Result<Option<RaftVote>> {
-        Ok(self.group().vote.map(raft_vote))
+        Ok(self.space_log().vote.map(raft_vote))
     }
 
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<RaftEntry>> {
@@ -264,7 +264,7 @@ impl<Rt: AsyncRuntime> RaftLogReader<Types<Rt>> for LogReader {
         // openraft needs the last entry of each term, as its own implementation returns and its test suite checks. The
         // description of this method still names the first ones.
         let (first, last) = (log_id(range.start()), log_id(range.end()));
-        let group = self.group();
-        Ok(group.index.term_ends(first.index, last.index).chain([last]).map(raft_log_id).collect())
+        let space_log = self.space_log();
+        Ok(space_log.index.term_ends(first.index, last.index).chain([last]).map(raft_log_id).collect())
     }
 }

@@ -1,4 +1,4 @@
-//! Opening a group's log: one pass over the node's log finds all that the group needs.
+//! Opening a space's log: one pass over the node's log finds all that the space needs.
 //!
 //! Owns: [`Base`], and where the pass begins. Does not own: the recovery of the node's log, which has ended before.
 
@@ -7,7 +7,7 @@ use thalweg_replica::{Valid, Vote};
 use thalweg_state::{machine::Machine, membership::LogId};
 use thalweg_types::{Index, Lsn, SpaceId, SpaceTime};
 
-use crate::{error::StoreError, group::Group};
+use crate::{error::StoreError, space_log::SpaceLog};
 
 /// Facts from log records that the state has already processed, which the log may therefore have freed.
 ///
@@ -44,52 +44,52 @@ impl Base {
     }
 }
 
-/// Reads the log and returns the state of the group. Takes the memory of one read buffer, and reads from the segment
+/// Reads the log and returns the state of the space. Takes the memory of one read buffer, and reads from the segment
 /// that contains the first entry after the purged one.
-pub(crate) fn recover(log: &Log, space: SpaceId, base: &Base, max_tail_bytes: usize) -> Result<Group, StoreError> {
-    let mut group = Group::new(max_tail_bytes);
-    group.vote = base.vote;
-    group.last_time = base.time;
+pub(crate) fn recover(log: &Log, space: SpaceId, base: &Base, max_tail_bytes: usize) -> Result<SpaceLog, StoreError> {
+    let mut space_log = SpaceLog::new(max_tail_bytes);
+    space_log.vote = base.vote;
+    space_log.last_time = base.time;
     if let Some(purged) = base.purged {
-        group.purge(purged, base.time);
+        space_log.purge(purged, base.time);
     }
     let valid = Valid::of(log, space);
     for record in log.records_from(first_lsn(log, space, base)?)? {
         let record = record?;
         if record.space == space && !valid.is_void(&record) {
-            learn(&mut group, &record)?;
+            learn(&mut space_log, &record)?;
         }
     }
-    check_start(&mut group, base)?;
-    Ok(group)
+    check_start(&mut space_log, base)?;
+    Ok(space_log)
 }
 
-/// Adds what a record says to the state of the group.
-fn learn(group: &mut Group, record: &LogRecord) -> Result<(), StoreError> {
+/// Adds what a record says to the state of the space.
+fn learn(space_log: &mut SpaceLog, record: &LogRecord) -> Result<(), StoreError> {
     let id = LogId { term: record.term, index: record.index };
     match record.kind {
         RecordKind::Entry | RecordKind::Membership | RecordKind::Blank => {
-            if let Some(purged) = group.purged
+            if let Some(purged) = space_log.purged
                 && record.index <= purged.index
             {
                 if id == purged {
-                    group.purged_time = record.time;
+                    space_log.purged_time = record.time;
                 }
                 return Ok(());
             }
             // Entries before the first one may have been freed; the record of their purge can follow.
-            if group.index.is_empty() && record.index > group.index.next() {
-                group.index.begin_at(record.index);
+            if space_log.index.is_empty() && record.index > space_log.index.next() {
+                space_log.index.begin_at(record.index);
             }
-            group.push(record)
+            space_log.push(record)
         }
         RecordKind::Vote => {
             let vote = Vote::decode(&record.payload);
-            group.vote = Some(vote.ok_or(StoreError::Malformed { lsn: record.lsn, what: "vote" })?);
+            space_log.vote = Some(vote.ok_or(StoreError::Malformed { lsn: record.lsn, what: "vote" })?);
             Ok(())
         }
         RecordKind::Purged => {
-            group.purge(id, record.time);
+            space_log.purge(id, record.time);
             Ok(())
         }
         // A truncation shows in the entries that it voids.
@@ -101,14 +101,14 @@ fn learn(group: &mut Group, record: &LogRecord) -> Result<(), StoreError> {
 ///
 /// A single node can free a segment before the record of the purge is durable, so a power loss can take the record and
 /// leave the log without the entries. All of them were applied: then the applied entry counts as the purged one.
-fn check_start(group: &mut Group, base: &Base) -> Result<(), StoreError> {
-    let expected = group.purged.map_or(Index::ZERO, |purged| purged.index.next());
-    let found = group.index.first();
-    if group.index.is_empty() || found <= expected {
+fn check_start(space_log: &mut SpaceLog, base: &Base) -> Result<(), StoreError> {
+    let expected = space_log.purged.map_or(Index::ZERO, |purged| purged.index.next());
+    let found = space_log.index.first();
+    if space_log.index.is_empty() || found <= expected {
         return Ok(());
     }
     match base.applied.filter(|applied| found <= applied.index.next()) {
-        Some(applied) => group.purge(applied, base.time),
+        Some(applied) => space_log.purge(applied, base.time),
         None => return Err(StoreError::Gap { expected, found }),
     }
     Ok(())

@@ -15,12 +15,12 @@ use thalweg_replica::Membership;
 use thalweg_state::membership::LogId;
 use thalweg_types::Index;
 
-/// Position of a snapshot in its group's log.
+/// Position of a snapshot in its space's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotPosition {
     /// Last entry whose effects the snapshot contains.
     pub last: LogId,
-    /// Membership of the group at that entry, and the entry that contained it.
+    /// Membership of the space at that entry, and the entry that contained it.
     pub membership: (LogId, Membership),
 }
 

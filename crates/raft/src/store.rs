@@ -1,6 +1,6 @@
-//! The log of one Raft group, as openraft writes it.
+//! The log of one space, as openraft writes it.
 //!
-//! Owns: the order of the group's records, and the wait for room in the log. Does not own: reading (see `reader`), the
+//! Owns: the order of the space's records, and the wait for room in the log. Does not own: reading (see `reader`), the
 //! fsync (see `sync_queue`).
 //!
 //! | call | record | returns |
@@ -11,7 +11,7 @@
 //! | `purge` | purged | after the fsync, so the entries may be freed |
 //!
 //! Nothing blocks the thread. If the log has no prepared segment, the call waits asynchronously; on a full disk it tries
-//! again every [`RETRY_AFTER`] until space is free. The group makes no progress in the meantime, others do.
+//! again every [`RETRY_AFTER`] until the log has room. This space makes no progress in the meantime, others do.
 //! A failed write or fsync is final: every later call returns the error.
 
 use std::{fmt, io, io::IoSlice, sync::Arc, time::Duration};
@@ -47,7 +47,7 @@ const BATCH_OVERHEAD_BYTES: u64 = 56;
 /// Maximum number of entries in a batch.
 const MAX_BATCH_ENTRIES: usize = 4096;
 
-/// Bounds of a group's memory.
+/// Bounds of a space's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreOptions {
     /// Maximum bytes of the newest entries that are kept in memory.
@@ -67,7 +67,7 @@ impl Default for StoreOptions {
     }
 }
 
-/// The log of one Raft group. openraft owns it; [`reader`](Self::reader) serves the other parts of the node.
+/// The log of one space. openraft owns it; [`reader`](Self::reader) serves the other parts of the node.
 pub struct LogStore<Rt: AsyncRuntime> {
     reader: LogReader,
     queue: Arc<SyncQueue<Rt>>,
@@ -90,7 +90,7 @@ struct Planned {
 }
 
 impl<Rt: AsyncRuntime> LogStore<Rt> {
-    /// Opens the log of the group of `space`. All groups of a node share the queue of its log, and the driver that
+    /// Opens the log of `space`. All spaces of a node share the queue of its log, and the driver that
     /// performs the queue's steps.
     pub fn open(
         log: Log,
@@ -100,19 +100,19 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
         queue: Arc<SyncQueue<Rt>>,
         driver: Arc<dyn SyncDriver>,
     ) -> Result<Self, StoreError> {
-        let group = recover(&log, space, base, options.max_tail_bytes)?;
-        Ok(Self { reader: LogReader::new(log, space, options.max_read_bytes, group), queue, driver, member: None })
+        let space_log = recover(&log, space, base, options.max_tail_bytes)?;
+        Ok(Self { reader: LogReader::new(log, space, options.max_read_bytes, space_log), queue, driver, member: None })
     }
 
-    /// Attaches the member that applies the group's entries. The log advances the member's clock to the times of the
+    /// Attaches the member that applies the space's entries. The log advances the member's clock to the times of the
     /// entries that it contains and receives, and takes the time of an installed snapshot from the member's state.
     #[must_use]
     pub fn with_member(self, member: Member) -> Self {
-        member.clock().raise_to(self.reader.group().last_time);
+        member.clock().raise_to(self.reader.space_log().last_time);
         Self { member: Some(member), ..self }
     }
 
-    /// Returns a reader of the group's log.
+    /// Returns a reader of the space's log.
     #[must_use]
     pub fn reader(&self) -> LogReader {
         self.reader.clone()
@@ -185,8 +185,8 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
         &self,
         entries: &mut std::iter::Peekable<std::vec::IntoIter<RaftEntry>>,
     ) -> Result<Vec<Planned>, StoreError> {
-        let group = self.reader.group();
-        let mut time = group.last_time;
+        let space_log = self.reader.space_log();
+        let mut time = space_log.last_time;
         let mut expected: Option<Index> = None;
         let (mut batch, mut bytes) = (Vec::new(), 0);
         let room = self.reader.log.max_batch_bytes().saturating_sub(BATCH_OVERHEAD_BYTES);
@@ -204,7 +204,7 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
             match expected {
                 Some(expected) if expected != id.index => return Err(StoreError::Gap { expected, found: id.index }),
                 Some(_) => {}
-                None => group.check_next(id.index)?,
+                None => space_log.check_next(id.index)?,
             }
             expected = Some(id.index.next());
             batch.push(Planned { kind, id, time, payload });
@@ -216,7 +216,7 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
     /// Makes a written batch visible to readers.
     fn learn(&self, batch: Vec<Planned>, appended: &Appended) -> Result<(), StoreError> {
         let mut payload_at = appended.payload_at;
-        let mut group = self.reader.group();
+        let mut space_log = self.reader.space_log();
         for (planned, number) in batch.into_iter().zip(0..) {
             let Planned { kind, id, time, payload } = planned;
             let record = LogRecord {
@@ -235,8 +235,8 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
                 member.clock().received(time);
             }
             payload_at.offset += (record.payload.len() + thalweg_log::RECORD_HEADER_BYTES) as u32;
-            group.push(&record)?;
-            group.tail.push(record);
+            space_log.push(&record)?;
+            space_log.tail.push(record);
         }
         Ok(())
     }
@@ -246,16 +246,16 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
     fn snapshot_time(&self, index: Index) -> SpaceTime {
         let applied = self.member.as_ref().map(|member| member.machine().applied());
         let applied = applied.filter(|applied| applied.index == index);
-        applied.map_or_else(|| self.reader.group().last_time, |applied| applied.time)
+        applied.map_or_else(|| self.reader.space_log().last_time, |applied| applied.time)
     }
 
     /// Returns the space time of the last entry before `index`.
     fn time_before(&self, index: Index) -> Result<SpaceTime, StoreError> {
-        let group = self.reader.group();
-        if index <= group.index.first() {
-            return Ok(group.purged_time);
+        let space_log = self.reader.space_log();
+        if index <= space_log.index.first() {
+            return Ok(space_log.purged_time);
         }
-        drop(group);
+        drop(space_log);
         self.reader.time_of(Index(index.0 - 1))
     }
 }
@@ -264,8 +264,11 @@ impl<Rt: AsyncRuntime> RaftLogStorage<Types<Rt>> for LogStore<Rt> {
     type LogReader = LogReader;
 
     async fn get_log_state(&mut self) -> io::Result<LogState<Types<Rt>>> {
-        let group = self.reader.group();
-        Ok(LogState { last_purged_log_id: group.purged.map(raft_log_id), last_log_id: group.last().map(raft_log_id) })
+        let space_log = self.reader.space_log();
+        Ok(LogState {
+            last_purged_log_id: space_log.purged.map(raft_log_id),
+            last_log_id: space_log.last().map(raft_log_id),
+        })
     }
 
     async fn get_log_reader(&mut self) -> LogReader {
@@ -275,10 +278,10 @@ impl<Rt: AsyncRuntime> RaftLogStorage<Types<Rt>> for LogStore<Rt> {
     async fn save_vote(&mut self, raft: &RaftVote) -> io::Result<()> {
         let vote = vote(raft);
         let id = LogId { term: vote.term, index: Index::ZERO };
-        let time = self.reader.group().last_time;
+        let time = self.reader.space_log().last_time;
         let appended = self.write_one(RecordKind::Vote, id, time, vote.encode().into()).await?;
         self.sync(appended.next).await?;
-        self.reader.group().vote = Some(vote);
+        self.reader.space_log().vote = Some(vote);
         Ok(())
     }
 
@@ -295,20 +298,20 @@ impl<Rt: AsyncRuntime> RaftLogStorage<Types<Rt>> for LogStore<Rt> {
 
     async fn truncate_after(&mut self, last: Option<RaftLogId>) -> io::Result<()> {
         let index = last.map_or(Index::ZERO, |last| Index(last.index).next());
-        if index >= self.reader.group().index.next() {
+        if index >= self.reader.space_log().index.next() {
             return Ok(());
         }
         let time = self.time_before(index)?;
         self.write_one(RecordKind::Truncate, LogId { term: Term::ZERO, index }, time, Bytes::new()).await?;
-        self.reader.group().truncate(index, time);
+        self.reader.space_log().truncate(index, time);
         Ok(())
     }
 
     async fn purge(&mut self, upto: RaftLogId) -> io::Result<()> {
         let id = log_id(&upto);
         let (first, next) = {
-            let group = self.reader.group();
-            (group.index.first(), group.index.next())
+            let space_log = self.reader.space_log();
+            (space_log.index.first(), space_log.index.next())
         };
         let time = if first <= id.index && id.index < next {
             self.reader.time_of(id.index)?
@@ -317,7 +320,7 @@ impl<Rt: AsyncRuntime> RaftLogStorage<Types<Rt>> for LogStore<Rt> {
         };
         let appended = self.write_one(RecordKind::Purged, id, time, Bytes::new()).await?;
         self.sync(appended.next).await?;
-        self.reader.group().purge(id, time);
+        self.reader.space_log().purge(id, time);
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Syncs of the node's log that all groups of the node share.
+//! Syncs of the node's log that all spaces of the node share.
 //!
 //! Owns: the callbacks that wait for an fsync, and their completion. Does not own: the thread that performs the fsync
 //! ([`SyncThread`](crate::SyncThread), or the scheduler of a simulation).
@@ -32,7 +32,7 @@ pub trait SyncDriver {
     fn notify(&self);
 }
 
-/// The callbacks of a node's groups that wait for an fsync.
+/// The callbacks of a node's spaces that wait for an fsync.
 pub struct SyncQueue<Rt: AsyncRuntime> {
     log: Log,
     state: Mutex<State<Rt>>,
@@ -41,7 +41,7 @@ pub struct SyncQueue<Rt: AsyncRuntime> {
 struct State<Rt: AsyncRuntime> {
     /// Callbacks, each with the LSN below which the log must be durable.
     pending: Vec<(Lsn, IOFlushed<Types<Rt>>)>,
-    /// Appends that wait for room among the pending callbacks; at most one of each group.
+    /// Appends that wait for room among the pending callbacks; at most one of each space.
     waiting: Vec<IOFlushed<Types<Rt>>>,
     failed: Option<StoreError>,
     /// Entry bytes of the pending callbacks, and when the first of them came.

@@ -1,8 +1,8 @@
-//! The newest entries of a group in memory: followers that keep up are served without reading the log.
+//! The newest entries of a space in memory: followers that keep up are served without reading the log.
 //!
 //! Owns: the bound of their memory. Does not own: older entries, which are read from the log.
 //!
-//! Invariant: the cached entries have consecutive indexes and end with the group's last entry, or there are none.
+//! Invariant: the cached entries have consecutive indexes and end with the space's last entry, or there are none.
 
 use std::collections::VecDeque;
 

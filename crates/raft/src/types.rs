@@ -1,4 +1,4 @@
-//! openraft's types for the group of a space.
+//! openraft's types for a space.
 //!
 //! Owns: [`Types`] and the names of its parts. Does not own: their bytes in the log (see `convert`).
 
@@ -47,7 +47,7 @@ impl fmt::Display for Response {
     }
 }
 
-/// Type configuration of a space's Raft group, over any async runtime. Node ids are never used again.
+/// openraft's type configuration of a space, over any async runtime. Node ids are never used again.
 ///
 /// A term has at most one leader, so an entry is identified by its term and index, as in the log.
 pub struct Types<Rt>(PhantomData<fn() -> Rt>);
@@ -56,15 +56,15 @@ pub struct Types<Rt>(PhantomData<fn() -> Rt>);
 pub type RaftLogId = openraft::LogId<CommittedLeaderId<u64>>;
 /// A vote: term, node, and whether a quorum has granted it.
 pub type RaftVote = openraft::impls::Vote<leader_id_std::LeaderId<u64, u64>>;
-/// Voters and learners of a group.
+/// Voters and learners of a space.
 pub type RaftMembership = openraft::Membership<u64, NodeInfo>;
-/// Membership of a group, and the id of its entry.
+/// Membership of a space, and the id of its entry.
 pub type StoredMembership = openraft::StoredMembership<CommittedLeaderId<u64>, u64, NodeInfo>;
 /// Position and membership of a snapshot.
 pub type SnapshotMeta = openraft::storage::SnapshotMeta<CommittedLeaderId<u64>, u64, NodeInfo>;
 /// A snapshot, as openraft passes it on.
 pub type RaftSnapshot = openraft::storage::Snapshot<CommittedLeaderId<u64>, u64, NodeInfo, SnapshotHandle>;
-/// An entry of a group.
+/// An entry of a space.
 pub type RaftEntry = openraft::Entry<CommittedLeaderId<u64>, EntryPayload<Commands, u64, NodeInfo>>;
 
 impl<Rt: AsyncRuntime> RaftTypeConfig for Types<Rt> {

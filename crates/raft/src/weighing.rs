@@ -12,7 +12,7 @@
 //! **Time.** A member continues the time of the last entry with its monotonic clock, so space time needs no wall clock
 //! across a failover. It falls behind while no member runs. A new leader makes that up from the wall clocks of a majority
 //! of the voters: space time rises to the latest time that a majority's clocks have reached. A wrong clock of a minority,
-//! the leader's own included, moves nothing. A group with one voter has no other clock to ask, so there the limit of a
+//! the leader's own included, moves nothing. A space with one voter has no other clock to ask, so there the limit of a
 //! node alone holds (`max_clock_jump`): beyond it space time stays behind until a person has set the clock, or the limit.
 //!
 //! Entries get their time from the leader's clock of the space as before, so they remain functions of the entries

@@ -1,4 +1,4 @@
-//! Applying records of the log to the state, as replay and a member of a group do.
+//! Applying records of the log to the state, as replay and a member do.
 //!
 //! Owns: the effect of each kind of record, and the checks that a record follows those before it. Does not own: which
 //! records are valid (`valid`), and when an entry may be applied.

@@ -55,7 +55,7 @@ pub enum OpenError {
     /// The state machine could not apply an entry.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// A record of the Raft group itself (membership or vote) does not decode.
+    /// A record of Raft itself (membership or vote) does not decode.
     #[error("record at LSN {lsn} does not decode: {what}")]
     Malformed {
         /// LSN of the malformed record.
@@ -63,16 +63,16 @@ pub enum OpenError {
         /// Expected content of the record.
         what: &'static str,
     },
-    /// The state has applied entries, but contains no membership or no vote of the Raft group.
-    #[error("the state contains no {what} of the group: remove the state directory to rebuild it from the log")]
-    NoGroup {
+    /// The state has applied entries, but contains no membership or no vote of the space.
+    #[error("the state contains no {what} of the space: remove the state directory to rebuild it from the log")]
+    NoMembership {
         /// Name of the missing item: membership or vote.
         what: &'static str,
     },
     /// Other nodes vote in the space, or have voted in it. So the entries of this node's log may lack the agreement of
     /// a quorum, and the node must not serve them alone.
     #[error(
-        "nodes {voters:?} vote in this space: a single node must not decide for them; start it as a member of its group"
+        "nodes {voters:?} vote in this space: a single node must not decide for them; start it as a member of its cluster"
     )]
     NotAlone {
         /// All nodes that vote in the space.
@@ -105,7 +105,7 @@ classified!(OpenError {
     Self::Append(_) => "log_append", Stop;
     Self::Machine(error) => error.code(), Stop;
     Self::Malformed { .. } => "malformed_record", Stop;
-    Self::NoGroup { .. } => "group_missing", Stop;
+    Self::NoMembership { .. } => "membership_missing", Stop;
     Self::NotAlone { .. } => "not_alone", Stop;
     Self::Interrupted => "interrupted", Retry;
     Self::Truncated { .. } => "entries_truncated", Stop;
@@ -151,7 +151,7 @@ pub enum ProposeError {
         /// Reason of the leader.
         reason: String,
     },
-    /// Too many members of the group have no room for new data, or the leader has none. Nothing was written. Deletes and
+    /// Too many members of the space have no room for new data, or the leader has none. Nothing was written. Deletes and
     /// trims are still accepted.
     #[error("disk full: {reason}")]
     NoRoom {

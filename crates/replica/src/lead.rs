@@ -1,4 +1,4 @@
-//! Leadership of a single node over its space, which the log records as the leadership of a Raft group with one voter.
+//! Leadership of a single node over its space, which the log records as a Raft leadership with one voter.
 //!
 //! For a new space the node writes the membership at index 0, and the vote that makes its one voter leader of term 1.
 //! In an existing space the node continues in the term in which it led, or votes for itself in the next term.
@@ -35,13 +35,13 @@ pub(crate) fn take_lead(
     if applied.lsn.0 == 0 {
         return found_space(log, machine, (space, node), time);
     }
-    let membership = machine.membership()?.ok_or(OpenError::NoGroup { what: "membership" })?;
+    let membership = machine.membership()?.ok_or(OpenError::NoMembership { what: "membership" })?;
     let malformed = |what| OpenError::Malformed { lsn: applied.lsn, what };
     let membership = Membership::decode(&membership.payload).ok_or_else(|| malformed("membership"))?;
     if membership.sole_voter() != Some(node) {
         return Err(OpenError::NotAlone { voters: membership.voters().into_iter().collect() });
     }
-    let vote = machine.vote()?.ok_or(OpenError::NoGroup { what: "vote" })?;
+    let vote = machine.vote()?.ok_or(OpenError::NoMembership { what: "vote" })?;
     let vote = Vote::decode(&vote).ok_or_else(|| malformed("vote"))?;
     let leads = vote.node == node && vote.committed && vote.term >= applied.term;
     let is_only_holder = membership.members().len() == 1 && !Valid::of(log, space).has_truncations();

@@ -3,7 +3,7 @@
 //! Owns: the space's queue of proposals, the writer role (the right of one thread at a time to write entries to the
 //! log), with which queued proposals become entries, replay of the log into the state at open, the validity of entries
 //! after truncations, and space time. It also owns the records that make the data directory of a single node identical
-//! to that of a Raft group with one voter. Does not own: framing and syncing of records (`log`), the meaning of
+//! to that of a Raft member with one voter. Does not own: framing and syncing of records (`log`), the meaning of
 //! commands (`state`).
 //!
 //! Invariants:

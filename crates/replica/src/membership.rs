@@ -1,4 +1,4 @@
-//! Encoding of a Raft group's memberships and votes, byte by byte.
+//! Encoding of a space's memberships and votes, byte by byte.
 //!
 //! ```text
 //! membership   := configs u8 | config* | members u32 | member*               no member has a name
@@ -26,7 +26,7 @@
 //! `Membership` and `Blank` records carry the space time of the previous entry, so that their time is the same on all
 //! nodes.
 //!
-//! A directory begins with two records. The first is the membership at index 0 of term 0, which a group
+//! A directory begins with two records. The first is the membership at index 0 of term 0, which Raft
 //! writes when it is initialised. The second is the vote that made its one voter leader of term 1.
 
 use std::{
@@ -45,12 +45,12 @@ pub const MAX_ADDRESS_BYTES: usize = 1024;
 pub const MAX_NAME_BYTES: usize = 64;
 /// Bit of an address's length that is set for members that stay learners.
 const STAYS_LEARNER: u16 = 1 << 15;
-/// Maximum number of members of a Raft group, including learners.
+/// Maximum number of members of a space, including learners.
 pub const MAX_MEMBERS: usize = 1024;
-/// Maximum number of configs (sets of voters) in a membership. A change of the group uses two.
+/// Maximum number of configs (sets of voters) in a membership. A change of the membership uses two.
 pub const MAX_CONFIGS: usize = 16;
 
-/// Error returned for an invalid membership of a Raft group.
+/// Error returned for an invalid membership.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MembershipError {
     /// The membership has no config (set of voters), or more than [`MAX_CONFIGS`].
@@ -63,7 +63,7 @@ pub enum MembershipError {
     #[error("voter {0} is not a member")]
     NotAMember(NodeId),
     /// The membership has more than [`MAX_MEMBERS`] members.
-    #[error("a group has at most {MAX_MEMBERS} members")]
+    #[error("a space has at most {MAX_MEMBERS} members")]
     TooManyMembers,
     /// The address of this member is longer than [`MAX_ADDRESS_BYTES`].
     #[error("the address of node {0} is longer than {MAX_ADDRESS_BYTES} bytes")]
@@ -73,7 +73,7 @@ pub enum MembershipError {
     NameTooLong(NodeId),
 }
 
-/// Name and address of a member of a Raft group. Both may be empty, which means that they are not known.
+/// Name and address of a member. Both may be empty, which means that they are not known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeInfo {
     /// Name for operators. It need not be unique: the node's id identifies the member.
@@ -101,7 +101,7 @@ impl fmt::Display for NodeInfo {
     }
 }
 
-/// Membership of a space's Raft group: the voters, and the learners, which receive the space's entries without voting.
+/// Membership of a space: the voters, and the learners, which receive the space's entries without voting.
 ///
 /// Invariants: 1 to [`MAX_CONFIGS`] configs, each with a voter; every voter is a member; at most
 /// [`MAX_MEMBERS`] members with names of at most [`MAX_NAME_BYTES`] and addresses of at most [`MAX_ADDRESS_BYTES`].
@@ -137,19 +137,19 @@ impl Membership {
         Ok(Self { configs, members })
     }
 
-    /// Creates the membership of a group in which `node` is the only voter and member.
+    /// Creates the membership in which `node` is the only voter and member.
     #[must_use]
     pub fn of_one(node: NodeId) -> Self {
         Self { configs: vec![BTreeSet::from([node])], members: BTreeMap::from([(node, NodeInfo::default())]) }
     }
 
-    /// Configs (sets of voters) of the membership: one, or two while the group changes.
+    /// Configs (sets of voters) of the membership: one, or two while it changes.
     #[must_use]
     pub fn configs(&self) -> &[BTreeSet<NodeId>] {
         &self.configs
     }
 
-    /// All members of the group with their names and addresses, including learners.
+    /// All members with their names and addresses, including learners.
     #[must_use]
     pub fn members(&self) -> &BTreeMap<NodeId, NodeInfo> {
         &self.members
@@ -161,7 +161,7 @@ impl Membership {
         self.configs.iter().flatten().copied().collect()
     }
 
-    /// The only voter of the group; `None` if there are several. A sole voter decides alone, even if the group has
+    /// The only voter; `None` if there are several. A sole voter decides alone, even if the space has
     /// learners.
     #[must_use]
     pub fn sole_voter(&self) -> Option<NodeId> {
@@ -252,7 +252,7 @@ fn decode_text(reader: &mut Reader<'_>, len: usize, what: &'static str) -> Resul
     Ok(text.to_owned())
 }
 
-/// The vote of this node in the Raft group of a space.
+/// The vote of this node in a space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vote {
     /// Raft term in which the vote was cast.

@@ -1,4 +1,4 @@
-//! A space on this node: alone, or as a member of a group.
+//! A space on this node: alone, or as one of several members.
 //!
 //! Owns: the choice between the two. Does not own: what either does (`solo`, `member`).
 
@@ -25,7 +25,7 @@ use crate::{
 pub enum Replica {
     /// This node is the space's only voter, and decides without messages.
     Alone(Solo),
-    /// This node is a member of the space's group.
+    /// This node is one of the space's members.
     Member(Member),
 }
 

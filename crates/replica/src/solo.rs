@@ -1,4 +1,4 @@
-//! A space with one voter, this node. Such a space gives the guarantees of a Raft group without the messages and
+//! A space with one voter, this node. Such a space gives the guarantees of Raft without the messages and
 //! elections between nodes.
 //!
 //! There is one writer *role*, but no writer thread. A blocking proposer (the thread that proposes a command) that
@@ -138,7 +138,7 @@ const MAX_KEPT_ENTRY_BYTES: usize = 1024 * 1024;
 
 impl Solo {
     /// Opens a space whose state has been [replayed](crate::replay), and makes this node its leader. In a new directory
-    /// the function first writes the group's membership and vote to the log.
+    /// the function first writes the space's membership and vote to the log.
     pub fn open(
         log: Log,
         machine: Arc<Machine>,
@@ -361,7 +361,7 @@ impl Solo {
     }
 
     /// Writes a record to the log that entries up to `index`, which has Raft term `term`, may be missing in the log. A
-    /// caller that frees segments with such entries calls this function and syncs the log first, because the Raft group
+    /// caller that frees segments with such entries calls this function and syncs the log first, because Raft
     /// must know the bound of the missing entries and the term of the last one.
     pub fn note_purged(&self, term: Term, index: Index) -> Result<(), ProposeError> {
         let shared = &*self.shared;

@@ -137,7 +137,7 @@ fn a_removed_voter_does_not_come_back() {
 }
 
 #[test]
-fn a_group_of_one_grows_and_its_address_changes() {
+fn a_space_with_one_member_grows_and_its_address_changes() {
     run(async {
         let cluster = Cluster::founded(1).await;
         let leader = cluster.leader().await;

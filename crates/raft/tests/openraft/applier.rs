@@ -43,7 +43,7 @@ impl Applier {
     }
 
     fn applied(&self) -> io::Result<(Option<RaftLogId>, StoredMembership)> {
-        // Every group begins with a membership, so a state without one has applied no entry.
+        // Every space begins with a membership, so a state without one has applied no entry.
         let Some(stored) = self.machine.membership().map_err(io::Error::other)? else {
             return Ok((None, StoredMembership::default()));
         };

@@ -1,4 +1,4 @@
-//! A directory written by `Solo` is that of a one-voter Raft group: openraft opens it as its own, without a migration.
+//! A directory written by `Solo` is that of a Raft member with one voter: openraft opens it as its own, without a migration.
 
 mod applier;
 mod contents;

@@ -98,7 +98,7 @@ impl SoloNode {
     }
 }
 
-/// A member of a group.
+/// A member of a space.
 pub struct RaftNode {
     pub parts: Parts,
     pub raft: Raft,

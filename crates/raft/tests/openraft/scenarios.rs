@@ -161,7 +161,7 @@ async fn opens_as_its_own(leave: Leave, checkpoint: bool) {
 }
 
 #[test]
-fn a_directory_that_solo_closed_opens_as_a_group() {
+fn a_directory_that_solo_closed_opens_as_a_member() {
     run(async {
         opens_as_its_own(Leave::Close, false).await;
         opens_as_its_own(Leave::Close, true).await;
@@ -169,7 +169,7 @@ fn a_directory_that_solo_closed_opens_as_a_group() {
 }
 
 #[test]
-fn a_directory_that_solo_left_in_a_crash_opens_as_a_group() {
+fn a_directory_that_solo_left_in_a_crash_opens_as_a_member() {
     run(async {
         opens_as_its_own(Leave::Kill, false).await;
         opens_as_its_own(Leave::Kill, true).await;
@@ -254,7 +254,7 @@ fn a_learner_that_crashes_catches_up() {
 }
 
 #[test]
-fn a_group_without_commands_changes_hands_too() {
+fn a_space_without_commands_changes_hands_too() {
     run(async {
         let disk = SimDisk::new(1);
         SoloNode::open(&disk, NODE).close();

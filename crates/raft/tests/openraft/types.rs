@@ -20,7 +20,7 @@ pub fn led_by(node: u64, term: u64) -> RaftVote {
     RaftVote { leader_id: RaftLeaderId::new(term, node), committed: true }
 }
 
-/// Runs a test's future, and all tasks of its groups, on this thread.
+/// Runs a test's future, and all tasks of its spaces, on this thread.
 pub fn run(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, test);

@@ -1,4 +1,4 @@
-//! Helpers: a group's log on a disk, entries with verifiable content, a seeded random generator.
+//! Helpers: a space's log on a disk, entries with verifiable content, a seeded random generator.
 
 use std::{
     cell::Cell,
@@ -67,14 +67,14 @@ impl SyncDriver for Stepper {
     }
 }
 
-/// A group's log whose syncs the test performs.
-pub struct Group {
+/// A space's log whose syncs the test performs.
+pub struct SpaceLog {
     pub log: Log,
     pub store: Store,
     pub stepper: Arc<Stepper>,
 }
 
-impl Group {
+impl SpaceLog {
     pub fn try_open(disk: &SimDisk, base: &Base, options: StoreOptions) -> Option<Self> {
         Self::on(open_log(Arc::new(disk.clone())).ok()?, base, options).ok()
     }
@@ -155,7 +155,7 @@ impl Rng {
     }
 }
 
-/// A write of openraft to a group's log.
+/// A write of openraft to a space's log.
 #[derive(Clone, Debug)]
 pub enum Op {
     Append(Vec<RaftEntry>),
@@ -164,7 +164,7 @@ pub enum Op {
     Vote(RaftVote),
 }
 
-/// Content of a group's log.
+/// Content of a space's log.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Content {
     pub entries: Vec<RaftEntry>,
@@ -195,19 +195,19 @@ impl Content {
         self.entries.last().map(|entry| entry.log_id).or(self.purged)
     }
 
-    pub async fn of(group: &mut Group) -> Self {
-        let state = group.store.get_log_state().await.unwrap();
+    pub async fn of(space_log: &mut SpaceLog) -> Self {
+        let state = space_log.store.get_log_state().await.unwrap();
         let content = Self {
-            entries: group.entries(0..u64::MAX).await,
+            entries: space_log.entries(0..u64::MAX).await,
             purged: state.last_purged_log_id,
-            vote: group.vote().await,
+            vote: space_log.vote().await,
         };
         assert_eq!(state.last_log_id, content.last());
         content
     }
 }
 
-impl Group {
+impl SpaceLog {
     /// Performs a write. Returns the callback of an append; the other writes that return are durable or need not be.
     pub async fn perform(&mut self, op: &Op) -> io::Result<Option<Done>> {
         match op {

@@ -15,7 +15,7 @@ use crate::common::*;
 fn writes_become_these_records_and_come_back() {
     run(async {
         let disk = SimDisk::new(1);
-        let mut group = Group::open(&disk);
+        let mut space_log = SpaceLog::open(&disk);
         let nodes = [(1, NodeInfo { name: "ax".to_owned(), ..NodeInfo::at("a:1") }), (2, NodeInfo::at("b"))];
         let membership = RaftMembership::new(
             vec![BTreeSet::from([1])],
@@ -25,11 +25,11 @@ fn writes_become_these_records_and_come_back() {
         let other = |index, payload| RaftEntry { log_id: log_id(1, index), payload };
         let first =
             vec![other(0, membership), other(1, EntryPayload::Blank), entry(1, 2, 3), other(3, EntryPayload::Blank)];
-        group.append(first.clone()).await.unwrap();
+        space_log.append(first.clone()).await.unwrap();
         for op in [Op::Vote(vote(2, 7, false)), Op::Vote(vote(2, 7, true)), Op::Truncate(3), Op::Purge(log_id(1, 1))] {
-            group.perform(&op).await.unwrap();
+            space_log.perform(&op).await.unwrap();
         }
-        group.append(vec![RaftEntry { log_id: log_id(2, 3), payload: EntryPayload::Blank }]).await.unwrap();
+        space_log.append(vec![RaftEntry { log_id: log_id(2, 3), payload: EntryPayload::Blank }]).await.unwrap();
 
         let named =
             b"\0\x01\x01\0\0\0\x01\0\0\0\0\0\0\0\x02\0\0\0\x01\0\0\0\0\0\0\0\x02ax\x03\0a:1\x02\0\0\0\0\0\0\0\0\x01\0b";
@@ -46,7 +46,7 @@ fn writes_become_these_records_and_come_back() {
             (RecordKind::Purged, 1, 1, 0, b""),
             (RecordKind::Blank, 2, 3, 1002, b""),
         ];
-        let records: Vec<_> = group.log.records_from(Lsn(0)).unwrap().map(Result::unwrap).collect();
+        let records: Vec<_> = space_log.log.records_from(Lsn(0)).unwrap().map(Result::unwrap).collect();
         assert!(records.iter().all(|record| record.space == SPACE));
         let found: Vec<_> = records
             .iter()
@@ -54,8 +54,9 @@ fn writes_become_these_records_and_come_back() {
             .collect();
         assert_eq!(found, expected);
 
-        let mut group = Group::try_open(&disk.kill_process(), &Base::default(), StoreOptions::default()).unwrap();
-        let content = Content::of(&mut group).await;
+        let mut space_log =
+            SpaceLog::try_open(&disk.kill_process(), &Base::default(), StoreOptions::default()).unwrap();
+        let content = Content::of(&mut space_log).await;
         let last = RaftEntry { log_id: log_id(2, 3), payload: EntryPayload::Blank };
         assert_eq!(content.entries, [first[2].clone(), last]);
         assert_eq!((content.purged, content.vote), (Some(log_id(1, 1)), Some(vote(2, 7, true))));
@@ -66,19 +67,19 @@ fn writes_become_these_records_and_come_back() {
 fn the_newest_membership_is_found_at_open_unless_it_is_void() {
     run(async {
         let disk = SimDisk::new(2);
-        let mut group = Group::open(&disk);
+        let mut space_log = SpaceLog::open(&disk);
         let of = |node: u64| {
             let nodes = std::collections::BTreeMap::from([(node, NodeInfo::default())]);
             EntryPayload::Membership(RaftMembership::new(vec![BTreeSet::from([node])], nodes).unwrap())
         };
         let entries =
             [(0, 1), (1, 2), (2, 3)].map(|(index, node)| RaftEntry { log_id: log_id(1, index), payload: of(node) });
-        group.append(entries.to_vec()).await.unwrap();
-        group.perform(&Op::Truncate(2)).await.unwrap();
+        space_log.append(entries.to_vec()).await.unwrap();
+        space_log.perform(&Op::Truncate(2)).await.unwrap();
         for _ in 0..2 {
-            let (id, membership) = group.store.reader().membership().unwrap();
+            let (id, membership) = space_log.store.reader().membership().unwrap();
             assert_eq!((id.index.0, membership.sole_voter().unwrap().0), (1, 2));
-            group = Group::open(&disk.kill_process());
+            space_log = SpaceLog::open(&disk.kill_process());
         }
     });
 }

@@ -1,4 +1,4 @@
-//! Tests of a group's log.
+//! Tests of a space's log.
 
 mod common;
 

@@ -11,7 +11,7 @@ use crate::common::*;
 struct Run {
     rng: Rng,
     disk: SimDisk,
-    group: Group,
+    space_log: SpaceLog,
     base: Base,
     /// Content at the last time that the state had passed everything, and the writes since.
     start: Content,
@@ -29,9 +29,9 @@ impl Run {
     fn new(seed: u64) -> Self {
         let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         let disk = SimDisk::new(seed);
-        let group = Group::try_open(&disk, &Base::default(), options(&mut rng)).unwrap();
+        let space_log = SpaceLog::try_open(&disk, &Base::default(), options(&mut rng)).unwrap();
         let (start, ops, callbacks) = (Content::default(), Vec::new(), Vec::new());
-        Self { rng, disk, group, base: Base::default(), start, ops, confirmed: 0, callbacks, term: 1 }
+        Self { rng, disk, space_log, base: Base::default(), start, ops, confirmed: 0, callbacks, term: 1 }
     }
 
     fn content(&self, count: usize) -> Content {
@@ -46,7 +46,7 @@ impl Run {
 
     async fn perform(&mut self, op: Op) {
         self.ops.push(op.clone());
-        match self.group.perform(&op).await.unwrap() {
+        match self.space_log.perform(&op).await.unwrap() {
             Some(done) => self.callbacks.push((self.ops.len(), done)),
             None if matches!(op, Op::Truncate(_)) => {}
             None => self.confirmed = self.ops.len(),
@@ -85,13 +85,13 @@ impl Run {
             }
             16 if next > first => {
                 let at = self.rng.below(next - first);
-                self.group.hold_syncs(false);
+                self.space_log.hold_syncs(false);
                 self.perform(Op::Purge(content.entries[at as usize].log_id)).await;
             }
             _ => {
                 self.term += 1;
                 let vote = vote(self.term, 1 + self.rng.below(3), self.rng.below(2) == 0);
-                self.group.hold_syncs(false);
+                self.space_log.hold_syncs(false);
                 self.perform(Op::Vote(vote)).await;
             }
         }
@@ -99,13 +99,13 @@ impl Run {
 
     async fn check(&mut self) {
         let expected = self.now();
-        assert_eq!(Content::of(&mut self.group).await, expected);
+        assert_eq!(Content::of(&mut self.space_log).await, expected);
         let Some(last) = expected.last() else { return };
         let (from, to) = (self.rng.below(last.index + 2), self.rng.below(last.index + 2));
         let within: Vec<_> =
             expected.entries.iter().filter(|entry| (from..to).contains(&entry.log_id.index)).cloned().collect();
-        let mut reader = self.group.store.reader();
-        assert_eq!(self.group.entries(from..to).await, within);
+        let mut reader = self.space_log.store.reader();
+        assert_eq!(self.space_log.entries(from..to).await, within);
         let some = openraft::RaftLogReader::<Types>::limited_get_log_entries(&mut reader, from, to).await.unwrap();
         assert!(some == within[..some.len()] && some.is_empty() == within.is_empty());
         for entry in &expected.entries {
@@ -129,27 +129,27 @@ impl Run {
     fn free(&mut self) {
         let content = self.now();
         let Some(purged) = content.purged else { return };
-        self.group.log.sync().unwrap();
+        self.space_log.log.sync().unwrap();
         let id = LogId { term: Term(purged.leader_id.term), index: Index(purged.index) };
         let vote = content.vote.map(|vote| Vote {
             term: Term(vote.leader_id.term),
             node: NodeId(vote.leader_id.voted_for),
             committed: vote.committed,
         });
-        let lsn = self.group.log.end();
+        let lsn = self.space_log.log.end();
         self.base = Base { vote, purged: Some(id), applied: Some(id), time: SpaceTime(0), lsn };
         (self.start, self.confirmed) = (content, 0);
         self.ops.clear();
-        self.group.stepper.step();
+        self.space_log.stepper.step();
         self.callbacks.clear();
-        self.group.log.release(lsn);
-        for segment in self.group.log.freeable(SpaceTime(u64::MAX)) {
-            let mut records = self.group.log.segment_records(segment.generation).unwrap().map(Result::unwrap);
+        self.space_log.log.release(lsn);
+        for segment in self.space_log.log.freeable(SpaceTime(u64::MAX)) {
+            let mut records = self.space_log.log.segment_records(segment.generation).unwrap().map(Result::unwrap);
             let is_needed = records.any(|record| record.kind.has_index() && record.index > id.index);
             if is_needed {
                 return;
             }
-            self.group.log.free(segment.generation).unwrap();
+            self.space_log.log.free(segment.generation).unwrap();
         }
     }
 
@@ -157,15 +157,15 @@ impl Run {
         let (disk, survives) = match self.rng.below(3) {
             0 => (self.disk.kill_process(), self.ops.len()),
             1 => {
-                self.group.log.close().unwrap();
+                self.space_log.log.close().unwrap();
                 (self.disk.kill_process(), self.ops.len())
             }
             _ => (self.disk.power_loss(self.rng.next()), self.confirmed),
         };
         let options = options(&mut self.rng);
-        self.group = Group::try_open(&disk, &self.base, options).unwrap();
+        self.space_log = SpaceLog::try_open(&disk, &self.base, options).unwrap();
         self.disk = disk;
-        let content = Content::of(&mut self.group).await;
+        let content = Content::of(&mut self.space_log).await;
         let found = (survives..=self.ops.len()).rev().find(|count| self.content(*count) == content);
         let Some(found) = found else { panic!("{survives} of {}: {content:#?}", self.ops.len()) };
         self.ops.truncate(found);
@@ -183,10 +183,10 @@ async fn run_seed(seed: u64) {
             0..80 => run.write().await,
             80..84 => {
                 let hold = run.rng.below(2) == 0;
-                run.group.hold_syncs(hold);
+                run.space_log.hold_syncs(hold);
             }
             84..88 => {
-                run.group.stepper.step();
+                run.space_log.stepper.step();
                 run.collect();
             }
             88..93 => run.check().await,

@@ -10,18 +10,18 @@ use thalweg_raft::{Base, StoreOptions};
 use crate::common::*;
 
 #[derive(Default)]
-struct Told {
+struct Confirmed {
     ops: Vec<Op>,
     /// Number of writes that are confirmed, with all before them.
     confirmed: usize,
 }
 
-impl Told {
+impl Confirmed {
     /// Performs a write whose durability is confirmed when the call returns, or when the callback has come.
-    async fn perform(&mut self, group: &mut Group, op: Op) -> Option<()> {
+    async fn perform(&mut self, space_log: &mut SpaceLog, op: Op) -> Option<()> {
         self.ops.push(op.clone());
         let is_truncation = matches!(op, Op::Truncate(_));
-        match group.perform(&op).await.ok()? {
+        match space_log.perform(&op).await.ok()? {
             Some(mut done) => match outcome(&mut done) {
                 Some(done) => done.ok()?,
                 None => return Some(()),
@@ -33,35 +33,41 @@ impl Told {
         Some(())
     }
 
-    async fn append(&mut self, group: &mut Group, term: u64, range: std::ops::Range<u64>, len: usize) -> Option<()> {
-        self.perform(group, Op::Append(range.map(|index| entry(term, index, len)).collect())).await
+    async fn append(
+        &mut self,
+        space_log: &mut SpaceLog,
+        term: u64,
+        range: std::ops::Range<u64>,
+        len: usize,
+    ) -> Option<()> {
+        self.perform(space_log, Op::Append(range.map(|index| entry(term, index, len)).collect())).await
     }
 }
 
-async fn workload(disk: &SimDisk, told: &mut Told) -> Option<()> {
-    let mut group = Group::try_open(disk, &Base::default(), StoreOptions::default())?;
-    let group = &mut group;
-    told.perform(group, Op::Vote(vote(1, 1, true))).await?;
-    told.append(group, 1, 0..3, 300).await?;
-    group.hold_syncs(true);
-    told.append(group, 1, 3..6, 200).await?;
-    told.append(group, 1, 6..7, 9000).await?;
-    group.hold_syncs(false);
-    told.perform(group, Op::Truncate(5)).await?;
-    told.perform(group, Op::Vote(vote(2, 2, false))).await?;
-    told.append(group, 2, 5..9, 5000).await?;
-    told.perform(group, Op::Purge(log_id(1, 1))).await?;
-    told.perform(group, Op::Truncate(6)).await?;
-    told.perform(group, Op::Truncate(5)).await?;
-    told.append(group, 3, 5..7, 20_000).await?;
-    told.perform(group, Op::Vote(vote(3, 1, true))).await?;
-    group.hold_syncs(true);
-    told.append(group, 3, 7..9, 10_000).await?;
-    told.perform(group, Op::Truncate(8)).await?;
-    told.append(group, 4, 8..10, 1000).await?;
-    group.hold_syncs(false);
-    told.perform(group, Op::Purge(log_id(3, 6))).await?;
-    told.perform(group, Op::Vote(vote(4, 3, true))).await
+async fn workload(disk: &SimDisk, confirmed: &mut Confirmed) -> Option<()> {
+    let mut space_log = SpaceLog::try_open(disk, &Base::default(), StoreOptions::default())?;
+    let space_log = &mut space_log;
+    confirmed.perform(space_log, Op::Vote(vote(1, 1, true))).await?;
+    confirmed.append(space_log, 1, 0..3, 300).await?;
+    space_log.hold_syncs(true);
+    confirmed.append(space_log, 1, 3..6, 200).await?;
+    confirmed.append(space_log, 1, 6..7, 9000).await?;
+    space_log.hold_syncs(false);
+    confirmed.perform(space_log, Op::Truncate(5)).await?;
+    confirmed.perform(space_log, Op::Vote(vote(2, 2, false))).await?;
+    confirmed.append(space_log, 2, 5..9, 5000).await?;
+    confirmed.perform(space_log, Op::Purge(log_id(1, 1))).await?;
+    confirmed.perform(space_log, Op::Truncate(6)).await?;
+    confirmed.perform(space_log, Op::Truncate(5)).await?;
+    confirmed.append(space_log, 3, 5..7, 20_000).await?;
+    confirmed.perform(space_log, Op::Vote(vote(3, 1, true))).await?;
+    space_log.hold_syncs(true);
+    confirmed.append(space_log, 3, 7..9, 10_000).await?;
+    confirmed.perform(space_log, Op::Truncate(8)).await?;
+    confirmed.append(space_log, 4, 8..10, 1000).await?;
+    space_log.hold_syncs(false);
+    confirmed.perform(space_log, Op::Purge(log_id(3, 6))).await?;
+    confirmed.perform(space_log, Op::Vote(vote(4, 3, true))).await
 }
 
 #[test]
@@ -70,30 +76,31 @@ fn what_was_confirmed_is_there_after_a_power_loss_at_every_operation() {
     for crash in 0.. {
         let disk = SimDisk::new(crash);
         disk.power_off_after(crash);
-        let mut told = Told::default();
-        finished += u32::from(run(workload(&disk, &mut told)).is_some());
+        let mut confirmed = Confirmed::default();
+        finished += u32::from(run(workload(&disk, &mut confirmed)).is_some());
         for seed in 0..6 {
-            let context = format!("crash after {crash}, loss {seed}, {} of {:?}", told.confirmed, told.ops.len());
+            let context =
+                format!("crash after {crash}, loss {seed}, {} of {:?}", confirmed.confirmed, confirmed.ops.len());
             let found = disk.power_loss(seed * 1000 + crash);
-            let mut group = Group::open(&found);
-            let content = run(Content::of(&mut group));
-            let is_after = |count: &usize| Content::after(&told.ops[..*count]) == content;
-            let after = (told.confirmed..=told.ops.len()).rev().find(is_after);
+            let mut space_log = SpaceLog::open(&found);
+            let content = run(Content::of(&mut space_log));
+            let is_after = |count: &usize| Content::after(&confirmed.ops[..*count]) == content;
+            let after = (confirmed.confirmed..=confirmed.ops.len()).rev().find(is_after);
             let Some(after) = after else { panic!("{context}: {content:#?}") };
-            undecided += u32::from(after > told.confirmed);
-            lost += u32::from(after < told.ops.len());
-            // The group goes on: its next entries follow, and survive.
+            undecided += u32::from(after > confirmed.confirmed);
+            lost += u32::from(after < confirmed.ops.len());
+            // The space goes on: its next entries follow, and survive.
             let next = content.last().map_or(0, |last| last.index + 1);
             run(async {
                 let op = Op::Append(vec![entry(9, next, 100)]);
-                let mut done = group.perform(&op).await.unwrap().unwrap();
+                let mut done = space_log.perform(&op).await.unwrap().unwrap();
                 assert!(outcome(&mut done).unwrap().is_ok());
-                drop(group);
-                let mut group = Group::open(&found.power_loss(seed));
+                drop(space_log);
+                let mut space_log = SpaceLog::open(&found.power_loss(seed));
                 let mut expected = content;
                 expected.apply(&op);
-                assert_eq!(Content::of(&mut group).await, expected, "{context}");
-                assert!(group.store.get_log_reader().await.last().is_some());
+                assert_eq!(Content::of(&mut space_log).await, expected, "{context}");
+                assert!(space_log.store.get_log_reader().await.last().is_some());
             });
         }
         if finished == 4 {

@@ -16,22 +16,22 @@ use crate::common::*;
 #[test]
 fn entries_are_readable_before_their_callback_and_durable_after_it() {
     run(async {
-        let mut group = Group::open(&SimDisk::new(1));
-        group.hold_syncs(true);
-        let mut done = group.append((0..3).map(|index| entry(1, index, 100)).collect()).await.unwrap();
-        assert_eq!(group.entries(0..3).await.len(), 3);
-        assert!(outcome(&mut done).is_none() && group.log.durable() < group.log.end());
-        assert_eq!(group.stepper.step(), 1);
+        let mut space_log = SpaceLog::open(&SimDisk::new(1));
+        space_log.hold_syncs(true);
+        let mut done = space_log.append((0..3).map(|index| entry(1, index, 100)).collect()).await.unwrap();
+        assert_eq!(space_log.entries(0..3).await.len(), 3);
+        assert!(outcome(&mut done).is_none() && space_log.log.durable() < space_log.log.end());
+        assert_eq!(space_log.stepper.step(), 1);
         assert!(matches!(outcome(&mut done), Some(Ok(()))));
-        assert_eq!(group.log.durable(), group.log.end());
+        assert_eq!(space_log.log.durable(), space_log.log.end());
     });
 }
 
 #[test]
-fn groups_share_an_fsync() {
+fn spaces_share_an_fsync() {
     run(async {
         let disk = SimDisk::new(2);
-        let first = Group::open(&disk);
+        let first = SpaceLog::open(&disk);
         let queue = Arc::new(Queue::new(first.log.clone()));
         first.hold_syncs(true);
         let driver: Arc<dyn SyncDriver> = first.stepper.clone();
@@ -50,7 +50,7 @@ fn groups_share_an_fsync() {
         }
         assert_eq!(queue.step(), 30);
         assert_eq!(first.log.stats().syncs - before, 1);
-        // Each group sees its own entries only.
+        // Each space sees its own entries only.
         for store in &stores {
             let records = store.reader().records(Index(0), Index::MAX, usize::MAX).unwrap();
             assert_eq!(records.len(), 3);
@@ -63,25 +63,25 @@ fn groups_share_an_fsync() {
 fn a_failed_fsync_fails_every_callback_from_then_on() {
     run(async {
         let disk = SimDisk::new(3);
-        let mut group = Group::open(&disk);
-        group.hold_syncs(true);
-        let mut before = group.append(vec![entry(1, 0, 10)]).await.unwrap();
-        group.stepper.step();
+        let mut space_log = SpaceLog::open(&disk);
+        space_log.hold_syncs(true);
+        let mut before = space_log.append(vec![entry(1, 0, 10)]).await.unwrap();
+        space_log.stepper.step();
         assert!(matches!(outcome(&mut before), Some(Ok(()))));
-        let mut first = group.append(vec![entry(1, 1, 10)]).await.unwrap();
-        let mut second = group.append(vec![entry(1, 2, 10)]).await.unwrap();
+        let mut first = space_log.append(vec![entry(1, 1, 10)]).await.unwrap();
+        let mut second = space_log.append(vec![entry(1, 2, 10)]).await.unwrap();
         disk.fail(Fault::new(Operation::Sync, 1, Errno::Io).on_path(".seg"));
-        group.stepper.step();
+        space_log.stepper.step();
         for done in [&mut first, &mut second] {
             let error = outcome(done).unwrap().unwrap_err();
             let error = error.get_ref().and_then(|inner| inner.downcast_ref::<StoreError>());
             assert!(matches!(error, Some(StoreError::Append(AppendError::Failed { .. }))), "{error:?}");
         }
-        assert!(group.append(vec![entry(1, 3, 10)]).await.is_err());
-        group.hold_syncs(false);
-        assert!(group.store.save_vote(&vote(2, 1, false)).await.is_err());
-        assert_eq!(group.vote().await, None, "a vote that was not saved is not read");
-        assert_eq!(group.entries(0..9).await.len(), 3, "reads go on");
+        assert!(space_log.append(vec![entry(1, 3, 10)]).await.is_err());
+        space_log.hold_syncs(false);
+        assert!(space_log.store.save_vote(&vote(2, 1, false)).await.is_err());
+        assert_eq!(space_log.vote().await, None, "a vote that was not saved is not read");
+        assert_eq!(space_log.entries(0..9).await.len(), 3, "reads go on");
     });
 }
 
@@ -89,14 +89,14 @@ fn a_failed_fsync_fails_every_callback_from_then_on() {
 fn an_append_waits_for_a_segment_without_failing() {
     run(async {
         let disk = SimDisk::new(4);
-        let mut group = Group::open(&disk);
+        let mut space_log = SpaceLog::open(&disk);
         disk.fail(Fault::new(Operation::Create, 1, Errno::NoSpace).on_path(".tmp").for_good());
         let mut index = 0;
         // Fills the segments that are prepared; then the append waits.
         loop {
             let (sender, _receiver) = <Types as openraft::type_config::TypeConfigExt>::oneshot();
             let callback = openraft::storage::IOFlushed::signal(sender);
-            let append = group.store.append(vec![entry(1, index, 20_000)], callback);
+            let append = space_log.store.append(vec![entry(1, index, 20_000)], callback);
             let mut append = std::pin::pin!(append);
             index += 1;
             if futures_util::poll!(append.as_mut()).is_ready() {
@@ -107,7 +107,7 @@ fn an_append_waits_for_a_segment_without_failing() {
             append.await.unwrap();
             break;
         }
-        assert_eq!(group.entries(0..index).await.len() as u64, index);
+        assert_eq!(space_log.entries(0..index).await.len() as u64, index);
     });
 }
 
@@ -115,14 +115,14 @@ fn an_append_waits_for_a_segment_without_failing() {
 fn memory_is_bounded_in_bytes_and_reads_too() {
     run(async {
         let options = StoreOptions { max_tail_bytes: 20_000, max_read_bytes: 5_000 };
-        let mut group = Group::try_open(&SimDisk::new(5), &Base::default(), options).unwrap();
+        let mut space_log = SpaceLog::try_open(&SimDisk::new(5), &Base::default(), options).unwrap();
         for index in 0..500 {
-            group.append(vec![entry(1, index, 1000)]).await.unwrap();
+            space_log.append(vec![entry(1, index, 1000)]).await.unwrap();
         }
-        let stats = group.store.reader().stats();
+        let stats = space_log.store.reader().stats();
         assert!(stats.cached_bytes <= 20_000 && stats.cached_entries > 10, "{stats:?}");
         assert!(stats.entries == 500 && stats.index_bytes < 1024, "{stats:?}");
-        let mut reader = group.store.reader();
+        let mut reader = space_log.store.reader();
         for from in [0, 250, 490] {
             let read = openraft::RaftLogReader::<Types>::limited_get_log_entries(&mut reader, from, 500).await.unwrap();
             let expected: Vec<_> = (from..from + 5).map(|index| entry(1, index, 1000)).collect();

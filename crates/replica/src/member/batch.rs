@@ -1,4 +1,4 @@
-//! Proposals that become one entry of a group, on their way through consensus.
+//! Proposals that become one entry of a space, on their way through consensus.
 //!
 //! Owns: the promise that each proposal of the batch is answered. Does not own: consensus, which completes or fails the
 //! batch.
@@ -19,7 +19,7 @@ use crate::{
 /// Maximum length in bytes of the names of a batch's requests. Names of more requests are only counted.
 const MAX_NAMES_BYTES: usize = 1024;
 
-/// Proposals that become one entry of a group. A batch that is dropped answers all of them with
+/// Proposals that become one entry of a space. A batch that is dropped answers all of them with
 /// [`ProposeError::OutcomeUnknown`].
 #[derive(Debug)]
 #[must_use = "dropping a batch tells its proposers that the outcome is unknown"]

@@ -59,7 +59,7 @@ impl MemberClock {
         state.stamped
     }
 
-    /// Raises the time: to that of an entry that was found in the log when it was opened, or to one that the group has
+    /// Raises the time: to that of an entry that was found in the log when it was opened, or to one that the members have
     /// agreed on.
     pub fn raise_to(&self, time: SpaceTime) {
         let mut state = self.state();

@@ -1,4 +1,4 @@
-//! A space whose entries a group of nodes agrees on: the part of it that belongs to this node.
+//! A space whose entries several nodes agree on: the part of it that belongs to this node.
 //!
 //! Owns: the queue of proposals, the cutting of queued commands into batches, applying committed entries, and moves. Does
 //! not own: consensus. Crate `raft` takes the batches, replicates them as entries, and reports commits and leadership.
@@ -109,7 +109,7 @@ pub trait ProposalDriver: Send + Sync + fmt::Debug {
     fn notify(&self);
 }
 
-/// A space on a node that is a member of a group. A clone is cheap and refers to the same space.
+/// A space on a node that is one of its members. A clone is cheap and refers to the same space.
 #[derive(Clone, Debug)]
 pub struct Member {
     shared: Arc<Shared>,
@@ -264,7 +264,7 @@ impl Member {
         self.shared.clock.now()
     }
 
-    /// Returns the clock of the space, which the group's log sets by the entries that it receives.
+    /// Returns the clock of the space, which the space's log sets by the entries that it receives.
     #[must_use]
     pub fn clock(&self) -> &Arc<MemberClock> {
         &self.shared.clock

@@ -1,4 +1,4 @@
-//! Opening a space as a member of its group.
+//! Opening a space as one of its members.
 //!
 //! Owns: the checks, and the initial parts. Does not own: replay. A member applies nothing at open, because it does not
 //! know which entries after its state are committed; consensus tells it soon.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use thalweg_types::{NodeId, SpaceId, SpaceTime};
 
-/// Options of a space on a member of its group.
+/// Options of a space on one of its members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberOptions {
     /// Id of the space.

@@ -201,7 +201,7 @@ structure! {
 }
 
 structure! {
-    /// Vote of a node in the Raft group.
+    /// Vote of a node in a space.
     PeerVote as "vote" {
         /// Term of the vote.
         term: Term,

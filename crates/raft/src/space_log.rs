@@ -1,6 +1,6 @@
-//! State of one group's log, between openraft and the node's log.
+//! State of one space's log, between openraft and the node's log.
 //!
-//! Owns: which entries the group has, its vote, its purged entry, its membership, and the space time of its last entry.
+//! Owns: which entries the space has, its vote, its purged entry, its memberships, and the space time of its last entry.
 //! Does not own: writing and reading (see `store`, `reader`).
 //!
 //! Invariant: `purged.index < first` of the index; a blank or a membership gets the time of the entry before it, so all
@@ -16,7 +16,7 @@ use crate::{error::StoreError, index::SparseIndex, tail::Tail};
 /// Number of memberships kept: the committed one, and the next, which can be truncated.
 const KEPT_MEMBERSHIPS: usize = 2;
 
-/// Size of a group's log, and of the memory that it takes.
+/// Size of a space's log, and of the memory that it takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreStats {
     /// Number of entries from the one after the purged entry to the last one.
@@ -30,7 +30,7 @@ pub struct StoreStats {
 }
 
 #[derive(Debug)]
-pub(crate) struct Group {
+pub(crate) struct SpaceLog {
     pub index: SparseIndex,
     pub tail: Tail,
     pub vote: Option<Vote>,
@@ -45,7 +45,7 @@ pub(crate) struct Group {
     pub truncations: u64,
 }
 
-impl Group {
+impl SpaceLog {
     pub fn new(max_tail_bytes: usize) -> Self {
         Self {
             index: SparseIndex::default(),
@@ -64,7 +64,7 @@ impl Group {
         self.index.last().or(self.purged)
     }
 
-    /// Checks that an entry with this index can follow. The first entry of a group without a purged one can have any
+    /// Checks that an entry with this index can follow. The first entry of a space without a purged one can have any
     /// index.
     pub fn check_next(&self, index: Index) -> Result<(), StoreError> {
         let expected = self.index.next();
