@@ -331,13 +331,13 @@ impl Publish<'_> {
             }
             published.note(shared, self.batch, queued, missed);
             shared.note_load(&link);
-            let told = link.must_notify();
+            let notify = link.must_notify();
             if !link.is_open() {
                 self.wakes.waiters(link.take_waiting());
                 self.wakes.waiters(self.memory.take_waiting());
             }
             drop(link);
-            if told {
+            if notify {
                 self.wakes.link(shared);
             }
         }

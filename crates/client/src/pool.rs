@@ -103,7 +103,7 @@ impl Pool {
         for _ in 0..options.connections {
             let own: Vec<_> = (0..channels).map(|_| Arc::new(Link::new(options.clone()))).collect();
             links.extend(own.iter().cloned());
-            let (told, attempt) = oneshot::channel();
+            let (first_attempt, attempt) = oneshot::channel();
             first.push(attempt);
             let supervisor = Supervisor {
                 directory: directory.clone(),
@@ -114,7 +114,7 @@ impl Pool {
                 server: server.clone(),
                 moved: moved.clone(),
             };
-            supervisors.spawn(supervisor.run(told));
+            supervisors.spawn(supervisor.run(first_attempt));
         }
         let supervisors = Mutex::new(supervisors);
         (Self { links, next: AtomicUsize::new(0), supervisors, server, moved }, first)
@@ -203,9 +203,9 @@ enum End {
 }
 
 impl Supervisor {
-    async fn run(self, told: oneshot::Sender<Result<(), ConnectError>>) {
+    async fn run(self, first_attempt: oneshot::Sender<Result<(), ConnectError>>) {
         // Reads go to the leader's connections while there is none to the nearest member.
-        let mut told = Some(told).filter(|_| self.place == PoolRole::Leader);
+        let mut first_attempt = Some(first_attempt).filter(|_| self.place == PoolRole::Leader);
         let mut backoff = Backoff::new(self.options.retries);
         let mut next = None;
         while !self.is_closing() {
@@ -214,7 +214,7 @@ impl Supervisor {
                 None => self.connect_best().await,
             };
             match connected {
-                Ok(connected) => match self.begin_and_run(connected, &mut told, &mut backoff).await {
+                Ok(connected) => match self.begin_and_run(connected, &mut first_attempt, &mut backoff).await {
                     End::Final => return,
                     End::Moved(connected) => {
                         next = Some(*connected);
@@ -224,8 +224,8 @@ impl Supervisor {
                 },
                 Err(error) => {
                     let again = error.action() == Action::Retry;
-                    if let Some(told) = told.take() {
-                        let _ = told.send(Err(error));
+                    if let Some(first_attempt) = first_attempt.take() {
+                        let _ = first_attempt.send(Err(error));
                         return;
                     }
                     let error = Arc::new(error);
@@ -337,7 +337,7 @@ impl Supervisor {
     async fn begin_and_run(
         &self,
         connected: Connected,
-        told: &mut Option<oneshot::Sender<Result<(), ConnectError>>>,
+        first_attempt: &mut Option<oneshot::Sender<Result<(), ConnectError>>>,
         backoff: &mut Backoff,
     ) -> End {
         let Connected { connection, channels, limits: parameters, keep_alive, server, .. } = connected;
@@ -348,8 +348,8 @@ impl Supervisor {
             tasks.spawn(channel::run(link.clone(), keep_alive));
         }
         self.moved.notify_waiters();
-        if let Some(told) = told.take() {
-            let _ = told.send(Ok(()));
+        if let Some(first_attempt) = first_attempt.take() {
+            let _ = first_attempt.send(Ok(()));
         }
         let began = tokio::time::Instant::now();
         let ended = tokio::select! {

@@ -98,23 +98,23 @@ struct GatheredRecords {
 #[derive(Default)]
 struct Outcome {
     done: OnceLock<Result<Appended, Error>>,
-    told: Notify,
+    completed: Notify,
 }
 
 impl Outcome {
     fn complete(&self, outcome: Result<Appended, Error>) {
         let _ = self.done.set(outcome);
-        self.told.notify_waiters();
+        self.completed.notify_waiters();
     }
 
     async fn wait(&self) -> Result<Appended, Error> {
         loop {
-            let mut told = std::pin::pin!(self.told.notified());
-            told.as_mut().enable();
+            let mut completed = std::pin::pin!(self.completed.notified());
+            completed.as_mut().enable();
             if let Some(done) = self.done.get() {
                 return done.clone();
             }
-            told.await;
+            completed.await;
         }
     }
 }

@@ -51,7 +51,7 @@ fn kind_of(kind: RecordKind) -> EntryKind {
 pub(crate) struct Parts(Vec<(EntryId, EntryKind, SpaceTime, Bytes)>);
 
 impl Parts {
-    /// Converts entries. `first_time` is the space time of the group's first entry, if `entries` contains it.
+    /// Converts entries. `first_time` is the space time of the space's first entry, if `entries` contains it.
     pub fn of(entries: &[RaftEntry], first_time: SpaceTime) -> Result<Self, thalweg_raft::StoreError> {
         let part = |entry: &RaftEntry| {
             let (kind, payload) = thalweg_raft::record_of(entry)?;

@@ -155,10 +155,10 @@ mod tests {
 
     use super::*;
     use crate::{
-        carried::LinkCounters,
         detector::DetectorOptions,
         frames::encoded,
         hearing::HearingRecord,
+        link_counters::LinkCounters,
         testing::{SERVER, Server, credentials, run},
     };
 
@@ -176,8 +176,8 @@ mod tests {
                 ready(encoded(&Proposed { index: Index(1) }, request.id).unwrap()).boxed_local()
             })
             .await;
-            let ears = HearingRecord::new(Duration::from_secs(1), DetectorOptions::DEFAULTS);
-            let network = Network::new(credentials(NodeId(1), 5), ears, LinkCounters::default());
+            let hearing = HearingRecord::new(Duration::from_secs(1), DetectorOptions::DEFAULTS);
+            let network = Network::new(credentials(NodeId(1), 5), hearing, LinkCounters::default());
             let (forwarder, leader) = (LinkForwarder(network), (SERVER, NodeInfo::at(server.address.to_string())));
             for round in 0..10 {
                 received.borrow_mut().clear();

@@ -22,7 +22,7 @@ use tokio::{
     task::spawn_blocking,
 };
 
-use crate::carried::ChannelCounter;
+use crate::link_counters::ChannelCounter;
 
 /// Maximum bytes of frames that wait on one connection. A sender waits while there are more.
 const MAX_QUEUED_BYTES: usize = 16 * 1024 * 1024;

@@ -142,24 +142,24 @@ mod tests {
 
     #[test]
     fn signs_are_confirmed_by_the_signs_of_the_other_node() {
-        let ears = HearingRecord::new(Duration::from_secs(1), DetectorOptions::DEFAULTS);
-        assert!(!ears.is_confirmed(NODE), "nothing was sent");
-        let first = ears.ping(NODE);
-        assert!(!ears.is_confirmed(NODE), "nothing was heard");
-        ears.heard(NODE, 1_000);
-        assert!(!ears.is_confirmed(NODE), "a number of an earlier run");
-        ears.received(NODE, 1, first);
+        let record = HearingRecord::new(Duration::from_secs(1), DetectorOptions::DEFAULTS);
+        assert!(!record.is_confirmed(NODE), "nothing was sent");
+        let first = record.ping(NODE);
+        assert!(!record.is_confirmed(NODE), "nothing was heard");
+        record.heard(NODE, 1_000);
+        assert!(!record.is_confirmed(NODE), "a number of an earlier run");
+        record.received(NODE, 1, first);
         let mut last = first;
         for _ in 0..MAX_UNCONFIRMED {
-            assert!(ears.is_confirmed(NODE));
-            last = ears.ping(NODE);
+            assert!(record.is_confirmed(NODE));
+            last = record.ping(NODE);
         }
-        assert!(ears.is_confirmed(NODE));
-        ears.ping(NODE);
-        assert!(!ears.is_confirmed(NODE), "too many signs without an answer");
-        ears.heard(NODE, first);
-        assert!(!ears.is_confirmed(NODE), "an old number says nothing new");
-        ears.heard(NODE, last);
-        assert!(ears.is_confirmed(NODE));
+        assert!(record.is_confirmed(NODE));
+        record.ping(NODE);
+        assert!(!record.is_confirmed(NODE), "too many signs without an answer");
+        record.heard(NODE, first);
+        assert!(!record.is_confirmed(NODE), "an old number says nothing new");
+        record.heard(NODE, last);
+        assert!(record.is_confirmed(NODE));
     }
 }

@@ -13,7 +13,6 @@
 
 mod about;
 mod calls;
-mod carried;
 mod comparison;
 mod convert;
 mod data;
@@ -25,6 +24,7 @@ mod handle;
 mod handshake;
 mod hearing;
 mod link;
+mod link_counters;
 mod listener;
 mod network;
 mod node;
@@ -34,6 +34,7 @@ mod repair;
 mod report;
 mod secret;
 mod secured;
+mod sent_facts;
 mod service;
 mod shared;
 mod signs;
@@ -42,7 +43,6 @@ mod subjects;
 mod tasks;
 #[cfg(test)]
 mod testing;
-mod told;
 mod types;
 
 pub use handshake::{Credentials, HandshakeError};

@@ -44,11 +44,11 @@ use tokio::{
 
 use crate::{
     about::AboutNode,
-    carried::{ChannelCounter, LinkBytes},
     frames::{FrameSender, Heads, encoded, encoded_elsewhere, frame_queue, keep_alive, read_headed},
     handshake::{Credentials, HandshakeError, Met, dial, host_of},
+    link_counters::{ChannelCounter, LinkBytes},
     secured::Secured,
-    told::SentFacts,
+    sent_facts::SentFacts,
 };
 
 /// Id of a node that is known by its address only. No node has it.
@@ -145,13 +145,13 @@ type Waiting = Rc<RefCell<HashMap<u64, oneshot::Sender<Reply>>>>;
 pub(crate) struct Path {
     /// Notified when the node is silent; all connections to the node then end.
     silent: Rc<Notify>,
-    carried: LinkBytes,
+    bytes: LinkBytes,
 }
 
 impl Path {
     /// Creates a path. `counted` counts the bytes of its connections.
-    pub(crate) fn counted(carried: LinkBytes) -> Self {
-        Self { silent: Rc::default(), carried }
+    pub(crate) fn counted(bytes: LinkBytes) -> Self {
+        Self { silent: Rc::default(), bytes }
     }
 }
 
@@ -184,7 +184,7 @@ async fn silence(traffic: &Traffic) {
 pub(crate) struct Connection {
     node: NodeId,
     version: u16,
-    told: Rc<RefCell<SentFacts>>,
+    sent_facts: Rc<RefCell<SentFacts>>,
     sender: FrameSender,
     waiting: Waiting,
     traffic: Rc<Traffic>,
@@ -195,7 +195,7 @@ pub(crate) struct Connection {
 impl Connection {
     fn begin(Met { node, version }: Met, channel: Channel, path: &Path, stream: Secured<TcpStream>) -> Self {
         let (reading, writing) = tokio::io::split(stream);
-        let (counter, heads) = (path.carried.of(channel), Heads::of(version));
+        let (counter, heads) = (path.bytes.of(channel), Heads::of(version));
         let (sender, writer) = frame_queue(writing, heads, counter.clone());
         let (waiting, has_ended) = (Waiting::default(), Rc::new(Cell::new(false)));
         let (traffic, next_id) = (Rc::new(Traffic::default()), Rc::new(Cell::new(1)));
@@ -224,7 +224,7 @@ impl Connection {
             // The callers see that their replies will not come.
             answered.borrow_mut().clear();
         });
-        Self { node, version, told: Rc::default(), sender, waiting, traffic, next_id, has_ended }
+        Self { node, version, sent_facts: Rc::default(), sender, waiting, traffic, next_id, has_ended }
     }
 
     /// Node at the other end.
@@ -237,9 +237,9 @@ impl Connection {
         self.version
     }
 
-    /// Facts about this node that it has told the other one over this connection.
-    pub(crate) fn told(&self) -> &RefCell<SentFacts> {
-        &self.told
+    /// Facts about this node that it has sent over this connection.
+    pub(crate) fn sent_facts(&self) -> &RefCell<SentFacts> {
+        &self.sent_facts
     }
 
     fn lost(&self, reason: &str) -> CallError {

@@ -30,9 +30,9 @@ use tokio::{
 };
 
 use crate::{
-    carried::ChannelCounter,
     frames::{Frame, Heads, frame_queue, keep_alive, read_headed},
     handshake::{Credentials, HandshakeError, Names, Peer, accept},
+    link_counters::ChannelCounter,
     secured::Secured,
 };
 

@@ -41,11 +41,11 @@ use tokio::{
 };
 
 use crate::{
-    carried::{ChannelCounter, LinkBytes, LinkCounters},
     convert::{Parts, Range, append, ask_pre_vote, ask_vote, entry_id, heartbeat, peer_vote, raft_vote, vote_response},
     handshake::Credentials,
     hearing::HearingRecord,
     link::{CallError, Connection, Link, Owned, Path, PendingReply},
+    link_counters::{ChannelCounter, LinkBytes, LinkCounters},
     types::Types,
 };
 
@@ -73,8 +73,8 @@ pub(crate) struct PeerLinks {
 }
 
 impl PeerLinks {
-    fn new(credentials: &Rc<Credentials>, node: NodeId, address: &str, carried: LinkBytes) -> Self {
-        let path = Path::counted(carried);
+    fn new(credentials: &Rc<Credentials>, node: NodeId, address: &str, bytes: LinkBytes) -> Self {
+        let path = Path::counted(bytes);
         let link = |channel| Link::new(Rc::clone(credentials), node, address.to_owned(), channel, path.clone());
         Self {
             appends: link(Channel::Appends),
@@ -93,7 +93,7 @@ impl PeerLinks {
 struct Inner {
     credentials: Rc<Credentials>,
     peers: RefCell<BTreeMap<NodeId, PeerLinks>>,
-    ears: HearingRecord,
+    hearing: HearingRecord,
     counters: LinkCounters,
     /// Reader of this node's log. Set once consensus runs, because consensus is created with this network.
     log: OnceCell<LogReader>,
@@ -110,8 +110,8 @@ impl fmt::Debug for Network {
 }
 
 impl Network {
-    pub fn new(credentials: Rc<Credentials>, ears: HearingRecord, counters: LinkCounters) -> Self {
-        Self(Rc::new(Inner { credentials, peers: RefCell::default(), ears, counters, log: OnceCell::new() }))
+    pub fn new(credentials: Rc<Credentials>, hearing: HearingRecord, counters: LinkCounters) -> Self {
+        Self(Rc::new(Inner { credentials, peers: RefCell::default(), hearing, counters, log: OnceCell::new() }))
     }
 
     fn new_links(&self, node: NodeId, address: &str) -> PeerLinks {
@@ -145,7 +145,7 @@ impl Network {
         let _ = self.0.log.set(log);
     }
 
-    /// Space time of the first entry of the group.
+    /// Space time of the first entry of the space.
     fn first_time(&self) -> SpaceTime {
         self.0.log.get().and_then(LogReader::first_time).unwrap_or_default()
     }
@@ -167,7 +167,12 @@ impl RaftNetworkFactory<Types> for Network {
 
     async fn new_client(&mut self, target: u64, info: &NodeInfo) -> PeerNetwork {
         let node = NodeId(target);
-        PeerNetwork { links: self.peer(node, &info.address), network: self.clone(), ears: self.0.ears.clone(), node }
+        PeerNetwork {
+            links: self.peer(node, &info.address),
+            network: self.clone(),
+            hearing: self.0.hearing.clone(),
+            node,
+        }
     }
 }
 
@@ -175,7 +180,7 @@ impl RaftNetworkFactory<Types> for Network {
 pub(crate) struct PeerNetwork {
     links: PeerLinks,
     network: Network,
-    ears: HearingRecord,
+    hearing: HearingRecord,
     node: NodeId,
 }
 
@@ -274,7 +279,7 @@ impl RaftNetworkV2<Types> for PeerNetwork {
         let link = if request.entries.is_empty() { &self.links.control } else { &self.links.appends };
         let deadline = deadline(&option);
         let connection = link.connection(deadline).await.map_err(rpc)?;
-        let heard = self.ears.echo(self.node);
+        let heard = self.hearing.echo(self.node);
         let (range, pending) = send_append(&connection, &request, heard, &self.network).await.map_err(rpc)?;
         let appended: Appended = pending.wait::<Owned, _>(deadline).await.map_err(rpc)?;
         range.response(&appended).map_err(rpc)
@@ -290,7 +295,7 @@ impl RaftNetworkV2<Types> for PeerNetwork {
     {
         let setup = option.soft_ttl();
         Box::pin(async move {
-            let (links, ears, node) = (self.links.clone(), self.ears.clone(), self.node);
+            let (links, hearing, node) = (self.links.clone(), self.hearing.clone(), self.node);
             let network = self.network.clone();
             let room = Arc::new(Semaphore::new(MAX_PIPELINED_BYTES));
             let has_sent_entries = Rc::new(Cell::new(false));
@@ -298,11 +303,11 @@ impl RaftNetworkV2<Types> for PeerNetwork {
                 has_sent_entries.set(has_sent_entries.get() || !request.entries.is_empty());
                 // A single byte stream keeps the order once entries are on their way.
                 let link = if has_sent_entries.get() { links.appends.clone() } else { links.control.clone() };
-                let (room, ears, network) = (Arc::clone(&room), ears.clone(), network.clone());
+                let (room, hearing, network) = (Arc::clone(&room), hearing.clone(), network.clone());
                 async move {
                     let room = room_for(room, &request).await;
                     let connection = link.connection(Instant::now() + setup).await?;
-                    let (range, pending) = send_append(&connection, &request, ears.echo(node), &network).await?;
+                    let (range, pending) = send_append(&connection, &request, hearing.echo(node), &network).await?;
                     Ok::<_, CallError>((range, pending, connection, room))
                 }
             });

@@ -29,13 +29,13 @@ use tokio::{
 use crate::{
     about::AboutNode,
     calls::{answer_calls, note_addresses},
-    carried::LinkCounters,
     comparison::reason,
     data::Data,
     events::Events,
     forwarder::LinkForwarder,
     handshake::Credentials,
     hearing::HearingRecord,
+    link_counters::LinkCounters,
     listener,
     network::Network,
     options::NodeOptions,
@@ -271,9 +271,9 @@ async fn begin(start: Start, shared: &Arc<Shared>) -> Result<impl Future<Output 
         Some(_) => "tls with the secret",
     };
     let credentials = Rc::new(credentials);
-    let ears = HearingRecord::new(options.consensus.deaf_after(), options.detector);
+    let hearing = HearingRecord::new(options.consensus.deaf_after(), options.detector);
     let events = Events(events);
-    let network = Network::new(Rc::clone(&credentials), ears.clone(), shared.counters.clone());
+    let network = Network::new(Rc::clone(&credentials), hearing.clone(), shared.counters.clone());
     let queue = Arc::new(SyncQueue::<Rt>::new(log));
     let syncs = Arc::new(SyncThread::start(Arc::clone(&queue)).map_err(NodeError::Thread)?);
     let snapshots = crate::snapshots::of(&db);
@@ -299,10 +299,10 @@ async fn begin(start: Start, shared: &Arc<Shared>) -> Result<impl Future<Output 
     let data = Data(db.clone());
     let peers = Peers::default();
     let signs =
-        Signs { consensus: consensus.clone(), ears: ears.clone(), events: events.clone(), peers: peers.clone() };
+        Signs { consensus: consensus.clone(), hearing: hearing.clone(), events: events.clone(), peers: peers.clone() };
     let requests = Requests::new(
         consensus.clone(),
-        (network.clone(), ears.clone(), events.clone(), shared.mesh.clone()),
+        (network.clone(), hearing.clone(), events.clone(), shared.mesh.clone()),
         signs.clone(),
         snapshots,
         data.clone(),
@@ -313,7 +313,7 @@ async fn begin(start: Start, shared: &Arc<Shared>) -> Result<impl Future<Output 
     let tasks = Rc::new(Tasks {
         consensus: consensus.clone(),
         network,
-        ears,
+        hearing,
         events,
         peers,
         signs,

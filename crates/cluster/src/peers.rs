@@ -16,7 +16,7 @@ use crate::about::AboutNode;
 pub(crate) struct PeerFacts {
     pub about: AboutNode,
     /// Number of the node's present description, which changes with it; `None` if the node does not tell it.
-    pub about_told: Option<u32>,
+    pub about_announced: Option<u32>,
     /// Number of the description in `about`.
     pub about_known: Option<u32>,
     /// Last index of its log and last applied index, as the node has last stated them.

@@ -42,7 +42,7 @@ pub(crate) fn leader_of(here: NodeId, leadership: &Leadership) -> Option<NodeId>
 pub(crate) fn compose(
     cluster: ClusterId,
     consensus: &Consensus<Rt>,
-    (ears, peers): (&HearingRecord, &Peers),
+    (hearing, peers): (&HearingRecord, &Peers),
     own: &AboutNode,
     triggers: Triggers,
 ) -> ClusterReport {
@@ -54,7 +54,7 @@ pub(crate) fn compose(
     let members = status.members.iter().map(|(node, member)| {
         let facts = peers.get(*node);
         let about = if *node == here { own.clone() } else { facts.about.clone() };
-        let heard = ears.state(*node);
+        let heard = hearing.state(*node);
         let health = match heard {
             _ if *node == here => NodeHealth::Alive,
             Some((NodeState::Alive, _)) => NodeHealth::Alive,

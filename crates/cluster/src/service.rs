@@ -37,7 +37,6 @@ use tokio::net::TcpStream;
 
 use crate::{
     about::AboutNode,
-    carried::ChannelCounter,
     convert::{
         append_request, appended, heartbeat_request, peer_vote, pre_vote_request, pre_voted, raft_id, raft_vote,
         vote_request, voted,
@@ -48,6 +47,7 @@ use crate::{
     handshake::{Names, Peer},
     hearing::HearingRecord,
     link::UNKNOWN,
+    link_counters::ChannelCounter,
     listener::Service,
     network::Network,
     secured::Secured,
@@ -157,7 +157,7 @@ fn within(millis: u32) -> Duration {
 pub(crate) struct Requests {
     pub consensus: Consensus<Rt>,
     pub network: Network,
-    pub ears: HearingRecord,
+    pub hearing: HearingRecord,
     pub events: Events,
     pub mesh: Mesh,
     pub signs: Signs,
@@ -176,20 +176,20 @@ impl fmt::Debug for Requests {
 impl Requests {
     pub fn new(
         consensus: Consensus<Rt>,
-        (network, ears, events, mesh): (Network, HearingRecord, Events, Mesh),
+        (network, hearing, events, mesh): (Network, HearingRecord, Events, Mesh),
         signs: Signs,
         snapshots: Option<Rc<dyn thalweg_raft::Snapshots>>,
         data: Data,
         about: AboutNode,
     ) -> Self {
         let (about, receiving) = (RefCell::new(about), Receiving::new(MAX_IDLE_TICKS));
-        Self { consensus, network, ears, events, mesh, signs, snapshots, data, about, receiving }
+        Self { consensus, network, hearing, events, mesh, signs, snapshots, data, about, receiving }
     }
 
     /// Notes what an append of a node says. Returns an error if the append must be ignored.
     fn hear_leader(&self, from: NodeId, heard: u64) -> Result<(), Refusal> {
-        self.ears.heard(from, heard);
-        if !self.ears.is_deaf(from) {
+        self.hearing.heard(from, heard);
+        if !self.hearing.is_deaf(from) {
             return Ok(());
         }
         self.consensus.ignored_deaf(from);
@@ -257,7 +257,7 @@ impl Requests {
     /// Notes a sign of life that has no reply.
     fn sign(&self, from: NodeId, kind: PeerKind, body: &Bytes) {
         let noted = match kind {
-            PeerKind::Facts => Facts::decode_body(body).map(|facts| self.signs.told(from, &facts)),
+            PeerKind::Facts => Facts::decode_body(body).map(|facts| self.signs.facts(from, &facts)),
             _ => Sign::decode_body(body).map(|sign| self.signs.signed(from, &sign)),
         };
         if let Err(error) = noted {
@@ -295,7 +295,7 @@ impl Requests {
         reply(id, result.await)
     }
 
-    /// Changes the members of the group, which this node leads. Returns the node that the change was about, or the new
+    /// Changes the members of the space, which this node leads. Returns the node that the change was about, or the new
     /// leader. A node that asks to join again changes its name and address.
     pub async fn change_members(
         &self,
@@ -474,7 +474,7 @@ impl Service for Requests {
 
     fn connected(&self, peer: &Peer) {
         if peer.channel == Channel::Control {
-            self.ears.reconnected(peer.node);
+            self.hearing.reconnected(peer.node);
         }
         self.network.introduce(peer.node, &peer.address);
         self.mesh.connected(peer);
@@ -496,7 +496,7 @@ impl Service for Requests {
         let (from, id, body) = (peer.node, request.id, request.body);
         // A member that repairs its state takes part in nothing.
         let is_alive = request.kind != Some(PeerKind::AskChunk);
-        if is_alive && let Some(change) = self.ears.alive(from) {
+        if is_alive && let Some(change) = self.hearing.alive(from) {
             self.events.changed(change);
         }
         fn boxed(future: impl Future<Output = Vec<u8>> + 'static) -> LocalBoxFuture<'static, Vec<u8>> {

@@ -13,7 +13,7 @@ use thalweg_types::{Index, NodeId, ReadLevel, Revision};
 use thalweg_wire::peer::ManageKind;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
-use crate::{carried::LinkCounters, subjects::Mesh};
+use crate::{link_counters::LinkCounters, subjects::Mesh};
 
 /// Maximum number of calls that wait for their answers. A further one is refused with error `overloaded`. Cost: about 1 KiB for
 /// each.

@@ -1,7 +1,7 @@
 //! Signs of life to and from all other nodes, and the facts that travel with them.
 //!
 //! Owns: the form of each sign (ping, sign of life, facts), and the conclusions from those that arrive. Does not own: the time
-//! of a sign (`tasks`), the numbers and what follows from silence (`hearing`), and when facts are told again (`told`).
+//! of a sign (`tasks`), the numbers and what follows from silence (`hearing`), and when facts are sent again (`sent_facts`).
 //!
 //! Between nodes that know it, a sign has no reply: each node sees from the other's signs that it is heard. A node that is not
 //! heard any more sends pings instead. Their replies show that the connection is alive, and the link ends a connection on which
@@ -23,7 +23,7 @@ use crate::{
     hearing::HearingRecord,
     link::{Connection, Link, Owned},
     peers::Peers,
-    told::OwnFacts,
+    sent_facts::OwnFacts,
     types::Rt,
 };
 
@@ -31,7 +31,7 @@ use crate::{
 #[derive(Clone)]
 pub(crate) struct Signs {
     pub consensus: Consensus<Rt>,
-    pub ears: HearingRecord,
+    pub hearing: HearingRecord,
     pub events: Events,
     pub peers: Peers,
 }
@@ -66,22 +66,22 @@ impl Signs {
     /// Sends the next sign of life to a node. Waits at most `within` for a connection and for the reply of a ping.
     pub async fn send(&self, node: NodeId, link: &Link, own: OwnFacts, within: Duration) {
         // A sign that cannot be sent has a number, too: the node does not hear it.
-        let number = self.ears.ping(node);
+        let number = self.hearing.ping(node);
         let deadline = tokio::time::Instant::now() + within;
         let Ok(connection) = link.connection(deadline).await else { return };
-        let heard = self.ears.echo(node);
-        if connection.version() < SHORT_FROM || !self.ears.is_confirmed(node) {
+        let heard = self.hearing.echo(node);
+        if connection.version() < SHORT_FROM || !self.hearing.is_confirmed(node) {
             self.ping(node, &connection, Ping { number, heard }, deadline).await;
             return;
         }
-        let (mut told, now) = (connection.told().borrow_mut(), Instant::now());
-        if told.is_due(&own, now) {
+        let (mut sent, now) = (connection.sent_facts().borrow_mut(), Instant::now());
+        if sent.is_due(&own, now) {
             let OwnFacts { last, applied, lacks_room, wall, about } = own;
             if connection.post(&Facts { number, heard, last, applied, lacks_room, wall, about }).is_ok() {
-                told.told(own, now);
+                sent.note_facts(own, now);
             }
         } else if connection.post(&Sign { number, heard }).is_ok() {
-            told.confirmed();
+            sent.note_sign();
         }
     }
 
@@ -91,12 +91,12 @@ impl Signs {
         else {
             return;
         };
-        if let Some(change) = self.ears.alive(node) {
+        if let Some(change) = self.hearing.alive(node) {
             self.events.changed(change);
         }
         if connection.version() < SHORT_FROM {
             // Such a node does not say when its description changes.
-            self.peers.update(node, |facts| facts.about_told = None);
+            self.peers.update(node, |facts| facts.about_announced = None);
         }
         self.note(node, (last, applied), MemberFacts { lacks_room: free_bytes == 0, wall });
     }
@@ -121,15 +121,15 @@ impl Signs {
     }
 
     /// Notes a sign of life with facts.
-    pub fn told(&self, from: NodeId, facts: &Facts) {
+    pub fn facts(&self, from: NodeId, facts: &Facts) {
         self.received(from, facts.number, facts.heard);
         let Facts { number: _, heard: _, last, applied, lacks_room, wall, about } = *facts;
-        self.peers.update(from, |facts| facts.about_told = Some(about));
+        self.peers.update(from, |facts| facts.about_announced = Some(about));
         self.note(from, (last, applied), MemberFacts { lacks_room, wall });
     }
 
     fn received(&self, from: NodeId, number: u64, heard: u64) {
-        if let Some(change) = self.ears.received(from, number, heard) {
+        if let Some(change) = self.hearing.received(from, number, heard) {
             self.events.changed(change);
         }
     }

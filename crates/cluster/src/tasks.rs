@@ -33,10 +33,10 @@ use crate::{
     options::NodeOptions,
     peers::Peers,
     report::compose,
+    sent_facts::OwnFacts,
     service::{RECEIVING_TICK, Requests},
     shared::Shared,
     signs::{Signs, number_of},
-    told::OwnFacts,
     types::Rt,
 };
 
@@ -67,7 +67,7 @@ fn note_room(report: &ClusterReport) {
 pub(crate) struct Tasks {
     pub consensus: Consensus<Rt>,
     pub network: Network,
-    pub ears: HearingRecord,
+    pub hearing: HearingRecord,
     pub events: Events,
     pub peers: Peers,
     pub signs: Signs,
@@ -125,7 +125,7 @@ impl Tasks {
                 report.members.iter().map(|member| member.node).filter(|n| *n != self.here()).collect();
             self.shared.mesh.update(&report);
             if !report.members.is_empty() {
-                self.ears.watch(&others);
+                self.hearing.watch(&others);
                 self.peers.keep(&others);
                 self.network.keep(&others);
             }
@@ -144,7 +144,7 @@ impl Tasks {
             known = now;
             is_first = false;
             self.note_lags(&report.members);
-            self.ears.tick().into_iter().for_each(|change| self.events.changed(change));
+            self.hearing.tick().into_iter().for_each(|change| self.events.changed(change));
             self.keep_for_followers(&report.members);
             if let Some(from) = self.requests.receiving.tick() {
                 tracing::warn!(%from, "gave up a snapshot, because its sender is silent");
@@ -156,7 +156,7 @@ impl Tasks {
     /// Composes the report anew.
     pub fn refresh(&self) {
         let own = self.requests.about.borrow().clone();
-        let report = compose(self.cluster, &self.consensus, (&self.ears, &self.peers), &own, self.options.triggers);
+        let report = compose(self.cluster, &self.consensus, (&self.hearing, &self.peers), &own, self.options.triggers);
         *self.shared.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
     }
 
@@ -209,7 +209,7 @@ impl Tasks {
     }
 
     fn is_heard(&self, node: NodeId) -> bool {
-        self.ears.state(node).is_some_and(|(state, _)| state != crate::detector::NodeState::Down)
+        self.hearing.state(node).is_some_and(|(state, _)| state != crate::detector::NodeState::Down)
     }
 
     /// Sends a sign of life to every other member in each interval, and asks those for their description that may have a new
@@ -239,8 +239,8 @@ impl Tasks {
     /// Returns true if a node's description has changed, or if the node does not report changes. `since` is the time since the
     /// last request for it.
     fn needs_description(&self, node: NodeId, since: Duration, interval: Duration) -> bool {
-        self.peers.update(node, |facts| match facts.about_told {
-            Some(told) => facts.about_known != Some(told) && since >= DESCRIBE_EVERY,
+        self.peers.update(node, |facts| match facts.about_announced {
+            Some(number) => facts.about_known != Some(number) && since >= DESCRIBE_EVERY,
             None => since >= DESCRIBE_EVERY.max(4 * interval),
         })
     }
@@ -248,9 +248,9 @@ impl Tasks {
     async fn describe(self: Rc<Self>, node: NodeId, link: Link) {
         let deadline = tokio::time::Instant::now() + ASK_LIMIT;
         // The description can change while it is on its way; then it is asked for again.
-        let told = self.peers.update(node, |facts| facts.about_told);
+        let announced = self.peers.update(node, |facts| facts.about_announced);
         if let Ok(about) = link.call::<_, AboutNode, AboutNode>(&Describe {}, deadline).await {
-            self.peers.update(node, |facts| (facts.about, facts.about_known) = (about, told));
+            self.peers.update(node, |facts| (facts.about, facts.about_known) = (about, announced));
         }
     }
 

@@ -2,5 +2,5 @@
 
 /// Runtime of the consensus thread.
 pub type Rt = openraft_rt_tokio::TokioRuntime;
-/// openraft's types of a space's group.
+/// openraft's types of a space.
 pub type Types = thalweg_raft::Types<Rt>;

@@ -108,14 +108,14 @@ impl Failure {
 
     /// Calls `then` with the failure as a `failed` frame, which answers a request.
     pub(crate) fn failed<T>(&self, then: impl FnOnce(&Failed<'_>) -> T) -> T {
-        let told = &*self.0;
-        let details: Vec<_> = told.details.iter().map(|&(name, value)| Detail { name, value }).collect();
+        let facts = &*self.0;
+        let details: Vec<_> = facts.details.iter().map(|&(name, value)| Detail { name, value }).collect();
         then(&Failed {
-            class: told.class,
-            effect: told.effect,
-            shown: Level(told.shown),
-            code: told.code,
-            message: short(&told.message),
+            class: facts.class,
+            effect: facts.effect,
+            shown: Level(facts.shown),
+            code: facts.code,
+            message: short(&facts.message),
             details: List::Items(&details),
         })
     }

@@ -199,11 +199,11 @@ impl Publishing {
         let (mut total, mut batches) = (Published::default(), batches.into_iter());
         while let Some(batch) = batches.next() {
             let Some(published) = self.try_publish(to, &batch) else {
-                let (done, told) = oneshot::channel();
+                let (done, outcome) = oneshot::channel();
                 self.blocked.extend([BlockedItem::Begin(total), BlockedItem::Batch(batch)]);
                 self.blocked.extend(batches.map(BlockedItem::Batch));
                 self.blocked.push_back(BlockedItem::Done(done));
-                return Err(told);
+                return Err(outcome);
             };
             total.add(published);
         }

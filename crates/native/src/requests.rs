@@ -92,8 +92,8 @@ impl Future for RequestTask {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Finished> {
         let Self { waiting, work, .. } = self.get_mut();
         let reply = match work {
-            PendingWork::Write(write) => Pin::new(write).poll(context).map(|carried| match carried {
-                Ok(carried) => Ok(Reply::Outcome(carried)),
+            PendingWork::Write(write) => Pin::new(write).poll(context).map(|outcome| match outcome {
+                Ok(outcome) => Ok(Reply::Outcome(outcome)),
                 Err(error) => Err(error.into()),
             }),
             PendingWork::Later(later) => later.as_mut().poll(context),
@@ -200,8 +200,8 @@ impl Requests {
         account: &Arc<Account>,
     ) -> Option<(PendingRequest, Result<Reply, Failure>)> {
         // Polled with a waker that does nothing; an unfinished write is polled again with the set.
-        if let Poll::Ready(carried) = Pin::new(&mut write).poll(&mut Context::from_waker(Waker::noop())) {
-            return Some((waiting, carried.map(Reply::Outcome).map_err(Failure::from)));
+        if let Poll::Ready(outcome) = Pin::new(&mut write).poll(&mut Context::from_waker(Waker::noop())) {
+            return Some((waiting, outcome.map(Reply::Outcome).map_err(Failure::from)));
         }
         self.begin(waiting, PendingWork::Write(write), None, account.count(Resource::Requests));
         None

@@ -67,8 +67,8 @@ fn publish_all(
             Ok(Handled::Replied)
         }
         Err(_) if request.id == 0 => Ok(Handled::Replied),
-        Err(told) => Ok(Handled::later(async move {
-            let Published { delivered, missed, .. } = told.await.map_err(|_| failure::stopping())?;
+        Err(later) => Ok(Handled::later(async move {
+            let Published { delivered, missed, .. } = later.await.map_err(|_| failure::stopping())?;
             Ok(Reply::frame(wire::Published { delivered, missed }))
         })),
     }
@@ -98,7 +98,7 @@ pub(crate) fn ask(turn: &mut Turn<'_>, request: &Request<'_>, ask: &Ask<'_>) -> 
     let batch = Batch::new(checked.subject, shared.bytes, shared.count)?;
     let Subjects { publishing, app, waiter, .. } = &mut *subjects;
     let blocked = match publishing.publish(&PublishTarget { broker: &app.views.broker, waiter }, [batch]) {
-        Err(told) => Some(told),
+        Err(later) => Some(later),
         Ok(published) => {
             if let Err(failure) = require_subscriber(published) {
                 subjects.asks()?.complete(&reply_to);
@@ -109,8 +109,8 @@ pub(crate) fn ask(turn: &mut Turn<'_>, request: &Request<'_>, ask: &Ask<'_>) -> 
     };
     Ok(Handled::later(async move {
         let exchange = async {
-            if let Some(told) = blocked {
-                require_subscriber(told.await.map_err(|_| failure::stopping())?)?;
+            if let Some(later) = blocked {
+                require_subscriber(later.await.map_err(|_| failure::stopping())?)?;
             }
             answer.await.map_err(|_| failure::stopping())
         };

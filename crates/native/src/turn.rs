@@ -111,8 +111,8 @@ impl Reply {
             }
             Self::Outcome((durability, outcome)) => {
                 out.states(durability);
-                let told = out.reply_after_effect(id, |out| put_outcome(out, id, durability, outcome.as_ref()))?;
-                debug_assert!(told, "clients send no commands whose outcome is not told: {outcome:?}");
+                let replied = out.reply_after_effect(id, |out| put_outcome(out, id, durability, outcome.as_ref()))?;
+                debug_assert!(replied, "clients send no commands whose outcome is not told: {outcome:?}");
                 Ok(())
             }
         }
@@ -122,7 +122,7 @@ impl Reply {
 impl fmt::Debug for Reply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Outcome(carried) => f.debug_tuple("Outcome").field(carried).finish(),
+            Self::Outcome(outcome) => f.debug_tuple("Outcome").field(outcome).finish(),
             Self::Frame(_) => f.write_str("Frame"),
             Self::Encoded(replies) => f.debug_tuple("Aside").field(replies).finish(),
         }

@@ -86,16 +86,16 @@ pub(crate) fn write_and_publish(
     let app = Arc::clone(turn.app);
     // The batches are published even if the connection is lost, so the task does not belong to the channel.
     let published = tokio::spawn(async move {
-        let carried = write.await?;
+        let outcome = write.await?;
         // The first attempt of a duplicate may have published already, and a commit is published at most once.
-        if !matches!(carried.1, Some(Outcome::Duplicate { .. })) {
+        if !matches!(outcome.1, Some(Outcome::Duplicate { .. })) {
             app.views.publish_committed(&batches);
         }
-        Ok(carried)
+        Ok(outcome)
     });
     Ok(Handled::Unstoppable(Box::pin(async move {
         match published.await {
-            Ok(carried) => carried.map(Reply::Outcome),
+            Ok(outcome) => outcome.map(Reply::Outcome),
             Err(error) => {
                 Err(Failure::new("internal", thalweg_types::Action::Stop, error.to_string()).with_unknown_effect())
             }

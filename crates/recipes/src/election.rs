@@ -63,7 +63,7 @@ impl<C: Coordinator> Election<C> {
     /// Creates an observer, which reports the leader of this election whenever it changes.
     #[must_use]
     pub fn observe(&self) -> Observer<C> {
-        Observer { election: self.clone(), watch: None, told: None }
+        Observer { election: self.clone(), watch: None, reported: None }
     }
 }
 
@@ -74,7 +74,7 @@ pub struct Observer<C: Coordinator> {
     watch: Option<C::Watch>,
     /// Fencing token of the leader that the observer reported last; the outer `None` means that nothing was
     /// reported yet.
-    told: Option<Option<FencingToken>>,
+    reported: Option<Option<FencingToken>>,
 }
 
 impl<C: Coordinator> Observer<C> {
@@ -91,8 +91,8 @@ impl<C: Coordinator> Observer<C> {
             }
             let leader = self.election.leader()?;
             let token = leader.as_ref().map(|leader| leader.token);
-            if self.told != Some(token) {
-                self.told = Some(token);
+            if self.reported != Some(token) {
+                self.reported = Some(token);
                 return Ok(Some(leader));
             }
             let left = until.map_or(C::LOOK_EVERY, |until| until.saturating_sub(coordinator.now()));

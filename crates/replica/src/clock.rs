@@ -292,7 +292,7 @@ mod tests {
         let clock = Arc::new(thalweg_types::SystemClock::default());
         let space = SpaceClock::anchor(clock, SpaceTime(0));
         let applied = AtomicU64::new(0);
-        let told = AtomicU64::new(0);
+        let latest = AtomicU64::new(0);
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
@@ -302,16 +302,16 @@ mod tests {
                         let time = space.read();
                         assert!(time.0 >= seen && time >= last);
                         last = time;
-                        told.fetch_max(time.0, Ordering::SeqCst);
+                        latest.fetch_max(time.0, Ordering::SeqCst);
                     }
                 });
             }
             for _ in 0..20_000 {
-                let before = told.load(Ordering::SeqCst);
+                let before = latest.load(Ordering::SeqCst);
                 let (stamp, frozen) = space.stamp_frozen();
                 assert!(stamp.0 >= before);
                 std::hint::spin_loop();
-                assert!(told.load(Ordering::SeqCst) <= stamp.0, "a read got a later time than the entry in progress");
+                assert!(latest.load(Ordering::SeqCst) <= stamp.0, "a read got a later time than the entry in progress");
                 applied.store(stamp.0, Ordering::SeqCst);
                 drop(frozen);
             }

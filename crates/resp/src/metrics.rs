@@ -141,7 +141,7 @@ pub(crate) struct Tally {
     /// Number of times that the last command was counted since its counter was updated.
     count: u64,
     /// Commands before the last one that are not added to their counters yet.
-    told: Vec<(usize, u64)>,
+    earlier: Vec<(usize, u64)>,
     /// Commands since the turn began, whose latency is known when the turn ends.
     turn: Vec<(usize, u64)>,
     /// Number of error replies of the session.
@@ -173,7 +173,7 @@ impl Tally {
         if let Some(last) = self.last.replace(command)
             && self.count > 0
         {
-            add(&mut self.told, last, self.count);
+            add(&mut self.earlier, last, self.count);
         }
         self.count = 1;
     }
@@ -183,11 +183,11 @@ impl Tally {
     pub(crate) fn report(&mut self, metrics: &Metrics) -> Option<&'static str> {
         let last = self.last.filter(|_| self.count > 0)?;
         let count = std::mem::take(&mut self.count);
-        for (command, count) in self.told.drain(..).chain([(last, count)]) {
+        for (command, count) in self.earlier.drain(..).chain([(last, count)]) {
             metrics.statistics.called(command, count);
             add(&mut self.turn, command, count);
         }
-        self.told.shrink_to(IDLE_COMMANDS);
+        self.earlier.shrink_to(IDLE_COMMANDS);
         Some(full_names()[last])
     }
 

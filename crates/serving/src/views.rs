@@ -218,11 +218,11 @@ impl Views {
     /// and gets a notice, even if its policy is to block publishers, because the commit has happened already. Returns
     /// the outcome of each batch as JSON.
     pub fn publish_committed(&self, batches: &[Batch]) -> Vec<serde_json::Value> {
-        let told = batches.iter().map(|batch| {
+        let outcomes = batches.iter().map(|batch| {
             let Published { delivered, missed, .. } = self.broker.publish_now(batch);
             json!({ "delivered": delivered, "missed": missed })
         });
-        told.collect()
+        outcomes.collect()
     }
 
     /// Frees expired cache entries, again and again, until the server stops.

@@ -104,10 +104,10 @@ fn check_durable(
 ) {
     let ranks = || positions.get(&operation.command).into_iter().flatten();
     match &operation.end {
-        End::Answered(_, Answer::Outcome(told)) => {
+        End::Answered(_, Answer::Outcome(answered)) => {
             if ranks().next().is_none() {
                 violations.push(format!("an acknowledged write is lost: {}", describe(operation)));
-            } else if !ranks().any(|rank| commands[*rank].outcome == *told) {
+            } else if !ranks().any(|rank| commands[*rank].outcome == *answered) {
                 let outcomes: Vec<_> = ranks().map(|rank| &commands[*rank].outcome).collect();
                 violations.push(format!("the outcome was {outcomes:?}, its client was told: {}", describe(operation)));
             }

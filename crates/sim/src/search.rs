@@ -125,7 +125,7 @@ fn timed(
         _ if operation.action.is_read() => return None,
         _ => KeysAnswer::Lost,
     };
-    let told = if answer == KeysAnswer::Lost { ClientAnswer::Nothing } else { ClientAnswer::Answered };
+    let client_answer = if answer == KeysAnswer::Lost { ClientAnswer::Nothing } else { ClientAnswer::Answered };
     let end = if answer == KeysAnswer::Lost { u64::MAX } else { operation.ended() };
-    Some(Timed { begin: operation.begin, end, told, operation: (request, answer) })
+    Some(Timed { begin: operation.begin, end, client_answer, operation: (request, answer) })
 }

@@ -144,11 +144,11 @@ mod tests {
         assert!(compared(&[&fast, &fast]).unwrap().summary[0].contains("No difference seen"));
         let refused = compared(&[&slow, &unsafe_]).unwrap_err().to_string();
         assert!(refused.contains("not comparable"), "{refused}");
-        let told = compared(&[&slow, &unsafe_, "--across-durabilities"]).unwrap();
+        let report = compared(&[&slow, &unsafe_, "--across-durabilities"]).unwrap();
         assert!(
-            told.tables[0].title.contains("DIFFERENT DURABILITIES: A disk, B interval"),
+            report.tables[0].title.contains("DIFFERENT DURABILITIES: A disk, B interval"),
             "{}",
-            told.tables[0].title
+            report.tables[0].title
         );
     }
 }

@@ -147,8 +147,8 @@ fn judge(options: &PubsubOptions, finish: &Finish, outcome: &Outcome) -> Validit
     if options.in_flight > 0 && !unfinished && options.linger.is_none() {
         let wanted = sent.iter().sum::<u64>() / u64::from(options.batch) * options.fan_out as u64;
         if acked_deliveries + acked_misses != wanted {
-            let told = acked_deliveries;
-            return Validity::Errors(format!("acks said {told} subscriptions got batches, {wanted} should have"));
+            let delivered = acked_deliveries;
+            return Validity::Errors(format!("acks said {delivered} subscriptions got batches, {wanted} should have"));
         }
     }
     if let Some(validity) = unusable_clocks(&outcome.spent.clocks) {

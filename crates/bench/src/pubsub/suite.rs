@@ -41,9 +41,9 @@ pub fn run(options: &PubsubOptions, progress: &mut dyn Progress) -> Result<Repor
     }
     if let Some(dir) = &options.plots {
         report.save_plots(dir)?;
-        let told =
+        let notes =
             report.plots.iter().map(|plot| format!("plot of {}: {}/{}.svg", plot.title, dir.display(), plot.name));
-        report.notes.extend(told.collect::<Vec<_>>());
+        report.notes.extend(notes.collect::<Vec<_>>());
     }
     Ok(report.finish())
 }

@@ -284,15 +284,15 @@ impl Cache {
         decide: impl FnOnce(Option<&CacheEntry>) -> (Update, R),
     ) -> Result<(Option<Version>, R), CacheError> {
         self.check(key, 0)?;
-        let (version, (checked, told)) = self.apply(now, key, |entry| {
-            let (update, told) = decide(entry);
+        let (version, (checked, result)) = self.apply(now, key, |entry| {
+            let (update, result) = decide(entry);
             let checked = match &update {
                 Update::Put { value, .. } => self.check(key, value.len()),
                 _ => Ok(()),
             };
-            if checked.is_ok() { (update, (checked, told)) } else { (Update::Keep, (checked, told)) }
+            if checked.is_ok() { (update, (checked, result)) } else { (Update::Keep, (checked, result)) }
         });
-        checked.map(|()| (version, told))
+        checked.map(|()| (version, result))
     }
 
     fn apply<R>(

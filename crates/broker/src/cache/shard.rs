@@ -262,7 +262,7 @@ impl Shard {
         let live = found.map(|stored| &stored.entry).filter(|entry| entry.deadline > now);
         let has_ended = found.is_some() && live.is_none();
         let (version, deadline) = live.map_or((None, Moment::NEVER), |live| (Some(live.version), live.deadline));
-        let (update, told) = decide(live);
+        let (update, result) = decide(live);
         if has_ended {
             self.expire(key, gone);
         }
@@ -280,7 +280,7 @@ impl Shard {
                 None
             }
         };
-        (after, told)
+        (after, result)
     }
 
     fn put(&mut self, key: Lookup<'_>, value: Arc<[u8]>, deadline: Moment, gone: &mut RemovedEntries) -> Version {

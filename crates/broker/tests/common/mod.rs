@@ -111,29 +111,29 @@ pub fn take(link: &Link) -> Vec<Outbound> {
 
 /// An item that a subscription received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum Received {
     Message(u64),
     Gap(u64),
     Disconnect(u64),
 }
 
 /// All items, each with the subscription that received it, in order.
-pub fn told(out: &[Outbound]) -> Vec<(u64, Told)> {
-    let mut told = Vec::new();
+pub fn received(out: &[Outbound]) -> Vec<(u64, Received)> {
+    let mut received = Vec::new();
     for item in out {
         match item {
             Outbound::Batch { batch, subscriptions } => {
-                told.extend(subscriptions.iter().map(|id| (id.0, Told::Message(number(batch)))));
+                received.extend(subscriptions.iter().map(|id| (id.0, Received::Message(number(batch)))));
             }
-            Outbound::Gap { subscription, messages } => told.push((subscription.0, Told::Gap(*messages))),
+            Outbound::Gap { subscription, messages } => received.push((subscription.0, Received::Gap(*messages))),
             Outbound::Disconnect { subscription, messages } => {
-                told.push((subscription.0, Told::Disconnect(*messages)));
+                received.push((subscription.0, Received::Disconnect(*messages)));
             }
         }
     }
-    told
+    received
 }
 
-pub fn told_to(id: u64, out: &[Outbound]) -> Vec<Told> {
-    told(out).into_iter().filter(|(to, _)| *to == id).map(|(_, told)| told).collect()
+pub fn received_by(id: u64, out: &[Outbound]) -> Vec<Received> {
+    received(out).into_iter().filter(|(to, _)| *to == id).map(|(_, received)| received).collect()
 }

@@ -278,7 +278,7 @@ fn reads_and_writes_of_a_key_are_one_step_under_eviction_and_expiry() {
         let clock = AtomicI64::new(0);
         let done = AtomicBool::new(false);
         let now = || at(clock.load(Ordering::SeqCst) as u64);
-        let told: Vec<(u64, Version, i64)> = thread::scope(|scope| {
+        let sums: Vec<(u64, Version, i64)> = thread::scope(|scope| {
             scope.spawn(|| {
                 let mut rng = Rng(seed);
                 while !done.load(Ordering::SeqCst) {
@@ -293,7 +293,7 @@ fn reads_and_writes_of_a_key_are_one_step_under_eviction_and_expiry() {
                     let (cache, clock, now) = (&cache, &clock, &now);
                     scope.spawn(move || {
                         let mut rng = Rng(seed * 10 + adder);
-                        let mut told = Vec::new();
+                        let mut sums = Vec::new();
                         for step in 0..20_000 {
                             if step % 50 == 0 {
                                 clock.fetch_add(1, Ordering::SeqCst);
@@ -305,18 +305,18 @@ fn reads_and_writes_of_a_key_are_one_step_under_eviction_and_expiry() {
                             }
                             let counter = rng.below(150);
                             let (version, sum) = count(cache, now(), counter);
-                            told.push((counter, version, sum));
+                            sums.push((counter, version, sum));
                         }
-                        told
+                        sums
                     })
                 })
                 .collect();
-            let told = adders.into_iter().flat_map(|adder| adder.join().unwrap()).collect();
+            let sums = adders.into_iter().flat_map(|adder| adder.join().unwrap()).collect();
             done.store(true, Ordering::SeqCst);
-            told
+            sums
         });
-        let ordered: BTreeMap<_, _> = told.iter().map(|(counter, version, sum)| ((*counter, *version), *sum)).collect();
-        assert_eq!(ordered.len(), told.len(), "seed {seed}: each addition must have its own version");
+        let ordered: BTreeMap<_, _> = sums.iter().map(|(counter, version, sum)| ((*counter, *version), *sum)).collect();
+        assert_eq!(ordered.len(), sums.len(), "seed {seed}: each addition must have its own version");
         let mut lives = 0;
         let mut before = (0, 0);
         for ((counter, version), sum) in ordered {

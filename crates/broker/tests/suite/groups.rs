@@ -113,7 +113,7 @@ fn one_group_over_several_patterns_and_beside_plain_subscriptions() {
         assert_eq!(published.delivered, 2, "the plain subscription, and one of three members");
         let out = take(&link);
         assert_eq!(out.len(), 1, "the link gets one copy: {out:?}");
-        let ids: Vec<_> = crate::common::told(&out).into_iter().map(|(id, _)| id).collect();
+        let ids: Vec<_> = crate::common::received(&out).into_iter().map(|(id, _)| id).collect();
         assert!(ids.contains(&4) && ids.len() == 2, "{ids:?}");
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use thalweg_broker::{Broker, BrokerConfig, Link, Outbound, Pattern, SubscribeOptions, SubscriptionId};
 
-use crate::common::{Rng, broker, message, pattern, quiet, seeds, subject, subscribe, take, told};
+use crate::common::{Rng, broker, message, pattern, quiet, received, seeds, subject, subscribe, take};
 
 const TOKENS: &[&str] = &["a", "b", "c", "a*", "\u{0}"];
 
@@ -75,7 +75,7 @@ impl Model {
         for (at, link) in self.links.iter().enumerate() {
             let out = take(link);
             assert!(out.len() <= 1, "seed {seed}: a link gets one copy for all its subscriptions: {out:?}");
-            for (id, _) in told(&out) {
+            for (id, _) in received(&out) {
                 assert!(got.insert((at, id)), "seed {seed}: {text} twice for {at}/{id}");
             }
         }

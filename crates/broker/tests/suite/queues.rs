@@ -9,7 +9,7 @@ use thalweg_broker::{
 };
 
 use crate::common::{
-    Bell, Rng, Told, broker, message, number, pattern, quiet, seeds, subject, subscribe, take, told_to,
+    Bell, Received, Rng, broker, message, number, pattern, quiet, received_by, seeds, subject, subscribe, take,
 };
 
 fn sized(to: &str, number: u64, bytes: usize, messages: u32) -> Batch {
@@ -65,22 +65,22 @@ impl Model {
         true
     }
 
-    fn take(&mut self) -> Vec<Told> {
-        let mut told = Vec::new();
+    fn take(&mut self) -> Vec<Received> {
+        let mut received = Vec::new();
         while self.credit.0 > 0 && self.credit.1 > 0 {
             let Some((number, messages, bytes, missed)) = self.queue.pop_front() else { break };
             let missed = missed + std::mem::take(&mut self.missed_before);
             if missed > 0 {
-                told.push(Told::Gap(missed));
+                received.push(Received::Gap(missed));
             }
-            told.push(Told::Message(number));
+            received.push(Received::Message(number));
             self.credit.0 -= messages as i64;
             self.credit.1 -= bytes as i64;
         }
         if self.queue.is_empty() && self.missed_after > 0 {
-            told.push(Told::Gap(std::mem::take(&mut self.missed_after)));
+            received.push(Received::Gap(std::mem::take(&mut self.missed_after)));
         }
-        told
+        received
     }
 }
 
@@ -119,7 +119,7 @@ fn each_policy_does_what_its_name_says() {
                 1 => {
                     let out = take(&link);
                     for (id, model) in models.iter_mut().enumerate() {
-                        assert_eq!(told_to(id as u64, &out), model.take(), "seed {seed} step {step} queue {id}");
+                        assert_eq!(received_by(id as u64, &out), model.take(), "seed {seed} step {step} queue {id}");
                     }
                 }
                 _ => {
@@ -150,13 +150,17 @@ fn a_blocked_publish_happens_for_nobody_and_wakes_its_publisher() {
     }
     let blocked = broker.publish(&message("a", 2), Some(&waiter)).unwrap_err();
     assert_eq!((blocked.link, blocked.subscription), (full.id(), SubscriptionId(1)));
-    assert_eq!(told_to(1, &take(&free)), [Told::Message(0), Told::Message(1)], "a blocked publish delivers nothing");
+    assert_eq!(
+        received_by(1, &take(&free)),
+        [Received::Message(0), Received::Message(1)],
+        "a blocked publish delivers nothing"
+    );
     assert_eq!(bell.count(), 0);
     assert_eq!(take(&full).len(), 2);
     assert_eq!(bell.count(), 1, "room");
     broker.publish(&message("a", 2), Some(&waiter)).unwrap();
-    assert_eq!(told_to(1, &take(&free)), [Told::Message(2)], "once");
-    assert_eq!(told_to(1, &take(&full)), [Told::Message(2)]);
+    assert_eq!(received_by(1, &take(&free)), [Received::Message(2)], "once");
+    assert_eq!(received_by(1, &take(&full)), [Received::Message(2)]);
     assert_eq!(bell.count(), 1, "no publisher waits any more");
     assert_eq!(broker.stats().blocked, 1);
 }
@@ -206,7 +210,7 @@ fn a_publisher_waits_for_a_subscription_that_goes() {
                 link.subscribe(SubscriptionId(3), pattern("c"), &options).unwrap();
                 broker.publish(&message("c", 0), None).unwrap();
                 broker.publish(&message("c", 1), None).unwrap();
-                assert_eq!(told_to(3, &take(&link)), [Told::Disconnect(2)]);
+                assert_eq!(received_by(3, &take(&link)), [Received::Disconnect(2)]);
             }
         }
         assert_eq!(bell.count(), 1, "way {how}");
@@ -249,13 +253,13 @@ fn a_batch_beyond_the_bounds_is_let_in_when_there_is_nothing_else() {
             Err(_) => assert_eq!(policy, Policy::Block),
             Ok(published) => assert_eq!(published.delivered == 1, policy == Policy::DropOld),
         }
-        let expected: &[Told] = match policy {
-            Policy::Block => &[Told::Message(7)],
-            Policy::DropNew => &[Told::Message(7), Told::Gap(1)],
-            Policy::DropOld => &[Told::Gap(64), Told::Message(8)],
-            Policy::Disconnect => &[Told::Disconnect(65)],
+        let expected: &[Received] = match policy {
+            Policy::Block => &[Received::Message(7)],
+            Policy::DropNew => &[Received::Message(7), Received::Gap(1)],
+            Policy::DropOld => &[Received::Gap(64), Received::Message(8)],
+            Policy::Disconnect => &[Received::Disconnect(65)],
         };
-        assert_eq!(told_to(1, &take(&link)), expected, "{policy:?}");
+        assert_eq!(received_by(1, &take(&link)), expected, "{policy:?}");
     }
 }
 
@@ -272,8 +276,8 @@ fn a_links_bound_counts_all_its_subscriptions() {
     assert_eq!(broker.publish(&sized("c", 5, 40, 1), None).unwrap().delivered, 1, "replaces its own oldest batch");
     assert_eq!(broker.publish(&sized("c", 6, 41, 1), None).unwrap().missed, 1, "must not replace batches of others");
     let out = take(&link);
-    assert_eq!(told_to(1, &out), [Told::Message(1), Told::Gap(1)]);
-    assert_eq!(told_to(3, &out), [Told::Gap(3)], "the gap is reported at the position of the missed message");
+    assert_eq!(received_by(1, &out), [Received::Message(1), Received::Gap(1)]);
+    assert_eq!(received_by(3, &out), [Received::Gap(3)], "the gap is reported at the position of the missed message");
     broker.publish(&sized("b", 3, 8, 1), None).unwrap();
 }
 
@@ -320,7 +324,7 @@ fn a_publisher_that_waits_for_the_brokers_memory_is_woken_by_any_link() {
         }
         assert_eq!(bell.count(), 1, "way {how}");
         assert_eq!(broker.publish(&message("a", 1), Some(&waiter)).unwrap().delivered, 1);
-        assert_eq!(told_to(2, &take(&stuck)), [Told::Message(1)]);
+        assert_eq!(received_by(2, &take(&stuck)), [Received::Message(1)]);
     }
 }
 
@@ -403,9 +407,9 @@ fn gaps_come_before_the_shared_copy_that_follows_them() {
         5,
         "one copy of each batch: {out:?}"
     );
-    assert_eq!(told_to(1, &out), [0, 1, 2, 3, 4].map(Told::Message));
-    assert_eq!(told_to(2, &out), [Told::Gap(3), Told::Message(3), Told::Message(4)]);
-    assert_eq!(told_to(3, &out), [Told::Message(0), Told::Message(1), Told::Gap(3)]);
+    assert_eq!(received_by(1, &out), [0, 1, 2, 3, 4].map(Received::Message));
+    assert_eq!(received_by(2, &out), [Received::Gap(3), Received::Message(3), Received::Message(4)]);
+    assert_eq!(received_by(3, &out), [Received::Message(0), Received::Message(1), Received::Gap(3)]);
 }
 
 #[test]
@@ -420,7 +424,7 @@ fn a_storm_of_subscriptions_under_a_driver_that_is_away_leaves_nothing_behind() 
         link.unsubscribe(SubscriptionId(id)).unwrap();
     }
     assert_eq!(link.stats().messages, 1);
-    assert_eq!(told_to(0, &take(&link)), [Told::Message(7)]);
+    assert_eq!(received_by(0, &take(&link)), [Received::Message(7)]);
 }
 
 #[test]

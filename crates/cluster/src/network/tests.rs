@@ -35,10 +35,10 @@ fn request(index: u64, bytes: Option<usize>) -> AppendEntriesRequest<Types> {
 }
 
 fn network(server: &Server) -> PeerNetwork {
-    let ears = HearingRecord::new(Duration::from_secs(1), DetectorOptions::DEFAULTS);
-    let network = Network::new(credentials(NodeId(1), 5), ears.clone(), LinkCounters::default());
+    let hearing = HearingRecord::new(Duration::from_secs(1), DetectorOptions::DEFAULTS);
+    let network = Network::new(credentials(NodeId(1), 5), hearing.clone(), LinkCounters::default());
     let links = network.peer(SERVER, &server.address.to_string());
-    PeerNetwork { links, network, ears, node: SERVER }
+    PeerNetwork { links, network, hearing, node: SERVER }
 }
 
 fn success(request: &Frame) -> Vec<u8> {

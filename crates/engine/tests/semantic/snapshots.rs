@@ -132,7 +132,7 @@ fn furnish(node: &Node) {
 }
 
 /// Describes everything that users can see as text.
-pub fn told(db: &Database) -> String {
+pub fn visible_state(db: &Database) -> String {
     use std::fmt::Write as _;
     let mut out = String::new();
     for info in db.keyspaces() {
@@ -162,7 +162,7 @@ pub fn told(db: &Database) -> String {
 
 fn a_full_snapshot_holds_everything_and_the_copy_goes_on(node: &mut Node) {
     furnish(node);
-    let expected = told(node.db());
+    let expected = visible_state(node.db());
     let part = take(node.db(), &full());
     let info = part.info().unwrap();
     assert_eq!((info.kind, info.node, info.since), (PartKind::Full, node.db().report().node, Lsn(0)));
@@ -171,7 +171,7 @@ fn a_full_snapshot_holds_everything_and_the_copy_goes_on(node: &mut Node) {
         assert_eq!((copy.restored.lsn, copy.restored.revision), (info.applied.lsn, info.applied.revision));
         let first = {
             let db = copy.open();
-            assert_eq!(told(&db), expected, "restored into {backend:?}");
+            assert_eq!(visible_state(&db), expected, "restored into {backend:?}");
             assert_eq!(db.report().backend, backend);
             assert_ne!(db.report().node, info.node, "another node");
             let stream = db.find_stream("s").unwrap();
@@ -187,11 +187,11 @@ fn a_full_snapshot_holds_everything_and_the_copy_goes_on(node: &mut Node) {
             let applied = db.snapshot(&full()).unwrap().info().applied;
             assert!(applied.lsn > info.applied.lsn && applied.term > info.applied.term, "{applied:?}");
             db.sync().unwrap();
-            told(&db)
+            visible_state(&db)
         };
         // Open again as after a crash: nothing was flushed in between.
         let db = copy.open();
-        assert_eq!(told(&db), first);
+        assert_eq!(visible_state(&db), first);
         copy.clock.advance(Duration::from_secs(61));
         assert!(db.find_keyspace("k").unwrap().get(b"soon").unwrap().is_none(), "the key keeps its deadline");
         // The data in the log's first segments can be moved and freed.
@@ -336,7 +336,7 @@ fn no_segment_is_freed_under_a_snapshot(node: &mut Node) {
     for number in 0..100_u8 {
         keyspace.put(&[number], &long(number)).unwrap();
     }
-    let expected = told(db);
+    let expected = visible_state(db);
     let mut snapshot = db.snapshot(&full()).unwrap();
     for number in 0..100_u8 {
         keyspace.put(&[number % 3], &long(number)).unwrap();
@@ -352,7 +352,7 @@ fn no_segment_is_freed_under_a_snapshot(node: &mut Node) {
     drop(snapshot);
     assert!(rounds(db) > 0, "freeing waited for the snapshot");
     let copy = Copy::of(&[Part::bytes("full", bytes)], RestoreTo::End, node.backend(), node.clock().wall()).open();
-    assert_eq!(told(&copy), expected);
+    assert_eq!(visible_state(&copy), expected);
 }
 
 fn a_broken_connection_goes_on_at_the_next_whole_chunk(node: &mut Node) {

@@ -22,7 +22,7 @@ fn as_disk(disk: &SimDisk) -> Arc<dyn Disk> {
 
 /// Results that the workload has received.
 #[derive(Default, Clone)]
-struct Told {
+struct Appends {
     /// Payloads of all appends in order, acknowledged or not.
     given: Vec<Vec<u8>>,
     /// Number of records acknowledged as durable.
@@ -30,7 +30,7 @@ struct Told {
     finished: bool,
 }
 
-impl Told {
+impl Appends {
     fn append(&mut self, log: &Log, sizes: &[usize], level: Durability) -> Option<()> {
         let first = self.given.len();
         assert_eq!(log.end(), Lsn(first as u64));
@@ -65,45 +65,45 @@ impl Told {
 }
 
 /// A workload with every level, small and large batches, two segment switches, a reopen and a free.
-fn workload(disk: &SimDisk, told: &mut Told) -> Option<()> {
+fn workload(disk: &SimDisk, appends: &mut Appends) -> Option<()> {
     let (log, _) = open_still(&as_disk(disk), options()).ok()?;
-    told.append(&log, &[100, 0, 700], Durability::Disk)?;
-    told.append(&log, &[300], Durability::Os)?;
-    told.append(&log, &[2000, 9], Durability::Interval)?;
-    told.append(&log, &[30], Durability::Disk)?;
-    told.append(&log, &[3000], Durability::None)?;
-    told.append(&log, &[5000], Durability::Os)?; // into the second segment
-    told.append(&log, &[1, 2, 3], Durability::Os)?;
+    appends.append(&log, &[100, 0, 700], Durability::Disk)?;
+    appends.append(&log, &[300], Durability::Os)?;
+    appends.append(&log, &[2000, 9], Durability::Interval)?;
+    appends.append(&log, &[30], Durability::Disk)?;
+    appends.append(&log, &[3000], Durability::None)?;
+    appends.append(&log, &[5000], Durability::Os)?; // into the second segment
+    appends.append(&log, &[1, 2, 3], Durability::Os)?;
     log.sync().ok()?;
-    told.durable = told.durable.max(log.durable().get() as usize);
-    told.append(&log, &[6000], Durability::Os)?; // third
-    told.append(&log, &[10], Durability::Disk)?;
+    appends.durable = appends.durable.max(log.durable().get() as usize);
+    appends.append(&log, &[6000], Durability::Os)?; // third
+    appends.append(&log, &[10], Durability::Disk)?;
     let segments = log.segments();
     log.release(segments[0].next);
     for info in log.freeable(SpaceTime(1 << 40)) {
         log.free(info.generation).ok()?;
     }
     drop(segments);
-    told.append(&log, &[50], Durability::Os)?;
+    appends.append(&log, &[50], Durability::Os)?;
     log.close().ok()?;
-    told.durable = told.given.len();
+    appends.durable = appends.given.len();
     drop(log);
     let (log, recovery) = open_still(&as_disk(disk), options()).ok()?;
     assert!(recovery.clean);
-    told.append(&log, &[60; 4], Durability::Os)?;
-    told.append(&log, &[60], Durability::Disk)?;
-    told.append(&log, &[6100], Durability::Os)?; // fourth, perhaps recycled
-    told.append(&log, &[400], Durability::Os)?;
-    told.finished = true;
+    appends.append(&log, &[60; 4], Durability::Os)?;
+    appends.append(&log, &[60], Durability::Disk)?;
+    appends.append(&log, &[6100], Durability::Os)?; // fourth, perhaps recycled
+    appends.append(&log, &[400], Durability::Os)?;
+    appends.finished = true;
     Some(())
 }
 
-fn crashed_at(operations: u64) -> (SimDisk, Told) {
+fn crashed_at(operations: u64) -> (SimDisk, Appends) {
     let disk = SimDisk::new(operations);
     disk.power_off_after(operations);
-    let mut told = Told::default();
-    let _ = workload(&disk, &mut told);
-    (disk, told)
+    let mut appends = Appends::default();
+    let _ = workload(&disk, &mut appends);
+    (disk, appends)
 }
 
 #[test]
@@ -112,19 +112,19 @@ fn power_loss_at_every_operation_and_again_during_recovery() {
     let mut undecided = 0;
     let mut cut = 0;
     for crash in 0.. {
-        let (disk, told) = crashed_at(crash);
+        let (disk, appends) = crashed_at(crash);
         for seed in 0..6 {
             let context = format!("crash after {crash}, loss {seed}");
             let found = disk.power_loss(seed * 1000 + crash);
             // Measures the operations of the recovery, and checks its result.
             let whole = found.kill_process();
             let (log, recovery) = open_still(&as_disk(&whole), options()).unwrap_or_else(|e| panic!("{context}: {e}"));
-            let kept = told.check(&log, &recovery, &context);
+            let kept = appends.check(&log, &recovery, &context);
             undecided += u64::from(recovery.attested < recovery.end);
             cut += u64::from(recovery.cut_bytes > 0);
             let operations = whole.operations();
             // Records that open served are durable, and a log that continues after it loses none of them.
-            let mut later = told.clone();
+            let mut later = appends.clone();
             later.given.truncate(kept);
             later.durable = kept;
             let _ = later.append(&log, &[70, 80], Durability::Os);
@@ -143,19 +143,19 @@ fn power_loss_at_every_operation_and_again_during_recovery() {
                 let interrupted = found.kill_process();
                 interrupted.power_off_after(second);
                 let opened = open_still(&as_disk(&interrupted), options());
-                let mut told = told.clone();
+                let mut appends = appends.clone();
                 if let Ok((log, recovery)) = &opened {
-                    told.durable = told.durable.max(recovery.end.get() as usize);
+                    appends.durable = appends.durable.max(recovery.end.get() as usize);
                     assert_eq!(log.end(), recovery.end);
                 }
                 drop(opened);
                 let found = interrupted.power_loss(seed + 31 * second);
                 let (log, recovery) =
                     open_still(&as_disk(&found), options()).unwrap_or_else(|e| panic!("{context}: {e}"));
-                told.check(&log, &recovery, &context);
+                appends.check(&log, &recovery, &context);
             }
         }
-        if told.finished {
+        if appends.finished {
             finished += 1;
             if finished == 5 {
                 assert!(crash > 60, "the workload has only {crash} operations");
@@ -179,14 +179,14 @@ fn an_idle_batch_lost_before_a_seal_takes_nothing_attested() {
         }
         // The power fails before the background thread syncs the sealed segment.
         disk.power_off_after(8);
-        let mut told = Told::default();
-        told.append(&log, &[4000], Durability::Disk);
-        told.append(&log, &[5000], Durability::Os);
+        let mut appends = Appends::default();
+        appends.append(&log, &[4000], Durability::Disk);
+        appends.append(&log, &[5000], Durability::Os);
         drop(log);
         let found = disk.power_loss(seed);
         lost += u64::from(offline::stats(&found, "log").unwrap().segments.len() < 2);
         let (log, recovery) = open_still(&as_disk(&found), options()).unwrap();
-        told.check(&log, &recovery, &format!("loss {seed}"));
+        appends.check(&log, &recovery, &format!("loss {seed}"));
         drop(log);
         let report = offline::verify(&found, "log").unwrap();
         assert_eq!(report.verdict, offline::Verdict::Good, "loss {seed}: {report:?}");
@@ -205,18 +205,18 @@ fn a_batch_written_by_pieces_is_there_whole_or_not_at_all() {
         while log.stats().spare_segments < 2 {
             pause();
         }
-        let mut told = Told::default();
-        told.append(&log, &[100, 7], Durability::Disk).unwrap();
+        let mut appends = Appends::default();
+        appends.append(&log, &[100, 7], Durability::Disk).unwrap();
         let before = disk.operations();
         disk.power_off_after(crash);
-        told.finished = told.append(&log, &[1000; 400], Durability::Disk).is_some();
+        appends.finished = appends.append(&log, &[1000; 400], Durability::Disk).is_some();
         writes = writes.max(disk.operations() - before);
         drop(log);
         for seed in 0..8 {
             let found = disk.power_loss(seed + 100 * crash);
             let context = format!("crash after {crash}, loss {seed}");
             let (log, recovery) = open_still(&as_disk(&found), options()).unwrap_or_else(|e| panic!("{context}: {e}"));
-            match told.check(&log, &recovery, &context) {
+            match appends.check(&log, &recovery, &context) {
                 2 => gone += 1,
                 402 => whole += 1,
                 part => panic!("{context}: {part} records of a batch"),
@@ -242,17 +242,17 @@ fn a_kept_segment_that_lost_its_footer_survives_the_freeing_of_its_successor() {
             while log.stats().spare_segments < 2 {
                 pause();
             }
-            let mut told = Told::default();
+            let mut appends = Appends::default();
             // The small batch that continues in the next segment attests all records of the first one.
-            told.append(&log, &[6500], Durability::Disk).unwrap();
+            appends.append(&log, &[6500], Durability::Disk).unwrap();
             disk.power_off_after(crash);
-            let _ = told.append(&log, &[1700], Durability::Os);
+            let _ = appends.append(&log, &[1700], Durability::Os);
             drop(log);
             let found = disk.power_loss(seed * 100 + crash);
             let footer_at = u64::from(options().segment_bytes) - 64;
             let before = found.kill_process();
             let (log, recovery) = open_still(&as_disk(&found), options()).unwrap_or_else(|e| panic!("{context}: {e}"));
-            told.given.truncate(told.check(&log, &recovery, &context));
+            appends.given.truncate(appends.check(&log, &recovery, &context));
             if log.segments().len() < 2 {
                 continue;
             }
@@ -262,8 +262,8 @@ fn a_kept_segment_that_lost_its_footer_survives_the_freeing_of_its_successor() {
             lost += u64::from(footer == [0; 64] && recovery.attested == kept.next);
             // Fill the second segment and continue in a third, whose only batch attests no record of its own. Then free
             // the second.
-            told.append(&log, &[5000], Durability::Os).unwrap();
-            told.append(&log, &[4000], Durability::Disk).unwrap();
+            appends.append(&log, &[5000], Durability::Os).unwrap();
+            appends.append(&log, &[4000], Durability::Disk).unwrap();
             assert_eq!(log.segments().len(), 3, "{context}");
             let freed = log.segments()[1].clone();
             log.release(freed.next);
@@ -274,7 +274,7 @@ fn a_kept_segment_that_lost_its_footer_survives_the_freeing_of_its_successor() {
                 let again = found.power_loss(loss + 1000 * seed);
                 let (log, recovery) =
                     open_still(&as_disk(&again), options()).unwrap_or_else(|e| panic!("{context}: {e}"));
-                told.check(&log, &recovery, &context);
+                appends.check(&log, &recovery, &context);
                 let first = &log.segments()[0];
                 with_hole += u64::from(first.generation == kept.generation && log.start() > first.next);
             }

@@ -16,11 +16,11 @@ pub(super) fn reply_deadline(read: &dyn Read, args: &[&[u8]], unit: Unit, since:
         Since::Now => deadline.saturating_sub(read.now()),
         Since::Epoch => deadline,
     };
-    let told = match unit {
+    let count = match unit {
         Unit::Milliseconds => millis,
         Unit::Seconds => millis.saturating_add(500) / 1000,
     };
-    Ok(Reply::Integer(i64::try_from(told).unwrap_or(i64::MAX)))
+    Ok(Reply::Integer(i64::try_from(count).unwrap_or(i64::MAX)))
 }
 
 /// Options NX, XX, GT and LT of EXPIRE: conditions on the current deadline of a key under which a new deadline is

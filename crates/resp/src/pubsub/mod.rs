@@ -385,9 +385,9 @@ impl Subscriber {
 
 /// Returns true if the broker has disconnected the link, which is noticed also while its client takes no messages.
 fn is_cut(link: &Link) -> bool {
-    let mut told = Vec::new();
-    let _ = link.take(&mut told, Budget { batches: 0, bytes: 0 });
-    told.iter().any(|item| !matches!(item, Outbound::Batch { .. }))
+    let mut items = Vec::new();
+    let _ = link.take(&mut items, Budget { batches: 0, bytes: 0 });
+    items.iter().any(|item| !matches!(item, Outbound::Batch { .. }))
 }
 
 /// Size in bytes from which encoded messages are passed to the outbox by reference instead of as a copy.

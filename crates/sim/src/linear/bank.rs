@@ -35,7 +35,7 @@ pub enum Transaction {
         /// Balances on which the change was conditional.
         expected: Vec<Balance>,
         /// Answer to the change; `None` if it was lost.
-        told: Option<Change>,
+        outcome: Option<Change>,
     },
     /// A transaction without changes.
     Read {
@@ -164,18 +164,20 @@ fn place<'a>(order: &[u64], history: &'a [Timed]) -> Result<Vec<Placed<'a>>, Wro
     let mut placed: Vec<Placed<'_>> = Vec::new();
     for (offset, id) in order.iter().enumerate() {
         let timed = changes.remove(id).ok_or(Wrong::Stray { id: *id })?;
-        let Transaction::Change { told, .. } = &timed.transaction else { unreachable!("only changes are looked up") };
-        if told.as_ref().is_some_and(|told| told.offset != offset as u64) {
+        let Transaction::Change { outcome, .. } = &timed.transaction else {
+            unreachable!("only changes are looked up")
+        };
+        if outcome.as_ref().is_some_and(|outcome| outcome.offset != offset as u64) {
             return Err(Wrong::Misplaced { id: *id });
         }
-        let revision = told.as_ref().map(|told| told.revision);
+        let revision = outcome.as_ref().map(|outcome| outcome.revision);
         let last = placed.iter().rev().find_map(|change| change.revision);
         if revision.is_some_and(|revision| last.is_some_and(|last| revision <= last)) {
             return Err(Wrong::Revision { id: *id });
         }
         placed.push(Placed { timed, id: *id, revision });
     }
-    let answered = |timed: &&Timed| matches!(&timed.transaction, Transaction::Change { told: Some(_), .. });
+    let answered = |timed: &&Timed| matches!(&timed.transaction, Transaction::Change { outcome: Some(_), .. });
     match changes.into_values().find(answered).map(|timed| &timed.transaction) {
         Some(Transaction::Change { id, .. }) => Err(Wrong::Misplaced { id: *id }),
         _ => Ok(placed),
@@ -186,13 +188,13 @@ fn place<'a>(order: &[u64], history: &'a [Timed]) -> Result<Vec<Placed<'a>>, Wro
 fn replay(opening: &[i64], placed: &[Placed<'_>]) -> Result<Vec<Vec<i64>>, Wrong> {
     let mut states = vec![opening.to_vec()];
     for Placed { timed, id, .. } in placed {
-        let Transaction::Change { changes, expected, told, .. } = &timed.transaction else { continue };
+        let Transaction::Change { changes, expected, outcome, .. } = &timed.transaction else { continue };
         let mut state = states.last().expect("the opening balances").clone();
         if expected.iter().any(|&(at, balance)| state[at] != balance) {
             return Err(Wrong::Expectation { id: *id });
         }
         changes.iter().for_each(|&(at, by)| state[at] += by);
-        if told.iter().flat_map(|told| &told.after).any(|&(at, balance)| state[at] != balance) {
+        if outcome.iter().flat_map(|outcome| &outcome.after).any(|&(at, balance)| state[at] != balance) {
             return Err(Wrong::Outcome { id: *id });
         }
         states.push(state);

@@ -88,8 +88,8 @@ mod tests {
     use crate::linear::{ClientAnswer, Timed, check};
 
     fn timed(begin: u64, end: u64, request: Request, answer: Answer) -> Timed<(Request, Answer)> {
-        let told = if answer == Answer::Lost { ClientAnswer::Nothing } else { ClientAnswer::Answered };
-        Timed { begin, end, told, operation: (request, answer) }
+        let client_answer = if answer == Answer::Lost { ClientAnswer::Nothing } else { ClientAnswer::Answered };
+        Timed { begin, end, client_answer, operation: (request, answer) }
     }
 
     fn put(pairs: &[Pair]) -> Request {

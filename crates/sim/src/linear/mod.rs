@@ -67,7 +67,7 @@ pub struct Timed<O> {
     /// Moment of the answer, or the last moment at which an operation without an answer can have taken effect.
     pub end: u64,
     /// Knowledge of the client.
-    pub told: ClientAnswer,
+    pub client_answer: ClientAnswer,
     /// The operation.
     pub operation: O,
 }
@@ -194,7 +194,7 @@ fn ended<M: Model>(
     max_configurations: usize,
 ) -> Option<Configurations<M::State>> {
     let (mut next, mut seen) = (Configurations::new(), Configurations::new());
-    let is_lost = |operation: usize| history[operation].told == ClientAnswer::Nothing;
+    let is_lost = |operation: usize| history[operation].client_answer == ClientAnswer::Nothing;
     let relevant = relevant::<M>(history, pending, at);
     // Configurations with fewer operations come first, because they replace those with more.
     let mut open: VecDeque<_> =

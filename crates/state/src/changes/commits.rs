@@ -54,7 +54,7 @@ impl<'a> EntryCommits<'a> {
             self.number += 1;
             let changes = match self.exceptions.of(number)? {
                 Some(Exception::NoRevision) => continue,
-                Some(Exception::Recorded(told)) => Changes::Recorded(told, self.payload),
+                Some(Exception::Recorded(recorded)) => Changes::Recorded(recorded, self.payload),
                 None if !uses_revision(bytes) => continue,
                 None => match Command::decode(bytes)? {
                     Command::Commit(commit) => Changes::Derived(commit),
@@ -89,7 +89,7 @@ impl<'a> EntryCommit<'a> {
     /// more than once, its last change counts.
     pub fn visit(&self, visit: &mut dyn FnMut(KeyChange<'a>)) -> Result<(), Malformed> {
         match &self.changes {
-            Changes::Recorded(told, payload) => told.visit(payload, visit),
+            Changes::Recorded(recorded, payload) => recorded.visit(payload, visit),
             Changes::Derived(commit) => {
                 for write in commit.writes()? {
                     match write? {

@@ -37,7 +37,7 @@ const PUT_FROM_ENTRY: u8 = 4;
 pub(crate) struct VerdictBuilder {
     row: Vec<u8>,
     /// Encoded changes that the current command has recorded so far.
-    told: Vec<u8>,
+    recorded: Vec<u8>,
     count: u32,
     is_recording: bool,
 }
@@ -71,7 +71,7 @@ impl VerdictBuilder {
             (KeyChange::Put { .. }, None) => PUT,
             (KeyChange::Put { .. }, Some(_)) => PUT_FROM_ENTRY,
         };
-        let out = &mut self.told;
+        let out = &mut self.recorded;
         out.push(kind);
         out.extend_from_slice(&keyspace.0.to_le_bytes());
         out.extend_from_slice(&(key.len() as u32).to_le_bytes());
@@ -89,12 +89,12 @@ impl VerdictBuilder {
 
     /// Returns a savepoint: the extent of the current command's changes so far.
     pub(crate) fn savepoint(&self) -> Savepoint {
-        Savepoint { bytes: self.told.len(), count: self.count }
+        Savepoint { bytes: self.recorded.len(), count: self.count }
     }
 
     /// Removes the changes that the current command has recorded since the savepoint.
     pub(crate) fn roll_back(&mut self, to: Savepoint) {
-        self.told.truncate(to.bytes);
+        self.recorded.truncate(to.bytes);
         self.count = to.count;
     }
 
@@ -110,13 +110,13 @@ impl VerdictBuilder {
         self.row.extend_from_slice(&number.to_le_bytes());
         self.row.push(TOLD);
         self.row.extend_from_slice(&self.count.to_le_bytes());
-        self.row.extend_from_slice(&self.told);
+        self.row.extend_from_slice(&self.recorded);
         self.discard_recording();
     }
 
     /// Ends the current command, whose effect is as its bytes predict, and drops its recorded changes.
     pub(crate) fn discard_recording(&mut self) {
-        self.told.clear();
+        self.recorded.clear();
         self.count = 0;
         self.is_recording = false;
     }
@@ -128,7 +128,7 @@ impl VerdictBuilder {
 
     pub(crate) fn clear(&mut self) {
         const KEPT_BYTES: usize = 1024 * 1024;
-        if self.row.capacity() + self.told.capacity() > KEPT_BYTES {
+        if self.row.capacity() + self.recorded.capacity() > KEPT_BYTES {
             *self = Self::default();
         }
         self.row.clear();
@@ -198,11 +198,11 @@ impl<'a> RecordedChanges<'a> {
     /// Moves `reader` past the changes of a command, and checks that they decode.
     fn pass(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
         let count = reader.u32("change count")?;
-        let told = Self { reader: reader.clone(), count };
+        let recorded = Self { reader: reader.clone(), count };
         for _ in 0..count {
             Raw::decode(reader)?;
         }
-        Ok(told)
+        Ok(recorded)
     }
 
     pub(crate) fn visit(&self, payload: &'a [u8], visit: &mut dyn FnMut(KeyChange<'a>)) -> Result<(), Malformed> {
@@ -278,17 +278,17 @@ mod tests {
         out
     }
 
-    fn told_of(payload: &[u8], verdict: Option<&[u8]>) -> Result<Vec<(u64, String)>, Malformed> {
+    fn changes_of(payload: &[u8], verdict: Option<&[u8]>) -> Result<Vec<(u64, String)>, Malformed> {
         let mut commits = EntryCommits::new(payload, verdict, Revision(10));
-        let mut told = Vec::new();
+        let mut recorded = Vec::new();
         while let Some(commit) = commits.next_commit()? {
-            let before = told.len();
-            commit.visit(&mut |change| told.push((commit.revision.0, format!("{change:?}"))))?;
-            if told.len() == before {
-                told.push((commit.revision.0, String::new()));
+            let before = recorded.len();
+            commit.visit(&mut |change| recorded.push((commit.revision.0, format!("{change:?}"))))?;
+            if recorded.len() == before {
+                recorded.push((commit.revision.0, String::new()));
             }
         }
-        Ok(told)
+        Ok(recorded)
     }
 
     fn all_kinds() -> VerdictBuilder {
@@ -324,13 +324,13 @@ mod tests {
         encode_create_keyspace(&mut create, "name", &KeyspaceConfig::default()).unwrap();
         let payload = frame(&[put(b"a"), put(b"b"), create.clone(), create, put(b"c")]);
         let put = |key: &'static [u8]| format!("{:?}", KeyChange::Put { keyspace: KS, key, value: b"value" });
-        assert_eq!(told_of(&payload, None).unwrap(), [(11, put(b"a")), (12, put(b"b")), (13, put(b"c"))]);
+        assert_eq!(changes_of(&payload, None).unwrap(), [(11, put(b"a")), (12, put(b"b")), (13, put(b"c"))]);
         let verdict = all_kinds();
-        let told = told_of(&payload, Some(verdict.row())).unwrap();
-        let revisions: Vec<_> = told.iter().map(|(revision, _)| *revision).collect();
+        let recorded = changes_of(&payload, Some(verdict.row())).unwrap();
+        let revisions: Vec<_> = recorded.iter().map(|(revision, _)| *revision).collect();
         assert_eq!(revisions, [11, 12, 12, 12, 12, 12, 13], "the second is refused, the fourth told");
         let value = KeyChange::Put { keyspace: KS, key: b"l", value: &payload[4..7] };
-        assert_eq!((&told[0].1, &told[5].1, &told[6].1), (&put(b"a"), &format!("{value:?}"), &put(b"c")));
+        assert_eq!((&recorded[0].1, &recorded[5].1, &recorded[6].1), (&put(b"a"), &format!("{value:?}"), &put(b"c")));
     }
 
     #[test]
@@ -338,17 +338,17 @@ mod tests {
         let payload = frame(&[put(b"a"), put(b"b"), put(b"c"), put(b"d")]);
         let row = all_kinds().row().to_vec();
         for cut in 1..row.len() {
-            let _ = told_of(&payload, Some(&row[..cut]));
+            let _ = changes_of(&payload, Some(&row[..cut]));
         }
         for at in 0..row.len() {
             for bit in 0..8 {
                 let mut row = row.clone();
                 row[at] ^= 1 << bit;
-                let _ = told_of(&payload, Some(&row));
+                let _ = changes_of(&payload, Some(&row));
             }
         }
-        assert!(told_of(&payload, Some(&row[..row.len() - 1])).is_err());
-        assert!(told_of(&payload, Some(b"\0\0\0\0\x09")).is_err());
+        assert!(changes_of(&payload, Some(&row[..row.len() - 1])).is_err());
+        assert!(changes_of(&payload, Some(b"\0\0\0\0\x09")).is_err());
     }
 
     #[test]

@@ -29,7 +29,7 @@ impl Applying<'_> {
     pub(crate) fn savepoint(&mut self) -> Savepoint {
         let Applier { staged, undo, verdict, meta, clears, .. } = &mut *self.applier;
         let outer = undo.begin(staged.len());
-        Savepoint { changes: staged.len(), told: verdict.savepoint(), meta: *meta, clears: clears.clone(), outer }
+        Savepoint { changes: staged.len(), verdict: verdict.savepoint(), meta: *meta, clears: clears.clone(), outer }
     }
 
     /// Ends the savepoint and keeps the changes made since it began.
@@ -51,7 +51,7 @@ impl Applying<'_> {
             }
         }
         staged.truncate(to.changes);
-        verdict.roll_back(to.told);
+        verdict.roll_back(to.verdict);
         *meta = to.meta;
         *clears = to.clears;
         undo.keep(to.outer);

@@ -68,7 +68,7 @@ impl UndoList {
 #[must_use = "keep it or roll back to it"]
 pub(crate) struct Savepoint {
     pub(crate) changes: usize,
-    pub(crate) told: VerdictSavepoint,
+    pub(crate) verdict: VerdictSavepoint,
     pub(crate) meta: Meta,
     pub(crate) clears: Arc<ClearTable>,
     /// State of the list of changes before this savepoint.

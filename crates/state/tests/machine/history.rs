@@ -17,10 +17,10 @@ use crate::{
     workload::{Model, Rng, for_seeds},
 };
 
-type Told = Vec<(u64, String)>;
+type Changes = Vec<(u64, String)>;
 
 /// Returns the changes that a commit with these bytes makes if it succeeds.
-fn changes_of(bytes: &[u8], revision: Revision) -> Told {
+fn changes_of(bytes: &[u8], revision: Revision) -> Changes {
     let Ok(Command::Commit(commit)) = Command::decode(bytes) else { panic!("not a commit") };
     let changes = commit.writes().unwrap().filter_map(|write| match write.unwrap() {
         Write::Put { keyspace, key, value, .. } => Some(KeyChange::Put { keyspace, key, value }),
@@ -31,7 +31,7 @@ fn changes_of(bytes: &[u8], revision: Revision) -> Told {
 }
 
 /// Returns the changes that a transaction with these bytes made.
-fn changes_of_transaction(bytes: &[u8], done: &Transacted) -> Told {
+fn changes_of_transaction(bytes: &[u8], done: &Transacted) -> Changes {
     let Ok(Command::Transaction(transaction)) = Command::decode(bytes) else { panic!("no transaction") };
     let [then, otherwise] = transaction.branches().unwrap();
     let operations = if done.failed.is_none() { then } else { otherwise };
@@ -53,32 +53,32 @@ fn changes_of_transaction(bytes: &[u8], done: &Transacted) -> Told {
 }
 
 /// Reads the log from the mark at which a reader of `from` begins.
-fn read_from(bench: &Bench, machine: &Machine, from: Revision) -> Told {
+fn read_from(bench: &Bench, machine: &Machine, from: Revision) -> Changes {
     let mark = machine.history_mark(Revision(from.0 - 1)).unwrap().expect("the log is whole");
     assert!(mark.revision < from);
     let verdicts = machine.verdicts(mark.index, usize::MAX, usize::MAX).unwrap();
     assert_eq!(verdicts.through, machine.applied().index);
-    let mut told = Told::new();
+    let mut changes = Changes::new();
     let mut revision = mark.revision;
     for record in &bench.log.records[mark.lsn.0 as usize..] {
         let Kind::Entry { index, .. } = record.kind else { continue };
         let verdict = verdicts.rows.iter().find(|(at, _)| *at == index).map(|(_, row)| &row[..]);
         let mut commits = EntryCommits::new(&record.payload, verdict, revision);
         while let Some(commit) = commits.next_commit().unwrap() {
-            commit.visit(&mut |change| told.push((commit.revision.0, format!("{change:?}")))).unwrap();
+            commit.visit(&mut |change| changes.push((commit.revision.0, format!("{change:?}")))).unwrap();
         }
         revision = commits.revision();
     }
     assert_eq!(revision, machine.applied().revision, "revisions are counted exactly");
-    told.retain(|(revision, _)| *revision >= from.0);
-    told
+    changes.retain(|(revision, _)| *revision >= from.0);
+    changes
 }
 
-fn workload(seed: u64, entries: usize) -> (Bench, Told) {
+fn workload(seed: u64, entries: usize) -> (Bench, Changes) {
     let mut rng = Rng(seed);
     let mut bench = Bench::new(MachineOptions { inline_value_bytes: 16 });
     let mut model = Model::default();
-    let mut expected = Told::new();
+    let mut expected = Changes::new();
     for _ in 0..entries {
         let (time, commands) = model.entry(&mut rng);
         let commands: Vec<_> = commands.into_iter().map(|(command, _)| command).collect();
@@ -106,7 +106,7 @@ fn what_the_log_tells_is_what_happened_from_any_revision() {
         let verdicts = bench.machine.verdicts(Index(0), usize::MAX, usize::MAX).unwrap();
         assert!(!verdicts.rows.is_empty(), "some commits are rejected");
         for from in [1, 2, last / 3, last / 2, last, last + 1] {
-            let wanted: Told = expected.iter().filter(|(revision, _)| *revision >= from).cloned().collect();
+            let wanted: Changes = expected.iter().filter(|(revision, _)| *revision >= from).cloned().collect();
             assert_eq!(read_from(&bench, &bench.machine, Revision(from)), wanted, "from {from}");
         }
     });
@@ -177,7 +177,7 @@ fn raising_the_floor_forgets_rows_below_in_bounded_steps() {
     assert_eq!(bench.machine.history_floor().unwrap(), floor);
     assert_eq!(bench.machine.history_begin(Lsn(0)).unwrap(), Some(begin));
     let from = Revision(floor.revision.0 + 1);
-    let wanted: Told = expected.into_iter().filter(|(revision, _)| *revision >= from.0).collect();
+    let wanted: Changes = expected.into_iter().filter(|(revision, _)| *revision >= from.0).collect();
     assert_eq!(read_from(&bench, &bench.machine, from), wanted);
 }
 
@@ -204,6 +204,6 @@ fn an_entry_that_breaks_off_tells_what_came_before() {
     payload.extend_from_slice(b"\xff\xff\xff\xff");
     let record = bench.log.entry(&payload, thalweg_types::SpaceTime(2));
     crate::support::apply(&bench.machine, &record);
-    let told = read_from(&bench, &bench.machine, Revision(1));
-    assert_eq!(told.iter().map(|(revision, _)| *revision).collect::<Vec<_>>(), [1, 2]);
+    let changes = read_from(&bench, &bench.machine, Revision(1));
+    assert_eq!(changes.iter().map(|(revision, _)| *revision).collect::<Vec<_>>(), [1, 2]);
 }

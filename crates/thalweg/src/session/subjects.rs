@@ -155,11 +155,11 @@ mod tests {
         let http = Http::server("http://127.0.0.1:1", Duration::from_secs(1)).unwrap();
         let text = ": subscribed\n\ndata: {\"subject\":\"a\",\"reply\":\"r\",\"payload\":\"1\"}\n\n\
                     event: gap\ndata: {\"gap\":7}\n\nevent: error\ndata: {\"code\":\"slow_consumer\",\"retry\":\"retry\"}\n\n";
-        let mut told = Vec::new();
+        let mut received = Vec::new();
         let endless = Endless { path: &String::new, next: &String::new, resumes: false };
         let ended = endless.visit(Events::new(text.as_bytes()), &http, &mut |part| {
             pass_on(part, &mut |event| {
-                told.push(match event {
+                received.push(match event {
                     SubscriptionEvent::Message(message) => (message.record.payload.clone(), message.reply.clone()),
                     SubscriptionEvent::Gap(gap) => (gap.to_string().into_bytes(), None),
                     SubscriptionEvent::Subscribed => unreachable!("told before"),
@@ -167,7 +167,7 @@ mod tests {
                 Ok(ControlFlow::Continue(()))
             })
         });
-        assert_eq!(told, [(b"1".to_vec(), Some(b"r".to_vec())), (b"7".to_vec(), None)]);
+        assert_eq!(received, [(b"1".to_vec(), Some(b"r".to_vec())), (b"7".to_vec(), None)]);
         assert_eq!(ended.unwrap_err().code, "slow_consumer");
     }
 }

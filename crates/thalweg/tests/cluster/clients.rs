@@ -69,8 +69,8 @@ fn a_native_client_follows_the_leader_and_reads_at_each_level() {
         let client = Client::connect([dead, cluster.native(follower)], options()).await.unwrap();
         let users = client.keyspace("users");
         users.create_if_missing(&Default::default()).await.unwrap();
-        let told = client.members().await.unwrap();
-        assert_eq!((told.members.len(), told.leader), (3, client.server().map(|server| server.node)));
+        let members = client.members().await.unwrap();
+        assert_eq!((members.members.len(), members.leader), (3, client.server().map(|server| server.node)));
         let revision = users.put(b"ada", b"1815").await.unwrap();
         for level in [ReadLevel::Linearizable, ReadLevel::Lease, ReadLevel::Stale, ReadLevel::AtLeast(revision)] {
             let found = client.read_level(level).keyspace("users").get(b"ada").await.unwrap();
@@ -191,8 +191,8 @@ fn native_clients_continue_after_a_failover() {
         in_time("the client to be at the new leader", async {
             loop {
                 users.put(b"last", b"v").await.unwrap();
-                let told = client.members().await.unwrap();
-                if told.leader.is_some() && told.leader == client.server().map(|server| server.node) {
+                let members = client.members().await.unwrap();
+                if members.leader.is_some() && members.leader == client.server().map(|server| server.node) {
                     break;
                 }
                 tokio::time::sleep(Duration::from_millis(20)).await;

@@ -69,7 +69,7 @@ impl History {
             let timed = |event: &Event| Timed {
                 begin: event.begin,
                 end: event.end.unwrap_or(u64::MAX),
-                told: if event.end.is_some() { ClientAnswer::Answered } else { ClientAnswer::Nothing },
+                client_answer: if event.end.is_some() { ClientAnswer::Answered } else { ClientAnswer::Nothing },
                 operation: (event.action, event.answer),
             };
             let history: Vec<_> = events.iter().map(timed).collect();

@@ -115,11 +115,11 @@ struct Message {
 struct Acked {
     sent: u64,
     offsets: Range<u64>,
-    told: Told,
+    answer: AckAnswer,
 }
 
 #[derive(Debug)]
-enum Told {
+enum AckAnswer {
     /// The whole range was settled, with the stamp after the answer.
     Settled(u64),
     /// Part of the range had lapsed; the test does not determine which.
@@ -154,16 +154,16 @@ fn fetched(client: &Client, group: &str, member: &str, max: u64, wait: f64) -> O
 fn ack(client: &Client, group: &str, attempt: u64, offsets: Range<u64>, seen: &mut Seen) -> bool {
     let body = json!({ "attempts": [{ "attempt": attempt, "ranges": [[offsets.start, offsets.end - 1]] }] });
     let sent = client.stamp();
-    let told = match client.post(&format!("/v1/streams/jobs/groups/{group}/ack"), &body) {
-        None => Told::Nothing,
+    let answer = match client.post(&format!("/v1/streams/jobs/groups/{group}/ack"), &body) {
+        None => AckAnswer::Nothing,
         Some((status, answer)) => {
             assert_eq!(status, 200, "{answer}");
             let all = answer["settled"].as_u64() == Some(offsets.end - offsets.start);
-            if all { Told::Settled(client.stamp()) } else { Told::Lapsed }
+            if all { AckAnswer::Settled(client.stamp()) } else { AckAnswer::Lapsed }
         }
     };
-    let goes_on = !matches!(told, Told::Nothing);
-    seen.acked.push(Acked { sent, offsets, told });
+    let goes_on = !matches!(answer, AckAnswer::Nothing);
+    seen.acked.push(Acked { sent, offsets, answer });
     goes_on
 }
 
@@ -286,7 +286,7 @@ fn check(group: &str, records: &[Value], seen: &[Seen]) {
     // By offset: deliveries as (attempt, deliveries, asked, answered), the first stamp of an ack, the stamp of its
     // answer.
     let mut delivered: BTreeMap<u64, Vec<(u64, u64, u64, u64)>> = BTreeMap::new();
-    let (mut ack_sent, mut ack_told): (HashMap<u64, u64>, HashMap<u64, u64>) = (HashMap::new(), HashMap::new());
+    let (mut ack_sent, mut acked_at): (HashMap<u64, u64>, HashMap<u64, u64>) = (HashMap::new(), HashMap::new());
     for delivery in &deliveries {
         for message in &delivery.messages {
             let record = &records[message.offset as usize];
@@ -305,8 +305,8 @@ fn check(group: &str, records: &[Value], seen: &[Seen]) {
         for offset in ack.offsets.clone() {
             let first = ack_sent.entry(offset).or_insert(ack.sent);
             *first = ack.sent.min(*first);
-            if let Told::Settled(at) = ack.told {
-                assert_eq!(ack_told.insert(offset, at), None, "{group}: offset {offset} was acked twice");
+            if let AckAnswer::Settled(at) = ack.answer {
+                assert_eq!(acked_at.insert(offset, at), None, "{group}: offset {offset} was acked twice");
             }
         }
     }
@@ -315,9 +315,9 @@ fn check(group: &str, records: &[Value], seen: &[Seen]) {
         for pair in deliveries.windows(2) {
             assert!(pair[0].1 < pair[1].1, "{group}: offset {offset}: deliveries do not count up: {deliveries:?}");
         }
-        if let Some(told) = ack_told.get(offset) {
-            let late = deliveries.iter().find(|(.., asked, _)| asked > told);
-            assert_eq!(late, None, "{group}: offset {offset} was delivered after it was acked at {told}");
+        if let Some(answer) = acked_at.get(offset) {
+            let late = deliveries.iter().find(|(.., asked, _)| asked > answer);
+            assert_eq!(late, None, "{group}: offset {offset} was delivered after it was acked at {answer}");
         }
     }
     for offset in 0..records.len() as u64 {

@@ -28,7 +28,7 @@ const ROUNDS: u64 = 6;
 
 /// Answer to a swap.
 #[derive(Debug)]
-enum Told {
+enum AttemptAnswer {
     /// The swap happened, at this offset of the stream and with this value of the counter.
     Done { offset: u64, count: i64 },
     /// The condition was not met; the register had this value.
@@ -40,7 +40,7 @@ enum Told {
 #[derive(Debug)]
 struct Attempt {
     value: String,
-    told: Told,
+    answer: AttemptAnswer,
 }
 
 fn transaction(value: &str, held: Option<&str>) -> String {
@@ -75,19 +75,19 @@ fn swap_until_gone(url: &str, name: &str, acks: &Count, stop: &AtomicBool) -> Ve
             .send(transaction(&value, held.as_deref()));
         let answer = sent.ok().and_then(|mut reply| reply.body_mut().read_to_string().ok());
         let Some(answer) = answer.and_then(|text| serde_json::from_str::<Value>(&text).ok()) else {
-            attempts.push(Attempt { value, told: Told::Nothing });
+            attempts.push(Attempt { value, answer: AttemptAnswer::Nothing });
             break;
         };
-        let told = if answer["succeeded"] == json!(true) {
+        let answer = if answer["succeeded"] == json!(true) {
             held = Some(value.clone());
             acks.add();
             let offset = answer["results"][2]["first"].as_u64().expect("an offset");
-            Told::Done { offset, count: answer["results"][1]["value"].as_i64().expect("a count") }
+            AttemptAnswer::Done { offset, count: answer["results"][1]["value"].as_i64().expect("a count") }
         } else {
             held = answer["results"][0]["value"].as_str().map(str::to_owned);
-            Told::Refused { held: held.clone() }
+            AttemptAnswer::Refused { held: held.clone() }
         };
-        attempts.push(Attempt { value, told });
+        attempts.push(Attempt { value, answer });
     }
     attempts
 }
@@ -124,19 +124,19 @@ fn check(node: &Node, clients: &[Vec<Attempt>]) {
     let (mut done, mut refused) = (0, 0);
     for client in clients {
         let mut last = None;
-        for Attempt { value, told } in client {
+        for Attempt { value, answer } in client {
             let at = place.get(&**value).copied();
-            match told {
-                Told::Done { offset, count } => {
+            match answer {
+                AttemptAnswer::Done { offset, count } => {
                     assert_eq!((at, *count), (Some(*offset as usize), *offset as i64 + 1));
                     done += 1;
                 }
-                Told::Refused { held } => {
+                AttemptAnswer::Refused { held } => {
                     assert_eq!(at, None, "a refused swap happened");
                     assert!(held.as_deref().is_none_or(|held| place.contains_key(held)), "shown what never was");
                     refused += 1;
                 }
-                Told::Nothing => {}
+                AttemptAnswer::Nothing => {}
             }
             assert!(at.is_none() || at > last, "a client's swaps are out of order");
             last = at.or(last);

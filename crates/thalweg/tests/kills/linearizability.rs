@@ -190,11 +190,11 @@ fn histories(rounds: &[Vec<Event>]) -> BTreeMap<u64, Vec<Timed<(Action, Answer)>
                 lost += 1;
                 last * SPREAD + lost
             });
-            let told = if event.end.is_some() { ClientAnswer::Answered } else { ClientAnswer::Nothing };
+            let client_answer = if event.end.is_some() { ClientAnswer::Answered } else { ClientAnswer::Nothing };
             let operation = (event.action, event.answer);
             // A get without an answer allows no conclusion.
             if operation != (Action::Get, Answer::Lost) {
-                let timed = Timed { begin: event.begin * SPREAD, end, told, operation };
+                let timed = Timed { begin: event.begin * SPREAD, end, client_answer, operation };
                 histories.entry(event.key).or_default().push(timed);
             }
         }
@@ -288,9 +288,13 @@ fn each_key_is_linearizable_over_kills_on_redb() {
 type Short = (u64, u64, Action, Answer);
 
 fn history(operations: &[Short]) -> Vec<Timed<(Action, Answer)>> {
-    let told = |answer| if answer == Answer::Lost { ClientAnswer::Nothing } else { ClientAnswer::Answered };
-    let timed =
-        |&(begin, end, action, answer): &Short| Timed { begin, end, told: told(answer), operation: (action, answer) };
+    let client_answer = |answer| if answer == Answer::Lost { ClientAnswer::Nothing } else { ClientAnswer::Answered };
+    let timed = |&(begin, end, action, answer): &Short| Timed {
+        begin,
+        end,
+        client_answer: client_answer(answer),
+        operation: (action, answer),
+    };
     operations.iter().map(timed).collect()
 }
 
@@ -361,13 +365,14 @@ fn wrong_histories_are_found_out_and_the_operation_named() {
 /// Returns true if any order of the operations within their times explains them, with or without the lost ones.
 fn explained_by_some_order(left: &[Timed<(Action, Answer)>], state: Option<u64>) -> bool {
     use thalweg_sim::linear::Model;
-    if left.iter().all(|timed| timed.told == ClientAnswer::Nothing) {
+    if left.iter().all(|timed| timed.client_answer == ClientAnswer::Nothing) {
         return true;
     }
     left.iter().enumerate().any(|(at, timed)| {
         let others: Vec<_> =
             left.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, o)| o.clone()).collect();
-        let in_time = others.iter().all(|other| other.told == ClientAnswer::Nothing || other.end > timed.begin);
+        let in_time =
+            others.iter().all(|other| other.client_answer == ClientAnswer::Nothing || other.end > timed.begin);
         let after = Register::step(&state, &timed.operation).filter(|_| in_time);
         after.is_some_and(|after| explained_by_some_order(&drop_ended(&others, timed), after))
     })
@@ -375,7 +380,7 @@ fn explained_by_some_order(left: &[Timed<(Action, Answer)>], state: Option<u64>)
 
 /// Removes lost operations that ended before the start of the one that has just happened.
 fn drop_ended(left: &[Timed<(Action, Answer)>], happened: &Timed<(Action, Answer)>) -> Vec<Timed<(Action, Answer)>> {
-    let may = |timed: &&Timed<_>| timed.told == ClientAnswer::Answered || timed.end > happened.begin;
+    let may = |timed: &&Timed<_>| timed.client_answer == ClientAnswer::Answered || timed.end > happened.begin;
     left.iter().filter(may).cloned().collect()
 }
 

@@ -348,8 +348,8 @@ impl Known {
     }
 
     fn check_id(&self, of: usize, id: &str, number: &str, context: &str) {
-        if let Some(told) = self.ids.get(&(of, number.parse().unwrap())) {
-            assert_eq!(told, id, "{context}: the id of entry {number} of client {of}");
+        if let Some(answered) = self.ids.get(&(of, number.parse().unwrap())) {
+            assert_eq!(answered, id, "{context}: the id of entry {number} of client {of}");
         }
     }
 }

@@ -168,12 +168,12 @@ impl Client {
         let begin = self.moments.next();
         let answer = self.transaction(vec![one, other, order(id)]);
         let end = self.moments.next();
-        let told = answer.as_ref().map(|answer| {
+        let outcome = answer.as_ref().map(|answer| {
             let replies = answer.items();
             let after = changes.iter().zip(replies).map(|(&(account, _), reply)| (account, balance(reply))).collect();
             change(&replies[2], after)
         });
-        let transaction = Transaction::Change { id, changes: changes.to_vec(), expected: vec![], told };
+        let transaction = Transaction::Change { id, changes: changes.to_vec(), expected: vec![], outcome };
         self.history.transactions.push(Timed { begin, end, transaction });
         answer.map(drop)
     }
@@ -190,7 +190,7 @@ impl Client {
         let begin = self.moments.next();
         let answer = self.transaction(commands);
         let end = self.moments.next();
-        let told = match &answer {
+        let outcome = match &answer {
             Some(Reply::Nil) => {
                 let keys = changes.iter().map(|&(account, _)| self.database.key(account)).collect();
                 self.history.refusals.push(Refusal { begin: watched, end, keys });
@@ -199,7 +199,7 @@ impl Client {
             Some(answer) => Some(change(&answer.items()[2], after)),
             None => None,
         };
-        let transaction = Transaction::Change { id, changes: changes.to_vec(), expected: expected.to_vec(), told };
+        let transaction = Transaction::Change { id, changes: changes.to_vec(), expected: expected.to_vec(), outcome };
         self.history.transactions.push(Timed { begin, end, transaction });
         answer.map(drop)
     }
@@ -353,7 +353,7 @@ fn round(
     let dead = moments.next();
     // A lost transaction may have happened at any time until the server was dead.
     for timed in &mut history.transactions {
-        if matches!(&timed.transaction, Transaction::Change { told: None, .. }) {
+        if matches!(&timed.transaction, Transaction::Change { outcome: None, .. }) {
             timed.end = dead;
         }
     }
@@ -376,7 +376,7 @@ fn verify(database: Database, history: &History, order: &[u64], context: &str) {
     }
     let count =
         |of: fn(&Transaction) -> bool| history.transactions.iter().filter(|timed| of(&timed.transaction)).count();
-    let changes = count(|transaction| matches!(transaction, Transaction::Change { told: Some(_), .. }));
+    let changes = count(|transaction| matches!(transaction, Transaction::Change { outcome: Some(_), .. }));
     let reads = count(|transaction| matches!(transaction, Transaction::Read { .. }));
     let said = format!("{context}: {changes} changes, {reads} audits, {} refusals", history.refusals.len());
     eprintln!("{said}");
@@ -426,7 +426,7 @@ fn a_refusal_without_a_reason_is_found_out() {
     let change = |begin, end, account| Timed {
         begin,
         end,
-        transaction: Transaction::Change { id: 1, changes: vec![(account, 1)], expected: vec![], told: None },
+        transaction: Transaction::Change { id: 1, changes: vec![(account, 1)], expected: vec![], outcome: None },
     };
     let refusal = |account| Refusal { begin: 5, end: 9, keys: vec![Database::Keyspace.key(account)] };
     let history = |timed, refusal| History { transactions: vec![timed], refusals: vec![refusal] };

@@ -84,14 +84,14 @@ impl Client {
         let add = |account, delta: i64| json!({"op": "add", "keyspace": "bank", "key": key(account), "delta": delta});
         let body = json!({ "then": [add(from, -amount), add(to, amount), append(id)] });
         let (begin, answer, end) = self.send(&body);
-        let told = answer.as_ref().map(|answer| {
+        let outcome = answer.as_ref().map(|answer| {
             let results = &answer["results"];
             let after = vec![(from, balance(&results[0])), (to, balance(&results[1]))];
             after.iter().for_each(|&(account, balance)| self.known[account] = balance);
             change(answer, after)
         });
         let transaction =
-            Transaction::Change { id, changes: vec![(from, -amount), (to, amount)], expected: vec![], told };
+            Transaction::Change { id, changes: vec![(from, -amount), (to, amount)], expected: vec![], outcome };
         self.history.push(Timed { begin, end, transaction });
         answer.is_some()
     }
@@ -117,9 +117,9 @@ impl Client {
                 Transaction::Read { saw, revision: revision(answer), refused: expected }
             }
             answer => {
-                let told = answer.as_ref().map(|answer| change(answer, after.clone()));
+                let outcome = answer.as_ref().map(|answer| change(answer, after.clone()));
                 after.iter().for_each(|&(account, balance)| self.known[account] = balance);
-                Transaction::Change { id, changes, expected, told }
+                Transaction::Change { id, changes, expected, outcome }
             }
         };
         self.history.push(Timed { begin, end, transaction });
@@ -178,7 +178,7 @@ fn round(node: Node, moments: &Moments, seed: u64, round: u64, wanted: u64) -> V
     node.kill();
     let dead = moments.next();
     let ended = |timed: Timed| {
-        let lost = matches!(&timed.transaction, Transaction::Change { told: None, .. });
+        let lost = matches!(&timed.transaction, Transaction::Change { outcome: None, .. });
         // Transactions sent after the server was dead had no effect.
         (!lost || timed.begin < dead).then_some(if lost { Timed { end: dead, ..timed } } else { timed })
     };
@@ -209,7 +209,7 @@ fn transfer_and_check(backend: &str) {
         panic!("{context}: {wrong:?}\n{:#?}", about(&wrong, &history));
     }
     let count = |of: fn(&Transaction) -> bool| history.iter().filter(|timed| of(&timed.transaction)).count();
-    let changes = count(|transaction| matches!(transaction, Transaction::Change { told: Some(_), .. }));
+    let changes = count(|transaction| matches!(transaction, Transaction::Change { outcome: Some(_), .. }));
     let refused = count(|transaction| matches!(transaction, Transaction::Read { refused, .. } if !refused.is_empty()));
     assert!(changes > 100 && refused > 20 && order.len() >= changes, "{context}: {changes} changes, {refused} refused");
 }
@@ -236,15 +236,15 @@ fn transfers_are_serializable_over_kills_on_redb() {
 
 /// Returns a transfer of 10 from the first account to the second, done at an offset.
 fn done(begin: u64, end: u64, id: u64, offset: u64, after: [i64; 2]) -> Timed {
-    let told = Some(Change { revision: 10 + offset, offset, after: vec![(0, after[0]), (1, after[1])] });
+    let outcome = Some(Change { revision: 10 + offset, offset, after: vec![(0, after[0]), (1, after[1])] });
     let changes = vec![(0, -10), (1, 10)];
-    Timed { begin, end, transaction: Transaction::Change { id, changes, expected: vec![], told } }
+    Timed { begin, end, transaction: Transaction::Change { id, changes, expected: vec![], outcome } }
 }
 
 /// Returns a transfer whose answer was lost.
 fn lost(begin: u64, end: u64, id: u64) -> Timed {
     let changes = vec![(0, -10), (1, 10)];
-    Timed { begin, end, transaction: Transaction::Change { id, changes, expected: vec![], told: None } }
+    Timed { begin, end, transaction: Transaction::Change { id, changes, expected: vec![], outcome: None } }
 }
 
 fn read(begin: u64, end: u64, revision: u64, saw: [i64; 2]) -> Timed {
@@ -262,9 +262,9 @@ fn refused(begin: u64, end: u64, revision: u64, saw: [i64; 2], expected: [i64; 2
 
 /// Makes a transfer conditional on both balances.
 fn conditional(timed: Timed, balances: [i64; 2]) -> Timed {
-    let Transaction::Change { id, changes, told, .. } = timed.transaction else { unreachable!() };
+    let Transaction::Change { id, changes, outcome, .. } = timed.transaction else { unreachable!() };
     let expected = vec![(0, balances[0]), (1, balances[1])];
-    Timed { transaction: Transaction::Change { id, changes, expected, told }, ..timed }
+    Timed { transaction: Transaction::Change { id, changes, expected, outcome }, ..timed }
 }
 
 const BOTH: [i64; 2] = [100, 100];
@@ -324,8 +324,8 @@ fn wrong_histories_are_found_out() {
         assert_eq!(check(&BOTH, order, &history), Err(complaint), "{history:?}");
     }
     let mut back = vec![done(1, 9, 1, 0, [90, 110]), done(2, 8, 2, 1, [80, 120])];
-    if let Transaction::Change { told: Some(told), .. } = &mut back[1].transaction {
-        told.revision = 10;
+    if let Transaction::Change { outcome: Some(outcome), .. } = &mut back[1].transaction {
+        outcome.revision = 10;
     }
     assert_eq!(check(&BOTH, &[1, 2], &back), Err(Wrong::Revision { id: 2 }));
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use thalweg_disk::RealDisk;
 use thalweg_types::{Classified, ClusterId, Lsn, Offset, Revision, limits::MIN_MEMBER_SEGMENT_BYTES};
 
-use super::support::{self, Node, begin, built, chunks, digest, follow, furnish, go_on, install, long, told, verify};
+use super::support::{
+    self, Node, begin, built, chunks, digest, follow, furnish, go_on, install, long, verify, visible_state,
+};
 use crate::{BackendKind, Database, MemberIdentity, Options, Watch, WatchError, WatchKeys, snapshot::InstallError};
 
 #[test]
@@ -15,10 +17,10 @@ fn each_backend_installs_the_snapshots_of_each_and_goes_on() {
         furnish(node.db());
         node.db().maintain().unwrap();
         let chunks = chunks(node.db());
-        let (expected, seen) = (digest(node.db()), told(node.db()));
+        let (expected, seen) = (digest(node.db()), visible_state(node.db()));
         let at = node.db().inner.open.machine.applied().lsn;
         (1..20).for_each(|number| go_on(node.db(), number));
-        let (later, seen_later) = (digest(node.db()), told(node.db()));
+        let (later, seen_later) = (digest(node.db()), visible_state(node.db()));
         for target in built() {
             println!("{source:?} to {target:?}");
             install_and_follow(&node, &chunks, at, target, [&expected, &later], [&seen, &seen_later]);
@@ -46,7 +48,7 @@ fn install_and_follow(
     assert_eq!(installed.leftover, None);
     assert_eq!(other.state_dirs(), [format!("{}.1", target.name())]);
     assert_eq!(&digest(other.db()), digests[0]);
-    assert_eq!(&told(other.db()), seen[0]);
+    assert_eq!(&visible_state(other.db()), seen[0]);
     assert_eq!(view.get(keyspace.id(), b"long").unwrap(), former, "the former view stays valid");
     assert_eq!(installed.applied, other.db().inner.open.machine.applied());
     drop((view, keyspace));
@@ -58,9 +60,9 @@ fn install_and_follow(
     assert_eq!(&digest(other.db()), digests[0]);
     follow(node.db(), at, other.db());
     assert_eq!(&digest(other.db()), digests[1]);
-    assert_eq!(&told(other.db()), seen[1]);
+    assert_eq!(&visible_state(other.db()), seen[1]);
     other.reopen();
-    assert_eq!(&told(other.db()), seen[1]);
+    assert_eq!(&visible_state(other.db()), seen[1]);
     verify(other.db());
     // A second install, into the next directory.
     let chunks = support::chunks(node.db());
@@ -69,7 +71,7 @@ fn install_and_follow(
     assert_eq!(&digest(other.db()), digests[1]);
     other.db().flush().unwrap();
     other.reopen();
-    assert_eq!(&told(other.db()), seen[1]);
+    assert_eq!(&visible_state(other.db()), seen[1]);
     verify(other.db());
 }
 
@@ -105,7 +107,7 @@ fn the_log_of_the_former_state_is_freed_and_that_of_the_install_stays() {
         drop(keyspace);
         install.finish().unwrap();
         drop(install);
-        assert_eq!(told(other.db()), told(node.db()));
+        assert_eq!(visible_state(other.db()), visible_state(node.db()));
         for _ in 0..10 {
             other.db().flush().unwrap();
             other.db().maintain().unwrap();
@@ -114,9 +116,9 @@ fn the_log_of_the_former_state_is_freed_and_that_of_the_install_stays() {
         let kept: Vec<_> =
             before.iter().filter(|old| after.iter().any(|new| new.generation == old.generation)).collect();
         assert!(kept.len() <= 1, "the former segments are free: {kept:?}");
-        assert_eq!(told(other.db()), told(node.db()));
+        assert_eq!(visible_state(other.db()), visible_state(node.db()));
         other.reopen();
-        assert_eq!(told(other.db()), told(node.db()));
+        assert_eq!(visible_state(other.db()), visible_state(node.db()));
         verify(other.db());
     }
 }
@@ -166,11 +168,11 @@ fn a_node_installs_a_snapshot_of_its_own_position_and_watches_go_on() {
     // As the repair of a state that differs from the others.
     let node = Node::new(BackendKind::Memory);
     furnish(node.db());
-    let (expected, seen) = (digest(node.db()), told(node.db()));
+    let (expected, seen) = (digest(node.db()), visible_state(node.db()));
     let keyspace = node.db().keyspace("k").unwrap();
     let mut watch = keyspace.watch(&WatchKeys::Prefix(Vec::new()), None).unwrap();
     install(node.db(), &chunks(node.db())).unwrap();
-    assert_eq!((digest(node.db()), told(node.db())), (expected, seen));
+    assert_eq!((digest(node.db()), visible_state(node.db())), (expected, seen));
     keyspace.put(b"new", b"value").unwrap();
     let mut events = Vec::new();
     while events.is_empty() {
@@ -202,11 +204,11 @@ fn a_member_that_joins_installs_and_opens_again_as_a_member() {
         let installed = install.finish().unwrap();
         drop(install);
         assert!(db.member_parts().unwrap().member.now() >= installed.applied.time);
-        assert_eq!((digest(&db), told(&db)), (digest(node.db()), told(node.db())));
+        assert_eq!((digest(&db), visible_state(&db)), (digest(node.db()), visible_state(node.db())));
         db.maintain().unwrap();
         drop(db);
         let db = open(MemberIdentity::Existing);
-        assert_eq!((digest(&db), told(&db)), (digest(node.db()), told(node.db())));
+        assert_eq!((digest(&db), visible_state(&db)), (digest(node.db()), visible_state(node.db())));
         verify(&db);
     }
 }

@@ -9,7 +9,9 @@ use thalweg_types::{NodeId, Term};
 
 use super::{
     log::copy_entries,
-    support::{NODE, Node, begin, built, chunks, digest, furnish, go_on, install, open_at, open_sim, told, verify},
+    support::{
+        NODE, Node, begin, built, chunks, digest, furnish, go_on, install, open_at, open_sim, verify, visible_state,
+    },
 };
 use crate::{
     BackendKind, Database,
@@ -24,7 +26,7 @@ struct States {
 }
 
 fn shown(db: &Database) -> (String, String) {
-    (digest(db), told(db))
+    (digest(db), visible_state(db))
 }
 
 fn fill_former(db: &Database) {

@@ -9,7 +9,7 @@ use thalweg_disk::{
 };
 use thalweg_types::{Action, Classified};
 
-use super::support::{Node, begin, chunks, digest, furnish, go_on, install, open_sim, snapshot, told};
+use super::support::{Node, begin, chunks, digest, furnish, go_on, install, open_sim, snapshot, visible_state};
 use crate::{
     BackendKind,
     snapshot::{InstallError, SnapshotOptions, SnapshotReadError},
@@ -63,7 +63,7 @@ fn an_install_goes_on_after_damaged_missing_and_repeated_chunks() {
     // Nothing follows the last chunk.
     assert!(matches!(install.push(last).unwrap_err(), InstallError::Chunk { .. }));
     install.finish().unwrap();
-    assert_eq!(told(other.db()), told(node.db()));
+    assert_eq!(visible_state(other.db()), visible_state(node.db()));
 }
 
 fn is_last(chunk: &Bytes) -> bool {
@@ -136,10 +136,10 @@ fn entries_that_are_applied_during_an_install_make_it_outdated() {
         install.push(chunk.clone()).unwrap();
     }
     go_on(node.db(), 1);
-    let now = told(node.db());
+    let now = visible_state(node.db());
     let error = install.finish().unwrap_err();
     assert!(matches!(error, InstallError::Outdated { .. }), "{error}");
-    assert_eq!(told(node.db()), now);
+    assert_eq!(visible_state(node.db()), now);
     assert_eq!(node.state_dirs(), ["memory"]);
     go_on(node.db(), 2);
 }

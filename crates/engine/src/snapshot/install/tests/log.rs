@@ -7,7 +7,7 @@ use thalweg_replica::Vote;
 use thalweg_state::membership::LogId;
 use thalweg_types::{Durability, Index, Lsn, NodeId, SpaceId, SpaceTime, Term};
 
-use super::support::{Node, begin, chunks, digest, follow, furnish, go_on, install, told, verify};
+use super::support::{Node, begin, chunks, digest, follow, furnish, go_on, install, verify, visible_state};
 use crate::{BackendKind, Database, snapshot::InstallError};
 
 /// Appends a record that the state does not apply yet, as a member of a group does with an entry that is not committed.
@@ -84,11 +84,11 @@ fn entries_that_the_snapshot_covers_are_passed_and_later_ones_are_applied() {
             assert_eq!(other.db().inner.open.machine.applied().index, Index(has));
             follow(node.db(), Lsn::ZERO, other.db());
         }
-        assert_eq!((digest(other.db()), told(other.db())), (digest(node.db()), told(node.db())));
+        assert_eq!((digest(other.db()), visible_state(other.db())), (digest(node.db()), visible_state(node.db())));
         let found = other.db().inner.open.machine.vote().unwrap().unwrap();
         assert_eq!(Vote::decode(&found).map(|vote| vote.term >= Term(8)), Some(true));
         other.reopen();
-        assert_eq!((digest(other.db()), told(other.db())), (digest(node.db()), told(node.db())));
+        assert_eq!((digest(other.db()), visible_state(other.db())), (digest(node.db()), visible_state(node.db())));
         verify(other.db());
     }
 }
@@ -144,9 +144,9 @@ fn entries_of_another_history_and_those_that_a_truncation_voids_are_not_applied(
         assert!(other.db().inner.open.machine.applied().lsn >= end);
         go_on(node.db(), 1 + u8::from(truncated));
         follow(node.db(), at, other.db());
-        assert_eq!((digest(other.db()), told(other.db())), (digest(node.db()), told(node.db())));
+        assert_eq!((digest(other.db()), visible_state(other.db())), (digest(node.db()), visible_state(node.db())));
         other.reopen();
-        assert_eq!((digest(other.db()), told(other.db())), (digest(node.db()), told(node.db())));
+        assert_eq!((digest(other.db()), visible_state(other.db())), (digest(node.db()), visible_state(node.db())));
     }
 }
 
@@ -167,7 +167,7 @@ fn records_of_the_node_that_are_appended_during_an_install_are_kept() {
     for _ in 0..2 {
         let found = other.db().inner.open.machine.vote().unwrap().unwrap();
         assert_eq!(Vote::decode(&found), Some(vote(last)));
-        assert_eq!(told(other.db()), told(node.db()));
+        assert_eq!(visible_state(other.db()), visible_state(node.db()));
         other.reopen();
     }
 }

@@ -141,7 +141,7 @@ pub(super) fn go_on(db: &Database, number: u8) {
 }
 
 /// Describes everything that users can see as text.
-pub(super) fn told(db: &Database) -> String {
+pub(super) fn visible_state(db: &Database) -> String {
     let mut out = String::new();
     for info in db.keyspaces() {
         let keyspace = db.find_keyspace(&info.name).unwrap();

@@ -35,7 +35,7 @@ struct Sent {
     signs: u32,
 }
 
-/// Facts told over one connection.
+/// Facts sent over one connection.
 #[derive(Debug, Default)]
 pub(crate) struct SentFacts(Option<Sent>);
 
@@ -49,12 +49,12 @@ impl SentFacts {
     }
 
     /// Notes a sign of life with these facts.
-    pub fn told(&mut self, facts: OwnFacts, now: Instant) {
+    pub fn note_facts(&mut self, facts: OwnFacts, now: Instant) {
         self.0 = Some(Sent { facts, at: now, signs: 0 });
     }
 
     /// Notes a sign of life without facts.
-    pub fn confirmed(&mut self) {
+    pub fn note_sign(&mut self) {
         if let Some(sent) = &mut self.0 {
             sent.signs += 1;
         }
@@ -70,10 +70,10 @@ mod tests {
 
     #[test]
     fn facts_are_told_first_after_changes_and_from_time_to_time() {
-        let (mut told, begun) = (SentFacts::default(), Instant::now());
-        assert!(told.is_due(&FACTS, begun), "nothing is told yet");
-        told.told(FACTS, begun);
-        assert!(!told.is_due(&FACTS, begun));
+        let (mut sent, begun) = (SentFacts::default(), Instant::now());
+        assert!(sent.is_due(&FACTS, begun), "nothing is told yet");
+        sent.note_facts(FACTS, begun);
+        assert!(!sent.is_due(&FACTS, begun));
         let changed = [
             OwnFacts { last: Index(8), ..FACTS },
             OwnFacts { applied: Index(7), ..FACTS },
@@ -81,25 +81,25 @@ mod tests {
             OwnFacts { about: 6, ..FACTS },
         ];
         for facts in changed {
-            assert!(told.is_due(&facts, begun), "{facts:?}");
+            assert!(sent.is_due(&facts, begun), "{facts:?}");
         }
         for _ in 0..TELL_EVERY {
-            assert!(!told.is_due(&FACTS, begun));
-            told.confirmed();
+            assert!(!sent.is_due(&FACTS, begun));
+            sent.note_sign();
         }
-        assert!(told.is_due(&FACTS, begun));
-        told.told(FACTS, begun);
-        assert!(!told.is_due(&FACTS, begun));
+        assert!(sent.is_due(&FACTS, begun));
+        sent.note_facts(FACTS, begun);
+        assert!(!sent.is_due(&FACTS, begun));
     }
 
     #[test]
     fn a_wall_clock_that_goes_on_is_not_told_and_one_that_was_set_is() {
-        let (mut told, begun) = (SentFacts::default(), Instant::now());
-        told.told(FACTS, begun);
+        let (mut sent, begun) = (SentFacts::default(), Instant::now());
+        sent.note_facts(FACTS, begun);
         let minute = Duration::from_secs(60);
         let at = |ahead_millis: i64| {
             let wall = FACTS.wall.plus(minute).0.saturating_add_signed(1000 * ahead_millis);
-            told.is_due(&OwnFacts { wall: SpaceTime(wall), ..FACTS }, begun + minute)
+            sent.is_due(&OwnFacts { wall: SpaceTime(wall), ..FACTS }, begun + minute)
         };
         assert_eq!([-100, -99, 0, 99, 100].map(at), [true, false, false, false, true]);
     }

@@ -41,27 +41,27 @@ pub(crate) struct LinkBytes(Arc<[ChannelBytes; CHANNELS.len()]>);
 impl LinkBytes {
     /// Returns the counter of one channel.
     pub(crate) fn of(&self, channel: Channel) -> ChannelCounter {
-        ChannelCounter { carried: self.clone(), at: CHANNELS.iter().position(|(counted, _)| *counted == channel) }
+        ChannelCounter { bytes: self.clone(), at: CHANNELS.iter().position(|(counted, _)| *counted == channel) }
     }
 }
 
 /// Counter of one channel; for a channel without a counter, counting does nothing.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ChannelCounter {
-    carried: LinkBytes,
+    bytes: LinkBytes,
     at: Option<usize>,
 }
 
 impl ChannelCounter {
     pub(crate) fn sent(&self, bytes: usize) {
         if let Some(at) = self.at {
-            self.carried.0[at].sent.fetch_add(bytes as u64, Relaxed);
+            self.bytes.0[at].sent.fetch_add(bytes as u64, Relaxed);
         }
     }
 
     pub(crate) fn received(&self, bytes: usize) {
         if let Some(at) = self.at {
-            self.carried.0[at].received.fetch_add(bytes as u64, Relaxed);
+            self.bytes.0[at].received.fetch_add(bytes as u64, Relaxed);
         }
     }
 }
@@ -82,20 +82,20 @@ impl LinkCounters {
 
     /// Drops the counters of nodes that are neither in `nodes` nor connected.
     pub(crate) fn keep(&self, nodes: &[NodeId]) {
-        self.lock().retain(|node, carried| nodes.contains(node) || Arc::strong_count(&carried.0) > 1);
+        self.lock().retain(|node, bytes| nodes.contains(node) || Arc::strong_count(&bytes.0) > 1);
     }
 
     /// Returns all counters.
     pub(crate) fn read(&self) -> Vec<LinkTraffic> {
         let counters = self.lock();
-        let of_node = |(node, carried): (&NodeId, &LinkBytes)| {
-            let traffic = |((_, channel), bytes): (&(Channel, &'static str), &ChannelBytes)| LinkTraffic {
+        let of_node = |(node, bytes): (&NodeId, &LinkBytes)| {
+            let traffic = |((_, channel), counted): (&(Channel, &'static str), &ChannelBytes)| LinkTraffic {
                 node: *node,
                 channel,
-                sent_bytes: bytes.sent.load(Relaxed),
-                received_bytes: bytes.received.load(Relaxed),
+                sent_bytes: counted.sent.load(Relaxed),
+                received_bytes: counted.received.load(Relaxed),
             };
-            CHANNELS.iter().zip(carried.0.iter()).map(traffic).collect::<Vec<_>>()
+            CHANNELS.iter().zip(bytes.0.iter()).map(traffic).collect::<Vec<_>>()
         };
         counters.iter().flat_map(of_node).collect()
     }
