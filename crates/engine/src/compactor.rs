@@ -39,7 +39,7 @@ use thalweg_types::{
 use crate::{
     error::{ReadError, WriteError},
     inner::Inner,
-    maintenance::Maintenance,
+    maintenance_counts::Maintenance,
     stream_page::{parts, read_batch},
 };
 

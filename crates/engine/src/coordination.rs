@@ -17,7 +17,8 @@ use crate::{
     expiry::PutOptions,
     keyspace::Keyspace,
     scan_range::{ScanRange, Values},
-    watch::{Watch, WatchChange, WatchError, WatchKeys},
+    watch::{Watch, WatchKeys},
+    watches::{error::WatchError, event::WatchChange},
 };
 
 /// Keyspace that holds locks, elections and semaphores. Cheap to clone; each recipe takes its own clone.

@@ -30,11 +30,13 @@ use crate::{
     error::{OpenError, WriteError},
     identity::Part,
     inner::Inner,
-    maintenance::{Background, Maintenance},
-    open::{self, Mode, OpenReport, Opened, Surroundings},
+    install_slot::Slot,
+    maintenance::Background,
+    maintenance_counts::Maintenance,
+    open::{self, OpenReport, Opened, Surroundings},
+    open_parts::Mode,
     options::Options,
     scrub::{Scrub, ScrubStats},
-    snapshot::install::Slot,
 };
 
 /// Ability of the database to accept writes, and the reason if it cannot.

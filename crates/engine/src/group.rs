@@ -13,7 +13,6 @@ mod error;
 mod fetch;
 mod figures;
 mod push;
-mod waits;
 
 use std::time::Duration;
 
@@ -47,7 +46,6 @@ pub use figures::GroupFigures;
 pub use push::{Credit, Push, PushRequest, PushWait as PushWaits};
 pub use thalweg_state::groups::HeldAttempt;
 pub use thalweg_types::info::{Group as GroupInfo, Member as GroupMember};
-pub(crate) use waits::WaitingFetches;
 
 /// Number of members after which a page of the list of groups ends.
 pub const MAX_LISTED_MEMBERS: usize = 10_000;

@@ -27,11 +27,11 @@ use crate::{
     ack::Ack,
     digests::Digests,
     error::{ReadError, WriteError, holds, refusal},
-    maintenance::Maintenance,
+    install_slot::Slot,
+    maintenance_counts::Maintenance,
     open::Opened,
     options::Options,
     scrub::Scrub,
-    snapshot::install::Slot,
 };
 
 /// Data of an open database that all its handles share.

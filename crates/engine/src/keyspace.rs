@@ -24,7 +24,8 @@ use crate::{
     error::{ReadError, WriteError, holds, refusal},
     scan_page::{OwnedPair, Page, PageBuilder},
     scan_range::{Order, ScanRange},
-    watch::{Watch, WatchError, WatchKeys},
+    watch::{Watch, WatchKeys},
+    watches::error::WatchError,
 };
 
 /// Number of pairs that [`KeyspaceIter`] reads first. Many ranges end before, and a caller that stops early has not paid

@@ -37,11 +37,14 @@ mod expiry;
 mod group;
 mod identity;
 mod inner;
+mod install_error;
+mod install_slot;
 mod key_history;
 mod keyspace;
 mod keyspace_admin;
 mod leases;
 mod maintenance;
+mod maintenance_counts;
 mod member;
 pub mod migrate;
 mod mover;
@@ -73,8 +76,11 @@ mod stream;
 mod stream_page;
 mod tails;
 mod transaction;
+mod unfinished_restore;
 mod value_reads;
+mod waiting_fetches;
 mod watch;
+mod watches;
 
 pub use ack::Ack;
 pub use async_database::AsyncDatabase;
@@ -94,7 +100,7 @@ pub use key_history::{KeyVersion, KeyVersions, VersionLifetime};
 pub use keyspace::{Entry, Head, Keyspace, KeyspaceInfo, KeyspaceIter, ScanItem};
 pub use keyspace_admin::{DEFAULT_STATS_KEYS, KeyspaceStats};
 pub use leases::{LeaseGrant, LeaseInfo, LeaseKey, Leases};
-pub use maintenance::Maintenance;
+pub use maintenance_counts::Maintenance;
 pub use member::{MemberParts, SteppedOptions};
 pub use open::OpenReport;
 pub use optimistic::{Transaction, TransactionError};
@@ -118,4 +124,8 @@ pub use thalweg_store::lsm::Compaction;
 pub use thalweg_types as types;
 pub use thalweg_types::info::Producer as ProducerInfo;
 pub use transaction::{Added, PrefixDeleted, TransactionAck};
-pub use watch::{Watch, WatchBatch, WatchChange, WatchError, WatchEvent, WatchKeys};
+pub use watch::{Watch, WatchBatch, WatchKeys};
+pub use watches::{
+    error::WatchError,
+    event::{WatchChange, WatchEvent},
+};

@@ -15,8 +15,6 @@
 //! A log segment is freed when nothing needs it: the state has persisted past it, it is below the history floor, and a
 //! walk found no pointer into it in the state (see [`crate::mover`]).
 
-mod done;
-
 use std::{
     sync::{Arc, Condvar, Mutex, PoisonError, Weak, atomic::Ordering},
     thread::{self, JoinHandle},
@@ -44,10 +42,9 @@ use crate::{
     compactor::Compactor,
     error::{WriteError, refusal},
     inner::Inner,
+    maintenance_counts::Maintenance,
     mover::Mover,
 };
-
-pub use done::Maintenance;
 
 /// Maximum number of streams whose retention one maintenance round checks.
 const RETENTION_PER_ROUND: usize = 50_000;

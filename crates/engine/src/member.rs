@@ -20,7 +20,8 @@ use crate::{
     error::{OpenError, WriteError},
     identity::{MemberIdentity, Origin, Part},
     inner::Inner,
-    open::{self, Mode, Surroundings},
+    open::{self, Surroundings},
+    open_parts::Mode,
     options::Options,
 };
 

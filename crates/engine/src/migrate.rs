@@ -26,7 +26,8 @@ use crate::{
     backends::{self, BackendLocation},
     error::OpenError,
     identity::Identity,
-    open::{Mode, io_error, lock, read_identity, read_state_dir},
+    open::{lock, read_identity, read_state_dir},
+    open_parts::{Mode, io_error},
     options::{BackendKind, Options},
 };
 

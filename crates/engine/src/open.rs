@@ -19,20 +19,24 @@ use thalweg_state::machine::Machine;
 use thalweg_store::{Backend, BarrierFailed, LogBarrier};
 use thalweg_types::{Clock, ClusterId, Lsn, NodeId, SpaceId, SystemClock, limits::MIN_MEMBER_SEGMENT_BYTES};
 
-pub(crate) use crate::open_parts::{LogBlobs, Mode, Progress, io_error};
 use crate::{
     backends,
     clock_file::ClockFile,
     digests::HashMarks,
     error::OpenError,
-    group::WaitingFetches,
     identity::{Identity, MemberIdentity, Part},
+    open_parts::{Mode, Progress, io_error},
     open_replica::{OpenedSpace, SpaceParts},
     options::{BackendKind, Create, Options},
-    snapshot::unfinished::is_unfinished,
     state_dir::{self, StateDir},
     tails::Tails,
-    watch::{Hub, MemberObservers, Observers, Source},
+    unfinished_restore::is_unfinished,
+    waiting_fetches::WaitingFetches,
+    watches::{
+        hub::Hub,
+        observers::{MemberObservers, Observers},
+        reader::Source,
+    },
 };
 
 const LOCK: &str = "LOCK";

@@ -29,7 +29,7 @@ use crate::{
     clock_file::{self, ClockFile},
     error::OpenError,
     identity::{Identity, MemberIdentity, Origin, Part},
-    open::{LogBlobs, Mode, Progress, io_error},
+    open_parts::{LogBlobs, Mode, Progress, io_error},
     options::{Options, Repair},
     plant::min_inline_value_bytes,
 };

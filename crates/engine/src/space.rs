@@ -45,7 +45,8 @@ use crate::{
     database::Database,
     error::{OpenError, ReadError},
     inner::Inner,
-    open::{LOG_DIR, Mode, io_error, lock, read_identity, read_state_dir},
+    open::{LOG_DIR, lock, read_identity, read_state_dir},
+    open_parts::{Mode, io_error},
     options::{BackendKind, Options},
     state_dir::StateDir,
 };

@@ -41,7 +41,7 @@ use crate::{
     digests::{DigestReport, HashMark},
     error::{ReadError, WriteError, refusal},
     inner::Inner,
-    open::Mode,
+    open_parts::Mode,
 };
 
 /// Error returned when a digest cannot be computed.

@@ -22,7 +22,8 @@ use thalweg_types::{Action, Classified, Clock, Lsn, SystemClock};
 use crate::{
     backends,
     error::{OpenError, WriteError},
-    open::{self, LOG_DIR, Mode, io_error, lock, random_seed, read_identity, read_state_dir},
+    open::{self, LOG_DIR, lock, random_seed, read_identity, read_state_dir},
+    open_parts::{Mode, io_error},
     options::{BackendKind, Create, Options},
     state_dir::StateDir,
 };

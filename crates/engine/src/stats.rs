@@ -7,7 +7,7 @@ use thalweg_snapshot::SnapshotStats;
 use thalweg_store::BackendStats;
 use thalweg_types::{Index, Log2Histogram, Lsn, Revision, SpaceTime};
 
-use crate::{database::Database, inner::Inner, maintenance::Maintenance, scrub::ScrubStats};
+use crate::{database::Database, inner::Inner, maintenance_counts::Maintenance, scrub::ScrubStats};
 
 /// Statistics of a database. Counters start at 0 when the database is opened.
 #[derive(Clone, Debug, Default)]

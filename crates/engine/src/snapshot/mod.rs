@@ -11,14 +11,14 @@ mod error;
 pub(crate) mod install;
 mod plan;
 mod restore;
-pub(crate) mod unfinished;
 
 use thalweg_snapshot::Origin;
 
 use crate::database::Database;
 
+pub use crate::install_error::InstallError;
 pub use error::RestoreError;
-pub use install::{Install, InstallError, InstallProgress, Installed};
+pub use install::{Install, InstallProgress, Installed};
 pub use plan::{Part, RestoreTo, chain};
 pub use restore::{RestoreProgress, Restored, restore, restore_on};
 pub use thalweg_snapshot::{

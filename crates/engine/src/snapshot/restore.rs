@@ -44,10 +44,11 @@ use super::{Part, RestoreError, RestoreTo, plan};
 use crate::{
     backends,
     identity::Identity,
-    open::{Barrier, LOG_DIR, LogBlobs, Mode, io_error, lock, random_seed, read_identity},
+    open::{Barrier, LOG_DIR, lock, random_seed, read_identity},
+    open_parts::{LogBlobs, Mode, io_error},
     options::{BackendKind, Options},
-    snapshot::unfinished::{MARKER, is_unfinished},
     state_dir::StateDir,
+    unfinished_restore::{MARKER, is_unfinished},
 };
 
 const MARKER_TEXT: &[u8] = b"A restore into this directory did not finish. Run it again, or remove the directory.\n";

@@ -110,7 +110,7 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("crates/snapshot/src/stats.rs", "Instant::now", "measures how long a snapshot took, for metrics"),
     ("crates/engine/src/maintenance.rs", "Instant::now", "paces the rounds of the maintenance thread"),
     ("crates/engine/src/stream.rs", "Instant::now", "bounds a blocking wait; nothing stored depends on it"),
-    ("crates/engine/src/watch/mod.rs", "Instant::now", "bounds a blocking wait; nothing stored depends on it"),
+    ("crates/engine/src/watch.rs", "Instant::now", "bounds a blocking wait; nothing stored depends on it"),
     ("crates/engine/src/group/fetch.rs", "Instant::now", "bounds a blocking wait; nothing stored depends on it"),
     ("crates/engine/src/open.rs", "RandomState::new", "a directory opened by path takes its seed from the system"),
 ];

@@ -15,7 +15,7 @@ use thalweg_state::{
 };
 use thalweg_types::{Index, Lsn, SpaceId};
 
-use super::InstallError;
+use crate::install_error::InstallError;
 
 /// Contents of the unapplied part of a log, read up to its present end.
 #[derive(Debug)]

@@ -19,15 +19,14 @@
 //! - `INSTALLED` names a state that is complete and on disk, with all bytes that it points to. So a crash at any step
 //!   leaves the former state or the new one (the table in `docs/formats/directory.md`).
 //! - From its first record on, the segments of the log that an install appends to are not walked and not freed until it
-//!   has ended (`slot`). The segments of the former state are walked afterwards like all others.
+//!   has ended (`install_slot`). The segments of the former state are walked afterwards like all others.
 //! - The vote is the node's own. The applied index and LSN do not decrease.
 //!
 //! Memory: one chunk, and memtables and a cache of at most [`LOAD_MEMORY_BYTES`] each while rows are loaded. The memory
 //! backend holds both states in memory.
 
-mod error;
 mod log_tail;
-mod slot;
+
 #[cfg(test)]
 mod tests;
 
@@ -46,22 +45,19 @@ use thalweg_state::{
 use thalweg_store::{Applied, Backend};
 use thalweg_types::{Index, NodeId};
 
-use self::{
-    log_tail::{LogTail, Passed, catch_up},
-    slot::Hold,
-};
+use self::log_tail::{LogTail, Passed, catch_up};
 use crate::{
     backends,
     database::Database,
     inner::Inner,
-    open::{Barrier, LogBlobs, io_error},
+    install_error::InstallError,
+    install_slot::Hold,
+    open::Barrier,
+    open_parts::{LogBlobs, io_error},
     options::Options,
     plant::min_inline_value_bytes,
     state_dir::{StateDir, SwitchError},
 };
-
-pub use error::InstallError;
-pub(crate) use slot::Slot;
 
 /// Maximum size of a memtable and of the cache of the new state while rows are loaded. Larger ones make the load little
 /// faster, because the rows come in order.

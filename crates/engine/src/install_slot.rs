@@ -17,7 +17,7 @@ use std::{
 use thalweg_log::SegmentInfo;
 use thalweg_types::Lsn;
 
-use super::InstallError;
+use crate::install_error::InstallError;
 use crate::state_dir::StateDir;
 
 /// Permission to run an install: a database has at most one install at a time.
@@ -40,7 +40,7 @@ const NONE: u64 = u64::MAX;
 
 /// Keeps the segments of an install from being freed, and other installs from beginning, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Hold(Arc<Slot>);
+pub(crate) struct Hold(Arc<Slot>);
 
 impl Slot {
     pub(crate) fn new(current: StateDir) -> Self {
@@ -55,7 +55,7 @@ impl Slot {
 
     /// Claims the slot for an install. `end` returns the end of the log; the install appends its records there or
     /// later.
-    pub(super) fn take(self: &Arc<Self>, end: impl FnOnce() -> Lsn) -> Result<Hold, InstallError> {
+    pub(crate) fn take(self: &Arc<Self>, end: impl FnOnce() -> Lsn) -> Result<Hold, InstallError> {
         let mut state = self.lock();
         if let Some(reason) = &state.failed {
             return Err(InstallError::SwitchFailed { reason: reason.clone() });
@@ -75,17 +75,17 @@ impl Slot {
 
 impl Hold {
     /// Returns the current state directory.
-    pub(super) fn current(&self) -> StateDir {
+    pub(crate) fn current(&self) -> StateDir {
         self.0.lock().current
     }
 
     /// Records that another state directory is the current one.
-    pub(super) fn switched(&self, to: StateDir) {
+    pub(crate) fn switched(&self, to: StateDir) {
         self.0.lock().current = to;
     }
 
     /// Keeps the segments for as long as the database is open, because the next open may find the new state.
-    pub(super) fn keep(self, reason: &io::Error) -> InstallError {
+    pub(crate) fn keep(self, reason: &io::Error) -> InstallError {
         let reason = reason.to_string();
         self.0.lock().failed = Some(reason.clone());
         std::mem::forget(self);

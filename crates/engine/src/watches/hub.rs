@@ -23,8 +23,8 @@ use std::{
 use thalweg_state::changes::{EntryCommit, KeyChange};
 use thalweg_types::{KeyspaceId, Revision, SpaceTime, limits::MAX_WATCHES};
 
-use crate::open::Mode;
-use crate::watch::{
+use crate::open_parts::Mode;
+use crate::watches::{
     error::WatchError,
     event::WatchEvent,
     interval::{IntervalIndex, KeyInterval},

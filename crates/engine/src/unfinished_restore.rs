@@ -9,4 +9,4 @@ pub(crate) fn is_unfinished(disk: &Arc<dyn Disk>) -> bool {
     disk.open(MARKER).is_ok()
 }
 
-pub(super) const MARKER: &str = "RESTORING";
+pub(crate) const MARKER: &str = "RESTORING";

@@ -15,14 +15,6 @@
 //! Invariant: a watch delivers the changes of its keys in the order of their revisions, all changes of a commit
 //! together. [`Watch::position`] is above the revision of every delivered change and not above that of any later one.
 
-mod error;
-mod event;
-mod hub;
-mod interval;
-mod observers;
-mod queue;
-mod reader;
-
 use std::{
     future::{self, Future},
     ops::{Bound, ControlFlow},
@@ -42,19 +34,15 @@ use crate::{
     database::Database,
     error::ReadError,
     tails::Waiter,
-    watch::{
+    watches::{
+        error::WatchError,
+        event::{WatchChange, WatchEvent},
         hub::WatchRegistration,
         interval::KeyInterval,
         queue::{Queue, QueueEnd},
         reader::{ReadEnd, Reader},
     },
 };
-
-pub use error::WatchError;
-pub use event::{WatchChange, WatchEvent};
-pub(crate) use hub::Hub;
-pub(crate) use observers::{MemberObservers, Observers};
-pub(crate) use reader::Source;
 
 /// Number of commits that a watch reads from the log at a time while it is behind, whether or not they change its
 /// keys. This and the limit on bytes bound the time of one call.

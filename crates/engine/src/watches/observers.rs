@@ -9,7 +9,7 @@ use thalweg_types::command::Outcome;
 use crate::{
     digests::{HASH_INTERVAL, HashMark, HashMarks},
     tails::Tails,
-    watch::hub::Hub,
+    watches::hub::Hub,
 };
 
 /// The two receivers of the notification that an entry was applied: waiting stream readers, and watches.

@@ -19,7 +19,7 @@ use thalweg_types::{
 
 use crate::{
     tails::Waiter,
-    watch::{error::WatchError, event::WatchEvent},
+    watches::{error::WatchError, event::WatchEvent},
 };
 
 /// Reason why a watch's queue gets no more events.
@@ -127,7 +127,7 @@ mod tests {
     use thalweg_types::SpaceTime;
 
     use super::*;
-    use crate::watch::WatchChange;
+    use crate::watches::event::WatchChange;
 
     const MAX_TOTAL: usize = 4 * MAX_WATCH_QUEUE_BYTES;
 

@@ -16,7 +16,7 @@ use thalweg_state::{
 };
 use thalweg_types::{Index, Lsn, Revision, SpaceId, SpaceTime};
 
-use crate::{error::ReadError, watch::error::WatchError};
+use crate::{error::ReadError, watches::error::WatchError};
 
 /// Number of verdicts (rows about single log entries) fetched from the state at a time.
 const VERDICT_ROWS: usize = 256;
