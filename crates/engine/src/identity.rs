@@ -27,7 +27,7 @@ use std::{io, path::Path, sync::Arc};
 use thalweg_disk::Disk;
 use thalweg_types::{ClusterId, NodeId};
 
-use crate::{error::OpenError, options::BackendKind};
+use crate::{error::OpenError, options::BackendKind, text_file};
 
 const PATH: &str = "IDENTITY";
 const TEMPORARY: &str = "IDENTITY.tmp";
@@ -177,36 +177,15 @@ impl Identity {
 
     /// Reads the identity file. Returns `None` if the file does not exist, and `InvalidData` if it has other contents.
     pub(crate) fn read(disk: &Arc<dyn Disk>) -> io::Result<Option<Self>> {
-        let file = match disk.open(PATH) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let len = file.len()?.min(MAX_BYTES);
-        let mut bytes = vec![0; usize::try_from(len).unwrap_or_default()];
-        file.read_exact_at(&mut bytes, 0)?;
-        let text = String::from_utf8_lossy(&bytes);
-        let invalid =
-            || io::Error::new(io::ErrorKind::InvalidData, format!("unexpected content {:?}", truncate_text(&text)));
-        Self::decode(&text).ok_or_else(invalid).map(Some)
+        text_file::read(&**disk, PATH, MAX_BYTES, Self::decode)
     }
 
     /// Writes the identity file atomically.
     pub(crate) fn write(&self, disk: &Arc<dyn Disk>) -> io::Result<()> {
-        match disk.remove(TEMPORARY) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let file = disk.create(TEMPORARY)?;
-        file.write_all_at(self.encode().as_bytes(), 0)?;
-        file.sync_all()?;
+        text_file::write(&**disk, TEMPORARY, &self.encode())?;
         disk.rename(TEMPORARY, PATH)?;
         disk.sync_dir("")
     }
-}
-
-fn truncate_text(text: &str) -> String {
-    text.chars().take(80).collect()
 }
 
 #[cfg(test)]

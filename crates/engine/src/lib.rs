@@ -75,6 +75,7 @@ mod stats;
 mod stream;
 mod stream_page;
 mod tails;
+mod text_file;
 mod transaction;
 mod unfinished_restore;
 mod value_reads;

@@ -17,7 +17,7 @@ use std::{fmt::Write as _, io};
 
 use thalweg_types::{Index, NodeId};
 
-use crate::database::Database;
+use crate::{database::Database, text_file};
 
 /// Name of the file.
 const FILE: &str = "REPAIR";
@@ -85,17 +85,8 @@ impl Database {
     /// # Errors
     /// The file cannot be read, or is damaged (`InvalidData`).
     pub fn repair_note(&self) -> io::Result<RepairNote> {
-        let file = match self.inner.open.disk.open(FILE) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(RepairNote::default()),
-            Err(error) => return Err(error),
-        };
-        let mut bytes = vec![0; usize::try_from(file.len()?.min(MAX_BYTES)).unwrap_or_default()];
-        file.read_exact_at(&mut bytes, 0)?;
-        let text = String::from_utf8_lossy(&bytes);
-        let shown: String = text.chars().take(80).collect();
-        let invalid = || io::Error::new(io::ErrorKind::InvalidData, format!("unexpected content of {FILE}: {shown:?}"));
-        RepairNote::decode(&text).ok_or_else(invalid)
+        let read = text_file::read(&*self.inner.open.disk, FILE, MAX_BYTES, RepairNote::decode)?;
+        Ok(read.unwrap_or_default())
     }
 
     /// Replaces the note about repairs of this member by itself. The default removes it.
@@ -104,17 +95,11 @@ impl Database {
     /// The file cannot be written. The former note or the new one is in force.
     pub fn note_repair(&self, note: &RepairNote) -> io::Result<()> {
         let disk = &self.inner.open.disk;
-        let remove = |path| match disk.remove(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        };
-        remove(TEMPORARY)?;
         if *note == RepairNote::default() {
-            remove(FILE)?;
+            text_file::remove(&**disk, TEMPORARY)?;
+            text_file::remove(&**disk, FILE)?;
         } else {
-            let file = disk.create(TEMPORARY)?;
-            file.write_all_at(note.encode().as_bytes(), 0)?;
-            file.sync_all()?;
+            text_file::write(&**disk, TEMPORARY, &note.encode())?;
             disk.rename(TEMPORARY, FILE)?;
         }
         disk.sync_dir("")

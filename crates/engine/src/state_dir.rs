@@ -15,7 +15,7 @@ use std::{io, sync::Arc};
 
 use thalweg_disk::Disk;
 
-use crate::options::BackendKind;
+use crate::{options::BackendKind, text_file};
 
 /// Name of the file that names the current state directory.
 pub(crate) const FILE: &str = "INSTALLED";
@@ -61,17 +61,7 @@ impl StateDir {
 
     /// Reads which state directory is the current one. Returns `InvalidData` for a damaged file.
     pub(crate) fn read(disk: &Arc<dyn Disk>) -> io::Result<Self> {
-        let file = match disk.open(FILE) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::FIRST),
-            Err(error) => return Err(error),
-        };
-        let mut bytes = vec![0; usize::try_from(file.len()?.min(MAX_BYTES)).unwrap_or_default()];
-        file.read_exact_at(&mut bytes, 0)?;
-        let text = String::from_utf8_lossy(&bytes);
-        let shown: String = text.chars().take(80).collect();
-        let invalid = || io::Error::new(io::ErrorKind::InvalidData, format!("unexpected content of {FILE}: {shown:?}"));
-        Self::decode(&text).ok_or_else(invalid)
+        Ok(text_file::read(&**disk, FILE, MAX_BYTES, Self::decode)?.unwrap_or(Self::FIRST))
     }
 
     /// Makes this directory, whose state is on disk, the current one, also after a power loss.
@@ -105,13 +95,7 @@ impl StateDir {
         disk.create_dir(PARENT)?;
         // The names of the new directory and of its parents.
         disk.sync_dir(PARENT)?;
-        match disk.remove(TEMPORARY) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let file = disk.create(TEMPORARY)?;
-        file.write_all_at(self.encode().as_bytes(), 0)?;
-        file.sync_all()
+        text_file::write(&**disk, TEMPORARY, &self.encode())
     }
 
     fn encode(self) -> String {
