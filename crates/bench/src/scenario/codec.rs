@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Protocol of a scenario. Replies arrive in the order of the requests.
-pub trait Codec: Clone + Sync {
+pub(super) trait Codec: Clone + Sync {
     /// Opens a connection that is ready for requests; its socket is non-blocking.
     fn connect(&self) -> Result<Connection, BenchError>;
 
@@ -39,7 +39,7 @@ pub trait Codec: Clone + Sync {
 
 /// A complete reply.
 #[derive(Debug)]
-pub struct Answer<'a> {
+pub(super) struct Answer<'a> {
     /// Length of the reply in bytes.
     pub bytes: usize,
     /// True if the server closes the connection after this reply.
@@ -50,7 +50,7 @@ pub struct Answer<'a> {
 
 /// Content of a reply.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Content<'a> {
+pub(super) enum Content<'a> {
     /// The write was acknowledged.
     Stored,
     /// The value, or the text of the rows.
@@ -63,7 +63,7 @@ pub enum Content<'a> {
 
 /// Requests to the key-value API over HTTP.
 #[derive(Clone, Debug)]
-pub struct HttpCodec {
+pub(super) struct HttpCodec {
     address: SocketAddr,
     /// Path of the keyspace, such as `/v1/kv/scenario`.
     path: String,
@@ -75,14 +75,14 @@ pub struct HttpCodec {
 
 impl HttpCodec {
     /// Creates the requests to a keyspace. `host` is the value of the `Host` header.
-    pub fn new(address: SocketAddr, host: &str, keyspace: &str) -> Self {
+    pub(super) fn new(address: SocketAddr, host: &str, keyspace: &str) -> Self {
         let headers = format!(" HTTP/1.1\r\nHost: {host}\r\n");
         Self { address, path: format!("/v1/kv/{keyspace}"), headers, level: String::new() }
     }
 
     /// Makes each write request this durability level; `None` makes it request none.
     #[must_use]
-    pub fn with_level(self, level: Option<Durability>) -> Self {
+    pub(super) fn with_level(self, level: Option<Durability>) -> Self {
         Self { level: level.map_or_else(String::new, |level| format!("Thalweg-Durability: {level}\r\n")), ..self }
     }
 
@@ -150,7 +150,7 @@ impl Codec for HttpCodec {
 
 /// Commands to a server that speaks RESP.
 #[derive(Clone, Debug)]
-pub struct RespCodec {
+pub(super) struct RespCodec {
     /// Address and login with which connections begin.
     pub greeting: Greeting,
 }

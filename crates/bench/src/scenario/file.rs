@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Built-in scenarios: names and files.
-pub const BUILT_IN: [(&str, &str); 6] = [
+pub(super) const BUILT_IN: [(&str, &str); 6] = [
     ("ycsb-a", include_str!("../../scenarios/ycsb-a.toml")),
     ("ycsb-b", include_str!("../../scenarios/ycsb-b.toml")),
     ("ycsb-c", include_str!("../../scenarios/ycsb-c.toml")),
@@ -26,9 +26,9 @@ pub const BUILT_IN: [(&str, &str); 6] = [
 ];
 
 /// Maximum number of connections.
-pub const MAX_CONNECTIONS: u64 = 20_000;
+pub(super) const MAX_CONNECTIONS: u64 = 20_000;
 /// Maximum number of keys that a run loads.
-pub const MAX_KEYS: u64 = 100_000_000;
+pub(super) const MAX_KEYS: u64 = 100_000_000;
 /// Maximum number of rows of a scan. It is bounded because the generator buffers whole replies.
 const MAX_ROWS: u64 = 10_000;
 /// Maximum length of a value in bytes, for the same reason.
@@ -40,7 +40,7 @@ const MAX_THETA: f64 = 5.0;
 
 /// A scenario: the load, the keys, the values and the operations.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Scenario {
+pub(super) struct Scenario {
     /// One line about the scenario, for lists and reports.
     pub description: String,
     /// Pace, connections and times of a run.
@@ -57,7 +57,7 @@ pub struct Scenario {
 
 /// Pace, connections and times of a run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Load {
+pub(super) struct Load {
     /// Number of connections to the server.
     pub connections: usize,
     /// Number of load threads.
@@ -74,7 +74,7 @@ pub struct Load {
 
 /// Keys that are loaded before the runs, and the distribution of the operations over them.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Keys {
+pub(super) struct Keys {
     /// Number of keys that are loaded.
     pub count: u64,
     /// Distribution of the operations over the keys.
@@ -86,7 +86,7 @@ pub struct Keys {
 /// Distribution of the operations over the keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Distribution {
+pub(super) enum Distribution {
     /// Every loaded key is equally likely.
     Uniform,
     /// Few of the loaded keys take most operations; they are scattered over the key space.
@@ -99,7 +99,7 @@ pub enum Distribution {
 
 impl Scenario {
     /// Parses a scenario file. The error names the line or the field, and the values that are allowed.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
         let file: File = toml::from_str(text).map_err(|error| error.to_string())?;
         let scenario = file.resolve()?;
         scenario.check()?;
@@ -107,7 +107,7 @@ impl Scenario {
     }
 
     /// Returns an error that names a field whose value is out of its range, and the range.
-    pub fn check(&self) -> Result<(), String> {
+    pub(super) fn check(&self) -> Result<(), String> {
         let Self { load, keys, value_bytes, scan_rows, mix, .. } = self;
         within("load.connections", load.connections as u64, 1, MAX_CONNECTIONS)?;
         within("load.threads", load.threads as u64, 1, 1024)?;
@@ -138,7 +138,7 @@ impl Scenario {
     }
 
     /// Returns the pace of the operations: the schedule, or a closed loop.
-    pub fn pace(&self) -> Pace {
+    pub(super) fn pace(&self) -> Pace {
         Pace::of_rate(self.load.rate, self.load.arrivals)
     }
 }

@@ -24,7 +24,7 @@ const MAX_KEYS: u64 = 1 << 30;
 
 /// Writes of all keys.
 #[derive(Debug)]
-pub struct Ledger {
+pub(super) struct Ledger {
     chunks: Vec<OnceLock<Box<[Mutex<History>]>>>,
     /// Index of the next key that is inserted.
     next: AtomicU64,
@@ -47,7 +47,7 @@ struct History {
 
 /// A write that is in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Write {
+pub(super) struct Write {
     /// Version that the write stores.
     pub version: u32,
     /// Floor of the key once the write is acknowledged; 0 if the write raises no floor.
@@ -56,13 +56,13 @@ pub struct Write {
 
 impl Ledger {
     /// Creates the ledger of keys `0..keys`, which are loaded before anything reads.
-    pub fn new(keys: u64) -> Self {
+    pub(super) fn new(keys: u64) -> Self {
         let chunks = (0..MAX_KEYS / CHUNK).map(|_| OnceLock::new()).collect();
         Self { chunks, next: keys.into(), stored: keys.into(), ahead: Mutex::default() }
     }
 
     /// Records that a write of a key is sent; returns its version.
-    pub fn begin(&self, index: u64) -> Write {
+    pub(super) fn begin(&self, index: u64) -> Write {
         let mut history = self.history(index);
         history.issued += 1;
         let version = history.issued;
@@ -72,29 +72,29 @@ impl Ledger {
     }
 
     /// Records that a write of a key was acknowledged.
-    pub fn end(&self, index: u64, write: Write) {
+    pub(super) fn end(&self, index: u64, write: Write) {
         let mut history = self.history(index);
         history.in_progress -= 1;
         history.floor = history.floor.max(write.floor);
     }
 
     /// Returns the lowest version that a read of this key may return if it is sent now.
-    pub fn floor(&self, index: u64) -> u32 {
+    pub(super) fn floor(&self, index: u64) -> u32 {
         self.history(index).floor
     }
 
     /// Returns the highest version of this key that was sent.
-    pub fn issued(&self, index: u64) -> u32 {
+    pub(super) fn issued(&self, index: u64) -> u32 {
         self.history(index).issued
     }
 
     /// Returns the index of a key that was not used before, to be inserted.
-    pub fn reserve(&self) -> u64 {
+    pub(super) fn reserve(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Records that the insert of a reserved key was acknowledged.
-    pub fn inserted(&self, index: u64) {
+    pub(super) fn inserted(&self, index: u64) {
         let mut ahead = lock(&self.ahead);
         ahead.insert(index);
         let mut stored = self.stored.load(Ordering::Relaxed);
@@ -106,7 +106,7 @@ impl Ledger {
     }
 
     /// Returns the number of keys that have a value for sure: those with a lower index.
-    pub fn stored(&self) -> u64 {
+    pub(super) fn stored(&self) -> u64 {
         self.stored.load(Ordering::Acquire)
     }
 

@@ -6,7 +6,7 @@ use crate::random::Generator;
 
 /// Kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(super) enum Kind {
     /// Reads a key's value.
     Read,
     /// Sets the value of a key that has one.
@@ -21,10 +21,10 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds, in the order of their numbers.
-    pub const ALL: [Self; 5] = [Self::Read, Self::Update, Self::Insert, Self::Scan, Self::ReadModifyWrite];
+    pub(super) const ALL: [Self; 5] = [Self::Read, Self::Update, Self::Insert, Self::Scan, Self::ReadModifyWrite];
 
     /// Returns the name of the kind in scenario files.
-    pub fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
             Self::Update => "update",
@@ -35,14 +35,14 @@ impl Kind {
     }
 
     /// Returns true if the operation writes.
-    pub fn writes(self) -> bool {
+    pub(super) fn writes(self) -> bool {
         matches!(self, Self::Update | Self::Insert | Self::ReadModifyWrite)
     }
 }
 
 /// Weights by which operations are chosen at random.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mix {
+pub(super) struct Mix {
     /// Weight of each kind, in the order of [`Kind::ALL`].
     weights: [u32; Kind::ALL.len()],
     total: u64,
@@ -50,28 +50,28 @@ pub struct Mix {
 
 impl Mix {
     /// Creates a mix with the weight of each kind, in the order of [`Kind::ALL`].
-    pub fn new(weights: [u32; Kind::ALL.len()]) -> Self {
+    pub(super) fn new(weights: [u32; Kind::ALL.len()]) -> Self {
         Self { weights, total: weights.iter().map(|weight| u64::from(*weight)).sum() }
     }
 
     /// Returns true if no operation has a weight.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.total == 0
     }
 
     /// Returns the kinds that have a weight.
-    pub fn kinds(&self) -> impl Iterator<Item = Kind> + '_ {
+    pub(super) fn kinds(&self) -> impl Iterator<Item = Kind> + '_ {
         Kind::ALL.into_iter().filter(|kind| self.weights[*kind as usize] > 0)
     }
 
     /// Returns the share of operations of this kind, from 0 to 1.
-    pub fn share(&self, kind: Kind) -> f64 {
+    pub(super) fn share(&self, kind: Kind) -> f64 {
         f64::from(self.weights[kind as usize]) / self.total as f64
     }
 
     /// Chooses the kind of the next operation at random. The mix is not empty.
     #[inline]
-    pub fn choose(&self, rng: &mut Generator) -> Kind {
+    pub(super) fn choose(&self, rng: &mut Generator) -> Kind {
         let mut at = rng.random_range(0..self.total);
         for kind in Kind::ALL {
             match at.checked_sub(u64::from(self.weights[kind as usize])) {
@@ -83,7 +83,7 @@ impl Mix {
     }
 
     /// Describes the mix in one line.
-    pub fn describe(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         let part = |kind: Kind| format!("{} {:.1} %", kind.name(), 100.0 * self.share(kind)).replace(".0 %", " %");
         self.kinds().map(part).collect::<Vec<_>>().join(", ")
     }

@@ -1,6 +1,6 @@
 //! Options of `thalweg bench scenario`, and the scenario that they name.
 
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use thalweg_types::Durability;
 
@@ -10,12 +10,17 @@ use super::{
 };
 use crate::{
     BenchError,
+    http::ServerOptions,
     load::{Arrivals, Objective},
     options::{parse_duration, rate_within, require, steady, within},
 };
 
+const TARGET_HELP: &str = "Address of a running server, as http://host:port, or for RESP as redis://host:port. The keys stay on it. \
+     Without an address the benchmark starts a server of its own";
+
 /// Options of `thalweg bench scenario`.
 #[derive(Clone, Debug, clap::Args)]
+#[command(mut_arg("target", |arg| arg.help(TARGET_HELP)))]
 pub struct ScenarioOptions {
     /// Name of a built-in scenario (ycsb-a to ycsb-f), or path of a scenario file.
     #[arg(value_name = "NAME|FILE", required_unless_present_any = ["list", "show"])]
@@ -29,19 +34,9 @@ pub struct ScenarioOptions {
     /// Protocol of the requests.
     #[arg(long, value_enum, default_value_t)]
     pub protocol: WireProtocol,
-    /// Address of a running server, as http://host:port, or for RESP as redis://host:port. The keys stay on it. Without
-    /// an address the benchmark starts a server of its own.
-    #[arg(long)]
-    pub target: Option<String>,
-    /// Command to start as `COMMAND serve` when no target is given; by default this program.
-    #[arg(long)]
-    pub server_binary: Option<PathBuf>,
-    /// Additional arguments for the started server.
-    #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
-    pub server_arg: Vec<String>,
-    /// Directory below which the started server keeps its data. This decides which disk is measured.
-    #[arg(long)]
-    pub dir: Option<PathBuf>,
+    /// Server under load.
+    #[command(flatten)]
+    pub server: ServerOptions,
     /// Keyspace of the keys on a server that the benchmark starts, and on any server over HTTP.
     #[arg(long, default_value = "scenario")]
     pub keyspace: String,

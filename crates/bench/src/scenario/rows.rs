@@ -17,7 +17,7 @@ struct Line {
 
 /// Calls `check` with the key and the value of each row, in order. Returns the number of rows, or a description of what
 /// is wrong with them.
-pub fn check(body: &[u8], mut check: impl FnMut(&[u8], &[u8]) -> Result<(), String>) -> Result<u64, String> {
+pub(super) fn check(body: &[u8], mut check: impl FnMut(&[u8], &[u8]) -> Result<(), String>) -> Result<u64, String> {
     let mut rows = 0;
     let mut lines = body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     while let Some(line) = lines.next() {

@@ -38,7 +38,7 @@ const LEVEL_HEADER: &str = "Thalweg-Durability";
 /// Runs a scenario and returns its report.
 pub fn run(options: &ScenarioOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     let scenario = options.scenario()?;
-    let (mut report, scratch) = Report::begin_below("scenario", options.dir.as_deref())?;
+    let (mut report, scratch) = Report::begin_below("scenario", options.server.dir.as_deref())?;
     let data = Data {
         records: Arc::new(Records::new(scenario.value_bytes.clone(), options.seed)),
         ledger: Arc::new(Ledger::new(scenario.keys.count)),
@@ -82,7 +82,7 @@ struct Suite<'a> {
 impl Suite<'_> {
     fn over_http(&self, scratch: &Scratch, report: &mut Report, progress: &mut dyn Progress) -> Result<(), BenchError> {
         let options = self.options;
-        let target = match &options.target {
+        let target = match &options.server.target {
             Some(url) => Target::running(url)?,
             None => self.start(scratch, &[], progress)?,
         };
@@ -90,14 +90,14 @@ impl Suite<'_> {
         let loader = codec.clone().with_level(Some(Durability::Os));
         let codec = codec.with_level(options.durability);
         let durability = self.level(&target, &codec)?;
-        let name = options.target.clone().unwrap_or_else(|| own_server(&target));
+        let name = options.server.target.clone().unwrap_or_else(|| own_server(&target));
         let subject = Subject { codec, loader, loaded: "durability os", durability, name, target: Some(&target) };
         self.measure(&subject, report, progress)
     }
 
     fn over_resp(&self, scratch: &Scratch, report: &mut Report, progress: &mut dyn Progress) -> Result<(), BenchError> {
         let options = self.options;
-        let (target, name, greeting) = match &options.target {
+        let (target, name, greeting) = match &options.server.target {
             Some(text) => {
                 let host = server::authority(text, "redis").map_err(BenchError::target(text))?;
                 let address: Address = host.parse().map_err(BenchError::target(text))?;
@@ -126,8 +126,8 @@ impl Suite<'_> {
         arguments: &[String],
         progress: &mut dyn Progress,
     ) -> Result<Target, BenchError> {
-        let arguments = [arguments, &self.options.server_arg[..]].concat();
-        http::start(self.options.server_binary.as_deref(), &arguments, scratch.path(), progress)
+        let arguments = [arguments, &self.options.server.server_arg[..]].concat();
+        http::start(self.options.server.server_binary.as_deref(), &arguments, scratch.path(), progress)
     }
 
     /// Returns the durability level that the server names in its reply to a put of the first key.

@@ -27,7 +27,7 @@ use crate::{
 
 /// Operations of a scenario over one protocol.
 #[derive(Clone, Debug)]
-pub struct Workload<C> {
+pub(super) struct Workload<C> {
     /// Protocol of the requests.
     pub codec: C,
     /// Values of the keys.
@@ -46,7 +46,7 @@ pub struct Workload<C> {
 
 /// Meaning of the numbers that the key chooser draws.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Draws {
+pub(super) enum Draws {
     /// The number is the index of a key.
     Index,
     /// The number is the age of a key: 0 is the newest one that has a value.
@@ -55,7 +55,7 @@ pub enum Draws {
 
 /// Part of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ScenarioPhase {
+pub(super) enum ScenarioPhase {
     /// Each key is written once, before the runs.
     Load,
     /// Operations of the mix.
@@ -64,7 +64,7 @@ pub enum ScenarioPhase {
 
 /// A request, which is an operation or the second part of one.
 #[derive(Clone, Copy, Debug)]
-pub struct Request {
+pub(super) struct Request {
     kind: Kind,
     index: u64,
     step: Step,
@@ -86,7 +86,7 @@ enum Step {
 
 /// Counts of a run besides those of all protocols.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Counts {
+pub(super) struct Counts {
     /// Number of rows that scans returned.
     pub rows: u64,
     /// Number of wrong replies that are no refusals: the server answered with a wrong value.
@@ -95,7 +95,7 @@ pub struct Counts {
 
 /// Details of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reply {
+pub(super) enum Reply {
     /// The reply is right, and has this number of rows.
     Right(u64),
     /// The server refused the operation.
