@@ -4,7 +4,7 @@ use std::{fmt, net::SocketAddr, sync::Arc};
 
 use thalweg_types::ReadLevel;
 
-use super::Setting;
+use super::{Setting, units::optional_address};
 
 /// Longest name or zone of a node, and longest address of a host, in bytes.
 const MAX_TEXT_BYTES: usize = 255;
@@ -18,37 +18,7 @@ pub enum ClusterAddress {
     At(SocketAddr),
 }
 
-impl ClusterAddress {
-    /// Returns the address; `None` if the node runs alone.
-    #[must_use]
-    pub fn address(self) -> Option<SocketAddr> {
-        match self {
-            Self::Off => None,
-            Self::At(address) => Some(address),
-        }
-    }
-}
-
-impl Setting for ClusterAddress {
-    const VALUE_NAME: &'static str = "ADDRESS";
-
-    fn parse(text: &str) -> Result<Self, &'static str> {
-        match text {
-            "off" => Ok(Self::Off),
-            address => {
-                let parsed = <SocketAddr as Setting>::parse(address);
-                parsed.map(Self::At).map_err(|_| "off, or an address and port such as 127.0.0.1:7072")
-            }
-        }
-    }
-
-    fn show(&self) -> String {
-        match self {
-            Self::Off => "off".to_owned(),
-            Self::At(address) => address.to_string(),
-        }
-    }
-}
+optional_address!(ClusterAddress, "off, or an address and port such as 127.0.0.1:7072");
 
 /// Address of a node as the other nodes use it: a host name or an IP address, and a port.
 #[derive(Clone, Debug, PartialEq, Eq)]

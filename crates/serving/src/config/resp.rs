@@ -4,7 +4,7 @@ use std::{fmt, net::SocketAddr, sync::Arc};
 
 use thalweg_types::limits::MAX_NAME_BYTES;
 
-use super::Setting;
+use super::{Setting, units::optional_address};
 
 /// Address at which Redis clients are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,37 +15,7 @@ pub enum RespAddress {
     At(SocketAddr),
 }
 
-impl RespAddress {
-    /// Returns the address; `None` if Redis clients are not served.
-    #[must_use]
-    pub fn address(self) -> Option<SocketAddr> {
-        match self {
-            Self::Off => None,
-            Self::At(address) => Some(address),
-        }
-    }
-}
-
-impl Setting for RespAddress {
-    const VALUE_NAME: &'static str = "ADDRESS";
-
-    fn parse(text: &str) -> Result<Self, &'static str> {
-        match text {
-            "off" => Ok(Self::Off),
-            address => {
-                let parsed = <SocketAddr as Setting>::parse(address);
-                parsed.map(Self::At).map_err(|_| "off, or an address and port such as 127.0.0.1:7379")
-            }
-        }
-    }
-
-    fn show(&self) -> String {
-        match self {
-            Self::Off => "off".to_owned(),
-            Self::At(address) => address.to_string(),
-        }
-    }
-}
+optional_address!(RespAddress, "off, or an address and port such as 127.0.0.1:7379");
 
 /// Store behind one numbered database of Redis clients.
 #[derive(Clone, Debug, PartialEq, Eq)]

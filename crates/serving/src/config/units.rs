@@ -123,6 +123,38 @@ macro_rules! names {
     };
 }
 
+/// Implements [`Setting`] for an address that can be `off`, an enum of `Off` and `At(SocketAddr)`.
+macro_rules! optional_address {
+    ($type:ty, $expected:literal) => {
+        impl $type {
+            /// Returns the address; `None` if it is off.
+            #[must_use]
+            pub fn address(self) -> Option<SocketAddr> {
+                match self {
+                    Self::Off => None,
+                    Self::At(address) => Some(address),
+                }
+            }
+        }
+
+        impl Setting for $type {
+            const VALUE_NAME: &'static str = "ADDRESS";
+
+            fn parse(text: &str) -> Result<Self, &'static str> {
+                match text {
+                    "off" => Ok(Self::Off),
+                    address => <SocketAddr as Setting>::parse(address).map(Self::At).map_err(|_| $expected),
+                }
+            }
+
+            fn show(&self) -> String {
+                self.address().map_or_else(|| "off".to_owned(), |address| address.to_string())
+            }
+        }
+    };
+}
+pub(super) use optional_address;
+
 /// Address at which the native protocol is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NativeAddress {
