@@ -13,7 +13,7 @@ use std::sync::{
 };
 
 use thalweg_transport::Endpoint;
-use thalweg_wire::MemberHealth;
+use thalweg_types::info::MemberHealth;
 use tokio::sync::watch;
 
 use crate::membership::{ClusterMember, ClusterMembers};
@@ -112,8 +112,8 @@ impl Directory {
                 return Change::None;
             }
             let leader = members.leader.and_then(|leader| {
-                let address = members.find(leader)?.address.clone()?;
-                Some((leader, address))
+                let address = &members.find(leader)?.address;
+                (!address.is_empty()).then(|| (leader, address.clone()))
             });
             // A node that has not heard of the leader of its term knows less than the client.
             let leader = if members.term == known.term { leader.or_else(|| known.leader.clone()) } else { leader };
@@ -186,14 +186,14 @@ impl Directory {
     /// Returns the [candidates](Self::candidates) without a member.
     pub(crate) fn candidates_but(&self, node: Option<u64>) -> Vec<Endpoint> {
         let known = self.lock();
-        let is_other = |member: &&ClusterMember| Some(member.node) != node;
+        let is_other = |member: &&ClusterMember| Some(member.node.0) != node;
         let alive = known.members.iter().filter(|member| member.health == MemberHealth::Alive);
         let others = known.members.iter().filter(|member| member.health != MemberHealth::Alive);
         let leader =
             known.leader.iter().filter(|(leader, _)| Some(*leader) != node).map(|(_, address)| address.as_str());
-        let members = alive.chain(others).filter(is_other).filter_map(|member| member.address.as_deref());
-        let left_out = known.members.iter().find(|member| Some(member.node) == node);
-        let left_out = left_out.and_then(|member| member.address.as_deref());
+        let members = alive.chain(others).filter(is_other).filter_map(address_of);
+        let left_out = known.members.iter().find(|member| Some(member.node.0) == node);
+        let left_out = left_out.and_then(address_of);
         let seeds = self.seeds.iter().filter(|seed| Some(seed.address()) != left_out);
         let mut all: Vec<Endpoint> = Vec::new();
         let learnt = leader.chain(members).filter_map(|address| Some(self.seeds.first()?.at(address)));
@@ -229,20 +229,25 @@ impl Known {
     }
 }
 
+/// Returns the address at which a member serves the native protocol; `None` if it is unknown.
+fn address_of(member: &ClusterMember) -> Option<&str> {
+    Some(member.address.as_str()).filter(|address| !address.is_empty())
+}
+
 #[cfg(test)]
 mod tests {
-    use thalweg_wire::MemberRole;
+    use thalweg_types::{NodeId, info::MemberRole};
 
     use super::*;
 
     fn member(node: u64, health: MemberHealth) -> ClusterMember {
         ClusterMember {
-            node,
+            node: NodeId(node),
             role: MemberRole::Voter,
             health,
             name: String::new(),
             zone: String::new(),
-            address: Some(format!("n{node}:1")),
+            address: format!("n{node}:1"),
         }
     }
 

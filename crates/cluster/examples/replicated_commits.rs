@@ -24,7 +24,7 @@ use std::{
 
 use thalweg_cluster::{Node, NodeOptions, Secret};
 use thalweg_engine::{Database, MemberIdentity, Options};
-use thalweg_serving::cluster::{ClusterHandle, Role};
+use thalweg_serving::cluster::{ClusterHandle, MemberRole};
 use thalweg_types::{Durability, KeyspaceId};
 
 const VALUE_BYTES: usize = 256;
@@ -100,7 +100,7 @@ fn start(dir: &Path) -> Vec<Member> {
     }
     let is_voter = |member: &Member| {
         let report = member.node.report();
-        let voters = report.members.iter().filter(|other| other.role == Role::Voter).count();
+        let voters = report.members.iter().filter(|other| other.role == MemberRole::Voter).count();
         voters == 3 && report.leader.is_some()
     };
     let began = Instant::now();

@@ -52,7 +52,7 @@ impl Tasks {
     /// Compares this node's running hashes with those of the others. A node that differs from a majority of the members
     /// stops serving. If it repairs its state by itself, it then asks for its own end as soon as enough members can give
     /// it theirs. It does the same after a scrub has found damage in its state.
-    pub async fn compare_states(self: Rc<Self>) {
+    pub(crate) async fn compare_states(self: Rc<Self>) {
         let mut equal_at = BTreeMap::new();
         let mut said = None;
         loop {

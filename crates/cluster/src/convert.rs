@@ -52,7 +52,7 @@ pub(crate) struct Parts(Vec<(EntryId, EntryKind, SpaceTime, Bytes)>);
 
 impl Parts {
     /// Converts entries. `first_time` is the space time of the space's first entry, if `entries` contains it.
-    pub fn of(entries: &[RaftEntry], first_time: SpaceTime) -> Result<Self, thalweg_raft::StoreError> {
+    pub(crate) fn of(entries: &[RaftEntry], first_time: SpaceTime) -> Result<Self, thalweg_raft::StoreError> {
         let part = |entry: &RaftEntry| {
             let (kind, payload) = thalweg_raft::record_of(entry)?;
             let time = match &entry.payload {
@@ -65,7 +65,7 @@ impl Parts {
         entries.iter().map(part).collect::<Result<_, _>>().map(Self)
     }
 
-    pub fn entries(&self) -> Vec<LogEntry<'_>> {
+    pub(crate) fn entries(&self) -> Vec<LogEntry<'_>> {
         self.0
             .iter()
             .map(|(id, kind, time, payload)| LogEntry { id: id.clone(), kind: *kind, time: *time, payload })
@@ -147,13 +147,13 @@ pub(crate) struct Range {
 }
 
 impl Range {
-    pub fn of(request: &AppendEntriesRequest<Types>) -> Self {
+    pub(crate) fn of(request: &AppendEntriesRequest<Types>) -> Self {
         let last = request.entries.last().map(|entry| entry.log_id);
         Self { previous: request.prev_log_id, last: last.or(request.prev_log_id) }
     }
 
     /// Returns the result of a pipelined append.
-    pub fn result(&self, appended: &Appended) -> Result<StreamAppendResult<Types>, BadFrame> {
+    pub(crate) fn result(&self, appended: &Appended) -> Result<StreamAppendResult<Types>, BadFrame> {
         Ok(match appended.result {
             AppendResult::Success => Ok(self.last),
             AppendResult::Partial => Ok(appended.last.as_ref().map(raft_id)),
@@ -169,7 +169,10 @@ impl Range {
     }
 
     /// Returns the response to a single append.
-    pub fn response(&self, appended: &Appended) -> Result<openraft::raft::AppendEntriesResponse<Types>, BadFrame> {
+    pub(crate) fn response(
+        &self,
+        appended: &Appended,
+    ) -> Result<openraft::raft::AppendEntriesResponse<Types>, BadFrame> {
         use openraft::raft::AppendEntriesResponse as Response;
         Ok(match appended.result {
             AppendResult::Success => Response::Success,

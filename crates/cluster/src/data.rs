@@ -16,7 +16,7 @@ pub(crate) struct Data(pub Database);
 impl Data {
     /// Waits until the digest after the entry `index` is computed, and returns it in hexadecimal. Each node computes it
     /// when it applies the entry, which requests a digest.
-    pub async fn digest(&self, index: Index, within: Duration) -> Option<String> {
+    pub(crate) async fn digest(&self, index: Index, within: Duration) -> Option<String> {
         let deadline = Instant::now() + within;
         loop {
             if let Some(report) = self.0.digest_at(index) {
@@ -30,7 +30,7 @@ impl Data {
     }
 
     /// Returns running hashes of this node's state after some entries.
-    pub fn marks(&self) -> impl Iterator<Item = (Index, u64)> {
+    pub(crate) fn marks(&self) -> impl Iterator<Item = (Index, u64)> {
         self.0.hash_marks().into_iter().map(|mark| (mark.index, mark.running_hash))
     }
 }

@@ -16,13 +16,13 @@ use crate::detector::{NodeState, StateChange};
 pub(crate) struct Events(pub Arc<EventLog>);
 
 impl Events {
-    pub fn push(&self, event: Event) {
+    pub(crate) fn push(&self, event: Event) {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.0.push(u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX), event);
     }
 
     /// Records that the failure detector has changed the state of a node.
-    pub fn changed(&self, change: StateChange) {
+    pub(crate) fn changed(&self, change: StateChange) {
         let StateChange { node, state, silent_for } = change;
         let silent_ms = silent_for.as_millis() as u64;
         match state {

@@ -47,7 +47,7 @@ pub(crate) enum Heads {
 
 impl Heads {
     /// Returns the form that two nodes use after the handshake, on all channels but that for subjects.
-    pub fn of(version: u16) -> Self {
+    pub(crate) fn of(version: u16) -> Self {
         if version >= SHORT_FROM { Self::Short } else { Self::Long }
     }
 }
@@ -200,7 +200,7 @@ pub(crate) struct Ended;
 
 impl FrameSender {
     /// Queues one encoded frame with its header. Waits while the queue is full.
-    pub async fn send(&self, bytes: Vec<u8>) -> Result<(), Ended> {
+    pub(crate) async fn send(&self, bytes: Vec<u8>) -> Result<(), Ended> {
         let wanted = bytes.len().min(MAX_QUEUED_BYTES) as u32;
         let room = Arc::clone(&self.room).acquire_many_owned(wanted).await.map_err(|_| Ended)?;
         self.frames.send(Queued::new(bytes, self.heads, room)).await.map_err(|_| Ended)
@@ -209,7 +209,7 @@ impl FrameSender {
 
 impl FrameSender {
     /// Queues one encoded frame with its header, unless the queue is full or the connection has ended.
-    pub fn try_send(&self, bytes: Vec<u8>) -> Result<(), Ended> {
+    pub(crate) fn try_send(&self, bytes: Vec<u8>) -> Result<(), Ended> {
         let wanted = bytes.len().min(MAX_QUEUED_BYTES) as u32;
         let room = Arc::clone(&self.room).try_acquire_many_owned(wanted).map_err(|_| Ended)?;
         self.frames.try_send(Queued::new(bytes, self.heads, room)).map_err(|_| Ended)

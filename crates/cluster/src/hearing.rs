@@ -43,7 +43,7 @@ struct Inner {
 pub(crate) struct HearingRecord(Rc<Inner>);
 
 impl HearingRecord {
-    pub fn new(deaf_after: Duration, options: DetectorOptions) -> Self {
+    pub(crate) fn new(deaf_after: Duration, options: DetectorOptions) -> Self {
         let (hearings, confirmed) = (RefCell::default(), RefCell::default());
         let detector = RefCell::new(Detector::new(options));
         Self(Rc::new(Inner { deaf_after, started: Instant::now(), hearings, confirmed, detector }))
@@ -60,7 +60,7 @@ impl HearingRecord {
     }
 
     /// Returns the number of the next sign of life to a node, which is sent now.
-    pub fn ping(&self, node: NodeId) -> u64 {
+    pub(crate) fn ping(&self, node: NodeId) -> u64 {
         let number = self.with(node, |hearing, now| hearing.ping(now));
         let mut confirmed = self.0.confirmed.borrow_mut();
         let confirmed = confirmed.entry(node).or_default();
@@ -70,25 +70,25 @@ impl HearingRecord {
     }
 
     /// Returns true if the signs of a node show that it hears this one.
-    pub fn is_confirmed(&self, node: NodeId) -> bool {
+    pub(crate) fn is_confirmed(&self, node: NodeId) -> bool {
         let confirmed = self.0.confirmed.borrow();
         confirmed.get(&node).is_some_and(|confirmed| confirmed.heard > 0 && confirmed.since <= MAX_UNCONFIRMED)
     }
 
     /// Number of the last sign of life received from a node, which every sign and append to it carries.
-    pub fn echo(&self, node: NodeId) -> u64 {
+    pub(crate) fn echo(&self, node: NodeId) -> u64 {
         self.with(node, |hearing, _| hearing.echo())
     }
 
     /// Notes a sign of life from a node. Returns the change if the node was not alive.
-    pub fn received(&self, node: NodeId, number: u64, heard: u64) -> Option<StateChange> {
+    pub(crate) fn received(&self, node: NodeId, number: u64, heard: u64) -> Option<StateChange> {
         self.with(node, |hearing, _| hearing.received(number));
         self.heard(node, heard);
         self.alive(node)
     }
 
     /// Notes that a frame of a node states the last sign of life that it has heard.
-    pub fn heard(&self, node: NodeId, heard: u64) {
+    pub(crate) fn heard(&self, node: NodeId, heard: u64) {
         self.with(node, |hearing, _| hearing.heard(heard));
         let mut confirmed = self.0.confirmed.borrow_mut();
         let confirmed = confirmed.entry(node).or_default();
@@ -99,36 +99,36 @@ impl HearingRecord {
     }
 
     /// Notes a sign of life. Returns the change if the node was not alive.
-    pub fn alive(&self, node: NodeId) -> Option<StateChange> {
+    pub(crate) fn alive(&self, node: NodeId) -> Option<StateChange> {
         self.0.detector.borrow_mut().heard(node, self.now())
     }
 
     /// Returns true if this node must ignore the appends of a leader because the leader does not receive this node's
     /// pings.
-    pub fn is_deaf(&self, node: NodeId) -> bool {
+    pub(crate) fn is_deaf(&self, node: NodeId) -> bool {
         self.with(node, |hearing, now| hearing.is_deaf(now))
     }
 
     /// Records a new connection from a node. The node may have restarted, and then numbers its pings from the
     /// beginning.
-    pub fn reconnected(&self, node: NodeId) {
+    pub(crate) fn reconnected(&self, node: NodeId) {
         self.with(node, |hearing, _| hearing.reconnected());
     }
 
     /// Sets the nodes that are watched.
-    pub fn watch(&self, nodes: &[NodeId]) {
+    pub(crate) fn watch(&self, nodes: &[NodeId]) {
         self.0.hearings.borrow_mut().retain(|node, _| nodes.contains(node));
         self.0.confirmed.borrow_mut().retain(|node, _| nodes.contains(node));
         self.0.detector.borrow_mut().watch(nodes.iter().copied(), self.now());
     }
 
     /// Recomputes the states of the nodes, and returns those that have changed since the last call.
-    pub fn tick(&self) -> Vec<StateChange> {
+    pub(crate) fn tick(&self) -> Vec<StateChange> {
         self.0.detector.borrow_mut().tick(self.now())
     }
 
     /// Returns the state of a node, and the time since its last sign of life.
-    pub fn state(&self, node: NodeId) -> Option<(NodeState, Duration)> {
+    pub(crate) fn state(&self, node: NodeId) -> Option<(NodeState, Duration)> {
         let detector = self.0.detector.borrow();
         Some((detector.state(node)?, detector.silent_for(node, self.now())?))
     }

@@ -110,7 +110,7 @@ impl fmt::Debug for Network {
 }
 
 impl Network {
-    pub fn new(credentials: Rc<Credentials>, hearing: HearingRecord, counters: LinkCounters) -> Self {
+    pub(crate) fn new(credentials: Rc<Credentials>, hearing: HearingRecord, counters: LinkCounters) -> Self {
         Self(Rc::new(Inner { credentials, peers: RefCell::default(), hearing, counters, log: OnceCell::new() }))
     }
 
@@ -119,12 +119,12 @@ impl Network {
     }
 
     /// Returns the counter of the bytes that a node exchanges with this one over a channel.
-    pub fn counter(&self, node: NodeId, channel: Channel) -> ChannelCounter {
+    pub(crate) fn counter(&self, node: NodeId, channel: Channel) -> ChannelCounter {
         self.0.counters.of(node).of(channel)
     }
 
     /// Returns the links to a node. An address that is not empty replaces the one known so far.
-    pub fn peer(&self, node: NodeId, address: &str) -> PeerLinks {
+    pub(crate) fn peer(&self, node: NodeId, address: &str) -> PeerLinks {
         let mut peers = self.0.peers.borrow_mut();
         let links = peers.entry(node).or_insert_with(|| self.new_links(node, address));
         if !address.is_empty() {
@@ -135,13 +135,13 @@ impl Network {
 
     /// Notes an address of a node that has connected, if no other one is known: a node that joins is not in the membership
     /// yet.
-    pub fn introduce(&self, node: NodeId, address: &str) {
+    pub(crate) fn introduce(&self, node: NodeId, address: &str) {
         let mut peers = self.0.peers.borrow_mut();
         peers.entry(node).or_insert_with(|| self.new_links(node, address));
     }
 
     /// Sets the reader of this node's log. Only the first call has an effect.
-    pub fn set_log(&self, log: LogReader) {
+    pub(crate) fn set_log(&self, log: LogReader) {
         let _ = self.0.log.set(log);
     }
 
@@ -151,12 +151,12 @@ impl Network {
     }
 
     /// Returns a new link to a node at an address, for a node that may not be in the membership.
-    pub fn link_to(&self, node: NodeId, address: &str, channel: Channel) -> Link {
+    pub(crate) fn link_to(&self, node: NodeId, address: &str, channel: Channel) -> Link {
         Link::new(Rc::clone(&self.0.credentials), node, address.to_owned(), channel, Path::default())
     }
 
     /// Drops the links to all nodes but these.
-    pub fn keep(&self, nodes: &[NodeId]) {
+    pub(crate) fn keep(&self, nodes: &[NodeId]) {
         self.0.peers.borrow_mut().retain(|node, _| nodes.contains(node));
         self.0.counters.keep(nodes);
     }

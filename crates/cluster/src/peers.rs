@@ -38,23 +38,23 @@ pub(crate) struct PeerFacts {
 pub(crate) struct Peers(Rc<RefCell<BTreeMap<NodeId, PeerFacts>>>);
 
 impl Peers {
-    pub fn get(&self, node: NodeId) -> PeerFacts {
+    pub(crate) fn get(&self, node: NodeId) -> PeerFacts {
         self.0.borrow().get(&node).cloned().unwrap_or_default()
     }
 
     /// Changes what is known about a node.
-    pub fn update<T>(&self, node: NodeId, change: impl FnOnce(&mut PeerFacts) -> T) -> T {
+    pub(crate) fn update<T>(&self, node: NodeId, change: impl FnOnce(&mut PeerFacts) -> T) -> T {
         change(self.0.borrow_mut().entry(node).or_default())
     }
 
-    pub fn keep(&self, nodes: &[NodeId]) {
+    pub(crate) fn keep(&self, nodes: &[NodeId]) {
         self.0.borrow_mut().retain(|node, _| nodes.contains(node));
     }
 }
 
 impl PeerFacts {
     /// Returns the time since the node last had all entries; `None` if it never had them.
-    pub fn behind(&self) -> Option<Duration> {
+    pub(crate) fn behind(&self) -> Option<Duration> {
         self.up_to_date.map(|at| at.elapsed())
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use thalweg_raft::Consensus;
 use thalweg_replica::Leadership;
-use thalweg_serving::cluster::{ClusterReport, Lag, MemberReport, NodeHealth, Role, Since, Triggers};
+use thalweg_serving::cluster::{ClusterReport, Lag, MemberHealth, MemberReport, MemberRole, Since, Triggers};
 use thalweg_types::{ClusterId, Index, NodeId, Revision, Term};
 
 use crate::{about::AboutNode, detector::NodeState, hearing::HearingRecord, peers::Peers, types::Rt};
@@ -56,10 +56,10 @@ pub(crate) fn compose(
         let about = if *node == here { own.clone() } else { facts.about.clone() };
         let heard = hearing.state(*node);
         let health = match heard {
-            _ if *node == here => NodeHealth::Alive,
-            Some((NodeState::Alive, _)) => NodeHealth::Alive,
-            Some((NodeState::Down, _)) => NodeHealth::Down,
-            _ => NodeHealth::Suspect,
+            _ if *node == here => MemberHealth::Alive,
+            Some((NodeState::Alive, _)) => MemberHealth::Alive,
+            Some((NodeState::Down, _)) => MemberHealth::Down,
+            _ => MemberHealth::Suspect,
         };
         let known = if *node == here { Some((last, index(status.applied))) } else { facts.last };
         let matched = member.matched.or(known.map(|(last, _)| last));
@@ -70,7 +70,7 @@ pub(crate) fn compose(
             serves: about.serves,
             zone: about.zone,
             version: about.version,
-            role: if member.votes { Role::Voter } else { Role::Learner },
+            role: if member.votes { MemberRole::Voter } else { MemberRole::Learner },
             health,
             heard: if *node == here { Some(Since(0)) } else { heard.map(|(_, silent_for)| since(silent_for)) },
             log_index: known.map(|(last, _)| last),

@@ -23,20 +23,20 @@ pub(crate) enum Secured<S> {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Secured<S> {
     /// Begins the session of the side that has dialled `host`.
-    pub async fn connect(stream: S, tls: Option<&PeerTls>, host: &str) -> io::Result<Self> {
+    pub(crate) async fn connect(stream: S, tls: Option<&PeerTls>, host: &str) -> io::Result<Self> {
         let Some(tls) = tls else { return Ok(Self::Plain(stream)) };
         // Boxed, so that connections without a session need no memory for one.
         Ok(Self::Tls(Box::new(Box::pin(tls.connect(stream, host)).await?)))
     }
 
     /// Begins the session of the side that has accepted.
-    pub async fn accept(stream: S, tls: Option<&PeerTls>) -> io::Result<Self> {
+    pub(crate) async fn accept(stream: S, tls: Option<&PeerTls>) -> io::Result<Self> {
         let Some(tls) = tls else { return Ok(Self::Plain(stream)) };
         Ok(Self::Tls(Box::new(Box::pin(tls.accept(stream)).await?)))
     }
 
     /// Returns the value that identifies the session; nothing over plain TCP.
-    pub fn binding(&self) -> io::Result<Vec<u8>> {
+    pub(crate) fn binding(&self) -> io::Result<Vec<u8>> {
         match self {
             Self::Plain(_) => Ok(Vec::new()),
             Self::Tls(stream) => Ok(stream.binding()?.to_vec()),
@@ -44,7 +44,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Secured<S> {
     }
 
     /// Returns true if the certificate of the peer names one of these hosts.
-    pub fn peer_is_any<'a>(&self, mut hosts: impl Iterator<Item = &'a str>) -> bool {
+    pub(crate) fn peer_is_any<'a>(&self, mut hosts: impl Iterator<Item = &'a str>) -> bool {
         match self {
             Self::Plain(_) => false,
             Self::Tls(stream) => hosts.any(|host| stream.peer_is(host)),

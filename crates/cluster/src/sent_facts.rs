@@ -41,7 +41,7 @@ pub(crate) struct SentFacts(Option<Sent>);
 
 impl SentFacts {
     /// Returns true if the next sign of life must have these facts.
-    pub fn is_due(&self, facts: &OwnFacts, now: Instant) -> bool {
+    pub(crate) fn is_due(&self, facts: &OwnFacts, now: Instant) -> bool {
         let Some(sent) = &self.0 else { return true };
         let expected = sent.facts.wall.plus(now.saturating_duration_since(sent.at));
         let clock_is_off = expected.0.abs_diff(facts.wall.0) >= CLOCK_SET.as_micros() as u64;
@@ -49,12 +49,12 @@ impl SentFacts {
     }
 
     /// Notes a sign of life with these facts.
-    pub fn note_facts(&mut self, facts: OwnFacts, now: Instant) {
+    pub(crate) fn note_facts(&mut self, facts: OwnFacts, now: Instant) {
         self.0 = Some(Sent { facts, at: now, signs: 0 });
     }
 
     /// Notes a sign of life without facts.
-    pub fn note_sign(&mut self) {
+    pub(crate) fn note_sign(&mut self) {
         if let Some(sent) = &mut self.0 {
             sent.signs += 1;
         }

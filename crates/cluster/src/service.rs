@@ -16,13 +16,14 @@ use bytes::Bytes;
 use futures_util::{FutureExt, future::LocalBoxFuture};
 use thalweg_log::Purpose;
 use thalweg_raft::{
-    BarrierError, Begun, ChangeError, Consensus, RaftVote, Receiving, Reception, Removal, SnapshotId, SnapshotPosition,
+    BarrierError, Begun, ChangeError, Consensus, RaftVote, Receiving, Reception, SnapshotId, SnapshotPosition,
 };
 use thalweg_replica::{Membership, NodeInfo, ProposeError};
 use thalweg_state::membership::LogId;
 use thalweg_types::{
     Action, Classified, Index, NodeId,
     codec::{EncodeError, List, Malformed},
+    info::Removal,
 };
 use thalweg_wire::{
     RemainingBytes,
@@ -174,7 +175,7 @@ impl fmt::Debug for Requests {
 }
 
 impl Requests {
-    pub fn new(
+    pub(crate) fn new(
         consensus: Consensus<Rt>,
         (network, hearing, events, mesh): (Network, HearingRecord, Events, Mesh),
         signs: Signs,
@@ -297,7 +298,7 @@ impl Requests {
 
     /// Changes the members of the space, which this node leads. Returns the node that the change was about, or the new
     /// leader. A node that asks to join again changes its name and address.
-    pub async fn change_members(
+    pub(crate) async fn change_members(
         &self,
         kind: ManageKind,
         node: NodeId,

@@ -48,13 +48,13 @@ pub(crate) struct Calls {
 
 impl Calls {
     /// Creates a queue for calls of which at most `max_calls` wait for their answers at a time.
-    pub fn new(max_calls: usize) -> (Self, mpsc::Receiver<Admitted>) {
+    pub(crate) fn new(max_calls: usize) -> (Self, mpsc::Receiver<Admitted>) {
         let (queue, receiver) = mpsc::channel(max_calls);
         (Self { queue, room: Arc::new(Semaphore::new(max_calls)) }, receiver)
     }
 
     /// Sends a call; its answer arrives at the returned receiver. A receiver without a sender reports that the node has stopped.
-    pub fn send<T>(
+    pub(crate) fn send<T>(
         &self,
         make: impl FnOnce(oneshot::Sender<Result<T, ClusterError>>) -> Call,
     ) -> oneshot::Receiver<Result<T, ClusterError>> {

@@ -52,7 +52,7 @@ pub(crate) fn number_of(about: &AboutNode) -> u32 {
 
 impl Signs {
     /// Returns this node's facts. `about` is the number of its description.
-    pub fn own_facts(&self, about: u32) -> OwnFacts {
+    pub(crate) fn own_facts(&self, about: u32) -> OwnFacts {
         let MemberFacts { lacks_room, wall } = self.consensus.own_facts();
         OwnFacts {
             last: self.consensus.reader().last().map_or(Index::ZERO, |last| last.index),
@@ -64,7 +64,7 @@ impl Signs {
     }
 
     /// Sends the next sign of life to a node. Waits at most `within` for a connection and for the reply of a ping.
-    pub async fn send(&self, node: NodeId, link: &Link, own: OwnFacts, within: Duration) {
+    pub(crate) async fn send(&self, node: NodeId, link: &Link, own: OwnFacts, within: Duration) {
         // A sign that cannot be sent has a number, too: the node does not hear it.
         let number = self.hearing.ping(node);
         let deadline = tokio::time::Instant::now() + within;
@@ -102,14 +102,14 @@ impl Signs {
     }
 
     /// Notes a ping of a node, and returns the reply.
-    pub fn pinged(&self, from: NodeId, ping: &Ping) -> Pong {
+    pub(crate) fn pinged(&self, from: NodeId, ping: &Ping) -> Pong {
         self.received(from, ping.number, ping.heard);
         let OwnFacts { last, applied, lacks_room, wall, about: _ } = self.own_facts(0);
         Pong { number: ping.number, last, applied, free_bytes: if lacks_room { 0 } else { u64::MAX }, wall }
     }
 
     /// Notes a sign of life of a node, whose facts are unchanged.
-    pub fn signed(&self, from: NodeId, sign: &Sign) {
+    pub(crate) fn signed(&self, from: NodeId, sign: &Sign) {
         self.received(from, sign.number, sign.heard);
         let known = self.peers.update(from, |facts| {
             let (wall, at) = facts.wall?;
@@ -121,7 +121,7 @@ impl Signs {
     }
 
     /// Notes a sign of life with facts.
-    pub fn facts(&self, from: NodeId, facts: &Facts) {
+    pub(crate) fn facts(&self, from: NodeId, facts: &Facts) {
         self.received(from, facts.number, facts.heard);
         let Facts { number: _, heard: _, last, applied, lacks_room, wall, about } = *facts;
         self.peers.update(from, |facts| facts.about_announced = Some(about));

@@ -34,7 +34,7 @@ use std::{
 
 use thalweg_broker::{Broker, NodeLink, NodeStats};
 use thalweg_serving::{
-    cluster::{ClusterReport, NodeHealth},
+    cluster::{ClusterReport, MemberHealth},
     views::Bell,
 };
 use thalweg_types::NodeId;
@@ -114,7 +114,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Mesh {
     /// Creates an exchange that carries no messages until [`start`](Self::start).
-    pub fn new(credentials: Credentials, stop: watch::Receiver<bool>) -> Self {
+    pub(crate) fn new(credentials: Credentials, stop: watch::Receiver<bool>) -> Self {
         let (accepted, receiver) = mpsc::channel(MAX_ACCEPTED);
         let (places, of_thread) = watch::channel(Places::new());
         let parts = Parts { credentials, accepted: receiver, places: of_thread, stop };
@@ -130,7 +130,7 @@ impl Mesh {
     }
 
     /// Starts a thread that exchanges the messages of a broker. Does nothing after the first call.
-    pub fn start(&self, broker: &Broker) -> io::Result<()> {
+    pub(crate) fn start(&self, broker: &Broker) -> io::Result<()> {
         let Some(parts) = locked(&self.0.parts).take() else { return Ok(()) };
         let (mesh, broker) = (self.clone(), broker.clone());
         let thread = std::thread::Builder::new()
@@ -142,7 +142,7 @@ impl Mesh {
     }
 
     /// Waits until the thread has ended. The caller must have set `stop` to true.
-    pub fn join(&self) {
+    pub(crate) fn join(&self) {
         let thread = locked(&self.0.thread).take();
         if thread.is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the thread for messages between nodes has panicked");
@@ -150,12 +150,12 @@ impl Mesh {
     }
 
     /// Notes a connection from a node, over any channel.
-    pub fn connected(&self, peer: &Peer) {
+    pub(crate) fn connected(&self, peer: &Peer) {
         locked(&self.0.versions).insert(peer.node, peer.version);
     }
 
     /// Takes over a connection that a node has dialled for messages. Closes it if this node carries none yet.
-    pub fn accept(&self, node: NodeId, stream: Secured<TcpStream>) {
+    pub(crate) fn accept(&self, node: NodeId, stream: Secured<TcpStream>) {
         if !self.0.is_running.load(Ordering::Acquire) {
             return;
         }
@@ -166,13 +166,13 @@ impl Mesh {
     }
 
     /// Notes the members, as the report of this node states them.
-    pub fn update(&self, report: &ClusterReport) {
+    pub(crate) fn update(&self, report: &ClusterReport) {
         let mut versions = locked(&self.0.versions);
         let others = report.members.iter().filter(|member| member.node != report.node);
         let place = |node| versions.get(&node).is_some_and(|version| *version >= SUBJECTS_FROM);
         let places: Places = others
             .map(|member| {
-                let is_usable = place(member.node) && member.health != NodeHealth::Down;
+                let is_usable = place(member.node) && member.health != MemberHealth::Down;
                 (member.node, PeerAddress { address: member.address.clone(), is_usable })
             })
             .collect();
@@ -188,7 +188,7 @@ impl Mesh {
     }
 
     /// Returns the figures of the messages exchanged with each other node.
-    pub fn stats(&self) -> Vec<(NodeId, NodeStats)> {
+    pub(crate) fn stats(&self) -> Vec<(NodeId, NodeStats)> {
         locked(&self.0.links).iter().map(|(node, link)| (*node, link.stats())).collect()
     }
 }

@@ -17,7 +17,7 @@ use std::{
 use thalweg_engine::{Database, RepairNote};
 use thalweg_raft::{ChangeError, Consensus};
 use thalweg_replica::{Leadership, NodeInfo};
-use thalweg_serving::cluster::{ClusterReport, Event, MemberReport, Role};
+use thalweg_serving::cluster::{ClusterReport, Event, MemberReport, MemberRole};
 use thalweg_types::{ClusterId, Index, NodeId};
 use thalweg_wire::peer::{Channel, Describe, ManageKind};
 use tokio::{task::spawn_local, time::sleep};
@@ -85,7 +85,7 @@ pub(crate) struct Tasks {
 
 impl Tasks {
     /// Starts all tasks.
-    pub fn spawn(this: &Rc<Self>) {
+    pub(crate) fn spawn(this: &Rc<Self>) {
         spawn_local(Rc::clone(this).look());
         spawn_local(Rc::clone(this).sign_to_all());
         spawn_local(Rc::clone(this).take_part());
@@ -95,16 +95,16 @@ impl Tasks {
         }
     }
 
-    pub fn here(&self) -> NodeId {
+    pub(crate) fn here(&self) -> NodeId {
         self.consensus.member().node()
     }
 
-    pub fn own_info(&self) -> NodeInfo {
+    pub(crate) fn own_info(&self) -> NodeInfo {
         NodeInfo { name: self.options.name.clone(), ..NodeInfo::at(self.advertise.clone()) }
     }
 
     /// Other members with their addresses.
-    pub fn others(&self) -> BTreeMap<NodeId, NodeInfo> {
+    pub(crate) fn others(&self) -> BTreeMap<NodeId, NodeInfo> {
         let status = self.consensus.status();
         let others = status.members.into_iter().filter(|(node, _)| *node != self.here());
         others.map(|(node, member)| (node, member.info)).collect()
@@ -112,7 +112,7 @@ impl Tasks {
 
     /// Refreshes the report, and notes changes of the members and of the leadership.
     async fn look(self: Rc<Self>) {
-        let mut known: BTreeMap<NodeId, Role> = BTreeMap::new();
+        let mut known: BTreeMap<NodeId, MemberRole> = BTreeMap::new();
         let mut leader = None;
         let (mut is_first, mut has_room) = (true, true);
         loop {
@@ -154,17 +154,17 @@ impl Tasks {
     }
 
     /// Composes the report anew.
-    pub fn refresh(&self) {
+    pub(crate) fn refresh(&self) {
         let own = self.requests.about.borrow().clone();
         let report = compose(self.cluster, &self.consensus, (&self.hearing, &self.peers), &own, self.options.triggers);
         *self.shared.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
     }
 
-    fn note_members(&self, known: &BTreeMap<NodeId, Role>, now: &BTreeMap<NodeId, Role>) {
+    fn note_members(&self, known: &BTreeMap<NodeId, MemberRole>, now: &BTreeMap<NodeId, MemberRole>) {
         for (node, role) in now {
             match (known.get(node), role) {
                 (None, _) => self.events.push(Event::Joined(*node)),
-                (Some(Role::Learner), Role::Voter) => self.events.push(Event::Promoted(*node)),
+                (Some(MemberRole::Learner), MemberRole::Voter) => self.events.push(Event::Promoted(*node)),
                 _ => {}
             }
         }

@@ -53,7 +53,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub async fn start(answer: impl Fn(Channel, Frame) -> LocalBoxFuture<'static, Vec<u8>> + 'static) -> Self {
+    pub(crate) async fn start(answer: impl Fn(Channel, Frame) -> LocalBoxFuture<'static, Vec<u8>> + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let service = Rc::new(Scripted { answer: Box::new(answer), seen: RefCell::default() });
@@ -63,7 +63,7 @@ impl Server {
     }
 
     /// Returns links to the server from node 1. They share a path.
-    pub fn links<const N: usize>(&self, channels: [Channel; N]) -> [Link; N] {
+    pub(crate) fn links<const N: usize>(&self, channels: [Channel; N]) -> [Link; N] {
         let path = Path::default();
         let own = credentials(NodeId(1), 5);
         channels.map(|channel| Link::new(Rc::clone(&own), SERVER, self.address.to_string(), channel, path.clone()))

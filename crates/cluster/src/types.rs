@@ -1,6 +1,6 @@
 //! openraft's types over tokio, which nodes use.
 
 /// Runtime of the consensus thread.
-pub type Rt = openraft_rt_tokio::TokioRuntime;
+pub(crate) type Rt = openraft_rt_tokio::TokioRuntime;
 /// openraft's types of a space.
-pub type Types = thalweg_raft::Types<Rt>;
+pub(crate) type Types = thalweg_raft::Types<Rt>;

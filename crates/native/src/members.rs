@@ -5,11 +5,11 @@
 
 use thalweg_serving::{
     app::App,
-    cluster::{Cluster, ClusterError, ClusterReport, MemberReport, NodeHealth, Role},
+    cluster::{Cluster, ClusterError, ClusterReport, MemberReport},
     error::ApiError,
 };
 use thalweg_types::NodeId;
-use thalweg_wire::{ClusterMember, Kind, List, MemberHealth, MemberRole, Members, Route};
+use thalweg_wire::{ClusterMember, Kind, List, Members, Route};
 
 use super::{
     failure::Failure,
@@ -28,21 +28,14 @@ pub(crate) fn read(turn: &mut Turn<'_>, request: &Request<'_>) -> Result<Handled
     Ok(Handled::Replied)
 }
 
-fn member(member: &MemberReport) -> ClusterMember<'_> {
+fn member(member: &MemberReport) -> ClusterMember {
     ClusterMember {
         node: member.node,
-        role: match member.role {
-            Role::Voter => MemberRole::Voter,
-            Role::Learner => MemberRole::Learner,
-        },
-        health: match member.health {
-            NodeHealth::Alive => MemberHealth::Alive,
-            NodeHealth::Suspect => MemberHealth::Suspect,
-            NodeHealth::Down => MemberHealth::Down,
-        },
-        name: &member.name,
-        zone: &member.zone,
-        address: member.serves.native.as_deref().unwrap_or_default(),
+        role: member.role,
+        health: member.health,
+        name: member.name.clone(),
+        zone: member.zone.clone(),
+        address: member.serves.native.clone().unwrap_or_default(),
     }
 }
 

@@ -57,7 +57,7 @@ pub use error::{BarrierError, ChangeError, StartError, StoreError};
 pub use facts::MemberFacts;
 pub use forward::Forwarder;
 pub use hearing::Hearing;
-pub use members::{ConsensusStatus, MemberStatus, Removal};
+pub use members::{ConsensusStatus, MemberStatus};
 pub use options::ConsensusOptions;
 pub use reader::LogReader;
 pub use receiving::{Begun, Receiving, Reception};

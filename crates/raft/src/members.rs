@@ -23,7 +23,7 @@ use openraft::{
 };
 use thalweg_replica::{Leadership, Membership, NodeInfo, ProposeError};
 use thalweg_state::{machine::MachineError, membership::LogId};
-use thalweg_types::{Index, NodeId};
+use thalweg_types::{Index, NodeId, info::Removal};
 
 use crate::{
     consensus::Consensus,
@@ -58,15 +58,6 @@ impl MemberStatus {
     fn rejoins_as(&self, info: &NodeInfo) -> NodeInfo {
         NodeInfo { stays_learner: self.info.stays_learner || info.stays_learner, ..info.clone() }
     }
-}
-
-/// Condition under which a member is removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Removal {
-    /// The voters that have answered recently are a majority afterwards.
-    Safe,
-    /// The check of the voters is left out.
-    Forced,
 }
 
 /// State of a space, as this node sees it.

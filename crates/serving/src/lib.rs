@@ -8,8 +8,6 @@
 //! Does not own: protocols. `thalweg-http`, `thalweg-native` and `thalweg-resp` are crates above this one. They do not
 //! import each other; `thalweg-server` composes them.
 
-#![warn(unreachable_pub)]
-
 pub mod accepting;
 pub mod admission;
 pub mod app;

@@ -1,13 +1,13 @@
-//! Descriptions of keyspaces, streams, producers, consumer groups and caches.
+//! Descriptions of keyspaces, streams, producers, consumer groups, caches and members of a cluster.
 //!
 //! Each description is declared once here: the engine returns it, the native protocol encodes it
 //! (`docs/formats/wire.md`), and the client library decodes it and returns it to its caller.
 
 use crate::{
     clock::SpaceTime,
-    codec::structure,
+    codec::{choices, structure},
     command::{KeyspaceConfig, StreamConfig, groups::GroupConfig},
-    ids::{GroupId, KeyspaceId, Offset, StreamId},
+    ids::{GroupId, KeyspaceId, NodeId, Offset, StreamId},
 };
 
 structure! {
@@ -143,4 +143,76 @@ structure! {
         /// Name of the cache.
         name: String,
     }
+}
+
+choices! {
+    /// Role of a member of a cluster.
+    MemberRole as "member role" {
+        /// The member counts for majorities and may lead.
+        Voter = 0 "voter",
+        /// The member receives all entries, and does not count for majorities.
+        Learner = 1 "learner",
+    }
+}
+
+choices! {
+    /// Health of a member of a cluster, as the answering node sees it.
+    MemberHealth as "member health" {
+        /// The member is heard regularly.
+        Alive = 0 "alive",
+        /// The member was not heard for longer than usual, or never.
+        Suspect = 1 "suspect",
+        /// The member was not heard for so long that it counts as failed.
+        Down = 2 "down",
+    }
+}
+
+structure! {
+    /// A member of a cluster, as another member sees it.
+    ClusterMember as "cluster member" {
+        /// Id of the member.
+        node: NodeId,
+        /// Role of the member.
+        role: MemberRole,
+        /// Health of the member.
+        health: MemberHealth,
+        /// Name of the member, for people.
+        name: String,
+        /// Zone of the member, such as a rack or a data center; empty if it has none.
+        zone: String,
+        /// Address `HOST:PORT` at which the member serves the native protocol; empty if it is unknown.
+        address: String,
+    }
+}
+
+impl MemberRole {
+    /// Returns the role's name in replies.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Voter => "voter",
+            Self::Learner => "learner",
+        }
+    }
+}
+
+impl MemberHealth {
+    /// Returns the health's name in replies.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Alive => "alive",
+            Self::Suspect => "suspect",
+            Self::Down => "down",
+        }
+    }
+}
+
+/// Condition under which a member is removed from its cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// The voters that have answered recently are a majority afterwards.
+    Safe,
+    /// The check of the voters is left out.
+    Forced,
 }

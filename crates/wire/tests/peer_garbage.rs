@@ -3,6 +3,8 @@
 //!
 //! This binary has a single test, because the counter covers the whole process.
 
+#![allow(unreachable_pub, reason = "a test program has no interface")]
+
 #[allow(dead_code, reason = "the suite uses the rest")]
 #[path = "suite/common.rs"]
 mod common;

@@ -134,9 +134,9 @@ impl Cluster {
                         node: NodeId(node.id),
                         role: MemberRole::Voter,
                         health: MemberHealth::Alive,
-                        name: "",
-                        zone: "",
-                        address,
+                        name: String::new(),
+                        zone: String::new(),
+                        address: address.clone(),
                     });
                     let members: Vec<_> = members.collect();
                     let leader = NodeId(if cut_off { 0 } else { leader });

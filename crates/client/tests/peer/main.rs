@@ -1,5 +1,7 @@
 //! The client against a scripted peer.
 
+#![allow(unreachable_pub, reason = "a test program has no interface")]
+
 mod cluster;
 mod peer;
 mod pool;

@@ -76,7 +76,7 @@ fn invalid(error: EncodeError) -> io::Error {
 
 impl Outbound {
     /// Sends until the task is ended.
-    pub async fn run(mut self) {
+    pub(super) async fn run(mut self) {
         let mut pause = MIN_PAUSE;
         loop {
             let place = match self.open_place().await {

@@ -11,7 +11,7 @@ pub(crate) struct PeerAddress {
 
 impl PeerAddress {
     /// Returns true if the node can be dialled.
-    pub fn is_open(&self) -> bool {
+    pub(super) fn is_open(&self) -> bool {
         self.is_usable && !self.address.is_empty()
     }
 }

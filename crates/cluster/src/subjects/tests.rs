@@ -1,7 +1,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use thalweg_broker::{Batch, BrokerConfig, Budget, Link, Outbound, Pattern, Subject, SubscribeOptions, SubscriptionId};
-use thalweg_serving::cluster::{MemberReport, NodeAddresses, Role, Since, Triggers};
+use thalweg_serving::cluster::{MemberReport, MemberRole, NodeAddresses, Since, Triggers};
 use thalweg_types::{
     ClusterId,
     codec::{List, RemainingBytes, ShortBytes},
@@ -35,7 +35,7 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-fn member(node: NodeId, address: &str, health: NodeHealth) -> MemberReport {
+fn member(node: NodeId, address: &str, health: MemberHealth) -> MemberReport {
     MemberReport {
         node,
         name: format!("n{node}"),
@@ -43,7 +43,7 @@ fn member(node: NodeId, address: &str, health: NodeHealth) -> MemberReport {
         serves: NodeAddresses::default(),
         zone: String::new(),
         version: String::new(),
-        role: Role::Voter,
+        role: MemberRole::Voter,
         health,
         heard: Some(Since(0)),
         log_index: None,
@@ -105,7 +105,7 @@ impl Tested {
     async fn add(&mut self, node: u64, version: u16) -> Other {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let node = NodeId(node);
-        self.report.members.push(member(node, &listener.local_addr().unwrap().to_string(), NodeHealth::Alive));
+        self.report.members.push(member(node, &listener.local_addr().unwrap().to_string(), MemberHealth::Alive));
         self.mesh.connected(&Peer { node, address: String::new(), channel: Channel::Control, version });
         self.mesh.update(&self.report);
         // A connection from a node that the mesh does not know yet is closed.
@@ -113,7 +113,7 @@ impl Tested {
         Other { node, listener }
     }
 
-    fn set_health(&mut self, node: NodeId, health: NodeHealth) {
+    fn set_health(&mut self, node: NodeId, health: MemberHealth) {
         self.report.members.iter_mut().filter(|member| member.node == node).for_each(|member| member.health = health);
         self.mesh.update(&self.report);
     }
@@ -245,7 +245,7 @@ fn a_node_that_does_not_read_loses_messages_and_slows_nobody() {
         assert!(slow_stats.queued_bytes <= NODE_QUEUE_BYTES, "{slow_stats:?}");
         assert_eq!((slow_stats.lost, fast_stats.lost), (1, 0));
         // A node that is down gets no messages, and what waits for it is lost.
-        tested.set_health(slow.node, NodeHealth::Down);
+        tested.set_health(slow.node, MemberHealth::Down);
         tested.until_filters(slow.node, 0).await;
         assert_eq!(tested.broker.publish(&message, None).unwrap().nodes, 1);
         until("all messages are counted", || {

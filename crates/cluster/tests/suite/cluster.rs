@@ -11,7 +11,7 @@ use thalweg_cluster::{Node, NodeOptions, Secret};
 use thalweg_disk::SimDisk;
 use thalweg_engine::{BackendKind, Database, MemberIdentity, Options};
 use thalweg_raft::ConsensusOptions;
-use thalweg_serving::cluster::{ClusterHandle, ClusterReport, JoinRequest, Role};
+use thalweg_serving::cluster::{ClusterHandle, ClusterReport, JoinRequest, MemberRole};
 use thalweg_types::{ClusterId, Lsn, NodeId, SystemClock, limits::MIN_MEMBER_SEGMENT_BYTES};
 
 /// Longest time for which a test waits. It catches hangs; a busy machine takes a few seconds at most.
@@ -173,7 +173,7 @@ impl TestCluster {
         wait_until("all nodes vote and know their leader", || {
             self.nodes.iter().all(|node| {
                 let report = node.report();
-                let voters = report.members.iter().filter(|member| member.role == Role::Voter).count();
+                let voters = report.members.iter().filter(|member| member.role == MemberRole::Voter).count();
                 voters == count && report.leader.is_some()
             })
         });

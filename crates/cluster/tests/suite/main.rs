@@ -1,5 +1,7 @@
 //! Nodes of a cluster with real databases, over loopback, in one process.
 
+#![allow(unreachable_pub, reason = "a test program has no interface")]
+
 mod cluster;
 mod nodes;
 mod repairs;

@@ -7,7 +7,7 @@ use thalweg_disk::{
     sim::{Errno, Event, Fault, Operation},
 };
 use thalweg_engine::{Ack, Keyspace, WriteError};
-use thalweg_serving::cluster::{ClusterError, ClusterHandle, Removal, Role};
+use thalweg_serving::cluster::{ClusterError, ClusterHandle, MemberRole, Removal};
 use thalweg_types::{Durability, NodeId, ReadLevel};
 
 use crate::cluster::{TestCluster, wait_until};
@@ -201,7 +201,7 @@ fn members_are_added_and_removed_and_leadership_is_transferred() {
     put_again(&cluster, 0, b"key", b"other");
     cluster.check_equal();
     let report = cluster.nodes[0].report();
-    assert!(report.members.iter().all(|member| member.node != gone && member.role == Role::Voter));
+    assert!(report.members.iter().all(|member| member.node != gone && member.role == MemberRole::Voter));
 }
 
 #[test]
@@ -225,11 +225,11 @@ fn a_learner_stays_one_under_another_leader_until_it_is_promoted() {
     // The new leader makes a node a voter that may become one.
     cluster.add("n5");
     let new = cluster.nodes[4].id();
-    wait_until("the other node votes", || role(&cluster, new).is_some_and(|(role, _)| role == Role::Voter));
-    assert_eq!(role(&cluster, learner).unwrap().0, Role::Learner);
+    wait_until("the other node votes", || role(&cluster, new).is_some_and(|(role, _)| role == MemberRole::Voter));
+    assert_eq!(role(&cluster, learner).unwrap().0, MemberRole::Learner);
     // Another change can still be in progress.
     wait_until("the learner is promoted", || wait(cluster.nodes[0].node.promote(learner, soon())).is_ok());
-    wait_until("the learner votes", || role(&cluster, learner).unwrap().0 == Role::Voter);
+    wait_until("the learner votes", || role(&cluster, learner).unwrap().0 == MemberRole::Voter);
     // A request that is repeated finds nothing to do, on the leader and on a follower.
     for node in 0..3 {
         let is_voter =

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use thalweg_cluster::{Node, NodeOptions};
 use thalweg_disk::SimDisk;
 use thalweg_engine::{BackendKind, Database, MemberIdentity, Options, WriteError};
-use thalweg_serving::cluster::{ClusterHandle, Role};
+use thalweg_serving::cluster::{ClusterHandle, MemberRole};
 use thalweg_types::{Classified, SystemClock};
 
 use crate::cluster::{database_options, node_options, wait_until};
@@ -67,7 +67,7 @@ fn three() -> Vec<Member> {
     wait_until("all nodes vote and know their names and leader", || {
         members.iter().all(|member| {
             let report = member.node.report();
-            let is_voter = |name: &str| report.find(name).is_some_and(|member| member.role == Role::Voter);
+            let is_voter = |name: &str| report.find(name).is_some_and(|member| member.role == MemberRole::Voter);
             ["n1", "n2", "n3"].into_iter().all(is_voter) && report.leader.is_some()
         })
     });

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use thalweg_cluster::NodeOptions;
 use thalweg_engine::MemberIdentity;
-use thalweg_serving::cluster::{ClusterHandle, NodeHealth};
+use thalweg_serving::cluster::{ClusterHandle, MemberHealth};
 
 use crate::{
     cluster::{TestCluster, TestNode, node_options, wait_until},
@@ -22,7 +22,7 @@ fn wait_for_facts(cluster: &TestCluster) {
             let last = report.applied_index;
             report.members.iter().all(|member| {
                 let is_known = !member.version.is_empty() && member.log_index >= Some(last);
-                member.node == report.node || (is_known && member.health == NodeHealth::Alive)
+                member.node == report.node || (is_known && member.health == MemberHealth::Alive)
             })
         })
     });

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use thalweg_serving::{
-    cluster::{ClusterReport, DigestComparison, JoinRequest, MemberReport, NodeHealth, Removal, Since},
+    cluster::{ClusterReport, DigestComparison, JoinRequest, MemberHealth, MemberReport, Removal, Since},
     error::ApiError,
 };
 use thalweg_types::NodeId;
@@ -236,9 +236,9 @@ impl ReplicaList {
 
 fn status_of(report: &ClusterReport, member: &MemberReport) -> &'static str {
     match (member.health, member.is_lagging(&report.triggers), member.is_stale(&report.triggers)) {
-        (NodeHealth::Alive, true, true) => "lagging and stale",
-        (NodeHealth::Alive, true, false) => "lagging",
-        (NodeHealth::Alive, false, true) => "stale",
+        (MemberHealth::Alive, true, true) => "lagging and stale",
+        (MemberHealth::Alive, true, false) => "lagging",
+        (MemberHealth::Alive, false, true) => "stale",
         (health, ..) => health.name(),
     }
 }

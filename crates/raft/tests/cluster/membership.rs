@@ -3,9 +3,9 @@
 use std::{collections::BTreeSet, pin::pin};
 
 use futures_util::future::{Either, select};
-use thalweg_raft::{ChangeError, Removal};
+use thalweg_raft::ChangeError;
 use thalweg_replica::NodeInfo;
-use thalweg_types::{Index, NodeId};
+use thalweg_types::{Index, NodeId, info::Removal};
 
 use crate::{
     commands::{put, run},

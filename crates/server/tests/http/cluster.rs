@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use thalweg_server::cluster::{AdminToken, ClusterError, Event, NodeHealth, Role};
+use thalweg_server::cluster::{AdminToken, ClusterError, Event, MemberHealth, MemberRole};
 use thalweg_types::{Index, NodeId, Revision};
 use tokio::sync::Notify;
 
@@ -235,7 +235,7 @@ async fn the_members_and_their_lag_are_shown() {
     member_.cluster.change(|report| {
         report.members[1].lag = Some(thalweg_server::cluster::Lag { entries: 11, bytes: 1 });
         report.members[1].behind = Some(thalweg_server::cluster::Since(6000));
-        report.members.push(member(4, Role::Voter, NodeHealth::Down));
+        report.members.push(member(4, MemberRole::Voter, MemberHealth::Down));
     });
     let status = member_.node.get("/v1/cluster/status").await.is(200).json();
     for (name, wanted) in [
@@ -305,7 +305,7 @@ async fn members_are_added_promoted_and_removed() {
     let leader = member.post("transfer", &json!({ "to": "0000000000000002" })).await.is(200).json();
     assert_eq!(leader, json!({ "leader": "0000000000000002" }));
     member.post("transfer", &json!({ "to": "n3" })).await.refused(409, "not_voter", "fix");
-    member.cluster.change(|report| report.members[1].health = NodeHealth::Down);
+    member.cluster.change(|report| report.members[1].health = MemberHealth::Down);
     let error = member.post("remove", &json!({ "node": "n1" })).await.refused(409, "quorum_at_risk", "fix");
     holds(error["message"].as_str().unwrap(), "0 of 2 voters");
     member.post("remove", &json!({ "node": "n3", "force": true })).await.is(204);

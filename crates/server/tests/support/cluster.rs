@@ -9,8 +9,8 @@ use std::{
 use thalweg_broker::{Broker, Budget, NodeBatch, NodeLink, NodeStats};
 use thalweg_server::cluster::{
     AdminToken, Cluster, ClusterError, ClusterFuture, ClusterHandle, ClusterReport, Credentials, DigestComparison,
-    Event, EventLog, JoinRequest, Lag, LinkTraffic, MemberDigest, MemberReport, NodeAddresses, NodeHealth, Removal,
-    Role, Since, Triggers,
+    Event, EventLog, JoinRequest, Lag, LinkTraffic, MemberDigest, MemberHealth, MemberReport, MemberRole,
+    NodeAddresses, Removal, Since, Triggers,
 };
 use thalweg_types::{Index, NodeId, ReadLevel, Revision, Term};
 use tokio::sync::watch;
@@ -44,7 +44,7 @@ pub struct FakeCluster {
 /// Id of the node that serves.
 pub const OWN: NodeId = NodeId(1);
 
-pub fn member(node: u64, role: Role, health: NodeHealth) -> MemberReport {
+pub fn member(node: u64, role: MemberRole, health: MemberHealth) -> MemberReport {
     MemberReport {
         node: NodeId(node),
         name: format!("n{node}"),
@@ -69,9 +69,9 @@ impl FakeCluster {
     pub fn new() -> (Arc<Self>, Cluster, AdminToken) {
         let (credentials, admin) = Credentials::random().unwrap();
         let members = vec![
-            member(1, Role::Voter, NodeHealth::Alive),
-            member(2, Role::Voter, NodeHealth::Alive),
-            member(3, Role::Learner, NodeHealth::Suspect),
+            member(1, MemberRole::Voter, MemberHealth::Alive),
+            member(2, MemberRole::Voter, MemberHealth::Alive),
+            member(3, MemberRole::Learner, MemberHealth::Suspect),
         ];
         let report = ClusterReport {
             cluster: credentials.cluster,
@@ -223,7 +223,12 @@ impl ClusterHandle for FakeCluster {
             return done(Err(ClusterError::AlreadyMember(request.node)));
         }
         let JoinRequest { node, name, address, zone, .. } = request;
-        report.members.push(MemberReport { name, address, zone, ..member(node.0, Role::Learner, NodeHealth::Suspect) });
+        report.members.push(MemberReport {
+            name,
+            address,
+            zone,
+            ..member(node.0, MemberRole::Learner, MemberHealth::Suspect)
+        });
         self.events.push(1, Event::Joined(node));
         done(Ok(node))
     }
@@ -231,7 +236,7 @@ impl ClusterHandle for FakeCluster {
     fn promote(&self, node: NodeId, _: Instant) -> ClusterFuture<()> {
         let mut report = self.lock();
         let member = report.members.iter_mut().find(|member| member.node == node).unwrap();
-        if std::mem::replace(&mut member.role, Role::Voter) == Role::Voter {
+        if std::mem::replace(&mut member.role, MemberRole::Voter) == MemberRole::Voter {
             return done(Err(ClusterError::AlreadyMember(node)));
         }
         self.events.push(2, Event::Promoted(node));
@@ -241,7 +246,7 @@ impl ClusterHandle for FakeCluster {
     fn remove(&self, node: NodeId, removal: Removal, _: Instant) -> ClusterFuture<()> {
         let mut report = self.lock();
         let left: Vec<_> = report.voters().filter(|voter| voter.node != node).collect();
-        let alive = left.iter().filter(|voter| voter.health == NodeHealth::Alive).count();
+        let alive = left.iter().filter(|voter| voter.health == MemberHealth::Alive).count();
         let voters = left.len();
         if removal == Removal::Safe && 2 * alive <= voters {
             return done(Err(ClusterError::QuorumAtRisk { alive, voters }));
@@ -266,7 +271,7 @@ impl ClusterHandle for FakeCluster {
         let digest = |member: &MemberReport| MemberDigest {
             node: member.node,
             digest: match member.health {
-                NodeHealth::Alive => Ok("ab".repeat(16)),
+                MemberHealth::Alive => Ok("ab".repeat(16)),
                 health => Err(health.name().to_owned()),
             },
         };

@@ -28,8 +28,8 @@ pub use error::ClusterError;
 pub use events::{ClusterEvent, Event, EventLog, Missed};
 pub use leader_watch::LeaderWatch;
 pub use report::{
-    ClusterReport, DigestComparison, JoinRequest, Lag, LinkTraffic, MemberDigest, MemberReport, NodeAddresses,
-    NodeHealth, Removal, Role, Since, Triggers,
+    ClusterReport, DigestComparison, JoinRequest, Lag, LinkTraffic, MemberDigest, MemberHealth, MemberReport,
+    MemberRole, NodeAddresses, Removal, Since, Triggers,
 };
 
 /// Future of a call of the cluster. It owns its data, so a protocol may keep it beside the request.

@@ -1,49 +1,7 @@
 //! Data of the cluster's answers: its members, their health and lag, and digests.
 
+pub use thalweg_types::info::{MemberHealth, MemberRole, Removal};
 use thalweg_types::{ClusterId, Index, NodeId, Revision, Term};
-
-/// Role of a member.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Role {
-    /// The member counts for majorities and may lead.
-    Voter,
-    /// The member receives all entries, and does not count for majorities.
-    Learner,
-}
-
-impl Role {
-    /// Returns the role's name in replies.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Voter => "voter",
-            Self::Learner => "learner",
-        }
-    }
-}
-
-/// Health of a member, as the failure detection of the reporting node sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum NodeHealth {
-    /// The member is heard regularly.
-    Alive,
-    /// The member was not heard for longer than usual, or never.
-    Suspect,
-    /// The member was not heard for so long that it counts as failed.
-    Down,
-}
-
-impl NodeHealth {
-    /// Returns the health's name in replies.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Alive => "alive",
-            Self::Suspect => "suspect",
-            Self::Down => "down",
-        }
-    }
-}
 
 /// Distance of a replica from the leader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -96,9 +54,9 @@ pub struct MemberReport {
     /// Version of the program that the node runs; empty if it was never heard.
     pub version: String,
     /// Role of the member.
-    pub role: Role,
+    pub role: MemberRole,
     /// Health of the member.
-    pub health: NodeHealth,
+    pub health: MemberHealth,
     /// Time since the member was heard last; `None` if it was never heard.
     pub heard: Option<Since>,
     /// Last index of the member's log that is known; `None` if it was never heard.
@@ -171,21 +129,22 @@ impl ClusterReport {
 
     /// Returns the voters.
     pub fn voters(&self) -> impl Iterator<Item = &MemberReport> {
-        self.members.iter().filter(|member| member.role == Role::Voter)
+        self.members.iter().filter(|member| member.role == MemberRole::Voter)
     }
 
     /// Returns true if this node knows a leader that it does not count as down. A follower keeps the last leader as long as
     /// there is no majority to elect another one.
     #[must_use]
     pub fn has_leader(&self) -> bool {
-        let is_down = |leader| self.members.iter().any(|it| it.node == leader && it.health == NodeHealth::Down);
+        let is_down = |leader| self.members.iter().any(|it| it.node == leader && it.health == MemberHealth::Down);
         self.leader.is_some_and(|leader| !is_down(leader))
     }
 
     /// Returns true if a majority of the voters is not known to be down.
     #[must_use]
     pub fn has_majority(&self) -> bool {
-        let (all, up) = (self.voters().count(), self.voters().filter(|voter| voter.health != NodeHealth::Down).count());
+        let (all, up) =
+            (self.voters().count(), self.voters().filter(|voter| voter.health != MemberHealth::Down).count());
         2 * up > all
     }
 
@@ -193,7 +152,7 @@ impl ClusterReport {
     /// false, the leader refuses new data.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        let has_room = |voter: &&MemberReport| voter.health != NodeHealth::Down && !voter.is_full;
+        let has_room = |voter: &&MemberReport| voter.health != MemberHealth::Down && !voter.is_full;
         2 * self.voters().filter(has_room).count() > self.voters().count() || !self.voters().any(|voter| voter.is_full)
     }
 }
@@ -225,15 +184,6 @@ pub struct JoinRequest {
     pub zone: String,
     /// True if the node stays a learner until an administrator promotes it.
     pub stays_learner: bool,
-}
-
-/// Condition under which a member may be removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Removal {
-    /// The reachable voters must be a majority afterwards.
-    Safe,
-    /// The check of the reachable voters is left out.
-    Forced,
 }
 
 /// Digest of one member's state.
@@ -268,7 +218,7 @@ impl DigestComparison {
 mod tests {
     use super::*;
 
-    fn member(node: u64, health: NodeHealth) -> MemberReport {
+    fn member(node: u64, health: MemberHealth) -> MemberReport {
         MemberReport {
             node: NodeId(node),
             name: format!("n{node}"),
@@ -276,7 +226,7 @@ mod tests {
             serves: NodeAddresses::default(),
             zone: String::new(),
             version: String::new(),
-            role: Role::Voter,
+            role: MemberRole::Voter,
             health,
             heard: None,
             log_index: None,
@@ -292,7 +242,7 @@ mod tests {
 
     #[test]
     fn lagging_and_stale_are_two_conditions() {
-        let with = |lag, behind| MemberReport { lag, behind, ..member(1, NodeHealth::Alive) };
+        let with = |lag, behind| MemberReport { lag, behind, ..member(1, MemberHealth::Alive) };
         let conditions = |member: MemberReport| (member.is_lagging(&TRIGGERS), member.is_stale(&TRIGGERS));
         assert_eq!(conditions(with(None, None)), (false, false));
         assert_eq!(conditions(with(Some(Lag { entries: 11, bytes: 1 }), Some(Since(10)))), (true, false));
@@ -303,14 +253,14 @@ mod tests {
 
     #[test]
     fn members_are_named_by_id_or_name() {
-        let member = member(0x2a, NodeHealth::Alive);
+        let member = member(0x2a, MemberHealth::Alive);
         assert!(member.is_named("n42") && member.is_named("000000000000002a"));
         assert!(!member.is_named("2a") && !member.is_named("") && !member.is_named("n4"));
     }
 
     #[test]
     fn a_majority_counts_voters_that_are_not_down() {
-        let report = |healths: &[NodeHealth]| ClusterReport {
+        let report = |healths: &[MemberHealth]| ClusterReport {
             cluster: ClusterId(1),
             node: NodeId(1),
             leader: None,
@@ -323,14 +273,14 @@ mod tests {
             triggers: TRIGGERS,
             members: healths.iter().zip(1..).map(|(health, node)| member(node, *health)).collect(),
         };
-        use NodeHealth::{Alive, Down, Suspect};
+        use MemberHealth::{Alive, Down, Suspect};
         assert!(report(&[Alive, Suspect, Down]).has_majority());
         assert!(!report(&[Alive, Down, Down]).has_majority());
         assert!(!report(&[Alive, Down]).has_majority(), "half is no majority");
         let led = |leader| ClusterReport { leader: Some(NodeId(leader)), ..report(&[Alive, Suspect, Down]) };
         assert!(led(1).has_leader() && led(2).has_leader() && !led(3).has_leader());
         assert!(!report(&[Alive]).has_leader());
-        let full = |healths: &[NodeHealth], full: &[usize]| {
+        let full = |healths: &[MemberHealth], full: &[usize]| {
             let mut report = report(healths);
             full.iter().for_each(|at| report.members[*at].is_full = true);
             report

@@ -11,7 +11,7 @@ use prometheus_client::{
 use thalweg_broker::NodeStats;
 
 use super::encode::gauge;
-use crate::cluster::{ClusterHandle, LinkTraffic, MemberReport, NodeHealth, Role, Since};
+use crate::cluster::{ClusterHandle, LinkTraffic, MemberHealth, MemberReport, MemberRole, Since};
 
 /// Function that returns a figure of one member.
 type OfMember = fn(&MemberReport) -> Option<i64>;
@@ -68,8 +68,8 @@ impl Collector for ClusterCollector {
         gauge(to, "cluster_applied_index", "Last index that this node has applied", report.applied_index.0)?;
         gauge(to, "cluster_majority", "1 if a majority of the voters is not down", u64::from(report.has_majority()))?;
         let mut members = to.encode_descriptor("cluster_members", "Members", None, MetricType::Gauge)?;
-        for role in [Role::Voter, Role::Learner] {
-            for health in [NodeHealth::Alive, NodeHealth::Suspect, NodeHealth::Down] {
+        for role in [MemberRole::Voter, MemberRole::Learner] {
+            for health in [MemberHealth::Alive, MemberHealth::Suspect, MemberHealth::Down] {
                 let is_counted = |member: &&MemberReport| member.role == role && member.health == health;
                 let count = report.members.iter().filter(is_counted).count() as i64;
                 let labels = vec![("role", role.name()), ("health", health.name())];

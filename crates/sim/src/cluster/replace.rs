@@ -6,8 +6,8 @@
 
 use std::{future::Future, time::Duration};
 
-use thalweg_raft::{ChangeError, Removal};
-use thalweg_types::NodeId;
+use thalweg_raft::ChangeError;
+use thalweg_types::{NodeId, info::Removal};
 
 use super::{Cluster, info_of};
 use crate::{

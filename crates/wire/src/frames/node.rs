@@ -1,5 +1,6 @@
 //! Frames about the status of a node, and about the cluster to which it belongs.
 
+pub use thalweg_types::info::{ClusterMember, MemberHealth, MemberRole};
 use thalweg_types::{
     Durability, NodeId, SpaceTime,
     codec::{List, choices, structure},
@@ -63,46 +64,6 @@ structure! {
     ReadMembers as "read members" {}
 }
 
-choices! {
-    /// Role of a member of a cluster.
-    MemberRole as "member role" {
-        /// The member counts for majorities and may lead.
-        Voter = 0 "voter",
-        /// The member receives all entries, and does not count for majorities.
-        Learner = 1 "learner",
-    }
-}
-
-choices! {
-    /// Health of a member of a cluster, as the answering node sees it.
-    MemberHealth as "member health" {
-        /// The member is heard regularly.
-        Alive = 0 "alive",
-        /// The member was not heard for longer than usual, or never.
-        Suspect = 1 "suspect",
-        /// The member was not heard for so long that it counts as failed.
-        Down = 2 "down",
-    }
-}
-
-structure! {
-    /// A member of a cluster.
-    ClusterMember<'a> as "cluster member" {
-        /// Id of the member.
-        node: NodeId,
-        /// Role of the member.
-        role: MemberRole,
-        /// Health of the member.
-        health: MemberHealth,
-        /// Name of the member, for people.
-        name: &'a str,
-        /// Zone of the member, such as a rack or a data center; empty if it has none.
-        zone: &'a str,
-        /// Address `HOST:PORT` at which the member serves the native protocol; empty if it is unknown.
-        address: &'a str,
-    }
-}
-
 structure! {
     /// Reply to [`ReadMembers`]: the answering node's knowledge of its cluster.
     Members<'a> as "members" {
@@ -113,6 +74,6 @@ structure! {
         /// Term of the answering node. Of two answers about the leader, the one with the higher term is newer.
         term: u64,
         /// All members, by their ids.
-        members: List<'a, ClusterMember<'a>>,
+        members: List<'a, ClusterMember>,
     }
 }

@@ -1,6 +1,8 @@
 //! Tests of the protocol's bytes against its document. The test in `../allocation.rs` has a process of its own,
 //! because it counts allocations.
 
+#![allow(unreachable_pub, reason = "a test program has no interface")]
+
 mod common;
 mod samples;
 

@@ -404,7 +404,7 @@ pub fn each(see: &mut dyn FnMut(Kind, String, Vec<u8>)) {
         }
     );
     sample!(7, ReadMembers {});
-    let (name, zone, address) = ("n1", "east", "db1:7071");
+    let [name, zone, address] = ["n1", "east", "db1:7071"].map(str::to_owned);
     let member =
         ClusterMember { node: NodeId(9), role: MemberRole::Voter, health: MemberHealth::Suspect, name, zone, address };
     sample!(7, Members { node: NodeId(8), leader: NodeId(9), term: 5, members: List::Items(&[member]) });
