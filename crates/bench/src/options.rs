@@ -5,16 +5,16 @@ use thalweg_load::{Arrivals, Objective};
 
 use crate::BenchError;
 
-pub use thalweg_load::options::{only, parse_duration, rate_within, require, within};
+pub(crate) use thalweg_load::options::{only, parse_duration, rate_within, require, within};
 
 /// Returns an error if a search is to run with arrivals whose rate changes during a run.
-pub fn steady(search: Option<&Objective>, arrivals: Arrivals) -> Result<(), BenchError> {
+pub(crate) fn steady(search: Option<&Objective>, arrivals: Arrivals) -> Result<(), BenchError> {
     let is_steady = search.is_none() || arrivals.change().is_none();
     require(is_steady, "--arrivals", "a search needs runs at one rate: constant or poisson")
 }
 
 /// Parses the name of a storage backend that this build contains.
-pub fn backend(text: &str) -> Result<BackendKind, String> {
+pub(crate) fn backend(text: &str) -> Result<BackendKind, String> {
     let names = BackendKind::ALL.map(BackendKind::name).join(", ");
     match BackendKind::from_name(text) {
         Some(kind) if kind.is_built() => Ok(kind),

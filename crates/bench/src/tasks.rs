@@ -16,7 +16,7 @@ use crate::load::Clock;
 
 /// The next step of a task that [`run`] executes.
 #[derive(Debug)]
-pub enum NextStep<F> {
+pub(crate) enum NextStep<F> {
     /// The task waits for this future.
     Future(F),
     /// The task asks for its next step again when the clock reaches this time, in nanoseconds.
@@ -27,7 +27,7 @@ pub enum NextStep<F> {
 
 /// Runs `count` tasks on this thread until all have ended. `next` decides what a task does next, given the task's
 /// number and the output of its last future, if a future has just completed. The first error ends all tasks.
-pub fn run<F: Future, E>(
+pub(crate) fn run<F: Future, E>(
     count: usize,
     clock: &Clock,
     mut next: impl FnMut(usize, Option<F::Output>) -> Result<NextStep<F>, E>,

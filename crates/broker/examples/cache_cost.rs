@@ -2,6 +2,7 @@
 //!
 //! `cargo run --release -p thalweg-broker --example cache_cost`
 
+#![allow(unreachable_pub, reason = "an example has no interface")]
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
 mod shared;

@@ -3,6 +3,7 @@
 //!
 //! `cargo run --release -p thalweg-broker --example match_cost`
 
+#![allow(unreachable_pub, reason = "an example has no interface")]
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
 mod shared;

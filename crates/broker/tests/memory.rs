@@ -1,5 +1,7 @@
 //! Allocated bytes of a full cache, of subscriptions, and of full queues.
 
+#![allow(unreachable_pub, reason = "a test program has no interface")]
+
 mod common;
 
 use std::{

@@ -114,7 +114,7 @@ fn ntp() -> Option<Ntp> {
 }
 
 /// Judges the clocks.
-pub fn judge(clocks: &Clocks, found: &mut Findings) {
+pub(crate) fn judge(clocks: &Clocks, found: &mut Findings) {
     if clocks.largest_step > STEP {
         found.weakness(
             "wall_clock_steps",

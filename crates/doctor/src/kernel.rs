@@ -69,7 +69,7 @@ impl Kernel {
 }
 
 /// Judges the settings. `syncs` tells how fast the disk writes.
-pub fn judge(kernel: &Kernel, syncs: Option<&SyncTimes>, found: &mut Findings) {
+pub(crate) fn judge(kernel: &Kernel, syncs: Option<&SyncTimes>, found: &mut Findings) {
     writeback(kernel, syncs, found);
     memory(kernel, found);
     if let Some(queue) = kernel.somaxconn.filter(|queue| *queue < BACKLOG) {

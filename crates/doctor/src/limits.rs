@@ -112,7 +112,7 @@ fn ratio(quota: u64, period: u64) -> Option<f64> {
 }
 
 /// Judges the limits.
-pub fn judge(limits: &Limits, needs: &Needs, found: &mut Findings) {
+pub(crate) fn judge(limits: &Limits, needs: &Needs, found: &mut Findings) {
     open_files(limits, needs, found);
     memory(limits, found);
     processors(limits, found);

@@ -85,7 +85,7 @@ fn is_locked(path: &Path) -> Option<bool> {
 }
 
 /// Judges the owners.
-pub fn judge(owners: &Owners, found: &mut Findings) {
+pub(crate) fn judge(owners: &Owners, found: &mut Findings) {
     let Owners { directory, own, .. } = owners;
     if !owners.writable {
         found.problem(

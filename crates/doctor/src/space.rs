@@ -50,7 +50,7 @@ impl Space {
 }
 
 /// Judges the free space.
-pub fn judge(space: &Space, wanted: &SpaceNeeds, found: &mut Findings) {
+pub(crate) fn judge(space: &Space, wanted: &SpaceNeeds, found: &mut Findings) {
     let SpaceNeeds { reserve_bytes, segments_bytes, history_bytes } = *wanted;
     let free = space.available_bytes;
     let (with_segments, with_history) =

@@ -65,7 +65,7 @@ impl Storage {
 }
 
 /// Judges the file system, and the speed and honesty of its syncs.
-pub fn judge(storage: &Storage, syncs: Option<&SyncTimes>, found: &mut Findings) {
+pub(crate) fn judge(storage: &Storage, syncs: Option<&SyncTimes>, found: &mut Findings) {
     if let Some(mount) = &storage.mount {
         file_system(mount, found);
     }

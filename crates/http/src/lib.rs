@@ -13,8 +13,6 @@
 //! `pages`, `body`); the parts of requests and replies (`call`, `caller`, `reply`, `json`, `parse`), and of
 //! their description in the OpenAPI document (`describe`, `shapes`).
 
-#![warn(unreachable_pub)]
-
 mod batch;
 mod body;
 mod caches;

@@ -5,13 +5,13 @@ const BEGIN: &str = "<script type=\"application/json\" id=\"data\">";
 const END: &str = "</script>";
 
 /// Returns the element that contains `json` and that nothing runs.
-pub fn element(json: &str) -> String {
+pub(crate) fn element(json: &str) -> String {
     // In JSON, < occurs in strings only. Escaped, no text can end the element.
     format!("{BEGIN}{}{END}", json.replace('<', "\\u003c"))
 }
 
 /// Returns the JSON that a page contains; `None` if the text is not a page of a report.
-pub fn json_of(page: &str) -> Option<&str> {
+pub(crate) fn json_of(page: &str) -> Option<&str> {
     let (_, data) = page.rsplit_once(BEGIN)?;
     data.split_once(END).map(|(json, _)| json)
 }

@@ -12,7 +12,7 @@ const TINY: f64 = 1e-300;
 
 /// Returns the number `t` for which a t-distributed value lies between `-t` and `t` with probability `confidence`, at
 /// `degrees` degrees of freedom. `confidence` must be above 0 and below 1, and `degrees` above 0.
-pub fn two_sided_quantile(confidence: f64, degrees: f64) -> f64 {
+pub(crate) fn two_sided_quantile(confidence: f64, degrees: f64) -> f64 {
     assert!(confidence > 0.0 && confidence < 1.0 && degrees > 0.0, "{confidence} at {degrees} degrees of freedom");
     let outside = 1.0 - confidence;
     let (mut low, mut high) = (0.0, 1.0);

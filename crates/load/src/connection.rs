@@ -10,7 +10,7 @@ use super::address::Address;
 const INPUT_BYTES: usize = 64 << 10;
 
 /// Maximum number of received bytes that a connection buffers while the first reply among them is incomplete.
-pub const MAX_INPUT_BYTES: usize = 64 << 20;
+pub(crate) const MAX_INPUT_BYTES: usize = 64 << 20;
 
 /// A socket with buffers for both directions.
 #[derive(Debug)]

@@ -8,7 +8,8 @@
 
 use std::{io, num::NonZeroU64};
 
-pub use rustix::event::epoll::{Event, EventFlags};
+pub use rustix::event::epoll::Event;
+pub(crate) use rustix::event::epoll::EventFlags;
 use rustix::{
     event::epoll::{self, EventData},
     fd::{AsFd, OwnedFd},

@@ -110,7 +110,7 @@ pub fn saturated(lag: &Latencies, max_lag: Duration, busiest: f64) -> Option<Val
 }
 
 /// Describes a run in one line for the progress output; `unit` is the unit of the rate, such as `/s`.
-pub fn summary(rate: f64, unit: &str, times: &Latencies, validity: &Validity) -> String {
+pub(crate) fn summary(rate: f64, unit: &str, times: &Latencies, validity: &Validity) -> String {
     let at = |percentile| duration(times.percentile(percentile));
     format!("{rate:.0}{unit}, p50 {}, p99 {}, {}", at(50.0), at(99.0), validity.name())
 }

@@ -7,12 +7,12 @@ use crate::{shared::Shared, syncer::DueAction};
 
 impl Shared {
     /// Body of the background sync thread. A failed sync fails the log, and callers of the log get the error.
-    pub fn run_syncer(&self) {
+    pub(crate) fn run_syncer(&self) {
         while self.perform(&self.syncer.wait(&*self.clock)).is_continue() {}
     }
 
     /// Performs the actions that are due now. Returns true if there were any.
-    pub fn perform_due(&self) -> bool {
+    pub(crate) fn perform_due(&self) -> bool {
         let mut has_acted = false;
         while let Some(action) = self.syncer.poll(&*self.clock) {
             if self.perform(&action).is_break() {

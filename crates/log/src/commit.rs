@@ -36,7 +36,7 @@ fn gate_index(number: u64) -> usize {
 impl Shared {
     /// Blocks until all records below `lsn` are durable. The caller leads a sync, unless another caller is
     /// about to lead one.
-    pub fn commit(&self, core: MutexGuard<'_, Core>, lsn: Lsn) -> Result<(), AppendError> {
+    pub(crate) fn commit(&self, core: MutexGuard<'_, Core>, lsn: Lsn) -> Result<(), AppendError> {
         if self.durable() >= lsn {
             return Ok(());
         }
@@ -46,7 +46,7 @@ impl Shared {
     /// Blocks until all records below `lsn` are durable, like [`commit`](Self::commit), but takes part in a
     /// sync even if they already are. Needed to make marker batches and footers durable, because these have
     /// no LSN.
-    pub fn sync_files(&self, mut core: MutexGuard<'_, Core>, lsn: Lsn) -> Result<(), AppendError> {
+    pub(crate) fn sync_files(&self, mut core: MutexGuard<'_, Core>, lsn: Lsn) -> Result<(), AppendError> {
         self.check_not_failed()?;
         let number = match core.role.phase {
             RolePhase::Free => return self.lead(core, lsn),
@@ -143,7 +143,7 @@ impl Shared {
     /// Writes an idle marker, a batch without records that attests the durable records, unless a sync is in
     /// progress. Returns `None` if the write failed, which also fails the log. The log accepts no writes
     /// after this failure, but the records that the caller needed are durable all the same.
-    pub fn mark_idle<'a>(&'a self, mut core: MutexGuard<'a, Core>) -> Option<MutexGuard<'a, Core>> {
+    pub(crate) fn mark_idle<'a>(&'a self, mut core: MutexGuard<'a, Core>) -> Option<MutexGuard<'a, Core>> {
         if core.role.phase == RolePhase::Free && self.durable() == core.next {
             core.mark_idle();
         }
@@ -163,7 +163,7 @@ impl Shared {
 
     /// Fails the log: it accepts no further writes, and all waiting callers are notified.
     #[cold]
-    pub fn fail(&self, core: MutexGuard<'_, Core>, reason: String) -> AppendError {
+    pub(crate) fn fail(&self, core: MutexGuard<'_, Core>, reason: String) -> AppendError {
         // The first reason is kept.
         let reason = self.failure.get_or_init(|| reason).clone();
         self.failed.store(true, Ordering::Release);
@@ -177,7 +177,7 @@ impl Shared {
     }
 
     /// Wakes the futures that wait until records up to `reach` are durable.
-    pub fn wake_durable(&self, reach: Lsn) {
+    pub(crate) fn wake_durable(&self, reach: Lsn) {
         let mut wakers = self.gates.wakers.lock().unwrap_or_else(PoisonError::into_inner);
         if wakers.waiting.is_empty() {
             return;

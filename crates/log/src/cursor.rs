@@ -34,17 +34,17 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    pub fn new(file: Arc<dyn File>, end: u32, chunk: usize) -> Self {
+    pub(crate) fn new(file: Arc<dyn File>, end: u32, chunk: usize) -> Self {
         Self { file, end, chunk, start: 0, bytes: Bytes::new() }
     }
 
-    pub fn end(&self) -> u32 {
+    pub(crate) fn end(&self) -> u32 {
         self.end
     }
 
     /// Extends the readable part of the file to `end`. The bytes in memory stay valid, because bytes of
     /// complete batches never change.
-    pub fn raise_end(&mut self, end: u32) {
+    pub(crate) fn raise_end(&mut self, end: u32) {
         self.end = self.end.max(end);
     }
 
@@ -80,7 +80,7 @@ impl Window {
     }
 
     /// Borrows `len` bytes of the file from position `at`; fewer if the readable part of the file ends first.
-    pub fn view(&mut self, at: u32, len: usize) -> io::Result<&[u8]> {
+    pub(crate) fn view(&mut self, at: u32, len: usize) -> io::Result<&[u8]> {
         let len = len.min(self.end.saturating_sub(at) as usize);
         if len == 0 {
             return Ok(&[]);
@@ -91,7 +91,7 @@ impl Window {
     }
 
     /// Returns the same bytes as [`view`](Self::view), as a reference-counted slice of the window's memory.
-    pub fn share(&mut self, at: u32, len: usize) -> io::Result<Bytes> {
+    pub(crate) fn share(&mut self, at: u32, len: usize) -> io::Result<Bytes> {
         let len = self.view(at, len)?.len();
         if len == 0 {
             return Ok(Bytes::new());
@@ -127,7 +127,7 @@ pub(crate) struct VerifiedBatch {
 
 impl VerifiedBatch {
     /// Returns the LSN and the chain value that the next batch must have.
-    pub fn expects(&self) -> Expected {
+    pub(crate) fn expects(&self) -> Expected {
         Expected { first: self.header.next(), chain: self.header.body_crc }
     }
 }
@@ -223,7 +223,7 @@ pub(crate) struct BatchRecords {
 }
 
 impl BatchRecords {
-    pub fn new(window: &mut Window, key: SegmentKey, at: u32, header: &BatchHeader) -> io::Result<Self> {
+    pub(crate) fn new(window: &mut Window, key: SegmentKey, at: u32, header: &BatchHeader) -> io::Result<Self> {
         let body_at = at + BATCH_HEADER_BYTES as u32;
         let body = window.share(body_at, header.body_len as usize)?;
         Ok(Self { body, key, body_at, at: 0, lsn: header.first })

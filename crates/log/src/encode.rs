@@ -46,7 +46,7 @@ pub(crate) struct Measure {
 }
 
 impl Measure {
-    pub fn of(drafts: &[Draft<'_>]) -> Result<Self, AppendError> {
+    pub(crate) fn of(drafts: &[Draft<'_>]) -> Result<Self, AppendError> {
         let first = drafts.first().ok_or(AppendError::Empty)?;
         let mut times = (first.time, first.time);
         let (mut payload_len, mut truncates) = (0, false);
@@ -59,7 +59,7 @@ impl Measure {
         Ok(Self { body_len, payload_len, times, truncates })
     }
 
-    pub fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         (BATCH_HEADER_BYTES as u64 + self.body_len).next_multiple_of(8)
     }
 }
@@ -111,7 +111,7 @@ pub(crate) struct Stream<'a> {
 impl Stream<'_> {
     /// Encodes the next piece of a streamed batch. Stores the checksums of its records in `sums` from
     /// position `done` on, and advances `done`. Returns an empty slice if no piece is left.
-    pub fn next_piece(&mut self, sums: &mut [u8], done: &mut usize) -> &[u8] {
+    pub(crate) fn next_piece(&mut self, sums: &mut [u8], done: &mut usize) -> &[u8] {
         self.piece.clear();
         while self.piece.len() < PIECE_BYTES
             && let Some(draft) = self.drafts.next()
@@ -154,7 +154,7 @@ fn header_of(draft: &Draft<'_>) -> RecordHeader {
 }
 
 impl Scratch {
-    pub fn encode<'a>(&'a mut self, drafts: &'a [Draft<'a>], measure: &Measure) -> Encoded<'a> {
+    pub(crate) fn encode<'a>(&'a mut self, drafts: &'a [Draft<'a>], measure: &Measure) -> Encoded<'a> {
         if self.bytes.capacity() > SCRATCH_KEEP_BYTES || self.sums.capacity() > SCRATCH_KEEP_BYTES {
             *self = Self::default();
         }

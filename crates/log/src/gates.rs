@@ -42,14 +42,14 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    pub fn wait(&self, number: u64) {
+    pub(crate) fn wait(&self, number: u64) {
         let mut reached = self.reached.lock().unwrap_or_else(PoisonError::into_inner);
         while *reached < number {
             reached = self.opened.wait(reached).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    pub fn open(&self, number: u64) {
+    pub(crate) fn open(&self, number: u64) {
         let mut reached = self.reached.lock().unwrap_or_else(PoisonError::into_inner);
         *reached = number.max(*reached);
         drop(reached);

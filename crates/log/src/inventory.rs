@@ -25,16 +25,16 @@ pub(crate) struct FoundSegment {
 }
 
 impl FoundSegment {
-    pub fn key(&self) -> SegmentKey {
+    pub(crate) fn key(&self) -> SegmentKey {
         SegmentKey::new(self.header.id, self.header.generation, self.header.segment_bytes)
     }
 
-    pub fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         &self.slot.path
     }
 
     /// Reads the footer of the segment. The inner result is an error if the footer is not valid.
-    pub fn footer(&self) -> Result<Result<Footer, Damage>, DiskFault> {
+    pub(crate) fn footer(&self) -> Result<Result<Footer, Damage>, DiskFault> {
         let key = self.key();
         let mut bytes = [0; FOOTER_BYTES];
         self.slot.file.read_exact_at(&mut bytes, key.limit.into()).explain("read", self.path())?;
@@ -72,7 +72,7 @@ pub(crate) struct Inventory {
 }
 
 impl Inventory {
-    pub fn take(disk: &dyn Disk, dir: &str) -> Result<Self, DiskFault> {
+    pub(crate) fn take(disk: &dyn Disk, dir: &str) -> Result<Self, DiskFault> {
         let mut inventory = Self::default();
         for name in disk.list(dir).explain("list", dir)? {
             let path = format!("{dir}/{name}");
@@ -114,7 +114,7 @@ impl Inventory {
     }
 
     /// Returns true if the segment file that was prepared as `generation` still exists and was never used.
-    pub fn has_spare(&self, generation: Generation) -> bool {
+    pub(crate) fn has_spare(&self, generation: Generation) -> bool {
         self.spares.iter().any(|found| found.header.generation == generation)
     }
 }

@@ -188,7 +188,7 @@ enum Job {
 impl SegmentPool {
     /// Creates the set of prepared segments. `generation` is the highest one ever seen in the directory;
     /// `slots` are the file numbers in use.
-    pub fn new(
+    pub(crate) fn new(
         disk: Arc<dyn Disk>,
         clock: Arc<dyn Clock>,
         dir: &str,
@@ -224,7 +224,7 @@ impl SegmentPool {
 
     /// Takes a prepared segment for the writer, if `purpose` permits: the last prepared segment is reserved
     /// for deletes and trims.
-    pub fn take(&self, purpose: Purpose) -> Option<Prepared> {
+    pub(crate) fn take(&self, purpose: Purpose) -> Option<Prepared> {
         let mut state = self.state();
         let kept_back = match purpose {
             Purpose::Data => 1,
@@ -241,7 +241,7 @@ impl SegmentPool {
 
     /// Waits until [`take`](Self::take) may succeed, an attempt to prepare a segment has failed, or
     /// `patience` ends.
-    pub fn wait(&self, purpose: Purpose, patience: Duration) -> Result<(), PrepareError> {
+    pub(crate) fn wait(&self, purpose: Purpose, patience: Duration) -> Result<(), PrepareError> {
         let needed = Self::needed(purpose);
         let mut state = self.state();
         let faults = state.faults;
@@ -280,7 +280,7 @@ impl SegmentPool {
 
     /// Makes the preparer thread prepare a segment if none is ready for `purpose`. Does not wait. Returns the number
     /// of failed attempts so far.
-    pub fn request(&self, purpose: Purpose) -> u64 {
+    pub(crate) fn request(&self, purpose: Purpose) -> u64 {
         let mut state = self.state();
         if state.ready.len() < Self::needed(purpose) {
             state.retry = true;
@@ -291,7 +291,7 @@ impl SegmentPool {
 
     /// Returns `Ok` if [`take`](Self::take) succeeds now, and an error if an attempt to prepare a segment has failed
     /// since there were `faults` failures. Returns `None` if a segment is still being prepared.
-    pub fn has_ready(&self, purpose: Purpose, faults: u64) -> Option<Result<(), PrepareError>> {
+    pub(crate) fn has_ready(&self, purpose: Purpose, faults: u64) -> Option<Result<(), PrepareError>> {
         let state = self.state();
         if state.ready.len() >= Self::needed(purpose) {
             return Some(Ok(()));
@@ -304,7 +304,7 @@ impl SegmentPool {
     }
 
     /// Registers a waker for the next change: a segment is ready, an attempt to prepare one failed, or the pool stops.
-    pub fn wake_when_ready(&self, waker: &Waker) {
+    pub(crate) fn wake_when_ready(&self, waker: &Waker) {
         let mut state = self.state();
         if !state.wakers.iter().any(|known| known.will_wake(waker)) {
             state.wakers.push(waker.clone());
@@ -323,26 +323,26 @@ impl SegmentPool {
     }
 
     /// Accepts a segment file that is not in use any more, for recycling.
-    pub fn return_file(&self, slot: Slot) {
+    pub(crate) fn return_file(&self, slot: Slot) {
         let mut state = self.state();
         state.freed.push(slot);
         state.retry = true;
         self.work.notify_one();
     }
 
-    pub fn ready_count(&self) -> usize {
+    pub(crate) fn ready_count(&self) -> usize {
         self.state().ready.len()
     }
 
     /// Returns true if the last check of the disk found less free space than the reserve.
     #[inline]
-    pub fn is_low(&self) -> bool {
+    pub(crate) fn is_low(&self) -> bool {
         self.low.load(Ordering::Relaxed)
     }
 
     /// Checks the disk: returns its free bytes, and true if they are below the reserve. A disk that cannot
     /// report its free bytes counts as full.
-    pub fn check_free_space(&self) -> (u64, bool) {
+    pub(crate) fn check_free_space(&self) -> (u64, bool) {
         let free = self.disk.free_bytes().unwrap_or(0);
         let low = free < self.reserve_bytes() || self.state_is_full.load(Ordering::Relaxed);
         self.low.store(low, Ordering::Relaxed);
@@ -350,12 +350,12 @@ impl SegmentPool {
     }
 
     /// Number of free bytes below which data is rejected.
-    pub fn reserve_bytes(&self) -> u64 {
+    pub(crate) fn reserve_bytes(&self) -> u64 {
         let needed = self.min_reserve_bytes.max(self.state_bytes.load(Ordering::Relaxed));
         needed.saturating_sub(self.reusable_bytes.load(Ordering::Relaxed))
     }
 
-    pub fn set_state_space(&self, state: StateSpace) {
+    pub(crate) fn set_state_space(&self, state: StateSpace) {
         self.state_bytes.store(state.needed_bytes, Ordering::Relaxed);
         self.reusable_bytes.store(state.reusable_bytes, Ordering::Relaxed);
         self.state_is_full.store(state.is_full, Ordering::Relaxed);
@@ -365,7 +365,7 @@ impl SegmentPool {
     /// Number of bytes that must become free on the disk before the log accepts data for a further segment.
     /// It is the sum of the bytes missing from the reserve and the bytes of prepared segments still to be
     /// created. 0 if the log accepts data already.
-    pub fn short_bytes(&self) -> u64 {
+    pub(crate) fn short_bytes(&self) -> u64 {
         let missing = 2_u64.saturating_sub(self.ready_count() as u64);
         let wanted = self.reserve_bytes().saturating_add(missing * u64::from(self.segment_bytes));
         let short = wanted.saturating_sub(self.check_free_space().0);
@@ -373,7 +373,7 @@ impl SegmentPool {
         if is_full { short.max(self.segment_bytes.into()) } else { short }
     }
 
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         let mut state = self.state();
         state.stop = true;
         self.work.notify_all();
@@ -381,7 +381,7 @@ impl SegmentPool {
     }
 
     /// Body of the thread that prepares segments.
-    pub fn run(&self) {
+    pub(crate) fn run(&self) {
         loop {
             let outcome = match self.next_job() {
                 Job::Stop => return,
@@ -394,7 +394,7 @@ impl SegmentPool {
     }
 
     /// Performs all jobs that are due now, without waiting and at full speed. Returns true if there were any.
-    pub fn perform_due(&self) -> bool {
+    pub(crate) fn perform_due(&self) -> bool {
         let mut has_worked = false;
         loop {
             self.check_free_space();
@@ -484,7 +484,7 @@ impl SegmentPool {
     }
 
     /// Creates a segment on the caller's thread. Used by open.
-    pub fn create_now(&self) -> Result<Prepared, DiskFault> {
+    pub(crate) fn create_now(&self) -> Result<Prepared, DiskFault> {
         self.claim_and_build(PrepareSpeed::Urgent)?
             .ok_or_else(|| DiskFault::new("prepare", &self.dir, &std::io::Error::other("the log is closing")))
     }
@@ -492,7 +492,7 @@ impl SegmentPool {
     /// Creates all prepared segments of a new log on the caller's thread, so that the log's first writes
     /// don't share the disk with the writing of zeroes. Ignores failures; the preparer thread tries again and
     /// reports them.
-    pub fn fill(&self) {
+    pub(crate) fn fill(&self) {
         while self.ready_count() < self.target {
             let free = self.check_free_space().0;
             if free < self.reserve_bytes().saturating_add(self.segment_bytes.into()) {
@@ -622,7 +622,7 @@ impl SegmentPool {
     }
 
     /// Gives a freed segment file a new id and generation, which makes all batches in it invalid.
-    pub fn recycle(&self, slot: Slot) -> Result<Prepared, DiskFault> {
+    pub(crate) fn recycle(&self, slot: Slot) -> Result<Prepared, DiskFault> {
         let generation = Self::next_generation(&mut self.state());
         let id = SegmentId::draw(self.seed, generation);
         write_spare_header(&slot, id, generation).explain("write", &slot.path)?;

@@ -33,7 +33,7 @@ pub(crate) struct SegmentKey {
 }
 
 impl SegmentKey {
-    pub fn new(id: SegmentId, generation: Generation, segment_bytes: u32) -> Self {
+    pub(crate) fn new(id: SegmentId, generation: Generation, segment_bytes: u32) -> Self {
         Self { id, generation, limit: segment_bytes - FOOTER_BYTES as u32 }
     }
 }
@@ -54,7 +54,7 @@ pub(crate) struct Extent {
 }
 
 impl Extent {
-    pub fn empty(first: Lsn) -> Self {
+    pub(crate) fn empty(first: Lsn) -> Self {
         Self { written: DATA_START, next: first, first_time: SpaceTime(0), last_time: SpaceTime(0), truncates: false }
     }
 }
@@ -84,7 +84,7 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    pub fn new(slot: Slot, key: SegmentKey, base: (Lsn, u32), extent: Extent, home: Arc<SegmentPool>) -> Self {
+    pub(crate) fn new(slot: Slot, key: SegmentKey, base: (Lsn, u32), extent: Extent, home: Arc<SegmentPool>) -> Self {
         Self {
             file: slot.file,
             path: slot.path,
@@ -107,16 +107,16 @@ impl Segment {
 
     /// Byte position at which the last complete batch ends; readers may read the bytes below it.
     #[inline]
-    pub fn written(&self) -> u32 {
+    pub(crate) fn written(&self) -> u32 {
         self.written.load(Ordering::Acquire)
     }
 
     #[inline]
-    pub fn next(&self) -> Lsn {
+    pub(crate) fn next(&self) -> Lsn {
         Lsn(self.next.load(Ordering::Acquire))
     }
 
-    pub fn extent(&self) -> Extent {
+    pub(crate) fn extent(&self) -> Extent {
         // Loads `written` first: a reader that sees it also sees at least the values that belong to it.
         let written = self.written();
         Extent {
@@ -130,18 +130,18 @@ impl Segment {
 
     /// Records that the segment now has records of kind `Truncate`. Only the holder of the writer role calls
     /// this.
-    pub fn note_truncations(&self) {
+    pub(crate) fn note_truncations(&self) {
         self.truncates.store(true, Ordering::Relaxed);
     }
 
-    pub fn holds_truncations(&self) -> bool {
+    pub(crate) fn holds_truncations(&self) -> bool {
         self.truncates.load(Ordering::Relaxed)
     }
 
     /// Makes a batch visible to readers; it was written at byte positions `at` to `end`. Only the holder of
     /// the writer role calls this.
     #[inline]
-    pub fn publish(&self, at: u32, end: u32, first: Lsn, next: Lsn, times: Option<(SpaceTime, SpaceTime)>) {
+    pub(crate) fn publish(&self, at: u32, end: u32, first: Lsn, next: Lsn, times: Option<(SpaceTime, SpaceTime)>) {
         debug_assert_eq!(at, self.written.load(Ordering::Relaxed));
         if let Some((first_time, last_time)) = times {
             if self.next.load(Ordering::Relaxed) == self.first.0 {
@@ -166,7 +166,7 @@ impl Segment {
     }
 
     /// Returns the byte position of a batch at or before the batch that contains `lsn`.
-    pub fn seek(&self, lsn: Lsn) -> u32 {
+    pub(crate) fn seek(&self, lsn: Lsn) -> u32 {
         let index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         match index.partition_point(|entry| entry.0 <= lsn) {
             0 => DATA_START,
@@ -175,29 +175,29 @@ impl Segment {
     }
 
     /// Installs a sparse index that was built while the segment file was read.
-    pub fn install_index(&self, index: Vec<(Lsn, u32)>) {
+    pub(crate) fn install_index(&self, index: Vec<(Lsn, u32)>) {
         *self.index.lock().unwrap_or_else(PoisonError::into_inner) = index;
     }
 
     /// Marks the newest segment of a reopened log as not sealed, because the writer continues in it.
-    pub fn reopen(&self) {
+    pub(crate) fn reopen(&self) {
         self.sealed.store(false, Ordering::Release);
     }
 
-    pub fn seal(&self) {
+    pub(crate) fn seal(&self) {
         self.sealed.store(true, Ordering::Release);
     }
 
-    pub fn is_sealed(&self) -> bool {
+    pub(crate) fn is_sealed(&self) -> bool {
         self.sealed.load(Ordering::Acquire)
     }
 
     /// Frees the segment: when its last holder drops it, its file is returned for recycling.
-    pub fn release_file(&self) {
+    pub(crate) fn release_file(&self) {
         self.freed.store(true, Ordering::Release);
     }
 
-    pub fn info(&self) -> SegmentInfo {
+    pub(crate) fn info(&self) -> SegmentInfo {
         let extent = self.extent();
         SegmentInfo {
             generation: self.key.generation,
@@ -230,13 +230,13 @@ impl Drop for Segment {
 pub(crate) struct Table(pub Vec<Arc<Segment>>);
 
 impl Table {
-    pub fn find(&self, generation: Generation) -> Option<&Arc<Segment>> {
+    pub(crate) fn find(&self, generation: Generation) -> Option<&Arc<Segment>> {
         let at = self.0.binary_search_by_key(&generation, |segment| segment.key.generation).ok()?;
         Some(&self.0[at])
     }
 
     /// Returns the newest segments whose records follow each other without a gap up to the end of the log.
-    pub fn contiguous(&self) -> &[Arc<Segment>] {
+    pub(crate) fn contiguous(&self) -> &[Arc<Segment>] {
         let mut from = self.0.len() - 1;
         while from > 0 && self.0[from - 1].next() == self.0[from].first {
             from -= 1;
@@ -244,14 +244,14 @@ impl Table {
         &self.0[from..]
     }
 
-    pub fn with(&self, segment: Arc<Segment>) -> Self {
+    pub(crate) fn with(&self, segment: Arc<Segment>) -> Self {
         let mut segments = Vec::with_capacity(self.0.len() + 1);
         segments.extend(self.0.iter().cloned());
         segments.push(segment);
         Self(segments)
     }
 
-    pub fn without(&self, generation: Generation) -> Self {
+    pub(crate) fn without(&self, generation: Generation) -> Self {
         Self(self.0.iter().filter(|segment| segment.key.generation != generation).cloned().collect())
     }
 }

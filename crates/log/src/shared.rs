@@ -42,7 +42,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub fn new(
+    pub(crate) fn new(
         options: LogOptions,
         clock: Arc<dyn Clock>,
         segment_pool: Arc<SegmentPool>,
@@ -71,7 +71,7 @@ impl Shared {
         }
     }
 
-    pub fn core(&self) -> MutexGuard<'_, Core> {
+    pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(|poisoned: PoisonError<_>| {
             // A batch may be partly written.
             self.failure.get_or_init(|| "a thread panicked while it wrote".to_owned());
@@ -80,11 +80,11 @@ impl Shared {
         })
     }
 
-    pub fn durable(&self) -> Lsn {
+    pub(crate) fn durable(&self) -> Lsn {
         Lsn(self.durable.load(Ordering::Acquire))
     }
 
-    pub fn check_not_failed(&self) -> Result<(), AppendError> {
+    pub(crate) fn check_not_failed(&self) -> Result<(), AppendError> {
         if self.failed.load(Ordering::Acquire) {
             let reason = self.failure.get().cloned().unwrap_or_default();
             return Err(AppendError::Failed { reason });
@@ -92,7 +92,7 @@ impl Shared {
         Ok(())
     }
 
-    pub fn check_writable(&self) -> Result<(), AppendError> {
+    pub(crate) fn check_writable(&self) -> Result<(), AppendError> {
         self.check_not_failed()?;
         if self.closed.load(Ordering::Acquire) { Err(AppendError::Closed) } else { Ok(()) }
     }

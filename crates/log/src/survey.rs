@@ -59,12 +59,12 @@ pub(crate) enum Depth {
 }
 
 impl Survey {
-    pub fn end(&self) -> Lsn {
+    pub(crate) fn end(&self) -> Lsn {
         self.kept.last().map_or(Lsn::ZERO, |last| last.extent.next)
     }
 
     /// Finds the end of the log in a directory that has live segments.
-    pub fn of(inventory: &Inventory, depth: Depth) -> Result<Self, DiskFault> {
+    pub(crate) fn of(inventory: &Inventory, depth: Depth) -> Result<Self, DiskFault> {
         let live = &inventory.live;
         let mut attested = newest_attestation(live)?;
         let start = match depth {

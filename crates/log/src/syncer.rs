@@ -59,27 +59,27 @@ impl Syncer {
     }
 
     /// Sets the deadline of the next background sync to `at`, unless an earlier deadline is set.
-    pub fn due_at(&self, at: Duration) {
+    pub(crate) fn due_at(&self, at: Duration) {
         self.change(|due| due.at = Some(due.at.map_or(at, |earlier| earlier.min(at))));
     }
 
     /// Requests that the sync thread write an idle marker at time `at`, if the log has no pending writes
     /// then.
-    pub fn mark_at(&self, at: Duration) {
+    pub(crate) fn mark_at(&self, at: Duration) {
         self.change(|due| due.mark = Some(at));
     }
 
     /// Requests a background sync as soon as possible.
-    pub fn due_now(&self) {
+    pub(crate) fn due_now(&self) {
         self.change(|due| due.now = true);
     }
 
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.change(|due| due.stop = true);
     }
 
     /// Sleeps until the sync thread has an action to perform.
-    pub fn wait(&self, clock: &dyn Clock) -> DueAction {
+    pub(crate) fn wait(&self, clock: &dyn Clock) -> DueAction {
         let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             due = match due.next(clock) {
@@ -91,7 +91,7 @@ impl Syncer {
     }
 
     /// Returns the action that is due now, without waiting.
-    pub fn poll(&self, clock: &dyn Clock) -> Option<DueAction> {
+    pub(crate) fn poll(&self, clock: &dyn Clock) -> Option<DueAction> {
         self.due.lock().unwrap_or_else(PoisonError::into_inner).next(clock).ok()
     }
 }

@@ -33,12 +33,12 @@ use crate::{
 pub(crate) struct Truncations(ArcSwap<Vec<Truncation>>);
 
 impl Truncations {
-    pub fn load(&self) -> Arc<Vec<Truncation>> {
+    pub(crate) fn load(&self) -> Arc<Vec<Truncation>> {
         self.0.load_full()
     }
 
     /// Adds the truncations among records appended from LSN `first` on. The caller holds the mutex `Shared::core`.
-    pub fn add_appended(&self, drafts: &[Draft<'_>], first: Lsn) {
+    pub(crate) fn add_appended(&self, drafts: &[Draft<'_>], first: Lsn) {
         let mut table = (*self.load()).clone();
         for (draft, number) in drafts.iter().zip(0..) {
             if draft.kind == RecordKind::Truncate {
@@ -50,7 +50,7 @@ impl Truncations {
 
     /// Removes the truncations in a freed segment, which held the LSNs from `from` to below `below`. The
     /// caller holds the mutex `Shared::core`.
-    pub fn forget(&self, from: Lsn, below: Lsn) {
+    pub(crate) fn forget(&self, from: Lsn, below: Lsn) {
         let table = self.load();
         if table.iter().any(|known| from <= known.lsn && known.lsn < below) {
             let kept = table.iter().filter(|known| known.lsn < from || below <= known.lsn);
@@ -59,7 +59,7 @@ impl Truncations {
     }
 
     /// Reads all segments that contain truncations, and adds these truncations to the table.
-    pub fn read(&self, segments: &Table) -> Result<(), OpenError> {
+    pub(crate) fn read(&self, segments: &Table) -> Result<(), OpenError> {
         let mut table = Vec::new();
         for segment in segments.contiguous().iter().filter(|segment| segment.holds_truncations()) {
             for record in Records::of_segment(segment) {

@@ -94,7 +94,7 @@ impl Shared {
     /// Encodes records as one batch and writes it. If the active segment has no room, `roll` continues in the next
     /// segment. Keeps the lock of the writer role.
     #[inline]
-    pub fn write_drafts<'a, E: From<AppendError>>(
+    pub(crate) fn write_drafts<'a, E: From<AppendError>>(
         &'a self,
         drafts: &[Draft<'_>],
         measure: &Measure,
@@ -168,14 +168,14 @@ impl Shared {
     }
 
     /// Takes the lock that gives the writer role. Returns an error if the log has failed or is closed.
-    pub fn writable_core(&self) -> Result<MutexGuard<'_, Core>, AppendError> {
+    pub(crate) fn writable_core(&self) -> Result<MutexGuard<'_, Core>, AppendError> {
         let core = self.core();
         self.check_writable()?;
         Ok(core)
     }
 
     /// Continues in a new segment. Releases the lock while it waits for an empty segment file.
-    pub fn roll<'a>(
+    pub(crate) fn roll<'a>(
         &'a self,
         mut core: MutexGuard<'a, Core>,
         purpose: Purpose,
@@ -202,7 +202,7 @@ impl Shared {
     }
 
     /// Returns the error of an append for which no segment could be prepared.
-    pub fn no_segment(&self, error: PrepareError) -> AppendError {
+    pub(crate) fn no_segment(&self, error: PrepareError) -> AppendError {
         match error {
             PrepareError::Failed(fault) if fault.is_full() => {
                 let (free_bytes, _) = self.segment_pool.check_free_space();

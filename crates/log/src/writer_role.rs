@@ -49,7 +49,7 @@ pub(crate) enum WritePath {
 }
 
 impl WritePath {
-    pub fn of(level: Durability, total: u64) -> Self {
+    pub(crate) fn of(level: Durability, total: u64) -> Self {
         if level.waits_for_sync() || total > MAPPED_MAX_BYTES { Self::File } else { Self::Mapping }
     }
 }
@@ -82,7 +82,7 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub fn new(active: Arc<Segment>, mapping: Box<dyn Mapping>, chain: u32) -> Self {
+    pub(crate) fn new(active: Arc<Segment>, mapping: Box<dyn Mapping>, chain: u32) -> Self {
         let extent = active.extent();
         Self {
             active,
@@ -102,13 +102,13 @@ impl Core {
         }
     }
 
-    pub fn fits(&self, total: u32) -> bool {
+    pub(crate) fn fits(&self, total: u32) -> bool {
         u64::from(self.offset) + u64::from(total) + u64::from(MARKER_ROOM) <= u64::from(self.active.key.limit)
     }
 
     /// Writes one batch after the last one in the active segment. After an error the segment ends with a torn
     /// batch.
-    pub fn write(
+    pub(crate) fn write(
         &mut self,
         batch: &mut Encoded<'_>,
         kind: BatchKind,
@@ -185,7 +185,7 @@ impl Core {
 
     /// Writes a marker, a batch without records that attests that all records below `attested` are durable.
     /// Returns false if the segment has no room for the marker.
-    pub fn mark(&mut self, kind: BatchKind, attested: Lsn) -> bool {
+    pub(crate) fn mark(&mut self, kind: BatchKind, attested: Lsn) -> bool {
         if self.torn || self.offset + BATCH_HEADER_BYTES as u32 > self.active.key.limit {
             return false;
         }
@@ -203,14 +203,14 @@ impl Core {
 
     /// Writes a marker which attests that the log is durable and idle, unless the last batch already does.
     /// The last bytes reserved for markers are left to those of open and close.
-    pub fn mark_idle(&mut self) {
+    pub(crate) fn mark_idle(&mut self) {
         if self.attested < self.next && self.offset + MARKER_ROOM / 2 <= self.active.key.limit {
             self.mark(BatchKind::Idle, self.next);
         }
     }
 
     /// Seals the active segment (ends writing to it) and continues in a prepared, empty one.
-    pub fn switch(&mut self, prepared: Prepared, table: &ArcSwap<Table>, spares: &Arc<SegmentPool>) {
+    pub(crate) fn switch(&mut self, prepared: Prepared, table: &ArcSwap<Table>, spares: &Arc<SegmentPool>) {
         let old = &self.active;
         let extent = old.extent();
         let footer = Footer {

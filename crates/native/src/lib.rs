@@ -57,8 +57,6 @@
 //! becomes the limit. Reads of records of 1 KB by the thousand: no copies besides the log's read and the socket's
 //! write.
 
-#![warn(unreachable_pub)]
-
 mod blocking;
 mod caches;
 mod catalog;

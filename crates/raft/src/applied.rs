@@ -57,7 +57,7 @@ pub(crate) struct KeptOutcomes<Rt: AsyncRuntime>(AppliedWatch<Rt>);
 
 impl<Rt: AsyncRuntime> KeptOutcomes<Rt> {
     /// Takes the outcomes of an entry; `None` if they are not kept.
-    pub fn take(&self, index: Index) -> Option<Response> {
+    pub(crate) fn take(&self, index: Index) -> Option<Response> {
         self.0.0.borrow_mut().kept.remove(&index)
     }
 }
@@ -73,7 +73,7 @@ impl<Rt: AsyncRuntime> Drop for KeptOutcomes<Rt> {
 }
 
 impl<Rt: AsyncRuntime> AppliedWatch<Rt> {
-    pub fn new(applied: Option<Index>) -> Self {
+    pub(crate) fn new(applied: Option<Index>) -> Self {
         Self(Rc::new(RefCell::new(State {
             applied,
             waiting: BTreeMap::new(),
@@ -83,12 +83,12 @@ impl<Rt: AsyncRuntime> AppliedWatch<Rt> {
         })))
     }
 
-    pub fn get(&self) -> Option<Index> {
+    pub(crate) fn get(&self) -> Option<Index> {
         self.0.borrow().applied
     }
 
     /// Notes that entries up to `index` are applied.
-    pub fn raise(&self, index: Index) {
+    pub(crate) fn raise(&self, index: Index) {
         let mut state = self.0.borrow_mut();
         if state.applied >= Some(index) {
             return;
@@ -104,18 +104,18 @@ impl<Rt: AsyncRuntime> AppliedWatch<Rt> {
     }
 
     /// Keeps the outcomes of the entries that are applied from now on, until the returned value is dropped.
-    pub fn keep_outcomes(&self) -> KeptOutcomes<Rt> {
+    pub(crate) fn keep_outcomes(&self) -> KeptOutcomes<Rt> {
         self.0.borrow_mut().keepers += 1;
         KeptOutcomes(self.clone())
     }
 
     /// Returns true if a proposer of this node may take the outcomes of an entry that is applied now.
-    pub fn keeps_outcomes(&self) -> bool {
+    pub(crate) fn keeps_outcomes(&self) -> bool {
         self.0.borrow().keepers > 0
     }
 
     /// Notes the outcomes of an entry that is being applied.
-    pub fn note_outcomes(&self, index: Index, response: &Response) {
+    pub(crate) fn note_outcomes(&self, index: Index, response: &Response) {
         let mut state = self.0.borrow_mut();
         if state.keepers == 0 || response.outcomes.is_empty() {
             return;
@@ -127,7 +127,7 @@ impl<Rt: AsyncRuntime> AppliedWatch<Rt> {
     }
 
     /// Waits until entry `index` is applied. Returns false if the deadline passes first.
-    pub async fn reached(&self, index: Index, deadline: InstantOf<Types<Rt>>) -> bool {
+    pub(crate) async fn reached(&self, index: Index, deadline: InstantOf<Types<Rt>>) -> bool {
         let (key, receiver) = {
             let mut state = self.0.borrow_mut();
             if state.applied >= Some(index) {

@@ -24,14 +24,14 @@ impl fmt::Debug for Bell {
 }
 
 impl Bell {
-    pub fn ring(&self) {
+    pub(crate) fn ring(&self) {
         if !self.is_rung.swap(true, SeqCst) {
             self.waker.wake();
         }
     }
 
     /// Waits until the bell rings.
-    pub async fn heard(&self) {
+    pub(crate) async fn heard(&self) {
         poll_fn(|context| {
             if self.is_rung.swap(false, SeqCst) {
                 return Poll::Ready(());

@@ -38,7 +38,7 @@ impl<Rt: AsyncRuntime> Default for Elections<Rt> {
 impl<Rt: AsyncRuntime> Elections<Rt> {
     /// Returns the length of the node's next pause, a pseudorandom number within [`PAUSE_MICROS`]. It follows from the node's
     /// id and the number of pauses before, so that two nodes hardly ever ask at the same moment twice.
-    pub fn next_pause_micros(&self, node: NodeId) -> u64 {
+    pub(crate) fn next_pause_micros(&self, node: NodeId) -> u64 {
         let number = self.pauses.get();
         self.pauses.set(number + 1);
         pause_micros(node, number)

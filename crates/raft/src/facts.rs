@@ -63,7 +63,7 @@ pub(crate) enum Room {
 impl Room {
     /// Returns the room of a voter with these newest facts, which have this age. A voter whose facts are older than
     /// `silent_after` is silent.
-    pub fn of(newest: Option<(MemberFacts, Duration)>, silent_after: Duration) -> Self {
+    pub(crate) fn of(newest: Option<(MemberFacts, Duration)>, silent_after: Duration) -> Self {
         match newest {
             Some((_, age)) if age > silent_after => Self::Silent,
             Some((facts, _)) if facts.lacks_room => Self::Lacks,

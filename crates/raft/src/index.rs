@@ -44,26 +44,26 @@ pub(crate) struct SparseIndex {
 }
 
 impl SparseIndex {
-    pub fn first(&self) -> Index {
+    pub(crate) fn first(&self) -> Index {
         self.first
     }
 
-    pub fn next(&self) -> Index {
+    pub(crate) fn next(&self) -> Index {
         self.next
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.first == self.next
     }
 
     /// Begins the range of an empty index at `first`.
-    pub fn begin_at(&mut self, first: Index) {
+    pub(crate) fn begin_at(&mut self, first: Index) {
         debug_assert!(self.is_empty());
         (self.first, self.next) = (first, first);
     }
 
     /// Adds the entry with index [`next`](Self::next), whose payload has `len` bytes.
-    pub fn push(&mut self, term: Term, lsn: Lsn, at: LogPosition, len: usize) {
+    pub(crate) fn push(&mut self, term: Term, lsn: Lsn, at: LogPosition, len: usize) {
         let index = self.next;
         let is_near = self.anchors.back().zip(self.newest_at).is_some_and(|(anchor, anchor_at)| {
             lsn.0 - anchor.lsn.0 < ANCHOR_RECORDS
@@ -82,7 +82,7 @@ impl SparseIndex {
     }
 
     /// Removes the entries from `from` on.
-    pub fn truncate(&mut self, from: Index) {
+    pub(crate) fn truncate(&mut self, from: Index) {
         if from >= self.next {
             return;
         }
@@ -95,7 +95,7 @@ impl SparseIndex {
     }
 
     /// Removes the entries up to `index`, inclusive.
-    pub fn purge(&mut self, index: Index) {
+    pub(crate) fn purge(&mut self, index: Index) {
         if index < self.first {
             return;
         }
@@ -117,13 +117,13 @@ impl SparseIndex {
     }
 
     /// Returns the LSN of the last anchor at or before an entry.
-    pub fn seek(&self, index: Index) -> Option<Lsn> {
+    pub(crate) fn seek(&self, index: Index) -> Option<Lsn> {
         let after = self.anchors.partition_point(|anchor| anchor.index <= index);
         Some(self.anchors.get(after.checked_sub(1)?)?.lsn)
     }
 
     /// Returns the number of bytes of the payloads from an entry on. Between two anchors all entries count as equally large.
-    pub fn bytes_from(&self, index: Index) -> u64 {
+    pub(crate) fn bytes_from(&self, index: Index) -> u64 {
         let index = index.max(self.first);
         if index >= self.next {
             return 0;
@@ -139,7 +139,7 @@ impl SparseIndex {
     }
 
     /// Returns the term of an entry.
-    pub fn term(&self, index: Index) -> Option<Term> {
+    pub(crate) fn term(&self, index: Index) -> Option<Term> {
         if index < self.first || index >= self.next {
             return None;
         }
@@ -148,20 +148,20 @@ impl SparseIndex {
     }
 
     /// Returns the id of the last entry.
-    pub fn last(&self) -> Option<LogId> {
+    pub(crate) fn last(&self) -> Option<LogId> {
         let index = Index(self.next.0.checked_sub(1)?);
         self.term(index).map(|term| LogId { term, index })
     }
 
     /// Returns the last entry of each term among the entries from `from` to below `to` that a later term follows.
-    pub fn term_ends(&self, from: Index, to: Index) -> impl Iterator<Item = LogId> {
+    pub(crate) fn term_ends(&self, from: Index, to: Index) -> impl Iterator<Item = LogId> {
         let neighbours = self.terms.iter().zip(self.terms.iter().skip(1));
         let ends = neighbours.map(|((_, term), (next, _))| LogId { term: *term, index: Index(next.0 - 1) });
         ends.filter(move |id| from <= id.index && id.index < to)
     }
 
     /// Number of bytes that the index takes.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.anchors.capacity() * size_of::<Anchor>() + self.terms.capacity() * size_of::<(Index, Term)>()
     }
 }

@@ -46,7 +46,7 @@ pub(crate) struct SpaceLog {
 }
 
 impl SpaceLog {
-    pub fn new(max_tail_bytes: usize) -> Self {
+    pub(crate) fn new(max_tail_bytes: usize) -> Self {
         Self {
             index: SparseIndex::default(),
             tail: Tail::new(max_tail_bytes),
@@ -60,20 +60,20 @@ impl SpaceLog {
     }
 
     /// Returns the id of the last entry, or of the purged one if there are no others.
-    pub fn last(&self) -> Option<LogId> {
+    pub(crate) fn last(&self) -> Option<LogId> {
         self.index.last().or(self.purged)
     }
 
     /// Checks that an entry with this index can follow. The first entry of a space without a purged one can have any
     /// index.
-    pub fn check_next(&self, index: Index) -> Result<(), StoreError> {
+    pub(crate) fn check_next(&self, index: Index) -> Result<(), StoreError> {
         let expected = self.index.next();
         let is_first = self.index.is_empty() && self.purged.is_none();
         if index == expected || is_first { Ok(()) } else { Err(StoreError::Gap { expected, found: index }) }
     }
 
     /// Adds an entry that is in the log.
-    pub fn push(&mut self, record: &LogRecord) -> Result<(), StoreError> {
+    pub(crate) fn push(&mut self, record: &LogRecord) -> Result<(), StoreError> {
         self.check_next(record.index)?;
         if self.index.is_empty() {
             self.index.begin_at(record.index);
@@ -92,7 +92,7 @@ impl SpaceLog {
     }
 
     /// Removes the entries from `from` on. `time` is the space time of the entry before.
-    pub fn truncate(&mut self, from: Index, time: SpaceTime) {
+    pub(crate) fn truncate(&mut self, from: Index, time: SpaceTime) {
         self.index.truncate(from);
         self.tail.truncate(from);
         self.memberships.retain(|(id, _)| id.index < from);
@@ -101,7 +101,7 @@ impl SpaceLog {
     }
 
     /// Removes the entries up to `id`, inclusive. `time` is the space time of that entry.
-    pub fn purge(&mut self, id: LogId, time: SpaceTime) {
+    pub(crate) fn purge(&mut self, id: LogId, time: SpaceTime) {
         if self.purged.is_some_and(|purged| purged.index >= id.index) {
             return;
         }
@@ -114,7 +114,7 @@ impl SpaceLog {
         }
     }
 
-    pub fn stats(&self) -> StoreStats {
+    pub(crate) fn stats(&self) -> StoreStats {
         StoreStats {
             entries: self.index.next().0 - self.index.first().0,
             index_bytes: self.index.bytes(),

@@ -24,7 +24,7 @@ use thalweg_types::Lsn;
 use crate::{error::StoreError, types::Types};
 
 /// Maximum number of callbacks that wait for the next fsync.
-pub const MAX_PENDING: usize = 16 * 1024;
+pub(crate) const MAX_PENDING: usize = 16 * 1024;
 
 /// Arranges that [`SyncQueue::step`] is called soon: by a thread in a server, by the scheduler in a simulation.
 pub trait SyncDriver {

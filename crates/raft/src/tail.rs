@@ -22,11 +22,11 @@ fn charge(record: &LogRecord) -> usize {
 }
 
 impl Tail {
-    pub fn new(max_bytes: usize) -> Self {
+    pub(crate) fn new(max_bytes: usize) -> Self {
         Self { records: VecDeque::new(), bytes: 0, max_bytes }
     }
 
-    pub fn push(&mut self, record: LogRecord) {
+    pub(crate) fn push(&mut self, record: LogRecord) {
         debug_assert!(self.records.back().is_none_or(|last| last.index.next() == record.index));
         self.bytes += charge(&record);
         self.records.push_back(record);
@@ -36,30 +36,30 @@ impl Tail {
         }
     }
 
-    pub fn truncate(&mut self, from: Index) {
+    pub(crate) fn truncate(&mut self, from: Index) {
         while let Some(record) = self.records.pop_back_if(|record| record.index >= from) {
             self.bytes -= charge(&record);
         }
     }
 
-    pub fn purge(&mut self, index: Index) {
+    pub(crate) fn purge(&mut self, index: Index) {
         while let Some(record) = self.records.pop_front_if(|record| record.index <= index) {
             self.bytes -= charge(&record);
         }
     }
 
     /// Returns the cached entries from `from` on; `None` if that entry is not cached.
-    pub fn from(&self, from: Index) -> Option<impl Iterator<Item = &LogRecord>> {
+    pub(crate) fn from(&self, from: Index) -> Option<impl Iterator<Item = &LogRecord>> {
         let first = self.records.front()?.index;
         let at = usize::try_from(from.0.checked_sub(first.0)?).ok()?;
         (at < self.records.len()).then(|| self.records.range(at..))
     }
 
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.records.len()
     }
 }

@@ -24,7 +24,7 @@ pub(crate) struct Target {
 
 impl Target {
     /// Notes a new batch for a node. Returns its run, and the target from now on.
-    pub fn send(self, node: NodeId) -> (Run, Self) {
+    pub(crate) fn send(self, node: NodeId) -> (Run, Self) {
         let continues = self.node == Some(node) && self.again.is_none();
         let run = if continues { self.run } else { Run(self.run.0 + 1) };
         (run, Self { node: Some(node), run, again: None })
@@ -32,7 +32,7 @@ impl Target {
 
     /// Notes a refused batch of a run that goes to another node. Returns its new run, and the target from now on; `None` if the
     /// batch must not be sent again.
-    pub fn send_again(self, refused: Run, node: NodeId) -> Option<(Run, Self)> {
+    pub(crate) fn send_again(self, refused: Run, node: NodeId) -> Option<(Run, Self)> {
         if self.run == refused {
             let run = Run(self.run.0 + 1);
             return Some((run, Self { node: Some(node), run, again: Some(refused) }));

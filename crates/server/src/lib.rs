@@ -5,8 +5,6 @@
 //! other modules of `thalweg-serving`), the tokio runtime, signals, and the destination of log lines. The command sets
 //! up the last three.
 
-#![warn(unreachable_pub)]
-
 mod server;
 
 pub use server::{Server, ServerError};

@@ -20,13 +20,13 @@ use thalweg_types::{
 use crate::history::{Action, Key};
 
 /// Keyspace of all keys.
-pub const KEYSPACE: KeyspaceId = KeyspaceId(1);
+pub(crate) const KEYSPACE: KeyspaceId = KeyspaceId(1);
 /// Stream of the appends.
-pub const STREAM: StreamId = StreamId(1);
+pub(crate) const STREAM: StreamId = StreamId(1);
 /// Consumer group of the stream.
 const GROUP: GroupId = GroupId(1);
 /// Time after which records that were delivered and not acked are delivered again.
-pub const ACK_DEADLINE: std::time::Duration = std::time::Duration::from_millis(1500);
+pub(crate) const ACK_DEADLINE: std::time::Duration = std::time::Duration::from_millis(1500);
 
 /// Returns a command as nodes propose it.
 pub(crate) fn framed(command: &[u8]) -> Framed {

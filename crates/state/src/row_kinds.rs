@@ -205,7 +205,7 @@ pub(crate) enum Form {
 
 /// Returns a readable name for the kind of the rows whose keys begin with the byte `tag`.
 #[must_use]
-pub fn name_of_tag(tag: u8) -> &'static str {
+pub(crate) fn name_of_tag(tag: u8) -> &'static str {
     match tag {
         keys::TAG_META => "meta",
         keys::TAG_KEYSPACE => "keyspaces",

@@ -92,7 +92,7 @@ impl<'a, C: Cursor> Source<'a, C> {
 
 /// Calls `visit` with the merged pairs of all sources in order. The sources are given newest first; the newest source
 /// with a key determines its value.
-pub fn merge<C: Cursor>(
+pub(crate) fn merge<C: Cursor>(
     mut sources: Vec<Source<'_, C>>,
     direction: Direction,
     visit: &mut Visit<'_>,

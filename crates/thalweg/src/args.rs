@@ -17,7 +17,7 @@ const DEFAULT_SERVER: &str = "http://127.0.0.1:7070";
 /// Options of the commands that use a server or a directory.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Where")]
-pub struct TargetArgs {
+pub(crate) struct TargetArgs {
     /// Use this server, or the first that can be reached of several, separated by commas [env: THALWEG_SERVER] [default:
     /// http://127.0.0.1:7070]
     #[arg(long, value_name = "URL,...", conflicts_with = "data")]
@@ -38,7 +38,7 @@ pub struct TargetArgs {
 
 impl TargetArgs {
     /// Returns the address of the server, which is unused if a directory is given.
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         url(self.server.as_ref())
     }
 }
@@ -46,7 +46,7 @@ impl TargetArgs {
 /// Options of the commands that need a server, because a directory does not store their data.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Where")]
-pub struct ServerArgs {
+pub(crate) struct ServerArgs {
     /// Use this server, or the first that can be reached of several, separated by commas [env: THALWEG_SERVER] [default:
     /// http://127.0.0.1:7070]
     #[arg(long, value_name = "URL,...")]
@@ -61,7 +61,7 @@ pub struct ServerArgs {
 
 impl ServerArgs {
     /// Returns the address of the server.
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         url(self.server.as_ref())
     }
 }
@@ -73,14 +73,14 @@ fn url(server: Option<&String>) -> String {
 
 /// Arguments of a command that needs only a node.
 #[derive(Args, Debug)]
-pub struct Plain {
+pub(crate) struct Plain {
     #[command(flatten)]
     pub place: TargetArgs,
 }
 
 /// Format in which keys are typed and shown.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeyFormat {
+pub(crate) enum KeyFormat {
     /// UTF-8
     Text,
     /// Two hexadecimal digits per byte
@@ -89,7 +89,7 @@ pub enum KeyFormat {
 
 impl KeyFormat {
     /// Parses a key that the user has typed in this format.
-    pub fn parse(self, text: &str) -> Result<Vec<u8>, Failure> {
+    pub(crate) fn parse(self, text: &str) -> Result<Vec<u8>, Failure> {
         match self {
             Self::Text => Ok(text.as_bytes().to_vec()),
             Self::Hex => {
@@ -109,7 +109,7 @@ impl KeyFormat {
     }
 
     /// Formats a key on one line of text, in this format.
-    pub fn show(self, key: &[u8]) -> String {
+    pub(crate) fn show(self, key: &[u8]) -> String {
         match self {
             Self::Text => render::one_line(key),
             Self::Hex => key.iter().map(|byte| format!("{byte:02x}")).collect(),
@@ -119,7 +119,7 @@ impl KeyFormat {
 
 /// A key on the command line.
 #[derive(Args, Clone, Debug)]
-pub struct KeyArgs {
+pub(crate) struct KeyArgs {
     /// Name of the keyspace
     pub keyspace: String,
     /// Key within the keyspace
@@ -131,12 +131,12 @@ pub struct KeyArgs {
 
 impl KeyArgs {
     /// Returns the bytes of the key that the user has typed.
-    pub fn bytes(&self) -> Result<Vec<u8>, Failure> {
+    pub(crate) fn bytes(&self) -> Result<Vec<u8>, Failure> {
         self.key_format.parse(&self.key)
     }
 
     /// Returns the failure that reports that the key does not exist.
-    pub fn missing(&self) -> Failure {
+    pub(crate) fn missing(&self) -> Failure {
         let Self { keyspace, key, .. } = self;
         let message = format!("there is no key {key:?} in keyspace {keyspace:?}");
         Failure::new(Exit::NotFound, "not_found", message)

@@ -46,7 +46,7 @@ struct Cli {
 }
 
 #[derive(Subcommand, Debug)]
-pub enum Command {
+pub(crate) enum Command {
     /// Run a node until SIGTERM or Ctrl-C
     Serve(serve::Serve),
     /// Set the value of a key
@@ -152,7 +152,7 @@ pub enum Command {
 
 /// Parses the command line, or ends the process with an error. Returns the command, and true if the command prints
 /// JSON; its errors are then JSON, too.
-pub fn parse() -> (Command, bool) {
+pub(crate) fn parse() -> (Command, bool) {
     let mut matches = program().try_get_matches().unwrap_or_else(|error| {
         let arguments = std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned());
         help::suggest(error, &program(), arguments).exit()
@@ -176,7 +176,7 @@ fn wants_json(matches: &ArgMatches) -> bool {
 }
 
 /// Runs a command to its end.
-pub fn run(command: Command) -> Result<(), Failure> {
+pub(crate) fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Serve(args) => serve::run(&args),
         Command::Put(args) => kv::put(&args),

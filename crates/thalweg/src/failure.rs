@@ -9,7 +9,7 @@ use thalweg_types::{Action, Classified};
 
 /// Exit codes of failed commands; 0 is success. `thalweg --help` has the same table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exit {
+pub(crate) enum Exit {
     /// The node, its data, or the machine has a fault.
     Failed,
     /// The request is invalid and can't succeed without a change.
@@ -24,7 +24,7 @@ pub enum Exit {
 
 impl Exit {
     /// Returns the exit code of the process.
-    pub fn code(self) -> u8 {
+    pub(crate) fn code(self) -> u8 {
         match self {
             Self::Failed => 1,
             Self::Usage => 2,
@@ -45,7 +45,7 @@ impl Exit {
 
 /// Error of a command.
 #[derive(Clone, Debug)]
-pub struct Failure {
+pub(crate) struct Failure {
     /// Category of the failure, which determines the exit code of the process.
     pub exit: Exit,
     /// Stable error code for programs, the same as in the HTTP API.
@@ -57,34 +57,34 @@ pub struct Failure {
 }
 
 impl Failure {
-    pub fn new(exit: Exit, code: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+    pub(crate) fn new(exit: Exit, code: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
         Self { exit, code: code.into(), message: message.into(), next: None }
     }
 
-    pub fn usage(message: impl Into<String>) -> Self {
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::new(Exit::Usage, "usage", message)
     }
 
     /// Creates the failure for a file of the user that can't be read or written.
-    pub fn file(path: &std::path::Path, error: &io::Error) -> Self {
+    pub(crate) fn file(path: &std::path::Path, error: &io::Error) -> Self {
         let exit = if error.kind() == io::ErrorKind::NotFound { Exit::NotFound } else { Exit::Failed };
         Self::new(exit, "file", format!("{}: {error}", path.display()))
     }
 
     /// Creates a failure from a typed error, which has an error code and a recommended action.
-    pub fn of(error: &(impl Classified + ?Sized)) -> Self {
+    pub(crate) fn of(error: &(impl Classified + ?Sized)) -> Self {
         Self::new(exit_of(error.code(), error.action()), error.code(), error.to_string())
     }
 
     /// Adds advice on what the user can do next.
     #[must_use]
-    pub fn then(mut self, next: impl Into<String>) -> Self {
+    pub(crate) fn then(mut self, next: impl Into<String>) -> Self {
         self.next = Some(next.into());
         self
     }
 
     /// Formats the failure as one line of JSON.
-    pub fn to_json(&self) -> String {
+    pub(crate) fn to_json(&self) -> String {
         let body = json!({
             "code": self.code, "message": self.message, "retry": self.exit.action().name(),
             "next": self.next, "exit": self.exit.code(),
@@ -95,7 +95,7 @@ impl Failure {
 
 /// Returns the exit category for an error of the engine or the API. The error's code determines the category if the
 /// code is more specific than the recommended action.
-pub fn exit_of(code: &str, action: Action) -> Exit {
+pub(crate) fn exit_of(code: &str, action: Action) -> Exit {
     let missing = ["not_found", "no_log", "missing_directory", "trimmed", "beyond_end", "compacted"];
     if code.starts_with("no_such") || missing.contains(&code) {
         return Exit::NotFound;

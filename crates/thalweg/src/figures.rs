@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// Returns all figures of a JSON group. The name of a figure in an inner group begins with the name of that group.
-pub fn leaves(prefix: &str, value: &Value) -> Vec<(String, Value)> {
+pub(crate) fn leaves(prefix: &str, value: &Value) -> Vec<(String, Value)> {
     let named = |name: &str| if prefix.is_empty() { name.to_owned() } else { format!("{prefix} {name}") };
     value.as_object().into_iter().flatten().fold(Vec::new(), |mut all, (name, value)| {
         match value {
@@ -22,7 +22,7 @@ pub fn leaves(prefix: &str, value: &Value) -> Vec<(String, Value)> {
 }
 
 /// Returns a name of the API in words, such as `free disk` for `free_disk`.
-pub fn words(name: &str) -> String {
+pub(crate) fn words(name: &str) -> String {
     name.replace('_', " ")
 }
 
@@ -30,7 +30,7 @@ pub fn words(name: &str) -> String {
 const UNITS: [&str; 3] = ["_bytes", "_micros", "_seconds"];
 
 /// Returns a name without its ending that states a unit.
-pub fn without_unit(name: &str) -> &str {
+pub(crate) fn without_unit(name: &str) -> &str {
     if name == "seconds" {
         return "took";
     }
@@ -38,7 +38,7 @@ pub fn without_unit(name: &str) -> &str {
 }
 
 /// Formats a figure with the unit that its name states.
-pub fn shown(name: &str, value: &Value) -> String {
+pub(crate) fn shown(name: &str, value: &Value) -> String {
     let is_of = |unit: &str| name == &unit[1..] || name.ends_with(unit);
     match value {
         Value::Null => "-".to_owned(),

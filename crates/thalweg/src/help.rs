@@ -10,7 +10,7 @@ use clap::{
 };
 
 /// Groups of commands, in the order of the help.
-pub const GROUPS: &[(&str, &[&str])] = &[
+pub(crate) const GROUPS: &[(&str, &[&str])] = &[
     ("Node and cluster", &["serve", "status", "top", "space", "cluster", "doctor"]),
     (
         "Keys and values",
@@ -59,7 +59,7 @@ const SYNONYMS: &[(&[&str], &[&str])] = &[
 ];
 
 /// Replaces the flat list of commands in the help of the program with one by purpose.
-pub fn grouped(command: Command) -> Command {
+pub(crate) fn grouped(command: Command) -> Command {
     let width = command.get_subcommands().map(|of| of.get_name().len()).max().unwrap_or(0);
     let (header, literal) = (*command.get_styles().get_header(), *command.get_styles().get_literal());
     // clap adds the command `help` only when it builds the command line.
@@ -92,7 +92,7 @@ pub fn grouped(command: Command) -> Command {
 
 /// Adds suggestions to the error for an unknown command: those that do what the typed verb does in other programs.
 /// `arguments` are those of the process, without its name.
-pub fn suggest(mut error: Error, command: &Command, arguments: impl Iterator<Item = String>) -> Error {
+pub(crate) fn suggest(mut error: Error, command: &Command, arguments: impl Iterator<Item = String>) -> Error {
     let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand) else { return error };
     if error.kind() != ErrorKind::InvalidSubcommand {
         return error;

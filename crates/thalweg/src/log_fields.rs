@@ -17,7 +17,7 @@ use tracing_subscriber::{
 };
 
 /// Creates the formatter of the fields in log lines of text: the message, then `name=value` for each other field.
-pub fn escaped() -> impl for<'w> FormatFields<'w> + Send + Sync + 'static {
+pub(crate) fn escaped() -> impl for<'w> FormatFields<'w> + Send + Sync + 'static {
     format::debug_fn(|writer, field, value| {
         let mut writer = Escaping(writer);
         match field.name() {
@@ -30,7 +30,7 @@ pub fn escaped() -> impl for<'w> FormatFields<'w> + Send + Sync + 'static {
 
 /// Output of log lines in JSON. It escapes all characters that are not printable, which JSON allows in strings but which
 /// act on some terminals (such as DEL, U+009B and the controls of writing direction).
-pub struct JsonLines<W>(pub W);
+pub(crate) struct JsonLines<W>(pub W);
 
 impl<W: Write> Write for JsonLines<W> {
     /// Writes all of `line`. The formatter of `tracing_subscriber` passes one whole line.

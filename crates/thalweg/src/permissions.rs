@@ -23,7 +23,7 @@ const STICKY: u32 = 0o1000;
 
 /// Lets only the owner use the files that this process creates from now on. The libraries behind some backends state no
 /// permissions for their files. Commands that start other programs must not call this, because those inherit it.
-pub fn only_for_the_owner() {
+pub(crate) fn only_for_the_owner() {
     umask(Mode::RWXG | Mode::RWXO);
 }
 
@@ -37,7 +37,7 @@ enum Contents {
 }
 
 /// Returns warnings about the files that a server uses: a sentence for each fault, with the command that mends it.
-pub fn warnings(resolved: &Resolved) -> Vec<String> {
+pub(crate) fn warnings(resolved: &Resolved) -> Vec<String> {
     let Config { data, native_certificate, native_key, .. } = &resolved.config;
     let mut files: Vec<(PathBuf, Contents)> = Vec::new();
     let secrets = [("resp_password", &resolved.config.resp_password), ("join_token", &resolved.config.join_token)]
@@ -93,7 +93,7 @@ fn of_directory(dir: Option<&Path>) -> Option<String> {
 }
 
 /// Returns warnings about an existing data directory. A new one is private.
-pub fn of_data(dir: &Path) -> Vec<String> {
+pub(crate) fn of_data(dir: &Path) -> Vec<String> {
     let Ok((mode, _)) = mode_of(dir) else { return Vec::new() };
     let shown = dir.display();
     let mut found: Vec<_> = of_directory(Some(dir)).into_iter().collect();

@@ -17,18 +17,18 @@ use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets::NOTHING};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value, json};
-pub use thalweg_types::printable::one_line;
+pub(crate) use thalweg_types::printable::one_line;
 use thalweg_types::printable::{self, Escaping};
 
 use crate::failure::Failure;
 
 /// Returns true if stderr is a terminal and the user has not disabled colour.
-pub fn stderr_colour() -> bool {
+pub(crate) fn stderr_colour() -> bool {
     io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }
 
 /// Prints a failure on stderr: as one line of JSON, or as text.
-pub fn failure(failure: &Failure, json: bool) {
+pub(crate) fn failure(failure: &Failure, json: bool) {
     if json {
         eprintln!("{}", safe(&failure.to_json()));
     } else {
@@ -38,7 +38,7 @@ pub fn failure(failure: &Failure, json: bool) {
 }
 
 /// Prints a note on stderr.
-pub fn note(text: &str) {
+pub(crate) fn note(text: &str) {
     let text = safe(text);
     if stderr_colour() {
         eprintln!("\x1b[2m{text}\x1b[0m");
@@ -67,7 +67,7 @@ fn safe(text: &str) -> Cow<'_, str> {
 
 /// Option to print data byte for byte.
 #[derive(Args, Clone, Copy, Debug, Default)]
-pub struct RawArgs {
+pub(crate) struct RawArgs {
     /// Print control characters and bytes that are not text unchanged, even on a terminal
     #[arg(long, conflicts_with = "json")]
     pub raw: bool,
@@ -75,20 +75,20 @@ pub struct RawArgs {
 
 impl RawArgs {
     /// Returns true if data on stdout must be escaped, because a terminal shows it.
-    pub fn escapes(self) -> bool {
+    pub(crate) fn escapes(self) -> bool {
         !self.raw && io::stdout().is_terminal()
     }
 }
 
 /// Writer that escapes what it writes to a terminal. Lines and tabs stay.
-pub struct TerminalWriter<W: Write> {
+pub(crate) struct TerminalWriter<W: Write> {
     to: W,
     /// Beginning of a character whose remaining bytes were not written yet.
     rest: Vec<u8>,
 }
 
 impl<W: Write> TerminalWriter<W> {
-    pub fn new(to: W) -> Self {
+    pub(crate) fn new(to: W) -> Self {
         Self { to, rest: Vec::new() }
     }
 }
@@ -119,7 +119,7 @@ impl<W: Write> Drop for TerminalWriter<W> {
 }
 
 /// Prints a value: byte for byte, or escaped if stdout is a terminal.
-pub fn data(bytes: &[u8], raw: RawArgs) -> Result<(), Failure> {
+pub(crate) fn data(bytes: &[u8], raw: RawArgs) -> Result<(), Failure> {
     if !raw.escapes() {
         return out(bytes);
     }
@@ -134,22 +134,22 @@ pub fn data(bytes: &[u8], raw: RawArgs) -> Result<(), Failure> {
 }
 
 /// Writes to stdout and flushes it.
-pub fn out(bytes: &[u8]) -> Result<(), Failure> {
+pub(crate) fn out(bytes: &[u8]) -> Result<(), Failure> {
     exit_on_broken_pipe(io::stdout().lock().write_all(bytes).and_then(|()| io::stdout().flush()))
 }
 
 /// Buffered lines for stdout; flushed when dropped or on request.
-pub struct Lines {
+pub(crate) struct Lines {
     out: BufWriter<io::Stdout>,
 }
 
 impl Lines {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { out: BufWriter::with_capacity(64 * 1024, io::stdout()) }
     }
 
     /// Adds a value to the output: byte for byte, or escaped if stdout is a terminal.
-    pub fn data(&mut self, bytes: &[u8], raw: RawArgs) -> Result<(), Failure> {
+    pub(crate) fn data(&mut self, bytes: &[u8], raw: RawArgs) -> Result<(), Failure> {
         if raw.escapes() {
             return exit_on_broken_pipe(self.out.write_all(printable::lines(bytes).as_bytes()));
         }
@@ -157,12 +157,12 @@ impl Lines {
     }
 
     /// Adds a line of text to the output.
-    pub fn line(&mut self, text: &str) -> Result<(), Failure> {
+    pub(crate) fn line(&mut self, text: &str) -> Result<(), Failure> {
         exit_on_broken_pipe(self.out.write_all(safe(text).as_bytes()).and_then(|()| self.out.write_all(b"\n")))
     }
 
     /// Writes the lines added so far to stdout.
-    pub fn flush(&mut self) -> Result<(), Failure> {
+    pub(crate) fn flush(&mut self) -> Result<(), Failure> {
         exit_on_broken_pipe(self.out.flush())
     }
 }
@@ -176,12 +176,12 @@ fn exit_on_broken_pipe(written: io::Result<()>) -> Result<(), Failure> {
 }
 
 /// Prints one line.
-pub fn line(text: &str) -> Result<(), Failure> {
+pub(crate) fn line(text: &str) -> Result<(), Failure> {
     out(format!("{}\n", safe(text)).as_bytes())
 }
 
 /// Formats a name that came from data on one line, with control characters escaped.
-pub fn name(text: &str) -> String {
+pub(crate) fn name(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let written = Escaping(&mut shown).write_str(text);
     written.expect("writing to memory");
@@ -189,7 +189,7 @@ pub fn name(text: &str) -> String {
 }
 
 /// Adds bytes to a JSON object: as `name` if they are UTF-8, else as `name_base64`.
-pub fn insert_bytes(object: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
+pub(crate) fn insert_bytes(object: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
     match std::str::from_utf8(bytes) {
         Ok(text) => object.insert(name.to_owned(), json!(text)),
         Err(_) => object.insert(format!("{name}_base64"), json!(BASE64.encode(bytes))),
@@ -198,7 +198,7 @@ pub fn insert_bytes(object: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
 
 /// Inverse of [`insert_bytes`]: returns the bytes of the field `name` or `name_base64`; `None` if neither field
 /// exists.
-pub fn take_bytes(object: &Map<String, Value>, name: &str) -> Option<Vec<u8>> {
+pub(crate) fn take_bytes(object: &Map<String, Value>, name: &str) -> Option<Vec<u8>> {
     if let Some(text) = object.get(name).and_then(Value::as_str) {
         return Some(text.as_bytes().to_vec());
     }
@@ -207,7 +207,7 @@ pub fn take_bytes(object: &Map<String, Value>, name: &str) -> Option<Vec<u8>> {
 }
 
 /// Formats a table without borders, which is also easy to process in a pipe.
-pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+pub(crate) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(header);
     for row in rows {
@@ -220,7 +220,7 @@ pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> St
 }
 
 /// Formats `1234567` as `1,234,567`.
-pub fn count(n: u64) -> String {
+pub(crate) fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
     for (at, digit) in digits.chars().enumerate() {
@@ -233,18 +233,18 @@ pub fn count(n: u64) -> String {
 }
 
 /// Formats a number with its unit, such as `1 entry` and `2,000 entries`.
-pub fn counted(n: u64, one: &str, many: &str) -> String {
+pub(crate) fn counted(n: u64, one: &str, many: &str) -> String {
     format!("{} {}", count(n), if n == 1 { one } else { many })
 }
 
 /// Prints an object as JSON if `json` is true, and otherwise the text that `text` returns.
-pub fn print_result(object: &Value, json: bool, text: impl FnOnce() -> String) -> Result<(), Failure> {
+pub(crate) fn print_result(object: &Value, json: bool, text: impl FnOnce() -> String) -> Result<(), Failure> {
     line(&if json { object.to_string() } else { text() })
 }
 
 /// Creates a progress bar on stderr; a spinner without a `length`. It is hidden if stderr is not a terminal or the
 /// command prints JSON.
-pub fn progress_bar(length: Option<u64>, template: &str, json: bool) -> ProgressBar {
+pub(crate) fn progress_bar(length: Option<u64>, template: &str, json: bool) -> ProgressBar {
     let bar = length.map_or_else(ProgressBar::no_length, ProgressBar::new);
     bar.set_style(ProgressStyle::with_template(template).expect("a valid template"));
     if json || !io::stderr().is_terminal() {
@@ -254,7 +254,7 @@ pub fn progress_bar(length: Option<u64>, template: &str, json: bool) -> Progress
 }
 
 /// Formats a number of bytes with a binary unit.
-pub fn bytes(n: u64) -> String {
+pub(crate) fn bytes(n: u64) -> String {
     indicatif::BinaryBytes(n).to_string()
 }
 

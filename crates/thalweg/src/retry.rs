@@ -11,16 +11,16 @@ use crate::{
 };
 
 /// Pause between two attempts to reach a node.
-pub const PAUSE: Duration = Duration::from_millis(200);
+pub(crate) const PAUSE: Duration = Duration::from_millis(200);
 
 /// Calls `ask` again while it fails because the node is not available, for at most `patience`. Prints a note before
 /// the second attempt, so that the user learns why the command waits.
-pub fn while_unavailable<T>(patience: Duration, ask: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
+pub(crate) fn while_unavailable<T>(patience: Duration, ask: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
     while_failing(patience, |failure| failure.exit == Exit::Unavailable, ask)
 }
 
 /// Calls `ask` again like [`while_unavailable`], while it fails with a failure for which `is_transient` returns true.
-pub fn while_failing<T>(
+pub(crate) fn while_failing<T>(
     patience: Duration,
     is_transient: impl Fn(&Failure) -> bool,
     mut ask: impl FnMut() -> Result<T, Failure>,

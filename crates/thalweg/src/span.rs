@@ -11,18 +11,18 @@ use thalweg_server::{
 use thalweg_types::{Clock as _, SpaceTime, SystemClock};
 
 /// Parses a duration such as `250ms`, `10s`, `5m`, `1.5h`, `1h30m` or `7d`.
-pub fn parse_span(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_span(text: &str) -> Result<Duration, String> {
     Span::parse(text).map(|span| span.0).map_err(|expected| format!("use {expected}"))
 }
 
 /// Parses a size in bytes such as `64KiB`, `1GiB`, or a plain number of bytes.
-pub fn parse_bytes(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     ByteSize::parse(text).map(|size| size.0).map_err(|expected| format!("use {expected}"))
 }
 
 /// Start time that the user passes with `--since`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Since {
+pub(crate) enum Since {
     /// The time that is this span before now.
     Ago(Duration),
     /// This point in time.
@@ -31,7 +31,7 @@ pub enum Since {
 
 impl Since {
     /// Returns the point in time. A span counts back from the current time of the wall clock.
-    pub fn time(self) -> SpaceTime {
+    pub(crate) fn time(self) -> SpaceTime {
         self.time_at(SystemClock::default().wall())
     }
 
@@ -46,7 +46,7 @@ impl Since {
 /// Parses a time: a span before now such as `10m` or `1.5h ago`, a date such as `2026-11-22`, a date with a time such as
 /// `2026-11-20 08:30` or `2026-11-20T08:30:00Z`, or microseconds since the Unix epoch. A date without a time means its
 /// first moment, and a time without an offset is in UTC, in which times are also shown.
-pub fn parse_since(text: &str) -> Result<Since, String> {
+pub(crate) fn parse_since(text: &str) -> Result<Since, String> {
     if let Some(time) = parse_time(text).or_else(|| parse_civil_time(text)) {
         return Ok(Since::At(time));
     }
@@ -64,12 +64,12 @@ fn parse_civil_time(text: &str) -> Option<SpaceTime> {
 }
 
 /// Formats a time in microseconds since the Unix epoch as RFC 3339 in UTC.
-pub fn show_time(micros: u64) -> String {
+pub(crate) fn show_time(micros: u64) -> String {
     rfc3339(SpaceTime(micros))
 }
 
 /// Formats a span of time for people, such as `850 ms`, `1.2 s` or `3 m 20 s`.
-pub fn show_span(span: Duration) -> String {
+pub(crate) fn show_span(span: Duration) -> String {
     let seconds = span.as_secs_f64();
     match seconds {
         s if s < 0.001 => format!("{:.0} µs", s * 1e6),

@@ -21,7 +21,7 @@ const EXTENSION: &str = "partial";
 
 /// A file under a temporary name. Dropping it removes the file, unless it got its final name.
 #[derive(Debug)]
-pub struct UnfinishedFile {
+pub(crate) struct UnfinishedFile {
     path: PathBuf,
     /// The file, whose lock is held while this handle is open.
     file: File,
@@ -30,7 +30,7 @@ pub struct UnfinishedFile {
 
 impl UnfinishedFile {
     /// Creates the file `STEM.RANDOM.partial` in a directory.
-    pub fn create(dir: &Path, stem: &str) -> io::Result<Self> {
+    pub(crate) fn create(dir: &Path, stem: &str) -> io::Result<Self> {
         loop {
             let path = dir.join(format!("{stem}.{:016x}.{EXTENSION}", RandomState::new().build_hasher().finish()));
             let file = match OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path) {
@@ -45,17 +45,17 @@ impl UnfinishedFile {
     }
 
     /// Returns the temporary path.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// Returns another handle of the file, for reading and writing.
-    pub fn handle(&self) -> io::Result<File> {
+    pub(crate) fn handle(&self) -> io::Result<File> {
         self.file.try_clone()
     }
 
     /// Gives the file its final name. The new name is durable on return, if the contents are.
-    pub fn finish(mut self, path: &Path) -> io::Result<()> {
+    pub(crate) fn finish(mut self, path: &Path) -> io::Result<()> {
         fs::rename(&self.path, path)?;
         self.is_finished = true;
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -74,7 +74,7 @@ impl Drop for UnfinishedFile {
 
 /// Removes the unfinished files with this stem that no process writes any more. Returns their names. Files that cannot
 /// be opened or removed stay.
-pub fn sweep(dir: &Path, stem: &str) -> Vec<String> {
+pub(crate) fn sweep(dir: &Path, stem: &str) -> Vec<String> {
     let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
     names.filter(|name| is_unfinished(name, stem) && remove_abandoned(&dir.join(name)).unwrap_or(false)).collect()

@@ -3,6 +3,8 @@
 //! A program of its own: the system counts the memory of a process from before it started its program, so the test itself
 //! must never need much.
 
+#![allow(unreachable_pub, reason = "a test program has no interface")]
+
 mod node;
 
 use std::{

@@ -3,6 +3,7 @@
 //!
 //! `engine/tests/scale.rs` tests the engine with as many streams.
 
+#![allow(unreachable_pub, reason = "a test program has no interface")]
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
 mod node;

@@ -1,5 +1,7 @@
 //! Guarantees of a channel over every transport.
 
+#![allow(unreachable_pub, reason = "a test program has no interface")]
+
 mod common;
 
 use std::io::ErrorKind;

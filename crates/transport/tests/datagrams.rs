@@ -1,5 +1,7 @@
 //! Datagram sizes: on the loopback, and on a path that permits less than the kernel's route.
 
+#![allow(unreachable_pub, reason = "a test program has no interface")]
+
 mod common;
 
 use std::{

@@ -1,5 +1,7 @@
 //! Binding, handshakes, and rejected connections.
 
+#![allow(unreachable_pub, reason = "a test program has no interface")]
+
 mod common;
 
 use std::{io::Write as _, path::Path, time::Duration};

@@ -1,5 +1,7 @@
 //! Behaviour that only QUIC has: several channels, windows, several sockets on a port.
 
+#![allow(unreachable_pub, reason = "a test program has no interface")]
+
 mod common;
 
 use std::time::Duration;

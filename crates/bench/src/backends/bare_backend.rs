@@ -34,7 +34,7 @@ const AFTER_TAG: &[u8] = &[0x11];
 
 /// A state backend without the engine and its log.
 #[derive(Clone, Copy, Debug)]
-pub struct BareBackend {
+pub(super) struct BareBackend {
     /// Storage backend that is opened.
     pub backend: BackendKind,
 }

@@ -27,7 +27,7 @@ const LONGEST_WAIT: Duration = if cfg!(test) { QUIET } else { Duration::from_sec
 
 /// Result of measuring one group of operations on one store.
 #[derive(Clone, Debug)]
-pub struct Cell {
+pub(super) struct Cell {
     /// The group of operations, with its parameter.
     pub group: Group,
     /// Name of the store.
@@ -46,12 +46,12 @@ pub struct Cell {
 
 impl Cell {
     /// Returns the operations per second that correspond to the mean time of an operation.
-    pub fn rate(&self) -> f64 {
+    pub(super) fn rate(&self) -> f64 {
         1e6 / self.statistics.mean
     }
 
     /// Returns the mean time of an operation with its 95 % interval, as a bar for a plot.
-    pub fn bar(&self) -> Bar {
+    pub(super) fn bar(&self) -> Bar {
         let is_alone = self.mode != Mode::BehindLog;
         Bar {
             label: format!("{} {}", self.store, if is_alone { "(alone)" } else { "(log)" }),
@@ -65,7 +65,7 @@ impl Cell {
 
 /// Number of samples and cache size of a measurement.
 #[derive(Clone, Copy, Debug)]
-pub struct MeasuringEffort {
+pub(super) struct MeasuringEffort {
     /// Number of samples of each group on each store.
     pub samples: u64,
     /// Size of each store's cache in bytes.
@@ -82,10 +82,10 @@ struct RunningSubject<'a> {
 }
 
 /// Callback that runs once before each turn of the stores; its argument is the number of the turn.
-pub type BetweenRounds<'a> = dyn FnMut(u64) -> Result<(), BenchError> + 'a;
+pub(super) type BetweenRounds<'a> = dyn FnMut(u64) -> Result<(), BenchError> + 'a;
 
 /// Measures a group of operations on each store, in turns.
-pub fn measure(
+pub(super) fn measure(
     group: Group,
     subjects: &[&Subject<'_>],
     workload: &Workload,

@@ -12,7 +12,7 @@ const SECTOR_BYTES: u64 = 512;
 
 /// Counters of a block device since the machine was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DeviceCounts {
+pub(super) struct DeviceCounts {
     /// Number of flushes of the device's cache.
     pub flushes: u64,
     /// Bytes written to the device.
@@ -21,7 +21,7 @@ pub struct DeviceCounts {
 
 /// The block device that holds a directory.
 #[derive(Clone, Copy, Debug)]
-pub struct Device {
+pub(super) struct Device {
     major: u64,
     minor: u64,
 }
@@ -29,14 +29,14 @@ pub struct Device {
 impl Device {
     /// Returns the device that holds `dir`; `None` if the filesystem has no device of its own, or the device has no
     /// counters.
-    pub fn below(dir: &Path) -> Option<Self> {
+    pub(super) fn below(dir: &Path) -> Option<Self> {
         let number = fs::metadata(dir).ok()?.st_dev();
         let device = Self { major: (number >> 8) & 0xfff, minor: (number & 0xff) | ((number >> 12) & 0xf_ff00) };
         device.counts().map(|_| device)
     }
 
     /// Reads the device's counters; `None` if they cannot be read.
-    pub fn counts(&self) -> Option<DeviceCounts> {
+    pub(super) fn counts(&self) -> Option<DeviceCounts> {
         let text = fs::read_to_string("/proc/diskstats").ok()?;
         text.lines().find_map(|line| {
             let fields: Vec<&str> = line.split_whitespace().collect();
@@ -52,7 +52,7 @@ impl Device {
 
 impl DeviceCounts {
     /// Returns the difference from the earlier counters `before`.
-    pub fn since(&self, before: &Self) -> Self {
+    pub(super) fn since(&self, before: &Self) -> Self {
         Self { flushes: self.flushes - before.flushes, written_bytes: self.written_bytes - before.written_bytes }
     }
 }

@@ -29,7 +29,7 @@ const TRANSACTIONS: u64 = 20;
 
 /// A group of operations that is measured together, with a parameter that sets its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Group {
+pub(super) enum Group {
     /// Sets made one after the other; the value is their number in a sample.
     Writes(u64),
     /// Threads that set entries concurrently; the value is the number of threads.
@@ -52,7 +52,7 @@ pub enum Group {
 
 /// Values and seed that all groups use.
 #[derive(Clone, Debug)]
-pub struct Workload {
+pub(super) struct Workload {
     /// Values that the groups write, all of one length.
     pub values: Values,
     /// Seed of the random order in which keys are read.
@@ -61,7 +61,7 @@ pub struct Workload {
 
 impl Group {
     /// Returns the group's name as in row A, the published benchmark; groups of the sweeps have names of their own.
-    pub const fn name(self) -> &'static str {
+    pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Writes(_) => "write_throughput",
             Self::Writers(_) | Self::Tasks(_) => "concurrent_writers",
@@ -75,7 +75,7 @@ impl Group {
     }
 
     /// Describes the operations of the group, with its parameter.
-    pub fn what(self) -> String {
+    pub(super) fn what(self) -> String {
         match self {
             Self::Writes(count) => format!("{count} sequential sets"),
             Self::Writers(threads) => format!("{threads} threads set at once"),
@@ -90,7 +90,7 @@ impl Group {
     }
 
     /// Returns the group's parameter, such as the number of threads, which a sweep varies.
-    pub const fn parameter(self) -> u64 {
+    pub(super) const fn parameter(self) -> u64 {
         match self {
             Self::Writes(number)
             | Self::Writers(number)
@@ -105,7 +105,7 @@ impl Group {
     }
 
     /// Returns the name of one operation of the group, such as "set" or "read".
-    pub const fn unit(self) -> &'static str {
+    pub(super) const fn unit(self) -> &'static str {
         match self {
             Self::Writes(_) | Self::Writers(_) | Self::Tasks(_) | Self::Transaction(_) => "set",
             Self::Reads(_) | Self::ReadsOf(_) | Self::Readers(_) => "read",
@@ -124,7 +124,7 @@ impl Group {
 
     /// Prepares a store before the timed part: loads the entries, flushes them to disk and waits for background work to
     /// end.
-    pub fn prepare(self, store: &dyn KvSubject, workload: &Workload) -> Result<(), BenchError> {
+    pub(super) fn prepare(self, store: &dyn KvSubject, workload: &Workload) -> Result<(), BenchError> {
         let loaded = self.loaded();
         let mut from = 0;
         while from < loaded {
@@ -140,7 +140,7 @@ impl Group {
     }
 
     /// Returns the number of operations in one sample.
-    pub const fn operations(self) -> u64 {
+    pub(super) const fn operations(self) -> u64 {
         match self {
             Self::Writes(count) | Self::Mixed(count) | Self::Copy(count) => count,
             Self::Writers(count) | Self::Tasks(count) => count * SETS_OF_A_WRITER,
@@ -157,7 +157,7 @@ impl Group {
     }
 
     /// Runs one sample, which is the timed part.
-    pub fn sample(self, store: &dyn KvSubject, workload: &Workload, sample: u64) -> Result<(), BenchError> {
+    pub(super) fn sample(self, store: &dyn KvSubject, workload: &Workload, sample: u64) -> Result<(), BenchError> {
         let mut rng = generator(workload.seed ^ (sample << 32));
         let mut indices = self.indices(sample);
         match self {
@@ -190,7 +190,7 @@ impl Group {
     }
 
     /// Checks after the timed part that every 17th entry that the given sample wrote can be read.
-    pub fn verify(self, store: &dyn KvSubject, workload: &Workload, sample: u64) -> Result<(), BenchError> {
+    pub(super) fn verify(self, store: &dyn KvSubject, workload: &Workload, sample: u64) -> Result<(), BenchError> {
         if self.unit() != "set" {
             return Ok(());
         }

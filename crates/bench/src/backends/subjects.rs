@@ -35,7 +35,7 @@ impl Mode {
 }
 
 /// A store that the suite measures, with its mode.
-pub struct Subject<'a> {
+pub(super) struct Subject<'a> {
     /// Name of the backend, or of the other system's store.
     pub name: String,
     /// When the store syncs its writes.
@@ -55,7 +55,7 @@ const SEGMENT_BYTES: u32 = 16 << 20;
 
 impl<'a> Subject<'a> {
     /// Describes one of Thalweg's own backends as the measured store.
-    pub fn own(backend: BackendKind, mode: Mode) -> Self {
+    pub(super) fn own(backend: BackendKind, mode: Mode) -> Self {
         let contender = match mode {
             Mode::BehindLog => SubjectKind::Engine(backend),
             Mode::PerBatch => SubjectKind::BareBackend(BareBackend { backend }),
@@ -64,12 +64,12 @@ impl<'a> Subject<'a> {
     }
 
     /// Describes the measured store of another system, which syncs each write.
-    pub fn peer(contender: &'a dyn Contender) -> Self {
+    pub(super) fn peer(contender: &'a dyn Contender) -> Self {
         Self { name: contender.name().to_owned(), mode: Mode::PerBatch, contender: SubjectKind::Peer(contender) }
     }
 
     /// Describes how the store works, for the head of the report.
-    pub fn describe(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         match &self.contender {
             SubjectKind::Engine(backend) => format!("{}: the engine, durability disk", backend.name()),
             SubjectKind::BareBackend(alone) => alone.describe(),
@@ -78,7 +78,7 @@ impl<'a> Subject<'a> {
     }
 
     /// Opens a new store in the empty directory `dir`.
-    pub fn open(&self, dir: &Path, cache_bytes: u64) -> Result<Box<dyn KvSubject>, BenchError> {
+    pub(super) fn open(&self, dir: &Path, cache_bytes: u64) -> Result<Box<dyn KvSubject>, BenchError> {
         let compaction = Compaction::Automatic;
         let options = StoreOptions { level: Level::Disk, cache_bytes, memtable_bytes: None, compaction };
         match &self.contender {

@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// Returns sentences that compare the measured stores; `probe` holds the raw disk rates in writes per second.
-pub fn summary_sentences(cells: &[Cell], probe: &[f64]) -> Vec<String> {
+pub(super) fn summary_sentences(cells: &[Cell], probe: &[f64]) -> Vec<String> {
     let is_writes = |group: Group| matches!(group, Group::Writes(_));
     let is_reads = |group: Group| matches!(group, Group::Reads(_));
     let mut said = Vec::new();
@@ -77,7 +77,7 @@ pub fn summary_sentences(cells: &[Cell], probe: &[f64]) -> Vec<String> {
 }
 
 /// Returns sentences about how the read times of each store change as its data grows.
-pub fn of_sizes(cells: &[Cell], cache_bytes: u64) -> Vec<String> {
+pub(super) fn of_sizes(cells: &[Cell], cache_bytes: u64) -> Vec<String> {
     let mut said: Vec<String> = Vec::new();
     for (first, last) in ends(cells) {
         said.push(format!(
@@ -100,7 +100,7 @@ pub fn of_sizes(cells: &[Cell], cache_bytes: u64) -> Vec<String> {
 }
 
 /// Returns sentences about how the read rate of each store changes with the number of reading threads.
-pub fn of_readers(cells: &[Cell]) -> Vec<String> {
+pub(super) fn of_readers(cells: &[Cell]) -> Vec<String> {
     let mut said: Vec<String> = Vec::new();
     for store in ends(cells).map(|(first, _)| first) {
         let of_store = cells.iter().filter(|cell| cell.store == store.store);
@@ -132,7 +132,7 @@ fn ends(cells: &[Cell]) -> impl Iterator<Item = (&Cell, &Cell)> {
 }
 
 /// Compares the measured figures with the required ones.
-pub fn checks(cells: &[Cell], probe: &[f64]) -> Vec<Check> {
+pub(super) fn checks(cells: &[Cell], probe: &[f64]) -> Vec<Check> {
     let mut checks = Vec::new();
     let behind = |wanted: fn(Group) -> bool| of(cells, Mode::BehindLog, wanted);
     let writes = behind(|group| matches!(group, Group::Writes(_)));

@@ -16,7 +16,7 @@ use crate::{
 
 /// Kind of a cache operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
+pub(super) enum Operation {
     /// Sets an entry.
     Put,
     /// Reads an entry that the cache holds.
@@ -30,7 +30,7 @@ const MISSING: u64 = 5_000_000_000;
 
 /// Puts or gets of keys chosen at random, for one channel of the native protocol.
 #[derive(Debug)]
-pub struct CacheWork {
+pub(super) struct CacheWork {
     cache: u32,
     operation: Operation,
     keys: u64,
@@ -44,13 +44,20 @@ pub struct CacheWork {
 
 impl CacheWork {
     /// Creates the requests of one channel to a cache that is already open.
-    pub fn new(cache: u32, operation: Operation, keys: u64, values: Arc<Values>, seed: u64, channel: usize) -> Self {
+    pub(super) fn new(
+        cache: u32,
+        operation: Operation,
+        keys: u64,
+        values: Arc<Values>,
+        seed: u64,
+        channel: usize,
+    ) -> Self {
         let rng = generator(seed.wrapping_mul(31).wrapping_add(channel as u64));
         Self { cache, operation, keys, values, rng, asked: Vec::new(), each: None }
     }
 
     /// Makes the work put each of these keys once, instead of random keys.
-    pub fn each(self, keys: std::ops::Range<u64>) -> Self {
+    pub(super) fn each(self, keys: std::ops::Range<u64>) -> Self {
         Self { each: Some(keys), ..self }
     }
 

@@ -30,7 +30,11 @@ struct Contender {
 }
 
 /// Starts or finds both servers, makes the runs, and compares them.
-pub fn run(options: &CompareOptions, sides: &[Side; 2], progress: &mut dyn Progress) -> Result<Report, BenchError> {
+pub(super) fn run(
+    options: &CompareOptions,
+    sides: &[Side; 2],
+    progress: &mut dyn Progress,
+) -> Result<Report, BenchError> {
     let (mut report, scratch) = Report::begin_below("compare", options.dir.as_deref())?;
     let mut contenders = [
         Contender::prepare(options, sides, 0, &scratch, progress)?,

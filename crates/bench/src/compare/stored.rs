@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Reads both reports and compares the figures that both have.
-pub fn run(options: &CompareOptions, paths: [&Path; 2]) -> Result<Report, BenchError> {
+pub(super) fn run(options: &CompareOptions, paths: [&Path; 2]) -> Result<Report, BenchError> {
     let [a, b] = [StoredReport::read(paths[0])?, StoredReport::read(paths[1])?];
     let (of_a, of_b) = (a.samples(paths[0])?, b.samples(paths[1])?);
     let levels = levels(of_a, of_b, options.across_durabilities)?;

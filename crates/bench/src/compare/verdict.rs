@@ -9,7 +9,7 @@ use crate::{
 
 /// A compared figure.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub(crate) struct Row {
     /// Scenario of the figure.
     pub scenario: String,
     /// Name of the figure with its unit.
@@ -22,7 +22,7 @@ pub struct Row {
 
 /// Returns the durability levels of a comparison in words, for titles. Returns an error if the levels of A and B differ
 /// and `across` is false, because a figure at one level says nothing about a figure at another.
-pub fn agree(a: &str, b: &str, across: bool) -> Result<String, BenchError> {
+pub(crate) fn agree(a: &str, b: &str, across: bool) -> Result<String, BenchError> {
     match (a == b, across) {
         (true, _) if a == "-" => Ok("without writes".to_owned()),
         (true, _) => Ok(format!("durability {a}")),
@@ -38,7 +38,7 @@ pub fn agree(a: &str, b: &str, across: bool) -> Result<String, BenchError> {
 }
 
 /// Returns the table of the compared figures.
-pub fn table(title: String, rows: &[Row]) -> Table {
+pub(crate) fn table(title: String, rows: &[Row]) -> Table {
     let mut table = Table::new(title);
     let has_scenarios = rows.iter().any(|row| row.scenario != rows[0].scenario);
     for Row { scenario, figure, effect, .. } in rows {
@@ -64,7 +64,7 @@ fn signed(change: f64) -> String {
 
 impl Row {
     /// Describes the result in a sentence.
-    pub fn sentence(&self, levels: &str) -> String {
+    pub(crate) fn sentence(&self, levels: &str) -> String {
         let Self { figure, effect: Effect { a, b, change, interval, difference }, .. } = self;
         let values = format!("{figure} {} with A and {} with B ({levels})", number(*a), number(*b));
         let interval = format!("{:.0} % interval {} to {}", 100.0 * CONFIDENCE, signed(interval.0), signed(interval.1));
@@ -75,7 +75,7 @@ impl Row {
     }
 
     /// Creates the check that B is not worse than A.
-    pub fn check(&self) -> Check {
+    pub(crate) fn check(&self) -> Check {
         let is_worse = self.effect.difference == Difference::Worse;
         Check {
             what: format!("{}, {}", self.scenario, self.figure),
@@ -88,7 +88,7 @@ impl Row {
 }
 
 /// Describes the method of the intervals, for a note of the report.
-pub fn describe_method() -> String {
+pub(crate) fn describe_method() -> String {
     format!(
         "each interval covers the true change with a probability of {:.0} %, also if one value is much like the one before \
          it (equally weighted cosines, Lazarus, Lewis, Stock and Watson 2018). One of twenty figures shows a difference \

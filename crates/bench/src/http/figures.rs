@@ -8,7 +8,7 @@ use thalweg_lab::samples::{Better, Role, Run, Samples};
 
 /// A figure of a run: its value in the whole run, and in a window of it.
 #[derive(Clone, Copy, Debug)]
-pub struct Figure {
+pub(crate) struct Figure {
     /// Name of the figure with its unit.
     pub name: &'static str,
     /// Direction in which the figure improves.
@@ -22,7 +22,7 @@ pub struct Figure {
 
 /// Returns the figures of a load with this pace. In a closed loop the rate decides a comparison. With a schedule it is
 /// given, and the 99th percentile of the response time decides.
-pub fn figures(pace: Pace) -> Vec<Figure> {
+pub(crate) fn figures(pace: Pace) -> Vec<Figure> {
     let is_open = matches!(pace, Pace::Open { .. });
     let (of_rate, of_p99) = if is_open { (Role::Shown, Role::Deciding) } else { (Role::Deciding, Role::Compared) };
     let rate: fn(&Window, f64) -> Option<f64> = |window, seconds| Some(window.right as f64 / seconds);
@@ -48,7 +48,7 @@ fn percentile(window: &Window, percentile: f64) -> Option<f64> {
 
 impl Figure {
     /// Returns the figure's value in the whole run; `None` if the run has none.
-    pub fn whole(&self, outcome: &Outcome) -> Option<f64> {
+    pub(crate) fn whole(&self, outcome: &Outcome) -> Option<f64> {
         Some((self.whole)(outcome)).filter(|value| value.is_finite())
     }
 
@@ -61,7 +61,7 @@ impl Figure {
 }
 
 /// Returns the samples of all figures over the runs of one scenario at one durability level.
-pub fn samples<'a>(
+pub(crate) fn samples<'a>(
     scenario: &str,
     durability: &str,
     pace: Pace,

@@ -24,7 +24,11 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(10);
 const LEVEL_HEADER: &str = "Thalweg-Durability";
 
 /// Returns the server that the options name, or starts one with its data below `scratch`.
-pub fn target(options: &ServerOptions, scratch: &Scratch, progress: &mut dyn Progress) -> Result<Target, BenchError> {
+pub(crate) fn target(
+    options: &ServerOptions,
+    scratch: &Scratch,
+    progress: &mut dyn Progress,
+) -> Result<Target, BenchError> {
     match &options.target {
         Some(url) => Target::running(url),
         None => start(options.server_binary.as_deref(), &options.server_arg, scratch.path(), progress),
@@ -32,7 +36,7 @@ pub fn target(options: &ServerOptions, scratch: &Scratch, progress: &mut dyn Pro
 }
 
 /// Starts a server with its data and its log in the existing directory `dir`.
-pub fn start(
+pub(crate) fn start(
     binary: Option<&Path>,
     arguments: &[String],
     dir: &Path,
@@ -42,7 +46,7 @@ pub fn start(
 }
 
 /// Returns the API that a load uses.
-pub fn api(load: &HttpLoad) -> Api {
+pub(crate) fn api(load: &HttpLoad) -> Api {
     match load.api {
         ApiChoice::Kv => Api::Kv { keyspace: load.keyspace.clone() },
         ApiChoice::Entity => Api::Entity,
@@ -50,7 +54,7 @@ pub fn api(load: &HttpLoad) -> Api {
 }
 
 /// Returns the plan of a run of `load` against `target`, over `api`, at `pace`.
-pub fn plan(target: &Target, load: &HttpLoad, api: Api, pace: Pace) -> Plan<Http> {
+pub(crate) fn plan(target: &Target, load: &HttpLoad, api: Api, pace: Pace) -> Plan<Http> {
     Plan {
         protocol: Http {
             address: target.address,
@@ -79,7 +83,7 @@ fn requests(target: &Target, load: &HttpLoad, api: Api) -> Requests {
 
 /// Puts every key of a load with gets into the server once, at durability level `os`, as setup. Does nothing for a load
 /// without gets, or if the load says that the keys are not to be stored.
-pub fn store_keys(target: &Target, load: &HttpLoad, progress: &mut dyn Progress) -> Result<(), BenchError> {
+pub(crate) fn store_keys(target: &Target, load: &HttpLoad, progress: &mut dyn Progress) -> Result<(), BenchError> {
     if !load.reads_stored_keys() {
         return Ok(());
     }
@@ -95,7 +99,7 @@ pub fn store_keys(target: &Target, load: &HttpLoad, progress: &mut dyn Progress)
 /// Returns the durability level of a load's writes: the one that the server names in its reply to a put of the first
 /// key, or else the one that the load requests. Returns `-` for a load without puts, and `unknown` if neither names a
 /// level.
-pub fn level(target: &Target, load: &HttpLoad) -> Result<String, BenchError> {
+pub(crate) fn level(target: &Target, load: &HttpLoad) -> Result<String, BenchError> {
     if load.mix == Mix::Get {
         return Ok("-".to_owned());
     }

@@ -7,7 +7,7 @@ use crate::load::Arrivals;
 
 /// A scenario: one line of the report.
 #[derive(Clone, Debug)]
-pub struct Scenario {
+pub(super) struct Scenario {
     pub(super) name: String,
     pub(super) load: HttpLoad,
     /// Required share of the rate of the route that stores nothing; `None` if nothing is required.

@@ -161,7 +161,7 @@ pub enum Preset {
 
 /// Number of connections, and of streams on each. Over TCP each stream is a connection of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Channels {
+pub(super) struct Channels {
     /// Number of connections.
     pub connections: usize,
     /// Number of streams on each connection.
@@ -170,7 +170,7 @@ pub struct Channels {
 
 impl Channels {
     /// Returns the total number of streams over all connections.
-    pub fn count(self) -> usize {
+    pub(super) fn count(self) -> usize {
         self.connections * self.streams
     }
 }

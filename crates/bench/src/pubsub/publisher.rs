@@ -34,7 +34,7 @@ struct Publisher {
 }
 
 /// All publishers that send on one channel.
-pub struct PublishChannel {
+pub(super) struct PublishChannel {
     publishers: Vec<Publisher>,
     shared: Rc<Shared>,
     payloads: Rc<Payloads>,
@@ -59,7 +59,7 @@ pub struct PublishChannel {
 
 impl PublishChannel {
     /// Creates the publishers with these numbers for one channel.
-    pub fn new(
+    pub(super) fn new(
         line: &ReadyChannel,
         numbers: impl Iterator<Item = usize>,
         options: &PubsubOptions,
@@ -101,7 +101,7 @@ impl PublishChannel {
 
     /// Publishes until the time is up, and reports the number of published messages. The channel stays open until all
     /// subscribers are done, because closing a connection may discard bytes in transit.
-    pub async fn run(mut self, mut line: ReadyChannel) -> Result<(), ChannelError> {
+    pub(super) async fn run(mut self, mut line: ReadyChannel) -> Result<(), ChannelError> {
         let shared = Rc::clone(&self.shared);
         shared.finish.register_task().await;
         let ended = drive(&mut line, &shared.clock, &mut self).await;

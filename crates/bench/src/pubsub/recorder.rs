@@ -10,7 +10,7 @@ use crate::{
 /// Counts of deliveries in a publish-and-subscribe run, which supplement the general counts of [`Tally`]. The right
 /// items of that tally are deliveries.
 #[derive(Clone, Debug, Default)]
-pub struct Deliveries {
+pub(super) struct Deliveries {
     /// Arrival time of the last delivery whose message was due in the counted part of the run, in nanoseconds since the
     /// start of that part.
     pub last: u64,
@@ -24,7 +24,7 @@ pub struct Deliveries {
 
 impl Deliveries {
     /// Returns the number of messages that the server reported as dropped.
-    pub fn dropped(&self) -> u64 {
+    pub(super) fn dropped(&self) -> u64 {
         self.accounts.iter().map(|(_, account)| account.dropped).sum()
     }
 }
@@ -40,11 +40,11 @@ impl Merge for Deliveries {
 
 /// Figures of a publish-and-subscribe run. Its times run from the moment at which a message was due to the message's
 /// arrival, one for each subscription that got the message.
-pub type Outcome = load::Outcome<Deliveries>;
+pub(super) type Outcome = load::Outcome<Deliveries>;
 
 /// Data that the tasks of a generator thread share.
 #[derive(Debug)]
-pub struct Shared {
+pub(super) struct Shared {
     /// Clock that all threads of the run share, in nanoseconds since its start.
     pub clock: Clock,
     /// Part of the run in which due messages are counted, in nanoseconds of the clock.

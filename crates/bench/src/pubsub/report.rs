@@ -22,7 +22,7 @@ use crate::{
 
 /// Figures of the rounds of one scenario, and of the raw-speed measurements before each round.
 #[derive(Debug, Default)]
-pub struct Rounds {
+pub(super) struct Rounds {
     /// Figures of the scenario's rounds.
     pub own: load::Rounds<Deliveries>,
     /// Bytes per second of a raw loopback stream without a server, for each round.
@@ -33,7 +33,7 @@ pub struct Rounds {
 }
 
 /// Adds the conditions that hold for the whole report.
-pub fn conditions(report: &mut Report, options: &PubsubOptions, scenarios: &[Scenario]) {
+pub(super) fn conditions(report: &mut Report, options: &PubsubOptions, scenarios: &[Scenario]) {
     report.condition("durability", "none: subjects store nothing");
     report.condition("load", options.load.describe());
     let sizes: BTreeMap<usize, Depth> =
@@ -66,7 +66,7 @@ pub fn conditions(report: &mut Report, options: &PubsubOptions, scenarios: &[Sce
 
 /// Returns the nanoseconds that checking and counting one message takes, measured without a server on batches of 64
 /// messages in the processor's caches.
-pub fn checker_nanos(payload_bytes: usize, depth: Depth) -> f64 {
+pub(super) fn checker_nanos(payload_bytes: usize, depth: Depth) -> f64 {
     const BATCH: u64 = 64;
     let payloads = Payloads::new(payload_bytes, 1, depth);
     let mut writer = BatchWriter::new(SUBJECT, b"").expect("the subject is short");
@@ -92,14 +92,14 @@ pub fn checker_nanos(payload_bytes: usize, depth: Depth) -> f64 {
 
 /// Table of figures, to which each scenario adds a row.
 #[derive(Debug)]
-pub struct Figures {
+pub(super) struct Figures {
     table: Table,
     bound: Vec<String>,
 }
 
 impl Figures {
     /// Creates the table of figures without rows.
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         let title = "figures: medians of the rounds; times of every delivery, from the moment its message was due (closed loop: \
                      composed, which says little)";
         Self { table: Table::new(title), bound: Vec::new() }
@@ -107,7 +107,7 @@ impl Figures {
 
     /// Adds a scenario's rounds to the table, and their checks to the report. Checks of times are added only if no
     /// search for the highest rate follows.
-    pub fn add(&mut self, report: &mut Report, scenario: &Scenario, rounds: &Rounds) {
+    pub(super) fn add(&mut self, report: &mut Report, scenario: &Scenario, rounds: &Rounds) {
         let (own, Scenario { name, carrier, options, .. }) = (&rounds.own, scenario);
         let (rate, busy, validity) = (own.rate(), own.busy_percent(), own.validity());
         if options.pace() == Pace::Closed && busy > 100.0 * MAX_BUSY {
@@ -141,7 +141,7 @@ impl Figures {
     }
 
     /// Adds the checks that a run at a share of the highest rate meets the bounds of the objective.
-    pub fn objective(&self, report: &mut Report, scenario: &Scenario, rounds: &Rounds, objective: &Objective) {
+    pub(super) fn objective(&self, report: &mut Report, scenario: &Scenario, rounds: &Rounds, objective: &Objective) {
         for limit in &objective.times {
             let what = format!("{}: {} at 80 % of the knee", scenario.label(), limit.name());
             let time = rounds.own.time_us(limit.percentile);
@@ -150,7 +150,7 @@ impl Figures {
     }
 
     /// Adds the finished table to the report.
-    pub fn finish(self, report: &mut Report) {
+    pub(super) fn finish(self, report: &mut Report) {
         report.tables.push(self.table);
         if !self.bound.is_empty() {
             report.notes.push(format!(
@@ -209,7 +209,7 @@ fn rate_check(report: &mut Report, scenario: &Scenario, rounds: &Rounds, what: &
 }
 
 /// Creates the table for the runs of a search for the highest rate that meets an objective.
-pub fn trials(scenario: &Scenario, objective: &Objective) -> Table {
+pub(super) fn trials(scenario: &Scenario, objective: &Objective) -> Table {
     let title = format!(
         "search for {objective}: {}, {}: climb, bisect, confirm both ends",
         scenario.name,
@@ -219,7 +219,7 @@ pub fn trials(scenario: &Scenario, objective: &Objective) -> Table {
 }
 
 /// Adds a run of a search as a row of the table.
-pub fn trial_row(table: &mut Table, rate: f64, outcome: &Outcome, trial: &Trial) {
+pub(super) fn trial_row(table: &mut Table, rate: f64, outcome: &Outcome, trial: &Trial) {
     let times = outcome.times.quantiles();
     table.row(cells! {
         "offered msg/s" => rate, "deliveries/s" => outcome.rate, "p50 µs" => times.p50_us,
@@ -230,7 +230,7 @@ pub fn trial_row(table: &mut Table, rate: f64, outcome: &Outcome, trial: &Trial)
 }
 
 /// Creates the table with the percentile spectrum of a run; `options` state how the run was paced.
-pub fn spectrum(outcome: &Outcome, options: &PubsubOptions) -> Table {
+pub(super) fn spectrum(outcome: &Outcome, options: &PubsubOptions) -> Table {
     let (pace, count) = (pace_name(options), outcome.times.count());
     table! {
         format!("percentile spectrum of the last run ({pace}), {count} deliveries"); line in outcome.times.spectrum();

@@ -10,7 +10,7 @@ use crate::{
 
 /// A scenario: one line of the report.
 #[derive(Clone, Debug)]
-pub struct Scenario {
+pub(super) struct Scenario {
     /// Name of the scenario in the report.
     pub name: String,
     /// Transport of the connections.
@@ -32,14 +32,14 @@ pub struct Scenario {
 
 impl Scenario {
     /// Creates the one scenario that the command-line options describe.
-    pub fn from_options(options: &PubsubOptions, carrier: TransportKind) -> Self {
+    pub(super) fn from_options(options: &PubsubOptions, carrier: TransportKind) -> Self {
         let name = format!("{} → {}", options.publishers, options.fan_out);
         let options = options.clone();
         Self { name, carrier, options, knob: None, knee: None, floor: None, below: None, bare_share: None }
     }
 
     /// Returns the scenarios of a preset.
-    pub fn of_preset(preset: Preset, options: &PubsubOptions, carrier: TransportKind) -> Vec<Self> {
+    pub(super) fn of_preset(preset: Preset, options: &PubsubOptions, carrier: TransportKind) -> Vec<Self> {
         let base = Self {
             bare_share: (carrier == TransportKind::Quic).then_some(0.7),
             ..Self::from_options(options, carrier)
@@ -55,19 +55,19 @@ impl Scenario {
     }
 
     /// Returns this scenario in an open loop at the given rate. Requirements on the scenario's own rate are removed.
-    pub fn at(&self, rate: f64, arrivals: Arrivals) -> Self {
+    pub(super) fn at(&self, rate: f64, arrivals: Arrivals) -> Self {
         let options = PubsubOptions { rate: Some(rate), arrivals, ..self.options.clone() };
         Self { options, knee: None, floor: None, bare_share: None, ..self.clone() }
     }
 
     /// Returns the arguments with which a server is started for this scenario.
-    pub fn tuning(&self) -> Vec<String> {
+    pub(super) fn tuning(&self) -> Vec<String> {
         let profile = self.options.profile.map(|profile| format!("--profile={}", profile.name()));
         profile.into_iter().chain(self.knob.into_iter().flat_map(str::split_whitespace).map(str::to_owned)).collect()
     }
 
     /// Describes the scenario, its transport and its pace.
-    pub fn label(&self) -> String {
+    pub(super) fn label(&self) -> String {
         format!("{}, {}, {}", self.name, self.carrier.name(), pace_name(&self.options))
     }
 
@@ -96,7 +96,7 @@ impl Scenario {
 }
 
 /// Describes in words how messages are paced.
-pub fn pace_name(options: &PubsubOptions) -> String {
+pub(super) fn pace_name(options: &PubsubOptions) -> String {
     options.pace().name(" msg/s")
 }
 

@@ -26,7 +26,7 @@ use crate::{
 
 /// Runs the publishers and subscribers that the options describe. `server` is the id of the server's process, if it is
 /// known.
-pub fn run(place: &NativeEndpoint, options: &PubsubOptions, server: Option<u32>) -> Result<Outcome, BenchError> {
+pub(super) fn run(place: &NativeEndpoint, options: &PubsubOptions, server: Option<u32>) -> Result<Outcome, BenchError> {
     let workers = options.load.workers.max(1);
     let finish = Arc::new(Finish::new(options.publishers, options.subscriptions(), options.fan_out));
     let stage = RunContext { place, options, finish, workers };

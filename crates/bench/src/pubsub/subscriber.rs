@@ -32,7 +32,7 @@ struct Subscription {
 }
 
 /// All subscriptions of one channel.
-pub struct SubscribeChannel {
+pub(super) struct SubscribeChannel {
     subscriptions: Vec<Subscription>,
     shared: Rc<Shared>,
     inbox: Inbox,
@@ -53,7 +53,7 @@ struct Inbox {
 
 impl SubscribeChannel {
     /// Subscribes on a channel, and waits until the server has accepted the subscriptions.
-    pub async fn open(
+    pub(super) async fn open(
         mut line: ReadyChannel,
         groups: Vec<usize>,
         options: &PubsubOptions,
@@ -94,7 +94,7 @@ impl SubscribeChannel {
     }
 
     /// Receives messages until everything has arrived, or until the run is aborted.
-    pub async fn run(mut self, mut line: ReadyChannel) -> Result<(), ChannelError> {
+    pub(super) async fn run(mut self, mut line: ReadyChannel) -> Result<(), ChannelError> {
         let shared = Rc::clone(&self.shared);
         shared.finish.register_task().await;
         let ended = drive(&mut line, &shared.clock, &mut self).await;
@@ -173,7 +173,7 @@ impl Session for SubscribeChannel {
 
 /// A channel that has subscribed, before the load begins.
 #[derive(Debug)]
-pub struct IdleSubscriber {
+pub(super) struct IdleSubscriber {
     line: ReadyChannel,
     subscriptions: Vec<Subscription>,
     inbox: Inbox,
@@ -181,7 +181,7 @@ pub struct IdleSubscriber {
 
 impl IdleSubscriber {
     /// Returns the channel, and the object that handles its subscriptions.
-    pub fn start(self, shared: Rc<Shared>) -> (ReadyChannel, SubscribeChannel) {
+    pub(super) fn start(self, shared: Rc<Shared>) -> (ReadyChannel, SubscribeChannel) {
         (self.line, SubscribeChannel { subscriptions: self.subscriptions, shared, inbox: self.inbox })
     }
 }
@@ -232,7 +232,7 @@ impl Inbox {
 /// Checks the messages of a batch and joins them to runs of consecutive numbers. Calls `time` with each due time and
 /// the number of messages that were due then. Returns the number of right messages.
 #[inline]
-pub fn judge(batch: &Batch<'_>, payloads: &Payloads, runs: &mut Runs, mut time: impl FnMut(u64, u64)) -> u64 {
+pub(super) fn judge(batch: &Batch<'_>, payloads: &Payloads, runs: &mut Runs, mut time: impl FnMut(u64, u64)) -> u64 {
     runs.clear();
     let (mut due, mut alike, mut right) = (0, 0, 0);
     for message in batch.messages() {

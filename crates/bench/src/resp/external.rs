@@ -15,7 +15,7 @@ use crate::{BenchError, load::Address};
 
 /// Parameters of a run of redis-benchmark.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub(super) struct Request {
     /// Address and login with which connections begin.
     pub greeting: Greeting,
     /// Number of connections, option `-c` of redis-benchmark.
@@ -32,7 +32,7 @@ pub struct Request {
 
 /// Request that redis-benchmark sends.
 #[derive(Clone, Debug)]
-pub enum BenchmarkRequest {
+pub(super) enum BenchmarkRequest {
     /// A test that redis-benchmark has built in, by name.
     Test(&'static str),
     /// A RESP command with its arguments.
@@ -42,7 +42,7 @@ pub enum BenchmarkRequest {
 /// Figures that redis-benchmark printed. Its response times start at the moment of sending and have a resolution of a
 /// microsecond.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Figures {
+pub(super) struct Figures {
     /// Requests per second.
     pub rate: f64,
     /// Median response time in microseconds.
@@ -55,7 +55,7 @@ pub struct Figures {
 
 impl Figures {
     /// Returns a percentile of the response times, in microseconds; NaN for one that redis-benchmark does not print.
-    pub fn time_us(&self, percentile: f64) -> f64 {
+    pub(super) fn time_us(&self, percentile: f64) -> f64 {
         let known = [(50.0, self.p50_us), (99.0, self.p99_us), (100.0, self.max_us)];
         known.into_iter().find(|(known, _)| *known == percentile).map_or(f64::NAN, |(_, time)| time)
     }
@@ -66,7 +66,7 @@ const PILOT: u64 = 2000;
 
 impl Request {
     /// Runs redis-benchmark with as many requests as take about `time`.
-    pub fn run(&self, binary: &Path, time: Duration) -> Result<Figures, BenchError> {
+    pub(super) fn run(&self, binary: &Path, time: Duration) -> Result<Figures, BenchError> {
         // The first pilot is a cold start of everything, the second has the rate.
         let pilot = self.count(binary, PILOT)?;
         let pilot = self.count(binary, requests(pilot.rate, time / 10))?;
@@ -74,7 +74,7 @@ impl Request {
     }
 
     /// Runs redis-benchmark with this number of requests.
-    pub fn count(&self, binary: &Path, requests: u64) -> Result<Figures, BenchError> {
+    pub(super) fn count(&self, binary: &Path, requests: u64) -> Result<Figures, BenchError> {
         let name = binary.display().to_string();
         let fail = |message: String| BenchError::subject(&name, "measuring")(message);
         let output = Command::new(binary)

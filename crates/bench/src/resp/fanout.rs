@@ -25,7 +25,7 @@ use crate::{
 
 /// Parameters of a run with subscribers.
 #[derive(Clone, Debug)]
-pub struct FanOut<'a> {
+pub(super) struct FanOut<'a> {
     /// Address and login with which connections begin.
     pub greeting: Greeting,
     /// Number of subscribers to the channel.
@@ -37,7 +37,7 @@ pub struct FanOut<'a> {
 }
 
 /// Name of the pub/sub channel of all messages.
-pub const CHANNEL: &str = "bench.fan-out";
+pub(super) const CHANNEL: &str = "bench.fan-out";
 
 /// Program that publishes the messages.
 enum Publisher {
@@ -50,19 +50,19 @@ enum Publisher {
 
 /// Runs a plan in which this thread publishes. The result's rate is that of deliveries; `all_right` counts all
 /// deliveries including those of the warm-up.
-pub fn run(plan: &FanOut<'_>) -> Result<Outcome, BenchError> {
+pub(super) fn run(plan: &FanOut<'_>) -> Result<Outcome, BenchError> {
     let publisher = Client::open(&plan.greeting)?.into_connection()?;
     FanOutRun::open(plan, Publisher::Own(publisher))?.play()
 }
 
 /// Returns the payload of messages that redis-benchmark publishes.
-pub fn external_payload(options: &RespOptions) -> String {
+pub(super) fn external_payload(options: &RespOptions) -> String {
     "x".repeat(options.value_bytes())
 }
 
 /// Runs a plan in which redis-benchmark publishes. `publish` runs redis-benchmark, and returns its figures and the
 /// number of published messages. The figures are missing if `publish` did not finish.
-pub fn run_beside(
+pub(super) fn run_beside(
     plan: &FanOut<'_>,
     publish: impl FnOnce() -> Result<(Figures, u64), BenchError> + Send + 'static,
 ) -> Result<(Outcome, Option<Figures>), BenchError> {

@@ -10,7 +10,7 @@ use crate::{native::HEAD_BYTES, random::Distribution, report::Check};
 
 /// Kind of load in a scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Work {
+pub(super) enum Work {
     /// Requests and replies, with this mix of operations.
     Requests(Mix),
     /// Published messages to this number of subscribers.
@@ -19,7 +19,7 @@ pub enum Work {
 
 /// A scenario: one line of the report for each server.
 #[derive(Clone, Debug)]
-pub struct Scenario {
+pub(super) struct Scenario {
     /// Name of the scenario in the report.
     pub name: String,
     /// Kind of load that the servers get.
@@ -34,7 +34,7 @@ pub struct Scenario {
 
 impl Scenario {
     /// Returns the one scenario of the options, or those of the preset that the options select.
-    pub fn all(options: &RespOptions) -> Vec<Self> {
+    pub(super) fn all(options: &RespOptions) -> Vec<Self> {
         if options.preset == Some(Preset::Goals) {
             return goals(options);
         }
@@ -50,7 +50,7 @@ impl Scenario {
 
 /// Ratio to another server's figure that the first server should reach.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Goal {
+pub(super) enum Goal {
     /// The first server's rate should be at least this many times the other server's rate.
     Rate(f64),
     /// The first server's median response time should be at most this many times the other server's.
@@ -59,7 +59,7 @@ pub enum Goal {
 
 impl Goal {
     /// Compares the measured ratios of rates and of median response times with the goal.
-    pub fn check(self, what: String, rate: f64, median: f64) -> Check {
+    pub(super) fn check(self, what: String, rate: f64, median: f64) -> Check {
         match self {
             Self::Rate(required) => Check::at_least(format!("{what}: rate"), rate, required, " ×"),
             Self::Median(bound) => Check::below(format!("{what}: median"), median, bound, " ×"),

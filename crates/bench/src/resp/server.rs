@@ -20,7 +20,7 @@ use crate::{
 
 /// A running server that is measured.
 #[derive(Debug)]
-pub struct Server {
+pub(super) struct Server {
     /// Server that the command line named.
     pub choice: ServerChoice,
     /// Address of the server, and the login for its database 0.
@@ -42,7 +42,7 @@ enum OwnedProcess {
 
 impl Server {
     /// Starts the server, or connects to the one that runs already.
-    pub fn connect_or_start(
+    pub(super) fn connect_or_start(
         choice: &ServerChoice,
         options: &RespOptions,
         scratch: &Scratch,
@@ -88,17 +88,17 @@ impl Server {
     }
 
     /// Returns address and login for one of the server's databases.
-    pub fn greeting(&self, database: u32) -> Greeting {
+    pub(super) fn greeting(&self, database: u32) -> Greeting {
         Greeting { database, ..self.greeting.clone() }
     }
 
     /// Returns the name of one of the server's databases, for reports.
-    pub fn name(&self, database: u32) -> String {
+    pub(super) fn name(&self, database: u32) -> String {
         format!("{} db {database}", self.choice)
     }
 
     /// Describes the durability of writes to one of the server's databases.
-    pub fn durability(&self, database: u32) -> Result<String, BenchError> {
+    pub(super) fn durability(&self, database: u32) -> Result<String, BenchError> {
         match (&self.choice, database) {
             (ServerChoice::Thalweg, 0) => Ok("durable before it is answered (disk)".to_owned()),
             (ServerChoice::Thalweg, 1) => Ok("none: a cache in memory".to_owned()),

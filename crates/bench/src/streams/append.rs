@@ -10,7 +10,7 @@ use thalweg_wire::{Committed, Frame as _, Kind, Level, RawFrame, put_write};
 use crate::native::{ChannelError, ChannelRequests, Head, Payloads, body, unexpected};
 
 /// Append requests of one publisher.
-pub struct AppendWork {
+pub(super) struct AppendWork {
     stream: StreamId,
     level: Durability,
     publisher: u32,
@@ -25,17 +25,23 @@ pub struct AppendWork {
 
 impl AppendWork {
     /// Creates the append requests of publisher number `publisher` to one stream.
-    pub fn new(stream: StreamId, level: Durability, publisher: usize, batch: u32, payloads: Arc<Payloads>) -> Self {
+    pub(super) fn new(
+        stream: StreamId,
+        level: Durability,
+        publisher: usize,
+        batch: u32,
+        payloads: Arc<Payloads>,
+    ) -> Self {
         Self { stream, level, publisher: publisher as u32, batch, next: 0, until: u64::MAX, payloads, acked: 0 }
     }
 
     /// Returns the number of records that the server acknowledged.
-    pub fn acked(&self) -> u64 {
+    pub(super) fn acked(&self) -> u64 {
         self.acked
     }
 
     /// Makes the publisher stop when it has appended at least this number of records.
-    pub fn until(self, records: u64) -> Self {
+    pub(super) fn until(self, records: u64) -> Self {
         Self { until: records, ..self }
     }
 }

@@ -19,7 +19,7 @@ use crate::{
 
 /// Checks the received records in the order of their offsets.
 #[derive(Debug)]
-pub struct Checker {
+pub(super) struct Checker {
     payloads: Arc<Payloads>,
     runs: Runs,
     /// Account of the messages of each publisher that were read since the stream's start.
@@ -29,12 +29,12 @@ pub struct Checker {
 
 impl Checker {
     /// Creates a checker that expects the stream's first record next.
-    pub fn new(payloads: Arc<Payloads>, account: SubscriberAccount) -> Self {
+    pub(super) fn new(payloads: Arc<Payloads>, account: SubscriberAccount) -> Self {
         Self { payloads, runs: Runs::default(), account, next: 0 }
     }
 
     /// Checks runs of records; returns the number of records in them.
-    pub fn take<'a>(&mut self, runs: &List<'a, RecordRun<'a>>) -> Result<u64, ChannelError> {
+    pub(super) fn take<'a>(&mut self, runs: &List<'a, RecordRun<'a>>) -> Result<u64, ChannelError> {
         let mut records = 0;
         for run in runs.iter() {
             if run.first.get() != self.next {
@@ -66,7 +66,7 @@ impl Checker {
 
 /// Requests that read a stream from its first record to its last, again and again. Each request starts at the end of
 /// the previous one, so only one request is in progress.
-pub struct ReadWork {
+pub(super) struct ReadWork {
     stream: StreamId,
     batch: u32,
     /// Maximum size of a reply: the bytes of `batch` records.
@@ -82,7 +82,7 @@ pub struct ReadWork {
 
 /// Behaviour of a reader at the end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AtStreamEnd {
+pub(super) enum AtStreamEnd {
     /// The reader begins again at the stream's start.
     Yes,
     /// The reader stops: everything has been read.
@@ -91,7 +91,7 @@ pub enum AtStreamEnd {
 
 impl ReadWork {
     /// Creates a reader of a stream of `end` records. `fresh` is the account of a reader that has read nothing.
-    pub fn new(
+    pub(super) fn new(
         stream: StreamId,
         batch: u32,
         end: u64,
@@ -105,18 +105,18 @@ impl ReadWork {
     }
 
     /// Makes the reader begin at this offset.
-    pub fn from(mut self, offset: u64) -> Self {
+    pub(super) fn from(mut self, offset: u64) -> Self {
         self.checker.next = offset;
         self
     }
 
     /// Returns the account of the records that were read since the stream's start.
-    pub fn account(&self) -> &SubscriberAccount {
+    pub(super) fn account(&self) -> &SubscriberAccount {
         &self.checker.account
     }
 
     /// Returns the offset of the next record.
-    pub fn next(&self) -> u64 {
+    pub(super) fn next(&self) -> u64 {
         self.checker.next
     }
 }
@@ -165,7 +165,7 @@ impl ChannelRequests for ReadWork {
 
 /// Tails a stream from its start until `end` records have arrived. Returns the duration, the number of bytes received,
 /// and which records arrived.
-pub async fn tail(
+pub(super) async fn tail(
     mut line: ReadyChannel,
     clock: Clock,
     stream: StreamId,

@@ -12,7 +12,7 @@ use crate::{
 
 /// Figures of the rounds of a scenario, and of the raw-speed measurements before each round.
 #[derive(Debug, Default)]
-pub struct Measured {
+pub(super) struct Measured {
     /// Figures of the scenario's rounds.
     pub rounds: Rounds<()>,
     /// Measurements around each round, which are not the server's response times and rates.
@@ -21,7 +21,7 @@ pub struct Measured {
 
 /// Server counters during a round, and raw-speed measurements before it. NaN means that a value is not known.
 #[derive(Debug)]
-pub struct Beside {
+pub(super) struct Beside {
     /// Number of fsyncs of the server during the round, if the benchmark started the server.
     pub fsyncs: f64,
     /// Bytes of zeroes that the server wrote into new log segments during the round.
@@ -43,12 +43,18 @@ impl Beside {
 }
 
 /// Creates the table of figures, without rows.
-pub fn table() -> Table {
+pub(super) fn table() -> Table {
     Table::new("figures: medians of the rounds; times from asking to the reply")
 }
 
 /// Adds a scenario's rounds to the table, and its checks to the report.
-pub fn add(table: &mut Table, report: &mut Report, scenario: &Scenario, carrier: TransportKind, measured: &Measured) {
+pub(super) fn add(
+    table: &mut Table,
+    report: &mut Report,
+    scenario: &Scenario,
+    carrier: TransportKind,
+    measured: &Measured,
+) {
     let Measured { rounds, beside } = measured;
     let each = |figure: fn(&Beside) -> f64| beside.iter().map(figure).collect::<Vec<_>>();
     let middle = |figure: fn(&Beside) -> f64| median_of(beside, figure);
@@ -89,7 +95,7 @@ pub fn add(table: &mut Table, report: &mut Report, scenario: &Scenario, carrier:
 }
 
 /// Adds remarks to the report that a reader needs in order not to misread the figures.
-pub fn notes(report: &mut Report) {
+pub(super) fn notes(report: &mut Report) {
     report.notes.push(
         "pipelined rows and rows of several publishers may pass 1/(round trip + fdatasync): requests share fsyncs then"
             .to_owned(),

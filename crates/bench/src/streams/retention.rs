@@ -8,24 +8,24 @@ use thalweg_types::command::StreamConfig;
 
 /// Bytes that each published stream retains; `None` retains everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Retention(pub Option<u64>);
+pub(super) struct Retention(pub Option<u64>);
 
 impl Retention {
     /// Returns the configuration of a stream with this retention.
-    pub fn config(self) -> StreamConfig {
+    pub(super) fn config(self) -> StreamConfig {
         StreamConfig { max_bytes: self.0, ..StreamConfig::default() }
     }
 
     /// Returns an offset from which on the records of a stream are certainly retained, given the stream's end and the
     /// bytes of a record. At most half of the retained bytes follow the offset, so no record after it is trimmed while
     /// it is read.
-    pub fn safe_start(self, end: u64, record_bytes: usize) -> u64 {
+    pub(super) fn safe_start(self, end: u64, record_bytes: usize) -> u64 {
         let kept = self.0.map_or(u64::MAX, |bytes| bytes / 2 / (record_bytes as u64 + 5));
         end.saturating_sub(kept)
     }
 
     /// Describes the retention in words, for the report.
-    pub fn describe(self) -> String {
+    pub(super) fn describe(self) -> String {
         match self.0 {
             None => "none: a fresh log makes its segments, and writes each of their bytes once as a zero".to_owned(),
             Some(bytes) => format!(

@@ -4,7 +4,7 @@ use crate::native::TransportKind;
 
 /// Kind of load in a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StreamWork {
+pub(super) enum StreamWork {
     /// Appends by publishers, each on a connection of its own.
     Publish {
         /// Number of publishers.
@@ -20,7 +20,7 @@ pub enum StreamWork {
 
 /// A scenario: one line of the report.
 #[derive(Clone, Debug)]
-pub struct Scenario {
+pub(super) struct Scenario {
     /// Name of the scenario in the report.
     pub name: String,
     /// Kind of load in the scenario.
@@ -53,7 +53,7 @@ impl Scenario {
     }
 
     /// Returns the scenarios with goals: each publish scenario with one request in progress, and again with several.
-    pub fn goals() -> Vec<Self> {
+    pub(super) fn goals() -> Vec<Self> {
         let read = |what, name: &str| Self {
             name: name.to_owned(),
             what,
@@ -80,12 +80,12 @@ impl Scenario {
     }
 
     /// Creates a publish scenario from its parameters.
-    pub fn of(payload_bytes: usize, batch: u32, publishers: usize, in_flight: usize) -> Self {
+    pub(super) fn of(payload_bytes: usize, batch: u32, publishers: usize, in_flight: usize) -> Self {
         Self::publish(payload_bytes, batch, publishers, in_flight)
     }
 
     /// Returns the required records per second over a transport.
-    pub fn floor(&self, carrier: TransportKind) -> Option<f64> {
+    pub(super) fn floor(&self, carrier: TransportKind) -> Option<f64> {
         let (tcp, quic) = self.floor?;
         let floor = if carrier == TransportKind::Quic { quic } else { tcp };
         Some(floor).filter(|floor| floor.is_finite())

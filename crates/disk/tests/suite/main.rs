@@ -1,5 +1,7 @@
 //! Tests of both disks, real and simulated, through their common trait.
 
+#![allow(unreachable_pub, reason = "a test program has no interface")]
+
 mod support;
 
 mod conformance;

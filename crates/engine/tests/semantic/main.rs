@@ -4,6 +4,7 @@
 //! makes a test of it for each backend, so a test's name contains both: `basics::a_key_holds_its_last_value::lsm`. To
 //! add a behaviour, write `fn it_behaves(node: &mut Node)` and add its name to the list at the end of the file.
 
+#![allow(unreachable_pub, reason = "a test program has no interface")]
 #![allow(clippy::print_stdout, reason = "seeds are printed")]
 
 #[path = "../common/mod.rs"]

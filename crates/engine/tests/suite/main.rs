@@ -1,5 +1,6 @@
 //! The database under faults, at its bounds, and against models. `../semantic` tests the behaviour that users see.
 
+#![allow(unreachable_pub, reason = "a test program has no interface")]
 #![allow(clippy::print_stdout, reason = "seeds and figures are printed")]
 
 #[path = "../common/mod.rs"]

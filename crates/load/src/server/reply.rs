@@ -11,7 +11,7 @@ use httparse::{ParserConfig, Response, Status};
 use self::Incomplete::NeedMore;
 
 /// Maximum size of a response in bytes, head and body together.
-pub const MAX_RESPONSE_BYTES: usize = 64 << 20;
+pub(super) const MAX_RESPONSE_BYTES: usize = 64 << 20;
 const MAX_HEAD_BYTES: usize = 64 << 10;
 const MAX_HEADERS: usize = 100;
 

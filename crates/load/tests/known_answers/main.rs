@@ -5,6 +5,8 @@
 //! machine and an optimised build, and requires the accuracy that reports claim:
 //! `cargo test --release -p thalweg-load --test known_answers -- --ignored --test-threads 1`.
 
+#![allow(unreachable_pub, reason = "a test program has no interface")]
+
 mod synthetic;
 
 use std::{sync::Arc, time::Duration};

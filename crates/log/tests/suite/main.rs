@@ -1,5 +1,6 @@
 //! Tests of the log's public interface.
 
+#![allow(unreachable_pub, reason = "a test program has no interface")]
 #![allow(clippy::print_stdout, reason = "seeds and figures are printed")]
 
 mod common;

@@ -1,5 +1,7 @@
 //! Three members in one process: consensus over real logs and states, on simulated disks and a network that tests cut.
 
+#![allow(unreachable_pub, reason = "a test program has no interface")]
+
 mod commands;
 mod failover;
 mod membership;

@@ -1,5 +1,7 @@
 //! Tests of a space's log.
 
+#![allow(unreachable_pub, reason = "a test program has no interface")]
+
 mod common;
 
 mod contract;

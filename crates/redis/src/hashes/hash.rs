@@ -40,7 +40,7 @@ pub(crate) fn fields_of(hash: &Collection) -> Result<u64, StoreError> {
 impl Hash {
     /// Finds the hash of a key; `None` if the key does not exist. Returns an error if the key holds another kind of
     /// value.
-    pub fn find(read: &(impl Read + ?Sized), key: &[u8]) -> Result<Option<Self>, CommandEnd> {
+    pub(super) fn find(read: &(impl Read + ?Sized), key: &[u8]) -> Result<Option<Self>, CommandEnd> {
         let Some(found) = read.get(key)? else { return Ok(None) };
         match found.value {
             Value::Collection(hash) if hash.kind == Kind::Hash => {
@@ -51,7 +51,7 @@ impl Hash {
     }
 
     /// Finds the hash of a key, or prepares a new hash, which is stored only when the caller calls [`Self::put`].
-    pub fn find_or_new<'a>(store: &mut dyn Store<'a>, key: &[u8]) -> Result<Self, CommandEnd> {
+    pub(super) fn find_or_new<'a>(store: &mut dyn Store<'a>, key: &[u8]) -> Result<Self, CommandEnd> {
         if let Some(hash) = Self::find(store, key)? {
             return Ok(hash);
         }
@@ -61,17 +61,22 @@ impl Hash {
         Ok(Self { id: store.new_collection()?, fields: 0, deadline: None })
     }
 
-    pub fn get(&self, read: &(impl Read + ?Sized), field: &[u8]) -> Result<Option<Bytes>, CommandEnd> {
+    pub(super) fn get(&self, read: &(impl Read + ?Sized), field: &[u8]) -> Result<Option<Bytes>, CommandEnd> {
         Ok(read.part(self.id, field)?)
     }
 
-    pub fn has(&self, read: &(impl Read + ?Sized), field: &[u8]) -> Result<bool, CommandEnd> {
+    pub(super) fn has(&self, read: &(impl Read + ?Sized), field: &[u8]) -> Result<bool, CommandEnd> {
         Ok(read.has_part(self.id, field)?)
     }
 
     /// Sets a field of the hash. Returns true if the field is new. The caller must call [`Self::put`] afterwards,
     /// which stores the new number of fields.
-    pub fn set<'a>(&mut self, store: &mut dyn Store<'a>, field: &[u8], value: &[u8]) -> Result<bool, CommandEnd> {
+    pub(super) fn set<'a>(
+        &mut self,
+        store: &mut dyn Store<'a>,
+        field: &[u8],
+        value: &[u8],
+    ) -> Result<bool, CommandEnd> {
         let is_new = self.fields == 0 || !store.has_part(self.id, field)?;
         self.fields += u64::from(is_new);
         store.put_part(self.id, field, value)?;
@@ -79,7 +84,7 @@ impl Hash {
     }
 
     /// Writes the hash's key with the current number of fields. The write changes the version of the key.
-    pub fn put<'a>(self, store: &mut dyn Store<'a>, key: &'a [u8]) -> Result<(), CommandEnd> {
+    pub(super) fn put<'a>(self, store: &mut dyn Store<'a>, key: &'a [u8]) -> Result<(), CommandEnd> {
         let meta = Bytes::copy_from_slice(&self.fields.to_le_bytes());
         let collection = Collection { id: self.id, kind: Kind::Hash, meta };
         Ok(store.put(key, NewValue::Collection(collection), self.deadline)?)

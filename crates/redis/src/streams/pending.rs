@@ -36,13 +36,13 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    pub fn open(stream: &Stream, group: Group) -> Self {
+    pub(super) fn open(stream: &Stream, group: Group) -> Self {
         Self { group, at: stream.at, consumers: BTreeMap::new() }
     }
 
     /// Returns a consumer of the group, so that the caller can change it. [`Self::close`] writes the consumer's
     /// row.
-    pub fn consumer(&mut self, read: &dyn Read, number: u64) -> Result<&mut Consumer, StoreError> {
+    pub(super) fn consumer(&mut self, read: &dyn Read, number: u64) -> Result<&mut Consumer, StoreError> {
         if !self.consumers.contains_key(&number) {
             let row = read.part(self.at, &layout::consumer(number))?;
             let row = row.ok_or_else(|| layout::damaged("consumer", b""))?;
@@ -52,19 +52,19 @@ impl Ledger {
     }
 
     /// Drops the changes to a consumer, so that [`Self::close`] does not write its row.
-    pub fn forget(&mut self, number: u64) {
+    pub(super) fn forget(&mut self, number: u64) {
         self.consumers.remove(&number);
     }
 
     /// Returns the pending state of an entry; `None` if the entry is not pending in the group.
-    pub fn find(&self, read: &dyn Read, id: EntryId) -> Result<Option<Pending>, StoreError> {
+    pub(super) fn find(&self, read: &dyn Read, id: EntryId) -> Result<Option<Pending>, StoreError> {
         let row = read.part(self.at, &layout::pending(self.group.number, id))?;
         row.map(|row| Pending::decode(&row)).transpose()
     }
 
     /// Assigns an entry to a consumer, or changes the time and number of its deliveries. `old` is the previous
     /// pending state of the entry.
-    pub fn put<'a>(
+    pub(super) fn put<'a>(
         &mut self,
         store: &mut dyn Store<'a>,
         id: EntryId,
@@ -86,7 +86,12 @@ impl Ledger {
     }
 
     /// Removes an entry from the pending entries of the group and of its consumer.
-    pub fn remove<'a>(&mut self, store: &mut dyn Store<'a>, id: EntryId, old: Pending) -> Result<(), StoreError> {
+    pub(super) fn remove<'a>(
+        &mut self,
+        store: &mut dyn Store<'a>,
+        id: EntryId,
+        old: Pending,
+    ) -> Result<(), StoreError> {
         store.delete_part(self.at, &layout::pending(self.group.number, id))?;
         store.delete_part(self.at, &layout::pending_with(old.consumer, id))?;
         layout::decrement(&mut self.group.pending)?;
@@ -95,7 +100,7 @@ impl Ledger {
     }
 
     /// Writes the rows of the changed consumers, and the row of the group.
-    pub fn close<'a>(self, store: &mut dyn Store<'a>, name: &[u8]) -> Result<(), StoreError> {
+    pub(super) fn close<'a>(self, store: &mut dyn Store<'a>, name: &[u8]) -> Result<(), StoreError> {
         for (number, consumer) in self.consumers {
             store.put_part(self.at, &layout::consumer(number), &consumer.encode())?;
         }

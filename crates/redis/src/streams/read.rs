@@ -42,7 +42,7 @@ pub(super) enum ReadStart {
 }
 
 impl<'a> Reading<'a> {
-    pub fn parse(arguments: &[&'a [u8]]) -> Result<Self, CommandEnd> {
+    pub(super) fn parse(arguments: &[&'a [u8]]) -> Result<Self, CommandEnd> {
         let with_group = is(arguments[0], "xreadgroup");
         let mut reading =
             Self { group: None, count: None, block: None, no_ack: false, keys: Vec::new(), ids: Vec::new() };
@@ -90,7 +90,7 @@ impl<'a> Reading<'a> {
 
     /// Returns where the read of one stream starts. `id` is the client's argument, and `last` the last id of the
     /// stream.
-    pub fn from(&self, id: &[u8], last: EntryId) -> Result<ReadStart, CommandEnd> {
+    pub(super) fn from(&self, id: &[u8], last: EntryId) -> Result<ReadStart, CommandEnd> {
         let text = match (id, self.group.is_some()) {
             (b"$", false) => return Ok(ReadStart::After(last)),
             (b">", true) => return Ok(ReadStart::New),

@@ -39,7 +39,7 @@ pub(super) struct Stream {
 
 impl Stream {
     /// Loads the stream of a key; `None` if the key does not exist.
-    pub fn find(read: &dyn Read, key: &[u8]) -> Result<Option<Self>, CommandEnd> {
+    pub(super) fn find(read: &dyn Read, key: &[u8]) -> Result<Option<Self>, CommandEnd> {
         let Some(KeyValue { value, deadline, .. }) = read.get(key)? else { return Ok(None) };
         match value {
             Value::Collection(Collection { id, kind: Kind::Stream, meta }) => {
@@ -50,7 +50,7 @@ impl Stream {
     }
 
     /// Prepares a new stream. The store contains the stream only after one of the save functions was called.
-    pub fn create<'a>(store: &mut dyn Store<'a>) -> Result<Self, CommandEnd> {
+    pub(super) fn create<'a>(store: &mut dyn Store<'a>) -> Result<Self, CommandEnd> {
         if !store.has_collections() {
             return Err(refused(STRINGS_ONLY));
         }
@@ -59,14 +59,14 @@ impl Stream {
 
     /// Saves a stream whose entries have changed: writes its meta under the key, which changes the version of the
     /// key. Also removes some leftover rows of destroyed groups.
-    pub fn save<'a>(&mut self, store: &mut dyn Store<'a>, key: &'a [u8]) -> Result<(), StoreError> {
+    pub(super) fn save<'a>(&mut self, store: &mut dyn Store<'a>, key: &'a [u8]) -> Result<(), StoreError> {
         graves::sweep(self.at, &mut self.meta, store)?;
         store.put(key, NewValue::Collection(self.collection()), self.deadline)
     }
 
     /// Saves a stream whose entries have not changed, only its groups or its last id. `WATCH` ignores such changes,
     /// so the key keeps its version.
-    pub fn save_groups<'a>(&mut self, store: &mut dyn Store<'a>, key: &'a [u8]) -> Result<(), StoreError> {
+    pub(super) fn save_groups<'a>(&mut self, store: &mut dyn Store<'a>, key: &'a [u8]) -> Result<(), StoreError> {
         graves::sweep(self.at, &mut self.meta, store)?;
         store.put_meta(key, self.collection())
     }
@@ -76,13 +76,18 @@ impl Stream {
     }
 
     /// Returns a new number that identifies a group or a consumer of the stream.
-    pub fn number(&mut self) -> u64 {
+    pub(super) fn number(&mut self) -> u64 {
         layout::increment(&mut self.meta.next_number);
         self.meta.next_number
     }
 
     /// Adds an entry to the stream and returns the id of the entry.
-    pub fn add<'a>(&mut self, store: &mut dyn Store<'a>, id: NewId, fields: &[&[u8]]) -> Result<EntryId, CommandEnd> {
+    pub(super) fn add<'a>(
+        &mut self,
+        store: &mut dyn Store<'a>,
+        id: NewId,
+        fields: &[&[u8]],
+    ) -> Result<EntryId, CommandEnd> {
         let meta = &mut self.meta;
         if meta.last_id == EntryId::MAX {
             return Err(CommandEnd::error(
@@ -107,7 +112,7 @@ impl Stream {
     }
 
     /// Passes the id and the encoded fields of each entry from `first` to `last`, both inclusive, to a visitor.
-    pub fn visit(
+    pub(super) fn visit(
         &self,
         read: &dyn Read,
         (first, last): (EntryId, EntryId),
@@ -126,18 +131,18 @@ impl Stream {
     }
 
     /// Returns the entry with that id as a reply; `None` if there is no such entry.
-    pub fn entry(&self, read: &dyn Read, id: EntryId) -> Result<Option<Reply>, StoreError> {
+    pub(super) fn entry(&self, read: &dyn Read, id: EntryId) -> Result<Option<Reply>, StoreError> {
         let Some(value) = read.part(self.at, &layout::entry(id))? else { return Ok(None) };
         entry_reply(id, &value).map(Some)
     }
 
     /// Returns true if an entry with that id exists.
-    pub fn has(&self, read: &dyn Read, id: EntryId) -> Result<bool, StoreError> {
+    pub(super) fn has(&self, read: &dyn Read, id: EntryId) -> Result<bool, StoreError> {
         read.has_part(self.at, &layout::entry(id))
     }
 
     /// Returns the lowest or the highest id of the entries within an inclusive range, depending on `order`.
-    pub fn first_or_last(
+    pub(super) fn first_or_last(
         &self,
         read: &dyn Read,
         range: (EntryId, EntryId),
@@ -152,7 +157,7 @@ impl Stream {
     }
 
     /// Returns true if there are entries above an id.
-    pub fn has_after(&self, read: &dyn Read, id: EntryId) -> Result<bool, StoreError> {
+    pub(super) fn has_after(&self, read: &dyn Read, id: EntryId) -> Result<bool, StoreError> {
         match id.next() {
             // Usually the id is that of the last entry. Then nothing can be above it, and no read is needed.
             Some(next) if next <= self.meta.last_id => {
@@ -163,7 +168,7 @@ impl Stream {
     }
 
     /// Deletes an entry as `XDEL` does. Returns true if the entry existed. Does not update the stream's first id.
-    pub fn delete<'a>(&mut self, store: &mut dyn Store<'a>, id: EntryId) -> Result<bool, StoreError> {
+    pub(super) fn delete<'a>(&mut self, store: &mut dyn Store<'a>, id: EntryId) -> Result<bool, StoreError> {
         let was_there = self.has(&*store, id)?;
         if was_there {
             store.delete_part(self.at, &layout::entry(id))?;
@@ -176,7 +181,7 @@ impl Stream {
     /// Removes entries from the start of the stream while `goes` returns true; its arguments are the number of
     /// remaining entries and the id of the next entry. Stops after [`MAX_REDIS_TRIM_BYTES`] bytes of removed
     /// entries.
-    pub fn trim<'a>(
+    pub(super) fn trim<'a>(
         &mut self,
         store: &mut dyn Store<'a>,
         goes: &mut dyn FnMut(u64, EntryId) -> bool,
@@ -200,14 +205,14 @@ impl Stream {
     }
 
     /// Returns true if `XDEL` may have removed an entry with this id or a higher one.
-    pub fn has_gaps_from(&self, id: EntryId) -> bool {
+    pub(super) fn has_gaps_from(&self, id: EntryId) -> bool {
         let Meta { len, first_id, max_deleted_id, .. } = self.meta;
         len > 0 && max_deleted_id != EntryId::ZERO && first_id <= max_deleted_id && id <= max_deleted_id
     }
 
     /// Returns the number of entries ever added with ids up to this one; `None` if the number is unknown without
     /// counting entries.
-    pub fn added_up_to(&self, id: EntryId) -> Option<u64> {
+    pub(super) fn added_up_to(&self, id: EntryId) -> Option<u64> {
         let Meta { len, last_id, first_id, max_deleted_id, added, .. } = self.meta;
         if added == 0 {
             return Some(0);

@@ -44,7 +44,7 @@ pub(super) struct Trim {
 
 impl Trim {
     /// Removes the entries of the stream that the options do not keep. Returns the number of removed entries.
-    pub fn apply<'a>(self, stream: &mut Stream, store: &mut dyn Store<'a>) -> Result<u64, StoreError> {
+    pub(super) fn apply<'a>(self, stream: &mut Stream, store: &mut dyn Store<'a>) -> Result<u64, StoreError> {
         let Self { keep, limit } = self;
         let has_too_many = match keep {
             Keep::Newest(len) => stream.meta.len > len,
@@ -85,7 +85,7 @@ pub(super) enum TrimCommand {
 }
 
 impl Options {
-    pub fn parse(arguments: &[&[u8]], of: TrimCommand) -> Result<Self, CommandEnd> {
+    pub(super) fn parse(arguments: &[&[u8]], of: TrimCommand) -> Result<Self, CommandEnd> {
         let mut options = Self { trim: None, no_stream: false, id: NewId::Next, end: arguments.len() };
         let (mut keep, mut is_about, mut limit) = (None, false, None);
         let mut at = 2;

@@ -12,11 +12,11 @@ fn is_space(byte: u8) -> bool {
 
 /// Error returned for a word with a quote that is not closed, or that is not followed by white space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unbalanced;
+pub(super) struct Unbalanced;
 
 /// Splits a line into words, and unescapes the words in place. Appends the position of each word to `parts`,
 /// counted in bytes; `origin` is the position of the line's first byte.
-pub fn split(line: &mut [u8], origin: usize, parts: &mut Vec<Part>) -> Result<(), Unbalanced> {
+pub(super) fn split(line: &mut [u8], origin: usize, parts: &mut Vec<Part>) -> Result<(), Unbalanced> {
     let len = line.iter().position(|byte| *byte == 0).unwrap_or(line.len());
     let line = &mut line[..len];
     let mut read = 0;

@@ -3,7 +3,7 @@
 
 /// Requests up to the end of the bytes, or up to the first protocol error.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Parsed {
+pub(super) struct Parsed {
     /// Arguments of each request.
     pub requests: Vec<Vec<Vec<u8>>>,
     /// Error sent to the client, if there is one.
@@ -11,7 +11,7 @@ pub struct Parsed {
 }
 
 /// Parses all bytes. With `authenticated` false, smaller limits apply.
-pub fn parse(mut bytes: &[u8], authenticated: bool) -> Parsed {
+pub(super) fn parse(mut bytes: &[u8], authenticated: bool) -> Parsed {
     let mut parsed = Parsed::default();
     loop {
         let next = if bytes.first() == Some(&b'*') { array(bytes, authenticated) } else { inline(bytes) };

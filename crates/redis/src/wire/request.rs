@@ -4,7 +4,7 @@
 
 /// Position of an argument in bytes, relative to the start of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub(super) struct Part {
     begin: u32,
     len: u32,
 }
@@ -14,7 +14,7 @@ impl Part {
     ///
     /// # Panics
     /// Panics if the position is beyond 4 GiB; requests are smaller.
-    pub fn new(begin: usize, len: usize) -> Self {
+    pub(super) fn new(begin: usize, len: usize) -> Self {
         let fits = "a request is smaller than 4 GiB";
         Self { begin: u32::try_from(begin).expect(fits), len: u32::try_from(len).expect(fits) }
     }

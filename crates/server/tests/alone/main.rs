@@ -1,6 +1,8 @@
 //! Tests that need a process of their own: the memory of idle connections, and the absence of panics. They run one at a
 //! time.
 
+#![allow(unreachable_pub, reason = "a test program has no interface")]
+
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -4,6 +4,8 @@
 //! This program has a single test, because the counters cover the whole process. The clients allocate nothing while the server
 //! is counted.
 
+#![allow(unreachable_pub, reason = "a test program has no interface")]
+
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -1,5 +1,7 @@
 //! Tests of the API over HTTP, against a server in this process.
 
+#![allow(unreachable_pub, reason = "a test program has no interface")]
+
 #[path = "../support/mod.rs"]
 mod support;
 

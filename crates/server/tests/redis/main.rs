@@ -1,5 +1,6 @@
 //! Tests of Redis clients against a server in this process, compared with redis-server where both should agree.
 
+#![allow(unreachable_pub, reason = "a test program has no interface")]
 #![allow(clippy::print_stdout, reason = "seeds, and why a test is skipped")]
 
 #[path = "../../../redis/tests/support/mod.rs"]

@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// Version of the format of all rows of the state machine.
-pub const STATE_FORMAT: u32 = 2;
+pub(crate) const STATE_FORMAT: u32 = 2;
 
 const META_LEN: usize = 40;
 

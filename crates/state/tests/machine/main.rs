@@ -1,5 +1,7 @@
 //! Tests of the state machine through its public API, over a map.
 
+#![allow(unreachable_pub, reason = "a test program has no interface")]
+
 mod audit;
 mod backends;
 mod behaviour;

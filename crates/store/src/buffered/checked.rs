@@ -8,15 +8,15 @@
 use crate::{backend::BackendError, checksum::crc32c};
 
 /// Size in bytes of the checksum in front of each value.
-pub const CHECKSUM_BYTES: usize = 4;
+pub(crate) const CHECKSUM_BYTES: usize = 4;
 
 /// Returns the checksum of a pair of key and value.
-pub fn checksum(key: &[u8], value: &[u8]) -> [u8; CHECKSUM_BYTES] {
+pub(crate) fn checksum(key: &[u8], value: &[u8]) -> [u8; CHECKSUM_BYTES] {
     crc32c(&[key, value]).to_le_bytes()
 }
 
 /// Verifies the checksum of the bytes `stored` under `key`, and returns the value after the checksum.
-pub fn checked<'a>(key: &[u8], stored: &'a [u8]) -> Result<&'a [u8], BackendError> {
+pub(crate) fn checked<'a>(key: &[u8], stored: &'a [u8]) -> Result<&'a [u8], BackendError> {
     match stored.split_first_chunk::<CHECKSUM_BYTES>() {
         Some((crc, value)) if *crc == checksum(key, value) => Ok(value),
         _ => {

@@ -40,17 +40,17 @@ use crate::backend::{
     Applied, Backend, BackendError, BackendHealth, BackendStats, LogBarrier, Replaced, VerifiedRows, View, WriteBatch,
 };
 #[cfg(any(feature = "redb", feature = "sqlite"))]
-pub use checked::{CHECKSUM_BYTES, checked, checksum};
+pub(crate) use checked::{CHECKSUM_BYTES, checked, checksum};
 #[cfg(any(feature = "redb", feature = "sqlite"))]
-pub use contents::Contents;
+pub(crate) use contents::Contents;
 pub use options::{Background, BufferOptions};
 #[cfg(any(feature = "redb", feature = "sqlite"))]
-pub use paged::{Page, PagedView};
+pub(crate) use paged::{Page, PagedView};
 use running::Running;
-pub use shared::{Shared, State, Work};
-pub use store::{Demand, Store, StoreView};
+pub(crate) use shared::{Shared, State, Work};
+pub(crate) use store::{Demand, Store, StoreView};
 use version::Version;
-pub use worker::ThreadMain;
+pub(crate) use worker::ThreadMain;
 
 /// A backend that consists of memtables in front of a store; see the [module](self).
 pub struct Buffered<S: Store> {

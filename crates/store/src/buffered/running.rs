@@ -52,7 +52,7 @@ struct Writer {
 impl<S: Store> Running<S> {
     /// Puts memtables in front of a store. Starts the thread that persists sealed memtables, and the store's own
     /// background threads, given as `upkeep`; in stepped mode, callers do the work of these threads.
-    pub fn start(
+    pub(super) fn start(
         store: S,
         options: BufferOptions,
         barrier: Arc<dyn LogBarrier>,
@@ -145,7 +145,7 @@ impl<S: Store> Running<S> {
     }
 
     /// Applies a batch; see [`Backend::apply`](crate::Backend::apply).
-    pub fn apply(&self, batch: &WriteBatch, applied: Applied) -> Result<(), BackendError> {
+    pub(super) fn apply(&self, batch: &WriteBatch, applied: Applied) -> Result<(), BackendError> {
         batch.check()?;
         match self.shared.options.sync {
             SyncMode::BehindLog => self.buffer(batch, applied),
@@ -154,7 +154,7 @@ impl<S: Store> Running<S> {
     }
 
     /// Waits for room; see [`Backend::make_room`](crate::Backend::make_room).
-    pub fn make_room(&self, bytes: usize) -> Result<(), BackendError> {
+    pub(super) fn make_room(&self, bytes: usize) -> Result<(), BackendError> {
         if self.shared.options.sync == SyncMode::PerBatch {
             return Ok(());
         }
@@ -171,7 +171,7 @@ impl<S: Store> Running<S> {
     }
 
     /// Persists all applied batches; see [`Backend::flush`](crate::Backend::flush).
-    pub fn flush(&self) -> Result<Option<Applied>, BackendError> {
+    pub(super) fn flush(&self) -> Result<Option<Applied>, BackendError> {
         let mut writer = lock(&self.writer);
         let state = self.shared.lock();
         if let Some(failure) = &state.failure {
@@ -188,7 +188,7 @@ impl<S: Store> Running<S> {
     }
 
     /// Persists if much has gathered; see [`Backend::maintain`](crate::Backend::maintain).
-    pub fn maintain(&self) -> Result<(), BackendError> {
+    pub(super) fn maintain(&self) -> Result<(), BackendError> {
         let gathered = {
             let state = self.shared.lock();
             let lsn = |applied: Option<Applied>| applied.map_or(0, |applied| applied.lsn.0);
@@ -201,7 +201,7 @@ impl<S: Store> Running<S> {
     }
 
     /// Estimates the disk space that persisting takes.
-    pub fn bytes_to_persist(&self) -> u64 {
+    pub(super) fn bytes_to_persist(&self) -> u64 {
         let version = Arc::clone(&self.shared.lock().version);
         let active = &version.active;
         // The active memtable counts as full of changes like those that it has now: it can be full a moment later.
@@ -212,7 +212,7 @@ impl<S: Store> Running<S> {
     }
 
     /// Returns the statistics of the memtables and the store.
-    pub fn stats(&self) -> BackendStats {
+    pub(super) fn stats(&self) -> BackendStats {
         let version = Arc::clone(&self.shared.lock().version);
         let memtables = || [&version.active].into_iter().chain(version.sealed.iter().map(|sealed| &sealed.memtable));
         let counters = &self.shared.counters;
@@ -235,7 +235,7 @@ impl<S: Store> Running<S> {
 
     /// Stops the background threads after their current work, and waits for them. Persists nothing; callers that need
     /// durability flush first.
-    pub fn end(&self) {
+    pub(super) fn end(&self) {
         self.shared.stop();
         for thread in std::mem::take(&mut *lock(&self.threads)) {
             // A panic of a thread is already recorded as the failure.

@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// Name and main function of a background thread of the store. The function returns when the thread must stop.
-pub type ThreadMain<S> = (&'static str, fn(&Shared<S>) -> Result<(), BackendError>);
+pub(crate) type ThreadMain<S> = (&'static str, fn(&Shared<S>) -> Result<(), BackendError>);
 
 /// Runs the work of a background thread. A panic is an error.
 pub(super) fn run_caught<S: Store>(

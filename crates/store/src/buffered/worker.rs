@@ -14,7 +14,7 @@ use super::{
 };
 use crate::backend::BackendError;
 
-pub use super::shared::ThreadMain;
+pub(crate) use super::shared::ThreadMain;
 
 /// Returns the work of all background threads: of the thread that persists sealed memtables, and of the store's own
 /// ones.

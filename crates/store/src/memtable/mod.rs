@@ -28,7 +28,7 @@ use std::{
 };
 
 use crate::backend::{Change, Direction, WriteBatch};
-pub use arena::ArenaPool;
+pub(crate) use arena::ArenaPool;
 use arena::{ArenaWriter, HEAD_BYTES, MAX_HEIGHT, Needle, Node, max_entry_bytes, new_arena};
 use hash_index::{HashIndex, Lookup};
 use order::{Order, WriterFinger};

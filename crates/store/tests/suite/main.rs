@@ -1,6 +1,8 @@
 //! Tests of the backends: one common suite, and disk faults. Tests of the state machine over them are in the state
 //! crate.
 
+#![allow(unreachable_pub, reason = "a test program has no interface")]
+
 mod backend_support;
 
 mod backend_faults;

@@ -50,7 +50,7 @@ const EXTENSION: &str = "tws";
                   thalweg backup --to backups/ --incremental      # changes since the last one\n  \
                   thalweg backup verify backups/\n  thalweg restore backups/ --data ./restored"
 )]
-pub struct Backup {
+pub(crate) struct Backup {
     #[command(subcommand)]
     pub action: Option<BackupAction>,
     /// A new file, or a directory of backups: an existing one, or a name that ends with /
@@ -68,7 +68,7 @@ pub struct Backup {
 
 /// Actions on existing backups.
 #[derive(Subcommand, Debug)]
-pub enum BackupAction {
+pub(crate) enum BackupAction {
     /// Read backups completely and check their contents
     Verify(BackupSources),
     /// List backups and the range that they can restore
@@ -77,7 +77,7 @@ pub enum BackupAction {
 
 /// Arguments that name snapshot files or directories of backups.
 #[derive(Args, Debug)]
-pub struct BackupSources {
+pub(crate) struct BackupSources {
     /// Files, or directories of backups
     #[arg(required = true, value_name = "FROM")]
     pub from: Vec<PathBuf>,
@@ -95,7 +95,7 @@ pub struct BackupSources {
                   thalweg restore backups/ --data ./before --to-time 2026-11-20T08:30:00Z\n  \
                   thalweg restore backups/ --data ./before --to-time 10m      # as of ten minutes ago"
 )]
-pub struct Restore {
+pub(crate) struct Restore {
     /// Files, or directories of backups
     #[arg(required = true, value_name = "FROM")]
     pub from: Vec<PathBuf>,
@@ -121,7 +121,7 @@ fn compression(text: &str) -> Result<Compression, String> {
 }
 
 /// Runs `backup`: takes a backup into a file or a directory, or runs a subcommand.
-pub fn run(args: &Backup) -> Result<(), Failure> {
+pub(crate) fn run(args: &Backup) -> Result<(), Failure> {
     match &args.action {
         Some(BackupAction::Verify(from)) => return check(from),
         Some(BackupAction::Show(from)) => return show(from),
@@ -453,7 +453,7 @@ fn show(args: &BackupSources) -> Result<(), Failure> {
 }
 
 /// Runs `restore`: creates a new directory from backups.
-pub fn run_restore(args: &Restore) -> Result<(), Failure> {
+pub(crate) fn run_restore(args: &Restore) -> Result<(), Failure> {
     permissions::only_for_the_owner();
     let parts: Vec<_> = parts(&args.from)?.iter().map(Part::file).collect();
     let to = match (args.to_lsn, args.to_time) {

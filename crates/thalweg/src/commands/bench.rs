@@ -46,7 +46,7 @@ use crate::{
                         thalweg bench resp --preset goals --goals\n  \
                         thalweg bench scenario ycsb-a"
 )]
-pub enum Bench {
+pub(crate) enum Bench {
     /// Appends to the log at each durability level, compared with a raw probe of the same disk
     Log(Suite<LogOptions>),
     /// The embedded engine: writes, reads, ranges, mixed load, compaction
@@ -117,7 +117,7 @@ pub enum Bench {
 
 /// The commands of a baseline.
 #[derive(Subcommand, Debug)]
-pub enum Baseline {
+pub(crate) enum Baseline {
     /// Measure a load and store the measurement with the load
     #[command(
         after_help = "Example:\n  thalweg bench baseline save puts.json --durability disk --rate 2000 --duration 2s"
@@ -135,7 +135,7 @@ pub enum Baseline {
 
 /// Options of a suite, and the destination of its report.
 #[derive(Args, Debug)]
-pub struct Suite<O: Args> {
+pub(crate) struct Suite<O: Args> {
     #[command(flatten)]
     options: O,
     /// Compare the figures with Thalweg's own goals, which are for the machine of docs/performance.md
@@ -152,7 +152,7 @@ pub struct Suite<O: Args> {
     html: Option<PathBuf>,
 }
 
-pub fn run(bench: &Bench) -> Result<(), Failure> {
+pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
     let mut progress = Stderr::default();
     match bench {
         Bench::Log(suite) => suite.finish(log::run(&suite.options, &mut progress)),

@@ -21,7 +21,7 @@ use crate::{
 const PAGE_KEYS: u64 = 10_000;
 
 #[derive(Subcommand, Debug)]
-pub enum Cache {
+pub(crate) enum Cache {
     /// List caches with their figures
     List(PlainArgs),
     /// Create a cache; an existing one is not changed. The first put also creates one
@@ -94,13 +94,13 @@ pub enum Cache {
 }
 
 #[derive(Args, Debug)]
-pub struct PlainArgs {
+pub(crate) struct PlainArgs {
     #[command(flatten)]
     pub place: ServerArgs,
 }
 
 #[derive(Args, Debug)]
-pub struct CacheArgs {
+pub(crate) struct CacheArgs {
     /// Name of the cache
     pub cache: String,
     #[command(flatten)]
@@ -108,7 +108,7 @@ pub struct CacheArgs {
 }
 
 #[derive(Args, Debug)]
-pub struct Key {
+pub(crate) struct Key {
     /// Name of the cache
     pub cache: String,
     /// Key of the entry
@@ -129,7 +129,7 @@ impl Key {
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  thalweg cache put sessions ada token --ttl 30m\n  \
                         thalweg cache put pages / - < index.html\n  thalweg cache put sessions ada new --if-version 7")]
-pub struct Put {
+pub(crate) struct Put {
     #[command(flatten)]
     pub key: Key,
     /// Value of the entry; `-` or no argument reads stdin
@@ -150,7 +150,7 @@ pub struct Put {
 
 impl Cache {
     /// Returns the options that name the server. Each subcommand has these options.
-    pub fn place(&self) -> &ServerArgs {
+    pub(crate) fn place(&self) -> &ServerArgs {
         match self {
             Self::List(PlainArgs { place }) | Self::Create { place, .. } | Self::Keys { place, .. } => place,
             Self::Show(named) | Self::Clear(named) | Self::Drop(named) => &named.place,
@@ -162,7 +162,7 @@ impl Cache {
     }
 }
 
-pub fn run(command: &Cache) -> Result<(), Failure> {
+pub(crate) fn run(command: &Cache) -> Result<(), Failure> {
     let (session, json) = (&Session::of_server(command.place())?, command.place().json);
     match command {
         Cache::List(_) => list(&session.caches()?, json),

@@ -41,14 +41,14 @@ Examples:
 /// Options of `cluster`.
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP, arg_required_else_help = true, subcommand_required = true)]
-pub struct ClusterCommand {
+pub(crate) struct ClusterCommand {
     #[command(subcommand)]
     pub action: ClusterAction,
 }
 
 /// The admin token of a cluster.
 #[derive(Args, Clone, Debug)]
-pub struct TokenArgs {
+pub(crate) struct TokenArgs {
     /// Read the admin token from this file [env: THALWEG_ADMIN_TOKEN is the token itself]
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
@@ -67,7 +67,7 @@ impl TokenArgs {
 
 /// Actions on a cluster.
 #[derive(Subcommand, Debug)]
-pub enum ClusterAction {
+pub(crate) enum ClusterAction {
     /// Print the cluster as one node sees it: leader, term, positions
     Status {
         #[command(flatten)]
@@ -260,7 +260,7 @@ pub enum ClusterAction {
 }
 
 /// Runs `cluster`.
-pub fn run(args: &ClusterCommand) -> Result<(), Failure> {
+pub(crate) fn run(args: &ClusterCommand) -> Result<(), Failure> {
     match &args.action {
         ClusterAction::Status { place } => {
             let status = Session::of_server(place)?.cluster("status")?;

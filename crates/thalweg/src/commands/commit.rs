@@ -22,7 +22,7 @@ use crate::{
                         {\"op\": \"append\", \"stream\": \"events\", \"records\": [{\"payload\": \"order 7 paid\"}]}]}'\n\n\
                         Ends with 4 if a condition was not met, or an attempt has lapsed."
 )]
-pub struct Commit {
+pub(crate) struct Commit {
     /// The commit; `-` or no argument reads stdin
     pub commit: Option<String>,
     /// Read the commit from this file
@@ -42,7 +42,7 @@ pub struct Commit {
                         \"else\": [{\"op\": \"get\", \"keyspace\": \"locks\", \"key\": \"job\"}]}'\n\n\
                         Ends with 4 if a condition was not met and `else` has no operations."
 )]
-pub struct Txn {
+pub(crate) struct Txn {
     /// The transaction; `-` or no argument reads stdin
     pub transaction: Option<String>,
     /// Read the transaction from this file
@@ -56,7 +56,7 @@ fn body(typed: Option<&str>, file: Option<&PathBuf>) -> Result<Vec<u8>, Failure>
     file.map_or_else(|| input::request(typed), |path| input::file(path))
 }
 
-pub fn commit(args: &Commit) -> Result<(), Failure> {
+pub(crate) fn commit(args: &Commit) -> Result<(), Failure> {
     let body = body(args.commit.as_deref(), args.file.as_ref())?;
     let answer = Session::with(&args.place, Access::Write, |session| session.commit(&body))?;
     render::print_result(&answer, args.place.json, || commit_text(&answer))
@@ -73,7 +73,7 @@ fn commit_text(answer: &Value) -> String {
     text
 }
 
-pub fn txn(args: &Txn) -> Result<(), Failure> {
+pub(crate) fn txn(args: &Txn) -> Result<(), Failure> {
     let body = body(args.transaction.as_deref(), args.file.as_ref())?;
     let answer = Session::with(&args.place, Access::Write, |session| session.transact(&body))?;
     let nothing_done = answer["results"].as_array().is_none_or(Vec::is_empty);

@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Time at which records are acked.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Acks {
+pub(crate) enum Acks {
     /// Ack records after they were printed, or after their command succeeded
     Auto,
     /// Ack nothing; ack with `thalweg groups ack` and the attempt that is printed with each record
@@ -54,7 +54,7 @@ pub enum Acks {
                   thalweg consume orders --group billing --create --limit 1 --ack none --json\n\n\
                   Ends with 1 if a command of --exec failed."
 )]
-pub struct Consume {
+pub(crate) struct Consume {
     /// Name of the stream
     pub stream: String,
     /// Name of the consumer group
@@ -125,7 +125,7 @@ impl Batch {
     }
 }
 
-pub fn run(args: &Consume) -> Result<(), Failure> {
+pub(crate) fn run(args: &Consume) -> Result<(), Failure> {
     let access = if args.create { Access::Write } else { Access::Read };
     let failed = Session::with(&args.place, access, |session| {
         // A service that follows a stream may start before its server.

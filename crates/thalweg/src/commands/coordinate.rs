@@ -49,7 +49,7 @@ The exit code is the command's (128 + N if signal N ended it). Otherwise:
 
 /// Options of the commands that run another command.
 #[derive(Args, Debug)]
-pub struct HoldArgs {
+pub(crate) struct HoldArgs {
     /// Time for which others wait if this process dies
     #[arg(long, value_name = "SPAN", default_value = "10s", value_parser = parse_span)]
     pub ttl: Duration,
@@ -69,7 +69,7 @@ pub struct HoldArgs {
     after_help = format!("{AFTER_HELP}\n\nExamples:\n  thalweg lock nightly -- ./report.sh\n  \
                           thalweg lock nightly --wait 0s -- ./report.sh || echo busy")
 )]
-pub struct Lock {
+pub(crate) struct Lock {
     /// Name of the lock
     pub name: String,
     /// Name of the keyspace that stores the locks
@@ -84,7 +84,7 @@ pub struct Lock {
     override_usage = "thalweg semaphore [OPTIONS] --slots <N> <NAME> -- <COMMAND>...",
     after_help = format!("{AFTER_HELP}\n\nExample:\n  thalweg semaphore downloads --slots 4 -- curl -O http://host/file")
 )]
-pub struct Semaphore {
+pub(crate) struct Semaphore {
     /// Name of the semaphore
     pub name: String,
     /// Maximum number of holders; every user must pass the same number
@@ -102,7 +102,7 @@ pub struct Semaphore {
     override_usage = "thalweg elect [OPTIONS] <NAME> --value <VALUE> -- <COMMAND>...",
     after_help = format!("{AFTER_HELP}\n\nExample:\n  thalweg elect scheduler --value $(hostname) -- ./scheduler")
 )]
-pub struct Elect {
+pub(crate) struct Elect {
     /// Name of the election
     pub name: String,
     /// Value that shows the leader to others
@@ -118,7 +118,7 @@ pub struct Elect {
 #[derive(Args, Debug)]
 #[command(after_help = "Prints token, tab, value.\n\nExamples:\n  thalweg leader scheduler\n  \
                         thalweg leader scheduler --follow\n\nEnds with 3 if there is no leader.")]
-pub struct Leader {
+pub(crate) struct Leader {
     /// Name of the election
     pub name: String,
     /// Continue, and print each new leader; `-` while there is none
@@ -131,7 +131,7 @@ pub struct Leader {
     pub place: TargetArgs,
 }
 
-pub fn lock(args: &Lock) -> Result<(), Failure> {
+pub(crate) fn lock(args: &Lock) -> Result<(), Failure> {
     let lock = format!("lock {:?}", args.name);
     let run = &args.run;
     run_holding(run, &args.keyspace, &lock, |at, wait| {
@@ -139,7 +139,7 @@ pub fn lock(args: &Lock) -> Result<(), Failure> {
     })
 }
 
-pub fn semaphore(args: &Semaphore) -> Result<(), Failure> {
+pub(crate) fn semaphore(args: &Semaphore) -> Result<(), Failure> {
     let (slots, semaphore) = (args.slots as usize, format!("semaphore {:?}", args.name));
     let run = &args.run;
     run_holding(run, &args.keyspace, &semaphore, |at, wait| {
@@ -147,7 +147,7 @@ pub fn semaphore(args: &Semaphore) -> Result<(), Failure> {
     })
 }
 
-pub fn elect(args: &Elect) -> Result<(), Failure> {
+pub(crate) fn elect(args: &Elect) -> Result<(), Failure> {
     let election = format!("election {:?}", args.name);
     let run = &args.run;
     run_holding(run, &args.keyspace, &election, |at, wait| {
@@ -159,7 +159,7 @@ fn acquire<'a>(run: &HoldArgs, wait: Option<Duration>, value: &'a str) -> Acquir
     Acquire { ttl: run.ttl, wait, value: value.as_bytes() }
 }
 
-pub fn leader(args: &Leader) -> Result<(), Failure> {
+pub(crate) fn leader(args: &Leader) -> Result<(), Failure> {
     let at = Coordination::open(&args.place, &args.keyspace, args.place.timeout)?;
     let election = Election::new(at.clone(), &args.name).map_err(of_recipe)?;
     let shown = if args.follow { follow(&election, args.place.json) } else { show_leader(&election, args) };

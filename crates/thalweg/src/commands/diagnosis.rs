@@ -15,7 +15,7 @@ const MAX_TIME_BEHIND_MILLIS: u64 = 60_000;
 
 /// Weight of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Severity {
+pub(super) enum Severity {
     /// The cluster or a node does not work as it should.
     Problem,
     /// The cluster works, and survives less than it could.
@@ -23,7 +23,7 @@ pub enum Severity {
 }
 
 impl Severity {
-    pub fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Problem => "problem",
             Self::Weakness => "weakness",
@@ -33,7 +33,7 @@ impl Severity {
 
 /// A problem or weakness of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
+pub(super) struct Finding {
     pub severity: Severity,
     /// Stable code for programs.
     pub code: &'static str,
@@ -45,7 +45,7 @@ pub struct Finding {
 
 /// Answer of one node of the cluster.
 #[derive(Clone, Debug)]
-pub struct Node {
+pub(super) struct Node {
     pub name: String,
     /// Address of the node's HTTP; `None` if it is unknown.
     pub http: Option<String>,
@@ -67,7 +67,7 @@ impl Findings {
 }
 
 /// Returns the findings about a cluster: its status and members as one node sees them, and the answers of all nodes.
-pub fn diagnose(status: &Value, members: &[Value], nodes: &[Node]) -> Vec<Finding> {
+pub(super) fn diagnose(status: &Value, members: &[Value], nodes: &[Node]) -> Vec<Finding> {
     let mut found = Findings(Vec::new());
     leadership(&mut found, status, members, nodes);
     room(&mut found, status, members);

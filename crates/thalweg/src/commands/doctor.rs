@@ -36,7 +36,7 @@ const OTHER_FILES: u64 = 1024;
 
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
-pub struct Doctor {
+pub(crate) struct Doctor {
     /// Existing directory to check [default: that of the configuration, thalweg-data]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
@@ -51,7 +51,7 @@ pub struct Doctor {
     json: bool,
 }
 
-pub fn run(args: &Doctor) -> Result<(), Failure> {
+pub(crate) fn run(args: &Doctor) -> Result<(), Failure> {
     let resolved = Serve::on(args.data.as_deref(), args.config.as_deref()).resolve();
     let config = resolved.map_err(|error| Failure::of(&error))?.config;
     let dir = &config.data;

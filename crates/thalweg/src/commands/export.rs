@@ -30,7 +30,7 @@ const STREAM_COLUMNS: [&str; 6] = ["offset", "time", "key", "headers", "tombston
 
 /// Format of an export.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExportFormat {
+pub(crate) enum ExportFormat {
     /// One payload per line, or key, tab, value; fails for data that contains newlines
     Lines,
     /// One JSON object per line with all fields, binary data as base64
@@ -43,7 +43,7 @@ pub enum ExportFormat {
 #[command(after_help = "Examples:\n  thalweg export --stream flights --format lines > flights.ndjson\n  \
                         thalweg export --keyspace zips --output zips.ndjson\n  \
                         thalweg export --keyspace zips --format csv --columns zip_code,city > zips.csv")]
-pub struct Export {
+pub(crate) struct Export {
     /// Export this stream
     #[arg(long, value_name = "NAME", required_unless_present = "keyspace", conflicts_with = "keyspace")]
     pub stream: Option<String>,
@@ -65,7 +65,7 @@ pub struct Export {
     pub place: TargetArgs,
 }
 
-pub fn run(args: &Export) -> Result<(), Failure> {
+pub(crate) fn run(args: &Export) -> Result<(), Failure> {
     if !args.columns.is_empty() && args.format != ExportFormat::Csv {
         return Err(Failure::usage("--columns needs --format csv"));
     }

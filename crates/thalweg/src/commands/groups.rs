@@ -19,7 +19,7 @@ use crate::{
                   Examples:\n  thalweg groups create orders billing --max-deliveries 5 --dead-letters orders.dead\n  \
                   thalweg groups show orders billing\n  thalweg groups seek orders billing --to start"
 )]
-pub struct Groups {
+pub(crate) struct Groups {
     #[command(subcommand)]
     pub action: Option<GroupAction>,
     #[command(flatten)]
@@ -28,7 +28,7 @@ pub struct Groups {
 
 /// Arguments that name a consumer group of a stream.
 #[derive(Args, Clone, Debug)]
-pub struct GroupArgs {
+pub(crate) struct GroupArgs {
     /// Name of the stream
     pub stream: String,
     /// Name of the consumer group
@@ -37,7 +37,7 @@ pub struct GroupArgs {
 
 /// Order in which a group delivers records with the same key.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GroupOrder {
+pub(crate) enum GroupOrder {
     /// Any member gets any record at any time
     Competing,
     /// Records with the same key are delivered in order, one at a time
@@ -46,7 +46,7 @@ pub enum GroupOrder {
 
 /// Settings of a group. A setting that is not given keeps its value, or has its default in a new group.
 #[derive(Args, Clone, Debug)]
-pub struct DeliveryArgs {
+pub(crate) struct DeliveryArgs {
     /// Time within which a member must ack; then others get the records [default: 30s]
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     pub ack_deadline: Option<Duration>,
@@ -70,7 +70,7 @@ pub struct DeliveryArgs {
 /// Argument that names a position in a stream.
 #[derive(Args, Clone, Debug)]
 #[group(required = false, multiple = false)]
-pub struct StreamPosition {
+pub(crate) struct StreamPosition {
     /// Position in the stream: `start`, `end`, or an offset
     #[arg(long, value_name = "PLACE", value_parser = parse_place)]
     pub to: Option<Value>,
@@ -81,7 +81,7 @@ pub struct StreamPosition {
 }
 
 #[derive(Subcommand, Debug)]
-pub enum GroupAction {
+pub(crate) enum GroupAction {
     /// List the groups of a stream, or of all streams
     List {
         /// List only groups of this stream
@@ -196,7 +196,7 @@ pub enum GroupAction {
 impl Groups {
     /// Returns the options that name the server or the directory. The user can pass them to the command or to its
     /// subcommand.
-    pub fn place(&self) -> &TargetArgs {
+    pub(crate) fn place(&self) -> &TargetArgs {
         match &self.action {
             None => &self.place,
             Some(
@@ -262,7 +262,7 @@ impl DeliveryArgs {
     }
 }
 
-pub fn run(args: &Groups) -> Result<(), Failure> {
+pub(crate) fn run(args: &Groups) -> Result<(), Failure> {
     let place = args.place();
     match &args.action {
         None => list(place, None),

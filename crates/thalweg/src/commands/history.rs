@@ -18,7 +18,7 @@ const PAGE: u64 = 100;
                         only in keyspaces with history (`thalweg keyspaces configure users --history 10`).\n\n\
                         Examples:\n  thalweg history users ada\n  thalweg history users ada --limit 1 --json\n  \
                         thalweg get users ada --revision 17")]
-pub struct History {
+pub(crate) struct History {
     #[command(flatten)]
     pub key: KeyArgs,
     /// Maximum number of versions to list
@@ -31,7 +31,7 @@ pub struct History {
     pub place: TargetArgs,
 }
 
-pub fn history(args: &History) -> Result<(), Failure> {
+pub(crate) fn history(args: &History) -> Result<(), Failure> {
     let key = args.key.bytes()?;
     Session::with(&args.place, Access::Read, |session| {
         let mut lines = render::Lines::new();

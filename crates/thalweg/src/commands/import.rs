@@ -39,7 +39,7 @@ const MAX_BATCH_BYTES: usize = 1024 * 1024;
                         thalweg import notes.txt --keyspace notes --generate-keys\n  \
                         zcat log.gz | thalweg import - --stream log --format lines"
 )]
-pub struct Import {
+pub(crate) struct Import {
     /// File to import; `-` is stdin
     pub file: PathBuf,
     /// Append to this stream
@@ -92,7 +92,7 @@ struct ImportTotals {
     durability: Option<Durability>,
 }
 
-pub fn run(args: &Import) -> Result<(), Failure> {
+pub(crate) fn run(args: &Import) -> Result<(), Failure> {
     let sink = match (&args.stream, &args.keyspace) {
         (Some(stream), _) => Sink::Stream(stream),
         (None, Some(keyspace)) => Sink::Keyspace(keyspace),

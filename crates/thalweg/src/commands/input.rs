@@ -13,18 +13,18 @@ use crate::failure::Failure;
 const BATCH: (usize, usize) = (1000, 1024 * 1024);
 
 /// Returns the bytes of a file.
-pub fn file(path: &Path) -> Result<Vec<u8>, Failure> {
+pub(super) fn file(path: &Path) -> Result<Vec<u8>, Failure> {
     std::fs::read(path).map_err(|error| Failure::file(path, &error))
 }
 
 /// Returns a value: the argument, or for `-` or no argument, the contents of stdin.
-pub fn value(typed: Option<&str>) -> Result<Vec<u8>, Failure> {
+pub(super) fn value(typed: Option<&str>) -> Result<Vec<u8>, Failure> {
     // Reads one byte more than allowed, so that a longer value is rejected instead of truncated.
     argument_or_stdin(typed, MAX_VALUE_BYTES as u64 + 1)
 }
 
 /// Returns a request in JSON: the argument, or for `-` or no argument, the contents of stdin.
-pub fn request(typed: Option<&str>) -> Result<Vec<u8>, Failure> {
+pub(super) fn request(typed: Option<&str>) -> Result<Vec<u8>, Failure> {
     argument_or_stdin(typed, 4 * MAX_COMMAND_BYTES as u64)
 }
 
@@ -41,18 +41,18 @@ fn argument_or_stdin(typed: Option<&str>, max_bytes: u64) -> Result<Vec<u8>, Fai
 
 /// The lines of stdin, in batches. A batch ends when stdin has no more lines ready, so that the lines of a slow
 /// pipe are not delayed.
-pub struct Lines {
+pub(super) struct Lines {
     input: BufReader<Stdin>,
 }
 
 impl Lines {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { input: BufReader::with_capacity(BATCH.1, std::io::stdin()) }
     }
 
     /// Waits for at least one line of stdin. Returns the lines that are ready, without newlines; no lines at the
     /// end of the input.
-    pub fn next_batch(&mut self) -> Result<Vec<Vec<u8>>, Failure> {
+    pub(super) fn next_batch(&mut self) -> Result<Vec<Vec<u8>>, Failure> {
         let (mut batch, mut bytes) = (Vec::new(), 0);
         loop {
             let mut line = Vec::new();

@@ -16,7 +16,7 @@ use crate::{
 
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
-pub struct Keyspaces {
+pub(crate) struct Keyspaces {
     #[command(subcommand)]
     pub action: Option<KeyspaceAction>,
     #[command(flatten)]
@@ -24,7 +24,7 @@ pub struct Keyspaces {
 }
 
 #[derive(Subcommand, Debug)]
-pub enum KeyspaceAction {
+pub(crate) enum KeyspaceAction {
     /// List all keyspaces
     List(Plain),
     /// Create a keyspace; an existing one is not changed
@@ -42,7 +42,7 @@ pub enum KeyspaceAction {
 
 /// Arguments of actions on an existing keyspace.
 #[derive(Args, Debug)]
-pub struct Named {
+pub(crate) struct Named {
     /// Name of the keyspace
     pub keyspace: String,
     #[command(flatten)]
@@ -51,7 +51,7 @@ pub struct Named {
 
 /// Arguments of actions that set options of a keyspace.
 #[derive(Args, Debug)]
-pub struct Configured {
+pub(crate) struct Configured {
     /// Name of the keyspace
     pub keyspace: String,
     /// Count keys and bytes exactly; each write then reads the value that it replaces [default: false]
@@ -102,7 +102,7 @@ fn parse_history(text: &str) -> Result<KeyspaceHistory, String> {
     history.check().map(|()| history).map_err(|error| error.to_string())
 }
 
-pub fn run(args: &Keyspaces) -> Result<(), Failure> {
+pub(crate) fn run(args: &Keyspaces) -> Result<(), Failure> {
     match &args.action {
         None => list(&args.place),
         Some(KeyspaceAction::List(plain)) => list(&plain.place),

@@ -20,7 +20,7 @@ use crate::{
                         date | thalweg put notes today -\n  thalweg put users ada '{}' --if-revision 17\n  \
                         thalweg put sessions ada token --ttl 30m"
 )]
-pub struct Put {
+pub(crate) struct Put {
     #[command(flatten)]
     pub key: KeyArgs,
     /// Value of the key; `-` or no argument reads stdin
@@ -45,7 +45,7 @@ pub struct Put {
 
 /// Conditions on the current value of a key.
 #[derive(Args, Clone, Debug)]
-pub struct Condition {
+pub(crate) struct Condition {
     /// Write only if the key exists
     #[arg(long, group = "condition")]
     pub if_present: bool,
@@ -68,7 +68,7 @@ impl Condition {
     }
 }
 
-pub fn put(args: &Put) -> Result<(), Failure> {
+pub(crate) fn put(args: &Put) -> Result<(), Failure> {
     let key = args.key.bytes()?;
     let value = match &args.file {
         Some(path) => input::file(path)?,
@@ -87,7 +87,7 @@ pub fn put(args: &Put) -> Result<(), Failure> {
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  thalweg get users ada\n  thalweg get users ada --json    # with its revision\n  \
                         thalweg get files logo > logo.png\n\nEnds with 3 if the key does not exist.")]
-pub struct Get {
+pub(crate) struct Get {
     #[command(flatten)]
     pub key: KeyArgs,
     /// Print the value at this revision; only in keyspaces with history
@@ -99,7 +99,7 @@ pub struct Get {
     pub place: TargetArgs,
 }
 
-pub fn get(args: &Get) -> Result<(), Failure> {
+pub(crate) fn get(args: &Get) -> Result<(), Failure> {
     let KeyArgs { keyspace, key: typed, .. } = &args.key;
     let key = args.key.bytes()?;
     let found = Session::with(&args.place, Access::Read, |session| match args.revision {
@@ -123,7 +123,7 @@ pub fn get(args: &Get) -> Result<(), Failure> {
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  thalweg del users ada\n  thalweg del users ada --if-revision 17\n  \
                         thalweg del sessions --prefix 'ada/'\n  thalweg del sessions --prefix ''    # clears the keyspace")]
-pub struct Del {
+pub(crate) struct Del {
     /// Name of the keyspace
     pub keyspace: String,
     /// Key to delete
@@ -141,7 +141,7 @@ pub struct Del {
     pub place: TargetArgs,
 }
 
-pub fn del(args: &Del) -> Result<(), Failure> {
+pub(crate) fn del(args: &Del) -> Result<(), Failure> {
     if let Some(prefix) = &args.prefix {
         return del_prefix(args, prefix);
     }
@@ -170,7 +170,7 @@ fn del_prefix(args: &Del, prefix: &str) -> Result<(), Failure> {
                         line. In a keyspace with history, all pages show the state at the time of the first one.\n\n\
                         Examples:\n  thalweg scan users --prefix a --limit 10\n  \
                         thalweg scan zips --start 10001 --end 10100 --keys-only\n  thalweg scan users --reverse --json")]
-pub struct Scan {
+pub(crate) struct Scan {
     /// Name of the keyspace
     pub keyspace: String,
     /// List only keys with this prefix
@@ -204,7 +204,7 @@ pub struct Scan {
     pub place: TargetArgs,
 }
 
-pub fn scan(args: &Scan) -> Result<(), Failure> {
+pub(crate) fn scan(args: &Scan) -> Result<(), Failure> {
     let key = |text: &String| args.key_format.parse(text);
     let query = ScanQuery {
         prefix: key(&args.prefix)?,
@@ -245,7 +245,7 @@ pub fn scan(args: &Scan) -> Result<(), Failure> {
 }
 
 /// Formats a key, its value and its revision as one JSON object.
-pub fn pair_json(pair: Pair<'_>) -> String {
+pub(crate) fn pair_json(pair: Pair<'_>) -> String {
     let mut object = Map::new();
     render::insert_bytes(&mut object, "key", pair.key);
     if let Some(value) = pair.value {
@@ -263,7 +263,7 @@ fn pair_text(pair: Pair<'_>, format: KeyFormat) -> String {
 #[derive(Args, Debug)]
 #[command(after_help = "A counter is a value in decimal digits; a missing key counts as 0.\n\n\
                         Examples:\n  thalweg incr stats visits\n  thalweg incr stats stock --by -3")]
-pub struct Incr {
+pub(crate) struct Incr {
     #[command(flatten)]
     pub key: KeyArgs,
     /// Number to add
@@ -273,7 +273,7 @@ pub struct Incr {
     pub place: TargetArgs,
 }
 
-pub fn incr(args: &Incr) -> Result<(), Failure> {
+pub(crate) fn incr(args: &Incr) -> Result<(), Failure> {
     let key = args.key.bytes()?;
     let (value, Written { durability, revision }) =
         Session::with(&args.place, Access::Write, |session| session.add(&args.key.keyspace, &key, args.by))?;

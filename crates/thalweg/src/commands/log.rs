@@ -33,7 +33,7 @@ const STATE_DIR: &str = "state";
 const LOCK: &str = "LOCK";
 
 #[derive(Subcommand, Debug)]
-pub enum LogCommand {
+pub(crate) enum LogCommand {
     /// Read every byte and check every checksum; ends with 1 if the log is corrupt
     Verify(LogArgs),
     /// Print the log's records, one per line
@@ -43,7 +43,7 @@ pub enum LogCommand {
 }
 
 #[derive(Args, Clone, Debug)]
-pub struct LogArgs {
+pub(crate) struct LogArgs {
     /// The node's directory; no server may have it open
     #[arg(long, value_name = "DIR", default_value = "thalweg-data")]
     pub data: PathBuf,
@@ -53,7 +53,7 @@ pub struct LogArgs {
 }
 
 #[derive(Args, Debug)]
-pub struct LogDump {
+pub(crate) struct LogDump {
     #[command(flatten)]
     pub log: LogArgs,
     /// First LSN to print [default: the oldest retained one]
@@ -64,7 +64,7 @@ pub struct LogDump {
     pub limit: Option<u64>,
 }
 
-pub fn run(command: &LogCommand) -> Result<(), Failure> {
+pub(crate) fn run(command: &LogCommand) -> Result<(), Failure> {
     match command {
         LogCommand::Verify(args) => verify(args),
         LogCommand::Dump(args) => dump(args),

@@ -17,7 +17,7 @@ use crate::{failure::Failure, render};
 #[command(after_help = "The old state stays in force until the new one is on disk and equal to it, pair by pair. An \
                         interrupted\nmigration changes nothing and can be started again. Both states need disk space.\n\n\
                         Example:\n  thalweg migrate --data ./data --from redb --to lsm")]
-pub struct Migrate {
+pub(crate) struct Migrate {
     /// The directory of a stopped node
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
@@ -33,12 +33,12 @@ pub struct Migrate {
 }
 
 /// Parses the name of a backend.
-pub fn backend(text: &str) -> Result<BackendKind, String> {
+pub(crate) fn backend(text: &str) -> Result<BackendKind, String> {
     let names = BackendKind::ALL.map(BackendKind::name).join(", ");
     BackendKind::from_name(text).ok_or_else(|| format!("use one of {names}"))
 }
 
-pub fn run(args: &Migrate) -> Result<(), Failure> {
+pub(crate) fn run(args: &Migrate) -> Result<(), Failure> {
     let template = "{elapsed_precise} {msg:10} {wide_bar} {human_pos} of about {human_len} pairs";
     let bar = render::progress_bar(Some(0), template, args.json);
     let mut tell = |progress: MigrationProgress| show(&bar, progress);

@@ -12,7 +12,7 @@ use crate::{
 
 /// Format in which records are shown.
 #[derive(Args, Clone, Debug)]
-pub struct RecordFormat {
+pub(crate) struct RecordFormat {
     /// Print only payloads, with a newline after each; byte for byte unless stdout is a terminal
     #[arg(long, conflicts_with = "json")]
     pub payload_only: bool,
@@ -22,7 +22,7 @@ pub struct RecordFormat {
 
 /// Key and headers of records to send.
 #[derive(Args, Clone, Debug)]
-pub struct RecordArgs {
+pub(crate) struct RecordArgs {
     /// The key of each record or message
     #[arg(long)]
     pub key: Option<String>,
@@ -33,7 +33,7 @@ pub struct RecordArgs {
 
 impl RecordArgs {
     /// Returns a record with the key and the headers that the user has given, and with an empty payload.
-    pub fn template(&self) -> Result<Record, Failure> {
+    pub(crate) fn template(&self) -> Result<Record, Failure> {
         let headers = self.headers.iter().map(|header| parse_header(header)).collect::<Result<_, _>>()?;
         let key = self.key.as_ref().map(|key| key.as_bytes().to_vec());
         Ok(Record { key, headers, ..Record::default() })
@@ -48,7 +48,7 @@ fn parse_header(text: &str) -> Result<(String, Vec<u8>), Failure> {
 }
 
 /// Prints a record or a message, depending on the options: as JSON, as its payload only, or as a line of text.
-pub fn show(
+pub(super) fn show(
     lines: &mut Lines,
     format: &RecordFormat,
     json: Option<Value>,
@@ -66,12 +66,12 @@ pub fn show(
 }
 
 /// Formats a record of a stream on one line of text.
-pub fn stream_text(record: &StreamRecord) -> String {
+pub(super) fn stream_text(record: &StreamRecord) -> String {
     format!("{}\t{}\t{}", record.offset, show_time(record.time), text(&record.record))
 }
 
 /// Formats the key, the headers and the payload of a record on one line of text.
-pub fn text(record: &Record) -> String {
+pub(super) fn text(record: &Record) -> String {
     let mut text = String::new();
     if let Some(key) = &record.key {
         text.push_str(&format!("[{}] ", render::one_line(key)));

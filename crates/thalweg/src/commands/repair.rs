@@ -33,7 +33,7 @@ use crate::{
 const STEM: &str = "repair";
 
 /// Runs `cluster repair`.
-pub fn repair(data: &Path, place: &ServerArgs) -> Result<(), Failure> {
+pub(super) fn repair(data: &Path, place: &ServerArgs) -> Result<(), Failure> {
     permissions::only_for_the_owner();
     let session = Session::of_server(place)?;
     let options = Options {

@@ -59,7 +59,7 @@ const STOP_LIMIT: Duration = Duration::from_millis(9_500);
 
 /// Parsed arguments of `serve`.
 #[derive(Clone, Debug, Default)]
-pub struct Serve {
+pub(crate) struct Serve {
     config: Option<PathBuf>,
     mode: Mode,
     repair: bool,
@@ -170,7 +170,7 @@ impl Serve {
 }
 
 /// Runs a node until a signal stops it. Only prints the configuration if the arguments request that.
-pub fn run(args: &Serve) -> Result<(), Failure> {
+pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
     if args.mode == Mode::Example {
         return render::out(example(&Config::default()).as_bytes());
     }

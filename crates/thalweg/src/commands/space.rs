@@ -43,7 +43,7 @@ Examples:
 /// Options of `space`.
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
-pub struct Space {
+pub(crate) struct Space {
     /// Examine this directory instead of asking a server; no server may have it open
     #[arg(long, value_name = "DIR", conflicts_with = "server", help_heading = "Where")]
     data: Option<PathBuf>,
@@ -60,7 +60,7 @@ pub struct Space {
     place: ServerArgs,
 }
 
-pub fn run(args: &Space) -> Result<(), Failure> {
+pub(crate) fn run(args: &Space) -> Result<(), Failure> {
     let before = args.compare.as_deref().map(|file| {
         let text = fs::read_to_string(file).map_err(|error| Failure::file(file, &error))?;
         let wrong = |_| Failure::usage(format!("{} is no report of `thalweg space --json`", file.display()));

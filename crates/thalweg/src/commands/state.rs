@@ -16,7 +16,7 @@ use crate::{
 
 /// Actions on the state as a whole.
 #[derive(Subcommand, Debug)]
-pub enum State {
+pub(crate) enum State {
     /// Print a hash over all data that replicas have in common
     Digest(Digest),
     /// Print the version of the state machine in force, and the highest one that the node supports
@@ -36,7 +36,7 @@ pub enum State {
                   scrub_interval).\n`rebuild` needs a log that still has all entries. The old state is kept until the \
                   new one is complete.\n\nExamples:\n  thalweg state verify --data ./data\n  thalweg state rebuild --data ./data"
 )]
-pub struct StateFiles {
+pub(crate) struct StateFiles {
     /// The node's directory; no server may have it open
     #[arg(long, value_name = "DIR", default_value = "thalweg-data")]
     pub data: PathBuf,
@@ -54,7 +54,7 @@ pub struct StateFiles {
                   Examples:\n  thalweg state digest\n  thalweg state digest --timeout 10m     # for a large state\n  \
                   thalweg state digest --data ./data --json"
 )]
-pub struct Digest {
+pub(crate) struct Digest {
     /// Print the digest that the server computed last
     #[arg(long)]
     pub last: bool,
@@ -69,7 +69,7 @@ pub struct Digest {
                   can't be lowered again.\n\n\
                   Example:\n  thalweg state version\n  thalweg state raise-version 1"
 )]
-pub struct RaiseVersion {
+pub(crate) struct RaiseVersion {
     /// The new version; a lower one than the version in force changes nothing
     #[arg(value_name = "VERSION")]
     pub to: u16,
@@ -78,7 +78,7 @@ pub struct RaiseVersion {
 }
 
 /// Runs `state`: prints a digest of the state, or prints or raises the version of the state machine.
-pub fn run(args: &State) -> Result<(), Failure> {
+pub(crate) fn run(args: &State) -> Result<(), Failure> {
     match args {
         State::Digest(args) => digest(args),
         State::Version(args) => {

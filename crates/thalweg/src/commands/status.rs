@@ -12,7 +12,7 @@ use crate::{
 };
 
 #[derive(Args, Debug)]
-pub struct Status {
+pub(crate) struct Status {
     #[command(flatten)]
     place: TargetArgs,
     /// Only check whether the server accepts requests and, in a cluster, has a leader; fails if not
@@ -20,7 +20,7 @@ pub struct Status {
     ready: bool,
 }
 
-pub fn run(args: &Status) -> Result<(), Failure> {
+pub(crate) fn run(args: &Status) -> Result<(), Failure> {
     let question = if args.ready { Session::ready } else { Session::status };
     let status = Session::with(&args.place, Access::Read, question)?;
     render::print_result(&status, args.place.json, || text(&status))

@@ -26,7 +26,7 @@ use crate::{
                         thalweg append events paid --key order-7 --header source=shop --expect 42\n  \
                         thalweg append events first --expect none\n  \
                         thalweg append events paid --producer till-3 --sequence 17    # safe to repeat")]
-pub struct Append {
+pub(crate) struct Append {
     /// Name of the stream, which is created if it does not exist
     pub stream: String,
     /// Payloads, one record each; without any, each line of stdin is a record
@@ -59,7 +59,7 @@ fn parse_expected(text: &str) -> Result<ExpectedOffset, String> {
     ExpectedOffset::parse(text).ok_or_else(|| "use an offset, none or any".to_owned())
 }
 
-pub fn append(args: &Append) -> Result<(), Failure> {
+pub(crate) fn append(args: &Append) -> Result<(), Failure> {
     let template = Record { is_tombstone: args.tombstone, ..args.record.template()? };
     let record = |payload: Vec<u8>| Record { payload, ..template.clone() };
     let terms = AppendConditions { expected: args.expect, producer: producer(args)? };
@@ -123,7 +123,7 @@ fn show_appended(appended: &Appended, count: usize, json: bool) -> Result<(), Fa
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  thalweg read events\n  thalweg read events --from 1000 --limit 10 --json\n  \
                         thalweg read events --since 10m --payload-only")]
-pub struct Read {
+pub(crate) struct Read {
     /// Name of the stream
     pub stream: String,
     /// First offset to print [default: the oldest retained one]
@@ -145,7 +145,7 @@ pub struct Read {
     pub place: TargetArgs,
 }
 
-pub fn read(args: &Read) -> Result<(), Failure> {
+pub(crate) fn read(args: &Read) -> Result<(), Failure> {
     Session::with(&args.place, Access::Read, |session| {
         let from = match (args.from, args.since) {
             (Some(from), _) => from,
@@ -167,7 +167,7 @@ pub fn read(args: &Read) -> Result<(), Failure> {
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  thalweg tail events\n  thalweg tail events --last 20\n  \
                         thalweg tail events --from 0 --limit 5 --json")]
-pub struct Tail {
+pub(crate) struct Tail {
     /// Name of the stream
     pub stream: String,
     /// First offset to print [default: the next record]
@@ -189,7 +189,7 @@ pub struct Tail {
     pub place: TargetArgs,
 }
 
-pub fn tail(args: &Tail) -> Result<(), Failure> {
+pub(crate) fn tail(args: &Tail) -> Result<(), Failure> {
     if args.limit == Some(0) {
         return Ok(());
     }

@@ -16,7 +16,7 @@ use crate::{
 
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
-pub struct Streams {
+pub(crate) struct Streams {
     #[command(subcommand)]
     pub action: Option<StreamAction>,
     #[command(flatten)]
@@ -24,7 +24,7 @@ pub struct Streams {
 }
 
 #[derive(Subcommand, Debug)]
-pub enum StreamAction {
+pub(crate) enum StreamAction {
     /// List all streams
     List(Plain),
     /// Show a stream
@@ -63,7 +63,7 @@ pub enum StreamAction {
 
 /// Arguments of actions on an existing stream.
 #[derive(Args, Debug)]
-pub struct Named {
+pub(crate) struct Named {
     /// Name of the stream
     pub stream: String,
     #[command(flatten)]
@@ -73,7 +73,7 @@ pub struct Named {
 /// Arguments of actions that set options of a stream. A new stream has no limit and keeps everything, unless settings
 /// say otherwise.
 #[derive(Args, Debug)]
-pub struct Configured {
+pub(crate) struct Configured {
     /// Name of the stream
     pub stream: String,
     /// Remove records older than this span of time; none lifts the limit
@@ -103,7 +103,7 @@ pub struct Configured {
 
 /// Value of a setting that limits a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limit<T> {
+pub(crate) enum Limit<T> {
     /// The stream has no limit.
     Unlimited,
     /// The stream has this limit.
@@ -158,7 +158,7 @@ fn limit_json<T>(limit: Limit<T>, json: impl FnOnce(T) -> Value) -> Value {
     }
 }
 
-pub fn run(args: &Streams) -> Result<(), Failure> {
+pub(crate) fn run(args: &Streams) -> Result<(), Failure> {
     match &args.action {
         None => list(&args.place),
         Some(StreamAction::List(plain)) => list(&plain.place),

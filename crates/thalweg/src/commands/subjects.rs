@@ -31,7 +31,7 @@ use crate::{
                   tail -f access.log | thalweg publish logs.web\n  \
                   thalweg publish config.changed --file config.toml --key web"
 )]
-pub struct Publish {
+pub(crate) struct Publish {
     /// Subject to publish to: tokens joined by dots
     pub subject: String,
     /// Payloads, one message each; without any, each line of stdin is a message
@@ -51,7 +51,7 @@ pub struct Publish {
     pub place: ServerArgs,
 }
 
-pub fn publish(args: &Publish) -> Result<(), Failure> {
+pub(crate) fn publish(args: &Publish) -> Result<(), Failure> {
     let template = args.record.template()?;
     let message = |payload: Vec<u8>| Record { payload, ..template.clone() };
     let session = Session::of_server(&args.place)?;
@@ -98,7 +98,7 @@ fn show_published(published: Published, json: bool) -> Result<(), Failure> {
 
 /// Action when the queue of a subscription is full.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
+pub(crate) enum Policy {
     /// Publishers wait
     Block,
     /// New messages are dropped; the subscriber sees a gap
@@ -128,7 +128,7 @@ impl Policy {
                   Examples:\n  thalweg subscribe 'orders.>'\n  thalweg subscribe 'logs.*' --payload-only | grep error\n  \
                   thalweg subscribe jobs --group workers --json"
 )]
-pub struct Subscribe {
+pub(crate) struct Subscribe {
     /// Pattern of subjects: * matches one token, a final > all further tokens
     pub pattern: String,
     /// Queue group: each message goes to one subscriber of the group
@@ -152,7 +152,7 @@ pub struct Subscribe {
     pub place: ServerArgs,
 }
 
-pub fn subscribe(args: &Subscribe) -> Result<(), Failure> {
+pub(crate) fn subscribe(args: &Subscribe) -> Result<(), Failure> {
     let query = SubscribeQuery {
         pattern: args.pattern.as_bytes().to_vec(),
         group: args.group.clone(),
@@ -217,7 +217,7 @@ fn message_json(message: &Message) -> Value {
     after_help = "Prints the first answer, byte for byte. Ends with 5 if the subject has no responder, or no answer arrives in time.\n\n\
                   Examples:\n  thalweg request sums '1 + 1'\n  thalweg request images.resize --wait 30s < a.png > b.png"
 )]
-pub struct Request {
+pub(crate) struct Request {
     /// Subject of the request: tokens joined by dots
     pub subject: String,
     /// Message to publish; `-` or no argument reads stdin
@@ -233,7 +233,7 @@ pub struct Request {
     pub place: ServerArgs,
 }
 
-pub fn request(args: &Request) -> Result<(), Failure> {
+pub(crate) fn request(args: &Request) -> Result<(), Failure> {
     let message = Record { payload: input::value(args.message.as_deref())?, ..args.record.template()? };
     // The connection's timeout must be longer than the wait.
     let place =
@@ -252,7 +252,7 @@ pub fn request(args: &Request) -> Result<(), Failure> {
                   fails, there is no answer. Several responders of one subject share the work with --group.\n\n\
                   Examples:\n  thalweg reply sums --exec bc\n  thalweg reply health --with ok --group nodes"
 )]
-pub struct Reply {
+pub(crate) struct Reply {
     /// Pattern of subjects: * matches one token, a final > all further tokens
     pub pattern: String,
     /// Answer with the output of this command
@@ -271,7 +271,7 @@ pub struct Reply {
     pub place: ServerArgs,
 }
 
-pub fn reply(args: &Reply) -> Result<(), Failure> {
+pub(crate) fn reply(args: &Reply) -> Result<(), Failure> {
     let query = SubscribeQuery {
         pattern: args.pattern.as_bytes().to_vec(),
         group: args.group.clone(),

@@ -18,7 +18,7 @@ use crate::{
 #[command(after_help = "Prints the remaining lifetime of the key, or `forever`.\n\n\
                         Examples:\n  thalweg ttl sessions ada\n  thalweg ttl sessions ada --json\n\n\
                         Ends with 3 if the key does not exist.")]
-pub struct Ttl {
+pub(crate) struct Ttl {
     #[command(flatten)]
     pub key: KeyArgs,
     #[command(flatten)]
@@ -29,7 +29,7 @@ pub struct Ttl {
 #[command(after_help = "The value, its revision and its lease do not change.\n\n\
                         Examples:\n  thalweg touch sessions ada 30m\n  thalweg touch sessions ada never\n\n\
                         Ends with 3 if the key does not exist.")]
-pub struct Touch {
+pub(crate) struct Touch {
     #[command(flatten)]
     pub key: KeyArgs,
     /// New lifetime of the key from now on: a span such as 30s, never, or default (that of the keyspace)
@@ -47,7 +47,7 @@ pub struct Touch {
                         thalweg lease keep-alive 4096\n  thalweg lease revoke 4096\n\n\
                         Ends with 3 if the lease does not exist or has ended."
 )]
-pub enum Lease {
+pub(crate) enum Lease {
     /// Grant a lease, and print its id
     Grant {
         /// Time after which the lease ends unless it is kept alive
@@ -70,7 +70,7 @@ pub enum Lease {
 }
 
 #[derive(Args, Debug)]
-pub struct LeaseArgs {
+pub(crate) struct LeaseArgs {
     /// Id of the lease
     #[arg(value_name = "ID")]
     pub id: u64,
@@ -80,7 +80,7 @@ pub struct LeaseArgs {
 
 impl Lease {
     /// Returns the options that name the server or the directory. Each subcommand has these options.
-    pub fn place(&self) -> &TargetArgs {
+    pub(crate) fn place(&self) -> &TargetArgs {
         match self {
             Self::Grant { place, .. } => place,
             Self::List(plain) => &plain.place,
@@ -90,7 +90,7 @@ impl Lease {
 }
 
 /// Parses the lifetime of a key: a span of time, `never`, `default` or `keep`.
-pub fn parse_ttl(text: &str) -> Result<Deadline, String> {
+pub(crate) fn parse_ttl(text: &str) -> Result<Deadline, String> {
     match text {
         "never" => Ok(Deadline::Never),
         "default" => Ok(Deadline::Default),
@@ -99,14 +99,14 @@ pub fn parse_ttl(text: &str) -> Result<Deadline, String> {
     }
 }
 
-pub fn parse_touch(text: &str) -> Result<Deadline, String> {
+pub(crate) fn parse_touch(text: &str) -> Result<Deadline, String> {
     match parse_ttl(text) {
         Ok(Deadline::Keep) => Err("keep has no effect here: use a span, never or default".to_owned()),
         parsed => parsed,
     }
 }
 
-pub fn ttl(args: &Ttl) -> Result<(), Failure> {
+pub(crate) fn ttl(args: &Ttl) -> Result<(), Failure> {
     let key = args.key.bytes()?;
     let life = Session::with(&args.place, Access::Read, |session| session.lifetime(&args.key.keyspace, &key))?;
     let life = life.ok_or_else(|| args.key.missing())?;
@@ -121,7 +121,7 @@ pub fn ttl(args: &Ttl) -> Result<(), Failure> {
     })
 }
 
-pub fn touch(args: &Touch) -> Result<(), Failure> {
+pub(crate) fn touch(args: &Touch) -> Result<(), Failure> {
     let key = args.key.bytes()?;
     let touched =
         Session::with(&args.place, Access::Read, |session| session.touch(&args.key.keyspace, &key, args.ttl))?;
@@ -131,7 +131,7 @@ pub fn touch(args: &Touch) -> Result<(), Failure> {
     render::print_result(&json!({ "touched": true }), args.place.json, || "ok".to_owned())
 }
 
-pub fn lease(args: &Lease) -> Result<(), Failure> {
+pub(crate) fn lease(args: &Lease) -> Result<(), Failure> {
     let place = args.place();
     match args {
         Lease::Grant { ttl, id, .. } => {

@@ -16,7 +16,7 @@ use crate::{
 #[command(after_help = "Prints revision, kind (put, delete, expire, delete_prefix), key, value. Continues after a \
                   restart of the server.\n\nExamples:\n  thalweg watch users\n  thalweg watch users --prefix a --from 17 \
                   --json\n  thalweg watch config --key feature --limit 1    # until the next change")]
-pub struct Watch {
+pub(crate) struct Watch {
     /// Name of the keyspace
     pub keyspace: String,
     /// Print only changes of this key
@@ -44,7 +44,7 @@ pub struct Watch {
     pub place: TargetArgs,
 }
 
-pub fn run(args: &Watch) -> Result<(), Failure> {
+pub(crate) fn run(args: &Watch) -> Result<(), Failure> {
     if args.limit == Some(0) {
         return Ok(());
     }

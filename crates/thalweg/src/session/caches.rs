@@ -10,7 +10,7 @@ use crate::{failure::Failure, render::take_bytes};
 
 /// An entry of a cache, as the server returned it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
+pub(crate) struct Entry {
     pub value: Vec<u8>,
     pub version: u64,
     /// Remaining lifetime of the entry in seconds; `None` if the entry does not expire.
@@ -18,38 +18,38 @@ pub struct Entry {
 }
 
 impl Session {
-    pub fn caches(&self) -> Result<Vec<Value>, Failure> {
+    pub(crate) fn caches(&self) -> Result<Vec<Value>, Failure> {
         self.list("/v1/caches", "caches")
     }
 
-    pub fn cache_stats(&self, cache: &str) -> Result<Value, Failure> {
+    pub(crate) fn cache_stats(&self, cache: &str) -> Result<Value, Failure> {
         self.http.json(RequestBuilder::get(path(cache, "")))
     }
 
     /// Creates a cache. Returns its description, and true if the cache did not exist before.
-    pub fn create_cache(&self, cache: &str, max_bytes: Option<u64>) -> Result<(Value, bool), Failure> {
+    pub(crate) fn create_cache(&self, cache: &str, max_bytes: Option<u64>) -> Result<(Value, bool), Failure> {
         let body = max_bytes.map(|max| json!({ "max_bytes": max }).to_string()).unwrap_or_default();
         let reply = self.http.ask(RequestBuilder::new(Method::PUT, path(cache, "")).json_text(body.as_bytes()))?;
         Ok((self.http.parse(&reply.body)?, reply.status == 201))
     }
 
-    pub fn drop_cache(&self, cache: &str) -> Result<(), Failure> {
+    pub(crate) fn drop_cache(&self, cache: &str) -> Result<(), Failure> {
         self.http.ask(RequestBuilder::delete(path(cache, ""))).map(drop)
     }
 
-    pub fn clear_cache(&self, cache: &str) -> Result<(), Failure> {
+    pub(crate) fn clear_cache(&self, cache: &str) -> Result<(), Failure> {
         self.http.ask(RequestBuilder::post(path(cache, "/clear"))).map(drop)
     }
 
     /// Returns an entry of a cache; `None` if the entry or the cache does not exist.
-    pub fn entry(&self, cache: &str, key: &[u8]) -> Result<Option<Entry>, Failure> {
+    pub(crate) fn entry(&self, cache: &str, key: &[u8]) -> Result<Option<Entry>, Failure> {
         let Some(reply) = self.http.send_or_none(RequestBuilder::get(key_path(cache, key)))? else { return Ok(None) };
         let version = self.http.required(reply.header("thalweg-version"), "version of the entry")?;
         Ok(Some(Entry { ttl: reply.header("thalweg-ttl"), version, value: reply.body }))
     }
 
     /// Puts an entry into a cache. Returns the new version of the entry.
-    pub fn put_entry(
+    pub(crate) fn put_entry(
         &self,
         cache: &str,
         key: &[u8],
@@ -62,22 +62,22 @@ impl Session {
         self.http.required(reply.header("thalweg-version"), "version of the entry")
     }
 
-    pub fn delete_entry(&self, cache: &str, key: &[u8], expected: Expected<'_>) -> Result<(), Failure> {
+    pub(crate) fn delete_entry(&self, cache: &str, key: &[u8], expected: Expected<'_>) -> Result<(), Failure> {
         self.http.ask(RequestBuilder::delete(key_path(cache, key)).expect(expected)).map(drop)
     }
 
-    pub fn touch_entry(&self, cache: &str, key: &[u8], ttl: Deadline) -> Result<(), Failure> {
+    pub(crate) fn touch_entry(&self, cache: &str, key: &[u8], ttl: Deadline) -> Result<(), Failure> {
         self.http.ask(RequestBuilder::new(Method::PATCH, key_path(cache, key)).body(b"").deadline(ttl)).map(drop)
     }
 
-    pub fn add_to_entry(&self, cache: &str, key: &[u8], by: i64, ttl: Option<Deadline>) -> Result<i64, Failure> {
+    pub(crate) fn add_to_entry(&self, cache: &str, key: &[u8], by: i64, ttl: Option<Deadline>) -> Result<i64, Failure> {
         let ask = RequestBuilder::post(format!("{}?add={by}", key_path(cache, key)));
         let answer: Value = self.http.json(ask.deadline(ttl.unwrap_or_default()))?;
         self.http.required(answer["value"].as_i64(), "value of the counter")
     }
 
     /// Returns a page of the keys of a cache, and the cursor of the next page; `None` if this page is the last.
-    pub fn cache_keys(
+    pub(crate) fn cache_keys(
         &self,
         cache: &str,
         limit: u64,

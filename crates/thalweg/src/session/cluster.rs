@@ -16,7 +16,7 @@ type VisitEvents<'v> = &'v mut dyn FnMut(&Map<String, Value>) -> Step;
 
 /// Event of the cluster at which a watch begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EventsFrom {
+pub(crate) enum EventsFrom {
     /// The watch begins with the next event.
     Now,
     /// The watch begins with all events that the node keeps.
@@ -67,12 +67,12 @@ const MARGIN: Duration = Duration::from_secs(1);
 
 impl Session {
     /// Returns one of the cluster's lists or figures: `status`, `members`, `nodes` or `replicas`.
-    pub fn cluster(&self, what: &str) -> Result<Value, Failure> {
+    pub(crate) fn cluster(&self, what: &str) -> Result<Value, Failure> {
         self.http.json(RequestBuilder::get(format!("/v1/cluster/{what}")))
     }
 
     /// Sends a change of the cluster with the admin token. Returns the reply, or null if it has no body.
-    pub fn change_cluster(&self, what: &str, body: &Value, token: Option<&str>) -> Result<Value, Failure> {
+    pub(crate) fn change_cluster(&self, what: &str, body: &Value, token: Option<&str>) -> Result<Value, Failure> {
         let mut ask = RequestBuilder::post(format!("/v1/cluster/{what}")).json(body);
         if let Some(token) = token {
             ask = ask.header("authorization", format!("Bearer {token}"));
@@ -81,7 +81,7 @@ impl Session {
     }
 
     /// Compares the digests of the members' states.
-    pub fn cluster_digest(&self) -> Result<Value, Failure> {
+    pub(crate) fn cluster_digest(&self) -> Result<Value, Failure> {
         self.waiting(RequestBuilder::post("/v1/cluster/digest"))
     }
 
@@ -94,7 +94,7 @@ impl Session {
 
     /// Passes the events of the cluster to `visit` as they happen. After a lost connection it continues with the event after the
     /// last one, or, if the node that answers does not know it, with all events that the node keeps.
-    pub fn cluster_events(&self, from: EventsFrom, visit: VisitEvents<'_>) -> Result<(), Failure> {
+    pub(crate) fn cluster_events(&self, from: EventsFrom, visit: VisitEvents<'_>) -> Result<(), Failure> {
         let after = (from == EventsFrom::Kept).then_some(0);
         let position = Cell::new(Position { after, run: None });
         let endless = Endless {
@@ -113,7 +113,7 @@ impl Session {
     }
 
     /// Returns the status of another node of the cluster, and the cluster as that node sees it.
-    pub fn status_of_node(address: &str, timeout: Duration) -> Result<(Value, Value), Failure> {
+    pub(crate) fn status_of_node(address: &str, timeout: Duration) -> Result<(Value, Value), Failure> {
         let http = Http::server(address, timeout)?;
         let status = http.json(RequestBuilder::get("/v1/status"))?;
         Ok((status, http.json(RequestBuilder::get("/v1/cluster/status"))?))

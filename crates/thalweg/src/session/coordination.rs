@@ -37,7 +37,7 @@ const MAX_REQUEST: Duration = Duration::from_secs(10);
 
 /// Access to the locks, semaphores and elections that a node stores in a keyspace.
 #[derive(Clone)]
-pub struct Coordination {
+pub(crate) struct Coordination {
     session: Arc<Session>,
     keyspace: Arc<str>,
 }
@@ -45,7 +45,7 @@ pub struct Coordination {
 impl Coordination {
     /// Opens the directory or prepares the connection to the server. Creates the keyspace for locks if it is
     /// missing. A request may take a third of `ttl`, so that two more fit before a lease expires.
-    pub fn open(place: &TargetArgs, keyspace: &str, ttl: Duration) -> Result<Self, Failure> {
+    pub(crate) fn open(place: &TargetArgs, keyspace: &str, ttl: Duration) -> Result<Self, Failure> {
         let timeout = place.timeout.min((ttl / 3).clamp(Duration::from_millis(500), MAX_REQUEST));
         let session = Session::open(&TargetArgs { timeout, ..place.clone() }, Access::Write)?;
         session.create_keyspace(keyspace, &json!({}))?;
@@ -53,13 +53,13 @@ impl Coordination {
     }
 
     /// Closes the directory cleanly.
-    pub fn close(self) -> Result<(), Failure> {
+    pub(crate) fn close(self) -> Result<(), Failure> {
         self.session.close()
     }
 }
 
 /// Converts an error of a lock, a semaphore or an election to a failure of the command.
-pub fn of_recipe(error: RecipeError<Failure>) -> Failure {
+pub(crate) fn of_recipe(error: RecipeError<Failure>) -> Failure {
     let (message, code) = (error.to_string(), error.own_code().unwrap_or("store"));
     match error {
         RecipeError::Store(failure) => failure,
@@ -150,7 +150,7 @@ impl Coordinator for Coordination {
 }
 
 /// A watch of keys. A thread reads the changes from the node and queues them.
-pub struct CoordinateWatch(Receiver<WatchResult>);
+pub(crate) struct CoordinateWatch(Receiver<WatchResult>);
 
 impl KeyWatch for CoordinateWatch {
     fn wait(&mut self, timeout: Duration) -> WatchResult {

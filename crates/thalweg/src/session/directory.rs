@@ -36,7 +36,7 @@ const PROGRESS_AFTER: Duration = Duration::from_millis(100);
 
 /// Access of a command to a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub(crate) enum Access {
     /// The command reads. A missing directory is not created.
     Read,
     /// The command inspects the state without changing it. No maintenance runs, and closing writes no log entry, so

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 
 /// Kind of a request that concerns one consumer group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GroupCall {
+pub(crate) enum GroupCall {
     Get,
     Create,
     Configure,
@@ -27,7 +27,7 @@ pub enum GroupCall {
 
 /// Request for a push to a member of a consumer group.
 #[derive(Clone, Copy, Debug)]
-pub struct PushRequest<'a> {
+pub(crate) struct PushRequest<'a> {
     pub member: &'a str,
     /// Maximum number of records that the member has received but neither acked nor nacked.
     pub credit_records: u32,
@@ -42,14 +42,14 @@ type VisitPushed<'v> = &'v mut dyn FnMut(Vec<Map<String, Value>>) -> Step;
 
 impl Session {
     /// Returns the consumer groups of a stream, or of all streams if `stream` is `None`.
-    pub fn groups(&self, stream: Option<&str>) -> Result<Vec<Value>, Failure> {
+    pub(crate) fn groups(&self, stream: Option<&str>) -> Result<Vec<Value>, Failure> {
         let path = stream.map_or("/v1".to_owned(), streams::path);
         self.list(&format!("{path}/groups?limit=1000"), "groups")
     }
 
     /// Makes a request that concerns one consumer group. Returns the JSON of the answer; an empty answer becomes an
     /// empty object.
-    pub fn group(&self, call: GroupCall, stream: &str, group: &str, body: &Value) -> Result<Value, Failure> {
+    pub(crate) fn group(&self, call: GroupCall, stream: &str, group: &str, body: &Value) -> Result<Value, Failure> {
         let path = path(stream, group);
         let post = |action: &str| RequestBuilder::post(format!("{path}/{action}")).json(body);
         let reply = self.write(match call {
@@ -68,7 +68,7 @@ impl Session {
 
     /// Receives the records pushed to a member of a group, until the server or `visit` ends the push. Each call of
     /// `visit` gets all records that have arrived since the previous call.
-    pub fn push(
+    pub(crate) fn push(
         &self,
         stream: &str,
         group: &str,

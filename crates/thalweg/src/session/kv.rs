@@ -18,7 +18,7 @@ use crate::{
 
 /// Acknowledgement of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Written {
+pub(crate) struct Written {
     /// Durability level that the write had reached when it was acknowledged.
     pub durability: Durability,
     /// Revision of the write; `None` if the write was acknowledged at the durability level `none`.
@@ -27,14 +27,14 @@ pub struct Written {
 
 /// Value of a key with its revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ValueAtRevision {
+pub(crate) struct ValueAtRevision {
     pub value: Vec<u8>,
     pub revision: u64,
 }
 
 /// Condition under which a key, or an entry of a cache, is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Expected<'a> {
+pub(crate) enum Expected<'a> {
     #[default]
     Anything,
     Absent,
@@ -46,7 +46,7 @@ pub enum Expected<'a> {
 
 /// Condition of a put, and lifetime of the value.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct PutTerms<'a> {
+pub(crate) struct PutTerms<'a> {
     pub expected: Expected<'a>,
     pub deadline: Deadline,
     pub lease: Option<LeaseId>,
@@ -54,7 +54,7 @@ pub struct PutTerms<'a> {
 
 /// Range and options of a scan.
 #[derive(Clone, Debug, Default)]
-pub struct ScanQuery {
+pub(crate) struct ScanQuery {
     pub prefix: Vec<u8>,
     /// First key of the range, inclusive.
     pub start: Option<Vec<u8>>,
@@ -71,7 +71,7 @@ pub struct ScanQuery {
 
 /// Key, value and revision that a scan returns; `value` is `None` if only keys were requested.
 #[derive(Clone, Copy, Debug)]
-pub struct Pair<'a> {
+pub(crate) struct Pair<'a> {
     pub key: &'a [u8],
     pub value: Option<&'a [u8]>,
     pub revision: u64,
@@ -96,7 +96,13 @@ impl RequestBuilder<'_> {
 }
 
 impl Session {
-    pub fn put(&self, keyspace: &str, key: &[u8], value: &[u8], terms: &PutTerms<'_>) -> Result<Written, Failure> {
+    pub(crate) fn put(
+        &self,
+        keyspace: &str,
+        key: &[u8],
+        value: &[u8],
+        terms: &PutTerms<'_>,
+    ) -> Result<Written, Failure> {
         let PutTerms { expected, deadline, lease } = *terms;
         if let Expected::Value(expected) = expected {
             let mut write = write_json("put", keyspace, key, Some(value));
@@ -118,7 +124,7 @@ impl Session {
     }
 
     /// Puts all pairs of keys and values or none, in one commit.
-    pub fn put_many(&self, keyspace: &str, pairs: &[(Vec<u8>, Vec<u8>)]) -> Result<Written, Failure> {
+    pub(crate) fn put_many(&self, keyspace: &str, pairs: &[(Vec<u8>, Vec<u8>)]) -> Result<Written, Failure> {
         if let [(key, value)] = pairs {
             return self.put(keyspace, key, value, &PutTerms::default());
         }
@@ -128,12 +134,12 @@ impl Session {
     }
 
     /// Returns the value of a key; `None` if the keyspace has no such key. A missing keyspace is a failure.
-    pub fn get(&self, keyspace: &str, key: &[u8]) -> Result<Option<ValueAtRevision>, Failure> {
+    pub(crate) fn get(&self, keyspace: &str, key: &[u8]) -> Result<Option<ValueAtRevision>, Failure> {
         self.found(RequestBuilder::get(key_path(keyspace, key)))
     }
 
     /// Returns the value of a key at a revision; `None` if the key had no value then.
-    pub fn get_at(&self, keyspace: &str, key: &[u8], revision: u64) -> Result<Option<ValueAtRevision>, Failure> {
+    pub(crate) fn get_at(&self, keyspace: &str, key: &[u8], revision: u64) -> Result<Option<ValueAtRevision>, Failure> {
         let path = format!("{}?revision={revision}", key_path(keyspace, key));
         self.found(RequestBuilder::get(path))
     }
@@ -148,14 +154,20 @@ impl Session {
     }
 
     /// Returns a page of the versions of a key before a revision, newest first, as JSON of the HTTP API.
-    pub fn versions(&self, keyspace: &str, key: &[u8], before: Option<u64>, limit: u64) -> Result<Value, Failure> {
+    pub(crate) fn versions(
+        &self,
+        keyspace: &str,
+        key: &[u8],
+        before: Option<u64>,
+        limit: u64,
+    ) -> Result<Value, Failure> {
         let path = key_path(keyspace, key).replacen("/v1/kv/", "/v1/versions/", 1);
         let before = before.map_or(String::new(), |before| format!("&before={before}"));
         self.http.json(RequestBuilder::get(format!("{path}?limit={limit}{before}")))
     }
 
     /// Deletes a key. Deleting a missing key is a success, unless `expected` requires the key to exist.
-    pub fn delete(&self, keyspace: &str, key: &[u8], expected: Expected<'_>) -> Result<Written, Failure> {
+    pub(crate) fn delete(&self, keyspace: &str, key: &[u8], expected: Expected<'_>) -> Result<Written, Failure> {
         if let Expected::Value(expected) = expected {
             return self.commit_if(keyspace, key, expected, write_json("delete", keyspace, key, None));
         }
@@ -184,7 +196,7 @@ impl Session {
 
     /// Calls `visit` with the pairs of a keyspace that the query covers. Returns a cursor if the limit of the query left
     /// out pairs.
-    pub fn scan(
+    pub(crate) fn scan(
         &self,
         keyspace: &str,
         query: &ScanQuery,
@@ -213,14 +225,14 @@ impl Session {
     }
 
     /// Adds a number to the counter that a key contains. Returns the new value of the counter.
-    pub fn add(&self, keyspace: &str, key: &[u8], delta: i64) -> Result<(i64, Written), Failure> {
+    pub(crate) fn add(&self, keyspace: &str, key: &[u8], delta: i64) -> Result<(i64, Written), Failure> {
         let reply = self.write(RequestBuilder::post(format!("{}?add={delta}", key_path(keyspace, key))))?;
         let value = self.http.parse::<Value>(&reply.body)?["value"].as_i64();
         Ok((self.http.required(value, "value of the counter")?, self.written(&reply)?))
     }
 
     /// Removes all keys with a prefix. Returns the number of removed keys; `None` if there were too many to count.
-    pub fn delete_prefix(&self, keyspace: &str, prefix: &[u8]) -> Result<(Option<u64>, Written), Failure> {
+    pub(crate) fn delete_prefix(&self, keyspace: &str, prefix: &[u8]) -> Result<(Option<u64>, Written), Failure> {
         let path = format!("/v1/kv/{}?prefix={}", encode(keyspace.as_bytes()), encode(prefix));
         let reply = self.write(RequestBuilder::delete(path))?;
         Ok((self.http.parse::<Value>(&reply.body)?["keys"].as_u64(), self.written(&reply)?))
@@ -228,7 +240,7 @@ impl Session {
 
     /// Executes a commit. The request and the answer are JSON of the HTTP API. A directory has no subjects, so a
     /// commit that publishes messages is rejected.
-    pub fn commit(&self, commit: &[u8]) -> Result<Value, Failure> {
+    pub(crate) fn commit(&self, commit: &[u8]) -> Result<Value, Failure> {
         let publishes = |commit: Value| commit["publish"].as_array().is_some_and(|batches| !batches.is_empty());
         if self.http.opened_directory().is_some() && serde_json::from_slice(commit).is_ok_and(publishes) {
             let message = "a directory has no subjects: leave out `publish`, or send the commit to a server";
@@ -238,7 +250,7 @@ impl Session {
     }
 
     /// Executes a transaction. The request and the answer are JSON of the HTTP API.
-    pub fn transact(&self, transaction: &[u8]) -> Result<Value, Failure> {
+    pub(crate) fn transact(&self, transaction: &[u8]) -> Result<Value, Failure> {
         self.write_json(RequestBuilder::post("/v1/txn").json_text(transaction))
     }
 

@@ -18,7 +18,7 @@ const PAGE: usize = 1000;
 
 /// Revision, remaining lifetime and lease of a key.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct KeyLifetime {
+pub(crate) struct KeyLifetime {
     pub revision: u64,
     /// Time until the key expires, by its own deadline or the end of its lease, whichever is earlier; `None` if the
     /// key does not expire.
@@ -28,7 +28,7 @@ pub struct KeyLifetime {
 
 impl Session {
     /// Returns the lifetime of a key; `None` if the key does not exist.
-    pub fn lifetime(&self, keyspace: &str, key: &[u8]) -> Result<Option<KeyLifetime>, Failure> {
+    pub(crate) fn lifetime(&self, keyspace: &str, key: &[u8]) -> Result<Option<KeyLifetime>, Failure> {
         let ask = RequestBuilder::new(Method::HEAD, key_path(keyspace, key));
         let Some(reply) = self.http.send_or_none(ask)? else { return Ok(None) };
         Ok(Some(KeyLifetime {
@@ -39,7 +39,7 @@ impl Session {
     }
 
     /// Changes the deadline of a key. Returns true if the key exists. A missing keyspace is a failure.
-    pub fn touch(&self, keyspace: &str, key: &[u8], deadline: Deadline) -> Result<bool, Failure> {
+    pub(crate) fn touch(&self, keyspace: &str, key: &[u8], deadline: Deadline) -> Result<bool, Failure> {
         let path = format!("{}?ttl={}", key_path(keyspace, key), ttl_text(deadline));
         match self.write(RequestBuilder::new(Method::PATCH, path).body(b"")) {
             Err(failure) if failure.code == "not_found" => Ok(false),
@@ -47,7 +47,7 @@ impl Session {
         }
     }
 
-    pub fn grant_lease(&self, id: Option<LeaseId>, ttl: Duration) -> Result<Value, Failure> {
+    pub(crate) fn grant_lease(&self, id: Option<LeaseId>, ttl: Duration) -> Result<Value, Failure> {
         let mut body = json!({ "ttl_seconds": ttl.as_secs_f64() });
         if let Some(id) = id {
             body["id"] = json!(id.0);
@@ -55,20 +55,20 @@ impl Session {
         self.write_json(RequestBuilder::post("/v1/leases").json(&body))
     }
 
-    pub fn leases(&self) -> Result<Vec<Value>, Failure> {
+    pub(crate) fn leases(&self) -> Result<Vec<Value>, Failure> {
         self.list(&format!("/v1/leases?limit={PAGE}"), "leases")
     }
 
     /// Returns the description of a lease with its keys, as JSON of the HTTP API.
-    pub fn lease(&self, id: LeaseId) -> Result<Value, Failure> {
+    pub(crate) fn lease(&self, id: LeaseId) -> Result<Value, Failure> {
         self.http.json(RequestBuilder::get(format!("/v1/leases/{id}?limit={PAGE}")))
     }
 
-    pub fn keep_lease(&self, id: LeaseId) -> Result<Value, Failure> {
+    pub(crate) fn keep_lease(&self, id: LeaseId) -> Result<Value, Failure> {
         self.write_json(RequestBuilder::post(format!("/v1/leases/{id}/keep-alive")))
     }
 
-    pub fn revoke_lease(&self, id: LeaseId) -> Result<Written, Failure> {
+    pub(crate) fn revoke_lease(&self, id: LeaseId) -> Result<Written, Failure> {
         self.written(&self.write(RequestBuilder::delete(format!("/v1/leases/{id}")))?)
     }
 }

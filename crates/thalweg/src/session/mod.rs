@@ -47,7 +47,7 @@ use crate::{
     failure::Failure,
 };
 
-pub use self::{
+pub(crate) use self::{
     caches::Entry,
     cluster::EventsFrom,
     coordination::{Coordination, of_recipe},
@@ -62,7 +62,7 @@ pub use self::{
 };
 
 /// Connection of one command to a node, through which the command makes its requests.
-pub struct Session {
+pub(crate) struct Session {
     http: Http,
     /// Durability level that the user requests; `None` for the node's default.
     durability: Option<Durability>,
@@ -72,7 +72,7 @@ pub struct Session {
 
 impl Session {
     /// Opens the directory, or prepares the connection to the server, that the options of the command name.
-    pub fn open(place: &TargetArgs, access: Access) -> Result<Self, Failure> {
+    pub(crate) fn open(place: &TargetArgs, access: Access) -> Result<Self, Failure> {
         let http = match &place.data {
             Some(data) => Http::directory(Directory::open(data, access, place.durability)?),
             None => Http::server(&place.url(), place.timeout)?,
@@ -82,7 +82,7 @@ impl Session {
 
     /// Opens a node, calls `work`, and closes the node. If both `work` and the closing fail, returns the failure of
     /// `work`.
-    pub fn with<T>(
+    pub(crate) fn with<T>(
         place: &TargetArgs,
         access: Access,
         work: impl FnOnce(&Self) -> Result<T, Failure>,
@@ -96,12 +96,12 @@ impl Session {
     }
 
     /// Prepares the connection to a server, for requests that need a server because a directory cannot serve them.
-    pub fn of_server(place: &ServerArgs) -> Result<Self, Failure> {
+    pub(crate) fn of_server(place: &ServerArgs) -> Result<Self, Failure> {
         Ok(Self { http: Http::server(&place.url(), place.timeout)?, durability: None, timeout: place.timeout })
     }
 
     /// Closes the node. A directory is flushed, so that it opens fast the next time.
-    pub fn close(&self) -> Result<(), Failure> {
+    pub(crate) fn close(&self) -> Result<(), Failure> {
         self.http.opened_directory().map_or(Ok(()), Directory::close)
     }
 

@@ -6,7 +6,7 @@ use super::{Session, http::RequestBuilder};
 use crate::failure::Failure;
 
 impl Session {
-    pub fn status(&self) -> Result<Value, Failure> {
+    pub(crate) fn status(&self) -> Result<Value, Failure> {
         match self.http.opened_directory() {
             Some(directory) => Ok(directory.status()),
             None => self.http.json(RequestBuilder::get("/v1/status")),
@@ -14,24 +14,24 @@ impl Session {
     }
 
     /// Returns the health of a server that is ready. Fails if it is not.
-    pub fn ready(&self) -> Result<Value, Failure> {
+    pub(crate) fn ready(&self) -> Result<Value, Failure> {
         self.http.json(RequestBuilder::get("/ready"))
     }
 
     /// Returns the report of a server about its disk space. It has the payload if `count` is true or the state is small.
-    pub fn space(&self, count: bool) -> Result<Value, Failure> {
+    pub(crate) fn space(&self, count: bool) -> Result<Value, Failure> {
         self.http.json(RequestBuilder::get(format!("/v1/space?count={count}")))
     }
 
     /// Returns the metrics of a server as OpenMetrics text.
-    pub fn metrics(&self) -> Result<String, Failure> {
+    pub(crate) fn metrics(&self) -> Result<String, Failure> {
         let reply = self.http.ask(RequestBuilder::get("/metrics"))?;
         Ok(String::from_utf8_lossy(&reply.body).into_owned())
     }
 
     /// Computes the digest of the state. Calls `progress` with the number of rows read so far, if this process
     /// computes the digest and not a server.
-    pub fn state_digest(&self, progress: &mut dyn FnMut(u64)) -> Result<Value, Failure> {
+    pub(crate) fn state_digest(&self, progress: &mut dyn FnMut(u64)) -> Result<Value, Failure> {
         match self.http.opened_directory() {
             Some(directory) => directory.digest(progress),
             None => self.write_json(RequestBuilder::post("/v1/state/digest")),
@@ -39,7 +39,7 @@ impl Session {
     }
 
     /// Returns the digest of the state that the server computed last.
-    pub fn last_state_digest(&self) -> Result<Value, Failure> {
+    pub(crate) fn last_state_digest(&self) -> Result<Value, Failure> {
         if self.http.opened_directory().is_some() {
             let message = "--last needs a server: only a server keeps the last digest";
             return Err(Failure::usage(message));
@@ -48,12 +48,12 @@ impl Session {
     }
 
     /// Returns the version of the state machine in force, and the highest version that the node supports.
-    pub fn state_version(&self) -> Result<Value, Failure> {
+    pub(crate) fn state_version(&self) -> Result<Value, Failure> {
         self.http.json(RequestBuilder::get("/v1/state/version"))
     }
 
     /// Raises the version of the state machine in force, and returns the versions as JSON.
-    pub fn raise_version(&self, to: u16) -> Result<Value, Failure> {
+    pub(crate) fn raise_version(&self, to: u16) -> Result<Value, Failure> {
         self.write_json(RequestBuilder::post("/v1/state/version").json(&json!({ "to": to })))
     }
 }

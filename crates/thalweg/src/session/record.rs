@@ -6,7 +6,7 @@ use crate::render::{insert_bytes, take_bytes};
 
 /// Contents of a record of a stream, or of a message of a subject.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Record {
+pub(crate) struct Record {
     pub key: Option<Vec<u8>>,
     pub headers: Vec<(String, Vec<u8>)>,
     pub payload: Vec<u8>,
@@ -16,7 +16,7 @@ pub struct Record {
 
 /// Record of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StreamRecord {
+pub(crate) struct StreamRecord {
     pub offset: u64,
     /// Time of the append in microseconds since 1970.
     pub time: u64,
@@ -40,7 +40,7 @@ impl Record {
     }
 
     /// Formats the record as JSON of the HTTP API.
-    pub fn object(&self) -> Map<String, Value> {
+    pub(crate) fn object(&self) -> Map<String, Value> {
         let mut object = Map::new();
         if let Some(key) = &self.key {
             insert_bytes(&mut object, "key", key);
@@ -63,13 +63,13 @@ impl Record {
 
 impl StreamRecord {
     /// Parses a record of a stream; `None` if fields are missing.
-    pub fn of(object: &Map<String, Value>) -> Option<Self> {
+    pub(crate) fn of(object: &Map<String, Value>) -> Option<Self> {
         let time = object.get("time_micros").and_then(Value::as_u64).unwrap_or_default();
         Some(Self { offset: object.get("offset")?.as_u64()?, time, record: Record::of(object)? })
     }
 
     /// Formats the record with its offset and time as JSON of the HTTP API.
-    pub fn object(&self) -> Map<String, Value> {
+    pub(crate) fn object(&self) -> Map<String, Value> {
         let place = [("offset".into(), json!(self.offset)), ("time_micros".into(), json!(self.time))];
         place.into_iter().chain(self.record.object()).collect()
     }

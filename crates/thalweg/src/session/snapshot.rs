@@ -28,14 +28,14 @@ const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Options of a snapshot, and a callback for the number of received bytes.
-pub struct SnapshotRequest<'a> {
+pub(crate) struct SnapshotRequest<'a> {
     pub since: Option<Lsn>,
     pub compression: Compression,
     pub progress: &'a mut dyn FnMut(u64),
 }
 
 /// A backup file that is being written.
-pub struct PartialFile {
+pub(crate) struct PartialFile {
     pub path: PathBuf,
     pub file: SnapshotFile,
 }
@@ -65,7 +65,7 @@ impl PartialFile {
 impl Session {
     /// Downloads a snapshot of the node into a file. Takes a new snapshot if the server no longer has the one
     /// begun.
-    pub fn snapshot(&self, ask: &mut SnapshotRequest<'_>, out: &mut PartialFile) -> Result<(), Failure> {
+    pub(crate) fn snapshot(&self, ask: &mut SnapshotRequest<'_>, out: &mut PartialFile) -> Result<(), Failure> {
         for left in (0..TRIES).rev() {
             match self.take_one_snapshot(ask, out)? {
                 DownloadEnd::Whole => return Ok(()),

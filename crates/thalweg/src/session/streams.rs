@@ -29,7 +29,7 @@ const PAGE_BYTES: u64 = 4 * 1024 * 1024;
 
 /// Acknowledgement of an append.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Appended {
+pub(crate) struct Appended {
     pub durability: Durability,
     /// Offset of the first appended record, and the offset after the last one; `None` at the durability level
     /// `none`.
@@ -40,7 +40,7 @@ pub struct Appended {
 
 /// State of a producer of a stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProducerRow {
+pub(crate) struct ProducerRow {
     pub id: String,
     pub epoch: u64,
     pub next_sequence: u64,
@@ -50,7 +50,7 @@ pub struct ProducerRow {
 
 /// Description of a stream, as the node returns it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct StreamRow {
+pub(crate) struct StreamRow {
     pub name: String,
     /// Offset of the oldest record that the stream still has.
     pub start: u64,
@@ -69,7 +69,12 @@ type VisitRecords<'v> = &'v mut dyn FnMut(StreamRecord) -> Step;
 
 impl Session {
     /// Appends all records to the stream, or none. Creates the stream if it is missing.
-    pub fn append(&self, stream: &str, records: &[Record], terms: &AppendConditions<'_>) -> Result<Appended, Failure> {
+    pub(crate) fn append(
+        &self,
+        stream: &str,
+        records: &[Record],
+        terms: &AppendConditions<'_>,
+    ) -> Result<Appended, Failure> {
         let mut path = format!("{}/records?", path(stream));
         if terms.expected != ExpectedOffset::Any {
             path.push_str(&format!("expected={}&", terms.expected));
@@ -97,7 +102,7 @@ impl Session {
     }
 
     /// Passes the records from the offset `from` to the current end of the stream to `visit`, at most `limit`.
-    pub fn read(&self, stream: &str, from: u64, limit: u64, visit: VisitRecords<'_>) -> Result<(), Failure> {
+    pub(crate) fn read(&self, stream: &str, from: u64, limit: u64, visit: VisitRecords<'_>) -> Result<(), Failure> {
         let (mut from, mut left, mut end) = (from, limit, None);
         while left > 0 && end.is_none_or(|end| from < end) {
             let page = left.min(PAGE_RECORDS);
@@ -130,7 +135,7 @@ impl Session {
 
     /// Passes the records from the offset `from` on to `visit`, and then new records as they are appended, until
     /// `visit` ends the read. Continues after restarts of the server.
-    pub fn tail(&self, stream: &str, from: u64, visit: VisitRecords<'_>) -> Result<(), Failure> {
+    pub(crate) fn tail(&self, stream: &str, from: u64, visit: VisitRecords<'_>) -> Result<(), Failure> {
         if self.http.opened_directory().is_some() {
             self.read(stream, from, u64::MAX, visit)?;
             note("end of the stream: while this command has the directory open, no other process can append");
@@ -152,7 +157,7 @@ impl Session {
 
     /// Returns the offset of the first record whose time is at or after `micros`, in microseconds since 1970. Without
     /// such a record, returns the offset that the next record will get.
-    pub fn offset_at(&self, stream: &str, micros: u64) -> Result<u64, Failure> {
+    pub(crate) fn offset_at(&self, stream: &str, micros: u64) -> Result<u64, Failure> {
         let path = format!("{}/records?since={}&limit=1", path(stream), SpaceTime(micros));
         let mut found = None;
         self.http.lines(RequestBuilder::get(path), |object, _| {
@@ -162,17 +167,17 @@ impl Session {
         found.map_or_else(|| Ok(self.stream(stream)?.next), Ok)
     }
 
-    pub fn streams(&self) -> Result<Vec<StreamRow>, Failure> {
+    pub(crate) fn streams(&self) -> Result<Vec<StreamRow>, Failure> {
         self.rows(self.list("/v1/streams?limit=10000", "streams")?)
     }
 
-    pub fn stream(&self, name: &str) -> Result<StreamRow, Failure> {
+    pub(crate) fn stream(&self, name: &str) -> Result<StreamRow, Failure> {
         self.http.json(RequestBuilder::get(path(name)))
     }
 
     /// Creates a stream; an existing stream is not changed. Returns its description, and true if the stream did not
     /// exist before.
-    pub fn create_stream(&self, name: &str, config: &Value) -> Result<(StreamRow, bool), Failure> {
+    pub(crate) fn create_stream(&self, name: &str, config: &Value) -> Result<(StreamRow, bool), Failure> {
         let reply = self.write(RequestBuilder::new(Method::PUT, path(name)).json(config))?;
         Ok((self.http.parse(&reply.body)?, reply.status == 201))
     }
@@ -180,7 +185,11 @@ impl Session {
     /// Changes settings of a stream, or creates the stream with them if it is missing. `settings` gets the present
     /// configuration, or null for a missing stream, and returns the settings to change. Returns the description of the
     /// stream.
-    pub fn configure_stream(&self, name: &str, settings: impl Fn(&Value) -> Value) -> Result<StreamRow, Failure> {
+    pub(crate) fn configure_stream(
+        &self,
+        name: &str,
+        settings: impl Fn(&Value) -> Value,
+    ) -> Result<StreamRow, Failure> {
         let found = match self.stream(name) {
             Err(failure) if failure.exit == Exit::NotFound => None,
             found => Some(found?),
@@ -193,22 +202,22 @@ impl Session {
     }
 
     /// Removes the records of a stream whose offsets are below `before`.
-    pub fn trim_stream(&self, name: &str, before: u64) -> Result<StreamRow, Failure> {
+    pub(crate) fn trim_stream(&self, name: &str, before: u64) -> Result<StreamRow, Failure> {
         self.write(RequestBuilder::post(format!("{}/trim", path(name))).json(&json!({ "before": before })))?;
         self.stream(name)
     }
 
-    pub fn delete_stream(&self, name: &str) -> Result<(), Failure> {
+    pub(crate) fn delete_stream(&self, name: &str) -> Result<(), Failure> {
         self.write(RequestBuilder::delete(path(name))).map(drop)
     }
 
     /// Returns the stream's producers.
-    pub fn producers(&self, stream: &str) -> Result<Vec<ProducerRow>, Failure> {
+    pub(crate) fn producers(&self, stream: &str) -> Result<Vec<ProducerRow>, Failure> {
         self.rows(self.list(&format!("{}/producers", path(stream)), "producers")?)
     }
 
     /// Assigns a new epoch to a producer and returns the epoch. Creates the stream if it is missing.
-    pub fn open_producer(&self, stream: &str, id: &str) -> Result<u64, Failure> {
+    pub(crate) fn open_producer(&self, stream: &str, id: &str) -> Result<u64, Failure> {
         let path = format!("{}/producers/{}", path(stream), encode(id.as_bytes()));
         let opened: Value = self.write_json(RequestBuilder::post(path))?;
         self.http.required(opened["epoch"].as_u64(), "epoch of the producer")

@@ -16,7 +16,7 @@ use crate::{failure::Failure, render::take_bytes};
 
 /// A message received from a subject.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Message {
+pub(crate) struct Message {
     pub subject: Vec<u8>,
     /// Subject to which the answer is to be published; `None` if the sender wants no answer.
     pub reply: Option<Vec<u8>>,
@@ -25,7 +25,7 @@ pub struct Message {
 
 /// Number of messages published, and of subscriptions that received or missed them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Published {
+pub(crate) struct Published {
     pub messages: u64,
     pub delivered: u64,
     pub missed: u64,
@@ -36,7 +36,7 @@ pub struct Published {
 
 /// Pattern and options of a subscription.
 #[derive(Clone, Debug, Default)]
-pub struct SubscribeQuery {
+pub(crate) struct SubscribeQuery {
     pub pattern: Vec<u8>,
     pub group: Option<String>,
     pub policy: Option<&'static str>,
@@ -45,7 +45,7 @@ pub struct SubscribeQuery {
 }
 
 /// Event that a subscription passes to its visitor.
-pub enum SubscriptionEvent<'a> {
+pub(crate) enum SubscriptionEvent<'a> {
     /// The subscription is active: messages published from now on will be received.
     Subscribed,
     Message(&'a Message),
@@ -58,7 +58,7 @@ type Visit<'v> = &'v mut dyn FnMut(SubscriptionEvent<'_>) -> Step;
 
 impl Session {
     /// Publishes messages to a subject as one batch.
-    pub fn publish(
+    pub(crate) fn publish(
         &self,
         subject: &[u8],
         messages: &[Record],
@@ -73,7 +73,7 @@ impl Session {
     }
 
     /// Publishes a message to a subject, and waits for the first answer.
-    pub fn request(&self, subject: &[u8], message: Record, wait: Duration) -> Result<Message, Failure> {
+    pub(crate) fn request(&self, subject: &[u8], message: Record, wait: Duration) -> Result<Message, Failure> {
         let path = format!("/v1/ask/{}?timeout={}", encode(subject), wait.as_secs_f64());
         let ask = RequestBuilder::post(path).json(&records_json(&[message])).header("accept", "application/json");
         let answer: Map<String, Value> = self.http.json(ask).map_err(|failure| match &*failure.code {
@@ -88,7 +88,7 @@ impl Session {
 
     /// Subscribes to a pattern of subjects. Subscribes again after the connection was lost; messages published in
     /// the meantime are missed.
-    pub fn subscribe(&self, query: &SubscribeQuery, visit: Visit<'_>) -> Result<(), Failure> {
+    pub(crate) fn subscribe(&self, query: &SubscribeQuery, visit: Visit<'_>) -> Result<(), Failure> {
         let endless = Endless {
             path: &|| path(query),
             next: &|| "retrying; messages published in the meantime are missed".to_owned(),

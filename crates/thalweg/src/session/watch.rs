@@ -18,7 +18,7 @@ use crate::{
 
 /// Keys that a watch covers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WatchKeys {
+pub(crate) enum WatchKeys {
     Key(Vec<u8>),
     Prefix(Vec<u8>),
     /// The keys from the first key, inclusive, to the second one, exclusive. `None` means no bound.
@@ -27,7 +27,7 @@ pub enum WatchKeys {
 
 /// Keys that a watch covers, and the revision at which it starts.
 #[derive(Clone, Debug)]
-pub struct WatchQuery {
+pub(crate) struct WatchQuery {
     pub keys: WatchKeys,
     /// Revision of the first change to report; `None` reports only changes from now on.
     pub from: Option<u64>,
@@ -35,7 +35,7 @@ pub struct WatchQuery {
 
 /// A change of a key, or the removal of all keys with a prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub(crate) struct Change {
     pub revision: u64,
     /// Time of the change in microseconds since 1970.
     pub time: u64,
@@ -49,7 +49,7 @@ pub struct Change {
 
 impl Change {
     /// Returns true if the change removed all keys with a prefix, so that `key` is the prefix.
-    pub fn is_prefix(&self) -> bool {
+    pub(crate) fn is_prefix(&self) -> bool {
         self.what == "delete_prefix"
     }
 }
@@ -61,7 +61,7 @@ impl Session {
     /// Passes the changes from a revision on to `visit`, and then new changes as they happen, until `visit` ends
     /// the watch. After a restart of the server, the watch continues with the commit after the last one passed to
     /// `visit`. A watch of a directory ends after the newest change.
-    pub fn watch(&self, keyspace: &str, query: &WatchQuery, visit: VisitChanges<'_>) -> Result<(), Failure> {
+    pub(crate) fn watch(&self, keyspace: &str, query: &WatchQuery, visit: VisitChanges<'_>) -> Result<(), Failure> {
         let newest = self.http.opened_directory().map(Directory::revision);
         let from = Cell::new(query.from);
         let mut commits = Commits { from: &from, changes: Vec::new() };

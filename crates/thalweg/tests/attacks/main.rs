@@ -19,6 +19,7 @@
 //! Owns: the good client and its bounds ([`good`]), the attacks ([`attacks`]), and the table of results. Does not own:
 //! tests of each limit itself, which are in `server/tests`.
 
+#![allow(unreachable_pub, reason = "a test program has no interface")]
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
 mod attacks;

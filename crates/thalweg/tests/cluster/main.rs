@@ -1,5 +1,6 @@
 //! Three processes on the loopback as one cluster.
 
+#![allow(unreachable_pub, reason = "a test program has no interface")]
 #![allow(clippy::print_stdout, reason = "how long writes paused")]
 
 #[path = "../node/mod.rs"]

@@ -18,6 +18,7 @@
 //! them, `THALWEG_FAULT_KINDS` names the kinds, such as `Freeze,Replace`, and `THALWEG_FAULT_HISTORY` names a file to which
 //! the history is written, for the checker in `peers/porcupine`.
 
+#![allow(unreachable_pub, reason = "a test program has no interface")]
 #![allow(clippy::print_stdout, reason = "what happened, and why the test is skipped")]
 
 #[path = "../kills/clock.rs"]

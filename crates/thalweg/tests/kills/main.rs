@@ -1,5 +1,7 @@
 //! Servers killed repeatedly under load, and checks of the answers that their clients got.
 
+#![allow(unreachable_pub, reason = "a test program has no interface")]
+
 #[path = "../mount/mod.rs"]
 mod mount;
 #[path = "../node/mod.rs"]

@@ -1,5 +1,7 @@
 //! The command and the server as users run them: processes and their output.
 
+#![allow(unreachable_pub, reason = "a test program has no interface")]
+
 #[path = "../node/mod.rs"]
 mod node;
 #[path = "../redis/mod.rs"]

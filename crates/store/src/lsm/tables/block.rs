@@ -329,7 +329,7 @@ pub(super) mod tests {
         data
     }
 
-    pub fn block_of(pairs: &[Pair<'_>]) -> DataBlock {
+    pub(crate) fn block_of(pairs: &[Pair<'_>]) -> DataBlock {
         DataBlock::new(bytes_of(pairs).into()).unwrap()
     }
 

@@ -17,8 +17,8 @@ mod table;
 mod throttle;
 mod writeback;
 
-pub use cursor::RunCursor;
-pub use set::TableSet;
-pub use store::{RESERVED, TableOptions, TableStore};
-pub use table::TableEntry;
-pub use throttle::Backlog;
+pub(super) use cursor::RunCursor;
+pub(super) use set::TableSet;
+pub(super) use store::{RESERVED, TableOptions, TableStore};
+pub(super) use table::TableEntry;
+pub(super) use throttle::Backlog;

@@ -46,7 +46,7 @@ use crate::{
 };
 
 /// Lowest of the keys that the backend reserves for itself; user keys sort below it.
-pub const RESERVED: &[u8] = &[0xff];
+pub(crate) const RESERVED: &[u8] = &[0xff];
 /// Reserved key under which each flush stores the applied position.
 const APPLIED_KEY: &[u8] = b"\xffapplied";
 
@@ -66,7 +66,7 @@ const LEVEL_0_FLUSHES: u8 = 4;
 
 /// Options of the LSM tree's tables on disk.
 #[derive(Clone, Copy, Debug)]
-pub struct TableOptions {
+pub(crate) struct TableOptions {
     /// Maximum bytes of table blocks kept in the cache.
     pub cache_bytes: u64,
     /// Size in bytes at which a compaction begins a new table.
@@ -74,7 +74,7 @@ pub struct TableOptions {
 }
 
 /// All tables in a directory; see the [module](self). Any thread may call the methods.
-pub struct TableStore {
+pub(crate) struct TableStore {
     dir: PathBuf,
     tree: Tree,
     cache: Arc<BlockCache>,
@@ -107,7 +107,7 @@ struct Newest {
 
 impl TableStore {
     /// Opens the tables in a directory. Creates the directory if it is missing.
-    pub fn open(dir: &Path, options: TableOptions) -> Result<Self, BackendError> {
+    pub(crate) fn open(dir: &Path, options: TableOptions) -> Result<Self, BackendError> {
         private::create(dir).map_err(io_error("create directory"))?;
         let cache = Arc::new(BlockCache::new(options.cache_bytes));
         let pace = Arc::default();
@@ -134,17 +134,17 @@ impl TableStore {
     }
 
     /// Returns the object that throttles flushes and compactions.
-    pub fn pace(&self) -> &Throttle {
+    pub(crate) fn pace(&self) -> &Throttle {
         &self.pace
     }
 
     /// Returns the newest set of tables, which reads should use.
-    pub fn newest(&self) -> Arc<TableSet> {
+    pub(crate) fn newest(&self) -> Arc<TableSet> {
         Arc::clone(&self.lock().set)
     }
 
     /// Returns the applied position that is stored in the newest tables; `None` if there are no tables.
-    pub fn applied(&self) -> Result<Option<Applied>, BackendError> {
+    pub(crate) fn applied(&self) -> Result<Option<Applied>, BackendError> {
         let set = self.newest();
         let corrupt = |message| BackendError::corrupt(self.tree.config.path.display(), message);
         match set.get(APPLIED_KEY)? {
@@ -158,7 +158,11 @@ impl TableStore {
 
     /// Writes the changes of a memtable to new tables and makes these tables current, durably. The changes are in
     /// ascending order of their keys, one for each key. Returns the number of bytes written.
-    pub fn flush<'a>(&self, changes: impl Iterator<Item = Change<'a>>, applied: Applied) -> Result<u64, BackendError> {
+    pub(crate) fn flush<'a>(
+        &self,
+        changes: impl Iterator<Item = Change<'a>>,
+        applied: Applied,
+    ) -> Result<u64, BackendError> {
         let seqno = {
             let mut newest = self.lock();
             newest.next_seqno += 1;
@@ -194,7 +198,7 @@ impl TableStore {
     }
 
     /// Runs the most urgent compaction. Returns the number of bytes written; `None` if no compaction was necessary.
-    pub fn compact(&self) -> Result<Option<u64>, BackendError> {
+    pub(crate) fn compact(&self) -> Result<Option<u64>, BackendError> {
         let before = self.newest();
         let strategy = Leveled::default().with_l0_threshold(LEVEL_0_FLUSHES).with_table_target_size(self.table_bytes);
         self.write("compaction", || self.tree.compact(Arc::new(strategy), EVERYTHING))?;
@@ -203,7 +207,7 @@ impl TableStore {
 
     /// Merges all tables into one sorted run. Returns the number of bytes written; `None` if there was nothing to
     /// merge.
-    pub fn compact_all(&self) -> Result<Option<u64>, BackendError> {
+    pub(crate) fn compact_all(&self) -> Result<Option<u64>, BackendError> {
         let before = self.newest();
         // Deleted pairs are dropped only when they are merged into the last level.
         if before.tables_per_level().split_last().is_none_or(|(_, above)| above.iter().all(|tables| *tables == 0)) {
@@ -216,7 +220,7 @@ impl TableStore {
     /// Makes one step of returning the space of deleted data to the disk. Merges all tables if the result fits into the
     /// free space. Otherwise merges deletes with a small part of the data below them, in tables that are small enough
     /// for that. Returns the number of bytes written; `None` if no step is possible or useful.
-    pub fn reclaim(&self) -> Result<Option<u64>, BackendError> {
+    pub(crate) fn reclaim(&self) -> Result<Option<u64>, BackendError> {
         let before = self.newest();
         let ids: Vec<u64> = before.tables().map(|table| table.id()).collect();
         if *self.not_reclaimable() == ids {
@@ -276,7 +280,7 @@ impl TableStore {
     /// Reads blocks of tables that were written since the store was opened into the cache, newest data first, while the
     /// cache has room. Newly written data is likely to be read soon, and its pages are still in the kernel's memory.
     /// Returns false only if `go_on` returned false and so ended the reading early.
-    pub fn warm(&self, go_on: &dyn Fn() -> bool) -> Result<bool, BackendError> {
+    pub(crate) fn warm(&self, go_on: &dyn Fn() -> bool) -> Result<bool, BackendError> {
         for table in self.newest().tables() {
             if !table.warm(go_on)? {
                 // The cache is full: from now on, reads decide which blocks stay.
@@ -287,7 +291,7 @@ impl TableStore {
     }
 
     /// Returns the bytes of table blocks in the cache.
-    pub fn cached_bytes(&self) -> u64 {
+    pub(crate) fn cached_bytes(&self) -> u64 {
         self.cache.bytes()
     }
 

@@ -77,7 +77,7 @@ impl std::fmt::Debug for Table {
 
 /// Returns the hash of a key that the bloom filters of tables use.
 #[inline]
-pub fn key_hash(key: &[u8]) -> u64 {
+pub(super) fn key_hash(key: &[u8]) -> u64 {
     Builder::get_hash(key)
 }
 

@@ -24,11 +24,11 @@ const MAX_REST: Duration = Duration::from_millis(5);
 /// Time after the last write of a client during which clients count as still writing.
 const ACTIVE: Duration = Duration::from_millis(100);
 /// Number of runs on level 0 from which compactions are urgent and are not throttled.
-pub const URGENT_LEVEL_0_RUNS: usize = 7;
+pub(super) const URGENT_LEVEL_0_RUNS: usize = 7;
 
 /// Kind of work that a background thread of the LSM tree does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WorkKind {
+pub(crate) enum WorkKind {
     /// A flush of a memtable to disk, which makes room for writers.
     Flush,
     /// A compaction of tables, which keeps reads fast and disk usage small.
@@ -37,7 +37,7 @@ pub enum WorkKind {
 
 /// Amount of pending background work: waiting callers, memtables and tables.
 #[derive(Clone, Copy, Debug)]
-pub struct Backlog {
+pub(crate) struct Backlog {
     /// True if a caller waits for the background work.
     pub is_awaited: bool,
     /// Number of memtables that wait for a flush, including the memtable that is being flushed.
@@ -61,7 +61,7 @@ impl Backlog {
 /// State of the throttling that clients and background threads share; see the [module](self). Background work counts as
 /// urgent until a backlog is reported.
 #[derive(Debug, Default)]
-pub struct Throttle {
+pub(crate) struct Throttle {
     /// Number of writes of clients so far.
     writes: AtomicU64,
     flush_is_calm: AtomicBool,
@@ -73,12 +73,12 @@ pub struct Throttle {
 impl Throttle {
     /// Counts a write of a client.
     #[inline]
-    pub fn count_write(&self) {
+    pub(crate) fn count_write(&self) {
         self.writes.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Stores the current backlog, which decides whether work is urgent.
-    pub fn report(&self, backlog: Backlog) {
+    pub(crate) fn report(&self, backlog: Backlog) {
         for chore in [WorkKind::Flush, WorkKind::Compaction] {
             self.is_calm(chore).store(backlog.is_calm(chore), Ordering::Relaxed);
         }
@@ -86,12 +86,12 @@ impl Throttle {
     }
 
     /// Returns the number of bytes of disk space that a compaction must leave free for flushes.
-    pub fn kept_free_bytes(&self) -> u64 {
+    pub(crate) fn kept_free_bytes(&self) -> u64 {
         self.flush_bytes.load(Ordering::Relaxed)
     }
 
     /// Creates the throttling state for a flush or compaction that begins now.
-    pub fn begin_work(self: &Arc<Self>, chore: WorkKind) -> WorkThrottle {
+    pub(crate) fn begin_work(self: &Arc<Self>, chore: WorkKind) -> WorkThrottle {
         WorkThrottle { pace: Arc::clone(self), chore, writes: self.writes.load(Ordering::Relaxed), written: None }
     }
 
@@ -105,7 +105,7 @@ impl Throttle {
 
 /// State of the throttling of one flush or compaction.
 #[derive(Debug)]
-pub struct WorkThrottle {
+pub(crate) struct WorkThrottle {
     pace: Arc<Throttle>,
     chore: WorkKind,
     /// Number of client writes at the last check. The next field is the time of the last check that found new writes.
@@ -116,7 +116,7 @@ pub struct WorkThrottle {
 impl WorkThrottle {
     /// Returns true if this flush or compaction should be throttled: it is not urgent, and clients have written
     /// recently.
-    pub fn should_throttle(&mut self, now: Instant) -> bool {
+    pub(crate) fn should_throttle(&mut self, now: Instant) -> bool {
         let writes = self.pace.writes.load(Ordering::Relaxed);
         if writes != self.writes {
             (self.writes, self.written) = (writes, Some(now));
@@ -127,7 +127,7 @@ impl WorkThrottle {
 }
 
 /// Pauses for as long as the disk was used for the last piece, so that other threads can use the disk.
-pub fn pause_after(took: Duration) {
+pub(super) fn pause_after(took: Duration) {
     thread::sleep(took.min(MAX_REST));
 }
 

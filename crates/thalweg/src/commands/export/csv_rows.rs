@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::failure::{Exit, Failure};
 
 /// Writer of CSV rows.
-pub struct CsvRows<'a> {
+pub(super) struct CsvRows<'a> {
     out: csv::Writer<Box<dyn Write + 'a>>,
     /// Fields that become columns; empty if the rows contain whole records.
     fields: &'a [String],
@@ -15,7 +15,7 @@ pub struct CsvRows<'a> {
 
 impl<'a> CsvRows<'a> {
     /// Creates a writer, and writes the header: the names of the fields, or those of the parts of a whole record.
-    pub fn new(out: Box<dyn Write + 'a>, fields: &'a [String], whole: &[&str]) -> Result<Self, Failure> {
+    pub(super) fn new(out: Box<dyn Write + 'a>, fields: &'a [String], whole: &[&str]) -> Result<Self, Failure> {
         let mut rows = Self { out: csv::Writer::from_writer(out), fields };
         if fields.is_empty() {
             rows.out.write_record(whole).map_err(failure)?;
@@ -27,7 +27,7 @@ impl<'a> CsvRows<'a> {
 
     /// Writes a row: the fields of the JSON object in `value`, or the cells that `whole` returns. `name` describes the
     /// record in a failure.
-    pub fn write(
+    pub(super) fn write(
         &mut self,
         value: &[u8],
         name: &dyn Fn() -> String,
@@ -47,7 +47,7 @@ impl<'a> CsvRows<'a> {
     }
 
     /// Writes what is buffered.
-    pub fn finish(mut self) -> Result<(), Failure> {
+    pub(super) fn finish(mut self) -> Result<(), Failure> {
         Ok(self.out.flush()?)
     }
 }
@@ -61,7 +61,7 @@ fn failure(error: csv::Error) -> Failure {
 }
 
 /// Returns the error for data that the format of an export can't represent exactly.
-pub fn unfit(name: &str, why: &str) -> Failure {
+pub(super) fn unfit(name: &str, why: &str) -> Failure {
     Failure::new(Exit::Usage, "unfit_format", format!("{name} {why}")).then("export with --format ndjson")
 }
 

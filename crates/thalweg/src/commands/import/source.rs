@@ -26,11 +26,11 @@ const MAX_LINE_BYTES: u64 = MAX_RECORD_BYTES as u64;
 const NUMBER_DIGITS: usize = 12;
 
 /// Code of the failure for a record that cannot be imported, whatever the server does.
-pub const BAD_RECORD: &str = "bad_record";
+pub(super) const BAD_RECORD: &str = "bad_record";
 
 /// Format of a file.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FileFormat {
+pub(crate) enum FileFormat {
     /// One record per line
     Lines,
     /// One JSON value per line
@@ -41,7 +41,7 @@ pub enum FileFormat {
 
 impl FileFormat {
     /// Returns the format that the extension of a file's name suggests.
-    pub fn of_name(path: &Path) -> Option<Self> {
+    pub(crate) fn of_name(path: &Path) -> Option<Self> {
         match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
             "csv" => Some(Self::Csv),
             "ndjson" | "jsonl" => Some(Self::Ndjson),
@@ -53,7 +53,7 @@ impl FileFormat {
 
 /// Rule by which records get their keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeyRule<'a> {
+pub(super) enum KeyRule<'a> {
     /// Records have no keys.
     Without,
     /// The key is the text of a line before its first tab, and the value is the text after it.
@@ -66,7 +66,7 @@ pub enum KeyRule<'a> {
 
 /// Parts of a record that become the key and the value.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape<'a> {
+pub(super) struct Shape<'a> {
     pub key: KeyRule<'a>,
     /// Text before each key.
     pub key_prefix: &'a str,
@@ -76,13 +76,13 @@ pub struct Shape<'a> {
 
 /// A record, or a pair of a key and a value, that was read from the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Item {
+pub(super) struct Item {
     pub key: Option<Vec<u8>>,
     pub value: Vec<u8>,
 }
 
 /// Reads a file record by record.
-pub struct Source<'a> {
+pub(super) struct Source<'a> {
     rows: Rows<'a>,
     shape: Shape<'a>,
     /// Number of records read so far.
@@ -124,7 +124,7 @@ impl Read for RowLimit<'_> {
 
 impl<'a> Source<'a> {
     /// Opens a file to import.
-    pub fn new(input: Box<dyn BufRead + 'a>, format: FileFormat, shape: Shape<'a>) -> Result<Self, Failure> {
+    pub(super) fn new(input: Box<dyn BufRead + 'a>, format: FileFormat, shape: Shape<'a>) -> Result<Self, Failure> {
         let rows = match format {
             FileFormat::Lines if shape.value.is_some() || matches!(shape.key, KeyRule::Fields { .. }) => {
                 return Err(Failure::usage("--key and --value need --format csv or ndjson: lines have no columns"));
@@ -138,7 +138,7 @@ impl<'a> Source<'a> {
 
     /// Skips the next `count` records of the file without parsing them, so that a record that cannot be imported can be
     /// skipped, too.
-    pub fn skip(&mut self, count: u64) -> Result<(), Failure> {
+    pub(super) fn skip(&mut self, count: u64) -> Result<(), Failure> {
         for _ in 0..count {
             let is_found = match &mut self.rows {
                 Rows::Lines(input) => skip_line(input.as_mut())?.is_some(),
@@ -163,7 +163,7 @@ impl<'a> Source<'a> {
 
     /// Returns the next record of the file; `None` at the end. An empty line is a record in the format `lines`, and
     /// is ignored in `ndjson`.
-    pub fn next_item(&mut self) -> Result<Option<Item>, Failure> {
+    pub(super) fn next_item(&mut self) -> Result<Option<Item>, Failure> {
         let number = self.count + 1;
         let shape = &self.shape;
         let item = match &mut self.rows {

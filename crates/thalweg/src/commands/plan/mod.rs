@@ -47,7 +47,7 @@ const MAX_PROFILE_BYTES: u64 = 1 << 20;
 
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// Writes per second that clients send, such as 20000/s
     #[arg(long, value_name = "RATE", value_parser = parse_rate, required_unless_present = "measure",
           requires_all = ["size", "retention", "objective"])]
@@ -98,7 +98,7 @@ fn parse_objective(text: &str) -> Result<Objective, String> {
     if below.is_zero() { Err(expected()) } else { Ok(Objective { quantile, below }) }
 }
 
-pub fn run(args: &Plan) -> Result<(), Failure> {
+pub(crate) fn run(args: &Plan) -> Result<(), Failure> {
     if let Some(data) = args.data.as_deref().filter(|_| args.measure) {
         let profile = measured(args, data)?;
         store(&args.profile, &profile)?;

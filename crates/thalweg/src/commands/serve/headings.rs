@@ -22,7 +22,7 @@ const HEADINGS: &[(&str, &str)] = &[
 ];
 
 /// Returns all options in the order of their table, each with its heading.
-pub fn in_order() -> impl Iterator<Item = (&'static str, &'static Knob)> {
+pub(super) fn in_order() -> impl Iterator<Item = (&'static str, &'static Knob)> {
     KNOBS.iter().scan("Configuration", |heading, knob| {
         *heading = HEADINGS.iter().find(|(first, _)| *first == knob.name).map_or(*heading, |(_, heading)| *heading);
         Some((*heading, knob))

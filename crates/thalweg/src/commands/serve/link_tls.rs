@@ -14,7 +14,7 @@ use crate::failure::Failure;
 const NEARLY_OVER: Duration = Duration::from_secs(14 * 24 * 3600);
 
 /// Returns the TLS of the links; `None` for plain TCP on the loopback.
-pub fn of(config: &Config) -> Result<Option<PeerTls>, Failure> {
+pub(crate) fn of(config: &Config) -> Result<Option<PeerTls>, Failure> {
     if !config.links_use_tls() {
         return Ok(None);
     }
@@ -32,7 +32,7 @@ pub fn of(config: &Config) -> Result<Option<PeerTls>, Failure> {
 }
 
 /// Reads the files again, for later connections. Blocks on file reads.
-pub fn reload(tls: &PeerTls) {
+pub(crate) fn reload(tls: &PeerTls) {
     if !tls.has_authority() {
         return;
     }

@@ -29,7 +29,7 @@ use crate::failure::{Exit, Failure};
 
 /// Way in which a directory is opened.
 #[derive(Debug)]
-pub enum Part {
+pub(super) enum Part {
     /// The node runs alone.
     Alone,
     /// The node is a member of a cluster.
@@ -38,7 +38,7 @@ pub enum Part {
 
 impl Part {
     /// Returns the part of a member; `None` for a node that runs alone.
-    pub fn member(&self) -> Option<&MemberPart> {
+    pub(super) fn member(&self) -> Option<&MemberPart> {
         match self {
             Self::Alone => None,
             Self::Member(part) => Some(part),
@@ -48,7 +48,7 @@ impl Part {
 
 /// Data with which a node takes part in a cluster: its identity and its credentials.
 #[derive(Debug)]
-pub struct MemberPart {
+pub(super) struct MemberPart {
     /// Way in which the directory becomes, or is, a member.
     pub identity: MemberIdentity,
     /// Credentials of the cluster.
@@ -60,7 +60,7 @@ pub struct MemberPart {
 }
 
 /// Decides how a directory is opened.
-pub fn decide(config: &Config) -> Result<Part, Failure> {
+pub(super) fn decide(config: &Config) -> Result<Part, Failure> {
     let dir = &config.data;
     let stored = Credentials::of_directory(dir).map_err(|error| Failure::of(&error))?;
     let shown = dir.display();
@@ -111,7 +111,7 @@ fn identity(config: &Config, credentials: &Credentials, joins: bool) -> MemberId
 }
 
 /// Makes the credentials durable, before the directory is opened for the first time.
-pub fn keep(part: &MemberPart, dir: &Path) -> Result<(), Failure> {
+pub(super) fn keep(part: &MemberPart, dir: &Path) -> Result<(), Failure> {
     if part.is_new {
         std::fs::create_dir_all(dir).map_err(|error| Failure::file(dir, &error))?;
         part.credentials.write(dir).map_err(|error| Failure::of(&error))?;
@@ -120,7 +120,7 @@ pub fn keep(part: &MemberPart, dir: &Path) -> Result<(), Failure> {
 }
 
 /// Checks that the directory, now that it is open, belongs to the cluster of its credentials.
-pub fn check(part: &MemberPart, database: &Database) -> Result<(), Failure> {
+pub(super) fn check(part: &MemberPart, database: &Database) -> Result<(), Failure> {
     let (found, wanted) = (database.report().cluster, part.credentials.cluster);
     if found == Some(wanted) {
         return Ok(());
@@ -132,7 +132,11 @@ pub fn check(part: &MemberPart, database: &Database) -> Result<(), Failure> {
 }
 
 /// Returns the options of the node's consensus and links; `None` if the configuration has no address for other nodes.
-pub fn node_options(config: &Config, credentials: &Credentials, node: NodeId) -> Result<Option<NodeOptions>, Failure> {
+pub(super) fn node_options(
+    config: &Config,
+    credentials: &Credentials,
+    node: NodeId,
+) -> Result<Option<NodeOptions>, Failure> {
     let Some(listen) = config.cluster.address() else { return Ok(None) };
     let advertise = match &config.advertise {
         Advertise::Listening => String::new(),

@@ -37,7 +37,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(2);
 
 /// Result of a look at the directory's note.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Repaired {
+pub(super) enum Repaired {
     /// The node starts with its state.
     Unchanged,
     /// The state is that of another member. The directory must be opened again.
@@ -47,7 +47,7 @@ pub enum Repaired {
 }
 
 /// Repairs the state if that is due and possible. Tries again until it succeeds or a signal stops it.
-pub fn if_due(
+pub(super) fn if_due(
     runtime: &Runtime,
     config: &Config,
     member: &MemberPart,
@@ -115,7 +115,7 @@ fn until_repaired(
 }
 
 /// Starts this program again in the place of the process, with the same arguments. Returns only an error.
-pub fn start_again() -> Result<(), Failure> {
+pub(super) fn start_again() -> Result<(), Failure> {
     let mut arguments = std::env::args_os();
     let mut again = std::process::Command::new(std::env::current_exe()?);
     if let Some(name) = arguments.next() {

@@ -10,25 +10,25 @@ const PREFIX: &str = "thalweg_";
 
 /// One value of a metric, with its labels.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Series {
+pub(crate) struct Series {
     labels: Vec<(String, String)>,
     pub value: f64,
 }
 
 impl Series {
     /// Returns the value of a label; empty if the series does not have it.
-    pub fn label(&self, name: &str) -> &str {
+    pub(crate) fn label(&self, name: &str) -> &str {
         self.labels.iter().find(|(label, _)| label == name).map_or("", |(_, value)| value)
     }
 }
 
 /// All metrics of one scrape, by name. Names are without the prefix `thalweg_`.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Metrics(BTreeMap<String, Vec<Series>>);
+pub(crate) struct Metrics(BTreeMap<String, Vec<Series>>);
 
 impl Metrics {
     /// Parses a scrape.
-    pub fn parse(text: &str) -> Self {
+    pub(crate) fn parse(text: &str) -> Self {
         let mut metrics = Self::default();
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             if let Some((name, series)) = parse_line(line) {
@@ -39,29 +39,29 @@ impl Metrics {
     }
 
     /// Returns all series of a metric.
-    pub fn series(&self, name: &str) -> &[Series] {
+    pub(crate) fn series(&self, name: &str) -> &[Series] {
         self.0.get(name).map_or(&[], Vec::as_slice)
     }
 
     /// Returns the sum over all series of a metric; `None` if the metric does not exist.
-    pub fn sum(&self, name: &str) -> Option<f64> {
+    pub(crate) fn sum(&self, name: &str) -> Option<f64> {
         self.sum_where(name, |_| true)
     }
 
     /// Returns the sum over the chosen series of a metric; `None` if the metric does not exist. A metric that exists without
     /// such a series has the sum 0, because a server shows some series only from their first event on.
-    pub fn sum_where(&self, name: &str, chosen: impl Fn(&Series) -> bool) -> Option<f64> {
+    pub(crate) fn sum_where(&self, name: &str, chosen: impl Fn(&Series) -> bool) -> Option<f64> {
         let series = self.0.get(name)?;
         Some(series.iter().filter(|series| chosen(series)).map(|series| series.value).sum())
     }
 
     /// Returns a metric of the series that has exactly this value of a label.
-    pub fn of(&self, name: &str, label: &str, value: &str) -> Option<f64> {
+    pub(crate) fn of(&self, name: &str, label: &str, value: &str) -> Option<f64> {
         self.series(name).iter().find(|series| series.label(label) == value).map(|series| series.value)
     }
 
     /// Returns the histogram with this name, summed over the chosen series. It is empty if there is none.
-    pub fn histogram(&self, name: &str, chosen: impl Fn(&Series) -> bool) -> Histogram {
+    pub(crate) fn histogram(&self, name: &str, chosen: impl Fn(&Series) -> bool) -> Histogram {
         let mut buckets: Vec<(f64, f64)> = Vec::new();
         for series in self.series(&format!("{name}_bucket")).iter().filter(|series| chosen(series)) {
             let Ok(bound) = series.label("le").parse::<f64>() else { continue };
@@ -78,7 +78,7 @@ impl Metrics {
 
 /// A histogram with cumulative counts.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Histogram {
+pub(crate) struct Histogram {
     /// Inclusive upper bound of each bucket, and the number of values up to it.
     buckets: Vec<(f64, f64)>,
     sum: f64,
@@ -87,7 +87,7 @@ pub struct Histogram {
 impl Histogram {
     /// Returns the values that were added after `earlier`. If the counts have fallen, the server was restarted, and all of
     /// them are new.
-    pub fn since(&self, earlier: &Self) -> Self {
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
         if self.count() < earlier.count() {
             return self.clone();
         }
@@ -98,18 +98,18 @@ impl Histogram {
     }
 
     /// Number of values.
-    pub fn count(&self) -> f64 {
+    pub(crate) fn count(&self) -> f64 {
         self.buckets.last().map_or(0.0, |(_, count)| *count)
     }
 
     /// Returns the mean of the values; `None` if there are none.
-    pub fn mean(&self) -> Option<f64> {
+    pub(crate) fn mean(&self) -> Option<f64> {
         (self.count() > 0.0).then(|| self.sum / self.count())
     }
 
     /// Returns an upper bound of this part of the values, such as 0.99; `None` if there are no values. For a value beyond all
     /// finite bounds, returns the largest finite bound.
-    pub fn quantile(&self, part: f64) -> Option<f64> {
+    pub(crate) fn quantile(&self, part: f64) -> Option<f64> {
         if self.count() <= 0.0 {
             return None;
         }

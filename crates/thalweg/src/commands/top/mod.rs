@@ -52,7 +52,7 @@ const TICK: Duration = Duration::from_millis(50);
 
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
-pub struct Top {
+pub(crate) struct Top {
     /// Time between two readings, at least 100ms
     #[arg(long, value_name = "SPAN", default_value = "1s", value_parser = parse_span)]
     interval: Duration,
@@ -63,7 +63,7 @@ pub struct Top {
     place: ServerArgs,
 }
 
-pub fn run(args: &Top) -> Result<(), Failure> {
+pub(crate) fn run(args: &Top) -> Result<(), Failure> {
     if args.interval < MIN_INTERVAL {
         return Err(
             Failure::usage(format!("--interval {} is too short", show_span(args.interval))).then("use 100ms or more")

@@ -15,14 +15,14 @@ use crate::{
 
 /// A line of the screen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub(super) struct Line {
     pub text: String,
     /// True for the headings, which a terminal shows in bold.
     pub is_heading: bool,
 }
 
 /// Formats a view as lines.
-pub fn lines(view: &View) -> Vec<Line> {
+pub(super) fn lines(view: &View) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut plain = |text: String| lines.push(Line { text, is_heading: false });
     plain(title(view));
@@ -44,7 +44,7 @@ pub fn lines(view: &View) -> Vec<Line> {
 }
 
 /// Cuts a line to the width of a terminal, in characters, and replaces what could act on the terminal.
-pub fn fitted(text: &str, width: usize) -> String {
+pub(super) fn fitted(text: &str, width: usize) -> String {
     text.chars().take(width).map(|c| if is_printable(c) { c } else { '·' }).collect()
 }
 

@@ -32,13 +32,13 @@ struct Restore(Option<Termios>);
 
 /// The terminal in the mode that `top` needs. Dropping it restores the former mode.
 #[derive(Debug)]
-pub struct Terminal {
+pub(super) struct Terminal {
     reads_keys: bool,
 }
 
 /// Key that means something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Key {
+pub(super) enum Key {
     Quit,
     /// Read the figures at once.
     Refresh,
@@ -46,7 +46,7 @@ pub enum Key {
 
 impl Terminal {
     /// Takes the terminal: stdout, and stdin for keys if that is a terminal too.
-    pub fn take() -> io::Result<Self> {
+    pub(super) fn take() -> io::Result<Self> {
         let input = io::stdin();
         let former = if input.is_terminal() { Some(tcgetattr(&input)?) } else { None };
         *RESTORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(Restore(former.clone()));
@@ -62,7 +62,7 @@ impl Terminal {
     }
 
     /// Returns the width and the height in characters.
-    pub fn size(&self) -> (usize, usize) {
+    pub(super) fn size(&self) -> (usize, usize) {
         match tcgetwinsize(io::stdout()) {
             Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col.into(), size.ws_row.into()),
             _ => USUAL_SIZE,
@@ -70,12 +70,12 @@ impl Terminal {
     }
 
     /// Shows the lines. Those that do not fit are counted in the last line.
-    pub fn show(&self, lines: &[Line], (width, height): (usize, usize)) -> io::Result<()> {
+    pub(super) fn show(&self, lines: &[Line], (width, height): (usize, usize)) -> io::Result<()> {
         write(&frame(lines, width, height))
     }
 
     /// Waits for a key, at most for `patience`.
-    pub fn key(&self, patience: Duration) -> io::Result<Option<Key>> {
+    pub(super) fn key(&self, patience: Duration) -> io::Result<Option<Key>> {
         if !self.reads_keys {
             std::thread::sleep(patience);
             return Ok(None);

@@ -12,7 +12,7 @@ use super::metrics::{Metrics, Series};
 
 /// One reading of a server.
 #[derive(Clone, Debug)]
-pub struct Reading {
+pub(super) struct Reading {
     pub at: Instant,
     pub metrics: Metrics,
     /// Reply of `/v1/status`.
@@ -23,7 +23,7 @@ pub struct Reading {
 
 /// Figures of a node that `top` shows, computed from its last two readings.
 #[derive(Clone, Debug, Serialize)]
-pub struct View {
+pub(super) struct View {
     pub node: NodeFigures,
     /// Seconds between the two readings; `None` for the first one.
     pub interval_seconds: Option<f64>,
@@ -39,7 +39,7 @@ pub struct View {
 
 /// Identity, health and connections of the node.
 #[derive(Clone, Debug, Serialize)]
-pub struct NodeFigures {
+pub(super) struct NodeFigures {
     pub id: String,
     pub version: String,
     pub health: String,
@@ -53,7 +53,7 @@ pub struct NodeFigures {
 
 /// Events per second.
 #[derive(Clone, Debug, Serialize)]
-pub struct Rate {
+pub(super) struct Rate {
     pub name: &'static str,
     pub per_second: Option<f64>,
     /// Unit of the events: empty, or `bytes`.
@@ -62,7 +62,7 @@ pub struct Rate {
 
 /// Times of the requests of one protocol at one durability level, or of the log's fsyncs.
 #[derive(Clone, Debug, Serialize)]
-pub struct Latency {
+pub(super) struct Latency {
     pub name: &'static str,
     /// Level of the replies; empty for requests without one, such as reads.
     pub durability: String,
@@ -75,7 +75,7 @@ pub struct Latency {
 
 /// Fill level of a queue or of another bounded resource.
 #[derive(Clone, Debug, Serialize)]
-pub struct Queue {
+pub(super) struct Queue {
     pub name: String,
     pub used: f64,
     pub limit: Option<f64>,
@@ -86,7 +86,7 @@ pub struct Queue {
 
 /// Figures of the node's log and state.
 #[derive(Clone, Debug, Serialize)]
-pub struct Storage {
+pub(super) struct Storage {
     pub disk_free_bytes: Option<f64>,
     pub log_segments: Option<f64>,
     pub log_spare_segments: Option<f64>,
@@ -103,7 +103,7 @@ pub struct Storage {
 
 /// Figures of a consumer group.
 #[derive(Clone, Debug, Serialize)]
-pub struct Group {
+pub(super) struct Group {
     pub stream: String,
     pub group: String,
     pub lag: f64,
@@ -118,7 +118,7 @@ pub struct Group {
 
 /// Subscribers that do not keep up.
 #[derive(Clone, Debug, Serialize)]
-pub struct Subscribers {
+pub(super) struct Subscribers {
     pub subscriptions: Option<f64>,
     /// Subscriptions that have missed messages since the start of the server.
     pub slow: Option<f64>,
@@ -132,7 +132,7 @@ pub struct Subscribers {
 
 /// Figures of a cache.
 #[derive(Clone, Debug, Serialize)]
-pub struct Cache {
+pub(super) struct Cache {
     pub cache: String,
     pub bytes: f64,
     pub max_bytes: f64,
@@ -143,7 +143,7 @@ pub struct Cache {
 
 /// The cluster as the node sees it.
 #[derive(Clone, Debug, Serialize)]
-pub struct Cluster {
+pub(super) struct Cluster {
     pub leads: bool,
     pub has_leader: bool,
     pub has_majority: bool,
@@ -156,7 +156,7 @@ pub struct Cluster {
 
 /// Figures of a member of the cluster.
 #[derive(Clone, Debug, Serialize)]
-pub struct Member {
+pub(super) struct Member {
     pub name: String,
     pub role: String,
     pub health: String,
@@ -224,7 +224,7 @@ impl Pair<'_> {
 
 impl View {
     /// Computes the view from the newest reading and the one before it.
-    pub fn of(before: Option<&Reading>, now: &Reading) -> Self {
+    pub(super) fn of(before: Option<&Reading>, now: &Reading) -> Self {
         let elapsed = before.map(|before| now.at.saturating_duration_since(before.at));
         let elapsed = elapsed.filter(|elapsed| *elapsed > Duration::ZERO).map(|elapsed| elapsed.as_secs_f64());
         let pair = Pair { before, now, elapsed };
