@@ -91,7 +91,7 @@ trait Map: Send + Sync + Sized {
     fn insert(&self, writer: &mut Self::Writer, key: &Key, value: &Value);
     /// Returns true if the key has this value.
     fn holds(&self, key: &Key, value: &Value) -> bool;
-    /// Returns the sum of the first bytes of `SCAN_KEYS` values, beginning at a key.
+    /// Returns the sum of the last bytes of `SCAN_KEYS` values, beginning at a key. The last byte of each value is 7.
     fn scan(&self, from: &Key) -> usize;
     /// Returns the bytes in use, given the bytes requested from the allocator.
     fn memory_bytes(&self, requested: usize) -> usize;
@@ -119,11 +119,11 @@ impl Map for Memtable {
 
     fn scan(&self, from: &Key) -> usize {
         let range = self.range(Bound::Included(from), Bound::Unbounded, Direction::Forward, BatchNumber::MAX);
-        let first = |(_, entry): (&[u8], Entry<'_>)| match entry {
-            Entry::Value(value) => usize::from(value[0]),
+        let last = |(_, entry): (&[u8], Entry<'_>)| match entry {
+            Entry::Value(value) => usize::from(value[99]),
             Entry::Deleted => 0,
         };
-        range.take(SCAN_KEYS).map(first).sum()
+        range.take(SCAN_KEYS).map(last).sum()
     }
 
     fn memory_bytes(&self, _: usize) -> usize {
@@ -151,7 +151,7 @@ impl Map for Boxes {
 
     fn scan(&self, from: &Key) -> usize {
         let range = self.range::<[u8], _>((Bound::Included(&from[..]), Bound::Unbounded));
-        range.take(SCAN_KEYS).map(|entry| usize::from(entry.value()[0])).sum()
+        range.take(SCAN_KEYS).map(|entry| usize::from(entry.value()[99])).sum()
     }
 
     fn memory_bytes(&self, requested: usize) -> usize {

@@ -6,6 +6,9 @@
 //! Invariant: keys ascend strictly on every level. A node is linked from the bottom level up, each link by one atomic
 //! store, so a reader sees a node either linked on a level or not at all. If a reader misses a node that is being
 //! linked, the node's versions are not visible to this reader yet either.
+//!
+//! Beside `crossbeam-skiplist` a memtable inserts random keys 1.42 times as fast and scans 1.15 times as fast
+//! (`docs/performance-notes.md`, "The memtable beside crossbeam-skiplist").
 
 use std::{cmp::Ordering, sync::Arc};
 
