@@ -67,7 +67,7 @@ pub fn save(options: &SaveOptions, progress: &mut dyn Progress) -> Result<Report
     options.load.check()?;
     within("--runs", options.runs as usize, 10_000)?;
     require(options.runs as usize >= MIN_PAIRS, "--runs", format!("must be at least {MIN_PAIRS} for an interval"))?;
-    let (mut report, scratch) = Report::begin_below("baseline", options.server.dir.as_deref())?;
+    let (mut report, scratch) = Report::begin_below("baseline", options.server.start.dir.as_deref())?;
     let target = http::target(&options.server, &scratch, progress)?;
     let measured = Measured::of(&target, &options.load, options.runs, progress)?;
     report.condition("load", options.load.describe());
@@ -88,7 +88,7 @@ pub fn check(options: &CheckOptions, progress: &mut dyn Progress) -> Result<Repo
     require(is_share, "--tolerance", "must be from 0 to below 100")?;
     let stored = StoredReport::read(&options.file)?;
     let (load, runs) = load_of(&stored, options)?;
-    let (mut report, scratch) = Report::begin_below("baseline", options.server.dir.as_deref())?;
+    let (mut report, scratch) = Report::begin_below("baseline", options.server.start.dir.as_deref())?;
     let is_same_machine = (&stored.machine.cpu, stored.machine.cores) == (&report.machine.cpu, report.machine.cores);
     require(is_same_machine || options.other_machine, "FILE", other_machine(&stored))?;
     let target = http::target(&options.server, &scratch, progress)?;

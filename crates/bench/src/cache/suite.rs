@@ -87,7 +87,7 @@ impl CacheOptions {
 pub fn run(options: &CacheOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     options.check()?;
     let rows = only(ROWS.iter().collect(), options.only.as_deref(), |row| row.name)?;
-    let (mut report, scratch) = Report::begin_below("cache", options.server.dir.as_deref())?;
+    let (mut report, scratch) = Report::begin_below("cache", options.server.start.dir.as_deref())?;
     let server = Server::connect_or_start(&options.server, &scratch, &[], progress)?;
     report.condition("server", server.name());
     report.condition("durability", "none: caches are in memory only");

@@ -1,6 +1,6 @@
 //! Options of the load over HTTP and of `thalweg bench http`.
 
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use thalweg_types::Durability;
 
@@ -9,6 +9,7 @@ use crate::{
     load::{Arrivals, Objective, Pace},
     options::{parse_duration, rate_within, require, steady, within},
     random::Distribution,
+    server::StartOptions,
 };
 
 /// Number of keys unless the options say otherwise.
@@ -62,15 +63,9 @@ pub struct ServerOptions {
     /// Address of a running server, as http://host:port. Without it the benchmark starts a server of its own.
     #[arg(long)]
     pub target: Option<String>,
-    /// Command to start as `COMMAND serve` when no target is given; by default this program.
-    #[arg(long)]
-    pub server_binary: Option<PathBuf>,
-    /// Additional arguments for the started server.
-    #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
-    pub server_arg: Vec<String>,
-    /// Directory below which the started server keeps its data. This decides which disk is measured.
-    #[arg(long)]
-    pub dir: Option<PathBuf>,
+    /// Server to start without a target.
+    #[command(flatten)]
+    pub start: StartOptions,
 }
 
 /// Load of one scenario over HTTP.

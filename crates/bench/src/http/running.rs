@@ -31,7 +31,7 @@ pub(crate) fn target(
 ) -> Result<Target, BenchError> {
     match &options.target {
         Some(url) => Target::running(url),
-        None => start(options.server_binary.as_deref(), &options.server_arg, scratch.path(), progress),
+        None => start(options.start.server_binary.as_deref(), &options.start.server_arg, scratch.path(), progress),
     }
 }
 

@@ -24,7 +24,7 @@ use crate::{
 /// Runs the suite.
 pub fn run(options: &HttpOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     options.check()?;
-    let (mut report, scratch) = Report::begin_below("http", options.server.dir.as_deref())?;
+    let (mut report, scratch) = Report::begin_below("http", options.server.start.dir.as_deref())?;
     let target = running::target(&options.server, &scratch, progress)?;
     report.condition("target", target_name(options, &target));
     report.condition(

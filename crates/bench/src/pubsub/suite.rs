@@ -21,7 +21,7 @@ const OF_KNEE: f64 = 0.8;
 /// Runs the subjects suite and returns its report.
 pub fn run(options: &PubsubOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     options.check()?;
-    let (mut report, scratch) = Report::begin_below("pubsub", options.server.dir.as_deref())?;
+    let (mut report, scratch) = Report::begin_below("pubsub", options.server.start.dir.as_deref())?;
     let mut suite = Suite {
         options,
         scratch: &scratch,

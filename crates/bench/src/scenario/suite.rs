@@ -38,7 +38,7 @@ const LEVEL_HEADER: &str = "Thalweg-Durability";
 /// Runs a scenario and returns its report.
 pub fn run(options: &ScenarioOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     let scenario = options.scenario()?;
-    let (mut report, scratch) = Report::begin_below("scenario", options.server.dir.as_deref())?;
+    let (mut report, scratch) = Report::begin_below("scenario", options.server.start.dir.as_deref())?;
     let data = Data {
         records: Arc::new(Records::new(scenario.value_bytes.clone(), options.seed)),
         ledger: Arc::new(Ledger::new(scenario.keys.count)),
@@ -126,8 +126,8 @@ impl Suite<'_> {
         arguments: &[String],
         progress: &mut dyn Progress,
     ) -> Result<Target, BenchError> {
-        let arguments = [arguments, &self.options.server.server_arg[..]].concat();
-        http::start(self.options.server.server_binary.as_deref(), &arguments, scratch.path(), progress)
+        let arguments = [arguments, &self.options.server.start.server_arg[..]].concat();
+        http::start(self.options.server.start.server_binary.as_deref(), &arguments, scratch.path(), progress)
     }
 
     /// Returns the durability level that the server names in its reply to a put of the first key.

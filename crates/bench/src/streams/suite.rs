@@ -101,7 +101,7 @@ impl StreamsOptions {
 /// Runs the streams suite and returns its report.
 pub fn run(options: &StreamsOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     options.check()?;
-    let (mut report, scratch) = Report::begin_below("streams", options.server.dir.as_deref())?;
+    let (mut report, scratch) = Report::begin_below("streams", options.server.start.dir.as_deref())?;
     let scenarios = match options.payload {
         Some(bytes) => vec![Scenario::of(bytes, options.batch, options.publishers, options.in_flight)],
         None => Scenario::goals(),

@@ -1,13 +1,13 @@
 //! The measured server: one that runs already, or one that the benchmark starts in a process of its own.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::net::SocketAddr;
 
 use thalweg_transport::{CERTIFICATE_FILE, Endpoint, Fingerprint, Trust};
 
 use super::endpoint::{NativeEndpoint, TransportKind};
 use crate::{
     BenchError, Progress, Scratch,
-    server::{NativePort, Target, authority, resolve},
+    server::{NativePort, StartOptions, Target, authority, resolve},
 };
 
 /// Command-line options that select the measured server, or describe how to start one.
@@ -22,15 +22,9 @@ pub struct ServerOptions {
     /// SHA-256 of the target server's certificate, for TLS and QUIC.
     #[arg(long, requires = "target")]
     pub fingerprint: Option<Fingerprint>,
-    /// Command to start as `COMMAND serve` when no target is given; by default this program.
-    #[arg(long)]
-    pub server_binary: Option<PathBuf>,
-    /// Additional arguments for the started server.
-    #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
-    pub server_arg: Vec<String>,
-    /// Directory below which the started server keeps its data. This decides which disk is measured.
-    #[arg(long)]
-    pub dir: Option<PathBuf>,
+    /// Server to start without a target.
+    #[command(flatten)]
+    pub start: StartOptions,
     /// Transport of connections; several, separated by commas, are measured one after the other.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "tcp")]
     pub transport: Vec<TransportKind>,
@@ -100,8 +94,8 @@ impl Server {
         progress: &mut dyn Progress,
     ) -> Result<Self, BenchError> {
         let data = scratch.fresh("data")?;
-        let more = [&options.server_arg, more].concat();
-        let own = Target::start(options.server_binary.as_deref(), &data, NativePort::Free, &more, progress)?;
+        let more = [&options.start.server_arg, more].concat();
+        let own = Target::start(options.start.server_binary.as_deref(), &data, NativePort::Free, &more, progress)?;
         let address = own.native.ok_or_else(|| BenchError::target(&own.host)("it has no native port"))?;
         // The certificate that the server has made for itself.
         let certificate = Some(data.join(CERTIFICATE_FILE)).filter(|path| path.exists());
@@ -148,9 +142,7 @@ mod tests {
             target: None,
             server_process: None,
             fingerprint: None,
-            server_binary: None,
-            server_arg: Vec::new(),
-            dir: None,
+            start: StartOptions { server_binary: None, server_arg: Vec::new(), dir: None },
             transport: vec![TransportKind::Tcp],
         };
         let address = SocketAddr::from(([127, 0, 0, 1], 7071));

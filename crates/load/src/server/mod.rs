@@ -12,5 +12,5 @@ pub use self::{
     client::Client,
     process::{ServerProcess, free_port},
     reply::{Body, Incomplete, Reply, parse},
-    target::{NativePort, Target, authority, resolve, tail},
+    target::{NativePort, StartOptions, Target, authority, resolve, tail},
 };

@@ -36,6 +36,20 @@ pub enum NativePort {
     Free,
 }
 
+/// Options of a server that the benchmark starts, when no target is given.
+#[derive(Clone, Debug, clap::Args)]
+pub struct StartOptions {
+    /// Command to start as `COMMAND serve` when no target is given; by default this program.
+    #[arg(long)]
+    pub server_binary: Option<PathBuf>,
+    /// Additional arguments for the started server.
+    #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
+    pub server_arg: Vec<String>,
+    /// Directory below which the started server keeps its data. This decides which disk is measured.
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+}
+
 impl Target {
     /// Returns the target for a server that runs already, given as `http://host:port` or `host:port`.
     pub fn running(url: &str) -> Result<Self, BenchError> {
