@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use thalweg_types::NodeId;
+use thalweg_types::{NodeId, info::MemberHealth};
 
 /// Number of intervals between signs of life that are remembered for each node.
 const INTERVALS: usize = 64;
@@ -63,43 +63,20 @@ impl Default for DetectorOptions {
     }
 }
 
-/// State of another node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NodeState {
-    /// The node sends signs of life.
-    Alive,
-    /// The node is silent for improbably long, or was never heard.
-    Suspect,
-    /// The node is silent for so long that it counts as failed.
-    Down,
-}
-
-impl NodeState {
-    /// Name of the state.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Alive => "alive",
-            Self::Suspect => "suspect",
-            Self::Down => "down",
-        }
-    }
-}
-
 /// Change of a node's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateChange {
     /// Node whose state has changed.
     pub node: NodeId,
     /// New state.
-    pub state: NodeState,
+    pub state: MemberHealth,
     /// Time since the last sign of life, or since the node became known.
     pub silent_for: Duration,
 }
 
 #[derive(Debug)]
 struct Watched {
-    state: NodeState,
+    state: MemberHealth,
     /// Time of the last sign of life, or at which the node became known.
     last: Duration,
     /// Time of the sign of life from which the next interval is measured; `None` if the node has sent none since it
@@ -128,7 +105,7 @@ impl Detector {
     pub fn watch(&mut self, nodes: impl IntoIterator<Item = NodeId>, now: Duration) {
         let mut before = std::mem::take(&mut self.nodes);
         let watched = |node| {
-            let new = || Watched { state: NodeState::Alive, last: now, measured: None, intervals: VecDeque::new() };
+            let new = || Watched { state: MemberHealth::Alive, last: now, measured: None, intervals: VecDeque::new() };
             (node, before.remove(&node).unwrap_or_else(new))
         };
         self.nodes = nodes.into_iter().map(watched).collect();
@@ -138,7 +115,7 @@ impl Detector {
     pub fn heard(&mut self, node: NodeId, now: Duration) -> Option<StateChange> {
         let watched = self.nodes.get_mut(&node)?;
         let silent_for = now.saturating_sub(watched.last);
-        let was_alive = watched.state == NodeState::Alive;
+        let was_alive = watched.state == MemberHealth::Alive;
         let since = watched.measured.filter(|_| was_alive).map(|measured| now.saturating_sub(measured));
         if let Some(since) = since
             && since >= self.options.interval / 2
@@ -152,8 +129,8 @@ impl Detector {
             watched.measured = Some(now);
         }
         watched.last = now;
-        watched.state = NodeState::Alive;
-        (!was_alive).then_some(StateChange { node, state: NodeState::Alive, silent_for })
+        watched.state = MemberHealth::Alive;
+        (!was_alive).then_some(StateChange { node, state: MemberHealth::Alive, silent_for })
     }
 
     /// Computes the states anew, and returns the changes. Called once in each interval or more often.
@@ -172,9 +149,9 @@ impl Detector {
             let is_improbable = silent_for >= options.min_silence
                 && phi(silent_for, &watched.intervals, options.interval) * 10.0 >= f64::from(options.phi_tenths);
             let state = if silent_for >= options.down_after {
-                NodeState::Down
+                MemberHealth::Down
             } else if is_improbable || silent_for >= options.suspect_after {
-                NodeState::Suspect
+                MemberHealth::Suspect
             } else {
                 watched.state
             };
@@ -188,7 +165,7 @@ impl Detector {
 
     /// Returns the state of a node; `None` if it is not watched.
     #[must_use]
-    pub fn state(&self, node: NodeId) -> Option<NodeState> {
+    pub fn state(&self, node: NodeId) -> Option<MemberHealth> {
         self.nodes.get(&node).map(|watched| watched.state)
     }
 
@@ -229,7 +206,7 @@ mod tests {
     }
 
     /// Returns the time at which a node that stops at `stop` reaches a state.
-    fn time_until(detector: &mut Detector, state: NodeState, stop: u64) -> u64 {
+    fn time_until(detector: &mut Detector, state: MemberHealth, stop: u64) -> u64 {
         (stop..stop + 10_000)
             .find(|now| detector.tick(millis(*now)).iter().any(|change| change.state == state && change.node == A))
             .expect("the state is reached")
@@ -243,13 +220,13 @@ mod tests {
             assert_eq!(detector.heard(B, millis(at)), None);
             assert!(detector.tick(millis(at)).is_empty());
         }
-        let suspected = time_until(&mut detector, NodeState::Suspect, 5_000) - 5_000;
+        let suspected = time_until(&mut detector, MemberHealth::Suspect, 5_000) - 5_000;
         assert!((300..500).contains(&suspected), "{suspected} ms");
-        let down = time_until(&mut detector, NodeState::Down, 5_000) - 5_000;
+        let down = time_until(&mut detector, MemberHealth::Down, 5_000) - 5_000;
         assert_eq!(down, 1_500);
         let back = detector.heard(A, millis(9_000)).unwrap();
-        assert_eq!((back.state, back.silent_for), (NodeState::Alive, millis(4_000)));
-        assert_eq!(detector.state(A), Some(NodeState::Alive));
+        assert_eq!((back.state, back.silent_for), (MemberHealth::Alive, millis(4_000)));
+        assert_eq!(detector.state(A), Some(MemberHealth::Alive));
     }
 
     #[test]
@@ -261,16 +238,16 @@ mod tests {
             detector.heard(A, millis(at));
         }
         assert!(detector.tick(millis(at + 450)).iter().all(|change| change.node != A), "such silences are usual");
-        let suspected = time_until(&mut detector, NodeState::Suspect, at) - at;
+        let suspected = time_until(&mut detector, MemberHealth::Suspect, at) - at;
         assert!((500..=1_000).contains(&suspected), "{suspected} ms");
     }
 
     #[test]
     fn a_node_that_was_never_heard_is_suspected_too() {
         let mut detector = watching();
-        let suspected = time_until(&mut detector, NodeState::Suspect, 0);
+        let suspected = time_until(&mut detector, MemberHealth::Suspect, 0);
         assert!((300..=1_000).contains(&suspected), "{suspected} ms");
-        assert_eq!(time_until(&mut detector, NodeState::Down, 0), 1_500);
+        assert_eq!(time_until(&mut detector, MemberHealth::Down, 0), 1_500);
     }
 
     #[test]
@@ -278,9 +255,9 @@ mod tests {
         let mut detector = watching();
         detector.tick(millis(2_000));
         detector.watch([A, NodeId(3)], millis(2_000));
-        assert_eq!(detector.state(A), Some(NodeState::Down));
+        assert_eq!(detector.state(A), Some(MemberHealth::Down));
         assert_eq!(detector.state(B), None);
-        assert_eq!(detector.state(NodeId(3)), Some(NodeState::Alive));
+        assert_eq!(detector.state(NodeId(3)), Some(MemberHealth::Alive));
         assert_eq!(detector.heard(B, millis(2_100)), None, "an unknown node changes nothing");
         assert_eq!(detector.silent_for(NodeId(3), millis(2_100)), Some(millis(100)));
     }
@@ -297,9 +274,9 @@ mod tests {
         assert_eq!(detector.heard(A, millis(62_001)), None);
         for at in (62_100..64_000).step_by(100) {
             let changes = detector.tick(millis(at));
-            assert!(changes.iter().all(|change| change.state != NodeState::Alive), "{changes:?}");
+            assert!(changes.iter().all(|change| change.state != MemberHealth::Alive), "{changes:?}");
         }
-        assert_eq!((detector.state(A), detector.state(B)), (Some(NodeState::Down), Some(NodeState::Down)));
+        assert_eq!((detector.state(A), detector.state(B)), (Some(MemberHealth::Down), Some(MemberHealth::Down)));
     }
 
     #[test]
@@ -318,7 +295,7 @@ mod tests {
             assert!(detector.tick(millis(at)).iter().all(|change| change.node != A), "at {at}");
             detector.heard(A, millis(at));
         }
-        let suspected = time_until(&mut detector, NodeState::Suspect, at) - at;
+        let suspected = time_until(&mut detector, MemberHealth::Suspect, at) - at;
         assert!((300..700).contains(&suspected), "{suspected} ms");
     }
 }

@@ -7,9 +7,9 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use thalweg_serving::cluster::{Event, EventLog};
+use thalweg_serving::cluster::{Event, EventLog, MemberHealth};
 
-use crate::detector::{NodeState, StateChange};
+use crate::detector::StateChange;
 
 /// Event log of this node. Clones append to the same log.
 #[derive(Clone, Debug)]
@@ -26,15 +26,15 @@ impl Events {
         let StateChange { node, state, silent_for } = change;
         let silent_ms = silent_for.as_millis() as u64;
         match state {
-            NodeState::Alive => {
+            MemberHealth::Alive => {
                 tracing::info!(%node, silent_ms, "a node is heard again");
                 self.push(Event::Alive(node));
             }
-            NodeState::Suspect => {
+            MemberHealth::Suspect => {
                 tracing::warn!(%node, silent_ms, "a node is silent for longer than usual");
                 self.push(Event::Suspect(node));
             }
-            NodeState::Down => {
+            MemberHealth::Down => {
                 tracing::warn!(%node, silent_ms, "a node counts as failed");
                 self.push(Event::Down(node));
             }

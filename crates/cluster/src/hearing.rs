@@ -11,9 +11,9 @@ use std::{
 };
 
 use thalweg_raft::Hearing;
-use thalweg_types::NodeId;
+use thalweg_types::{NodeId, info::MemberHealth};
 
-use crate::detector::{Detector, DetectorOptions, NodeState, StateChange};
+use crate::detector::{Detector, DetectorOptions, StateChange};
 
 /// Number of signs of life without a confirmation after which a node is pinged: the signs of two nodes are not sent at the
 /// same moments, and one may come late.
@@ -128,7 +128,7 @@ impl HearingRecord {
     }
 
     /// Returns the state of a node, and the time since its last sign of life.
-    pub(crate) fn state(&self, node: NodeId) -> Option<(NodeState, Duration)> {
+    pub(crate) fn state(&self, node: NodeId) -> Option<(MemberHealth, Duration)> {
         let detector = self.0.detector.borrow();
         Some((detector.state(node)?, detector.silent_for(node, self.now())?))
     }

@@ -7,7 +7,7 @@ use thalweg_replica::Leadership;
 use thalweg_serving::cluster::{ClusterReport, Lag, MemberHealth, MemberReport, MemberRole, Since, Triggers};
 use thalweg_types::{ClusterId, Index, NodeId, Revision, Term};
 
-use crate::{about::AboutNode, detector::NodeState, hearing::HearingRecord, peers::Peers, types::Rt};
+use crate::{about::AboutNode, hearing::HearingRecord, peers::Peers, types::Rt};
 
 fn since(time: Duration) -> Since {
     Since(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
@@ -57,9 +57,8 @@ pub(crate) fn compose(
         let heard = hearing.state(*node);
         let health = match heard {
             _ if *node == here => MemberHealth::Alive,
-            Some((NodeState::Alive, _)) => MemberHealth::Alive,
-            Some((NodeState::Down, _)) => MemberHealth::Down,
-            _ => MemberHealth::Suspect,
+            Some((health, _)) => health,
+            None => MemberHealth::Suspect,
         };
         let known = if *node == here { Some((last, index(status.applied))) } else { facts.last };
         let matched = member.matched.or(known.map(|(last, _)| last));

@@ -17,7 +17,7 @@ use std::{
 use thalweg_engine::{Database, RepairNote};
 use thalweg_raft::{ChangeError, Consensus};
 use thalweg_replica::{Leadership, NodeInfo};
-use thalweg_serving::cluster::{ClusterReport, Event, MemberReport, MemberRole};
+use thalweg_serving::cluster::{ClusterReport, Event, MemberHealth, MemberReport, MemberRole};
 use thalweg_types::{ClusterId, Index, NodeId};
 use thalweg_wire::peer::{Channel, Describe, ManageKind};
 use tokio::{task::spawn_local, time::sleep};
@@ -209,7 +209,7 @@ impl Tasks {
     }
 
     fn is_heard(&self, node: NodeId) -> bool {
-        self.hearing.state(node).is_some_and(|(state, _)| state != crate::detector::NodeState::Down)
+        self.hearing.state(node).is_some_and(|(state, _)| state != MemberHealth::Down)
     }
 
     /// Sends a sign of life to every other member in each interval, and asks those for their description that may have a new
