@@ -117,6 +117,25 @@ structure! {
     }
 }
 
+/// Counts of a consumer group, for metrics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupCounts {
+    /// Number of records that wait for an ack or for redelivery.
+    pub pending: u64,
+    /// Number of members that the group remembers.
+    pub members: u64,
+    /// Number of deliveries of records, including redeliveries.
+    pub delivered: u64,
+    /// Number of deliveries of records that had been delivered before.
+    pub redelivered: u64,
+    /// Number of records that consumers have acked.
+    pub acked: u64,
+    /// Number of records moved to the group's dead-letter stream.
+    pub dead: u64,
+    /// Number of records that failed for good while the group had no dead-letter stream, and so were dropped.
+    pub dropped: u64,
+}
+
 structure! {
     /// Statistics of a cache. All counters start at 0 when the cache is created.
     CacheFigures as "cache figures" {

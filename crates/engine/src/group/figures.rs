@@ -1,5 +1,7 @@
 //! Statistics of all consumer groups, cheap enough to be read every few seconds.
 
+use thalweg_types::info::GroupCounts;
+
 use crate::{database::Database, error::ReadError};
 
 /// Statistics of a consumer group, for metrics.
@@ -11,20 +13,8 @@ pub struct GroupFigures {
     pub name: String,
     /// Number of records that have never been delivered.
     pub lag: u64,
-    /// Number of records that wait for an ack or for redelivery.
-    pub pending: u64,
-    /// Number of members that the group remembers.
-    pub members: u64,
-    /// Number of deliveries of records, including redeliveries.
-    pub delivered: u64,
-    /// Number of redeliveries: deliveries of records that had been delivered before.
-    pub redelivered: u64,
-    /// Number of records that consumers have acked.
-    pub acked: u64,
-    /// Number of records moved to the group's dead-letter stream.
-    pub dead: u64,
-    /// Number of records that failed for good and were dropped, because the group had no dead-letter stream.
-    pub dropped: u64,
+    /// Counts of the group.
+    pub counts: GroupCounts,
 }
 
 impl Database {
@@ -40,13 +30,7 @@ impl Database {
                 stream: stream.name.to_string(),
                 name: group.name.to_string(),
                 lag: stream.next.0.saturating_sub(group.cursor.0),
-                pending: group.pending,
-                members: group.members,
-                delivered: group.delivered,
-                redelivered: group.redelivered,
-                acked: group.acked,
-                dead: group.dead,
-                dropped: group.dropped,
+                counts: group.counts,
             })
         };
         Ok((groups.into_iter().filter_map(figures).collect(), count))

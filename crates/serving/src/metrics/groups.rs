@@ -23,17 +23,19 @@ type Figure = fn(&GroupFigures) -> u64;
 const GAUGES: [(&str, &str, Figure); 3] = [
     ("group_lag", "Records that were never delivered, by stream and group", |group| group.lag),
     ("group_pending", "Records that are pending an ack or another delivery, by stream and group", |group| {
-        group.pending
+        group.counts.pending
     }),
-    ("group_members", "Known members, by stream and group", |group| group.members),
+    ("group_members", "Known members, by stream and group", |group| group.counts.members),
 ];
 
 const COUNTERS: [(&str, &str, Figure); 5] = [
-    ("group_deliveries", "Records delivered, by stream and group", |group| group.delivered),
-    ("group_redeliveries", "Records delivered again, by stream and group", |group| group.redelivered),
-    ("group_acked", "Records acked, by stream and group", |group| group.acked),
-    ("group_dead_letters", "Records that became dead letters, by stream and group", |group| group.dead),
-    ("group_dropped", "Records delivered too often that were dropped, by stream and group", |group| group.dropped),
+    ("group_deliveries", "Records delivered, by stream and group", |group| group.counts.delivered),
+    ("group_redeliveries", "Records delivered again, by stream and group", |group| group.counts.redelivered),
+    ("group_acked", "Records acked, by stream and group", |group| group.counts.acked),
+    ("group_dead_letters", "Records that became dead letters, by stream and group", |group| group.counts.dead),
+    ("group_dropped", "Records delivered too often that were dropped, by stream and group", |group| {
+        group.counts.dropped
+    }),
 ];
 
 impl Collector for Groups {

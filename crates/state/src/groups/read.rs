@@ -5,7 +5,7 @@ use std::sync::Arc;
 use thalweg_types::{
     Attempt, GroupId, Offset, SpaceTime, StreamId,
     command::groups::{DeliveredRun, OffsetRun},
-    info,
+    info::{self, GroupCounts},
 };
 
 use crate::groups::{
@@ -24,20 +24,8 @@ pub struct GroupCounters {
     pub stream: StreamId,
     /// Lowest offset that the group has never delivered.
     pub cursor: Offset,
-    /// Number of records that wait for an ack or for redelivery.
-    pub pending: u64,
-    /// Number of members that the group remembers.
-    pub members: u64,
-    /// Number of deliveries of records, including redeliveries.
-    pub delivered: u64,
-    /// Number of deliveries of records that had been delivered before.
-    pub redelivered: u64,
-    /// Number of records that consumers have acked.
-    pub acked: u64,
-    /// Number of records moved to the group's dead-letter stream.
-    pub dead: u64,
-    /// Number of records that failed for good while the group had no dead-letter stream, and so were dropped.
-    pub dropped: u64,
+    /// Counts of the group.
+    pub counts: GroupCounts,
 }
 
 impl GroupCounters {
@@ -48,13 +36,15 @@ impl GroupCounters {
             name: head.name.clone(),
             stream: head.stream,
             cursor: head.cursor,
-            pending: group.pending(),
-            members: group.members.iter().count() as u64,
-            delivered: head.delivered,
-            redelivered: head.redelivered,
-            acked: head.acked,
-            dead: head.dead,
-            dropped: head.dropped,
+            counts: GroupCounts {
+                pending: group.pending(),
+                members: group.members.iter().count() as u64,
+                delivered: head.delivered,
+                redelivered: head.redelivered,
+                acked: head.acked,
+                dead: head.dead,
+                dropped: head.dropped,
+            },
         }
     }
 }
