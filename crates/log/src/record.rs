@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use bytes::Bytes;
 use thalweg_types::{Index, LogPosition, Lsn, SpaceId, SpaceTime, Term};
 
-use crate::{format::RECORD_HEADER_BYTES, record_kind::RecordKind};
+use crate::record_kind::RecordKind;
 
 /// A record to append to the log. The parts of its payload are written one after the other.
 #[derive(Clone, Copy, Debug)]
@@ -64,19 +64,6 @@ pub struct Appended {
     pub next: Lsn,
     /// Position of the payload of the batch's first record.
     pub payload_at: LogPosition,
-}
-
-impl Appended {
-    /// Positions of the payloads of a batch's records. `drafts` must be the records that were appended.
-    pub fn payload_positions<'a>(&self, drafts: &'a [Draft<'_>]) -> impl Iterator<Item = LogPosition> + use<'a> {
-        let mut at = self.payload_at;
-        drafts.iter().map(move |draft| {
-            let here = at;
-            // A batch fits in a segment, whose offsets fit in 31 bits.
-            at.offset += (draft.payload_len() + RECORD_HEADER_BYTES) as u32;
-            here
-        })
-    }
 }
 
 /// A record read from the log, with a verified checksum.

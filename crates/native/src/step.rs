@@ -114,7 +114,7 @@ impl fmt::Debug for StepResult {
         match self {
             Self::Frame { messages, bytes, .. } => write!(f, "Frame({messages} messages, {bytes} bytes)"),
             Self::Nothing => f.write_str("Nothing"),
-            Self::Ended(failure) => f.debug_tuple("Over").field(failure).finish(),
+            Self::Ended(failure) => f.debug_tuple("Ended").field(failure).finish(),
         }
     }
 }

@@ -124,7 +124,7 @@ impl fmt::Debug for Reply {
         match self {
             Self::Outcome(outcome) => f.debug_tuple("Outcome").field(outcome).finish(),
             Self::Frame(_) => f.write_str("Frame"),
-            Self::Encoded(replies) => f.debug_tuple("Aside").field(replies).finish(),
+            Self::Encoded(replies) => f.debug_tuple("Encoded").field(replies).finish(),
         }
     }
 }

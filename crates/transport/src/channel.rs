@@ -35,12 +35,6 @@ impl Kind {
             Self::Quic => "quic",
         }
     }
-
-    /// Returns true if the transport encrypts its bytes.
-    #[must_use]
-    pub const fn is_encrypted(self) -> bool {
-        !matches!(self, Self::Tcp)
-    }
 }
 
 impl fmt::Display for Kind {
