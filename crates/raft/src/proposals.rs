@@ -83,7 +83,11 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
     /// Takes batches as long as consensus runs.
     pub(crate) async fn run_proposals(self) {
         while !self.0.is_stopped.get() {
-            self.0.bell.heard().await;
+            // Commands of an address that makes a pause are taken when it ends.
+            match self.0.member.time_to_next() {
+                Some(pause) if !pause.is_zero() => _ = Types::<Rt>::timeout(pause, self.0.bell.heard()).await,
+                _ => self.0.bell.heard().await,
+            }
             while self.has_room() {
                 self.first_acknowledgement().await;
                 let leadership = self.0.member.leadership();
