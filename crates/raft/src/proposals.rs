@@ -309,7 +309,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         let tried = leader.0;
         let forwarded = forwarder.propose(leader, batch.payload().clone(), batch.purpose(), batch.requests(), within);
         // The entry can be applied here before the leader's answer arrives.
-        let outcomes = self.0.applied.keep_outcomes();
+        let outcomes = self.0.applied.keep_outcomes(batch.payload().clone());
         let consensus = self.clone();
         detach::<Rt>(async move {
             let answered = async {
