@@ -117,11 +117,19 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             member.check_room()?;
         }
         let in_flight = InFlight::new(self, payload.len());
-        let is_acknowledged = Types::<Rt>::timeout_at(gives_up, self.first_acknowledgement()).await.is_ok();
+        // Commands that wait for the first acknowledgement are written in the order of their arrival.
+        let turn = self.0.forwarded.queue();
+        let may_write = async {
+            self.first_acknowledgement().await;
+            turn.come().await;
+        };
+        let is_acknowledged = Types::<Rt>::timeout_at(gives_up, may_write).await.is_ok();
         if !(is_acknowledged && member.leads()) {
             return Err(member.leadership().refusal());
         }
-        let mut decided = self.write(payload).await?;
+        let written = self.write(payload).await;
+        drop(turn);
+        let mut decided = written?;
         match self.answer_of(member.node(), gives_up, &mut decided).await {
             Ok(Ok(result)) => {
                 let written = result.map_err(|error| self.refusal_of(error))?;
