@@ -4,11 +4,13 @@
 //! Owns: the waiters, and the outcomes that are kept for them. Does not own: the position itself, which belongs to the
 //! state.
 //!
-//! While commands of this node are on their way to the leader, this node does not know their index, so it keeps the
-//! outcomes of all entries that it applies, [`MAX_KEPT`] at most.
+//! While commands of this node are on their way to the leader, this node does not know the index of their entry. It knows
+//! its payload, so it keeps the outcomes of all entries with such a payload, [`MAX_KEPT`] at most. Entries of other nodes
+//! have their reads performed and their outcomes kept only if they consist of the same commands.
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 
+use bytes::Bytes;
 use openraft::{
     async_runtime::{AsyncRuntime, OneshotSender},
     type_config::{
@@ -29,9 +31,10 @@ struct State<Rt: AsyncRuntime> {
     /// Tasks that wait, by the index of the awaited entry and a number.
     waiting: BTreeMap<(Index, u64), OneshotSenderOf<Types<Rt>, ()>>,
     last: u64,
-    /// Outcomes of the latest entries, while `keepers` is above 0.
+    /// Outcomes of the latest entries with an awaited payload.
     kept: BTreeMap<Index, Response>,
-    keepers: usize,
+    /// Payloads of the entries whose outcomes are kept, and the number of proposers that await each.
+    awaited: BTreeMap<Bytes, usize>,
 }
 
 /// The applied position of a node; a clone refers to the same one.
@@ -52,21 +55,27 @@ impl<Rt: AsyncRuntime> Drop for Waiting<'_, Rt> {
     }
 }
 
-/// Outcomes of the entries that were applied since this value was created.
-pub(crate) struct KeptOutcomes<Rt: AsyncRuntime>(AppliedWatch<Rt>);
+/// Outcomes of the entries with a payload that were applied since this value was created.
+pub(crate) struct KeptOutcomes<Rt: AsyncRuntime> {
+    applied: AppliedWatch<Rt>,
+    payload: Bytes,
+}
 
 impl<Rt: AsyncRuntime> KeptOutcomes<Rt> {
     /// Takes the outcomes of an entry; `None` if they are not kept.
     pub(crate) fn take(&self, index: Index) -> Option<Response> {
-        self.0.0.borrow_mut().kept.remove(&index)
+        self.applied.0.borrow_mut().kept.remove(&index)
     }
 }
 
 impl<Rt: AsyncRuntime> Drop for KeptOutcomes<Rt> {
     fn drop(&mut self) {
-        let mut state = self.0.0.borrow_mut();
-        state.keepers -= 1;
-        if state.keepers == 0 {
+        let mut state = self.applied.0.borrow_mut();
+        match state.awaited.get_mut(&self.payload) {
+            Some(proposers @ 2..) => *proposers -= 1,
+            _ => _ = state.awaited.remove(&self.payload),
+        }
+        if state.awaited.is_empty() {
             state.kept.clear();
         }
     }
@@ -79,7 +88,7 @@ impl<Rt: AsyncRuntime> AppliedWatch<Rt> {
             waiting: BTreeMap::new(),
             last: 0,
             kept: BTreeMap::new(),
-            keepers: 0,
+            awaited: BTreeMap::new(),
         })))
     }
 
@@ -103,21 +112,23 @@ impl<Rt: AsyncRuntime> AppliedWatch<Rt> {
         }
     }
 
-    /// Keeps the outcomes of the entries that are applied from now on, until the returned value is dropped.
-    pub(crate) fn keep_outcomes(&self) -> KeptOutcomes<Rt> {
-        self.0.borrow_mut().keepers += 1;
-        KeptOutcomes(self.clone())
+    /// Keeps the outcomes of the entries with this payload that are applied from now on, until the returned value is dropped.
+    pub(crate) fn keep_outcomes(&self, payload: Bytes) -> KeptOutcomes<Rt> {
+        *self.0.borrow_mut().awaited.entry(payload.clone()).or_insert(0) += 1;
+        KeptOutcomes { applied: self.clone(), payload }
     }
 
-    /// Returns true if a proposer of this node may take the outcomes of an entry that is applied now.
-    pub(crate) fn keeps_outcomes(&self) -> bool {
-        self.0.borrow().keepers > 0
+    /// Returns true if a proposer of this node may take the outcomes of an entry that is applied now. The payload is `None`
+    /// if it is not in memory.
+    pub(crate) fn keeps_outcomes(&self, payload: Option<&[u8]>) -> bool {
+        let state = self.0.borrow();
+        payload.map_or(!state.awaited.is_empty(), |payload| state.awaited.contains_key(payload))
     }
 
-    /// Notes the outcomes of an entry that is being applied.
+    /// Keeps the outcomes of an entry that is being applied.
     pub(crate) fn note_outcomes(&self, index: Index, response: &Response) {
         let mut state = self.0.borrow_mut();
-        if state.keepers == 0 || response.outcomes.is_empty() {
+        if response.outcomes.is_empty() {
             return;
         }
         state.kept.insert(index, response.clone());
@@ -147,4 +158,32 @@ impl<Rt: AsyncRuntime> AppliedWatch<Rt> {
 /// Returns the instant `after` from now.
 pub(crate) fn deadline<Rt: AsyncRuntime>(after: Duration) -> InstantOf<Types<Rt>> {
     Types::<Rt>::now() + after
+}
+
+#[cfg(test)]
+mod tests {
+    use openraft_rt_tokio::TokioRuntime;
+    use thalweg_types::command::Outcome;
+
+    use super::*;
+
+    #[test]
+    fn outcomes_are_kept_for_entries_with_an_awaited_payload() {
+        let applied = AppliedWatch::<TokioRuntime>::new(None);
+        assert!(!applied.keeps_outcomes(Some(b"mine")) && !applied.keeps_outcomes(None));
+        let first = applied.keep_outcomes(Bytes::from_static(b"mine"));
+        let second = applied.keep_outcomes(Bytes::from_static(b"mine"));
+        assert!(applied.keeps_outcomes(Some(b"mine")) && !applied.keeps_outcomes(Some(b"theirs")));
+        assert!(applied.keeps_outcomes(None), "a payload that is not in memory may be the awaited one");
+        let response = Response { outcomes: vec![Outcome::Redis(None)], steps: 1 };
+        applied.note_outcomes(Index(7), &response);
+        applied.note_outcomes(Index(8), &Response { outcomes: Vec::new(), steps: 1 });
+        drop(first);
+        assert!(applied.keeps_outcomes(Some(b"mine")));
+        assert_eq!(second.take(Index(7)).map(|taken| taken.steps), Some(1));
+        assert!(second.take(Index(7)).is_none() && second.take(Index(8)).is_none());
+        applied.note_outcomes(Index(9), &response);
+        drop(second);
+        assert!(!applied.keeps_outcomes(None) && applied.0.borrow().kept.is_empty());
+    }
 }

@@ -86,10 +86,13 @@ impl<Rt: AsyncRuntime> Applier<Rt> {
     fn apply_entry(&self, index: Index, is_awaited: bool) -> io::Result<Response> {
         let cached = self.reader.cached(index);
         let mut outcomes = Vec::new();
-        let is_awaited = is_awaited || self.applied.keeps_outcomes();
+        let is_kept = self.applied.keeps_outcomes(cached.as_ref().map(|record| &record.payload[..]));
+        let is_awaited = is_awaited || is_kept;
         let applied = self.member.apply(index, cached.as_ref(), is_awaited, &mut outcomes).map_err(io::Error::other)?;
         let response = Response { outcomes, steps: applied.steps };
-        self.applied.note_outcomes(index, &response);
+        if is_kept {
+            self.applied.note_outcomes(index, &response);
+        }
         self.applied.raise(index);
         Ok(response)
     }

@@ -43,6 +43,7 @@ use crate::{
     store::LogStore,
     sync_queue::{SyncDriver, SyncQueue},
     target::Target,
+    turns::Turns,
     types::{RaftSnapshot, RaftVote, Types, detach},
 };
 
@@ -81,6 +82,8 @@ pub(crate) struct Inner<Rt: AsyncRuntime> {
     pub options: ConsensusOptions,
     pub bell: Arc<Bell>,
     pub barriers: Barriers<Rt>,
+    /// Commands that other nodes have forwarded and that are not written yet.
+    pub forwarded: Turns,
     /// Bytes of proposals whose outcome is not known.
     pub in_flight_bytes: Cell<u64>,
     /// Node to which batches go at present.
@@ -160,6 +163,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             options,
             bell,
             barriers: Barriers::default(),
+            forwarded: Turns::default(),
             in_flight_bytes: Cell::new(0),
             target: Cell::default(),
             trusts_itself_at: if may_vote { now } else { now + options.lease() },

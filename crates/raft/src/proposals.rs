@@ -83,7 +83,11 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
     /// Takes batches as long as consensus runs.
     pub(crate) async fn run_proposals(self) {
         while !self.0.is_stopped.get() {
-            self.0.bell.heard().await;
+            // Commands of an address that makes a pause are taken when it ends.
+            match self.0.member.time_to_next() {
+                Some(pause) if !pause.is_zero() => _ = Types::<Rt>::timeout(pause, self.0.bell.heard()).await,
+                _ => self.0.bell.heard().await,
+            }
             while self.has_room() {
                 self.first_acknowledgement().await;
                 let leadership = self.0.member.leadership();
@@ -113,11 +117,19 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             member.check_room()?;
         }
         let in_flight = InFlight::new(self, payload.len());
-        let is_acknowledged = Types::<Rt>::timeout_at(gives_up, self.first_acknowledgement()).await.is_ok();
+        // Commands that wait for the first acknowledgement are written in the order of their arrival.
+        let turn = self.0.forwarded.queue();
+        let may_write = async {
+            self.first_acknowledgement().await;
+            turn.come().await;
+        };
+        let is_acknowledged = Types::<Rt>::timeout_at(gives_up, may_write).await.is_ok();
         if !(is_acknowledged && member.leads()) {
             return Err(member.leadership().refusal());
         }
-        let mut decided = self.write(payload).await?;
+        let written = self.write(payload).await;
+        drop(turn);
+        let mut decided = written?;
         match self.answer_of(member.node(), gives_up, &mut decided).await {
             Ok(Ok(result)) => {
                 let written = result.map_err(|error| self.refusal_of(error))?;
@@ -305,7 +317,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         let tried = leader.0;
         let forwarded = forwarder.propose(leader, batch.payload().clone(), batch.purpose(), batch.requests(), within);
         // The entry can be applied here before the leader's answer arrives.
-        let outcomes = self.0.applied.keep_outcomes();
+        let outcomes = self.0.applied.keep_outcomes(batch.payload().clone());
         let consensus = self.clone();
         detach::<Rt>(async move {
             let answered = async {

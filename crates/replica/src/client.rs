@@ -1,17 +1,20 @@
 //! Clients for which commands are proposed, and how expensive their commands have been.
 //!
-//! Owns: the name of a request in log lines, and the measured cost of a client's commands, by which the queue decides which commands wait for their turn. Does
-//! not own: the queue (`queue`), or the shares of clients in other resources, which belong to the server.
+//! Owns: the name of a request in log lines, the measured cost of a client's commands, by which the queue decides which
+//! commands wait for their turn, and the pauses of an address between its turns. Does not own: the queue (`queue`), or the
+//! shares of clients in other resources, which belong to the server.
 //!
 //! Invariant: costs are local to a node. They decide when a command is committed, and never its outcome.
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
+
+use crate::turn_pause::TurnPause;
 
 /// Number of estimated steps for which a [`Cost`] states the measured steps.
 const COST_UNIT: u64 = 1024;
@@ -34,12 +37,20 @@ impl Cost {
 #[derive(Debug)]
 pub struct ClientAddress {
     cost: Cost,
+    pause: Mutex<TurnPause>,
 }
 
 impl Default for ClientAddress {
     /// Creates an address without measurements: the commands of its clients count as fully expensive.
     fn default() -> Self {
-        Self { cost: Cost(AtomicU64::new(COST_UNIT)) }
+        Self { cost: Cost(AtomicU64::new(COST_UNIT)), pause: Mutex::default() }
+    }
+}
+
+impl ClientAddress {
+    /// Pauses between the turns of the address's expensive commands.
+    pub(crate) fn pause(&self) -> MutexGuard<'_, TurnPause> {
+        self.pause.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -76,6 +87,11 @@ impl Client {
     /// Forgets what was measured. The next commands of the client count as fully expensive.
     pub(crate) fn forget(&self) {
         self.cost.0.store(COST_UNIT, Relaxed);
+    }
+
+    /// Address from which the client connects.
+    pub(crate) fn address(&self) -> &Arc<ClientAddress> {
+        &self.address
     }
 
     /// Number that identifies the client while it exists.

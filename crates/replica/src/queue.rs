@@ -5,9 +5,9 @@
 //! Ready commands are taken in the order of their arrival. A command of a [`Client`] that will probably be expensive
 //! waits for its [turn](Turns) instead, and so does what the same client proposes after it. While both lanes hold
 //! commands, they alternate: a command in the ready lane waits for at most one group of expensive ones, which is bounded
-//! by [`MAX_TURN_STEPS`] or a single command. The committer of a space on a single node also makes a pause after each such
-//! group (`turn_pause`). So a client with cheap commands is served, although another one keeps the node busy with
-//! expensive ones.
+//! by [`MAX_TURN_STEPS`] or a single command. If other clients have written since an address had its last turn, its next
+//! turn is at most [`LONG_TURN_STEPS`] or a single command, and a pause of the address follows (`turn_pause`). So a client
+//! with cheap commands is served, although another one keeps the node busy with expensive ones.
 //!
 //! A command is expensive if its [estimate](Pending::steps), times the measured cost of its client's recent commands,
 //! exceeds [`EXPENSIVE_STEPS`]. A client counts as fully expensive if no command of its address has been measured.
@@ -18,7 +18,8 @@
 //! * `max_bytes` of commands in both lanes. At the limit a blocking proposer waits, and an async proposer gets
 //!   `Overloaded`. An empty queue also accepts a proposal larger than the limit.
 //! * Waiting expensive commands of one address: [`MAX_ADDRESS_STEPS`], and no more bytes than remain free. So an address
-//!   cannot fill the queue with them. A proposer beyond that gets `AddressOverloaded`.
+//!   cannot fill the queue with them. The bound is lower while the address makes long pauses, because its commands then
+//!   wait longer. A proposer beyond that gets `AddressOverloaded`.
 
 use std::{
     collections::VecDeque,
@@ -26,11 +27,18 @@ use std::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use thalweg_types::limits::{MAX_ENTRY_BYTES, MAX_ENTRY_COMMANDS, MAX_ENTRY_STEPS, MAX_GROUP_STEPS};
 
-use crate::{client::Client, error::ProposeError, pending::Pending, turns::Turns};
+use crate::{
+    client::{Client, ClientAddress},
+    error::ProposeError,
+    pending::Pending,
+    turn_pause::LONG_TURN_STEPS,
+    turns::Turns,
+};
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -40,11 +48,35 @@ struct Inner {
     bytes: usize,
     /// True if expensive commands are taken next although commands are ready.
     is_turn: bool,
-    /// True if ready commands were taken since the last expensive ones.
-    is_contended: bool,
+    ready_groups: ReadyGroups,
     /// Number of proposing threads that wait for room in the queue.
     waiting: usize,
     closed: bool,
+}
+
+/// Groups of ready commands that were taken, and the clients that had commands in the last ones.
+#[derive(Debug, Default)]
+struct ReadyGroups {
+    /// Number of groups taken.
+    count: u64,
+    /// The two clients that had commands in the last groups, the last one first: their keys (0 for commands without a
+    /// client), and the number of groups taken with the last one of theirs.
+    last_clients: [(usize, u64); 2],
+}
+
+impl ReadyGroups {
+    /// Records commands of a client in the current group.
+    fn note(&mut self, client: usize) {
+        if self.last_clients[0].0 != client {
+            self.last_clients[1] = self.last_clients[0];
+        }
+        self.last_clients[0] = (client, self.count);
+    }
+
+    /// Returns true if another client had ready commands after this number of groups.
+    fn has_others_since(&self, client: usize, count: u64) -> bool {
+        self.last_clients.iter().any(|(other, last)| *other != client && *last > count)
+    }
 }
 
 impl Inner {
@@ -97,8 +129,8 @@ pub(crate) struct DequeuedProposals {
     pub(crate) ends: Vec<usize>,
     /// Number of steps that each entry took; entries that were not applied are missing.
     pub(crate) steps: Vec<u64>,
-    /// True if the proposals are expensive ones, and ready commands were taken since the expensive ones before them.
-    pub(crate) is_contended_turn: bool,
+    /// Addresses whose turn delays other clients, and the steps that their proposals will probably take.
+    delaying: Vec<(Arc<ClientAddress>, u64)>,
 }
 
 impl DequeuedProposals {
@@ -114,12 +146,26 @@ impl DequeuedProposals {
         }
     }
 
+    /// Lengthens the pauses of the addresses by the time that the proposals took, if it was longer than expected.
+    pub(crate) fn took(&self, began: Duration, time: Duration) {
+        let sum: u64 = self.delaying.iter().map(|(_, steps)| steps).sum();
+        for (address, steps) in &self.delaying {
+            let share = *steps as f64 / sum.max(1) as f64;
+            address.pause().took(began, time.mul_f64(share), *steps);
+        }
+    }
+
+    /// Returns true if the turn of an address delays other clients.
+    pub(crate) fn delays_others(&self) -> bool {
+        !self.delaying.is_empty()
+    }
+
     /// Empties the lists and keeps their memory.
     pub(crate) fn clear(&mut self) {
         self.proposals.clear();
         self.ends.clear();
         self.steps.clear();
-        self.is_contended_turn = false;
+        self.delaying.clear();
     }
 }
 
@@ -192,8 +238,9 @@ impl Queue {
                 let (steps_before, bytes_before) = inner.turns.of_address(&client);
                 pending.counted_steps = pending.probable_steps();
                 // An address that has nothing waiting is never refused.
+                let max_steps = MAX_ADDRESS_STEPS / u64::from(client.address().pause().slowdown());
                 if bytes_before > 0
-                    && (steps_before + pending.counted_steps > MAX_ADDRESS_STEPS
+                    && (steps_before + pending.counted_steps > max_steps
                         || bytes_before + bytes > self.max_bytes.saturating_sub(inner.bytes))
                 {
                     return Err(ProposeError::AddressOverloaded { waiting_bytes: bytes_before });
@@ -209,20 +256,20 @@ impl Queue {
 
     /// Moves the queued proposals of the next log entries into `into`: those of one lane, up to the limits of what is
     /// written with one fsync. An entry ends before a command with which it could take too many steps. `keeps_history`
-    /// is true if a keyspace of the space keeps former values.
-    pub(crate) fn take_entries(&self, into: &mut DequeuedProposals, keeps_history: bool, lanes: Lanes) {
+    /// is true if a keyspace of the space keeps former values; `now` is a monotonic time.
+    pub(crate) fn take_entries(&self, into: &mut DequeuedProposals, keeps_history: bool, lanes: Lanes, now: Duration) {
         self.keeps_history.store(keeps_history, Ordering::Relaxed);
         let mut guard = self.lock();
         let inner = &mut *guard;
-        let is_turn = lanes == Lanes::All && inner.turns.len() > 0 && (inner.is_turn || inner.ready.is_empty());
+        let is_turn = lanes == Lanes::All
+            && (inner.is_turn || inner.ready.is_empty())
+            && inner.turns.time_to_next(now) == Some(Duration::ZERO);
         // After each turn, the ready commands are next.
         inner.is_turn = !is_turn;
-        let bytes = if is_turn { take_turns(&mut inner.turns, into) } else { inner.take_ready(into, keeps_history) };
+        let bytes = if is_turn { inner.take_turns(into, now) } else { inner.take_ready(into, keeps_history) };
         if !into.proposals.is_empty() {
             into.ends.push(into.proposals.len());
         }
-        into.is_contended_turn = is_turn && std::mem::take(&mut inner.is_contended);
-        inner.is_contended |= !is_turn && !into.proposals.is_empty();
         inner.bytes -= bytes;
         self.len.store(inner.len(), Ordering::SeqCst);
         if inner.waiting > 0 {
@@ -230,9 +277,14 @@ impl Queue {
         }
     }
 
-    /// Returns true if a command waits that is not expensive.
-    pub(crate) fn has_ready(&self) -> bool {
-        !self.lock().ready.is_empty()
+    /// Returns the time until a command may be taken: zero if one may be taken now, longer if all addresses with waiting
+    /// commands make pauses, and `None` if nothing waits.
+    pub(crate) fn time_to_next(&self, now: Duration) -> Option<Duration> {
+        if self.is_empty() {
+            return None;
+        }
+        let inner = self.lock();
+        if inner.ready.is_empty() { inner.turns.time_to_next(now) } else { Some(Duration::ZERO) }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -296,6 +348,7 @@ impl Inner {
     fn take_ready(&mut self, into: &mut DequeuedProposals, keeps_history: bool) -> usize {
         let (mut bytes, mut entry_steps, mut group_steps, mut probable) = (0, 0, 0, 0);
         let is_alone = self.ready.len() == 1;
+        self.ready_groups.count += 1;
         while let Some(next) = self.ready.front_mut() {
             let steps = if is_alone { 0 } else { next.steps(keeps_history) };
             let next_probable = next.probable_steps();
@@ -314,39 +367,69 @@ impl Inner {
             group_steps += steps;
             probable += next_probable;
             bytes += next.bytes();
+            self.ready_groups.note(next.client.as_ref().map_or(0, Client::key));
             into.proposals.extend(self.ready.pop_front());
         }
         bytes
     }
-}
 
-/// Moves expensive proposals into `into`, each client's as entries of their own, and returns their bytes.
-fn take_turns(turns: &mut Turns, into: &mut DequeuedProposals) -> usize {
-    let (mut bytes, mut entry_steps, mut group_steps, mut probable) = (0, 0, 0, 0);
-    while let Some(next) = turns.front() {
-        // Proposals with a client are estimated when they are queued.
-        let (steps, next_probable) = (next.steps.unwrap_or(MAX_ENTRY_STEPS), next.probable_steps());
-        if let Some(last) = into.proposals.last() {
-            let fits = into.proposals.len() < MAX_ENTRY_COMMANDS
-                && bytes + next.bytes() <= MAX_ENTRY_BYTES
-                && group_steps + steps <= MAX_GROUP_STEPS
-                && probable + next_probable <= MAX_TURN_STEPS;
-            if !fits {
-                break;
+    /// Moves expensive proposals into `into`, each client's as entries of their own, and returns their bytes. Addresses
+    /// that delay other clients begin pauses.
+    fn take_turns(&mut self, into: &mut DequeuedProposals, now: Duration) -> usize {
+        let (mut bytes, mut entry_steps, mut group_steps, mut probable) = (0, 0, 0, 0);
+        let mut delays = false;
+        while let Some(next) = self.turns.front(now) {
+            // Proposals with a client are estimated when they are queued.
+            let (steps, next_probable) = (next.steps.unwrap_or(MAX_ENTRY_STEPS), next.probable_steps());
+            let key = next.client.as_ref().map(Client::key);
+            if let Some(client) = &next.client {
+                let mark = client.address().pause().ready_groups;
+                delays |= self.ready_groups.has_others_since(client.key(), mark);
             }
-            let is_same = last.client.as_ref().map(Client::key) == next.client.as_ref().map(Client::key);
-            if !is_same || entry_steps + steps > MAX_ENTRY_STEPS {
-                into.ends.push(into.proposals.len());
-                entry_steps = 0;
+            if let Some(last) = into.proposals.last() {
+                let fits = into.proposals.len() < MAX_ENTRY_COMMANDS
+                    && bytes + next.bytes() <= MAX_ENTRY_BYTES
+                    && group_steps + steps <= MAX_GROUP_STEPS
+                    && probable + next_probable <= if delays { LONG_TURN_STEPS } else { MAX_TURN_STEPS };
+                if !fits {
+                    break;
+                }
+                if last.client.as_ref().map(Client::key) != key || entry_steps + steps > MAX_ENTRY_STEPS {
+                    into.ends.push(into.proposals.len());
+                    entry_steps = 0;
+                }
+            }
+            entry_steps += steps;
+            group_steps += steps;
+            probable += next_probable;
+            bytes += next.bytes();
+            into.proposals.extend(self.turns.pop());
+        }
+        self.begin_pauses(into, delays, now);
+        bytes
+    }
+
+    /// Begins pauses of the addresses of these proposals if their turn delays others, and marks when they had it.
+    fn begin_pauses(&self, taken: &mut DequeuedProposals, delays: bool, now: Duration) {
+        for pending in &taken.proposals {
+            let Some(client) = &pending.client else { continue };
+            let (address, steps) = (client.address(), pending.probable_steps());
+            match taken.delaying.iter_mut().find(|(other, _)| Arc::ptr_eq(other, address)) {
+                Some((_, sum)) => *sum += steps,
+                None => taken.delaying.push((Arc::clone(address), steps)),
             }
         }
-        entry_steps += steps;
-        group_steps += steps;
-        probable += next_probable;
-        bytes += next.bytes();
-        into.proposals.extend(turns.pop());
+        for (address, steps) in &taken.delaying {
+            let mut pause = address.pause();
+            pause.ready_groups = self.ready_groups.count;
+            if delays {
+                pause.begin(now, *steps);
+            }
+        }
+        if !delays {
+            taken.delaying.clear();
+        }
     }
-    bytes
 }
 
 #[cfg(test)]
@@ -359,6 +442,8 @@ mod tests {
 
     use super::*;
 
+    const NOW: Duration = Duration::from_secs(1);
+
     fn pending(value_bytes: usize) -> Pending {
         let mut command = Framed::new();
         command.encode(|out| encode_put(out, KeyspaceId(1), b"k", &vec![0; value_bytes])).unwrap();
@@ -368,13 +453,16 @@ mod tests {
     /// Takes the next entries. Returns their ends.
     fn take(queue: &Queue) -> Vec<usize> {
         let mut taken = DequeuedProposals::default();
-        queue.take_entries(&mut taken, false, Lanes::All);
+        queue.take_entries(&mut taken, false, Lanes::All, NOW);
         taken.ends
     }
 
+    /// Takes all commands, and waits for the ends of pauses.
     fn drain(queue: &Queue) {
-        while !queue.is_empty() {
-            take(queue);
+        let mut now = NOW;
+        while let Some(pause) = queue.time_to_next(now) {
+            now += pause;
+            queue.take_entries(&mut DequeuedProposals::default(), false, Lanes::All, now);
         }
     }
 
@@ -454,7 +542,7 @@ mod tests {
     /// Takes the next entries. Returns the clients of their commands in order; `steps` is what each entry took.
     fn take_clients(queue: &Queue, steps: &[u64]) -> Vec<Option<Arc<Client>>> {
         let mut taken = DequeuedProposals::default();
-        queue.take_entries(&mut taken, false, Lanes::All);
+        queue.take_entries(&mut taken, false, Lanes::All, NOW);
         taken.steps = steps.to_vec();
         taken.learn();
         taken.proposals.iter().map(|pending| pending.client.clone()).collect()
@@ -476,8 +564,9 @@ mod tests {
         assert!(are(&take_clients(&queue, &[MAX_ENTRY_STEPS]), &[&expensive]), "one at a time");
         push(&queue, &cheap, &[b"set", b"k", b"v"]);
         assert!(are(&take_clients(&queue, &[]), &[&cheap; 2]));
-        (0..9).for_each(|_| assert!(are(&take_clients(&queue, &[MAX_ENTRY_STEPS]), &[&expensive])));
-        assert!(queue.is_empty());
+        assert!(take_clients(&queue, &[]).is_empty(), "a pause follows the turn");
+        assert_eq!(queue.bytes_and_len().1, 9);
+        drain(&queue);
     }
 
     #[test]
@@ -488,7 +577,7 @@ mod tests {
         push(&queue, &client, &[b"set", b"k", b"2"]);
         let (mut lengths, mut taken) = (Vec::new(), DequeuedProposals::default());
         while !queue.is_empty() {
-            queue.take_entries(&mut taken, false, Lanes::All);
+            queue.take_entries(&mut taken, false, Lanes::All, NOW);
             lengths.extend(taken.proposals.iter().map(|pending| pending.steps.unwrap_or(0) > EXPENSIVE_STEPS));
             taken.clear();
         }
@@ -496,22 +585,65 @@ mod tests {
     }
 
     #[test]
-    fn an_expensive_group_is_contended_if_others_were_committed_since_the_last_one() {
+    fn an_address_pauses_after_a_turn_if_other_clients_had_commands_since_its_last_one() {
         let (queue, expensive, cheap) = (Queue::new(usize::MAX), client(), client());
-        let mut taken = DequeuedProposals::default();
-        let mut take_turn = || {
+        let mut now = NOW;
+        let mut pause_after_turn = || {
             push(&queue, &expensive, &[b"keys", b"*"]);
-            taken.clear();
-            queue.take_entries(&mut taken, false, Lanes::All);
-            assert!(taken.proposals.len() == 1 && !queue.has_ready());
-            taken.is_contended_turn
+            let mut taken = DequeuedProposals::default();
+            queue.take_entries(&mut taken, false, Lanes::All, now);
+            assert_eq!(taken.proposals.len(), 1);
+            push(&queue, &expensive, &[b"keys", b"*"]);
+            let pause = queue.time_to_next(now).unwrap();
+            now += pause;
+            drain(&queue);
+            assert_eq!(pause.is_zero(), !taken.delays_others());
+            pause
         };
-        assert!(!take_turn());
+        let commit_of = |client: &Arc<Client>| {
+            push(&queue, client, &[b"set", b"k", b"1"]);
+            assert_eq!(queue.time_to_next(NOW), Some(Duration::ZERO));
+            queue.take_entries(&mut DequeuedProposals::default(), false, Lanes::Ready, NOW);
+        };
+        assert_eq!(pause_after_turn(), Duration::ZERO);
+        commit_of(&expensive);
+        assert_eq!(pause_after_turn(), Duration::ZERO, "its own cheap commands");
+        commit_of(&cheap);
+        commit_of(&expensive);
+        assert!(pause_after_turn() > Duration::ZERO);
+        assert_eq!(pause_after_turn(), Duration::ZERO, "nobody else wrote since");
+    }
+
+    #[test]
+    fn a_turn_that_delays_others_is_short_and_other_addresses_do_not_pause_with_it() {
+        let (queue, cheap) = (Queue::new(usize::MAX), client());
+        let clients: [_; 2] = std::array::from_fn(|_| client());
+        for client in &clients {
+            // Two commands take a long turn.
+            (0..40).for_each(|_| client.learn(MAX_ENTRY_STEPS, LONG_TURN_STEPS / 2));
+        }
+        let take = |lanes, now| {
+            let mut taken = DequeuedProposals::default();
+            queue.take_entries(&mut taken, false, lanes, now);
+            taken.proposals.iter().map(|pending| pending.client.clone().unwrap()).collect::<Vec<_>>()
+        };
+        (0..20).for_each(|_| push(&queue, &clients[0], &[b"keys", b"*"]));
+        let alone = take(Lanes::All, NOW).len();
         push(&queue, &cheap, &[b"set", b"k", b"1"]);
-        assert!(queue.has_ready());
-        queue.take_entries(&mut DequeuedProposals::default(), false, Lanes::Ready);
-        assert!(take_turn());
-        assert!(!take_turn(), "only the first one");
+        assert_eq!(take(Lanes::Ready, NOW).len(), 1);
+        let contended = take(Lanes::All, NOW).len();
+        assert!(contended < alone && contended >= 1, "{alone} {contended}");
+        let pause = queue.time_to_next(NOW).unwrap();
+        assert!(pause > Duration::ZERO && take(Lanes::All, NOW).is_empty());
+        push(&queue, &clients[1], &[b"keys", b"*"]);
+        assert!(Arc::ptr_eq(&take(Lanes::All, NOW)[0], &clients[1]));
+        assert!(Arc::ptr_eq(&take(Lanes::All, NOW + pause)[0], &clients[0]));
+        // While it makes long pauses, fewer of its commands may wait.
+        (0..5).for_each(|_| clients[0].address().pause().begin(NOW, MAX_ENTRY_STEPS));
+        let accepted = (0..1_000)
+            .take_while(|_| queue.push(burst_of(Some(&clients[0]), &[b"keys", b"*"]), WhenFull::Refuse).is_ok())
+            .count();
+        assert!(accepted < 1_000, "{accepted}");
     }
 
     #[test]
@@ -519,9 +651,9 @@ mod tests {
         let (queue, client) = (Queue::new(usize::MAX), client());
         push(&queue, &client, &[b"keys", b"*"]);
         let mut taken = DequeuedProposals::default();
-        queue.take_entries(&mut taken, false, Lanes::Ready);
+        queue.take_entries(&mut taken, false, Lanes::Ready, NOW);
         assert!(taken.proposals.is_empty() && taken.ends.is_empty() && !queue.is_empty());
-        queue.take_entries(&mut taken, false, Lanes::All);
+        queue.take_entries(&mut taken, false, Lanes::All, NOW);
         assert!(taken.proposals.len() == 1 && queue.is_empty());
     }
 
@@ -556,7 +688,7 @@ mod tests {
             (0..2).for_each(|_| push(&queue, client, &[b"keys", b"*"]));
         }
         let mut taken = DequeuedProposals::default();
-        queue.take_entries(&mut taken, false, Lanes::All);
+        queue.take_entries(&mut taken, false, Lanes::All, NOW);
         assert_eq!(taken.ends, [1, 2, 3, 4], "as many as may be written together");
         drain(&queue);
     }
@@ -612,10 +744,10 @@ mod tests {
         let queue = Queue::new(usize::MAX);
         queue.push(burst(&[b"keys", b"*"]), WhenFull::Refuse).unwrap();
         let mut taken = DequeuedProposals::default();
-        queue.take_entries(&mut taken, true, Lanes::All);
+        queue.take_entries(&mut taken, true, Lanes::All, NOW);
         assert_eq!((taken.proposals.len(), &taken.ends[..]), (1, &[1][..]));
         taken.clear();
-        queue.take_entries(&mut taken, true, Lanes::All);
+        queue.take_entries(&mut taken, true, Lanes::All, NOW);
         assert_eq!((taken.proposals.len(), taken.ends.len()), (0, 0), "an empty queue");
     }
 

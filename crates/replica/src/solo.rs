@@ -18,8 +18,8 @@
 //!
 //! Queued commands are cut into entries by the steps that they may take, so that applying an entry takes no longer than
 //! applying one command may take. All entries that are cut from the queue at a time share one fsync. Expensive commands of
-//! clients wait for their turn in a lane of their own (`queue`), which only the committer thread commits, with a pause after each
-//! group while other clients write (`turn_pause`).
+//! clients wait for their turn in a lane of their own (`queue`), which only the committer thread commits, with pauses of an
+//! address while other clients write (`turn_pause`).
 
 use std::{
     fmt,
@@ -30,6 +30,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use thalweg_log::{AppendError, Appended, Draft, Log, Purpose, RecordKind};
@@ -51,8 +52,10 @@ use crate::{
     pending::{Pending, payload_of, purpose_of},
     queue::{DequeuedProposals, Lanes, Queue, WhenFull},
     slot::{Answer, Committed, Proposal, Slot},
-    turn_pause::TurnPause,
 };
+
+/// Longest time for which the committer thread sleeps.
+const MAX_SLEEP: Duration = Duration::from_millis(500);
 
 /// Time at which the committer thread is woken for a queued command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +103,6 @@ struct Shared {
     term: Term,
     role: Mutex<Role>,
     queue: Queue,
-    turn_pause: TurnPause,
     observer: OnceLock<Arc<dyn Observer>>,
     committer: OnceLock<Committer>,
     /// Set to true after the queue is closed. The committer thread ends when it sees this flag and the queue is empty.
@@ -174,7 +176,6 @@ impl Solo {
                 outcomes: Vec::new(),
             }),
             queue: Queue::new(options.max_queue_bytes),
-            turn_pause: TurnPause::default(),
             observer: OnceLock::new(),
             committer: OnceLock::new(),
             stopping: AtomicBool::new(false),
@@ -479,22 +480,19 @@ impl Shared {
     /// the thread must end.
     fn committer_step(&self) -> bool {
         let is_stopping = self.stopping.load(Ordering::SeqCst);
-        let pause = if is_stopping { None } else { self.turn_pause.left(self.clock.monotonic()) };
-        let has_work = || match pause {
-            None => !self.queue.is_empty(),
-            Some(_) => self.queue.has_ready(),
-        };
-        if has_work() {
-            self.commit_queued(self.role(), if pause.is_none() { Lanes::All } else { Lanes::Ready });
+        let time_to_next = || self.queue.time_to_next(self.clock.monotonic());
+        if time_to_next() == Some(Duration::ZERO) {
+            self.commit_queued(self.role(), Lanes::All);
             return true;
         }
         if is_stopping {
             return false;
         }
         self.idle.store(true, Ordering::SeqCst);
-        if !has_work() && !self.stopping.load(Ordering::SeqCst) {
+        let time = time_to_next();
+        if time != Some(Duration::ZERO) && !self.stopping.load(Ordering::SeqCst) {
             // The sleep is bounded, so that the thread ends after the last handle is dropped without a close.
-            thread::park_timeout(pause.unwrap_or(std::time::Duration::from_millis(500)));
+            thread::park_timeout(time.unwrap_or(MAX_SLEEP).min(MAX_SLEEP));
         }
         self.idle.store(false, Ordering::SeqCst);
         true
@@ -526,8 +524,8 @@ impl Shared {
     /// next holder of the role can write while the proposers' threads wake up.
     fn commit_queued(&self, mut role: RoleGuard<'_>, lanes: Lanes) {
         let mut taken = std::mem::take(&mut role.taken);
-        self.queue.take_entries(&mut taken, self.machine.keeps_history(), lanes);
-        let contended_from = taken.is_contended_turn.then(|| self.clock.monotonic());
+        let began = self.clock.monotonic();
+        self.queue.take_entries(&mut taken, self.machine.keeps_history(), lanes, began);
         let before = self.machine.work();
         let answers = match &taken.ends[..] {
             [] => Vec::new(),
@@ -538,8 +536,8 @@ impl Shared {
             taken.steps.push(after - before);
         }
         taken.learn();
-        if let Some(from) = contended_from {
-            self.turn_pause.begin(from, self.clock.monotonic());
+        if taken.delays_others() {
+            taken.took(began, self.clock.monotonic().saturating_sub(began));
         }
         drop(role);
         for (pending, answer) in taken.proposals.iter_mut().zip(answers) {
@@ -554,6 +552,10 @@ impl Shared {
     /// After the role was released, wakes a thread to take the role if the queue is not empty.
     fn wake_next_leader(&self) {
         if self.queue.is_empty() || self.queue.wake_front() {
+            return;
+        }
+        // The committer thread alone takes expensive commands, and wakes by itself when a pause ends.
+        if self.queue.time_to_next(self.clock.monotonic()) != Some(Duration::ZERO) {
             return;
         }
         if let Some(committer) = self.committer.get() {

@@ -2,14 +2,22 @@
 //!
 //! Owns: the order in which they are taken: one address after the other, and for each address one client after the
 //! other. So a client's commands wait for at most one command of each other address, and of each other client of its own
-//! address. Does not own: which proposals are expensive (`queue`).
+//! address. An address that makes a pause (`turn_pause`) is passed over. Does not own: which proposals are expensive
+//! (`queue`).
 //!
 //! Invariants: the proposals of one client are taken in the order of their arrival. An address, and a client in it, has
 //! an entry here exactly while a proposal of it waits.
 
-use std::collections::{HashMap, VecDeque};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
-use crate::{client::Client, pending::Pending};
+use crate::{
+    client::{Client, ClientAddress},
+    pending::Pending,
+};
 
 /// Proposals of clients that wait for their turn.
 #[derive(Debug, Default)]
@@ -21,8 +29,9 @@ pub(crate) struct Turns {
 }
 
 /// Waiting proposals of one address.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct AddressTurns {
+    address: Arc<ClientAddress>,
     clients: HashMap<usize, VecDeque<Pending>>,
     /// Keys of the clients, in the order of their turns.
     order: VecDeque<usize>,
@@ -41,7 +50,7 @@ impl Turns {
     }
 
     /// Returns true if a proposal of this client waits.
-    pub(crate) fn has(&self, client: &std::sync::Arc<Client>) -> bool {
+    pub(crate) fn has(&self, client: &Arc<Client>) -> bool {
         self.addresses.get(&client.address_key()).is_some_and(|address| address.clients.contains_key(&client.key()))
     }
 
@@ -51,11 +60,17 @@ impl Turns {
     }
 
     /// Adds a proposal of a client.
-    pub(crate) fn push(&mut self, client: &std::sync::Arc<Client>, pending: Pending) {
+    pub(crate) fn push(&mut self, client: &Arc<Client>, pending: Pending) {
         let (address_key, key) = (client.address_key(), client.key());
         let address = self.addresses.entry(address_key).or_insert_with(|| {
             self.order.push_back(address_key);
-            AddressTurns::default()
+            AddressTurns {
+                address: Arc::clone(client.address()),
+                clients: HashMap::new(),
+                order: VecDeque::new(),
+                steps: 0,
+                bytes: 0,
+            }
         });
         address.steps += pending.counted_steps();
         address.bytes += pending.bytes();
@@ -67,14 +82,25 @@ impl Turns {
         self.len += 1;
     }
 
-    /// Returns the proposal whose turn is next.
-    pub(crate) fn front(&self) -> Option<&Pending> {
+    /// Returns the time until the next address may have its turn: zero if one may have it now, `None` if nothing waits.
+    pub(crate) fn time_to_next(&self, now: Duration) -> Option<Duration> {
+        self.addresses.values().map(|turns| turns.address.pause().left(now)).min()
+    }
+
+    /// Makes the first address in the order that makes no pause the next one, and returns its next proposal.
+    pub(crate) fn front(&mut self, now: Duration) -> Option<&Pending> {
+        let may = |key: &usize| self.addresses.get(key).is_some_and(|turns| turns.address.pause().left(now).is_zero());
+        let next = self.order.iter().position(may)?;
+        if next > 0 {
+            let key = self.order.remove(next)?;
+            self.order.push_front(key);
+        }
         let address = self.addresses.get(self.order.front()?)?;
         address.clients.get(address.order.front()?)?.front()
     }
 
-    /// Takes the proposal whose turn is next. The turn passes to the next address, and within this address to the next
-    /// client.
+    /// Takes the proposal that [`front`](Self::front) returned. The turn passes to the next address, and within this
+    /// address to the next client.
     pub(crate) fn pop(&mut self) -> Option<Pending> {
         let address_key = self.order.pop_front()?;
         let address = self.addresses.get_mut(&address_key)?;
@@ -100,8 +126,6 @@ impl Turns {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use thalweg_log::Purpose;
     use thalweg_types::{
         Durability, KeyspaceId,
@@ -119,7 +143,7 @@ mod tests {
 
     /// Takes all proposals in order, and returns the key that each of them puts.
     fn taken(turns: &mut Turns) -> Vec<String> {
-        std::iter::from_fn(|| turns.pop())
+        std::iter::from_fn(|| turns.front(Duration::ZERO).is_some().then(|| turns.pop())?)
             .map(|pending| {
                 let bytes = pending.command.bytes().to_vec();
                 let text = String::from_utf8_lossy(&bytes).into_owned();
@@ -145,5 +169,28 @@ mod tests {
         assert_eq!(taken(&mut turns), ["a1", "c1", "b1", "c2", "a2", "a3"]);
         assert!(turns.len() == 0 && !turns.has(&a) && turns.addresses.is_empty() && turns.order.is_empty());
         assert_eq!(turns.of_address(&a), (0, 0));
+    }
+
+    #[test]
+    fn an_address_that_makes_a_pause_is_passed_over_and_keeps_its_place() {
+        let [here, there] = [(); 2].map(|()| Arc::new(ClientAddress::default()));
+        let (a, b) = (Client::new(&here), Client::new(&there));
+        let mut turns = Turns::default();
+        for (client, key) in [(&a, b"a1"), (&b, b"b1"), (&a, b"a2"), (&b, b"b2")] {
+            push(&mut turns, client, key);
+        }
+        let now = Duration::from_secs(1);
+        assert_eq!(turns.time_to_next(now), Some(Duration::ZERO));
+        here.pause().begin(now, 10_000);
+        let is_of = |pending: Option<&Pending>, client: &Arc<Client>| {
+            pending.and_then(|pending| pending.client.as_ref()).is_some_and(|found| Arc::ptr_eq(found, client))
+        };
+        assert!(is_of(turns.front(now), &b) && is_of(turns.pop().as_ref(), &b));
+        there.pause().begin(now, 20_000);
+        assert!(turns.front(now).is_none() && turns.len() == 3);
+        let left = turns.time_to_next(now).unwrap();
+        assert_eq!(left, here.pause().left(now), "the shorter one");
+        assert!(is_of(turns.front(now + left), &a));
+        assert_eq!(Turns::default().time_to_next(now), None);
     }
 }

@@ -154,6 +154,8 @@ struct Totals {
     json: bool,
     simulations: u64,
     checked: usize,
+    /// Fewest checked operations of a simulation.
+    fewest_checked: Option<usize>,
     searched: usize,
     undecided: usize,
     unknown: usize,
@@ -170,6 +172,7 @@ impl Totals {
             json,
             simulations: 0,
             checked: 0,
+            fewest_checked: None,
             searched: 0,
             undecided: 0,
             unknown: 0,
@@ -182,6 +185,7 @@ impl Totals {
     fn add(&mut self, report: &Report) {
         self.simulations += 1;
         self.checked += report.checked;
+        self.fewest_checked = Some(self.fewest_checked.map_or(report.checked, |fewest| fewest.min(report.checked)));
         self.searched += report.searched;
         self.undecided += report.undecided;
         self.unknown += report.unknown;
@@ -287,6 +291,7 @@ fn print_totals(totals: &Totals) {
         let text = serde_json::json!({
             "simulations": totals.simulations,
             "checked": totals.checked,
+            "fewest_checked": totals.fewest_checked,
             "searched": totals.searched,
             "undecided": totals.undecided,
             "unknown": totals.unknown,
@@ -303,10 +308,11 @@ fn print_totals(totals: &Totals) {
         println!("{:<20} {count:>6} {p50:>8} {p99:>8} {max:>8}", kind.name());
     }
     println!(
-        "{} simulations, {} operations checked, {} of them also without the committed entries ({} undecided), {} writes \
-         without an answer, {:.0} virtual seconds, {times_real:.1} × real time",
+        "{} simulations, {} operations checked ({} or more in each), {} of them also without the committed entries ({} \
+         undecided), {} writes without an answer, {:.0} virtual seconds, {times_real:.1} × real time",
         totals.simulations,
         totals.checked,
+        totals.fewest_checked.unwrap_or(0),
         totals.searched,
         totals.undecided,
         totals.unknown,

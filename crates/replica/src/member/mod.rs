@@ -423,6 +423,17 @@ impl Member {
         !self.shared.queue.is_empty() || !self.shared.cut().is_empty()
     }
 
+    /// Returns the time until [`take_batch`](Self::take_batch) finds a command that waits now: longer than zero if all
+    /// waiting commands are those of addresses that make pauses, `None` if nothing waits.
+    #[must_use]
+    pub fn time_to_next(&self) -> Option<Duration> {
+        if self.shared.cut().is_empty() {
+            self.shared.queue.time_to_next(self.shared.clock.monotonic())
+        } else {
+            Some(Duration::ZERO)
+        }
+    }
+
     /// Fails proposals that have waited in the queue until their deadline. Consensus calls this several times a second.
     pub fn expire_queued(&self) {
         let shared = &*self.shared;
@@ -524,7 +535,7 @@ impl Shared {
                 return None;
             }
             let mut taken = DequeuedProposals::default();
-            self.queue.take_entries(&mut taken, self.machine.keeps_history(), Lanes::All);
+            self.queue.take_entries(&mut taken, self.machine.keeps_history(), Lanes::All, self.clock.monotonic());
             let mut proposals = taken.proposals.into_iter();
             let mut begin = 0;
             for end in taken.ends {
