@@ -1,5 +1,7 @@
 //! Tests of the API over HTTP, against a server in this process.
 
+#[path = "../../../thalweg/tests/node/skip.rs"]
+mod skip;
 #[path = "../support/mod.rs"]
 mod support;
 
