@@ -19,6 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+#[allow(unused_imports, reason = "each test file uses a part")]
 pub use skip::skip;
 
 /// Path of the binary under test.
