@@ -144,7 +144,7 @@ fn fill_keyspaces(node: &Node) {
     }
     let keys: Vec<_> = (0..KEYS).map(key).collect();
     [PLAIN, DELETED, HISTORY].into_iter().for_each(|keyspace| put_all(node, keyspace, &keys));
-    put_all(node, FEW, &keys[..50_000]);
+    put_all(node, FEW, &keys[..5_000]);
     for _ in 0..300 {
         put_all(node, HISTORY, &keys[..VERSIONED]);
     }
