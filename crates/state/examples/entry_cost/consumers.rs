@@ -222,7 +222,7 @@ fn groups(search: &mut Search<'_>) {
     });
     let stream = |records_count: usize| {
         next.set(next.get() + 1);
-        let name = format!("of groups {}", next.get()).replace(' ', "-");
+        let name = format!("of-groups-{}", next.get());
         let config = StreamConfig::default();
         let Outcome::Stream { id, .. } =
             node.must(encoded(|out| command::encode_create_stream(out, &name, &config).expect("valid")))

@@ -324,12 +324,11 @@ fn pending(search: &mut Search<'_>) {
     search.kind("MULTI: XGROUP CREATE", &|n| {
         one(multi(2 * n, |at| {
             let name = format!("made{}", at / 2);
-            let command = if at % 2 == 0 {
+            if at % 2 == 0 {
                 words(&[b"XGROUP", b"CREATE", b"stream", name.as_bytes(), b"0"])
             } else {
                 words(&[b"XGROUP", b"DESTROY", b"stream", name.as_bytes()])
-            };
-            command
+            }
         }))
     });
     search.kind("MULTI: XGROUP DESTROY with pending entries", &|n| {

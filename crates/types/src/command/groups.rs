@@ -422,7 +422,7 @@ impl Runs<'_> {
 
     /// Returns the number of ranges that are left.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub fn range_count(&self) -> usize {
         self.bytes.len() / 12
     }
 }
@@ -467,7 +467,7 @@ impl<'a> Settle<'a> {
     /// Returns the price of checking and settling the records, besides that of a write.
     #[must_use]
     pub fn steps(&self) -> u64 {
-        let of_attempt = |(_, runs): (Attempt, Runs<'_>)| SETTLED_ATTEMPT + SETTLED_RANGE * runs.len() as u64;
+        let of_attempt = |(_, runs): (Attempt, Runs<'_>)| SETTLED_ATTEMPT + SETTLED_RANGE * runs.range_count() as u64;
         self.settlements.iter().map(of_attempt).sum()
     }
 
