@@ -1,5 +1,8 @@
 //! The RESP suite against redis-server, which is skipped where that is missing, and against a server that lies.
 
+#[path = "../../thalweg/tests/node/skip.rs"]
+mod skip;
+
 use std::{
     io::{Read as _, Write as _},
     net::{SocketAddr, TcpListener, TcpStream},
@@ -7,6 +10,7 @@ use std::{
 };
 
 use clap::Parser;
+use skip::skip;
 use thalweg_bench::{
     BenchError, Quiet, Report,
     report::{Cell, Verdict},
@@ -35,7 +39,7 @@ fn is_installed(program: &str) -> bool {
     let is_there = command.status().is_ok_and(|status| status.success());
     if !is_there {
         assert!(std::env::var_os("THALWEG_REQUIRE_REDIS").is_none(), "{program} is required and not installed");
-        eprintln!("skipped: {program} is not installed");
+        skip(std::thread::current().name().unwrap_or("a comparison"), &format!("{program} is not installed"));
     }
     is_there
 }

@@ -42,7 +42,9 @@ pub(crate) async fn note_addresses(tasks: Rc<Tasks>) {
 
 fn read_error(error: BarrierError) -> ClusterError {
     match error {
-        BarrierError::NotLeader { leader } => ClusterError::NotLeader { leader: leader.map(|(node, _)| node) },
+        BarrierError::NotLeader { leader } => {
+            ClusterError::NotLeader { leader: leader.map(|(_, address)| format!("at {address}")) }
+        }
         BarrierError::NoLeader => ClusterError::NoLeader,
         BarrierError::NoQuorum => ClusterError::ReadTimeout,
         BarrierError::Behind => ClusterError::Recovering,
@@ -53,7 +55,9 @@ fn read_error(error: BarrierError) -> ClusterError {
 fn change_error(error: ChangeError) -> ClusterError {
     match error {
         ChangeError::NotLeader { leader: None } => ClusterError::NoLeader,
-        ChangeError::NotLeader { leader } => ClusterError::NotLeader { leader: leader.map(|(node, _)| node) },
+        ChangeError::NotLeader { leader } => {
+            ClusterError::NotLeader { leader: leader.map(|(_, address)| format!("at {address}")) }
+        }
         ChangeError::InProgress => ClusterError::ChangeInProgress,
         ChangeError::NotAMember(node) => ClusterError::NoSuchMember(node.to_string()),
         ChangeError::AlreadyMember(node) | ChangeError::AlreadyVotes(node) => ClusterError::AlreadyMember(node),

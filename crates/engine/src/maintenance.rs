@@ -34,7 +34,7 @@ use thalweg_types::{
         CommandError, HistoryFloor, MoveTarget, Outcome, encode_expire, encode_forget_producers, encode_forget_rows,
         encode_prune_versions, encode_sweep, encode_trim_stream,
     },
-    limits::{MAX_STALE_BYTES, MAX_STALE_ROWS},
+    limits::{MAX_STALE_BYTES, MAX_STALE_ROWS, RECLAIMED_PER_COMMAND},
 };
 
 use crate::{
@@ -48,16 +48,11 @@ use crate::{
 
 /// Maximum number of streams whose retention one maintenance round checks.
 const RETENTION_PER_ROUND: usize = 50_000;
-/// Maximum number of expired rows that one command removes. This bounds the time for which the command blocks the
-/// writer.
-const EXPIRE_PER_COMMAND: u32 = 1000;
 /// Maximum number of expiry commands in one maintenance round.
 const EXPIRES_PER_ROUND: u32 = 100;
 /// Maximum number of index rows of deadlines and leases that one maintenance round checks for staleness, which takes a
 /// few milliseconds.
 const STALE_ROWS_PER_ROUND: u32 = 1000;
-/// Maximum number of rows that one log record or command deletes. This bounds the time for which it blocks the writer.
-const RECLAIM_PER_COMMAND: u32 = 1000;
 /// Maximum number of log records that delete index entries of one stream, in one maintenance round.
 const RECLAIMS_PER_ROUND: u32 = 100;
 /// Maximum number of log records that delete index entries, in one maintenance round over all streams; the remaining
@@ -65,16 +60,10 @@ const RECLAIMS_PER_ROUND: u32 = 100;
 /// a short time.
 const ALL_RECLAIMS_PER_ROUND: u32 = 20_000;
 
-/// Maximum number of rows of deleted prefixes that one sweep command reads. This bounds the time for which the command
-/// blocks the writer.
-const SWEPT_PER_COMMAND: u32 = 1000;
 /// Maximum number of sweep commands in one maintenance round. Together they remove at most 100,000 rows per second.
 const SWEEPS_PER_ROUND: u32 = 100;
 const _: () = assert!(STALE_ROWS_PER_ROUND as usize <= MAX_STALE_ROWS);
 
-/// Maximum number of rows of versions (former values) that one prune command reads. This bounds the time for which the
-/// command blocks the writer.
-const PRUNED_PER_COMMAND: u32 = 1000;
 /// Maximum number of prune commands in one maintenance round. Together they forget at most 100,000 versions per
 /// second.
 const PRUNES_PER_ROUND: u32 = 100;
@@ -230,7 +219,7 @@ impl Inner {
 
     async fn propose_expiry(&self) -> Result<Committed, WriteError> {
         self.propose_work(Durability::Os, Purpose::Reclaim, |out| {
-            encode_expire(out, EXPIRE_PER_COMMAND);
+            encode_expire(out, RECLAIMED_PER_COMMAND);
             Ok::<_, CommandError>(())
         })
         .await
@@ -288,7 +277,7 @@ impl Inner {
             let of_stream = RECLAIMS_PER_ROUND.min(commands);
             for _ in 0..of_stream {
                 commands -= 1;
-                let reclaim = MoveTarget::Reclaimed { stream, max: RECLAIM_PER_COMMAND };
+                let reclaim = MoveTarget::Reclaimed { stream, max: RECLAIMED_PER_COMMAND };
                 let LocalOutcome::SegmentForgotten { rows, more } =
                     self.open.replica.relocate(&reclaim.encode_alone())?
                 else {
@@ -309,7 +298,7 @@ impl Inner {
             for _ in 0..RECLAIMS_PER_ROUND {
                 let committed = self
                     .propose_work(Durability::Os, Purpose::Reclaim, |out| {
-                        encode_forget_producers(out, stream, RECLAIM_PER_COMMAND);
+                        encode_forget_producers(out, stream, RECLAIMED_PER_COMMAND);
                         Ok::<_, CommandError>(())
                     })
                     .await?;
@@ -334,7 +323,7 @@ impl Inner {
             if !machine.has_history_below(floor).map_err(failed)? {
                 break;
             }
-            let raise = MoveTarget::HistoryFloor { floor, max: RECLAIM_PER_COMMAND };
+            let raise = MoveTarget::HistoryFloor { floor, max: RECLAIMED_PER_COMMAND };
             self.open.replica.relocate(&raise.encode_alone())?;
         }
         Ok(())
@@ -368,7 +357,7 @@ impl Inner {
             }
             let committed = self
                 .propose_work(Durability::Os, Purpose::Reclaim, |out| {
-                    encode_sweep(out, SWEPT_PER_COMMAND);
+                    encode_sweep(out, RECLAIMED_PER_COMMAND);
                     Ok::<_, CommandError>(())
                 })
                 .await?;
@@ -392,7 +381,7 @@ impl Inner {
             *last = Some(keyspace);
             let committed = self
                 .propose_work(Durability::Os, Purpose::Reclaim, |out| {
-                    encode_prune_versions(out, keyspace, PRUNED_PER_COMMAND);
+                    encode_prune_versions(out, keyspace, RECLAIMED_PER_COMMAND);
                     Ok::<_, CommandError>(())
                 })
                 .await?;

@@ -56,7 +56,10 @@ pub(crate) fn redirect(app: &App, request: &Request<'_>) -> Result<(), Failure> 
     }
     let report = cluster.handle.report();
     let error = match leader(cluster, &report) {
-        Some(leader) => ClusterError::NotLeader { leader: Some(leader.node) },
+        Some(leader) => {
+            let MemberReport { name, address, .. } = leader;
+            ClusterError::NotLeader { leader: Some(format!("{name} at {address}").trim_start().to_owned()) }
+        }
         None => ClusterError::NoLeader,
     };
     Err(with_leader(cluster, ApiError::from(error).into()))

@@ -191,6 +191,10 @@ pub const DELETED_HISTORY_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Maximum number of rows that one command reads to remove versions of keys that exceed the history bounds of their
 /// keyspace. A later command handles the rows left over.
 pub const MAX_PRUNED_VERSIONS: u32 = 10_000;
+/// Maximum number of rows that one command of background maintenance examines: of expired keys, of deleted prefixes, of
+/// former values, of deleted streams. This bounds the time for which the command blocks others. The number is no part of
+/// the state machine: the commands carry it.
+pub const RECLAIMED_PER_COMMAND: u32 = 1000;
 /// Maximum number of versions in one page of a key's versions. If the key has more, the page reports where to continue.
 pub const MAX_VERSIONS_PAGE: usize = 1000;
 /// Number of bytes of values after which a page of a key's versions ends. A page has at least one version.

@@ -23,6 +23,11 @@ pub const ROW: u64 = 2;
 pub const WRITE: u64 = 4;
 /// Price of starting an operation, a condition, or a Redis command.
 pub const OPERATION: u64 = 1;
+/// Price of an attempt whose records a commit or a transaction acks or nacks. A command that does nothing else has no
+/// budget, but the proposer counts it alike.
+pub const SETTLED_ATTEMPT: u64 = 6;
+/// Price of a range of records that a commit or a transaction acks or nacks.
+pub const SETTLED_RANGE: u64 = 2;
 /// Price of returning a key of a transaction, besides its lookup and its bytes.
 pub const GET: u64 = 12;
 /// Steps that a read may take on a thread that serves many clients, about half a millisecond. A longer read is abandoned

@@ -16,7 +16,10 @@ use thalweg_engine::{
     types::{Durability, command::CommitBuilder},
 };
 
-use crate::common::{clock, pause, small};
+use crate::{
+    common::{clock, pause, small},
+    skip::skip,
+};
 
 /// Longest wait for space to return.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -183,7 +186,12 @@ fn on_a_simulated_disk(backend: BackendKind) {
 fn on_a_small_mount(backend: BackendKind) {
     let mount = match SmallMount::create() {
         Ok(mount) => mount,
-        Err(reason) => return eprintln!("skipped: no small file system can be mounted here: {reason}"),
+        Err(reason) => {
+            return skip(
+                &format!("a full disk with {backend:?}"),
+                &format!("no small file system can be mounted: {reason}"),
+            );
+        }
     };
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(mount.path()).unwrap());
     deleting_brings_it_back(&disk, backend);

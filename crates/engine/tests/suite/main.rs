@@ -7,6 +7,8 @@
 mod common;
 #[path = "../../../redis/tests/support/mod.rs"]
 mod oracle;
+#[path = "../../../thalweg/tests/node/skip.rs"]
+mod skip;
 
 mod budget;
 mod clocks;

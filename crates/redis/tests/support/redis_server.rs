@@ -11,6 +11,11 @@ use std::{
 
 use super::connection::Connection;
 
+#[path = "../../../thalweg/tests/node/skip.rs"]
+mod skip;
+
+use skip::skip;
+
 /// A running redis-server, killed on drop.
 pub struct RedisServer {
     child: Child,
@@ -19,7 +24,7 @@ pub struct RedisServer {
 
 impl RedisServer {
     /// Starts a redis-server if version 7.0 is installed; other versions reply differently to some commands.
-    /// Otherwise prints that the test is skipped, and returns `None`. With `THALWEG_REQUIRE_REDIS=1` a
+    /// Otherwise reports that the test is skipped, and returns `None`. With `THALWEG_REQUIRE_REDIS=1` a
     /// missing server is a failure.
     pub fn start() -> Option<Self> {
         let version = Command::new("redis-server").arg("--version").output();
@@ -29,7 +34,7 @@ impl RedisServer {
                 std::env::var("THALWEG_REQUIRE_REDIS").is_err_and(|_| true),
                 "THALWEG_REQUIRE_REDIS is set, and redis-server 7.0 is not installed"
             );
-            println!("skipped: redis-server 7.0 is not installed");
+            skip(std::thread::current().name().unwrap_or("a comparison"), "redis-server 7.0 is not installed");
             return None;
         }
         static STARTED: AtomicU32 = AtomicU32::new(0);

@@ -14,7 +14,10 @@ use tokio::{
     sync::mpsc,
 };
 
-use crate::support::{Node, holds};
+use crate::{
+    skip::skip,
+    support::{Node, holds},
+};
 
 /// Longest time in which the browser starts and does what a page asks. Only failures take this long.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -173,8 +176,7 @@ run();
 #[tokio::test]
 async fn hostile_pages_neither_read_nor_write() {
     let Some(browser) = browser() else {
-        eprintln!("skipped: no Chromium is installed");
-        return;
+        return skip("hostile_pages_neither_read_nor_write", "no Chromium is installed");
     };
     let node = Node::with(|config| config.allowed_hosts = AllowedHosts::default()).await;
     let (port, own) = (node.address.port(), node.address.to_string());

@@ -8,7 +8,7 @@ use std::{
 
 use thalweg_server::OPENAPI;
 
-use crate::support::Node;
+use crate::{skip::skip, support::Node};
 
 /// Returns the first program of this name in the search path.
 fn program(name: &str) -> Option<PathBuf> {
@@ -52,8 +52,7 @@ assert appended.status_code == 200 and (appended.parsed.first, appended.parsed.l
 #[tokio::test]
 async fn a_generated_python_client_puts_gets_and_appends() {
     let Some(generator) = program("openapi-python-client") else {
-        eprintln!("skipped: openapi-python-client is not installed");
-        return;
+        return skip("a_generated_python_client_puts_gets_and_appends", "openapi-python-client is not installed");
     };
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("openapi.json"), OPENAPI.as_str()).unwrap();
@@ -92,8 +91,10 @@ check(appended.response.status === 200 && first === 0 && last === 1, appended);
 #[tokio::test]
 async fn a_generated_typescript_client_puts_gets_and_appends() {
     let (Some(generator), Some(tsx)) = (program("openapi-ts"), program("tsx")) else {
-        eprintln!("skipped: @hey-api/openapi-ts or tsx is not installed");
-        return;
+        return skip(
+            "a_generated_typescript_client_puts_gets_and_appends",
+            "@hey-api/openapi-ts or tsx is not installed",
+        );
     };
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("openapi.json"), OPENAPI.as_str()).unwrap();

@@ -20,11 +20,11 @@ pub enum ClusterError {
     /// This node does not lead any more, or did not forward the request. The request had no effect.
     #[error(
         "this node does not lead the cluster{}: retry",
-        .leader.map_or(String::new(), |leader| format!(" (node {:016x} does)", leader.get()))
+        .leader.as_ref().map_or(String::new(), |leader| format!(" (the node {leader} does)"))
     )]
     NotLeader {
-        /// Leader that this node knows.
-        leader: Option<NodeId>,
+        /// Leader that this node knows: its name, or its address.
+        leader: Option<String>,
     },
     /// The node has no state of its own yet that it may show, because it recovers or receives a snapshot.
     #[error("this node is still recovering: retry, or use another node")]

@@ -47,6 +47,8 @@ pub(crate) struct Group {
     pub(crate) head: Head,
     pub(crate) members: Members,
     parcels: BTreeMap<Attempt, Parcel>,
+    /// Number of parcels that each member holds; members without parcels are not in the map.
+    holding: BTreeMap<u32, u32>,
     /// Delivery attempts whose records can be redelivered after a certain time, in the order of that time.
     due: BTreeSet<(SpaceTime, Attempt)>,
     keys: KeyQueues,
@@ -79,6 +81,7 @@ impl Group {
             head,
             members: Members::default(),
             parcels: BTreeMap::new(),
+            holding: BTreeMap::new(),
             due: BTreeSet::new(),
             keys: KeyQueues::default(),
             pending: 0,
@@ -146,8 +149,11 @@ impl Group {
         start: Offset,
         next: Offset,
     ) -> Result<Fetched, Refusal> {
-        let (members, parcels) = (&mut self.members, &self.parcels);
-        let member = members.fetches(fetch.member, now, || holders(parcels)).ok_or(Refusal::TooManyMembers)?;
+        // Each new name asks, so the answer must not cost a look at all parcels.
+        let holding = &self.holding;
+        debug_assert!(holding.keys().copied().eq(holders(&self.parcels)));
+        let member = self.members.fetches(fetch.member, now, |id| holding.contains_key(&id));
+        let member = member.ok_or(Refusal::TooManyMembers)?;
         if self.head.cursor < start {
             self.head.cursor = start;
             self.changed.head = true;
@@ -205,7 +211,7 @@ impl Group {
             }
             parcel.runs.drain(..taken);
             if parcel.runs.is_empty() {
-                self.parcels.remove(&attempt);
+                self.remove_parcel(attempt);
                 self.due.remove(&(due, attempt));
             }
         }
@@ -224,7 +230,7 @@ impl Group {
             runs[before..].iter_mut().for_each(|run| run.deliveries = 1);
             *left -= 1;
             if parcel.runs.is_empty() {
-                self.parcels.remove(&attempt);
+                self.remove_parcel(attempt);
             }
         }
     }
@@ -354,7 +360,7 @@ impl Group {
         }
         if parcel.runs.is_empty() {
             let due = parcel.due;
-            self.parcels.remove(&attempt);
+            self.remove_parcel(attempt);
             self.due.remove(&(due, attempt));
         }
         taken
@@ -420,6 +426,7 @@ impl Group {
     /// Restarts delivery at `cursor`, as if no record had been delivered. Dead letters are kept.
     pub(crate) fn seek(&mut self, cursor: Offset) {
         let kept = std::mem::take(&mut self.parcels);
+        self.holding.clear();
         for (attempt, parcel) in kept {
             if parcel.is_dead() {
                 self.parcels.insert(attempt, parcel);
@@ -450,7 +457,7 @@ impl Group {
             let (mut gone, is_dead, due) = (Vec::new(), parcel.is_dead(), parcel.due);
             parcel.take(Offset::ZERO, start, &mut gone);
             if parcel.runs.is_empty() {
-                self.parcels.remove(&attempt);
+                self.remove_parcel(attempt);
                 self.due.remove(&(due, attempt));
             }
             if is_dead {
@@ -470,8 +477,25 @@ impl Group {
         if parcel.is_timed() {
             self.due.insert((parcel.due, attempt));
         }
-        self.parcels.insert(attempt, parcel);
+        self.put_parcel(attempt, parcel);
         attempt
+    }
+
+    fn put_parcel(&mut self, attempt: Attempt, parcel: Parcel) {
+        if let Holder::Member(member) = parcel.holder {
+            *self.holding.entry(member).or_default() += 1;
+        }
+        self.parcels.insert(attempt, parcel);
+    }
+
+    fn remove_parcel(&mut self, attempt: Attempt) {
+        let Some(Parcel { holder: Holder::Member(member), .. }) = self.parcels.remove(&attempt) else { return };
+        if let Some(held) = self.holding.get_mut(&member) {
+            *held -= 1;
+            if *held == 0 {
+                self.holding.remove(&member);
+            }
+        }
     }
 
     /// Notes that the unsettled records of an attempt are about to change, so that the attempt's row is written or
@@ -519,7 +543,7 @@ impl Group {
         if parcel.is_timed() {
             self.due.insert((parcel.due, attempt));
         }
-        self.parcels.insert(attempt, parcel);
+        self.put_parcel(attempt, parcel);
         Ok(())
     }
 

@@ -36,14 +36,9 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    /// Returns the id of the member `name`, which fetches now; `None` if the group has too many members. `holders`
-    /// returns the ids of members that hold records, and is called only for a new name.
-    pub(crate) fn fetches(
-        &mut self,
-        name: &str,
-        now: SpaceTime,
-        holders: impl FnOnce() -> BTreeSet<u32>,
-    ) -> Option<u32> {
+    /// Returns the id of the member `name`, which fetches now; `None` if the group has too many members. `holds` returns
+    /// true for a member that holds records.
+    pub(crate) fn fetches(&mut self, name: &str, now: SpaceTime, holds: impl Fn(u32) -> bool) -> Option<u32> {
         if let Some(&id) = self.by_name.get(name) {
             let member = self.by_id.get_mut(&id)?;
             if member.last_fetch.plus(RENEW_AFTER) <= now {
@@ -52,7 +47,7 @@ impl Members {
             }
             return Some(id);
         }
-        self.forget_idle(now, &holders());
+        self.forget_idle(now, holds);
         if self.by_id.len() >= MAX_GROUP_MEMBERS {
             return None;
         }
@@ -66,10 +61,10 @@ impl Members {
         Some(id)
     }
 
-    fn forget_idle(&mut self, now: SpaceTime, holders: &BTreeSet<u32>) {
+    fn forget_idle(&mut self, now: SpaceTime, holds: impl Fn(u32) -> bool) {
         let Self { by_id, by_name, changed } = self;
         by_id.retain(|id, member| {
-            let keep = holders.contains(id) || member.last_fetch.plus(IDLE) > now;
+            let keep = member.last_fetch.plus(IDLE) > now || holds(*id);
             if !keep {
                 by_name.remove(&member.name);
                 changed.insert(*id);
@@ -119,13 +114,13 @@ mod tests {
         let mut members = Members::default();
         let time = |seconds: u64| SpaceTime(seconds * 1_000_000);
         for number in 0..MAX_GROUP_MEMBERS {
-            let fetched = members.fetches(&number.to_string(), time(1), BTreeSet::new);
+            let fetched = members.fetches(&number.to_string(), time(1), |_| false);
             assert_eq!(fetched, Some(number as u32));
         }
-        assert_eq!(members.fetches("more", time(2), BTreeSet::new), None, "at the bound, and no member is idle");
-        assert_eq!(members.fetches("7", time(2000), BTreeSet::new), Some(7));
+        assert_eq!(members.fetches("more", time(2), |_| false), None, "at the bound, and no member is idle");
+        assert_eq!(members.fetches("7", time(2000), |_| false), Some(7));
         let late = time(2 + MEMBER_IDLE_SECONDS);
-        assert_eq!(members.fetches("more", late, || BTreeSet::from([3])), Some(8), "one above the highest left");
+        assert_eq!(members.fetches("more", late, |id| id == 3), Some(8), "one above the highest left");
         let left: Vec<_> = members.iter().map(|(id, _)| id).collect();
         assert_eq!(left, [3, 7, 8], "a holder, a member that returned, and a new one");
     }

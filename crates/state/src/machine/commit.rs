@@ -261,7 +261,7 @@ fn charge_write(applying: &Applying<'_>, write: &Write<'_>) -> Result<(), Machin
             Ok(())
         }
         Write::Settle(ref settle) => {
-            applying.charge(WRITE + settle.settlements.iter().count() as u64);
+            applying.charge(WRITE + settle.steps());
             Ok(())
         }
         Write::Add { .. } | Write::DeletePrefix { .. } | Write::Get { .. } | Write::Scan { .. } => Ok(()),

@@ -191,7 +191,7 @@ impl OperationRun {
                 OperationResult::Appended(AppendedAt { stream, first, count })
             }
             Write::Settle(ref settle) => {
-                applying.charge(WRITE + settle.settlements.iter().count() as u64);
+                applying.charge(WRITE + settle.steps());
                 consumers::check_settle(applying, settle)?;
                 self.writes = true;
                 // Set when the settlement is applied; two settlements never contain the same record.

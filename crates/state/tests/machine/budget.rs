@@ -10,12 +10,14 @@ use thalweg_store::{
     memory::{MemoryBackend, MemoryOptions},
 };
 use thalweg_types::{
-    KeyspaceId, Lsn, Revision,
+    GroupId, KeyspaceId, Lsn, Offset, Revision, StreamId,
     command::{
         self, Command, CommitBuilder, Expect, KeyspaceConfig, KeyspaceHistory, Outcome, RedisBuilder, ScanOperation,
-        TransactionBuilder, UnchangedRange,
+        StreamConfig, TransactionBuilder, UnchangedRange,
+        groups::{GroupConfig, GroupOutcome, OffsetRun, Settlement, encode_create_group, encode_fetch},
     },
     limits::{MAX_BATCH_READ_STEPS, MAX_COMMAND_STEPS, MAX_COMMIT_WRITES, MAX_VALUE_BYTES},
+    record::RecordBatch,
     reply::Reply,
 };
 
@@ -51,6 +53,60 @@ pub fn fill(node: &mut Node, count: usize) {
         let outcome = node.apply(2, &[&command(|out| commit.encode(out))]).remove(0);
         assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
     }
+}
+
+/// Fetches all records of a stream of 70,000 records for a new group, and returns acks of all of them, each as a range of its
+/// own.
+fn acks_of_single_records(node: &mut Node, stream: StreamId, name: &str) -> Vec<(GroupId, Vec<Settlement>)> {
+    let config = GroupConfig { max_pending: 100_000, ..GroupConfig::default() };
+    let create = command(|out| encode_create_group(out, stream, name, Some(Offset(0)), &config).unwrap());
+    let Outcome::Group(GroupOutcome::Created { id, .. }) = node.apply(2, &[&create]).remove(0) else {
+        panic!("no group")
+    };
+    let fetch = command(|out| encode_fetch(out, id, 1_000, Offset(0), &[], "m").unwrap());
+    let fetches: Vec<_> = (0..70).map(|_| &fetch[..]).collect();
+    let settlements: Vec<_> = node
+        .apply(3, &fetches)
+        .into_iter()
+        .map(|outcome| {
+            let Outcome::Group(GroupOutcome::Fetched(fetched)) = outcome else { panic!("{outcome:?}") };
+            let run = fetched.deliveries[0].run;
+            assert_eq!(run.count, 1_000);
+            let runs = (0..1_000).map(|number| OffsetRun::one(run.first.plus(number))).collect();
+            Settlement { attempt: fetched.attempt, runs }
+        })
+        .collect();
+    settlements.chunks(10).map(|settlements| (id, settlements.to_vec())).collect()
+}
+
+#[test]
+fn settled_ranges_are_charged_in_commits_and_transactions() {
+    let mut node = node();
+    let create = command(|out| command::encode_create_stream(out, "s", &StreamConfig::default()).unwrap());
+    let Outcome::Stream { id, .. } = node.apply(2, &[&create]).remove(0) else { panic!("no stream") };
+    let mut records = RecordBatch::new();
+    (0..10_000).for_each(|_| records.push_payload(b"").unwrap());
+    for _ in 0..7 {
+        node.apply(2, &[&command(|out| command::encode_append(out, id, None, &records))]);
+    }
+    let acks: Vec<_> = ["g", "h"].iter().flat_map(|name| acks_of_single_records(&mut node, id, name)).collect();
+    let commit = |acks: &[(GroupId, Vec<Settlement>)]| {
+        let mut commit = CommitBuilder::new();
+        acks.iter().for_each(|(group, settlements)| _ = commit.ack(*group, settlements).unwrap());
+        command(|out| commit.encode(out))
+    };
+    let transaction = |acks: &[(GroupId, Vec<Settlement>)]| {
+        let mut transaction = TransactionBuilder::new();
+        acks.iter().for_each(|(group, settlements)| _ = transaction.then().ack(*group, settlements).unwrap());
+        command(|out| transaction.encode(out).unwrap())
+    };
+    // 140,000 ranges, of two steps each, and 840 for their attempts.
+    assert_eq!(node.apply(4, &[&commit(&acks)]), [REJECTED]);
+    let outcome = node.apply(4, &[&transaction(&acks)]).remove(0);
+    assert!(!matches!(outcome, Outcome::Transacted(_)), "{outcome:?}");
+    let (first, second) = acks.split_at(7);
+    assert!(matches!(node.apply(4, &[&commit(first)])[..], [Outcome::Committed { .. }]));
+    assert!(matches!(node.apply(4, &[&transaction(second)])[..], [Outcome::Transacted(_)]));
 }
 
 pub fn redis(commands: &[&[&[u8]]]) -> Vec<u8> {

@@ -187,7 +187,8 @@ impl<S: Store> Running<S> {
         self.shared.wait_until_persisted()
     }
 
-    /// Persists if much has gathered; see [`Backend::maintain`](crate::Backend::maintain).
+    /// Persists if much has gathered, and returns disk space that readers have needed until now; see
+    /// [`Backend::maintain`](crate::Backend::maintain).
     pub(super) fn maintain(&self) -> Result<(), BackendError> {
         let gathered = {
             let state = self.shared.lock();
@@ -197,7 +198,10 @@ impl<S: Store> Running<S> {
         if gathered > self.shared.options.max_unflushed_records {
             self.flush()?;
         }
-        Ok(())
+        match self.shared.store.release() {
+            Err(error) if !error.is_disk_full() => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Estimates the disk space that persisting takes.

@@ -388,7 +388,10 @@ impl<S: Store> Shared<S> {
     /// Runs the store's maintenance after a transaction, once a view of this transaction has replaced the previous
     /// view. Publishes a new view if that lets the store drop old data.
     pub(super) fn maintain(&self) -> Result<(), BackendError> {
-        if self.store.maintain()? { self.publish_after(|_, _| {}) } else { Ok(()) }
+        if self.store.maintain()? {
+            self.publish_after(|_, _| {})?;
+        }
+        self.store.release()
     }
 
     /// Waits until the number of sealed memtables and the store's pending work permit to seal another memtable.

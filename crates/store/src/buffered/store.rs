@@ -55,6 +55,12 @@ pub trait Store: Sized + Send + Sync + 'static {
         Ok(false)
     }
 
+    /// Returns disk space that only earlier views needed. Called after [`maintain`](Self::maintain), once the new view that it
+    /// asked for is the newest, and again from time to time, because readers may still have had an earlier view.
+    fn release(&self) -> Result<(), BackendError> {
+        Ok(())
+    }
+
     /// Counts a write of `_bytes` bytes to the memtables. Returns the duration for which the writer must pause because
     /// the store's background work is behind; zero if it is not behind.
     #[inline]

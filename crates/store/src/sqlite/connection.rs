@@ -1,6 +1,6 @@
 //! Database connections: their configuration, and the meaning of their errors.
 
-use std::{fmt::Display, path::Path};
+use std::{fmt::Display, path::Path, time::Duration};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
@@ -10,6 +10,9 @@ use crate::backend::BackendError;
 pub(super) const FILE: &str = "state.sqlite";
 /// Size of a page of a new database in bytes.
 pub(super) const PAGE_BYTES: u32 = 8192;
+
+/// Maximum wait for a lock that another connection of this process holds for a moment.
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Application id in the database's header, "THWG", which identifies a state database.
 pub(super) const APPLICATION_ID: i32 = 0x5448_5747;
@@ -33,6 +36,7 @@ pub(super) fn open(path: &Path, role: Role, cache_bytes: u64) -> Result<Connecti
     let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     flags.set(OpenFlags::SQLITE_OPEN_CREATE, role == Role::Write);
     let connection = Connection::open_with_flags(path, flags).map_err(failed("open"))?;
+    connection.busy_timeout(BUSY_TIMEOUT).map_err(failed("configure"))?;
     connection.set_prepared_statement_cache_capacity(32);
     let cache_kib = (cache_bytes / 1024).min(i32::MAX as u64);
     let settings = format!(

@@ -11,7 +11,8 @@
 //!
 //! If the state is behind the node's log, the WAL is checkpointed (copied to the database) after each commit; if each
 //! batch is synced, it is checkpointed when it has grown. SQLite reuses the WAL from its start when no view reads it,
-//! so while a view lives long, the WAL grows.
+//! so while a view lives long, the WAL grows. SQLite does not shorten the file, which would keep the size of its largest
+//! transaction. So the file is emptied if it is long, or if the disk has little room besides it, once no view reads it.
 
 mod connection;
 mod residency;
@@ -26,6 +27,7 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use rusqlite::{Connection, OptionalExtension};
@@ -35,7 +37,9 @@ use crate::{
     backend::{Applied, BackendError, BackendStats, Change, LogBarrier, SyncMode},
     buffered::{BufferOptions, Buffered, Store, checksum},
 };
-use connection::{APPLICATION_ID, FILE, FORMAT_VERSION, FORMAT_VERSION_1, PAGE_BYTES, Role, corrupt, failed};
+use connection::{
+    APPLICATION_ID, BUSY_TIMEOUT, FILE, FORMAT_VERSION, FORMAT_VERSION_1, PAGE_BYTES, Role, corrupt, failed,
+};
 use residency::Residency;
 use view::{Readers, SqliteView};
 
@@ -43,6 +47,11 @@ const WAL_FILE: &str = "state.sqlite-wal";
 const SHM_FILE: &str = "state.sqlite-shm";
 /// Number of bytes written to the WAL after which it is checkpointed (copied to the database), if each batch is synced.
 const CHECKPOINT_BYTES: u64 = 8 << 20;
+/// Maximum size in bytes of a WAL file that is kept when its content is in the database. A kept file costs disk space; an
+/// emptied one costs its blocks, which the next transaction must allocate again.
+const MAX_KEPT_WAL_BYTES: u64 = 64 << 20;
+/// A WAL file is kept only while the disk has this many times its size free.
+const FREE_PER_KEPT_WAL: u64 = 16;
 
 /// Options of a [`SqliteBackend`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -188,6 +197,22 @@ impl SqliteStore {
         self.unchecked_bytes.store(0, Ordering::Relaxed);
         Ok(())
     }
+
+    fn is_wal_too_long(&self) -> bool {
+        let bytes = fs::metadata(self.dir.join(WAL_FILE)).map_or(0, |file| file.len());
+        let room =
+            || rustix::fs::statvfs(&self.dir).map_or(u64::MAX, |disk| disk.f_bavail.saturating_mul(disk.f_frsize));
+        bytes > MAX_KEPT_WAL_BYTES || (bytes > 0 && bytes.saturating_mul(FREE_PER_KEPT_WAL) > room())
+    }
+
+    /// Copies the WAL's content to the database and truncates the WAL file, as far as no view prevents this.
+    fn empty_wal(writer: &Connection) -> Result<(), BackendError> {
+        // SQLite would wait for the views.
+        writer.busy_timeout(Duration::ZERO).map_err(failed("configure"))?;
+        let emptied = writer.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+        writer.busy_timeout(BUSY_TIMEOUT).map_err(failed("configure"))?;
+        emptied.map_err(failed("checkpoint"))
+    }
 }
 
 /// Creates the tables of a new database, or checks the format of an existing one.
@@ -253,7 +278,7 @@ impl Store for SqliteStore {
             // A WAL that cannot be trimmed only leaves less room.
             let _ = wal::trim(&self.dir.join(WAL_FILE), &self.dir.join(SHM_FILE), PAGE_BYTES.into());
             // The next attempt can reuse the WAL if its content is in the database.
-            let _ = self.copy_wal(&writer);
+            let _ = Self::empty_wal(&writer);
         }
         persisted
     }
@@ -281,6 +306,14 @@ impl Store for SqliteStore {
                 }
                 Ok(is_due)
             }
+        }
+    }
+
+    fn release(&self) -> Result<(), BackendError> {
+        // While a transaction runs, its WAL is in use.
+        match self.writer.try_lock() {
+            Ok(writer) if self.is_wal_too_long() => Self::empty_wal(&writer),
+            _ => Ok(()),
         }
     }
 

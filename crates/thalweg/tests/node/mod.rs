@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub mod count;
+mod skip;
 
 use std::{
     io::{BufRead, BufReader, Read},
@@ -17,6 +18,9 @@ use std::{
     },
     time::{Duration, Instant},
 };
+
+#[allow(unused_imports, reason = "each test file uses a part")]
+pub use skip::skip;
 
 /// Path of the binary under test.
 pub const THALWEG: &str = env!("CARGO_BIN_EXE_thalweg");
@@ -146,17 +150,6 @@ pub fn free_address() -> String {
         }
     }
     panic!("no free port in {PORTS:?}");
-}
-
-/// Reports that a test is skipped, past the capture of the output, and counts it in the file that `THALWEG_SKIPPED` names.
-pub fn skip(test: &str, reason: &str) {
-    use std::io::Write as _;
-    let line = format!("SKIPPED: {test}: {reason}\n");
-    let _ = std::io::stderr().write_all(line.as_bytes());
-    if let Some(path) = std::env::var_os("THALWEG_SKIPPED") {
-        let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
-        let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
-    }
 }
 
 pub fn wait_for(child: &mut Child, at_most: Duration) -> Option<ExitStatus> {

@@ -9,7 +9,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use crate::node::{Node, PATIENCE, THALWEG, clean};
+use crate::node::{Node, PATIENCE, THALWEG, clean, skip};
 
 const MIB: u64 = 1024 * 1024;
 
@@ -32,7 +32,7 @@ impl Group {
         }
         let is_required = std::env::var("THALWEG_REQUIRE_CGROUP").is_ok();
         assert!(!is_required, "THALWEG_REQUIRE_CGROUP is set, and no control group can be created");
-        eprintln!("skipped: no control group can be created");
+        skip("a memory limit", "no control group can be created");
         None
     }
 

@@ -11,7 +11,7 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-use crate::node::Node;
+use crate::node::{Node, skip};
 
 /// A server for Redis clients: database 0 is durable, database 1 a cache.
 struct Server {
@@ -63,7 +63,8 @@ fn has(program: &str, arguments: &[&str], required_by: &str) -> bool {
             std::env::var_os(required_by).is_none(),
             "{program} {arguments:?} does not work, and {required_by} is set"
         );
-        eprintln!("skipped: {program} {arguments:?} does not work here");
+        let test = std::thread::current().name().unwrap_or("a Redis client").to_owned();
+        skip(&test, &format!("{program} {arguments:?} does not work here"));
     }
     found
 }

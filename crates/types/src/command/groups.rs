@@ -23,6 +23,7 @@ use crate::{
         MAX_FETCH_KEYS, MAX_FETCH_RECORDS, MAX_GROUP_PENDING, MAX_MEMBER_NAME_BYTES, MAX_NACK_REASON_BYTES,
         MAX_SETTLED_RANGES,
     },
+    steps::{SETTLED_ATTEMPT, SETTLED_RANGE},
 };
 
 /// First bytes of the encoded ack and nack commands, which identify the kind of command.
@@ -418,6 +419,12 @@ impl Runs<'_> {
     pub fn is_all(&self) -> bool {
         self.bytes.is_empty()
     }
+
+    /// Returns the number of ranges that are left.
+    #[must_use]
+    pub fn range_count(&self) -> usize {
+        self.bytes.len() / 12
+    }
 }
 
 impl Iterator for Runs<'_> {
@@ -457,6 +464,13 @@ pub struct Settle<'a> {
 }
 
 impl<'a> Settle<'a> {
+    /// Returns the price of checking and settling the records, besides that of a write.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        let of_attempt = |(_, runs): (Attempt, Runs<'_>)| SETTLED_ATTEMPT + SETTLED_RANGE * runs.range_count() as u64;
+        self.settlements.iter().map(of_attempt).sum()
+    }
+
     /// Appends an encoded ack (with the first kind) or nack (with the second kind) of a group's records. On error `out`
     /// is unchanged.
     pub(super) fn encode(

@@ -15,6 +15,7 @@ use crate::{
     command::{
         commit::{BlindPut, Commit},
         condition::Expect,
+        groups::GroupCommand,
         kinds::Command,
         redis::{HEAD_BYTES, REDIS, REDIS_JOINT, argument},
         time::TimeCommand,
@@ -23,7 +24,7 @@ use crate::{
         write::Write,
     },
     limits::{MAX_COMMAND_STEPS, MAX_HISTORY_REVISIONS, MAX_VALUE_BYTES},
-    steps::{GET, OPERATION, READ, ROW, SCAN, WRITE, items, read_bytes, written_bytes},
+    steps::{GET, OPERATION, READ, ROW, SCAN, SETTLED_ATTEMPT, WRITE, items, read_bytes, written_bytes},
 };
 
 /// Steps of a read of the longest value.
@@ -37,6 +38,8 @@ const WRITE_KEY: u64 = OPERATION + 7 * READ + 8 * WRITE;
 const KEEP_VERSION: u64 = 2 * READ + SCAN + MAX_HISTORY_REVISIONS as u64 * ROW + 64 * WRITE;
 /// Steps of a command about a stream, a group or a lease, besides its bytes.
 const FLAT: u64 = 1000;
+/// Steps by which a record raises those of a fetch: it may be the only one of an attempt whose deadline has passed.
+const REDELIVERED: u64 = 4;
 /// Steps of a command on a Redis stream, besides its bytes: it also removes some rows of destroyed groups.
 const STREAM: u64 = 6000;
 
@@ -67,8 +70,17 @@ pub fn max_steps_with(command: &[u8], keeps_history: bool, value_reads: Option<u
                 | Command::PruneVersions { .. }
                 | Command::ForgetProducers { .. }
                 | Command::DropKeyspace { .. }
+                // Its groups may hold many attempts, each of which has a row.
+                | Command::TrimStream { .. }
+                | Command::DeleteStream { .. }
+                | Command::Group(GroupCommand::Seek { .. } | GroupCommand::Delete { .. })
                 | Command::Time(TimeCommand::Revoke { .. } | TimeCommand::Expire { .. } | TimeCommand::Forget { .. }),
             ) => None,
+            Ok(Command::Group(GroupCommand::Settle(settle))) => Some(FLAT + settle.steps()),
+            Ok(Command::Group(GroupCommand::Extend { attempts, .. })) => {
+                Some(FLAT + SETTLED_ATTEMPT * attempts.len() as u64)
+            }
+            Ok(Command::Group(GroupCommand::Fetch(fetch))) => Some(FLAT + REDELIVERED * u64::from(fetch.max)),
             Ok(_) => Some(FLAT),
             // A malformed command costs its bytes.
             Err(_) => Some(0),
@@ -86,6 +98,11 @@ fn of_commit(commit: &Commit<'_>, write: u64) -> Result<Option<u64>, Malformed> 
             Expect::Unchanged(_) => return Ok(None),
             Expect::Value(value) => steps += OPERATION + 2 * READ + 2 * read_bytes(value.len()),
             _ => steps += OPERATION + 2 * READ,
+        }
+    }
+    for write in commit.writes()? {
+        if let Write::Settle(settle) = write? {
+            steps += settle.steps();
         }
     }
     // Appends of producers read and write a few rows more than puts.
@@ -113,6 +130,7 @@ fn of_transaction(
             Write::Get { .. } => steps = steps.saturating_add(OPERATION + GET + value),
             // A touch rewrites a value of any length.
             Write::Touch { .. } => steps = steps.saturating_add(write + CHANGE_VALUE),
+            Write::Settle(settle) => steps = steps.saturating_add(write + settle.steps()),
             _ => steps = steps.saturating_add(write),
         }
     }

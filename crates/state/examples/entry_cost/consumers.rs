@@ -1,0 +1,264 @@
+//! Commands about consumer groups of streams.
+//!
+//! A group's commands have no budget. Limits bound them: of pending records, of ranges, of members and of groups. The
+//! proposer bounds how many of them an entry has.
+
+use std::{cell::Cell, time::Duration};
+
+use thalweg_types::{
+    Attempt, GroupId, Offset, StreamId,
+    command::{
+        self, Outcome, StreamConfig,
+        groups::{
+            GroupConfig, GroupOutcome, OffsetRun, Redelivery, Settlement, encode_ack, encode_configure_group,
+            encode_create_group, encode_delete_group, encode_extend, encode_fetch, encode_nack, encode_seek,
+        },
+    },
+    limits::{MAX_FETCH_KEYS, MAX_GROUP_PENDING, MAX_GROUPS, MAX_SETTLED_RANGES},
+};
+
+use crate::{
+    Node, Search, Space,
+    data::{GROUPS, ORDERED, STREAM, commit, encoded, one, records, transaction},
+    proposed,
+};
+
+/// Records that a fetch has delivered.
+#[derive(Clone, Copy)]
+struct Held {
+    group: GroupId,
+    attempt: Attempt,
+    first: Offset,
+    count: u32,
+}
+
+impl Held {
+    /// Every second record, each as a range of its own, so that no two ranges join.
+    fn settled(&self, odd: bool) -> Settlement {
+        let runs = (0..self.count).filter(|number| (number % 2 == 1) == odd);
+        let runs = runs.map(|number| OffsetRun::one(self.first.plus(number.into()))).collect();
+        Settlement { attempt: self.attempt, runs }
+    }
+}
+
+fn fetch(group: GroupId, max: u32, member: &str) -> Vec<u8> {
+    encoded(|out| encode_fetch(out, group, max, Offset(0), &[], member).expect("valid"))
+}
+
+/// Moves groups back to the beginning of the stream, and fetches as many attempts of `each` records from each of them.
+fn hold(node: &Node, groups: impl Iterator<Item = u32>, attempts: u32, each: u32) -> Vec<Held> {
+    let mut held = Vec::new();
+    for group in groups.map(GroupId) {
+        node.must(encoded(|out| encode_seek(out, group, Some(Offset(0)))));
+        let fetches: Vec<_> = (0..attempts).map(|_| fetch(group, each, "m")).collect();
+        for outcome in fetches.chunks(5_000).flat_map(|fetches| node.all(fetches)) {
+            let Outcome::Group(GroupOutcome::Fetched(fetched)) = outcome else { panic!("{outcome:?}") };
+            let Some(run) = fetched.deliveries.first().map(|delivered| delivered.run) else { break };
+            held.push(Held { group, attempt: fetched.attempt, first: run.first, count: run.count });
+        }
+    }
+    held
+}
+
+/// Returns acks or nacks of as many ranges as one command may have.
+fn settlements(held: &[Held]) -> Vec<(GroupId, Vec<Settlement>)> {
+    let mut all: Vec<(GroupId, Vec<Settlement>)> = Vec::new();
+    let mut ranges = 0;
+    for odd in [false, true] {
+        for one in held {
+            let settlement = one.settled(odd);
+            let more = settlement.runs.len().max(1);
+            match all.last_mut() {
+                Some((group, list)) if *group == one.group && ranges + more <= MAX_SETTLED_RANGES => {
+                    list.push(settlement);
+                    ranges += more;
+                }
+                _ => {
+                    all.push((one.group, vec![settlement]));
+                    ranges = more;
+                }
+            }
+        }
+    }
+    all
+}
+
+pub(crate) fn search(search: &mut Search<'_>) {
+    fetches(search);
+    settling(search);
+    groups(search);
+}
+
+fn fetches(search: &mut Search<'_>) {
+    let node = search.node;
+    let seek = || {
+        (1..=GROUPS).for_each(|group| _ = node.must(encoded(|out| encode_seek(out, GroupId(group), Some(Offset(0))))));
+    };
+    search.kind("entry: fetches of 1,000", &|n| {
+        seek();
+        proposed(Space::Plain, n, &|at| fetch(GroupId(1 + at as u32 % GROUPS), 1_000, "m"))
+    });
+    search.kind("entry: fetches of 1", &|n| {
+        seek();
+        proposed(Space::Plain, n, &|_| fetch(GroupId(1), 1, "m"))
+    });
+    let next = Cell::new(0);
+    search.kind("entry: fetches of new members, 100,000 attempts", &|n| {
+        hold(node, 1..2, MAX_GROUP_PENDING - 1_000, 1);
+        // The members of earlier rounds hold nothing and are idle.
+        node.ahead.set(node.ahead.get() + 2 * 3_600_000_000);
+        proposed(Space::Plain, n, &|_| {
+            next.set(next.get() + 1);
+            fetch(GroupId(1), 1, &format!("member{}", next.get()))
+        })
+    });
+    search.kind("entry: fetches after 100,000 deadlines", &|n| {
+        hold(node, 1..5, MAX_GROUP_PENDING, 1);
+        node.ahead.set(node.ahead.get() + 24 * 3_600_000_000);
+        proposed(Space::Plain, n, &|at| fetch(GroupId(1 + at as u32 % 4), 1_000, "m"))
+    });
+    let keys: Vec<u64> = (0..MAX_FETCH_KEYS as u64).map(|number| 1 + number % 7).collect();
+    search.kind("entry: fetches in order per key", &|n| {
+        node.must(encoded(|out| encode_seek(out, ORDERED, Some(Offset(0)))));
+        proposed(Space::Plain, n, &|at| {
+            let window = Offset(at as u64 * MAX_FETCH_KEYS as u64);
+            encoded(|out| encode_fetch(out, ORDERED, 1_000, window, &keys, "m").expect("valid"))
+        })
+    });
+}
+
+fn settling(search: &mut Search<'_>) {
+    let node = search.node;
+    let ready = || settlements(&hold(node, 1..=GROUPS, MAX_GROUP_PENDING / 1_000, 1_000));
+    search.kind("entry: acks of 10,000 ranges", &|n| {
+        let ready = ready();
+        let acks = proposed(Space::Plain, n.min(ready.len()), &|at| {
+            encoded(|out| encode_ack(out, ready[at].0, &ready[at].1).expect("valid"))
+        });
+        acks.filter(|_| n <= ready.len())
+    });
+    let again = Redelivery::After(Duration::from_secs(60));
+    for (name, again) in
+        [("entry: nacks of 10,000 ranges", again), ("entry: nacks of 10,000 ranges to dead letters", Redelivery::Never)]
+    {
+        search.kind(name, &|n| {
+            let ready = ready();
+            let nacks = proposed(Space::Plain, n.min(ready.len()), &|at| {
+                encoded(|out| encode_nack(out, ready[at].0, again, "reason", &ready[at].1).expect("valid"))
+            });
+            nacks.filter(|_| n <= ready.len())
+        });
+    }
+    search.kind("entry: acks of one record", &|n| {
+        let held = hold(node, 1..2, 5_000, 1);
+        proposed(Space::Plain, n, &|at| {
+            let one = held[at % held.len()];
+            encoded(|out| encode_ack(out, one.group, &[Settlement::all(one.attempt)]).expect("valid"))
+        })
+    });
+    search.kind("entry: extensions of 10,000 attempts", &|n| {
+        let held = hold(node, 1..5, MAX_GROUP_PENDING, 1);
+        let attempts: Vec<Vec<Attempt>> =
+            held.chunks(MAX_SETTLED_RANGES).map(|held| held.iter().map(|held| held.attempt).collect()).collect();
+        let extensions = proposed(Space::Plain, n.min(attempts.len()), &|at| {
+            let group = held[at * MAX_SETTLED_RANGES].group;
+            encoded(|out| encode_extend(out, group, Duration::from_secs(3_600), &attempts[at]).expect("valid"))
+        });
+        extensions.filter(|_| n <= attempts.len())
+    });
+    search.kind("commit: acks of 10,000 ranges", &|n| {
+        let ready = ready();
+        one(commit(n, |commit, at| commit.ack(ready.get(at)?.0, &ready[at].1).ok().map(drop)))
+    });
+    search.kind("commit: nacks of 10,000 ranges", &|n| {
+        let ready = ready();
+        one(commit(n, |commit, at| commit.nack(ready.get(at)?.0, again, "reason", &ready[at].1).ok().map(drop)))
+    });
+    search.kind("commit: acks of whole attempts", &|n| {
+        let held = hold(node, 1..2, 20_000, 1);
+        one(commit(n, |commit, at| {
+            let one = held.get(at)?;
+            commit.ack(one.group, &[Settlement::all(one.attempt)]).ok().map(drop)
+        }))
+    });
+    search.kind("transaction: acks of 10,000 ranges", &|n| {
+        let ready = ready();
+        one(transaction(n, |transaction, at| transaction.then().ack(ready.get(at)?.0, &ready[at].1).ok().map(drop)))
+    });
+}
+
+fn groups(search: &mut Search<'_>) {
+    let (node, next) = (search.node, Cell::new(0));
+    search.kind("entry: groups moved, 100,000 attempts each", &|n| {
+        hold(node, 1..=(n as u32).min(2), MAX_GROUP_PENDING, 1);
+        proposed(Space::Plain, n, &|at| encoded(|out| encode_seek(out, GroupId(1 + at as u32), Some(Offset(0)))))
+            .filter(|_| n <= 2)
+    });
+    let config = GroupConfig { max_pending: MAX_GROUP_PENDING, ..GroupConfig::default() };
+    let create = |stream: StreamId| {
+        next.set(next.get() + 1);
+        let name = format!("created{}", next.get());
+        encoded(|out| encode_create_group(out, stream, &name, Some(Offset(0)), &config).expect("valid"))
+    };
+    let created = |stream: StreamId, count: usize| {
+        let outcomes = node.all(&(0..count).map(|_| create(stream)).collect::<Vec<_>>());
+        let ids = outcomes.iter().map(|outcome| match outcome {
+            Outcome::Group(GroupOutcome::Created { id, .. }) => *id,
+            other => panic!("{other:?}"),
+        });
+        ids.collect::<Vec<_>>()
+    };
+    search.kind("entry: groups with 100,000 attempts deleted", &|n| {
+        let groups = created(STREAM, n.min(2));
+        groups.iter().for_each(|group| _ = hold(node, group.0..group.0 + 1, MAX_GROUP_PENDING, 1));
+        proposed(Space::Plain, n, &|at| encoded(|out| encode_delete_group(out, *groups.get(at).unwrap_or(&groups[0]))))
+            .filter(|_| n <= 2)
+    });
+    search.kind("entry: groups configured", &|n| {
+        let config = GroupConfig { dead_letters: Some("dead".to_owned()), ..config.clone() };
+        proposed(Space::Plain, n, &|at| {
+            encoded(|out| encode_configure_group(out, GroupId(1 + at as u32 % GROUPS), &config).expect("valid"))
+        })
+    });
+    let stream = |records_count: usize| {
+        next.set(next.get() + 1);
+        let name = format!("of-groups-{}", next.get());
+        let config = StreamConfig::default();
+        let Outcome::Stream { id, .. } =
+            node.must(encoded(|out| command::encode_create_stream(out, &name, &config).expect("valid")))
+        else {
+            panic!("no stream")
+        };
+        let batch = records(1_000, b"v");
+        for _ in 0..records_count / 1_000 {
+            node.must(encoded(|out| command::encode_append(out, id, None, &batch)));
+        }
+        id
+    };
+    // Each further group of the stream adds as much.
+    search.fixed("stream with 100,000 attempts trimmed", 1, &|_| {
+        let id = stream(100_000);
+        let group = created(id, 1)[0];
+        hold(node, group.0..group.0 + 1, MAX_GROUP_PENDING, 1);
+        Some(vec![encoded(|out| command::encode_trim_stream(out, id, Offset(100_000)))])
+    });
+    search.kind("entry: groups created", &|n| {
+        proposed(Space::Plain, n.min(300), &|_| create(STREAM)).filter(|_| n <= 300)
+    });
+    let many = stream(10_000);
+    let id = Cell::new(0_u64);
+    let have = node.machine.groups(None).expect("runs").len();
+    created(many, MAX_GROUPS.saturating_sub(have + 1));
+    search.kind("entry: trims of a stream with many groups", &|n| {
+        proposed(Space::Plain, n, &|_| {
+            id.set(id.get() + 1);
+            encoded(|out| command::encode_trim_stream(out, many, Offset(id.get() % 10_000)))
+        })
+    });
+    search.fixed("stream with many groups deleted", 1, &|_| {
+        let have = node.machine.groups(None).expect("runs").len();
+        let many = stream(1_000);
+        created(many, MAX_GROUPS.saturating_sub(have + 1).min(5_000));
+        Some(vec![encoded(|out| command::encode_delete_stream(out, many))])
+    });
+}
