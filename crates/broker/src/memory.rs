@@ -53,12 +53,18 @@ impl Memory {
 
     /// Removes and returns the publishers to notify after memory may have been released.
     pub(crate) fn take_waiting(&self) -> Vec<Arc<dyn Notify>> {
+        self.take_others(None)
+    }
+
+    /// Removes and returns the publishers to notify like [`take_waiting`](Self::take_waiting), except for `own`.
+    pub(crate) fn take_others(&self, own: Option<&Arc<dyn Notify>>) -> Vec<Arc<dyn Notify>> {
         if !self.any_waiting.load(Ordering::SeqCst) || self.used.load(Ordering::SeqCst) >= self.max {
             return Vec::new();
         }
         let mut waiting = locked(self.waiting.lock());
-        self.any_waiting.store(false, Ordering::SeqCst);
-        waiting.take()
+        let others = waiting.take_others(own);
+        self.any_waiting.store(!waiting.is_empty(), Ordering::SeqCst);
+        others
     }
 }
 

@@ -44,4 +44,17 @@ impl Waiters {
     pub(crate) fn take(&mut self) -> Vec<Arc<dyn Notify>> {
         std::mem::take(&mut self.0)
     }
+
+    /// Removes and returns all publishers but one, which stays in the list if it is there.
+    pub(crate) fn take_others(&mut self, own: Option<&Arc<dyn Notify>>) -> Vec<Arc<dyn Notify>> {
+        let mut others = self.take();
+        if let Some(at) = others.iter().position(|known| own.is_some_and(|own| Arc::ptr_eq(known, own))) {
+            self.0.push(others.swap_remove(at));
+        }
+        others
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
 }

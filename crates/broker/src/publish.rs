@@ -250,14 +250,17 @@ impl Publish<'_> {
     }
 
     /// Releases the reservations of a blocked publish. If another publisher found a queue full because of
-    /// them, it is notified.
+    /// them, it is notified. This one is not: the room that it releases is not enough for it, so a notification would let
+    /// it try again at once and for ever.
     fn release_reservations(&mut self, reserved: &[&Target], blocked: WouldBlock) -> WouldBlock {
         for target in reserved {
             let mut link = target.link.lock();
             link.unreserve(target.slot, self.batch.cost(), self.memory);
-            self.wakes.waiters(link.take_waiting());
+            self.wakes.waiters(link.take_others(self.waiter));
         }
-        self.wakes.waiters(self.memory.take_waiting());
+        if !reserved.is_empty() {
+            self.wakes.waiters(self.memory.take_others(self.waiter));
+        }
         blocked
     }
 

@@ -52,7 +52,18 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
             WithValue::Yes,
         );
     }
-    let entry = keyspace.get(&key.unwrap_or_default())?;
+    let key = key.unwrap_or_default();
+    let mut head = None;
+    let has_room = call.account.has_reply_room(|| {
+        head = keyspace.head(&key)?;
+        Ok::<_, ApiError>(head.as_ref().map(|head| head.value_bytes))
+    })?;
+    if let Some(head) = head.filter(|_| !has_room) {
+        // A conditional read without a value needs no room.
+        let level = app.db.blocking().visible_durability();
+        return stale(call, head.revision, level)?.ok_or_else(reply::no_room);
+    }
+    let entry = keyspace.get(&key)?;
     let level = app.db.blocking().visible_durability();
     let entry = entry.ok_or_else(|| missing(level))?;
     if let Some(other) = stale(call, entry.revision, level)? {

@@ -1,11 +1,15 @@
 //! Delay of attempts to authenticate, by client address.
 //!
-//! Owns: the number of failed attempts of each address, and the delay that grows with it. Does not own: passwords, and
-//! the timer of a client that waits.
+//! Owns: the number of failed attempts of each address, the delay that grows with it, and the time of the address's next
+//! check. Does not own: passwords, and the timer of a client that waits.
 //!
-//! The delay comes before the check, so a client that disconnects early learns nothing. It also holds for the right
-//! password: otherwise every quick reply would tell a guesser that the guess was right. Bound: at most [`MAX_ADDRESSES`]
-//! addresses; a new one replaces the one whose last failure is oldest.
+//! An address with failures has one check per delay, however many of its clients wait: each check moves the time of the
+//! next one, and the clients that were too late wait again. A delay for each client would permit as many guesses per delay
+//! as the guesser has connections. The delay comes before the check, so a client that disconnects early learns nothing. It
+//! also holds for the right password: otherwise every quick reply would tell a guesser that the guess was right. A client
+//! that waits holds nothing here, so one that disconnects delays no other.
+//!
+//! Bound: at most [`MAX_ADDRESSES`] addresses; a new one replaces the one whose last failure is oldest.
 
 use std::{
     collections::HashMap,
@@ -32,16 +36,26 @@ pub(crate) struct AuthFailures {
 
 #[derive(Clone, Copy, Debug)]
 struct Failures {
+    /// Number of failures, at least 1.
     count: u32,
     last: Instant,
+    /// Earliest time of the next check, at most [`MAX_DELAY`] after the last check began or failed.
+    next_check: Instant,
 }
 
 impl AuthFailures {
-    /// Returns the time for which the next attempt from `address` must wait.
-    pub(crate) fn delay(&self, address: AddressKey, now: Instant) -> Duration {
-        let table = self.table();
-        let recent = table.get(&address).filter(|failures| failures.is_recent(now));
-        recent.map_or(Duration::ZERO, |failures| delay_after(failures.count))
+    /// Begins the check of an attempt from `address`, which is the address's only one until its next delay is over. Otherwise
+    /// returns the time for which the attempt must wait before it tries again.
+    pub(crate) fn begin_check(&self, address: AddressKey, now: Instant) -> Result<(), Duration> {
+        let mut table = self.table();
+        let Some(failures) = table.get_mut(&address).filter(|failures| failures.is_recent(now)) else { return Ok(()) };
+        let wait = failures.next_check.saturating_duration_since(now);
+        if !wait.is_zero() {
+            return Err(wait);
+        }
+        // Another thread may begin a check before this one has failed.
+        failures.next_check = now + delay_after(failures.count.saturating_add(1));
+        Ok(())
     }
 
     /// Counts a failed attempt from `address`. Returns the number of failures of the address.
@@ -54,9 +68,10 @@ impl AuthFailures {
                 table.remove(&oldest);
             }
         }
-        let failures = table.entry(address).or_insert(Failures { count: 0, last: now });
+        let failures = table.entry(address).or_insert(Failures { count: 0, last: now, next_check: now });
         failures.count = if failures.is_recent(now) { failures.count.saturating_add(1) } else { 1 };
         failures.last = now;
+        failures.next_check = failures.next_check.max(now + delay_after(failures.count));
         failures.count
     }
 
@@ -91,19 +106,55 @@ mod tests {
         AddressKey::of(Ipv4Addr::from(number).into())
     }
 
+    fn wait(failures: &AuthFailures, number: u32, now: Instant) -> Duration {
+        failures.begin_check(address(number), now).err().unwrap_or_default()
+    }
+
     #[test]
     fn the_delay_doubles_with_each_failure_of_an_address_up_to_a_bound() {
-        let (failures, now) = (AuthFailures::default(), Instant::now());
+        let (failures, mut now) = (AuthFailures::default(), Instant::now());
         let mut delays = Vec::new();
         for count in 1..=8 {
-            delays.push(failures.delay(address(1), now).as_millis());
+            let delay = wait(&failures, 1, now);
+            delays.push(delay.as_millis());
+            now += delay;
+            assert!(delay.is_zero() || failures.begin_check(address(1), now).is_ok());
             assert_eq!(failures.failed(address(1), now), count);
         }
         assert_eq!(delays, [0, 100, 200, 400, 800, 1600, 3200, 5000]);
-        assert_eq!(failures.delay(address(2), now), Duration::ZERO, "other addresses are not delayed");
-        assert_eq!(failures.delay(address(1), now + FORGOTTEN_AFTER), Duration::ZERO);
+        assert_eq!(failures.begin_check(address(2), now), Ok(()), "other addresses are not delayed");
+        assert_eq!(failures.begin_check(address(1), now + FORGOTTEN_AFTER), Ok(()));
+        assert!(failures.begin_check(address(1), now).is_err());
         failures.succeeded(address(1));
-        assert_eq!(failures.delay(address(1), now), Duration::ZERO);
+        assert_eq!(failures.begin_check(address(1), now), Ok(()));
+    }
+
+    #[test]
+    fn guesses_of_one_address_at_the_same_time_are_checked_one_after_the_other() {
+        let (failures, begun) = (AuthFailures::default(), Instant::now());
+        let (mut now, mut checks) = (begun, 0);
+        failures.failed(address(1), now);
+        while now < begun + Duration::from_secs(60) {
+            // 500 clients try again whenever one may.
+            let waits: Vec<_> = (0..500).filter_map(|_| failures.begin_check(address(1), now).err()).collect();
+            if waits.len() < 500 {
+                failures.failed(address(1), now);
+            }
+            checks += 500 - waits.len();
+            now += *waits.iter().min().expect("most of them wait");
+        }
+        // After 0.1, 0.3, 0.7, 1.5, 3.1 and 6.3 s, and every 5 s from then on.
+        assert_eq!(checks, 16);
+    }
+
+    #[test]
+    fn a_client_that_gave_up_waiting_delays_no_other() {
+        let (failures, begun) = (AuthFailures::default(), Instant::now());
+        failures.failed(address(1), begun);
+        for _ in 0..100 {
+            assert_eq!(wait(&failures, 1, begun), FIRST_DELAY);
+        }
+        assert_eq!(failures.begin_check(address(1), begun + FIRST_DELAY), Ok(()));
     }
 
     #[test]
@@ -112,10 +163,10 @@ mod tests {
         for number in 0..MAX_ADDRESSES as u32 + 10 {
             failures.failed(address(number), begun + Duration::from_millis(number.into()));
         }
-        let now = begun + Duration::from_secs(20);
+        let now = begun + Duration::from_millis(10);
         assert_eq!(failures.table().len(), MAX_ADDRESSES);
-        assert_eq!(failures.delay(address(9), now), Duration::ZERO);
-        assert_eq!(failures.delay(address(10), now), FIRST_DELAY);
-        assert_eq!(failures.delay(address(MAX_ADDRESSES as u32 + 9), now), FIRST_DELAY);
+        assert_eq!(failures.begin_check(address(9), now), Ok(()));
+        assert_eq!(wait(&failures, 10, now), FIRST_DELAY);
+        assert!(failures.begin_check(address(MAX_ADDRESSES as u32 + 9), now).is_err());
     }
 }

@@ -103,7 +103,7 @@ impl Connection {
         if self.session.client().bell.poll(cx).is_ready() && self.session.client().is_killed() {
             return Poll::Ready(());
         }
-        if !self.place.is_released() && self.place.poll_lost(cx).is_ready() {
+        if !self.place.is_released() && self.place.poll_lost(cx).is_ready() && !self.authenticates_now(cx) {
             if self.session.trust == Trust::Unknown {
                 self.session.resp.metrics.not_authenticated();
             }
@@ -133,6 +133,18 @@ impl Connection {
         // Yields to the other tasks of this thread.
         cx.waker().wake_by_ref();
         Poll::Pending
+    }
+
+    /// Handles what a client has sent that has lost its slot to a newer connection. Returns true if the client is
+    /// authenticated by that, and keeps its connection: many connections may be accepted before this thread has read what
+    /// the client sent at once.
+    fn authenticates_now(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.session.trust == Trust::Known || !self.place.has_share() {
+            return false;
+        }
+        self.socket.begin();
+        self.receive(cx);
+        self.session.trust == Trust::Known
     }
 
     /// Returns true if another round of receiving, executing and sending would certainly find nothing to do,
@@ -180,8 +192,9 @@ impl Connection {
                 // An idle connection keeps no buffer.
                 Received::Nothing => spare::keep(self.input.release()),
                 Received::End => {
-                    // A blocking read is dropped with the requests behind it, because its client has probably gone.
-                    let is_blocked = self.session.blocked.is_some();
+                    // A blocking read is dropped with the requests behind it, because its client has probably gone. So is
+                    // an attempt to authenticate that waits: it would take the checks of other clients of its address.
+                    let is_blocked = self.session.blocked.is_some() || self.session.auth_wait.is_some();
                     self.phase = if is_blocked { ConnectionPhase::Finishing } else { ConnectionPhase::Received };
                     self.session.stop_waiting();
                     self.socket.now = Instant::now();

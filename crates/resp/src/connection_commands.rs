@@ -185,17 +185,16 @@ impl Session {
     }
 
     /// Returns true if the client's attempt to authenticate must wait because of earlier failures of its address. The
-    /// command is run again after the delay.
+    /// command is run again after the delay, and waits once more if another client of the address was faster.
     fn must_wait_to_authenticate(&mut self, arguments: &[&[u8]]) -> bool {
         let attempts = arguments[0].eq_ignore_ascii_case(b"auth")
             || arguments.iter().skip(2).any(|argument| argument.eq_ignore_ascii_case(b"auth"));
-        if !attempts || self.trust == Trust::Known || std::mem::take(&mut self.may_authenticate) {
+        if !attempts || self.trust == Trust::Known {
             return false;
         }
-        let delay = self.resp.auth_failures.delay(self.account.address(), Instant::now());
-        if delay.is_zero() {
+        let Err(delay) = self.resp.auth_failures.begin_check(self.account.address(), Instant::now()) else {
             return false;
-        }
+        };
         self.auth_wait = Some(Box::pin(tokio::time::sleep(delay)));
         true
     }

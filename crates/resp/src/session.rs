@@ -11,6 +11,7 @@
 //! * A command that can't run yet ([`CommandProgress::Again`]) has had no effect.
 
 use std::{
+    convert::Infallible,
     future::Future as _,
     pin::Pin,
     sync::Arc,
@@ -96,8 +97,6 @@ pub(crate) struct Session {
     pub trust: Trust,
     /// Timer until the client's attempt to authenticate is checked; `None` if no attempt waits.
     pub(super) auth_wait: Option<Pin<Box<Sleep>>>,
-    /// True if the client's next attempt to authenticate has waited long enough.
-    pub(super) may_authenticate: bool,
     pub(super) transaction: Option<Transaction>,
     pub(super) watched: Vec<Watch>,
     pub(super) reply_mode: ReplyMode,
@@ -174,7 +173,6 @@ impl Session {
             account,
             load,
             auth_wait: None,
-            may_authenticate: false,
             protocol: Protocol::Resp2,
             database: 0,
             transaction: None,
@@ -231,9 +229,10 @@ impl Session {
         self.subscriber.is_subscribed() || self.ongoing.is_some() || self.replies.is_some()
     }
 
-    /// Ends the client's blocking read without a reply, because the client has probably gone, and prevents new waits.
-    /// A read that is pending in the log replies with what it finds.
+    /// Ends the client's blocking read, or its attempt to authenticate, without a reply, because the client has probably
+    /// gone, and prevents new blocking reads. A read that is pending in the log replies with what it finds.
     pub(crate) fn stop_waiting(&mut self) {
+        self.auth_wait = None;
         self.is_blocking_forbidden = true;
         self.set_blocked(None);
     }
@@ -502,6 +501,10 @@ impl Session {
             (Database::Batched(_), _) if !self.burst.is_empty() => {
                 return self.join(command, arguments, is_scan, out);
             }
+            (Database::Batched(_), _) if command.name == "get" && !self.has_room_for_value(arguments[1]) => {
+                self.error(NO_REPLY_ROOM, out);
+                return CommandProgress::Done;
+            }
             (database, _) => {
                 let read = |read: &dyn Read| thalweg_redis::run_read(read, command, arguments);
                 match database.read_briefly(self.budget(), read) {
@@ -532,6 +535,16 @@ impl Session {
     #[inline]
     pub(super) fn budget(&self) -> Budget {
         if self.load.is_single() { Budget::ALONE } else { Budget::RESIDENT }
+    }
+
+    /// Returns false if replies already use so much memory that a key's value cannot be sent. The value is not read.
+    fn has_room_for_value(&self, key: &[u8]) -> bool {
+        let len = || match self.store().read_briefly(self.budget(), |read| read.look(key)) {
+            Ok(Ok(found)) => Ok::<_, Infallible>(found.map(|info| info.len as u64)),
+            // The read of the value reports the failure, or waits for the disk.
+            Ok(Err(_)) | Err(_) => Ok(None),
+        };
+        self.account.has_reply_room(len).unwrap_or_else(|never| match never {})
     }
 
     /// Reserves memory for a large reply. Returns false if replies already use too much memory; the client then
@@ -661,7 +674,7 @@ impl Session {
         if let Some(wait) = &mut self.auth_wait
             && wait.as_mut().poll(cx).is_ready()
         {
-            (self.auth_wait, self.may_authenticate, moved) = (None, true, true);
+            (self.auth_wait, moved) = (None, true);
         }
         if self.publishing.caused.need_turn() && socket.may_deliver(cx) {
             self.publishing.caused.had_turn();

@@ -39,7 +39,7 @@ use std::{
 
 use bytes::Bytes;
 use thalweg_engine::{Client, ClientAddress};
-use thalweg_types::limits::{MAX_KEYSPACES, MAX_REDIS_REPLY_BYTES};
+use thalweg_types::limits::{MAX_KEYSPACES, MAX_REDIS_REPLY_BYTES, MAX_VALUE_BYTES};
 
 use crate::{
     config::Config,
@@ -304,6 +304,18 @@ impl Account {
         let used = self.bound(Resource::ReplyBytes).used();
         let has_room = self.may_take(Resource::ReplyBytes, used, wanted);
         if has_room { wanted } else { wanted.min(COUNTED_REPLY_BYTES as u64 / 2) }
+    }
+
+    /// Returns true if the connection may hold a reply of `bytes` now; otherwise counts a rejection. Meant for reads of large
+    /// values: a client without room would otherwise let the server read a value again and again that it cannot send.
+    /// `len` returns the size of the reply, and is called only if there is no room for the largest one.
+    pub fn has_reply_room<E>(self: &Arc<Self>, len: impl FnOnce() -> Result<Option<u64>, E>) -> Result<bool, E> {
+        let largest = MAX_VALUE_BYTES as u64;
+        if self.may_take(Resource::ReplyBytes, self.bound(Resource::ReplyBytes).used(), largest) {
+            return Ok(true);
+        }
+        let len = len()?.unwrap_or(0);
+        Ok(len < COUNTED_REPLY_BYTES as u64 || self.take(Resource::ReplyBytes, len).is_some())
     }
 
     /// Returns the amount of a resource that the connection holds.

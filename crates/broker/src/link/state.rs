@@ -441,6 +441,11 @@ impl LinkState {
     pub(crate) fn take_waiting(&mut self) -> Vec<Arc<dyn Notify>> {
         self.waiting.take()
     }
+
+    /// Removes and returns all publishers that wait, except for `own`.
+    pub(crate) fn take_others(&mut self, own: Option<&Arc<dyn Notify>>) -> Vec<Arc<dyn Notify>> {
+        self.waiting.take_others(own)
+    }
 }
 
 fn at(slots: &mut [Slot], place: SlotId) -> Option<&mut Subscription> {

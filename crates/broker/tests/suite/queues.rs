@@ -328,6 +328,34 @@ fn a_publisher_that_waits_for_the_brokers_memory_is_woken_by_any_link() {
     }
 }
 
+/// The room that a blocked publish reserved and releases does not suffice for it. A notification about this room would let
+/// it try again for ever.
+#[test]
+fn a_blocked_publish_does_not_wake_its_own_publisher() {
+    let step = 64 * 1024;
+    for is_memory_full in [true, false] {
+        let max_queued_bytes = if is_memory_full { 5 * step } else { 1 << 30 };
+        let broker = Broker::new(BrokerConfig { max_queued_bytes, ..BrokerConfig::DEFAULTS });
+        // Both block, and hold a message. There is memory for one of them, or the second subscription of the link is full.
+        let first = open(&broker, "a", &options(Policy::Block, 9, 1 << 40));
+        let second = is_memory_full.then(|| open(&broker, "a", &options(Policy::Block, 9, 1 << 40)));
+        if !is_memory_full {
+            first.subscribe(SubscriptionId(2), pattern("a"), &options(Policy::Block, 9, step)).unwrap();
+        }
+        broker.publish(&sized("a", 0, 100, 1), None).unwrap();
+        let batch = sized("a", 0, 3 * step as usize + 1000, 1);
+        let bell = Bell::new();
+        let waiter: std::sync::Arc<dyn thalweg_broker::Notify> = bell.clone();
+        for _ in 0..3 {
+            broker.publish(&batch, Some(&waiter)).unwrap_err();
+            assert_eq!(bell.count(), 0, "memory is full: {is_memory_full}");
+        }
+        drop(second);
+        assert_eq!(take(&first).len(), 1 + usize::from(!is_memory_full));
+        assert!(bell.count() > 0, "room that others release is reported");
+    }
+}
+
 #[test]
 fn a_driver_is_told_once_until_it_looks() {
     let broker = broker();

@@ -93,6 +93,8 @@ async fn publish_within(views: &Views, batch: &Batch, patience: Duration) -> Res
                 Ok(published) => return published,
                 Err(WouldBlock { .. }) => bell.rung().await,
             }
+            // A bell that has rung already would otherwise let the loop go on without a pause.
+            tokio::task::yield_now().await;
         }
     };
     tokio::time::timeout(patience, waiting).await.map_err(|_| blocked.into())

@@ -8,7 +8,7 @@ use thalweg_serving::{
     admission::AddressKey,
     app::App,
     bulk::ROUND_BYTES,
-    config::{ByteSize, Config, RespDatabases, Setting as _},
+    config::{ByteSize, Config, Password, RespDatabases, Setting as _},
     limits::OUTBOX_BYTES,
     threads::ThreadLoad,
 };
@@ -65,7 +65,9 @@ impl Thread {
         let (stream, peer) = self.listener.accept().await.unwrap();
         let app = &self.resp.app;
         let account = app.admission.account(AddressKey::of(peer.ip()));
-        let place = app.slots.silent.enter(account.address(), app.slots.connect(&account));
+        let must_authenticate = self.resp.first_trust() == Trust::Unknown;
+        let slots = if must_authenticate { &app.slots.half_open } else { &app.slots.silent };
+        let place = slots.enter(account.address(), app.slots.connect(&account));
         let local = stream.local_addr().unwrap();
         let registered = self.resp.clients.add(peer, local, Instant::now());
         let session = Session::new(&self.resp, account, registered, ThreadLoad::default());
@@ -83,6 +85,32 @@ impl Thread {
     fn sent(&self) -> usize {
         self.turns.counters().bytes() as usize
     }
+}
+
+#[tokio::test]
+async fn a_client_that_has_sent_its_password_keeps_its_connection_although_it_lost_its_slot() {
+    let thread = Thread::with("0=cache:redis", |config| {
+        config.resp_password = Password::parse("secret").unwrap();
+        config.max_handshakes = 1;
+    })
+    .await;
+    let is_over = |connection: &mut Connection| {
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        connection.poll(&mut cx).is_ready()
+    };
+    let (mut prompt, mut connection) = thread.accept().await;
+    prompt.write_all(b"AUTH secret\r\n").await.unwrap();
+    // The next one takes the slot before the thread has read the password. It says nothing, and loses its slot as well.
+    let (_silent, mut silent_connection) = thread.accept().await;
+    let (mut wrong, mut wrong_connection) = thread.accept().await;
+    wrong.write_all(b"AUTH wrong\r\n").await.unwrap();
+    let (_last, mut last_connection) = thread.accept().await;
+    assert!(!is_over(&mut connection) && is_over(&mut silent_connection) && !is_over(&mut last_connection));
+    assert!(is_over(&mut wrong_connection));
+    let mut reply = [0; 5];
+    prompt.read_exact(&mut reply).await.unwrap();
+    assert_eq!(&reply, b"+OK\r\n");
+    assert!(!is_over(&mut connection));
 }
 
 #[tokio::test]

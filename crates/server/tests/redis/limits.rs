@@ -535,7 +535,14 @@ async fn values_over_http_count_among_the_replies_that_wait() {
         node.until(HELD, f64::from(taken * (8 << 20))).await;
         greedy.push(client);
     }
-    node.get("/v1/kv/files/large").await.refused(503, "overloaded", "retry");
+    // A value for which there is no room is not read.
+    let read = async || node.metric("reads_handed_over_total{kind=\"long\"}").await;
+    let (before, mut last) = (read().await, Resp::connect(&node).await);
+    for _ in 0..5 {
+        node.get("/v1/kv/files/large").await.refused(503, "overloaded", "retry");
+        assert_eq!(last.call("GET large").await, BUSY);
+    }
+    assert_eq!(read().await, before);
     // A command that would change data and return a value does not begin.
     for taken in ["GETDEL large", "GETSET large x", "SET large x GET"] {
         assert_eq!(client.call(taken).await, BUSY, "{taken}");

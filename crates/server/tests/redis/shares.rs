@@ -157,6 +157,43 @@ async fn wrong_passwords_delay_the_next_attempts_of_their_address() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn guesses_of_one_address_at_the_same_time_share_no_delay() {
+    let node = Node::with(|config| {
+        serving(config);
+        config.resp_password = Password::parse("secret").unwrap();
+    })
+    .await;
+    let failures = async || node.metric("resp_auth_failures_total").await;
+    let mut known = Resp::connect_from(&node, GREEDY).await;
+    assert_eq!(known.call("AUTH secret").await, "+OK");
+    assert!(Resp::connect_from(&node, GREEDY).await.call("AUTH guess").await.starts_with("-WRONGPASS"));
+    let begun = Instant::now();
+    let mut guessers = Vec::new();
+    for _ in 0..40 {
+        let mut guesser = Resp::connect_from(&node, GREEDY).await;
+        guesser.send(&encode("AUTH guess")).await;
+        guessers.push(guesser);
+    }
+    while failures().await < 5.0 {
+        // A client that has authenticated waits for nobody.
+        assert_eq!(known.call("PING").await, "+PONG");
+    }
+    // 100, 200, 400 and 800 ms before the second to the fifth guess.
+    assert!(begun.elapsed() >= Duration::from_millis(1500), "{:?}", begun.elapsed());
+    // Guessers that have gone take no check from the others of their address.
+    drop(guessers);
+    let held = async || node.metric("half_open").await;
+    while held().await > 0.0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let left = failures().await;
+    let mut good = Resp::connect_from(&node, GREEDY).await;
+    assert_eq!(good.call("AUTH secret").await, "+OK");
+    assert_eq!(failures().await, left);
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn subscriptions_have_a_share_for_each_client() {
     let node = Node::with(|config| {
         serving(config);

@@ -8,9 +8,13 @@
 //! store's view contains exactly the batches before those in `sealed`. A version keeps its memtables in memory and
 //! its pairs in the store while it exists.
 
-use std::{ops::Bound, sync::Arc};
+use std::{
+    ops::{Bound, ControlFlow},
+    sync::Arc,
+};
 
 use bytes::Bytes;
+use thalweg_types::{budget, steps::read_bytes};
 
 use super::store::StoreView;
 use crate::{
@@ -20,6 +24,13 @@ use crate::{
     passed::note_passed,
     span::{Reads, Span},
 };
+
+/// Size in bytes from which the copy of a value is charged to the [budget] of the thread's read.
+const LARGE_BYTES: usize = 64 * 1024;
+
+fn charge_copy(bytes: usize) -> ControlFlow<()> {
+    budget::charge(read_bytes(bytes))
+}
 
 /// A sealed memtable (it takes no more writes), with the log position that was applied when it was sealed.
 #[derive(Clone, Debug)]
@@ -47,6 +58,9 @@ impl<V: StoreView> Version<V> {
     #[inline]
     pub fn get(&self, key: &[u8], upto: BatchNumber) -> Result<Option<Bytes>, BackendError> {
         match self.in_memory(key, upto) {
+            // Checked first, so that a thread that serves many clients does not copy megabytes for one of them. Once the
+            // budget is spent, the result is dropped.
+            Some(Entry::Value(value)) if value.len() >= LARGE_BYTES && charge_copy(value.len()).is_break() => Ok(None),
             Some(Entry::Value(value)) => Ok(Some(Bytes::copy_from_slice(value))),
             Some(Entry::Deleted) => Ok(None),
             None => self.stored.get(key),

@@ -161,3 +161,18 @@ fn reads_of_an_empty_database_do_not_wait() {
         }
     }
 }
+
+#[test]
+fn a_large_value_in_a_memtable_is_copied_only_within_the_budget() {
+    for open in [open_redb, open_sqlite] {
+        let root = tempfile::tempdir().unwrap();
+        let (backend, _) = open(root.path());
+        let mut batch = WriteBatch::new();
+        batch.put(&[b"large"], &[&vec![1; 8 << 20]]);
+        batch.put(&[b"small"], &[&[1; 100]]);
+        backend.apply(&batch, Applied { lsn: Lsn(1), index: Index(1), ..Applied::default() }).unwrap();
+        let briefly = |key: &[u8]| Budget::RESIDENT.perform(|| backend.get(key).unwrap().map(|value| value.len()));
+        assert_eq!((briefly(b"large"), briefly(b"small")), (Err(Spent::Steps), Ok(Some(100))));
+        assert_eq!(backend.get(b"large").unwrap().map(|value| value.len()), Some(8 << 20));
+    }
+}

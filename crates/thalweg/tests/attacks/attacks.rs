@@ -1,13 +1,20 @@
 //! The attacks: each fills one bound of the server, or makes one command as expensive as it can.
+//!
+//! Owns: expensive commands, announced bytes, and the parts that attacks share. [`bounds`] fills the bounds of the admission,
+//! [`slow`] has clients that hardly move, and [`passwords`] those that have not authenticated.
+
+pub(crate) mod bounds;
+pub(crate) mod passwords;
+pub(crate) mod slow;
 
 use std::{
     io::{Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpStream},
     sync::atomic::Ordering,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use crate::{Progress, Server, connect, redis::encode};
+use crate::{HANG, Progress, Server, connect, redis::encode};
 
 const MIB: usize = 1 << 20;
 
@@ -16,17 +23,79 @@ pub(crate) struct Attack {
     pub(crate) name: &'static str,
     /// Threads of the attacker.
     pub(crate) threads: usize,
+    /// Flags of the server.
+    pub(crate) flags: &'static [&'static str],
+    /// True if the good client connects before the attack, and keeps its connections.
+    pub(crate) connects_before: bool,
+    /// Metrics of the server that must grow during the attack, or [`REFUSED`]: they show that the attack reaches its bound.
+    pub(crate) reaches: &'static [&'static str],
+    /// Metrics of the server that must become 0 after that while the attack goes on: the server takes back what the
+    /// attacker holds, also if the attacker cannot notice it.
+    pub(crate) loses: &'static [&'static str],
     /// Writes the data that the attack needs.
     pub(crate) prepare: fn(&Server),
     /// Attacks from an address until [`Progress::stop`].
     pub(crate) run: fn(&Server, Ipv4Addr, usize, &Progress),
 }
 
+/// Stands for the attacker's refused requests and closed connections in [`Attack::reaches`].
+pub(crate) const REFUSED: &str = "refused";
+
+/// Attack of one thread that needs nothing.
+const PLAIN: Attack = Attack {
+    name: "",
+    threads: 1,
+    flags: &[],
+    connects_before: false,
+    reaches: &[],
+    loses: &[],
+    prepare: |_| {},
+    run: |_, _, _, _| {},
+};
+
 impl Attack {
     /// Describes how the attacker fared.
     pub(crate) fn outcome(progress: &Progress) -> String {
         let of = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
         format!("attacker: {} served, {} refused", of(&progress.served), of(&progress.refused))
+    }
+
+    /// Returns the values of what the attack must reach.
+    pub(crate) fn reached(&self, server: &Server, progress: &Progress) -> Vec<f64> {
+        let value = |name: &&str| match *name {
+            REFUSED => progress.refused.load(Ordering::Relaxed) as f64,
+            name => server.metric(name),
+        };
+        self.reaches.iter().map(value).collect()
+    }
+
+    /// Waits until all that the attack must reach is above the values `before` the attack, and what it must lose is 0. Returns
+    /// the metrics that are not.
+    pub(crate) fn await_bounds(
+        &self,
+        server: &Server,
+        progress: &Progress,
+        before: &[f64],
+    ) -> Result<(), Vec<&'static str>> {
+        let begun = Instant::now();
+        loop {
+            let reached = self.reached(server, progress);
+            let missing = self
+                .reaches
+                .iter()
+                .zip(before.iter().zip(reached))
+                .filter(|(_, (before, now))| *now <= before.max(0.0) || now.is_nan());
+            let missing = missing.map(|(name, _)| *name);
+            let held = self.loses.iter().copied().filter(|name| server.metric(name) != 0.0);
+            let missing: Vec<_> = missing.chain(held).collect();
+            if missing.is_empty() {
+                return Ok(());
+            }
+            if begun.elapsed() >= HANG {
+                return Err(missing);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 }
 
@@ -37,12 +106,7 @@ impl Progress {
 
     /// Counts a reply. Refusals have an error status or begin with `-`.
     fn count(&self, reply: std::io::Result<Vec<u8>>) {
-        let is_served = reply.is_ok_and(|reply| {
-            !reply.is_empty()
-                && !reply.starts_with(b"-")
-                && !reply.starts_with(b"HTTP/1.1 4")
-                && !reply.starts_with(b"HTTP/1.1 5")
-        });
+        let is_served = reply.is_ok_and(|reply| !reply.is_empty() && !is_refusal(&reply));
         (if is_served { &self.served } else { &self.refused }).fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -61,7 +125,8 @@ fn reply(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
     Ok(reply)
 }
 
-fn call(from: Ipv4Addr, to: SocketAddr, request: &[u8]) -> std::io::Result<Vec<u8>> {
+/// Sends a request over a connection of its own and returns the beginning or end of the reply.
+pub(crate) fn call(from: Ipv4Addr, to: SocketAddr, request: &[u8]) -> std::io::Result<Vec<u8>> {
     let mut stream = connect(from, to)?;
     stream.write_all(request)?;
     reply(&mut stream)
@@ -87,6 +152,7 @@ fn fill(server: &Server, count: usize) {
 pub(crate) fn patterns_behind_a_write() -> Attack {
     Attack {
         name: "KEYS with a 4 KB pattern behind a write",
+        reaches: &[REFUSED],
         threads: 2,
         prepare: |server| fill(server, 20_000),
         run: |server, from, _, progress| {
@@ -102,6 +168,7 @@ pub(crate) fn patterns_behind_a_write() -> Attack {
                 }));
             }
         },
+        ..PLAIN
     }
 }
 
@@ -127,6 +194,7 @@ pub(crate) fn scans_over_deleted_rows() -> Attack {
                 progress.count(call(from, server.http, &request));
             }
         },
+        ..PLAIN
     }
 }
 
@@ -135,7 +203,6 @@ pub(crate) fn growing_values_in_one_transaction() -> Attack {
     Attack {
         name: "SETRANGE/APPEND chains on an 8 MiB value",
         threads: 2,
-        prepare: |_| {},
         run: |server, from, number, progress| {
             let mut burst = encode("MULTI");
             burst.extend(encode(&format!("SETRANGE big{number} {} x", 8 * MIB - 2000)));
@@ -151,6 +218,7 @@ pub(crate) fn growing_values_in_one_transaction() -> Attack {
                 }));
             }
         },
+        ..PLAIN
     }
 }
 
@@ -158,12 +226,11 @@ pub(crate) fn growing_values_in_one_transaction() -> Attack {
 pub(crate) fn announced_bodies_over_http() -> Attack {
     Attack {
         name: "PUT heads that announce 16 MiB",
-        threads: 1,
-        prepare: |_| {},
         run: |server, from, _, progress| {
             let head = b"PUT /v1/kv/bad/k HTTP/1.1\r\nhost: localhost\r\ncontent-length: 8388608\r\n\r\n";
             hold(server.http, from, 64, head, progress);
         },
+        ..PLAIN
     }
 }
 
@@ -171,8 +238,6 @@ pub(crate) fn announced_bodies_over_http() -> Attack {
 pub(crate) fn announced_frames_over_native() -> Attack {
     Attack {
         name: "native headers that announce 16 MiB",
-        threads: 1,
-        prepare: |_| {},
         run: |server, from, _, progress| {
             // As in docs/formats/wire.md: magic, versions, largest frame, keepalive, name, no features.
             let hello = [&b"TLWG"[..], &[1, 0, 1, 0], &(1_u32 << 20).to_le_bytes(), &[0; 4], &[1, 0], b"a", &[0; 4]];
@@ -183,6 +248,7 @@ pub(crate) fn announced_frames_over_native() -> Attack {
             let bytes = [head(23, 1, 0), hello.concat(), head(16 << 20, 0x0100, 1)].concat();
             hold(server.native, from, 64, &bytes, progress);
         },
+        ..PLAIN
     }
 }
 
@@ -223,40 +289,73 @@ fn hold(to: SocketAddr, from: Ipv4Addr, count: usize, bytes: &[u8], progress: &P
 pub(crate) fn idle_connections() -> Attack {
     Attack {
         name: "idle connections on all ports",
+        reaches: &[REFUSED],
         threads: 3,
-        prepare: |_| {},
         run: |server, from, number, progress| {
             hold([server.http, server.resp, server.native][number], from, 6000, b"", progress);
         },
+        ..PLAIN
     }
 }
 
-/// Streams that an attacker requests many times and never reads.
-fn never_read(server: &Server, from: Ipv4Addr, count: usize, target: &str, accept: &str, progress: &Progress) {
-    let request = format!("GET {target} HTTP/1.1\r\nhost: localhost\r\naccept: {accept}\r\n\r\n");
-    let mut streams = Vec::new();
+/// Sends a request over each of `count` connections and never reads the replies. A refused request is sent again after a
+/// while.
+fn never_read(to: SocketAddr, from: Ipv4Addr, count: usize, request: &[u8], progress: &Progress) {
+    const AGAIN: usize = 10;
+    let mut streams: Vec<(TcpStream, bool)> = Vec::new();
+    let mut left = count;
     while !progress.is_over() {
-        if streams.len() >= count {
-            std::thread::sleep(Duration::from_millis(20));
-            continue;
+        while left > 0 && !progress.is_over() {
+            left -= 1;
+            if let Ok(mut stream) = connect(from, to) {
+                let _ = stream.write_all(request);
+                let _ = stream.set_nonblocking(true);
+                streams.push((stream, false));
+            }
         }
-        if let Ok(mut stream) = connect(from, server.http) {
-            let is_sent = stream.write_all(request.as_bytes()).is_ok();
-            (if is_sent { &progress.served } else { &progress.refused }).fetch_add(1, Ordering::Relaxed);
-            streams.push(stream);
-        }
+        std::thread::sleep(Duration::from_millis(20));
+        streams.retain_mut(|(stream, is_served)| {
+            if *is_served {
+                return true;
+            }
+            // The bytes stay unread.
+            let mut head = [0; 12];
+            match stream.peek(&mut head) {
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => true,
+                Ok(1..) if !is_refusal(&head) => {
+                    progress.served.fetch_add(1, Ordering::Relaxed);
+                    *is_served = true;
+                    true
+                }
+                _ => {
+                    progress.refused.fetch_add(1, Ordering::Relaxed);
+                    false
+                }
+            }
+        });
+        left = (count - streams.len()).min(AGAIN);
     }
+}
+
+fn get(target: &str, accept: &str) -> Vec<u8> {
+    format!("GET {target} HTTP/1.1\r\nhost: localhost\r\naccept: {accept}\r\n\r\n").into_bytes()
+}
+
+/// Returns true if a reply is an error.
+fn is_refusal(reply: &[u8]) -> bool {
+    [&b"-"[..], b"HTTP/1.1 4", b"HTTP/1.1 5"].iter().any(|refusal| reply.starts_with(refusal))
 }
 
 /// Scans of a large keyspace whose replies are never read.
 pub(crate) fn unread_scans() -> Attack {
     Attack {
         name: "scans that are never read",
-        threads: 1,
+        reaches: &[r#"thalweg_http_shed_total{bound="scans"}"#],
         prepare: |server| fill(server, 100_000),
         run: |server, from, _, progress| {
-            never_read(server, from, 500, "/v1/kv/redis", "application/x-ndjson", progress);
+            never_read(server.http, from, 500, &get("/v1/kv/redis", "application/x-ndjson"), progress);
         },
+        ..PLAIN
     }
 }
 
@@ -264,15 +363,17 @@ pub(crate) fn unread_scans() -> Attack {
 pub(crate) fn unread_tails() -> Attack {
     Attack {
         name: "tails that are never read",
-        threads: 1,
+        reaches: &[r#"thalweg_http_shed_total{bound="tails"}"#],
         prepare: |server| {
             let record = format!(r#"[{{"payload":"{}"}}]"#, "x".repeat(MIB));
             let reply = call(crate::OWN, server.http, &post("/v1/streams/long/records", &record)).unwrap();
             assert!(reply.starts_with(b"HTTP/1.1 20"), "{}", String::from_utf8_lossy(&reply));
         },
         run: |server, from, _, progress| {
-            never_read(server, from, 2000, "/v1/streams/long/records?from=0", "text/event-stream", progress);
+            let request = get("/v1/streams/long/records?from=0", "text/event-stream");
+            never_read(server.http, from, 2000, &request, progress);
         },
+        ..PLAIN
     }
 }
 
@@ -281,7 +382,6 @@ pub(crate) fn unread_subscriptions() -> Attack {
     Attack {
         name: "subscribers that are never read",
         threads: 2,
-        prepare: |_| {},
         run: |server, from, number, progress| {
             if number == 0 {
                 return hold(server.resp, from, 200, &encode("SUBSCRIBE flood"), progress);
@@ -298,20 +398,22 @@ pub(crate) fn unread_subscriptions() -> Attack {
                 }
             }
         },
+        ..PLAIN
     }
 }
 
-/// Passwords that are tried one after the other. The server has none, so each is refused.
+/// Passwords that are tried one after the other. The server has none, so each is refused; [`passwords`] has servers with one.
 pub(crate) fn wrong_passwords() -> Attack {
     Attack {
         name: "passwords tried without pause",
+        reaches: &[REFUSED],
         threads: 2,
-        prepare: |_| {},
         run: |server, from, _, progress| {
             let attempts = encode("AUTH wrong").repeat(100);
             while !progress.is_over() {
                 progress.count(call(from, server.resp, &attempts));
             }
         },
+        ..PLAIN
     }
 }

@@ -79,15 +79,29 @@ pub(crate) fn prepare(server: &Server) {
     }
 }
 
-/// Runs the good client for `duration`. `peak` becomes the largest memory of the server in bytes. Each kind of request has
-/// a connection of its own, so that a slow reply delays only requests of its kind.
-pub(crate) fn measure(server: &Server, duration: Duration, peak: &AtomicU64) -> Service {
+/// Clients of the good client: each kind of request has one of its own, so that a slow reply delays only requests of its
+/// kind.
+#[derive(Default)]
+pub(crate) struct Clients([Client; KINDS.len()]);
+
+impl Clients {
+    /// Connects all of them. Otherwise each connects with its first request.
+    pub(crate) fn connect(&mut self, server: &Server) {
+        for (kind, client) in self.0.iter_mut().enumerate() {
+            client.request(server, kind as u32).expect("an idle server answers");
+        }
+    }
+}
+
+/// Runs the good client for `duration`. `peak` becomes the largest memory of the server in bytes.
+pub(crate) fn measure(server: &Server, clients: &mut Clients, duration: Duration, peak: &AtomicU64) -> Service {
     let begun = Instant::now();
     let is_over = AtomicBool::new(false);
     let (kinds, naps): (Vec<Kind>, _) = thread::scope(|scope| {
         let sleeper = scope.spawn(|| sleep_beside(&is_over));
-        let threads: Vec<_> = (0..KINDS.len() as u32)
-            .map(|kind| scope.spawn(move || measure_kind(server, kind, (begun, duration), peak)))
+        let threads: Vec<_> = (0..)
+            .zip(&mut clients.0)
+            .map(|(kind, client)| scope.spawn(move || measure_kind(server, client, kind, (begun, duration), peak)))
             .collect();
         let kinds = threads.into_iter().map(thread::ScopedJoinHandle::join).collect::<Vec<_>>();
         is_over.store(true, Ordering::Relaxed);
@@ -129,8 +143,14 @@ struct Kind {
     refused: Vec<String>,
 }
 
-fn measure_kind(server: &Server, kind: u32, (begun, duration): (Instant, Duration), peak: &AtomicU64) -> Kind {
-    let (mut client, mut found) = (Client::default(), Kind::default());
+fn measure_kind(
+    server: &Server,
+    client: &mut Client,
+    kind: u32,
+    (begun, duration): (Instant, Duration),
+    peak: &AtomicU64,
+) -> Kind {
+    let mut found = Kind::default();
     for number in (kind..).step_by(KINDS.len()) {
         let due = PACE * number;
         // A server that hangs is not asked for ever.
@@ -147,7 +167,7 @@ fn measure_kind(server: &Server, kind: u32, (begun, duration): (Instant, Duratio
         }
         if let Err(error) = answered {
             // The next request connects again, as a client would.
-            client = Client::default();
+            *client = Client::default();
             found.refused.push(format!("request {number}: {error}"));
         }
         found.requests.push((begun + due, begun.elapsed().saturating_sub(due)));
@@ -197,14 +217,22 @@ impl Client {
     }
 
     fn resp(&mut self, server: &Server, command: &str, expected: &str) -> Result<(), String> {
+        let is_new = self.resp.is_none();
         let stream = opened(&mut self.resp, server.resp)?;
-        let lines = if expected.starts_with('$') { 2 } else { 1 };
-        let reply = exchange(stream, &encode(command), |reply| {
-            reply.starts_with(b"-") && reply.ends_with(b"\r\n")
-                || reply.windows(2).filter(|pair| *pair == b"\r\n").count() >= lines
-        })?;
-        expect(&reply, expected)
+        if let Some(password) = server.password.filter(|_| is_new) {
+            call(stream, &format!("AUTH {password}"), "+OK")?;
+        }
+        call(stream, command, expected)
     }
+}
+
+fn call(stream: &mut TcpStream, command: &str, expected: &str) -> Result<(), String> {
+    let lines = if expected.starts_with('$') { 2 } else { 1 };
+    let reply = exchange(stream, &encode(command), |reply| {
+        reply.starts_with(b"-") && reply.ends_with(b"\r\n")
+            || reply.windows(2).filter(|pair| *pair == b"\r\n").count() >= lines
+    })?;
+    expect(&reply, expected)
 }
 
 fn opened(stream: &mut Option<TcpStream>, to: std::net::SocketAddr) -> Result<&mut TcpStream, String> {

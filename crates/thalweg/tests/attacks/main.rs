@@ -16,6 +16,8 @@
 //! sleeps runs beside the good client. The table has its lateness, and a failed bound says how many of the slow requests fell
 //! into it.
 //!
+//! Each attack names the metrics that show that it reaches its bound, and lasts until they have grown.
+//!
 //! Owns: the good client and its bounds ([`good`]), the attacks ([`attacks`]), and the table of results. Does not own:
 //! tests of each limit itself, which are in `server/tests`.
 
@@ -30,6 +32,7 @@ mod node;
 mod redis;
 
 use std::{
+    io::{Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpStream},
     sync::{
         Mutex,
@@ -39,7 +42,7 @@ use std::{
 };
 
 use attacks::Attack;
-use good::Service;
+use good::{Clients, Service};
 use node::Node;
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -64,18 +67,35 @@ pub(crate) struct Server {
     http: SocketAddr,
     resp: SocketAddr,
     native: SocketAddr,
+    /// Password of Redis clients, if the server has one.
+    password: Option<&'static str>,
     _dir: tempfile::TempDir,
 }
 
 impl Server {
-    fn start() -> Self {
+    fn start(flags: &[&'static str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let node = Node::start_with(&dir.path().join("data"), &["--resp", "127.0.0.1:0"]);
+        let node = Node::start_with(&dir.path().join("data"), &[&["--resp", "127.0.0.1:0"], flags].concat());
         let of = |scheme: &str| -> SocketAddr {
             let address = node.line.split_whitespace().find_map(|word| word.strip_prefix(scheme));
             address.expect("the startup line names all addresses").trim_end_matches(',').parse().unwrap()
         };
-        Self { http: of("http://"), resp: of("redis://"), native: of("thalweg://"), node, _dir: dir }
+        let password = flags.iter().position(|flag| *flag == "--resp-password").map(|at| flags[at + 1]);
+        Self { http: of("http://"), resp: of("redis://"), native: of("thalweg://"), node, password, _dir: dir }
+    }
+
+    /// Returns the value of a metric, or NaN if the server does not answer now.
+    fn metric(&self, name: &str) -> f64 {
+        let mut text = String::new();
+        let answered = connect(OWN, self.http).and_then(|mut stream| {
+            stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")?;
+            stream.read_to_string(&mut text)
+        });
+        if answered.is_err() {
+            return f64::NAN;
+        }
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+        value.unwrap_or(f64::NAN)
     }
 
     /// Resident memory in bytes without mapped files: now (`RssAnon:`).
@@ -86,9 +106,9 @@ impl Server {
     }
 }
 
-/// Sum in bytes of the memory that `serve --explain` states.
-fn explained() -> u64 {
-    let text = node::run(node::command().args(["serve", "--explain"]), b"").ok();
+/// Sum in bytes of the memory that `serve --explain` states for a server with these flags.
+fn explained(flags: &[&str]) -> u64 {
+    let text = node::run(node::command().args(["serve", "--explain"]).args(flags), b"").ok();
     let sum = text.lines().find(|line| line.trim_end().ends_with(" sum")).expect("a sum");
     let mib: f64 = sum.split_whitespace().next().and_then(|mib| mib.parse().ok()).expect("MiB");
     (mib * f64::from(1 << 20)) as u64
@@ -135,29 +155,40 @@ static ALONE: Mutex<()> = Mutex::new(());
 fn withstand(attack: &Attack) {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let (duration, is_strict) = seconds();
-    let server = Server::start();
-    let bound = explained();
+    let server = Server::start(attack.flags);
+    let bound = explained(attack.flags);
     (attack.prepare)(&server);
     good::prepare(&server);
-    let without = good::measure(&server, duration, &AtomicU64::new(0));
+    let clients = || {
+        let mut clients = Clients::default();
+        if attack.connects_before {
+            clients.connect(&server);
+        }
+        clients
+    };
+    let without = good::measure(&server, &mut clients(), duration, &AtomicU64::new(0));
     println!("{:<44} {:<9} {without}", attack.name, "without");
     for from in [OWN, OTHER] {
         let progress = Progress::default();
         let peak = AtomicU64::new(0);
-        let service: Service = std::thread::scope(|scope| {
+        let mut clients = clients();
+        let before = attack.reached(&server, &progress);
+        let (service, reached): (Service, _) = std::thread::scope(|scope| {
             for number in 0..attack.threads {
                 let (server, progress) = (&server, &progress);
                 scope.spawn(move || (attack.run)(server, from, number, progress));
             }
-            let service = good::measure(&server, duration, &peak);
+            let service = good::measure(&server, &mut clients, duration, &peak);
+            let reached = attack.await_bounds(&server, &progress, &before);
             progress.stop.store(true, Ordering::Relaxed);
-            service
+            (service, reached)
         });
         let place = if from == OWN { "own" } else { "other" };
         let peak = peak.into_inner().max(server.memory());
         let times = service.p99.as_secs_f64() / without.p99.as_secs_f64();
         let (peak_mib, outcome) = (peak >> 20, Attack::outcome(&progress));
         println!("{:<44} {place:<9} {service}  p99 {times:.1} x without  peak {peak_mib} MiB, {outcome}", attack.name);
+        reached.unwrap_or_else(|missing| panic!("{} from {place} does not reach {missing:?}", attack.name));
         assert_eq!(service.refused, Vec::<String>::new(), "{}: requests of the good client failed", attack.name);
         let (limit, time) = if is_strict { (PROMISED_P99, service.p99) } else { (HANG, service.max) };
         assert!(time < limit, "{} from {place}: {time:?} is not below {limit:?}", attack.name);
@@ -178,15 +209,16 @@ fn withstand(attack: &Attack) {
 }
 
 macro_rules! attacks {
-    ($($name:ident)*) => { $(
+    ($module:path: $($name:ident)*) => { $(
         #[test]
         fn $name() {
+            use $module as attacks;
             withstand(&attacks::$name());
         }
     )* };
 }
 
-attacks! {
+attacks! { crate::attacks:
     patterns_behind_a_write
     scans_over_deleted_rows
     growing_values_in_one_transaction
@@ -197,6 +229,29 @@ attacks! {
     unread_tails
     unread_subscriptions
     wrong_passwords
+}
+
+attacks! { crate::attacks::bounds:
+    requests_over_http2
+    unread_watches
+    snapshots
+    subscriptions
+    caches
+    keyspaces
+    unread_replies
+    blocking_subscribers
+}
+
+attacks! { crate::attacks::slow:
+    trickling_bodies
+    trickling_replies
+    stalled_streams_over_http2
+}
+
+attacks! { crate::attacks::passwords:
+    parallel_guesses
+    unauthenticated_connections
+    half_open_sessions
 }
 
 #[test]
