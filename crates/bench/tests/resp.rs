@@ -1,5 +1,7 @@
 //! The RESP suite against redis-server, which is skipped where that is missing, and against a server that lies.
 
+#![allow(unreachable_pub, reason = "a test program has no interface")]
+
 #[path = "../../thalweg/tests/node/skip.rs"]
 mod skip;
 
