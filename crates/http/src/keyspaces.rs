@@ -192,5 +192,6 @@ pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     let name = name(call)?;
     let keyspace = read_gate::look_up(app, call, || app.find_keyspace(&name)).await?;
     let ack = call.db_at_level(app)?.drop_keyspace(keyspace.id()).await?;
+    app.dropped_keyspace(&name);
     Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
 }

@@ -35,6 +35,8 @@ pub(crate) struct Pending {
     pub(crate) steps: Option<u64>,
     /// Steps that the command will probably take, as known when it was queued for its turn; 0 for a ready command.
     pub(crate) counted_steps: u64,
+    /// Number of the turn of its address with which a member has taken the command, if a pause followed; otherwise 0.
+    pub(crate) turn: u64,
     /// Monotonic time in microseconds at which a member gives the command up; 0 if never.
     pub(crate) expires_micros: u64,
 }
@@ -57,6 +59,7 @@ impl Pending {
             value_reads: None,
             steps: None,
             counted_steps: 0,
+            turn: 0,
             expires_micros: 0,
         }
     }

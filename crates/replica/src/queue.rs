@@ -146,12 +146,25 @@ impl DequeuedProposals {
         }
     }
 
-    /// Lengthens the pauses of the addresses by the time that the proposals took, if it was longer than expected.
-    pub(crate) fn took(&self, began: Duration, time: Duration) {
-        let sum: u64 = self.delaying.iter().map(|(_, steps)| steps).sum();
+    /// Begins pauses of the addresses whose turn delays others: the proposals began to be committed at a monotonic time and
+    /// took this time.
+    pub(crate) fn begin_pauses(&self, began: Duration, time: Duration) {
+        let probable: u64 = self.delaying.iter().map(|(_, steps)| steps).sum();
+        let taken: u64 = self.steps.iter().sum();
         for (address, steps) in &self.delaying {
-            let share = *steps as f64 / sum.max(1) as f64;
-            address.pause().took(began, time.mul_f64(share), *steps);
+            let share = *steps as f64 / probable.max(1) as f64;
+            address.pause().begin(began, time.mul_f64(share), (taken as f64 * share) as u64);
+        }
+    }
+
+    /// Begins the same pauses by the steps that the proposals will probably take. Each is corrected when an entry of the
+    /// address is applied ([`learn`]).
+    pub(crate) fn begin_probable_pauses(&mut self, now: Duration) {
+        for (address, steps) in &self.delaying {
+            let turn = address.pause().begin_probable(now, *steps);
+            let is_of = |client: &Arc<Client>| Arc::ptr_eq(client.address(), address);
+            let pending = self.proposals.iter_mut().filter(|pending| pending.client.as_ref().is_some_and(is_of));
+            pending.for_each(|pending| pending.turn = turn);
         }
     }
 
@@ -177,6 +190,11 @@ pub(crate) fn learn(entry: &[Pending], steps: u64) {
     let Some(client) = entry.first().and_then(|pending| pending.client.as_ref()) else { return };
     if estimated <= EXPENSIVE_STEPS {
         return;
+    }
+    let pausing =
+        entry.iter().find(|pending| pending.turn > 0).and_then(|pending| Some((pending, pending.client.as_ref()?)));
+    if let Some((pending, client)) = pausing {
+        client.address().pause().correct(pending.turn, steps);
     }
     let is_one = entry.iter().all(|other| other.client.as_ref().is_some_and(|c| Arc::ptr_eq(c, client)));
     if is_one {
@@ -373,8 +391,7 @@ impl Inner {
         bytes
     }
 
-    /// Moves expensive proposals into `into`, each client's as entries of their own, and returns their bytes. Addresses
-    /// that delay other clients begin pauses.
+    /// Moves expensive proposals into `into`, each client's as entries of their own, and returns their bytes.
     fn take_turns(&mut self, into: &mut DequeuedProposals, now: Duration) -> usize {
         let (mut bytes, mut entry_steps, mut group_steps, mut probable) = (0, 0, 0, 0);
         let mut delays = false;
@@ -405,12 +422,12 @@ impl Inner {
             bytes += next.bytes();
             into.proposals.extend(self.turns.pop());
         }
-        self.begin_pauses(into, delays, now);
+        self.note_turn(into, delays);
         bytes
     }
 
-    /// Begins pauses of the addresses of these proposals if their turn delays others, and marks when they had it.
-    fn begin_pauses(&self, taken: &mut DequeuedProposals, delays: bool, now: Duration) {
+    /// Marks when the addresses of these proposals had their turn, and notes them if it delays others.
+    fn note_turn(&self, taken: &mut DequeuedProposals, delays: bool) {
         for pending in &taken.proposals {
             let Some(client) = &pending.client else { continue };
             let (address, steps) = (client.address(), pending.probable_steps());
@@ -419,12 +436,8 @@ impl Inner {
                 None => taken.delaying.push((Arc::clone(address), steps)),
             }
         }
-        for (address, steps) in &taken.delaying {
-            let mut pause = address.pause();
-            pause.ready_groups = self.ready_groups.count;
-            if delays {
-                pause.begin(now, *steps);
-            }
+        for (address, _) in &taken.delaying {
+            address.pause().ready_groups = self.ready_groups.count;
         }
         if !delays {
             taken.delaying.clear();
@@ -561,7 +574,10 @@ mod tests {
         (0..3).for_each(|_| push(&queue, &cheap, &[b"set", b"k", b"v"]));
         assert!(are(&take_clients(&queue, &[]), &[&cheap; 3]), "cheap commands do not wait for the queued ones");
         push(&queue, &cheap, &[b"set", b"k", b"v"]);
-        assert!(are(&take_clients(&queue, &[MAX_ENTRY_STEPS]), &[&expensive]), "one at a time");
+        let mut taken = DequeuedProposals::default();
+        queue.take_entries(&mut taken, false, Lanes::All, NOW);
+        assert_eq!(taken.proposals.len(), 1, "one at a time");
+        taken.begin_probable_pauses(NOW);
         push(&queue, &cheap, &[b"set", b"k", b"v"]);
         assert!(are(&take_clients(&queue, &[]), &[&cheap; 2]));
         assert!(take_clients(&queue, &[]).is_empty(), "a pause follows the turn");
@@ -593,6 +609,8 @@ mod tests {
             let mut taken = DequeuedProposals::default();
             queue.take_entries(&mut taken, false, Lanes::All, now);
             assert_eq!(taken.proposals.len(), 1);
+            taken.steps.push(10_000);
+            taken.begin_pauses(now, Duration::from_millis(1));
             push(&queue, &expensive, &[b"keys", b"*"]);
             let pause = queue.time_to_next(now).unwrap();
             now += pause;
@@ -625,6 +643,8 @@ mod tests {
         let take = |lanes, now| {
             let mut taken = DequeuedProposals::default();
             queue.take_entries(&mut taken, false, lanes, now);
+            taken.begin_probable_pauses(now);
+            assert!(taken.delaying.is_empty() || taken.proposals.iter().all(|pending| pending.turn > 0));
             taken.proposals.iter().map(|pending| pending.client.clone().unwrap()).collect::<Vec<_>>()
         };
         (0..20).for_each(|_| push(&queue, &clients[0], &[b"keys", b"*"]));
@@ -639,7 +659,7 @@ mod tests {
         assert!(Arc::ptr_eq(&take(Lanes::All, NOW)[0], &clients[1]));
         assert!(Arc::ptr_eq(&take(Lanes::All, NOW + pause)[0], &clients[0]));
         // While it makes long pauses, fewer of its commands may wait.
-        (0..5).for_each(|_| clients[0].address().pause().begin(NOW, MAX_ENTRY_STEPS));
+        (0..5).for_each(|_| _ = clients[0].address().pause().begin_probable(NOW, MAX_ENTRY_STEPS));
         let accepted = (0..1_000)
             .take_while(|_| queue.push(burst_of(Some(&clients[0]), &[b"keys", b"*"]), WhenFull::Refuse).is_ok())
             .count();

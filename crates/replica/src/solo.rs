@@ -537,7 +537,7 @@ impl Shared {
         }
         taken.learn();
         if taken.delays_others() {
-            taken.took(began, self.clock.monotonic().saturating_sub(began));
+            taken.begin_pauses(began, self.clock.monotonic().saturating_sub(began));
         }
         drop(role);
         for (pending, answer) in taken.proposals.iter_mut().zip(answers) {

@@ -30,43 +30,70 @@ const MAX_PAUSE: Duration = Duration::from_secs(2);
 /// Pauses of one address.
 #[derive(Debug)]
 pub(crate) struct TurnPause {
+    /// Number of turns that began a pause.
+    turns: u64,
+    /// Monotonic time at which the last of them began.
+    began: Duration,
     /// Monotonic time at which the pause ends.
     until: Duration,
     /// Length of the last pause.
     length: Duration,
-    /// Length of the last pause, as a multiple of the time of the turn before it.
+    /// Length of the last pause after a long turn, as a multiple of the time of the turn.
     multiple: u32,
+    /// The multiple before the last turn.
+    multiple_before: u32,
+    /// True if the last turn followed another one closely.
+    is_repeated: bool,
     /// Number of groups of ready commands that the queue had taken before the last turn of the address.
     pub(crate) ready_groups: u64,
 }
 
 impl Default for TurnPause {
     fn default() -> Self {
-        Self { until: Duration::ZERO, length: Duration::ZERO, multiple: MIN_MULTIPLE, ready_groups: 0 }
+        Self {
+            turns: 0,
+            began: Duration::ZERO,
+            until: Duration::ZERO,
+            length: Duration::ZERO,
+            multiple: MIN_MULTIPLE,
+            multiple_before: MIN_MULTIPLE,
+            is_repeated: false,
+            ready_groups: 0,
+        }
     }
 }
 
 impl TurnPause {
-    /// Begins a pause after a turn that is taken now, will probably take this number of steps, and delays other clients.
-    pub(crate) fn begin(&mut self, now: Duration, steps: u64) {
+    /// Begins a pause after a turn that began at a monotonic time, takes this time and number of steps, and delays other
+    /// clients. Returns the number of the turn.
+    pub(crate) fn begin(&mut self, began: Duration, time: Duration, steps: u64) -> u64 {
         // An address that rested for the length of its last pause gets shorter pauses again.
-        if now >= self.until + self.length {
-            self.multiple = MIN_MULTIPLE;
-        } else if steps > LONG_TURN_STEPS {
-            self.multiple = (self.multiple * GROWTH).min(MAX_MULTIPLE);
-        }
-        let time = STEP * u32::try_from(steps).unwrap_or(u32::MAX);
-        self.length = (time * self.multiple(steps)).min(MAX_PAUSE);
-        self.until = now + time + self.length;
+        self.is_repeated = began < self.until + self.length;
+        self.multiple_before = if self.is_repeated { self.multiple } else { MIN_MULTIPLE };
+        self.began = began;
+        self.turns += 1;
+        self.set(time, steps);
+        self.turns
     }
 
-    /// Lengthens the pause after a turn of this number of steps, which began at a monotonic time and took this time.
-    pub(crate) fn took(&mut self, began: Duration, time: Duration, steps: u64) {
-        let length = (time * self.multiple(steps)).min(MAX_PAUSE);
-        if length > self.length {
-            self.length = length;
-            self.until = self.until.max(began + time + length);
+    /// Begins a pause after a turn that is taken now and will probably take this number of steps.
+    pub(crate) fn begin_probable(&mut self, now: Duration, steps: u64) -> u64 {
+        self.begin(now, time_of(steps), steps)
+    }
+
+    /// Corrects the pause after a turn, which took this number of steps. Does nothing if there was another turn since.
+    pub(crate) fn correct(&mut self, turn: u64, steps: u64) {
+        if turn == self.turns {
+            self.set(time_of(steps), steps);
         }
+    }
+
+    fn set(&mut self, time: Duration, steps: u64) {
+        let is_long = steps > LONG_TURN_STEPS;
+        let growth = if is_long && self.is_repeated { GROWTH } else { 1 };
+        self.multiple = (self.multiple_before * growth).min(MAX_MULTIPLE);
+        self.length = (time * if is_long { self.multiple } else { MIN_MULTIPLE }).min(MAX_PAUSE);
+        self.until = self.began + time + self.length;
     }
 
     /// Returns the time until the end of the pause; zero outside of a pause.
@@ -78,11 +105,10 @@ impl TurnPause {
     pub(crate) fn slowdown(&self) -> u32 {
         self.multiple / MIN_MULTIPLE
     }
+}
 
-    /// Short turns have short pauses, also between long ones.
-    fn multiple(&self, steps: u64) -> u32 {
-        if steps > LONG_TURN_STEPS { self.multiple } else { MIN_MULTIPLE }
-    }
+fn time_of(steps: u64) -> Duration {
+    STEP * u32::try_from(steps).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -99,14 +125,27 @@ mod tests {
     fn a_pause_is_a_multiple_of_the_turn_before_it() {
         let mut pause = TurnPause::default();
         assert_eq!(pause.left(millis(1)), Duration::ZERO);
-        pause.begin(millis(100), 10_000);
-        assert_eq!(pause.left(millis(100)), millis(3), "1 ms of work and a pause of 2 ms");
-        pause.took(millis(100), millis(10), 10_000);
+        pause.begin(millis(100), millis(10), 10_000);
         assert_eq!(pause.left(millis(110)), millis(20));
-        pause.took(millis(100), millis(1), 10_000);
-        assert_eq!(pause.left(millis(110)), millis(20), "never shortened");
-        pause.took(millis(100), millis(60_000), 10_000);
-        assert_eq!(pause.left(millis(60_100)), MAX_PAUSE);
+        pause.begin(millis(200), millis(60_000), 10_000);
+        assert_eq!(pause.left(millis(60_200)), MAX_PAUSE);
+    }
+
+    #[test]
+    fn a_pause_is_corrected_once_the_steps_of_its_turn_are_known() {
+        let mut pause = TurnPause::default();
+        pause.begin_probable(millis(100), LONG);
+        let turn = pause.begin_probable(millis(110), LONG);
+        assert_eq!(pause.left(millis(110)), millis(8 + 64));
+        pause.correct(turn, 10_000);
+        assert_eq!((pause.left(millis(110)), pause.slowdown()), (millis(1 + 2), 1), "the turn was a short one");
+        pause.correct(turn, LONG);
+        assert_eq!(pause.left(millis(110)), millis(8 + 64));
+        let next = pause.begin_probable(millis(150), 10_000);
+        pause.correct(turn, 0);
+        assert_eq!(pause.left(millis(150)), millis(1 + 2), "an earlier turn changes nothing");
+        pause.correct(next, 0);
+        assert_eq!(pause.left(millis(150)), Duration::ZERO);
     }
 
     #[test]
@@ -114,7 +153,7 @@ mod tests {
         let mut pause = TurnPause::default();
         let mut now = millis(1_000);
         let mut length_after = |steps| {
-            pause.begin(now, steps);
+            pause.begin_probable(now, steps);
             now += pause.left(now);
             pause.length
         };
@@ -127,9 +166,9 @@ mod tests {
     #[test]
     fn an_address_that_rests_has_short_pauses_again() {
         let mut pause = TurnPause::default();
-        (0..5).for_each(|number| pause.begin(millis(1_000 + number), LONG));
+        (0..5).for_each(|number| _ = pause.begin_probable(millis(1_000 + number), LONG));
         let rested = pause.until + pause.length;
-        pause.begin(rested, LONG);
+        pause.begin_probable(rested, LONG);
         assert_eq!((pause.length, pause.slowdown()), (millis(16), 1));
     }
 }

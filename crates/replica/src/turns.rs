@@ -181,12 +181,12 @@ mod tests {
         }
         let now = Duration::from_secs(1);
         assert_eq!(turns.time_to_next(now), Some(Duration::ZERO));
-        here.pause().begin(now, 10_000);
+        here.pause().begin_probable(now, 10_000);
         let is_of = |pending: Option<&Pending>, client: &Arc<Client>| {
             pending.and_then(|pending| pending.client.as_ref()).is_some_and(|found| Arc::ptr_eq(found, client))
         };
         assert!(is_of(turns.front(now), &b) && is_of(turns.pop().as_ref(), &b));
-        there.pause().begin(now, 20_000);
+        there.pause().begin_probable(now, 20_000);
         assert!(turns.front(now).is_none() && turns.len() == 3);
         let left = turns.time_to_next(now).unwrap();
         assert_eq!(left, here.pause().left(now), "the shorter one");

@@ -16,8 +16,10 @@
 //! (`share_reserve_percent`). An address takes from it only while it holds no more than is still free; this is the rule
 //! of dynamic thresholds for queues that share memory (Choudhury and Hahne, 1998). So the address that holds most is
 //! refused first, and the next address always finds something free. The lower half of the reserve is also open to a
-//! connection that itself holds no more than is free there, so that a client is served although another connection from
-//! its own address holds most.
+//! connection that holds nothing, or no more than a part of what is free there, so that a client is served although other
+//! connections from its own address hold most. Of what is counted, this part is [one in 16](CONNECTION_PART): if each
+//! connection could hold as much as is free, eight connections would leave nothing of 200. Of bytes, it is all that is
+//! free, because one request may need most of it.
 //!
 //! # Cost
 //!
@@ -46,6 +48,8 @@ use crate::{
     limits::{COUNTED_REPLY_BYTES, OWN_BODY_BYTES},
 };
 
+/// Part of what is free in the lower half of the reserve that a connection may hold of what is counted: one in this number.
+const CONNECTION_PART: u64 = 16;
 /// Shortest time between two log lines about the same bound.
 const WARNED_EVERY: Duration = Duration::from_secs(60);
 
@@ -117,6 +121,11 @@ impl Resource {
     /// themselves, to any client that connects again.
     const fn is_shared_by_connection(self) -> bool {
         !matches!(self, Self::CacheBytes | Self::Keyspaces | Self::Connections | Self::QuicConnections)
+    }
+
+    /// Returns true if the amounts are bytes.
+    const fn is_in_bytes(self) -> bool {
+        matches!(self, Self::BodyBytes | Self::ReplyBytes | Self::CacheBytes)
     }
 
     /// Returns the amount that each connection holds without being charged, because the memory of the connection
@@ -424,7 +433,9 @@ impl Account {
             return true;
         }
         let held = self.held[at].load(Relaxed).saturating_sub(pending).saturating_sub(resource.own());
-        resource.is_shared_by_connection() && held.saturating_add(charged) <= bound.shared_limit.saturating_sub(used)
+        let free = bound.shared_limit.saturating_sub(used);
+        let most = if held == 0 || resource.is_in_bytes() { free } else { free / CONNECTION_PART };
+        resource.is_shared_by_connection() && held.saturating_add(charged) <= most
     }
 
     fn force(&self, resource: Resource, amount: u64) {

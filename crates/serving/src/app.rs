@@ -11,7 +11,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use thalweg_engine::{AsyncDatabase, Database, Keyspace, Origin, Stream};
@@ -31,6 +31,9 @@ use crate::{
     views::Views,
 };
 
+/// Shortest time between two searches for keyspaces that were dropped elsewhere.
+const SEARCH_EVERY: Duration = Duration::from_secs(1);
+
 /// State that all requests of a server share.
 #[derive(Debug)]
 pub struct App {
@@ -46,8 +49,7 @@ pub struct App {
     pub slots: Arc<ConnectionSlots>,
     /// Account of callers in this process, such as the start of the server.
     pub local: Arc<Account>,
-    /// Reservations of the keyspaces that clients have created, by the keyspace's name.
-    created: Mutex<HashMap<String, Reservation>>,
+    created: Mutex<CreatedKeyspaces>,
     /// Growth of the log while snapshots are open.
     pub held_log: Arc<HeldLog>,
     /// Counter of native connections. The status of the server reports it over every protocol.
@@ -67,6 +69,15 @@ pub struct App {
     pub started: Instant,
     id_seed: u64,
     id_next: AtomicU64,
+}
+
+/// Keyspaces that clients have created.
+#[derive(Debug, Default)]
+struct CreatedKeyspaces {
+    /// Reservations, by the keyspace's name.
+    held: HashMap<String, Reservation>,
+    /// Time of the last search for keyspaces that were dropped elsewhere.
+    searched: Option<Instant>,
 }
 
 impl App {
@@ -147,13 +158,13 @@ impl App {
     }
 
     /// Reserves one of the keyspaces that clients may create, in the name of the client's address. Returns an error if
-    /// the address already holds its share. Reservations of keyspaces that were dropped in the meantime are released
-    /// first.
+    /// the address already holds its share. Reservations of keyspaces that were dropped elsewhere in the meantime are
+    /// released first, once a second at most: the search looks at all created keyspaces.
     pub fn may_create_keyspace(&self, account: &Arc<Account>) -> Result<Reservation, ApiError> {
         if let Some(held) = account.take_quietly(Resource::Keyspaces, 1) {
             return Ok(held);
         }
-        self.created().retain(|name, _| self.db.blocking().find_keyspace(name).is_some());
+        self.release_dropped_keyspaces();
         account.take(Resource::Keyspaces, 1).ok_or_else(|| {
             ApiError::overloaded("the clients of this address have created their share of keyspaces: drop some")
         })
@@ -161,10 +172,23 @@ impl App {
 
     /// Keeps the reservation `held` of a keyspace that a client has created, until the keyspace is dropped.
     pub fn created_keyspace(&self, name: &str, held: Reservation) {
-        self.created().insert(name.to_owned(), held);
+        self.created().held.insert(name.to_owned(), held);
     }
 
-    fn created(&self) -> MutexGuard<'_, HashMap<String, Reservation>> {
+    /// Releases the reservation of a keyspace that a client has dropped.
+    pub fn dropped_keyspace(&self, name: &str) {
+        self.created().held.remove(name);
+    }
+
+    fn release_dropped_keyspaces(&self) {
+        let mut created = self.created();
+        if created.searched.is_none_or(|searched| searched.elapsed() >= SEARCH_EVERY) {
+            created.searched = Some(Instant::now());
+            created.held.retain(|name, _| self.db.blocking().find_keyspace(name).is_some());
+        }
+    }
+
+    fn created(&self) -> MutexGuard<'_, CreatedKeyspaces> {
         self.created.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -535,7 +535,9 @@ impl Shared {
                 return None;
             }
             let mut taken = DequeuedProposals::default();
-            self.queue.take_entries(&mut taken, self.machine.keeps_history(), Lanes::All, self.clock.monotonic());
+            let now = self.clock.monotonic();
+            self.queue.take_entries(&mut taken, self.machine.keeps_history(), Lanes::All, now);
+            taken.begin_probable_pauses(now);
             let mut proposals = taken.proposals.into_iter();
             let mut begin = 0;
             for end in taken.ends {

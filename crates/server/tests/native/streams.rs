@@ -81,9 +81,10 @@ async fn records_are_read_from_anywhere_and_cut_where_asked() {
     let (code, next) = expect!(raw, 3, ServerFrame::Failed(failed) => (failed.code.to_owned(), failed.detail("next")));
     assert_eq!((code.as_str(), next), ("beyond_end", Some(100)));
     raw.put_command(4, Durability::Os, |out| encode_trim_stream(out, stream, Offset(50)));
-    raw.put(5, &read(offset(10), 0, 0));
     raw.flush().await;
     expect!(raw, 4, ServerFrame::Done(_) => ());
+    raw.put(5, &read(offset(10), 0, 0));
+    raw.flush().await;
     let (code, start) =
         expect!(raw, 5, ServerFrame::Failed(failed) => (failed.code.to_owned(), failed.detail("start")));
     assert_eq!((code.as_str(), start), ("trimmed", Some(50)));

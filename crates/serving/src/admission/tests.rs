@@ -98,6 +98,19 @@ fn a_connection_that_holds_little_is_served_although_another_of_its_address_is_g
 }
 
 #[test]
+fn many_greedy_connections_of_an_address_leave_something_for_one_that_holds_nothing() {
+    let admission = admission(|config| config.max_requests_in_flight = 4096);
+    let greedy: Vec<_> = (0..48).map(|_| admission.account(address(1))).collect();
+    // Each sends as many requests without an end as HTTP/2 permits.
+    let held: Vec<_> =
+        greedy.iter().flat_map(|account| (0..128).filter_map(|_| account.take(Resource::Requests, 1))).collect();
+    assert!(held.len() > 3_600, "{}", held.len());
+    let good = admission.account(address(1));
+    let burst: Vec<_> = (0..3).filter_map(|_| good.take(Resource::Requests, 1)).collect();
+    assert_eq!(burst.len(), 3);
+}
+
+#[test]
 fn connecting_again_gives_no_further_share_of_what_outlives_connections() {
     let admission = admission(|config| config.max_connections = 100);
     let held: Vec<_> = (0..200).filter_map(|_| admission.account(address(1)).take(Resource::Connections, 1)).collect();
