@@ -7,6 +7,7 @@
 mod common;
 #[path = "../../../redis/tests/support/mod.rs"]
 mod oracle;
+#[allow(clippy::duplicate_mod, reason = "the oracle loads it as well")]
 #[path = "../../../thalweg/tests/node/skip.rs"]
 mod skip;
 
