@@ -17,7 +17,7 @@
 //! of dynamic thresholds for queues that share memory (Choudhury and Hahne, 1998). So the address that holds most is
 //! refused first, and the next address always finds something free. The lower half of the reserve is also open to a
 //! connection that holds nothing, or no more than a part of what is free there, so that a client is served although other
-//! connections from its own address hold most. Of what is counted, this part is [one in 16](CONNECTION_PART): if each
+//! connections from its own address hold most. Of what is counted, this part is one in 16 (`CONNECTION_PART`): if each
 //! connection could hold as much as is free, eight connections would leave nothing of 200. Of bytes, it is all that is
 //! free, because one request may need most of it.
 //!
