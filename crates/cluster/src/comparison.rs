@@ -160,7 +160,8 @@ impl Tasks {
             let link = self.network.peer(*node, &member.info.address).control;
             let asked = link.call::<_, Owned, Source>(&AskSource {}, Instant::now() + ASK_LIMIT).await;
             if asked.is_ok_and(|source| source.gives) {
-                sources.push((*node, member.info.address.clone()));
+                // The membership of a node with a wrong state may lack the address.
+                sources.push((*node, link.address()));
             }
         }
         let giving = sources.iter().map(|(node, _)| *node).collect();

@@ -432,6 +432,11 @@ impl Link {
         Self(Rc::new(Inner { credentials, node, address, channel, path, connection, dialling, turns }))
     }
 
+    /// Address of the node; empty if none is known.
+    pub(crate) fn address(&self) -> String {
+        self.0.address.borrow().clone()
+    }
+
     /// Sets the address of the node, which the next dialling uses.
     pub(crate) fn set_address(&self, address: &str) {
         if *self.0.address.borrow() != address {

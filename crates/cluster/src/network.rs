@@ -134,10 +134,14 @@ impl Network {
     }
 
     /// Notes an address of a node that has connected, if no other one is known: a node that joins is not in the membership
-    /// yet.
+    /// yet, and a membership may have no address of a node. Without one, this node cannot ping a leader, and would ignore its
+    /// entries, which may contain the address.
     pub(crate) fn introduce(&self, node: NodeId, address: &str) {
         let mut peers = self.0.peers.borrow_mut();
-        peers.entry(node).or_insert_with(|| self.new_links(node, address));
+        let links = peers.entry(node).or_insert_with(|| self.new_links(node, address));
+        if links.control.address().is_empty() {
+            links.set_address(address);
+        }
     }
 
     /// Sets the reader of this node's log. Only the first call has an effect.

@@ -186,3 +186,17 @@ fn a_follower_that_lacks_an_entry_ends_the_stream() {
         assert!(matches!(&results[2], Err(openraft::raft::StreamAppendError::Conflict(at)) if *at == id(2)));
     });
 }
+
+#[test]
+fn a_node_without_an_address_in_the_membership_is_dialled_at_the_one_with_which_it_connects() {
+    run(async {
+        let server = Server::start(|_, request| ready(success(&request)).boxed_local()).await;
+        let network = network(&server).network;
+        network.keep(&[]);
+        let links = network.peer(SERVER, "");
+        network.introduce(SERVER, &server.address.to_string());
+        assert!(links.control.connection(Instant::now() + CHUNK_LIMIT).await.is_ok());
+        network.introduce(SERVER, "127.0.0.1:1");
+        assert!(links.appends.connection(Instant::now() + CHUNK_LIMIT).await.is_ok(), "a known address stays");
+    });
+}
