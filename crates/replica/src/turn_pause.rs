@@ -107,8 +107,10 @@ impl TurnPause {
     }
 }
 
+/// Returns the time that steps probably take, at most [`MAX_PAUSE`]: estimates of long batches are high, and a batch that is
+/// refused by consensus corrects none.
 fn time_of(steps: u64) -> Duration {
-    STEP * u32::try_from(steps).unwrap_or(u32::MAX)
+    (STEP * u32::try_from(steps).unwrap_or(u32::MAX)).min(MAX_PAUSE)
 }
 
 #[cfg(test)]

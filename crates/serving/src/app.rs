@@ -175,9 +175,12 @@ impl App {
         self.created().held.insert(name.to_owned(), held);
     }
 
-    /// Releases the reservation of a keyspace that a client has dropped.
+    /// Releases the reservation of a keyspace that a client has dropped, unless another client has created it again.
     pub fn dropped_keyspace(&self, name: &str) {
-        self.created().held.remove(name);
+        let mut created = self.created();
+        if self.db.blocking().find_keyspace(name).is_none() {
+            created.held.remove(name);
+        }
     }
 
     fn release_dropped_keyspaces(&self) {
