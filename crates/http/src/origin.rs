@@ -11,7 +11,7 @@
 //! Invariants: a request that names another host reaches no handler. A request that a page of another origin caused
 //! reaches no handler except those of the pages in [`HARMLESS`], by a method that only reads.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::OnceLock};
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
 use thalweg_serving::{config::AllowedHosts, error::ApiError};
@@ -22,6 +22,9 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Paths that a page of another origin may request. They reveal nothing about stored data, and cost little.
 const HARMLESS: [&str; 4] = ["/", "/health", "/ready", "/openapi.json"];
+
+/// Maximum number of bytes of a `Host` header that is remembered for the next requests of its connection.
+const MAX_REMEMBERED: usize = 255;
 
 /// Maximum number of characters of a client's text in an error.
 const MAX_SHOWN: usize = 64;
@@ -64,13 +67,16 @@ pub(crate) struct OriginPolicy {
     allowed: AllowedHosts,
     /// Address of this machine at which the connection arrived; `None` if the system does not report it.
     local: Option<IpAddr>,
+    /// First `Host` of the connection that was allowed. Most clients send the same one with each request.
+    allowed_host: OnceLock<Box<[u8]>>,
 }
 
 impl OriginPolicy {
     /// Creates the rules for a connection that arrived at the address `local`.
     #[must_use]
     pub(crate) fn new(allowed: &AllowedHosts, local: Option<IpAddr>) -> Self {
-        Self { allowed: allowed.clone(), local: local.map(|address| address.to_canonical()) }
+        let local = local.map(|address| address.to_canonical());
+        Self { allowed: allowed.clone(), local, allowed_host: OnceLock::new() }
     }
 
     /// Checks a request, and leaves the reason in its extensions if it is rejected.
@@ -85,11 +91,17 @@ impl OriginPolicy {
         if let Some(authority) = uri.authority() {
             self.check_host(authority.as_str().as_bytes())?;
         }
-        for host in headers.get_all(header::HOST) {
-            self.check_host(host.as_bytes())?;
+        // One pass is cheaper than a search for each name.
+        let mut is_of_browser = false;
+        for (name, value) in headers {
+            if name == header::HOST {
+                self.check_host(value.as_bytes())?;
+            } else {
+                is_of_browser |= name == SEC_FETCH_SITE || name == header::ORIGIN;
+            }
         }
-        let is_harmless = matches!(*method, Method::GET | Method::HEAD) && HARMLESS.contains(&uri.path());
-        if is_harmless {
+        let reads = matches!(*method, Method::GET | Method::HEAD);
+        if !is_of_browser || reads && HARMLESS.contains(&uri.path()) {
             return Ok(());
         }
         for site in headers.get_all(SEC_FETCH_SITE) {
@@ -108,8 +120,17 @@ impl OriginPolicy {
     }
 
     fn check_host(&self, host: &[u8]) -> Result<(), Forbidden> {
+        if self.allowed_host.get().is_some_and(|allowed| **allowed == *host) {
+            return Ok(());
+        }
         let name = std::str::from_utf8(host).ok().and_then(without_port);
-        if name.is_some_and(|name| self.is_ours(name)) { Ok(()) } else { Err(Forbidden::Host(shown(host))) }
+        if !name.is_some_and(|name| self.is_ours(name)) {
+            return Err(Forbidden::Host(shown(host)));
+        }
+        if host.len() <= MAX_REMEMBERED {
+            self.allowed_host.get_or_init(|| host.into());
+        }
+        Ok(())
     }
 
     /// Returns true if the name without a port always leads to this machine, or is configured.
@@ -214,6 +235,15 @@ mod tests {
         assert!(check(&policy, &Method::GET, "/v1/kv", &[]).is_ok(), "a browser always names a host");
         let any = self::policy("any", "10.0.0.5");
         assert!(check(&any, &Method::GET, "/v1/kv", &[("host", "evil.example")]).is_ok());
+    }
+
+    #[test]
+    fn a_connection_with_an_allowed_host_is_asked_again_for_another() {
+        let policy = policy("", "127.0.0.1");
+        let host = |host: &str| check(&policy, &Method::GET, "/v1/kv", &[("host", host)]).is_ok();
+        assert!(!host("evil.example") && host("localhost:7070") && host("localhost:7070"));
+        assert!(!host("evil.example") && !host("localhost:7070.evil.example") && host("127.0.0.1:7070"));
+        assert!(!host(&format!("{}localhost", "a.".repeat(MAX_REMEMBERED))));
     }
 
     #[test]

@@ -41,6 +41,10 @@ impl<'a> ValueLookups<'a> {
     /// Collects the values that the reads of a batch return. Returns `None` if there are none, or more than
     /// [`MAX_LOOKUPS`].
     pub(crate) fn of(commands: &'a Commands) -> Option<Self> {
+        // The arguments of most batches need not be visited.
+        if !commands.list().any(|command| reads_values(command.name.as_bytes()).is_some()) {
+            return None;
+        }
         let (mut values, mut brought) = (Vec::new(), 0);
         commands.each(|command, arguments| {
             let [_, rest @ ..] = arguments else { return };

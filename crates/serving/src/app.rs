@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use crate::{
     admission::{Account, AddressKey, Admission, Reservation, Resource},
-    bulk::BulkTurns,
+    bulk::{BulkTurns, SHARED_ROUND_BYTES},
     cluster::Cluster,
     config::Config,
     error::{self, ApiError},
@@ -111,7 +111,7 @@ impl App {
             native_connections: Arc::default(),
             sole_client: SoleClientMode::new(Instant::now()),
             readers: Arc::new(Readers::with_bytes(config.reading_bytes())),
-            bulk: BulkTurns::new(&Arc::default()),
+            bulk: BulkTurns::new(SHARED_ROUND_BYTES, &Arc::default()),
             stopping,
             views,
             started: Instant::now(),

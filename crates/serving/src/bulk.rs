@@ -7,19 +7,18 @@
 //! and what waits for a client beyond [`REPLY_BYTES`]. Other replies are sent immediately, and are not counted here.
 //!
 //! ```text
-//! round: bulk output, ROUND_BYTES in total ─► poll of the sockets ─► requests that arrived ─► next round
+//! round: bulk output, 512 KiB or 2 MiB in total ─► poll of the sockets ─► requests that arrived ─► next round
 //! ```
 //! Without this bound, a thread that copies megabytes for each of many slow readers would poll its sockets only after the
 //! last of them. While a round has bytes left, connections send when they are woken; that costs one counter. At the end
 //! of a round they queue. Each round then begins with turns for the first ones: addresses in turn, and the connections of
-//! each address in turn. A turn permits [`TURN_BYTES`], in one or several rounds. Once no connection waits, all may
+//! each address in turn. A turn permits [`TURN_ROUNDS`] times the bytes of a round, in several rounds. Once no connection waits, all may
 //! send again without a turn.
 //!
-//! A client whose publishes cause [`TURN_BYTES`] of deliveries waits for a turn in the same queue ([`CausedWork`]). So
+//! A client whose publishes cause [`CAUSED_BYTES`] of deliveries waits for a turn in the same queue ([`CausedWork`]). So
 //! requests overtake deliveries, but publishers do not, and subscribers that read get all that is published.
 //!
-//! Requests that take long count like bulk output, a byte for each nanosecond, which is about what the kernel takes to
-//! copy one. A client that pipelines many of them is served for [`SLICE`] at a time ([`Slice`]). Then it waits for a turn,
+//! Requests that take long count like bulk output: a round is [`ROUND_TIME`] of them. A client that pipelines many of them is served for [`SLICE`] at a time ([`Slice`]). Then it waits for a turn,
 //! too, while its thread serves the short requests of others.
 //!
 //! Turns exclude nobody: a connection that has a turn and nothing to send holds up no other. Bounds: one entry in the
@@ -45,11 +44,20 @@ use crate::{
     fair_queue::{FairQueue, QueuePosition},
 };
 
-/// Maximum number of bytes of bulk output in a round. The kernel copies them in about half a millisecond. A round exceeds
-/// this number by at most one write for each thread of the runtime.
-pub const ROUND_BYTES: usize = 512 * 1024;
-/// Number of bytes of bulk output that a connection may send in one turn.
-pub const TURN_BYTES: usize = 1024 * 1024;
+/// Maximum number of bytes of bulk output in a round of a thread that serves plain TCP. Receiving and sending them takes
+/// about a millisecond. A round exceeds this number by at most one write for each thread of the runtime. In rounds of 512
+/// KiB, a publisher and its subscriber woke each other so often that each delivery of 128 bytes took a tenth more of the
+/// server's CPU time.
+pub const ROUND_BYTES: usize = 2 * 1024 * 1024;
+/// Maximum number of bytes of bulk output in a round of the async runtime, whose connections encrypt or have bodies of
+/// HTTP, which takes longer for each byte.
+pub const SHARED_ROUND_BYTES: usize = 512 * 1024;
+/// Time of long requests that ends a round, about two milliseconds. Most rounds of messages end by their bytes.
+const ROUND_TIME: Duration = Duration::from_nanos(1 << 21);
+/// Number of rounds whose bytes a connection may send in one turn.
+const TURN_ROUNDS: usize = 2;
+/// Number of bytes of deliveries that a client may cause before it waits for a turn.
+const CAUSED_BYTES: u64 = (TURN_ROUNDS * ROUND_BYTES) as u64;
 /// Number of bytes waiting for a client up to which they are sent without a turn, like the replies to most requests.
 pub const REPLY_BYTES: usize = 16 * 1024;
 /// Number of bytes that a write counts in addition to its own, so that many small writes also end a round.
@@ -84,7 +92,9 @@ impl BulkCounters {
 /// Rounds of bulk output of one runtime. See the [module](self).
 #[derive(Debug)]
 pub struct BulkTurns {
-    /// Number of bytes that may still be sent in this round, or nanoseconds of requests; 0 or less at its end.
+    /// Number of bytes of a round.
+    round_bytes: usize,
+    /// Number of bytes that may still be sent in this round, or that its long requests may count; 0 or less at its end.
     left: AtomicI64,
     /// True from the end of a round until no connection waits for a turn.
     is_crowded: AtomicBool,
@@ -110,12 +120,13 @@ struct Seat {
 }
 
 impl BulkTurns {
-    /// Creates the rounds of a runtime. Their bytes count in `counters`.
+    /// Creates the rounds of a runtime, each of `round_bytes`. Their bytes count in `counters`.
     #[must_use]
-    pub fn new(counters: &Arc<BulkCounters>) -> Arc<Self> {
+    pub fn new(round_bytes: usize, counters: &Arc<BulkCounters>) -> Arc<Self> {
         let waiting = Waiting { queue: FairQueue::default(), paused: Vec::new(), turns: FIRST_TURNS, next_ticket: 0 };
         Arc::new(Self {
-            left: AtomicI64::new(ROUND_BYTES as i64),
+            round_bytes,
+            left: AtomicI64::new(round_bytes as i64),
             is_crowded: AtomicBool::new(false),
             counters: Arc::clone(counters),
             waiting: Mutex::new(waiting),
@@ -152,7 +163,7 @@ impl BulkTurns {
             return;
         }
         let Ok(runtime) = Handle::try_current() else {
-            self.left.store(ROUND_BYTES as i64, Ordering::Relaxed);
+            self.left.store(self.round_bytes as i64, Ordering::Relaxed);
             return;
         };
         waiting.turns = FIRST_TURNS;
@@ -164,7 +175,7 @@ impl BulkTurns {
     /// Begins the next round, and gives turns in it. Returns false if no connection waits.
     fn begin_round(&self) -> bool {
         let mut waiting = self.lock();
-        let unused = self.left.swap(ROUND_BYTES as i64, Ordering::Relaxed);
+        let unused = self.left.swap(self.round_bytes as i64, Ordering::Relaxed);
         waiting.turns = if unused > 0 { (waiting.turns * 2).min(MAX_TURNS) } else { (waiting.turns / 2).max(1) };
         let mut next = std::mem::take(&mut waiting.paused);
         while next.len() < waiting.turns {
@@ -257,7 +268,7 @@ impl BulkSeat {
         let place = QueuePosition { address: self.account.address(), connection, ticket: waiting.next_ticket };
         seat.waker.register(cx.waker());
         waiting.queue.push(place, seat);
-        self.state = SeatState::Waiting { place: Some(place), left: TURN_BYTES };
+        self.state = SeatState::Waiting { place: Some(place), left: TURN_ROUNDS * self.turns.round_bytes };
         false
     }
 
@@ -286,9 +297,9 @@ impl BulkSeat {
         self.spend(bytes);
     }
 
-    /// Counts the time that the requests of the connection took, like one byte of bulk output for each nanosecond.
+    /// Counts the time that the requests of the connection took: [`ROUND_TIME`] counts like the bytes of a round.
     pub fn worked(&mut self, time: Duration) {
-        self.spend(time.as_nanos() as usize);
+        self.spend(bytes_for(time, self.turns.round_bytes));
     }
 
     fn spend(&mut self, bytes: usize) {
@@ -315,9 +326,13 @@ impl Drop for BulkSeat {
     }
 }
 
-/// Period for which one connection handles requests, about a millisecond: the length of a turn. Most batches of pipelined
-/// requests take less.
-pub const SLICE: Duration = Duration::from_nanos(TURN_BYTES as u64);
+/// Returns the number of bytes that `time` counts in rounds of `round_bytes`.
+fn bytes_for(time: Duration, round_bytes: usize) -> usize {
+    (time.as_nanos() as usize).saturating_mul(round_bytes) / ROUND_TIME.as_nanos() as usize
+}
+
+/// Period for which one connection handles requests. Most batches of pipelined requests take less.
+pub const SLICE: Duration = ROUND_TIME;
 /// Minimum total time of the requests of one poll at which the time is charged to the connection like bulk output.
 const LONG_REQUESTS: Duration = Duration::from_micros(100);
 /// Number of requests after which the clock is read again.
@@ -363,31 +378,35 @@ impl Slice {
 /// Work that the requests of a connection have caused since its last turn: deliveries of what it published, and the time
 /// of its requests.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct CausedWork(u64);
+pub struct CausedWork {
+    bytes: u64,
+    time: Duration,
+}
 
 impl CausedWork {
     /// Counts a publish of a batch of this size to this number of receivers.
     #[inline]
     pub fn add(&mut self, batch_bytes: usize, receivers: u64) {
-        self.0 = self.0.saturating_add((batch_bytes as u64).saturating_mul(receivers));
+        self.bytes = self.bytes.saturating_add((batch_bytes as u64).saturating_mul(receivers));
     }
 
-    /// Counts the time that requests took.
+    /// Counts the time that requests took, publishes among them. It is compared with a bound of its own, because the bytes
+    /// of a publish count already.
     #[inline]
     pub fn add_time(&mut self, time: Duration) {
-        self.0 = self.0.saturating_add(time.as_nanos() as u64);
+        self.time = self.time.saturating_add(time);
     }
 
     /// Returns true if the connection must wait for a turn before more of its requests are handled.
     #[inline]
     #[must_use]
     pub fn need_turn(&self) -> bool {
-        self.0 >= TURN_BYTES as u64
+        self.bytes >= CAUSED_BYTES || self.time >= ROUND_TIME
     }
 
     /// Records that the connection had a turn.
     pub fn had_turn(&mut self) {
-        self.0 = 0;
+        *self = Self::default();
     }
 }
 

@@ -25,7 +25,7 @@ use tokio::{
 };
 
 use crate::{
-    bulk::{BulkCounters, BulkTurns},
+    bulk::{BulkCounters, BulkTurns, ROUND_BYTES},
     limits::{MAX_BLOCKING_THREADS, MAX_CONNECTION_THREADS},
 };
 
@@ -160,7 +160,7 @@ impl Worker {
                 let _ = stopped.await;
             });
         })?;
-        let bulk = BulkTurns::new(counters);
+        let bulk = BulkTurns::new(ROUND_BYTES, counters);
         Ok(Self { runtime: handle, connections: Arc::default(), bulk, _stop: stop, thread })
     }
 }

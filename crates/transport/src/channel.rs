@@ -212,8 +212,8 @@ pub const UNSENT_BYTES: u32 = 128 * 1024;
 
 /// The same bound for a channel whose peer has read [`READER_BYTES`]. With [`UNSENT_BYTES`], the kernel wakes the writer for
 /// each 64 KiB: ten fast subscribers then got a fifth fewer messages per second, and each message took a fifth more of the
-/// server's CPU time.
-const READER_UNSENT_BYTES: u32 = 512 * 1024;
+/// server's CPU time. With 512 KiB, one subscriber still got a fifth fewer messages per second than with 1 MiB.
+const READER_UNSENT_BYTES: u32 = 1024 * 1024;
 
 /// Number of bytes written to a channel after which its peer counts as one that reads. A peer that reads no more
 /// afterwards costs at most the difference of the two bounds more of the kernel's memory.

@@ -15,7 +15,7 @@ struct Runtime {
 
 impl Runtime {
     fn new() -> Self {
-        Self { admission: Admission::new(&Config::default()), turns: BulkTurns::new(&Arc::default()) }
+        Self { admission: Admission::new(&Config::default()), turns: BulkTurns::new(ROUND_BYTES, &Arc::default()) }
     }
 
     fn seat(&self, last: u8) -> BulkSeat {
@@ -97,7 +97,7 @@ async fn addresses_and_connections_take_turns_of_the_same_length() {
                     let (runtime, order) = (Rc::clone(&runtime), Rc::clone(&order));
                     tokio::task::spawn_local(async move {
                         let mut seat = runtime.seat(address);
-                        for _ in 0..2 * TURN_BYTES / WRITE {
+                        for _ in 0..2 * TURN_ROUNDS * ROUND_BYTES / WRITE {
                             seat.turn().await;
                             seat.sent(WRITE);
                             order.borrow_mut().push(address);
@@ -145,7 +145,8 @@ async fn a_turn_ends_after_its_bytes() {
     seat.sent(WRITE);
     let cx = Context::from_waker(std::task::Waker::noop());
     assert!(!seat.may_send(&cx));
-    assert!(matches!(seat.state, SeatState::Waiting { place: Some(_), left: TURN_BYTES }), "{:?}", seat.state);
+    let SeatState::Waiting { place: Some(_), left } = seat.state else { panic!("{:?}", seat.state) };
+    assert_eq!(left, TURN_ROUNDS * ROUND_BYTES);
 }
 
 #[test]
