@@ -10,6 +10,7 @@
 //! byte by byte; every figure is printed beside its payload, concurrency, durability and backend; compared stores run
 //! alternately in one process, and the reported ratio of two stores is the median of the ratios of the rounds.
 
+mod account;
 pub mod backends;
 pub mod baseline;
 pub mod cache;
@@ -21,6 +22,7 @@ pub mod http;
 pub mod log;
 mod options;
 mod probe;
+mod profiling;
 pub mod pubsub;
 pub mod resp;
 pub mod scenario;
@@ -28,6 +30,7 @@ pub mod snapshot;
 pub mod streams;
 mod tasks;
 
+pub use profiling::ProfileOptions;
 pub use thalweg_lab::{BenchError, Progress, Quiet, Report, Scratch, Stderr, report, stats};
 use thalweg_lab::{latency, random, scratch, usage};
 use thalweg_load::{self as load, data, native, server};

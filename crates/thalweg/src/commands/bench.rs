@@ -36,7 +36,7 @@ use crate::{
                         Examples:\n  thalweg bench log --only-checks --goals\n  thalweg bench engine --mode quick\n  \
                         thalweg bench backends --plots plots --sweep-size 1000000 --sweep-readers 16\n  \
                         thalweg bench http --rate 5000 --connections 64 --duration 10s\n  \
-                        thalweg bench http --search 'p99<5ms'\n  \
+                        thalweg bench http --search 'p99<5ms' --profile cpu,offcpu --html report.html\n  \
                         thalweg bench snapshot --entries 1000000 --value-size 1024 --compress lz4\n  \
                         thalweg bench pubsub --payload 128 --batch 64 --fan-out 10\n  \
                         thalweg bench pubsub --preset row-f --transport tcp,quic\n  \
@@ -147,7 +147,7 @@ pub(crate) struct Suite<O: Args> {
     /// Also write the report as JSON to this file
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Also write the report with its plots as one HTML page to this file
+    /// Also write the report with its plots as one HTML page to this file, and flame graphs beside it
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
@@ -185,7 +185,7 @@ impl<O: Args> Suite<O> {
             std::fs::write(path, &json).map_err(|error| Failure::file(path, &error))?;
         }
         if let Some(path) = &self.html {
-            std::fs::write(path, report.to_html()).map_err(|error| Failure::file(path, &error))?;
+            report.save_html(path).map_err(|error| Failure::of(&error))?;
         }
         let shown = if self.json { json } else { report.to_text() };
         render::line(shown.trim_end())?;
