@@ -1,5 +1,10 @@
 //! Reports of suites: as text or as an HTML page for people, and as JSON for programs. All forms have the same figures.
 
+#[cfg(test)]
+#[allow(unreachable_pub, reason = "tests of other crates include this file")]
+mod browser;
+#[cfg(test)]
+mod browser_tests;
 mod derived;
 mod escape;
 mod html;
