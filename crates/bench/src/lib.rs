@@ -2,7 +2,8 @@
 //!
 //! Owns: the suites ([`log`], [`engine`], [`backends`], [`groups`], [`snapshot`], [`http`], [`cluster`], and over the native
 //! protocol [`pubsub`], [`cache`], [`streams`], over RESP [`resp`], from a file [`scenario`]), comparisons of two servers
-//! ([`compare`]) and with a stored measurement ([`baseline`]). Does not own: the load generator and the ways to reach a
+//! ([`compare`]) and with a stored measurement ([`baseline`]), and the list of runs that give the documented figures
+//! ([`regenerate`]). Does not own: the load generator and the ways to reach a
 //! server, which are the crate `load`; histograms, statistics and reports, which are the crate `lab`; the command line
 //! around the suites; and nothing inside the server: the suites reach a server only over its socket.
 //!
@@ -24,6 +25,7 @@ mod options;
 mod probe;
 mod profiling;
 pub mod pubsub;
+pub mod regenerate;
 pub mod resp;
 pub mod scenario;
 pub mod snapshot;

@@ -8,6 +8,7 @@ mod browser_tests;
 mod derived;
 mod escape;
 mod html;
+pub mod index;
 mod over_time;
 pub mod plots;
 #[cfg(test)]
