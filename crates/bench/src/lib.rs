@@ -2,7 +2,8 @@
 //!
 //! Owns: the suites ([`log`], [`engine`], [`backends`], [`groups`], [`snapshot`], [`http`], [`cluster`], and over the native
 //! protocol [`pubsub`], [`cache`], [`streams`], over RESP [`resp`], from a file [`scenario`]), comparisons of two servers
-//! ([`compare`]) and with a stored measurement ([`baseline`]). Does not own: the load generator and the ways to reach a
+//! ([`compare`]) and with a stored measurement ([`baseline`]), and the list of runs that give the documented figures
+//! ([`regenerate`]). Does not own: the load generator and the ways to reach a
 //! server, which are the crate `load`; histograms, statistics and reports, which are the crate `lab`; the command line
 //! around the suites; and nothing inside the server: the suites reach a server only over its socket.
 //!
@@ -10,6 +11,7 @@
 //! byte by byte; every figure is printed beside its payload, concurrency, durability and backend; compared stores run
 //! alternately in one process, and the reported ratio of two stores is the median of the ratios of the rounds.
 
+mod account;
 pub mod backends;
 pub mod baseline;
 pub mod cache;
@@ -21,13 +23,16 @@ pub mod http;
 pub mod log;
 mod options;
 mod probe;
+mod profiling;
 pub mod pubsub;
+pub mod regenerate;
 pub mod resp;
 pub mod scenario;
 pub mod snapshot;
 pub mod streams;
 mod tasks;
 
+pub use profiling::ProfileOptions;
 pub use thalweg_lab::{BenchError, Progress, Quiet, Report, Scratch, Stderr, report, stats};
 use thalweg_lab::{latency, random, scratch, usage};
 use thalweg_load::{self as load, data, native, server};

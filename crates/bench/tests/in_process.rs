@@ -254,6 +254,9 @@ fn a_run_over_http_reports_rate_spectrum_and_verdict() {
     for part in ["100/s constant", "percentile spectrum", "1/(1-percentile)", "99.99", "never answered"] {
         assert!(text.contains(part), "{part} in\n{text}");
     }
+    assert!(figure(&report, "cost per operation", "fsyncs").as_f64().is_some_and(|count| count > 0.0), "{text}");
+    assert!(figure(&report, "stages of a durable write: ", "average µs").as_f64().is_some(), "{text}");
+    assert!(report.to_html().contains("protocol: the rest of the server"), "the plot has the stages");
     met("--arrivals ramp:10:400ms", &|report| {
         // 10/s to 100/s in 0.4 s are 22 requests, and 0.1 s at 100/s are 10.
         let rate = figure(report, "figures", "requests/s").as_f64().unwrap();

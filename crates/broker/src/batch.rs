@@ -11,7 +11,7 @@ use thalweg_types::{
     limits::{MAX_PUBLISH_BYTES, MAX_PUBLISH_MESSAGES},
 };
 
-use crate::Subject;
+use crate::{Moment, Subject};
 
 /// Error returned when messages cannot form a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -53,6 +53,7 @@ struct Inner {
     encoded: Bytes,
     messages: u32,
     forms: [OnceLock<Bytes>; FORMS],
+    stamp: OnceLock<Moment>,
 }
 
 /// Number of encodings that a batch can cache in addition to its own: one for each further protocol version.
@@ -73,14 +74,14 @@ impl Batch {
         if encoded.len() > MAX_PUBLISH_BYTES {
             return Err(BatchError::TooLarge { bytes: encoded.len() });
         }
-        Ok(Self(Arc::new(Inner { subject, encoded, messages, forms: Default::default() })))
+        Ok(Self::coalesced(subject, encoded, messages))
     }
 
     /// Creates a batch from messages that a [`Coalescer`](crate::Coalescer) gathered, without checking
     /// limits: the coalescer's limits are tighter than those of [`new`](Self::new).
     pub(crate) fn coalesced(subject: Subject, encoded: Bytes, messages: u32) -> Self {
         debug_assert!(messages > 0);
-        Self(Arc::new(Inner { subject, encoded, messages, forms: Default::default() }))
+        Self(Arc::new(Inner { subject, encoded, messages, forms: Default::default(), stamp: OnceLock::new() }))
     }
 
     /// Subject to which the messages were published.
@@ -111,6 +112,18 @@ impl Batch {
     /// Panics if `form` is not below [`FORMS`].
     pub fn form(&self, form: usize, make: impl FnOnce() -> Bytes) -> &Bytes {
         self.0.forms[form].get_or_init(make)
+    }
+
+    /// Marks the batch as one whose way is timed, from this moment on. A batch that is published again after it was blocked
+    /// keeps its first mark.
+    pub fn stamp(&self, moment: Moment) {
+        let _ = self.0.stamp.set(moment);
+    }
+
+    /// Returns the moment from which the batch's way is timed; `None` if it is not timed.
+    #[must_use]
+    pub fn stamped_at(&self) -> Option<Moment> {
+        self.0.stamp.get().copied()
     }
 
     /// Returns true if both values are references to the same batch; equal contents are not enough.
@@ -165,6 +178,16 @@ mod tests {
         assert_eq!(batch.form(0, || Bytes::from_static(b"first")), "first");
         assert_eq!(other.form(0, || unreachable!("the form exists already")), "first");
         assert_eq!(other.form(1, || Bytes::from_static(b"second")), "second");
+    }
+
+    #[test]
+    fn the_first_mark_of_a_batch_stays() {
+        let batch = Batch::new(Subject::parse(b"a").unwrap(), Bytes::from_static(b"x"), 1).unwrap();
+        let other = batch.clone();
+        assert_eq!(other.stamped_at(), None);
+        batch.stamp(Moment::from_nanos(5));
+        batch.stamp(Moment::from_nanos(9));
+        assert_eq!(other.stamped_at(), Some(Moment::from_nanos(5)), "all holders see it");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::sync::PoisonError;
 
 use thalweg_log::LogStats;
+use thalweg_replica::WriteStages;
 use thalweg_snapshot::SnapshotStats;
 use thalweg_store::BackendStats;
 use thalweg_types::{Index, Log2Histogram, Lsn, Revision, SpaceTime};
@@ -39,6 +40,8 @@ pub struct Stats {
     pub entries: u64,
     /// Histogram of the number of commands per log entry, which is the size of commit groups.
     pub entry_commands: Log2Histogram,
+    /// Times of the stages of writes that wait for an fsync. A member of a cluster counts none.
+    pub write_stages: WriteStages,
     /// Number of keyspaces.
     pub keyspaces: u64,
     /// Number of streams.
@@ -82,6 +85,7 @@ impl Inner {
             commands: solo.commands,
             entries: solo.entries,
             entry_commands: solo.entry_commands,
+            write_stages: solo.write_stages,
             keyspaces: open.machine.keyspaces().len() as u64,
             streams: open.machine.stream_count() as u64,
             maintenance: *self.totals.lock().unwrap_or_else(PoisonError::into_inner),

@@ -43,6 +43,12 @@ pub enum BenchError {
         /// Position of the wrong data, the expected data and the received data.
         message: String,
     },
+    /// The server's process could not be profiled.
+    #[error("--profile: {message}")]
+    Profile {
+        /// Description of the problem, and what the user can install or set.
+        message: String,
+    },
     /// The server under test could not be reached or started.
     #[error("target {target}: {message}")]
     Target {
@@ -82,13 +88,14 @@ impl Classified for BenchError {
             Self::Files { .. } => "bench_files",
             Self::Subject { .. } => "subject_failed",
             Self::WrongData { .. } => "wrong_data",
+            Self::Profile { .. } => "profile_failed",
             Self::Target { .. } => "target_unreachable",
         }
     }
 
     fn action(&self) -> Action {
         match self {
-            Self::Option { .. } | Self::Files { .. } => Action::Fix,
+            Self::Option { .. } | Self::Files { .. } | Self::Profile { .. } => Action::Fix,
             Self::Subject { .. } | Self::Target { .. } => Action::Retry,
             Self::WrongData { .. } => Action::Stop,
         }

@@ -2,11 +2,12 @@
 //!
 //! Owns: histograms of durations ([`latency`]), resource usage of a process ([`usage`]), seeded randomness ([`random`]),
 //! statistics over rounds ([`stats`]) and over series whose values depend on each other ([`estimate`]), the samples of a
-//! run ([`samples`]), the comparison of two measurements ([`comparison`]), and reports as text, JSON and HTML
-//! ([`report`]). Does not own: workloads, load generators and suites, which are in the crate `bench` above this one.
+//! run ([`samples`]), the comparison of two measurements ([`comparison`]), reports as text, JSON and HTML
+//! ([`report`]), and profiles of a process ([`profile`]). Does not own: workloads, load generators and suites, which are in
+//! the crate `bench` above this one.
 //!
-//! Invariant: nothing here measures anything by itself except the resources of processes. The functions that evaluate
-//! take numbers and return numbers, so tests use synthetic data whose true answer is known.
+//! Invariant: nothing here measures anything by itself except the resources and profiles of processes. The functions that
+//! evaluate take numbers and return numbers, so tests use synthetic data whose true answer is known.
 
 pub mod comparison;
 mod embedded;
@@ -14,6 +15,7 @@ mod error;
 pub mod estimate;
 pub mod latency;
 mod machine;
+pub mod profile;
 mod progress;
 pub mod random;
 pub mod report;

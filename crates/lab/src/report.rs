@@ -1,10 +1,20 @@
 //! Reports of suites: as text or as an HTML page for people, and as JSON for programs. All forms have the same figures.
 
+#[cfg(test)]
+#[allow(unreachable_pub, reason = "tests of other crates include this file")]
+mod browser;
+#[cfg(test)]
+mod browser_tests;
 mod derived;
 mod escape;
 mod html;
+pub mod index;
 mod over_time;
 pub mod plots;
+#[cfg(test)]
+#[allow(unreachable_pub, reason = "a file of another crate's tests")]
+#[path = "../../thalweg/tests/node/skip.rs"]
+pub(crate) mod skip;
 mod words;
 
 use std::{
@@ -96,6 +106,19 @@ pub struct Plot {
     pub svg: String,
     /// The same for a narrow screen.
     pub narrow: String,
+    /// Kind of the plot, which decides its place in a report.
+    pub kind: PlotKind,
+}
+
+/// Kind of a plot, in the order of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PlotKind {
+    /// The measured figures. A report without such plots has plots of its tables.
+    Figures,
+    /// The parts of a figure, such as the stages of a write.
+    Parts,
+    /// A profile. It is also written to a file of its own beside an HTML report, because it is too detailed for a page.
+    Profile,
 }
 
 /// Value of one cell of a table.
@@ -390,6 +413,18 @@ impl Report {
         Ok(())
     }
 
+    /// Writes the report as an HTML page to a file, and the plots that need more room than a page as SVG files beside it:
+    /// `report.html` and `report-flame-cpu.svg`.
+    pub fn save_html(&self, path: &Path) -> Result<(), BenchError> {
+        fs::write(path, self.to_html()).map_err(BenchError::files(path))?;
+        let page = path.file_stem().unwrap_or_default().to_string_lossy();
+        for plot in self.plots.iter().filter(|plot| plot.kind == PlotKind::Profile) {
+            let beside = path.with_file_name(format!("{page}-{}.svg", plot.name));
+            fs::write(&beside, plot.file()).map_err(BenchError::files(&beside))?;
+        }
+        Ok(())
+    }
+
     /// Returns the report as text with tables.
     pub fn to_text(&self) -> String {
         let mut out = String::new();
@@ -450,11 +485,13 @@ impl Report {
 
     fn cost_line(&self) -> String {
         format!(
-            "{:.1} s, CPU {:.1} s, fsyncs {}, written {} MiB, peak RSS {} MiB",
+            "{:.1} s, CPU {:.1} s, fsyncs {}, read {} MiB, written {} MiB, context switches {}, peak RSS {} MiB",
             self.seconds,
             self.cost.cpu_seconds,
             Cell::from(self.cost.fsyncs).text(),
+            mebibytes(self.cost.read_bytes).text(),
             mebibytes(self.cost.written_bytes).text(),
+            Cell::from(self.cost.switches.map(|switches| switches.voluntary + switches.involuntary)).text(),
             mebibytes(self.cost.peak_rss_bytes).text(),
         )
     }

@@ -1,4 +1,4 @@
-//! Resource usage of a process: CPU time, bytes written, memory. The values come from the kernel, for this process or
+//! Resource usage of a process: CPU time, bytes read and written, context switches, memory. The values come from the kernel, for this process or
 //! another one. A value that cannot be read is `None`, never a guess.
 
 use std::time::{Duration, Instant, SystemTime};
@@ -20,10 +20,23 @@ pub enum MeasuredProcess {
 pub struct Usage {
     /// CPU time of all threads of the process, user and system.
     pub cpu: Duration,
+    /// Bytes that the kernel has read from the disk on behalf of the process.
+    pub read_bytes: Option<u64>,
     /// Bytes that the kernel has sent towards the disk on behalf of the process.
     pub written_bytes: Option<u64>,
+    /// Context switches of the process's present threads.
+    pub switches: Option<Switches>,
     /// Largest resident memory of the process in bytes since it began, or since the last [`reset_peak`].
     pub peak_rss_bytes: Option<u64>,
+}
+
+/// Context switches: moments at which a thread stopped running.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Switches {
+    /// Switches of threads that had to wait, for example for a request, a lock or the disk.
+    pub voluntary: u64,
+    /// Switches of threads that could have continued, but had to leave the processor to others.
+    pub involuntary: u64,
 }
 
 /// Resources that a process used between two readings.
@@ -31,8 +44,12 @@ pub struct Usage {
 pub struct Cost {
     /// CPU time of all threads of the process, in seconds.
     pub cpu_seconds: f64,
+    /// Bytes that the kernel read from the disk on behalf of the process.
+    pub read_bytes: Option<u64>,
     /// Bytes that the kernel sent towards the disk on behalf of the process.
     pub written_bytes: Option<u64>,
+    /// Context switches of the process's threads. A thread that has ended in the meantime is missing.
+    pub switches: Option<Switches>,
     /// Number of fsyncs that the measured store issued; `None` if the store does not count them.
     pub fsyncs: Option<u64>,
     /// Largest resident memory of the process, in bytes.
@@ -52,20 +69,48 @@ impl Usage {
         };
         Self {
             cpu,
+            read_bytes: field(&format!("{dir}/io"), "read_bytes:"),
             written_bytes: field(&format!("{dir}/io"), "write_bytes:"),
+            switches: switches(&dir),
             peak_rss_bytes: field(&format!("{dir}/status"), "VmHWM:").map(|kib| kib * 1024),
         }
     }
 
     /// Returns the resources that the process used since the earlier reading `before`.
     pub fn since(&self, before: &Self) -> Cost {
+        let difference =
+            |now: Option<u64>, then: Option<u64>| now.zip(then).map(|(now, then)| now.saturating_sub(then));
         Cost {
             cpu_seconds: self.cpu.saturating_sub(before.cpu).as_secs_f64(),
-            written_bytes: self.written_bytes.zip(before.written_bytes).map(|(now, then)| now.saturating_sub(then)),
+            read_bytes: difference(self.read_bytes, before.read_bytes),
+            written_bytes: difference(self.written_bytes, before.written_bytes),
+            switches: self.switches.zip(before.switches).map(|(now, then)| now.since(then)),
             fsyncs: None,
             peak_rss_bytes: self.peak_rss_bytes,
         }
     }
+}
+
+impl Switches {
+    fn since(self, before: Self) -> Self {
+        Self {
+            voluntary: self.voluntary.saturating_sub(before.voluntary),
+            involuntary: self.involuntary.saturating_sub(before.involuntary),
+        }
+    }
+}
+
+/// Returns the context switches of all threads of a process. The kernel's counts of the process itself are those of its
+/// first thread only.
+fn switches(dir: &str) -> Option<Switches> {
+    let mut sum = Switches::default();
+    for thread in std::fs::read_dir(format!("{dir}/task")).ok()? {
+        // A thread that has just ended is left out.
+        let Ok(text) = std::fs::read_to_string(thread.ok()?.path().join("status")) else { continue };
+        sum.voluntary += number_after(&text, "voluntary_ctxt_switches:").unwrap_or(0);
+        sum.involuntary += number_after(&text, "nonvoluntary_ctxt_switches:").unwrap_or(0);
+    }
+    Some(sum)
 }
 
 /// Resets the recorded peak of this process's resident memory, if the kernel permits it.
@@ -242,7 +287,11 @@ fn from_timespec(time: rustix::time::Timespec) -> Duration {
 
 /// Returns the number after a label in a kernel file with lines of the form `label: number`.
 fn field(path: &str, label: &str) -> Option<u64> {
-    let text = std::fs::read_to_string(path).ok()?;
+    number_after(&std::fs::read_to_string(path).ok()?, label)
+}
+
+/// Returns the number after a label at the begin of a line.
+fn number_after(text: &str, label: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(label))?;
     line.split_whitespace().next()?.parse().ok()
 }
@@ -284,6 +333,22 @@ mod tests {
         assert!(cost.cpu_seconds >= 0.02);
         assert!(cost.peak_rss_bytes.unwrap() > 1 << 20);
         assert!(thread_cpu() > Duration::ZERO);
+    }
+
+    #[test]
+    fn switches_of_all_threads_are_counted() {
+        let before = Usage::read(MeasuredProcess::Own);
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| {
+                (0..20).for_each(|_| std::thread::sleep(Duration::from_micros(100)));
+                Usage::read(MeasuredProcess::Own).since(&before).switches.unwrap()
+            });
+            let switches = sleeper.join().unwrap();
+            assert!(switches.voluntary >= 20, "{switches:?}");
+        });
+        let text = "nonvoluntary_ctxt_switches:\t7\nvoluntary_ctxt_switches:\t5\n";
+        assert_eq!(number_after(text, "voluntary_ctxt_switches:"), Some(5));
+        assert_eq!(number_after(text, "nonvoluntary_ctxt_switches:"), Some(7));
     }
 
     #[test]

@@ -25,6 +25,7 @@ pub mod options;
 mod pace;
 mod poller;
 mod protocol;
+mod recorded;
 pub mod resp;
 mod rounds;
 mod run;
@@ -46,6 +47,7 @@ pub use self::{
     pace::{Pace, Pacer},
     poller::{Event, Poller},
     protocol::{BadReply, Batching, Decoded, OnLoss, Plan, Protocol},
+    recorded::Recorded,
     rounds::{Outcome, Rounds, turns},
     run::run,
     run_threads::{Clock, block_on_thread},

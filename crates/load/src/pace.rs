@@ -49,6 +49,9 @@ impl Pace {
             Self::Open { rate, arrivals: Arrivals::Step(Change { from, time }) } => {
                 format!("{from:.0}{unit}, after {} s {rate:.0}{unit}", time.as_secs_f64())
             }
+            Self::Open { rate, arrivals: Arrivals::Replay(recorded) } => {
+                format!("{rate:.0}{unit} as in {}, recorded at {:.0}{unit}", recorded.file(), recorded.rate())
+            }
             Self::Closed => "closed loop".to_owned(),
             Self::Each { keys } => format!("closed loop, {keys} keys once"),
         }

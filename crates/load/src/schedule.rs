@@ -10,10 +10,11 @@ use crate::{
     latency::nanos,
     options::parse_duration,
     random::{Generator, generator},
+    recorded::Recorded,
 };
 
-/// Distribution of scheduled requests over time. Its text forms are `constant`, `poisson`, `ramp:FROM:TIME` and
-/// `step:FROM:TIME`, for example `ramp:100:10s`.
+/// Distribution of scheduled requests over time. Its text forms are `constant`, `poisson`, `ramp:FROM:TIME`,
+/// `step:FROM:TIME`, for example `ramp:100:10s`, and `replay:FILE`.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub enum Arrivals {
     /// Requests are evenly spaced in time.
@@ -25,6 +26,9 @@ pub enum Arrivals {
     Ramp(Change),
     /// The rate jumps from another rate to the rate of the load.
     Step(Change),
+    /// Requests arrive as those of a recording, which is repeated without end, and stretched or compressed to the rate of
+    /// the load. The recording is kept until the process ends.
+    Replay(&'static Recorded),
 }
 
 /// Change of the rate of a schedule. Requests are evenly spaced before and after it.
@@ -40,7 +44,7 @@ impl Arrivals {
     /// Returns true if the rate changes during the run.
     pub fn change(self) -> Option<Change> {
         match self {
-            Self::Constant | Self::Poisson => None,
+            Self::Constant | Self::Poisson | Self::Replay(_) => None,
             Self::Ramp(change) | Self::Step(change) => Some(change),
         }
     }
@@ -50,7 +54,7 @@ impl Arrivals {
     pub fn divided(self, by: f64) -> Self {
         let divided = |change: Change| Change { from: change.from / by, ..change };
         match self {
-            Self::Constant | Self::Poisson => self,
+            Self::Constant | Self::Poisson | Self::Replay(_) => self,
             Self::Ramp(change) => Self::Ramp(divided(change)),
             Self::Step(change) => Self::Step(divided(change)),
         }
@@ -64,6 +68,7 @@ impl fmt::Display for Arrivals {
             Self::Poisson => return f.write_str("poisson"),
             Self::Ramp(change) => ("ramp", change),
             Self::Step(change) => ("step", change),
+            Self::Replay(recorded) => return write!(f, "replay:{}", recorded.file()),
         };
         write!(f, "{name}:{from}:{}s", time.as_secs_f64())
     }
@@ -74,11 +79,14 @@ impl FromStr for Arrivals {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let wrong = || {
-            format!("{text:?} are no arrivals: write constant, poisson, or for example ramp:100:10s or step:100:10s")
+            format!(
+                "{text:?} are no arrivals: write constant, poisson, or for example ramp:100:10s, step:100:10s or replay:FILE"
+            )
         };
         let kind = match text.split_once(':') {
             None if text == "constant" => return Ok(Self::Constant),
             None if text == "poisson" => return Ok(Self::Poisson),
+            Some(("replay", file)) => return Ok(Self::Replay(Box::leak(Box::new(Recorded::read(file)?)))),
             Some(("ramp", change)) => (Self::Ramp as fn(Change) -> Self, change),
             Some(("step", change)) => (Self::Step as fn(Change) -> Self, change),
             _ => return Err(wrong()),
@@ -114,6 +122,8 @@ enum Gaps {
     Poisson(f64, Generator),
     /// A rate that changes: the number of the next request among those of all workers, and the number of workers.
     Changing { rate: Changing, number: f64, workers: f64 },
+    /// A recording: the number of the next request among those of all workers, the number of workers, and the rate.
+    Replay { recorded: &'static Recorded, number: u64, workers: u64, rate: f64 },
 }
 
 impl Schedule {
@@ -134,6 +144,10 @@ impl Schedule {
             }
             Arrivals::Ramp(change) => changing(change, Shape::Even),
             Arrivals::Step(change) => changing(change, Shape::Jump),
+            Arrivals::Replay(recorded) => {
+                let (number, workers) = (worker as u64, workers as u64);
+                (Gaps::Replay { recorded, number, workers, rate }, recorded.due(number, rate))
+            }
         };
         Self { gaps, next }
     }
@@ -154,6 +168,10 @@ impl Schedule {
             Gaps::Changing { rate, number, workers } => {
                 *number += *workers;
                 self.next = rate.due(*number);
+            }
+            Gaps::Replay { recorded, number, workers, rate } => {
+                *number += *workers;
+                self.next = recorded.due(*number, *rate);
             }
         }
         due
@@ -264,6 +282,22 @@ mod tests {
         let falling = Arrivals::Ramp(Change { from: 20_000.0, time: Duration::from_secs(1) });
         let due = all(falling, 2, 2_000_000_000);
         assert!(due.len().abs_diff(20_000 + 15_000) <= 2, "{}", due.len());
+    }
+
+    #[test]
+    fn a_recording_is_shared_by_the_workers_and_read_back_by_its_name() {
+        let scratch = thalweg_lab::Scratch::below(None).unwrap();
+        let file = scratch.path().join("arrivals");
+        std::fs::write(&file, "0\n0.1\n0.5\n").unwrap();
+        let text = format!("replay:{}", file.display());
+        let arrivals: Arrivals = text.parse().unwrap();
+        assert_eq!((arrivals.to_string(), arrivals.change()), (text.clone(), None));
+        assert_eq!(text.parse(), Ok(arrivals));
+        let (one, three) = (all(arrivals, 1, 1_000_000_000), all(arrivals, 3, 1_000_000_000));
+        assert_eq!(one, three);
+        assert!(one.len().abs_diff(10_000) <= 3, "{}", one.len());
+        assert!((one[2] as f64 / one[1] as f64 - 5.0).abs() < 0.01, "the gaps keep their proportion: {:?}", &one[..4]);
+        assert!("replay:/does/not/exist".parse::<Arrivals>().unwrap_err().contains("/does/not/exist"));
     }
 
     #[test]

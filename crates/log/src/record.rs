@@ -1,6 +1,6 @@
 //! Records as callers pass them to the log and as readers get them back.
 
-use std::io::IoSlice;
+use std::{io::IoSlice, time::Duration};
 
 use bytes::Bytes;
 use thalweg_types::{Index, LogPosition, Lsn, SpaceId, SpaceTime, Term};
@@ -64,6 +64,8 @@ pub struct Appended {
     pub next: Lsn,
     /// Position of the payload of the batch's first record.
     pub payload_at: LogPosition,
+    /// Time for which the append waited until the batch was on disk; zero at levels that do not wait.
+    pub waited: Duration,
 }
 
 /// A record read from the log, with a verified checksum.

@@ -56,7 +56,11 @@ impl Log {
                 }
                 Ok(appended)
             }
-            Durability::Disk | Durability::Quorum => shared.commit(core, appended.next).map(|()| appended),
+            Durability::Disk | Durability::Quorum => {
+                let written = shared.clock.monotonic();
+                shared.commit(core, appended.next)?;
+                Ok(Appended { waited: shared.clock.monotonic().saturating_sub(written), ..appended })
+            }
         }
     }
 }
@@ -105,6 +109,7 @@ impl Shared {
             first: Lsn::ZERO,
             next: Lsn::ZERO,
             payload_at: LogPosition { generation: Generation(0), offset: 0 },
+            waited: Duration::ZERO,
         };
         let core = SCRATCH.with_borrow_mut(|scratch| {
             let mut batch = scratch.encode(drafts, measure);
@@ -163,7 +168,7 @@ impl Shared {
         self.end.store(core.next.0, Ordering::Release);
         let offset = at + (BATCH_HEADER_BYTES + RECORD_HEADER_BYTES) as u32;
         let payload_at = LogPosition { generation: core.active.key.generation, offset };
-        *appended = Appended { first, next: core.next, payload_at };
+        *appended = Appended { first, next: core.next, payload_at, waited: Duration::ZERO };
         Ok(core)
     }
 

@@ -110,7 +110,7 @@ impl ChannelTask {
         Self {
             out: Replies::new(session.max_send_bytes, Arc::clone(&session.account)),
             requests: Requests::new(session.max_requests),
-            subjects: Subjects::new(&session.app),
+            subjects: Subjects::new(&session.app, &session.native.metrics),
             number: session.app.new_number(),
             is_sole_client: false,
             session,
@@ -681,6 +681,9 @@ impl ChannelTask {
                 alive.sent(age);
             }
         });
+        if self.out.is_empty() {
+            self.subjects.note_sent();
+        }
         let may_close = self.phase == ChannelPhase::Closing && self.out.is_empty();
         may_close && self.socket.close(cx) || moved
     }

@@ -80,6 +80,7 @@ mod scans;
 pub mod security;
 mod session;
 mod shared;
+mod stages;
 mod status;
 mod step;
 mod streams;

@@ -23,6 +23,8 @@ use thalweg_transport::Identity;
 use thalweg_types::Durability;
 use thalweg_wire::{Kind, Role};
 
+use super::stages::PublishTimes;
+
 /// Counters of all native connections, for metrics.
 #[derive(Debug)]
 pub struct Metrics {
@@ -39,6 +41,8 @@ pub struct Metrics {
     handshakes_failed: AtomicU64,
     received_bytes: AtomicU64,
     sent_bytes: AtomicU64,
+    /// Times of the stages of publishes.
+    pub(crate) publishes: PublishTimes,
     /// Identity (with its certificate) that the native port presents in TLS handshakes.
     identity: OnceLock<Identity>,
 }
@@ -69,6 +73,7 @@ impl Metrics {
             handshakes_failed: AtomicU64::new(0),
             received_bytes: AtomicU64::new(0),
             sent_bytes: AtomicU64::new(0),
+            publishes: PublishTimes::default(),
             identity: OnceLock::new(),
         }
     }
@@ -136,7 +141,8 @@ impl Collector for NativeCollector {
             let metric = encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)?;
             ConstGauge::new(validity.not_after).encode(metric)?;
         }
-        requests(metrics, &mut encoder)
+        requests(metrics, &mut encoder)?;
+        metrics.publishes.encode(&mut encoder)
     }
 }
 

@@ -28,7 +28,7 @@ use std::{
 
 use bytes::Bytes;
 use thalweg_broker::{
-    Batch, BatchEncoder, BatchError, Broker, Coalescer, Moment, Notify, Published, Subject, SubjectError,
+    Batch, BatchEncoder, BatchError, Coalescer, Moment, Notify, Published, Subject, SubjectError, WouldBlock,
 };
 use thalweg_serving::{bulk::CausedWork, config::Config, error::ApiError, views::Views};
 use thalweg_transport::Timer;
@@ -36,7 +36,11 @@ use thalweg_types::record::RecordError;
 use thalweg_wire::{self as wire, BatchWriter, Checksum, READ_BYTES};
 use tokio::sync::oneshot;
 
-use super::{failure::Failure, request::Request};
+use super::{
+    failure::Failure,
+    request::Request,
+    stages::{PublishStage, PublishTimes, SAMPLED_OF},
+};
 
 /// Size in bytes from which a batch is not copied but stays in its receive buffer.
 const SHARED_FROM_BYTES: usize = READ_BYTES / 2;
@@ -84,6 +88,8 @@ pub(crate) struct Publishing {
     blocked: VecDeque<BlockedItem>,
     /// Result so far of the publish whose batches are at the head of `blocked`.
     total: Published,
+    /// Number of batches published so far, which chooses those that are timed.
+    batches: u32,
     /// Subject of the last batch, kept because publishers mostly publish to the same subject again.
     subject: Option<Subject>,
     /// Work that the client's requests have caused since its last turn.
@@ -111,6 +117,7 @@ impl Publishing {
             complete: Vec::new(),
             blocked: VecDeque::new(),
             total: Published::default(),
+            batches: 0,
             subject: None,
             caused: CausedWork::default(),
             timer: None,
@@ -224,24 +231,18 @@ impl Publishing {
         if self.is_blocked() {
             return None;
         }
-        let published = to.broker.publish(batch, Some(to.waiter)).ok()?;
+        let published = to.publish(batch, &mut self.batches).ok()?;
         self.caused.add(batch.encoded().len(), published.delivered);
         Some(published)
     }
 
     /// Publishes batches that waited for a subscriber's queue, if it has room now, and then the gathered batch if it
     /// is complete or due. Returns true if there was progress.
-    pub(crate) fn publish_blocked(
-        &mut self,
-        to: &PublishTarget<'_>,
-        views: &Views,
-        input: InputState,
-        cx: &mut Context<'_>,
-    ) -> bool {
+    pub(crate) fn publish_blocked(&mut self, to: &PublishTarget<'_>, input: InputState, cx: &mut Context<'_>) -> bool {
         let mut moved = false;
         while let Some(first) = self.blocked.front() {
             match first {
-                BlockedItem::Batch(batch) => match to.broker.publish(batch, Some(to.waiter)) {
+                BlockedItem::Batch(batch) => match to.publish(batch, &mut self.batches) {
                     Ok(published) => {
                         self.caused.add(batch.encoded().len(), published.delivered);
                         self.total.add(published);
@@ -257,23 +258,23 @@ impl Publishing {
             }
             moved = true;
         }
-        moved | self.gather(to, views, input, cx)
+        moved | self.gather(to, input, cx)
     }
 
     /// Publishes the batch of gathered messages, if it is complete or due. Returns true if there was progress.
-    fn gather(&mut self, to: &PublishTarget<'_>, views: &Views, input: InputState, cx: &mut Context<'_>) -> bool {
+    fn gather(&mut self, to: &PublishTarget<'_>, input: InputState, cx: &mut Context<'_>) -> bool {
         if self.coalescer.due().is_none() {
             return false;
         }
         if input == InputState::Paused {
             self.coalescer.idle(&mut self.complete);
         }
-        self.coalescer.flush_due(views.now(), &mut self.complete);
+        self.coalescer.flush_due(to.views.now(), &mut self.complete);
         let moved = !self.complete.is_empty();
         self.publish_complete(to);
         let Some(due) = self.coalescer.due().filter(|_| input == InputState::Paused) else { return moved };
         // The batch waits for more messages, which only some batching profiles allow.
-        match self.wait(cx, views.instant(due)) {
+        match self.wait(cx, to.views.instant(due)) {
             Poll::Pending => {}
             Poll::Ready(Ok(())) => cx.waker().wake_by_ref(),
             Poll::Ready(Err(_)) => {
@@ -297,10 +298,38 @@ impl Publishing {
 
 /// Destination of a channel's messages, and the handle that is notified when a subscriber's full queue has room again.
 pub(crate) struct PublishTarget<'a> {
-    /// Broker that distributes the batches to subscribers.
-    pub broker: &'a Broker,
+    /// Broker that distributes the batches to subscribers, and its clock.
+    pub views: &'a Views,
+    /// Times of the stages of publishes.
+    pub times: &'a PublishTimes,
     /// Handle that wakes the channel's task.
     pub waiter: &'a Arc<dyn Notify>,
+    /// Time at which the request arrived; `None` for messages of several requests.
+    pub received: Option<Instant>,
+}
+
+impl PublishTarget<'_> {
+    /// Publishes a batch. `count` is the number of batches of the channel so far, of which some are timed.
+    fn publish(&self, batch: &Batch, count: &mut u32) -> Result<Published, WouldBlock> {
+        *count = count.wrapping_add(1);
+        if *count % SAMPLED_OF == 1 {
+            self.publish_timed(batch)
+        } else {
+            self.views.broker.publish(batch, Some(self.waiter))
+        }
+    }
+
+    #[cold]
+    fn publish_timed(&self, batch: &Batch) -> Result<Published, WouldBlock> {
+        let began = self.views.now();
+        batch.stamp(began);
+        let published = self.views.broker.publish(batch, Some(self.waiter))?;
+        if let Some(received) = self.received {
+            self.times.record(PublishStage::Receive, began.after(self.views.moment(received)));
+        }
+        self.times.record(PublishStage::FanOut, self.views.now().after(began));
+        Ok(published)
+    }
 }
 
 impl From<BatchError> for Failure {

@@ -28,8 +28,9 @@ pub(crate) fn publish(turn: &mut Turn<'_>, request: &Request<'_>, publish: &Publ
         let checked = subjects.publishing.check(bytes)?;
         if request.id == 0 && checked.batch.count() == 1 && checked.batch.reply().is_empty() {
             let now = turn.app.views.moment(request.received);
-            let Subjects { publishing, app, waiter, .. } = subjects;
-            publishing.join(&PublishTarget { broker: &app.views.broker, waiter }, now, &checked)?;
+            let Subjects { publishing, app, native, waiter, .. } = subjects;
+            let times = &native.publishes;
+            publishing.join(&PublishTarget { views: &app.views, times, waiter, received: None }, now, &checked)?;
             return Ok(Handled::Replied);
         }
         let batch = Publishing::broker_batch(request, &checked)?;
@@ -59,8 +60,9 @@ fn publish_all(
     request: &Request<'_>,
     batches: impl IntoIterator<Item = Batch>,
 ) -> Result<Handled, Failure> {
-    let Subjects { publishing, app, waiter, .. } = &mut *turn.subjects;
-    let to = PublishTarget { broker: &app.views.broker, waiter };
+    let Subjects { publishing, app, native, waiter, .. } = &mut *turn.subjects;
+    let times = &native.publishes;
+    let to = PublishTarget { views: &app.views, times, waiter, received: Some(request.received) };
     match publishing.publish(&to, batches) {
         Ok(Published { delivered, missed, .. }) => {
             turn.out.reply(request.id, &wire::Published { delivered, missed })?;
@@ -96,8 +98,10 @@ pub(crate) fn ask(turn: &mut Turn<'_>, request: &Request<'_>, ask: &Ask<'_>) -> 
     writer.append(&checked.batch)?;
     let shared = writer.into_shared(Checksum::Without).expect("it has a message");
     let batch = Batch::new(checked.subject, shared.bytes, shared.count)?;
-    let Subjects { publishing, app, waiter, .. } = &mut *subjects;
-    let blocked = match publishing.publish(&PublishTarget { broker: &app.views.broker, waiter }, [batch]) {
+    let Subjects { publishing, app, native, waiter, .. } = &mut *subjects;
+    let times = &native.publishes;
+    let to = PublishTarget { views: &app.views, times, waiter, received: Some(request.received) };
+    let blocked = match publishing.publish(&to, [batch]) {
         Err(later) => Some(later),
         Ok(published) => {
             if let Err(failure) = require_subscriber(published) {

@@ -23,7 +23,7 @@ use std::{
 use bytes::Bytes;
 use futures_util::task::AtomicWaker;
 use thalweg_broker::{
-    Batch, Budget, Credit as Grant, Link, Notify, Outbound, Policy, Requests, SubscribeError, SubscribeOptions,
+    Batch, Budget, Credit as Grant, Link, Moment, Notify, Outbound, Policy, Requests, SubscribeError, SubscribeOptions,
     SubscriptionId, TakeResult, TooManyLinks,
 };
 use thalweg_serving::{
@@ -37,8 +37,10 @@ use tokio::sync::oneshot;
 
 use super::{
     failure::{self, Failure},
+    metrics::Metrics,
     publishing::{InputState, PublishTarget, Publishing},
     replies::{FrameMemory, Replies},
+    stages::PublishStage,
 };
 
 /// Id of the channel's own subscription for answers to its asks. Ids that clients choose have 32 bits, so none can
@@ -89,6 +91,7 @@ pub(crate) struct Subscription {
 /// State of a channel for subjects: publishing, subscriptions and asks.
 pub(crate) struct Subjects {
     pub(crate) app: Arc<App>,
+    pub(crate) native: Arc<Metrics>,
     pub(crate) bell: Arc<SubjectWaker>,
     pub(crate) waiter: Arc<dyn Notify>,
     pub(crate) publishing: Publishing,
@@ -101,6 +104,8 @@ pub(crate) struct Subjects {
     asks: Option<Requests<oneshot::Sender<Batch>>>,
     /// Reused buffer for batches taken from the link to the broker.
     taken: Vec<Outbound>,
+    /// Time at which a timed batch was put into the outbox, until the outbox is sent.
+    timed: Option<Moment>,
     /// True if the link to the broker has more batches than the last call has taken.
     more: bool,
 }
@@ -126,10 +131,11 @@ impl From<TooManyLinks> for Failure {
 impl Subjects {
     /// Creates the state of a channel, without subscriptions and asks.
     #[must_use]
-    pub(crate) fn new(app: &Arc<App>) -> Self {
+    pub(crate) fn new(app: &Arc<App>, native: &Arc<Metrics>) -> Self {
         let bell = Arc::new(SubjectWaker::default());
         Self {
             app: Arc::clone(app),
+            native: Arc::clone(native),
             waiter: Arc::clone(&bell) as _,
             bell,
             publishing: Publishing::new(&app.config),
@@ -138,6 +144,7 @@ impl Subjects {
             counted: BTreeSet::new(),
             asks: None,
             taken: Vec::new(),
+            timed: None,
             more: false,
         }
     }
@@ -173,7 +180,9 @@ impl Subjects {
 
     /// Publishes all gathered messages of the client, before its goodbye takes effect.
     pub(crate) fn flush(&mut self) {
-        self.publishing.flush(&PublishTarget { broker: &self.app.views.broker, waiter: &self.waiter });
+        let Self { app, native, waiter, publishing, .. } = self;
+        let times = &native.publishes;
+        publishing.flush(&PublishTarget { views: &app.views, times, waiter, received: None });
     }
 
     /// Returns true if all messages that the client sent have been published.
@@ -241,8 +250,9 @@ impl Subjects {
         may_take: bool,
         out: &mut Replies,
     ) -> DeliveryTurn {
-        let to = PublishTarget { broker: &self.app.views.broker, waiter: &self.waiter };
-        let moved = self.publishing.publish_blocked(&to, &self.app.views, input, cx);
+        let times = &self.native.publishes;
+        let to = PublishTarget { views: &self.app.views, times, waiter: &self.waiter, received: None };
+        let moved = self.publishing.publish_blocked(&to, input, cx);
         let mut delivered = DeliveryTurn { moved, ..DeliveryTurn::default() };
         if !may_take || !self.bell.rung.swap(false, Ordering::Acquire) && !self.more {
             return delivered;
@@ -266,7 +276,26 @@ impl Subjects {
         delivered
     }
 
+    /// Notes that a batch leaves its queues, if it is timed.
+    fn note_taken(&mut self, batch: &Batch) {
+        if let Some(published) = batch.stamped_at() {
+            let now = self.app.views.now();
+            self.native.publishes.record(PublishStage::Queue, now.after(published));
+            self.timed.get_or_insert(now);
+        }
+    }
+
+    /// Notes that the outbox has been sent.
+    pub(crate) fn note_sent(&mut self) {
+        if let Some(taken) = self.timed.take() {
+            self.native.publishes.record(PublishStage::Send, self.app.views.now().after(taken));
+        }
+    }
+
     fn put(&mut self, item: Outbound, plain: bool, out: &mut Replies, delivered: &mut DeliveryTurn) {
+        if let Outbound::Batch { batch, .. } = &item {
+            self.note_taken(batch);
+        }
         match item {
             Outbound::Batch { batch, subscriptions } if plain => self.send(&batch, &subscriptions, out, delivered),
             Outbound::Batch { batch, mut subscriptions } => {

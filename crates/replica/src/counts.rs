@@ -4,7 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use thalweg_types::{Log2Histogram, histogram::LOG2_BUCKETS};
 
-use crate::queue::Queue;
+use crate::{
+    queue::Queue,
+    stages::{StageTimes, WriteStages},
+};
 
 /// Statistics of a space since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,6 +22,8 @@ pub struct ReplicaStats {
     pub queue_bytes: u64,
     /// Number of commands that are queued now.
     pub queue_commands: u64,
+    /// Times of the stages of writes that wait for an fsync. A member of a cluster counts none.
+    pub write_stages: WriteStages,
 }
 
 /// Counters of applied entries.
@@ -29,6 +34,8 @@ pub(crate) struct Counts {
     /// Number of log entries, counted in buckets by the number of their commands; the buckets are those of
     /// [`Log2Histogram::bucket_of`].
     entry_sizes: [AtomicU64; LOG2_BUCKETS],
+    /// Times of the stages of writes that wait for an fsync.
+    pub(crate) stages: StageTimes,
 }
 
 impl Default for Counts {
@@ -37,6 +44,7 @@ impl Default for Counts {
             commands: AtomicU64::new(0),
             entries: AtomicU64::new(0),
             entry_sizes: [const { AtomicU64::new(0) }; LOG2_BUCKETS],
+            stages: StageTimes::default(),
         }
     }
 }
@@ -61,6 +69,7 @@ impl Counts {
             },
             queue_bytes: bytes as u64,
             queue_commands: len as u64,
+            write_stages: self.stages.stats(),
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Owns: the command with what its commit needs to know, and the promise that its proposer gets an answer. Does not own:
 //! the order in which proposals are committed (`queue`).
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use thalweg_log::Purpose;
 use thalweg_types::{
@@ -37,6 +37,8 @@ pub(crate) struct Pending {
     pub(crate) counted_steps: u64,
     /// Number of the turn of its address with which a member has taken the command, if a pause followed; otherwise 0.
     pub(crate) turn: u64,
+    /// Monotonic time at which the command was queued, if it waits for an fsync on a single node; otherwise zero.
+    pub(crate) queued_at: Duration,
     /// Monotonic time in microseconds at which a member gives the command up; 0 if never.
     pub(crate) expires_micros: u64,
 }
@@ -60,6 +62,7 @@ impl Pending {
             steps: None,
             counted_steps: 0,
             turn: 0,
+            queued_at: Duration::ZERO,
             expires_micros: 0,
         }
     }

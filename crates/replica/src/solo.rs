@@ -52,6 +52,7 @@ use crate::{
     pending::{Pending, payload_of, purpose_of},
     queue::{DequeuedProposals, Lanes, Queue, WhenFull},
     slot::{Answer, Committed, Proposal, Slot},
+    stages::TimedGroup,
 };
 
 /// Longest time for which the committer thread sleeps.
@@ -129,6 +130,9 @@ struct Role {
     /// Buffer in which a log entry of several commands is assembled.
     entry: Vec<u8>,
     outcomes: Vec<Outcome>,
+    /// Timed commands of the group that was taken from the queue; `None` after the group's first entry, and for a command
+    /// that was not queued.
+    timed: Option<TimedGroup>,
 }
 
 /// Maximum size in bytes of an async caller's command that is committed on the caller's own thread. Longer commands go
@@ -174,6 +178,7 @@ impl Solo {
                 taken: DequeuedProposals::default(),
                 entry: Vec::new(),
                 outcomes: Vec::new(),
+                timed: None,
             }),
             queue: Queue::new(options.max_queue_bytes),
             observer: OnceLock::new(),
@@ -231,7 +236,8 @@ impl Solo {
         }
         let shared = &*self.shared;
         let slot = Slot::for_this_thread();
-        let pending = Pending::new(command.clone(), level, purpose, Some(slot.clone()), None);
+        let mut pending = Pending::new(command.clone(), level, purpose, Some(slot.clone()), None);
+        shared.counts.stages.begin_queueing(&mut pending, &shared.clock);
         shared.queue.push(pending, WhenFull::Wait)?;
         loop {
             if let Some(answer) = slot.take() {
@@ -305,7 +311,8 @@ impl Solo {
             return Ok(Proposal(slot));
         }
         pending.slot = Some(slot.clone());
-        self.shared.queue.push(pending, WhenFull::Refuse)?;
+        shared.counts.stages.begin_queueing(&mut pending, &shared.clock);
+        shared.queue.push(pending, WhenFull::Refuse)?;
         if wake == Wake::Now {
             self.wake_committer();
         }
@@ -526,12 +533,15 @@ impl Shared {
         let mut taken = std::mem::take(&mut role.taken);
         let began = self.clock.monotonic();
         self.queue.take_entries(&mut taken, self.machine.keeps_history(), lanes, began);
+        role.timed = self.counts.stages.end_queueing(&taken.proposals, began);
+        let is_timed = role.timed.is_some();
         let before = self.machine.work();
         let answers = match &taken.ends[..] {
             [] => Vec::new(),
             [_] => self.commit_many(&mut role, &taken.proposals),
             ends => self.commit_group(&mut role, &taken.proposals, ends, &mut taken.steps),
         };
+        let applied = is_timed.then(|| self.clock.monotonic());
         if let ([_], Ok(before), Ok(after)) = (&taken.ends[..], before, self.machine.work()) {
             taken.steps.push(after - before);
         }
@@ -542,6 +552,9 @@ impl Shared {
         drop(role);
         for (pending, answer) in taken.proposals.iter_mut().zip(answers) {
             pending.answer(answer);
+            if let Some(applied) = applied {
+                self.counts.stages.answered(pending, applied, &self.clock);
+            }
         }
         taken.clear();
         if let Some(mut role) = self.try_role() {
@@ -633,6 +646,8 @@ impl Shared {
         // Reads must not pass the timestamp of an entry that is written but not applied yet, also if an earlier entry
         // of the group sets the first deadline.
         let (time, frozen) = self.clock.stamp_frozen();
+        let (stages, mut waited) = (&self.counts.stages, Duration::ZERO);
+        let timed = stages.begin_write(role.timed.take(), level, &self.clock);
         let (mut written, mut begin, mut answers) =
             (Vec::with_capacity(ends.len()), 0, Vec::with_capacity(taken.len()));
         for (number, &end) in ends.iter().enumerate() {
@@ -642,17 +657,24 @@ impl Shared {
             // The fsync of the last entry is also that of the entries before it.
             let own = if end == taken.len() { level } else { level.min(Durability::Os) };
             match self.append(RecordKind::Entry, self.term, index, time, &payload, own, purpose) {
-                Ok(appended) => written.push((payload, appended)),
+                Ok(appended) => {
+                    waited += appended.waited;
+                    written.push((payload, appended));
+                }
                 Err(_) => break,
             }
             begin = end;
         }
         if let Some((_, last)) = written.last()
             && begin < taken.len()
-            && let Err(error) = self.make_durable(last.next, level)
         {
-            return taken.iter().map(|_| Err(error.clone())).collect();
+            let from = self.clock.monotonic();
+            if let Err(error) = self.make_durable(last.next, level) {
+                return taken.iter().map(|_| Err(error.clone())).collect();
+            }
+            waited += self.clock.monotonic().saturating_sub(from);
         }
+        let timed = stages.end_write(timed, waited, &self.clock);
         for (payload, appended) in &written {
             let (index, before) = (role.next, self.machine.work());
             role.outcomes.clear();
@@ -669,6 +691,7 @@ impl Shared {
                 }
             }
         }
+        stages.end_apply(timed, &self.clock);
         drop(frozen);
         // The log rejected an entry and wrote nothing of it: on a full disk, for example, commands that free space must
         // not fail with it. The remaining entries are committed one by one.
@@ -718,8 +741,12 @@ impl Shared {
         role.outcomes.clear();
         let index = role.next;
         let (time, _frozen) = self.stamp();
+        let stages = &self.counts.stages;
+        let timed = stages.begin_write(role.timed.take(), level, &self.clock);
         let appended = self.append(RecordKind::Entry, self.term, index, time, payload, level, purpose)?;
+        let timed = stages.end_write(timed, appended.waited, &self.clock);
         self.apply_entry(role, (index, time), payload, &appended)?;
+        stages.end_apply(timed, &self.clock);
         Ok(level.max(Durability::Os))
     }
 

@@ -38,7 +38,7 @@ pub(crate) fn figures(pace: Pace) -> Vec<Figure> {
         time("p50 µs", Role::Compared, |run| run.time_us(50.0), Some(|window, _| percentile(window, 50.0))),
         time("p90 µs", Role::Compared, |run| run.time_us(90.0), Some(|window, _| percentile(window, 90.0))),
         time("p99 µs", of_p99, |run| run.time_us(99.0), Some(|window, _| percentile(window, 99.0))),
-        time("server CPU µs/request", Role::Compared, |run| run.server_cpu(run.tally.replies), None),
+        time("server CPU µs/request", Role::Compared, |run| run.server_cpu(run.tally.all_right), None),
     ]
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use thalweg_types::Durability;
 
 use crate::{
-    BenchError,
+    BenchError, ProfileOptions,
     load::{Arrivals, Objective, Pace},
     options::{parse_duration, rate_within, require, steady, within},
     random::Distribution,
@@ -75,8 +75,8 @@ pub struct HttpLoad {
     #[arg(long, default_value_t = 1000.0)]
     pub rate: f64,
     /// Distribution of the scheduled requests over time: constant, poisson, ramp:FROM:TIME (the rate changes evenly from
-    /// FROM/s to --rate within TIME after the warm-up) or step:FROM:TIME (FROM/s until TIME after the warm-up, then
-    /// --rate).
+    /// FROM/s to --rate within TIME after the warm-up), step:FROM:TIME (FROM/s until TIME after the warm-up, then
+    /// --rate), or replay:FILE (the times in seconds on the lines of FILE, stretched to --rate on average and repeated).
     #[arg(long, default_value_t)]
     pub arrivals: Arrivals,
     /// Number of connections to the server.
@@ -152,6 +152,9 @@ pub struct HttpOptions {
     /// A fixed set of scenarios to run, instead of the one scenario of the options.
     #[arg(long, value_enum)]
     pub preset: Option<Preset>,
+    /// Profiles of the server.
+    #[command(flatten)]
+    pub profile: ProfileOptions,
     /// Route that stores nothing, measured in the same run for comparison; empty for no comparison.
     #[arg(long, default_value = "/v1/echo")]
     pub echo_path: String,

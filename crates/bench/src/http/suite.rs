@@ -11,15 +11,20 @@ use super::{
 };
 use crate::{
     BenchError, Progress, Report,
+    account::{Account, Stages, add_stages, cost_row, cost_table},
     latency::micros,
     load::{
         self, Bounds, Faults, LEAST_PATIENCE, Objective, Pace, Plan, Trial, find_knee,
         http::{Api, Counts, Http, Operation, Outcome},
     },
-    report::{Check, Row, Table, cells, table},
+    profiling::{LONGEST_PROFILE, Profiler},
+    report::{Check, Row, Table, cells, number, table},
     server::Target,
     stats::ratio,
 };
+
+/// Operations of the server that are puts, as labels of its metrics.
+const PUTS: &[(&str, &str)] = &[("operation", "kv_put"), ("operation", "entity_put")];
 
 /// Runs the suite.
 pub fn run(options: &HttpOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
@@ -34,7 +39,8 @@ pub fn run(options: &HttpOptions, progress: &mut dyn Progress) -> Result<Report,
             options.load.workers, options.load.seed
         ),
     );
-    let mut suite = Suite { options, target: &target, loaded: HashSet::new(), progress };
+    let profiler = options.profile.profiler(target.process(), scratch.path())?;
+    let mut suite = Suite { options, target: &target, profiler, loaded: HashSet::new(), progress };
     match &options.search {
         Some(objective) => suite.search(objective, &mut report)?,
         None => suite.scenarios(&mut report)?,
@@ -59,6 +65,7 @@ struct Rounds {
 struct Suite<'a> {
     options: &'a HttpOptions,
     target: &'a Target,
+    profiler: Option<Profiler>,
     /// Key sets that the server already holds, by API, number of keys and bytes of a value.
     loaded: HashSet<(ApiChoice, u64, usize)>,
     progress: &'a mut dyn Progress,
@@ -74,17 +81,20 @@ impl Suite<'_> {
         let mut figures = Table::new("figures: medians of the rounds; response times from the scheduled moment");
         let (mut last, mut spectra, mut levels) = (None, Vec::new(), Vec::new());
         let (mut rates, mut tails) = (Vec::new(), Vec::new());
-        for scenario in &scenarios {
+        let (mut costs, mut stages) = (cost_table(), Vec::new());
+        for (number, scenario) in scenarios.iter().enumerate() {
             self.load_keys(&scenario.load)?;
             let level = level(self.target, &scenario.load)?;
-            let fsyncs = self.fsyncs();
-            let rounds = self.rounds(scenario, echo)?;
-            let fsyncs = self.fsyncs().zip(fsyncs).map(|(now, then)| now - then);
-            figures.row(figure_row(scenario, &rounds, fsyncs));
+            let (rounds, account) = self.rounds(scenario, echo)?;
+            figures.row(figure_row(scenario, &rounds, account.fsyncs()));
+            let runs: Vec<&Outcome> = rounds.subject.outcomes.iter().collect();
+            costs.row(cost_row(&format!("{} ({})", scenario.name, in_words(&level)), &runs, &account));
+            stages.extend(write_stages(scenario, &level, &rounds.subject, &account));
             report.checks.extend(checks(scenario, &rounds));
             let name = if is_alone { scenario.load.describe() } else { scenario.name.clone() };
             report.samples.extend(samples(&name, &level, scenario.load.pace(), &rounds.subject.outcomes));
             report.summary.push(findings::sentence(scenario, &level, &rounds.subject));
+            self.profile(scenario, &level, (number, is_alone), report)?;
             rates.push(findings::bar(scenario, &level, &rounds.subject, |outcome| outcome.rate));
             tails.push(findings::bar(scenario, &level, &rounds.subject, |outcome| outcome.time_us(99.0)));
             let line = |outcome| findings::spectrum_line(format!("{}, {}", scenario.name, in_words(&level)), outcome);
@@ -103,6 +113,8 @@ impl Suite<'_> {
         }
         report.plots.extend(findings::spectrum_plots(&spectra));
         report.tables.push(figures);
+        report.tables.push(costs);
+        add_stages(report, "stages of a durable write", &stages);
         if let (Some(outcome), true) = (last, is_alone) {
             report.tables.push(spectrum_table(&outcome));
             report.tables.push(status_table(&outcome));
@@ -110,19 +122,47 @@ impl Suite<'_> {
         Ok(())
     }
 
-    fn rounds(&mut self, scenario: &Scenario, echo: bool) -> Result<Rounds, BenchError> {
-        let (mut rounds, pace) = (Rounds::default(), scenario.load.pace());
+    fn rounds(&mut self, scenario: &Scenario, echo: bool) -> Result<(Rounds, Account), BenchError> {
+        let (mut rounds, mut account, pace) = (Rounds::default(), Account::default(), scenario.load.pace());
         for round in 1..=self.options.rounds {
             if echo {
                 let outcome = load::run(&self.plan(&scenario.load, Kind::Echo, pace))?;
                 self.print_round(scenario, pace, "echo", round, &outcome);
                 rounds.echo.push(outcome);
             }
-            let outcome = load::run(&self.plan(&scenario.load, Kind::Subject, pace))?;
+            let plan = self.plan(&scenario.load, Kind::Subject, pace);
+            let outcome = account.around(|| self.target.metrics(), || load::run(&plan))?;
             self.print_round(scenario, pace, "", round, &outcome);
             rounds.subject.push(outcome);
         }
-        Ok(rounds)
+        Ok((rounds, account))
+    }
+
+    /// Runs a scenario once more for each kind of profile that the options ask for.
+    fn profile(
+        &mut self,
+        scenario: &Scenario,
+        level: &str,
+        (number, is_alone): (usize, bool),
+        report: &mut Report,
+    ) -> Result<(), BenchError> {
+        let Some(profiler) = &self.profiler else { return Ok(()) };
+        let place = if is_alone { String::new() } else { format!("-{}", number + 1) };
+        let label = format!("{} ({})", scenario.name, in_words(level));
+        let plan = shortened(self.plan(&scenario.load, Kind::Subject, scenario.load.pace()));
+        profiler.run((&label, &place), report, self.progress, || load::run(&plan))
+    }
+
+    /// Runs the load at the highest rate of a search and at half of it for each kind of profile.
+    fn profile_knee(&mut self, rate: f64, report: &mut Report) -> Result<(), BenchError> {
+        let Some(profiler) = &self.profiler else { return Ok(()) };
+        for (words, place, rate) in [("at the knee", "", rate), ("below the knee", "-below", rate / 2.0)] {
+            let pace = Pace::Open { rate, arrivals: self.options.load.arrivals };
+            let plan = shortened(self.plan(&self.options.load, Kind::Subject, pace));
+            let label = format!("{words}, {}/s", number(rate));
+            profiler.run((&label, place), report, self.progress, || load::run(&plan))?;
+        }
+        Ok(())
     }
 
     fn print_round(&mut self, scenario: &Scenario, pace: Pace, what: &str, round: u32, outcome: &Outcome) {
@@ -168,7 +208,7 @@ impl Suite<'_> {
         report.summary.push(findings::knee_sentence(&knee, objective, &scenarios[0], &level));
         let what = format!("highest rate with {objective}, stable over {} repeats", bounds.repeats);
         report.checks.push(knee.check(what, |rate| format!("{rate:.0}/s")));
-        Ok(())
+        knee.rate.map_or(Ok(()), |rate| self.profile_knee(rate, report))
     }
 
     /// Stores the keys of a load with gets, unless the server already holds them.
@@ -192,11 +232,19 @@ impl Suite<'_> {
         // A GET only finds out whether the route is there; it takes POST.
         !path.is_empty() && self.target.get(path).is_some_and(|(status, _)| matches!(status, 200 | 405))
     }
+}
 
-    /// Returns the number of fsyncs since the server started, from the server's metrics.
-    fn fsyncs(&self) -> Option<u64> {
-        self.target.metric("thalweg_log_syncs_total").map(|count| count as u64)
-    }
+/// Returns the plan of a run under a profile, which is not longer than a profile needs.
+fn shortened(plan: Plan<Http>) -> Plan<Http> {
+    Plan { duration: plan.duration.min(LONGEST_PROFILE), ..plan }
+}
+
+/// Returns the stages of the durable puts of a scenario, if it has any.
+fn write_stages(scenario: &Scenario, level: &str, rounds: &load::Rounds<Counts>, account: &Account) -> Option<Stages> {
+    let response_us = rounds.median(|outcome| micros(outcome.tally.times[Operation::Put as usize].mean()));
+    let label = format!("{} ({})", scenario.name, in_words(level));
+    let puts = ("thalweg_http_request_duration_seconds", PUTS);
+    account.durable_writes(&label, puts, Some(response_us).filter(|time| *time > 0.0))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,7 +290,7 @@ fn figure_row(scenario: &Scenario, Rounds { subject, echo }: &Rounds, fsyncs: Op
         "stolen %" => subject.median(|outcome| outcome.stolen_percent()),
         "received MiB/s" => subject.median(|outcome| outcome.received_mib()),
         "sent MiB/s" => subject.median(|outcome| outcome.sent_mib()),
-        "server CPU µs/request" => subject.median(|outcome| outcome.server_cpu(outcome.tally.replies)),
+        "server CPU µs/request" => subject.median(|outcome| outcome.server_cpu(outcome.tally.all_right)),
         "server peak RSS MiB" => subject.peak_rss(), "written B/payload B" => subject.median(written),
         "fsyncs" => fsyncs, "echo requests/s" => echo.rate().median,
         "of echo" => ratio(&subject.rates(), &echo.rates()), "verdict" => subject.validity().name(),
@@ -291,7 +339,7 @@ fn trial_row(rate: f64, outcome: &Outcome, trial: &Trial) -> Row {
         "offered/s" => rate, "answered/s" => outcome.rate, "p50 µs" => times.p50_us, "p90 µs" => times.p90_us,
         "p95 µs" => outcome.time_us(95.0),
         "p99 µs" => times.p99_us, "p99.9 µs" => times.p999_us, "max µs" => times.max_us,
-        "lag p99 µs" => outcome.lag_us(), "stolen %" => outcome.stolen_percent(), "server CPU µs/request" => outcome.server_cpu(outcome.tally.replies),
+        "lag p99 µs" => outcome.lag_us(), "stolen %" => outcome.stolen_percent(), "server CPU µs/request" => outcome.server_cpu(outcome.tally.all_right),
         "outcome" => trial.to_string(),
     }
 }

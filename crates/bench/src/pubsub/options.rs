@@ -7,7 +7,7 @@ use thalweg_wire::Policy;
 
 use super::batch::batch_bytes;
 use crate::{
-    BenchError,
+    BenchError, ProfileOptions,
     load::{Arrivals, Objective, Pace},
     native::{Depth, HEAD_BYTES, LoadOptions, Profile, ServerOptions},
     options::{parse_duration, rate_within, require, steady, within},
@@ -69,14 +69,17 @@ pub struct PubsubOptions {
     pub in_flight: u32,
     /// Tuning profile with which the benchmark starts the server.
     #[arg(long, value_enum, conflicts_with = "target")]
-    pub profile: Option<Profile>,
+    pub server_profile: Option<Profile>,
+    /// Profiles of the server.
+    #[command(flatten)]
+    pub profile: ProfileOptions,
     /// Messages per second by a schedule. Without it publishers send as fast as the server accepts, which hides stalls:
     /// use that to measure throughput, never latency.
     #[arg(long)]
     pub rate: Option<f64>,
     /// Distribution of the scheduled messages over time: constant, poisson, ramp:FROM:TIME (the rate changes evenly from
-    /// FROM/s to --rate within TIME after the warm-up) or step:FROM:TIME (FROM/s until TIME after the warm-up, then
-    /// --rate).
+    /// FROM/s to --rate within TIME after the warm-up), step:FROM:TIME (FROM/s until TIME after the warm-up, then
+    /// --rate), or replay:FILE (the times in seconds on the lines of FILE, stretched to --rate on average and repeated).
     #[arg(long, default_value_t)]
     pub arrivals: Arrivals,
     /// Schedule single messages instead of batches. Messages that are due together share a batch; a message waits for

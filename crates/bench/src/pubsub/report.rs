@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     Report,
+    account::{Account, Stages, add_stages, cost_row, cost_table},
     latency::{Latencies, micros},
     load::{self, MAX_BUSY, Objective, Pace, Trial, Validity},
     native::{Depth, Head, Payloads, Runs, Share, SubscriberAccount, TransportKind},
@@ -30,6 +31,8 @@ pub(super) struct Rounds {
     /// Bytes per second that all receivers of a raw relay without a server get together, for each round. There are as
     /// many receivers as subscribing connections.
     pub relayed: Vec<f64>,
+    /// The server's own account of the rounds.
+    pub account: Account,
 }
 
 /// Adds the conditions that hold for the whole report.
@@ -59,7 +62,7 @@ pub(super) fn conditions(report: &mut Report, options: &PubsubOptions, scenarios
         "publishers" => format!("{} on {}", options.publishers, options.publish()),
         "subscriptions" => format!("{subscriptions} on {}", options.subscribe()), "acks" => acks,
         "policy" => options.policy.name(),
-        "profile" => options.profile.map_or("as started", |profile| profile.name()),
+        "profile" => options.server_profile.map_or("as started", |profile| profile.name()),
         "pace" => pace_name(options),
     });
 }
@@ -95,6 +98,8 @@ pub(super) fn checker_nanos(payload_bytes: usize, depth: Depth) -> f64 {
 pub(super) struct Figures {
     table: Table,
     bound: Vec<String>,
+    costs: Table,
+    stages: Vec<Stages>,
 }
 
 impl Figures {
@@ -102,7 +107,7 @@ impl Figures {
     pub(super) fn new() -> Self {
         let title = "figures: medians of the rounds; times of every delivery, from the moment its message was due (closed loop: \
                      composed, which says little)";
-        Self { table: Table::new(title), bound: Vec::new() }
+        Self { table: Table::new(title), bound: Vec::new(), costs: cost_table(), stages: Vec::new() }
     }
 
     /// Adds a scenario's rounds to the table, and their checks to the report. Checks of times are added only if no
@@ -131,6 +136,10 @@ impl Figures {
             "of relay, bytes that subscribers receive" => ratio(&rounds.received(), &rounds.relayed),
             "deliveries/s by round" => own.by_round(), "verdict" => validity.name(),
         });
+        let runs: Vec<&Outcome> = own.outcomes.iter().collect();
+        self.costs.row(cost_row(&format!("{}, per delivery", scenario.label()), &runs, &rounds.account));
+        let end_to_end_us = own.median(|outcome| micros(outcome.times.mean()));
+        self.stages.extend(rounds.account.publishes(&scenario.label(), end_to_end_us));
         let what = scenario.label();
         report.checks.push(validity.clone().check(&what, "all delivered, rightly, in order"));
         rate_check(report, scenario, rounds, &what);
@@ -151,7 +160,8 @@ impl Figures {
 
     /// Adds the finished table to the report.
     pub(super) fn finish(self, report: &mut Report) {
-        report.tables.push(self.table);
+        report.tables.extend([self.table, self.costs]);
+        add_stages(report, "stages of a publish", &self.stages);
         if !self.bound.is_empty() {
             report.notes.push(format!(
                 "a load thread was the bottleneck in closed loop, so these rates are lower bounds of what the server can do: {}; \

@@ -62,7 +62,7 @@ impl Scenario {
 
     /// Returns the arguments with which a server is started for this scenario.
     pub(super) fn tuning(&self) -> Vec<String> {
-        let profile = self.options.profile.map(|profile| format!("--profile={}", profile.name()));
+        let profile = self.options.server_profile.map(|profile| format!("--profile={}", profile.name()));
         profile.into_iter().chain(self.knob.into_iter().flat_map(str::split_whitespace).map(str::to_owned)).collect()
     }
 
@@ -132,7 +132,7 @@ fn row_f(base: &Scenario) -> Vec<Scenario> {
 
 /// Returns the scenario on a server that is started with a tuning profile.
 fn profiled(scenario: Scenario, profile: Profile) -> Scenario {
-    Scenario { options: PubsubOptions { profile: Some(profile), ..scenario.options }, ..scenario }
+    Scenario { options: PubsubOptions { server_profile: Some(profile), ..scenario.options }, ..scenario }
 }
 
 fn profiles(base: &Scenario) -> Vec<Scenario> {

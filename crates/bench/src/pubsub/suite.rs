@@ -9,9 +9,11 @@ use super::{
 };
 use crate::{
     BenchError, Progress, Report, Scratch,
+    account::Account,
     load::{Bounds, Faults, Knee, LEAST_PATIENCE, Objective, find_knee},
     native::{Server, bare, relay},
     options::require,
+    profiling::LONGEST_PROFILE,
     report::plots::{self, Axis},
 };
 
@@ -95,6 +97,8 @@ impl Suite<'_> {
         if self.server.as_ref().is_none_or(|(running, _)| *running != tuning) {
             self.server = None; // stops it before another begins
             let server = Server::connect_or_start(&self.options.server, self.scratch, &tuning, self.progress)?;
+            // An error of the profiler must not come after the measurements.
+            self.options.profile.profiler(server.process, self.scratch.path())?;
             self.server = Some((tuning, server));
         }
         Ok(&self.server.as_ref().expect("just started").1)
@@ -114,6 +118,10 @@ impl Suite<'_> {
         };
         if let Some(rate) = self.knee(scenario, objective, start, repeats)?.rate {
             self.measure(&scenario.at(OF_KNEE * rate, options.arrivals), scenario.knee.as_ref())?;
+            if options.search.is_some() {
+                self.profile(&scenario.at(rate, options.arrivals), " at the knee", "")?;
+                self.profile(&scenario.at(rate / 2.0, options.arrivals), " below the knee", "-below")?;
+            }
         }
         Ok(())
     }
@@ -128,6 +136,9 @@ impl Suite<'_> {
         }
         let rate = rounds.own.rate().median;
         self.keep(scenario, rounds);
+        if self.options.search.is_none() {
+            self.profile(scenario, "", "")?;
+        }
         Ok(rate)
     }
 
@@ -137,7 +148,9 @@ impl Suite<'_> {
             let (bare, relayed) = self.bare(scenario)?;
             rounds.bare.push(bare);
             rounds.relayed.push(relayed);
-            let outcome = self.one(scenario)?;
+            let mut account = std::mem::take(&mut rounds.account);
+            let outcome = self.one(scenario, Some(&mut account))?;
+            rounds.account = account;
             self.print_run(scenario, &format!("round {round}"), &outcome);
             rounds.own.push(outcome);
         }
@@ -155,9 +168,27 @@ impl Suite<'_> {
         Ok((bare::stream(scenario.carrier, time)?, relayed))
     }
 
-    fn one(&mut self, scenario: &Scenario) -> Result<Outcome, BenchError> {
+    /// Runs a scenario once, and adds the server's own account of the run to `account`.
+    fn one(&mut self, scenario: &Scenario, account: Option<&mut Account>) -> Result<Outcome, BenchError> {
         let server = self.server(scenario)?;
-        stage::run(&server.place(scenario.carrier)?, &scenario.options, server.process)
+        let place = server.place(scenario.carrier)?;
+        let run = || stage::run(&place, &scenario.options, server.process);
+        match account {
+            Some(account) => account.around(|| server.metrics(), run),
+            None => run(),
+        }
+    }
+
+    /// Runs a scenario once more for each kind of profile that the options ask for.
+    fn profile(&mut self, scenario: &Scenario, label: &str, place: &str) -> Result<(), BenchError> {
+        let (process, dir) = (self.server(scenario)?.process, self.scratch.path());
+        let Some(profiler) = self.options.profile.profiler(process, dir)? else { return Ok(()) };
+        let endpoint = self.server(scenario)?.place(scenario.carrier)?;
+        let mut options = scenario.options.clone();
+        options.load.duration = options.load.duration.min(LONGEST_PROFILE);
+        let place = format!("-{}{place}", self.lines.len());
+        let label = format!("{}{label}", scenario.label());
+        profiler.run((&label, &place), self.report, self.progress, || stage::run(&endpoint, &options, process))
     }
 
     fn knee(
@@ -172,7 +203,7 @@ impl Suite<'_> {
         let knee = find_knee(&bounds, |rate| {
             let mut scenario = scenario.at(rate, self.options.arrivals);
             scenario.options.load.give_up = objective.patience(LEAST_PATIENCE);
-            let outcome = self.one(&scenario)?;
+            let outcome = self.one(&scenario, None)?;
             let trial = objective.judge("the server", &outcome, Faults::Serious)?;
             self.print_run(&scenario, "trial", &outcome);
             report::trial_row(&mut table, rate, &outcome, &trial);

@@ -1,7 +1,14 @@
 //! Figures of a round, for either load generator, and their tables in the report.
 
-use super::{external, protocol::Outcome, scenario::Scenario};
+use super::{
+    external,
+    protocol::Outcome,
+    requests::Operation,
+    scenario::{Scenario, Work},
+};
 use crate::{
+    account::{Account, Stages, cost_row},
+    latency::micros,
     load::{MAX_BUSY, Validity},
     report::{Row, Table, cells, mebibytes, table},
     stats::{Summary, median_of, ratio},
@@ -22,6 +29,13 @@ impl Round {
         match self {
             Self::Own(outcome) => figure(outcome),
             Self::External(_) => f64::NAN,
+        }
+    }
+
+    fn outcome(&self) -> Option<&Outcome> {
+        match self {
+            Self::Own(outcome) => Some(outcome),
+            Self::External(_) => None,
         }
     }
 
@@ -68,6 +82,8 @@ pub(super) struct Line<'a> {
     pub(super) durability: String,
     pub(super) is_bare: bool,
     pub(super) rounds: Vec<Round>,
+    /// The server's own account of the rounds.
+    pub(super) account: Account,
 }
 
 impl Line<'_> {
@@ -99,6 +115,30 @@ impl Line<'_> {
             }
             Round::External(_) => None,
         }
+    }
+
+    /// Returns the outcomes of this process's load generator.
+    fn outcomes(&self) -> Vec<&Outcome> {
+        self.rounds.iter().filter_map(Round::outcome).collect()
+    }
+
+    fn label(&self) -> String {
+        format!("{}, {} ({})", self.scenario.name, self.server, self.durability)
+    }
+
+    /// Returns the line's row in the table of costs; `None` for redis-benchmark.
+    pub(super) fn cost(&self) -> Option<Row> {
+        let outcomes = self.outcomes();
+        (!outcomes.is_empty()).then(|| cost_row(&self.label(), &outcomes, &self.account))
+    }
+
+    /// Returns the stages of the line's durable writes, if it has any and the server counts them.
+    pub(super) fn stages(&self) -> Option<Stages> {
+        let Work::Requests(mix) = &self.scenario.work else { return None };
+        let is_write = |operation: Operation| operation.needs().is_none() && operation != Operation::Ping;
+        let response_us = median_of(&self.outcomes(), |outcome| micros(outcome.times.mean()));
+        let response_us = Some(response_us).filter(|time| *time > 0.0 && mix.operations().all(is_write));
+        self.account.durable_writes(&self.label(), ("", &[]), response_us)
     }
 
     fn row(&self) -> Row {

@@ -4,7 +4,7 @@ use std::{fmt, path::PathBuf, str::FromStr, time::Duration};
 
 use super::requests::Mix;
 use crate::{
-    BenchError,
+    BenchError, ProfileOptions,
     load::{Address, Arrivals, Objective, Pace},
     native::HEAD_BYTES,
     options::{parse_duration, rate_within, require, steady, within},
@@ -50,8 +50,8 @@ pub struct RespOptions {
     #[arg(long)]
     pub rate: Option<f64>,
     /// Distribution of the scheduled requests over time: constant, poisson, ramp:FROM:TIME (the rate changes evenly from
-    /// FROM/s to --rate within TIME after the warm-up) or step:FROM:TIME (FROM/s until TIME after the warm-up, then
-    /// --rate).
+    /// FROM/s to --rate within TIME after the warm-up), step:FROM:TIME (FROM/s until TIME after the warm-up, then
+    /// --rate), or replay:FILE (the times in seconds on the lines of FILE, stretched to --rate on average and repeated).
     #[arg(long, default_value_t)]
     pub arrivals: Arrivals,
     /// Search for the highest rate that meets an objective, such as p99<5ms, or p50<1ms,p99.9<20ms,errors<0.1% for
@@ -67,6 +67,9 @@ pub struct RespOptions {
     /// Run only scenarios whose name contains this text, such as "SET durable".
     #[arg(long, requires = "preset")]
     pub only: Option<String>,
+    /// Profiles of the servers.
+    #[command(flatten)]
+    pub profile: ProfileOptions,
     /// Duration of each run, without its warm-up.
     #[arg(long, default_value = "2s", value_parser = parse_duration)]
     pub duration: Duration,

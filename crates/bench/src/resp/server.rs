@@ -15,7 +15,7 @@ use super::{
 use crate::{
     BenchError, Progress, Scratch,
     load::Address,
-    server::{NativePort, ServerProcess, Target, free_port},
+    server::{Metrics, NativePort, ServerProcess, Target, free_port},
 };
 
 /// A running server that is measured.
@@ -29,15 +29,14 @@ pub(super) struct Server {
     pub process: Option<u32>,
     /// Name and version that the server reports.
     pub version: String,
-    _own: Option<OwnedProcess>,
+    own: Option<OwnedProcess>,
 }
 
 #[derive(Debug)]
-#[expect(dead_code, reason = "held for what dropping them does")]
 enum OwnedProcess {
     Thalweg(Target),
-    Redis(ServerProcess),
-    Bare(BareServer),
+    Redis { _process: ServerProcess },
+    Bare { _server: BareServer },
 }
 
 impl Server {
@@ -69,20 +68,20 @@ impl Server {
                 let dir =
                     scratch.fresh(if *choice == ServerChoice::RedisNone { "redis-none" } else { "redis-always" })?;
                 let child = start_redis(&options.redis_server, address, &dir, arguments)?;
-                (Address::Tcp(address), Some(child.id()), Some(OwnedProcess::Redis(child)))
+                (Address::Tcp(address), Some(child.id()), Some(OwnedProcess::Redis { _process: child }))
             }
             ServerChoice::Bare => {
                 progress.step("starting a bare server: a thread of this process");
                 let dir = scratch.fresh("bare")?;
                 let server = BareServer::start(&dir).map_err(BenchError::files(dir.display().to_string()))?;
-                (Address::Tcp(server.address), None, Some(OwnedProcess::Bare(server)))
+                (Address::Tcp(server.address), None, Some(OwnedProcess::Bare { _server: server }))
             }
             ServerChoice::At(address) => (address.clone(), None, None),
         };
         // The servers that we have started ask for no password.
         let password = options.password.clone().filter(|_| own.is_none());
         let greeting = Greeting { address, password, database: 0, is_resp3: options.resp3 };
-        let mut server = Self { choice: choice.clone(), greeting, process, version: String::new(), _own: own };
+        let mut server = Self { choice: choice.clone(), greeting, process, version: String::new(), own };
         server.ask_version()?;
         Ok(server)
     }
@@ -90,6 +89,14 @@ impl Server {
     /// Returns address and login for one of the server's databases.
     pub(super) fn greeting(&self, database: u32) -> Greeting {
         Greeting { database, ..self.greeting.clone() }
+    }
+
+    /// Reads all metrics of a Thalweg server that the benchmark started; `None` for other servers.
+    pub(super) fn metrics(&self) -> Option<Metrics> {
+        match self.own.as_ref()? {
+            OwnedProcess::Thalweg(target) => target.metrics(),
+            OwnedProcess::Redis { .. } | OwnedProcess::Bare { .. } => None,
+        }
     }
 
     /// Returns the name of one of the server's databases, for reports.

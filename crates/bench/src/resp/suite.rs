@@ -10,7 +10,7 @@ use super::{
     client::Client,
     figures::{Line, conditions, figures, ratios},
     options::{Generator, RespOptions, ServerChoice},
-    protocol::OnWrong,
+    protocol::{OnWrong, Plan},
     requests::Operation,
     scenario::{Scenario, Work},
     server::Server,
@@ -18,9 +18,11 @@ use super::{
 };
 use crate::{
     BenchError, Progress, Report, Scratch,
+    account::{Account, add_stages, cost_table},
     load::{self, Bounds, Faults, LEAST_PATIENCE, Objective, Pace, Validity, find_knee, turns},
     native::{TransportKind, bare},
     options::only,
+    profiling::LONGEST_PROFILE,
     report::{Table, cells, duration, number},
 };
 
@@ -33,6 +35,9 @@ pub fn run(options: &RespOptions, progress: &mut dyn Progress) -> Result<Report,
     let mut suite = Suite { options, scratch: &scratch, servers: Vec::new(), streams: 0, progress };
     for (choice, _) in scenarios.iter().flat_map(|scenario| &scenario.servers) {
         suite.reach(choice)?;
+    }
+    for server in suite.servers.iter().filter(|server| server.process.is_some()) {
+        options.profile.profiler(server.process, scratch.path())?;
     }
     describe(&suite, &mut report)?;
     report.tables.push(conditions(&scenarios));
@@ -133,8 +138,14 @@ impl Suite<'_> {
             for generator in generators {
                 all.push(self.lines(scenario, *generator)?);
             }
+            self.profile_scenario(scenario, report)?;
         }
         report.tables.push(figures(all.iter().flatten()));
+        let mut costs = cost_table();
+        all.iter().flatten().filter_map(Line::cost).for_each(|row| costs.row(row));
+        report.tables.push(costs);
+        let stages: Vec<_> = all.iter().flatten().filter_map(Line::stages).collect();
+        add_stages(report, "stages of a durable write", &stages);
         if scenarios.len() == 1 {
             report.tables.extend(all.iter().flatten().filter_map(Line::spectrum));
         }
@@ -190,6 +201,7 @@ impl Suite<'_> {
                 durability: turn.server.durability(turn.database)?,
                 is_bare: server.0 == ServerChoice::Bare,
                 rounds: Vec::new(),
+                account: Account::default(),
             });
         }
         let mut streams = Vec::new();
@@ -197,7 +209,7 @@ impl Suite<'_> {
             for at in turns(round.into(), lines.len()) {
                 self.streams += 1;
                 let turn = self.turn(scenario, &scenario.servers[at]);
-                let outcome = turn.round(generator)?;
+                let outcome = lines[at].account.around(|| turn.server.metrics(), || turn.round(generator))?;
                 streams.push(turn.stream);
                 self.progress.step(&format!(
                     "{}, {}, {} round {}: {}/s, p50 {} µs, {}",
@@ -227,6 +239,37 @@ impl Suite<'_> {
             }
         }
         Ok(lines)
+    }
+
+    /// Runs a scenario once more on each server for each kind of profile that the options ask for.
+    fn profile_scenario(&mut self, scenario: &Scenario, report: &mut Report) -> Result<(), BenchError> {
+        for contender in &scenario.servers {
+            let label = scenario.name.clone();
+            self.profile(scenario, contender, (&label, ""), scenario.options.pace(), report)?;
+        }
+        Ok(())
+    }
+
+    /// Runs a scenario at a pace on one server for each kind of profile that the options ask for. Servers that are threads
+    /// of this process, and loads of subscribers, have no profiles.
+    fn profile(
+        &mut self,
+        scenario: &Scenario,
+        contender: &(ServerChoice, u32),
+        (label, place): (&str, &str),
+        pace: Pace,
+        report: &mut Report,
+    ) -> Result<(), BenchError> {
+        let Work::Requests(mix) = &scenario.work else { return Ok(()) };
+        self.streams += 1;
+        let turn = self.turn(scenario, contender);
+        let Some(process) = turn.server.process else { return Ok(()) };
+        let Some(profiler) = self.options.profile.profiler(Some(process), self.scratch.path())? else { return Ok(()) };
+        let plan = turn.plan(mix.clone(), pace);
+        let label = format!("{label}, {}", turn.server.name(turn.database));
+        let plan = Plan { duration: plan.duration.min(LONGEST_PROFILE), ..plan };
+        let place = format!("-{}{place}", report.plots.len() + 1);
+        profiler.run((&label, &place), report, self.progress, || load::run(&plan))
     }
 
     /// Searches for each server in turn the highest rate that meets the objective.
@@ -269,6 +312,12 @@ impl Suite<'_> {
             })?;
             let what = format!("{server}: highest rate with {objective}, stable over {} repeats", bounds.repeats);
             report.checks.push(knee.check(what, |rate| format!("{rate:.0}/s")));
+            let Some(knee) = knee.rate else { continue };
+            for (words, place, rate) in [("at the knee", "", knee), ("below the knee", "-below", knee / 2.0)] {
+                let label = format!("{} {words}, {}/s", scenario.name, number(rate));
+                let pace = Pace::Open { rate, arrivals: options.arrivals };
+                self.profile(scenario, contender, (&label, place), pace, report)?;
+            }
         }
         report.tables.push(table);
         Ok(())

@@ -6,7 +6,7 @@
 //!
 //! Parts: `file` is the schema, `mix` the kinds of operations, `records` the values, `ledger` the writes so far, `codec`
 //! the requests and replies of each protocol, `rows` the reply to a scan, `work` joins them for the load generator,
-//! `options` and `suite` are the command.
+//! `options` and `suite` are the command, and `tables` its tables.
 
 mod codec;
 mod file;
@@ -16,6 +16,7 @@ mod options;
 mod records;
 mod rows;
 mod suite;
+mod tables;
 mod work;
 
 pub use options::{ScenarioOptions, WireProtocol};

@@ -9,7 +9,7 @@ use super::{
     mix::Kind,
 };
 use crate::{
-    BenchError,
+    BenchError, ProfileOptions,
     http::ServerOptions,
     load::{Arrivals, Objective},
     options::{parse_duration, rate_within, require, steady, within},
@@ -59,8 +59,9 @@ pub struct ScenarioOptions {
     #[arg(long)]
     pub rate: Option<f64>,
     /// Distribution of the scheduled operations over time, instead of the file's `load.arrivals`: constant, poisson,
-    /// ramp:FROM:TIME (the rate changes evenly from FROM/s to the rate within TIME after the warm-up) or step:FROM:TIME
-    /// (FROM/s until TIME after the warm-up, then the rate).
+    /// ramp:FROM:TIME (the rate changes evenly from FROM/s to the rate within TIME after the warm-up), step:FROM:TIME
+    /// (FROM/s until TIME after the warm-up, then the rate), or replay:FILE (the times in seconds on the lines of FILE,
+    /// stretched to the rate on average and repeated).
     #[arg(long)]
     pub arrivals: Option<Arrivals>,
     /// Search for the highest rate that meets an objective, such as p99<5ms, or p50<1ms,p99.9<20ms,errors<0.1% for
@@ -76,6 +77,9 @@ pub struct ScenarioOptions {
     /// Warm-up before each run, instead of the file's `load.warmup`.
     #[arg(long, value_parser = parse_duration)]
     pub warmup: Option<Duration>,
+    /// Profiles of the server.
+    #[command(flatten)]
+    pub profile: ProfileOptions,
     /// Number of runs; the medians are reported.
     #[arg(long, default_value_t = 3)]
     pub rounds: u32,

@@ -11,15 +11,19 @@ use super::{
     mix::Kind,
     options::{ScenarioOptions, WireProtocol},
     records::Records,
+    tables::{operations, run_table},
     work::{Counts, Draws, ScenarioPhase, Workload},
 };
 use crate::{
-    BenchError, Progress, Report, Scratch, http,
+    BenchError, Progress, Report, Scratch,
+    account::{Account, Stages, TimedRequests, add_stages, cost_row, cost_table},
+    http,
     latency::{Latencies, micros},
     load::{
         self, Address, Bounds, Faults, LEAST_PATIENCE, Objective, Outcome, Pace, Plan, Rounds, Validity, find_knee,
         resp::client::{Client, Greeting},
     },
+    profiling::{LONGEST_PROFILE, Profiler},
     random::KeyChooser,
     report::{Table, cells, duration, number},
     resp,
@@ -71,6 +75,9 @@ struct Subject<'a, C> {
     name: String,
     /// The server, if it has Thalweg's HTTP port.
     target: Option<&'a Target>,
+    /// Id of the server's process, if it is known.
+    process: Option<u32>,
+    profiler: Option<Profiler>,
 }
 
 struct Suite<'a> {
@@ -91,7 +98,10 @@ impl Suite<'_> {
         let codec = codec.with_level(options.durability);
         let durability = self.level(&target, &codec)?;
         let name = options.server.target.clone().unwrap_or_else(|| own_server(&target));
-        let subject = Subject { codec, loader, loaded: "durability os", durability, name, target: Some(&target) };
+        let process = target.process();
+        let profiler = options.profile.profiler(process, scratch.path())?;
+        let target = Some(&target);
+        let subject = Subject { codec, loader, loaded: "durability os", durability, name, target, process, profiler };
         self.measure(&subject, report, progress)
     }
 
@@ -113,10 +123,15 @@ impl Suite<'_> {
             }
         };
         let durability = resp::asked_durability(&mut Client::open(&greeting)?)?;
+        let process = match (&target, &greeting.address) {
+            (Some(target), _) => target.process(),
+            (None, Address::Tcp(address)) => server::other_process(*address),
+            (None, Address::Unix(_)) => None,
+        };
+        let profiler = options.profile.profiler(process, scratch.path())?;
         let codec = RespCodec { greeting };
-        let loader = codec.clone();
-        let subject =
-            Subject { codec, loader, loaded: "the server's durability", durability, name, target: target.as_ref() };
+        let (loader, loaded, target) = (codec.clone(), "the server's durability", target.as_ref());
+        let subject = Subject { codec, loader, loaded, durability, name, target, process, profiler };
         self.measure(&subject, report, progress)
     }
 
@@ -158,23 +173,59 @@ impl Suite<'_> {
         if let Some(objective) = &self.options.search {
             return self.search(subject, objective, report, progress);
         }
-        let fsyncs = || subject.target?.metric("thalweg_log_syncs_total");
-        let (before, mut rounds) = (fsyncs(), Rounds::default());
+        let (mut account, mut rounds) = (Account::default(), Rounds::default());
         for round in 1..=self.options.rounds {
-            let outcome = load::run(&self.plan(subject, ScenarioPhase::Run, self.scenario.pace()))?;
+            let plan = self.plan(subject, ScenarioPhase::Run, self.scenario.pace());
+            let outcome = account.around(|| subject.target?.metrics(), || load::run(&plan))?;
             progress.step(&format!("{} round {round}: {}", self.options.name(), outcome.summary("/s")));
             rounds.push(outcome);
         }
-        let fsyncs = fsyncs().zip(before).map(|(now, then)| (now - then) as u64);
         report.summary.push(self.sentence(subject, &rounds));
-        report.tables.push(self.operations(&rounds));
-        report.tables.push(run_table(&rounds, fsyncs));
+        report.tables.push(operations(&self.scenario.mix, &rounds));
+        report.tables.push(run_table(&rounds, account.fsyncs()));
+        let mut costs = cost_table();
+        costs.row(cost_row(self.options.name(), &rounds.outcomes.iter().collect::<Vec<_>>(), &account));
+        report.tables.push(costs);
+        let stages = self.write_stages(subject, &rounds, &account);
+        add_stages(report, "stages of a durable write", stages.as_slice());
         let spectrum = |last: &Outcome<Counts>| last.spectrum("percentile spectrum of the last run, all operations");
         report.tables.extend(rounds.outcomes.last().map(spectrum));
         let what =
             format!("{} ({}, {})", self.options.name(), self.scenario.pace().name("/s"), self.durability(subject));
-        report.checks.push(rounds.validity().check(what, "all answered, rightly, in step"));
-        Ok(())
+        report.checks.push(rounds.validity().check(&what, "all answered, rightly, in step"));
+        self.profile(subject, (&what, ""), self.scenario.pace(), report, progress)
+    }
+
+    /// Runs the scenario once more for each kind of profile that the options ask for.
+    fn profile<C: Codec>(
+        &self,
+        subject: &Subject<'_, C>,
+        label: (&str, &str),
+        pace: Pace,
+        report: &mut Report,
+        progress: &mut dyn Progress,
+    ) -> Result<(), BenchError> {
+        let Some(profiler) = &subject.profiler else { return Ok(()) };
+        let plan = self.plan(subject, ScenarioPhase::Run, pace);
+        let plan = Plan { duration: plan.duration.min(LONGEST_PROFILE), ..plan };
+        profiler.run(label, report, progress, || load::run(&plan))
+    }
+
+    /// Returns the stages of the scenario's durable writes, if it has any.
+    fn write_stages<C>(&self, subject: &Subject<'_, C>, rounds: &Rounds<Counts>, account: &Account) -> Option<Stages> {
+        // A read-modify-write is two requests, so its time is not that of a write.
+        let is_write = |kind: &Kind| matches!(kind, Kind::Update | Kind::Insert);
+        let kinds = || self.scenario.mix.kinds().filter(is_write);
+        let response_us = rounds.median(|outcome| {
+            let times = Latencies::sum(kinds().map(|kind| &outcome.tally.times[kind as usize]));
+            if times.count() == 0 { f64::NAN } else { micros(times.mean()) }
+        });
+        let puts: TimedRequests<'_> = match self.options.protocol {
+            WireProtocol::Http => ("thalweg_http_request_duration_seconds", &[("operation", "kv_put")]),
+            WireProtocol::Resp => ("", &[]),
+        };
+        let label = format!("{} ({})", self.options.name(), self.durability(subject));
+        account.durable_writes(&label, puts, Some(response_us).filter(|time| *time > 0.0))
     }
 
     /// Searches for the highest rate that meets the objective.
@@ -213,6 +264,12 @@ impl Suite<'_> {
             bounds.repeats
         );
         report.checks.push(knee.check(what, |rate| format!("{rate:.0}/s")));
+        let Some(knee) = knee.rate else { return Ok(()) };
+        for (words, place, rate) in [("at the knee", "", knee), ("below the knee", "-below", knee / 2.0)] {
+            let label = format!("{} {words}, {}/s", options.name(), number(rate));
+            let pace = Pace::Open { rate, arrivals: load.arrivals };
+            self.profile(subject, (&label, place), pace, report, progress)?;
+        }
         Ok(())
     }
 
@@ -311,7 +368,7 @@ impl Suite<'_> {
             give_up: GIVE_UP,
             max_lag: self.options.max_lag,
             seed: self.options.seed,
-            server: subject.target.and_then(Target::process),
+            server: subject.process,
         }
     }
 
@@ -336,54 +393,6 @@ impl Suite<'_> {
             ),
         }
     }
-
-    /// Returns the figures of each kind of operation.
-    fn operations(&self, rounds: &Rounds<Counts>) -> Table {
-        let title = "figures: medians of the rounds; response times from the moment an operation was due";
-        let mut table = Table::new(title);
-        for kind in std::iter::once(None).chain(self.scenario.mix.kinds().map(Some)) {
-            let count = |outcome: &Outcome<Counts>| times(outcome, kind).count();
-            let at = |percentile| {
-                rounds.median(|outcome| match count(outcome) {
-                    0 => f64::NAN,
-                    _ => micros(times(outcome, kind).percentile(percentile)),
-                })
-            };
-            table.row(cells! {
-                "operation" => kind.map_or("all", Kind::name),
-                "operations/s" => rounds.median(|outcome| count(outcome) as f64 / outcome.seconds),
-                "p50 µs" => at(50.0), "p95 µs" => at(95.0), "p99 µs" => at(99.0), "p99.9 µs" => at(99.9),
-                "max µs" => at(100.0), "count" => rounds.outcomes.iter().map(count).sum::<u64>(),
-            });
-        }
-        table
-    }
-}
-
-/// Returns the response times of the operations of one kind, or of all kinds.
-fn times(outcome: &Outcome<Counts>, kind: Option<Kind>) -> &Latencies {
-    kind.map_or(&outcome.times, |kind| &outcome.tally.times[kind as usize])
-}
-
-/// Returns the figures of the runs as a whole.
-fn run_table(rounds: &Rounds<Counts>, fsyncs: Option<u64>) -> Table {
-    let (rate, replies) = (rounds.rate(), |outcome: &Outcome<Counts>| outcome.tally.replies);
-    let rows_of_scan = |outcome: &Outcome<Counts>| {
-        let scans = outcome.tally.times[Kind::Scan as usize].count();
-        if scans == 0 { f64::NAN } else { outcome.tally.own.rows as f64 / scans as f64 }
-    };
-    let mut table = Table::new("runs");
-    table.row(cells! {
-        "rounds" => rounds.outcomes.len(), "operations/s" => rate.median, "± MAD" => rate.mad,
-        "lowest" => rate.min, "highest" => rate.max, "rows/scan" => rounds.median(rows_of_scan),
-        "lag p99 µs" => rounds.median(Outcome::lag_us),
-        "stolen %" => rounds.median(Outcome::stolen_percent),
-        "received MiB/s" => rounds.median(Outcome::received_mib), "sent MiB/s" => rounds.median(Outcome::sent_mib),
-        "server CPU µs/operation" => rounds.median(|outcome| outcome.server_cpu(replies(outcome))),
-        "generator CPU µs/operation" => rounds.median(|outcome| outcome.generator_cpu(replies(outcome))),
-        "server peak RSS MiB" => rounds.peak_rss(), "fsyncs" => fsyncs, "verdict" => rounds.validity().name(),
-    });
-    table
 }
 
 fn own_server(target: &Target) -> String {

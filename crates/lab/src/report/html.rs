@@ -8,7 +8,8 @@
 use std::{borrow::Cow, fmt::Write as _};
 
 use super::{
-    Cell, Check, Plot, Report, Table, Verdict, derived, escape::escaped, over_time::over_time, plots::style, words,
+    Cell, Check, Plot, PlotKind, Report, Table, Verdict, derived, escape::escaped, over_time::over_time, plots::style,
+    words,
 };
 use crate::embedded;
 
@@ -23,19 +24,9 @@ impl Report {
     /// Returns the report as one HTML page that loads nothing from elsewhere.
     pub fn to_html(&self) -> String {
         let body = self.body();
-        let title = escaped(&self.titled(&format!("thalweg bench {}", self.suite)));
+        let title = self.titled(&format!("thalweg bench {}", self.suite)).into_owned();
         let mut out = String::with_capacity(2 * body.len());
-        let _ = writeln!(
-            out,
-            "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-             <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
-             <meta name=\"color-scheme\" content=\"light dark\"><title>{title}</title>\n<style>\n:root{{{}}}\n\
-             @media screen and (prefers-color-scheme:dark){{:root{{{}}}}}\n{}{}\n</style></head><body>",
-            style::variables(&style::LIGHT),
-            style::variables(&style::DARK),
-            include_str!("style.css"),
-            style::rules(),
-        );
+        out.push_str(&head(&title));
         out.push_str(&body);
         write_words(&mut out, &body);
         let _ = writeln!(
@@ -64,10 +55,12 @@ impl Report {
         for note in &self.notes {
             let _ = writeln!(out, "<p>Note: {}</p>", escaped(note));
         }
-        let derived = if self.plots.is_empty() { derived::plots_of(&self.tables) } else { Vec::new() };
-        for plot in self.plots.iter().chain(&derived).chain(&over_time(&self.samples)) {
-            self.write_plot(&mut out, plot);
-        }
+        let has_own = self.plots.iter().any(|plot| plot.kind == PlotKind::Figures);
+        let derived = if has_own { Vec::new() } else { derived::plots_of(&self.tables) };
+        let over_time = over_time(&self.samples);
+        let mut plots: Vec<&Plot> = self.plots.iter().chain(&derived).chain(&over_time).collect();
+        plots.sort_by_key(|plot| plot.kind);
+        plots.into_iter().for_each(|plot| self.write_plot(&mut out, plot));
         for table in self.tables.iter().filter(|table| !table.rows.is_empty()) {
             let _ = writeln!(out, "<h2>{}</h2>", escaped(&self.titled(&table.title)));
             write_table(&mut out, table);
@@ -126,6 +119,21 @@ impl Report {
         add("whole run", &self.cost_line());
         out.push_str("</dl>\n");
     }
+}
+
+/// Returns the begin of a page with this title, up to its body.
+pub(super) fn head(title: &str) -> String {
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
+         <meta name=\"color-scheme\" content=\"light dark\"><title>{}</title>\n<style>\n:root{{{}}}\n\
+         @media screen and (prefers-color-scheme:dark){{:root{{{}}}}}\n{}{}\n</style></head><body>\n",
+        escaped(title),
+        style::variables(&style::LIGHT),
+        style::variables(&style::DARK),
+        include_str!("style.css"),
+        style::rules(),
+    )
 }
 
 fn write_checks(out: &mut String, checks: &[Check]) {
@@ -238,6 +246,7 @@ mod tests {
             caption: "how to read it".to_owned(),
             svg: "<svg></svg>".to_owned(),
             narrow: "<svg class=\"narrow\"></svg>".to_owned(),
+            kind: PlotKind::Figures,
         };
         report.plots.push(plot);
         report

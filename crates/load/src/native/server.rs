@@ -7,7 +7,7 @@ use thalweg_transport::{CERTIFICATE_FILE, Endpoint, Fingerprint, Trust};
 use super::endpoint::{NativeEndpoint, TransportKind};
 use crate::{
     BenchError, Progress, Scratch,
-    server::{NativePort, StartOptions, Target, authority, resolve},
+    server::{Metrics, NativePort, StartOptions, Target, authority, other_process, resolve},
 };
 
 /// Command-line options that select the measured server, or describe how to start one.
@@ -84,7 +84,8 @@ impl Server {
         if trust.is_none() && options.transport.iter().any(|carrier| *carrier != TransportKind::Tcp) {
             return Err(fail("TLS and QUIC need --fingerprint, the SHA-256 of the server's certificate".to_owned()));
         }
-        Ok(Self { address, process: options.server_process, trust, own: None })
+        let process = options.server_process.or_else(|| other_process(address));
+        Ok(Self { address, process, trust, own: None })
     }
 
     fn start(
@@ -129,6 +130,11 @@ impl Server {
     /// the server, because then the server's HTTP port is not known.
     pub fn metric(&self, name: &str) -> f64 {
         self.own.as_ref().and_then(|own| own.metric(name)).unwrap_or(f64::NAN)
+    }
+
+    /// Reads all of the server's metrics; `None` if the server's HTTP port is not known.
+    pub fn metrics(&self) -> Option<Metrics> {
+        self.own.as_ref()?.metrics()
     }
 }
 

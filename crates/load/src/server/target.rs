@@ -10,6 +10,8 @@ use std::{
 
 use super::{
     client::Client,
+    listener::other_process,
+    metrics::Metrics,
     process::{ServerProcess, free_port},
 };
 use crate::{BenchError, Progress};
@@ -25,6 +27,8 @@ pub struct Target {
     pub native: Option<SocketAddr>,
     /// Process of the server, if the benchmark started it.
     process: Option<ServerProcess>,
+    /// Id of the process of a server that runs already, if it is on this machine.
+    found: Option<u32>,
 }
 
 /// Native port of a server that the benchmark starts.
@@ -64,7 +68,7 @@ impl Target {
         let address = resolve(&host).map_err(&fail)?;
         TcpStream::connect_timeout(&address, Duration::from_secs(5))
             .map_err(|error| fail(format!("{error}; is the server running?")))?;
-        Ok(Self { address, host, native: None, process: None })
+        Ok(Self { address, host, native: None, process: None, found: other_process(address) })
     }
 
     /// Starts `binary serve`, or this program if `binary` is `None`, on a free port of the loopback interface, with its
@@ -94,7 +98,7 @@ impl Target {
         command.args(["serve", "--http", &address.to_string(), "--data"]).arg(data).stderr(log);
         command.arg(format!("--native={native_name}")).args(more);
         let remedy = "name the command with --server-binary, or give --target";
-        let mut target = Self { address, host: address.to_string(), native, process: None };
+        let mut target = Self { address, host: address.to_string(), native, process: None, found: None };
         let is_ready = || target.get("/ready").is_some_and(|(status, _)| status == 200);
         let fail = BenchError::target(format!("{} serve", binary.display()));
         let process = ServerProcess::start(&mut command, remedy, is_ready);
@@ -102,9 +106,9 @@ impl Target {
         Ok(target)
     }
 
-    /// Returns the id of the server's process, if the benchmark started it.
+    /// Returns the id of the server's process, if the process is on this machine.
     pub fn process(&self) -> Option<u32> {
-        self.process.as_ref().map(ServerProcess::id)
+        self.process.as_ref().map(ServerProcess::id).or(self.found)
     }
 
     /// Sends a GET request and returns status and body of the response. For the few requests that are not load.
@@ -117,9 +121,13 @@ impl Target {
 
     /// Returns a counter from the server's metrics, summed over its labels.
     pub fn metric(&self, name: &str) -> Option<f64> {
+        self.metrics()?.sum(name, &[])
+    }
+
+    /// Reads all of the server's metrics; `None` if the server has none.
+    pub fn metrics(&self) -> Option<Metrics> {
         let (_, text) = self.get("/metrics").filter(|(status, _)| *status == 200)?;
-        let lines = text.lines().filter(|line| line.split([' ', '{']).next() == Some(name));
-        lines.map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+        Some(Metrics::parse(&text))
     }
 }
 

@@ -9,7 +9,9 @@ use std::{
 
 use thalweg_disk::SimDisk;
 use thalweg_log::{Log, LogOptions, Purpose, RecordKind};
-use thalweg_replica::{Membership, Observer, Proposal, ProposeError, Solo, SoloOptions, Vote, Wake, replay};
+use thalweg_replica::{
+    Membership, Observer, Proposal, ProposeError, Solo, SoloOptions, Vote, Wake, WriteStage, replay,
+};
 use thalweg_state::machine::{Machine, MachineOptions};
 use thalweg_store::{
     BarrierFailed, LogBarrier,
@@ -316,4 +318,34 @@ fn an_observer_sees_every_outcome_in_order() {
     let expected: Vec<_> =
         (1..=5).map(|revision| Outcome::Committed { revision: Revision(revision), appends: Vec::new() }).collect();
     assert_eq!(*seen.0.lock().unwrap(), expected);
+}
+
+#[test]
+fn the_stages_of_writes_that_wait_for_an_fsync_are_counted() {
+    let disk = SimDisk::new(0);
+    let node = with_keyspace(&disk);
+    let counts = || node.solo.stats().write_stages.map(|times| times.count());
+    let before = counts();
+    propose(&node, &put(b"k", b"v"), Durability::Os);
+    propose(&node, &put(b"k", b"v"), Durability::Interval);
+    assert_eq!(counts(), before, "these do not wait");
+    propose(&node, &put(b"k", b"v"), Durability::Disk);
+    assert_eq!(counts(), before.map(|count| count + 1), "a command that is not queued passes through all stages");
+    // Time passes only while the commands are queued.
+    node.clock.advance(Duration::from_secs(1));
+    let mut proposals: Vec<Proposal> = (0..3)
+        .map(|_| {
+            node.solo.propose_async_for(None, put(b"k", b"v"), Durability::Disk, Purpose::Data, Wake::Later).unwrap()
+        })
+        .collect();
+    node.clock.advance(Duration::from_millis(5));
+    node.solo.commit_queued_here();
+    let mut context = Context::from_waker(Waker::noop());
+    let is_done = |proposal: &mut Proposal| std::pin::pin!(proposal).poll(&mut context).is_ready();
+    assert!(proposals.iter_mut().all(is_done));
+    assert_eq!(counts(), before.map(|count| count + 4), "each command of a group counts");
+    let stages = node.solo.stats().write_stages;
+    assert_eq!(stages[WriteStage::Queue as usize].sum, 15_000_000, "nanoseconds");
+    let others = stages.iter().enumerate().filter(|(at, _)| *at != WriteStage::Queue as usize);
+    assert!(others.map(|(_, times)| times.sum).all(|sum| sum == 0));
 }

@@ -27,7 +27,15 @@ fn browser() -> Option<PathBuf> {
     if let Some(given) = std::env::var_os("THALWEG_CHROMIUM") {
         return Some(given.into());
     }
-    let names = ["chromium", "chromium-browser", "google-chrome", "chrome", "chrome-headless-shell", "headless_shell"];
+    let names = [
+        "chromium",
+        "chromium-browser",
+        "chromium-headless-shell",
+        "google-chrome",
+        "chrome",
+        "chrome-headless-shell",
+        "headless_shell",
+    ];
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).flat_map(|dir| names.map(|name| dir.join(name))).find(|path| path.is_file())
 }

@@ -253,6 +253,8 @@ async fn metrics_count_requests_by_operation_and_level() {
         "thalweg_log_sync_duration_seconds_bucket{le=\"+Inf\"}",
         "thalweg_http_request_duration_seconds_bucket{le=\"+Inf\",operation=",
         "thalweg_log_sync_batches_count",
+        "thalweg_write_stage_duration_seconds_count{stage=\"sync\"}",
+        "thalweg_write_stage_duration_seconds_bucket{le=\"+Inf\",stage=\"answer\"}",
         "thalweg_entry_commands_sum",
         "thalweg_log_segments",
         "thalweg_commands_total",

@@ -655,3 +655,21 @@ async fn what_a_client_published_before_its_goodbye_goes_out() {
     assert_eq!(subscriber.delivery().await.payloads, ["last"]);
     node.stop().await;
 }
+
+#[tokio::test]
+async fn the_stages_of_a_sample_of_publishes_are_counted() {
+    let node = Node::start().await;
+    let (mut publisher, mut subscriber) = (node.raw().await, node.raw().await);
+    subscriber.begin(1, &plain("a")).await;
+    for number in 0..65 {
+        assert_eq!(publisher.publish(number + 1, &[&batch("a", &["x"])]).await, (1, 0));
+        subscriber.delivery().await;
+    }
+    let count = |stage: &str| format!("native_publish_stage_duration_seconds_count{{stage=\"{stage}\"}}");
+    for stage in ["receive", "fan_out", "queue"] {
+        assert_eq!(node.metric(&count(stage)).await, 2.0, "{stage}: the first batch, and the 65th");
+    }
+    // The server counts the end of a write after the client may have read the bytes.
+    node.until(&count("send"), 2.0).await;
+    node.stop().await;
+}

@@ -8,7 +8,7 @@ use prometheus_client::{
     metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
     registry::Unit,
 };
-use thalweg_engine::{Database, Health, ScrubStats, Stats, snapshot::SnapshotStats};
+use thalweg_engine::{Database, Health, ScrubStats, Stats, WriteStage, WriteStages, snapshot::SnapshotStats};
 use thalweg_types::Log2Histogram;
 
 use super::encode::{NoLabels, counter, gauge};
@@ -45,10 +45,14 @@ fn histogram(
     counted: &Log2Histogram,
     scale: f64,
 ) -> fmt::Result {
-    let bound = |at| Log2Histogram::upper_bound(at).map_or(f64::INFINITY, |bound| bound as f64 * scale);
-    let buckets: Vec<_> = counted.buckets.iter().enumerate().map(|(at, count)| (bound(at), *count)).collect();
     let mut metric = encoder.encode_descriptor(name, help, unit, MetricType::Histogram)?;
-    metric.encode_histogram::<NoLabels>(counted.sum as f64 * scale, counted.count(), &buckets, None)
+    metric.encode_histogram::<NoLabels>(counted.sum as f64 * scale, counted.count(), &buckets(counted, scale), None)
+}
+
+/// Returns the upper bounds of a histogram's buckets in the unit of the metric, and the number of values in each.
+fn buckets(counted: &Log2Histogram, scale: f64) -> Vec<(f64, u64)> {
+    let bound = |at| Log2Histogram::upper_bound(at).map_or(f64::INFINITY, |bound| bound as f64 * scale);
+    counted.buckets.iter().enumerate().map(|(at, count)| (bound(at), *count)).collect()
 }
 
 fn encode_log(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Result {
@@ -77,10 +81,27 @@ fn encode_log(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Result
     gauge(encoder, "disk_free_bytes", "Bytes free on the disk", log.free_disk_bytes)
 }
 
+fn encode_stages(encoder: &mut DescriptorEncoder<'_>, stages: &WriteStages) -> fmt::Result {
+    let help = "Time of each stage of a write that waits for an fsync, on a single node";
+    let mut metric =
+        encoder.encode_descriptor("write_stage_duration", help, Some(&Unit::Seconds), MetricType::Histogram)?;
+    for (stage, counted) in WriteStage::ALL.into_iter().zip(stages).filter(|(_, counted)| counted.count() > 0) {
+        let labels = vec![("stage", stage.name())];
+        metric.encode_family(&labels)?.encode_histogram::<NoLabels>(
+            counted.sum as f64 * 1e-9,
+            counted.count(),
+            &buckets(counted, 1e-9),
+            None,
+        )?;
+    }
+    Ok(())
+}
+
 fn encode_engine(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Result {
     counter(encoder, "commands", "Commands applied", stats.commands)?;
     counter(encoder, "entries", "Log entries applied; commands / entries is the size of a group", stats.entries)?;
     histogram(encoder, "entry_commands", "Commands of each entry", None, &stats.entry_commands, 1.0)?;
+    encode_stages(encoder, &stats.write_stages)?;
     gauge(encoder, "queue_commands", "Commands queued for the writer", stats.queue_commands)?;
     gauge(encoder, "queue_bytes", "Bytes of commands queued for the writer", stats.queue_bytes)?;
     gauge(encoder, "replay_bytes", "Log bytes to replay if the node crashed now", stats.replay_bytes)?;

@@ -15,6 +15,7 @@ use thalweg_bench::{
     http::{self, HttpOptions},
     log::{self, LogOptions},
     pubsub::{self, PubsubOptions},
+    regenerate::{self, RegenerateOptions},
     report::Verdict,
     resp::{self, RespOptions},
     scenario::{self, ScenarioOptions},
@@ -36,7 +37,7 @@ use crate::{
                         Examples:\n  thalweg bench log --only-checks --goals\n  thalweg bench engine --mode quick\n  \
                         thalweg bench backends --plots plots --sweep-size 1000000 --sweep-readers 16\n  \
                         thalweg bench http --rate 5000 --connections 64 --duration 10s\n  \
-                        thalweg bench http --search 'p99<5ms'\n  \
+                        thalweg bench http --search 'p99<5ms' --profile cpu,offcpu --html report.html\n  \
                         thalweg bench snapshot --entries 1000000 --value-size 1024 --compress lz4\n  \
                         thalweg bench pubsub --payload 128 --batch 64 --fan-out 10\n  \
                         thalweg bench pubsub --preset row-f --transport tcp,quic\n  \
@@ -110,6 +111,16 @@ pub(crate) enum Bench {
                       thalweg bench compare before.json after.json --fail-if-worse"
     )]
     Compare(Suite<CompareOptions>),
+    /// Repeats the runs that give the figures of docs/performance.md, into a directory with a page of links
+    #[command(
+        after_help = "Each run is a process of its own. DIR gets its report as JSON, as HTML and as text, its progress, and the page\n\
+                      index.html. A run that fails does not stop the others. A complete run takes about an hour and is worth\n\
+                      something only on an idle machine. The comparisons with other stores and with etcd are programs of their\n\
+                      own, which docs/performance.md names.\n\n\
+                      Examples:\n  thalweg bench report --list --all\n  thalweg bench report --all --into figures\n  \
+                      thalweg bench report --all --quick\n  thalweg bench report --only http,resp"
+    )]
+    Report(Suite<RegenerateOptions>),
     /// A stored measurement, and the check that a later one is not worse
     #[command(subcommand)]
     Baseline(Baseline),
@@ -147,7 +158,7 @@ pub(crate) struct Suite<O: Args> {
     /// Also write the report as JSON to this file
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Also write the report with its plots as one HTML page to this file
+    /// Also write the report with its plots as one HTML page to this file, and flame graphs beside it
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
@@ -171,6 +182,10 @@ pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
             None => suite.finish(scenario::run(&suite.options, &mut progress)),
         },
         Bench::Compare(suite) => suite.finish(compare::run(&suite.options, &mut progress)),
+        Bench::Report(suite) => match suite.options.printed().map_err(|error| Failure::of(&error))? {
+            Some(text) => render::line(text.trim_end()),
+            None => suite.finish(regenerate::run(&suite.options, &mut progress)),
+        },
         Bench::Baseline(Baseline::Save(suite)) => suite.finish(baseline::save(&suite.options, &mut progress)),
         Bench::Baseline(Baseline::Check(suite)) => suite.finish(baseline::check(&suite.options, &mut progress)),
     }
@@ -185,7 +200,7 @@ impl<O: Args> Suite<O> {
             std::fs::write(path, &json).map_err(|error| Failure::file(path, &error))?;
         }
         if let Some(path) = &self.html {
-            std::fs::write(path, report.to_html()).map_err(|error| Failure::file(path, &error))?;
+            report.save_html(path).map_err(|error| Failure::of(&error))?;
         }
         let shown = if self.json { json } else { report.to_text() };
         render::line(shown.trim_end())?;
@@ -194,6 +209,36 @@ impl<O: Args> Suite<O> {
             Verdict::Missed => Err(Failure::new(Exit::Conflict, "missed", "a check of the measurement is missed")),
             Verdict::Void => {
                 Err(Failure::new(Exit::Failed, "void", "the figures are void; the report gives the reason"))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(subcommand)]
+        bench: Bench,
+    }
+
+    #[test]
+    fn the_commands_of_the_figures_can_be_run() {
+        for flags in [&["--all"][..], &["--all", "--quick"]] {
+            let parsed = Cli::try_parse_from([&["bench", "report", "--list"], flags].concat()).unwrap();
+            let Bench::Report(suite) = parsed.bench else { panic!("it is the list") };
+            let list = suite.options.printed().unwrap().unwrap();
+            assert!(list.lines().count() > 20, "{list}");
+            for line in list.lines() {
+                let command = line.split_once("thalweg bench ").unwrap().1.replace('\'', "");
+                let words = ["bench"].into_iter().chain(command.split(' '));
+                if let Err(error) = Cli::try_parse_from(words) {
+                    panic!("{command}: {error}");
+                }
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Plots of figures as SVG: lines over a parameter, and rows of bars or dots with their intervals.
+//! Plots of figures as SVG: lines over a parameter, rows of bars or dots with their intervals, stacked bars, and flame graphs.
 //!
 //! Owns: what a plot shows, and its marks. Axes are in `axis`, colours and fonts in [`style`]. The SVG uses classes
 //! instead of colours, so a page can show it in light and in dark; a file of its own carries the light colours with it
@@ -9,14 +9,20 @@
 //! words of the wide one would be too small to read.
 
 mod axis;
+mod flame;
+mod stacked;
 pub mod style;
 
 use std::fmt::Write as _;
 
 use self::axis::Span;
-use super::{Plot, escape::escaped, number};
+use super::{Plot, PlotKind, escape::escaped, number};
 
-pub use self::axis::{Axis, Scale};
+pub use self::{
+    axis::{Axis, Scale},
+    flame::flame,
+    stacked::{Part, stacked},
+};
 
 /// A line of a plot: its name, and its points as pairs of parameter and figure.
 pub type Line = (String, Vec<(f64, f64)>);
@@ -111,6 +117,7 @@ fn plot(name: &str, title: &str, caption: &str, draw: impl Fn(Form) -> String) -
         caption: caption.to_owned(),
         svg: draw(Form::Wide),
         narrow: draw(Form::Narrow),
+        kind: PlotKind::Figures,
     }
 }
 
@@ -167,12 +174,14 @@ impl Plot {
     /// Returns the plot as an SVG file, with its title, its caption and the light colours.
     pub fn file(&self) -> String {
         let size = self.svg.split_once("viewBox=\"0 0 ").and_then(|(_, rest)| rest.split_once('"'));
-        let height = size.and_then(|(size, _)| size.rsplit(' ').next()?.parse().ok()).unwrap_or(HEIGHT);
+        let size = size.and_then(|(size, _)| size.split_once(' '));
+        let size = size.and_then(|(width, height)| Some((width.parse().ok()?, height.parse().ok()?)));
+        let (width, height): (f64, f64) = size.unwrap_or((WIDTH, HEIGHT));
         let captions = wrapped(&self.caption, CAPTION_CHARACTERS);
         let top = 42.0 + 16.0 * captions.len() as f64;
         let mut out = format!(
             r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {:.0} {:.0}" width="{0:.0}" height="{1:.0}">"#,
-            WIDTH + 20.0,
+            width + 20.0,
             top + height + 10.0
         );
         let _ =
@@ -182,7 +191,7 @@ impl Plot {
             let y = 46.0 + 16.0 * number as f64;
             let _ = write!(out, r#"<text class="caption" x="10" y="{y:.0}">{}</text>"#, escaped(line));
         }
-        let place = format!(r#"<svg x="10" y="{top:.0}" width="{WIDTH:.0}" height="{height:.0}" "#);
+        let place = format!(r#"<svg x="10" y="{top:.0}" width="{width:.0}" height="{height:.0}" "#);
         out.push_str(&self.svg.replacen("<svg ", &place, 1));
         out.push_str("</svg>\n");
         out

@@ -55,7 +55,8 @@ pub fn variables(colours: &[(&str, &str)]) -> String {
 pub fn rules() -> String {
     let mut out = "svg.plot text{fill:var(--fg);font:13px system-ui,sans-serif}\
         .grid{stroke:var(--rule);fill:none}.line{fill:none;stroke-width:2;stroke-linejoin:round}\
-        .dashed{stroke-dasharray:5 3}.pale{opacity:.5}.interval{stroke:var(--fg);stroke-width:1.6}"
+        .dashed{stroke-dasharray:5 3}.pale{opacity:.5}.interval{stroke:var(--fg);stroke-width:1.6}\
+        .flame rect,.stacked rect{stroke:var(--bg);stroke-width:.7}svg.plot text.inside{fill:var(--bg);font-size:11px}"
         .to_owned();
     for number in 0..COLOURS {
         let _ = write!(

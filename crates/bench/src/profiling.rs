@@ -1,0 +1,178 @@
+//! Profiles of the measured server: one more run of a load while `perf` records the server's process.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use thalweg_lab::profile::{Profile, ProfileKind, Recording, Stacks};
+
+use crate::{
+    BenchError, Progress, Report,
+    load::Outcome,
+    report::{Table, number, plots, table},
+};
+
+/// Longest run under a profile, which is enough for thousands of samples.
+pub(crate) const LONGEST_PROFILE: Duration = Duration::from_secs(10);
+/// Number of functions in the table of a profile.
+const FUNCTIONS: usize = 15;
+/// Share of samples without names above which a report says why the names are missing.
+const MANY_NAMELESS: f64 = 0.3;
+
+/// Options for profiles of the server.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct ProfileOptions {
+    /// Also run the load once more for each of these kinds while perf records the server's process, and add flame graphs to
+    /// the report. --html also writes them as SVG files beside the page. With --search the load runs at the highest rate
+    /// that was found, and at half of it.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "KIND")]
+    pub profile: Vec<ProfileKind>,
+}
+
+/// Profiler of one server.
+#[derive(Debug)]
+pub(crate) struct Profiler {
+    kinds: Vec<ProfileKind>,
+    process: u32,
+    dir: PathBuf,
+}
+
+impl ProfileOptions {
+    /// Returns the profiler of a server's process, after a check that perf can record it; `None` if the options ask for no
+    /// profile. perf's files are in `dir` until they are read.
+    pub(crate) fn profiler(&self, process: Option<u32>, dir: &Path) -> Result<Option<Profiler>, BenchError> {
+        if self.profile.is_empty() {
+            return Ok(None);
+        }
+        let process = process.ok_or_else(|| BenchError::Profile {
+            message: "the server's process is not known, or not on this machine: leave --target out".to_owned(),
+        })?;
+        let mut kinds = self.profile.clone();
+        kinds.dedup();
+        kinds.iter().try_for_each(|kind| Recording::check(*kind, process, dir))?;
+        Ok(Some(Profiler { kinds, process, dir: dir.to_owned() }))
+    }
+}
+
+impl Profiler {
+    /// Runs a load once for each kind of profile, and adds the profiles to the report. `label` describes the load in titles;
+    /// `place` distinguishes the names of the plots of one report.
+    pub(crate) fn run<C>(
+        &self,
+        (label, place): (&str, &str),
+        report: &mut Report,
+        progress: &mut dyn Progress,
+        mut load: impl FnMut() -> Result<Outcome<C>, BenchError>,
+    ) -> Result<(), BenchError> {
+        for kind in &self.kinds {
+            progress.step(&format!("{label}: one more run for the {} profile", kind.name()));
+            let recording = Recording::begin(*kind, self.process, &self.dir)?;
+            let outcome = load()?;
+            progress.step("reading the profile");
+            let profile = recording.end()?;
+            add(&profile, (label, place), outcome.rate, report);
+        }
+        Ok(())
+    }
+}
+
+fn add(profile: &Profile, (label, place): (&str, &str), rate: f64, report: &mut Report) {
+    let (kind, stacks) = (profile.kind, &profile.stacks);
+    let (all, words) = (stacks.root().seconds, kind.in_words());
+    let title = format!("{} profile: {label}", kind.name());
+    if all <= 0.0 {
+        report.summary.push(format!("{title}: no {words} was seen in {} samples.", profile.samples));
+        return;
+    }
+    let functions = stacks.functions(FUNCTIONS);
+    let (first, own, _) = &functions[0];
+    report.summary.push(format!(
+        "{title}: {} s of {words} in the server ({} samples, at {} per second); {} % of it {} {first}.",
+        number(all),
+        profile.samples,
+        number(rate),
+        number(100.0 * own / all),
+        if kind == ProfileKind::Cpu { "directly in" } else { "ends in" }
+    ));
+    report.plots.push(plots::flame(&format!("flame-{}{place}", kind.name()), &title, &caption(kind), stacks));
+    report.tables.push(function_table(&title, &functions, all));
+    report.tables.push(thread_table(&title, stacks));
+    if profile.nameless > MANY_NAMELESS {
+        report.notes.push(format!(
+            "{} % of the samples of this profile have no names of functions: the server's program has no symbols. Start one \
+             that has them with --server-binary, for example one built with cargo build --release",
+            number(100.0 * profile.nameless)
+        ));
+    }
+}
+
+fn caption(kind: ProfileKind) -> String {
+    let weight = match kind {
+        ProfileKind::Cpu => "its share of the processor time",
+        ProfileKind::Offcpu => "its share of the time in which threads did not run, idle threads included",
+        ProfileKind::Lock => "its share of the time in which threads waited for a lock that another one held",
+    };
+    format!(
+        "Each box is a function, and its width is {weight}. It was called by the box below; the lowest boxes are threads. Blue: \
+         Thalweg; orange: the kernel; green: other Rust code; grey: other code. perf slows the server down, so the figures \
+         of the report are those of other runs."
+    )
+}
+
+fn function_table(title: &str, functions: &[(String, f64, f64)], all: f64) -> Table {
+    table! {
+        format!("{title}: functions"); (name, own, whole) in functions;
+        "function" => name.as_str(), "alone %" => 100.0 * own / all, "with callees %" => 100.0 * whole / all,
+    }
+}
+
+fn thread_table(title: &str, stacks: &Stacks) -> Table {
+    let all = stacks.root().seconds;
+    table! {
+        format!("{title}: threads, by name"); (name, seconds) in stacks.threads();
+        "thread" => name, "seconds" => seconds, "%" => 100.0 * seconds / all,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Scratch;
+
+    fn profile(kind: ProfileKind, stacks: Stacks, nameless: f64) -> Profile {
+        Profile { kind, stacks, samples: 7, nameless }
+    }
+
+    #[test]
+    fn a_profile_becomes_a_sentence_a_plot_and_tables() {
+        let scratch = Scratch::below(None).unwrap();
+        let mut report = Report::begin("http", scratch.path());
+        let mut stacks = Stacks::default();
+        stacks.add(["commit", "thalweg_log::lead", "fdatasync"], 3.0);
+        stacks.add(["worker", "thalweg_log::lead"], 1.0);
+        add(&profile(ProfileKind::Offcpu, stacks, 0.5), ("put, disk", "-knee"), 5000.0, &mut report);
+        let said = report.summary.pop().unwrap();
+        assert!(said.contains("4.00 s of waiting time") && said.contains("75.0 % of it ends in fdatasync"), "{said}");
+        assert_eq!(report.plots[0].name, "flame-offcpu-knee");
+        assert_eq!((report.tables[0].rows.len(), report.tables[1].rows.len()), (2, 2));
+        assert!(report.notes.iter().any(|note| note.contains("no symbols")), "{:?}", report.notes);
+        add(&profile(ProfileKind::Lock, Stacks::default(), 0.0), ("put", ""), 1.0, &mut report);
+        assert!(report.summary.pop().unwrap().contains("no waiting time for locks"));
+        assert_eq!(report.plots.len(), 1);
+        let page = scratch.path().join("page.html");
+        report.save_html(&page).unwrap();
+        let svg = std::fs::read_to_string(scratch.path().join("page-flame-offcpu-knee.svg")).unwrap();
+        assert!(svg.contains("lead</text>"), "{svg}");
+        assert!(std::fs::read_to_string(page).unwrap().contains("offcpu profile: put, disk"));
+    }
+
+    #[test]
+    fn a_profile_needs_a_process_on_this_machine() {
+        let scratch = Scratch::below(None).unwrap();
+        let options = ProfileOptions { profile: vec![ProfileKind::Cpu] };
+        let error = options.profiler(None, scratch.path()).unwrap_err().to_string();
+        assert!(error.contains("--profile") && error.contains("--target"), "{error}");
+        assert!(ProfileOptions::default().profiler(None, scratch.path()).unwrap().is_none());
+    }
+}

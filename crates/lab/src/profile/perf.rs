@@ -1,0 +1,259 @@
+//! Running `perf` on a process.
+
+use std::{
+    io::BufReader,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{ProfileKind, Stacks, script::Script};
+use crate::BenchError;
+
+/// Samples of each thread per second, each with several kilobytes of its stack. perf states for how many events a sample
+/// stands. The number shares no factor with the timers of programs.
+const SAMPLES_PER_SECOND: &str = "199";
+/// Bytes of the stack that perf copies with each sample, from which it finds the callers.
+const STACK_BYTES: u32 = 8192;
+/// Longest wait for perf to begin; on a busy machine it takes seconds to read the kernel's symbols.
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(60);
+/// Interval at which the state of perf is looked at, which offers no event to wait for.
+const LOOK: Duration = Duration::from_millis(20);
+/// Command that perf starts when it has begun to record, and ends with itself. Its argument is the file that it creates.
+const TELL: &str = "echo begun > \"$0\" && exec sleep 86400";
+/// Longest wait for perf to write its file after it was told to end.
+const END_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A running `perf record` of a process. Dropping it ends perf and removes its file.
+#[derive(Debug)]
+pub struct Recording {
+    kind: ProfileKind,
+    child: Child,
+    file: PathBuf,
+    errors: PathBuf,
+}
+
+/// A finished profile.
+#[derive(Debug)]
+pub struct Profile {
+    /// Kind of the profile.
+    pub kind: ProfileKind,
+    /// Stacks of calls. The first call of each stack is the thread's name.
+    pub stacks: Stacks,
+    /// Number of samples.
+    pub samples: u64,
+    /// Share of the samples, from 0 to 1, of which no function of the program itself has a name, because the symbols of
+    /// the program are missing.
+    pub nameless: f64,
+}
+
+impl Recording {
+    /// Checks that perf can record this kind of profile of a process. Files are written to `dir`.
+    pub fn check(kind: ProfileKind, process: u32, dir: &Path) -> Result<(), BenchError> {
+        let file = dir.join("perf-check.data");
+        let mut command = record(kind, process, &file);
+        let output = command.args(["--", "sleep", "0.05"]).stdin(Stdio::null()).output();
+        let _ = std::fs::remove_file(&file);
+        let output = output.map_err(|error| missing(&error))?;
+        if output.status.success() { Ok(()) } else { Err(refused(kind, &String::from_utf8_lossy(&output.stderr))) }
+    }
+
+    /// Begins to record a profile of a process. Files are written to `dir`.
+    pub fn begin(kind: ProfileKind, process: u32, dir: &Path) -> Result<Self, BenchError> {
+        let (file, errors) = (dir.join("perf.data"), dir.join("perf.errors"));
+        let log = std::fs::File::create(&errors).map_err(BenchError::files(&errors))?;
+        let begun = dir.join("perf.begun");
+        let _ = std::fs::remove_file(&begun);
+        let mut command = record(kind, process, &file);
+        command.args(["--", "sh", "-c", TELL]).arg(&begun);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
+        let mut recording = Self { kind, child: child.map_err(|error| missing(&error))?, file, errors };
+        recording.wait_for(&begun)?;
+        let _ = std::fs::remove_file(&begun);
+        Ok(recording)
+    }
+
+    /// Waits until perf records, which it tells by creating a file.
+    fn wait_for(&mut self, begun: &Path) -> Result<(), BenchError> {
+        let since = Instant::now();
+        while !begun.exists() {
+            if self.child.try_wait().is_ok_and(|status| status.is_some()) || since.elapsed() > BEGIN_TIMEOUT {
+                return Err(refused(self.kind, &std::fs::read_to_string(&self.errors).unwrap_or_default()));
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    /// Ends the recording and reads its stacks, which can take as long as the recording.
+    pub fn end(mut self) -> Result<Profile, BenchError> {
+        let is_good = self.stop();
+        let kind = self.kind;
+        if !is_good {
+            return Err(refused(kind, &std::fs::read_to_string(&self.errors).unwrap_or_default()));
+        }
+        let mut command = Command::new("perf");
+        // Names of inlined functions take perf minutes for a program of this size.
+        command.args(["script", "--no-inline", "-F", "comm,tid,time,period,event,ip,sym,dso"]);
+        if kind != ProfileKind::Cpu {
+            command.arg("--show-switch-events");
+        }
+        command.arg("-i").arg(&self.file).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().map_err(|error| missing(&error))?;
+        let text = child.stdout.take().expect("the output is piped");
+        let script = Script::read(BufReader::new(text), kind);
+        let ended = child.wait();
+        let script = script.map_err(BenchError::files(&self.file))?;
+        if !ended.is_ok_and(|status| status.success()) {
+            return Err(refused(kind, "perf script failed"));
+        }
+        let nameless = script.nameless as f64 / (script.samples as f64).max(1.0);
+        Ok(Profile { kind, stacks: script.stacks, samples: script.samples, nameless })
+    }
+
+    /// Ends perf and waits until it has written its file. Returns true if it has.
+    fn stop(&mut self) -> bool {
+        if let Ok(Some(_)) = self.child.try_wait() {
+            return false; // perf ended by itself
+        }
+        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process(pid, Signal::INT);
+        }
+        let begun = Instant::now();
+        while begun.elapsed() < END_TIMEOUT {
+            if let Ok(Some(_)) = self.child.try_wait() {
+                return self.file.exists(); // its status is that of the signal
+            }
+            std::thread::sleep(LOOK);
+        }
+        false
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_file(&self.file);
+        let _ = std::fs::remove_file(&self.errors);
+    }
+}
+
+fn record(kind: ProfileKind, process: u32, file: &Path) -> Command {
+    let mut command = Command::new("perf");
+    command.args(["record", "--quiet", "--pid", &process.to_string(), "--output"]).arg(file);
+    command.arg("--call-graph").arg(format!("dwarf,{STACK_BYTES}"));
+    match kind {
+        // A clock instead of the processor's counters, which virtual machines do not have.
+        ProfileKind::Cpu => command.args(["--event", "cpu-clock"]),
+        ProfileKind::Offcpu | ProfileKind::Lock => command.args(["--event", "sched:sched_switch", "--switch-events"]),
+    };
+    command.args(["-F", SAMPLES_PER_SECOND]);
+    command
+}
+
+fn missing(error: &std::io::Error) -> BenchError {
+    let message = if error.kind() == std::io::ErrorKind::NotFound {
+        "perf is not installed: install it (package linux-perf on Debian, linux-tools on Ubuntu, perf elsewhere), or leave \
+         --profile out"
+            .to_owned()
+    } else {
+        format!("perf cannot be started: {error}")
+    };
+    BenchError::Profile { message }
+}
+
+/// Returns the error for a profile that perf did not record; `said` is what it printed.
+fn refused(kind: ProfileKind, said: &str) -> BenchError {
+    let remedy = match kind {
+        ProfileKind::Cpu => {
+            "run as the server's user with kernel.perf_event_paranoid at 2 or lower (sysctl), or as root"
+        }
+        ProfileKind::Offcpu | ProfileKind::Lock => {
+            "scheduler events need root or CAP_PERFMON, and a mounted tracefs (/sys/kernel/tracing)"
+        }
+    };
+    let said: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).take(2).collect();
+    BenchError::Profile { message: format!("perf recorded nothing ({}): {remedy}", said.join(" ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    };
+
+    use super::*;
+    use crate::{Scratch, report::skip::skip};
+
+    /// Records a profile of this process while `work` runs on threads. Returns `None`, and says so, where perf cannot.
+    fn profiled(test: &str, kind: ProfileKind, work: impl Fn() + Send + Sync) -> Option<Profile> {
+        let scratch = Scratch::below(None).unwrap();
+        let process = std::process::id();
+        if let Err(error) = Recording::check(kind, process, scratch.path()) {
+            skip(test, &error.to_string());
+            return None;
+        }
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        work();
+                    }
+                });
+            }
+            let recording = Recording::begin(kind, process, scratch.path()).unwrap();
+            std::thread::sleep(Duration::from_millis(1500));
+            let profile = recording.end();
+            stop.store(true, Ordering::Relaxed);
+            assert!(!scratch.path().join("perf.data").exists(), "the file is removed");
+            Some(profile.unwrap())
+        })
+    }
+
+    #[inline(never)]
+    fn burn_for_the_profile() {
+        for number in 0..2_000_000_u64 {
+            std::hint::black_box(number);
+        }
+    }
+
+    #[test]
+    fn a_busy_function_is_found_by_its_name() {
+        let Some(profile) = profiled("a_busy_function_is_found_by_its_name", ProfileKind::Cpu, burn_for_the_profile)
+        else {
+            return;
+        };
+        assert!(profile.samples > 5, "{}", profile.samples);
+        let functions = profile.stacks.functions(20);
+        let found = functions.iter().find(|(name, ..)| name.contains("burn_for_the_profile"));
+        let (_, _, whole) = found.unwrap_or_else(|| panic!("{functions:?}"));
+        assert!(*whole > 0.3 * profile.stacks.root().seconds, "{functions:?}");
+    }
+
+    #[test]
+    fn waiting_for_a_lock_is_found() {
+        let lock = Arc::new(Mutex::new(0_u64));
+        let work = || {
+            let mut count = lock.lock().unwrap();
+            *count += 1;
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        let Some(profile) = profiled("waiting_for_a_lock_is_found", ProfileKind::Lock, work) else { return };
+        let functions = profile.stacks.functions(50);
+        assert!(profile.stacks.root().seconds > 0.05, "{functions:?}");
+        assert!(functions.iter().any(|(name, ..)| name.contains("lock_contended")), "{functions:?}");
+    }
+
+    #[test]
+    fn a_process_that_does_not_exist_is_an_error_with_a_remedy() {
+        let scratch = Scratch::below(None).unwrap();
+        let error = Recording::check(ProfileKind::Cpu, u32::MAX / 2, scratch.path()).unwrap_err();
+        assert!(matches!(error, BenchError::Profile { .. }), "{error}");
+        assert!(error.to_string().contains("perf"), "{error}");
+    }
+}

@@ -1,0 +1,226 @@
+//! The text that `perf script` prints, read into stacks of calls.
+//!
+//! ```text
+//! thread name  1234   400.006834:   5025125 cpu-clock:           a sample with its weight, and frames from the innermost on
+//!         ffffffff821f7f58 __schedule ([kernel.kallsyms])
+//!                   cf545 clock_nanosleep@GLIBC_2.2.5 (/usr/lib/libc.so.6)
+//!
+//! thread name  1234   400.007416: PERF_RECORD_SWITCH IN
+//! ```
+
+use std::{collections::HashMap, io::BufRead};
+
+use super::{ProfileKind, Stacks};
+
+/// Most frames of a stack that are kept, counted from the outermost one.
+const MAX_FRAMES: usize = 256;
+/// Name of a frame whose function is unknown.
+const UNKNOWN: &str = "[unknown]";
+/// Parts of the names of functions in which a thread waits for a lock that another one holds.
+const LOCKS: [&str; 6] =
+    ["lock_contended", "read_contended", "write_contended", "lock_slow", "lock_shared_slow", "pthread_mutex_lock"];
+
+/// First line of a sample or of a switch.
+#[derive(Debug, PartialEq)]
+struct Head<'a> {
+    thread: &'a str,
+    id: u32,
+    seconds: f64,
+    /// Number of events for which the sample stands; nanoseconds of processor time for `cpu-clock`. 0 for a switch.
+    period: u64,
+    event: &'a str,
+}
+
+/// Stacks of a profile, and the share of them that perf could not read.
+#[derive(Debug, Default)]
+pub(super) struct Script {
+    /// Stacks by thread: the first frame is the thread's name.
+    pub stacks: Stacks,
+    /// Number of samples.
+    pub samples: u64,
+    /// Number of samples of which no function of the program itself has a name.
+    pub nameless: u64,
+    /// Threads that stopped running at a sampled moment, by their ids: the frames, the time, and the number of switches for
+    /// which the sample stands.
+    stopped: HashMap<u32, (Vec<String>, f64, u64)>,
+}
+
+impl Script {
+    /// Reads the text of a profile. A sample of `cpu` weighs the processor time for which it stands; one of the other kinds
+    /// weighs the time until its thread continues, times the number of switches for which it stands.
+    pub(super) fn read(text: impl BufRead, kind: ProfileKind) -> std::io::Result<Self> {
+        let mut script = Self::default();
+        let (mut sample, mut frames) = (None::<(String, u32, f64, u64)>, Vec::new());
+        for line in text.split(b'\n') {
+            let line = line?;
+            let line = String::from_utf8_lossy(&line);
+            if line.starts_with(['\t', ' ']) && sample.is_some() && head(&line).is_none() {
+                frames.extend(frame(&line));
+                continue;
+            }
+            if let Some((thread, id, at, period)) = sample.take() {
+                script.sample(kind, (&thread, id, at), std::mem::take(&mut frames), period);
+            }
+            match head(&line) {
+                Some(Head { id, seconds, event: "PERF_RECORD_SWITCH IN", .. }) => {
+                    script.continues(kind, id, seconds);
+                }
+                Some(Head { event, .. }) if event.starts_with("PERF_RECORD_") => {}
+                Some(Head { thread, id, seconds, period, .. }) => {
+                    sample = Some((thread.to_owned(), id, seconds, period));
+                }
+                None => {}
+            }
+        }
+        if let Some((thread, id, at, period)) = sample.take() {
+            script.sample(kind, (&thread, id, at), frames, period);
+        }
+        Ok(script)
+    }
+
+    /// Counts a sample of a thread; `frames` begin with the innermost one.
+    fn sample(&mut self, kind: ProfileKind, (thread, id, at): (&str, u32, f64), mut frames: Vec<String>, period: u64) {
+        self.samples += 1;
+        frames.truncate(MAX_FRAMES);
+        let is_named = |frame: &String| frame.contains("::") && !frame.starts_with(UNKNOWN);
+        self.nameless += u64::from(!frames.iter().any(is_named));
+        frames.push(thread.to_owned());
+        frames.reverse();
+        if kind != ProfileKind::Cpu {
+            end_at_system_call(&mut frames);
+        }
+        match kind {
+            ProfileKind::Cpu => self.stacks.add(frames.iter().map(|frame| &**frame), period as f64 / 1e9),
+            ProfileKind::Offcpu | ProfileKind::Lock => {
+                self.stopped.insert(id, (frames, at, period));
+            }
+        }
+    }
+
+    /// Adds the stack with which a thread had stopped, if it was sampled. The thread continues `now`.
+    fn continues(&mut self, kind: ProfileKind, id: u32, now: f64) {
+        let Some((frames, at, period)) = self.stopped.remove(&id) else { return };
+        let is_lock = || frames.iter().any(|frame| LOCKS.iter().any(|lock| frame.contains(lock)));
+        if kind != ProfileKind::Lock || is_lock() {
+            self.stacks.add(frames.iter().map(|frame| &**frame), (now - at).max(0.0) * period as f64);
+        }
+    }
+}
+
+/// Removes what a system call calls inside the kernel from the frames of a waiting thread, the outermost one first. All
+/// waits end in the kernel's scheduler, and the system call says for what the thread waits.
+fn end_at_system_call(frames: &mut Vec<String>) {
+    let is_call = |frame: &String| frame.contains("_sys_") && frame.ends_with("_[k]");
+    if let Some(at) = frames.iter().position(is_call) {
+        frames.truncate(at + 1);
+    }
+}
+
+/// Parses the first line of a sample or of a switch. A thread's name may contain blanks and colons.
+fn head(line: &str) -> Option<Head<'_>> {
+    line.match_indices(": ").find_map(|(at, _)| head_at(&line[..at], &line[at + 2..]))
+}
+
+/// Parses the first line of a sample or of a switch, which is cut between its time and its event.
+fn head_at<'a>(before: &'a str, event: &'a str) -> Option<Head<'a>> {
+    let (before, seconds) = before.trim_end().rsplit_once(' ')?;
+    let (thread, id) = before.trim_end().rsplit_once(' ')?;
+    let event = event.trim();
+    let (period, event) = match event.split_once(' ') {
+        Some((period, event)) if !event.starts_with("PERF_RECORD_") && period.parse::<u64>().is_ok() => {
+            (period.parse().ok()?, event)
+        }
+        _ => (0, event),
+    };
+    Some(Head { thread: thread.trim(), id: id.parse().ok()?, seconds: seconds.parse().ok()?, period, event })
+}
+
+/// Parses a frame: an address, the function, and its file in parentheses. Functions of the kernel end with `_[k]`, as in
+/// other flame graphs.
+fn frame(line: &str) -> Option<String> {
+    let (_, rest) = line.trim().split_once(' ')?;
+    let (function, file) = rest.rsplit_once(" (").unwrap_or((rest, ""));
+    let file = file.trim_end_matches(')');
+    let function = function.trim();
+    if function == UNKNOWN {
+        let file = file.rsplit('/').next().filter(|file| !file.is_empty() && !file.starts_with('['));
+        return Some(file.map_or(UNKNOWN.to_owned(), |file| format!("{UNKNOWN} in {file}")));
+    }
+    let function = without_hash(function);
+    Some(if file.starts_with("[kernel") || file.ends_with(".ko") {
+        format!("{function}_[k]")
+    } else {
+        function.to_owned()
+    })
+}
+
+/// Returns the name of a Rust function without the hash that the compiler adds.
+fn without_hash(function: &str) -> &str {
+    let is_hash = |hash: &str| hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+    function.rsplit_once("::h").filter(|(_, hash)| is_hash(hash)).map_or(function, |(name, _)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "http worker 1   12   10.000000: 5000000 cpu-clock:ppp: \n\
+        \tffffffff81 do_syscall_64 ([kernel.kallsyms])\n\
+        \t      cf545 thalweg_log::commit::lead::h0123456789abcdef (/bin/thalweg)\n\
+        \t      cf545 [unknown] (/bin/thalweg)\n\n\
+        \n\
+        a:: b: c  11   10.100000: 5000000 cpu-clock:ppp: \n\
+        \t      99 [unknown] ([unknown])\n\n";
+
+    const SWITCHES: &str = "main  11   10.000000: PERF_RECORD_SWITCH IN         \n\
+        main  11   10.250000:          4 sched:sched_switch: \n\
+        \tffffffff81 schedule ([kernel.kallsyms])\n\
+        \t       5 std::sys::sync::mutex::futex::Mutex::lock_contended (/bin/thalweg)\n\n\
+        main  11   10.250001: PERF_RECORD_SWITCH OUT         \n\
+        main  11   10.750000: PERF_RECORD_SWITCH IN         \n\
+        main  11   11.000000: PERF_RECORD_SWITCH OUT preempt        \n\
+        main  11   12.000000: PERF_RECORD_SWITCH IN         \n\
+        main  11   12.500000:          2 sched:sched_switch: \n\
+        \tffffffff81 do_epoll_wait ([kernel.kallsyms])\n\
+        \tffffffff82 __x64_sys_epoll_wait ([kernel.kallsyms])\n\n\
+        main  11   13.000000: PERF_RECORD_SWITCH IN         \n\
+        main  11   13.500000:          2 sched:sched_switch: \n\
+        \tffffffff81 never_continues ([kernel.kallsyms])\n";
+
+    fn paths(stacks: &Stacks) -> Vec<(String, f64)> {
+        fn walk(path: &str, call: &super::super::stacks::Call, out: &mut Vec<(String, f64)>) {
+            if call.own_seconds > 0.0 {
+                out.push((path.to_owned(), call.own_seconds));
+            }
+            call.callees.iter().for_each(|(name, call)| walk(&format!("{path};{name}"), call, out));
+        }
+        let mut out = Vec::new();
+        walk("", stacks.root(), &mut out);
+        out
+    }
+
+    #[test]
+    fn samples_become_stacks_from_the_thread_inwards() {
+        let script = Script::read(TEXT.as_bytes(), ProfileKind::Cpu).unwrap();
+        assert_eq!((script.samples, script.nameless), (2, 1));
+        let first = ";http worker 1;[unknown] in thalweg;thalweg_log::commit::lead;do_syscall_64_[k]".to_owned();
+        assert_eq!(paths(&script.stacks), [(";a:: b: c;[unknown]".to_owned(), 0.005), (first, 0.005)]);
+    }
+
+    #[test]
+    fn waiting_time_is_that_between_the_sampled_stop_and_the_next_start() {
+        let script = Script::read(SWITCHES.as_bytes(), ProfileKind::Offcpu).unwrap();
+        let lock = ";main;std::sys::sync::mutex::futex::Mutex::lock_contended;schedule_[k]".to_owned();
+        assert_eq!(paths(&script.stacks), [(";main;__x64_sys_epoll_wait_[k]".to_owned(), 1.0), (lock.clone(), 2.0)]);
+        let script = Script::read(SWITCHES.as_bytes(), ProfileKind::Lock).unwrap();
+        assert_eq!(paths(&script.stacks), [(lock, 2.0)]);
+    }
+
+    #[test]
+    fn other_text_is_no_sample() {
+        for text in ["", "\n\n\t", "no samples found\n\tabc def\n", "a: b: c\n", "\u{fffd}\t x (\n"] {
+            assert_eq!(Script::read(text.as_bytes(), ProfileKind::Cpu).unwrap().samples, 0, "{text:?}");
+        }
+        assert_eq!(without_hash("a::hello"), "a::hello");
+    }
+}

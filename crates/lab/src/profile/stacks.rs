@@ -1,0 +1,92 @@
+//! Stacks of calls with their weights, as a tree.
+
+use std::collections::BTreeMap;
+
+/// Stacks of calls with their weights. A node of the tree is a function in the context of its callers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stacks {
+    root: Call,
+}
+
+/// A function in the context of its callers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Call {
+    /// Weight of all stacks that contain this call, in seconds.
+    pub seconds: f64,
+    /// Weight of the stacks that end with this call, in seconds.
+    pub own_seconds: f64,
+    /// Functions that this call calls, by name.
+    pub callees: BTreeMap<String, Self>,
+}
+
+impl Stacks {
+    /// Adds a stack of function names, the outermost one first.
+    pub fn add<'a>(&mut self, frames: impl IntoIterator<Item = &'a str>, seconds: f64) {
+        let mut call = &mut self.root;
+        call.seconds += seconds;
+        for frame in frames {
+            if !call.callees.contains_key(frame) {
+                call.callees.insert(frame.to_owned(), Call::default());
+            }
+            call = call.callees.get_mut(frame).expect("inserted when missing");
+            call.seconds += seconds;
+        }
+        call.own_seconds += seconds;
+    }
+
+    /// Returns the call above all stacks, whose weight is that of all of them.
+    pub fn root(&self) -> &Call {
+        &self.root
+    }
+
+    /// Returns the functions with the largest weights as name, weight of the stacks that end with the function, and weight
+    /// of all stacks that contain it, in seconds. The first frame of each stack, the name of the thread, is left out.
+    pub fn functions(&self, most: usize) -> Vec<(String, f64, f64)> {
+        let mut sums = BTreeMap::new();
+        for thread in self.root.callees.values() {
+            thread.callees.iter().for_each(|(name, call)| sum(&mut sums, &mut Vec::new(), name, call));
+        }
+        let mut all: Vec<_> = sums.into_iter().map(|(name, (own, whole))| (name.to_owned(), own, whole)).collect();
+        all.sort_by(|left, right| right.1.total_cmp(&left.1));
+        all.truncate(most);
+        all
+    }
+
+    /// Returns the threads and the weights of their stacks in seconds, the largest first.
+    pub fn threads(&self) -> Vec<(&str, f64)> {
+        let mut all: Vec<_> = self.root.callees.iter().map(|(name, call)| (&**name, call.seconds)).collect();
+        all.sort_by(|left, right| right.1.total_cmp(&left.1));
+        all
+    }
+}
+
+/// Adds the weights of a call and its callees to the sums of their functions. A function that calls itself counts once.
+fn sum<'a>(sums: &mut BTreeMap<&'a str, (f64, f64)>, callers: &mut Vec<&'a str>, name: &'a str, call: &'a Call) {
+    let of = sums.entry(name).or_default();
+    of.0 += call.own_seconds;
+    if !callers.contains(&name) {
+        of.1 += call.seconds;
+    }
+    callers.push(name);
+    call.callees.iter().for_each(|(callee, call)| sum(sums, callers, callee, call));
+    callers.pop();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_add_up_and_recursion_counts_once() {
+        let mut stacks = Stacks::default();
+        stacks.add(["t", "main", "work"], 2.0);
+        stacks.add(["t", "main", "work", "main"], 1.0);
+        stacks.add(["u", "main"], 0.5);
+        assert_eq!(stacks.root().seconds, 3.5);
+        assert_eq!(stacks.threads(), [("t", 3.0), ("u", 0.5)]);
+        let functions = stacks.functions(10);
+        assert_eq!(functions[0], ("work".to_owned(), 2.0, 3.0));
+        assert_eq!(functions[1], ("main".to_owned(), 1.5, 3.5));
+        assert_eq!(stacks.functions(1).len(), 1);
+    }
+}

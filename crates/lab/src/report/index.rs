@@ -1,0 +1,51 @@
+//! A page with links to the reports of several runs.
+
+use std::fmt::Write as _;
+
+use super::escape::escaped;
+
+/// A run in the list.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Heading below which the run stands. Entries of one section are neighbours.
+    pub section: String,
+    /// Name of the run.
+    pub name: String,
+    /// Command that repeats the run.
+    pub command: String,
+    /// Outcome in words.
+    pub outcome: String,
+    /// True if the outcome is good, which chooses its colour.
+    pub is_good: bool,
+    /// Result in a sentence.
+    pub said: String,
+    /// Names of the run's files, which lie beside the page.
+    pub links: Vec<String>,
+}
+
+/// Returns the page. It loads nothing, and links only to files beside it.
+pub fn index_page(title: &str, entries: &[Entry]) -> String {
+    let mut out = super::html::head(title);
+    let _ = writeln!(out, "<h1>{}</h1>", escaped(title));
+    let mut section = "";
+    for entry in entries {
+        if entry.section != section {
+            section = &entry.section;
+            let _ = writeln!(out, "<h2>{}</h2>", escaped(section));
+        }
+        let class = if entry.is_good { "met" } else { "missed" };
+        let links: Vec<String> =
+            entry.links.iter().map(|file| format!("<a href=\"{0}\">{0}</a>", escaped(file))).collect();
+        let _ = writeln!(
+            out,
+            "<p><b>{}</b> <span class=\"{class}\">{}</span><br><code>{}</code><br>{}<br>{}</p>",
+            escaped(&entry.name),
+            escaped(&entry.outcome),
+            escaped(&entry.command),
+            escaped(&entry.said),
+            links.join(" ")
+        );
+    }
+    out.push_str("</body></html>\n");
+    out
+}

@@ -1,0 +1,189 @@
+//! Times of the stages of writes that wait for an fsync.
+//!
+//! Owns: the stages and their histograms. Does not own: the stages' work, which the holder of the writer role does. Writes that wait for no fsync are not timed, because reading the clock would be a noticeable part of their time.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
+
+use thalweg_types::{Durability, Log2Histogram, histogram::LOG2_BUCKETS};
+
+use crate::{clock::SpaceClock, pending::Pending};
+
+/// Stage of a write that waits for an fsync, in the order of the stages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteStage {
+    /// The command waits in the queue for a thread that takes the writer role.
+    Queue,
+    /// The queued commands are cut into log entries.
+    Form,
+    /// The entries are framed, checksummed and written to the log's file.
+    Write,
+    /// The entries wait until they are on disk.
+    Sync,
+    /// The entries are applied to the state.
+    Apply,
+    /// The proposers get their answers: the time until this command's proposer is woken.
+    Answer,
+}
+
+impl WriteStage {
+    /// All stages, in order.
+    pub const ALL: [Self; 6] = [Self::Queue, Self::Form, Self::Write, Self::Sync, Self::Apply, Self::Answer];
+
+    /// Returns the stage's name in metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Queue => "queue",
+            Self::Form => "form",
+            Self::Write => "write",
+            Self::Sync => "sync",
+            Self::Apply => "apply",
+            Self::Answer => "answer",
+        }
+    }
+}
+
+/// Histograms of the times of all stages in nanoseconds. Commands of one group have the same times, and each counts.
+pub type WriteStages = [Log2Histogram; WriteStage::ALL.len()];
+
+/// Commands that are committed together and wait for an fsync, in one of the stages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TimedGroup {
+    /// Number of the commands.
+    count: u64,
+    /// Monotonic time at which the present stage began.
+    since: Duration,
+}
+
+/// Counters of the times of all stages.
+#[derive(Debug)]
+pub(crate) struct StageTimes([Stage; WriteStage::ALL.len()]);
+
+#[derive(Debug)]
+struct Stage {
+    sum_nanos: AtomicU64,
+    /// The buckets are those of [`Log2Histogram::bucket_of`].
+    buckets: [AtomicU64; LOG2_BUCKETS],
+}
+
+impl Default for StageTimes {
+    fn default() -> Self {
+        let stage = || Stage { sum_nanos: AtomicU64::new(0), buckets: [const { AtomicU64::new(0) }; LOG2_BUCKETS] };
+        Self(std::array::from_fn(|_| stage()))
+    }
+}
+
+impl StageTimes {
+    /// Adds the time of a stage for `count` commands.
+    fn record(&self, stage: WriteStage, time: Duration, count: u64) {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let stage = &self.0[stage as usize];
+        stage.sum_nanos.fetch_add(nanos.saturating_mul(count), Relaxed);
+        stage.buckets[Log2Histogram::bucket_of(nanos)].fetch_add(count, Relaxed);
+    }
+
+    /// Notes the time at which a command is queued, if it waits for an fsync.
+    pub(crate) fn begin_queueing(&self, pending: &mut Pending, clock: &SpaceClock) {
+        if pending.level.waits_for_sync() {
+            pending.queued_at = clock.monotonic();
+        }
+    }
+
+    /// Ends the queueing of commands that are taken at `now`. Returns those that are timed, if there are any.
+    pub(crate) fn end_queueing(&self, taken: &[Pending], now: Duration) -> Option<TimedGroup> {
+        let mut group = TimedGroup { count: 0, since: now };
+        for pending in taken.iter().filter(|pending| !pending.queued_at.is_zero()) {
+            self.record(WriteStage::Queue, now.saturating_sub(pending.queued_at), 1);
+            group.count += 1;
+        }
+        (group.count > 0).then_some(group)
+    }
+
+    /// Begins to write entries of a group, or of a command that was not queued. They are timed if they wait for an fsync.
+    #[inline]
+    pub(crate) fn begin_write(
+        &self,
+        group: Option<TimedGroup>,
+        level: Durability,
+        clock: &SpaceClock,
+    ) -> Option<TimedGroup> {
+        level.waits_for_sync().then(|| self.begin_timed_write(group, clock.monotonic()))
+    }
+
+    #[cold]
+    fn begin_timed_write(&self, group: Option<TimedGroup>, now: Duration) -> TimedGroup {
+        match group {
+            Some(group) => self.end_stage(WriteStage::Form, group, now),
+            None => {
+                for stage in [WriteStage::Queue, WriteStage::Form, WriteStage::Answer] {
+                    self.record(stage, Duration::ZERO, 1);
+                }
+                TimedGroup { count: 1, since: now }
+            }
+        }
+    }
+
+    /// Ends the write and the fsync of a group's entries; the writer `waited` for the fsync.
+    #[inline]
+    pub(crate) fn end_write(
+        &self,
+        group: Option<TimedGroup>,
+        waited: Duration,
+        clock: &SpaceClock,
+    ) -> Option<TimedGroup> {
+        let TimedGroup { count, since } = group?;
+        let now = clock.monotonic();
+        let both = now.saturating_sub(since);
+        self.record(WriteStage::Write, both.saturating_sub(waited), count);
+        self.record(WriteStage::Sync, waited.min(both), count);
+        Some(TimedGroup { count, since: now })
+    }
+
+    /// Ends the application of a group's entries.
+    #[inline]
+    pub(crate) fn end_apply(&self, group: Option<TimedGroup>, clock: &SpaceClock) {
+        if let Some(group) = group {
+            self.end_stage(WriteStage::Apply, group, clock.monotonic());
+        }
+    }
+
+    /// Ends the last stage of a command, whose group was applied at `applied`.
+    pub(crate) fn answered(&self, pending: &Pending, applied: Duration, clock: &SpaceClock) {
+        if !pending.queued_at.is_zero() {
+            self.record(WriteStage::Answer, clock.monotonic().saturating_sub(applied), 1);
+        }
+    }
+
+    fn end_stage(&self, stage: WriteStage, group: TimedGroup, now: Duration) -> TimedGroup {
+        self.record(stage, now.saturating_sub(group.since), group.count);
+        TimedGroup { since: now, ..group }
+    }
+
+    pub(crate) fn stats(&self) -> WriteStages {
+        let histogram = |stage: &Stage| Log2Histogram {
+            sum: stage.sum_nanos.load(Relaxed),
+            buckets: std::array::from_fn(|at| stage.buckets[at].load(Relaxed)),
+        };
+        std::array::from_fn(|at| histogram(&self.0[at]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_command_of_a_group_counts() {
+        let times = StageTimes::default();
+        times.record(WriteStage::Sync, Duration::from_micros(100), 3);
+        times.record(WriteStage::Sync, Duration::ZERO, 1);
+        let stats = times.stats();
+        let sync = &stats[WriteStage::Sync as usize];
+        assert_eq!((sync.count(), sync.sum), (4, 300_000));
+        assert!(WriteStage::ALL.iter().enumerate().all(|(at, stage)| *stage as usize == at));
+        assert_eq!(stats[WriteStage::Apply as usize].count(), 0);
+    }
+}
