@@ -496,7 +496,7 @@ async fn large_replies_that_wait_are_bounded_for_all_clients_together() {
     }
     let most = "MGET large large large large large large large";
     // The client does not read its reply: a part of it goes into the sockets' buffers, and the remainder waits.
-    let mut greedy = Resp::connect(&node).await;
+    let mut greedy = Resp::connect_small(&node).await;
     greedy.send(&encode(most)).await;
     greedy.stream.readable().await.unwrap();
     assert_eq!(client.call(most).await, BUSY);
