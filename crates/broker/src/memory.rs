@@ -12,7 +12,7 @@ use std::sync::{
 use crate::{
     locked,
     losses::LossCounters,
-    notify::{Notify, Waiters},
+    notify::{Notify, WaitStamp, Waiters},
 };
 
 /// Number of bytes that a link reserves at a time.
@@ -23,6 +23,10 @@ pub(crate) struct Memory {
     max: u64,
     waiting: Mutex<Waiters>,
     any_waiting: AtomicBool,
+    /// True if a publisher that waits may have missed memory that was released, because publishes in progress held it.
+    missed: AtomicBool,
+    /// Stamp of the next publisher that begins to wait, for memory or for a queue.
+    stamps: AtomicU64,
     /// Counters of messages lost because memory or queues were full.
     pub(crate) losses: LossCounters,
 }
@@ -34,6 +38,8 @@ impl Memory {
             max,
             waiting: Mutex::default(),
             any_waiting: AtomicBool::new(false),
+            missed: AtomicBool::new(false),
+            stamps: AtomicU64::new(0),
             losses: LossCounters::default(),
         }
     }
@@ -47,24 +53,59 @@ impl Memory {
     /// sees the flag and notifies the publisher (all accesses are sequentially consistent).
     pub(crate) fn wait(&self, waiter: &Arc<dyn Notify>) {
         let mut waiting = locked(self.waiting.lock());
-        waiting.add(waiter);
+        waiting.add(waiter, self.stamp());
         self.any_waiting.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns a stamp for a publisher that begins to wait.
+    pub(crate) fn stamp(&self) -> WaitStamp {
+        WaitStamp(self.stamps.fetch_add(1, Ordering::SeqCst))
+    }
+
+    /// Returns the stamp of the next publisher that begins to wait.
+    pub(crate) fn now(&self) -> WaitStamp {
+        WaitStamp(self.stamps.load(Ordering::SeqCst))
     }
 
     /// Removes and returns the publishers to notify after memory may have been released.
     pub(crate) fn take_waiting(&self) -> Vec<Arc<dyn Notify>> {
-        self.take_others(None)
-    }
-
-    /// Removes and returns the publishers to notify like [`take_waiting`](Self::take_waiting), except for `own`.
-    pub(crate) fn take_others(&self, own: Option<&Arc<dyn Notify>>) -> Vec<Arc<dyn Notify>> {
-        if !self.any_waiting.load(Ordering::SeqCst) || self.used.load(Ordering::SeqCst) >= self.max {
+        if !self.may_notify() {
             return Vec::new();
         }
         let mut waiting = locked(self.waiting.lock());
-        let others = waiting.take_others(own);
+        self.missed.store(false, Ordering::SeqCst);
+        self.any_waiting.store(false, Ordering::SeqCst);
+        waiting.take()
+    }
+
+    /// Removes and returns the publishers to notify after the publisher `own` has failed and has released what it had
+    /// reserved since the stamp `since`: those that began to wait meanwhile. The others waited before, and a release of
+    /// reservations gives them no room that they did not have then.
+    pub(crate) fn take_since(&self, since: WaitStamp, own: Option<&Arc<dyn Notify>>) -> Vec<Arc<dyn Notify>> {
+        if self.missed.load(Ordering::SeqCst) {
+            return self.take_waiting();
+        }
+        if !self.may_notify() {
+            return Vec::new();
+        }
+        let mut waiting = locked(self.waiting.lock());
+        let taken = waiting.take_since(since, own);
         self.any_waiting.store(!waiting.is_empty(), Ordering::SeqCst);
-        others
+        taken
+    }
+
+    /// Returns true if publishers wait and there is memory. If there is none, those that wait are to be notified once
+    /// publishes in progress release what they have reserved.
+    fn may_notify(&self) -> bool {
+        if !self.any_waiting.load(Ordering::SeqCst) {
+            return false;
+        }
+        if self.used.load(Ordering::SeqCst) >= self.max {
+            self.missed.store(true, Ordering::SeqCst);
+            // A release after the first look did not see the flag.
+            return self.used.load(Ordering::SeqCst) < self.max;
+        }
+        true
     }
 }
 

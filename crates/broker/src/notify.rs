@@ -25,33 +25,36 @@ impl<F: Fn() + Send + Sync> Notify for F {
     }
 }
 
-/// Publishers that wait for room in queues; each is in the list once. Before the list grows, it drops entries
-/// whose owners no longer exist. So its length is at most twice the number of publishers.
+/// Number that grows with each publisher that begins to wait; see [`Memory::now`](crate::memory::Memory::now).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct WaitStamp(pub(crate) u64);
+
+/// Publishers that wait for room in queues; each is in the list once, with the stamp of its last attempt. Before the
+/// list grows, it drops entries whose owners no longer exist. So its length is at most twice the number of publishers.
 #[derive(Default)]
-pub(crate) struct Waiters(Vec<Arc<dyn Notify>>);
+pub(crate) struct Waiters(Vec<(WaitStamp, Arc<dyn Notify>)>);
 
 impl Waiters {
-    pub(crate) fn add(&mut self, waiter: &Arc<dyn Notify>) {
-        if self.0.iter().any(|known| Arc::ptr_eq(known, waiter)) {
+    pub(crate) fn add(&mut self, waiter: &Arc<dyn Notify>, stamp: WaitStamp) {
+        if let Some((known, _)) = self.0.iter_mut().find(|(_, known)| Arc::ptr_eq(known, waiter)) {
+            *known = stamp;
             return;
         }
         if self.0.len() == self.0.capacity() {
-            self.0.retain(|known| Arc::strong_count(known) > 1);
+            self.0.retain(|(_, known)| Arc::strong_count(known) > 1);
         }
-        self.0.push(Arc::clone(waiter));
+        self.0.push((stamp, Arc::clone(waiter)));
     }
 
     pub(crate) fn take(&mut self) -> Vec<Arc<dyn Notify>> {
-        std::mem::take(&mut self.0)
+        std::mem::take(&mut self.0).into_iter().map(|(_, waiter)| waiter).collect()
     }
 
-    /// Removes and returns all publishers but one, which stays in the list if it is there.
-    pub(crate) fn take_others(&mut self, own: Option<&Arc<dyn Notify>>) -> Vec<Arc<dyn Notify>> {
-        let mut others = self.take();
-        if let Some(at) = others.iter().position(|known| own.is_some_and(|own| Arc::ptr_eq(known, own))) {
-            self.0.push(others.swap_remove(at));
-        }
-        others
+    /// Removes and returns the publishers whose last attempt was at `since` or later, except for `own`.
+    pub(crate) fn take_since(&mut self, since: WaitStamp, own: Option<&Arc<dyn Notify>>) -> Vec<Arc<dyn Notify>> {
+        let is_own = |waiter: &Arc<dyn Notify>| own.is_some_and(|own| Arc::ptr_eq(own, waiter));
+        let taken = self.0.extract_if(.., |(stamp, waiter)| *stamp >= since && !is_own(waiter));
+        taken.map(|(_, waiter)| waiter).collect()
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -43,7 +43,7 @@ use crate::{
     interest::{Interest, Target},
     link::{LinkId, OfferResult, ReserveResult, Shared},
     memory::Memory,
-    notify::Notify,
+    notify::{Notify, WaitStamp},
     options::SubscriptionId,
     subject_table::MemberRng,
     wake::Wakes,
@@ -176,7 +176,7 @@ impl Publish<'_> {
         if let Reach::Clients { groups } = self.reach {
             return Ok(self.run_for_clients(interest, groups, dice));
         }
-        let blocking = self.blocking;
+        let (blocking, since) = (self.blocking, self.memory.now());
         let targets = interest.targets().iter();
         let mut reserved: SmallVec<[&Target; 8]> = SmallVec::new();
         for target in targets.clone().filter(|target| blocking.stops(target)) {
@@ -184,7 +184,7 @@ impl Publish<'_> {
                 Ok(ReserveResult::Yes) => reserved.push(target),
                 Ok(ReserveResult::Ended) => {}
                 Ok(ReserveResult::Full | ReserveResult::NoMemory) => unreachable!("reported as an error"),
-                Err(blocked) => return Err(self.release_reservations(&reserved, blocked)),
+                Err(blocked) => return Err(self.release_reservations(&reserved, since, blocked)),
             }
         }
         if !interest.has_groups() {
@@ -200,7 +200,9 @@ impl Publish<'_> {
                 }
                 MemberChoice::Overflows(member) => chosen.push((member, false)),
                 MemberChoice::EmptyGroup => {}
-                MemberChoice::AllBlock(blocked) => return Err(self.release_reservations(&reserved, blocked)),
+                MemberChoice::AllBlock(blocked) => {
+                    return Err(self.release_reservations(&reserved, since, blocked));
+                }
             }
         }
         chosen.sort_unstable();
@@ -243,23 +245,24 @@ impl Publish<'_> {
             return Ok(reserved);
         }
         if let Some(waiter) = self.waiter {
-            link.wait(waiter);
+            link.wait(waiter, self.memory);
         }
         let subscription = link.id_at(target.slot);
         Err(WouldBlock { link: target.link.id, subscription })
     }
 
     /// Releases the reservations of a blocked publish. If another publisher found a queue full because of
-    /// them, it is notified. This one is not: the room that it releases is not enough for it, so a notification would let
-    /// it try again at once and for ever.
-    fn release_reservations(&mut self, reserved: &[&Target], blocked: WouldBlock) -> WouldBlock {
+    /// them, it is notified: it has begun to wait since the publish began, at `since`. This one is not, and neither are
+    /// those that waited before. The room that is released was there when they tried, so with a notification blocked
+    /// publishers would wake each other for ever.
+    fn release_reservations(&mut self, reserved: &[&Target], since: WaitStamp, blocked: WouldBlock) -> WouldBlock {
         for target in reserved {
             let mut link = target.link.lock();
             link.unreserve(target.slot, self.batch.cost(), self.memory);
-            self.wakes.waiters(link.take_others(self.waiter));
+            self.wakes.waiters(link.take_waiting_since(since, self.waiter));
         }
         if !reserved.is_empty() {
-            self.wakes.waiters(self.memory.take_others(self.waiter));
+            self.wakes.waiters(self.memory.take_since(since, self.waiter));
         }
         blocked
     }

@@ -52,7 +52,8 @@ fn read_error(error: BarrierError) -> ClusterError {
     }
 }
 
-fn change_error(error: ChangeError) -> ClusterError {
+/// Converts the error of a change of the members. `name_of` returns the name of a node.
+fn change_error(error: ChangeError, name_of: impl Fn(NodeId) -> String) -> ClusterError {
     match error {
         ChangeError::NotLeader { leader: None } => ClusterError::NoLeader,
         ChangeError::NotLeader { leader } => {
@@ -60,17 +61,22 @@ fn change_error(error: ChangeError) -> ClusterError {
         }
         ChangeError::InProgress => ClusterError::ChangeInProgress,
         ChangeError::NotAMember(node) => ClusterError::NoSuchMember(node.to_string()),
-        ChangeError::AlreadyMember(node) | ChangeError::AlreadyVotes(node) => ClusterError::AlreadyMember(node),
+        ChangeError::AlreadyMember(node) | ChangeError::AlreadyVotes(node) => {
+            ClusterError::AlreadyMember(name_of(node))
+        }
+        ChangeError::NotVoter(node) => ClusterError::NotVoter(name_of(node)),
+        ChangeError::Leads(node) => {
+            ClusterError::Refused { reason: format!("{} leads: transfer its leadership first", name_of(node)) }
+        }
         ChangeError::Lags { entries, .. } => ClusterError::LearnerBehind { entries },
         ChangeError::NoMajority { alive, voters } => ClusterError::QuorumAtRisk { alive, voters },
         ChangeError::LastVoter(_) => ClusterError::LastVoter,
         ChangeError::NoSuccessor => ClusterError::TransferTimeout,
         ChangeError::OutcomeUnknown { .. } => ClusterError::OutcomeUnknown,
         ChangeError::Stopped(reason) => ClusterError::Failed { reason },
-        other @ (ChangeError::Removed(_)
-        | ChangeError::Leads(_)
-        | ChangeError::Refused(_)
-        | ChangeError::Membership(_)) => ClusterError::Refused { reason: other.to_string() },
+        other @ (ChangeError::Removed(_) | ChangeError::Refused(_) | ChangeError::Membership(_)) => {
+            ClusterError::Refused { reason: other.to_string() }
+        }
     }
 }
 
@@ -126,7 +132,16 @@ impl Tasks {
             Leadership::Follower { leader: None, .. } => Err(ChangeError::NotLeader { leader: None }),
         };
         self.refresh();
-        changed.map_err(change_error)
+        changed.map_err(|error| change_error(error, |node| self.name_of(node)))
+    }
+
+    /// Returns the name of a member, or its address if it has no name. A node that is no member has only an id.
+    fn name_of(&self, node: NodeId) -> String {
+        match self.consensus.status().members.get(&node) {
+            Some(member) if member.info.name.is_empty() => format!("the node at {}", member.info.address),
+            Some(member) => member.info.name.clone(),
+            None => format!("the node with id {node}"),
+        }
     }
 
     /// Collects the digests of all members after an entry that requests one.
@@ -154,7 +169,7 @@ impl Tasks {
         let transferred = tokio::time::timeout(within, self.consensus.transfer(None)).await;
         match transferred {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(change_error(error)),
+            Ok(Err(error)) => Err(change_error(error, |node| self.name_of(node))),
             Err(_) => Err(ClusterError::TransferTimeout),
         }
     }

@@ -138,6 +138,7 @@ fn change_error(error: CallError, node: NodeId) -> ChangeError {
             "node_removed" => ChangeError::Removed(node),
             "last_voter" => ChangeError::LastVoter(node),
             "node_leads" => ChangeError::Leads(node),
+            "not_voter" => ChangeError::NotVoter(node),
             "no_successor" => ChangeError::NoSuccessor,
             "learner_lags" | "no_majority_left" => ChangeError::Refused(text),
             _ => ChangeError::OutcomeUnknown { reason: text },

@@ -353,13 +353,13 @@ pub enum WriteError {
         refusal: ProducerRefusal,
     },
     /// The keyspace does not exist.
-    #[error("no keyspace with id {0}")]
+    #[error("there is no keyspace with id {0}: it was dropped; look up the id of its name again")]
     NoSuchKeyspace(KeyspaceId),
     /// The stream does not exist. It may have been deleted.
-    #[error("no stream with id {0}")]
+    #[error("there is no stream with id {0}: it was deleted; look up the id of its name again")]
     NoSuchStream(StreamId),
     /// The consumer group does not exist. It may have been deleted.
-    #[error("no consumer group with id {0}")]
+    #[error("there is no consumer group with id {0}: it was deleted; look up the id of its name again")]
     NoSuchGroup(GroupId),
     /// A commit settles (acks or nacks) records of a delivery attempt whose deadline has passed, or that the attempt
     /// does not hold. Nothing happened.
@@ -760,7 +760,7 @@ pub enum ReadError {
         next: Offset,
     },
     /// The stream does not exist. It may have been deleted.
-    #[error("no stream with id {0}")]
+    #[error("there is no stream with id {0}: it was deleted; look up the id of its name again")]
     NoSuchStream(StreamId),
     /// The keyspace keeps no history, so it cannot be read at a past revision.
     #[error("the keyspace keeps no history: configure one to read at a revision from then on")]

@@ -23,7 +23,7 @@ use crate::{
     database::Database,
     error::{ReadError, WriteError, holds, refusal},
     scan_page::{OwnedPair, Page, PageBuilder},
-    scan_range::{Order, ScanRange},
+    scan_range::{Order, ScanRange, Values},
     watch::{Watch, WatchKeys},
     watches::error::WatchError,
 };
@@ -337,6 +337,20 @@ impl KeyspaceIter {
     /// The pairs share memory, as those of the iterator do.
     pub fn next_page(&mut self, max_items: usize, max_bytes: usize) -> Result<Vec<(Bytes, Entry)>, ReadError> {
         Ok(self.read_page(max_items, max_bytes)?.map(entry).collect())
+    }
+
+    /// Returns the length of the value of the next pair, which is not read; `None` at the end of the range, and for a scan of
+    /// the past. The value may have been replaced since the iterator began.
+    pub fn next_value_bytes(&self) -> Result<Option<u64>, ReadError> {
+        if self.at.is_some() {
+            return Ok(None);
+        }
+        let mut ahead = self.clone();
+        ahead.range.values = Values::Omit;
+        match ahead.next_page(1, 1)?.first() {
+            Some((key, _)) => Ok(self.keyspace.head(key)?.map(|head| head.value_bytes)),
+            None => Ok(None),
+        }
     }
 
     fn read_page(&mut self, max_items: usize, max_bytes: usize) -> Result<Page, ReadError> {

@@ -32,7 +32,7 @@ use thalweg_types::{
     Durability, KeyspaceId, Lsn, StreamId,
     command::{
         CommandError, HistoryFloor, MoveTarget, Outcome, encode_expire, encode_forget_producers, encode_forget_rows,
-        encode_prune_versions, encode_sweep, encode_trim_stream,
+        encode_prune_versions, encode_sweep, encode_trim_stream, groups::encode_reclaim_group,
     },
     limits::{MAX_STALE_BYTES, MAX_STALE_ROWS, RECLAIMED_PER_COMMAND},
 };
@@ -149,6 +149,7 @@ impl Inner {
         done.stale_rows = first.default_on_error(self.forget_stale(&mut rounds.stale).await);
         done.trimmed_streams = first.default_on_error(self.enforce_retention(&mut rounds.swept).await);
         first.default_on_error(self.forget_producers().await);
+        first.default_on_error(self.reclaim_groups().await);
         done.swept_rows = first.default_on_error(self.sweep().await);
         done.pruned_versions = first.default_on_error(self.prune_versions(&mut rounds.pruned).await);
         done.dead_letters = first.default_on_error(self.move_dead_letters().await);
@@ -299,6 +300,26 @@ impl Inner {
                 let committed = self
                     .propose_work(Durability::Os, Purpose::Reclaim, |out| {
                         encode_forget_producers(out, stream, RECLAIMED_PER_COMMAND);
+                        Ok::<_, CommandError>(())
+                    })
+                    .await?;
+                let outcome = committed.outcome.map(refusal);
+                if !matches!(outcome, Some(Ok(Outcome::Reclaimed { more: true, .. }))) {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the rows of deleted consumer groups, and records of groups that were trimmed from their streams.
+    async fn reclaim_groups(&self) -> Result<(), WriteError> {
+        let due = self.open.machine.groups_to_reclaim(RECLAIMS_PER_ROUND as usize);
+        for group in due.map_err(|error| WriteError::StateFailed { reason: error.to_string() })? {
+            for _ in 0..RECLAIMS_PER_ROUND {
+                let committed = self
+                    .propose_work(Durability::Os, Purpose::Reclaim, |out| {
+                        encode_reclaim_group(out, group, RECLAIMED_PER_COMMAND);
                         Ok::<_, CommandError>(())
                     })
                     .await?;

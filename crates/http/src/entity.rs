@@ -30,7 +30,7 @@ fn id(call: &Call) -> Result<Vec<u8>, ParseError> {
 pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     let id = id(call)?;
     let entry = match app.db.blocking().find_keyspace(KEYSPACE) {
-        Some(keyspace) => keyspace.get(&id)?,
+        Some(keyspace) => kv::value(call, &keyspace, &id)?,
         None => None,
     };
     let level = app.db.blocking().visible_durability();

@@ -99,7 +99,7 @@ pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
 pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     let key = required_key(call)?;
     let entry = match app.db.blocking().find_keyspace(KEYSPACE) {
-        Some(keyspace) => keyspace.get(&key)?,
+        Some(keyspace) => kv::value(call, &keyspace, &key)?,
         None => None,
     };
     let level = app.db.blocking().visible_durability();
@@ -111,7 +111,8 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     out.push(b',');
     push_number(&mut out, "revision", entry.revision.0);
     out.extend_from_slice(b"}\n");
-    let mut response = reply::shown(Media::Json, out.into(), level);
+    let body = reply::counted_body(&call.account, out.into())?;
+    let mut response = reply::shown(Media::Json, body, level);
     reply::put_revision(response.headers_mut(), entry.revision);
     Ok(response)
 }

@@ -7,7 +7,7 @@ use axum::{
     http::{HeaderValue, Response, StatusCode, header},
 };
 use serde_json::json;
-use thalweg_engine::{Ack, AsyncDatabase, Keyspace, WriteError};
+use thalweg_engine::{Ack, AsyncDatabase, Entry, Keyspace, WriteError};
 use thalweg_serving::{
     app::App,
     error::{ApiError, no_such_key},
@@ -73,6 +73,16 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     reply::put_revision(response.headers_mut(), entry.revision);
     put_remaining(app, &mut response, &entry.expiry)?;
     Ok(response)
+}
+
+/// Returns a key's value. Returns error 503, without reading the value, if replies already use so much memory that it cannot
+/// be sent.
+pub(crate) fn value(call: &Call, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Entry>, ApiError> {
+    let len = || Ok::<_, ApiError>(keyspace.head(key)?.map(|head| head.value_bytes));
+    if !call.account.has_reply_room(len)? {
+        return Err(reply::no_room());
+    }
+    Ok(keyspace.get(key)?)
 }
 
 /// Handles `HEAD /v1/kv/{keyspace}/{key}`. Does not read a value that stays in the log.

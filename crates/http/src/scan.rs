@@ -195,6 +195,16 @@ impl Scan {
         Ok(())
     }
 
+    /// Returns error 503 if the next value is so large that it cannot be sent now. The value is not read.
+    fn check_room(&self) -> Result<(), ApiError> {
+        let account = self.held.account();
+        if matches!(self.shape, Shape::Ndjson(Values::Omit)) || !account.is_short_of_reply_room() {
+            return Ok(());
+        }
+        let next = self.iter.as_ref().map(KeyspaceIter::next_value_bytes).transpose()?.flatten();
+        if account.may_hold_reply(next.unwrap_or(0)) { Ok(()) } else { Err(reply::no_room()) }
+    }
+
     /// Returns the cursor after the last pair that was encoded.
     fn cursor(&self) -> Result<Option<String>, ReadError> {
         let cursor = self.iter.as_ref().map(|iter| iter.cursor(&self.last_key)).transpose()?;
@@ -222,6 +232,7 @@ impl PageSource for Scan {
             out.extend_from_slice(b"{\"items\":[");
         }
         self.begun = true;
+        self.check_room()?;
         self.sent = (self.count, self.last_key.clone());
         let mut end = None;
         while end.is_none() && out.len() < SCAN_PAGE_BYTES && cuts.len() < SCAN_PAGE_ITEMS {

@@ -1,7 +1,7 @@
 //! Handlers that read keys, and functions that all handlers of lists share. `scans` reads pages of keyspaces;
 //! `catalog` lists objects other than keys.
 
-use std::sync::Arc;
+use std::{cell::Cell, convert::Infallible, sync::Arc};
 
 use thalweg_engine::{Entry, Expiry, Keyspace};
 use thalweg_serving::{
@@ -31,6 +31,13 @@ pub(crate) const NEVER: u64 = u64::MAX;
 pub(crate) fn get(turn: &mut Turn<'_>, request: &Request<'_>, get: &Get<'_>) -> Result<Handled, Failure> {
     let keyspace = keyspace(turn.app, get.keyspace)?;
     let (revision, values) = (get.revision, get.values);
+    if (revision, values) == (Revision::ZERO, wire::Values::Include) {
+        // The read of the value reports a failure of this one, or waits for the disk.
+        let len = || Ok::<_, Infallible>(turn.budget().perform(|| value_bytes(&keyspace, get.key.0)).ok().flatten());
+        if !turn.account.has_reply_room(len).unwrap_or_else(|never| match never {}) {
+            return Err(no_room());
+        }
+    }
     match turn.budget().perform(|| read_key(turn.app, &keyspace, revision, values, get.key.0)) {
         Ok(found) => {
             put_value(turn.app, turn.out, request.id, found?)?;
@@ -88,6 +95,15 @@ pub(crate) fn multi_get(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &Mul
             Err(reason) => spent = reason,
         }
     }
+    if (revision, values) == (Revision::ZERO, wire::Values::Include) {
+        // As far as the budget reaches: the values are at least as long as those that it has seen.
+        let bytes = Cell::new(0);
+        let add = |key| bytes.set(bytes.get() + value_bytes(&keyspace, key).unwrap_or(0));
+        let _ = turn.budget().perform(|| wanted.keys.iter().for_each(add));
+        if !turn.account.may_hold_reply(bytes.get()) {
+            return Err(no_room());
+        }
+    }
     let (app, keys) = (Arc::clone(turn.app), wanted.keys.iter().map(<[u8]>::to_vec).collect::<Vec<_>>());
     // The read may load one value beyond the limit before it detects the excess.
     Ok(reply_off_thread(turn, request, spent, MAX_VALUE_BYTES, move |out, id| {
@@ -95,6 +111,11 @@ pub(crate) fn multi_get(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &Mul
             read_keys(&app, out.account(), &keyspace, revision, values, keys.iter().map(Vec::as_slice), max_bytes)?;
         put_entries(&app, out, id, found)
     }))
+}
+
+/// Returns the length of a key's value without reading it; `None` if the key has no value or cannot be read.
+fn value_bytes(keyspace: &Keyspace, key: &[u8]) -> Option<u64> {
+    keyspace.head(key).ok().flatten().map(|head| head.value_bytes)
 }
 
 fn read_keys<'k>(

@@ -16,7 +16,7 @@ use thalweg_wire::{self as wire, HEADER_BYTES, List, Order, Pair, Pairs, Scan, V
 use super::{
     failure::Failure,
     reads::{inline_or_blocking, keyspace},
-    replies::{FrameMemory, Replies},
+    replies::{FrameMemory, Replies, no_room},
     request::Request,
     turn::{Handled, Turn},
 };
@@ -48,9 +48,15 @@ pub(crate) fn scan(turn: &mut Turn<'_>, request: &Request<'_>, scan: &Scan<'_>) 
     let few = if bytes as u64 <= INLINE_READ_BYTES || scan.values == Values::Omit { items } else { usize::MAX };
     let few = if items == 1 { 1 } else { few };
     inline_or_blocking(turn, request, few, bytes, move || {
-        // Counts until the reply is made.
-        let _ = &held;
+        // The scan counts until the reply is made.
         let mut iter = scan_of.begin(&keyspace)?;
+        let account = held.account();
+        if scan_of.range.values == engine::Values::Include
+            && account.is_short_of_reply_room()
+            && !account.may_hold_reply(iter.next_value_bytes()?.unwrap_or(0))
+        {
+            return Err(no_room());
+        }
         let mut pairs = iter.next_page(items, bytes)?;
         let cut = truncate_pairs(&mut pairs, max_frame_bytes)?;
         let more = match pairs.last() {

@@ -161,6 +161,9 @@ pub enum ChangeError {
     /// The node leads. Its leadership must be transferred first.
     #[error("node {0} leads: transfer its leadership first")]
     Leads(NodeId),
+    /// The node is a learner, which cannot lead.
+    #[error("node {0} is a learner: promote it first")]
+    NotVoter(NodeId),
     /// No other voter can take over the leadership.
     #[error("no other voter has all entries: retry later")]
     NoSuccessor,
@@ -192,6 +195,7 @@ classified!(ChangeError {
     Self::NoMajority { .. } => "no_majority_left", Fix;
     Self::LastVoter(_) => "last_voter", Fix;
     Self::Leads(_) => "node_leads", Fix;
+    Self::NotVoter(_) => "not_voter", Fix;
     Self::NoSuccessor => "no_successor", Retry;
     Self::Refused(_) => "change_refused", Fix;
     Self::Membership(_) => "membership_invalid", Fix;

@@ -288,6 +288,9 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         let to = match to {
             Some(node) => {
                 let member = status.members.get(&node).ok_or(ChangeError::NotAMember(node))?;
+                if !member.votes {
+                    return Err(ChangeError::NotVoter(node));
+                }
                 if !is_fit(&node, member) {
                     return Err(ChangeError::NoSuccessor);
                 }

@@ -9,6 +9,9 @@
 //! also holds for the right password: otherwise every quick reply would tell a guesser that the guess was right. A client
 //! that waits holds nothing here, so one that disconnects delays no other.
 //!
+//! So a guesser can keep new clients of its own address out: a bound on the time of the right password would be a bound on the
+//! time of as many guesses as the guesser has connections. `docs/redis.md` says what an operator can do.
+//!
 //! Bound: at most [`MAX_ADDRESSES`] addresses; a new one replaces the one whose last failure is oldest.
 
 use std::{

@@ -11,6 +11,7 @@
 //! * A command that can't run yet ([`CommandProgress::Again`]) has had no effect.
 
 use std::{
+    cell::Cell,
     convert::Infallible,
     future::Future as _,
     pin::Pin,
@@ -20,7 +21,7 @@ use std::{
 };
 
 use thalweg_redis::{
-    Command, Read, Reply, Run,
+    Command, Kind, Read, Reply, Run, StoreError,
     table::full_names,
     wire::{Input, Protocol, Request, Trust, Writer},
 };
@@ -33,7 +34,10 @@ use thalweg_serving::{
     threads::ThreadLoad,
 };
 use thalweg_transport::Outbox;
-use thalweg_types::{budget::Budget, limits::MAX_VALUE_BYTES};
+use thalweg_types::{
+    budget::Budget,
+    command::{ValueReads, reads_values},
+};
 use tokio::time::Sleep;
 
 use super::{
@@ -509,6 +513,10 @@ impl Session {
                 let read = |read: &dyn Read| thalweg_redis::run_read(read, command, arguments);
                 match database.read_briefly(self.budget(), read) {
                     Ok(reply) => reply,
+                    Err(_) if !self.has_room_for_values(command, arguments) => {
+                        self.error(NO_REPLY_ROOM, out);
+                        return CommandProgress::Done;
+                    }
                     Err(spent) => return self.read_again(spent, command, arguments, is_scan, None, out),
                 }
             }
@@ -547,6 +555,25 @@ impl Session {
         self.account.has_reply_room(len).unwrap_or_else(|never| match never {})
     }
 
+    /// Returns false if replies already use so much memory that the values of an `MGET` cannot be sent together. The values
+    /// are not read. True for other commands, whose replies do not show their size in advance.
+    #[cold]
+    fn has_room_for_values(&self, command: &Command, arguments: &[&[u8]]) -> bool {
+        if reads_values(command.name.as_bytes()) != Some(ValueReads::Keys) {
+            return true;
+        }
+        // As far as the budget reaches: the values are at least as long as those that it has seen.
+        let bytes = Cell::new(0);
+        let _ = self.store().read_briefly(self.budget(), |read| {
+            arguments[1..].iter().try_for_each(|key| {
+                let info = read.look(key)?.filter(|info| info.kind == Kind::String);
+                bytes.set(bytes.get() + info.map_or(0, |info| info.len as u64));
+                Ok::<_, StoreError>(())
+            })
+        });
+        self.account.may_hold_reply(bytes.get())
+    }
+
     /// Reserves memory for a large reply. Returns false if replies already use too much memory; the client then
     /// gets an error instead. Only replies to reads are checked, so the error never hides a change.
     #[inline]
@@ -581,9 +608,8 @@ impl Session {
     /// has no room among the replies that wait for clients. Once the command has changed data, its reply must be sent.
     #[inline]
     pub(super) fn lacks_reply_room(&self, command: &Command, arguments: &[&[u8]]) -> bool {
-        const LARGEST: u64 = MAX_VALUE_BYTES as u64;
         matches!(command.run, Run::Write(_))
-            && self.account.reply_room(LARGEST) < LARGEST
+            && self.account.is_short_of_reply_room()
             && returns_values(command.name, arguments)
     }
 

@@ -323,8 +323,20 @@ impl Account {
         if self.may_take(Resource::ReplyBytes, self.bound(Resource::ReplyBytes).used(), largest) {
             return Ok(true);
         }
-        let len = len()?.unwrap_or(0);
-        Ok(len < COUNTED_REPLY_BYTES as u64 || self.take(Resource::ReplyBytes, len).is_some())
+        Ok(self.may_hold_reply(len()?.unwrap_or(0)))
+    }
+
+    /// Returns true if the connection may hold a reply of `bytes` now; otherwise counts a rejection.
+    pub fn may_hold_reply(self: &Arc<Self>, bytes: u64) -> bool {
+        bytes < COUNTED_REPLY_BYTES as u64 || self.take(Resource::ReplyBytes, bytes).is_some()
+    }
+
+    /// Returns true if there is no room for a reply with the largest value. A read of values whose sizes it does not know
+    /// yet should then look at the sizes first.
+    #[must_use]
+    pub fn is_short_of_reply_room(&self) -> bool {
+        const LARGEST: u64 = MAX_VALUE_BYTES as u64;
+        self.reply_room(LARGEST) < LARGEST
     }
 
     /// Returns the amount of a resource that the connection holds.

@@ -120,8 +120,9 @@ impl Loader {
         let unfinished = Applied { index: Index(self.batches), ..Applied::default() };
         self.backend.apply(&self.batch, unfinished)?;
         if self.batch.byte_len() >= self.flush_bytes {
-            self.backend.flush()?;
+            // Freed before the flush, which copies the rows once more.
             self.batch = WriteBatch::new();
+            self.backend.flush()?;
         }
         self.batch.clear();
         Ok(())

@@ -114,7 +114,7 @@ impl Classified for MachineError {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StreamReadError {
     /// No live stream has this id; the stream may have been deleted.
-    #[error("no stream with id {0}")]
+    #[error("there is no stream with id {0}: it was deleted; look up the id of its name again")]
     NoSuchStream(StreamId),
     /// The requested offset is below the log start offset of the stream: its record was trimmed.
     #[error("offset is trimmed: the stream begins at {start}")]

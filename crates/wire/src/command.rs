@@ -145,7 +145,7 @@ impl<'a> ClientCommand<'a> {
             | Command::Redis(_)
             | Command::RedisJoint(_)
             | Command::Time(TimeCommand::Expire { .. } | TimeCommand::Forget { .. })
-            | Command::Group(GroupCommand::Fetch(_)) => {
+            | Command::Group(GroupCommand::Fetch(_) | GroupCommand::Reclaim { .. }) => {
                 return Err(CommandRefused::NotForClients { kind: inner.first().copied().unwrap_or_default() });
             }
         };
@@ -280,7 +280,7 @@ mod tests {
             encode_append, encode_append_with, encode_create_keyspace, encode_create_stream, encode_delete,
             encode_digest, encode_expire, encode_forget_producers, encode_grant_lease, encode_open_producer,
             encode_put, encode_put_until, encode_raise_version, encode_sweep, encode_trim_stream, encode_versioned,
-            groups::{Settlement, encode_ack, encode_fetch, encode_seek},
+            groups::{Settlement, encode_ack, encode_fetch, encode_reclaim_group, encode_seek},
         },
         limits::MAX_KEY_BYTES,
         record::RecordBatch,
@@ -387,6 +387,7 @@ mod tests {
             infallible(|out| encode_expire(out, 1)),
             infallible(|out| encode_forget_producers(out, STREAM, 1)),
             encoded(|out| encode_fetch(out, GroupId(1), 1, Offset(0), &[], "m")),
+            infallible(|out| encode_reclaim_group(out, GroupId(1), 1)),
         ] {
             let error = ClientCommand::check(&bytes).unwrap_err();
             assert_eq!(error, CommandRefused::NotForClients { kind: bytes[0] });

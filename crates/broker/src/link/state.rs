@@ -29,7 +29,7 @@ use super::{
 use crate::{
     batch::{Batch, Cost},
     memory::{Memory, Reservation},
-    notify::{Notify, Waiters},
+    notify::{Notify, WaitStamp, Waiters},
     options::{Credit, Policy, SubscriptionId},
 };
 
@@ -434,17 +434,21 @@ impl LinkState {
     }
 
     /// Adds a publisher that waits for room in the link's queues.
-    pub(crate) fn wait(&mut self, waiter: &Arc<dyn Notify>) {
-        self.waiting.add(waiter);
+    pub(crate) fn wait(&mut self, waiter: &Arc<dyn Notify>, memory: &Memory) {
+        self.waiting.add(waiter, memory.stamp());
     }
 
     pub(crate) fn take_waiting(&mut self) -> Vec<Arc<dyn Notify>> {
         self.waiting.take()
     }
 
-    /// Removes and returns all publishers that wait, except for `own`.
-    pub(crate) fn take_others(&mut self, own: Option<&Arc<dyn Notify>>) -> Vec<Arc<dyn Notify>> {
-        self.waiting.take_others(own)
+    /// Removes and returns the publishers that have begun to wait at `since` or later, except for `own`.
+    pub(crate) fn take_waiting_since(
+        &mut self,
+        since: WaitStamp,
+        own: Option<&Arc<dyn Notify>>,
+    ) -> Vec<Arc<dyn Notify>> {
+        self.waiting.take_since(since, own)
     }
 }
 

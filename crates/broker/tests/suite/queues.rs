@@ -1,6 +1,10 @@
 //! Queues: limits, policies, credit and gaps, compared with a model of one queue.
 
-use std::collections::VecDeque;
+use std::{
+    collections::VecDeque,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use thalweg_broker::{
@@ -328,10 +332,10 @@ fn a_publisher_that_waits_for_the_brokers_memory_is_woken_by_any_link() {
     }
 }
 
-/// The room that a blocked publish reserved and releases does not suffice for it. A notification about this room would let
-/// it try again for ever.
+/// The room that a blocked publish reserved and releases suffices neither for it nor for others that have failed before.
+/// A notification about this room would let them try again for ever, each woken by the other.
 #[test]
-fn a_blocked_publish_does_not_wake_its_own_publisher() {
+fn a_blocked_publish_wakes_neither_its_own_publisher_nor_those_that_waited_before() {
     let step = 64 * 1024;
     for is_memory_full in [true, false] {
         let max_queued_bytes = if is_memory_full { 5 * step } else { 1 << 30 };
@@ -344,16 +348,56 @@ fn a_blocked_publish_does_not_wake_its_own_publisher() {
         }
         broker.publish(&sized("a", 0, 100, 1), None).unwrap();
         let batch = sized("a", 0, 3 * step as usize + 1000, 1);
-        let bell = Bell::new();
-        let waiter: std::sync::Arc<dyn thalweg_broker::Notify> = bell.clone();
+        let bells = [(); 3].map(|()| Bell::new());
         for _ in 0..3 {
-            broker.publish(&batch, Some(&waiter)).unwrap_err();
-            assert_eq!(bell.count(), 0, "memory is full: {is_memory_full}");
+            for bell in &bells {
+                let waiter: std::sync::Arc<dyn thalweg_broker::Notify> = bell.clone();
+                broker.publish(&batch, Some(&waiter)).unwrap_err();
+            }
+            assert_eq!(bells.each_ref().map(|bell| bell.count()), [0; 3], "memory is full: {is_memory_full}");
         }
         drop(second);
         assert!(!take(&first).is_empty());
-        assert!(bell.count() > 0, "room that others release is reported");
+        assert!(bells.iter().all(|bell| bell.count() > 0), "room that others release is reported");
     }
+}
+
+/// Publishers on subjects of different shards reserve and release room at the same time, so each may fail because of room
+/// that another one gives back.
+#[test]
+fn publishers_that_block_each_other_for_a_moment_all_finish() {
+    const MESSAGES: u64 = 2_000;
+    let step = 64 * 1024;
+    let broker = Broker::new(BrokerConfig { max_queued_bytes: 4 * step, ..BrokerConfig::DEFAULTS });
+    let links = [(); 2].map(|()| open(&broker, ">", &options(Policy::Block, 9, 2 * step)));
+    let done = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for number in 0..4 {
+            let (broker, done) = (&broker, &done);
+            scope.spawn(move || {
+                let (rung, bell) = std::sync::mpsc::sync_channel(1);
+                let waiter: std::sync::Arc<dyn thalweg_broker::Notify> =
+                    std::sync::Arc::new(move || _ = rung.try_send(()));
+                for message in 0..MESSAGES {
+                    let batch = sized(&format!("s{number}"), message, step as usize / 2, 1);
+                    while broker.publish(&batch, Some(&waiter)).is_err() {
+                        bell.recv_timeout(Duration::from_secs(60)).expect("a notification, if there is room again");
+                    }
+                }
+                done.fetch_add(1, Ordering::SeqCst);
+            });
+        }
+        for link in &links {
+            let done = &done;
+            scope.spawn(move || {
+                while done.load(Ordering::SeqCst) < 4 {
+                    if take(link).is_empty() {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+        }
+    });
 }
 
 #[test]

@@ -218,6 +218,9 @@ fn a_learner_stays_one_under_another_leader_until_it_is_promoted() {
     };
     let caught_up = |cluster: &TestCluster| role(cluster, learner).is_some_and(|(_, lag)| lag.entries == 0);
     wait_until("the learner has all entries", || caught_up(&cluster));
+    let at = cluster.follower();
+    let refused = Err(ClusterError::NotVoter("n4".to_owned()));
+    wait_until("the learner does not lead", || wait(cluster.nodes[at].node.transfer(Some(learner), soon())) == refused);
     let target = cluster.nodes[cluster.follower()].id();
     let led = cluster.leader();
     transfer(&cluster, led, target);
@@ -232,8 +235,10 @@ fn a_learner_stays_one_under_another_leader_until_it_is_promoted() {
     wait_until("the learner votes", || role(&cluster, learner).unwrap().0 == MemberRole::Voter);
     // A request that is repeated finds nothing to do, on the leader and on a follower.
     for node in 0..3 {
-        let is_voter =
-            || wait(cluster.nodes[node].node.promote(learner, soon())) == Err(ClusterError::AlreadyMember(learner));
+        let is_voter = || {
+            let promoted = wait(cluster.nodes[node].node.promote(learner, soon()));
+            promoted == Err(ClusterError::AlreadyMember("n4".to_owned()))
+        };
         wait_until("the promotion is complete", is_voter);
     }
 }

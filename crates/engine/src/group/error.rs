@@ -15,7 +15,7 @@ pub enum GroupError {
     #[error(transparent)]
     Read(#[from] ReadError),
     /// The consumer group does not exist. It may have been deleted.
-    #[error("no consumer group with id {0}")]
+    #[error("there is no consumer group with id {0}: it was deleted; look up the id of its name again")]
     NoSuchGroup(GroupId),
     /// The maximum number of fetches already waits for records, so this fetch may not wait.
     #[error("{MAX_WAITING_FETCHES} fetches already wait for records: retry later, or fetch without waiting")]

@@ -26,7 +26,7 @@ pub enum WatchError {
         next: Revision,
     },
     /// The keyspace does not exist. It may have been dropped.
-    #[error("no keyspace with id {0}")]
+    #[error("there is no keyspace with id {0}: it was dropped; look up the id of its name again")]
     NoSuchKeyspace(KeyspaceId),
     /// The maximum number of watches that follow live changes is reached.
     #[error("too many watches: the limit is {MAX_WATCHES}")]

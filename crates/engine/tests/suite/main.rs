@@ -18,6 +18,7 @@ mod failures;
 mod full_disk;
 mod group_pages;
 mod install_power_loss;
+mod large_groups;
 mod member_identity;
 mod members;
 mod migrate;

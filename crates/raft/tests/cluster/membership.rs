@@ -32,6 +32,7 @@ fn a_learner_is_promoted_when_it_has_caught_up() {
         let early = leader.consensus.promote(NodeId(4)).await;
         assert!(matches!(early, Err(ChangeError::Lags { .. } | ChangeError::NoMajority { .. })), "{early:?}");
         assert_eq!(leader.consensus.promote(NodeId(9)).await, Err(ChangeError::NotAMember(NodeId(9))));
+        assert_eq!(leader.consensus.transfer(Some(NodeId(4))).await, Err(ChangeError::NotVoter(NodeId(4))));
         let learner = cluster.start(4).await;
         cluster.wait_equal(leader.machine.applied().index).await;
         assert_eq!(learner.get("99"), Some(vec![7; 1_000]));

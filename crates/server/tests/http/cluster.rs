@@ -288,7 +288,8 @@ async fn members_are_added_promoted_and_removed() {
     let member = Member::start().await;
     let joining = json!({ "node": "00000000000000ff", "address": "h:7072", "name": "new", "zone": "b" });
     assert_eq!(member.post("join", &joining).await.is(200).json(), json!({ "node": "00000000000000ff" }));
-    member.post("join", &joining).await.refused(409, "already_member", "fix");
+    let error = member.post("join", &joining).await.refused(409, "already_member", "fix");
+    holds(error["message"].as_str().unwrap(), "new is a member already");
     for wrong in [
         json!({ "node": "ff", "address": "h:1" }),
         json!({ "node": "00000000000000fe", "address": "h" }),
@@ -304,7 +305,8 @@ async fn members_are_added_promoted_and_removed() {
     member.post("promote", &json!({ "node": "n9" })).await.refused(404, "no_such_member", "fix");
     let leader = member.post("transfer", &json!({ "to": "0000000000000002" })).await.is(200).json();
     assert_eq!(leader, json!({ "leader": "0000000000000002" }));
-    member.post("transfer", &json!({ "to": "n3" })).await.refused(409, "not_voter", "fix");
+    let error = member.post("transfer", &json!({ "to": "n3" })).await.refused(409, "not_voter", "fix");
+    holds(error["message"].as_str().unwrap(), "n3 is a learner");
     member.cluster.change(|report| report.members[1].health = MemberHealth::Down);
     let error = member.post("remove", &json!({ "node": "n1" })).await.refused(409, "quorum_at_risk", "fix");
     holds(error["message"].as_str().unwrap(), "0 of 2 voters");

@@ -16,8 +16,9 @@ use thalweg_wire::{
 use crate::{
     expect,
     support::{
-        Node,
+        Node, PATIENCE,
         native::{Raw, UNLIMITED},
+        pause,
     },
 };
 
@@ -328,6 +329,50 @@ async fn a_subscriber_that_blocks_stops_its_publishers_and_nothing_is_lost() {
     node.until("subject_queue_messages", 10.0).await;
     drop(slow);
     expect!(publisher, 8, ServerFrame::Published(published) => assert_eq!(published.delivered, 0));
+    node.stop().await;
+}
+
+/// A blocked publish gives back the room that it has reserved in the other queues. This wakes no publisher that waited before,
+/// or blocked publishers would wake each other without end.
+#[tokio::test]
+async fn blocked_publishers_do_not_wake_each_other() {
+    let node = Node::start().await;
+    let mut subscriber = node.raw().await;
+    let blocking = |queue_messages| {
+        let none = Permit { messages: 0, bytes: 0 };
+        Subscribe { queue_messages, ..subscribe("a", Policy::Block, none) }
+    };
+    subscriber.begin(1, &blocking(100)).await;
+    subscriber.begin(2, &blocking(1)).await;
+    let mut publishers = Vec::new();
+    for number in 0..4 {
+        let mut publisher = node.raw().await;
+        publisher.queue_publish(1, &[&batch("a", &[&number.to_string()])]);
+        publisher.flush().await;
+        publishers.push(publisher);
+    }
+    let blocked = async || node.metric("subject_blocked_total").await;
+    let rests = async {
+        let mut before = 0.0;
+        loop {
+            let now = blocked().await;
+            if now >= 3.0 && now == before {
+                break;
+            }
+            before = now;
+            for _ in 0..20 {
+                pause().await;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, rests).await.expect("publishers that wait do nothing");
+    for id in [1, 2] {
+        subscriber.put(id, &Credit { messages: u64::MAX, bytes: u64::MAX });
+    }
+    subscriber.flush().await;
+    for publisher in &mut publishers {
+        expect!(publisher, 1, ServerFrame::Published(published) => assert_eq!(published.delivered, 2));
+    }
     node.stop().await;
 }
 

@@ -15,11 +15,14 @@ use thalweg_server::{
     Config,
     config::{ByteSize, Setting, Span},
 };
-use thalweg_types::SystemClock;
+use thalweg_types::{KeyspaceId, Revision, SystemClock};
+use thalweg_wire::{Get, List, MultiGet, Order, RemainingBytes, Scan, Values};
 use tokio::io::AsyncWriteExt as _;
 
 use crate::support::{
-    Node, PATIENCE, config, pause,
+    Node, PATIENCE, config,
+    native::Raw,
+    pause,
     resp::{Resp, encode, node, serving},
     small_options,
 };
@@ -493,7 +496,7 @@ async fn large_replies_that_wait_are_bounded_for_all_clients_together() {
     }
     let most = "MGET large large large large large large large";
     // The client does not read its reply: a part of it goes into the sockets' buffers, and the remainder waits.
-    let mut greedy = Resp::connect(&node).await;
+    let mut greedy = Resp::connect_small(&node).await;
     greedy.send(&encode(most)).await;
     greedy.stream.readable().await.unwrap();
     assert_eq!(client.call(most).await, BUSY);
@@ -520,10 +523,28 @@ async fn large_replies_that_wait_are_bounded_for_all_clients_together() {
     node.stop().await;
 }
 
+/// Reads the key `large` in three ways over the native protocol. Returns the codes of the failures.
+async fn natively(raw: &mut Raw, keyspace: KeyspaceId) -> [String; 3] {
+    let (revision, values, keys) = (Revision(0), Values::Include, [&b"missing"[..], b"large"]);
+    let (limit, max_bytes, order, end) = (1, 0, Order::Ascending, None);
+    raw.put(1, &Get { keyspace, revision, values, key: RemainingBytes(b"large") });
+    raw.put(2, &MultiGet { keyspace, revision, values, keys: List::Items(&keys) });
+    raw.put(
+        3,
+        &Scan { keyspace, revision, limit, max_bytes, order, values, prefix: b"", start: None, end, cursor: b"" },
+    );
+    raw.flush().await;
+    [raw.fails(1).await, raw.fails(2).await, raw.fails(3).await]
+}
+
 #[tokio::test]
 async fn values_over_http_count_among_the_replies_that_wait() {
     let (node, _dir) = roomy(|config| config.max_reply_bytes_in_flight = ByteSize(64 << 20)).await;
-    node.put("/v1/kv/files/large", &vec![7; 8 << 20]).await.is(204);
+    for target in ["/v1/kv/files/large", "/v1/kv/default/large"] {
+        node.put(target, &vec![7; 8 << 20]).await.is(204);
+    }
+    let mut native = node.raw().await;
+    let files = native.keyspace("files").await;
     let mut client = Resp::connect(&node).await;
     assert_eq!(client.call(&format!("SET large {}", "x".repeat(8 << 20))).await, "+OK");
     let mut greedy = Vec::new();
@@ -539,9 +560,21 @@ async fn values_over_http_count_among_the_replies_that_wait() {
     let read = async || node.metric("reads_handed_over_total{kind=\"long\"}").await;
     let (before, mut last) = (read().await, Resp::connect(&node).await);
     for _ in 0..5 {
-        node.get("/v1/kv/files/large").await.refused(503, "overloaded", "retry");
+        for target in [
+            "/v1/kv/files/large",
+            "/v1/kv/files?limit=1",
+            "/v0/entity?id=large",
+            "/keys/large",
+            "/keys/range?start=a&end=z&limit=1",
+        ] {
+            node.get(target).await.refused(503, "overloaded", "retry");
+        }
         assert_eq!(last.call("GET large").await, BUSY);
+        assert_eq!(last.call("MGET missing large").await, BUSY);
+        assert_eq!(natively(&mut native, files).await, ["overloaded"; 3]);
     }
+    let keys = node.get("/v1/kv/files?limit=1&keys_only=true").await.is(200).body;
+    assert_eq!(keys.iter().filter(|byte| **byte == b'\n').count(), 2, "the key and the end");
     assert_eq!(read().await, before);
     // A command that would change data and return a value does not begin.
     for taken in ["GETDEL large", "GETSET large x", "SET large x GET"] {

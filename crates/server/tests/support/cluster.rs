@@ -219,8 +219,8 @@ impl ClusterHandle for FakeCluster {
 
     fn join(&self, request: JoinRequest, _: Instant) -> ClusterFuture<NodeId> {
         let mut report = self.lock();
-        if report.members.iter().any(|member| member.node == request.node) {
-            return done(Err(ClusterError::AlreadyMember(request.node)));
+        if let Some(known) = report.members.iter().find(|member| member.node == request.node) {
+            return done(Err(ClusterError::AlreadyMember(known.name.clone())));
         }
         let JoinRequest { node, name, address, zone, .. } = request;
         report.members.push(MemberReport {
@@ -237,7 +237,7 @@ impl ClusterHandle for FakeCluster {
         let mut report = self.lock();
         let member = report.members.iter_mut().find(|member| member.node == node).unwrap();
         if std::mem::replace(&mut member.role, MemberRole::Voter) == MemberRole::Voter {
-            return done(Err(ClusterError::AlreadyMember(node)));
+            return done(Err(ClusterError::AlreadyMember(member.name.clone())));
         }
         self.events.push(2, Event::Promoted(node));
         done(Ok(()))
@@ -260,7 +260,7 @@ impl ClusterHandle for FakeCluster {
         let mut report = self.lock();
         let to = to.or_else(|| report.voters().map(|voter| voter.node).find(|node| *node != OWN)).unwrap();
         if !report.voters().any(|voter| voter.node == to) {
-            return done(Err(ClusterError::NotVoter(to)));
+            return done(Err(ClusterError::NotVoter(report.find(&to.to_string()).unwrap().name.clone())));
         }
         report.leader = Some(to);
         self.events.push(4, Event::Leader { leader: Some(to), term: Term(6) });

@@ -6,7 +6,7 @@ use thalweg_server::{
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
 };
 
 use super::{Node, PATIENCE};
@@ -36,6 +36,14 @@ impl Resp {
     pub async fn to(address: std::net::SocketAddr) -> Self {
         let stream = TcpStream::connect(address).await.unwrap();
         stream.set_nodelay(true).unwrap();
+        Self { stream, buffer: Vec::new() }
+    }
+
+    /// Connects with a small receive buffer, so that little of an unread reply leaves the server.
+    pub async fn connect_small(node: &Node) -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(64 * 1024).unwrap();
+        let stream = socket.connect(node.resp.expect("it serves Redis clients")).await.unwrap();
         Self { stream, buffer: Vec::new() }
     }
 

@@ -1,7 +1,7 @@
 //! Errors of calls of the cluster.
 
 use http::StatusCode;
-use thalweg_types::{Index, NodeId, Revision, classified};
+use thalweg_types::{Index, Revision, classified};
 
 use crate::error::ApiError;
 
@@ -44,11 +44,11 @@ pub enum ClusterError {
     #[error("the change may or may not have happened: look at the members before you repeat it")]
     OutcomeUnknown,
     /// The cluster has no member with this id or name.
-    #[error("the cluster has no member {0:?}")]
+    #[error("the cluster has no member {0:?}: `thalweg cluster status` lists the members")]
     NoSuchMember(String),
-    /// The node is a member already.
-    #[error("node {:016x} is a member already", .0.get())]
-    AlreadyMember(NodeId),
+    /// The node is a member already. The text is its name.
+    #[error("{0} is a member already")]
+    AlreadyMember(String),
     /// Another change of the members is not complete.
     #[error("another change of the members is in progress: retry when it is complete")]
     ChangeInProgress,
@@ -72,9 +72,9 @@ pub enum ClusterError {
         /// Number of voters, without the member.
         voters: usize,
     },
-    /// The target of a leadership transfer is not a voter.
-    #[error("node {:016x} is a learner: promote it first", .0.get())]
-    NotVoter(NodeId),
+    /// The target of a leadership transfer is not a voter. The text is its name.
+    #[error("{0} is a learner: promote it first")]
+    NotVoter(String),
     /// The target of a leadership transfer did not take over in time. The leadership stays where it was, or goes to
     /// another node.
     #[error("the leadership was not taken over in time: retry")]

@@ -11,7 +11,8 @@ use thalweg_types::{
         self, Outcome, StreamConfig,
         groups::{
             GroupConfig, GroupOutcome, OffsetRun, Redelivery, Settlement, encode_ack, encode_configure_group,
-            encode_create_group, encode_delete_group, encode_extend, encode_fetch, encode_nack, encode_seek,
+            encode_create_group, encode_delete_group, encode_extend, encode_fetch, encode_nack, encode_reclaim_group,
+            encode_seek,
         },
     },
     limits::{MAX_FETCH_KEYS, MAX_GROUP_PENDING, MAX_GROUPS, MAX_SETTLED_RANGES},
@@ -58,6 +59,18 @@ fn hold(node: &Node, groups: impl Iterator<Item = u32>, attempts: u32, each: u32
         }
     }
     held
+}
+
+/// Removes the rows of deleted groups and trimmed records that are left.
+fn reclaim_all(node: &Node) {
+    for group in node.machine.groups_to_reclaim(usize::MAX).expect("runs") {
+        while let Outcome::Reclaimed { more: true, .. } = node.must(reclaim(group)) {}
+    }
+}
+
+/// Encodes a command that removes as many rows as one may.
+fn reclaim(group: GroupId) -> Vec<u8> {
+    encoded(|out| encode_reclaim_group(out, group, u32::MAX))
 }
 
 /// Returns acks or nacks of as many ranges as one command may have.
@@ -209,6 +222,7 @@ fn groups(search: &mut Search<'_>) {
         ids.collect::<Vec<_>>()
     };
     search.kind("entry: groups with 100,000 attempts deleted", &|n| {
+        reclaim_all(node);
         let groups = created(STREAM, n.min(2));
         groups.iter().for_each(|group| _ = hold(node, group.0..group.0 + 1, MAX_GROUP_PENDING, 1));
         proposed(Space::Plain, n, &|at| encoded(|out| encode_delete_group(out, *groups.get(at).unwrap_or(&groups[0]))))
@@ -235,13 +249,33 @@ fn groups(search: &mut Search<'_>) {
         }
         id
     };
-    // Each further group of the stream adds as much.
-    search.fixed("stream with 100,000 attempts trimmed", 1, &|_| {
+    // A stream with groups of 100,000 attempts each.
+    let held = |groups: usize| {
+        reclaim_all(node);
         let id = stream(100_000);
-        let group = created(id, 1)[0];
-        hold(node, group.0..group.0 + 1, MAX_GROUP_PENDING, 1);
-        Some(vec![encoded(|out| command::encode_trim_stream(out, id, Offset(100_000)))])
+        let groups = created(id, groups);
+        hold(node, groups.iter().map(|group| group.0), MAX_GROUP_PENDING, 1);
+        (id, groups)
+    };
+    for groups in [1, 3] {
+        search.fixed(&format!("stream with {groups} × 100,000 attempts trimmed"), groups, &|groups| {
+            Some(vec![encoded(|out| command::encode_trim_stream(out, held(groups).0, Offset(100_000)))])
+        });
+        search.fixed(&format!("stream with {groups} × 100,000 attempts deleted"), groups, &|groups| {
+            Some(vec![encoded(|out| command::encode_delete_stream(out, held(groups).0))])
+        });
+    }
+    search.fixed("trimmed records of a group removed", 1, &|_| {
+        let (id, groups) = held(1);
+        node.must(encoded(|out| command::encode_trim_stream(out, id, Offset(100_000))));
+        Some(vec![reclaim(groups[0])])
     });
+    search.fixed("rows of a deleted group removed", 1, &|_| {
+        let groups = held(1).1;
+        node.must(encoded(|out| encode_delete_group(out, groups[0])));
+        Some(vec![reclaim(groups[0])])
+    });
+    reclaim_all(node);
     search.kind("entry: groups created", &|n| {
         proposed(Space::Plain, n.min(300), &|_| create(STREAM)).filter(|_| n <= 300)
     });
@@ -255,7 +289,10 @@ fn groups(search: &mut Search<'_>) {
             encoded(|out| command::encode_trim_stream(out, many, Offset(id.get() % 10_000)))
         })
     });
+    // Its groups leave no room for others.
+    node.must(encoded(|out| command::encode_delete_stream(out, many)));
     search.fixed("stream with many groups deleted", 1, &|_| {
+        reclaim_all(node);
         let have = node.machine.groups(None).expect("runs").len();
         let many = stream(1_000);
         created(many, MAX_GROUPS.saturating_sub(have + 1).min(5_000));

@@ -68,6 +68,7 @@ const NATIVE: &[&str] = &[
     "Group Delete",
     "Group Extend",
     "Group Fetch",
+    "Group Reclaim",
     "Group Seek",
     "Group Settle",
     "OpenProducer",

@@ -22,6 +22,7 @@ use crate::{
         group::{Group, Refusal},
         head::Head,
         read::{DeadParcel, GroupCounters, GroupReady, HeldAttempt, describe},
+        reclaim::reclaim,
         table::GroupTable,
     },
     machine::{applying::Applying, state_machine::Machine},
@@ -58,6 +59,7 @@ pub(crate) fn apply(applying: &mut Applying<'_>, command: GroupCommand<'_>) -> R
             }
             Ok(Outcome::Group(GroupOutcome::Extended { deadline: now.plus(by), lapsed }))
         }
+        GroupCommand::Reclaim { group, max } => reclaim(applying, group, max),
         GroupCommand::Seek { group, offset } => seek(applying, group, offset),
     }
 }
@@ -89,7 +91,7 @@ fn create(
     if let Some(id) = groups.id(stream, name) {
         return Ok(Outcome::Group(GroupOutcome::Created { id, created: false }));
     }
-    if groups.len() >= MAX_GROUPS {
+    if groups.counted() >= MAX_GROUPS {
         return Ok(Outcome::TooMany { what: "consumer groups", limit: MAX_GROUPS });
     }
     let cursor = start.unwrap_or(next).clamp(first, next);
@@ -213,7 +215,7 @@ impl Drop for SettlementWaiter {
 
 impl Machine {
     /// Calls `with` with the table of consumer groups as of the last applied entry.
-    fn with_groups<T>(&self, with: impl FnOnce(&mut GroupTable) -> T) -> Result<T, MachineError> {
+    pub(super) fn with_groups<T>(&self, with: impl FnOnce(&mut GroupTable) -> T) -> Result<T, MachineError> {
         let mut table = lock(&self.groups);
         if table.applying { Err(MachineError::Stopped) } else { Ok(with(&mut table)) }
     }
@@ -230,7 +232,8 @@ impl Machine {
             // A stream that has just been deleted takes its groups with it.
             let stream = self.stream(group.stream)?;
             let lag = stream.next.0.saturating_sub(group.cursor.0);
-            Some(info::Group { lag, stream_name: stream.name.to_string(), ..group })
+            let floor = group.floor.max(stream.start);
+            Some(info::Group { lag, floor, stream_name: stream.name.to_string(), ..group })
         }))
     }
 

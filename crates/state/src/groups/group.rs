@@ -20,7 +20,7 @@ use thalweg_types::{
 
 use crate::{
     groups::{
-        head::{Head, MAX_COUNTER},
+        head::{DELETED, Head, MAX_COUNTER},
         members::Members,
         order::KeyQueues,
         parcel::{self, Holder, NEVER, Parcel, Run},
@@ -441,17 +441,31 @@ impl Group {
         self.changed.head = true;
     }
 
-    /// Drops all records below the offset `start`, which were trimmed from the stream, from the pending records and
-    /// the dead letters.
-    pub(crate) fn trim(&mut self, start: Offset) {
+    /// Moves the cursor to the offset `start` if it is lower, because the records below `start` were trimmed from the
+    /// stream.
+    pub(crate) fn skip_to(&mut self, start: Offset) {
         if self.head.cursor < start {
             self.head.cursor = start;
             self.changed.head = true;
         }
-        let below = |parcel: &Parcel| parcel.runs.first().is_some_and(|run| run.first < start);
-        let touched: Vec<_> =
-            self.parcels.iter().filter(|(_, parcel)| below(parcel)).map(|(&attempt, _)| attempt).collect();
+    }
+
+    /// Returns true if a pending record or a dead letter is below the offset `start` of the stream.
+    pub(crate) fn holds_below(&self, start: Offset) -> bool {
+        self.parcels.values().any(|parcel| parcel.is_below(start))
+    }
+
+    /// Drops records below the offset `start`, which were trimmed from the stream, from the pending records and the
+    /// dead letters, in the order of attempts. Ends after the attempt with which it has dropped `max` runs or more.
+    /// Returns the number of dropped runs, and true if more are left.
+    pub(crate) fn drop_below(&mut self, start: Offset, max: u32) -> (u32, bool) {
+        let mut dropped = 0;
+        let below = self.parcels.iter().filter(|(_, parcel)| parcel.is_below(start));
+        let touched: Vec<_> = below.map(|(&attempt, _)| attempt).take(max as usize + 1).collect();
         for attempt in touched {
+            if dropped >= max {
+                return (dropped, true);
+            }
             self.mark_changed(attempt);
             let Some(parcel) = self.parcels.get_mut(&attempt) else { continue };
             let (mut gone, is_dead, due) = (Vec::new(), parcel.is_dead(), parcel.due);
@@ -465,7 +479,38 @@ impl Group {
             } else {
                 self.forget(&gone);
             }
+            dropped += gone.len() as u32;
         }
+        (dropped, false)
+    }
+
+    /// Number of attempts with unsettled records.
+    pub(crate) fn attempts(&self) -> usize {
+        self.parcels.len()
+    }
+
+    /// Number of rows of the group besides its head.
+    pub(crate) fn rows(&self) -> usize {
+        self.parcels.len() + self.members.len()
+    }
+
+    /// Marks the group as deleted. Its other rows stay until [`remove_rows`](Self::remove_rows) has removed them.
+    pub(crate) fn mark_deleted(&mut self) {
+        self.head.stream = DELETED;
+        self.changed.head = true;
+    }
+
+    /// Removes up to `max` rows of a deleted group. Returns the number of removed rows.
+    pub(crate) fn remove_rows(&mut self, max: u32) -> u32 {
+        let mut left = max;
+        while left > 0
+            && let Some((&attempt, _)) = self.parcels.first_key_value()
+        {
+            self.mark_changed(attempt);
+            self.parcels.remove(&attempt);
+            left -= 1;
+        }
+        max - left + self.members.remove_some(left)
     }
 
     /// Adds a parcel (records with one state) under a new attempt number, which is returned.

@@ -14,6 +14,9 @@ use crate::{error::MachineError, keys};
 /// Upper bound of all counters of a group, so that adding to them never overflows.
 pub(crate) const MAX_COUNTER: u64 = 1 << 62;
 
+/// Stream in the head of a deleted group whose other rows are not all removed yet. No stream has this id.
+pub(crate) const DELETED: StreamId = StreamId(0);
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) name: Arc<str>,

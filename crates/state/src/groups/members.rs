@@ -73,6 +73,23 @@ impl Members {
         });
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Removes up to `max` members of a deleted group, in the order of ids. Returns the number of removed members.
+    pub(crate) fn remove_some(&mut self, max: u32) -> u32 {
+        let mut removed = 0;
+        while removed < max
+            && let Some((id, member)) = self.by_id.pop_first()
+        {
+            self.by_name.remove(&member.name);
+            self.changed.insert(id);
+            removed += 1;
+        }
+        removed
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Member)> {
         self.by_id.iter().map(|(&id, member)| (id, member))
     }

@@ -9,6 +9,7 @@
 //! * `group`: the rules of one group. `head`: its identity, cursor and counters.
 //! * `parcel`: the pending records of one attempt. `order`: order per key. `members`: members.
 //! * `claims`: settlements of a commit that are checked but not applied.
+//! * `reclaim`: removal of rows in parts.
 //! * `commands`: commands and queries. `read`: results of queries.
 
 pub(crate) mod claims;
@@ -19,6 +20,7 @@ pub(crate) mod members;
 pub(crate) mod order;
 pub(crate) mod parcel;
 pub(crate) mod read;
+pub(crate) mod reclaim;
 pub(crate) mod table;
 
 pub use commands::SettlementWaiter;

@@ -123,6 +123,11 @@ impl Parcel {
         matches!(self.holder, Holder::Member(_)) && now < self.due
     }
 
+    /// Returns true if a record of this parcel is below the offset `start`.
+    pub(crate) fn is_below(&self, start: Offset) -> bool {
+        self.runs.first().is_some_and(|run| run.first < start)
+    }
+
     pub(crate) fn is_dead(&self) -> bool {
         matches!(self.holder, Holder::Dead(_))
     }

@@ -18,6 +18,10 @@
 //! together they write two rows besides the head. No row is written when a deadline passes; the next fetch finds the
 //! parcel by its due time.
 //!
+//! A deleted group is in `former` until all its rows are removed: at once if they are few, or else in parts, by commands
+//! of maintenance (`reclaim`). Its head row then has stream 0. Records that were trimmed from the stream leave the
+//! parcels in the same way.
+//!
 //! Invariants: the parcels of a group, except dead letters, contain disjoint offsets below its cursor. Attempt
 //! numbers increase strictly. The rows of a group equal its content in memory after an entry is applied.
 //!
@@ -39,25 +43,33 @@ use std::{
 };
 
 use thalweg_store::{View, WriteBatch};
-use thalweg_types::{GroupId, Offset, StreamId};
+use thalweg_types::{GroupId, StreamId};
 
 use crate::{
     error::MachineError,
-    groups::{group::Group, head::Head},
+    groups::{
+        group::Group,
+        head::{DELETED, Head},
+    },
     keys::{self, KeyRange},
 };
 
 /// The table of all consumer groups of the space, in memory.
 #[derive(Debug)]
 pub(crate) struct GroupTable {
-    groups: BTreeMap<GroupId, Group>,
+    pub(super) groups: BTreeMap<GroupId, Group>,
+    /// Deleted groups that still have rows.
+    pub(super) former: BTreeMap<GroupId, Group>,
+    /// Groups that may have pending records or dead letters below the start of their stream. Tells maintenance where
+    /// to look, and has no effect on the state.
+    pub(super) trimmed: BTreeSet<GroupId>,
     by_name: BTreeMap<(StreamId, Arc<str>), GroupId>,
     next: GroupId,
     next_changed: bool,
     /// Groups that the log record being applied has changed.
-    changed: BTreeSet<GroupId>,
-    /// Groups that the log record being applied has deleted.
-    removed: Vec<(GroupId, Group)>,
+    pub(super) changed: BTreeSet<GroupId>,
+    /// Groups whose last rows the log record being applied removes.
+    pub(super) removed: Vec<(GroupId, Group)>,
     /// Streams with a group that may have become able to deliver records, because records were settled or returned, or
     /// the group changed. Consumers that wait on these streams are woken.
     pub(crate) woken: BTreeSet<StreamId>,
@@ -70,6 +82,8 @@ impl GroupTable {
     pub(crate) fn load(view: &dyn View) -> Result<Self, MachineError> {
         let mut table = Self {
             groups: BTreeMap::new(),
+            former: BTreeMap::new(),
+            trimmed: BTreeSet::new(),
             by_name: BTreeMap::new(),
             next: GroupId(1),
             next_changed: false,
@@ -90,6 +104,10 @@ impl GroupTable {
                 return Err(corrupt("id was never assigned"));
             }
             let group = Group::new(Head::decode(key, row)?);
+            if group.head.stream == DELETED {
+                table.former.insert(id, group);
+                return Ok(());
+            }
             if table.by_name.insert((group.head.stream, group.head.name.clone()), id).is_some() {
                 return Err(corrupt("a name occurs twice"));
             }
@@ -104,20 +122,25 @@ impl GroupTable {
         crate::rows::load_rows(view, &KeyRange::with_prefix(&[keys::TAG_MEMBER]), |key, row| {
             let corrupt = |message| MachineError::corrupt("group member", key, message);
             let (id, rest) = keys::group_and_rest(key).ok_or_else(|| corrupt("key of a wrong length"))?;
-            let group = self.groups.get_mut(&id).ok_or_else(|| corrupt("its group does not exist"))?;
+            let group = self.stored(id).ok_or_else(|| corrupt("its group does not exist"))?;
             group.load_member(rest, row).map_err(corrupt)
         })?;
         crate::rows::load_rows(view, &KeyRange::with_prefix(&[keys::TAG_PARCEL]), |key, row| {
             let corrupt = |message| MachineError::corrupt("pending records of a group", key, message);
             let (id, rest) = keys::group_and_rest(key).ok_or_else(|| corrupt("key of a wrong length"))?;
-            let group = self.groups.get_mut(&id).ok_or_else(|| corrupt("its group does not exist"))?;
+            let group = self.stored(id).ok_or_else(|| corrupt("its group does not exist"))?;
             group.load_parcel(rest, row).map_err(corrupt)
         })?;
-        for (&id, group) in &mut self.groups {
+        for (&id, group) in self.groups.iter_mut().chain(&mut self.former) {
             let check = group.finish_load();
             check.map_err(|message| MachineError::corrupt("consumer group", &keys::group_head(id), message))?;
         }
         Ok(())
+    }
+
+    /// Returns a group that has rows, deleted or not.
+    fn stored(&mut self, id: GroupId) -> Option<&mut Group> {
+        self.groups.get_mut(&id).or_else(|| self.former.get_mut(&id))
     }
 
     pub(crate) fn get(&self, id: GroupId) -> Option<&Group> {
@@ -137,6 +160,11 @@ impl GroupTable {
 
     pub(crate) fn len(&self) -> usize {
         self.groups.len()
+    }
+
+    /// Number of groups that count towards the maximum number of groups: also deleted ones that still have rows.
+    pub(crate) fn counted(&self) -> usize {
+        self.groups.len() + self.former.len()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (GroupId, &Group)> {
@@ -159,29 +187,13 @@ impl GroupTable {
         id
     }
 
-    pub(crate) fn remove(&mut self, id: GroupId) -> bool {
-        let Some(group) = self.groups.remove(&id) else { return false };
+    /// Takes a group that is deleted out of the table, so that neither its id nor its name leads to it.
+    pub(super) fn take(&mut self, id: GroupId) -> Option<Group> {
+        let group = self.groups.remove(&id)?;
         self.by_name.remove(&(group.head.stream, group.head.name.clone()));
-        self.changed.remove(&id);
+        self.trimmed.remove(&id);
         self.woken.insert(group.head.stream);
-        self.removed.push((id, group));
-        true
-    }
-
-    /// Drops the records below the offset `start`, which were trimmed from the stream, from all groups of the stream.
-    pub(crate) fn trimmed(&mut self, stream: StreamId, start: Offset) {
-        let ids: Vec<_> = self.of_stream(stream).collect();
-        for id in ids {
-            if let Some(group) = self.change(id) {
-                group.trim(start);
-                self.woken.insert(stream);
-            }
-        }
-    }
-
-    pub(crate) fn stream_deleted(&mut self, stream: StreamId) {
-        let ids: Vec<_> = self.of_stream(stream).collect();
-        ids.into_iter().for_each(|id| _ = self.remove(id));
+        Some(group)
     }
 
     /// Writes the rows of groups that the log record being applied has changed or deleted.
@@ -190,7 +202,7 @@ impl GroupTable {
             batch.put(&[&[keys::TAG_CONSUMERS]], &[&self.next.0.to_le_bytes()]);
         }
         for id in std::mem::take(&mut self.changed) {
-            if let Some(group) = self.groups.get_mut(&id) {
+            if let Some(group) = self.stored(id) {
                 group.write(id, batch);
             }
         }

@@ -101,6 +101,7 @@ impl Machine {
             replacements: AtomicU64::new(0),
         };
         machine.show_version(meta.version);
+        machine.find_trimmed_groups()?;
         Ok(machine)
     }
 }

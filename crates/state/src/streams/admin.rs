@@ -121,7 +121,7 @@ pub(crate) fn trim_stream(applying: &mut Applying<'_>, stream: StreamId, before:
         head.start_time = entry.last_time();
     }
     applying.live_head(stream).expect("looked up above").start = before;
-    applying.groups().trimmed(stream, before);
+    applying.groups().stream_trimmed(stream, before);
     Ok(Outcome::Done)
 }
 

@@ -36,6 +36,8 @@ const WANTED: &[&str] = &[
     "Group Extend: Extended",
     "Group Fetch: Fetched",
     "Group Seek: Sought",
+    "Group Reclaim: NoSuchGroup",
+    "Group Reclaim: Reclaimed",
     "Group Settle: Settled",
     "OpenProducer: Producer",
     "PruneVersions: Reclaimed",

@@ -7,14 +7,22 @@
 use std::{fmt::Write as _, path::Path};
 
 use thalweg_types::{
-    Revision,
-    command::{CommitBuilder, Expect, Outcome, ScanOperation, TransactionBuilder, UnchangedRange},
-    limits::{MAX_COMMIT_WRITES, MAX_REDIS_COPY_PARTS, MAX_VALUE_BYTES},
+    GroupId, Offset, Revision, StreamId,
+    command::{
+        CommitBuilder, Expect, Outcome, ScanOperation, StreamConfig, TransactionBuilder, UnchangedRange,
+        encode_create_stream, encode_trim_stream,
+        groups::{
+            GroupConfig, GroupOutcome, OffsetRun, Redelivery, Settlement, encode_ack, encode_create_group,
+            encode_delete_group, encode_extend, encode_fetch, encode_nack, encode_reclaim_group, encode_seek,
+        },
+    },
+    limits::{MAX_COMMIT_WRITES, MAX_GROUP_PENDING, MAX_REDIS_COPY_PARTS, MAX_SETTLED_RANGES, MAX_VALUE_BYTES},
     reply::Reply,
 };
 
 use crate::{
     budget::{KS, fill, joint, key, node, redis, stream},
+    groups::{append, fetched},
     random::node::Node,
     support::command,
 };
@@ -56,6 +64,14 @@ fn outcome_text(outcome: &Outcome) -> String {
             runs.iter().map(|(text, count)| format!("{count} × {text}")).collect::<Vec<_>>().join("; ")
         }
         Outcome::Transacted(done) => format!("transacted, {} results", done.results.len()),
+        Outcome::Group(GroupOutcome::Settled { settled, lapsed }) => {
+            format!("{settled} settled, {} lapsed", lapsed.len())
+        }
+        Outcome::Group(GroupOutcome::Extended { lapsed, .. }) => format!("extended, {} lapsed", lapsed.len()),
+        Outcome::Group(GroupOutcome::Fetched(fetched)) => {
+            let records: u32 = fetched.deliveries.iter().map(|delivered| delivered.run.count).sum();
+            format!("{records} records in attempt {}", fetched.attempt.0)
+        }
         other => format!("{other:?}"),
     }
 }
@@ -171,6 +187,106 @@ fn cases_of_streams(lines: &mut String) {
     }
 }
 
+/// Every second record of an attempt of 1,000 records, each as a range of its own.
+fn ranges(held: &[(u64, u64)], odd: u64) -> Vec<Settlement> {
+    let runs = |first: u64| (0..500).map(move |number| OffsetRun::one(Offset(first + 2 * number + odd))).collect();
+    held.iter().map(|&(attempt, first)| Settlement { attempt: attempt.into(), runs: runs(first) }).collect()
+}
+
+/// A node with a stream of 200,000 records.
+fn stream_of_records() -> Node {
+    let mut node = node();
+    node.apply(2, &[&command(|out| encode_create_stream(out, "s", &StreamConfig::default()).unwrap())]);
+    (0..200).for_each(|_| _ = node.apply(2, &[&append(StreamId(1), 1_000)]));
+    node
+}
+
+/// Creates a group, and fetches all records that it may hold, `each` with one attempt. Returns the attempts, each with its first
+/// record.
+fn hold(node: &mut Node, group: GroupId, attempts: u32, each: u32) -> Vec<(u64, u64)> {
+    let config =
+        GroupConfig { max_pending: MAX_GROUP_PENDING, dead_letters: Some("dead".into()), ..GroupConfig::default() };
+    let name = format!("g{}", group.0);
+    node.apply(3, &[&command(|out| encode_create_group(out, StreamId(1), &name, Some(Offset(0)), &config).unwrap())]);
+    let fetch = command(|out| encode_fetch(out, group, each, Offset(0), &[], "m").unwrap());
+    let mut held = Vec::new();
+    for first in (0..attempts).step_by(1_000) {
+        let fetches = vec![&fetch[..]; (attempts - first).min(1_000) as usize];
+        held.extend(node.apply(4, &fetches).iter().map(|outcome| {
+            let fetched = fetched(outcome);
+            (fetched.attempt.0, fetched.deliveries[0].run.first.0)
+        }));
+    }
+    held
+}
+
+fn cases_of_settlements(lines: &mut String) {
+    let mut node = stream_of_records();
+    let groups = [1, 2, 3].map(GroupId);
+    let held = groups.map(|group| hold(&mut node, group, 100, 1_000));
+    let most = held.each_ref().map(|held| held.chunks(MAX_SETTLED_RANGES / 500).collect::<Vec<_>>());
+    let ack = |group: usize, part: usize, odd| {
+        command(|out| encode_ack(out, groups[group], &ranges(most[group][part], odd)).unwrap())
+    };
+    let nack = |part: usize, again| {
+        command(|out| encode_nack(out, groups[0], again, "why", &ranges(most[0][part], 0)).unwrap())
+    };
+    let acks = |all: &[(usize, usize)]| {
+        commit(|commit| {
+            for &(group, part) in all {
+                commit.ack(groups[group], &ranges(most[group][part], 1)).unwrap();
+            }
+        })
+    };
+    // 14 acks of 10,000 ranges take more than a command may.
+    let parts: Vec<_> = (0..3).flat_map(|group| (0..5).map(move |part| (group, part))).collect();
+    let commands = [
+        ack(0, 0, 0),
+        ack(0, 0, 0),
+        nack(1, Redelivery::Uncounted),
+        nack(2, Redelivery::Never),
+        command(|out| encode_fetch(out, groups[0], 1_000, Offset(0), &[], "other").unwrap()),
+        acks(&parts[..14]),
+        acks(&parts[..13]),
+        acks(&parts[..1]),
+        transaction(|all| _ = all.then().ack(groups[2], &ranges(most[2][4], 0)).unwrap()),
+        command(|out| encode_seek(out, groups[1], Some(Offset(7)))),
+    ];
+    note(lines, "settlements of groups", &mut node, &commands);
+}
+
+fn cases_of_attempts(lines: &mut String) {
+    // More than a delete or a trim removes at once. Acks of all attempts of four groups take more steps than a command may.
+    const EACH: u32 = 11_700;
+    let mut node = stream_of_records();
+    let groups = [1, 2, 3, 4].map(GroupId);
+    let held = groups.map(|group| hold(&mut node, group, EACH, 1));
+    let attempts = |group: usize| held[group].iter().map(|&(attempt, _)| attempt.into());
+    let extended: Vec<_> = attempts(0).take(MAX_SETTLED_RANGES).collect();
+    let acks = |of: &[usize]| {
+        commit(|commit| {
+            for &group in of {
+                let wholes: Vec<_> = attempts(group).map(Settlement::all).collect();
+                wholes.chunks(MAX_SETTLED_RANGES).for_each(|some| _ = commit.ack(groups[group], some).unwrap());
+            }
+        })
+    };
+    let reclaim = |group: usize| command(|out| encode_reclaim_group(out, groups[group], 1_000));
+    let trim = |before| command(|out| encode_trim_stream(out, StreamId(1), Offset(before)));
+    let commands = [
+        command(|out| encode_extend(out, groups[0], std::time::Duration::from_secs(60), &extended).unwrap()),
+        acks(&[0, 1, 2, 3]),
+        trim(11_000),
+        reclaim(0),
+        reclaim(1),
+        command(|out| encode_delete_group(out, groups[2])),
+        reclaim(2),
+        acks(&[3]),
+        reclaim(3),
+    ];
+    note(lines, "attempts of groups", &mut node, &commands);
+}
+
 #[test]
 fn outcomes_at_the_limits_are_those_of_version_1() {
     let mut lines = String::new();
@@ -178,6 +294,8 @@ fn outcomes_at_the_limits_are_those_of_version_1() {
     cases_of_large_values(&mut lines);
     cases_of_copies(&mut lines);
     cases_of_streams(&mut lines);
+    cases_of_settlements(&mut lines);
+    cases_of_attempts(&mut lines);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/machine/golden/version-1.txt");
     if std::env::var_os("THALWEG_BLESS").is_some() {
         std::fs::write(&path, &lines).unwrap();

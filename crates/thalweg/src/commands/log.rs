@@ -277,6 +277,7 @@ fn group_summary(command: &GroupCommand<'_>) -> String {
         GroupCommand::Settle(settle) => format!("settle for group {}", settle.group),
         GroupCommand::Extend { group, .. } => format!("extend for group {group}"),
         GroupCommand::Seek { group, .. } => format!("seek group {group}"),
+        GroupCommand::Reclaim { group, max } => format!("reclaim {max} rows of group {group}"),
     }
 }
 

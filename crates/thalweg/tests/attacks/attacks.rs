@@ -1,9 +1,11 @@
 //! The attacks: each fills one bound of the server, or makes one command as expensive as it can.
 //!
 //! Owns: expensive commands, announced bytes, and the parts that attacks share. [`bounds`] fills the bounds of the admission,
-//! [`slow`] has clients that hardly move, and [`passwords`] those that have not authenticated.
+//! [`slow`] has clients that hardly move, [`passwords`] those that have not authenticated, and [`native`] those of the native
+//! protocol.
 
 pub(crate) mod bounds;
+pub(crate) mod native;
 pub(crate) mod passwords;
 pub(crate) mod slow;
 

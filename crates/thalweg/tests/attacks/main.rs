@@ -242,6 +242,11 @@ attacks! { crate::attacks::bounds:
     blocking_subscribers
 }
 
+attacks! { crate::attacks::native:
+    unread_native_watches
+    blocking_native_subscribers
+}
+
 attacks! { crate::attacks::slow:
     trickling_bodies
     trickling_replies

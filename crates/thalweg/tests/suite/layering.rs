@@ -57,7 +57,7 @@ const TESTS_MAY_ALSO_USE: &[(&str, &[&str])] = &[
     ("client", &["engine", "server"]),
     ("bench", &["server"]),
     ("serving", &["wire", "redis"]),
-    ("thalweg", &["sim", "client"]),
+    ("thalweg", &["sim", "client", "wire"]),
     ("cluster", &["disk", "store"]),
     ("server", &["disk", "wire", "broker", "redis"]),
 ];

@@ -317,6 +317,12 @@ pub fn encode_seek(out: &mut Vec<u8>, group: GroupId, offset: Option<Offset>) {
     put_checked(out, &GroupCommand::Seek { group, offset });
 }
 
+/// Appends the encoded command that removes at most `max` rows of a deleted consumer group, or about as many runs of
+/// records of a group that were trimmed from its stream.
+pub fn encode_reclaim_group(out: &mut Vec<u8>, group: GroupId, max: u32) {
+    put_checked(out, &GroupCommand::Reclaim { group, max });
+}
+
 /// Size of the encoded settlements in bytes.
 pub(super) fn settlements_len(settlements: &[Settlement]) -> usize {
     4 + settlements.iter().map(|settlement| 12 + settlement.runs.len() * 12).sum::<usize>()
@@ -592,6 +598,13 @@ variants! {
             group: GroupId,
             /// New cursor of the group; `None` for the end of the stream.
             offset: Option<Offset> as OffsetOrEnd,
+        },
+        /// Removes rows of a deleted consumer group, or records of a group that were trimmed from its stream.
+        Reclaim = 56 "reclaim group" {
+            /// Id of the group.
+            group: GroupId,
+            /// Maximum number of rows, or of runs of records, to remove.
+            max: u32,
         },
     }
     families {

@@ -73,7 +73,9 @@ pub fn max_steps_with(command: &[u8], keeps_history: bool, value_reads: Option<u
                 // Its groups may hold many attempts, each of which has a row.
                 | Command::TrimStream { .. }
                 | Command::DeleteStream { .. }
-                | Command::Group(GroupCommand::Seek { .. } | GroupCommand::Delete { .. })
+                | Command::Group(
+                    GroupCommand::Seek { .. } | GroupCommand::Delete { .. } | GroupCommand::Reclaim { .. },
+                )
                 | Command::Time(TimeCommand::Revoke { .. } | TimeCommand::Expire { .. } | TimeCommand::Forget { .. }),
             ) => None,
             Ok(Command::Group(GroupCommand::Settle(settle))) => Some(FLAT + settle.steps()),

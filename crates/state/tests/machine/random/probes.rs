@@ -8,7 +8,7 @@ use thalweg_types::{
         AppendConditions, Deadline, KeyspaceConfig, RedisBuilder, ScanOperation, StreamConfig, TransactionBuilder,
         encode_append_with, encode_create_keyspace, encode_create_stream, encode_expire, encode_grant_lease,
         encode_keep_lease, encode_prune_versions, encode_put_until, encode_sweep, encode_trim_stream,
-        groups::encode_fetch,
+        groups::{encode_fetch, encode_reclaim_group},
     },
     record::RecordBatch,
 };
@@ -91,6 +91,7 @@ fn maintenance() -> Vec<Vec<u8>> {
         add(&|out| encode_expire(out, max));
         add(&|out| encode_sweep(out, max));
         add(&|out| encode_prune_versions(out, KeyspaceId(0), max));
+        (1..=4).for_each(|group| add(&|out| encode_reclaim_group(out, GroupId(group), max)));
     }
     all
 }

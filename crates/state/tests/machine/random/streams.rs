@@ -9,7 +9,8 @@ use thalweg_types::{
         encode_configure_stream, encode_create_stream, encode_delete_stream, encode_open_producer, encode_trim_stream,
         groups::{
             GroupConfig, GroupOrder, OffsetRun, Redelivery, Settlement, encode_ack, encode_configure_group,
-            encode_create_group, encode_delete_group, encode_extend, encode_fetch, encode_nack, encode_seek,
+            encode_create_group, encode_delete_group, encode_extend, encode_fetch, encode_nack, encode_reclaim_group,
+            encode_seek,
         },
     },
     record::{Record, RecordBatch},
@@ -82,6 +83,7 @@ pub fn about_groups(generator: &mut Generator, input: &mut Input<'_>, kind: u8, 
             return encode_extend(out, group(input), span(input), &attempts);
         }
         13 => encode_seek(out, group(input), input.one_in(2).then(|| offset(input))),
+        14 => encode_reclaim_group(out, group(input), u32::from(input.byte())),
         _ => return append(generator, input, out),
     }
     Ok(())

@@ -237,7 +237,7 @@ fn publication(path: &str, len: usize) -> Vec<u8> {
 }
 
 /// Sends a request of a Redis client again and again over one connection.
-fn repeat(from: Ipv4Addr, to: std::net::SocketAddr, request: &[u8], progress: &Progress) {
+pub(super) fn repeat(from: Ipv4Addr, to: std::net::SocketAddr, request: &[u8], progress: &Progress) {
     let mut connected = None;
     while !progress.is_over() {
         let Some(stream) = &mut connected else {
