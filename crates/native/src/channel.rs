@@ -237,7 +237,9 @@ impl ChannelTask {
             self.socket.worked(time);
             self.subjects.publishing.caused.add_time(time);
         }
-        moved
+        // A thread that was interrupted can use up its time without a frame. Without progress, nothing would ask for the turn
+        // that the channel then needs, and bytes that have arrived would wait for the next tick.
+        moved | self.subjects.publishing.caused.need_turn()
     }
 
     fn frames_for(&mut self, slice: &mut Slice) -> bool {

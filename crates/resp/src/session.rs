@@ -260,7 +260,9 @@ impl Session {
             socket.worked(time);
             self.publishing.caused.add_time(time);
         }
-        moved
+        // A thread that was interrupted can use up its time without a command. Without progress, nothing would ask for the
+        // turn that the session then needs, and bytes that have arrived would wait for the next tick.
+        moved | self.publishing.caused.need_turn()
     }
 
     /// Returns true while commands only join a burst, which takes little time. The end of a slice must not split a burst,

@@ -7,7 +7,7 @@ use thalweg_engine::{Database, Options};
 use thalweg_serving::{
     admission::AddressKey,
     app::App,
-    bulk::ROUND_BYTES,
+    bulk::{ROUND_BYTES, SLICE},
     config::{ByteSize, Config, Password, RespDatabases, Setting as _},
     limits::OUTBOX_BYTES,
     threads::ThreadLoad,
@@ -143,6 +143,27 @@ async fn requests_are_answered_between_slices_of_deliveries() {
         }
     }
     assert!(thread.sent() - before >= READERS * MESSAGES * MESSAGE);
+}
+
+#[tokio::test]
+async fn a_client_goes_on_after_its_thread_was_interrupted_without_a_command() {
+    let thread = Thread::start("0=cache:redis").await;
+    let (mut client, mut connection) = thread.accept().await;
+    client.write_all(b"*1\r\n$4\r\nPI").await.unwrap();
+    while connection.input.pending_bytes() == 0 {
+        assert!(poll_fn(|cx| Poll::Ready(connection.poll(cx))).await.is_pending());
+        tokio::task::yield_now().await;
+    }
+    // As after an interruption that is longer than a slice.
+    connection.socket.now -= 10 * SLICE;
+    let Connection { session, input, socket, out, .. } = &mut connection;
+    assert!(session.run_received(input, socket, out), "the client needs a turn, for which it must ask");
+    assert!(!session.listens());
+    client.write_all(b"NG\r\n").await.unwrap();
+    tokio::spawn(async move { poll_fn(|cx| connection.poll(cx)).await });
+    let mut pong = [0; 7];
+    client.read_exact(&mut pong).await.unwrap();
+    assert_eq!(&pong, b"+PONG\r\n");
 }
 
 #[tokio::test]
