@@ -20,7 +20,9 @@ type Metrics = BTreeMap<String, BTreeSet<String>>;
 const OF_PROMETHEUS: [&str; 2] = ["instance", "job"];
 
 /// Words of the guide that look like options and are values and fields of the API.
-const NO_OPTIONS: [&str; 11] = [
+const NO_OPTIONS: [&str; 12] = [
+    // A stage of a publish.
+    "fan_out",
     "disk_full",
     "stopped_serving",
     "maintenance_error",
