@@ -82,6 +82,10 @@ pub trait Protocol: Sync {
     /// Chooses the operation of the next request, which uses the key with this index.
     fn choose(&self, index: u64, rng: &mut Generator) -> Self::Request;
 
+    /// Notes that a request is sent now, `late` nanoseconds after the moment at which it was due.
+    #[inline]
+    fn asked(&self, _request: Self::Request, _late: u64) {}
+
     /// Returns the kind of a request as a number below [`kinds`](Self::kinds).
     fn kind(request: Self::Request) -> usize;
 

@@ -170,6 +170,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
     fn ask(&mut self, number: usize, due: u64, sent: u64) {
         let index = self.pacer.take().unwrap_or_else(|| self.plan.keys.choose(&mut self.rng));
         let request = self.plan.protocol.choose(index, &mut self.rng);
+        self.plan.protocol.asked(request, sent.saturating_sub(due));
         let lane = &mut self.lanes[number];
         let before = lane.connection.out().len();
         self.plan.protocol.encode(request, lane.connection.out());
