@@ -22,7 +22,7 @@ const TARGET_HELP: &str = "Address of a running server, as http://host:port, or 
 #[derive(Clone, Debug, clap::Args)]
 #[command(mut_arg("target", |arg| arg.help(TARGET_HELP)))]
 pub struct ScenarioOptions {
-    /// Name of a built-in scenario (ycsb-a to ycsb-f), or path of a scenario file.
+    /// Name of a built-in scenario (ycsb-a to ycsb-f, events, jobs, messages), or path of a scenario file.
     #[arg(value_name = "NAME|FILE", required_unless_present_any = ["list", "show"])]
     pub scenario: Option<String>,
     /// Print the built-in scenarios instead of running one.
@@ -37,7 +37,8 @@ pub struct ScenarioOptions {
     /// Server under load.
     #[command(flatten)]
     pub server: ServerOptions,
-    /// Keyspace of the keys on a server that the benchmark starts, and on any server over HTTP.
+    /// Keyspace of the keys on a server that the benchmark starts, and on any server over HTTP. Names of streams, groups
+    /// and subjects begin with it.
     #[arg(long, default_value = "scenario")]
     pub keyspace: String,
     /// Durability level that each write requests over HTTP; without it the server's default.
@@ -94,10 +95,10 @@ pub struct ScenarioOptions {
 /// Protocol of a scenario's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum WireProtocol {
-    /// The key-value API over HTTP.
+    /// HTTP, which has all operations.
     #[default]
     Http,
-    /// GET and SET, for any server that speaks RESP; without scans.
+    /// GET and SET, for any server that speaks RESP; without scans, streams, groups and subjects.
     Resp,
 }
 
@@ -135,6 +136,8 @@ impl ScenarioOptions {
         };
         let fail = |error: String| bad(format!("{name}: {error}"));
         let mut scenario = Scenario::parse(&text).map_err(fail)?;
+        let has_keys = self.keys.is_none() || scenario.mix.has(Kind::uses_keys);
+        require(has_keys, "--keys", "the mix has no operation on keys")?;
         scenario.keys.count = self.keys.unwrap_or(scenario.keys.count);
         scenario.load.connections = self.connections.unwrap_or(scenario.load.connections);
         scenario.load.rate = self.rate.or(scenario.load.rate);
@@ -147,6 +150,9 @@ impl ScenarioOptions {
         scenario.check().map_err(fail)?;
         if self.protocol == WireProtocol::Resp && scenario.mix.kinds().any(|kind| kind == Kind::Scan) {
             return Err(fail("mix.scan: RESP has no scan in the order of keys; use --protocol http".to_owned()));
+        }
+        if let Some(kind) = scenario.mix.kinds().find(|kind| !kind.uses_keys() && self.protocol != WireProtocol::Http) {
+            return Err(fail(format!("mix.{}: streams, groups and subjects need --protocol http", kind.name())));
         }
         Ok(scenario)
     }
@@ -205,6 +211,8 @@ mod tests {
         for (flags, part) in [
             ("ycsb-a --keys 0", "ycsb-a: keys.count: 0 is not from 1"),
             ("ycsb-e --protocol resp", "mix.scan"),
+            ("jobs --protocol resp", "mix.append: streams, groups and subjects need --protocol http"),
+            ("messages --keys 5", "--keys"),
             ("ycsb-a --protocol resp --durability os", "--durability"),
             ("ycsb-a --rounds 0", "--rounds"),
             ("ycsb-a --arrivals poisson", "give --rate"),

@@ -49,6 +49,7 @@ fn workload(weights: [u32; 5], draws: Draws) -> Workload<Lines> {
         codec: Lines,
         records: Arc::new(Records::new(50..=50, 1)),
         ledger: Arc::new(Ledger::new(KEYS)),
+        feed: None,
         mix: Mix::new(weights),
         scan_rows: 3..=3,
         draws,

@@ -15,12 +15,15 @@ use super::{
 pub struct AppendLedger {
     batch: u64,
     issued: AtomicU64,
-    acked: AtomicU64,
     end: AtomicU64,
-    /// For each append, the number of its slot plus 1; 0 if it is not known.
+    /// A bit for each append that was acknowledged.
+    acked: Numbers,
+    /// Number of each append's slot plus 1; 0 if it is not known.
     slots: Numbers,
-    /// For each slot, the number of its append plus 1; 0 if it is not known.
+    /// Number of each slot's append plus 1; 0 if it is not known.
     appends: Numbers,
+    /// A bit for each record that the reading of the whole stream has found.
+    found: Numbers,
 }
 
 /// An append that is in progress.
@@ -35,8 +38,9 @@ pub struct Append {
 impl AppendLedger {
     /// Creates the ledger of a stream without records, to which every append adds `batch` records, at least 1.
     pub fn new(batch: u32) -> Self {
-        let [issued, acked, end] = [const { AtomicU64::new(0) }; 3];
-        Self { batch: u64::from(batch), issued, acked, end, slots: Numbers::default(), appends: Numbers::default() }
+        let [issued, end] = [const { AtomicU64::new(0) }; 2];
+        let [acked, slots, appends, found] = [(); 4].map(|()| Numbers::default());
+        Self { batch: u64::from(batch), issued, end, acked, slots, appends, found }
     }
 
     /// Records that an append is sent.
@@ -54,9 +58,9 @@ impl AppendLedger {
 
     /// Records that an append was acknowledged with the offset of its first record.
     pub fn end_append(&self, append: Append, first: u64) -> Result<(), FeedFault> {
+        self.acked.set_bit(append.number);
+        self.end.fetch_max(first.saturating_add(self.batch), Ordering::AcqRel);
         self.place(append.number * self.batch, first)?;
-        self.acked.fetch_add(1, Ordering::AcqRel);
-        self.end.fetch_max(first + self.batch, Ordering::AcqRel);
         if first < append.floor { Err(FeedFault::Reordered) } else { Ok(()) }
     }
 
@@ -85,9 +89,27 @@ impl AppendLedger {
         self.end.load(Ordering::Acquire)
     }
 
+    /// Records that the reading of the whole stream has found a record at an offset, or returns the fault.
+    pub fn find(&self, record: u64, offset: u64) -> Result<(), FeedFault> {
+        if record / self.batch < self.issued.load(Ordering::Acquire) && !self.found.set_bit(record) {
+            return Err(FeedFault::Duplicated);
+        }
+        self.place(record, offset)
+    }
+
     /// Returns the number of acknowledged records.
     pub fn acked_records(&self) -> u64 {
-        self.acked.load(Ordering::Acquire) * self.batch
+        self.acked_appends().count() as u64 * self.batch
+    }
+
+    /// Returns the number of acknowledged records that the reading of the whole stream has not found.
+    pub fn lost_records(&self) -> u64 {
+        let records = self.acked_appends().flat_map(|append| self.records(append));
+        records.filter(|record| !self.found.bit(*record)).count() as u64
+    }
+
+    fn acked_appends(&self) -> impl Iterator<Item = u64> + '_ {
+        (0..self.issued.load(Ordering::Acquire)).filter(|append| self.acked.bit(*append))
     }
 }
 
@@ -118,6 +140,20 @@ mod tests {
         assert_eq!(ledger.place(0, 0), Ok(()));
         assert_eq!(ledger.place(0, 2), Err(FeedFault::Duplicated));
         assert_eq!(ledger.acked_records(), 1);
+    }
+
+    #[test]
+    fn reading_the_whole_stream_finds_each_record_once() {
+        let ledger = AppendLedger::new(2);
+        let [first, second, _unacknowledged] = [ledger.begin(), ledger.begin(), ledger.begin()];
+        ledger.end_append(first, 0).unwrap();
+        ledger.end_append(second, 2).unwrap();
+        assert_eq!((ledger.find(0, 0), ledger.find(2, 2), ledger.find(3, 3)), (Ok(()), Ok(()), Ok(())));
+        assert_eq!(ledger.lost_records(), 1);
+        assert_eq!(ledger.find(3, 4), Err(FeedFault::Duplicated));
+        assert_eq!(ledger.find(1, 4), Err(FeedFault::Reordered), "it is there, at another offset");
+        assert_eq!(ledger.lost_records(), 0);
+        assert_eq!(ledger.find(u64::MAX, 5), Err(FeedFault::Wrong));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What the members of a consumer group and the subscribers of a subject received.
+//! Deliveries to the members of a consumer group, and to the subscribers of a subject.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,9 +10,11 @@ use super::{
 /// Deliveries of one consumer group to all its members.
 #[derive(Debug, Default)]
 pub struct GroupLedger {
-    /// A bit for each offset that was delivered.
+    /// A bit for each offset that was delivered, whatever the server's count.
     delivered: Numbers,
-    first: AtomicU64,
+    /// A bit for each offset whose first delivery came. It may come after a later one, over another connection.
+    first: Numbers,
+    different: AtomicU64,
     again: AtomicU64,
     lapsed: AtomicU64,
 }
@@ -24,18 +26,14 @@ impl GroupLedger {
         if offset >= MAX_NUMBERS {
             return Err(FeedFault::Wrong);
         }
-        let is_new = self.delivered.set_bit(offset);
-        if is_new {
-            self.first.fetch_add(1, Ordering::AcqRel);
+        if self.delivered.set_bit(offset) {
+            self.different.fetch_add(1, Ordering::AcqRel);
         }
-        match (deliveries, is_new) {
-            (2.., _) => {
-                self.again.fetch_add(1, Ordering::AcqRel);
-                Ok(())
-            }
-            (_, true) => Ok(()),
-            (_, false) => Err(FeedFault::Duplicated),
+        if deliveries > 1 {
+            self.again.fetch_add(1, Ordering::AcqRel);
+            return Ok(());
         }
+        if self.first.set_bit(offset) { Ok(()) } else { Err(FeedFault::Duplicated) }
     }
 
     /// Records that acks came too late for this number of records.
@@ -45,7 +43,7 @@ impl GroupLedger {
 
     /// Returns the number of records that were delivered at least once.
     pub fn delivered(&self) -> u64 {
-        self.first.load(Ordering::Acquire)
+        self.different.load(Ordering::Acquire)
     }
 
     /// Returns the number of deliveries after the first of a record.
@@ -122,6 +120,7 @@ mod tests {
         assert_eq!(group.deliver(0, 1), Err(FeedFault::Duplicated));
         assert_eq!(group.deliver(u64::MAX, 1), Err(FeedFault::Wrong));
         assert_eq!(group.deliver(7, 3), Ok(()), "the replies with the first deliveries may be lost");
+        assert_eq!(group.deliver(7, 1), Ok(()), "or come later");
         group.lapse(5);
         assert_eq!((group.delivered(), group.redelivered(), group.lapsed()), (3, 2, 5));
     }

@@ -61,8 +61,8 @@ pub enum FeedStep {
         from: u64,
         /// End of the acknowledged records at the moment of sending.
         floor: u64,
-        /// True if the next read of this reader continues behind this one.
-        continues: bool,
+        /// Purpose of the read.
+        reader: Reader,
     },
     /// Fetches records as a member of the group.
     Fetch,
@@ -75,6 +75,17 @@ pub enum FeedStep {
     },
     /// Publishes a batch of messages; the number counts the publishes of the run.
     Publish(u64),
+}
+
+/// Purpose of a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reader {
+    /// The next read of this reader continues behind this one.
+    Continues,
+    /// The reader reads nothing else.
+    Once,
+    /// The read is part of the reading of the whole stream, which finds each record once.
+    Whole,
 }
 
 /// Content of a right reply.
@@ -103,12 +114,14 @@ pub struct FeedProblem {
 /// Path on which a record or message came back to the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// By a read of the stream.
+    /// A read of the stream.
     Read,
-    /// By a fetch of the group.
+    /// A fetch of the group.
     Fetch,
-    /// By a subscription.
+    /// A subscription.
     Message,
+    /// The reading of the whole stream after the runs.
+    Whole,
 }
 
 /// Stream, group and subject of a run, which all threads share.
@@ -179,19 +192,19 @@ impl Feed {
     /// Returns the next read.
     pub fn read(&self, rng: &mut Generator) -> FeedStep {
         let floor = self.appends.end();
-        let (from, continues) = match self.sizes.read_from {
-            ReadFrom::Random => (rng.random_range(0..floor.max(1)), false),
-            ReadFrom::Start => (lock(&self.readers).pop_front().unwrap_or(0), true),
-            ReadFrom::Tail => (lock(&self.readers).pop_front().unwrap_or(floor), true),
+        let (from, reader) = match self.sizes.read_from {
+            ReadFrom::Random => (rng.random_range(0..floor.max(1)), Reader::Once),
+            ReadFrom::Start => (lock(&self.readers).pop_front().unwrap_or(0), Reader::Continues),
+            ReadFrom::Tail => (lock(&self.readers).pop_front().unwrap_or(floor), Reader::Continues),
         };
-        FeedStep::Read { from, floor, continues }
+        FeedStep::Read { from, floor, reader }
     }
 
     /// Returns the read of a page of the stream, counted from its start. The pages up to [`pages`](Self::pages) contain
     /// all records.
     pub fn page(&self, number: u64) -> FeedStep {
         let from = number * u64::from(self.sizes.read_records);
-        FeedStep::Read { from, floor: self.appends.end(), continues: false }
+        FeedStep::Read { from, floor: self.appends.end(), reader: Reader::Whole }
     }
 
     /// Returns the number of pages of the stream, with one more that has no acknowledged records.
@@ -253,7 +266,7 @@ impl Feed {
         let mut found = Found::default();
         let reply = match step {
             FeedStep::Append(append) => self.judge_append(append, body, &mut found),
-            FeedStep::Read { from, floor, continues } => self.judge_read(from, floor, continues, body, &mut found),
+            FeedStep::Read { from, floor, reader } => self.judge_read((from, floor), reader, body, &mut found),
             FeedStep::Fetch => self.judge_fetch(body, &mut found),
             FeedStep::Ack { records, .. } => json::<Settled>(body).map(|Settled { settled }| {
                 self.group.lapse(records.saturating_sub(settled));
@@ -286,28 +299,29 @@ impl Feed {
 
     fn judge_read(
         &self,
-        from: u64,
-        floor: u64,
-        continues: bool,
+        (from, floor): (u64, u64),
+        reader: Reader,
         body: &[u8],
         found: &mut Found,
     ) -> Result<FeedReply, String> {
         let (mut next, mut count) = (from, 0);
         let read = records(body, |offset, payload| {
-            if offset != next {
+            if offset != next && reader != Reader::Whole {
                 let fault = if offset > next { FeedFault::Lost } else { FeedFault::Reordered };
                 let missing = offset.saturating_sub(next).max(1);
                 found.fault(fault, missing, || format!("offset {offset} came where {next} should have"));
             }
-            self.judge_record(offset, payload, Arrival::Read, found);
+            let arrival = if reader == Reader::Whole { Arrival::Whole } else { Arrival::Read };
+            self.judge_record(offset, payload, arrival, found);
             (next, count) = (offset.saturating_add(1), count + 1);
         });
-        if continues {
+        if reader == Reader::Continues {
             lock(&self.readers).push_back(next);
         }
         read?;
         let least = floor.saturating_sub(from).min(u64::from(self.sizes.read_records));
-        if count < least {
+        // What the reading of the whole stream does not find is counted at its end.
+        if count < least && reader != Reader::Whole {
             found.fault(FeedFault::Lost, least - count, || {
                 format!("{count} records from offset {from}, and {least} were acknowledged before the read was sent")
             });
@@ -353,11 +367,15 @@ impl Feed {
         let Some(number) = payload.and_then(|payload| self.texts.number_of(payload)) else {
             return found.fault(FeedFault::Wrong, 1, || format!("offset {offset} has content that was never appended"));
         };
-        if let Err(fault) = self.appends.place(number, offset) {
+        let placed = match arrival {
+            Arrival::Whole => self.appends.find(number, offset),
+            _ => self.appends.place(number, offset),
+        };
+        if let Err(fault) = placed {
             return found.fault(fault, 1, || format!("record {number} lies at offset {offset}: {fault:?}"));
         }
         let batch = u64::from(self.sizes.batch);
-        if number % batch == 0 {
+        if number % batch == 0 && arrival != Arrival::Whole {
             self.arrived(arrival, self.appended_at.get(number / batch));
         }
     }

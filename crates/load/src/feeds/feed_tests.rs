@@ -29,6 +29,10 @@ fn filled(batches: u64, read_from: ReadFrom) -> Feed {
     feed
 }
 
+fn read(from: u64) -> FeedStep {
+    FeedStep::Read { from, floor: 6, reader: Reader::Once }
+}
+
 fn appended(first: u64, count: u64) -> Vec<u8> {
     format!("{{\"count\":{count},\"first\":{first},\"last\":{}}}", first + count - 1).into_bytes()
 }
@@ -66,7 +70,7 @@ fn fetched(feed: &Feed, records: &[(u64, u64, u64)]) -> Vec<u8> {
 #[test]
 fn a_read_returns_each_acknowledged_record_once_in_order() {
     let feed = filled(3, ReadFrom::Start);
-    let judged = |records: &[(u64, u64)]| feed.judge(feed.page(0), &page(&feed, records));
+    let judged = |records: &[(u64, u64)]| feed.judge(read(0), &page(&feed, records));
     let faults = |records: &[(u64, u64)]| judged(records).unwrap_err().faults;
     assert_eq!(judged(&[(0, 0), (1, 1), (2, 2), (3, 3)]), Ok(FeedReply::Done(4)));
     assert_eq!(faults(&[(0, 0), (1, 1), (2, 2)]), FeedFaults { lost: 1, ..FeedFaults::default() }, "the end");
@@ -77,13 +81,25 @@ fn a_read_returns_each_acknowledged_record_once_in_order() {
     assert_eq!(faults(&[(0, 77), (1, 1), (2, 2), (3, 3)]).wrong, 1, "never appended");
     let mut body = page(&feed, &[(0, 0), (1, 1), (2, 2), (3, 3)]);
     body[40] ^= 1;
-    assert_eq!(feed.judge(feed.page(0), &body).unwrap_err().faults.wrong, 1);
-    assert_eq!(feed.judge(feed.page(0), b"hello").unwrap_err().faults.wrong, 1);
-    let beyond = FeedStep::Read { from: 6, floor: 6, continues: false };
-    assert_eq!(feed.pages(), 3);
+    assert_eq!(feed.judge(read(0), &body).unwrap_err().faults.wrong, 1);
+    assert_eq!(feed.judge(read(0), b"hello").unwrap_err().faults.wrong, 1);
+    let beyond = read(6);
     assert_eq!(feed.judge(beyond, &page(&feed, &[])), Ok(FeedReply::Done(0)));
     let twice = feed.judge(beyond, &page(&feed, &[(6, 4), (7, 5)])).unwrap_err();
     assert_eq!(twice.faults.duplicated, 2, "{}", twice.text);
+}
+
+#[test]
+fn the_whole_stream_is_read_page_by_page() {
+    let feed = filled(3, ReadFrom::Start);
+    assert_eq!(feed.pages(), 3, "two and one that should be empty");
+    assert_eq!(feed.page(1), FeedStep::Read { from: 4, floor: 6, reader: Reader::Whole });
+    feed.judge(feed.page(0), &page(&feed, &[(0, 0), (1, 1), (2, 2), (3, 3)])).unwrap();
+    assert_eq!(feed.appends.lost_records(), 2);
+    feed.judge(feed.page(1), &page(&feed, &[(4, 4)])).unwrap();
+    assert_eq!(feed.appends.lost_records(), 1, "a short page is a loss at the end");
+    let twice = feed.judge(feed.page(2), &page(&feed, &[(8, 4)])).unwrap_err();
+    assert_eq!(twice.faults, FeedFaults { duplicated: 1, ..FeedFaults::default() });
 }
 
 #[test]
@@ -91,14 +107,14 @@ fn readers_continue_where_they_stopped() {
     let mut rng = generator(1);
     let feed = filled(3, ReadFrom::Start);
     let first = feed.read(&mut rng);
-    assert_eq!(first, FeedStep::Read { from: 0, floor: 6, continues: true });
+    assert_eq!(first, FeedStep::Read { from: 0, floor: 6, reader: Reader::Continues });
     assert_eq!(feed.read(&mut rng), first, "another reader");
     feed.judge(first, &page(&feed, &[(0, 0), (1, 1), (2, 2), (3, 3)])).unwrap();
-    assert_eq!(feed.read(&mut rng), FeedStep::Read { from: 4, floor: 6, continues: true });
+    assert_eq!(feed.read(&mut rng), FeedStep::Read { from: 4, floor: 6, reader: Reader::Continues });
     let tail = filled(3, ReadFrom::Tail);
-    assert_eq!(tail.read(&mut rng), FeedStep::Read { from: 6, floor: 6, continues: true });
+    assert_eq!(tail.read(&mut rng), FeedStep::Read { from: 6, floor: 6, reader: Reader::Continues });
     let random = filled(3, ReadFrom::Random);
-    assert!((0..100).all(|_| matches!(random.read(&mut rng), FeedStep::Read { from: 0..6, continues: false, .. })));
+    assert!((0..100).all(|_| matches!(random.read(&mut rng), FeedStep::Read { from: 0..6, reader: Reader::Once, .. })));
 }
 
 #[test]

@@ -24,7 +24,7 @@ pub use self::{
     appends::{Append, AppendLedger},
     deliveries::{GroupLedger, SubscriberLedger},
     faults::{FeedFault, FeedFaults},
-    feed::{Arrival, Feed, FeedProblem, FeedReply, FeedSizes, FeedStep, ReadFrom},
+    feed::{Arrival, Feed, FeedProblem, FeedReply, FeedSizes, FeedStep, ReadFrom, Reader},
     http::FeedRequests,
     listen::Listening,
     numbers::{MAX_NUMBERS, Numbers},

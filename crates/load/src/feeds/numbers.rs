@@ -45,6 +45,11 @@ impl Numbers {
         self.at(bit / 64).fetch_or(mask, Ordering::AcqRel) & mask == 0
     }
 
+    /// Returns one bit.
+    pub fn bit(&self, bit: u64) -> bool {
+        self.get(bit / 64) >> (bit % 64) & 1 == 1
+    }
+
     fn at(&self, index: u64) -> &AtomicU64 {
         let chunk =
             self.chunks[(index / CHUNK) as usize].get_or_init(|| (0..CHUNK).map(|_| AtomicU64::new(0)).collect());
@@ -66,7 +71,11 @@ mod tests {
         numbers.set(7, 9);
         assert_eq!(numbers.get(7), 9);
         let bits = Numbers::default();
-        assert!([0, 63, 64, CHUNK * 64].into_iter().all(|bit| bits.set_bit(bit) && !bits.set_bit(bit)));
+        assert!(
+            [0, 63, 64, CHUNK * 64]
+                .into_iter()
+                .all(|bit| !bits.bit(bit) && bits.set_bit(bit) && bits.bit(bit) && !bits.set_bit(bit))
+        );
         assert_eq!(bits.get(0), 1 | 1 << 63);
     }
 }
