@@ -86,6 +86,13 @@ pub trait Protocol: Sync {
     #[inline]
     fn asked(&self, _request: Self::Request, _late: u64) {}
 
+    /// Consumes the bytes at the start of `bytes` that answer no request, such as a ping, and appends the answer to them
+    /// to `out`; returns their number, or `None` if they are incomplete. `bytes` is not empty.
+    #[inline]
+    fn aside(&self, _bytes: &[u8], _out: &mut Vec<u8>) -> Option<usize> {
+        Some(0)
+    }
+
     /// Returns the kind of a request as a number below [`kinds`](Self::kinds).
     fn kind(request: Self::Request) -> usize;
 

@@ -11,10 +11,9 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 use super::{
     feed_tables::{FeedTables, Feeds, GroupsTable, StreamsTable, SubjectsTable},
     mix::{Kind, Mix},
-    records::HEAD_BYTES,
 };
 use crate::{
-    load::{Arrivals, Pace},
+    load::{Arrivals, Pace, pairs::HEAD_BYTES},
     options::parse_duration,
     random::YCSB_EXPONENT,
 };

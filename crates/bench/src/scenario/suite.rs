@@ -2,45 +2,34 @@
 
 use std::{sync::Arc, time::Duration};
 
-use thalweg_types::Durability;
-
 use super::{
-    codec::{Codec, HttpCodec, RespCodec},
     feed_runs::{Arrivals, FeedRun},
     file::{Distribution, Scenario},
-    ledger::Ledger,
     mix::Kind,
     options::{ScenarioOptions, WireProtocol},
-    records::Records,
     tables::{operations, run_table},
     work::{Counts, Draws, ScenarioPhase, Workload},
 };
 use crate::{
-    BenchError, Progress, Report, Scratch,
+    BenchError, Progress, Report,
     account::{Account, Stages, TimedRequests, add_stages, cost_row, cost_table},
-    http,
     latency::{Latencies, micros, nanos},
     load::{
-        self, Address, Bounds, Faults, LEAST_PATIENCE, Merge as _, Objective, Outcome, Pace, Plan, Rounds, Validity,
+        self, Bounds, Faults, LEAST_PATIENCE, Merge as _, Objective, Outcome, Pace, Plan, Rounds, Validity,
         feeds::FeedFaults,
         find_knee,
-        resp::client::{Client, Greeting},
+        pairs::{Codec, Ledger, Records},
     },
     profiling::{LONGEST_PROFILE, Profiler},
     random::KeyChooser,
     report::{Table, cells, number},
-    resp,
-    server::{self, Target, free_port},
+    server::Target,
 };
 
 /// Longest wait for a reply, after which a run ends as overloaded.
 pub(super) const GIVE_UP: Duration = Duration::from_secs(10);
 /// Rate at which a search begins if neither the options nor the file give a rate, in operations per second.
 const SEARCH_START: f64 = 1000.0;
-/// Number of unanswered requests on each connection while the keys are loaded.
-const LOAD_PIPELINE: usize = 16;
-/// Header of a reply that names the durability level that a write has reached.
-const LEVEL_HEADER: &str = "Thalweg-Durability";
 
 /// Runs a scenario and returns its report.
 pub fn run(options: &ScenarioOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
@@ -54,22 +43,23 @@ pub fn run(options: &ScenarioOptions, progress: &mut dyn Progress) -> Result<Rep
     match options.protocol {
         WireProtocol::Http => suite.over_http(&scratch, &mut report, progress)?,
         WireProtocol::Resp => suite.over_resp(&scratch, &mut report, progress)?,
+        WireProtocol::Native => suite.over_native(&scratch, &mut report, progress)?,
     }
     Ok(report.finish())
 }
 
 /// Values and writes of all runs.
-struct Data {
-    records: Arc<Records>,
-    ledger: Arc<Ledger>,
+pub(super) struct Data {
+    pub records: Arc<Records>,
+    pub ledger: Arc<Ledger>,
 }
 
 /// A server under load, over one protocol.
 pub(super) struct Subject<'a, C> {
     /// Requests of the runs.
-    codec: C,
+    pub codec: C,
     /// Requests that load the keys.
-    loader: C,
+    pub loader: C,
     /// Durability of the writes that load the keys, in words.
     pub loaded: &'static str,
     /// Durability of the writes of the runs.
@@ -77,110 +67,22 @@ pub(super) struct Subject<'a, C> {
     /// Name and address of the server.
     pub name: String,
     /// The server, if it has Thalweg's HTTP port.
-    target: Option<&'a Target>,
+    pub target: Option<&'a Target>,
     /// Id of the server's process, if it is known.
-    process: Option<u32>,
-    profiler: Option<Profiler>,
+    pub process: Option<u32>,
+    pub profiler: Option<Profiler>,
     /// Stream, group and subject, if the mix uses one of them.
-    feed: Option<FeedRun<'a>>,
+    pub feed: Option<FeedRun<'a>>,
 }
 
 pub(super) struct Suite<'a> {
     pub options: &'a ScenarioOptions,
     pub scenario: &'a Scenario,
-    data: &'a Data,
+    pub data: &'a Data,
 }
 
 impl Suite<'_> {
-    fn over_http(&self, scratch: &Scratch, report: &mut Report, progress: &mut dyn Progress) -> Result<(), BenchError> {
-        let options = self.options;
-        let target = match &options.server.target {
-            Some(url) => Target::running(url)?,
-            None => self.start(scratch, &[], progress)?,
-        };
-        let codec = HttpCodec::new(target.address, &target.host, &options.keyspace);
-        let loader = codec.clone().with_level(Some(Durability::Os));
-        let codec = codec.with_level(options.durability);
-        let feed = FeedRun::create(options, self.scenario, &target)?;
-        let durability = self.level(&target, &codec, feed.as_ref())?;
-        let name = options.server.target.clone().unwrap_or_else(|| own_server(&target));
-        let process = target.process();
-        let profiler = options.profile.profiler(process, scratch.path())?;
-        let target = Some(&target);
-        let loaded = "durability os";
-        let subject = Subject { codec, loader, loaded, durability, name, target, process, profiler, feed };
-        let measured = self.measure(&subject, report, progress);
-        subject.feed.iter().for_each(FeedRun::remove);
-        measured
-    }
-
-    fn over_resp(&self, scratch: &Scratch, report: &mut Report, progress: &mut dyn Progress) -> Result<(), BenchError> {
-        let options = self.options;
-        let (target, name, greeting) = match &options.server.target {
-            Some(text) => {
-                let host = server::authority(text, "redis").map_err(BenchError::target(text))?;
-                let address: Address = host.parse().map_err(BenchError::target(text))?;
-                let (password, database) = (options.password.clone(), options.database);
-                (None, text.clone(), Greeting { address, password, database, is_resp3: false })
-            }
-            None => {
-                let address = free_port().map_err(BenchError::files("127.0.0.1:0"))?;
-                let databases = format!("--resp-databases=0=keyspace:{}", options.keyspace);
-                let target = self.start(scratch, &[format!("--resp={address}"), databases], progress)?;
-                let (address, name) = (Address::Tcp(address), own_server(&target));
-                (Some(target), name, Greeting { address, password: None, database: 0, is_resp3: false })
-            }
-        };
-        let durability = resp::asked_durability(&mut Client::open(&greeting)?)?;
-        let process = match (&target, &greeting.address) {
-            (Some(target), _) => target.process(),
-            (None, Address::Tcp(address)) => server::other_process(*address),
-            (None, Address::Unix(_)) => None,
-        };
-        let profiler = options.profile.profiler(process, scratch.path())?;
-        let codec = RespCodec { greeting };
-        let (loader, loaded, target) = (codec.clone(), "the server's durability", target.as_ref());
-        let subject = Subject { codec, loader, loaded, durability, name, target, process, profiler, feed: None };
-        self.measure(&subject, report, progress)
-    }
-
-    fn start(
-        &self,
-        scratch: &Scratch,
-        arguments: &[String],
-        progress: &mut dyn Progress,
-    ) -> Result<Target, BenchError> {
-        let arguments = [arguments, &self.options.server.start.server_arg[..]].concat();
-        http::start(self.options.server.start.server_binary.as_deref(), &arguments, scratch.path(), progress)
-    }
-
-    /// Returns the durability level that the server names in its reply to an append, or to a put of the first key.
-    fn level(&self, target: &Target, codec: &HttpCodec, feed: Option<&FeedRun<'_>>) -> Result<String, BenchError> {
-        let asked = || self.options.durability.map(|level| level.to_string());
-        let named = match feed.filter(|_| !self.scenario.mix.has(Kind::uses_keys)) {
-            Some(feed) if self.scenario.mix.has(Kind::uses_stream) => feed.append_once(LEVEL_HEADER)?,
-            Some(_) => None,
-            None => self.level_of_put(target, codec)?,
-        };
-        Ok(named.or_else(asked).unwrap_or_else(|| "unknown".to_owned()))
-    }
-
-    fn level_of_put(&self, target: &Target, codec: &HttpCodec) -> Result<Option<String>, BenchError> {
-        let fail = |error: std::io::Error| BenchError::target(&target.host)(format!("asking for the level: {error}"));
-        let Data { records, ledger } = self.data;
-        let (mut request, write) = (Vec::new(), ledger.begin(0));
-        let (head, letters) = records.value(0, write.version);
-        codec.put(0, [&head, letters], &mut request);
-        let mut client = server::Client::connect(target.address, GIVE_UP).map_err(fail)?;
-        let status = client.exchange(&request).map_err(fail)?.status;
-        if !matches!(status, 200 | 201 | 204) {
-            return Err(BenchError::target(&target.host)(format!("a put answered with status {status}")));
-        }
-        ledger.end(0, write);
-        Ok(client.header(LEVEL_HEADER).map(str::to_owned))
-    }
-
-    fn measure<C: Codec>(
+    pub(super) fn measure<C: Codec>(
         &self,
         subject: &Subject<'_, C>,
         report: &mut Report,
@@ -243,7 +145,7 @@ impl Suite<'_> {
         });
         let puts: TimedRequests<'_> = match self.options.protocol {
             WireProtocol::Http => ("thalweg_http_request_duration_seconds", &[("operation", "kv_put")]),
-            WireProtocol::Resp => ("", &[]),
+            WireProtocol::Resp | WireProtocol::Native => ("", &[]),
         };
         let label = format!("{} ({})", self.options.name(), self.durability(subject));
         account.durable_writes(&label, puts, Some(response_us).filter(|time| *time > 0.0))
@@ -306,7 +208,7 @@ impl Suite<'_> {
         }
         progress.step(&format!("loading {keys} keys"));
         let plan = self.plan(subject, ScenarioPhase::Load, Pace::Each { keys });
-        let outcome = load::run(&Plan { pipeline: LOAD_PIPELINE, ..plan })?;
+        let outcome = load::run(&Plan { pipeline: C::PIPELINE, ..plan })?;
         if outcome.validity == Validity::Good && outcome.tally.right == keys {
             return Ok(());
         }
@@ -323,7 +225,7 @@ impl Suite<'_> {
         progress.step(&format!("appending {records} records"));
         let appends = records.div_ceil(u64::from(batch));
         let plan = self.plan(subject, ScenarioPhase::Fill, Pace::Each { keys: appends });
-        let outcome = load::run(&Plan { pipeline: LOAD_PIPELINE, ..plan })?;
+        let outcome = load::run(&Plan { pipeline: C::PIPELINE, ..plan })?;
         if outcome.validity == Validity::Good && outcome.tally.right == appends {
             return Ok(());
         }
@@ -409,8 +311,4 @@ fn run_once<C: Codec>(
         Some(feed) => feed.run(nanos(plan.warmup), arrivals, || load::run(plan)),
         None => load::run(plan),
     }
-}
-
-fn own_server(target: &Target) -> String {
-    format!("own server at {}, process {}", target.address, target.process().unwrap_or(0))
 }

@@ -35,6 +35,7 @@ impl Suite<'_> {
             match self.options.protocol {
                 WireProtocol::Http => "HTTP",
                 WireProtocol::Resp => "RESP2, GET and SET",
+                WireProtocol::Native => "native protocol over TCP",
             },
         );
         report.condition("durability", self.durability(subject));

@@ -1,7 +1,7 @@
 //! Operations of a scenario as a protocol of the load generator: chooses them, and judges the replies.
 //!
 //! Owns: which key an operation uses, and whether a reply is right. Does not own the bytes of requests
-//! ([`super::codec`]), the values ([`super::records`]) and the state of the keys ([`super::ledger`]).
+//! ([`Codec`]), the values ([`Records`]) and the state of the keys ([`Ledger`]).
 //!
 //! A read is right if its value is one that this run wrote to the key, not older than the last write that was
 //! acknowledged before the read was sent. Replies about streams, groups and subjects are judged by the load generator's
@@ -12,19 +12,14 @@ use std::{ops::RangeInclusive, sync::Arc};
 
 use rand::RngExt as _;
 
-use super::{
-    codec::{Codec, Content, shown},
-    ledger::{Ledger, Write},
-    mix::{Kind, Mix},
-    records::Records,
-    rows,
-};
+use super::mix::{Kind, Mix};
 use crate::{
     BenchError,
     data::key,
     load::{
         BadReply, Batching, Connection, Decoded, Merge, OnLoss, Protocol, Tally,
         feeds::{Feed, FeedFaults, FeedProblem, FeedReply, FeedStep},
+        pairs::{Codec, Content, Ledger, Records, Write, shown},
     },
     random::Generator,
 };
@@ -223,7 +218,7 @@ impl<C: Codec> Workload<C> {
 
     fn check_rows(&self, first: u64, end: u64, rows: u32, body: &[u8]) -> Result<u64, String> {
         let mut next = first;
-        let found = rows::check(body, |found, value| {
+        let found = self.codec.rows(body, &mut |found, value| {
             if found != key(next) {
                 return Err(format!("key {:?} instead of key {next}", shown(found)));
             }
@@ -287,6 +282,11 @@ impl<C: Codec> Protocol for Workload<C> {
         if let Step::Feed(step) = request.step {
             self.feed().asked(step, late);
         }
+    }
+
+    #[inline]
+    fn aside(&self, bytes: &[u8], out: &mut Vec<u8>) -> Option<usize> {
+        self.codec.aside(bytes, out)
     }
 
     #[inline]

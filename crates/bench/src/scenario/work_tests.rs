@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::{
+    load::pairs::Answer,
     random::{KeyChooser, generator},
-    scenario::codec::Answer,
 };
 
 const KEYS: u64 = 1000;
