@@ -11,7 +11,7 @@ use std::{
 use super::{
     file::Scenario,
     mix::{Kind, Mix},
-    options::ScenarioOptions,
+    options::{GIVE_UP, ScenarioOptions},
     work::Counts,
 };
 use crate::{
@@ -85,7 +85,7 @@ impl<'a> FeedRun<'a> {
     }
 
     fn client(&self) -> Result<Client, BenchError> {
-        Client::connect(self.target.address, super::suite::GIVE_UP).map_err(BenchError::target(&self.target.host))
+        Client::connect(self.target.address, GIVE_UP).map_err(BenchError::target(&self.target.host))
     }
 
     /// Appends once, and returns the value of this header of the reply.

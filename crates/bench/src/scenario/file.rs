@@ -9,7 +9,7 @@ use std::{ops::RangeInclusive, time::Duration};
 use serde::{Deserialize, Deserializer, de::Error as _};
 
 use super::{
-    feed_tables::{FeedTables, Feeds, GroupsTable, StreamsTable, SubjectsTable},
+    feed_tables::{FeedTables, Feeds, GroupsTable, StreamsTable, SubjectsTable, within},
     mix::{Kind, Mix},
 };
 use crate::{
@@ -150,11 +150,6 @@ impl Scenario {
     pub(super) fn pace(&self) -> Pace {
         Pace::of_rate(self.load.rate, self.load.arrivals)
     }
-}
-
-pub(super) fn within(field: &str, value: u64, least: u64, most: u64) -> Result<(), String> {
-    let is_within = (least..=most).contains(&value);
-    if is_within { Ok(()) } else { Err(format!("{field}: {value} is not from {least} to {most}")) }
 }
 
 /// A scenario as it is written in a file.

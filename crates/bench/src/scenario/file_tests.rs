@@ -1,6 +1,7 @@
 //! Tests of the schema of scenario files, and of the built-in files.
 
 use super::*;
+use crate::load::feeds::{FeedSizes, ReadFrom};
 use crate::scenario::mix::Kind;
 
 const SMALL: &str = "[load]\nconnections = 2\nduration = \"1s\"\n[keys]\ncount = 10\ndistribution = \"uniform\"\n\
@@ -112,5 +113,63 @@ fn errors_name_the_place_and_what_is_allowed() {
         for part in parts {
             assert!(error.contains(part), "{to}: {part} in {error}");
         }
+    }
+}
+
+const LOAD: &str = "[load]\nconnections = 2\nduration = \"1s\"\n";
+
+fn parsed(text: &str) -> Result<Scenario, String> {
+    Scenario::parse(&format!("{LOAD}{text}"))
+}
+
+#[test]
+fn a_file_without_keys_has_streams_groups_and_subjects() {
+    let scenario = parsed(
+        "[streams]\nrecord_bytes = 200\nrecords = 5\nbatch = 10\nread_records = 7\nread_from = \"random\"\n\
+         [groups]\nrecords = 9\n[subjects]\nmessage_bytes = 100\nbatch = 3\nsubscribers = 4\n\
+         [mix]\nappend = 1\nread_records = 1\nfetch = 1\npublish = 1\n",
+    )
+    .unwrap();
+    let sizes = FeedSizes {
+        record_bytes: 200,
+        batch: 10,
+        read_records: 7,
+        read_from: ReadFrom::Random,
+        fetch_records: 9,
+        message_bytes: 100,
+        messages: 3,
+    };
+    assert_eq!(scenario.feeds, Feeds { sizes, records: 5, subscribers: 4 });
+    assert_eq!(scenario.keys.count, 0);
+    let small = parsed("[streams]\nrecord_bytes = 50\n[mix]\nappend = 1\nfetch = 1\n").unwrap();
+    let Feeds { sizes, records, .. } = small.feeds;
+    assert_eq!((sizes.batch, sizes.fetch_records, sizes.read_from, records), (1, 100, ReadFrom::Tail, 0));
+}
+
+#[test]
+fn errors_about_feeds_name_the_table_or_the_field() {
+    for (text, part) in [
+        ("[mix]\nappend = 1\n", "[streams] with record_bytes"),
+        ("[mix]\npublish = 1\n", "[subjects] with message_bytes"),
+        ("[streams]\nrecord_bytes = 50\n[subjects]\nmessage_bytes = 50\n[mix]\nappend = 1\n", "set mix.publish"),
+        ("[streams]\nrecord_bytes = 50\n[groups]\n[mix]\nappend = 1\n", "set mix.fetch"),
+        ("[subjects]\nmessage_bytes = 50\n[streams]\nrecord_bytes = 50\n[mix]\npublish = 1\n", "no append"),
+        ("[streams]\nrecord_bytes = 12\n[mix]\nappend = 1\n", "streams.record_bytes: 12 is not from 13"),
+        (
+            "[streams]\nrecord_bytes = 50\nbatch = 1001\n[mix]\nappend = 1\n",
+            "streams.batch: 1001 is not from 1 to 1000",
+        ),
+        ("[streams]\nrecord_bytes = 1000000\nbatch = 5\n[mix]\nappend = 1\n", "streams.batch: 5 is not from 1 to 4"),
+        ("[streams]\nrecord_bytes = 50\n[groups]\nrecords = 0\n[mix]\nfetch = 1\n", "groups.records"),
+        ("[streams]\nrecord_bytes = 50\nread_from = \"end\"\n[mix]\nappend = 1\n", "`tail`"),
+        ("[streams]\nsize = 50\n[mix]\nappend = 1\n", "record_bytes"),
+        ("[subjects]\nmessage_bytes = 50\nsubscribers = 0\n[mix]\npublish = 1\n", "subjects.subscribers"),
+        (
+            "[keys]\ncount = 5\ndistribution = \"uniform\"\n[subjects]\nmessage_bytes = 50\n[mix]\npublish = 1\n",
+            "keys, values",
+        ),
+    ] {
+        let error = parsed(text).unwrap_err();
+        assert!(error.contains(part), "{text}: {error}");
     }
 }

@@ -18,6 +18,8 @@ use crate::{
 const TARGET_HELP: &str = "Address of a running server, as http://host:port, for RESP as redis://host:port, and for the native protocol as \
      thalweg://host:port. The keys stay on it. Without an address the benchmark starts a server of its own";
 
+/// Longest wait for a reply, after which a run ends as overloaded.
+pub(super) const GIVE_UP: Duration = Duration::from_secs(10);
 /// Maximum number of rows and of bytes of a scan over the native protocol, whose pages are limited.
 const MAX_PAGE: (u32, usize) = (4096, 1 << 20);
 

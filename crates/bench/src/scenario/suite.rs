@@ -1,12 +1,12 @@
 //! `thalweg bench scenario`: goes from the command's options to its report.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use super::{
     feed_runs::{Arrivals, FeedRun},
     file::{Distribution, Scenario},
     mix::Kind,
-    options::{ScenarioOptions, WireProtocol},
+    options::{GIVE_UP, ScenarioOptions, WireProtocol},
     tables::{operations, run_table},
     work::{Counts, Draws, ScenarioPhase, Workload},
 };
@@ -26,8 +26,6 @@ use crate::{
     server::Target,
 };
 
-/// Longest wait for a reply, after which a run ends as overloaded.
-pub(super) const GIVE_UP: Duration = Duration::from_secs(10);
 /// Rate at which a search begins if neither the options nor the file give a rate, in operations per second.
 const SEARCH_START: f64 = 1000.0;
 

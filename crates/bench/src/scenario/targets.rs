@@ -6,7 +6,8 @@ use thalweg_types::Durability;
 use super::{
     feed_runs::FeedRun,
     mix::Kind,
-    suite::{Data, GIVE_UP, Subject, Suite},
+    options::GIVE_UP,
+    suite::{Data, Subject, Suite},
 };
 use crate::{
     BenchError, Progress, Report, Scratch, http,

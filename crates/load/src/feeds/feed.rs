@@ -16,113 +16,10 @@ use super::{
     faults::{FeedFault, FeedFaults},
     http::{Appended, FeedRequests, Fetched, Published, Settled, json, records},
     numbers::Numbers,
+    steps::{Arrival, FeedProblem, FeedReply, FeedSizes, FeedStep, ReadFrom, Reader},
     texts::NumberedTexts,
 };
 use crate::{Clock, latency::Latencies, random::Generator};
-
-/// Sizes of records, messages and requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FeedSizes {
-    /// Length of a record in bytes.
-    pub record_bytes: usize,
-    /// Number of records of an append.
-    pub batch: u32,
-    /// Maximum number of records of a read.
-    pub read_records: u32,
-    /// Position of reads.
-    pub read_from: ReadFrom,
-    /// Maximum number of records of a fetch.
-    pub fetch_records: u32,
-    /// Length of a message in bytes.
-    pub message_bytes: usize,
-    /// Number of messages of a publish.
-    pub messages: u32,
-}
-
-/// Position of reads in the stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReadFrom {
-    /// Each reader begins at the first record, and continues behind its last read.
-    Start,
-    /// Each reader begins at the end, and continues behind its last read.
-    Tail,
-    /// Each read begins at any record.
-    Random,
-}
-
-/// A request about the stream, the group or the subject.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FeedStep {
-    /// Appends a batch of records.
-    Append(Append),
-    /// Reads records.
-    Read {
-        /// Offset of the first record.
-        from: u64,
-        /// End of the acknowledged records at the moment of sending.
-        floor: u64,
-        /// Purpose of the read.
-        reader: Reader,
-    },
-    /// Fetches records as a member of the group.
-    Fetch,
-    /// Acknowledges the records of a fetch.
-    Ack {
-        /// Attempt of the fetch.
-        attempt: u64,
-        /// Number of its records.
-        records: u64,
-    },
-    /// Publishes a batch of messages; the number counts the publishes of the run.
-    Publish(u64),
-}
-
-/// Purpose of a read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reader {
-    /// The next read of this reader continues behind this one.
-    Continues,
-    /// The reader reads nothing else.
-    Once,
-    /// The read is part of the reading of the whole stream, which finds each record once.
-    Whole,
-}
-
-/// Content of a right reply.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FeedReply {
-    /// The request is done, for this number of records or messages.
-    Done(u64),
-    /// Records were fetched, and must be acknowledged.
-    Fetched {
-        /// Attempt of the fetch.
-        attempt: u64,
-        /// Number of its records.
-        records: u64,
-    },
-}
-
-/// Faults of a reply, and a description of the first one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FeedProblem {
-    /// Number of records with faults.
-    pub faults: FeedFaults,
-    /// Description of the first fault.
-    pub text: String,
-}
-
-/// Path on which a record or message came back to the run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrival {
-    /// A read of the stream.
-    Read,
-    /// A fetch of the group.
-    Fetch,
-    /// A subscription.
-    Message,
-    /// The reading of the whole stream after the runs.
-    Whole,
-}
 
 /// Stream, group and subject of a run, which all threads share.
 #[derive(Debug)]
@@ -263,7 +160,7 @@ impl Feed {
 
     /// Checks the body of a reply to a request.
     pub fn judge(&self, step: FeedStep, body: &[u8]) -> Result<FeedReply, FeedProblem> {
-        let mut found = Found::default();
+        let mut found = ReplyFaults::default();
         let reply = match step {
             FeedStep::Append(append) => self.judge_append(append, body, &mut found),
             FeedStep::Read { from, floor, reader } => self.judge_read((from, floor), reader, body, &mut found),
@@ -278,12 +175,12 @@ impl Feed {
             found.fault(FeedFault::Wrong, 1, || text.clone());
         }
         match (reply, found) {
-            (Ok(reply), Found { first: None, .. }) => Ok(reply),
-            (_, Found { faults, first }) => Err(FeedProblem { faults, text: first.unwrap_or_default() }),
+            (Ok(reply), ReplyFaults { first: None, .. }) => Ok(reply),
+            (_, ReplyFaults { faults, first }) => Err(FeedProblem { faults, text: first.unwrap_or_default() }),
         }
     }
 
-    fn judge_append(&self, append: Append, body: &[u8], found: &mut Found) -> Result<FeedReply, String> {
+    fn judge_append(&self, append: Append, body: &[u8], found: &mut ReplyFaults) -> Result<FeedReply, String> {
         let Appended { count, first, last } = json(body)?;
         let batch = u64::from(self.sizes.batch);
         if count != batch || last.checked_sub(first) != Some(batch - 1) {
@@ -302,7 +199,7 @@ impl Feed {
         (from, floor): (u64, u64),
         reader: Reader,
         body: &[u8],
-        found: &mut Found,
+        found: &mut ReplyFaults,
     ) -> Result<FeedReply, String> {
         let (mut next, mut count) = (from, 0);
         let read = records(body, |offset, payload| {
@@ -329,7 +226,7 @@ impl Feed {
         Ok(FeedReply::Done(count))
     }
 
-    fn judge_fetch(&self, body: &[u8], found: &mut Found) -> Result<FeedReply, String> {
+    fn judge_fetch(&self, body: &[u8], found: &mut ReplyFaults) -> Result<FeedReply, String> {
         let fetched: Fetched<'_> = json(body)?;
         let records = fetched.messages.len() as u64;
         let mut last = None;
@@ -351,7 +248,7 @@ impl Feed {
         }
     }
 
-    fn judge_publish(&self, body: &[u8], found: &mut Found) -> Result<FeedReply, String> {
+    fn judge_publish(&self, body: &[u8], found: &mut ReplyFaults) -> Result<FeedReply, String> {
         let Published { messages, missed } = json(body)?;
         self.acked_messages.fetch_add(messages, Ordering::AcqRel);
         self.missed.fetch_add(missed.saturating_mul(messages), Ordering::AcqRel);
@@ -363,7 +260,7 @@ impl Feed {
         Ok(FeedReply::Done(messages))
     }
 
-    fn judge_record(&self, offset: u64, payload: Option<&[u8]>, arrival: Arrival, found: &mut Found) {
+    fn judge_record(&self, offset: u64, payload: Option<&[u8]>, arrival: Arrival, found: &mut ReplyFaults) {
         let Some(number) = payload.and_then(|payload| self.texts.number_of(payload)) else {
             return found.fault(FeedFault::Wrong, 1, || format!("offset {offset} has content that was never appended"));
         };
@@ -401,12 +298,12 @@ impl Feed {
 
 /// Faults that were found in a reply.
 #[derive(Debug, Default)]
-struct Found {
+struct ReplyFaults {
     faults: FeedFaults,
     first: Option<String>,
 }
 
-impl Found {
+impl ReplyFaults {
     fn fault(&mut self, fault: FeedFault, records: u64, text: impl FnOnce() -> String) {
         self.faults.add(fault, records);
         self.first.get_or_insert_with(text);

@@ -18,15 +18,17 @@ mod feed;
 mod http;
 mod listen;
 mod numbers;
+mod steps;
 mod texts;
 
 pub use self::{
     appends::{Append, AppendLedger},
     deliveries::{GroupLedger, SubscriberLedger},
     faults::{FeedFault, FeedFaults},
-    feed::{Arrival, Feed, FeedProblem, FeedReply, FeedSizes, FeedStep, ReadFrom, Reader},
+    feed::Feed,
     http::FeedRequests,
     listen::Listening,
     numbers::{MAX_NUMBERS, Numbers},
+    steps::{Arrival, FeedProblem, FeedReply, FeedSizes, FeedStep, ReadFrom, Reader},
     texts::{LEAST_TEXT_BYTES, NumberedTexts},
 };

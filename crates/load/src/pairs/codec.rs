@@ -8,7 +8,7 @@ use std::{borrow::Cow, io::Write as _, net::SocketAddr};
 use thalweg_redis::wire::reply_parser::{Token, token};
 use thalweg_types::Durability;
 
-use super::rows;
+use super::rows::{self, RowCheck, shown};
 use crate::{
     Address, BenchError, Connection,
     data::key,
@@ -51,9 +51,6 @@ pub trait Codec: Clone + Sync {
     /// error if the bytes are no reply.
     fn decode<'a>(&self, bytes: &'a [u8]) -> Result<Option<Answer<'a>>, String>;
 }
-
-/// Check of the key and the value of a row.
-pub type RowCheck<'a> = dyn FnMut(&[u8], &[u8]) -> Result<(), String> + 'a;
 
 /// A complete reply.
 #[derive(Debug)]
@@ -215,11 +212,6 @@ impl Codec for RespCodec {
 
 fn append(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
     out.write_fmt(text).expect("a vector takes all bytes");
-}
-
-/// Returns the begin of a text for messages.
-pub fn shown(text: &[u8]) -> String {
-    String::from_utf8_lossy(&text[..text.len().min(200)]).into_owned()
 }
 
 #[cfg(test)]

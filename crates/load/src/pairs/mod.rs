@@ -11,8 +11,9 @@ mod records;
 mod rows;
 
 pub use self::{
-    codec::{Answer, Codec, Content, HttpCodec, RespCodec, RowCheck, shown},
+    codec::{Answer, Codec, Content, HttpCodec, RespCodec},
     ledger::{Ledger, Write},
     native::NativeCodec,
     records::{HEAD_BYTES, Records},
+    rows::{RowCheck, shown},
 };

@@ -16,7 +16,10 @@ use thalweg_wire::{
     Scan, ServerFrame, Value, Values, Write, handshake, put_write,
 };
 
-use super::codec::{Answer, Codec, Content, RowCheck, shown};
+use super::{
+    codec::{Answer, Codec, Content},
+    rows::{RowCheck, shown},
+};
 use crate::{
     Address, BenchError, Connection,
     data::key,

@@ -2,7 +2,13 @@
 
 use serde::{Deserialize, de::IgnoredAny};
 
-use super::codec::{RowCheck, shown};
+/// Check of the key and the value of a row.
+pub type RowCheck<'a> = dyn FnMut(&[u8], &[u8]) -> Result<(), String> + 'a;
+
+/// Returns the begin of a text for messages.
+pub fn shown(text: &[u8]) -> String {
+    String::from_utf8_lossy(&text[..text.len().min(200)]).into_owned()
+}
 
 /// One line: a row, or the last line. Keys and values that are not text have fields of other names, and are none of the
 /// benchmark's.
