@@ -349,4 +349,93 @@ fn scenarios_of_ycsb_are_answered_rightly() {
         let report = run(name, format!("--protocol resp --target redis://{}", node.resp));
         assert!(report.to_text().contains("appendfsync always"), "{}", report.to_text());
     }
+    for name in ["ycsb-a", "ycsb-d", "ycsb-e", "ycsb-f"] {
+        let report = run(name, format!("--protocol native --target thalweg://{} --durability os", node.native));
+        assert!(report.to_text().contains("durability: os"), "{}", report.to_text());
+    }
+}
+
+/// Writes a scenario file, and runs it for a short time.
+fn run_feeds(node: &Node, tables: &str, flags: &str) -> Report {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("feeds.toml");
+    let load = "[load]\nconnections = 4\nwarmup = \"50ms\"\nduration = \"300ms\"\n";
+    std::fs::write(&file, format!("{load}{tables}")).unwrap();
+    let flags = format!("{} --target http://{} --rounds 2 --max-lag 10s {flags}", file.display(), node.http);
+    scenario::run(&options::<ScenarioOptions>(&flags, ""), &mut Quiet).unwrap()
+}
+
+/// Returns the figures of an operation in the table of records and messages.
+fn feed_row(report: &Report, operation: &str) -> serde_json::Value {
+    let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
+    let tables = json["tables"].as_array().unwrap();
+    let table =
+        tables.iter().find(|table| table["title"].as_str().unwrap().starts_with("records and messages")).unwrap();
+    table["rows"].as_array().unwrap().iter().find(|row| row["operation"] == operation).unwrap().clone()
+}
+
+fn assert_positive(row: &serde_json::Value, columns: &[&str]) {
+    for column in columns {
+        assert!(row[column].as_f64().is_some_and(|value| value > 0.0), "{column}: {row}");
+    }
+}
+
+#[test]
+fn scenarios_over_streams_find_every_record_in_its_place() {
+    let node = Node::start();
+    for read_from in ["tail", "start", "random"] {
+        let tables = format!(
+            "[streams]\nrecord_bytes = 100\nrecords = 500\nbatch = 7\nread_records = 50\nread_from = \"{read_from}\"\n\
+             [mix]\nappend = 1\nread_records = 1\n"
+        );
+        let report = run_feeds(&node, &tables, "--durability os");
+        assert_right(&report);
+        let text = report.to_text();
+        assert!(text.contains("durability: os") && text.contains(": 0 lost, 0 duplicated, 0 reordered"), "{text}");
+        let append = feed_row(&report, "append");
+        assert_eq!(append["records/operation"], 7.0, "{append}");
+        assert_positive(&feed_row(&report, "read_records"), &["records/s", "records/operation"]);
+        if read_from == "tail" {
+            let columns = ["end to end p50 µs", "p99 µs", "max µs", "times"];
+            assert_positive(&feed_row(&report, "read_records"), &columns);
+        }
+    }
+    let left = http_get(&node, "/v1/streams");
+    assert!(left.contains("\"streams\":[]"), "the streams of the runs are deleted: {left}");
+}
+
+#[test]
+fn scenarios_over_groups_deliver_every_record() {
+    let node = Node::start();
+    let tables = "[keys]\ncount = 50\ndistribution = \"uniform\"\n[values]\nbytes = 50\n\
+                  [streams]\nrecord_bytes = 100\nbatch = 2\n[groups]\nrecords = 5\n[mix]\nread = 1\nappend = 4\nfetch = 1\n";
+    let report = run_feeds(&node, tables, "--durability os");
+    assert_right(&report);
+    assert!(report.to_text().contains(" records delivered, 0 lost, 0 redelivered"), "{}", report.to_text());
+    assert_positive(&feed_row(&report, "fetch"), &["records/s", "end to end p50 µs"]);
+}
+
+#[test]
+fn scenarios_over_subjects_time_the_way_to_the_subscribers() {
+    let node = Node::start();
+    let tables = "[subjects]\nmessage_bytes = 60\nbatch = 3\nsubscribers = 5\n[mix]\npublish = 1\n";
+    // A busy machine may miss the rate in one run, but not in each of five.
+    let is_met = |report: &Report| report.verdict() == Verdict::Met;
+    let mut runs = (0..5).map(|_| run_feeds(&node, tables, "--rate 100 --arrivals poisson"));
+    let report = runs.find(is_met).expect("one of five runs meets its rate");
+    let text = report.to_text();
+    assert!(text.contains("to each of 5 subscribers") && text.contains("received, 0 lost, 0 of them"), "{text}");
+    assert!(text.contains("durability: without writes"), "{text}");
+    assert_positive(&feed_row(&report, "publish"), &["records/s", "end to end p50 µs", "p99 µs", "times"]);
+    let found = run_feeds(&node, tables, "--search p99<20s --rate 100 --max-rate 200");
+    assert!(found.checks.iter().any(|check| check.what.ends_with("the subscribers") && check.verdict == Verdict::Met));
+}
+
+fn http_get(node: &Node, path: &str) -> String {
+    use std::io::{Read as _, Write as _};
+    let mut stream = std::net::TcpStream::connect(node.http).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", node.http).unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
 }

@@ -1,7 +1,7 @@
 //! One load generator for any server, over HTTP, RESP or the native protocol.
 //!
 //! Owns: the loop of a load thread (`worker`) over the trait of a protocol ([`Protocol`]), which [`http`] and [`resp`]
-//! implement; the requests with their keys and values ([`data`]), and the check of each reply; connections, and when
+//! implement; the requests with their keys and values ([`data`], [`pairs`]) or their records and messages ([`feeds`]), and the check of each reply; connections, and when
 //! requests are due ([`Pace`], [`Schedule`]); the counts of a run ([`Tally`]) and of its windows ([`Timeline`]), its
 //! figures ([`Outcome`]) and their medians over the rounds of a scenario ([`Rounds`]); the search for the highest rate
 //! that meets an objective ([`find_knee`]); the threads ([`run_threads`]); the reasons for which a run's figures are void
@@ -18,11 +18,13 @@
 mod address;
 mod connection;
 pub mod data;
+pub mod feeds;
 pub mod http;
 pub mod native;
 mod objective;
 pub mod options;
 mod pace;
+pub mod pairs;
 mod poller;
 mod protocol;
 mod recorded;

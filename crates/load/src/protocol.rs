@@ -82,6 +82,17 @@ pub trait Protocol: Sync {
     /// Chooses the operation of the next request, which uses the key with this index.
     fn choose(&self, index: u64, rng: &mut Generator) -> Self::Request;
 
+    /// Notes that a request is sent now, `late` nanoseconds after the moment at which it was due.
+    #[inline]
+    fn asked(&self, _request: Self::Request, _late: u64) {}
+
+    /// Consumes the bytes at the start of `bytes` that answer no request, such as a ping, and appends the answer to them
+    /// to `out`; returns their number, or `None` if they are incomplete. `bytes` is not empty.
+    #[inline]
+    fn aside(&self, _bytes: &[u8], _out: &mut Vec<u8>) -> Option<usize> {
+        Some(0)
+    }
+
     /// Returns the kind of a request as a number below [`kinds`](Self::kinds).
     fn kind(request: Self::Request) -> usize;
 

@@ -170,6 +170,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
     fn ask(&mut self, number: usize, due: u64, sent: u64) {
         let index = self.pacer.take().unwrap_or_else(|| self.plan.keys.choose(&mut self.rng));
         let request = self.plan.protocol.choose(index, &mut self.rng);
+        self.plan.protocol.asked(request, sent.saturating_sub(due));
         let lane = &mut self.lanes[number];
         let before = lane.connection.out().len();
         self.plan.protocol.encode(request, lane.connection.out());
@@ -234,11 +235,23 @@ impl<'a, P: Protocol> Worker<'a, P> {
         let Lane { connection, inflight, state, free_since } = &mut lanes[number];
         let was_full = inflight.len() >= plan.pipeline;
         let bytes = connection.input();
+        let (mut follow_ups, mut asides) = (Vec::new(), Vec::new());
         let (mut at, mut taken, mut problem) = (0, 0, None);
-        let mut follow_ups = Vec::new();
+        let skip_asides = |mut at: usize, asides: &mut Vec<u8>| {
+            while at < bytes.len() {
+                match plan.protocol.aside(&bytes[at..], asides) {
+                    Some(0) => break,
+                    Some(more) => at += more,
+                    None => return (at, true),
+                }
+            }
+            (at, false)
+        };
+        let mut is_cut;
+        (at, is_cut) = skip_asides(at, &mut asides);
         let mut together = CoalescedReplies::default();
         for asked in &*inflight {
-            if at == bytes.len() {
+            if at == bytes.len() || is_cut {
                 break;
             }
             let (decoded, fault) = match plan.protocol.decode(asked.request, state, &bytes[at..]) {
@@ -250,7 +263,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
                     break;
                 }
             };
-            at += decoded.bytes;
+            (at, is_cut) = skip_asides(at + decoded.bytes, &mut asides);
             taken += 1;
             let is_counted = pacer.counts(asked.due);
             tally.received_bytes += if is_counted { decoded.bytes as u64 } else { 0 };
@@ -281,13 +294,14 @@ impl<'a, P: Protocol> Worker<'a, P> {
             }
         }
         tally.replies(together, now);
-        if taken == inflight.len() && at < bytes.len() && problem.is_none() {
+        if taken == inflight.len() && at < bytes.len() && !is_cut && problem.is_none() {
             problem = Some("a reply without a request".to_owned());
         }
         inflight.drain(..taken);
         connection.consume(at);
         self.under_way = self.under_way - taken + follow_ups.len();
-        let has_follow_ups = !follow_ups.is_empty();
+        let has_more = !follow_ups.is_empty() || !asides.is_empty();
+        connection.out().extend_from_slice(&asides);
         for asked in follow_ups {
             let before = connection.out().len();
             plan.protocol.encode(asked.request, connection.out());
@@ -307,7 +321,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
         if let Some(problem) = problem {
             return Err(problem);
         }
-        if has_follow_ups {
+        if has_more {
             self.send(number);
         }
         Ok(())

@@ -1,4 +1,5 @@
-//! Tests of operations that consist of several requests, against a server that returns each line after a while.
+//! Tests of operations that consist of several requests, against a server that returns each line after a while, and
+//! sends a ping after each operation.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -48,6 +49,14 @@ impl<const BURST: bool> Protocol for Twice<BURST> {
         "first\n"
     }
 
+    fn aside(&self, bytes: &[u8], out: &mut Vec<u8>) -> Option<usize> {
+        if bytes.starts_with(b"ping\n") {
+            out.extend_from_slice(b"pong\n");
+            return Some(5);
+        }
+        if b"ping\n".starts_with(bytes) { None } else { Some(0) }
+    }
+
     fn kind(_: &'static str) -> usize {
         0
     }
@@ -82,11 +91,11 @@ impl<const BURST: bool> Protocol for Twice<BURST> {
     }
 }
 
-/// Starts a server that returns each line, and counts the lines.
-fn serve() -> (SocketAddr, Arc<[AtomicU64; 2]>) {
+/// Starts a server that returns each line, and counts the first and the second lines of operations and the pongs.
+fn serve() -> (SocketAddr, Arc<[AtomicU64; 3]>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let lines: Arc<[AtomicU64; 2]> = Arc::default();
+    let lines: Arc<[AtomicU64; 3]> = Arc::default();
     let counts = Arc::clone(&lines);
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
@@ -94,10 +103,18 @@ fn serve() -> (SocketAddr, Arc<[AtomicU64; 2]>) {
             std::thread::spawn(move || {
                 let (mut reader, mut writer, mut line) = (BufReader::new(&stream), &stream, String::new());
                 while reader.read_line(&mut line).is_ok_and(|count| count > 0) {
-                    counts[usize::from(line == "second\n")].fetch_add(1, Ordering::Relaxed);
+                    let kind = ["first\n", "second\n", "pong\n"].into_iter().position(|known| known == line).unwrap();
+                    counts[kind].fetch_add(1, Ordering::Relaxed);
+                    if kind == 2 {
+                        line.clear();
+                        continue;
+                    }
                     // The time that a reply takes is the thing under test.
                     std::thread::sleep(WORK);
-                    if writer.write_all(line.as_bytes()).is_err() {
+                    if kind == 1 {
+                        line.push_str("pi");
+                    }
+                    if writer.write_all(line.as_bytes()).is_err() || (kind == 1 && writer.write_all(b"ng\n").is_err()) {
                         return;
                     }
                     line.clear();
@@ -131,6 +148,8 @@ fn assert_each_operation_counts_once<const BURST: bool>(pace: Pace, pipeline: us
     assert_eq!(outcome.validity, Validity::Good, "{:?}", outcome.tally.first_problem);
     let [first, second] = [0, 1].map(|line| lines[line].load(Ordering::Relaxed));
     assert_eq!(first, second, "each operation was completed");
+    let pongs = lines[2].load(Ordering::Relaxed);
+    assert!((1..=second).contains(&pongs), "{pongs} pongs: those after the end of the run are left");
     let tally = &outcome.tally;
     assert_eq!((tally.replies, tally.all_right, tally.unanswered), (first, first, 0));
     // Each line comes back as it was sent.

@@ -8,21 +8,27 @@ use std::{ops::RangeInclusive, time::Duration};
 
 use serde::{Deserialize, Deserializer, de::Error as _};
 
-use super::{mix::Mix, records::HEAD_BYTES};
+use super::{
+    feed_tables::{FeedTables, Feeds, GroupsTable, StreamsTable, SubjectsTable, within},
+    mix::{Kind, Mix},
+};
 use crate::{
-    load::{Arrivals, Pace},
+    load::{Arrivals, Pace, pairs::HEAD_BYTES},
     options::parse_duration,
     random::YCSB_EXPONENT,
 };
 
 /// Built-in scenarios: names and files.
-pub(super) const BUILT_IN: [(&str, &str); 6] = [
+pub(super) const BUILT_IN: [(&str, &str); 9] = [
     ("ycsb-a", include_str!("../../scenarios/ycsb-a.toml")),
     ("ycsb-b", include_str!("../../scenarios/ycsb-b.toml")),
     ("ycsb-c", include_str!("../../scenarios/ycsb-c.toml")),
     ("ycsb-d", include_str!("../../scenarios/ycsb-d.toml")),
     ("ycsb-e", include_str!("../../scenarios/ycsb-e.toml")),
     ("ycsb-f", include_str!("../../scenarios/ycsb-f.toml")),
+    ("events", include_str!("../../scenarios/events.toml")),
+    ("jobs", include_str!("../../scenarios/jobs.toml")),
+    ("messages", include_str!("../../scenarios/messages.toml")),
 ];
 
 /// Maximum number of connections.
@@ -51,6 +57,8 @@ pub(super) struct Scenario {
     pub value_bytes: RangeInclusive<usize>,
     /// Numbers of rows of a scan. Each number is equally likely.
     pub scan_rows: RangeInclusive<u32>,
+    /// Stream, group and subject.
+    pub feeds: Feeds,
     /// Operations with their weights.
     pub mix: Mix,
 }
@@ -108,7 +116,7 @@ impl Scenario {
 
     /// Returns an error that names a field whose value is out of its range, and the range.
     pub(super) fn check(&self) -> Result<(), String> {
-        let Self { load, keys, value_bytes, scan_rows, mix, .. } = self;
+        let Self { load, keys, value_bytes, scan_rows, feeds, mix, .. } = self;
         within("load.connections", load.connections as u64, 1, MAX_CONNECTIONS)?;
         within("load.threads", load.threads as u64, 1, 1024)?;
         if load.rate.is_some_and(|rate| !(rate > 0.0 && rate <= MAX_RATE)) {
@@ -118,7 +126,7 @@ impl Scenario {
         if load.duration.is_zero() || load.duration > longest || load.warmup > longest {
             return Err("load.duration, load.warmup: at most a day, and the duration above 0".to_owned());
         }
-        within("keys.count", keys.count, 1, MAX_KEYS)?;
+        within("keys.count", keys.count, u64::from(mix.has(Kind::uses_keys)), MAX_KEYS)?;
         if !(keys.theta > 0.0 && keys.theta <= MAX_THETA) {
             return Err(format!("keys.theta: must be above 0 and at most {MAX_THETA}"));
         }
@@ -132,20 +140,16 @@ impl Scenario {
             return Err("values, scans: the minimum is above the maximum".to_owned());
         }
         if mix.is_empty() {
-            return Err("mix: give at least one of read, update, insert, scan, read_modify_write a weight".to_owned());
+            let names = Kind::ALL.map(Kind::name).join(", ");
+            return Err(format!("mix: give at least one of {names} a weight"));
         }
-        Ok(())
+        feeds.check()
     }
 
     /// Returns the pace of the operations: the schedule, or a closed loop.
     pub(super) fn pace(&self) -> Pace {
         Pace::of_rate(self.load.rate, self.load.arrivals)
     }
-}
-
-fn within(field: &str, value: u64, least: u64, most: u64) -> Result<(), String> {
-    let is_within = (least..=most).contains(&value);
-    if is_within { Ok(()) } else { Err(format!("{field}: {value} is not from {least} to {most}")) }
 }
 
 /// A scenario as it is written in a file.
@@ -155,10 +159,13 @@ struct File {
     #[serde(default)]
     description: String,
     load: LoadTable,
-    keys: KeysTable,
-    values: ValuesTable,
+    keys: Option<KeysTable>,
+    values: Option<ValuesTable>,
     mix: MixTable,
     scans: Option<ScansTable>,
+    streams: Option<StreamsTable>,
+    groups: Option<GroupsTable>,
+    subjects: Option<SubjectsTable>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -207,6 +214,18 @@ struct MixTable {
     insert: u32,
     scan: u32,
     read_modify_write: u32,
+    append: u32,
+    read_records: u32,
+    fetch: u32,
+    publish: u32,
+}
+
+impl MixTable {
+    fn mix(&self) -> Mix {
+        let keys = [self.read, self.update, self.insert, self.scan, self.read_modify_write];
+        let feeds = [self.append, self.read_records, self.fetch, self.publish];
+        Mix::new::<9>([&keys[..], &feeds].concat().try_into().expect("five and four weights"))
+    }
 }
 
 fn one() -> usize {
@@ -219,11 +238,10 @@ fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::E
 
 impl File {
     fn resolve(self) -> Result<Scenario, String> {
-        let Self { description, load, keys, values, mix, scans } = self;
-        let is_ranked = matches!(keys.distribution, Distribution::Zipf | Distribution::Latest);
-        if keys.theta.is_some() && !is_ranked {
-            return Err("keys.theta: only the distributions zipf and latest have an exponent".to_owned());
-        }
+        let Self { description, load, keys, values, mix, scans, streams, groups, subjects } = self;
+        let weights = mix.mix();
+        let feeds = FeedTables { streams, groups, subjects }.resolve(&weights)?;
+        let (keys, value_bytes) = keys_and_values(keys, values, &weights)?;
         let arrivals = match (&load.arrivals, load.rate) {
             (Some(_), None) => {
                 return Err("load.arrivals: only a load with a rate has arrivals; set load.rate".to_owned());
@@ -249,15 +267,39 @@ impl File {
                 warmup: load.warmup,
                 duration: load.duration,
             },
-            keys: Keys {
-                count: keys.count,
-                distribution: keys.distribution,
-                theta: keys.theta.unwrap_or(YCSB_EXPONENT),
-            },
-            value_bytes: range("values", "bytes", values.bytes, values.min_bytes, values.max_bytes)?,
+            keys,
+            value_bytes,
             scan_rows,
-            mix: Mix::new([mix.read, mix.update, mix.insert, mix.scan, mix.read_modify_write]),
+            feeds,
+            mix: weights,
         })
+    }
+}
+
+/// Returns the keys and the lengths of their values. A mix without operations on keys has neither table.
+fn keys_and_values(
+    keys: Option<KeysTable>,
+    values: Option<ValuesTable>,
+    mix: &Mix,
+) -> Result<(Keys, RangeInclusive<usize>), String> {
+    match (keys, values, mix.has(Kind::uses_keys)) {
+        (Some(keys), Some(values), true) => {
+            let is_ranked = matches!(keys.distribution, Distribution::Zipf | Distribution::Latest);
+            if keys.theta.is_some() && !is_ranked {
+                return Err("keys.theta: only the distributions zipf and latest have an exponent".to_owned());
+            }
+            let theta = keys.theta.unwrap_or(YCSB_EXPONENT);
+            let bytes = range("values", "bytes", values.bytes, values.min_bytes, values.max_bytes)?;
+            Ok((Keys { count: keys.count, distribution: keys.distribution, theta }, bytes))
+        }
+        (None, None, false) => {
+            let none = Keys { count: 0, distribution: Distribution::Uniform, theta: YCSB_EXPONENT };
+            Ok((none, HEAD_BYTES..=HEAD_BYTES))
+        }
+        (_, _, true) => Err("keys, values: the mix has operations on keys, which need both tables".to_owned()),
+        (_, _, false) => Err("keys, values: the mix has no operation on keys: set mix.read, mix.update, mix.insert, \
+                              mix.scan or mix.read_modify_write"
+            .to_owned()),
     }
 }
 
@@ -277,107 +319,5 @@ fn range<T: Copy>(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::scenario::mix::Kind;
-
-    const SMALL: &str = "[load]\nconnections = 2\nduration = \"1s\"\n[keys]\ncount = 10\ndistribution = \"uniform\"\n\
-                         [values]\nbytes = 100\n[mix]\nread = 1\n";
-
-    #[test]
-    fn a_small_file_has_defaults() {
-        let scenario = Scenario::parse(SMALL).unwrap();
-        let Load { threads, rate, warmup, duration, .. } = scenario.load;
-        assert_eq!((threads, rate, warmup, duration), (1, None, Duration::ZERO, Duration::from_secs(1)));
-        assert_eq!((scenario.value_bytes.clone(), scenario.keys.theta), (100..=100, 0.99));
-        assert_eq!(scenario.pace(), Pace::Closed);
-    }
-
-    #[test]
-    fn a_file_can_set_everything() {
-        let text = "description = \"all\"\n[load]\nconnections = 3\nthreads = 2\nrate = 5000\narrivals = \"poisson\"\n\
-                    warmup = \"500ms\"\nduration = \"2m\"\n[keys]\ncount = 1_000\ndistribution = \"latest\"\ntheta = 0.7\n\
-                    [values]\nmin_bytes = 50\nmax_bytes = 2000\n[scans]\nrows = 7\n\
-                    [mix]\nread = 1\nupdate = 2\ninsert = 3\nscan = 4\nread_modify_write = 5\n";
-        let scenario = Scenario::parse(text).unwrap();
-        assert_eq!(scenario.pace(), Pace::Open { rate: 5000.0, arrivals: Arrivals::Poisson });
-        assert_eq!((scenario.keys.distribution, scenario.keys.theta), (Distribution::Latest, 0.7));
-        assert_eq!((scenario.value_bytes.clone(), scenario.scan_rows.clone()), (50..=2000, 7..=7));
-        assert_eq!(scenario.mix, Mix::new([1, 2, 3, 4, 5]));
-        assert_eq!(
-            (scenario.load.warmup, scenario.load.duration),
-            (Duration::from_millis(500), Duration::from_secs(120))
-        );
-    }
-
-    #[test]
-    fn a_file_can_change_the_rate_during_a_run() {
-        let pace = |arrivals: &str| {
-            let load = format!("rate = 5000\narrivals = \"{arrivals}\"\n[keys]");
-            Scenario::parse(&SMALL.replace("[keys]", &load)).map(|scenario| scenario.pace().name("/s"))
-        };
-        assert_eq!(pace("ramp:100:10s").unwrap(), "100/s to 5000/s within 10 s");
-        assert_eq!(pace("step:100:500ms").unwrap(), "100/s, after 0.5 s 5000/s");
-        assert_eq!(pace("poisson").unwrap(), "5000/s Poisson");
-        let error = pace("ramp:0:10s").unwrap_err();
-        assert!(error.starts_with("load.arrivals: ") && error.contains("ramp:100:10s"), "{error}");
-    }
-
-    #[test]
-    fn the_built_in_files_are_ycsb_a_to_f() {
-        let share = |mix: &Mix, kind| (100.0 * mix.share(kind)).round();
-        for (name, text) in BUILT_IN {
-            let scenario = Scenario::parse(text).unwrap_or_else(|error| panic!("{name}: {error}"));
-            let shares = Kind::ALL.map(|kind| share(&scenario.mix, kind));
-            let (expected, distribution) = match name {
-                "ycsb-a" => ([50.0, 50.0, 0.0, 0.0, 0.0], Distribution::Zipf),
-                "ycsb-b" => ([95.0, 5.0, 0.0, 0.0, 0.0], Distribution::Zipf),
-                "ycsb-c" => ([100.0, 0.0, 0.0, 0.0, 0.0], Distribution::Zipf),
-                "ycsb-d" => ([95.0, 0.0, 5.0, 0.0, 0.0], Distribution::Latest),
-                "ycsb-e" => ([0.0, 0.0, 5.0, 95.0, 0.0], Distribution::Zipf),
-                _ => ([50.0, 0.0, 0.0, 0.0, 50.0], Distribution::Zipf),
-            };
-            assert_eq!(
-                (shares, scenario.keys.distribution, scenario.keys.theta),
-                (expected, distribution, 0.99),
-                "{name}"
-            );
-            assert_eq!(scenario.value_bytes, 1000..=1000);
-            assert!(name != "ycsb-e" || scenario.scan_rows == (1..=100));
-            assert!(scenario.description.starts_with("YCSB "), "{name}");
-        }
-    }
-
-    #[test]
-    fn errors_name_the_place_and_what_is_allowed() {
-        let changed = |from: &str, to: &str| {
-            assert!(SMALL.contains(from), "{from}");
-            Scenario::parse(&SMALL.replace(from, to)).unwrap_err()
-        };
-        for (from, to, parts) in [
-            ("read = 1", "reads = 1", &["line 10", "unknown field `reads`", "`read_modify_write`"][..]),
-            ("\"uniform\"", "\"normal\"", &["line 6", "`normal`", "`zipf`", "`latest`", "`sequential`"]),
-            ("\"1s\"", "\"1 hour\"", &["line 3", "\"1 hour\"", "500ms"]),
-            ("duration = \"1s\"\n", "", &["`duration`"]),
-            ("connections = 2", "connections = \"two\"", &["line 2", "connections = \"two\""]),
-            ("connections = 2", "connections = 0", &["load.connections", "from 1 to 20000"]),
-            ("connections = 2", "connections = 2\nrate = 0", &["load.rate", "above 0"]),
-            ("connections = 2", "connections = 2\narrivals = \"poisson\"", &["load.arrivals", "load.rate"]),
-            ("count = 10", "count = 10\ntheta = 0.5", &["keys.theta", "zipf and latest"]),
-            ("\"uniform\"", "\"zipf\"\ntheta = 9", &["keys.theta", "at most 5"]),
-            ("bytes = 100", "bytes = 10", &["values.bytes", "from 22 to"]),
-            ("bytes = 100", "min_bytes = 100", &["values", "min_bytes and max_bytes"]),
-            ("bytes = 100", "min_bytes = 200\nmax_bytes = 100", &["minimum", "maximum"]),
-            ("read = 1", "read = 0", &["mix", "read_modify_write"]),
-            ("read = 1", "read = -1", &["line 10", "-1"]),
-            ("read = 1", "scan = 1", &["mix.scan", "[scans]"]),
-            ("read = 1", "read = 1\n[scans]\nrows = 5", &["scans", "mix.scan"]),
-            ("[mix]", "[mixture]", &["line 9", "unknown field `mixture`", "`mix`"]),
-        ] {
-            let error = changed(from, to);
-            for part in parts {
-                assert!(error.contains(part), "{to}: {part} in {error}");
-            }
-        }
-    }
-}
+#[path = "file_tests.rs"]
+mod tests;

@@ -17,11 +17,29 @@ pub(super) enum Kind {
     Scan,
     /// Reads a key's value, and after the reply sets it.
     ReadModifyWrite,
+    /// Appends records to the stream.
+    Append,
+    /// Reads records of the stream.
+    ReadRecords,
+    /// Fetches records as a member of the group, and after the reply acknowledges them.
+    Fetch,
+    /// Publishes messages to the subject.
+    Publish,
 }
 
 impl Kind {
     /// All kinds, in the order of their numbers.
-    pub(super) const ALL: [Self; 5] = [Self::Read, Self::Update, Self::Insert, Self::Scan, Self::ReadModifyWrite];
+    pub(super) const ALL: [Self; 9] = [
+        Self::Read,
+        Self::Update,
+        Self::Insert,
+        Self::Scan,
+        Self::ReadModifyWrite,
+        Self::Append,
+        Self::ReadRecords,
+        Self::Fetch,
+        Self::Publish,
+    ];
 
     /// Returns the name of the kind in scenario files.
     pub(super) fn name(self) -> &'static str {
@@ -31,12 +49,26 @@ impl Kind {
             Self::Insert => "insert",
             Self::Scan => "scan",
             Self::ReadModifyWrite => "read_modify_write",
+            Self::Append => "append",
+            Self::ReadRecords => "read_records",
+            Self::Fetch => "fetch",
+            Self::Publish => "publish",
         }
     }
 
     /// Returns true if the operation writes.
     pub(super) fn writes(self) -> bool {
-        matches!(self, Self::Update | Self::Insert | Self::ReadModifyWrite)
+        matches!(self, Self::Update | Self::Insert | Self::ReadModifyWrite | Self::Append | Self::Fetch)
+    }
+
+    /// Returns true if the operation uses the keys.
+    pub(super) fn uses_keys(self) -> bool {
+        matches!(self, Self::Read | Self::Update | Self::Insert | Self::Scan | Self::ReadModifyWrite)
+    }
+
+    /// Returns true if the operation uses the stream.
+    pub(super) fn uses_stream(self) -> bool {
+        matches!(self, Self::Append | Self::ReadRecords | Self::Fetch)
     }
 }
 
@@ -49,8 +81,10 @@ pub(super) struct Mix {
 }
 
 impl Mix {
-    /// Creates a mix with the weight of each kind, in the order of [`Kind::ALL`].
-    pub(super) fn new(weights: [u32; Kind::ALL.len()]) -> Self {
+    /// Creates a mix with the weights of the first kinds, in the order of [`Kind::ALL`]; the others have none.
+    pub(super) fn new<const N: usize>(first: [u32; N]) -> Self {
+        let mut weights = [0; Kind::ALL.len()];
+        weights[..N].copy_from_slice(&first);
         Self { weights, total: weights.iter().map(|weight| u64::from(*weight)).sum() }
     }
 
@@ -62,6 +96,11 @@ impl Mix {
     /// Returns the kinds that have a weight.
     pub(super) fn kinds(&self) -> impl Iterator<Item = Kind> + '_ {
         Kind::ALL.into_iter().filter(|kind| self.weights[*kind as usize] > 0)
+    }
+
+    /// Returns true if a kind for which `is` is true has a weight.
+    pub(super) fn has(&self, is: impl Fn(Kind) -> bool) -> bool {
+        self.kinds().any(is)
     }
 
     /// Returns the share of operations of this kind, from 0 to 1.

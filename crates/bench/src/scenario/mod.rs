@@ -1,22 +1,23 @@
-//! Scenarios from files (`thalweg bench scenario`): a mix of operations on key-value pairs over HTTP or RESP, with YCSB A
-//! to F built in.
+//! Scenarios from files (`thalweg bench scenario`): a mix of operations on key-value pairs over HTTP, RESP or
+//! the native protocol, and on a stream, a consumer group and a subject over HTTP, with YCSB A to F and others built in.
 //!
-//! Owns: the schema of the files, the operations with their keys and values, and the check of each reply against the
-//! writes so far. Does not own the load generator and the distributions (`thalweg_load`, `thalweg_lab::random`).
+//! Owns: the schema of the files, the choice of operations, and the check of each reply against the writes so far. Does not
+//! own the load generator, the requests and the account of writes and records (`thalweg_load`), and the distributions
+//! (`thalweg_lab::random`).
 //!
-//! Parts: `file` is the schema, `mix` the kinds of operations, `records` the values, `ledger` the writes so far, `codec`
-//! the requests and replies of each protocol, `rows` the reply to a scan, `work` joins them for the load generator,
-//! `options` and `suite` are the command, and `tables` its tables.
+//! Parts: `file` and `feed_tables` are the schema, `mix` the kinds of operations, `work` joins them with the requests for the
+//! load generator, `options`, `suite`, `targets` and `feed_runs` are the
+//! command, and `tables` and `words` its report.
 
-mod codec;
+mod feed_runs;
+mod feed_tables;
 mod file;
-mod ledger;
 mod mix;
 mod options;
-mod records;
-mod rows;
 mod suite;
 mod tables;
+mod targets;
+mod words;
 mod work;
 
 pub use options::{ScenarioOptions, WireProtocol};

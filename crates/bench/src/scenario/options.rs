@@ -15,14 +15,19 @@ use crate::{
     options::{parse_duration, rate_within, require, steady, within},
 };
 
-const TARGET_HELP: &str = "Address of a running server, as http://host:port, or for RESP as redis://host:port. The keys stay on it. \
-     Without an address the benchmark starts a server of its own";
+const TARGET_HELP: &str = "Address of a running server, as http://host:port, for RESP as redis://host:port, and for the native protocol as \
+     thalweg://host:port. The keys stay on it. Without an address the benchmark starts a server of its own";
+
+/// Longest wait for a reply, after which a run ends as overloaded.
+pub(super) const GIVE_UP: Duration = Duration::from_secs(10);
+/// Maximum number of rows and of bytes of a scan over the native protocol, whose pages are limited.
+const MAX_PAGE: (u32, usize) = (4096, 1 << 20);
 
 /// Options of `thalweg bench scenario`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(mut_arg("target", |arg| arg.help(TARGET_HELP)))]
 pub struct ScenarioOptions {
-    /// Name of a built-in scenario (ycsb-a to ycsb-f), or path of a scenario file.
+    /// Name of a built-in scenario (ycsb-a to ycsb-f, events, jobs, messages), or path of a scenario file.
     #[arg(value_name = "NAME|FILE", required_unless_present_any = ["list", "show"])]
     pub scenario: Option<String>,
     /// Print the built-in scenarios instead of running one.
@@ -37,10 +42,11 @@ pub struct ScenarioOptions {
     /// Server under load.
     #[command(flatten)]
     pub server: ServerOptions,
-    /// Keyspace of the keys on a server that the benchmark starts, and on any server over HTTP.
+    /// Keyspace of the keys on a server that the benchmark starts, and on any server except over RESP. Names of streams, groups
+    /// and subjects begin with it.
     #[arg(long, default_value = "scenario")]
     pub keyspace: String,
-    /// Durability level that each write requests over HTTP; without it the server's default.
+    /// Durability level that each write requests, over HTTP and the native protocol; without it the server's default.
     #[arg(long)]
     pub durability: Option<Durability>,
     /// Password for AUTH on a RESP server that runs already.
@@ -94,11 +100,13 @@ pub struct ScenarioOptions {
 /// Protocol of a scenario's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum WireProtocol {
-    /// The key-value API over HTTP.
+    /// HTTP, which has all operations.
     #[default]
     Http,
-    /// GET and SET, for any server that speaks RESP; without scans.
+    /// GET and SET, for any server that speaks RESP; without scans, streams, groups and subjects.
     Resp,
+    /// Native protocol over TCP without encryption; without streams, groups and subjects.
+    Native,
 }
 
 impl ScenarioOptions {
@@ -124,7 +132,7 @@ impl ScenarioOptions {
     pub(super) fn scenario(&self) -> Result<Scenario, BenchError> {
         within("--rounds", self.rounds, 100)?;
         rate_within(self.search.as_ref().map(|_| self.max_rate), 10_000_000)?;
-        let is_level_free = self.durability.is_none() || self.protocol == WireProtocol::Http;
+        let is_level_free = self.durability.is_none() || self.protocol != WireProtocol::Resp;
         require(is_level_free, "--durability", "requests over RESP name no level; give it to the server")?;
         let name = self.name();
         let text = match built_in(name) {
@@ -135,6 +143,8 @@ impl ScenarioOptions {
         };
         let fail = |error: String| bad(format!("{name}: {error}"));
         let mut scenario = Scenario::parse(&text).map_err(fail)?;
+        let has_keys = self.keys.is_none() || scenario.mix.has(Kind::uses_keys);
+        require(has_keys, "--keys", "the mix has no operation on keys")?;
         scenario.keys.count = self.keys.unwrap_or(scenario.keys.count);
         scenario.load.connections = self.connections.unwrap_or(scenario.load.connections);
         scenario.load.rate = self.rate.or(scenario.load.rate);
@@ -147,6 +157,16 @@ impl ScenarioOptions {
         scenario.check().map_err(fail)?;
         if self.protocol == WireProtocol::Resp && scenario.mix.kinds().any(|kind| kind == Kind::Scan) {
             return Err(fail("mix.scan: RESP has no scan in the order of keys; use --protocol http".to_owned()));
+        }
+        let rows = *scenario.scan_rows.end();
+        let is_page = rows <= MAX_PAGE.0 && rows as usize * (scenario.value_bytes.end() + 64) <= MAX_PAGE.1;
+        if self.protocol == WireProtocol::Native && !is_page {
+            return Err(fail(
+                "scans: over the native protocol at most 4,096 rows and 1 MiB; use --protocol http".to_owned(),
+            ));
+        }
+        if let Some(kind) = scenario.mix.kinds().find(|kind| !kind.uses_keys() && self.protocol != WireProtocol::Http) {
+            return Err(fail(format!("mix.{}: streams, groups and subjects need --protocol http", kind.name())));
         }
         Ok(scenario)
     }
@@ -205,6 +225,9 @@ mod tests {
         for (flags, part) in [
             ("ycsb-a --keys 0", "ycsb-a: keys.count: 0 is not from 1"),
             ("ycsb-e --protocol resp", "mix.scan"),
+            ("jobs --protocol resp", "mix.append: streams, groups and subjects need --protocol http"),
+            ("messages --keys 5", "--keys"),
+            ("events --protocol native", "mix.append: streams"),
             ("ycsb-a --protocol resp --durability os", "--durability"),
             ("ycsb-a --rounds 0", "--rounds"),
             ("ycsb-a --arrivals poisson", "give --rate"),

@@ -1,43 +1,33 @@
 //! `thalweg bench scenario`: goes from the command's options to its report.
 
-use std::{sync::Arc, time::Duration};
-
-use thalweg_types::Durability;
+use std::sync::Arc;
 
 use super::{
-    codec::{Codec, HttpCodec, RespCodec},
+    feed_runs::{Arrivals, FeedRun},
     file::{Distribution, Scenario},
-    ledger::Ledger,
     mix::Kind,
-    options::{ScenarioOptions, WireProtocol},
-    records::Records,
+    options::{GIVE_UP, ScenarioOptions, WireProtocol},
     tables::{operations, run_table},
     work::{Counts, Draws, ScenarioPhase, Workload},
 };
 use crate::{
-    BenchError, Progress, Report, Scratch,
+    BenchError, Progress, Report,
     account::{Account, Stages, TimedRequests, add_stages, cost_row, cost_table},
-    http,
-    latency::{Latencies, micros},
+    latency::{Latencies, micros, nanos},
     load::{
-        self, Address, Bounds, Faults, LEAST_PATIENCE, Objective, Outcome, Pace, Plan, Rounds, Validity, find_knee,
-        resp::client::{Client, Greeting},
+        self, Bounds, Faults, LEAST_PATIENCE, Merge as _, Objective, Outcome, Pace, Plan, Rounds, Validity,
+        feeds::FeedFaults,
+        find_knee,
+        pairs::{Codec, Ledger, Records},
     },
     profiling::{LONGEST_PROFILE, Profiler},
     random::KeyChooser,
-    report::{Table, cells, duration, number},
-    resp,
-    server::{self, Target, free_port},
+    report::{Table, cells, number},
+    server::Target,
 };
 
-/// Longest wait for a reply, after which a run ends as overloaded.
-const GIVE_UP: Duration = Duration::from_secs(10);
 /// Rate at which a search begins if neither the options nor the file give a rate, in operations per second.
 const SEARCH_START: f64 = 1000.0;
-/// Number of unanswered requests on each connection while the keys are loaded.
-const LOAD_PIPELINE: usize = 16;
-/// Header of a reply that names the durability level that a write has reached.
-const LEVEL_HEADER: &str = "Thalweg-Durability";
 
 /// Runs a scenario and returns its report.
 pub fn run(options: &ScenarioOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
@@ -51,118 +41,46 @@ pub fn run(options: &ScenarioOptions, progress: &mut dyn Progress) -> Result<Rep
     match options.protocol {
         WireProtocol::Http => suite.over_http(&scratch, &mut report, progress)?,
         WireProtocol::Resp => suite.over_resp(&scratch, &mut report, progress)?,
+        WireProtocol::Native => suite.over_native(&scratch, &mut report, progress)?,
     }
     Ok(report.finish())
 }
 
 /// Values and writes of all runs.
-struct Data {
-    records: Arc<Records>,
-    ledger: Arc<Ledger>,
+pub(super) struct Data {
+    pub records: Arc<Records>,
+    pub ledger: Arc<Ledger>,
 }
 
 /// A server under load, over one protocol.
-struct Subject<'a, C> {
+pub(super) struct Subject<'a, C> {
     /// Requests of the runs.
-    codec: C,
+    pub codec: C,
     /// Requests that load the keys.
-    loader: C,
+    pub loader: C,
     /// Durability of the writes that load the keys, in words.
-    loaded: &'static str,
+    pub loaded: &'static str,
     /// Durability of the writes of the runs.
-    durability: String,
+    pub durability: String,
     /// Name and address of the server.
-    name: String,
+    pub name: String,
     /// The server, if it has Thalweg's HTTP port.
-    target: Option<&'a Target>,
+    pub target: Option<&'a Target>,
     /// Id of the server's process, if it is known.
-    process: Option<u32>,
-    profiler: Option<Profiler>,
+    pub process: Option<u32>,
+    pub profiler: Option<Profiler>,
+    /// Stream, group and subject, if the mix uses one of them.
+    pub feed: Option<FeedRun<'a>>,
 }
 
-struct Suite<'a> {
-    options: &'a ScenarioOptions,
-    scenario: &'a Scenario,
-    data: &'a Data,
+pub(super) struct Suite<'a> {
+    pub options: &'a ScenarioOptions,
+    pub scenario: &'a Scenario,
+    pub data: &'a Data,
 }
 
 impl Suite<'_> {
-    fn over_http(&self, scratch: &Scratch, report: &mut Report, progress: &mut dyn Progress) -> Result<(), BenchError> {
-        let options = self.options;
-        let target = match &options.server.target {
-            Some(url) => Target::running(url)?,
-            None => self.start(scratch, &[], progress)?,
-        };
-        let codec = HttpCodec::new(target.address, &target.host, &options.keyspace);
-        let loader = codec.clone().with_level(Some(Durability::Os));
-        let codec = codec.with_level(options.durability);
-        let durability = self.level(&target, &codec)?;
-        let name = options.server.target.clone().unwrap_or_else(|| own_server(&target));
-        let process = target.process();
-        let profiler = options.profile.profiler(process, scratch.path())?;
-        let target = Some(&target);
-        let subject = Subject { codec, loader, loaded: "durability os", durability, name, target, process, profiler };
-        self.measure(&subject, report, progress)
-    }
-
-    fn over_resp(&self, scratch: &Scratch, report: &mut Report, progress: &mut dyn Progress) -> Result<(), BenchError> {
-        let options = self.options;
-        let (target, name, greeting) = match &options.server.target {
-            Some(text) => {
-                let host = server::authority(text, "redis").map_err(BenchError::target(text))?;
-                let address: Address = host.parse().map_err(BenchError::target(text))?;
-                let (password, database) = (options.password.clone(), options.database);
-                (None, text.clone(), Greeting { address, password, database, is_resp3: false })
-            }
-            None => {
-                let address = free_port().map_err(BenchError::files("127.0.0.1:0"))?;
-                let databases = format!("--resp-databases=0=keyspace:{}", options.keyspace);
-                let target = self.start(scratch, &[format!("--resp={address}"), databases], progress)?;
-                let (address, name) = (Address::Tcp(address), own_server(&target));
-                (Some(target), name, Greeting { address, password: None, database: 0, is_resp3: false })
-            }
-        };
-        let durability = resp::asked_durability(&mut Client::open(&greeting)?)?;
-        let process = match (&target, &greeting.address) {
-            (Some(target), _) => target.process(),
-            (None, Address::Tcp(address)) => server::other_process(*address),
-            (None, Address::Unix(_)) => None,
-        };
-        let profiler = options.profile.profiler(process, scratch.path())?;
-        let codec = RespCodec { greeting };
-        let (loader, loaded, target) = (codec.clone(), "the server's durability", target.as_ref());
-        let subject = Subject { codec, loader, loaded, durability, name, target, process, profiler };
-        self.measure(&subject, report, progress)
-    }
-
-    fn start(
-        &self,
-        scratch: &Scratch,
-        arguments: &[String],
-        progress: &mut dyn Progress,
-    ) -> Result<Target, BenchError> {
-        let arguments = [arguments, &self.options.server.start.server_arg[..]].concat();
-        http::start(self.options.server.start.server_binary.as_deref(), &arguments, scratch.path(), progress)
-    }
-
-    /// Returns the durability level that the server names in its reply to a put of the first key.
-    fn level(&self, target: &Target, codec: &HttpCodec) -> Result<String, BenchError> {
-        let fail = |error: std::io::Error| BenchError::target(&target.host)(format!("asking for the level: {error}"));
-        let Data { records, ledger } = self.data;
-        let (mut request, write) = (Vec::new(), ledger.begin(0));
-        let (head, letters) = records.value(0, write.version);
-        codec.put(0, [&head, letters], &mut request);
-        let mut client = server::Client::connect(target.address, GIVE_UP).map_err(fail)?;
-        let status = client.exchange(&request).map_err(fail)?.status;
-        if !matches!(status, 200 | 201 | 204) {
-            return Err(BenchError::target(&target.host)(format!("a put answered with status {status}")));
-        }
-        ledger.end(0, write);
-        let asked = self.options.durability.map(|level| level.to_string());
-        Ok(client.header(LEVEL_HEADER).map(str::to_owned).or(asked).unwrap_or_else(|| "unknown".to_owned()))
-    }
-
-    fn measure<C: Codec>(
+    pub(super) fn measure<C: Codec>(
         &self,
         subject: &Subject<'_, C>,
         report: &mut Report,
@@ -170,18 +88,20 @@ impl Suite<'_> {
     ) -> Result<(), BenchError> {
         self.describe(subject, report);
         self.load_keys(subject, progress)?;
+        self.fill_stream(subject, progress)?;
         if let Some(objective) = &self.options.search {
             return self.search(subject, objective, report, progress);
         }
-        let (mut account, mut rounds) = (Account::default(), Rounds::default());
+        let (mut account, mut rounds, mut arrivals) = (Account::default(), Rounds::default(), Arrivals::default());
         for round in 1..=self.options.rounds {
             let plan = self.plan(subject, ScenarioPhase::Run, self.scenario.pace());
-            let outcome = account.around(|| subject.target?.metrics(), || load::run(&plan))?;
+            let outcome = account.around(|| subject.target?.metrics(), || run_once(subject, &plan, &mut arrivals))?;
             progress.step(&format!("{} round {round}: {}", self.options.name(), outcome.summary("/s")));
             rounds.push(outcome);
         }
         report.summary.push(self.sentence(subject, &rounds));
         report.tables.push(operations(&self.scenario.mix, &rounds));
+        report.tables.extend(subject.feed.as_ref().map(|feed| feed.table(&rounds, &arrivals)));
         report.tables.push(run_table(&rounds, account.fsyncs()));
         let mut costs = cost_table();
         costs.row(cost_row(self.options.name(), &rounds.outcomes.iter().collect::<Vec<_>>(), &account));
@@ -193,6 +113,7 @@ impl Suite<'_> {
         let what =
             format!("{} ({}, {})", self.options.name(), self.scenario.pace().name("/s"), self.durability(subject));
         report.checks.push(rounds.validity().check(&what, "all answered, rightly, in step"));
+        self.verify(subject, &what, &arrivals, report, progress)?;
         self.profile(subject, (&what, ""), self.scenario.pace(), report, progress)
     }
 
@@ -208,7 +129,7 @@ impl Suite<'_> {
         let Some(profiler) = &subject.profiler else { return Ok(()) };
         let plan = self.plan(subject, ScenarioPhase::Run, pace);
         let plan = Plan { duration: plan.duration.min(LONGEST_PROFILE), ..plan };
-        profiler.run(label, report, progress, || load::run(&plan))
+        profiler.run(label, report, progress, || run_once(subject, &plan, &mut Arrivals::default()))
     }
 
     /// Returns the stages of the scenario's durable writes, if it has any.
@@ -222,7 +143,7 @@ impl Suite<'_> {
         });
         let puts: TimedRequests<'_> = match self.options.protocol {
             WireProtocol::Http => ("thalweg_http_request_duration_seconds", &[("operation", "kv_put")]),
-            WireProtocol::Resp => ("", &[]),
+            WireProtocol::Resp | WireProtocol::Native => ("", &[]),
         };
         let label = format!("{} ({})", self.options.name(), self.durability(subject));
         account.durable_writes(&label, puts, Some(response_us).filter(|time| *time > 0.0))
@@ -241,10 +162,13 @@ impl Suite<'_> {
         let start = load.rate.unwrap_or(SEARCH_START);
         let bounds = Bounds { start, max: options.max_rate, precision: 0.03, repeats: options.rounds };
         let mut table = Table::new("search: climb, bisect, confirm both ends");
+        let mut arrivals = Arrivals::default();
         let knee = find_knee(&bounds, |rate| {
             let plan = self.plan(subject, ScenarioPhase::Run, Pace::Open { rate, arrivals: load.arrivals });
-            let outcome = load::run(&Plan { give_up: objective.patience(LEAST_PATIENCE), ..plan })?;
-            let is_serious = outcome.tally.own.wrong_values > 0 || outcome.tally.lost > 0;
+            let plan = Plan { give_up: objective.patience(LEAST_PATIENCE), ..plan };
+            let outcome = run_once(subject, &plan, &mut arrivals)?;
+            let is_serious =
+                outcome.tally.own.wrong_values > 0 || outcome.tally.own.faults.any() || outcome.tally.lost > 0;
             let faults = if is_serious { Faults::Serious } else { Faults::Refusals };
             let trial = objective.judge(&subject.name, &outcome, faults)?;
             progress.step(&format!("{} at {rate:.0}/s: {}, {trial}", options.name(), outcome.summary("/s")));
@@ -264,6 +188,7 @@ impl Suite<'_> {
             bounds.repeats
         );
         report.checks.push(knee.check(what, |rate| format!("{rate:.0}/s")));
+        self.verify(subject, options.name(), &arrivals, report, progress)?;
         let Some(knee) = knee.rate else { return Ok(()) };
         for (words, place, rate) in [("at the knee", "", knee), ("below the knee", "-below", knee / 2.0)] {
             let label = format!("{} {words}, {}/s", options.name(), number(rate));
@@ -273,65 +198,15 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// Describes the durability of the scenario's writes.
-    fn durability<C>(&self, subject: &Subject<'_, C>) -> String {
-        let writes = self.scenario.mix.kinds().any(Kind::writes);
-        if writes { subject.durability.clone() } else { "without writes".to_owned() }
-    }
-
-    fn describe<C>(&self, subject: &Subject<'_, C>, report: &mut Report) {
-        let Scenario { description, load, keys, value_bytes, scan_rows, mix } = self.scenario;
-        let ends = |start: String, end: String| if start == end { start } else { format!("{start} to {end}") };
-        report.condition("scenario", format!("{}: {description}", self.options.name()));
-        report.condition("server", subject.name.clone());
-        report.condition(
-            "protocol",
-            match self.options.protocol {
-                WireProtocol::Http => "HTTP, the key-value API",
-                WireProtocol::Resp => "RESP2, GET and SET",
-            },
-        );
-        report.condition("durability", self.durability(subject));
-        report.condition(
-            "load",
-            format!(
-                "{}, {} connections, {} threads in this process, {} s after {} s of warm-up, {} rounds; seed {}",
-                match &self.options.search {
-                    Some(_) => "a search over rates".to_owned(),
-                    None => self.scenario.pace().name("/s"),
-                },
-                load.connections,
-                load.threads,
-                load.duration.as_secs_f64(),
-                load.warmup.as_secs_f64(),
-                self.options.rounds,
-                self.options.seed
-            ),
-        );
-        let spread = match keys.distribution {
-            Distribution::Uniform => "uniform".to_owned(),
-            Distribution::Zipf => format!("zipf {} over the loaded keys, scattered", keys.theta),
-            Distribution::Latest => format!("latest: zipf {} over the age of a key, inserted ones too", keys.theta),
-            Distribution::Sequential => "sequential".to_owned(),
-        };
-        report.condition("keys", format!("{} of 14 B, loaded with {}; {spread}", keys.count, subject.loaded));
-        let bytes = ends(value_bytes.start().to_string(), value_bytes.end().to_string());
-        report.condition("values", format!("one blob of {bytes} B each"));
-        let rows = ends(scan_rows.start().to_string(), scan_rows.end().to_string());
-        let rows = if mix.share(Kind::Scan) > 0.0 { format!("; scans of {rows} rows") } else { String::new() };
-        report.condition("mix", format!("{}{rows}", mix.describe()));
-        report.condition(
-            "check",
-            "each value read was written to its key, and is not older than the last write acknowledged before the read",
-        );
-    }
-
     /// Writes each key once, as setup.
     fn load_keys<C: Codec>(&self, subject: &Subject<'_, C>, progress: &mut dyn Progress) -> Result<(), BenchError> {
         let keys = self.scenario.keys.count;
+        if keys == 0 {
+            return Ok(());
+        }
         progress.step(&format!("loading {keys} keys"));
         let plan = self.plan(subject, ScenarioPhase::Load, Pace::Each { keys });
-        let outcome = load::run(&Plan { pipeline: LOAD_PIPELINE, ..plan })?;
+        let outcome = load::run(&Plan { pipeline: C::PIPELINE, ..plan })?;
         if outcome.validity == Validity::Good && outcome.tally.right == keys {
             return Ok(());
         }
@@ -339,11 +214,61 @@ impl Suite<'_> {
         Err(BenchError::subject(&subject.name, "loading the keys")(message))
     }
 
+    /// Appends the records that the stream has before the runs, as setup.
+    fn fill_stream<C: Codec>(&self, subject: &Subject<'_, C>, progress: &mut dyn Progress) -> Result<(), BenchError> {
+        let (records, batch) = (self.scenario.feeds.records, self.scenario.feeds.sizes.batch);
+        if records == 0 {
+            return Ok(());
+        }
+        progress.step(&format!("appending {records} records"));
+        let appends = records.div_ceil(u64::from(batch));
+        let plan = self.plan(subject, ScenarioPhase::Fill, Pace::Each { keys: appends });
+        let outcome = load::run(&Plan { pipeline: C::PIPELINE, ..plan })?;
+        if outcome.validity == Validity::Good && outcome.tally.right == appends {
+            return Ok(());
+        }
+        let message = format!("{} of {appends} appends: {}", outcome.tally.right, outcome.validity.verdict().0);
+        Err(BenchError::subject(&subject.name, "appending records")(message))
+    }
+
+    /// Reads the whole stream and empties the group, as a check after the runs.
+    fn verify<C: Codec>(
+        &self,
+        subject: &Subject<'_, C>,
+        what: &str,
+        arrivals: &Arrivals,
+        report: &mut Report,
+        progress: &mut dyn Progress,
+    ) -> Result<(), BenchError> {
+        let Some(feed) = &subject.feed else { return Ok(()) };
+        let mut faults = FeedFaults::default();
+        let mut pass = |phase, requests| {
+            let outcome = load::run(&self.plan(subject, phase, Pace::Each { keys: requests }))?;
+            faults.merge(outcome.tally.own.faults);
+            Ok::<_, BenchError>(())
+        };
+        if self.scenario.mix.has(Kind::uses_stream) {
+            progress.step(&format!("reading {} records again", feed.feed.appends.acked_records()));
+            pass(ScenarioPhase::Verify, feed.feed.pages())?;
+        }
+        let fetch_records = u64::from(self.scenario.feeds.sizes.fetch_records);
+        while self.scenario.mix.share(Kind::Fetch) > 0.0 && feed.undelivered() > 0 {
+            let before = feed.undelivered();
+            progress.step(&format!("fetching {before} records that are left"));
+            pass(ScenarioPhase::Drain, before.div_ceil(fetch_records))?;
+            if feed.undelivered() == before {
+                break;
+            }
+        }
+        report.checks.extend(feed.checks(what, arrivals, faults));
+        Ok(())
+    }
+
     fn plan<C: Codec>(&self, subject: &Subject<'_, C>, phase: ScenarioPhase, pace: Pace) -> Plan<Workload<C>> {
         let Scenario { load, keys, scan_rows, mix, .. } = self.scenario;
         let codec = if phase == ScenarioPhase::Load { &subject.loader } else { &subject.codec };
         let chooser = match keys.distribution {
-            Distribution::Uniform => KeyChooser::Uniform { keys: keys.count },
+            Distribution::Uniform => KeyChooser::Uniform { keys: keys.count.max(1) },
             Distribution::Zipf => KeyChooser::zipf(keys.count, keys.theta),
             Distribution::Latest => KeyChooser::ranks(keys.count, keys.theta),
             Distribution::Sequential => KeyChooser::sequential(keys.count),
@@ -353,6 +278,7 @@ impl Suite<'_> {
                 codec: codec.clone(),
                 records: Arc::clone(&self.data.records),
                 ledger: Arc::clone(&self.data.ledger),
+                feed: subject.feed.as_ref().map(|feed| Arc::clone(&feed.feed)),
                 mix: mix.clone(),
                 scan_rows: scan_rows.clone(),
                 draws: if keys.distribution == Distribution::Latest { Draws::Age } else { Draws::Index },
@@ -371,30 +297,16 @@ impl Suite<'_> {
             server: subject.process,
         }
     }
-
-    fn sentence<C>(&self, subject: &Subject<'_, C>, rounds: &Rounds<Counts>) -> String {
-        let (name, rate) = (self.options.name(), number(rounds.rate().median));
-        if rounds.validity() != Validity::Good {
-            return format!("{name}: not a valid run, {}.", rounds.validity().verdict().0);
-        }
-        let time = |percentile| duration(Duration::from_nanos((rounds.time_us(percentile) * 1e3) as u64));
-        let how = format!("{} connections; durability: {}", self.scenario.load.connections, self.durability(subject));
-        match self.scenario.pace() {
-            Pace::Open { .. } => format!(
-                "{name} ({how}): at {rate} operations/s half of the operations were answered within {} of their scheduled \
-                 moment, 99 % within {}, and the slowest within {}.",
-                time(50.0),
-                time(99.0),
-                time(100.0)
-            ),
-            Pace::Closed | Pace::Each { .. } => format!(
-                "{name} ({how}): {rate} operations/s, each connection sending its next request after a reply; the times of \
-                 such a run say little."
-            ),
-        }
-    }
 }
 
-fn own_server(target: &Target) -> String {
-    format!("own server at {}, process {}", target.address, target.process().unwrap_or(0))
+/// Performs one run, with the subscribers beside it if the mix publishes.
+fn run_once<C: Codec>(
+    subject: &Subject<'_, C>,
+    plan: &Plan<Workload<C>>,
+    arrivals: &mut Arrivals,
+) -> Result<Outcome<Counts>, BenchError> {
+    match &subject.feed {
+        Some(feed) => feed.run(nanos(plan.warmup), arrivals, || load::run(plan)),
+        None => load::run(plan),
+    }
 }

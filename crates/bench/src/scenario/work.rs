@@ -1,27 +1,26 @@
 //! Operations of a scenario as a protocol of the load generator: chooses them, and judges the replies.
 //!
 //! Owns: which key an operation uses, and whether a reply is right. Does not own the bytes of requests
-//! ([`super::codec`]), the values ([`super::records`]) and the state of the keys ([`super::ledger`]).
+//! ([`Codec`]), the values ([`Records`]) and the state of the keys ([`Ledger`]).
 //!
 //! A read is right if its value is one that this run wrote to the key, not older than the last write that was
-//! acknowledged before the read was sent. A scan is right if it has all keys of its range in order, each with a value
+//! acknowledged before the read was sent. Replies about streams, groups and subjects are judged by the load generator's
+//! [`Feed`]. A scan is right if it has all keys of its range in order, each with a value
 //! that this run wrote to it.
 
 use std::{ops::RangeInclusive, sync::Arc};
 
 use rand::RngExt as _;
 
-use super::{
-    codec::{Codec, Content, shown},
-    ledger::{Ledger, Write},
-    mix::{Kind, Mix},
-    records::Records,
-    rows,
-};
+use super::mix::{Kind, Mix};
 use crate::{
     BenchError,
     data::key,
-    load::{BadReply, Batching, Connection, Decoded, Merge, OnLoss, Protocol, Tally},
+    load::{
+        BadReply, Batching, Connection, Decoded, Merge, OnLoss, Protocol, Tally,
+        feeds::{Feed, FeedFaults, FeedProblem, FeedReply, FeedStep},
+        pairs::{Codec, Content, Ledger, Records, Write, shown},
+    },
     random::Generator,
 };
 
@@ -34,6 +33,8 @@ pub(super) struct Workload<C> {
     pub records: Arc<Records>,
     /// Writes so far, over all runs.
     pub ledger: Arc<Ledger>,
+    /// Stream, group and subject, if the mix uses one of them.
+    pub feed: Option<Arc<Feed>>,
     /// Operations with their weights.
     pub mix: Mix,
     /// Numbers of rows of a scan.
@@ -58,8 +59,14 @@ pub(super) enum Draws {
 pub(super) enum ScenarioPhase {
     /// Each key is written once, before the runs.
     Load,
+    /// Records are appended, before the runs.
+    Fill,
     /// Operations of the mix.
     Run,
+    /// The whole stream is read, after the runs.
+    Verify,
+    /// The group's remaining records are fetched, after the runs.
+    Drain,
 }
 
 /// A request, which is an operation or the second part of one.
@@ -82,6 +89,8 @@ enum Step {
         rows: u32,
         end: u64,
     },
+    /// Uses the stream, the group or the subject.
+    Feed(FeedStep),
 }
 
 /// Counts of a run besides those of all protocols.
@@ -91,6 +100,10 @@ pub(super) struct Counts {
     pub rows: u64,
     /// Number of wrong replies that are no refusals: the server answered with a wrong value.
     pub wrong_values: u64,
+    /// Number of records or messages of right replies, for each kind of operation.
+    pub records: [u64; Kind::ALL.len()],
+    /// Records with faults.
+    pub faults: FeedFaults,
 }
 
 /// Details of a reply.
@@ -98,6 +111,17 @@ pub(super) struct Counts {
 pub(super) enum Reply {
     /// The reply is right, and has this number of rows.
     Right(u64),
+    /// The reply is right, and about this number of records or messages.
+    Records(Kind, u64),
+    /// Records were fetched, and must be acknowledged.
+    Fetched {
+        /// Attempt of the fetch.
+        attempt: u64,
+        /// Number of its records.
+        records: u64,
+    },
+    /// Some of the records in the reply have faults.
+    Faulty(FeedFaults),
     /// The server refused the operation.
     Refused,
     /// The reply has a wrong value, or none.
@@ -108,12 +132,54 @@ impl Merge for Counts {
     fn merge(&mut self, other: Self) {
         self.rows += other.rows;
         self.wrong_values += other.wrong_values;
+        self.records.iter_mut().zip(other.records).for_each(|(own, other)| *own += other);
+        self.faults.merge(other.faults);
     }
 }
 
 impl<C: Codec> Workload<C> {
     fn write(&self, kind: Kind, index: u64) -> Request {
         Request { kind, index, step: Step::Write(self.ledger.begin(index)) }
+    }
+
+    fn feed(&self) -> &Feed {
+        self.feed.as_deref().expect("the suite makes a feed for every mix that uses one")
+    }
+
+    /// Returns the next operation on the stream, the group or the subject.
+    fn feed_request(&self, kind: Kind, drawn: u64, rng: &mut Generator) -> Request {
+        let step = match (self.phase, kind) {
+            (ScenarioPhase::Verify, _) => self.feed().page(drawn),
+            (_, Kind::Append) => self.feed().append(),
+            (_, Kind::ReadRecords) => self.feed().read(rng),
+            (_, Kind::Fetch) => FeedStep::Fetch,
+            _ => self.feed().publish(),
+        };
+        Request { kind, index: 0, step: Step::Feed(step) }
+    }
+
+    /// Returns the reply to an operation on the stream, the group or the subject, or its faults.
+    fn judge_feed(&self, kind: Kind, step: FeedStep, content: &Content<'_>) -> Result<Reply, (Reply, String)> {
+        let wrong = |text: &str| (Reply::Wrong, format!("{}: {text}", kind.name()));
+        match content {
+            Content::Value(body) => match self.feed().judge(step, body) {
+                Ok(FeedReply::Done(records)) => Ok(Reply::Records(kind, records)),
+                Ok(FeedReply::Fetched { attempt, records }) => Ok(Reply::Fetched { attempt, records }),
+                Err(FeedProblem { faults, text }) => Err((Reply::Faulty(faults), format!("{}: {text}", kind.name()))),
+            },
+            Content::Refused(message) => Err((Reply::Refused, format!("{} was refused: {message}", kind.name()))),
+            Content::Missing => Err(wrong("the stream or the group is missing")),
+            Content::Stored => Err(wrong("the answer is one to another operation")),
+        }
+    }
+
+    /// Returns the reply to an operation on a key, or its fault.
+    fn judge_key(&self, request: Request, content: &Content<'_>) -> Result<Reply, (Reply, String)> {
+        self.judge(request, content).map(Reply::Right).map_err(|fault| {
+            let is_refused = matches!(content, Content::Refused(_));
+            let reply = if is_refused { Reply::Refused } else { Reply::Wrong };
+            (reply, format!("{} of key {}: {fault}", request.kind.name(), request.index))
+        })
     }
 
     /// Returns the number of rows in a right answer, or a description of the fault.
@@ -129,6 +195,7 @@ impl<C: Codec> Workload<C> {
             }
             (Step::Read { floor }, Content::Value(value)) => self.check_value(index, floor, value).map(|()| 0),
             (Step::Scan { rows, end }, Content::Value(body)) => self.check_rows(index, end, rows, body),
+            (Step::Feed(_), _) => Err("the operation is none on a key".to_owned()),
             (_, Content::Missing) => Err("the key has no value, and a write of it was acknowledged".to_owned()),
             (_, Content::Refused(message)) => Err(format!("refused: {message}")),
             (_, Content::Stored | Content::Value(_)) => Err("the answer is one to another operation".to_owned()),
@@ -151,7 +218,7 @@ impl<C: Codec> Workload<C> {
 
     fn check_rows(&self, first: u64, end: u64, rows: u32, body: &[u8]) -> Result<u64, String> {
         let mut next = first;
-        let found = rows::check(body, |found, value| {
+        let found = self.codec.rows(body, &mut |found, value| {
             if found != key(next) {
                 return Err(format!("key {:?} instead of key {next}", shown(found)));
             }
@@ -184,25 +251,42 @@ impl<C: Codec> Protocol for Workload<C> {
 
     #[inline]
     fn choose(&self, drawn: u64, rng: &mut Generator) -> Request {
-        if self.phase == ScenarioPhase::Load {
-            return self.write(Kind::Insert, drawn);
-        }
-        let kind = self.mix.choose(rng);
-        let index = match self.draws {
+        let kind = match self.phase {
+            ScenarioPhase::Load => return self.write(Kind::Insert, drawn),
+            ScenarioPhase::Fill => Kind::Append,
+            ScenarioPhase::Verify => Kind::ReadRecords,
+            ScenarioPhase::Drain => Kind::Fetch,
+            ScenarioPhase::Run => self.mix.choose(rng),
+        };
+        let index = || match self.draws {
             Draws::Index => drawn,
             Draws::Age => self.ledger.stored() - 1 - drawn,
         };
         match kind {
             Kind::Read | Kind::ReadModifyWrite => {
+                let index = index();
                 Request { kind, index, step: Step::Read { floor: self.ledger.floor(index) } }
             }
-            Kind::Update => self.write(kind, index),
+            Kind::Update => self.write(kind, index()),
             Kind::Insert => self.write(kind, self.ledger.reserve()),
             Kind::Scan => {
                 let rows = rng.random_range(self.scan_rows.clone());
-                Request { kind, index, step: Step::Scan { rows, end: self.ledger.stored() } }
+                Request { kind, index: index(), step: Step::Scan { rows, end: self.ledger.stored() } }
             }
+            Kind::Append | Kind::ReadRecords | Kind::Fetch | Kind::Publish => self.feed_request(kind, drawn, rng),
         }
+    }
+
+    #[inline]
+    fn asked(&self, request: Request, late: u64) {
+        if let Step::Feed(step) = request.step {
+            self.feed().asked(step, late);
+        }
+    }
+
+    #[inline]
+    fn aside(&self, bytes: &[u8], out: &mut Vec<u8>) -> Option<usize> {
+        self.codec.aside(bytes, out)
     }
 
     #[inline]
@@ -219,6 +303,7 @@ impl<C: Codec> Protocol for Workload<C> {
                 self.codec.put(index, [&head, letters], out);
             }
             Step::Scan { rows, end } => self.codec.scan(index, end, rows, out),
+            Step::Feed(step) => self.feed().encode(step, out),
         }
     }
 
@@ -235,19 +320,21 @@ impl<C: Codec> Protocol for Workload<C> {
             Err(fault) => return Err(BadReply { fault, decoded: None }),
         };
         let decoded = |reply| Decoded { bytes: answer.bytes, reply, closes: answer.closes };
-        match self.judge(request, &answer.content) {
-            Ok(rows) => Ok(Some(decoded(Reply::Right(rows)))),
-            Err(fault) => {
-                let fault = format!("{} of key {}: {fault}", request.kind.name(), request.index);
-                let is_refused = matches!(answer.content, Content::Refused(_));
-                let reply = if is_refused { Reply::Refused } else { Reply::Wrong };
-                Err(BadReply { fault, decoded: Some(decoded(reply)) })
-            }
+        let judged = match request.step {
+            Step::Feed(step) => self.judge_feed(request.kind, step, &answer.content),
+            _ => self.judge_key(request, &answer.content),
+        };
+        match judged {
+            Ok(reply) => Ok(Some(decoded(reply))),
+            Err((reply, fault)) => Err(BadReply { fault, decoded: Some(decoded(reply)) }),
         }
     }
 
     #[inline]
-    fn follow_up(&self, request: Request, _: Reply) -> Option<Request> {
+    fn follow_up(&self, request: Request, reply: Reply) -> Option<Request> {
+        if let Reply::Fetched { attempt, records } = reply {
+            return Some(Request { step: Step::Feed(FeedStep::Ack { attempt, records }), ..request });
+        }
         let is_first_part = request.kind == Kind::ReadModifyWrite && matches!(request.step, Step::Read { .. });
         is_first_part.then(|| self.write(request.kind, request.index))
     }
@@ -256,14 +343,21 @@ impl<C: Codec> Protocol for Workload<C> {
     fn count(&self, counts: &mut Counts, reply: Reply, _: Option<u64>) {
         match reply {
             Reply::Right(rows) => counts.rows += rows,
-            Reply::Refused => {}
+            Reply::Records(kind, records) => counts.records[kind as usize] += records,
+            // The reply to the ack is counted.
+            Reply::Refused | Reply::Fetched { .. } => {}
+            Reply::Faulty(faults) => {
+                counts.wrong_values += 1;
+                counts.faults.merge(faults);
+            }
             Reply::Wrong => counts.wrong_values += 1,
         }
     }
 
     fn errors(&self, tally: &Tally<Counts>) -> Option<String> {
         let (wrong, lost) = (tally.wrong, tally.lost);
-        (wrong + lost > 0).then(|| format!("{wrong} wrong replies, {lost} broken connections"))
+        let faults = if tally.own.faults.any() { format!("; records: {}", tally.own.faults) } else { String::new() };
+        (wrong + lost > 0).then(|| format!("{wrong} wrong replies, {lost} broken connections{faults}"))
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::{
+    load::pairs::Answer,
     random::{KeyChooser, generator},
-    scenario::codec::Answer,
 };
 
 const KEYS: u64 = 1000;
@@ -49,6 +49,7 @@ fn workload(weights: [u32; 5], draws: Draws) -> Workload<Lines> {
         codec: Lines,
         records: Arc::new(Records::new(50..=50, 1)),
         ledger: Arc::new(Ledger::new(KEYS)),
+        feed: None,
         mix: Mix::new(weights),
         scan_rows: 3..=3,
         draws,

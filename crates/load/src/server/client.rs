@@ -1,6 +1,7 @@
 //! One connection for single requests: reading the state of a server, and load that waits for each reply.
 
 use std::{
+    borrow::Cow,
     io::{self, ErrorKind, Read as _, Write as _},
     net::{SocketAddr, TcpStream},
     time::Duration,
@@ -40,7 +41,7 @@ impl Client {
         let length = if body.is_empty() { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
         let head = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\n{headers}{length}\r\n", self.address);
         let reply = self.exchange(&[head.as_bytes(), body].concat())?;
-        Ok((reply.status, reply.body_bytes(&self.input).into_owned()))
+        Ok((reply.status, self.body(&reply).into_owned()))
     }
 
     /// Sends the bytes of one request, other than a HEAD request, and returns the reply.
@@ -59,6 +60,11 @@ impl Client {
                 Err(Incomplete::NeedMore) => {}
             }
         }
+    }
+
+    /// Returns the body of the last reply.
+    pub fn body<'a>(&'a self, reply: &Reply) -> Cow<'a, [u8]> {
+        reply.body_bytes(&self.input)
     }
 
     /// Returns a header of the last reply; `None` if the reply has no such header or the header is not text.

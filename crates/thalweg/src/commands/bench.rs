@@ -82,20 +82,26 @@ pub(crate) enum Bench {
     Cluster(Suite<ClusterOptions>),
     /// Servers that speak RESP, measured in turns in one run; every reply is compared
     Resp(Suite<RespOptions>),
-    /// A mix of operations from a TOML file, or YCSB A to F, over HTTP or RESP; every reply is checked
+    /// A mix of operations from a TOML file, or a built-in one such as YCSB A to F; every reply is checked
     #[command(after_help = "A file has these tables and fields; other names are errors:\n  \
                       [load]    connections, threads, rate, arrivals (constant, poisson; with a rate), warmup, duration\n  \
                       [keys]    count, distribution (uniform, zipf, latest, sequential), theta (of zipf and latest)\n  \
                       [values]  bytes, or min_bytes and max_bytes\n  \
-                      [mix]     weights of read, update, insert, scan, read_modify_write\n  \
-                      [scans]   rows, or min_rows and max_rows\n\n\
-                      HTTP supports all operations, RESP all but scans. The keys are loaded before the runs. Without a rate the\n\
-                      next operation follows a reply (closed loop). A value names its key and its version, and a read is wrong if\n\
-                      it returns another key's value or one that an acknowledged write had replaced.\n\n\
+                      [mix]     weights of read, update, insert, scan, read_modify_write (of keys), append, read_records,\n            \
+                                fetch (of the stream), publish (to the subject)\n  \
+                      [scans]   rows, or min_rows and max_rows\n  \
+                      [streams] record_bytes, records (before the runs), batch, read_records, read_from (tail, start, random)\n  \
+                      [groups]  records (the most of a fetch)\n  \
+                      [subjects] message_bytes, batch, subscribers\n\n\
+                      HTTP supports all operations, the native protocol those on keys, RESP those on keys but scans. The keys are\n\
+                      loaded before the runs. Without a rate the next operation follows a reply (closed loop). A value names its\n\
+                      key and its version, and a read is wrong if it returns another key's value or one that an acknowledged write\n\
+                      had replaced. Lost, duplicated and reordered records make a run fail; lost messages are shown.\n\n\
                       Examples:\n  thalweg bench scenario --list\n  thalweg bench scenario ycsb-a\n  \
                       thalweg bench scenario --show ycsb-a > mine.toml; thalweg bench scenario mine.toml\n  \
                       thalweg bench scenario ycsb-b --rate 5000 --durability interval --html report.html\n  \
-                      thalweg bench scenario ycsb-f --protocol resp --target redis://127.0.0.1:6379")]
+                      thalweg bench scenario ycsb-f --protocol resp --target redis://127.0.0.1:6379\n  \
+                      thalweg bench scenario events --rate 2000 --durability interval")]
     Scenario(Suite<ScenarioOptions>),
     /// Two servers, programs or stored reports under one load: the change from A to B, its interval, and a verdict
     #[command(

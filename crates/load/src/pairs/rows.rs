@@ -2,7 +2,13 @@
 
 use serde::{Deserialize, de::IgnoredAny};
 
-use super::codec::shown;
+/// Check of the key and the value of a row.
+pub type RowCheck<'a> = dyn FnMut(&[u8], &[u8]) -> Result<(), String> + 'a;
+
+/// Returns the begin of a text for messages.
+pub fn shown(text: &[u8]) -> String {
+    String::from_utf8_lossy(&text[..text.len().min(200)]).into_owned()
+}
 
 /// One line: a row, or the last line. Keys and values that are not text have fields of other names, and are none of the
 /// benchmark's.
@@ -17,7 +23,7 @@ struct Line {
 
 /// Calls `check` with the key and the value of each row, in order. Returns the number of rows, or a description of what
 /// is wrong with them.
-pub(super) fn check(body: &[u8], mut check: impl FnMut(&[u8], &[u8]) -> Result<(), String>) -> Result<u64, String> {
+pub(super) fn check(body: &[u8], check: &mut RowCheck<'_>) -> Result<u64, String> {
     let mut rows = 0;
     let mut lines = body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     while let Some(line) = lines.next() {
@@ -41,7 +47,7 @@ mod tests {
 
     fn checked(body: &str) -> Result<Vec<String>, String> {
         let mut seen = Vec::new();
-        let rows = check(body.as_bytes(), |key, value| {
+        let rows = check(body.as_bytes(), &mut |key, value| {
             seen.push(format!("{}={}", shown(key), shown(value)));
             Ok(())
         })?;

@@ -1,4 +1,4 @@
-//! Values of a scenario, each of which names its key and its version.
+//! Values of keys, each of which names its key and its version.
 //!
 //! ```text
 //! value := index, ten digits | '.' | version, ten digits | '.' | letters and digits that follow from index and version
@@ -11,11 +11,11 @@ use std::ops::RangeInclusive;
 use crate::{data::Values, random::mix_bits};
 
 /// Length of the part of a value that names key and version.
-pub(super) const HEAD_BYTES: usize = 22;
+pub const HEAD_BYTES: usize = 22;
 
 /// Makes values of keys, and recognises them.
 #[derive(Clone, Debug)]
-pub(super) struct Records {
+pub struct Records {
     letters: Values,
     bytes: RangeInclusive<usize>,
     seed: u64,
@@ -23,13 +23,13 @@ pub(super) struct Records {
 
 impl Records {
     /// Creates values with lengths from a range, whose start is at least [`HEAD_BYTES`].
-    pub(super) fn new(bytes: RangeInclusive<usize>, seed: u64) -> Self {
+    pub fn new(bytes: RangeInclusive<usize>, seed: u64) -> Self {
         Self { letters: Values::text(*bytes.end(), seed), bytes, seed }
     }
 
     /// Returns the value of a key in this version, in two parts.
     #[inline]
-    pub(super) fn value(&self, index: u64, version: u32) -> ([u8; HEAD_BYTES], &[u8]) {
+    pub fn value(&self, index: u64, version: u32) -> ([u8; HEAD_BYTES], &[u8]) {
         let id = mix_bits(index) ^ u64::from(version);
         let lengths = (self.bytes.end() - self.bytes.start() + 1) as u64;
         let len = self.bytes.start() + (mix_bits(id ^ self.seed) % lengths) as usize;
@@ -38,7 +38,7 @@ impl Records {
 
     /// Returns the version of a value, if the value is one of this key in any version.
     #[inline]
-    pub(super) fn version_of(&self, index: u64, value: &[u8]) -> Option<u32> {
+    pub fn version_of(&self, index: u64, value: &[u8]) -> Option<u32> {
         let (found, rest) = value.split_at_checked(HEAD_BYTES)?;
         let version = std::str::from_utf8(&found[11..21]).ok()?.parse().ok()?;
         let (head, letters) = self.value(index, version);

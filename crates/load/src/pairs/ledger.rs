@@ -1,7 +1,7 @@
-//! Writes of a scenario, key by key: what a read may return at most and at least.
+//! Writes of a run, key by key: what a read may return at most and at least.
 //!
 //! Owns: the version of each write, the versions that were acknowledged, and the keys that were inserted. Does not own
-//! the values ([`super::records`]).
+//! the values ([`super::Records`]).
 //!
 //! Invariant of a key: `floor <= issued`, and every version that a read returns lies between the floor when the read was
 //! sent and the issued version when its reply arrived. The floor rises to a version when its write is acknowledged and
@@ -24,7 +24,7 @@ const MAX_KEYS: u64 = 1 << 30;
 
 /// Writes of all keys.
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub struct Ledger {
     chunks: Vec<OnceLock<Box<[Mutex<History>]>>>,
     /// Index of the next key that is inserted.
     next: AtomicU64,
@@ -47,7 +47,7 @@ struct History {
 
 /// A write that is in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Write {
+pub struct Write {
     /// Version that the write stores.
     pub version: u32,
     /// Floor of the key once the write is acknowledged; 0 if the write raises no floor.
@@ -56,13 +56,13 @@ pub(super) struct Write {
 
 impl Ledger {
     /// Creates the ledger of keys `0..keys`, which are loaded before anything reads.
-    pub(super) fn new(keys: u64) -> Self {
+    pub fn new(keys: u64) -> Self {
         let chunks = (0..MAX_KEYS / CHUNK).map(|_| OnceLock::new()).collect();
         Self { chunks, next: keys.into(), stored: keys.into(), ahead: Mutex::default() }
     }
 
     /// Records that a write of a key is sent; returns its version.
-    pub(super) fn begin(&self, index: u64) -> Write {
+    pub fn begin(&self, index: u64) -> Write {
         let mut history = self.history(index);
         history.issued += 1;
         let version = history.issued;
@@ -72,29 +72,29 @@ impl Ledger {
     }
 
     /// Records that a write of a key was acknowledged.
-    pub(super) fn end(&self, index: u64, write: Write) {
+    pub fn end(&self, index: u64, write: Write) {
         let mut history = self.history(index);
         history.in_progress -= 1;
         history.floor = history.floor.max(write.floor);
     }
 
     /// Returns the lowest version that a read of this key may return if it is sent now.
-    pub(super) fn floor(&self, index: u64) -> u32 {
+    pub fn floor(&self, index: u64) -> u32 {
         self.history(index).floor
     }
 
     /// Returns the highest version of this key that was sent.
-    pub(super) fn issued(&self, index: u64) -> u32 {
+    pub fn issued(&self, index: u64) -> u32 {
         self.history(index).issued
     }
 
     /// Returns the index of a key that was not used before, to be inserted.
-    pub(super) fn reserve(&self) -> u64 {
+    pub fn reserve(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Records that the insert of a reserved key was acknowledged.
-    pub(super) fn inserted(&self, index: u64) {
+    pub fn inserted(&self, index: u64) {
         let mut ahead = lock(&self.ahead);
         ahead.insert(index);
         let mut stored = self.stored.load(Ordering::Relaxed);
@@ -106,7 +106,7 @@ impl Ledger {
     }
 
     /// Returns the number of keys that have a value for sure: those with a lower index.
-    pub(super) fn stored(&self) -> u64 {
+    pub fn stored(&self) -> u64 {
         self.stored.load(Ordering::Acquire)
     }
 

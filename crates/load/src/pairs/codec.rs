@@ -1,24 +1,26 @@
-//! Protocols of a scenario: how operations become requests, and replies become answers.
+//! Protocols of operations on keys: how operations become requests, and replies become answers.
 //!
-//! Owns: the bytes of requests and replies over HTTP and RESP. Does not own the judgement of answers ([`super::work`]).
+//! Owns: the bytes of requests and replies over HTTP and RESP. Does not own those of the native protocol ([`super::native`]), and the
+//! judgement of answers.
 
 use std::{borrow::Cow, io::Write as _, net::SocketAddr};
 
 use thalweg_redis::wire::reply_parser::{Token, token};
 use thalweg_types::Durability;
 
+use super::rows::{self, RowCheck, shown};
 use crate::{
-    BenchError,
+    Address, BenchError, Connection,
     data::key,
-    load::{
-        Address, Connection,
-        resp::client::{Client, Greeting},
-    },
+    resp::client::{Client, Greeting},
     server::{Body, Incomplete, parse},
 };
 
-/// Protocol of a scenario. Replies arrive in the order of the requests.
-pub(super) trait Codec: Clone + Sync {
+/// Protocol of operations on keys. Replies arrive in the order of the requests of a connection.
+pub trait Codec: Clone + Sync {
+    /// Maximum number of unanswered requests on a connection.
+    const PIPELINE: usize = 16;
+
     /// Opens a connection that is ready for requests; its socket is non-blocking.
     fn connect(&self) -> Result<Connection, BenchError>;
 
@@ -32,6 +34,19 @@ pub(super) trait Codec: Clone + Sync {
     /// protocols with scans get such operations.
     fn scan(&self, first: u64, end: u64, rows: u32, out: &mut Vec<u8>);
 
+    /// Calls `check` with the key and the value of each row in the content of the reply to a scan, in order. Returns the
+    /// number of rows, or a description of what is wrong with them.
+    fn rows(&self, content: &[u8], check: &mut RowCheck<'_>) -> Result<u64, String> {
+        rows::check(content, check)
+    }
+
+    /// Consumes the bytes at the start of `bytes` that answer no request, and appends the answer to them to `out`;
+    /// returns their number, or `None` if they are incomplete.
+    #[inline]
+    fn aside(&self, _bytes: &[u8], _out: &mut Vec<u8>) -> Option<usize> {
+        Some(0)
+    }
+
     /// Decodes the reply at the start of `bytes`, which is not empty. Returns `None` if the reply is incomplete, and an
     /// error if the bytes are no reply.
     fn decode<'a>(&self, bytes: &'a [u8]) -> Result<Option<Answer<'a>>, String>;
@@ -39,7 +54,7 @@ pub(super) trait Codec: Clone + Sync {
 
 /// A complete reply.
 #[derive(Debug)]
-pub(super) struct Answer<'a> {
+pub struct Answer<'a> {
     /// Length of the reply in bytes.
     pub bytes: usize,
     /// True if the server closes the connection after this reply.
@@ -50,7 +65,7 @@ pub(super) struct Answer<'a> {
 
 /// Content of a reply.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Content<'a> {
+pub enum Content<'a> {
     /// The write was acknowledged.
     Stored,
     /// The value, or the text of the rows.
@@ -63,7 +78,7 @@ pub(super) enum Content<'a> {
 
 /// Requests to the key-value API over HTTP.
 #[derive(Clone, Debug)]
-pub(super) struct HttpCodec {
+pub struct HttpCodec {
     address: SocketAddr,
     /// Path of the keyspace, such as `/v1/kv/scenario`.
     path: String,
@@ -75,14 +90,14 @@ pub(super) struct HttpCodec {
 
 impl HttpCodec {
     /// Creates the requests to a keyspace. `host` is the value of the `Host` header.
-    pub(super) fn new(address: SocketAddr, host: &str, keyspace: &str) -> Self {
+    pub fn new(address: SocketAddr, host: &str, keyspace: &str) -> Self {
         let headers = format!(" HTTP/1.1\r\nHost: {host}\r\n");
         Self { address, path: format!("/v1/kv/{keyspace}"), headers, level: String::new() }
     }
 
     /// Makes each write request this durability level; `None` makes it request none.
     #[must_use]
-    pub(super) fn with_level(self, level: Option<Durability>) -> Self {
+    pub fn with_level(self, level: Option<Durability>) -> Self {
         Self { level: level.map_or_else(String::new, |level| format!("Thalweg-Durability: {level}\r\n")), ..self }
     }
 
@@ -150,7 +165,7 @@ impl Codec for HttpCodec {
 
 /// Commands to a server that speaks RESP.
 #[derive(Clone, Debug)]
-pub(super) struct RespCodec {
+pub struct RespCodec {
     /// Address and login with which connections begin.
     pub greeting: Greeting,
 }
@@ -197,11 +212,6 @@ impl Codec for RespCodec {
 
 fn append(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
     out.write_fmt(text).expect("a vector takes all bytes");
-}
-
-/// Returns the begin of a text for messages.
-pub(super) fn shown(text: &[u8]) -> String {
-    String::from_utf8_lossy(&text[..text.len().min(200)]).into_owned()
 }
 
 #[cfg(test)]

@@ -1,0 +1,247 @@
+//! Runs on a stream, a group and a subject: their creation, the subscribers beside a run, and the comparison after it.
+//!
+//! Owns: the names, which are new for each run of the suite, and the account of all rounds. Does not own the check of
+//! single replies (`thalweg_load::feeds`).
+
+use std::{
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use super::{
+    file::Scenario,
+    mix::{Kind, Mix},
+    options::{GIVE_UP, ScenarioOptions},
+    work::Counts,
+};
+use crate::{
+    BenchError,
+    latency::{Latencies, micros, nanos},
+    load::{
+        Merge as _, Outcome, Rounds,
+        feeds::{Feed, FeedFault, FeedFaults, FeedRequests, Listening, SubscriberLedger},
+    },
+    report::{Check, Table, Verdict, cells},
+    server::{Client, Target},
+};
+
+/// Records that may wait for acks, which is the server's maximum, so that many connections can fetch at once.
+const GROUP_CONFIG: &[u8] = b"{\"max_pending\":100000}";
+const JSON: &str = "Content-Type: application/json\r\n";
+
+/// Stream, group and subject of a scenario on one server.
+pub(super) struct FeedRun<'a> {
+    /// Requests, and the account of records and messages.
+    pub feed: Arc<Feed>,
+    target: &'a Target,
+    subscribers: usize,
+    mix: &'a Mix,
+}
+
+/// Times and messages of the rounds, apart from the replies.
+#[derive(Debug, Default)]
+pub(super) struct Arrivals {
+    times: [Latencies; 3],
+    published: u64,
+    received: u64,
+    dropped: u64,
+    lost: u64,
+    faults: FeedFaults,
+}
+
+impl<'a> FeedRun<'a> {
+    /// Creates the stream and the group on the server, if the mix uses them. Returns `None` if it uses only keys.
+    pub(super) fn create(
+        options: &ScenarioOptions,
+        scenario: &'a Scenario,
+        target: &'a Target,
+    ) -> Result<Option<Self>, BenchError> {
+        let mix = &scenario.mix;
+        if !mix.has(|kind| !kind.uses_keys()) {
+            return Ok(None);
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, nanos);
+        let name = format!("{}-{:x}-{now:x}", options.keyspace, std::process::id());
+        let requests = FeedRequests::new(name, &target.host, options.durability);
+        let feed = Arc::new(Feed::new(requests, scenario.feeds.sizes, options.seed));
+        let run = Self { feed, target, subscribers: scenario.feeds.subscribers, mix };
+        if mix.has(Kind::uses_stream) {
+            run.put(&run.feed.requests.stream(), b"{}")?;
+        }
+        if mix.share(Kind::Fetch) > 0.0 {
+            run.put(&run.feed.requests.group(), GROUP_CONFIG)?;
+        }
+        Ok(Some(run))
+    }
+
+    fn put(&self, path: &str, config: &[u8]) -> Result<(), BenchError> {
+        let answered = self.client()?.request("PUT", path, JSON, config);
+        let (status, body) = answered.map_err(BenchError::target(&self.target.host))?;
+        if status == 201 {
+            return Ok(());
+        }
+        let body = String::from_utf8_lossy(&body).into_owned();
+        Err(BenchError::target(&self.target.host)(format!("creating {path}: status {status}: {body}")))
+    }
+
+    fn client(&self) -> Result<Client, BenchError> {
+        Client::connect(self.target.address, GIVE_UP).map_err(BenchError::target(&self.target.host))
+    }
+
+    /// Appends once, and returns the value of this header of the reply.
+    pub(super) fn append_once(&self, header: &str) -> Result<Option<String>, BenchError> {
+        let (mut request, step) = (Vec::new(), self.feed.append());
+        self.feed.encode(step, &mut request);
+        let mut client = self.client()?;
+        let fail = BenchError::target(&self.target.host);
+        let reply = client.exchange(&request).map_err(|error| fail(format!("an append: {error}")))?;
+        let body = client.body(&reply).into_owned();
+        self.feed.judge(step, &body).map_err(|problem| fail(format!("status {}: {}", reply.status, problem.text)))?;
+        Ok(client.header(header).map(str::to_owned))
+    }
+
+    /// Deletes the stream with its group. A failure leaves them on the server, and harms nothing.
+    pub(super) fn remove(&self) {
+        if self.mix.has(Kind::uses_stream)
+            && let Ok(mut client) = self.client()
+        {
+            let _ = client.request("DELETE", &self.feed.requests.stream(), "", b"");
+        }
+    }
+
+    /// Performs one run with the subscribers beside it, and adds what came back to `arrivals`.
+    pub(super) fn run(
+        &self,
+        warmup: u64,
+        arrivals: &mut Arrivals,
+        run: impl FnOnce() -> Result<Outcome<Counts>, BenchError>,
+    ) -> Result<Outcome<Counts>, BenchError> {
+        let publishes = self.mix.share(Kind::Publish) > 0.0;
+        let start = || Listening::start(self.target.address, self.subscribers, &self.feed);
+        let listening = if publishes { Some(start()?) } else { None };
+        let (before, _) = self.feed.published();
+        self.feed.count_times_after(warmup);
+        let mut outcome = run()?;
+        let published = self.feed.published().0 - before;
+        if let Some(listening) = listening {
+            let ended = listening.finish(published, self.subscribers);
+            let ledgers = ended.map_err(BenchError::subject(&self.target.host, "subscribing"))?;
+            outcome.tally.own.faults.merge(arrivals.subscribers(published, &ledgers));
+        }
+        let times = self.feed.take_times();
+        arrivals.times.iter_mut().zip(&times).for_each(|(own, more)| own.merge(more));
+        Ok(outcome)
+    }
+
+    /// Returns the number of acknowledged records that the group has not delivered yet.
+    pub(super) fn undelivered(&self) -> u64 {
+        self.feed.appends.end().saturating_sub(self.feed.group.delivered())
+    }
+
+    /// Returns the checks after all runs. `found` are the faults that reading the whole stream and emptying the group
+    /// have shown.
+    pub(super) fn checks(&self, what: &str, arrivals: &Arrivals, mut found: FeedFaults) -> Vec<Check> {
+        let mut checks = Vec::new();
+        let check = |what: String, required: &str, measured, is_met| Check {
+            what,
+            required: required.to_owned(),
+            measured,
+            verdict: if is_met { Verdict::Met } else { Verdict::Missed },
+            is_goal: false,
+        };
+        if self.mix.has(Kind::uses_stream) {
+            found.add(FeedFault::Lost, self.feed.appends.lost_records());
+            let records = self.feed.appends.acked_records();
+            let measured = format!("{records} records: {found}");
+            let required = "all acknowledged records are in the stream, once and in order";
+            checks.push(check(format!("{what}: the stream after the runs"), required, measured, !found.any()));
+        }
+        if self.mix.share(Kind::Fetch) > 0.0 {
+            let (group, lost) = (&self.feed.group, self.undelivered());
+            let measured = format!(
+                "{} records delivered, {lost} lost, {} redelivered, {} acked too late",
+                group.delivered(),
+                group.redelivered(),
+                group.lapsed()
+            );
+            let required = "all acknowledged records are delivered; redeliveries are shown";
+            checks.push(check(format!("{what}: the group after the runs"), required, measured, lost == 0));
+        }
+        if self.mix.share(Kind::Publish) > 0.0 {
+            let Arrivals { published, received, dropped, lost, faults, .. } = arrivals;
+            let measured = format!(
+                "{published} messages to each of {} subscribers: {received} received, {lost} lost, {dropped} of them \
+                 reported as dropped; {} duplicated, {} reordered, {} with wrong content",
+                self.subscribers, faults.duplicated, faults.reordered, faults.wrong
+            );
+            let required = "all messages that came are right, once and in order; losses are shown";
+            checks.push(check(format!("{what}: the subscribers"), required, measured, !faults.any()));
+        }
+        checks
+    }
+
+    /// Returns the figures of records and messages.
+    pub(super) fn table(&self, rounds: &Rounds<Counts>, arrivals: &Arrivals) -> Table {
+        let mut table = Table::new("records and messages: end to end from the moment an append or a publish was due");
+        for kind in self.mix.kinds().filter(|kind| !kind.uses_keys()) {
+            let records = |outcome: &Outcome<Counts>| outcome.tally.own.records[kind as usize] as f64;
+            let operations = |outcome: &Outcome<Counts>| outcome.tally.times[kind as usize].count() as f64;
+            let times = match kind {
+                Kind::ReadRecords => Some(&arrivals.times[0]),
+                Kind::Fetch => Some(&arrivals.times[1]),
+                Kind::Publish => Some(&arrivals.times[2]),
+                _ => None,
+            };
+            let times = times.filter(|times| times.count() > 0);
+            let at = |percentile| times.map_or(f64::NAN, |times| micros(times.percentile(percentile)));
+            table.row(cells! {
+                "operation" => kind.name(),
+                "records/s" => rounds.median(|outcome| records(outcome) / outcome.seconds),
+                "records/operation" => rounds.median(|outcome| records(outcome) / operations(outcome)),
+                "end to end p50 µs" => at(50.0), "p95 µs" => at(95.0), "p99 µs" => at(99.0), "p99.9 µs" => at(99.9),
+                "max µs" => at(100.0), "times" => times.map(Latencies::count),
+            });
+        }
+        table
+    }
+}
+
+impl Arrivals {
+    /// Adds what the subscribers of one run received; returns their faults, to which a loss does not belong.
+    fn subscribers(&mut self, published: u64, ledgers: &[SubscriberLedger]) -> FeedFaults {
+        let mut faults = FeedFaults::default();
+        let mut orders = ledgers.iter().filter_map(|ledger| ledger.order(published));
+        if let Some(first) = orders.next() {
+            faults.add(FeedFault::Reordered, orders.filter(|order| *order != first).count() as u64);
+        }
+        for ledger in ledgers {
+            faults.merge(ledger.faults);
+            self.received += ledger.received;
+            self.dropped += ledger.dropped;
+            self.lost += published.saturating_sub(ledger.received);
+        }
+        self.published += published;
+        self.faults.merge(faults);
+        faults
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_are_shown_and_other_faults_returned() {
+        let ledger = |messages: &[u64]| {
+            let mut ledger = SubscriberLedger::new(1);
+            messages.iter().for_each(|message| ledger.take(Some(*message)));
+            ledger
+        };
+        let mut arrivals = Arrivals::default();
+        let faults = arrivals.subscribers(3, &[ledger(&[0, 1, 2]), ledger(&[0, 2])]);
+        assert!(!faults.any() && (arrivals.received, arrivals.lost) == (5, 1));
+        let faults = arrivals.subscribers(3, &[ledger(&[0, 1, 2]), ledger(&[1, 0, 2]), ledger(&[0, 0])]);
+        assert_eq!((faults.reordered, faults.duplicated, arrivals.lost), (1, 1, 3));
+        assert_eq!((arrivals.published, arrivals.faults), (6, faults));
+    }
+}

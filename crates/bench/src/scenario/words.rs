@@ -1,0 +1,147 @@
+//! Words of a scenario's report: the conditions of the runs, and a sentence about the rounds.
+
+use std::time::Duration;
+
+use super::{
+    file::{Distribution, Scenario},
+    mix::Kind,
+    options::WireProtocol,
+    suite::{Subject, Suite},
+    work::Counts,
+};
+use crate::{
+    Report,
+    load::{
+        Pace, Rounds, Validity,
+        feeds::{FeedSizes, ReadFrom},
+    },
+    report::{duration, number},
+};
+
+impl Suite<'_> {
+    /// Describes the durability of the scenario's writes.
+    pub(super) fn durability<C>(&self, subject: &Subject<'_, C>) -> String {
+        let writes = self.scenario.mix.kinds().any(Kind::writes);
+        if writes { subject.durability.clone() } else { "without writes".to_owned() }
+    }
+
+    /// Adds the conditions of the runs to the report.
+    pub(super) fn describe<C>(&self, subject: &Subject<'_, C>, report: &mut Report) {
+        let Scenario { description, load, mix, .. } = self.scenario;
+        report.condition("scenario", format!("{}: {description}", self.options.name()));
+        report.condition("server", subject.name.clone());
+        report.condition(
+            "protocol",
+            match self.options.protocol {
+                WireProtocol::Http => "HTTP",
+                WireProtocol::Resp => "RESP2, GET and SET",
+                WireProtocol::Native => "native protocol over TCP",
+            },
+        );
+        report.condition("durability", self.durability(subject));
+        report.condition(
+            "load",
+            format!(
+                "{}, {} connections, {} threads in this process, {} s after {} s of warm-up, {} rounds; seed {}",
+                match &self.options.search {
+                    Some(_) => "a search over rates".to_owned(),
+                    None => self.scenario.pace().name("/s"),
+                },
+                load.connections,
+                load.threads,
+                load.duration.as_secs_f64(),
+                load.warmup.as_secs_f64(),
+                self.options.rounds,
+                self.options.seed
+            ),
+        );
+        if mix.has(Kind::uses_keys) {
+            self.describe_keys(subject, report);
+        }
+        self.describe_feeds(report);
+        let rows = ends(self.scenario.scan_rows.start(), self.scenario.scan_rows.end());
+        let rows = if mix.share(Kind::Scan) > 0.0 { format!("; scans of {rows} rows") } else { String::new() };
+        report.condition("mix", format!("{}{rows}", mix.describe()));
+    }
+
+    fn describe_keys<C>(&self, subject: &Subject<'_, C>, report: &mut Report) {
+        let Scenario { keys, value_bytes, .. } = self.scenario;
+        let spread = match keys.distribution {
+            Distribution::Uniform => "uniform".to_owned(),
+            Distribution::Zipf => format!("zipf {} over the loaded keys, scattered", keys.theta),
+            Distribution::Latest => format!("latest: zipf {} over the age of a key, inserted ones too", keys.theta),
+            Distribution::Sequential => "sequential".to_owned(),
+        };
+        report.condition("keys", format!("{} of 14 B, loaded with {}; {spread}", keys.count, subject.loaded));
+        let bytes = ends(value_bytes.start(), value_bytes.end());
+        report.condition("values", format!("one blob of {bytes} B each"));
+        report.condition(
+            "check",
+            "each value read was written to its key, and is not older than the last write acknowledged before the read",
+        );
+    }
+
+    fn describe_feeds(&self, report: &mut Report) {
+        let (mix, feeds) = (&self.scenario.mix, &self.scenario.feeds);
+        let sizes = &feeds.sizes;
+        if mix.has(Kind::uses_stream) {
+            let from = match sizes.read_from {
+                ReadFrom::Tail => "each reader continues where it stopped, from the tail on",
+                ReadFrom::Start => "each reader continues where it stopped, from the first record on",
+                ReadFrom::Random => "each read begins at any record",
+            };
+            report.condition(
+                "stream",
+                format!(
+                    "records of {} B, {} appended before the runs; appends of {}, reads of at most {}, {from}",
+                    sizes.record_bytes, feeds.records, sizes.batch, sizes.read_records
+                ),
+            );
+            report.condition(
+                "check of records",
+                "each record read or fetched is the one that was acknowledged at its offset; after the runs the stream is read as a whole",
+            );
+        }
+        if mix.share(Kind::Fetch) > 0.0 {
+            let group = "one group; a fetch of at most {} records and the ack of all of them are one operation";
+            report.condition("group", group.replace("{}", &sizes.fetch_records.to_string()));
+        }
+        if mix.share(Kind::Publish) > 0.0 {
+            let FeedSizes { message_bytes, messages, .. } = sizes;
+            report.condition(
+                "subject",
+                format!(
+                    "messages of {message_bytes} B, {messages} to a publish, {} subscribers on a thread of their own; at most once",
+                    feeds.subscribers
+                ),
+            );
+        }
+    }
+
+    /// Returns a sentence about the rounds.
+    pub(super) fn sentence<C>(&self, subject: &Subject<'_, C>, rounds: &Rounds<Counts>) -> String {
+        let (name, rate) = (self.options.name(), number(rounds.rate().median));
+        if rounds.validity() != Validity::Good {
+            return format!("{name}: not a valid run, {}.", rounds.validity().verdict().0);
+        }
+        let time = |percentile| duration(Duration::from_nanos((rounds.time_us(percentile) * 1e3) as u64));
+        let how = format!("{} connections; durability: {}", self.scenario.load.connections, self.durability(subject));
+        match self.scenario.pace() {
+            Pace::Open { .. } => format!(
+                "{name} ({how}): at {rate} operations/s half of the operations were answered within {} of their scheduled \
+                 moment, 99 % within {}, and the slowest within {}.",
+                time(50.0),
+                time(99.0),
+                time(100.0)
+            ),
+            Pace::Closed | Pace::Each { .. } => format!(
+                "{name} ({how}): {rate} operations/s, each connection sending its next request after a reply; the times of \
+                 such a run say little."
+            ),
+        }
+    }
+}
+
+fn ends<T: PartialEq + std::fmt::Display>(start: T, end: T) -> String {
+    if start == end { start.to_string() } else { format!("{start} to {end}") }
+}

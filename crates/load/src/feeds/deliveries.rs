@@ -1,0 +1,149 @@
+//! Deliveries to the members of a consumer group, and to the subscribers of a subject.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{
+    faults::{FeedFault, FeedFaults},
+    numbers::{MAX_NUMBERS, Numbers},
+};
+
+/// Deliveries of one consumer group to all its members.
+#[derive(Debug, Default)]
+pub struct GroupLedger {
+    /// A bit for each offset that was delivered, whatever the server's count.
+    delivered: Numbers,
+    /// A bit for each offset whose first delivery came. It may come after a later one, over another connection.
+    first: Numbers,
+    different: AtomicU64,
+    again: AtomicU64,
+    lapsed: AtomicU64,
+}
+
+impl GroupLedger {
+    /// Records the delivery of the record at an offset; `deliveries` is the number of its deliveries by the server's
+    /// count. A repeated delivery is a fault if the server calls it the first.
+    pub fn deliver(&self, offset: u64, deliveries: u64) -> Result<(), FeedFault> {
+        if offset >= MAX_NUMBERS {
+            return Err(FeedFault::Wrong);
+        }
+        if self.delivered.set_bit(offset) {
+            self.different.fetch_add(1, Ordering::AcqRel);
+        }
+        if deliveries > 1 {
+            self.again.fetch_add(1, Ordering::AcqRel);
+            return Ok(());
+        }
+        if self.first.set_bit(offset) { Ok(()) } else { Err(FeedFault::Duplicated) }
+    }
+
+    /// Records that acks came too late for this number of records.
+    pub fn lapse(&self, records: u64) {
+        self.lapsed.fetch_add(records, Ordering::AcqRel);
+    }
+
+    /// Returns the number of records that were delivered at least once.
+    pub fn delivered(&self) -> u64 {
+        self.different.load(Ordering::Acquire)
+    }
+
+    /// Returns the number of deliveries after the first of a record.
+    pub fn redelivered(&self) -> u64 {
+        self.again.load(Ordering::Acquire)
+    }
+
+    /// Returns the number of records whose ack came too late.
+    pub fn lapsed(&self) -> u64 {
+        self.lapsed.load(Ordering::Acquire)
+    }
+}
+
+/// Messages that one subscriber of a subject received. Messages are numbered; those of one publish follow each other.
+#[derive(Debug)]
+pub struct SubscriberLedger {
+    batch: u64,
+    seen: Numbers,
+    last: Option<u64>,
+    /// Number of different messages that came.
+    pub received: u64,
+    /// Number of messages that the server reported as dropped.
+    pub dropped: u64,
+    /// Faults other than losses.
+    pub faults: FeedFaults,
+    order: u64,
+}
+
+impl SubscriberLedger {
+    /// Creates the ledger of a subscriber to a subject on which each publish has `batch` messages.
+    pub fn new(batch: u32) -> Self {
+        let (seen, faults) = (Numbers::default(), FeedFaults::default());
+        Self { batch: u64::from(batch), seen, last: None, received: 0, dropped: 0, faults, order: 0 }
+    }
+
+    /// Records a message; `None` stands for content that the run has not sent.
+    pub fn take(&mut self, message: Option<u64>) {
+        let Some(message) = message.filter(|message| *message < MAX_NUMBERS) else {
+            return self.faults.add(FeedFault::Wrong, 1);
+        };
+        if !self.seen.set_bit(message) {
+            return self.faults.add(FeedFault::Duplicated, 1);
+        }
+        self.received += 1;
+        let follows = message % self.batch == 0 || self.last.is_some_and(|last| last + 1 == message);
+        if !follows && self.dropped == 0 {
+            self.faults.add(FeedFault::Reordered, 1);
+        }
+        self.last = Some(message);
+        self.order = (self.order ^ message).wrapping_mul(0x0100_0000_01b3);
+    }
+
+    /// Records that the server reported dropped messages.
+    pub fn gap(&mut self, messages: u64) {
+        self.dropped += messages;
+    }
+
+    /// Returns a hash of the order of all messages, if this subscriber received all of `published`.
+    pub fn order(&self, published: u64) -> Option<u64> {
+        (self.received == published).then_some(self.order)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_delivers_each_record_once_or_says_that_it_comes_again() {
+        let group = GroupLedger::default();
+        assert_eq!((group.deliver(0, 1), group.deliver(1, 1)), (Ok(()), Ok(())));
+        assert_eq!(group.deliver(1, 2), Ok(()));
+        assert_eq!((group.delivered(), group.redelivered()), (2, 1));
+        assert_eq!(group.deliver(0, 1), Err(FeedFault::Duplicated));
+        assert_eq!(group.deliver(u64::MAX, 1), Err(FeedFault::Wrong));
+        assert_eq!(group.deliver(7, 3), Ok(()), "the replies with the first deliveries may be lost");
+        assert_eq!(group.deliver(7, 1), Ok(()), "or come later");
+        group.lapse(5);
+        assert_eq!((group.delivered(), group.redelivered(), group.lapsed()), (3, 2, 5));
+    }
+
+    #[test]
+    fn a_subscriber_gets_the_messages_of_a_publish_together() {
+        let taken = |messages: &[u64]| {
+            let mut ledger = SubscriberLedger::new(2);
+            messages.iter().for_each(|message| ledger.take(Some(*message)));
+            ledger
+        };
+        let right = taken(&[2, 3, 0, 1]);
+        assert!(!right.faults.any() && right.received == 4);
+        assert_eq!(right.order(4), taken(&[2, 3, 0, 1]).order(4));
+        assert_ne!(right.order(4), taken(&[0, 1, 2, 3]).order(4));
+        assert_eq!(right.order(5), None, "one is missing");
+        assert_eq!(taken(&[0, 1, 0]).faults, FeedFaults { duplicated: 1, ..FeedFaults::default() });
+        assert_eq!(taken(&[0, 3, 1]).faults, FeedFaults { reordered: 2, ..FeedFaults::default() });
+        let mut dropped = taken(&[0]);
+        dropped.gap(1);
+        dropped.take(Some(3));
+        assert!(!dropped.faults.any() && dropped.dropped == 1);
+        dropped.take(None);
+        assert_eq!(dropped.faults.wrong, 1);
+    }
+}

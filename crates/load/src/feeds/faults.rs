@@ -1,0 +1,64 @@
+//! Faults of records and messages.
+
+use std::fmt;
+
+use crate::Merge;
+
+/// Fault of a record or message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FeedFault {
+    /// An acknowledged record is not where it was acknowledged.
+    Lost,
+    /// A record came twice, or more records are there than were sent.
+    Duplicated,
+    /// A record came before or after one that it should have followed or preceded.
+    Reordered,
+    /// The content is none that the run has sent.
+    Wrong,
+}
+
+/// Number of records or messages with a fault, by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FeedFaults {
+    /// Acknowledged ones that are missing.
+    pub lost: u64,
+    /// Ones that came twice, or that nobody sent.
+    pub duplicated: u64,
+    /// Ones that came in another order than they should.
+    pub reordered: u64,
+    /// Ones with content that the run has not sent.
+    pub wrong: u64,
+}
+
+impl FeedFaults {
+    /// Adds records with a fault.
+    pub fn add(&mut self, fault: FeedFault, records: u64) {
+        *match fault {
+            FeedFault::Lost => &mut self.lost,
+            FeedFault::Duplicated => &mut self.duplicated,
+            FeedFault::Reordered => &mut self.reordered,
+            FeedFault::Wrong => &mut self.wrong,
+        } += records;
+    }
+
+    /// Returns true if there is any fault.
+    pub fn any(&self) -> bool {
+        *self != Self::default()
+    }
+}
+
+impl Merge for FeedFaults {
+    fn merge(&mut self, other: Self) {
+        self.lost += other.lost;
+        self.duplicated += other.duplicated;
+        self.reordered += other.reordered;
+        self.wrong += other.wrong;
+    }
+}
+
+impl fmt::Display for FeedFaults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { lost, duplicated, reordered, wrong } = self;
+        write!(f, "{lost} lost, {duplicated} duplicated, {reordered} reordered, {wrong} with wrong content")
+    }
+}

@@ -1,0 +1,34 @@
+//! Records and messages of a run that appends to a stream, reads it, consumes it through a group, or publishes to a
+//! subject.
+//!
+//! Owns: the numbered texts of records and messages ([`NumberedTexts`]); where each record lies, which deliveries a group
+//! made, and what a subscriber received, each with the faults ([`AppendLedger`], [`GroupLedger`],
+//! [`SubscriberLedger`]); the requests over HTTP ([`FeedRequests`]) and the subscribers of a subject ([`Listening`]), joined in a
+//! [`Feed`]. Does not own:
+//! the mix of operations, and the pace of requests.
+//!
+//! The stream, the group and the subject of a run are new and used by nobody else. All appends have the same number of
+//! records, so the records of append number `n` lie together in one *slot* of that size, and two numbers for each append
+//! are enough to tell lost, duplicated and reordered records apart.
+
+mod appends;
+mod deliveries;
+mod faults;
+mod feed;
+mod http;
+mod listen;
+mod numbers;
+mod steps;
+mod texts;
+
+pub use self::{
+    appends::{Append, AppendLedger},
+    deliveries::{GroupLedger, SubscriberLedger},
+    faults::{FeedFault, FeedFaults},
+    feed::Feed,
+    http::FeedRequests,
+    listen::Listening,
+    numbers::{MAX_NUMBERS, Numbers},
+    steps::{Arrival, FeedProblem, FeedReply, FeedSizes, FeedStep, ReadFrom, Reader},
+    texts::{LEAST_TEXT_BYTES, NumberedTexts},
+};

@@ -1,0 +1,19 @@
+//! Operations on keys over HTTP, RESP and the native protocol, whose values are checked whatever other connections write.
+//!
+//! Owns: requests and replies of each protocol ([`Codec`]), values that name their key and version ([`Records`]), and the
+//! writes so far, which bound the version that a read may return ([`Ledger`]). Does not own: the mix of operations, and the
+//! pace of requests.
+
+mod codec;
+mod ledger;
+mod native;
+mod records;
+mod rows;
+
+pub use self::{
+    codec::{Answer, Codec, Content, HttpCodec, RespCodec},
+    ledger::{Ledger, Write},
+    native::NativeCodec,
+    records::{HEAD_BYTES, Records},
+    rows::{RowCheck, shown},
+};

@@ -1,0 +1,326 @@
+//! Operations on keys over the native protocol, over TCP.
+//!
+//! Owns: the handshake of a connection, and the bytes of requests and replies. The server may answer the requests of a
+//! connection in any order, so a connection has one at a time, and its id is always 1.
+
+use std::{borrow::Cow, net::SocketAddr, time::Duration};
+
+use thalweg_types::{
+    Durability, KeyspaceId, Revision,
+    codec::Level,
+    command::{CommandError, KeyspaceConfig, encode_create_keyspace, encode_put},
+    limits::MAX_FRAME_BYTES,
+};
+use thalweg_wire::{
+    Committed, Failed, Frame as _, Get, HEADER_BYTES, Header, Kind, Order, Pairs, Ping, Pong, RawFrame, RemainingBytes,
+    Scan, ServerFrame, Value, Values, Write, handshake, put_write,
+};
+
+use super::{
+    codec::{Answer, Codec, Content},
+    rows::{RowCheck, shown},
+};
+use crate::{
+    Address, BenchError, Connection,
+    data::key,
+    native::{ChannelError, NativeEndpoint, body},
+};
+
+/// Id of each request.
+const ID: u32 = 1;
+/// Longest wait for the welcome.
+const WELCOME: Duration = Duration::from_secs(10);
+/// Maximum length of a page of a scan in bytes.
+const PAGE_BYTES: u32 = 4 << 20;
+
+/// Requests to one keyspace over the native protocol.
+#[derive(Clone, Debug)]
+pub struct NativeCodec {
+    address: SocketAddr,
+    keyspace: KeyspaceId,
+    level: Level,
+}
+
+impl NativeCodec {
+    /// Opens a keyspace, which is created if it is missing. Its writes request this level; with `None` the server uses its
+    /// default.
+    pub fn open(
+        address: SocketAddr,
+        endpoint: &NativeEndpoint,
+        keyspace: &str,
+        level: Option<Durability>,
+    ) -> Result<Self, BenchError> {
+        let mut command = Vec::new();
+        encode_create_keyspace(&mut command, keyspace, &KeyspaceConfig::default())
+            .map_err(BenchError::target(address))?;
+        let write = Write { level: Level(None), command: RemainingBytes(&command) };
+        let keyspace = endpoint.ask("creating the keyspace", &write, |frame| match frame {
+            ServerFrame::Created(created) => Some(KeyspaceId(created.id)),
+            _ => None,
+        })?;
+        Ok(Self { address, keyspace, level: Level(level) })
+    }
+
+    /// Makes each write request this durability level.
+    #[must_use]
+    pub fn with_level(self, level: Durability) -> Self {
+        Self { level: Level(Some(level)), ..self }
+    }
+
+    /// Sends the request that `encode` makes on a connection of its own; returns the level that the write has reached.
+    pub fn level_of(&self, encode: impl FnOnce(&Self, &mut Vec<u8>)) -> Result<Durability, BenchError> {
+        let mut connection = self.greeted()?;
+        encode(self, connection.out());
+        let read = exchange(&mut connection, |frame| {
+            Ok(Committed::decode_body(body(&frame)).map_err(|error| error.to_string())?.durability)
+        });
+        read.map_err(BenchError::target(self.address))
+    }
+
+    /// Opens a connection, and waits for the server's welcome.
+    fn greeted(&self) -> Result<Connection, BenchError> {
+        let fail = BenchError::target(self.address);
+        let mut connection = Connection::open(&Address::Tcp(self.address)).map_err(|error| fail(error.to_string()))?;
+        let timeout = connection.socket().set_read_timeout(Some(WELCOME));
+        timeout.map_err(|error| fail(error.to_string()))?;
+        let hello = handshake::hello("thalweg bench", MAX_FRAME_BYTES as u32, Duration::ZERO, &[]);
+        hello.encode(connection.out(), 0).map_err(|error| fail(error.to_string()))?;
+        let welcomed = exchange(&mut connection, |frame| match ServerFrame::decode(frame).map(|found| found.frame) {
+            Ok(ServerFrame::Welcome(welcome)) => {
+                handshake::check_welcome(&welcome).map(|_| ()).map_err(|error| error.to_string())
+            }
+            Ok(other) => Err(format!("it began with a {} frame", other.kind().name())),
+            Err(error) => Err(error.to_string()),
+        });
+        welcomed.map_err(|problem| fail(format!("{problem}; is this the native port?")))?;
+        Ok(connection)
+    }
+}
+
+/// Sends the outgoing bytes of a blocking connection, and passes the next frame to `read`.
+fn exchange<T>(connection: &mut Connection, read: impl FnOnce(RawFrame<'_>) -> Result<T, String>) -> Result<T, String> {
+    connection.send().map_err(|error| error.to_string())?;
+    loop {
+        if let Some((frame, bytes)) = frame(connection.input())? {
+            let found = refusal(frame).map_or_else(|| read(frame), Err);
+            connection.consume(bytes);
+            return found;
+        }
+        connection.receive().map_err(|error| error.to_string())?;
+    }
+}
+
+/// Returns the frame at the start of `bytes` and its length, if it is complete.
+#[inline]
+fn frame(bytes: &[u8]) -> Result<Option<(RawFrame<'_>, usize)>, String> {
+    let Some((head, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
+    let header = Header::decode(head);
+    if header.len as usize > MAX_FRAME_BYTES || u32::from(header.fields) > header.len {
+        return Err("the bytes are no frame of the native protocol".to_owned());
+    }
+    let frame = |payload| (RawFrame { header, payload }, HEADER_BYTES + header.len as usize);
+    Ok(rest.get(..header.len as usize).map(frame))
+}
+
+/// Returns the message of a frame that refuses a request or ends the connection.
+fn refusal(frame: RawFrame<'_>) -> Option<String> {
+    if frame.header.kind == Kind::Failed as u16 {
+        let failed = Failed::decode_body(body(&frame));
+        return Some(
+            failed.map_or_else(|error| error.to_string(), |failed| format!("{}: {}", failed.code, failed.message)),
+        );
+    }
+    None
+}
+
+impl Codec for NativeCodec {
+    const PIPELINE: usize = 1;
+
+    fn connect(&self) -> Result<Connection, BenchError> {
+        let connection = self.greeted()?;
+        connection.socket().set_nonblocking(true).map_err(BenchError::target(self.address))?;
+        Ok(connection)
+    }
+
+    #[inline]
+    fn put(&self, index: u64, value: [&[u8]; 2], out: &mut Vec<u8>) {
+        let value = value.concat();
+        put_write(out, ID, self.level, |out| {
+            encode_put(out, self.keyspace, &key(index), &value)?;
+            Ok::<_, CommandError>(())
+        })
+        .expect("keys and values are within the limits of commands");
+    }
+
+    #[inline]
+    fn get(&self, index: u64, out: &mut Vec<u8>) {
+        let (keyspace, key) = (self.keyspace, key(index));
+        let get = Get { keyspace, revision: Revision(0), values: Values::Include, key: RemainingBytes(&key) };
+        get.encode(out, ID).expect("a key is within the limits of frames");
+    }
+
+    fn scan(&self, first: u64, end: u64, rows: u32, out: &mut Vec<u8>) {
+        let (start, end) = (key(first), key(end));
+        let scan = Scan {
+            keyspace: self.keyspace,
+            revision: Revision(0),
+            limit: rows,
+            max_bytes: PAGE_BYTES,
+            order: Order::Ascending,
+            values: Values::Include,
+            prefix: b"",
+            start: Some(&start),
+            end: Some(&end),
+            cursor: b"",
+        };
+        scan.encode(out, ID).expect("keys are within the limits of frames");
+    }
+
+    fn rows(&self, content: &[u8], check: &mut RowCheck<'_>) -> Result<u64, String> {
+        let page = Pairs::decode_body(content).map_err(|error| error.to_string())?;
+        let mut rows = 0;
+        for pair in page.pairs.iter() {
+            check(pair.key, pair.value)?;
+            rows += 1;
+        }
+        Ok(rows)
+    }
+
+    /// Answers the pings of a connection that is idle.
+    #[inline]
+    fn aside(&self, bytes: &[u8], out: &mut Vec<u8>) -> Option<usize> {
+        match frame(bytes) {
+            Ok(None) => None,
+            Ok(Some((frame, len))) if frame.header.kind == Kind::Ping as u16 => {
+                let token = Ping::decode_body(body(&frame)).map_or(0, |ping| ping.token);
+                Pong { token }.encode(out, 0).expect("a pong is small");
+                Some(len)
+            }
+            _ => Some(0),
+        }
+    }
+
+    #[inline]
+    fn decode<'a>(&self, bytes: &'a [u8]) -> Result<Option<Answer<'a>>, String> {
+        let Some((frame, bytes)) = frame(bytes)? else { return Ok(None) };
+        let (kind, content) = (frame.header.kind, body(&frame));
+        if frame.header.id != ID {
+            let error = |error: ChannelError| error.to_string();
+            return Err(error(crate::native::unexpected(frame)));
+        }
+        let content = if kind == Kind::Committed as u16 {
+            Committed::decode_body(content).map(|_| Content::Stored)
+        } else if kind == Kind::Value as u16 {
+            Value::decode_body(content).map(|value| match value.revision {
+                Revision(0) => Content::Missing,
+                _ => Content::Value(Cow::Borrowed(value.value.0)),
+            })
+        } else if kind == Kind::Pairs as u16 {
+            Ok(Content::Value(Cow::Borrowed(content)))
+        } else if let Some(message) = refusal(frame) {
+            Ok(Content::Refused(shown(message.as_bytes())))
+        } else {
+            return Err(crate::native::unexpected(frame).to_string());
+        };
+        let content = content.map_err(|error| error.to_string())?;
+        Ok(Some(Answer { bytes, closes: false, content }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thalweg_types::{Action, LeaseId, command::CommitBuilder};
+    use thalweg_wire::{ClientFrame, Effect, List, Pair};
+
+    fn codec() -> NativeCodec {
+        let address = SocketAddr::from(([127, 0, 0, 1], 1));
+        NativeCodec { address, keyspace: KeyspaceId(3), level: Level(Some(Durability::Os)) }
+    }
+
+    fn encoded(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+        let mut out = Vec::new();
+        encode(&mut out);
+        out
+    }
+
+    /// Returns the content of a reply, of which no part is a whole reply.
+    fn content(bytes: &[u8]) -> Content<'_> {
+        let codec = codec();
+        assert!((0..bytes.len()).all(|len| codec.decode(&bytes[..len]).unwrap().is_none()), "a part is incomplete");
+        let answer = codec.decode(bytes).unwrap().unwrap();
+        assert_eq!(answer.bytes, bytes.len());
+        answer.content
+    }
+
+    #[test]
+    fn operations_become_frames() {
+        let put = encoded(|out| codec().put(7, [b"ab", b"c"], out));
+        let (raw, _) = frame(&put).unwrap().unwrap();
+        let ClientFrame::Write(write) = ClientFrame::decode(raw).unwrap().frame else { panic!("no write") };
+        let (mut builder, mut command) = (CommitBuilder::new(), Vec::new());
+        builder.put(KeyspaceId(3), b"key_0000000007", b"abc").unwrap().encode(&mut command);
+        assert_eq!((write.level, write.command.0), (Level(Some(Durability::Os)), &command[..]));
+        let get = encoded(|out| codec().get(7, out));
+        let (raw, _) = frame(&get).unwrap().unwrap();
+        let ClientFrame::Get(get) = ClientFrame::decode(raw).unwrap().frame else { panic!("no get") };
+        assert_eq!((get.keyspace, get.key.0), (KeyspaceId(3), &b"key_0000000007"[..]));
+        let scan = encoded(|out| codec().scan(7, 20, 5, out));
+        let (raw, _) = frame(&scan).unwrap().unwrap();
+        let ClientFrame::Scan(scan) = ClientFrame::decode(raw).unwrap().frame else { panic!("no scan") };
+        assert_eq!((scan.limit, scan.end), (5, Some(&b"key_0000000020"[..])));
+    }
+
+    #[test]
+    fn frames_become_answers() {
+        let durability = Durability::Disk;
+        let revision = Revision(4);
+        let committed = Committed { durability, duplicate: false, revision, appends: List::default() };
+        assert_eq!(content(&encoded(|out| committed.encode(out, ID).unwrap())), Content::Stored);
+        let value = |revision, value| {
+            let (remaining, value_bytes) = (u64::MAX, 3);
+            let value = RemainingBytes(value);
+            let value = Value { durability, revision, remaining, lease: LeaseId(0), value_bytes, value };
+            encoded(|out| value.encode(out, ID).unwrap())
+        };
+        assert_eq!(content(&value(revision, b"abc")), Content::Value(Cow::Borrowed(b"abc")));
+        assert_eq!(content(&value(Revision(0), b"")), Content::Missing);
+        let failed = Failed {
+            class: Action::Fix,
+            effect: Effect::Nothing,
+            shown: Level(None),
+            code: "busy",
+            message: "later",
+            details: List::default(),
+        };
+        assert_eq!(
+            content(&encoded(|out| failed.encode(out, ID).unwrap())),
+            Content::Refused("busy: later".to_owned())
+        );
+        let other = encoded(|out| committed.encode(out, 9).unwrap());
+        assert!(codec().decode(&other).is_err(), "the reply to no request");
+        assert!(codec().decode(&[0xff; 64]).is_err(), "no frame");
+    }
+
+    #[test]
+    fn pages_become_rows_and_pings_are_answered() {
+        let pairs = [(b"a", b"1"), (b"b", b"2")].map(|(key, value)| Pair { revision: Revision(1), key, value });
+        let page =
+            Pairs { durability: Durability::Disk, revision: Revision(1), cursor: b"", pairs: List::Items(&pairs) };
+        let bytes = encoded(|out| page.encode(out, ID).unwrap());
+        let Content::Value(body) = content(&bytes) else { panic!("no page") };
+        let mut seen = Vec::new();
+        let rows = codec().rows(&body, &mut |key, value| {
+            seen.push([key, value].concat());
+            Ok(())
+        });
+        assert_eq!((rows, seen), (Ok(2), vec![b"a1".to_vec(), b"b2".to_vec()]));
+        assert!(codec().rows(&body[..body.len() - 1], &mut |_, _| Ok(())).is_err());
+        let ping = encoded(|out| Ping { token: 5 }.encode(out, 0).unwrap());
+        let mut out = Vec::new();
+        assert_eq!(codec().aside(&ping[..ping.len() - 1], &mut out), None);
+        assert_eq!(codec().aside(&ping, &mut out), Some(ping.len()));
+        assert_eq!(out, encoded(|out| Pong { token: 5 }.encode(out, 0).unwrap()));
+        assert_eq!(codec().aside(&bytes, &mut out), Some(0), "a reply");
+    }
+}
