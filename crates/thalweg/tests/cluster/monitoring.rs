@@ -20,7 +20,7 @@ type Metrics = BTreeMap<String, BTreeSet<String>>;
 const OF_PROMETHEUS: [&str; 2] = ["instance", "job"];
 
 /// Words of the guide that look like options and are values and fields of the API.
-const NO_OPTIONS: [&str; 12] = [
+const NO_OPTIONS: [&str; 16] = [
     // A stage of a publish.
     "fan_out",
     "disk_full",
@@ -31,6 +31,10 @@ const NO_OPTIONS: [&str; 12] = [
     "min_bytes",
     "max_bytes",
     "read_modify_write",
+    "read_records",
+    "read_from",
+    "record_bytes",
+    "message_bytes",
     "min_rows",
     "max_rows",
     "arrivals",
