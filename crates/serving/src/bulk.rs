@@ -12,14 +12,15 @@
 //! Without this bound, a thread that copies megabytes for each of many slow readers would poll its sockets only after the
 //! last of them. While a round has bytes left, connections send when they are woken; that costs one counter. At the end
 //! of a round they queue. Each round then begins with turns for the first ones: addresses in turn, and the connections of
-//! each address in turn. A turn permits `TURN_ROUNDS` times the bytes of a round, in several rounds. Once no connection waits, all may
-//! send again without a turn.
+//! each address in turn. A turn permits the bytes of two rounds, in one or several rounds. Once no connection waits, all
+//! may send again without a turn.
 //!
-//! A client whose publishes cause `CAUSED_BYTES` of deliveries waits for a turn in the same queue ([`CausedWork`]). So
+//! A client whose publishes cause 4 MiB of deliveries waits for a turn in the same queue ([`CausedWork`]). So
 //! requests overtake deliveries, but publishers do not, and subscribers that read get all that is published.
 //!
-//! Requests that take long count like bulk output: a round is `ROUND_TIME` of them. A client that pipelines many of them is served for [`SLICE`] at a time ([`Slice`]). Then it waits for a turn,
-//! too, while its thread serves the short requests of others.
+//! Requests that take long count like bulk output: two milliseconds of them end a round. A client that pipelines many of
+//! them is served for [`SLICE`] at a time ([`Slice`]). Then it waits for a turn, too, while its thread serves the short
+//! requests of others.
 //!
 //! Turns exclude nobody: a connection that has a turn and nothing to send holds up no other. Bounds: one entry in the
 //! queue for each connection or streamed body.
