@@ -1,6 +1,6 @@
 //! Parsing of records that clients send: one raw payload, one payload per line, or JSON with keys and headers.
 
-use axum::http::{StatusCode, header};
+use http::{StatusCode, header};
 use serde::Deserialize;
 use thalweg_serving::error::ApiError;
 use thalweg_types::{

@@ -11,8 +11,9 @@ use std::{
     task::Poll,
 };
 
-use axum::{body::Body, http::StatusCode};
+use axum_core::body::Body;
 use bytes::{Bytes, BytesMut};
+use http::StatusCode;
 use http_body::Body as _;
 use thalweg_serving::{
     admission::{Account, Reservation, Resource},

@@ -5,10 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use axum::{
-    body::Body,
-    http::{HeaderName, HeaderValue, Response, StatusCode, header, request::Parts},
-};
+use axum_core::body::Body;
+use http::{HeaderName, HeaderValue, Response, StatusCode, header, request::Parts};
 use sync_wrapper::SyncWrapper;
 use thalweg_engine::{AsyncDatabase, Keyspace, Origin, Stream};
 use thalweg_serving::{admission::Account, app::App, error::ApiError};

@@ -1,10 +1,6 @@
 //! The connection to which a request belongs, as its handler learns it.
-//!
-//! Owns: passing the connection's [`Caller`] to the handler without an allocation for each request. The future of a
-//! request offers it while it is polled, on the thread that polls it, and the handler takes it in its first step.
-//! A router that is called without a server has no connections; its requests belong to the local account.
 
-use std::{cell::Cell, sync::Arc};
+use std::sync::Arc;
 
 use thalweg_serving::admission::Account;
 
@@ -24,25 +20,4 @@ pub(crate) struct Caller {
     pub account: Arc<Account>,
     /// Operations that the connection may call.
     pub service: Service,
-}
-
-thread_local! {
-    static CALLER: Cell<Option<Caller>> = const { Cell::new(None) };
-}
-
-/// Runs `poll` while `caller` can be [taken](take). Afterwards `caller` is `None` if it was taken.
-pub(crate) fn offer<T>(caller: &mut Option<Caller>, poll: impl FnOnce() -> T) -> T {
-    if caller.is_none() {
-        return poll();
-    }
-    CALLER.set(caller.take());
-    let result = poll();
-    *caller = CALLER.take();
-    result
-}
-
-/// Takes the caller of the request that is polled on this thread. Returns `None` if the request belongs to no
-/// connection.
-pub(crate) fn take() -> Option<Caller> {
-    CALLER.take()
 }

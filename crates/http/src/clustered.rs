@@ -5,9 +5,7 @@
 //!
 //! Invariant: a node without a cluster does not come here.
 
-use std::sync::Arc;
-
-use axum::http::header;
+use http::header;
 use thalweg_serving::cluster::{Cluster, ClusterError};
 
 use crate::{
@@ -18,7 +16,7 @@ use crate::{
 };
 
 /// Handles a request of a clustered node.
-pub(crate) async fn answer(operation: Operation, cluster: &Cluster, http: &Arc<Http>, call: &mut Call) -> Answer {
+pub(crate) async fn answer(operation: Operation, cluster: &Cluster, http: &Http, call: &mut Call) -> Answer {
     if operation.needs_admin() {
         check_token(cluster, call)?;
     }

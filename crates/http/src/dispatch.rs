@@ -1,14 +1,11 @@
 //! The table of HTTP routes, which maps methods and paths to operations and their handlers.
 //!
-//! Each row names an operation, its label in metrics, its method and paths, and its handler. The router, the dispatch
-//! of requests, the metrics and the test of the OpenAPI document all use this table.
+//! Each row names an operation, its label in metrics, its method and paths, and its handler. The selection of
+//! an operation, the dispatch of requests, the metrics and the test of the OpenAPI document all use this table.
 
 use std::sync::{Arc, LazyLock};
 
-use axum::{
-    http::{Method, StatusCode},
-    routing::MethodFilter,
-};
+use http::{Method, StatusCode};
 use thalweg_serving::{app::App, error::ApiError};
 use thalweg_types::Action;
 
@@ -89,7 +86,7 @@ macro_rules! operations {
 
         /// Every route of the API.
         pub const ROUTES: &[Route] = &[$($(
-            Route { path: $path, method: stringify!($method), filter: MethodFilter::$method, operation: Operation::$name },
+            Route { path: $path, method: stringify!($method), operation: Operation::$name },
         )+)+];
 
         /// The operations as their handlers describe them for the OpenAPI document.
@@ -98,7 +95,7 @@ macro_rules! operations {
         struct Described;
 
         /// Calls the handler of an operation, and returns the handler's result.
-        pub(crate) async fn dispatch(operation: Operation, $http: &Arc<Http>, $call: &mut Call) -> Answer {
+        pub(crate) async fn dispatch(operation: Operation, $http: &Http, $call: &mut Call) -> Answer {
             let $app = &$http.app;
             match operation {
                 $(Operation::$name => answer!($how $($handler)::+ ($($argument)*)),)+
@@ -116,8 +113,6 @@ pub struct Route {
     pub path: &'static str,
     /// HTTP method.
     pub method: &'static str,
-    /// The HTTP method in the form that the router needs.
-    pub(super) filter: MethodFilter,
     /// Operation that the route performs.
     pub operation: Operation,
 }

@@ -11,10 +11,8 @@
 
 use std::{future::poll_fn, pin::Pin};
 
-use axum::{
-    body::Body,
-    http::{HeaderValue, Response, StatusCode, Version, header},
-};
+use axum_core::body::Body;
+use http::{HeaderValue, Response, StatusCode, Version, header};
 use http_body::Body as _;
 use thalweg_serving::app::App;
 

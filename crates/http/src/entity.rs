@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::http::StatusCode;
+use http::StatusCode;
 use thalweg_serving::{
     app::App,
     error::{ApiError, no_such_key},

@@ -6,11 +6,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use axum::{
-    body::Body,
-    http::{HeaderName, HeaderValue, Response, StatusCode, header},
-};
+use axum_core::body::Body;
 use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use serde_json::json;
 use thalweg_serving::{
     admission::{Account, Reservation, Resource, counted},

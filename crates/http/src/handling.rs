@@ -1,8 +1,8 @@
 //! Handling of one HTTP request, from head to reply.
 //!
-//! Owns: the router, request ids, and the order of steps: admit, dispatch, turn errors into JSON, discard an unread body,
-//! count.
-//! Does not own: the handler of each operation (`dispatch`).
+//! Owns: request ids, and the order of steps: select the operation, admit, dispatch, turn errors into JSON, discard an
+//! unread body, count.
+//! Does not own: the selection (`routes`), and the handler of each operation (`dispatch`).
 //! Invariant: every reply has the request's id and is counted exactly once.
 
 use std::{
@@ -10,14 +10,10 @@ use std::{
     time::Instant,
 };
 
-use axum::{
-    Router,
-    body::Body,
-    extract::Request,
-    http::{HeaderMap, HeaderValue, Response, header, request::Parts},
-    routing::MethodRouter,
-};
+use axum_core::body::Body;
 use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request, Response, header, request::Parts};
+use http_body::Body as _;
 use prometheus_client::collector::Collector;
 use sync_wrapper::SyncWrapper;
 use thalweg_serving::{
@@ -30,39 +26,19 @@ use thalweg_types::Durability;
 
 use crate::{
     call::Call,
-    caller::{self, Service},
+    caller::{Caller, Service},
     clustered,
-    dispatch::{Operation, ROUTES, dispatch},
+    dispatch::{Operation, dispatch},
     draining,
     origin::Forbidden,
     reply::{self, DURABILITY, REQUEST_ID},
+    routes::{Selected, select},
     shared::Http,
 };
 
 /// Number that represents all HTTP requests in [`SoleClientMode`](thalweg_serving::sole_client::SoleClientMode). No
 /// channel has this number.
 const HTTP: u64 = 0;
-
-/// Creates the router over all routes. The router only selects the operation, and `Http::handle` does everything else,
-/// so a request passes no stack of middleware layers.
-pub fn router(http: &Arc<Http>) -> Router {
-    let handler = |operation| {
-        let http = Arc::clone(http);
-        move |request: Request| Arc::clone(&http).handle(operation, request)
-    };
-    let mut paths: Vec<&str> = ROUTES.iter().map(|route| route.path).collect();
-    paths.sort_unstable();
-    paths.dedup();
-    let mut router = Router::new();
-    for path in paths {
-        let methods = ROUTES
-            .iter()
-            .filter(|route| route.path == path)
-            .fold(MethodRouter::new(), |methods, route| methods.on(route.filter, handler(route.operation)));
-        router = router.route(path, methods);
-    }
-    router.fallback(handler(Operation::Unknown)).method_not_allowed_fallback(handler(Operation::WrongMethod))
-}
 
 impl Http {
     /// Creates the state of the HTTP server. `app` is the state that all protocols share; `/metrics` shows the figures
@@ -78,22 +54,36 @@ impl Http {
         self.snapshots.clear();
     }
 
-    /// Handles one request: admits it, calls its handler, encodes an error as JSON, and counts the reply.
-    async fn handle(self: Arc<Self>, operation: Operation, request: Request) -> Response<Body> {
+    /// Handles a request that no connection sent. It belongs to the local account.
+    pub async fn respond<B>(&self, request: Request<B>) -> Response<Body>
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<axum_core::BoxError>,
+    {
+        let caller = Caller { account: Arc::clone(&self.app.local), service: Service::Full };
+        self.handle(request.map(Body::new), caller, None).await
+    }
+
+    /// Handles one request of `caller`: selects its operation, admits it, calls its handler, encodes an error as JSON,
+    /// and counts the reply. A request that is `forbidden` is rejected.
+    pub(crate) async fn handle(
+        &self,
+        request: Request<Body>,
+        caller: Caller,
+        forbidden: Option<Forbidden>,
+    ) -> Response<Body> {
         let started = Instant::now();
         self.app.sole_client.report_activity(HTTP, started);
         let (head, body) = request.into_parts();
+        let Selected { operation, is_without_body, allow } = select(&head.method, head.uri.path());
         let id = self.request_id(&head.headers);
-        let (account, service) = match caller::take() {
-            Some(caller) => (caller.account, caller.service),
-            None => (Arc::clone(&self.app.local), Service::Full),
-        };
+        let Caller { account, service } = caller;
         let mut call =
             Call { account, head, id: id.clone(), body: SyncWrapper::new(body), waits_since: OnceLock::new() };
-        let answer = match self.admit(operation, &mut call, service) {
+        let answer = match self.admit(operation, &call, service, forbidden) {
             Ok(_held) => match &self.app.cluster {
-                None => dispatch(operation, &self, &mut call).await,
-                Some(cluster) => Box::pin(clustered::answer(operation, cluster, &self, &mut call)).await,
+                None => dispatch(operation, self, &mut call).await,
+                Some(cluster) => Box::pin(clustered::answer(operation, cluster, self, &mut call)).await,
             },
             Err(error) => Err(error),
         };
@@ -107,6 +97,12 @@ impl Http {
             // The connection makes room for others after one reply.
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
+        if let Some(methods) = allow {
+            response.headers_mut().insert(header::ALLOW, methods.clone());
+        }
+        if is_without_body {
+            remove_body(&mut response);
+        }
         let took = started.elapsed();
         self.requests.record(operation as usize, level, response.status(), took);
         tracing::debug!(
@@ -119,8 +115,14 @@ impl Http {
         response
     }
 
-    fn admit(&self, operation: Operation, call: &mut Call, service: Service) -> Result<Option<Reservation>, ApiError> {
-        if let Some(forbidden) = call.head.extensions.remove::<Forbidden>() {
+    fn admit(
+        &self,
+        operation: Operation,
+        call: &Call,
+        service: Service,
+        forbidden: Option<Forbidden>,
+    ) -> Result<Option<Reservation>, ApiError> {
+        if let Some(forbidden) = forbidden {
             return Err(forbidden.into());
         }
         if operation.is_always_admitted() {
@@ -158,6 +160,14 @@ impl Http {
                 HeaderValue::from_maybe_shared(Bytes::copy_from_slice(&digits)).expect("hexadecimal digits")
             }
         }
+    }
+}
+
+/// Removes the body of a reply to a `HEAD` request. `Content-Length` stays that of the body.
+fn remove_body(response: &mut Response<Body>) {
+    let body = std::mem::take(response.body_mut());
+    if let Some(bytes) = body.size_hint().exact() {
+        response.headers_mut().entry(header::CONTENT_LENGTH).or_insert_with(|| HeaderValue::from(bytes));
     }
 }
 

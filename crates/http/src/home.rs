@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use axum::{
-    body::Body,
-    http::{HeaderValue, Response, header},
-};
+use axum_core::body::Body;
+use http::{HeaderValue, Response, header};
 use thalweg_serving::app::App;
 
 use crate::call::Answer;

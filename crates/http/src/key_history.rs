@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use axum::{
-    body::Body,
-    http::{HeaderValue, StatusCode, header},
-};
+use axum_core::body::Body;
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use http::{HeaderValue, StatusCode, header};
 use serde_json::{Map, Value, json};
 use thalweg_engine::{KeyVersion, KeyVersions, Keyspace, ScanCursor, VersionEnd, VersionLifetime};
 use thalweg_serving::{

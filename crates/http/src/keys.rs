@@ -4,7 +4,7 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use axum::http::StatusCode;
+use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use thalweg_serving::{

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::http::StatusCode;
+use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use thalweg_engine::{DEFAULT_STATS_KEYS, KeyspaceInfo, KeyspaceStats};

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use axum::{
-    body::Body,
-    http::{HeaderValue, Response, StatusCode, header},
-};
+use axum_core::body::Body;
+use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::json;
 use thalweg_engine::{Ack, AsyncDatabase, Entry, Keyspace, WriteError};
 use thalweg_serving::{

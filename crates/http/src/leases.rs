@@ -5,7 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use axum::http::StatusCode;
+use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use thalweg_engine::{LeaseGrant, LeaseInfo, LeaseKey};
@@ -151,7 +151,7 @@ pub(crate) async fn keep_alive(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(answer(StatusCode::OK, &kept))
 }
 
-fn answer(status: StatusCode, grant: &LeaseGrant) -> axum::http::Response<axum::body::Body> {
+fn answer(status: StatusCode, grant: &LeaseGrant) -> http::Response<axum_core::body::Body> {
     let shown = GrantShown {
         id: grant.id.0,
         ttl_seconds: grant.ttl.as_secs_f64(),
@@ -206,7 +206,7 @@ fn no_such_lease(id: LeaseId) -> ApiError {
     ApiError::from(thalweg_engine::WriteError::NoSuchLease(id))
 }
 
-fn shown(app: &App, object: &Value) -> axum::http::Response<axum::body::Body> {
+fn shown(app: &App, object: &Value) -> http::Response<axum_core::body::Body> {
     let level = app.db.blocking().visible_durability();
     let mut response = reply::json(StatusCode::OK, object);
     response.headers_mut().insert(reply::DURABILITY, reply::level_value(level));

@@ -1,14 +1,14 @@
 //! The HTTP server: `docs/http.md` describes its API.
 //!
 //! Owns: connections from accept to close, routes, handlers, and the JSON and bytes of requests and replies. The command
-//! line also calls the [`router`] without a server, over a directory that it has opened.
+//! line also calls [`Http::respond`] without a server, over a directory that it has opened.
 //! Does not own: bounds, errors and the database, which all protocols share ([`thalweg_serving`]).
 //!
 //! The path of a request: socket (`connection`) → check of the host that it names and of the page that caused it
-//! (`origin`) → router (`handling`, which admits it and counts its reply) → table of routes (`dispatch`) → handler →
+//! (`origin`) → `handling`, which admits it and counts its reply → operation (`routes`) → handler (`dispatch`) →
 //! reply (`reply`), or an error as JSON → rest of its body (`draining`).
 //!
-//! Invariant: modules import each other in one direction only. From the top down: `listen`, `handling`, `dispatch`; the
+//! Invariant: modules import each other in one direction only. From the top down: `listen`, `handling`, `routes`, `dispatch`; the
 //! handlers; the modules that several handlers use (`names`, `operations`, `batch`, `record_json`, `following`,
 //! `pages`, `body`); the parts of requests and replies (`call`, `caller`, `reply`, `json`, `parse`), and of
 //! their description in the OpenAPI document (`describe`, `shapes`).
@@ -50,6 +50,7 @@ mod reading;
 mod record_json;
 mod records;
 mod reply;
+mod routes;
 mod scan;
 mod shapes;
 mod shared;
@@ -66,7 +67,6 @@ mod waiting_parts;
 mod watch;
 
 pub use dispatch::{OPENAPI, Operation, ROUTES, Route};
-pub use handling::router;
 pub use listen::serve_until;
 pub use shared::Http;
 pub use state::digest_json;

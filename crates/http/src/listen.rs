@@ -10,21 +10,19 @@ use std::{
     net::SocketAddr,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
     time::{Duration, Instant},
 };
 
-use axum::{Router, body::Body, http::Response, routing::future::RouteFuture};
+use axum_core::body::Body;
+use http::Response;
 use hyper::{Request, body::Incoming};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto::Builder,
 };
-use pin_project_lite::pin_project;
 use thalweg_serving::{
     accepting::{accept_until, prepare},
     admission::{AddressKey, Resource},
-    app::App,
     bulk::BulkSeat,
     half_open::Slot,
     limits::{MAX_H2_STREAMS, MAX_HEADER_FIELDS, MAX_HEADER_LIST_BYTES, READ_BUFFER_BYTES},
@@ -33,12 +31,10 @@ use tokio::{
     net::{TcpListener, TcpStream},
     task::JoinSet,
 };
-use tower_service::Service as _;
 
 use crate::{
-    caller::{self, Caller, Service},
+    caller::{Caller, Service},
     connection::{Activity, ActivityMonitor, Busy, ConnectionStatus, ConnectionTimeouts, MonitoredSocket},
-    handling::router,
     origin::OriginPolicy,
     shared::Http,
     waiting_parts::PacedBody,
@@ -55,14 +51,14 @@ pub async fn serve_until(
     listener: TcpListener,
     connections: &mut JoinSet<()>,
 ) {
-    let router = router(http);
-    let begin = |(stream, peer), connections: &mut JoinSet<()>| begin(stream, peer, &http.app, &router, connections);
+    let begin = |(stream, peer), connections: &mut JoinSet<()>| begin(stream, peer, http, connections);
     accept_until(shutdown, || listener.accept(), begin, connections, WHOSE).await;
 }
 
 /// Begins to serve a connection. Above the limit `max_connections`, the connection gets answers to requests for the
 /// server's health only, so that an operator can see why the server is full. Every other request is answered with 503.
-fn begin(stream: TcpStream, peer: SocketAddr, app: &Arc<App>, router: &Router, connections: &mut JoinSet<()>) {
+fn begin(stream: TcpStream, peer: SocketAddr, http: &Arc<Http>, connections: &mut JoinSet<()>) {
+    let app = &http.app;
     let account = app.admission.account(AddressKey::of(peer.ip()));
     let held = app.slots.connect(&account);
     let (slots, service) = match &held {
@@ -72,7 +68,7 @@ fn begin(stream: TcpStream, peer: SocketAddr, app: &Arc<App>, router: &Router, c
     let slot = Arc::new(slots.enter(account.address(), held));
     prepare(&stream);
     let caller = Caller { account, service };
-    connections.spawn(serve(stream, Arc::clone(app), router.clone(), slot, caller));
+    connections.spawn(serve(stream, Arc::clone(http), slot, caller));
 }
 
 fn builder(service: Service) -> Builder<TokioExecutor> {
@@ -101,14 +97,15 @@ fn builder(service: Service) -> Builder<TokioExecutor> {
 
 /// Serves one connection. It may lose `slot` to a newer connection: until its first request, or always if it is above
 /// `max_connections`.
-async fn serve(stream: TcpStream, app: Arc<App>, router: Router, slot: Arc<Slot>, caller: Caller) {
+async fn serve(stream: TcpStream, http: Arc<Http>, slot: Arc<Slot>, caller: Caller) {
+    let app = &http.app;
     let activity = Arc::new(Activity::default());
     let local = stream.local_addr().ok().map(|address| address.ip());
     let policy = OriginPolicy::new(&app.config.allowed_hosts, local);
     let Caller { account, service } = caller.clone();
     let patience = ConnectionTimeouts::new(&app.config, service);
     let handler = PerConnection {
-        router,
+        http: Arc::clone(&http),
         policy,
         caller,
         slot: Arc::clone(&slot),
@@ -161,10 +158,9 @@ async fn serve(stream: TcpStream, app: Arc<App>, router: Router, slot: Arc<Slot>
     }
 }
 
-/// Service of one connection: the router, the check of the requests' origins, and the connection's account and activity
-/// counters.
+/// Service of one connection: the check of the requests' origins, and the connection's account and activity counters.
 struct PerConnection {
-    router: Router,
+    http: Arc<Http>,
     policy: OriginPolicy,
     caller: Caller,
     slot: Arc<Slot>,
@@ -175,46 +171,24 @@ struct PerConnection {
 impl hyper::service::Service<Request<Incoming>> for PerConnection {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Handling;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
-    fn call(&self, mut request: Request<Incoming>) -> Handling {
-        self.policy.mark(&mut request);
+    /// Handles a request. The connection counts as busy until the future is dropped.
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let forbidden = self.policy.check(&request).err();
         if self.caller.service == Service::Full {
             self.slot.release();
         }
-        Handling {
-            busy: Busy::new(&self.activity),
-            write_timeout: self.write_timeout,
-            caller: Some(self.caller.clone()),
-            inner: self.router.clone().call(request),
-        }
-    }
-}
-
-pin_project! {
-    /// Future that handles a request. The connection counts as busy until the future is dropped.
-    struct Handling {
-        #[pin]
-        inner: RouteFuture<Infallible>,
-        // The connection of the request, until the handler takes it.
-        caller: Option<Caller>,
-        busy: Busy,
-        write_timeout: Duration,
-    }
-}
-
-impl Future for Handling {
-    type Output = Result<Response<Body>, Infallible>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        let polled = caller::offer(this.caller, || this.inner.poll(context));
-        let activity = this.busy.activity();
-        if !activity.is_http2() {
-            return polled;
-        }
-        polled.map_ok(|response| {
-            response.map(|body| Body::new(PacedBody::new(body, &activity.streams, *this.write_timeout)))
+        let busy = Busy::new(&self.activity);
+        let (http, caller, write_timeout) = (Arc::clone(&self.http), self.caller.clone(), self.write_timeout);
+        // Boxed, because a connection without a request should not hold the memory of one.
+        Box::pin(async move {
+            let response = http.handle(request.map(Body::new), caller, forbidden).await;
+            let activity = busy.activity();
+            if !activity.is_http2() {
+                return Ok(response);
+            }
+            Ok(response.map(|body| Body::new(PacedBody::new(body, &activity.streams, write_timeout))))
         })
     }
 }

@@ -7,7 +7,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use axum::http::StatusCode;
+use http::StatusCode;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric},

@@ -13,7 +13,7 @@
 
 use std::{net::IpAddr, sync::OnceLock};
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
+use http::{HeaderName, HeaderValue, Method, Request, StatusCode, header};
 use thalweg_serving::{config::AllowedHosts, error::ApiError};
 use thalweg_types::Action;
 
@@ -29,8 +29,7 @@ const MAX_REMEMBERED: usize = 255;
 /// Maximum number of characters of a client's text in an error.
 const MAX_SHOWN: usize = 64;
 
-/// Reason for which a request is rejected before it reaches a handler. The connection leaves it in the extensions of
-/// the request, so that the reply is made and counted like every other.
+/// Reason for which a request is rejected before it reaches a handler. The reply is made and counted like every other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Forbidden {
     /// The request names a host that is not allowed.
@@ -79,14 +78,9 @@ impl OriginPolicy {
         Self { allowed: allowed.clone(), local, allowed_host: OnceLock::new() }
     }
 
-    /// Checks a request, and leaves the reason in its extensions if it is rejected.
-    pub(crate) fn mark<B>(&self, request: &mut Request<B>) {
-        if let Err(forbidden) = self.check(request.method(), request.uri(), request.headers()) {
-            request.extensions_mut().insert(forbidden);
-        }
-    }
-
-    fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), Forbidden> {
+    /// Checks a request. Returns the reason if it is rejected.
+    pub(crate) fn check<B>(&self, request: &Request<B>) -> Result<(), Forbidden> {
+        let (method, uri, headers) = (request.method(), request.uri(), request.headers());
         // HTTP/2 names the host in the target, and so may HTTP/1.1. Each name that is there must be allowed.
         if let Some(authority) = uri.authority() {
             self.check_host(authority.as_str().as_bytes())?;
@@ -181,9 +175,7 @@ mod tests {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let mut request = request.body(()).unwrap();
-        policy.mark(&mut request);
-        request.extensions_mut().remove::<Forbidden>().map_or(Ok(()), Err)
+        policy.check(&request.body(()).unwrap())
     }
 
     fn policy(allowed: &str, local: &str) -> OriginPolicy {

@@ -14,7 +14,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use axum::body::Body;
+use axum_core::body::Body;
 use bytes::Bytes;
 use http_body::Frame;
 use thalweg_serving::{

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use axum::http::StatusCode;
+use http::StatusCode;
 use serde_json::{Value, json};
 use thalweg_engine::{ProducerInfo, Stream};
 use thalweg_serving::{app::App, error::ApiError};

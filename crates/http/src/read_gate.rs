@@ -10,10 +10,8 @@
 //!
 //! Invariant: a node without a cluster waits for no barrier.
 
-use axum::{
-    body::Body,
-    http::{HeaderName, HeaderValue, Response, StatusCode},
-};
+use axum_core::body::Body;
+use http::{HeaderName, HeaderValue, Response, StatusCode};
 use thalweg_serving::{app::App, cluster::Cluster, error::ApiError, limits::DEFAULT_WAIT};
 use thalweg_types::{ReadLevel, Revision};
 

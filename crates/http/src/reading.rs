@@ -6,7 +6,8 @@
 
 use std::sync::Arc;
 
-use axum::{body::Body, http::StatusCode};
+use axum_core::body::Body;
+use http::StatusCode;
 use sync_wrapper::SyncWrapper;
 use thalweg_serving::{admission::Account, app::App, error::ApiError, readers::ReaderError};
 use thalweg_types::{

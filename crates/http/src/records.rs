@@ -10,8 +10,8 @@
 
 use std::{ops::ControlFlow, sync::Arc};
 
-use axum::http::{StatusCode, header};
 use bytes::Bytes;
+use http::{StatusCode, header};
 use thalweg_engine::{ReadError, Stream};
 use thalweg_serving::{
     admission::{Account, Reservation, Resource},

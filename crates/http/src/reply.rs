@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use axum::{
-    body::Body,
-    http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header},
-};
+use axum_core::body::Body;
 use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use serde::Serialize;
 use serde_json::{Value, json};
 use thalweg_engine::Ack;

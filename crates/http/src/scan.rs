@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
+use axum_core::body::Body;
 use bytes::Bytes;
 use thalweg_engine::{Entry, Keyspace, KeyspaceIter, Order, ReadError, ScanRange, Values};
 use thalweg_serving::{

@@ -16,10 +16,8 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
-use axum::{
-    body::Body,
-    http::{HeaderName, HeaderValue, Response, StatusCode, header},
-};
+use axum_core::body::Body;
+use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use thalweg_engine::snapshot::{Snapshot, SnapshotError, SnapshotOptions};
 use thalweg_serving::{
     admission::{Account, AddressKey, Reservation, Resource},

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::http::StatusCode;
+use http::StatusCode;
 use thalweg_engine::space::Count;
 use thalweg_serving::{app::App, error::ApiError, status::space_json};
 use thalweg_types::Action;

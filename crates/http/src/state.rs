@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use axum::http::StatusCode;
+use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use thalweg_engine::{Database, DigestReport};

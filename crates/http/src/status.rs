@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use axum::{
-    body::Body,
-    http::{HeaderValue, Response, StatusCode, header},
-};
+use axum_core::body::Body;
+use http::{HeaderValue, Response, StatusCode, header};
 use prometheus_client::{encoding::text, registry::Registry};
 use serde_json::{Value, json};
 use thalweg_engine::Health;

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use axum::{
-    body::Body,
-    http::{Response, StatusCode},
-};
+use axum_core::body::Body;
+use http::{Response, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use thalweg_engine::{Ack, Database, Stream, StreamInfo};
@@ -58,7 +56,7 @@ pub(crate) async fn append(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(appended_reply(&ack, count))
 }
 
-fn appended_reply(ack: &Ack, count: u32) -> axum::http::Response<axum::body::Body> {
+fn appended_reply(ack: &Ack, count: u32) -> http::Response<axum_core::body::Body> {
     // A repeated append may have had another number of records. The reply reports the records of the first attempt.
     let mut object = json!({ "count": ack.appends.first().map_or(count, |at| at.count) });
     if let Some(at) = ack.appends.first() {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use axum::http::StatusCode;
+use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use thalweg_engine::TransactionAck;
@@ -137,7 +137,7 @@ async fn read(
     Ok(ack??)
 }
 
-fn done(durability: Durability, revision: Revision, object: &Value) -> axum::http::Response<axum::body::Body> {
+fn done(durability: Durability, revision: Revision, object: &Value) -> http::Response<axum_core::body::Body> {
     let mut response = reply::json(StatusCode::OK, object);
     let headers = response.headers_mut();
     headers.insert(reply::DURABILITY, reply::level_value(durability));

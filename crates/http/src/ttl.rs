@@ -6,7 +6,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use axum::http::{HeaderName, HeaderValue, Response, StatusCode, header};
+use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use serde::Deserialize;
 use thalweg_engine::{Expiry, PutOptions};
 use thalweg_serving::{

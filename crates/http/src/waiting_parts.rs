@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use axum::body::Body;
+use axum_core::body::Body;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use thalweg_serving::admission::counted;
@@ -121,12 +121,12 @@ impl PacedBody {
 
 impl http_body::Body for PacedBody {
     type Data = Bytes;
-    type Error = axum::Error;
+    type Error = axum_core::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, axum_core::Error>>> {
         // The library asks for more, so the client has room for it.
         self.waiting = None;
         if !self.rest.is_empty() {

@@ -5,11 +5,9 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use axum::{
-    body::Body,
-    http::{HeaderName, HeaderValue, Response, StatusCode, header},
-};
+use axum_core::body::Body;
 use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use serde_json::json;
 use thalweg_broker::{CacheEntry, CacheError, Condition, Expiry, Moment, NamedCache, Version};
 use thalweg_serving::{

@@ -3,10 +3,8 @@
 
 use std::sync::Arc;
 
-use axum::{
-    body::Body,
-    http::{HeaderValue, Response, StatusCode, header},
-};
+use axum_core::body::Body;
+use http::{HeaderValue, Response, StatusCode, header};
 use serde::Deserialize;
 use serde_json::json;
 use thalweg_broker::{Expiry, ScanCursor};

@@ -9,7 +9,7 @@ pub(crate) mod many;
 
 use std::sync::Arc;
 
-use axum::http::StatusCode;
+use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use thalweg_broker::{CacheStats, NamedCache};

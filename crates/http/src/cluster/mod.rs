@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use axum::http::StatusCode;
+use http::StatusCode;
 use serde_json::json;
 use thalweg_serving::{
     app::App,
@@ -243,6 +243,6 @@ pub(crate) fn join_token(app: &Arc<App>, call: &Call) -> Answer {
     let token = JoinToken { token: cluster.credentials.join_token(), addresses };
     let mut response = reply::json(StatusCode::OK, &json!(token));
     let headers = response.headers_mut();
-    headers.insert(axum::http::header::CACHE_CONTROL, axum::http::HeaderValue::from_static("no-store"));
+    headers.insert(http::header::CACHE_CONTROL, http::HeaderValue::from_static("no-store"));
     Ok(response)
 }

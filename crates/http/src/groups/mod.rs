@@ -9,10 +9,8 @@ pub(crate) mod push;
 
 use std::{borrow::Cow, sync::Arc};
 
-use axum::{
-    body::Body,
-    http::{Response, StatusCode},
-};
+use axum_core::body::Body;
+use http::{Response, StatusCode};
 use serde_json::{Value, json};
 use thalweg_engine::{Database, Group, GroupStart, Stream};
 use thalweg_serving::{

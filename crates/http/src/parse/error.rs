@@ -1,6 +1,6 @@
 //! Errors in the parts of a request.
 
-use axum::http::StatusCode;
+use http::StatusCode;
 use thalweg_serving::error::ApiError;
 use thalweg_types::{Action, Classified};
 

@@ -19,5 +19,8 @@ pub fn kv_path(rest: &str) -> Result<KvPath<'_>, ParseError> {
 
 /// Decodes a path segment that is a name.
 pub fn name_segment(segment: &str) -> Result<Cow<'_, str>, ParseError> {
+    if !segment.contains('%') {
+        return Ok(Cow::Borrowed(segment));
+    }
     text(decode(segment.as_bytes())?, "name")
 }

@@ -12,6 +12,9 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 /// Decodes a path: `%XX` is a byte, and every other character represents itself (also `+`). Rejects a `%` without two
 /// hexadecimal digits. Borrows if there is nothing to decode.
 pub fn decode(raw: &[u8]) -> Result<Cow<'_, [u8]>, ParseError> {
+    if !raw.contains(&b'%') {
+        return Ok(Cow::Borrowed(raw));
+    }
     let is_escape = |at: usize| raw.get(at + 1..at + 3).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit));
     match raw.iter().enumerate().find(|&(at, &byte)| byte == b'%' && !is_escape(at)) {
         Some((at, _)) => Err(ParseError::BadEscape { at }),

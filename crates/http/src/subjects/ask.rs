@@ -5,10 +5,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use axum::{
-    body::Body,
-    http::{HeaderValue, Response, StatusCode, header},
-};
+use axum_core::body::Body;
+use http::{HeaderValue, Response, StatusCode, header};
 use thalweg_broker::{Batch, Budget, Link, Outbound, Policy, RequestError, SubscribeOptions, SubscriptionId};
 use thalweg_serving::{app::App, error::ApiError, limits::DEFAULT_WAIT, views::Bell};
 use thalweg_types::{Action, limits::MAX_REQUEST_TIMEOUT};

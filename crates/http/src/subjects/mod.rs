@@ -12,7 +12,7 @@ pub(crate) mod subscribe;
 
 use std::{sync::Arc, time::Duration};
 
-use axum::http::StatusCode;
+use http::StatusCode;
 use serde::Serialize;
 use serde_json::json;
 use thalweg_broker::{Batch, Notify, Published, Subject, WouldBlock};

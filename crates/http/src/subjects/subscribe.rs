@@ -12,8 +12,8 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use axum::http::StatusCode;
 use bytes::Bytes;
+use http::StatusCode;
 use thalweg_broker::{Batch, Budget, Credit, Link, Outbound, Pattern, Policy, SubscriptionId, TakeResult};
 use thalweg_serving::{admission::Reservation, app::App, error::ApiError, limits::TAIL_PAGE_BYTES, views::Bell};
 use thalweg_types::Action;

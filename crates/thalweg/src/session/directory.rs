@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use axum::{Router, body::Body};
+use axum_core::body::Body;
 use bytes::{Buf, Bytes};
 use http_body_util::{BodyExt, Full};
 use serde_json::Value;
@@ -25,7 +25,6 @@ use tokio::{
     runtime::{Builder, Runtime},
     sync::watch,
 };
-use tower_service::Service;
 use ureq::http::{Request, Response};
 
 use crate::{failure::Failure, span::parse_span};
@@ -52,7 +51,6 @@ pub(super) struct Directory {
     database: Database,
     access: Access,
     http: Arc<http::Http>,
-    router: Router,
     runtime: Arc<Runtime>,
     /// Sender of the API's stop signal. The API keeps running while this sender exists and sends nothing.
     _stop: watch::Sender<bool>,
@@ -77,14 +75,13 @@ impl Directory {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_time().build()?;
         let (stop, stopping) = watch::channel(false);
         let http = http::Http::new(&App::new(config, &database, stopping), Vec::new());
-        let router = http::router(&http);
-        Ok(Self { path: path.to_owned(), database, access, http, router, runtime: Arc::new(runtime), _stop: stop })
+        Ok(Self { path: path.to_owned(), database, access, http, runtime: Arc::new(runtime), _stop: stop })
     }
 
     /// Executes an HTTP request on the directory. Returns the reply, even if its status is an error.
     pub(super) fn exchange(&self, request: Request<Vec<u8>>) -> Response<impl Read + Send + use<>> {
         let request = request.map(|body| Full::new(Bytes::from(body)));
-        let Ok(response) = self.runtime.block_on(self.router.clone().call(request));
+        let response = self.runtime.block_on(self.http.respond(request));
         response.map(|body| BodyReader { runtime: Arc::clone(&self.runtime), body, chunk: Bytes::new() })
     }
 
