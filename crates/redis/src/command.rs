@@ -191,8 +191,13 @@ impl Command {
     /// # Errors
     /// Returns the error reply if there is no such subcommand, or if it does not accept the number of
     /// arguments.
+    #[inline]
     pub fn subcommand(&self, args: &[&[u8]]) -> Result<Option<&'static Subcommand>, Reply> {
-        let (false, Some(given)) = (self.subcommands.is_empty(), args.get(1)) else { return Ok(None) };
+        if self.subcommands.is_empty() { Ok(None) } else { self.selected_subcommand(args) }
+    }
+
+    fn selected_subcommand(&self, args: &[&[u8]]) -> Result<Option<&'static Subcommand>, Reply> {
+        let Some(given) = args.get(1) else { return Ok(None) };
         let named = |known: &&Subcommand| given.eq_ignore_ascii_case(known.own_name().as_bytes());
         let Some(found) = self.subcommands.iter().find(named) else {
             return Err(unknown_subcommand(&self.name.to_ascii_uppercase(), given));
@@ -217,6 +222,7 @@ impl Command {
     }
 
     /// Returns the keys among the command's arguments. The caller has checked the number of arguments.
+    #[inline]
     pub fn keys_of<'a, 'k>(&self, args: &'a [&'k [u8]]) -> impl Iterator<Item = &'k [u8]> + use<'a, 'k> {
         let keys = match self.subcommand(args) {
             Ok(Some(subcommand)) => subcommand.keys,
@@ -227,6 +233,7 @@ impl Command {
 
     /// Returns the flags of the command, or of the subcommand that the arguments select. The caller has checked the
     /// arguments.
+    #[inline]
     #[must_use]
     pub fn flags_of(&self, args: &[&[u8]]) -> Flags {
         self.subcommand(args).ok().flatten().map_or(self.flags, |subcommand| subcommand.flags)

@@ -23,10 +23,12 @@ pub fn admit(args: &[&[u8]]) -> Result<&'static Command, Reply> {
         return Err(wrong_arity(command.name));
     }
     command.subcommand(args)?;
-    match command.keys_of(args).any(|key| key.len() > MAX_KEY_BYTES) {
-        true => Err(key_too_long()),
-        false => Ok(command),
+    // Most commands have no argument that would be too long for a key.
+    let is_too_long = |argument: &[u8]| argument.len() > MAX_KEY_BYTES;
+    if args.iter().any(|argument| is_too_long(argument)) && command.keys_of(args).any(is_too_long) {
+        return Err(key_too_long());
     }
+    Ok(command)
 }
 
 /// Executes a command that [`admit`] returned for these arguments. Rejects commands that the client's session must

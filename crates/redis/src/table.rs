@@ -83,9 +83,64 @@ pub fn find_full(name: &[u8]) -> Option<(&'static Command, Option<&'static Subco
     Some((command, Some(subcommand)))
 }
 
+/// Number of slots in the hash table of commands with short names; a power of two, several times their number.
+const SHORT_PLACES: usize = 1024;
+
+/// Hash table of the commands whose names have at most eight letters and no other characters, by [`packed`] name.
+static BY_SHORT_NAME: LazyLock<Box<[Option<(u64, &'static Command)>; SHORT_PLACES]>> = LazyLock::new(|| {
+    let mut places = Box::new([None; SHORT_PLACES]);
+    for command in all().filter(|command| command.name.bytes().all(|byte| byte.is_ascii_lowercase())) {
+        let Some(name) = packed(command.name.as_bytes()) else { continue };
+        let mut at = short_place_of(name);
+        while places[at].is_some() {
+            at = (at + 1) % SHORT_PLACES;
+        }
+        places[at] = Some((name, command));
+    }
+    places
+});
+
+/// Packs a name of two to eight bytes into a number, with letters in lower case. A name equals a name of lower-case
+/// letters exactly if it is as long and the packed names are equal, because no byte but a letter becomes a letter.
+#[inline]
+fn packed(name: &[u8]) -> Option<u64> {
+    let number = match name {
+        [first, .., last] if name.len() <= 3 => {
+            u64::from(*first) | u64::from(name[1]) << 8 | u64::from(*last) << (8 * (name.len() - 1))
+        }
+        [_, _, _, _, ..] if name.len() <= 8 => {
+            // Two overlapping words cover the name.
+            let word = |at: usize| u64::from(u32::from_le_bytes([name[at], name[at + 1], name[at + 2], name[at + 3]]));
+            word(0) | word(name.len() - 4) << (8 * (name.len() - 4))
+        }
+        _ => return None,
+    };
+    Some(number | 0x2020_2020_2020_2020)
+}
+
+/// Returns the slot for a packed name.
+#[inline]
+fn short_place_of(name: u64) -> usize {
+    // The multiplier of Fibonacci hashing: 2^64 divided by the golden ratio. Knuth, The Art of Computer Programming, volume 3, 6.4.
+    (name.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 54) as usize % SHORT_PLACES
+}
+
 /// Finds a command by its name, in upper or lower case.
 #[must_use]
 pub fn find(name: &[u8]) -> Option<&'static Command> {
+    if let Some(wanted) = packed(name) {
+        let mut at = short_place_of(wanted);
+        while let Some((other, command)) = BY_SHORT_NAME[at] {
+            if other == wanted && command.name.len() == name.len() {
+                return Some(command);
+            }
+            at = (at + 1) % SHORT_PLACES;
+        }
+    }
+    find_any(name)
+}
+
+fn find_any(name: &[u8]) -> Option<&'static Command> {
     // Longer than every command's name, so it need not be hashed.
     if name.len() > 24 {
         return None;
@@ -155,6 +210,7 @@ mod tests {
             assert_eq!(found.and_then(|(_, of)| of).map(|of| of.name), Some(subcommand.name));
         }
         assert!(find_full(b"get|").is_none() && find_full(b"xgroup|nope").is_none() && find_full(b"|").is_none());
+        assert!(find(b"get\0").is_none() && find(b"get ").is_none() && find(b"s\x05t").is_none());
         assert!(find(b"").is_none() && find(b"no such command").is_none() && find(&[b'g'; 1000]).is_none());
     }
 }

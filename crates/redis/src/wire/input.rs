@@ -350,22 +350,17 @@ impl Input {
     /// the carriage return and assumes that a newline follows.
     #[inline]
     fn line(&self) -> Line {
-        let rest = &self.buffer[self.at..];
-        let mut number: i64 = 0;
-        // Fast path for nearly all numbers: a few digits.
-        for (at, byte) in rest.iter().enumerate().skip(1).take(9) {
-            match byte {
-                b'0'..=b'9' => number = number * 10 + i64::from(byte - b'0'),
-                b'\r' if at > 1 && (rest[1] != b'0' || at == 2) => {
-                    if at + 1 == rest.len() {
-                        return Line::Partial;
-                    }
-                    return Line::Number { number, end: self.at + at + 2 };
-                }
-                _ => break,
+        let digit = |byte: u8| i64::from(byte - b'0');
+        // Nearly all numbers have up to three digits.
+        let (number, len) = match self.buffer[self.at..] {
+            [_, a @ b'0'..=b'9', b'\r', _, ..] => (digit(a), 4),
+            [_, a @ b'1'..=b'9', b @ b'0'..=b'9', b'\r', _, ..] => (10 * digit(a) + digit(b), 5),
+            [_, a @ b'1'..=b'9', b @ b'0'..=b'9', c @ b'0'..=b'9', b'\r', _, ..] => {
+                (100 * digit(a) + 10 * digit(b) + digit(c), 6)
             }
-        }
-        self.long_line()
+            _ => return self.long_line(),
+        };
+        Line::Number { number, end: self.at + len }
     }
 
     fn long_line(&self) -> Line {
