@@ -176,7 +176,13 @@ fn of_redis(command: &[u8], write: u64, value_reads: Option<u64>) -> Result<u64,
             return Ok(MAX_COMMAND_STEPS);
         }
         let arguments = reader.u32("argument count")?.saturating_sub(1);
-        let bound = Bound::of(argument(&mut reader)?, value_reads.is_some());
+        let name = argument(&mut reader)?;
+        // Most commands that reach the log set a key without options.
+        let bound = if arguments == 2 && name.eq_ignore_ascii_case(b"set") {
+            Bound::Values(0)
+        } else {
+            Bound::of(name, value_reads.is_some())
+        };
         steps = steps.saturating_add(bound.steps(&mut reader, arguments, write)?);
     }
     Ok(steps)
