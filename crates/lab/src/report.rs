@@ -1,10 +1,13 @@
 //! Reports of suites: as text or as an HTML page for people, and as JSON for programs. All forms have the same figures.
 
 #[cfg(test)]
-#[allow(unreachable_pub, reason = "tests of other crates include this file")]
 mod browser;
 #[cfg(test)]
 mod browser_tests;
+#[cfg(test)]
+#[allow(unreachable_pub, reason = "a file of another crate's tests")]
+#[path = "../../thalweg/tests/node/chromium.rs"]
+mod chromium;
 mod derived;
 mod escape;
 mod html;
