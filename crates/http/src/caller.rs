@@ -1,7 +1,8 @@
-//! The connection to which a request belongs, as its handler learns it.
+//! The connection to which a request belongs, and its transfer to the handler of the request.
 //!
 //! Owns: passing the connection's [`Caller`] to the handler without an allocation for each request. The future of a
-//! request offers it while it is polled, on the thread that polls it, and the handler takes it in its first step.
+//! request puts it into a thread-local variable while the request is polled, and the handler takes it from there in its
+//! first step.
 //! A router that is called without a server has no connections; its requests belong to the local account.
 
 use std::{cell::Cell, sync::Arc};
@@ -30,7 +31,7 @@ thread_local! {
     static CALLER: Cell<Option<Caller>> = const { Cell::new(None) };
 }
 
-/// Runs `poll` while `caller` can be [taken](take). Afterwards `caller` is `None` if it was taken.
+/// Runs `poll`, during which [`take`] on the same thread returns `caller`. Sets `caller` to `None` if it was taken.
 pub(crate) fn offer<T>(caller: &mut Option<Caller>, poll: impl FnOnce() -> T) -> T {
     if caller.is_none() {
         return poll();
