@@ -83,7 +83,7 @@ pub enum SpaceKind {
 }
 
 impl SpaceKind {
-    /// All kinds, in the order of reports.
+    /// All kinds of files, in the order of reports.
     pub const ALL: [Self; 10] = [
         Self::LogLive,
         Self::LogReplay,

@@ -103,11 +103,11 @@ pub struct Plot {
     pub name: String,
     /// Title above the plot, which is not part of the drawing.
     pub title: String,
-    /// Sentences that tell how to read the plot.
+    /// Sentences that explain how to read the plot.
     pub caption: String,
     /// SVG source of the plot, for a page that has the plots' style.
     pub svg: String,
-    /// The same for a narrow screen.
+    /// SVG source of the plot in a layout for narrow screens, for the same page.
     pub narrow: String,
     /// Kind of the plot, which decides its place in a report.
     pub kind: PlotKind,

@@ -27,7 +27,7 @@ macro_rules! kinds {
         }
 
         impl PeerKind {
-            /// All kinds, in ascending order.
+            /// All kinds of frames, in ascending order of their numbers.
             pub const ALL: &'static [Self] = &[$(Self::$frame,)*];
 
             /// Returns the kind with this number; `None` if this version does not know it.
