@@ -54,10 +54,10 @@ pub enum FilterError {
     TooMany,
 }
 
-/// A batch for another node.
+/// A batch of messages that is sent to another node.
 #[derive(Clone, Debug)]
 pub struct NodeBatch {
-    /// The batch.
+    /// The messages, with their subject.
     pub batch: Batch,
     /// Queue groups for which a member of that node was chosen.
     pub groups: SmallVec<[Arc<[u8]>; 1]>,

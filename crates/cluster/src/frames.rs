@@ -80,8 +80,8 @@ pub(crate) async fn read_frame(stream: &mut (impl AsyncRead + Unpin), max_body: 
     read_body(stream, header, HEADER_BYTES, max_body).await.map(Some)
 }
 
-/// Reads one frame like [`read_frame`], with a head of the connection's form. A short head is read byte by byte, so `stream`
-/// has a buffer.
+/// Reads one frame like [`read_frame`], with a short or a long head, as the connection uses. `stream` should be buffered,
+/// because a short head is read byte by byte.
 pub(crate) async fn read_headed(
     stream: &mut (impl AsyncRead + Unpin),
     heads: Heads,

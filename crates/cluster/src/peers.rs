@@ -15,17 +15,18 @@ use crate::about::AboutNode;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PeerFacts {
     pub about: AboutNode,
-    /// Number of the node's present description, which changes with it; `None` if the node does not tell it.
+    /// Number that the node has announced for its current description; a new description has a new number. `None` if the
+    /// node announces none.
     pub about_announced: Option<u32>,
     /// Number of the description in `about`.
     pub about_known: Option<u32>,
-    /// Last index of its log and last applied index, as the node has last stated them.
+    /// Last index of the node's log and its last applied index, as it last reported them.
     pub last: Option<(Index, Index)>,
     /// True if the node's disk is too full for new data.
     pub lacks_room: bool,
-    /// Its wall clock, and the time at which the node has stated it.
+    /// Time of the node's wall clock, and the local time at which this node received it.
     pub wall: Option<(SpaceTime, Instant)>,
-    /// Milliseconds by which its wall clock was ahead of this node's when the node stated it.
+    /// Milliseconds by which the node's wall clock was ahead of the local one when the node last reported it.
     pub clock_ahead_millis: Option<i64>,
     /// Time at which the node last had all entries.
     pub up_to_date: Option<Instant>,

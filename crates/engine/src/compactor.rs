@@ -69,8 +69,7 @@ struct Pass {
     key_bytes: usize,
     end: Offset,
     step: Step,
-    /// True if compaction of the stream left a batch unchanged because its remaining records are too large for one
-    /// record of the log.
+    /// True if a batch was left unchanged, because its remaining records are too large for one record of the log.
     skipped: bool,
     /// Active segment of the log when compaction of the stream began.
     active: Generation,
@@ -78,9 +77,9 @@ struct Pass {
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Compaction notes the keys of records, next from this offset on.
+    /// First step: collect the newest offset of each key. The next record to read has this offset.
     Scanning(Offset),
-    /// Compaction rewrites batches, next from this offset on.
+    /// Second step: rewrite batches without superseded records. The next batch to rewrite begins at this offset.
     Rewriting(Offset),
 }
 

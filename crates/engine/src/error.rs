@@ -699,6 +699,12 @@ impl From<BackendError> for WriteError {
     }
 }
 
+impl From<MachineError> for WriteError {
+    fn from(error: MachineError) -> Self {
+        Self::StateFailed { reason: error.to_string() }
+    }
+}
+
 /// Converts the outcome of a rejected command to its error. Returns the outcome of a command that was carried out.
 pub(crate) fn refusal(outcome: Outcome) -> Result<Outcome, WriteError> {
     match outcome {

@@ -22,11 +22,7 @@ use std::{
 };
 
 use thalweg_log::{Purpose, StateSpace};
-use thalweg_replica::Committed;
-use thalweg_state::{
-    expiry::StaleCursor,
-    machine::{LocalOutcome, MachineError},
-};
+use thalweg_state::{expiry::StaleCursor, machine::LocalOutcome};
 use thalweg_store::BackendHealth;
 use thalweg_types::{
     Durability, KeyspaceId, Lsn, StreamId,
@@ -164,9 +160,8 @@ impl Inner {
         }
         let mut expired = 0;
         for _ in 0..EXPIRES_PER_ROUND {
-            let committed = self.propose_expiry().await?;
-            match committed.outcome.map(refusal) {
-                Some(Ok(Outcome::Expired { keys, more, .. })) => {
+            match self.propose_expiry().await? {
+                Some(Outcome::Expired { keys, more, .. }) => {
                     expired += u64::from(keys);
                     if !more {
                         break;
@@ -214,32 +209,22 @@ impl Inner {
     }
 
     fn is_expiry_due(&self) -> Result<bool, WriteError> {
-        let due = self.open.machine.expiry_due(self.open.replica.now());
-        due.map_err(|error| WriteError::StateFailed { reason: error.to_string() })
+        Ok(self.open.machine.expiry_due(self.open.replica.now())?)
     }
 
-    async fn propose_expiry(&self) -> Result<Committed, WriteError> {
-        self.propose_work(Durability::Os, Purpose::Reclaim, |out| {
-            encode_expire(out, RECLAIMED_PER_COMMAND);
-            Ok::<_, CommandError>(())
-        })
-        .await
+    async fn propose_expiry(&self) -> Result<Option<Outcome>, WriteError> {
+        self.propose_removal(|out| encode_expire(out, RECLAIMED_PER_COMMAND)).await
     }
 
     /// Searches the index rows of deadlines and leases for rows that blind writes have made stale, and deletes these.
     /// Without this, stale rows with a distant deadline would accumulate.
     async fn forget_stale(&self, cursor: &mut StaleCursor) -> Result<u64, WriteError> {
-        let rows = self.open.machine.stale_rows(cursor, STALE_ROWS_PER_ROUND);
-        let rows = rows.map_err(|error| WriteError::StateFailed { reason: error.to_string() })?;
+        let rows = self.open.machine.stale_rows(cursor, STALE_ROWS_PER_ROUND)?;
         let room = MAX_STALE_BYTES.min(self.options.segment_bytes as usize / 2);
         let mut left = &rows[..];
         while !left.is_empty() {
             let (some, rest) = left.split_at(fitting(left, room));
-            self.propose_work(Durability::Os, Purpose::Reclaim, |out| {
-                encode_forget_rows(out, some.iter().map(Vec::as_slice));
-                Ok::<_, CommandError>(())
-            })
-            .await?;
+            self.propose_removal(|out| encode_forget_rows(out, some.iter().map(Vec::as_slice))).await?;
             left = rest;
         }
         Ok(rows.len() as u64)
@@ -249,15 +234,11 @@ impl Inner {
     /// these in the next round. Each of `n` streams with a retention is checked every `n / RETENTION_PER_ROUND`
     /// rounds, and at most once per round.
     async fn enforce_retention(&self, swept: &mut Option<StreamId>) -> Result<u64, WriteError> {
-        let due = self.open.machine.retention_due_after(*swept, RETENTION_PER_ROUND, self.open.replica.now());
-        let (due, last) = due.map_err(|error| WriteError::StateFailed { reason: error.to_string() })?;
+        let now = self.open.replica.now();
+        let (due, last) = self.open.machine.retention_due_after(*swept, RETENTION_PER_ROUND, now)?;
         *swept = last;
         for (stream, before) in &due {
-            self.propose_work(Durability::Os, Purpose::Reclaim, |out| {
-                encode_trim_stream(out, *stream, *before);
-                Ok::<_, CommandError>(())
-            })
-            .await?;
+            self.propose_removal(|out| encode_trim_stream(out, *stream, *before)).await?;
         }
         Ok(due.len() as u64)
     }
@@ -296,37 +277,35 @@ impl Inner {
     /// Removes the rows of producers of streams that were deleted.
     async fn forget_producers(&self) -> Result<(), WriteError> {
         for stream in self.open.machine.former_producers_due(RECLAIMS_PER_ROUND as usize) {
-            for _ in 0..RECLAIMS_PER_ROUND {
-                let committed = self
-                    .propose_work(Durability::Os, Purpose::Reclaim, |out| {
-                        encode_forget_producers(out, stream, RECLAIMED_PER_COMMAND);
-                        Ok::<_, CommandError>(())
-                    })
-                    .await?;
-                let outcome = committed.outcome.map(refusal);
-                if !matches!(outcome, Some(Ok(Outcome::Reclaimed { more: true, .. }))) {
-                    break;
-                }
-            }
+            self.remove_all(|out| encode_forget_producers(out, stream, RECLAIMED_PER_COMMAND)).await?;
         }
         Ok(())
     }
 
     /// Removes the rows of deleted consumer groups, and records of groups that were trimmed from their streams.
     async fn reclaim_groups(&self) -> Result<(), WriteError> {
-        let due = self.open.machine.groups_to_reclaim(RECLAIMS_PER_ROUND as usize);
-        for group in due.map_err(|error| WriteError::StateFailed { reason: error.to_string() })? {
-            for _ in 0..RECLAIMS_PER_ROUND {
-                let committed = self
-                    .propose_work(Durability::Os, Purpose::Reclaim, |out| {
-                        encode_reclaim_group(out, group, RECLAIMED_PER_COMMAND);
-                        Ok::<_, CommandError>(())
-                    })
-                    .await?;
-                let outcome = committed.outcome.map(refusal);
-                if !matches!(outcome, Some(Ok(Outcome::Reclaimed { more: true, .. }))) {
-                    break;
-                }
+        for group in self.open.machine.groups_to_reclaim(RECLAIMS_PER_ROUND as usize)? {
+            self.remove_all(|out| encode_reclaim_group(out, group, RECLAIMED_PER_COMMAND)).await?;
+        }
+        Ok(())
+    }
+
+    /// Proposes a command that removes data. Returns its outcome, or `None` if it was rejected.
+    async fn propose_removal(&self, encode: impl FnOnce(&mut Vec<u8>)) -> Result<Option<Outcome>, WriteError> {
+        let encode = |out: &mut Vec<u8>| {
+            encode(out);
+            Ok::<_, CommandError>(())
+        };
+        let committed = self.propose_work(Durability::Os, Purpose::Reclaim, encode).await?;
+        Ok(committed.outcome.and_then(|outcome| refusal(outcome).ok()))
+    }
+
+    /// Proposes a command that removes some of many rows until none are left, or as often as one round permits.
+    async fn remove_all(&self, encode: impl Fn(&mut Vec<u8>)) -> Result<(), WriteError> {
+        for _ in 0..RECLAIMS_PER_ROUND {
+            let outcome = self.propose_removal(&encode).await?;
+            if !matches!(outcome, Some(Outcome::Reclaimed { more: true, .. })) {
+                break;
             }
         }
         Ok(())
@@ -336,12 +315,11 @@ impl Inner {
     /// deletes rows that served only to read the freed part of the log.
     fn raise_history_floor(&self) -> Result<(), WriteError> {
         let machine = &self.open.machine;
-        let failed = |error: MachineError| WriteError::StateFailed { reason: error.to_string() };
-        let begin = machine.history_begin(self.open.log.start()).map_err(failed)?;
+        let begin = machine.history_begin(self.open.log.start())?;
         let begin = begin.map(|mark| HistoryFloor { revision: mark.revision, index: mark.index });
-        let floor = begin.unwrap_or_default().max(machine.history_floor().map_err(failed)?);
+        let floor = begin.unwrap_or_default().max(machine.history_floor()?);
         for _ in 0..RECLAIMS_PER_ROUND {
-            if !machine.has_history_below(floor).map_err(failed)? {
+            if !machine.has_history_below(floor)? {
                 break;
             }
             let raise = MoveTarget::HistoryFloor { floor, max: RECLAIMED_PER_COMMAND };
@@ -376,14 +354,8 @@ impl Inner {
             if !self.open.machine.sweep_due() {
                 break;
             }
-            let committed = self
-                .propose_work(Durability::Os, Purpose::Reclaim, |out| {
-                    encode_sweep(out, RECLAIMED_PER_COMMAND);
-                    Ok::<_, CommandError>(())
-                })
-                .await?;
-            match committed.outcome.map(refusal) {
-                Some(Ok(Outcome::Reclaimed { entries, .. })) => swept += u64::from(entries),
+            match self.propose_removal(|out| encode_sweep(out, RECLAIMED_PER_COMMAND)).await? {
+                Some(Outcome::Reclaimed { entries, .. }) => swept += u64::from(entries),
                 _ => break,
             }
         }
@@ -396,18 +368,11 @@ impl Inner {
     async fn prune_versions(&self, last: &mut Option<KeyspaceId>) -> Result<u64, WriteError> {
         let mut pruned = 0;
         for _ in 0..PRUNES_PER_ROUND {
-            let due = self.open.machine.prune_due(*last, self.open.replica.now());
-            let due = due.map_err(|error| WriteError::StateFailed { reason: error.to_string() })?;
+            let due = self.open.machine.prune_due(*last, self.open.replica.now())?;
             let Some(keyspace) = due else { break };
             *last = Some(keyspace);
-            let committed = self
-                .propose_work(Durability::Os, Purpose::Reclaim, |out| {
-                    encode_prune_versions(out, keyspace, RECLAIMED_PER_COMMAND);
-                    Ok::<_, CommandError>(())
-                })
-                .await?;
-            match committed.outcome.map(refusal) {
-                Some(Ok(Outcome::Reclaimed { entries, .. })) => pruned += u64::from(entries),
+            match self.propose_removal(|out| encode_prune_versions(out, keyspace, RECLAIMED_PER_COMMAND)).await? {
+                Some(Outcome::Reclaimed { entries, .. }) => pruned += u64::from(entries),
                 _ => break,
             }
         }

@@ -11,9 +11,9 @@ use bytes::Bytes;
 use thalweg_state::expiry::Expiry;
 use thalweg_types::Revision;
 
-/// Length in bytes up to which a value is a part of its page's buffer.
+/// Maximum length in bytes of a value that is stored in the shared buffer of its page.
 const MAX_SHARED_BYTES: usize = 1024;
-/// Number in place of a value's length, for a value with memory of its own.
+/// Marks, in place of its length, a value that is stored in memory of its own and not in the buffer of its page.
 const LONG: u32 = u32::MAX;
 
 /// A pair of a page. Its key and value are the next bytes of the page's buffer.

@@ -83,7 +83,7 @@ pub enum SpaceKind {
 }
 
 impl SpaceKind {
-    /// All kinds, in the order of reports.
+    /// All kinds of files, in the order of reports.
     pub const ALL: [Self; 10] = [
         Self::LogLive,
         Self::LogReplay,
@@ -185,12 +185,12 @@ impl SpaceOptions {
     }
 }
 
-/// Choice of whether a report counts the payload, for which it reads the whole state.
+/// Choice of whether a report on disk space counts the bytes of keys and values, for which it reads the whole state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Count {
-    /// The report counts a state of up to [`QUICK_COUNT_BYTES`].
+    /// The report counts them only if the state has at most [`QUICK_COUNT_BYTES`] on disk.
     IfQuick,
-    /// The report counts any state.
+    /// The report always counts them.
     Always,
 }
 

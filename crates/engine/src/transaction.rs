@@ -5,7 +5,7 @@ use std::cell::RefCell;
 
 use thalweg_log::Purpose;
 use thalweg_replica::Committed;
-use thalweg_state::machine::{MachineError, read_transaction};
+use thalweg_state::{apply::read_transaction, machine::MachineError};
 use thalweg_types::{
     Durability, Revision,
     budget::{Budget, Spent},

@@ -1,4 +1,4 @@
-//! The connection to which a request belongs, as its handler learns it.
+//! The connection to which a request belongs, as its handler sees it.
 
 use std::sync::Arc;
 

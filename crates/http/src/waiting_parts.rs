@@ -1,7 +1,8 @@
 //! Parts of HTTP/2 replies that wait for their client.
 //!
-//! The streams of an HTTP/2 connection have windows of their own, so a client can read one stream and leave another. The
-//! socket then moves bytes, and shows nothing of the stream that waits and of the scan, snapshot or memory behind it.
+//! Each stream of an HTTP/2 connection has its own flow-control window, so a client can read one stream and leave another
+//! unread. The socket then still moves bytes, so it does not show that a stream waits and holds a scan, a snapshot or
+//! memory.
 //! Owns: division of bodies into small parts, and a deadline for each stream whose parts wait. The deadline is renewed
 //! whenever the HTTP library has sent a part or requests the next one ([`PacedBody`]). Does not own: the check for
 //! overdue streams, after which the connection is cut.
@@ -30,14 +31,14 @@ const PART_BYTES: usize = 16 * 1024;
 /// Size in bytes from which a part waits until it was sent, and not only until the next part is requested.
 const TRACKED_BYTES: usize = 4096;
 
-/// Streams of a connection whose parts wait for the client.
+/// Streams of one HTTP/2 connection that have parts of bodies which the client has not read yet.
 #[derive(Debug, Default)]
 pub(crate) struct WaitingParts {
     streams: Mutex<HashMap<u64, WaitingStream>>,
     next: AtomicU64,
 }
 
-/// A stream whose parts wait for the client.
+/// A stream with parts that the client has not read yet.
 #[derive(Debug)]
 struct WaitingStream {
     deadline: Instant,

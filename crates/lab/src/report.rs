@@ -1,10 +1,13 @@
 //! Reports of suites: as text or as an HTML page for people, and as JSON for programs. All forms have the same figures.
 
 #[cfg(test)]
-#[allow(unreachable_pub, reason = "tests of other crates include this file")]
 mod browser;
 #[cfg(test)]
 mod browser_tests;
+#[cfg(test)]
+#[allow(unreachable_pub, reason = "a file of another crate's tests")]
+#[path = "../../thalweg/tests/node/chromium.rs"]
+mod chromium;
 mod derived;
 mod escape;
 mod html;
@@ -100,11 +103,11 @@ pub struct Plot {
     pub name: String,
     /// Title above the plot, which is not part of the drawing.
     pub title: String,
-    /// Sentences that tell how to read the plot.
+    /// Sentences that explain how to read the plot.
     pub caption: String,
     /// SVG source of the plot, for a page that has the plots' style.
     pub svg: String,
-    /// The same for a narrow screen.
+    /// SVG source of the plot in a layout for narrow screens, for the same page.
     pub narrow: String,
     /// Kind of the plot, which decides its place in a report.
     pub kind: PlotKind,

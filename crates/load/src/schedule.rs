@@ -36,7 +36,7 @@ pub enum Arrivals {
 pub struct Change {
     /// Requests per second, over all workers, until the end of the warm-up. Above 0.
     pub from: f64,
-    /// Time after the warm-up: a ramp ends then, and a step happens then.
+    /// Time after the warm-up at which the rate of the load is reached: the end of a ramp, or the moment of a step.
     pub time: Duration,
 }
 
@@ -120,9 +120,11 @@ enum Gaps {
     Constant(f64),
     /// Exponentially distributed gaps with this mean, in nanoseconds.
     Poisson(f64, Generator),
-    /// A rate that changes: the number of the next request among those of all workers, and the number of workers.
+    /// A rate that changes during the run. `number` is the index of this worker's next request in the schedule of all
+    /// workers, of which there are `workers`.
     Changing { rate: Changing, number: f64, workers: f64 },
-    /// A recording: the number of the next request among those of all workers, the number of workers, and the rate.
+    /// Arrivals of a recording, at `rate`. `number` is the index of this worker's next request in the schedule of all
+    /// workers, of which there are `workers`.
     Replay { recorded: &'static Recorded, number: u64, workers: u64, rate: f64 },
 }
 

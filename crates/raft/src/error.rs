@@ -131,7 +131,7 @@ pub enum ChangeError {
     /// The node is a member already, with another address.
     #[error("node {0} is a member already, at another address")]
     AlreadyMember(NodeId),
-    /// The node votes already.
+    /// The node is a voter already, so it cannot be promoted.
     #[error("node {0} votes already")]
     AlreadyVotes(NodeId),
     /// A node with this id was a member, and was removed. Ids are never used again.

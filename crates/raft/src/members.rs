@@ -73,11 +73,11 @@ pub struct ConsensusStatus {
     pub applied: Option<LogId>,
     /// Last entry that this node has purged.
     pub purged: Option<LogId>,
-    /// Entry of the membership.
+    /// Log entry that contains the membership.
     pub membership: Option<LogId>,
     /// True while the membership changes from one set of voters to another.
     pub is_changing: bool,
-    /// All members.
+    /// All members of the space, by their ids.
     pub members: BTreeMap<NodeId, MemberStatus>,
     /// Time since a majority last answered the leader; known to the leader only.
     pub last_quorum: Option<Duration>,

@@ -111,12 +111,13 @@ pub(crate) enum WhenFull {
     Refuse,
 }
 
-/// Lanes of the queue from which commands are taken.
+/// Choice of the lanes of the queue (ready commands, and expensive ones that wait for a turn) from which commands are
+/// taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lanes {
-    /// Ready commands only, for a thread that serves clients as well.
+    /// The lane of ready commands. Used by threads that also serve clients.
     Ready,
-    /// Both lanes.
+    /// Both lanes: ready commands and expensive ones.
     All,
 }
 
@@ -125,7 +126,7 @@ pub(crate) enum Lanes {
 pub(crate) struct DequeuedProposals {
     /// Proposals, in the order in which they are committed.
     pub(crate) proposals: Vec<Pending>,
-    /// Number of proposals at which each entry ends.
+    /// For each entry, the number of proposals in it and in the entries before it.
     pub(crate) ends: Vec<usize>,
     /// Number of steps that each entry took; entries that were not applied are missing.
     pub(crate) steps: Vec<u64>,

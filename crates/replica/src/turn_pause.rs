@@ -18,13 +18,14 @@ use std::time::Duration;
 const STEP: Duration = Duration::from_nanos(100);
 /// Steps of a turn above which the pauses grow: about 4 ms of work.
 pub(crate) const LONG_TURN_STEPS: u64 = 40_000;
-/// Length of a pause after a short turn, as a multiple of the turn's time. The address gets a third of the time.
+/// Length of the pause after a short turn, as a multiple of the turn's time. With 2, the address gets a third of the
+/// time.
 const MIN_MULTIPLE: u32 = 2;
 /// Length of a pause after many long turns, as a multiple of the turn's time.
 const MAX_MULTIPLE: u32 = 64;
-/// Factor by which the multiple grows with each long turn.
+/// Factor by which each long turn makes the following pause longer, up to [`MAX_MULTIPLE`].
 const GROWTH: u32 = 4;
-/// Longest pause: a commit that took very long waited for the disk.
+/// Maximum length of a pause. A turn that took so long mostly waited for the disk, which is not the client's fault.
 const MAX_PAUSE: Duration = Duration::from_secs(2);
 
 /// Pauses of one address.

@@ -82,14 +82,14 @@ struct Built {
     purpose: Purpose,
     /// Number of replies that the batch gets.
     replies: usize,
-    /// Commands that the batch contains in several parts, in order.
+    /// Commands that the batch contains as several smaller commands each, in order.
     splits: Vec<Split>,
 }
 
-/// A command that deletes so much that it is proposed in several parts. A delete of any size is accepted, and other
-/// commands need not wait for all of it.
+/// A delete of so many keys or parts that it is proposed as several smaller commands. So a delete of any size is
+/// accepted, and other commands do not wait until all of it is done.
 struct Split {
-    /// Number of replies before those of the parts.
+    /// Number of replies of the batch before those of the smaller commands.
     first: usize,
     parts: usize,
 }
@@ -183,7 +183,8 @@ fn halved(batch: &[u8]) -> Option<Vec<u8>> {
     Some(builder.finish())
 }
 
-/// Records that the command or part with the reply `at` is split into two parts.
+/// Records that a command of the batch, or a part of one, was halved. Its reply had number `at` in the batch; from now on
+/// it has two replies.
 fn split_again(splits: &mut Vec<Split>, at: usize) {
     let after = splits.partition_point(|split| split.first <= at);
     splits[after..].iter_mut().for_each(|split| split.first += 1);

@@ -17,7 +17,7 @@ pub(crate) struct LongRead {
 
 #[derive(Debug)]
 pub(crate) enum LongReadKind {
-    /// One command.
+    /// A command outside of a transaction.
     Command {
         /// [Number](thalweg_redis::Command::number_of) of the command.
         number: usize,

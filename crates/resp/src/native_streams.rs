@@ -150,7 +150,8 @@ impl StreamCommands {
         replies
     }
 
-    /// Waits until the burst may look at the node's state. Returns an error reply if the barrier fails.
+    /// Waits until reads of this batch of pipelined commands may see the node's state: a member of a cluster first asks the
+    /// leader if the read level requires it. Returns an error reply if this fails.
     async fn pass_gate(&mut self) -> Result<(), Reply> {
         if let Some(ReadGate { handle, level }) = &self.gate
             && handle.try_read(*level).is_none()

@@ -27,7 +27,7 @@ struct ReadValue<'a> {
     key: &'a [u8],
     /// Field of a hash, if the read returns one.
     field: Option<&'a [u8]>,
-    /// Bytes that the batch has brought before the read.
+    /// Total length in bytes of the arguments of earlier commands of the batch, which may have become part of the value.
     brought: usize,
 }
 

@@ -247,7 +247,7 @@ impl Drop for AddressAccount {
 pub struct Account {
     address: Arc<AddressAccount>,
     held: [AtomicU64; Resource::COUNT],
-    /// The connection, as a client for which the queue of commands measures costs.
+    /// Identity of the connection in the queue of commands, which measures how expensive the commands of each client are.
     client: Arc<Client>,
     /// True once the server has cut the connection because its client did not read or send.
     is_cut: AtomicBool,

@@ -53,20 +53,21 @@ pub const ROUND_BYTES: usize = 2 * 1024 * 1024;
 /// Maximum number of bytes of bulk output in a round of the async runtime, whose connections encrypt or have bodies of
 /// HTTP, which takes longer for each byte.
 pub const SHARED_ROUND_BYTES: usize = 512 * 1024;
-/// Time of long requests that ends a round, about two milliseconds. Most rounds of messages end by their bytes.
+/// Time that long requests may take in a round before the round ends, about two milliseconds. Rounds that deliver
+/// messages mostly end because their bytes are used up.
 const ROUND_TIME: Duration = Duration::from_nanos(1 << 21);
-/// Number of rounds whose bytes a connection may send in one turn.
+/// Number of bytes that a connection may send in one turn, in rounds' worth ([`ROUND_BYTES`]).
 const TURN_ROUNDS: usize = 2;
 /// Number of bytes of deliveries that a client may cause before it waits for a turn.
 const CAUSED_BYTES: u64 = (TURN_ROUNDS * ROUND_BYTES) as u64;
-/// Number of bytes waiting for a client up to which they are sent without a turn, like the replies to most requests.
+/// Maximum number of waiting bytes that a connection sends without a turn. The replies to most requests are shorter.
 pub const REPLY_BYTES: usize = 16 * 1024;
-/// Number of bytes that a write counts in addition to its own, so that many small writes also end a round.
+/// Number of bytes that each write is charged in addition to its own, so that many small writes also end a round.
 const WRITE_BYTES: usize = 512;
-/// Number of turns at the beginning of the first round after a crowded one. Later rounds have twice as many turns if the
-/// last one left bytes unused, and half as many otherwise.
+/// Number of connections that get a turn when a round begins, in the first round in which connections wait. Each later
+/// round gives twice as many turns if the last one left bytes unused, and half as many otherwise.
 const FIRST_TURNS: usize = 8;
-/// Maximum number of turns that one round begins.
+/// Maximum number of connections that get a turn when a round begins.
 const MAX_TURNS: usize = 64;
 
 /// Counters of bulk output, which the runtimes of a server share.
@@ -93,9 +94,10 @@ impl BulkCounters {
 /// Rounds of bulk output of one runtime. See the [module](self).
 #[derive(Debug)]
 pub struct BulkTurns {
-    /// Number of bytes of a round.
+    /// Number of bytes that the connections may send in one round.
     round_bytes: usize,
-    /// Number of bytes that may still be sent in this round, or that its long requests may count; 0 or less at its end.
+    /// Bytes left in this round. Sent bytes and the time of long requests, converted to bytes, are subtracted; the round
+    /// ends at 0 or below.
     left: AtomicI64,
     /// True from the end of a round until no connection waits for a turn.
     is_crowded: AtomicBool,
@@ -106,9 +108,9 @@ pub struct BulkTurns {
 #[derive(Debug)]
 struct Waiting {
     queue: FairQueue<Arc<Seat>>,
-    /// Connections whose turn goes on in the next round.
+    /// Connections whose turn continues in the next round.
     paused: Vec<Arc<Seat>>,
-    /// Number of turns at the beginning of the last round.
+    /// Number of connections that got a turn when the last round began.
     turns: usize,
     next_ticket: u64,
 }

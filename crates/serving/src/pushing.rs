@@ -4,9 +4,9 @@
 //! deliveries, and the credit of a connection.
 //!
 //! On a member of a cluster, a push ends with [`PushEnd::Moved`] when another node has become the leader, or when a delivery
-//! could not be committed for want of a leader. The receiver then pushes again, and acks what it holds: its records stay with
-//! it until their deadline. So they do also when the receiver leaves because of the new leader, or because the node stops.
-//! Otherwise each of them would be delivered again while the receiver still works on it.
+//! could not be committed because there was no leader. The receiver then requests a push again, and acks the records that it
+//! holds. These records stay with the receiver until their ack deadline, also if it disconnects because the leader changed or
+//! the node stops. Otherwise they would be delivered again while the receiver still works on them.
 
 use std::{future::pending, time::Duration};
 
@@ -35,7 +35,7 @@ pub enum ReturnRecords {
 /// Reason why a push has ended.
 #[derive(Debug)]
 pub enum PushEnd {
-    /// Another node leads. The receiver pushes again, and keeps the records that it holds.
+    /// Another node leads. The receiver requests a push again, and keeps the records that it holds.
     Moved,
     /// The node stops.
     Stopping,

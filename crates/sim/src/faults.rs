@@ -64,7 +64,7 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
-    /// All kinds.
+    /// All kinds of faults.
     pub const ALL: [Self; 23] = [
         Self::PowerLoss,
         Self::PowerCut,

@@ -203,15 +203,15 @@ pub struct NodeParts {
     is_full: Cell<bool>,
     /// True once a bit of the node's files was flipped.
     pub is_flipped: Cell<bool>,
-    /// True once the node was to be repaired in place.
+    /// True once the simulation has requested a repair of the node in place.
     pub was_repaired: Cell<bool>,
-    /// True while the switch to the state of the next snapshot fails, for the first attempts or for all.
+    /// True while attempts to switch to the state of a received snapshot fail.
     pub fails_switch: Cell<bool>,
-    /// True from the moment at which the power is to be cut until the node has crashed.
+    /// True from the request to cut the node's power until the node has crashed.
     pub is_power_cut: Cell<bool>,
     /// Error of the node's wall clock in microseconds.
     pub clock_error: Arc<AtomicI64>,
-    /// True while the node starts. A stopped process can be starting for long.
+    /// True while the node starts. Stays true while the simulation suspends the process during its start.
     pub is_starting: Cell<bool>,
     /// Present run; `None` while the node is down.
     pub running: RefCell<Option<Running>>,

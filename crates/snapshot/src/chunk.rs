@@ -30,7 +30,8 @@ const ZSTD_LEVEL: i32 = 1;
 const MAX_ZSTD_WINDOW_LOG: u32 = 23;
 /// Largest ratio of plain to stored bytes that LZ4's block format can reach.
 const MAX_LZ4_RATIO: usize = 255;
-/// Maximum length of the last chunk of a snapshot, which has a fixed layout and is shorter.
+/// Maximum length in bytes that a reader accepts for the last chunk of a snapshot. Chunks that this version writes are
+/// shorter, because their layout is fixed.
 const MAX_END_BYTES: usize = 4096;
 const _: () = assert!(BEGIN_BYTES < MAX_BEGIN_BYTES && END_BYTES < MAX_END_BYTES);
 /// Number of bytes of contents that are discarded in one step.

@@ -5,6 +5,7 @@
 //! Does not own: that map, the log, the order of entries, time, or the scheduling of I/O. Has no sockets, tasks or
 //! Raft.
 
+pub mod apply;
 pub mod audit;
 pub mod blobs;
 pub mod changes;
@@ -19,10 +20,12 @@ mod keys;
 pub mod keyspaces;
 pub mod machine;
 pub mod membership;
+mod open;
 pub mod payload;
 pub mod portable;
 pub mod redis;
 mod refused;
+pub mod replace;
 mod row_kinds;
 mod rows;
 pub mod segments;

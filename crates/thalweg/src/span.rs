@@ -23,9 +23,9 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
 /// Start time that the user passes with `--since`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Since {
-    /// The time that is this span before now.
+    /// A span before the current time.
     Ago(Duration),
-    /// This point in time.
+    /// A point in time.
     At(SpaceTime),
 }
 

@@ -20,14 +20,12 @@ use std::{
 };
 
 use rustls::{
-    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, RootCertStore,
-    ServerConfig, SignatureScheme,
+    AlertDescription, CertificateError, ClientConfig, DistinguishedName, Error, RootCertStore, ServerConfig,
     client::{
         WebPkiServerVerifier,
-        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+        danger::{ServerCertVerified, ServerCertVerifier},
         verify_server_cert_signed_by_trust_anchor, verify_server_name,
     },
-    crypto::{verify_tls12_signature, verify_tls13_signature},
     pki_types::{CertificateDer, ServerName, UnixTime},
     server::{
         ParsedCertificate, WebPkiClientVerifier,
@@ -294,28 +292,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for PeerStream<S> {
 #[derive(Debug)]
 struct AnyCertificate;
 
-impl AnyCertificate {
-    fn verify12(
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, cert, dss, &tls::provider().signature_verification_algorithms)
-    }
-
-    fn verify13(
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, cert, dss, &tls::provider().signature_verification_algorithms)
-    }
-
-    fn schemes() -> Vec<SignatureScheme> {
-        tls::provider().signature_verification_algorithms.supported_schemes()
-    }
-}
-
 impl ServerCertVerifier for AnyCertificate {
     fn verify_server_cert(
         &self,
@@ -328,27 +304,7 @@ impl ServerCertVerifier for AnyCertificate {
         Ok(ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Self::verify12(message, cert, dss)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Self::verify13(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        Self::schemes()
-    }
+    tls::check_signatures!(self, tls::provider().signature_verification_algorithms);
 }
 
 /// The side that dials shows no certificate in a cluster without an authority.
@@ -374,25 +330,5 @@ impl ClientCertVerifier for AnyCertificate {
         Ok(ClientCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Self::verify12(message, cert, dss)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Self::verify13(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        Self::schemes()
-    }
+    tls::check_signatures!(self, tls::provider().signature_verification_algorithms);
 }

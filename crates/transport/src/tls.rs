@@ -14,6 +14,35 @@ use rustls::{
     version::TLS13,
 };
 
+/// Implements the methods of rustls's verifiers that check signatures of a handshake. rustls declares the same methods in
+/// the traits for certificates of servers and for those of clients. `$algorithms` are the supported algorithms.
+macro_rules! check_signatures {
+    ($self:ident, $algorithms:expr) => {
+        fn verify_tls12_signature(
+            &$self,
+            message: &[u8],
+            cert: &rustls::pki_types::CertificateDer<'_>,
+            dss: &rustls::DigitallySignedStruct,
+        ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+            rustls::crypto::verify_tls12_signature(message, cert, dss, &$algorithms)
+        }
+
+        fn verify_tls13_signature(
+            &$self,
+            message: &[u8],
+            cert: &rustls::pki_types::CertificateDer<'_>,
+            dss: &rustls::DigitallySignedStruct,
+        ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+            rustls::crypto::verify_tls13_signature(message, cert, dss, &$algorithms)
+        }
+
+        fn supported_verify_schemes(&$self) -> Vec<rustls::SignatureScheme> {
+            $algorithms.supported_schemes()
+        }
+    };
+}
+pub(crate) use check_signatures;
+
 /// Protocol name in TLS and QUIC handshakes (ALPN). The server rejects a peer that offers another name.
 pub const ALPN: &[u8] = b"thalweg";
 

@@ -7,7 +7,7 @@ use crate::{
     options::{parse_duration, require, within},
 };
 
-/// Part of the suite.
+/// A measurement of the cluster benchmark, which the user can select.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Part {
     /// Puts to the leader, by number of clients.

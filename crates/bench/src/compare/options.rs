@@ -14,10 +14,10 @@ use thalweg_lab::comparison::MIN_PAIRS;
 /// Options of a comparison of two servers, programs or stored reports.
 #[derive(Clone, Debug, clap::Args)]
 pub struct CompareOptions {
-    /// The one side: a program to start as `A serve` (a path or a name on the search path), the address of a running server (http://host:port), or a report
+    /// The first side: a program to start as `A serve` (a path or a name on the search path), the address of a running server (http://host:port), or a report
     /// that `thalweg bench http` wrote with `--output FILE.json` or `--html FILE.html`.
     pub a: String,
-    /// The other side, in the same forms. Its figures are judged against those of A. A report can only be compared with
+    /// The second side, in the same forms. Its figures are compared with those of A. A report can only be compared with
     /// a report.
     pub b: String,
     /// Number of pairs of runs, one of A and one of B each.
@@ -29,7 +29,7 @@ pub struct CompareOptions {
     /// Additional arguments for the server that B starts.
     #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
     pub arg_b: Vec<String>,
-    /// Durability level that each put to B requests, if it is another one than for A; needs --across-durabilities.
+    /// Durability level that puts to B request, if it differs from that of A. Requires --across-durabilities.
     #[arg(long, value_name = "DURABILITY")]
     pub durability_b: Option<Durability>,
     /// Compare even if the writes of A and B have different durability levels. The titles then state both.

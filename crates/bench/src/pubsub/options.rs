@@ -93,8 +93,8 @@ pub struct PubsubOptions {
     /// Highest rate that the search tries, in messages per second.
     #[arg(long, default_value_t = 2e7)]
     pub max_rate: f64,
-    /// Compare every byte of messages above 512 B too. Otherwise their head, their end and 64 moving bytes are
-    /// compared.
+    /// Compare every byte of messages above 512 B too. Otherwise the benchmark compares their head, their end, and 64
+    /// bytes at a position that differs from message to message.
     #[arg(long)]
     pub verify_all: bool,
     /// Duration of the raw-speed measurements before each run, over the same transport without a server; 0: none.

@@ -116,8 +116,8 @@ fn goals(base: &Scenario) -> Vec<Scenario> {
     ]
 }
 
-/// Returns the base of row F, a published benchmark, as its authors ran it: 4 connections of 2 streams publish, 8
-/// connections subscribe.
+/// Returns the scenario of a published benchmark (row F of docs/performance.md) as its authors ran it: 4 connections of
+/// 2 streams publish, 8 connections subscribe. Callers add the goals.
 fn row_f_base(base: &Scenario, fan_out: usize) -> Scenario {
     let mut row = base.with(4096, 64, 8, fan_out, 8).named(format!("4 KiB × 64, 8 → {fan_out}"));
     (row.options.connections, row.options.streams, row.options.linger) = (Some(4), 2, None);

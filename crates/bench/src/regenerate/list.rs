@@ -17,12 +17,12 @@ const fn run(name: &'static str, section: &'static str, arguments: &'static str,
     Figures { name, section, arguments, quick }
 }
 
-/// Short rounds of the suites under load.
+/// Options for short rounds of the suites under load.
 const SHORT: &str = "--duration 300ms --warmup 100ms --rounds 1";
-/// The same for suites over the native protocol, which also measure the bare machine.
+/// Options for short rounds of suites over the native protocol, which also measure the machine without a server.
 const SHORT_NATIVE: &str = "--duration 300ms --warmup 100ms --rounds 1 --bare 50ms";
 
-/// All runs, in the order of docs/performance.md.
+/// All measurements, in the order of docs/performance.md.
 pub(super) const ALL: &[Figures] = &[
     run("log", "The log", "log", "--time 50ms --rounds 2 --warm-mib 16"),
     run("log-checks", "The log", "log --only-checks --goals --durability disk --time 2s --rounds 5", ""),

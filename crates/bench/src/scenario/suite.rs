@@ -54,9 +54,9 @@ pub(super) struct Data {
 
 /// A server under load, over one protocol.
 pub(super) struct Subject<'a, C> {
-    /// Requests of the runs.
+    /// Encodes the requests of the runs, and decodes the replies.
     pub codec: C,
-    /// Requests that load the keys.
+    /// Encodes the requests that load the keys before the runs.
     pub loader: C,
     /// Durability of the writes that load the keys, in words.
     pub loaded: &'static str,

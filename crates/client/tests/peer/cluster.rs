@@ -29,9 +29,9 @@ struct Leads {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Manner {
     Answers,
-    /// It accepts requests and does not answer.
+    /// The node accepts requests and does not answer.
     Frozen,
-    /// It knows no leader, like a node without a majority.
+    /// The node knows no leader, like a node without a majority.
     CutOff,
 }
 

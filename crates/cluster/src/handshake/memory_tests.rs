@@ -9,7 +9,7 @@ use thalweg_wire::peer::VERSION;
 
 use super::*;
 
-/// Bound that `docs/formats/peer.md` states.
+/// Maximum memory in bytes that a connection may cost before its hello is accepted, as `docs/formats/peer.md` states.
 const BOUND: usize = 4096;
 
 thread_local! {

@@ -3,6 +3,8 @@
 #![allow(unreachable_pub, reason = "a test program has no interface")]
 
 mod cluster;
+#[path = "../../../thalweg/tests/node/damage.rs"]
+mod damage;
 mod nodes;
 mod repairs;
 mod rooms;

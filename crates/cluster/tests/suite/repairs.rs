@@ -1,21 +1,18 @@
 //! A node whose state differs from that of a majority, and its repair by itself.
 
-use std::{io::IoSlice, path::Path, sync::atomic::AtomicBool, time::Duration};
+use std::{sync::atomic::AtomicBool, time::Duration};
 
 use thalweg_cluster::{NodeOptions, RepairError, repair};
 use thalweg_engine::{
     Database, MemberIdentity, RepairNote,
     snapshot::{SnapshotError, SnapshotOptions},
 };
-use thalweg_log::{Draft, Purpose, RecordKind};
 use thalweg_serving::cluster::{ClusterError, ClusterHandle};
-use thalweg_types::{
-    Durability, Index, ReadLevel, SpaceId,
-    command::{Framed, encode_put},
-};
+use thalweg_types::{Index, ReadLevel};
 
 use crate::{
     cluster::{TestCluster, TestNode, database_options, wait_until},
+    damage::{apply_differently, damage_tables},
     nodes::{put_through, soon, wait},
 };
 
@@ -41,20 +38,11 @@ fn change_state(cluster: &mut TestCluster, repairs_itself: bool, note: &RepairNo
     let follower = cluster.follower();
     let (path, options) = cluster.nodes.remove(follower).stop();
     let db = Database::open_member(&path, database_options(), MemberIdentity::Existing).unwrap();
-    let (parts, keyspace) = (db.member_parts().unwrap(), db.find_keyspace("k").unwrap().id());
-    let mut command = Framed::new();
-    command.encode(|out| encode_put(out, keyspace, b"only here", b"value")).unwrap();
-    let applied = parts.machine.applied();
-    let payload = [IoSlice::new(command.bytes())];
-    let (kind, index) = (RecordKind::Entry, applied.index.next());
-    let (term, time) = (applied.term, applied.time);
-    let draft = Draft { space: SpaceId::ZERO, kind, term, index, time, payload: &payload };
-    let lsn = parts.log.append(&[draft], Durability::Disk, Purpose::Data).unwrap().first;
-    let record = parts.log.records_from(lsn).unwrap().next().unwrap().unwrap();
-    parts.member.apply(index, Some(&record), true, &mut Vec::new()).unwrap();
+    let term = db.member_parts().unwrap().machine.applied().term;
+    apply_differently(&db);
     db.note_repair(note).unwrap();
     db.close().unwrap();
-    drop((record, parts, db));
+    drop(db);
     let leader = &cluster.nodes[cluster.leader()];
     let keyspace = leader.db.keyspace("k").unwrap();
     let is_same_term = keyspace.put(b"everywhere else", b"value").is_ok()
@@ -133,23 +121,6 @@ fn repair_odd(cluster: &mut TestCluster) -> Index {
     cluster.restart(path, options);
     cluster.wait_for_voters(3);
     due.after
-}
-
-/// Changes bytes in all tables of a node, as a failing disk might. The tables' indexes stay.
-fn damage_tables(path: &Path) {
-    let mut damaged = 0;
-    for table in std::fs::read_dir(path.join("state/default/lsm/tables")).unwrap() {
-        let path = table.unwrap().path();
-        let mut bytes = std::fs::read(&path).unwrap();
-        // The first blocks have the rows that an open needs.
-        if bytes.len() > 100_000 {
-            let middle = bytes.len() / 2;
-            bytes[middle..middle + 8].iter_mut().for_each(|byte| *byte ^= 0xff);
-            std::fs::write(path, bytes).unwrap();
-            damaged += 1;
-        }
-    }
-    assert!(damaged > 0, "no table is large");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use thalweg_types::{Classified, SystemClock};
 
 use crate::cluster::{database_options, node_options, wait_until};
 
-/// Space that each disk keeps for what it must write although it is full.
+/// Bytes that a node reserves on its disk for the writes that it must make even if the disk is full otherwise.
 const RESERVE: u64 = 64 << 20;
 
 /// A node on a simulated disk.

@@ -11,7 +11,7 @@ use crate::{
     nodes::put_again,
 };
 
-/// Version of the protocol without signs of life, facts and heartbeats of their own.
+/// Version of the peer protocol before it had frames for heartbeats and for facts about nodes.
 const BEFORE: u16 = 2;
 
 /// Waits until each node hears all others, and knows their names and how far they are.

@@ -59,11 +59,9 @@ impl Inner {
     /// Moves the dead letters of all groups to their dead-letter streams. Returns the number of records moved.
     pub(crate) async fn move_dead_letters(&self) -> Result<u64, WriteError> {
         let machine = &self.open.machine;
-        let failed =
-            |error: thalweg_state::machine::MachineError| WriteError::StateFailed { reason: error.to_string() };
         let mut moved = 0;
-        for id in machine.groups_with_dead().map_err(failed)? {
-            let Some(info) = machine.group(id, self.open.replica.now()).map_err(failed)? else { continue };
+        for id in machine.groups_with_dead()? {
+            let Some(info) = machine.group(id, self.open.replica.now())? else { continue };
             let burial = DeadLetterMove {
                 inner: self,
                 stream: info.stream,
@@ -77,7 +75,7 @@ impl Inner {
                 },
             };
             for _ in 0..MAX_COMMITS_PER_ROUND {
-                let Some(letter) = machine.dead_letters(id, None).map_err(failed)? else { break };
+                let Some(letter) = machine.dead_letters(id, None)? else { break };
                 let Some(of) = letter.records.first() else { break };
                 moved += self.move_records(&burial, letter.attempt, &letter.reason, of).await?;
             }

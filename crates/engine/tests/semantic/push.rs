@@ -23,6 +23,7 @@ use thalweg_engine::{
 
 use crate::{
     common::{PATIENCE, batch, block_on},
+    streams::roll_segment,
     support::Node,
 };
 
@@ -172,20 +173,6 @@ fn a_push_ends_with_its_group(node: &mut Node) {
         Durability::None,
     );
     assert!(refused.is_err(), "the delivered records would be unknown");
-}
-
-/// Appends to another stream until the log begins another segment.
-fn roll_segment(db: &Database) {
-    let filler = db.stream("filler").unwrap();
-    let before = db.stats().log.segments;
-    let batch = batch(&[vec![7; 8 * 1024]]);
-    for _ in 0..1000 {
-        filler.append(&batch).unwrap();
-        filler.trim(filler.info().unwrap().next).unwrap();
-        if db.stats().log.segments > before {
-            return;
-        }
-    }
 }
 
 fn compact(db: &Database) -> u64 {

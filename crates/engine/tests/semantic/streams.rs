@@ -244,7 +244,7 @@ fn compacted(grace_seconds: u64) -> StreamConfig {
 }
 
 /// Appends to another stream until the log begins another segment.
-fn roll_segment(db: &Database) {
+pub fn roll_segment(db: &Database) {
     let filler = db.stream("filler").unwrap();
     let before = db.stats().log.segments;
     let batch = batch(&[vec![7; 8 * 1024]]);

@@ -165,8 +165,8 @@ fn a_copy_that_has_no_room_holds_up_no_free_segment() {
     assert_eq!(get(&db, b"live"), [1; 25_000]);
 }
 
-/// Segments take turns on a full disk, where any delete may have freed a segment that was walked before and makes all
-/// of them due again.
+/// On a full disk, each delete makes all segments due for another check, because it may have freed one of them. The
+/// checks still reach every segment, because the segments take turns.
 #[test]
 fn on_a_full_disk_segments_take_turns() {
     segments_take_turns(small(BackendKind::Memory));

@@ -1,8 +1,8 @@
-//! A headless Chromium that opens a page and tells what it saw. Tests of other crates include this file by its path.
+//! A headless Chromium that opens a page, and its observations.
 
 use std::{
     io::Read as _,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
@@ -12,39 +12,21 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Observations of a browser that opened a page at one width.
 #[derive(Debug, PartialEq)]
-pub struct Seen {
+pub(super) struct Seen {
     /// Width of the viewport in CSS pixels.
-    pub viewport: u64,
+    pub(super) viewport: u64,
     /// Width of the page's content; a larger one than that of the viewport makes the page scroll sideways.
-    pub content: u64,
+    pub(super) content: u64,
     /// Number of drawings that are visible.
-    pub drawings: u64,
+    pub(super) drawings: u64,
     /// Addresses that the page requested.
-    pub requests: Vec<String>,
+    pub(super) requests: Vec<String>,
     /// Messages on the browser's console.
-    pub console: Vec<String>,
-}
-
-/// Returns the browser in `THALWEG_CHROMIUM`, or the first one in the search path.
-pub fn browser() -> Option<PathBuf> {
-    if let Some(given) = std::env::var_os("THALWEG_CHROMIUM") {
-        return Some(given.into());
-    }
-    let names = [
-        "chromium",
-        "chromium-browser",
-        "chromium-headless-shell",
-        "google-chrome",
-        "chrome",
-        "chrome-headless-shell",
-        "headless_shell",
-    ];
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).flat_map(|dir| names.map(|name| dir.join(name))).find(|path| path.is_file())
+    pub(super) console: Vec<String>,
 }
 
 /// Opens a page in a frame of each of these widths. The browser's files are in `dir`.
-pub fn open(browser: &Path, dir: &Path, page: &str, widths: &[u64]) -> Vec<Seen> {
+pub(super) fn open(browser: &Path, dir: &Path, page: &str, widths: &[u64]) -> Vec<Seen> {
     widths.iter().map(|width| open_at(browser, dir, page, *width)).collect()
 }
 

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::{
     Check, Report, Table, browser, cells,
+    chromium::browser,
     plots::{self, Axis, Bar, Part},
     skip::skip,
 };
@@ -72,7 +73,7 @@ fn report() -> Report {
 
 #[test]
 fn a_page_is_clean_and_fits_a_phone_and_a_laptop() {
-    let Some(chromium) = browser::browser() else {
+    let Some(chromium) = browser() else {
         return skip("a_page_is_clean_and_fits_a_phone_and_a_laptop", "no Chromium is installed");
     };
     let scratch = Scratch::below(None).unwrap();
@@ -86,7 +87,7 @@ fn a_page_is_clean_and_fits_a_phone_and_a_laptop() {
 /// The browser's answers are not always good: a page with every fault has all of them.
 #[test]
 fn a_bad_page_is_noticed() {
-    let Some(chromium) = browser::browser() else {
+    let Some(chromium) = browser() else {
         return skip("a_bad_page_is_noticed", "no Chromium is installed");
     };
     let scratch = Scratch::below(None).unwrap();

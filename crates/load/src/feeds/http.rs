@@ -135,7 +135,7 @@ pub(super) struct Fetched<'a> {
 pub(super) struct Delivered<'a> {
     /// Offset of the record.
     pub offset: u64,
-    /// Number of its deliveries, with this one.
+    /// Number of times that the record was delivered, including this delivery.
     pub deliveries: u64,
     /// Content of the record; `None` if it is not text.
     #[serde(borrow)]

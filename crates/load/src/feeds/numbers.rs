@@ -5,9 +5,9 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-/// Number of numbers that are allocated together.
+/// Length of a chunk: this many numbers are allocated together, when one of them is first used.
 const CHUNK: u64 = 1 << 16;
-/// Bound of the indices.
+/// Exclusive upper bound of the indices.
 pub const MAX_NUMBERS: u64 = 1 << 32;
 
 /// Numbers by index, all 0 at first. A chunk of them takes memory once one of its indices is used.

@@ -94,7 +94,7 @@ fn id(term: u64, index: u64) -> RaftLogId {
     raft_log_id(term, index)
 }
 
-/// State in which the first owner leaves a directory.
+/// End of the process that first used a directory, before another process opens it.
 #[derive(Clone, Copy, Debug)]
 enum Leave {
     Close,

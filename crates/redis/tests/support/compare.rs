@@ -31,13 +31,13 @@ pub enum Compare {
     /// Our number must equal the number of Redis's existing keys. Redis's own reply also counts expired keys
     /// that are not removed yet.
     CountOfKeys,
-    /// The same number of items, all of ours among the existing keys; without repetition for a positive
-    /// count.
+    /// Both replies have the same number of items, which are random keys. All items of our reply are existing keys, and
+    /// if the command asked for a positive count, none appears twice.
     AmongKeys,
     /// The same as `AmongKeys`, for the fields of the hash in the first argument.
     AmongFields,
-    /// All pages from the cursor at that argument on contain the same items, each of `items` replies; our
-    /// pages repeat none.
+    /// The replies are pages of a scan, whose cursor is argument `cursor`. All pages from there on contain the same items,
+    /// each of which is `items` replies long. Our pages repeat none.
     Pages { cursor: usize, items: usize },
 }
 

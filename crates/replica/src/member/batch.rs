@@ -16,7 +16,8 @@ use crate::{
     slot::Committed,
 };
 
-/// Maximum length in bytes of the names of a batch's requests. Names of more requests are only counted.
+/// Maximum length in bytes of the text that names the requests of a batch. Beyond it, the text only states the number of
+/// further requests.
 const MAX_NAMES_BYTES: usize = 1024;
 
 /// Proposals that become one entry of a space. A batch that is dropped answers all of them with

@@ -38,7 +38,7 @@ pub struct AppliedEntry {
 pub(crate) struct Cursor {
     /// Index up to which entries may be applied.
     committed: Index,
-    /// True once an entry was found to be committed. Index 0 is an entry too.
+    /// True once an entry is known to be committed. `committed` alone cannot show this, because 0 is a valid index.
     has_committed: bool,
     /// Number of callers that wait for a move of theirs.
     pub(crate) waiting: usize,

@@ -16,21 +16,22 @@ pub struct MemberOptions {
     pub max_queue_bytes: usize,
     /// Maximum time that a proposer waits for its answer.
     pub max_wait: Duration,
-    /// Maximum time that a caller waits for a move. Zero never blocks: then a move behind uncommitted entries is refused.
+    /// Maximum time that a caller waits until a move (a record about bytes that were copied within the log) is applied.
+    /// With zero, a caller never blocks, and a move behind uncommitted entries is refused.
     pub max_move_wait: Duration,
     /// Space time with which the space begins, if its last entry is not later. `None` continues from the last entry, and
     /// takes the wall clock for a space without entries.
     pub anchor: Option<SpaceTime>,
-    /// Maximum span by which the time of a space with one voter catches up with the wall clock. Zero means no limit.
+    /// Maximum span by which space time jumps forward to the wall clock, in a space with one voter. Zero means no limit.
     pub max_clock_jump: Duration,
 }
 
 impl MemberOptions {
-    /// Default time that a proposer waits for its answer.
+    /// Default maximum time that a proposer waits for its answer.
     pub const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(10);
-    /// Default time that a caller waits for a move.
+    /// Default maximum time that a caller waits for a move (a record about bytes that were copied within the log).
     pub const DEFAULT_MAX_MOVE_WAIT: Duration = Duration::from_secs(2);
-    /// Default limit of the span by which the time of a space with one voter catches up.
+    /// Default of [`max_clock_jump`](Self::max_clock_jump).
     pub const DEFAULT_MAX_CLOCK_JUMP: Duration = Duration::from_secs(24 * 3600);
 
     /// Returns the default options of a member.

@@ -239,7 +239,8 @@ async fn a_read_that_waits_ends_with_the_input_and_takes_the_requests_behind_it_
     assert_eq!(rest, b"");
 }
 
-/// Replies of a cache are held behind a write to a keyspace. A short request can have a long reply.
+/// While a write to a keyspace is committed, the connection holds the replies of later requests to a cache, which are
+/// large although the requests are short.
 #[tokio::test]
 async fn replies_that_wait_for_a_commit_or_for_the_client_are_bounded() {
     const VALUE: usize = 100_000;

@@ -15,30 +15,13 @@ use tokio::{
 };
 
 use crate::{
+    installed::browser,
     skip::skip,
     support::{Node, holds},
 };
 
 /// Longest time in which the browser starts and does what a page asks. Only failures take this long.
 const PATIENCE: Duration = Duration::from_secs(120);
-
-/// Returns the browser in `THALWEG_CHROMIUM`, or the first one in the search path.
-fn browser() -> Option<PathBuf> {
-    if let Some(given) = std::env::var_os("THALWEG_CHROMIUM") {
-        return Some(given.into());
-    }
-    let names = [
-        "chromium",
-        "chromium-browser",
-        "chromium-headless-shell",
-        "google-chrome",
-        "chrome",
-        "chrome-headless-shell",
-        "headless_shell",
-    ];
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).flat_map(|dir| names.map(|name| dir.join(name))).find(|path| path.is_file())
-}
 
 /// A running browser, killed when dropped.
 struct Browser {

@@ -117,7 +117,8 @@ async fn a_follower_looks_up_names_behind_a_barrier_and_a_leader_without() {
     member.node.put("/v1/kv/k/a", b"1").await.is(204);
 }
 
-/// Another node may lead already, and this one not know it.
+/// A node that counts as leader asks for a read barrier before it reports that a name does not exist, because another
+/// node may already lead.
 #[tokio::test]
 async fn a_leader_that_does_not_find_a_name_looks_again_behind_a_barrier() {
     let member = Member::start().await;

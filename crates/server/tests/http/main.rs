@@ -2,6 +2,8 @@
 
 #![allow(unreachable_pub, reason = "a test program has no interface")]
 
+#[path = "../../../thalweg/tests/node/chromium.rs"]
+mod installed;
 #[path = "../../../thalweg/tests/node/skip.rs"]
 mod skip;
 #[path = "../support/mod.rs"]

@@ -17,14 +17,14 @@ use tokio::sync::watch;
 
 use super::PATIENCE;
 
-/// Behaviour of the barriers of reads that are not `stale`.
+/// Behaviour of read barriers, for which reads at all levels but `stale` wait.
 #[derive(Clone, Debug)]
 pub enum Barriers {
-    /// They end immediately.
+    /// Barriers end immediately.
     Open,
-    /// They end when the test opens them, or with an error at their deadline.
+    /// Barriers end when the test opens them, or with an error at their deadline.
     Closed,
-    /// They fail.
+    /// Barriers fail with this error.
     Failing(ClusterError),
 }
 

@@ -65,12 +65,12 @@ impl Setting for JoinAddresses {
     }
 }
 
-/// Address that a node tells the other nodes to reach it at.
+/// Address at which other nodes reach a node, as the node announces it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Advertise {
     /// The address at which the node listens for other nodes.
     Listening,
-    /// This address, because the node is behind a name or a translation of addresses.
+    /// A configured address, for a node behind a DNS name or an address translation.
     At(HostPort),
 }
 

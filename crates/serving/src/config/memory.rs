@@ -122,12 +122,12 @@ impl MemoryBudget {
     }
 }
 
-/// Part of the memory that a bound gets.
+/// Rule that computes a memory bound: a fraction of the server's memory, but not less than a minimum.
 #[derive(Clone, Copy, Debug)]
 struct Share {
-    /// The memory is divided by this number.
+    /// Divisor: the bound is the memory divided by this number.
     part: u64,
-    /// Minimum value of the bound, however small the memory is.
+    /// Minimum of the bound in bytes, however small the memory is.
     least: u64,
 }
 

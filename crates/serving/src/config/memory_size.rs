@@ -21,7 +21,7 @@ pub(super) const MIN_MEMORY_BYTES: u64 = 64 * MIB;
 pub enum MemorySize {
     /// Half of the memory that the system offers.
     Auto,
-    /// This size.
+    /// A configured size.
     Bytes(ByteSize),
 }
 

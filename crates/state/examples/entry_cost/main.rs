@@ -249,7 +249,8 @@ impl Search<'_> {
         self.measure(name, low, make);
     }
 
-    /// Applies the entry of a kind that has one size only, which may be rejected, and prints what it costs.
+    /// Applies an entry of the given size, without a search for the largest accepted size, and prints its cost. The entry
+    /// may be rejected.
     fn fixed(&mut self, name: &str, size: usize, make: Make<'_>) {
         if self.only.as_ref().is_none_or(|only| name.contains(&**only)) {
             self.measure(name, size, make);

@@ -1,16 +1,16 @@
 //! The state digest: a hash over all rows on which the replicas of a space agree.
 //!
-//! Owns: the replicated form of each kind of row (the bytes that all replicas have in common), the digest, and the
-//! view that a digest command keeps. Does not own: the layout of rows, or the comparison between replicas.
+//! Owns: the replicated form of each kind of row (the bytes that all replicas have in common), and the digest. Does not
+//! own: the command that keeps a view for a digest (`machine::digest_view`), the layout of rows, or the comparison between
+//! replicas.
 //!
 //! Invariant: a digest is a function of the committed entries alone.
 //!
 //! * `state_digest`: forms of rows, and the hash over a view.
-//! * `view`: the command that keeps a view. `kept_view`: the kept view.
+//! * `kept_view`: the view that a digest command keeps.
 
 pub(crate) mod kept_view;
 pub(crate) mod state_digest;
-pub(crate) mod view;
 
 #[cfg(test)]
 mod tests;

@@ -1,20 +1,17 @@
 //! The deterministic state machine: entries in, outcomes out, over any backend.
 //!
-//! Owns: applying entries in log order, the commands that concern several subjects (commits and transactions), the
-//! changes of the record being applied and their rollback, the running hash, and the version of the state machine.
-//! Does not own: the rows and commands of one subject, which are in the other modules of the crate (`keyspaces`,
+//! Owns: the machine's tables in memory, the changes of the record being applied and their rollback, the running hash,
+//! and the version of the state machine. Does not own: the dispatch of commands, and the commands that concern several
+//! subjects (`apply`); the rows and commands of one subject, which are in the other modules of the crate (`keyspaces`,
 //! `streams`, `groups`, `expiry`, `history`, `changes`, `clears`, `redis`, `segments`, `membership`, `digest`); the
 //! log, the order of entries, time, or the bytes of streams and large values.
 //!
-//! * `state_machine`: [`Machine`], the data shared by the applying thread and readers. `open`: loading it from a
-//!   backend.
-//! * `replace`: continuing with the state of another backend.
-//! * `apply`: applies an entry and dispatches its commands. `applying`: the record being applied. `applier`: the
-//!   data that the applying thread keeps between records.
+//! * `state_machine`: [`Machine`], the data shared by the applying thread and readers.
+//! * `applying`: the record being applied. `applier`: the data that the applying thread keeps between records.
 //! * `staged`: the changes of the record, and reads that include them. `savepoint` and `undo`: rollback of a
 //!   command.
-//! * `commit`: conditional writes. `transaction` and `transaction_scan`: branches of operations, with reads.
-//!   `transaction_view`: transactions that only read, outside the log.
+//! * `verdicts`: writes the rows of history (`changes`) while an entry is applied, raises the history floor, and answers
+//!   readers of the log. `digest_view`: the command that keeps a view for a digest.
 //! * `running_hash`: hash over the outcomes and writes of all entries. `upgrade`: the version in force.
 //!
 //! Time: keys and leases end by the time of entries (`expiry`). Reads hide ended keys by a time of their own
@@ -34,27 +31,21 @@
 //! * After an error in the middle of an entry, no change of it is applied, and no further entry is accepted.
 
 pub(crate) mod applier;
-pub(crate) mod apply;
 pub(crate) mod applying;
-pub(crate) mod commit;
+pub(crate) mod digest_view;
 pub(crate) mod gaps;
 pub(crate) mod meter;
-pub(crate) mod open;
-pub(crate) mod replace;
 pub(crate) mod running_hash;
 pub(crate) mod savepoint;
 pub(crate) mod staged;
 pub(crate) mod state_machine;
-pub(crate) mod transaction;
-pub(crate) mod transaction_scan;
-pub(crate) mod transaction_view;
 pub(crate) mod undo;
 pub(crate) mod upgrade;
+pub(crate) mod verdicts;
 
-pub use replace::Replacement;
 pub use state_machine::{Machine, MachineOptions};
-pub use transaction_view::{ResolveIn, read_transaction};
 pub use upgrade::KNOWN_VERSION;
+pub use verdicts::Verdicts;
 
 pub use crate::{
     entry::{Entry, LocalOutcome},

@@ -33,7 +33,7 @@ fn touch(at: u64) -> Vec<u8> {
     command(|out| commit.encode(out))
 }
 
-/// Returns the deadline of the value, which still has `bytes` bytes.
+/// Returns the deadline of the key `k`, after checking that its value is `bytes` bytes long.
 fn deadline(bench: &Bench, bytes: usize) -> Option<SpaceTime> {
     let stored = bench.machine.get(KS, b"k").unwrap().unwrap();
     assert_eq!(stored.value.as_ref().value_len(), bytes);

@@ -3,6 +3,8 @@
 #![allow(unreachable_pub, reason = "a test program has no interface")]
 #![allow(clippy::print_stdout, reason = "how long writes paused")]
 
+#[path = "../node/damage.rs"]
+mod damage;
 #[path = "../node/mod.rs"]
 mod node;
 

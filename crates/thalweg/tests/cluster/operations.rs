@@ -1,7 +1,6 @@
 //! A cluster while nodes are killed, restarted, added and removed.
 
 use std::{
-    path::Path,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -12,6 +11,7 @@ use std::{
 
 use crate::{
     Cluster, PATIENCE,
+    damage::damage_tables,
     node::{command, run},
     put, read, until, write,
 };
@@ -179,23 +179,6 @@ fn a_leader_that_is_shut_down_hands_leadership_over_and_stays_a_member() {
     cluster.restart(leader);
     until("the node is back", || cluster.status(leader)["leader"].is_string());
     check(&cluster, &[0]);
-}
-
-/// Changes bytes in all tables of a stopped node, as a failing disk might. The tables' indexes stay.
-fn damage_tables(data: &Path) {
-    let mut damaged = 0;
-    for table in std::fs::read_dir(data.join("state/default/lsm/tables")).unwrap() {
-        let path = table.unwrap().path();
-        let mut bytes = std::fs::read(&path).unwrap();
-        // The first blocks have the rows that an open needs.
-        if bytes.len() > 100_000 {
-            let middle = bytes.len() / 2;
-            bytes[middle..middle + 8].iter_mut().for_each(|byte| *byte ^= 0xff);
-            std::fs::write(path, bytes).unwrap();
-            damaged += 1;
-        }
-    }
-    assert!(damaged > 0, "no table is large");
 }
 
 #[test]

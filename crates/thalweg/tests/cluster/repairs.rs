@@ -1,16 +1,13 @@
 //! A member whose state differs from that of the others, and that repairs it by itself.
 
-use std::{io::IoSlice, path::Path};
+use std::path::Path;
 
 use thalweg_engine::{Database, MemberIdentity, Options};
-use thalweg_log::{Draft, Purpose, RecordKind};
-use thalweg_types::{
-    Durability, SpaceId,
-    command::{Framed, encode_put},
-};
 
 use crate::{
-    Cluster, get,
+    Cluster,
+    damage::apply_differently,
+    get,
     node::{command, free_address, run},
     operations::{Writer, check},
     until,
@@ -20,17 +17,7 @@ use crate::{
 /// on the other nodes.
 fn change_state(data: &Path) {
     let db = Database::open_member(data, Options::default(), MemberIdentity::Existing).unwrap();
-    let (parts, keyspace) = (db.member_parts().unwrap(), db.find_keyspace("k").unwrap().id());
-    let mut command = Framed::new();
-    command.encode(|out| encode_put(out, keyspace, b"only here", b"value")).unwrap();
-    let applied = parts.machine.applied();
-    let payload = [IoSlice::new(command.bytes())];
-    let (kind, index) = (RecordKind::Entry, applied.index.next());
-    let (term, time) = (applied.term, applied.time);
-    let draft = Draft { space: SpaceId::ZERO, kind, term, index, time, payload: &payload };
-    let lsn = parts.log.append(&[draft], Durability::Disk, Purpose::Data).unwrap().first;
-    let record = parts.log.records_from(lsn).unwrap().next().unwrap().unwrap();
-    parts.member.apply(index, Some(&record), true, &mut Vec::new()).unwrap();
+    apply_differently(&db);
     db.close().unwrap();
 }
 

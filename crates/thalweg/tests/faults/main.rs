@@ -123,7 +123,7 @@ impl Fault {
     }
 }
 
-/// Durations of one fault and of the pause behind it.
+/// Minimum duration and range, in milliseconds, of each fault and of the pause after it.
 #[derive(Clone, Copy)]
 struct Pace {
     fault: (u64, u64),
@@ -131,7 +131,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// A short run has short faults, so that it comes to many.
+    /// Returns the durations for a run of this many seconds. Short runs have short faults, so that many of them fit.
     fn of(seconds: u64) -> Self {
         if seconds < 60 {
             Self { fault: (400, 800), pause: (200, 400) }
@@ -145,7 +145,7 @@ impl Pace {
     }
 }
 
-/// Place of a node.
+/// Stands for a machine: a disk of its own, if possible, and the node that runs on it.
 struct Machine {
     /// Dropped before the disk that it uses.
     node: Option<Node>,

@@ -12,7 +12,7 @@ use std::{
 use crate::node;
 
 /// Returns the fenced blocks with this mark.
-fn blocks<'a>(text: &'a str, mark: &str) -> Vec<&'a str> {
+pub fn blocks<'a>(text: &'a str, mark: &str) -> Vec<&'a str> {
     let fence = format!("```{mark}\n");
     let rest = text.split(fence.as_str()).skip(1);
     rest.map(|rest| rest.split_once("\n```").expect("a block has an end").0).collect()
@@ -28,28 +28,33 @@ fn guides() -> Vec<PathBuf> {
 
 /// Runs a guide's commands. Returns their output, including stderr, as one text in order.
 fn type_in(text: &str) -> (Option<i32>, String) {
-    let dir = tempfile::tempdir().unwrap();
     let address = node::free_address();
     let mut typed = blocks(text, "sh tour").join("\n").replace("127.0.0.1:7070", &address);
     for other in ["7080", "7090", "7099", "7171", "7172", "7173", "7174"] {
         typed = typed.replace(&format!("127.0.0.1:{other}"), &node::free_address());
     }
-    // A failing command ends the shell, and the server with it.
-    let script = format!("exec 2>&1\nset -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{typed}\n");
+    let ran = run_script(&format!("exec 2>&1\n{typed}"), &address);
+    (ran.code, ran.out)
+}
+
+/// Runs a script in an empty directory, with the binary under test in the search path and a server's HTTP at `address`. A
+/// failing command ends the shell, and the server with it.
+pub fn run_script(script: &str, address: &str) -> node::Run {
+    let dir = tempfile::tempdir().unwrap();
+    let script = format!("set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{script}\n");
     let bin = Path::new(node::THALWEG).parent().unwrap();
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
-    let ran = node::run(
+    node::run(
         node::clean("bash")
             .args(["-c", &script])
             .current_dir(dir.path())
             .env("PATH", path)
-            .env("THALWEG_HTTP", &address)
+            .env("THALWEG_HTTP", address)
             .env("THALWEG_NATIVE", "127.0.0.1:0")
             .env("THALWEG_SERVER", format!("http://{address}"))
             .env("THALWEG_RESERVE_BYTES", "1MiB"),
         b"",
-    );
-    (ran.code, ran.out)
+    )
 }
 
 #[test]

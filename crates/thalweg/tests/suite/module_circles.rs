@@ -18,7 +18,10 @@ use std::{
 use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 
 /// Maximum number of rooms in a circle, for crates that have one. It may only be lowered; other crates have none.
-const MAX_ROOMS: &[(&str, usize)] = &[("state", 11)];
+///
+/// A room of `state` has the rows of a subject, which the machine is above, and the commands of the subject, which the
+/// machine is below. Only a room without commands, or a command that spans several subjects, can leave the circle.
+const MAX_ROOMS: &[(&str, usize)] = &[("state", 8)];
 
 #[test]
 fn modules_form_no_circles() {

@@ -16,9 +16,9 @@ use crate::node::{self, Node, command, wait_for};
 
 /// A terminal on which a command runs.
 struct Terminal {
-    /// End of the person who types and looks.
+    /// End of the pseudoterminal that the test uses, in place of a person who types and looks.
     ours: File,
-    /// End of the command, kept open to look at its modes.
+    /// End of the pseudoterminal that the command uses. The test keeps it open to check the terminal's modes.
     theirs: OwnedFd,
     output: Receiver<Vec<u8>>,
     shown: String,

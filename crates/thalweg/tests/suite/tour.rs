@@ -7,53 +7,29 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::node;
+use crate::{
+    guides::{blocks, run_script},
+    node,
+};
 
 const README: &str = include_str!("../../../../README.md");
 
 /// End of the command that measures a node.
 const BENCH_ENDS: &str = "--max-lag 250ms";
 
-/// Returns the fenced blocks that are marked as part of the tour.
-fn blocks(text: &str) -> Vec<&str> {
-    let mut blocks = Vec::new();
-    let mut rest = text;
-    while let Some((_, after)) = rest.split_once("```sh tour\n") {
-        let (block, after) = after.split_once("\n```").expect("a block has an end");
-        blocks.push(block);
-        rest = after;
-    }
-    blocks
-}
-
 #[test]
 fn the_tour_works_as_typed() {
     if Command::new("curl").arg("--version").stdout(Stdio::null()).status().is_err() {
         return node::skip("the_tour_works_as_typed", "curl is not installed");
     }
-    let blocks = blocks(README);
+    let blocks = blocks(README, "sh tour");
     assert!(blocks.len() >= 8, "README has its tour");
-    let dir = tempfile::tempdir().unwrap();
     let address = node::free_address();
     let tour = blocks.join("\n").replace("127.0.0.1:7070", &address);
     assert!(tour.contains(BENCH_ENDS), "README measures a node");
     // The host of a virtual machine can take so much of the processors' time that no run is valid.
     let tour = tour.replace(BENCH_ENDS, &format!("{BENCH_ENDS} || echo \"the bench ended with $?\""));
-    // A failing command ends the tour, and the server with it.
-    let script = format!("set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{tour}\n");
-    let bin = Path::new(node::THALWEG).parent().unwrap();
-    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
-    let toured = node::run(
-        node::clean("bash")
-            .args(["-c", &script])
-            .current_dir(dir.path())
-            .env("PATH", path)
-            .env("THALWEG_HTTP", &address)
-            .env("THALWEG_NATIVE", "127.0.0.1:0")
-            .env("THALWEG_SERVER", format!("http://{address}"))
-            .env("THALWEG_RESERVE_BYTES", "1MiB"),
-        b"",
-    );
+    let toured = run_script(&tour, &address);
     let context = format!("{}\n--- stderr\n{}", toured.out, toured.err);
     assert_eq!(toured.code, Some(0), "{context}");
     if context.contains("the bench ended with") {

@@ -204,8 +204,9 @@ enum Bound {
     /// The options after the first two arguments determine the bound: a value if one of these options is present,
     /// otherwise none.
     Options(&'static [&'static [u8]]),
-    /// The command changes a stream, and scans only to remove a few rows that a destroyed group has left. One of these
-    /// options after the first argument makes it scan entries, without a bound of its own.
+    /// The command changes a Redis stream and reads no value. If one of these options follows the first argument, the
+    /// command also scans entries, and only [`MAX_COMMAND_STEPS`] applies. Otherwise its only scan removes a few rows that
+    /// a destroyed group has left.
     Stream(&'static [&'static [u8]]),
     /// No special bound: only [`MAX_COMMAND_STEPS`] applies.
     Any,

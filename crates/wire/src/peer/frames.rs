@@ -27,7 +27,7 @@ macro_rules! kinds {
         }
 
         impl PeerKind {
-            /// All kinds, in ascending order.
+            /// All kinds of frames, in ascending order of their numbers.
             pub const ALL: &'static [Self] = &[$(Self::$frame,)*];
 
             /// Returns the kind with this number; `None` if this version does not know it.
@@ -426,7 +426,7 @@ structure! {
 structure! {
     /// Question of a follower: up to which entry it must have applied the log before the reads that wait there.
     ReadBarrier as "read barrier" {
-        /// Longest time that the leader may take, in milliseconds.
+        /// Time in milliseconds after which the leader gives up the change.
         timeout_millis: u32,
     }
 }

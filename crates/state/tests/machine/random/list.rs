@@ -21,7 +21,7 @@ pub struct Step {
 const UPKEEP_BYTES: usize = 12;
 
 impl Step {
-    /// Creates a command that joins no entry.
+    /// Creates a command that begins an entry of its own in every random grouping.
     pub fn new(time: u64, command: Vec<u8>) -> Self {
         Self { time, command, joins: 0, upkeep: Vec::new() }
     }

@@ -88,8 +88,9 @@ impl Report {
     }
 }
 
-/// Payload below which a directory is not compared with it. An empty directory takes some MiB, mostly segments prepared for the
-/// writer, so the ratio for a few keys would be in the millions and say nothing about more data.
+/// Minimum payload, in bytes of keys and values, for which a report shows the ratio of the directory's size to the
+/// payload. An empty directory takes some MiB, mostly segments prepared for the writer, so the ratio for a few keys
+/// would be in the millions and would not predict the size for more data.
 pub(super) const LEAST_PAYLOAD_BYTES: u64 = 1 << 20;
 
 /// Names of the kinds for people.

@@ -144,7 +144,7 @@ fn entries_that_are_applied_during_an_install_make_it_outdated() {
     go_on(node.db(), 2);
 }
 
-/// Its owner can keep the install for a while.
+/// The caller may keep the value of an install after it has ended. The database can be opened again nevertheless.
 #[test]
 fn an_install_that_has_ended_releases_the_database() {
     let (mut node, mut other) = (Node::new(BackendKind::Memory), Node::new(BackendKind::Memory));

@@ -21,18 +21,18 @@ use thalweg_types::{
 };
 
 use crate::{
+    apply::{
+        commit::is_expected,
+        transaction::check_holds_bytes,
+        transaction_scan::{RangeReader, Unchanged, check_unchanged, page},
+    },
     error::MachineError,
     keys::KeyRange,
     keyspaces::{
         read_view::{ReadView, VisitRow},
         values::{Stored, StoredRef, StoredValue},
     },
-    machine::{
-        commit::is_expected,
-        meter::too_expensive,
-        transaction::check_holds_bytes,
-        transaction_scan::{RangeReader, Unchanged, check_unchanged, page},
-    },
+    machine::meter::too_expensive,
     refused::Refused,
 };
 

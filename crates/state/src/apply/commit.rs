@@ -9,6 +9,7 @@ use thalweg_types::{
 };
 
 use crate::{
+    apply::transaction_scan::{Unchanged, check_unchanged},
     blobs::within,
     error::MachineError,
     expiry::{
@@ -22,10 +23,7 @@ use crate::{
         live::{live_head, live_key, replaced},
         writes::{check_key, delete_counted, put, put_counted},
     },
-    machine::{
-        applying::Applying,
-        transaction_scan::{Unchanged, check_unchanged},
-    },
+    machine::applying::Applying,
     refused::Refused,
     streams::{
         append::{append, check_append},

@@ -10,17 +10,17 @@ use thalweg_types::{
 };
 
 use crate::{
-    changes, clears, digest,
+    apply::{commit, moves, transaction},
+    clears,
     entry::{Entry, LocalOutcome, Position, check_addressable},
     error::MachineError,
     expiry::{expire, leases},
     groups,
     history::prune,
     keyspaces,
-    machine::{applying::Applying, commit, state_machine::Machine, transaction, upgrade},
+    machine::{applying::Applying, digest_view, state_machine::Machine, upgrade, verdicts},
     redis,
     refused::Refused,
-    segments::moves,
     streams,
 };
 
@@ -133,7 +133,7 @@ pub(crate) fn apply_commands(
     }
     applying.applier.steps += applying.applier.staged.meter().used() - steps_before;
     applying.applier.running_hash.add_outcomes(&mut outcomes[outcomes_before..]);
-    changes::verdicts::write_rows(applying, entry);
+    verdicts::write_rows(applying, entry);
     Ok(())
 }
 
@@ -160,7 +160,7 @@ fn run(applying: &mut Applying<'_>, bytes: &[u8], at: LogPosition) -> Result<Out
         Ok(Command::TrimStream { stream, before }) => streams::admin::trim_stream(applying, stream, before),
         Ok(Command::ForgetProducers { stream, max }) => streams::admin::forget_producers(applying, stream, max),
         Ok(Command::PruneVersions { from, max }) => prune::prune(applying, from, max),
-        Ok(Command::Digest { id }) => Ok(digest::view::ask(applying, id)),
+        Ok(Command::Digest { id }) => Ok(digest_view::ask(applying, id)),
         Ok(Command::RaiseVersion { to }) => upgrade::raise(applying, to).map_err(Refused::Failed),
         Ok(Command::OpenProducer { stream, id }) => streams::producing::open(applying, stream, id),
         Ok(Command::Group(command)) => groups::commands::apply(applying, command),

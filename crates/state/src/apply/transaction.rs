@@ -20,6 +20,10 @@ use thalweg_types::{
 };
 
 use crate::{
+    apply::{
+        commit::{self, check_condition},
+        transaction_scan,
+    },
     blobs::within,
     clears::apply::EmptyResult,
     expiry::{
@@ -32,11 +36,7 @@ use crate::{
         values::Stored,
         writes::{check_key, delete_counted, put_counted},
     },
-    machine::{
-        applying::Applying,
-        commit::{self, check_condition},
-        transaction_scan,
-    },
+    machine::applying::Applying,
     refused::Refused,
     streams::append::{append, check_append},
 };

@@ -9,7 +9,6 @@ use thalweg_store::Backend;
 
 use crate::{
     blobs::NoBlobs,
-    changes,
     clears::table::ClearTable,
     error::MachineError,
     expiry::{reads::count_leases, time_of_reads::TimeOfReads},
@@ -24,6 +23,7 @@ use crate::{
         applier::Applier,
         state_machine::{Machine, MachineOptions, Published},
         upgrade::{self, KNOWN_VERSION},
+        verdicts,
     },
     redis,
     segments::{inline_floor::InlineFloor, liveness::LivenessTable},
@@ -78,7 +78,7 @@ impl Machine {
         let mut applier = Applier::new(stored, applied, stream_count, &keyspaces, lease_count);
         drop(keyspaces);
         (applier.clears, applier.counts) = (clears, counts);
-        applier.history_floor = changes::verdicts::load_floor(&*view)?;
+        applier.history_floor = verdicts::load_floor(&*view)?;
         applier.histories = history::keep_versions::load(&*view)?;
         published.has_histories.store(!applier.histories.is_empty(), Ordering::Relaxed);
         applier.inline_floor = InlineFloor::load(&*view, options.inline_value_bytes, stored.is_none())?;

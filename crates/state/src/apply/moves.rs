@@ -8,14 +8,13 @@ use thalweg_types::{
 
 use crate::{
     blobs::blob_at,
-    changes::verdicts as history,
     entry::LocalOutcome,
     error::MachineError,
     expiry::writes::write_value,
     history::{keep_versions::version_at, rows::VersionRow},
     keys,
     keyspaces::values::{StoredRef, decode_value, encode_value},
-    machine::{applying::Applying, state_machine::Machine},
+    machine::{applying::Applying, state_machine::Machine, verdicts},
     segments::liveness::BlobKind,
     streams::{admin, heads::Life, index, index_entry::IndexEntry, replacing as compaction},
 };
@@ -31,7 +30,7 @@ pub(crate) fn apply(
     match moved.target {
         MoveTarget::Cleaned { stream, before } => return Ok(compaction::clean(applying, stream, before)),
         MoveTarget::Reclaimed { stream, max } => return admin::reclaim(applying, stream, max),
-        MoveTarget::HistoryFloor { floor, max } => return history::raise_floor(applying, floor, max),
+        MoveTarget::HistoryFloor { floor, max } => return verdicts::raise_floor(applying, floor, max),
         _ => {}
     }
     let to = blob_at(LogPosition { offset: at.offset + moved.bytes_at as u32, ..at }, moved.bytes);
