@@ -807,3 +807,6 @@ impl Drop for ChannelTask {
         self.session.native.metrics.channel_closed();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -41,17 +41,14 @@ pub(crate) async fn serve(
     let parameters = parameters(&native, &spaces);
     let mut decoder = Decoder::new();
     let timeout = native.app.config.header_timeout.0;
-    let shaken = tokio::select! {
-        biased;
-        () = place.lost() => {
+    let shaken = tokio::time::timeout(timeout, handshake(&mut channel, &mut decoder, &parameters, &place)).await;
+    let agreed = match shaken {
+        Ok(Ok(agreed)) => agreed,
+        Ok(Err(NoHandshake::Replaced)) => {
             native.metrics.handshake_failed();
             tracing::debug!(peer = %channel.peer(), "a newer connection took the place of one that sent no hello");
             return;
         }
-        shaken = tokio::time::timeout(timeout, handshake(&mut channel, &mut decoder, &parameters, &place)) => shaken,
-    };
-    let agreed = match shaken {
-        Ok(Ok(agreed)) => agreed,
         Ok(Err(error)) => {
             native.metrics.handshake_failed();
             tracing::debug!(peer = %channel.peer(), %error, "a native connection could not be set up");
@@ -139,18 +136,23 @@ enum NoHandshake {
     Lost(#[from] io::Error),
     #[error("the connection ended before its hello")]
     Ended,
+    #[error("a newer connection took its place")]
+    Replaced,
     #[error("{0}")]
     Refused(String),
 }
 
 /// Completes the handshake. The slot `place` is released before the client can see the welcome.
+///
+/// A client that loses its slot to a newer connection keeps its connection if its hello has arrived: many connections may
+/// be accepted before this thread has read what the client sent at once.
 async fn handshake(
     channel: &mut Channel,
     decoder: &mut Decoder,
     parameters: &ServerParameters<'_>,
     place: &Slot,
 ) -> Result<Agreed, NoHandshake> {
-    let mut out = Outbox::new();
+    let (mut out, mut has_received) = (Outbox::new(), false);
     loop {
         let greeted = match decoder.next_borrowed() {
             Ok(None) => None,
@@ -166,6 +168,8 @@ async fn handshake(
             }
         };
         match greeted {
+            // The share of the connection may have gone with the slot.
+            Some(Ok(_)) if !place.has_share() => return Err(NoHandshake::Replaced),
             Some(Ok(agreed)) => {
                 place.release();
                 parameters.welcome(&agreed).encode(out.buffer(), 0).expect("a welcome is small");
@@ -178,8 +182,17 @@ async fn handshake(
                 return Err(NoHandshake::Refused(message));
             }
             None => {
-                if poll_fn(|cx| channel.poll_read(cx, decoder.buffer())).await? == 0 {
-                    return Err(NoHandshake::Ended);
+                let read = poll_fn(|cx| match channel.poll_read(cx, decoder.buffer()) {
+                    Poll::Pending if place.poll_lost(cx).is_ready() => {
+                        // The runtime may not have noticed the first bytes yet. Then it wakes the task.
+                        let waits = !has_received && place.has_share() && channel.has_unread();
+                        if waits { Poll::Pending } else { Poll::Ready(Err(NoHandshake::Replaced)) }
+                    }
+                    polled => polled.map_err(NoHandshake::Lost),
+                });
+                match read.await? {
+                    0 => return Err(NoHandshake::Ended),
+                    _ => has_received = true,
                 }
             }
         }
@@ -236,3 +249,6 @@ pub(crate) async fn reject_channel(mut channel: Channel) {
     .await;
     close(&mut channel).await;
 }
+
+#[cfg(test)]
+mod tests;

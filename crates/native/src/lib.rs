@@ -88,6 +88,8 @@ mod subject_requests;
 mod subjects;
 mod subscription;
 mod tail;
+#[cfg(test)]
+mod test_node;
 mod turn;
 mod watch_source;
 mod watches;

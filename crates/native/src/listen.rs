@@ -83,12 +83,14 @@ async fn begin(native: Arc<Native>, account: Arc<Account>, incoming: Incoming, p
     let quic = (kind == Kind::Quic).then(|| account.take(Resource::QuicConnections, 1));
     let established = tokio::select! {
         biased;
+        // A plain TCP connection is established at once. Its hello may have arrived already, so it is read before the
+        // connection ends for the loss of its slot.
+        established = incoming.establish() => established,
         () = place.lost() => {
             native.metrics.handshake_failed();
             tracing::debug!(%peer, %kind, "a newer connection took the place of an unfinished handshake");
             return;
         }
-        established = incoming.establish() => established,
     };
     let (connection, channel) = match established {
         Ok(established) => established,
@@ -98,6 +100,10 @@ async fn begin(native: Arc<Native>, account: Arc<Account>, incoming: Incoming, p
             return;
         }
     };
+    if place.is_lost() && !place.has_share() {
+        native.metrics.handshake_failed();
+        return;
+    }
     if !place.has_share() || matches!(quic, Some(None)) {
         return connection::reject_channel(channel).await;
     }

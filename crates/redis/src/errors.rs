@@ -66,6 +66,8 @@ pub const STRINGS_ONLY: &str = "ERR this database is a cache, which holds string
 /// Redis has no such error.
 pub const REPLY_TOO_LARGE: &str =
     "ERR the reply would be too large: request fewer items at a time, for example with SCAN, HSCAN or ranges";
+/// Error text: replies that wait for clients already use so much memory that the values of this one cannot be sent.
+pub const NO_REPLY_ROOM: &str = "BUSY too many bytes of replies wait for clients: retry later";
 
 /// Returns a [`CommandEnd`] that ends the command with this error reply.
 pub(crate) fn refused(text: &'static str) -> CommandEnd {

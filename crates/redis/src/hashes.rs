@@ -82,7 +82,10 @@ fn hsetnx<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
 }
 
 fn hget(read: &dyn Read, args: &[&[u8]]) -> Answer {
-    Ok(read_field(read, args)?.map_or(Reply::Null, Reply::Bulk))
+    check_field(args[2])?;
+    let Some(hash) = Hash::find(read, args[1])? else { return Ok(Reply::Null) };
+    let value = ReplyBudget::of(read).read_part(read, hash.id, args[2])?;
+    Ok(value.map_or(Reply::Null, Reply::Bulk))
 }
 
 fn hexists(read: &dyn Read, args: &[&[u8]]) -> Answer {
@@ -102,15 +105,14 @@ fn hlen(read: &dyn Read, args: &[&[u8]]) -> Answer {
 
 fn hmget(read: &dyn Read, args: &[&[u8]]) -> Answer {
     let hash = Hash::find(read, args[1])?;
-    let mut budget = ReplyBudget::default();
+    let mut budget = ReplyBudget::of(read);
     let mut replies = Vec::with_capacity(args.len() - 2);
     for field in &args[2..] {
         check_field(field)?;
         let value = match &hash {
-            Some(hash) => hash.get(read, field)?,
+            Some(hash) => budget.read_part(read, hash.id, field)?,
             None => None,
         };
-        budget.take(value.as_ref().map_or(0, Bytes::len))?;
         replies.push(value.map_or(Reply::Null, Reply::Bulk));
     }
     Ok(Reply::Array(replies))

@@ -10,7 +10,7 @@ use thalweg_types::limits::MAX_REDIS_SCAN_ROWS;
 
 use crate::{
     Reply,
-    errors::{Answer, CommandEnd, SYNTAX, refused},
+    errors::{Answer, CommandEnd, NO_REPLY_ROOM, SYNTAX, refused},
     expiry::is,
     glob::{self, Matcher},
     number::integer,
@@ -88,7 +88,7 @@ impl<'a> PageBuilder<'a> {
             failure: None,
             page,
             looked: 0,
-            budget: ReplyBudget::default(),
+            budget: ReplyBudget::of(read),
             last: Vec::new(),
             replies: Vec::new(),
             ended_early: false,
@@ -107,6 +107,10 @@ impl<'a> PageBuilder<'a> {
         // An item that does not fit beside others fits alone on a page.
         if full || (!fits && !self.last.is_empty()) {
             self.ended_early = true;
+            return ControlFlow::Break(());
+        }
+        if self.budget.lacks_room() {
+            self.failure = Some(StoreError::Refused(Reply::error(NO_REPLY_ROOM)));
             return ControlFlow::Break(());
         }
         self.looked += 1;

@@ -180,6 +180,16 @@ pub trait Read {
     /// Returns the value of a part of a collection (a field of a hash, an entry of a stream); `None` if there is no
     /// part of that name.
     fn part(&self, id: CollectionId, name: &[u8]) -> Result<Option<Bytes>, StoreError>;
+    /// Returns the value of a part, like [`part`](Self::part), but not one of more than `max_bytes`: the inner `None`
+    /// represents such a value.
+    fn part_short(&self, id: CollectionId, name: &[u8], max_bytes: usize) -> Result<Option<Option<Bytes>>, StoreError> {
+        Ok(self.part(id, name)?.map(|value| Some(value).filter(|value| value.len() <= max_bytes)))
+    }
+    /// Maximum bytes of values for which there is room in a reply now. A command whose reply has more is rejected before
+    /// it copies them. Commands that are executed from the log have all room, because every node must decide equally.
+    fn reply_room(&self) -> usize {
+        usize::MAX
+    }
     /// Visits the parts of a collection (fields of a hash, entries of a stream) whose names are within two bounds,
     /// in ascending or descending byte order of their names.
     fn parts(

@@ -11,7 +11,7 @@ use thalweg_types::limits::MAX_VALUE_BYTES;
 use crate::{
     Reply,
     command::{Command, Keys},
-    errors::{Answer, CommandEnd, TOO_LARGE, incomplete, refused},
+    errors::{Answer, CommandEnd, NO_REPLY_ROOM, TOO_LARGE, WRONG_TYPE, incomplete, refused},
     expiry::Unit,
     flags::Flags,
     number::integer,
@@ -54,7 +54,11 @@ pub(crate) const COMMANDS: &[Command] = &[
 ];
 
 fn get(read: &dyn Read, args: &[&[u8]]) -> Answer {
-    Ok(bulk_or_null(string(read, args[1])?))
+    match ReplyBudget::of(read).read(read, args[1])? {
+        Some(Value::String(bytes)) => Ok(Reply::Bulk(bytes)),
+        Some(Value::Collection(_)) => Err(refused(WRONG_TYPE)),
+        None => Ok(Reply::Null),
+    }
 }
 
 fn getset<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
@@ -72,14 +76,11 @@ fn getdel<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
 }
 
 fn mget(read: &dyn Read, args: &[&[u8]]) -> Answer {
-    let mut budget = ReplyBudget::default();
+    let mut budget = ReplyBudget::of(read);
     let mut replies = Vec::with_capacity(args.len() - 1);
     for key in &args[1..] {
-        replies.push(match read.get(key)?.map(|found| found.value) {
-            Some(Value::String(bytes)) => {
-                budget.take(bytes.len())?;
-                Reply::Bulk(bytes)
-            }
+        replies.push(match budget.read(read, key)? {
+            Some(Value::String(bytes)) => Reply::Bulk(bytes),
             Some(Value::Collection(_)) | None => Reply::Null,
         });
     }
@@ -147,6 +148,13 @@ fn strlen(read: &dyn Read, args: &[&[u8]]) -> Answer {
 
 fn getrange(read: &dyn Read, args: &[&[u8]]) -> Answer {
     let (first, last) = (integer(args[2])?, integer(args[3])?);
+    let room = read.reply_room();
+    if room < usize::MAX
+        && let Some(info) = string_info(read, args[1])?
+        && range(first, last, info.len).is_some_and(|(begin, end)| end - begin > room)
+    {
+        return Err(refused(NO_REPLY_ROOM));
+    }
     let Some((bytes, _)) = string(read, args[1])? else { return Ok(Reply::Bulk(Bytes::new())) };
     Ok(Reply::Bulk(match range(first, last, bytes.len()) {
         Some((begin, end)) => bytes.slice(begin..end),

@@ -10,8 +10,8 @@ use thalweg_types::{
 
 use crate::{
     Reply,
-    errors::{CommandEnd, REPLY_TOO_LARGE, TOO_LARGE, WRONG_TYPE, refused},
-    store::{KeyInfo, KeyValue, Kind, NewValue, Read, Store, Value},
+    errors::{CommandEnd, NO_REPLY_ROOM, REPLY_TOO_LARGE, TOO_LARGE, WRONG_TYPE, refused},
+    store::{CollectionId, KeyInfo, KeyValue, Kind, NewValue, Read, Store, Value},
 };
 
 /// Reads the string of a key, and the key's deadline in milliseconds since the Unix epoch. Returns `None` for a
@@ -95,18 +95,78 @@ pub(crate) fn steps_to_read(entry: &Reply) -> u64 {
     read_bytes(entry.content_bytes() + 8 * values(entry))
 }
 
-/// Counter of the bytes in a reply, which must not exceed [`MAX_REDIS_REPLY_BYTES`], and of the steps of a delivery, which
-/// must not exceed [`MAX_REDIS_DELIVERY_STEPS`].
-#[derive(Debug, Default)]
+/// Counter of the bytes in a reply, which must not exceed [`MAX_REDIS_REPLY_BYTES`] or the room that there is for the reply,
+/// and of the steps of a delivery, which must not exceed [`MAX_REDIS_DELIVERY_STEPS`].
+#[derive(Debug)]
 pub(crate) struct ReplyBudget {
     taken_bytes: usize,
     taken_steps: u64,
+    /// Bytes of the values alone, of which `room` is the maximum.
+    value_bytes: usize,
+    room: usize,
+}
+
+impl Default for ReplyBudget {
+    /// Creates the counter of a reply for which there is room.
+    fn default() -> Self {
+        Self { taken_bytes: 0, taken_steps: 0, value_bytes: 0, room: usize::MAX }
+    }
 }
 
 impl ReplyBudget {
+    /// Creates the counter of a reply to a command that only reads.
+    pub(crate) fn of(read: &(impl Read + ?Sized)) -> Self {
+        Self { room: read.reply_room(), ..Self::default() }
+    }
+
+    /// Reads the value of a key, if there is room for it, and counts a string. A collection's bytes do not count.
+    pub(crate) fn read(&mut self, read: &dyn Read, key: &[u8]) -> Result<Option<Value>, CommandEnd> {
+        // A store with all room is asked as before, so that it charges the same.
+        let found = match self.room {
+            usize::MAX => read.get(key)?.map(Some),
+            room => read.get_short(key, room - self.value_bytes.min(room))?,
+        };
+        let Some(found) = found else { return Ok(None) };
+        let value = found.ok_or_else(|| refused(NO_REPLY_ROOM))?.value;
+        if let Value::String(bytes) = &value {
+            self.take(bytes.len())?;
+        }
+        Ok(Some(value))
+    }
+
+    /// Reads the value of a part of a collection, if there is room for it, and counts it.
+    pub(crate) fn read_part(
+        &mut self,
+        read: &dyn Read,
+        id: CollectionId,
+        name: &[u8],
+    ) -> Result<Option<Bytes>, CommandEnd> {
+        let found = match self.room {
+            usize::MAX => read.part(id, name)?.map(Some),
+            room => read.part_short(id, name, room - self.value_bytes.min(room))?,
+        };
+        let value = found.map(|value| value.ok_or_else(|| refused(NO_REPLY_ROOM))).transpose()?;
+        self.take(value.as_ref().map_or(0, Bytes::len))?;
+        Ok(value)
+    }
+
+    /// Returns true if there is room for the values of a row with `bytes` bytes, before they are copied. Counts the row if
+    /// there is none, so that the reply exceeds its limit.
+    pub(crate) fn has_room_for_row(&mut self, bytes: usize) -> bool {
+        let has_room = self.value_bytes.saturating_add(bytes) <= self.room;
+        self.value_bytes = if has_room { self.value_bytes } else { usize::MAX };
+        has_room
+    }
+
+    /// Returns true if there is no room for the values that were counted.
+    pub(crate) fn lacks_room(&self) -> bool {
+        self.value_bytes > self.room
+    }
+
     /// Counts a value of `bytes` bytes. Returns true if the reply is still within its limit.
     pub(crate) fn fits(&mut self, bytes: usize) -> bool {
         self.taken_bytes = self.taken_bytes.saturating_add(bytes + REDIS_REPLY_ITEM_BYTES);
+        self.value_bytes = self.value_bytes.saturating_add(bytes);
         !self.is_exceeded()
     }
 
@@ -149,13 +209,136 @@ impl ReplyBudget {
         !self.is_exceeded() && self.taken_steps + read_bytes(MAX_VALUE_BYTES) <= MAX_REDIS_DELIVERY_STEPS
     }
 
-    /// Returns true if the counted values exceed the limit of a reply, or the counted steps that of a delivery.
-    pub(crate) fn is_exceeded(&self) -> bool {
+    fn is_too_large(&self) -> bool {
         self.taken_bytes > MAX_REDIS_REPLY_BYTES || self.taken_steps > MAX_REDIS_DELIVERY_STEPS
     }
 
-    /// Returns an error if the counted values exceed the limit of a reply.
+    /// Returns true if the counted values exceed the limit of a reply or its room, or the counted steps that of a delivery.
+    pub(crate) fn is_exceeded(&self) -> bool {
+        self.is_too_large() || self.lacks_room()
+    }
+
+    /// Returns an error if the counted values exceed the limit of a reply, or its room.
     pub(crate) fn check(&self) -> Result<(), CommandEnd> {
-        if self.is_exceeded() { Err(refused(REPLY_TOO_LARGE)) } else { Ok(()) }
+        match (self.is_too_large(), self.lacks_room()) {
+            (true, _) => Err(refused(REPLY_TOO_LARGE)),
+            (false, true) => Err(refused(NO_REPLY_ROOM)),
+            (false, false) => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, ops::Bound};
+
+    use super::*;
+    use crate::{
+        Reply, StoreError, execute, find,
+        model::Model,
+        run_read,
+        store::{Visit, VisitKeys},
+    };
+
+    /// A store with limited room for a reply. It counts the bytes of the values that it has copied for commands.
+    struct Roomy<'m> {
+        model: &'m Model,
+        room: usize,
+        copied: Cell<usize>,
+    }
+
+    impl Read for Roomy<'_> {
+        fn reply_room(&self) -> usize {
+            self.room
+        }
+
+        fn now(&self) -> u64 {
+            self.model.now()
+        }
+
+        fn look(&self, key: &[u8]) -> Result<Option<KeyInfo>, StoreError> {
+            self.model.look(key)
+        }
+
+        fn get(&self, key: &[u8]) -> Result<Option<KeyValue>, StoreError> {
+            let found = self.model.get(key)?;
+            if let Some(KeyValue { value: Value::String(bytes), .. }) = &found {
+                self.copied.set(self.copied.get() + bytes.len());
+            }
+            Ok(found)
+        }
+
+        fn len(&self) -> Result<u64, StoreError> {
+            self.model.len()
+        }
+
+        fn keys(&self, after: Option<&[u8]>, visit: &mut VisitKeys<'_>) -> Result<(), StoreError> {
+            self.model.keys(after, visit)
+        }
+
+        fn part(&self, id: CollectionId, name: &[u8]) -> Result<Option<Bytes>, StoreError> {
+            let found = self.model.part(id, name)?;
+            self.copied.set(self.copied.get() + found.as_ref().map_or(0, Bytes::len));
+            Ok(found)
+        }
+
+        fn part_short(&self, id: CollectionId, name: &[u8], max: usize) -> Result<Option<Option<Bytes>>, StoreError> {
+            let found = self.model.part_short(id, name, max)?;
+            self.copied.set(self.copied.get() + found.iter().flatten().map(Bytes::len).sum::<usize>());
+            Ok(found)
+        }
+
+        fn parts(
+            &self,
+            id: CollectionId,
+            lower: Bound<&[u8]>,
+            upper: Bound<&[u8]>,
+            descending: bool,
+            visit: &mut Visit<'_>,
+        ) -> Result<(), StoreError> {
+            self.model.parts(id, lower, upper, descending, visit)
+        }
+    }
+
+    #[test]
+    fn a_read_whose_values_have_no_room_is_rejected_before_it_copies_them() {
+        let (mut model, value) = (Model::default(), vec![b'v'; 1000]);
+        for command in [
+            &[&b"set"[..], b"k", &value] as &[&[u8]],
+            &[b"hset", b"h", b"f", &value],
+            &[b"xadd", b"s", b"1-1", b"f", &value],
+        ] {
+            assert!(!matches!(execute(&mut model, command).unwrap(), Reply::Error(_)));
+        }
+        let mut run = |room, args: &[&[u8]]| {
+            let read = Roomy { model: &model, room, copied: Cell::new(0) };
+            let reply = run_read(&read, find(args[0]).unwrap(), args).unwrap();
+            (reply, read.copied.get())
+        };
+        let reads: &[&[&[u8]]] = &[
+            &[b"get", b"k"],
+            &[b"mget", b"none", b"k"],
+            &[b"getrange", b"k", b"0", b"-1"],
+            &[b"hget", b"h", b"f"],
+            &[b"hmget", b"h", b"none", b"f"],
+            &[b"hgetall", b"h"],
+            &[b"hvals", b"h"],
+            &[b"hrandfield", b"h", b"1", b"withvalues"],
+            &[b"hscan", b"h", b"0"],
+            &[b"xrange", b"s", b"-", b"+"],
+            &[b"xrevrange", b"s", b"+", b"-"],
+            &[b"xread", b"streams", b"s", b"0"],
+            &[b"xinfo", b"stream", b"s", b"full"],
+        ];
+        for args in reads {
+            let name = String::from_utf8_lossy(args[0]);
+            assert_eq!(run(999, args), (Reply::error(NO_REPLY_ROOM), 0), "{name}");
+            let (reply, _) = run(1100, args);
+            assert!(reply.content_bytes() >= 1000, "{name}: {reply:?}");
+        }
+        // Their replies are short, however long the values are.
+        for args in [&[&b"getrange"[..], b"k", b"0", b"9"] as &[&[u8]], &[b"hkeys", b"h"], &[b"strlen", b"k"]] {
+            assert!(!matches!(run(999, args).0, Reply::Error(_)));
+        }
     }
 }

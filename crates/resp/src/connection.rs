@@ -61,6 +61,8 @@ pub(crate) struct Connection {
     arriving: Option<Reservation>,
     /// Slot that the connection may lose until it has authenticated and sent a command.
     place: Slot,
+    /// True once bytes of the client were read.
+    has_received: bool,
     phase: ConnectionPhase,
     /// Time at which the oldest command without a complete reply arrived; `None` if all commands are answered.
     turn_since: Option<Instant>,
@@ -86,6 +88,7 @@ impl Connection {
             out: Outbox::new(),
             arriving: None,
             place,
+            has_received: false,
             phase: ConnectionPhase::Open,
             turn_since: None,
             blocked_until: None,
@@ -103,7 +106,7 @@ impl Connection {
         if self.session.client().bell.poll(cx).is_ready() && self.session.client().is_killed() {
             return Poll::Ready(());
         }
-        if !self.place.is_released() && self.place.poll_lost(cx).is_ready() && !self.authenticates_now(cx) {
+        if !self.place.is_released() && self.place.poll_lost(cx).is_ready() && !self.keeps_connection(cx) {
             if self.session.trust == Trust::Unknown {
                 self.session.resp.metrics.not_authenticated();
             }
@@ -138,13 +141,16 @@ impl Connection {
     /// Handles what a client has sent that has lost its slot to a newer connection. Returns true if the client is
     /// authenticated by that, and keeps its connection: many connections may be accepted before this thread has read what
     /// the client sent at once.
-    fn authenticates_now(&mut self, cx: &mut Context<'_>) -> bool {
+    ///
+    /// Also returns true if the first bytes of the client have arrived, but the runtime has not noticed them yet. That is
+    /// how a task finds a socket in its first poll. The runtime then wakes the task, which decides with these bytes.
+    fn keeps_connection(&mut self, cx: &mut Context<'_>) -> bool {
         if self.session.trust == Trust::Known || !self.place.has_share() {
             return false;
         }
         self.socket.begin();
         self.receive(cx);
-        self.session.trust == Trust::Known
+        self.session.trust == Trust::Known || !self.has_received && self.socket.has_unread()
     }
 
     /// Returns true if another round of receiving, executing and sending would certainly find nothing to do,
@@ -202,6 +208,7 @@ impl Connection {
                     moved = true;
                 }
                 Received::Bytes(read) => {
+                    self.has_received = true;
                     self.session.resp.metrics.received(read);
                     self.socket.now = Instant::now();
                     self.turn_since = self.turn_since.or(Some(self.socket.now));

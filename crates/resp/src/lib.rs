@@ -60,6 +60,7 @@ mod out;
 mod publish_commands;
 mod pubsub;
 mod queued;
+mod reply_room;
 mod session;
 mod shared;
 mod slices;

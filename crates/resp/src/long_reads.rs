@@ -16,7 +16,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use thalweg_redis::{Command, Reply, StoreError, run_read, wire::Writer};
+use thalweg_redis::{Command, Read, Reply, StoreError, errors::NO_REPLY_ROOM, run_read, wire::Writer};
 use thalweg_serving::{
     admission::Resource,
     limits::COUNTED_REPLY_BYTES,
@@ -25,7 +25,7 @@ use thalweg_serving::{
 use thalweg_transport::Outbox;
 use thalweg_types::{
     budget::{self, Spent},
-    limits::MAX_VALUE_BYTES,
+    limits::{MAX_REDIS_REPLY_BYTES, MAX_VALUE_BYTES},
 };
 
 use super::{
@@ -37,6 +37,7 @@ use super::{
     long_read::{LongRead, LongReadKind, LongReply},
     out::ReplyTarget,
     queued::Watch,
+    reply_room::within_reply_room,
     session::{CommandProgress, Session},
     transaction::{are_unchanged_elsewhere, read_all},
     wait::Wait,
@@ -64,9 +65,17 @@ impl Session {
         let arguments: Vec<Box<[u8]>> = arguments.iter().map(|argument| Box::from(*argument)).collect();
         let number = command.number_of(&slices(&arguments));
         let (resp, database) = (Arc::clone(&self.resp), self.database);
+        let (account, muted) = (Arc::clone(&self.account), self.muted);
         self.run_again(spent, number, wait, out, move || {
             let arguments = slices(&arguments);
-            let reply = resp.databases.list[database].database.read(|read| run_read(read, command, &arguments))?;
+            let reply = resp.databases.list[database].database.read(|read| match muted {
+                true => run_read(read, command, &arguments),
+                false => within_reply_room(read, &account, |read| run_read(read, command, &arguments)),
+            })?;
+            if matches!(&reply, Reply::Error(text) if text == NO_REPLY_ROOM) {
+                // Counts the rejection, like that of a reply that was read.
+                let _ = account.may_hold_reply(MAX_REDIS_REPLY_BYTES as u64);
+            }
             Ok(if is_scan { resp.cursors.translate(reply) } else { reply })
         })
     }
@@ -134,9 +143,10 @@ impl Session {
         watched: Vec<Watched>,
         out: &mut Outbox,
     ) -> CommandProgress {
-        let (resp, database) = (Arc::clone(&self.resp), self.database);
+        let (resp, database, account) = (Arc::clone(&self.resp), self.database, Arc::clone(&self.account));
         let outcome = self.give(spent, MAX_VALUE_BYTES, move || {
-            resp.databases.list[database].database.read(|read| read_all(read, &keys, &watched))
+            let read_all = |read: &dyn Read| within_reply_room(read, &account, |read| read_all(read, &keys, &watched));
+            resp.databases.list[database].database.read(read_all)
         });
         self.begin_long(outcome, |outcome| LongReadKind::Transaction { slots, outcome }, out)
     }
@@ -249,7 +259,7 @@ impl Session {
             {
                 out.share(bytes);
             }
-            (Ok(_), _) => self.error("BUSY too many bytes of replies wait for clients: retry later", out),
+            (Ok(_), _) => self.error(NO_REPLY_ROOM, out),
             (Err(failure), _) => {
                 self.log_failure(&failure);
                 self.error(&failure.0, out);

@@ -22,6 +22,7 @@ use std::{
 
 use thalweg_redis::{
     Command, Kind, Read, Reply, Run, StoreError,
+    errors::NO_REPLY_ROOM,
     table::full_names,
     wire::{Input, Protocol, Request, Trust, Writer},
 };
@@ -872,9 +873,6 @@ impl Drop for Session {
         self.end_subscriptions();
     }
 }
-
-/// Error text: a reply is rejected because too many bytes of large replies wait for clients.
-pub(super) const NO_REPLY_ROOM: &str = "BUSY too many bytes of replies wait for clients: retry later";
 
 /// Returns true for the commands that publish a message; their messages may be gathered into batches.
 fn is_publish(name: &[u8]) -> bool {

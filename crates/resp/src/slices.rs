@@ -9,7 +9,7 @@
 
 use std::{sync::Arc, time::Instant};
 
-use thalweg_redis::Reply;
+use thalweg_redis::{Reply, errors::NO_REPLY_ROOM};
 use thalweg_serving::{bulk::Slice, limits::OUTBOX_BYTES};
 use thalweg_transport::Outbox;
 
@@ -17,7 +17,7 @@ use super::{
     burst::Slot,
     database::Outcome,
     ongoing::{Ongoing, Replying, SubscriptionChange, SubscriptionList},
-    session::{CommandProgress, NO_REPLY_ROOM, Session, missing_reply},
+    session::{CommandProgress, Session, missing_reply},
 };
 
 /// Number of replies that are written without reading the clock.

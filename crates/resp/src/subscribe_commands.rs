@@ -9,7 +9,7 @@ use std::{
 use thalweg_redis::{
     Command, Reply,
     command::help,
-    errors::{REPLY_TOO_LARGE, wrong_subcommand},
+    errors::{NO_REPLY_ROOM, REPLY_TOO_LARGE, wrong_subcommand},
     glob,
     wire::{Protocol, Writer},
 };
@@ -26,7 +26,7 @@ use super::{
     ongoing::{SubscriptionChange, SubscriptionList},
     out::ReplyTarget,
     pubsub::{Delivery, Kind, PAGE_NAMES, Registry},
-    session::{CommandProgress, NO_REPLY_ROOM, Session},
+    session::{CommandProgress, Session},
 };
 
 /// Time of a delivery from which it counts as work of the connection.

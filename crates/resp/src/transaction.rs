@@ -17,7 +17,7 @@
 
 use std::sync::atomic::Ordering;
 
-use thalweg_redis::{Command, Read, Reply, Run, StoreError};
+use thalweg_redis::{Command, Read, Reply, Run, StoreError, errors::NO_REPLY_ROOM};
 use thalweg_transport::Outbox;
 use thalweg_types::{
     budget::Spent,
@@ -33,7 +33,7 @@ use super::{
     databases::Databases,
     failure::Failure,
     queued::{Transaction, Watch},
-    session::{CommandProgress, NO_REPLY_ROOM, Session},
+    session::{CommandProgress, Session},
 };
 
 /// Maximum number of commands of a transaction. Its command in the log also contains two marks, for `MULTI` and `EXEC`.

@@ -326,6 +326,24 @@ impl Account {
         Ok(self.may_hold_reply(len()?.unwrap_or(0)))
     }
 
+    /// Returns the number of bytes of a reply for which there is room now: at most `most`, and at least those of a reply that
+    /// is not counted. Meant for reads that learn the size of their reply while they copy values into it.
+    #[must_use]
+    pub fn reply_room_up_to(&self, most: u64) -> u64 {
+        const UNCOUNTED: u64 = COUNTED_REPLY_BYTES as u64 - 1;
+        let used = self.bound(Resource::ReplyBytes).used();
+        let has_room = |bytes| self.may_take(Resource::ReplyBytes, used, bytes);
+        if has_room(most) {
+            return most;
+        }
+        let (mut low, mut high) = (UNCOUNTED.min(most), most);
+        while high - low > 1 {
+            let middle = low.midpoint(high);
+            if has_room(middle) { low = middle } else { high = middle }
+        }
+        low
+    }
+
     /// Returns true if the connection may hold a reply of `bytes` now; otherwise counts a rejection.
     pub fn may_hold_reply(self: &Arc<Self>, bytes: u64) -> bool {
         bytes < COUNTED_REPLY_BYTES as u64 || self.take(Resource::ReplyBytes, bytes).is_some()

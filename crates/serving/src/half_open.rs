@@ -203,6 +203,12 @@ impl Slot {
         self.seat.is_released.load(Relaxed)
     }
 
+    /// Returns true if the connection has lost its slot to a newer one.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.seat.is_lost.load(Relaxed)
+    }
+
     /// Returns true if the connection has a share of `max_connections`.
     #[must_use]
     pub fn has_share(&self) -> bool {

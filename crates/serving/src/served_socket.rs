@@ -253,6 +253,12 @@ impl ServedSocket {
         }
     }
 
+    /// Returns true if the kernel holds received bytes that were not read, even if the runtime does not know of them yet.
+    #[must_use]
+    pub fn has_unread(&self) -> bool {
+        self.io.has_unread()
+    }
+
     /// Returns true if the connection may take deliveries to send now. Otherwise its task is woken for its turn.
     #[inline]
     pub fn may_deliver(&mut self, cx: &Context<'_>) -> bool {

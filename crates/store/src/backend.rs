@@ -274,6 +274,14 @@ pub fn bounds_are_empty(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
 pub trait View: Send + Sync {
     /// Returns the value of a key; `None` if the key does not exist.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError>;
+    /// Calls `show` with the value of a key, without copying the value if it is in memory. Does not call `show` if the
+    /// key does not exist.
+    fn look(&self, key: &[u8], show: &mut dyn FnMut(&[u8])) -> Result<(), BackendError> {
+        if let Some(value) = self.get(key)? {
+            show(&value);
+        }
+        Ok(())
+    }
     /// Calls `visit` with the pairs of key and value within the bounds, in order. Keys compare as unsigned bytes.
     fn scan(
         &self,

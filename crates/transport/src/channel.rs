@@ -8,6 +8,7 @@ use std::{
 };
 
 use bytes::BytesMut;
+use rustix::net::{RecvFlags, recv};
 use tokio::{io::AsyncWrite as _, net::TcpStream};
 use tokio_rustls::TlsStream;
 use tokio_util::io::poll_read_buf;
@@ -106,6 +107,20 @@ impl Channel {
             ChannelStream::Tls(tls) => poll_read_buf(Pin::new(&mut tls.stream), cx, into),
             ChannelStream::Quic(quic) => poll_read_buf(Pin::new(&mut quic.reader), cx, into),
         }
+    }
+
+    /// Returns true if the kernel holds received bytes of a TCP connection that were not read. The runtime learns of such
+    /// bytes only when it next polls its sockets, so [`poll_read`](Self::poll_read) can be pending nevertheless: always so
+    /// for a socket that the runtime has just taken over. Always false over QUIC.
+    #[must_use]
+    pub fn has_unread(&self) -> bool {
+        let stream = match &self.carrier {
+            ChannelStream::Tcp(stream) => stream,
+            ChannelStream::Tls(tls) => tls.stream.get_ref().0,
+            ChannelStream::Quic(_) => return false,
+        };
+        let peeked = recv(stream, &mut [0_u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        peeked.is_ok_and(|(read, _)| read > 0)
     }
 
     /// Writes as many bytes from the front of `outbox` to the connection as possible without waiting, and

@@ -19,8 +19,11 @@ use crate::{
 pub(super) fn hgetall(read: &dyn Read, args: &[&[u8]]) -> Answer {
     let mut pairs = Vec::new();
     each(read, args[1], |budget, field, value| {
-        pairs.push((Reply::bulk(field), Reply::bulk(value)));
-        budget.fits(field.len()) && budget.fits(value.len())
+        let fits = budget.fits(field.len()) && budget.fits(value.len());
+        if fits {
+            pairs.push((Reply::bulk(field), Reply::bulk(value)));
+        }
+        fits
     })?;
     Ok(Reply::Map(pairs))
 }
@@ -28,8 +31,11 @@ pub(super) fn hgetall(read: &dyn Read, args: &[&[u8]]) -> Answer {
 pub(super) fn hkeys(read: &dyn Read, args: &[&[u8]]) -> Answer {
     let mut replies = Vec::new();
     each(read, args[1], |budget, field, _| {
-        replies.push(Reply::bulk(field));
-        budget.fits(field.len())
+        let fits = budget.fits(field.len());
+        if fits {
+            replies.push(Reply::bulk(field));
+        }
+        fits
     })?;
     Ok(Reply::Array(replies))
 }
@@ -37,8 +43,11 @@ pub(super) fn hkeys(read: &dyn Read, args: &[&[u8]]) -> Answer {
 pub(super) fn hvals(read: &dyn Read, args: &[&[u8]]) -> Answer {
     let mut replies = Vec::new();
     each(read, args[1], |budget, _, value| {
-        replies.push(Reply::bulk(value));
-        budget.fits(value.len())
+        let fits = budget.fits(value.len());
+        if fits {
+            replies.push(Reply::bulk(value));
+        }
+        fits
     })?;
     Ok(Reply::Array(replies))
 }
@@ -50,7 +59,7 @@ fn each(
     mut visit: impl FnMut(&mut ReplyBudget, &[u8], &[u8]) -> bool,
 ) -> Result<(), CommandEnd> {
     let Some(hash) = Hash::find(read, key)? else { return Ok(()) };
-    let mut budget = ReplyBudget::default();
+    let mut budget = ReplyBudget::of(read);
     read.parts(hash.id, Bound::Unbounded, Bound::Unbounded, false, &mut |field, value| {
         if visit(&mut budget, field, value) { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })?;
@@ -137,18 +146,17 @@ fn gather(
     chosen: &[usize],
     with_values: bool,
 ) -> Result<Vec<(Reply, Reply)>, CommandEnd> {
-    let (mut pairs, mut budget, mut times) = (Vec::new(), ReplyBudget::default(), chosen.iter());
+    let (mut pairs, mut budget, mut times) = (Vec::new(), ReplyBudget::of(read), chosen.iter());
     read.parts(hash.id, Bound::Unbounded, Bound::Unbounded, false, &mut |field, value| {
         let Some(&times) = times.next() else { return ControlFlow::Break(()) };
         if times > 0 {
             let value = if with_values { value } else { b"" };
-            let pair = (Reply::bulk(field), Reply::bulk(value));
-            for _ in 0..times {
-                if !budget.fits(field.len()) || !budget.fits(value.len()) {
-                    return ControlFlow::Break(());
-                }
-                pairs.push(pair.clone());
+            let fits = (0..times).all(|_| budget.fits(field.len()) && budget.fits(value.len()));
+            if !fits {
+                return ControlFlow::Break(());
             }
+            let pair = (Reply::bulk(field), Reply::bulk(value));
+            pairs.extend((0..times).map(|_| pair.clone()));
         }
         ControlFlow::Continue(())
     })?;

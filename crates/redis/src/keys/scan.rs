@@ -31,7 +31,7 @@ pub(super) fn keys(read: &dyn Read, args: &[&[u8]]) -> Answer {
     let pattern = args[1];
     glob::check(pattern)?;
     let all = pattern == b"*";
-    let (mut budget, mut replies) = (ReplyBudget::default(), Vec::new());
+    let (mut budget, mut replies) = (ReplyBudget::of(read), Vec::new());
     let (mut matcher, mut failure) = (Matcher::new(pattern), None);
     read.keys(None, &mut |key, _| {
         let is_match = all

@@ -65,7 +65,7 @@ pub(super) fn range(read: &dyn Read, arguments: &[&[u8]], order: Order) -> Answe
     if count == Some(0) {
         return Ok(Reply::NullArray);
     }
-    let mut budget = ReplyBudget::default();
+    let mut budget = ReplyBudget::of(read);
     let entries = collect(read, &stream, ids, order, count, &mut budget)?;
     budget.check()?;
     Ok(Reply::Array(entries))
@@ -82,6 +82,9 @@ pub(super) fn collect(
 ) -> Result<Vec<Reply>, CommandEnd> {
     let mut entries = Vec::new();
     stream.visit(read, ids, order, &mut |id, value| {
+        if !budget.has_room_for_row(value.len()) {
+            return Ok(ControlFlow::Break(()));
+        }
         let entry = entry_reply(id, value)?;
         if !budget.fits_part(&entry) {
             return Ok(ControlFlow::Break(()));

@@ -150,19 +150,15 @@ fn stream_report(read: &dyn Read, stream: &Stream, arguments: &[&[u8]]) -> Answe
         }
         return Ok(Reply::Map(about));
     };
-    let mut full = Full {
-        read,
-        stream,
-        most: if most == 0 { u64::MAX } else { most },
-        budget: ReplyBudget::default(),
-        pending: 0,
-    };
+    let mut full =
+        Full { read, stream, most: if most == 0 { u64::MAX } else { most }, budget: ReplyBudget::of(read), pending: 0 };
     let entries = collect(read, stream, ALL, Order::Ascending, Some(full.most), &mut full.budget)?;
     about.push(entry("entries", Reply::Array(entries)));
     let groups: Result<_, CommandEnd> =
         groups::all(read, stream)?.into_iter().map(|(name, group)| full.group(name, &group)).collect();
     about.push(entry("groups", Reply::Array(groups?)));
-    match full.budget.is_exceeded() || full.pending > MAX_REDIS_STREAM_ROWS {
+    full.budget.check()?;
+    match full.pending > MAX_REDIS_STREAM_ROWS {
         true => Err(refused(REPLY_TOO_LARGE)),
         false => Ok(Reply::Map(about)),
     }

@@ -139,13 +139,17 @@ pub(super) fn xread(read: &dyn Read, arguments: &[&[u8]]) -> Answer {
         let last = stream.as_ref().map_or(EntryId::ZERO, |stream| stream.meta.last_id);
         wanted.push((key, stream, reading.from(id, last)?));
     }
-    let (mut budget, mut found) = (ReplyBudget::default(), Vec::new());
+    let (mut budget, mut found) = (ReplyBudget::of(read), Vec::new());
     for (key, stream, from) in wanted {
         let (Some(stream), ReadStart::After(id)) = (stream, from) else { continue };
         let entries = after(read, &stream, id, reading.count, &mut budget)?;
         if !entries.is_empty() {
             found.push((Reply::bulk(key), Reply::Array(entries)));
         }
+    }
+    if found.is_empty() {
+        // There are entries, but no room for the first of them.
+        budget.check()?;
     }
     Ok(streams(found))
 }

@@ -61,9 +61,19 @@ impl Thread {
 
     /// Connects a client, whose connection the test polls itself.
     async fn accept(&self) -> (TcpStream, Connection) {
+        let (client, stream) = self.connected().await;
+        (client, self.connection(stream))
+    }
+
+    /// Connects a client, and returns both ends.
+    async fn connected(&self) -> (TcpStream, TcpStream) {
         let client = TcpStream::connect(self.listener.local_addr().unwrap()).await.unwrap();
-        let (stream, peer) = self.listener.accept().await.unwrap();
-        let app = &self.resp.app;
+        (client, self.listener.accept().await.unwrap().0)
+    }
+
+    /// Creates the connection of an accepted client, and takes a slot for it.
+    fn connection(&self, stream: TcpStream) -> Connection {
+        let (app, peer) = (&self.resp.app, stream.peer_addr().unwrap());
         let account = app.admission.account(AddressKey::of(peer.ip()));
         let must_authenticate = self.resp.first_trust() == Trust::Unknown;
         let slots = if must_authenticate { &app.slots.half_open } else { &app.slots.silent };
@@ -71,7 +81,7 @@ impl Thread {
         let local = stream.local_addr().unwrap();
         let registered = self.resp.clients.add(peer, local, Instant::now());
         let session = Session::new(&self.resp, account, registered, ThreadLoad::default());
-        (client, Connection::new(session, Channel::tcp(stream), place, &self.turns))
+        Connection::new(session, Channel::tcp(stream), place, &self.turns)
     }
 
     async fn subscribe(&self) -> TcpStream {
@@ -111,6 +121,38 @@ async fn a_client_that_has_sent_its_password_keeps_its_connection_although_it_lo
     prompt.read_exact(&mut reply).await.unwrap();
     assert_eq!(&reply, b"+OK\r\n");
     assert!(!is_over(&mut connection));
+}
+
+/// The task of a connection takes the socket over from the thread that accepted it, and the runtime of its thread learns of
+/// received bytes later than the task's first poll.
+#[tokio::test]
+async fn a_client_without_its_slot_is_closed_only_after_its_first_bytes_were_read() {
+    let thread = Thread::with("0=cache:redis", |config| {
+        config.resp_password = Password::parse("secret").unwrap();
+        config.max_handshakes = 1;
+    })
+    .await;
+    let (mut prompt, prompt_end) = thread.connected().await;
+    let (mut wrong, wrong_end) = thread.connected().await;
+    let (_last, last_end) = thread.connected().await;
+    prompt.write_all(b"AUTH secret\r\n").await.unwrap();
+    wrong.write_all(b"AUTH wrong\r\n").await.unwrap();
+    prompt_end.readable().await.unwrap();
+    wrong_end.readable().await.unwrap();
+    let taken_over = |stream: TcpStream| thread.connection(TcpStream::from_std(stream.into_std().unwrap()).unwrap());
+    let (mut prompt_connection, mut wrong_connection) = (taken_over(prompt_end), taken_over(wrong_end));
+    let _last_connection = taken_over(last_end);
+    for connection in [&mut prompt_connection, &mut wrong_connection] {
+        let polled = connection.poll(&mut Context::from_waker(std::task::Waker::noop()));
+        assert!(polled.is_pending(), "closed before its password was read");
+    }
+    let mut reply = [0; 5];
+    tokio::select! {
+        () = poll_fn(|cx| prompt_connection.poll(cx)) => panic!("the client is authenticated"),
+        read = prompt.read_exact(&mut reply) => assert_eq!(read.unwrap(), reply.len()),
+    }
+    assert_eq!(&reply, b"+OK\r\n");
+    poll_fn(|cx| wrong_connection.poll(cx)).await;
 }
 
 #[tokio::test]

@@ -546,7 +546,10 @@ async fn values_over_http_count_among_the_replies_that_wait() {
     let mut native = node.raw().await;
     let files = native.keyspace("files").await;
     let mut client = Resp::connect(&node).await;
-    assert_eq!(client.call(&format!("SET large {}", "x".repeat(8 << 20))).await, "+OK");
+    let large = "x".repeat(8 << 20);
+    assert_eq!(client.call(&format!("SET large {large}")).await, "+OK");
+    assert_eq!(client.call(&format!("HSET hash field {large}")).await, ":1");
+    assert_eq!(client.call(&format!("XADD stream 1-1 field {}", &large[1 << 10..])).await, "$3 1-1");
     let mut greedy = Vec::new();
     for taken in 1..=8 {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
@@ -573,9 +576,29 @@ async fn values_over_http_count_among_the_replies_that_wait() {
         assert_eq!(last.call("MGET missing large").await, BUSY);
         assert_eq!(natively(&mut native, files).await, ["overloaded"; 3]);
     }
+    assert_eq!(read().await, before);
+    // The bytes of collections are known only when they are read. Their reads stop before they copy values.
+    let reads_of_collections = [
+        "HGET hash field",
+        "HMGET hash none field",
+        "HGETALL hash",
+        "HVALS hash",
+        "HRANDFIELD hash 1 WITHVALUES",
+        "HSCAN hash 0",
+        "XRANGE stream - +",
+        "XREVRANGE stream + -",
+        "XREAD STREAMS stream 0",
+        "GETRANGE large 1 -1",
+    ];
+    for read in reads_of_collections {
+        assert_eq!(last.call(read).await, BUSY, "{read}");
+    }
+    assert_eq!(last.pipeline(&["MULTI", "HGET hash field", "EXEC"]).await[2], format!("*1 {BUSY}"));
+    assert_eq!(last.call("HKEYS hash").await, "*1 $5 field");
+    assert_eq!(last.call("HSTRLEN hash field").await, format!(":{}", large.len()));
+    assert_eq!(last.call("GETRANGE large 1 3").await, "$3 xxx");
     let keys = node.get("/v1/kv/files?limit=1&keys_only=true").await.is(200).body;
     assert_eq!(keys.iter().filter(|byte| **byte == b'\n').count(), 2, "the key and the end");
-    assert_eq!(read().await, before);
     // A command that would change data and return a value does not begin.
     for taken in ["GETDEL large", "GETSET large x", "SET large x GET"] {
         assert_eq!(client.call(taken).await, BUSY, "{taken}");
@@ -587,6 +610,9 @@ async fn values_over_http_count_among_the_replies_that_wait() {
     greedy.pop();
     node.until(HELD, (56 << 20) as f64).await;
     assert_eq!(node.get("/v1/kv/files/large").await.is(200).body.len(), 8 << 20);
+    for read in reads_of_collections {
+        assert!(last.call(read).await.len() > large.len() - 2048, "{read}");
+    }
     drop(greedy);
     node.until(HELD, 0.0).await;
     assert!(client.call("GETDEL large").await.len() > 8 << 20);

@@ -164,9 +164,13 @@ pub(crate) fn check_condition(
     let (actual, holds) = if let Expect::Value(value) = expect {
         // The stored value is read only if it has the same length.
         applying.charge(2 * read_bytes(value.len()));
-        match live_key(applying, keyspace, key)? {
-            Some(live) => (Some(live.revision), applying.value_is(&live, value)?),
-            None => (None, false),
+        if applying.has_other_length(keyspace, key, value.len()) {
+            (live_head(applying, keyspace, key)?.map(|live| live.revision), false)
+        } else {
+            match live_key(applying, keyspace, key)? {
+                Some(live) => (Some(live.revision), applying.value_is(&live, value)?),
+                None => (None, false),
+            }
         }
     } else {
         let actual = live_head(applying, keyspace, key)?.map(|live| live.revision);

@@ -93,9 +93,7 @@ impl Applying<'_> {
         wanted: bool,
     ) -> Result<(), MachineError> {
         let prefix = attached_prefix(id, keyspace);
-        let mut is_there = false;
-        self.look(&[&prefix, key].concat(), &mut |_| is_there = true)?;
-        if is_there == wanted {
+        if self.has_row(&[&prefix, key].concat())? == wanted {
             return Ok(());
         }
         match wanted {

@@ -18,7 +18,7 @@ use crate::{
     keys,
     keyspaces::{
         live::live_head,
-        values::{StoredRef, decode_value, encode_head, encode_value},
+        values::{StoredRef, encode_head, encode_value},
         writes::note_replaced,
     },
     machine::applying::Applying,
@@ -203,11 +203,8 @@ fn replace_rows(
     key: &[u8],
     expiry: &Expiry,
 ) -> Result<(), MachineError> {
-    let before = keys::with_data_key(keyspace, key, |full| {
-        let mut before = Ok(Expiry::NEVER);
-        applying.look(full, &mut |row| before = decode_value(full, row).map(|found| found.expiry))?;
-        before
-    })?;
+    let before = keys::with_data_key(keyspace, key, |full| applying.row_head(full))?;
+    let before = before.map_or(Expiry::NEVER, |before| before.expiry);
     replace_ends(applying, keyspace, key, &before, expiry)
 }
 

@@ -9,7 +9,7 @@
 
 use bytes::Bytes;
 use thalweg_redis::CollectionId;
-use thalweg_types::{KeyspaceId, Revision};
+use thalweg_types::KeyspaceId;
 
 use crate::{
     error::MachineError,
@@ -17,7 +17,8 @@ use crate::{
     keys,
     keyspaces::{
         counts::{CountChange, CountedValue},
-        values::{Decoded, Stored, StoredRef, StoredValue, decode_owned, decode_value},
+        row_head::{LARGE_ROW_BYTES, RowHead},
+        values::{Stored, StoredRef, StoredValue, decode_owned},
     },
     machine::applying::Applying,
 };
@@ -71,7 +72,20 @@ impl Applying<'_> {
     /// Returns a key's row with the changes of the commands so far, even if the row is hidden or its value has ended.
     #[inline]
     pub(crate) fn row_of(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Stored>, MachineError> {
-        keys::with_data_key(keyspace, key, |full| decode_owned(full, self.get(full)?))
+        keys::with_data_key(keyspace, key, |full| {
+            let row = self.get(full)?;
+            if let Some(row) = row.as_deref().filter(|row| row.len() >= LARGE_ROW_BYTES) {
+                self.note_large_row(full, row)?;
+            }
+            decode_owned(full, row)
+        })
+    }
+
+    /// Returns true if it is known, without reading the key's row, that the row is there and its value has another
+    /// length than `bytes`.
+    pub(crate) fn has_other_length(&self, keyspace: KeyspaceId, key: &[u8], bytes: usize) -> bool {
+        let known = keys::with_data_key(keyspace, key, |full| self.known_row_head(full));
+        known.is_some_and(|head| head.held.value_bytes != bytes)
     }
 }
 
@@ -89,26 +103,13 @@ pub(crate) fn live_key(
     Ok(is_live(applying, &found.expiry)?.then_some(found))
 }
 
-/// Fields of a key's row other than its value.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LiveHead {
-    pub(crate) revision: Revision,
-    pub(crate) expiry: Expiry,
-}
-
 /// Returns what [`live_key`] returns but without the value, so nothing of the value is copied.
 pub(crate) fn live_head(
     applying: &Applying<'_>,
     keyspace: KeyspaceId,
     key: &[u8],
-) -> Result<Option<LiveHead>, MachineError> {
-    let found = keys::with_data_key(keyspace, key, |full| {
-        let mut found = Ok(None);
-        applying.look(full, &mut |row| {
-            found = decode_value(full, row).map(|row| Some(LiveHead { revision: row.revision, expiry: row.expiry }));
-        })?;
-        found
-    })?;
+) -> Result<Option<RowHead>, MachineError> {
+    let found = keys::with_data_key(keyspace, key, |full| applying.row_head(full))?;
     let Some(found) = found.filter(|found| applying.visibility(keyspace).shows(key, found.revision)) else {
         return Ok(None);
     };
@@ -148,16 +149,11 @@ pub(crate) fn replaced(
     keyspace: KeyspaceId,
     key: &[u8],
 ) -> Result<Option<Replaced>, MachineError> {
-    keys::with_data_key(keyspace, key, |full| {
-        let mut found = Ok(None);
-        applying.look(full, &mut |row| {
-            found = decode_value(full, row).map(|Decoded { revision, value, expiry }| {
-                let is_counted = applying.counts_row(keyspace, revision);
-                Some(Replaced { held: value.into(), expiry, is_counted })
-            });
-        })?;
-        found
-    })
+    let found = keys::with_data_key(keyspace, key, |full| applying.row_head(full))?;
+    Ok(found.map(|RowHead { revision, expiry, held, .. }| {
+        let is_counted = applying.counts_row(keyspace, revision);
+        Replaced { held, expiry, is_counted }
+    }))
 }
 
 /// Computes how a write changes the exact counts of its keyspace, given the replaced row and the properties of the new

@@ -22,6 +22,7 @@ pub(crate) mod counts;
 pub(crate) mod live;
 pub(crate) mod read_view;
 pub(crate) mod reads;
+pub(crate) mod row_head;
 pub(crate) mod values;
 pub(crate) mod writes;
 

@@ -20,7 +20,10 @@ use crate::{
     error::MachineError,
     expiry::rows::{Expiry, Lease},
     keys::{self, KeyRange},
-    keyspaces::values::{Decoded, Stored, StoredRef, decode_owned, decode_value, is_collection},
+    keyspaces::{
+        row_head::RowHead,
+        values::{Decoded, Stored, StoredRef, decode_owned, decode_value, is_collection},
+    },
 };
 
 /// One pair of a scan, borrowed for the duration of the callback only.
@@ -171,6 +174,20 @@ impl ReadView {
         let Some(stored) = self.stored(keyspace, key)? else { return Ok(None) };
         let is_live = stored.expiry.is_live(self.time, |id| Lease::in_view(&*self.view, id))?;
         Ok(is_live.then_some(stored))
+    }
+
+    /// Returns what [`get`](Self::get) returns but without the value, so nothing of the value is copied.
+    pub(crate) fn head(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<RowHead>, MachineError> {
+        let found = keys::with_data_key(keyspace, key, |full| {
+            let mut found = Ok(None);
+            self.view.look(full, &mut |row| found = RowHead::decode(full, row).map(Some))?;
+            found
+        })?;
+        let Some(head) = found.filter(|head| self.visibility(keyspace).shows(key, head.revision)) else {
+            return Ok(None);
+        };
+        let is_live = head.expiry.is_live(self.time, |id| Lease::in_view(&*self.view, id))?;
+        Ok(is_live.then_some(head))
     }
 
     /// Returns the value of a key, even if its deadline has passed at the view's time.

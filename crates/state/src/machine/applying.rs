@@ -17,7 +17,7 @@ use crate::{
     entry::Position,
     error::MachineError,
     groups::table::GroupTable,
-    keyspaces::read_view::Visibility,
+    keyspaces::{read_view::Visibility, row_head::RowHead},
     machine::{applier::Applier, meter::too_expensive, staged::StagedView, state_machine::Machine},
     refused::Refused,
     segments::liveness::BlobKind,
@@ -249,6 +249,61 @@ impl Applying<'_> {
             None => self.machine.backend.look(key, show)?,
         }
         Ok(())
+    }
+
+    /// Returns the row of a key without its value, with the changes of the commands so far; `None` if there is no such
+    /// row. A large row of the backend is read once for all commands of the log record.
+    #[inline]
+    pub(crate) fn row_head(&self, key: &[u8]) -> Result<Option<RowHead>, MachineError> {
+        self.charge(READ);
+        let staged = &self.applier.staged;
+        if let Some(own) = staged.get(key) {
+            return own.map(|row| RowHead::decode(key, row)).transpose();
+        }
+        if let Some(head) = staged.large_rows().head(key) {
+            return Ok(Some(head));
+        }
+        let mut found = Ok(None);
+        self.machine.backend.look(key, &mut |row| {
+            found = RowHead::decode(key, row).map(|head| {
+                staged.large_rows().note_head(key, row, head);
+                Some(head)
+            });
+        })?;
+        found
+    }
+
+    /// Returns the head of a large row of the backend that was read before and is not changed.
+    #[inline]
+    pub(crate) fn known_row_head(&self, key: &[u8]) -> Option<RowHead> {
+        let head = self.applier.staged.large_rows().head(key)?;
+        self.applier.staged.get(key).is_none().then_some(head)
+    }
+
+    /// Notes the head of a large row that was read, unless the row is one of the changes so far.
+    pub(crate) fn note_large_row(&self, key: &[u8], row: &[u8]) -> Result<(), MachineError> {
+        if self.applier.staged.get(key).is_none() {
+            self.applier.staged.large_rows().note_head(key, row, RowHead::decode(key, row)?);
+        }
+        Ok(())
+    }
+
+    /// Returns true if there is a row with this key, which is not that of a value, with the changes of the commands so
+    /// far. A large row of the backend is read once for all commands of the log record.
+    pub(crate) fn has_row(&self, key: &[u8]) -> Result<bool, MachineError> {
+        self.charge(READ);
+        let staged = &self.applier.staged;
+        if let Some(own) = staged.get(key) {
+            return Ok(own.is_some());
+        }
+        let mut is_there = staged.large_rows().has_other(key);
+        if !is_there {
+            self.machine.backend.look(key, &mut |row| {
+                staged.large_rows().note_other(key, row);
+                is_there = true;
+            })?;
+        }
+        Ok(is_there)
     }
 
     /// Returns a view of all rows with the changes of the commands so far.

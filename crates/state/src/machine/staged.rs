@@ -34,7 +34,7 @@ use thalweg_types::steps::{MAX_PASSED_BYTES, READ, ROW, SCAN, WRITE, read_bytes,
 
 use crate::{
     keys::{TAG_DATA, TAG_INDEX, TAG_LIVENESS, TAG_MARK, TAG_MEMBERSHIP, TAG_VERDICT, TAG_VERSIONS},
-    keyspaces::values::value_len_of_row,
+    keyspaces::{row_head::LargeRows, values::value_len_of_row},
     machine::{
         gaps::{Gaps, Span},
         meter::Meter,
@@ -55,6 +55,7 @@ pub(crate) struct Staged {
     command_from: u32,
     /// Ranges of the backend that scans of this log record have found to have no rows.
     gaps: Mutex<Gaps>,
+    large_rows: LargeRows,
 }
 
 /// Undo data of an overwrite in place: the bytes that the overwrite has replaced in a change of the batch.
@@ -321,6 +322,12 @@ impl Staged {
         self.command_from = self.batch.len() as u32;
     }
 
+    /// Returns the large rows of the backend that this log record has read.
+    #[inline]
+    pub(crate) fn large_rows(&self) -> &LargeRows {
+        &self.large_rows
+    }
+
     fn gaps(&self) -> MutexGuard<'_, Gaps> {
         self.gaps.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -332,6 +339,7 @@ impl Staged {
         self.meter.end_budget();
         self.gaps.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
         self.order.take();
+        self.large_rows = LargeRows::default();
         if let Some(mut index) = self.index.take() {
             index.clear();
             *self.spare.get_mut().unwrap_or_else(PoisonError::into_inner) = index;

@@ -5,19 +5,22 @@ use std::ops::{Bound, ControlFlow};
 
 use bytes::Bytes;
 use thalweg_redis::{
-    CollectionId, KeyInfo, KeyValue, Read, StoreError, Value,
+    CollectionId, KeyInfo, KeyValue, Kind, Read, StoreError, Value,
     store::{Visit, VisitKeys},
 };
 use thalweg_store::{Direction, View};
-use thalweg_types::limits::MAX_REDIS_READ_BYTES;
+use thalweg_types::{limits::MAX_REDIS_READ_BYTES, steps::READ};
 
 use crate::{
     keys::{self, DATA_PREFIX_LEN, KeyRange},
-    keyspaces::values::{Decoded, StoredValue, decode_value},
+    keyspaces::{
+        row_head::{LARGE_ROW_BYTES, RowHead},
+        values::{Decoded, StoredValue, decode_value},
+    },
     redis::{
         errors::{failed, refused},
         part_rows::{name_of, parts_range},
-        store::{RedisStore, RowHead, TOO_MUCH_READ},
+        store::{RedisStore, TOO_MUCH_READ},
         view::deadline_of,
     },
 };
@@ -54,12 +57,19 @@ impl Read for RedisStore<'_, '_, '_> {
     fn get_short(&self, key: &[u8], max_bytes: usize) -> Result<Option<Option<KeyValue>>, StoreError> {
         self.check_steps()?;
         let found = keys::with_data_key(self.keyspace, key, |full| {
+            let known = self.applying.known_row_head(full);
+            if let Some(head) = known.filter(|head| head.kind == Kind::String && head.held.value_bytes > max_bytes) {
+                self.applying.charge(READ);
+                return Ok(Some((head, None)));
+            }
             let mut found = Ok(None);
             self.applying.look(full, &mut |row| {
-                found = decode_value(full, row).map(|row| {
-                    let is_short = row.value.collection().is_some() || row.value.value_len() <= max_bytes;
-                    let head = RowHead::of(row.revision, row.value, row.expiry);
-                    Some((head, is_short.then(|| row.value.to_owned())))
+                found = decode_value(full, row).and_then(|Decoded { revision, value, expiry }| {
+                    if row.len() >= LARGE_ROW_BYTES {
+                        self.applying.note_large_row(full, row)?;
+                    }
+                    let is_short = value.collection().is_some() || value.value_len() <= max_bytes;
+                    Ok(Some((RowHead::of(revision, value, expiry), is_short.then(|| value.to_owned()))))
                 });
             })?;
             found
@@ -131,9 +141,8 @@ impl Read for RedisStore<'_, '_, '_> {
 
     fn has_part(&self, id: CollectionId, name: &[u8]) -> Result<bool, StoreError> {
         self.check_steps()?;
-        let (key, mut is_there) = ([&keys::part_prefix(self.keyspace, id), name].concat(), false);
-        self.applying.look(&key, &mut |_| is_there = true).map_err(failed)?;
-        Ok(is_there)
+        let key = [&keys::part_prefix(self.keyspace, id), name].concat();
+        self.applying.has_row(&key).map_err(failed)
     }
 
     fn parts(

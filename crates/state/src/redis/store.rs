@@ -6,9 +6,7 @@
 use std::{borrow::Cow, cell::Cell};
 
 use bytes::Bytes;
-use thalweg_redis::{
-    Collection, CollectionId, Command, KeyInfo, Kind, NewValue, Read, Reply, Store, StoreError, run_read,
-};
+use thalweg_redis::{Collection, CollectionId, Command, KeyInfo, NewValue, Read, Reply, Store, StoreError, run_read};
 use thalweg_types::{
     KeyspaceId, LogPosition, Revision,
     command::{Outcome, RedisBatch, offset_within},
@@ -26,7 +24,8 @@ use crate::{
     keyspaces::{
         counts::{CountChange, CountedValue},
         live::{Replaced, change_of_row, is_live},
-        values::{Decoded, Stored, StoredRef, StoredValue, decode_value},
+        row_head::RowHead,
+        values::{Stored, StoredValue},
     },
     machine::{applying::Applying, undo::Savepoint},
     redis::{
@@ -118,24 +117,8 @@ struct GroupStart {
     seeds: u64,
 }
 
-/// The row of a key without the bytes of its value.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RowHead {
-    pub(crate) revision: Revision,
-    pub(crate) expiry: Expiry,
-    held: CountedValue,
-    kind: Kind,
-}
-
 impl RowHead {
-    pub(crate) fn of(revision: Revision, value: StoredRef<'_>, expiry: Expiry) -> Self {
-        let kind = match value {
-            StoredRef::Collection(collection) => collection.kind,
-            StoredRef::Inline(_) | StoredRef::Blob(_) => Kind::String,
-        };
-        Self { revision, expiry, held: value.into(), kind }
-    }
-
+    /// Returns what Redis commands learn of a key without reading its value.
     pub(crate) fn info(&self) -> KeyInfo {
         let deadline = self.expiry.deadline.map(deadline_of);
         KeyInfo { kind: self.kind, deadline, version: self.revision.0, len: self.held.value_bytes }
@@ -317,15 +300,7 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
     /// Returns the row of a key without its value, even if the row is hidden or its value has ended.
     fn head(&self, key: &[u8]) -> Result<Option<RowHead>, StoreError> {
         self.check_steps()?;
-        let found = keys::with_data_key(self.keyspace, key, |full| {
-            let mut found = Ok(None);
-            self.applying.look(full, &mut |row| {
-                found = decode_value(full, row)
-                    .map(|Decoded { revision, value, expiry }| Some(RowHead::of(revision, value, expiry)));
-            })?;
-            found
-        });
-        found.map_err(failed)
+        keys::with_data_key(self.keyspace, key, |full| self.applying.row_head(full)).map_err(failed)
     }
 
     /// Returns the row of a key without its value, if the key exists.

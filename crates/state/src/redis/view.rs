@@ -31,6 +31,7 @@ use crate::{
     keyspaces::{
         counts::Counts,
         read_view::{Collections, ReadView, ScanRange},
+        row_head::RowHead,
         values::{Stored, StoredRef, StoredValue},
     },
     redis::part_rows::{name_of, parts_range},
@@ -103,6 +104,11 @@ impl<'v> RedisView<'v> {
         self.snapshot.get(self.keyspace, key).map_err(failed)
     }
 
+    fn head(&self, key: &[u8]) -> Result<Option<RowHead>, StoreError> {
+        charge(READ)?;
+        self.snapshot.head(self.keyspace, key).map_err(failed)
+    }
+
     fn note_read(&self, bytes: usize) -> Result<(), StoreError> {
         let bytes = self.read_bytes.get().saturating_add(bytes);
         if bytes > MAX_REDIS_READ_BYTES {
@@ -162,7 +168,15 @@ impl Read for RedisView<'_> {
     }
 
     fn look(&self, key: &[u8]) -> Result<Option<KeyInfo>, StoreError> {
-        Ok(self.stored(key)?.map(|stored| look(stored.value.as_ref(), &stored.expiry, stored.revision)))
+        Ok(self.head(key)?.map(|head| head.info()))
+    }
+
+    fn get_short(&self, key: &[u8], max_bytes: usize) -> Result<Option<Option<KeyValue>>, StoreError> {
+        match self.head(key)? {
+            None => Ok(None),
+            Some(head) if head.kind == Kind::String && head.held.value_bytes > max_bytes => Ok(Some(None)),
+            Some(_) => Ok(self.get(key)?.map(Some)),
+        }
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<KeyValue>, StoreError> {
@@ -202,14 +216,30 @@ impl Read for RedisView<'_> {
         charge(0)
     }
 
+    fn has_part(&self, id: CollectionId, name: &[u8]) -> Result<bool, StoreError> {
+        Ok(self.part_short(id, name, 0)?.is_some())
+    }
+
     fn part(&self, id: CollectionId, name: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        Ok(self.part_short(id, name, usize::MAX)?.flatten())
+    }
+
+    fn part_short(&self, id: CollectionId, name: &[u8], max_bytes: usize) -> Result<Option<Option<Bytes>>, StoreError> {
         charge(READ)?;
         let key = [&part_prefix(self.keyspace, id), name].concat();
-        let found = self.snapshot.view().get(&key).map_err(|error| failed(error.into()))?;
-        let bytes = found.as_ref().map_or(0, Bytes::len);
-        charge(read_bytes(bytes))?;
-        self.note_read(bytes)?;
-        Ok(found)
+        let mut found = Ok(None);
+        let shown = self.snapshot.view().look(&key, &mut |value| {
+            let copied = || -> Result<Bytes, StoreError> {
+                // Charged before the copy, so that a thread that serves many clients does not make it for one of them.
+                charge(read_bytes(value.len()))?;
+                self.note_read(value.len())?;
+                Ok(Bytes::copy_from_slice(value))
+            };
+            let is_short = value.len() <= max_bytes;
+            found = is_short.then(copied).transpose().map(Some);
+        });
+        shown.map_err(|error| failed(error.into()))?;
+        found
     }
 
     fn parts(

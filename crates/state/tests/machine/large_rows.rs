@@ -5,8 +5,9 @@ use std::sync::atomic::Ordering;
 use thalweg_state::machine::MachineOptions;
 use thalweg_types::{
     KeyspaceId, SpaceTime,
-    command::{self, CommitBuilder, Deadline, KeyspaceConfig, Outcome, RedisBuilder, TransactionBuilder},
+    command::{self, CommitBuilder, Deadline, Expect, KeyspaceConfig, Outcome, RedisBuilder, TransactionBuilder},
     limits::MAX_VALUE_BYTES,
+    reply::Reply,
 };
 
 use crate::support::{Bench, command};
@@ -90,4 +91,104 @@ fn touches_in_place_are_taken_back_with_their_transaction() {
     let outcomes = bench.run(2, &[touch(5), command(|out| transaction.encode(out).unwrap())]);
     assert!(matches!(outcomes[1], Outcome::OperationFailed { .. }), "{:?}", outcomes[1]);
     assert_eq!(deadline(&bench, SMALLER), Some(SpaceTime(1_000_005)));
+}
+
+/// Runs commands in one `MULTI`, and returns their replies, the bytes that they have read from the backend, and their
+/// steps.
+fn transact(bench: &mut Bench, commands: &[&[&[u8]]]) -> (Vec<Reply>, u64, u64) {
+    let mut builder = RedisBuilder::new(KS);
+    builder.push(&[b"MULTI"]).unwrap();
+    commands.iter().for_each(|command| _ = builder.push(command).unwrap());
+    builder.push(&[b"EXEC"]).unwrap();
+    let before = (bench.backend.read_bytes.load(Ordering::Relaxed), bench.machine.steps().unwrap());
+    let mut outcomes = bench.run(2, &[builder.finish()]);
+    let Outcome::Redis(Some(replies)) = outcomes.remove(0) else { panic!("no replies") };
+    let read_bytes = bench.backend.read_bytes.load(Ordering::Relaxed) - before.0;
+    (replies, read_bytes, bench.machine.steps().unwrap() - before.1)
+}
+
+/// Commands that look at the key `k` or at the field `f` of the hash `h`, and read no value of more than a few bytes.
+const LOOKS: &[&[&[u8]]] = &[
+    &[b"strlen", b"k"],
+    &[b"exists", b"k"],
+    &[b"type", b"k"],
+    &[b"ttl", b"k"],
+    &[b"persist", b"k"],
+    &[b"hexists", b"h", b"f"],
+    &[b"hsetnx", b"h", b"f", b"v"],
+];
+
+#[test]
+fn a_transaction_that_looks_at_a_large_row_again_and_again_reads_it_once_and_pays_the_same() {
+    let looks: Vec<_> = LOOKS.iter().copied().cycle().take(100 * LOOKS.len()).collect();
+    let run = |bytes: usize| {
+        let mut bench = with_a_value(bytes);
+        let mut hash = RedisBuilder::new(KS);
+        hash.push(&[b"hset", b"h", b"f", &vec![b'v'; bytes]]).unwrap();
+        bench.run(1, &[hash.finish()]);
+        let (replies, read_bytes, steps) = transact(&mut bench, &looks);
+        let wanted = [
+            Reply::Integer(bytes as i64),
+            Reply::Integer(1),
+            Reply::Simple("string"),
+            Reply::Integer(-1),
+            Reply::Integer(0),
+            Reply::Integer(1),
+            Reply::Integer(0),
+        ];
+        assert_eq!(replies.len(), looks.len());
+        replies.iter().zip(wanted.iter().cycle()).for_each(|(reply, wanted)| assert_eq!(reply, wanted));
+        (read_bytes, steps)
+    };
+    let (small, large) = (run(100), run(1 << 20));
+    assert!((2 << 20..(2 << 20) + small.0).contains(&large.0), "{} bytes were read", large.0);
+    assert_eq!(large.1, small.1, "the price depends on the length of a value that no command reads");
+}
+
+#[test]
+fn looks_at_a_large_row_see_the_changes_of_the_commands_before_and_not_those_that_were_taken_back() {
+    let mut bench = with_a_value(SMALLER);
+    let looks: &[&[&[u8]]] = &[
+        &[b"strlen", b"k"],
+        &[b"append", b"k", b"x"],
+        &[b"strlen", b"k"],
+        &[b"del", b"k"],
+        &[b"exists", b"k"],
+        &[b"set", b"k", b"v"],
+        &[b"strlen", b"k"],
+    ];
+    let lens = [SMALLER, SMALLER + 1, SMALLER + 1, 1, 0];
+    let mut wanted: Vec<_> = lens.iter().map(|len| Reply::Integer(*len as i64)).collect();
+    wanted.extend([Reply::Ok, Reply::Integer(1)]);
+    // A transaction that looks at the value, changes it, and is rejected afterwards, in the same entry.
+    let mut rejected = TransactionBuilder::new();
+    rejected.then().delete(KS, b"k").unwrap().put(KS, b"n", b"no number").unwrap().add(KS, b"n", 1).unwrap();
+    let mut commands = RedisBuilder::new(KS);
+    commands.push(&[b"MULTI"]).unwrap();
+    looks.iter().for_each(|command| _ = commands.push(command).unwrap());
+    commands.push(&[b"EXEC"]).unwrap();
+    let outcomes = bench.run(2, &[command(|out| rejected.encode(out).unwrap()), commands.finish()]);
+    assert!(matches!(outcomes[0], Outcome::OperationFailed { .. }), "{:?}", outcomes[0]);
+    let Outcome::Redis(Some(replies)) = &outcomes[1] else { panic!("{:?}", outcomes[1]) };
+    assert_eq!(*replies, wanted);
+    // The next entry sees what this one has left.
+    assert_eq!(transact(&mut bench, &[&[b"strlen", b"k"]]).0, [Reply::Integer(1)]);
+}
+
+#[test]
+fn conditions_on_the_value_of_a_large_row_read_it_once_if_their_values_have_another_length() {
+    let mut bench = with_a_value(SMALLER);
+    let conditions: Vec<_> = (0..100_u32)
+        .map(|number| {
+            let mut commit = CommitBuilder::new();
+            let value = number.to_string();
+            commit.expect(KS, b"k", Expect::Value(value.as_bytes())).unwrap().put(KS, b"x", b"").unwrap();
+            command(|out| commit.encode(out))
+        })
+        .collect();
+    let before = bench.backend.read_bytes.load(Ordering::Relaxed);
+    let outcomes = bench.run(2, &conditions);
+    let read_bytes = bench.backend.read_bytes.load(Ordering::Relaxed) - before;
+    assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::ConditionFailed { actual: Some(_), .. })));
+    assert!(read_bytes < 2 * SMALLER as u64, "{read_bytes} bytes were read");
 }

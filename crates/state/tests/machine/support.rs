@@ -27,6 +27,8 @@ pub type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 pub struct MapBackend {
     state: Mutex<(Arc<Map>, Option<Applied>)>,
     pub reads: AtomicU64,
+    /// Bytes of the values that reads of single keys have copied.
+    pub read_bytes: AtomicU64,
     /// Number of changes in all batches.
     pub changes: AtomicU64,
     /// Number of applies that fail from now on.
@@ -82,7 +84,9 @@ impl Backend for MapBackend {
 
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError> {
         self.reads.fetch_add(1, Ordering::Relaxed);
-        Ok(self.state.lock().unwrap().0.get(key).map(|value| Bytes::copy_from_slice(value)))
+        let found = self.state.lock().unwrap().0.get(key).map(|value| Bytes::copy_from_slice(value));
+        self.read_bytes.fetch_add(found.as_ref().map_or(0, Bytes::len) as u64, Ordering::Relaxed);
+        Ok(found)
     }
 
     fn view(&self) -> Arc<dyn View> {

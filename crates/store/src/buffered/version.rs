@@ -132,6 +132,10 @@ impl<V: StoreView> View for BufferedView<V> {
         self.version.get(key, self.upto)
     }
 
+    fn look(&self, key: &[u8], show: &mut dyn FnMut(&[u8])) -> Result<(), BackendError> {
+        self.version.look(key, self.upto, show)
+    }
+
     fn scan(
         &self,
         lower: Bound<&[u8]>,

@@ -16,9 +16,10 @@ pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Application id in the database's header, "THWG", which identifies a state database.
 pub(super) const APPLICATION_ID: i32 = 0x5448_5747;
-/// Format of a database whose transactions store a summary of the pairs.
-pub(super) const FORMAT_VERSION: i32 = 2;
-/// Format of earlier versions of the program, without summaries. The first transaction converts it.
+/// Format of a database whose large rows are in a table of their own. The first transaction converts an earlier format:
+/// format 2 has all rows in one table.
+pub(super) const FORMAT_VERSION: i32 = 3;
+/// First format, without summaries of the pairs.
 pub(super) const FORMAT_VERSION_1: i32 = 1;
 
 /// Purpose of a connection: writing or reading.
@@ -27,6 +28,10 @@ pub(super) enum Role {
     Write,
     Read,
 }
+
+/// Creates the table of large rows; see the module `sqlite`.
+pub(super) const CREATE_LARGE: &str =
+    "CREATE TABLE IF NOT EXISTS large (id INTEGER PRIMARY KEY, stored BLOB NOT NULL);";
 
 /// Opens a connection to the database. Only one process uses the directory, so no lock of another process can block the
 /// connection.

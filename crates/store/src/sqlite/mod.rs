@@ -4,7 +4,11 @@
 //! the decision when to persist; see `buffered`.
 //!
 //! Two tables without row ids: `pairs` (key to checksum and value) and `meta` (`applied` and `contents`, written in the
-//! same transaction as the pairs). Journal mode WAL, `synchronous = FULL`: a commit returns when the WAL is on disk. If the
+//! same transaction as the pairs). A third one, `large`, has the checksum and value of each row of at least
+//! [`LARGE_BYTES`]; `pairs` then has the integer that is its id. A search in a table without row ids compares whole rows:
+//! SQLite copies the row with which it compares a key, so a row of 8 MiB in the way of a search takes milliseconds.
+//!
+//! Journal mode WAL, `synchronous = FULL`: a commit returns when the WAL is on disk. If the
 //! state is behind the node's log, there is one commit per memtable, and a checkpoint would sync the WAL anyway, so
 //! `synchronous = NORMAL` would save nothing. With `FULL`, a commit is durable even while readers block a checkpoint.
 //! SQLite receives only batches that are durable in the log.
@@ -38,7 +42,8 @@ use crate::{
     buffered::{BufferOptions, Buffered, Store, checksum},
 };
 use connection::{
-    APPLICATION_ID, BUSY_TIMEOUT, FILE, FORMAT_VERSION, FORMAT_VERSION_1, PAGE_BYTES, Role, corrupt, failed,
+    APPLICATION_ID, BUSY_TIMEOUT, CREATE_LARGE, FILE, FORMAT_VERSION, FORMAT_VERSION_1, PAGE_BYTES, Role, corrupt,
+    failed,
 };
 use residency::Residency;
 use view::{Readers, SqliteView};
@@ -50,6 +55,8 @@ const CHECKPOINT_BYTES: u64 = 8 << 20;
 /// Maximum size in bytes of a WAL file that is kept when its content is in the database. A kept file costs disk space; an
 /// emptied one costs its blocks, which the next transaction must allocate again.
 const MAX_KEPT_WAL_BYTES: u64 = 64 << 20;
+/// Size in bytes from which checksum and value of a pair are in the table `large`.
+const LARGE_BYTES: usize = 16 * 1024;
 /// A WAL file is kept only while the disk has this many times its size free.
 const FREE_PER_KEPT_WAL: u64 = 16;
 
@@ -137,27 +144,39 @@ impl SqliteStore {
         {
             let mut contents = match view::contents_of(&transaction)? {
                 Some(contents) => contents,
-                None => {
-                    let convert = format!("PRAGMA user_version = {FORMAT_VERSION}");
-                    transaction.execute_batch(&convert).map_err(failed("write"))?;
-                    view::summarize(&transaction)?
-                }
+                None => view::summarize(&transaction)?,
             };
+            if view::format_of(&transaction)? != FORMAT_VERSION {
+                let convert = format!("{CREATE_LARGE} PRAGMA user_version = {FORMAT_VERSION}");
+                transaction.execute_batch(&convert).map_err(failed("write"))?;
+            }
             let get = "SELECT value FROM pairs WHERE key = ?1";
             let mut get = transaction.prepare_cached(get).map_err(failed("write"))?;
             let put = "INSERT INTO pairs (key, value) VALUES (?1, ?2) \
                        ON CONFLICT (key) DO UPDATE SET value = excluded.value";
             let mut put = transaction.prepare_cached(put).map_err(failed("write"))?;
             let mut delete = transaction.prepare_cached("DELETE FROM pairs WHERE key = ?1").map_err(failed("write"))?;
+            let put_large = "INSERT INTO large (stored) VALUES (?1)";
+            let mut put_large = transaction.prepare_cached(put_large).map_err(failed("write"))?;
+            let delete_large = "DELETE FROM large WHERE id = ?1";
+            let mut delete_large = transaction.prepare_cached(delete_large).map_err(failed("write"))?;
             let mut stored = Vec::new();
             for change in changes {
                 count += 1;
                 let (Change::Put(key, _) | Change::Delete(key)) = change;
                 let mut old = get.query([key]).map_err(failed("write"))?;
+                let mut old_large = None;
                 if let Some(row) = old.next().map_err(failed("write"))? {
-                    contents.remove(key, view::blob(row, 0)?);
+                    old_large = view::large_of(row, 0)?;
+                    view::with_stored(&transaction, row, 0, |stored| {
+                        contents.remove(key, stored);
+                        Ok(())
+                    })?;
                 }
                 drop(old);
+                if let Some(id) = old_large {
+                    delete_large.execute([id]).map_err(failed("write"))?;
+                }
                 match change {
                     Change::Put(key, value) => {
                         bytes += key.len() + value.len();
@@ -165,7 +184,12 @@ impl SqliteStore {
                         stored.extend_from_slice(&checksum(key, value));
                         stored.extend_from_slice(value);
                         contents.add(key, &stored);
-                        put.execute([key, &stored]).map_err(failed("write"))?;
+                        if stored.len() < LARGE_BYTES {
+                            put.execute([key, &stored]).map_err(failed("write"))?;
+                        } else {
+                            let id = put_large.insert([&stored]).map_err(failed("write"))?;
+                            put.execute((key, id)).map_err(failed("write"))?;
+                        }
                     }
                     Change::Delete(key) => {
                         bytes += key.len();
@@ -224,7 +248,7 @@ fn prepare(writer: &Connection) -> Result<(), BackendError> {
     if found == (0, 0) {
         let page_size = format!("PRAGMA page_size = {PAGE_BYTES}");
         writer.execute_batch(&page_size).map_err(failed("create"))?;
-    } else if found != (APPLICATION_ID, FORMAT_VERSION) && found != (APPLICATION_ID, FORMAT_VERSION_1) {
+    } else if found.0 != APPLICATION_ID || !(FORMAT_VERSION_1..=FORMAT_VERSION).contains(&found.1) {
         return Err(corrupt(format_args!("it is not a state database of format {FORMAT_VERSION}: {found:?}")));
     }
     let mode: String =
@@ -239,6 +263,7 @@ fn prepare(writer: &Connection) -> Result<(), BackendError> {
             "BEGIN IMMEDIATE;
              CREATE TABLE pairs (key BLOB PRIMARY KEY NOT NULL, value BLOB NOT NULL) WITHOUT ROWID;
              CREATE TABLE meta (name TEXT PRIMARY KEY NOT NULL, value BLOB NOT NULL) WITHOUT ROWID;
+             {CREATE_LARGE}
              PRAGMA application_id = {APPLICATION_ID};
              PRAGMA user_version = {FORMAT_VERSION};
              COMMIT;"

@@ -16,7 +16,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::{Connection, OptionalExtension, types::ValueRef};
 use thalweg_types::budget;
 
 use super::{
@@ -164,10 +164,14 @@ impl SqliteView {
     }
 }
 
+/// Returns the version of the database's format.
+pub(super) fn format_of(connection: &Connection) -> Result<i32, BackendError> {
+    connection.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(failed("read"))
+}
+
 /// Returns the summary of the pairs in a transaction; `None` if the database has the format without summaries.
 pub(super) fn contents_of(connection: &Connection) -> Result<Option<Contents>, BackendError> {
-    let version: i32 = connection.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(failed("read"))?;
-    if version == FORMAT_VERSION_1 {
+    if format_of(connection)? == FORMAT_VERSION_1 {
         return Ok(None);
     }
     let mut meta = connection.prepare_cached("SELECT value FROM meta WHERE name = ?1").map_err(failed("read"))?;
@@ -189,7 +193,11 @@ pub(super) fn summarize(connection: &Connection) -> Result<Contents, BackendErro
     let mut statement = connection.prepare("SELECT key, value FROM pairs").map_err(failed("read"))?;
     let mut rows = statement.query([]).map_err(failed("read"))?;
     while let Some(row) = rows.next().map_err(failed("read"))? {
-        contents.add(blob(row, 0)?, blob(row, 1)?);
+        let key = blob(row, 0)?;
+        with_stored(connection, row, 1, |stored| {
+            contents.add(key, stored);
+            Ok(())
+        })?;
     }
     Ok(contents)
 }
@@ -205,7 +213,7 @@ impl PagedView for SqliteView {
         let mut statement = reader.prepare_cached("SELECT value FROM pairs WHERE key = ?1").map_err(failed("read"))?;
         let mut rows = statement.query([key]).map_err(failed("read"))?;
         let Some(row) = rows.next().map_err(failed("read"))? else { return Ok(None) };
-        checked(key, blob(row, 0)?).map(|value| Some(Bytes::copy_from_slice(value)))
+        with_stored(&reader, row, 0, |stored| checked(key, stored).map(|value| Some(Bytes::copy_from_slice(value))))
     }
 
     fn page(
@@ -239,7 +247,10 @@ impl PagedView for SqliteView {
         while !page.is_full() {
             let Some(row) = rows.next().map_err(failed("scan"))? else { break };
             let key = blob(row, 0)?;
-            page.push(key, checked(key, blob(row, 1)?)?);
+            with_stored(&reader, row, 1, |stored| {
+                page.push(key, checked(key, stored)?);
+                Ok(())
+            })?;
         }
         Ok(())
     }
@@ -252,6 +263,31 @@ impl Drop for SqliteView {
                 self.readers.give_back(connection.into_inner().unwrap_or_else(PoisonError::into_inner));
             }
         }
+    }
+}
+
+/// Returns the id, in the table `large`, of the stored bytes of a pair; `None` if the column itself contains them.
+pub(super) fn large_of(row: &rusqlite::Row<'_>, column: usize) -> Result<Option<i64>, BackendError> {
+    match row.get_ref(column).map_err(failed("read"))? {
+        ValueRef::Integer(id) => Ok(Some(id)),
+        _ => Ok(None),
+    }
+}
+
+/// Calls `act` with the stored bytes of a pair, checksum and value, to which a column of a row of `pairs` leads.
+pub(super) fn with_stored<T>(
+    connection: &Connection,
+    row: &rusqlite::Row<'_>,
+    column: usize,
+    act: impl FnOnce(&[u8]) -> Result<T, BackendError>,
+) -> Result<T, BackendError> {
+    let Some(id) = large_of(row, column)? else { return act(blob(row, column)?) };
+    let large = "SELECT stored FROM large WHERE id = ?1";
+    let mut large = connection.prepare_cached(large).map_err(failed("read"))?;
+    let mut rows = large.query([id]).map_err(failed("read"))?;
+    match rows.next().map_err(failed("read"))? {
+        Some(row) => act(blob(row, 0)?),
+        None => Err(corrupt(format_args!("the large row {id} is missing"))),
     }
 }
 

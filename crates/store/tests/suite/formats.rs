@@ -47,11 +47,15 @@ fn stored(key: &[u8], value: &[u8]) -> Vec<u8> {
 }
 
 fn pairs() -> Map {
-    (0..PAIRS).map(|number| (format!("key{number:05}").into_bytes(), vec![number as u8; 50])).collect()
+    // The first ones are long: formats 1 and 2 have them among the others.
+    let len = |number| if number < 9 { 40_000 } else { 50 };
+    (0..PAIRS).map(|number| (format!("key{number:05}").into_bytes(), vec![number as u8; len(number)])).collect()
 }
 
 /// A backend with a database of a format that a test chooses.
 trait Format {
+    /// Format of databases that the backend writes.
+    const CURRENT: u8;
     /// Creates a database with these pairs.
     fn create(dir: &Path, format: u8, pairs: &Map);
     fn open(dir: &Path) -> Result<Box<dyn Backend>, BackendError>;
@@ -73,6 +77,8 @@ impl Redb {
 }
 
 impl Format for Redb {
+    const CURRENT: u8 = 2;
+
     fn create(dir: &Path, format: u8, pairs: &Map) {
         fs::create_dir(dir.join("redb")).unwrap();
         let database = Database::create(Self::path(dir)).unwrap();
@@ -120,6 +126,8 @@ impl Sqlite {
 }
 
 impl Format for Sqlite {
+    const CURRENT: u8 = 3;
+
     fn create(dir: &Path, format: u8, pairs: &Map) {
         let connection = Self::connect(dir);
         let tables = format!(
@@ -204,7 +212,7 @@ fn the_first_write_converts<F: Format>() {
     assert_eq!(backend.flush().unwrap(), Some(later));
     has(&*backend, &expected);
     drop(backend);
-    assert_eq!(F::inspect(dir.path()), (2, true));
+    assert_eq!(F::inspect(dir.path()), (F::CURRENT, true));
     let backend = F::open(dir.path()).unwrap();
     assert_eq!(backend.applied(), Some(later));
     has(&*backend, &expected);
@@ -234,10 +242,11 @@ fn without_a_write_nothing_changes<F: Format>() {
 
 fn an_unknown_format_is_refused<F: Format>() {
     let dir = tempfile::tempdir().unwrap();
-    F::create(dir.path(), 3, &pairs());
+    let unknown = F::CURRENT + 1;
+    F::create(dir.path(), unknown, &pairs());
     let error = F::open(dir.path()).map(|_| ()).unwrap_err();
     assert_eq!(error.code(), "state_corrupt", "{error}");
-    assert_eq!(F::inspect(dir.path()), (3, false));
+    assert_eq!(F::inspect(dir.path()), (unknown, false));
 }
 
 #[test]
@@ -260,4 +269,58 @@ fn a_database_of_format_1_that_is_not_written_stays_as_it_is() {
 fn a_database_of_an_unknown_format_is_refused() {
     an_unknown_format_is_refused::<Redb>();
     an_unknown_format_is_refused::<Sqlite>();
+}
+
+/// A search in the table of pairs copies the rows with which it compares a key, so none of them may be large.
+#[test]
+fn large_rows_of_an_sqlite_database_are_in_a_table_of_their_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut expected, mut lsn) = (pairs(), 5);
+    let mut write = |backend: &dyn Backend, changes: &[(&str, Option<usize>)], expected: &mut Map| {
+        let mut batch = WriteBatch::new();
+        for (key, len) in changes {
+            let value = len.map(|len| vec![lsn as u8; len]);
+            match &value {
+                Some(value) => batch.put(&[key.as_bytes()], &[value]),
+                None => batch.delete(&[key.as_bytes()]),
+            }
+            expected.remove(key.as_bytes());
+            expected.extend(value.map(|value| (key.as_bytes().to_vec(), value)));
+        }
+        lsn += 1;
+        backend.apply(&batch, Applied { lsn: Lsn(lsn), index: Index(lsn), ..applied() }).unwrap();
+        backend.flush().unwrap();
+    };
+    let large = || {
+        let connection = Sqlite::connect(dir.path());
+        let number = |query: &str| connection.query_row(query, [], |row| row.get::<_, u32>(0)).unwrap();
+        assert!(number("SELECT max(length(value)) FROM pairs") < 17_000);
+        number("SELECT count(*) FROM large")
+    };
+    let backend = Sqlite::open(dir.path()).unwrap();
+    let all: Vec<_> =
+        expected.iter().map(|(key, value)| (String::from_utf8(key.clone()).unwrap(), value.len())).collect();
+    let all: Vec<_> = all.iter().map(|(key, len)| (key.as_str(), Some(*len))).collect();
+    expected.clear();
+    write(&*backend, &all, &mut expected);
+    write(
+        &*backend,
+        &[("key00000", Some(1 << 20)), ("key00010", Some(16 * 1024)), ("key00011", Some(16 * 1000))],
+        &mut expected,
+    );
+    has(&*backend, &expected);
+    drop(backend);
+    assert_eq!(large(), 10);
+
+    let backend = Sqlite::open(dir.path()).unwrap();
+    has(&*backend, &expected);
+    write(&*backend, &[("key00000", Some(5)), ("key00001", None), ("key00002", Some(30_000))], &mut expected);
+    has(&*backend, &expected);
+    drop(backend);
+    assert_eq!(large(), 8);
+
+    Sqlite::connect(dir.path()).execute("DELETE FROM large WHERE length(stored) = 30004", []).unwrap();
+    let backend = Sqlite::open(dir.path()).unwrap();
+    assert_eq!(backend.get(b"key00002").unwrap_err().code(), "state_corrupt");
+    assert_eq!(backend.verify(&mut |_| ControlFlow::Continue(())).unwrap_err().code(), "state_corrupt");
 }
