@@ -56,10 +56,10 @@ impl RowHead {
 /// Large rows of the backend that the log record being applied has read. The backend's rows stay the same until the
 /// changes of the record are applied, so an entry of this table stays true.
 #[derive(Debug, Default)]
-pub(crate) struct LargeRows(OnceLock<Mutex<Found>>);
+pub(crate) struct LargeRows(OnceLock<Mutex<NotedRows>>);
 
 #[derive(Debug, Default)]
-struct Found {
+struct NotedRows {
     /// Heads of rows of keys.
     heads: HashMap<Box<[u8]>, RowHead>,
     /// Keys of other rows, such as the fields of a hash.
@@ -96,11 +96,11 @@ impl LargeRows {
     }
 
     #[inline]
-    fn found(&self) -> Option<MutexGuard<'_, Found>> {
+    fn found(&self) -> Option<MutexGuard<'_, NotedRows>> {
         self.0.get().map(|found| found.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn found_or_new(&self) -> MutexGuard<'_, Found> {
+    fn found_or_new(&self) -> MutexGuard<'_, NotedRows> {
         self.0.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -290,7 +290,7 @@ attacks! { crate::attacks::passwords:
 }
 
 #[test]
-fn an_attack_may_delay_a_client_to_five_times_its_quiet_p99_or_to_the_floor() {
+fn an_attack_may_delay_a_client_to_a_multiple_of_what_it_gets_without_it() {
     assert_eq!(allowed(Duration::from_micros(300), Duration::ZERO), FLOOR_P99);
     assert_eq!(allowed(Duration::from_millis(3), Duration::from_millis(7)), Duration::from_millis(15));
     assert_eq!(allowed(Duration::from_millis(3), Duration::from_millis(8)), Duration::from_millis(16));
