@@ -86,8 +86,11 @@ pub fn find_full(name: &[u8]) -> Option<(&'static Command, Option<&'static Subco
 /// Number of slots in the hash table of commands with short names; a power of two, several times their number.
 const SHORT_PLACES: usize = 1024;
 
+/// Slot of the hash table of commands with short names.
+type ShortPlace = Option<(u64, &'static Command)>;
+
 /// Hash table of the commands whose names have at most eight letters and no other characters, by [`packed`] name.
-static BY_SHORT_NAME: LazyLock<Box<[Option<(u64, &'static Command)>; SHORT_PLACES]>> = LazyLock::new(|| {
+static BY_SHORT_NAME: LazyLock<Box<[ShortPlace; SHORT_PLACES]>> = LazyLock::new(|| {
     let mut places = Box::new([None; SHORT_PLACES]);
     for command in all().filter(|command| command.name.bytes().all(|byte| byte.is_ascii_lowercase())) {
         let Some(name) = packed(command.name.as_bytes()) else { continue };

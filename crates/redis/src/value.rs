@@ -310,7 +310,7 @@ mod tests {
         ] {
             assert!(!matches!(execute(&mut model, command).unwrap(), Reply::Error(_)));
         }
-        let mut run = |room, args: &[&[u8]]| {
+        let run = |room, args: &[&[u8]]| {
             let read = Roomy { model: &model, room, copied: Cell::new(0) };
             let reply = run_read(&read, find(args[0]).unwrap(), args).unwrap();
             (reply, read.copied.get())
