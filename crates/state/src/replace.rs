@@ -6,7 +6,7 @@
 //! ([`Machine::open`]), or the files of both.
 //!
 //! Readers treat the replacement like one large log record, because its parts become visible in the order of
-//! [`Applying::finish`](crate::machine::applying::Applying): first the bound of visible records and the deleted
+//! `Applying::finish`: first the bound of visible records and the deleted
 //! prefixes, then the rows with one step of the backend, then the tables, and last the applied position. Views taken
 //! before show the former state while they exist.
 //!

@@ -5,7 +5,7 @@
 //!
 //! Two tables without row ids: `pairs` (key to checksum and value) and `meta` (`applied` and `contents`, written in the
 //! same transaction as the pairs). A third one, `large`, has the checksum and value of each row of at least
-//! [`LARGE_BYTES`]; `pairs` then has the integer that is its id. A search in a table without row ids compares whole rows:
+//! `LARGE_BYTES`; `pairs` then has the integer that is its id. A search in a table without row ids compares whole rows:
 //! SQLite copies the row with which it compares a key, so a row of 8 MiB in the way of a search takes milliseconds.
 //!
 //! Journal mode WAL, `synchronous = FULL`: a commit returns when the WAL is on disk. If the
