@@ -33,6 +33,8 @@ const READ_VALUE: u64 = READ + read_bytes(MAX_VALUE_BYTES);
 const CHANGE_VALUE: u64 = READ_VALUE + written_bytes(MAX_VALUE_BYTES);
 /// Steps of a write besides its bytes: the row, the row that it replaces, and the rows of both deadlines and leases.
 const WRITE_KEY: u64 = OPERATION + 7 * READ + 8 * WRITE;
+/// Steps of a lookup of a key or a field besides the bytes of its value.
+const LOOK_UP: u64 = OPERATION + 7 * READ;
 /// Steps by which the history of a keyspace raises those of a write: the versions of the key are read and some of them
 /// are removed. The bytes of the former value are not part of it: in most cases they stay in the log.
 const KEEP_VERSION: u64 = 2 * READ + SCAN + MAX_HISTORY_REVISIONS as u64 * ROW + 64 * WRITE;
@@ -177,13 +179,14 @@ fn of_redis(command: &[u8], write: u64, value_reads: Option<u64>) -> Result<u64,
         }
         let arguments = reader.u32("argument count")?.saturating_sub(1);
         let name = argument(&mut reader)?;
-        // Most commands that reach the log set a key without options.
-        let bound = if arguments == 2 && name.eq_ignore_ascii_case(b"set") {
-            Bound::Values(0)
+        // Most commands that reach the log set a key without options: they write one key, whatever the value is.
+        let own = if arguments == 2 && name.eq_ignore_ascii_case(b"set") {
+            let bytes = argument(&mut reader)?.len() + argument(&mut reader)?.len();
+            OPERATION + READ + write + items(2) + written_bytes(bytes)
         } else {
-            Bound::of(name, value_reads.is_some())
+            Bound::of(name, value_reads.is_some()).steps(&mut reader, arguments, write)?
         };
-        steps = steps.saturating_add(bound.steps(&mut reader, arguments, write)?);
+        steps = steps.saturating_add(own);
     }
     Ok(steps)
 }
@@ -193,6 +196,8 @@ fn of_redis(command: &[u8], write: u64, value_reads: Option<u64>) -> Result<u64,
 enum Bound {
     /// The command reads at most this number of values of maximum size, whatever its arguments are.
     Values(u64),
+    /// The command reads values whose steps are counted elsewhere, and writes nothing.
+    KnownReads,
     /// The command reads a value of maximum size and writes one.
     Change,
     /// Each argument may make the command read one value, so the number of arguments determines the bound.
@@ -224,7 +229,7 @@ impl Bound {
         lower.copy_from_slice(name);
         lower.make_ascii_lowercase();
         if are_values_known && reads_values(lower).is_some() {
-            return Self::Values(0);
+            return Self::KnownReads;
         }
         match &*lower {
             b"setex" | b"psetex" | b"setnx" | b"mset" | b"msetnx" | b"incr" | b"decr" | b"incrby" | b"decrby"
@@ -264,6 +269,7 @@ impl Bound {
         let values = |values: u64| Some(values.saturating_mul(READ_VALUE));
         let beyond = match self {
             Self::Values(count) => values(count),
+            Self::KnownReads => Some(0),
             Self::Change => Some(CHANGE_VALUE),
             Self::Arguments => values(u64::from(arguments)),
             Self::CountBehind(_) => options.count.and_then(|count| {
@@ -275,7 +281,8 @@ impl Bound {
             Self::Any => None,
         };
         let Some(beyond) = beyond else { return Ok(MAX_COMMAND_STEPS) };
-        let own = u64::from(arguments) * write + items(arguments as usize) + written_bytes(bytes);
+        let each = if self == Self::KnownReads { LOOK_UP } else { write };
+        let own = u64::from(arguments) * each + items(arguments as usize) + written_bytes(bytes);
         Ok(beyond.saturating_add(OPERATION + READ + own))
     }
 }
