@@ -518,6 +518,21 @@ mod tests {
         Pending::new(command, Durability::Os, Purpose::Data, None, client.cloned())
     }
 
+    #[test]
+    fn pipelines_of_sixteen_sets_of_fifty_clients_are_committed_together() {
+        let queue = Queue::new(usize::MAX);
+        for _ in 0..50 {
+            let mut builder = RedisBuilder::new(KeyspaceId(1));
+            (0..16).for_each(|_| _ = builder.push(&[b"SET", b"key:000000000001", &[b'v'; 100]]).unwrap());
+            let mut command = Framed::new();
+            command.encode(|out| Ok::<_, CommandError>(out.extend_from_slice(&builder.finish()))).unwrap();
+            let pending = Pending::new(command, Durability::Os, Purpose::Data, None, Some(client()));
+            queue.push(pending, WhenFull::Refuse).unwrap();
+        }
+        assert_eq!(take(&queue), [50]);
+        assert!(queue.is_empty());
+    }
+
     /// Returns the numbers of commands in the entries that are written together, out of a full queue.
     fn group(proposal: impl Fn() -> Pending) -> Vec<usize> {
         let queue = Queue::new(usize::MAX);
