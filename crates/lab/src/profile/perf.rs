@@ -206,12 +206,14 @@ mod tests {
                     }
                 });
             }
-            let recording = Recording::begin(kind, process, scratch.path()).unwrap();
-            std::thread::sleep(Duration::from_millis(1500));
-            let profile = recording.end();
+            let profile = Recording::begin(kind, process, scratch.path()).map(|recording| {
+                std::thread::sleep(Duration::from_millis(1500));
+                recording.end()
+            });
+            // The threads end before a failure is reported, since the scope waits for them.
             stop.store(true, Ordering::Relaxed);
             assert!(!scratch.path().join("perf.data").exists(), "the file is removed");
-            Some(profile.unwrap())
+            Some(profile.unwrap().unwrap())
         })
     }
 
