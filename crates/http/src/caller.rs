@@ -1,4 +1,6 @@
 //! The connection to which a request belongs, as its handler sees it.
+//!
+//! Owns: the account of the connection, and the operations that it may call. Does not own: the connection (`listen`).
 
 use std::sync::Arc;
 

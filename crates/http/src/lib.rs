@@ -8,8 +8,8 @@
 //! (`origin`) → `handling`, which admits it and counts its reply → operation (`routes`) → handler (`dispatch`) →
 //! reply (`reply`), or an error as JSON → rest of its body (`draining`).
 //!
-//! Invariant: modules import each other in one direction only. From the top down: `listen`, `handling`, `routes`, `dispatch`; the
-//! handlers; the modules that several handlers use (`names`, `operations`, `batch`, `record_json`, `following`,
+//! Invariant: modules import each other in one direction only. From the top down: `listen`, `handling`, `routes`,
+//! `dispatch`; the handlers; the modules that several handlers use (`names`, `operations`, `batch`, `record_json`, `following`,
 //! `pages`, `body`); the parts of requests and replies (`call`, `caller`, `reply`, `json`, `parse`), and of
 //! their description in the OpenAPI document (`describe`, `shapes`).
 

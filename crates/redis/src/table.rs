@@ -124,7 +124,8 @@ fn packed(name: &[u8]) -> Option<u64> {
 /// Returns the slot for a packed name.
 #[inline]
 fn short_place_of(name: u64) -> usize {
-    // The multiplier of Fibonacci hashing: 2^64 divided by the golden ratio. Knuth, The Art of Computer Programming, volume 3, 6.4.
+    // The multiplier of Fibonacci hashing, 2^64 divided by the golden ratio (Knuth, The Art of Computer Programming,
+    // volume 3, section 6.4). The upper ten bits are the slot.
     (name.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 54) as usize % SHORT_PLACES
 }
 
@@ -143,6 +144,7 @@ pub fn find(name: &[u8]) -> Option<&'static Command> {
     find_any(name)
 }
 
+/// Finds a command by its name of any length and characters.
 fn find_any(name: &[u8]) -> Option<&'static Command> {
     // Longer than every command's name, so it need not be hashed.
     if name.len() > 24 {
