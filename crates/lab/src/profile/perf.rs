@@ -23,6 +23,8 @@ const BEGIN_TIMEOUT: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(20);
 /// Command that perf starts when it has begun to record, and ends with itself. Its argument is the file that it creates.
 const TELL: &str = "echo begun > \"$0\" && exec sleep 86400";
+/// Number of attempts to begin. perf ends without a message if a thread of the process ends while perf begins to watch it.
+const ATTEMPTS: usize = 20;
 /// Longest wait for perf to write its file after it was told to end.
 const END_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -33,6 +35,13 @@ pub struct Recording {
     child: Child,
     file: PathBuf,
     errors: PathBuf,
+}
+
+/// Result of waiting for perf.
+enum Wait {
+    Begun,
+    Ended,
+    TimedOut,
 }
 
 /// A finished profile.
@@ -53,15 +62,23 @@ impl Recording {
     /// Checks that perf can record this kind of profile of a process. Files are written to `dir`.
     pub fn check(kind: ProfileKind, process: u32, dir: &Path) -> Result<(), BenchError> {
         let file = dir.join("perf-check.data");
-        let mut command = record(kind, process, &file);
-        let output = command.args(["--", "sleep", "0.05"]).stdin(Stdio::null()).output();
-        let _ = std::fs::remove_file(&file);
-        let output = output.map_err(|error| missing(&error))?;
-        if output.status.success() { Ok(()) } else { Err(refused(kind, &String::from_utf8_lossy(&output.stderr))) }
+        attempt(|| {
+            let mut command = record(kind, process, &file);
+            let output = command.args(["--", "sleep", "0.05"]).stdin(Stdio::null()).output();
+            let _ = std::fs::remove_file(&file);
+            let output = output.map_err(|error| missing(&error))?;
+            Ok(if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) })
+        })?
+        .map_err(|said| refused(kind, &said))
     }
 
     /// Begins to record a profile of a process. Files are written to `dir`.
     pub fn begin(kind: ProfileKind, process: u32, dir: &Path) -> Result<Self, BenchError> {
+        attempt(|| Self::try_begin(kind, process, dir))?.map_err(|said| refused(kind, &said))
+    }
+
+    /// Starts perf and waits until it records. Returns perf's message if it ends instead.
+    fn try_begin(kind: ProfileKind, process: u32, dir: &Path) -> Result<Result<Self, String>, BenchError> {
         let (file, errors) = (dir.join("perf.data"), dir.join("perf.errors"));
         let log = std::fs::File::create(&errors).map_err(BenchError::files(&errors))?;
         let begun = dir.join("perf.begun");
@@ -70,21 +87,28 @@ impl Recording {
         command.args(["--", "sh", "-c", TELL]).arg(&begun);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
         let mut recording = Self { kind, child: child.map_err(|error| missing(&error))?, file, errors };
-        recording.wait_for(&begun)?;
+        match recording.wait_for(&begun) {
+            Wait::Begun => {}
+            Wait::Ended => return Ok(Err(std::fs::read_to_string(&recording.errors).unwrap_or_default())),
+            Wait::TimedOut => return Ok(Err(format!("perf did not begin within {BEGIN_TIMEOUT:?}"))),
+        }
         let _ = std::fs::remove_file(&begun);
-        Ok(recording)
+        Ok(Ok(recording))
     }
 
     /// Waits until perf records, which it tells by creating a file.
-    fn wait_for(&mut self, begun: &Path) -> Result<(), BenchError> {
+    fn wait_for(&mut self, begun: &Path) -> Wait {
         let since = Instant::now();
         while !begun.exists() {
-            if self.child.try_wait().is_ok_and(|status| status.is_some()) || since.elapsed() > BEGIN_TIMEOUT {
-                return Err(refused(self.kind, &std::fs::read_to_string(&self.errors).unwrap_or_default()));
+            if self.child.try_wait().is_ok_and(|status| status.is_some()) {
+                return Wait::Ended;
+            }
+            if since.elapsed() > BEGIN_TIMEOUT {
+                return Wait::TimedOut;
             }
             std::thread::sleep(LOOK);
         }
-        Ok(())
+        Wait::Begun
     }
 
     /// Ends the recording and reads its stacks, which can take as long as the recording.
@@ -139,6 +163,18 @@ impl Drop for Recording {
         let _ = std::fs::remove_file(&self.file);
         let _ = std::fs::remove_file(&self.errors);
     }
+}
+
+/// Calls `begin`, which starts perf, again while perf ends without a message. Returns the last message of perf as the inner
+/// error.
+fn attempt<T>(begin: impl Fn() -> Result<Result<T, String>, BenchError>) -> Result<Result<T, String>, BenchError> {
+    for _ in 1..ATTEMPTS {
+        let begun = begin()?;
+        if !begun.as_ref().is_err_and(|said| said.trim().is_empty()) {
+            return Ok(begun);
+        }
+    }
+    begin()
 }
 
 fn record(kind: ProfileKind, process: u32, file: &Path) -> Command {
