@@ -66,44 +66,67 @@ impl<V: PagedView> StoreView for V {
     }
 }
 
+/// A value that a page holds in the memory of the store instead of a copy.
+pub(super) type SharedValue = Box<dyn AsRef<[u8]>>;
+
 /// A page: pairs of key and value that a cursor has read ahead.
-#[derive(Debug)]
 pub struct Page {
+    /// Keys and copied values, one after the other.
     bytes: Vec<u8>,
+    /// Values that are not copied.
+    shared: Vec<SharedValue>,
+    shared_bytes: usize,
     pairs: Vec<Pair>,
     max_pairs: usize,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 struct Pair {
     key_at: usize,
     value_at: usize,
     end: usize,
+    /// Index of the value in `shared`, if it is not copied.
+    shared: Option<usize>,
 }
 
 impl Page {
     fn new() -> Self {
-        Self { bytes: Vec::new(), pairs: Vec::new(), max_pairs: FIRST_PAGE_PAIRS }
+        let (bytes, shared, pairs) = (Vec::new(), Vec::new(), Vec::new());
+        Self { bytes, shared, shared_bytes: 0, pairs, max_pairs: FIRST_PAGE_PAIRS }
     }
 
     /// Empties the page, and increases the number of pairs that the next read may add.
     fn reset(&mut self) {
         self.bytes.clear();
+        self.shared.clear();
+        self.shared_bytes = 0;
         self.pairs.clear();
         self.max_pairs = (self.max_pairs * 4).min(MAX_PAGE_PAIRS);
     }
 
+    /// Adds a pair, and copies its value.
     pub fn push(&mut self, key: &[u8], value: &[u8]) {
+        self.push_pair(key, value, None);
+    }
+
+    /// Adds a pair, and keeps its value where it is.
+    pub fn push_shared(&mut self, key: &[u8], value: SharedValue) {
+        self.push_pair(key, &[], Some(self.shared.len()));
+        self.shared_bytes += (*value).as_ref().len();
+        self.shared.push(value);
+    }
+
+    fn push_pair(&mut self, key: &[u8], copied: &[u8], shared: Option<usize>) {
         let key_at = self.bytes.len();
         self.bytes.extend_from_slice(key);
         let value_at = self.bytes.len();
-        self.bytes.extend_from_slice(value);
-        self.pairs.push(Pair { key_at, value_at, end: self.bytes.len() });
+        self.bytes.extend_from_slice(copied);
+        self.pairs.push(Pair { key_at, value_at, end: self.bytes.len(), shared });
     }
 
     /// Returns true if the page is full, so that no more pairs may be added.
     pub fn is_full(&self) -> bool {
-        self.pairs.len() >= self.max_pairs || self.bytes.len() >= MAX_PAGE_BYTES
+        self.pairs.len() >= self.max_pairs || self.bytes.len() + self.shared_bytes >= MAX_PAGE_BYTES
     }
 
     /// Iterates over the pairs of key and value on the page.
@@ -122,7 +145,10 @@ impl Page {
 
     fn value(&self, number: usize) -> &[u8] {
         let pair = self.pairs[number];
-        &self.bytes[pair.value_at..pair.end]
+        match pair.shared {
+            Some(shared) => (*self.shared[shared]).as_ref(),
+            None => &self.bytes[pair.value_at..pair.end],
+        }
     }
 }
 

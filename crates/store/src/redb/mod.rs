@@ -14,18 +14,22 @@
 mod file;
 
 use std::{
+    collections::HashMap,
     fmt::Display,
     io,
     ops::Bound,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
 };
 
 use bytes::Bytes;
-use redb::{Builder, Database, ReadOnlyTable, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
+use redb::{
+    AccessGuard, Builder, Database, ReadOnlyTable, ReadableDatabase, ReadableTable, ReadableTableMetadata,
+    TableDefinition,
+};
 use thalweg_disk::Disk;
 
 use crate::{
@@ -49,6 +53,11 @@ const FORMAT: &str = "format";
 const FORMAT_VERSION: &[u8] = &[2];
 /// Format of earlier versions of the program, without summaries. The first transaction converts it.
 const FORMAT_VERSION_1: &[u8] = &[1];
+
+/// Size in bytes from which a scan refers to a value in redb's cache instead of copying it.
+const LARGE_BYTES: usize = 16 * 1024;
+/// Maximum number of large values of which a view notes that their checksums are verified.
+const MAX_NOTED: usize = 1024;
 
 /// Size of a page of redb in bytes, which is the least that a change of a page writes.
 const PAGE_BYTES: u64 = 4096;
@@ -240,7 +249,8 @@ impl Store for RedbStore {
         catch_panics("making a view", || {
             let transaction = self.database().begin_read().map_err(failed("read"))?;
             let pairs = transaction.open_table(PAIRS).map_err(failed("read"))?;
-            Ok(Arc::new(RedbView { pairs, meta: transaction.open_table(META).map_err(failed("read"))? }))
+            let meta = transaction.open_table(META).map_err(failed("read"))?;
+            Ok(Arc::new(RedbView { pairs, meta, verified: Mutex::default() }))
         })
     }
 
@@ -302,6 +312,41 @@ impl Drop for RedbStore {
 pub struct RedbView {
     pairs: ReadOnlyTable<&'static [u8], &'static [u8]>,
     meta: ReadOnlyTable<&'static str, &'static [u8]>,
+    /// Keys of large values whose checksums scans have verified, with the values' addresses in redb's cache. A value that redb has
+    /// read from the file again, to another address, is verified again.
+    verified: Mutex<HashMap<Box<[u8]>, usize>>,
+}
+
+/// A value in redb's cache, after its checksum.
+struct CachedValue(AccessGuard<'static, &'static [u8]>);
+
+impl AsRef<[u8]> for CachedValue {
+    fn as_ref(&self) -> &[u8] {
+        &self.0.value()[CHECKSUM_BYTES..]
+    }
+}
+
+impl RedbView {
+    /// Adds a large pair to a page without copying its value. Scans pass over large values again and again, and would take
+    /// milliseconds for the copy and the checksum each time.
+    fn push_large(
+        &self,
+        key: &[u8],
+        stored: AccessGuard<'static, &'static [u8]>,
+        page: &mut Page,
+    ) -> Result<(), BackendError> {
+        let address = stored.value().as_ptr().addr();
+        let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
+        if verified.get(key) != Some(&address) {
+            checked(key, stored.value())?;
+            if verified.len() < MAX_NOTED {
+                verified.insert(key.into(), address);
+            }
+        }
+        drop(verified);
+        page.push_shared(key, Box::new(CachedValue(stored)));
+        Ok(())
+    }
 }
 
 /// Returns the summary of the pairs in a transaction; `None` if the database has the format without summaries.
@@ -359,7 +404,11 @@ impl PagedView for RedbView {
                 };
                 let Some(pair) = pair else { break };
                 let (key, stored) = pair.map_err(failed("read"))?;
-                page.push(key.value(), checked(key.value(), stored.value())?);
+                if stored.value().len() >= LARGE_BYTES {
+                    self.push_large(key.value(), stored, page)?;
+                } else {
+                    page.push(key.value(), checked(key.value(), stored.value())?);
+                }
             }
             Ok(())
         };
