@@ -353,6 +353,49 @@ impl KeyspaceIter {
         }
     }
 
+    /// Returns the next pair, borrowed until the next call; `None` at the end of the range. Returns the same pairs as
+    /// [`next`](Iterator::next), but faster: it copies nothing and counts no references.
+    ///
+    /// ```
+    /// # use thalweg_engine::{Database, Keyspace, ReadError, ScanRange};
+    /// fn bytes(keyspace: &Keyspace) -> Result<usize, ReadError> {
+    ///     let (mut pairs, mut bytes) = (keyspace.iter(ScanRange::default()), 0);
+    ///     while let Some(pair) = pairs.next_pair() {
+    ///         bytes += pair?.value.len();
+    ///     }
+    ///     Ok(bytes)
+    /// }
+    /// ```
+    #[inline]
+    pub fn next_pair(&mut self) -> Option<Result<ScanItem<'_>, ReadError>> {
+        if self.page.is_empty()
+            && let Err(error) = self.refill()?
+        {
+            return Some(Err(error));
+        }
+        let (key, value, revision, expiry) = self.page.lend()?;
+        Some(Ok(ScanItem { key, value, revision, expiry }))
+    }
+
+    /// Reads the next page, after all pairs of the current one were returned. Returns `None` at the end of the range, and after
+    /// an error.
+    fn refill(&mut self) -> Option<Result<(), ReadError>> {
+        if self.failed || self.left == 0 {
+            return None;
+        }
+        Some(match self.read_page(self.page_items, PAGE_BYTES) {
+            Ok(page) => {
+                self.page_items = (self.page_items * PAGE_GROWTH).min(MAX_PAGE_ITEMS);
+                self.page = page;
+                Ok(())
+            }
+            Err(error) => {
+                self.failed = true;
+                Err(error)
+            }
+        })
+    }
+
     fn read_page(&mut self, max_items: usize, max_bytes: usize) -> Result<Page, ReadError> {
         let items = max_items.min(usize::try_from(self.left).unwrap_or(usize::MAX));
         if items == 0 {
@@ -408,19 +451,9 @@ impl Iterator for KeyspaceIter {
         if let Some(pair) = self.page.next() {
             return Some(Ok(entry(pair)));
         }
-        if self.failed || self.left == 0 {
-            return None;
-        }
-        match self.read_page(self.page_items, PAGE_BYTES) {
-            Ok(page) => {
-                self.page_items = (self.page_items * PAGE_GROWTH).min(MAX_PAGE_ITEMS);
-                self.page = page;
-                self.page.next().map(|pair| Ok(entry(pair)))
-            }
-            Err(error) => {
-                self.failed = true;
-                Some(Err(error))
-            }
+        match self.refill()? {
+            Ok(()) => self.page.next().map(|pair| Ok(entry(pair))),
+            Err(error) => Some(Err(error)),
         }
     }
 }

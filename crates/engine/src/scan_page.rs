@@ -72,7 +72,8 @@ impl PageBuilder {
     }
 
     pub(crate) fn finish(self) -> Page {
-        Page { bytes: self.bytes.into(), at: 0, rows: self.rows.into_iter(), long: self.long.into_iter() }
+        let (rows, long) = (self.rows.into_iter(), self.long.into_iter());
+        Page { bytes: self.bytes.into(), at: 0, rows, long, lent: Bytes::new() }
     }
 }
 
@@ -85,9 +86,38 @@ pub(crate) struct Page {
     rows: std::vec::IntoIter<Row>,
     /// Values with memory of their own, of the pairs that are left.
     long: std::vec::IntoIter<Bytes>,
+    /// Value with memory of its own that was lent last.
+    lent: Bytes,
 }
 
 impl Page {
+    /// Returns true if all pairs were returned.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.len() == 0
+    }
+
+    /// Returns the next pair, borrowed until the next call. Unlike [`next`](Iterator::next), counts no references to the
+    /// page's buffer.
+    #[inline]
+    pub(crate) fn lend(&mut self) -> Option<LentPair<'_>> {
+        let Row { key_len, value_len, revision, expiry } = self.rows.next()?;
+        let key_at = self.at;
+        let value_at = key_at + key_len as usize;
+        let value = match value_len {
+            LONG => {
+                self.at = value_at;
+                self.lent = self.long.next().unwrap_or_default();
+                &self.lent[..]
+            }
+            len => {
+                self.at = value_at + len as usize;
+                &self.bytes[value_at..self.at]
+            }
+        };
+        Some((&self.bytes[key_at..value_at], value, revision, expiry))
+    }
+
     #[inline]
     fn take_bytes(&mut self, len: usize) -> Bytes {
         let from = self.at;
@@ -98,6 +128,8 @@ impl Page {
 
 /// Key, value, revision, and deadline and lease of a pair.
 pub(crate) type OwnedPair = (Bytes, Bytes, Revision, Expiry);
+/// The same as [`OwnedPair`], borrowed from the page.
+pub(crate) type LentPair<'a> = (&'a [u8], &'a [u8], Revision, Expiry);
 
 impl Iterator for Page {
     type Item = OwnedPair;
@@ -137,6 +169,20 @@ mod tests {
         assert_eq!(builder.shared_bytes(), keys + 1 + MAX_SHARED_BYTES + 7);
         let page = builder.finish();
         assert_eq!(page.size_hint(), (lengths.len(), Some(lengths.len())));
+        let mut lending = page.clone();
+        for number in 0..lengths.len() {
+            assert!(!lending.is_empty());
+            let (key, value, revision, expiry) = lending.lend().unwrap();
+            assert_eq!((key.to_vec(), value.to_vec()), pair(number));
+            assert_eq!((revision, expiry), (Revision(number as u64), Expiry::NEVER));
+            // Both ways of taking pairs continue after each other.
+            if number == 2 {
+                let mut owned = lending.clone();
+                assert_eq!(owned.next().unwrap().1.to_vec(), pair(3).1);
+                assert_eq!(owned.lend().unwrap().1.to_vec(), pair(4).1);
+            }
+        }
+        assert!(lending.is_empty() && lending.lend().is_none());
         for page in [page.clone(), page] {
             for (number, (key, value, revision, expiry)) in page.enumerate() {
                 assert_eq!((key.to_vec(), value.to_vec()), pair(number));

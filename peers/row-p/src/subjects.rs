@@ -128,9 +128,10 @@ impl Subject for Thalweg {
 
     fn range(&self, start: &[u8], end: &[u8], visit: &mut Visit<'_>) -> Result<(), Failure> {
         let (start, end) = (Bound::Included(start.to_vec()), Bound::Excluded(end.to_vec()));
-        for pair in self.keyspace.iter(ScanRange { start, end, ..ScanRange::default() }) {
-            let (key, entry) = pair?;
-            visit(&key, &entry.value);
+        let mut pairs = self.keyspace.iter(ScanRange { start, end, ..ScanRange::default() });
+        while let Some(pair) = pairs.next_pair() {
+            let pair = pair?;
+            visit(pair.key, pair.value);
         }
         Ok(())
     }

@@ -87,6 +87,13 @@ fn a_deleted_prefix_is_gone_at_once_and_swept_by_maintenance(node: &mut Node) {
         keyspace.put(format!("b/{number}").as_bytes(), b"v").unwrap();
     }
     let iterator = keyspace.iter(ScanRange::with_prefix(b"a/".to_vec()));
+    let (mut lending, mut owned) = (keyspace.iter(ScanRange::default()), keyspace.iter(ScanRange::default()));
+    while let Some(pair) = lending.next_pair() {
+        let (pair, (key, entry)) = (pair.unwrap(), owned.next().unwrap().unwrap());
+        assert_eq!((pair.key, pair.value, pair.revision), (&key[..], &entry.value[..], entry.revision));
+    }
+    assert!(owned.next().is_none(), "both ways return all pairs");
+    drop((lending, owned));
     let deleted = keyspace.delete_prefix(b"a/").unwrap();
     assert_eq!(deleted.keys, None, "too many keys to count within the command");
     assert_eq!(iterator.count(), 300, "an earlier view shows the keys");
