@@ -3,7 +3,8 @@
 //! Parts: `options` has the options, `nodes` starts, kills, stops and restarts the nodes, `relay` delays the network between
 //! them, `work` is what one row measures, `probes` measures what the machine allows, `peer` drives another system's cluster on
 //! the same work, `suite` runs the rows in turns and makes the report. Scenarios have nodes of their own and a module each:
-//! `failover`, `rolling`, `lag`, `catch_up`, `heartbeats`, `detection`, `tls`. They share `scenario` and `appends`.
+//! `failover`, `rolling`, `lag`, `catch_up`, `heartbeats`, `detection`,
+//! `tls`, `slow_follower`. They share `scenario` and `appends`.
 
 mod appends;
 mod catch_up;
@@ -18,6 +19,7 @@ mod probes;
 mod relay;
 mod rolling;
 mod scenario;
+mod slow_follower;
 mod suite;
 mod tls;
 mod work;

@@ -232,13 +232,21 @@ impl Nodes {
     pub(super) fn restart(&mut self, number: usize) -> Result<(), BenchError> {
         self.spawn(number)?;
         self.wait_until_ready(number)?;
-        self.wait("the restarted node has caught up", |nodes| {
-            let Some(leader) = nodes.leading() else { return false };
-            let index = |number: usize, name: &str| nodes.status(number)?[name].as_u64();
-            matches!((index(leader, "commit_index"), index(number, "applied_index")), (Some(committed), Some(applied))
-                // Under load the node never has all: a few hundred entries are a moment's work.
-                if applied + 500 >= committed)
-        })
+        self.wait("the restarted node has caught up", |nodes| nodes.has_caught_up(number))
+    }
+
+    /// Returns true if a node has applied all entries that are committed, but for a few: under load it never has all.
+    pub(super) fn has_caught_up(&self, number: usize) -> bool {
+        let Some(leader) = self.leading() else { return false };
+        let index = |number: usize, name: &str| self.status(number)?[name].as_u64();
+        matches!((index(leader, "commit_index"), index(number, "applied_index")), (Some(committed), Some(applied))
+            // A few hundred entries are a moment's work.
+            if applied + 500 >= committed)
+    }
+
+    /// Returns the id of a node's process; `None` if it is down, or if the benchmark did not start it.
+    pub(super) fn process_id(&self, number: usize) -> Option<u32> {
+        self.all[number].process.as_ref().map(ServerProcess::id)
     }
 
     /// Starts a node again, and returns at once.

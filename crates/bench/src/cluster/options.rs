@@ -28,6 +28,8 @@ pub enum Part {
     Detection,
     /// The puts with and without TLS between the nodes.
     Tls,
+    /// The puts while one follower has little processor time, or stands still again and again.
+    SlowFollower,
 }
 
 impl Part {
@@ -154,6 +156,9 @@ impl ClusterOptions {
         }
         if self.runs(Part::Failover) || self.runs(Part::Rolling) {
             require(self.count >= 3, "--count", "must be at least 3 for failover and rolling")?;
+        }
+        if self.runs(Part::SlowFollower) {
+            require(self.count >= 3, "--count", "must be at least 3 for slow-follower")?;
         }
         for size in &self.sizes {
             within("--sizes", *size, MAX_SIZE)?;

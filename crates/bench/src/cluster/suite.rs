@@ -12,7 +12,7 @@ use super::{
     probes::{Probed, Probes},
     rolling,
     scenario::{Figures, Scenario},
-    tls,
+    slow_follower, tls,
     work::{self, Kind, Level, TargetNodes, Turn, Work},
 };
 use crate::{
@@ -66,7 +66,7 @@ pub fn run(options: &ClusterOptions, progress: &mut dyn Progress) -> Result<Repo
 type Run = fn(&mut Scenario<'_>) -> Result<Figures, BenchError>;
 
 /// Scenarios with nodes of their own, in the order of the report.
-const SCENARIOS: [(Part, Run); 7] = [
+const SCENARIOS: [(Part, Run); 8] = [
     (Part::Failover, failover::run),
     (Part::Rolling, rolling::run),
     (Part::Lag, lag::run),
@@ -74,6 +74,7 @@ const SCENARIOS: [(Part, Run); 7] = [
     (Part::Heartbeats, heartbeats::run),
     (Part::Detection, detection::run),
     (Part::Tls, tls::run),
+    (Part::SlowFollower, slow_follower::run),
 ];
 
 /// Runs the scenarios that the options name. The run is void if the probes before the measurements of one disagree.

@@ -381,7 +381,7 @@ const FAILED_REQUESTS: &str = "rolling restart: failed idempotent requests";
 #[ignore = "takes one to two minutes, because each scenario founds clusters of its own"]
 fn the_scenarios_of_the_cluster_suite_run() {
     let load = ["--duration", "200ms", "--warmup", "50ms", "--rounds", "1", "--clients", "4"];
-    let parts = ["--parts", "lag,catch-up,heartbeats,detection,tls", "--missed-bytes", "1048576"];
+    let parts = ["--parts", "lag,catch-up,heartbeats,detection,tls,slow-follower", "--missed-bytes", "1048576"];
     let sizes = ["--sizes", "3", "--timings", "default", "--idle", "1s", "--detections", "2"];
     let report = bench(&[&["cluster"][..], &load, &parts, &sizes].concat());
     let figure = |title: &str, row: usize, column: &str| rows_of(&report, title)[row][column].as_f64().unwrap();
@@ -393,6 +393,7 @@ fn the_scenarios_of_the_cluster_suite_run() {
     assert_eq!(figure("detection", 0, "events"), 4.0, "two nodes saw each of two kills");
     assert!(figure("detection", 0, "down p50 s") >= 1.0, "a node is down after 1.5 s without a sign");
     assert_eq!(rows_of(&report, "links with").len(), 2);
+    assert!((0..3).all(|row| figure("one slow follower", row, "puts/s") > 0.0), "{report}");
 }
 
 #[cfg(all(feature = "redb", feature = "sqlite"))]
