@@ -6,6 +6,8 @@
 //! openraft sends a heartbeat as a stream of one append without entries. Such appends travel on the control connection as
 //! long as the stream has sent no entries, so they never wait behind entries.
 
+mod commit_notices;
+
 use std::{
     cell::{Cell, OnceCell, RefCell},
     collections::BTreeMap,
@@ -48,6 +50,7 @@ use crate::{
     link_counters::{ChannelCounter, LinkBytes, LinkCounters},
     types::Types,
 };
+use commit_notices::{Waiting, without_needless};
 
 /// Maximum number of appends to a follower that are on their way at a time.
 const MAX_PIPELINED: usize = 32;
@@ -70,6 +73,7 @@ pub(crate) struct PeerLinks {
     pub control: Link,
     pub snapshots: Link,
     pub proposals: Link,
+    waiting: Waiting,
 }
 
 impl PeerLinks {
@@ -81,6 +85,7 @@ impl PeerLinks {
             control: link(Channel::Control),
             snapshots: link(Channel::Snapshots),
             proposals: link(Channel::Proposals),
+            waiting: Waiting::default(),
         }
     }
 
@@ -141,6 +146,13 @@ impl Network {
         let links = peers.entry(node).or_insert_with(|| self.new_links(node, address));
         if links.control.address().is_empty() {
             links.set_address(address);
+        }
+    }
+
+    /// Notes that a node has sent a request whose reply it can give to its client only when it has applied an entry.
+    pub(crate) fn note_waiting(&self, node: NodeId) {
+        if let Some(links) = self.0.peers.borrow().get(&node) {
+            links.waiting.note();
         }
     }
 
@@ -303,7 +315,7 @@ impl RaftNetworkV2<Types> for PeerNetwork {
             let network = self.network.clone();
             let room = Arc::new(Semaphore::new(MAX_PIPELINED_BYTES));
             let has_sent_entries = Rc::new(Cell::new(false));
-            let sent = input.then(move |request| {
+            let sent = without_needless(input, links.waiting.clone()).then(move |request| {
                 has_sent_entries.set(has_sent_entries.get() || !request.entries.is_empty());
                 // A single byte stream keeps the order once entries are on their way.
                 let link = if has_sent_entries.get() { links.appends.clone() } else { links.control.clone() };

@@ -266,7 +266,8 @@ impl Requests {
         }
     }
 
-    async fn read_barrier(self: Rc<Self>, id: u64, body: Bytes) -> Vec<u8> {
+    async fn read_barrier(self: Rc<Self>, from: NodeId, id: u64, body: Bytes) -> Vec<u8> {
+        self.network.note_waiting(from);
         let result = async {
             let ReadBarrier { timeout_millis } = ReadBarrier::decode_body(&body)?;
             Ok(Barrier { index: self.consensus.serve_read_index(within(timeout_millis)).await? })
@@ -275,6 +276,7 @@ impl Requests {
     }
 
     async fn propose(self: Rc<Self>, from: NodeId, id: u64, body: Bytes) -> Vec<u8> {
+        self.network.note_waiting(from);
         let result = async {
             let frame = Propose::decode_body(&body)?;
             let purpose = if frame.reclaims { Purpose::Reclaim } else { Purpose::Data };
@@ -514,7 +516,7 @@ impl Service for Requests {
                 boxed(ready(Vec::new()))
             }
             Some(PeerKind::Heartbeat) => boxed(self.heartbeat(from, id, body)),
-            Some(PeerKind::ReadBarrier) => boxed(self.read_barrier(id, body)),
+            Some(PeerKind::ReadBarrier) => boxed(self.read_barrier(from, id, body)),
             Some(PeerKind::Propose) => boxed(self.propose(from, id, body)),
             Some(PeerKind::Manage) => boxed(self.manage(id, body)),
             Some(PeerKind::Describe) => boxed(ready(self.describe(id, &body))),
