@@ -20,6 +20,10 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// file descriptor, 20 accepts fail per second.
 const SAID_EVERY: Duration = Duration::from_secs(10);
 
+/// Number of connections that the loop accepts before the other tasks of its thread run. Without a bound it accepts 128, and
+/// clients that are connected already wait while many others connect at the same time.
+const AT_ONCE: u32 = 8;
+
 /// Sets the options of a client's socket: replies leave without delay, and the kernel takes few bytes that it does not
 /// send yet.
 pub fn prepare(stream: &TcpStream) {
@@ -38,8 +42,13 @@ pub async fn accept_until<T, A: Future<Output = io::Result<T>>>(
     whose: &'static str,
 ) {
     let mut stop = pin!(stop);
-    let mut failures = Failures::default();
+    let (mut failures, mut at_once) = (Failures::default(), 0);
     loop {
+        if at_once == AT_ONCE {
+            at_once = 0;
+            // The runtime looks for requests that have arrived before it continues with this task.
+            tokio::task::yield_now().await;
+        }
         let accepted = tokio::select! {
             biased;
             () = &mut stop => return,
@@ -50,7 +59,10 @@ pub async fn accept_until<T, A: Future<Output = io::Result<T>>>(
             accepted = accept() => accepted,
         };
         match accepted {
-            Ok(accepted) => begin(accepted, connections),
+            Ok(accepted) => {
+                at_once += 1;
+                begin(accepted, connections);
+            }
             Err(error) => {
                 if let Some(failed) = failures.add(Instant::now()) {
                     tracing::warn!(%error, failed, "accepting connections of {whose} failed");
@@ -107,7 +119,28 @@ pub fn log_panic(ended: Result<(), JoinError>, whose: &'static str) {
 
 #[cfg(test)]
 mod tests {
+    use std::{cell::Cell, future::ready};
+
+    use tokio::sync::oneshot;
+
     use super::*;
+
+    #[test]
+    fn other_tasks_run_after_a_few_connections() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let accepted = Cell::new(0);
+            let (stop, stopped) = oneshot::channel();
+            // The other task ends the loop as soon as it runs.
+            tokio::spawn(async move { stop.send(()).unwrap() });
+            let begin = |(), _: &mut JoinSet<()>| {
+                accepted.set(accepted.get() + 1);
+                assert!(accepted.get() < 1000, "no other task runs");
+            };
+            accept_until(async { stopped.await.unwrap() }, || ready(Ok(())), begin, &mut JoinSet::new(), "tests").await;
+            assert_eq!(accepted.get(), AT_ONCE);
+        });
+    }
 
     #[test]
     fn the_log_hears_of_failures_at_once_and_then_once_in_ten_seconds() {
