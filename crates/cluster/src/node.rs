@@ -22,8 +22,8 @@ use thalweg_transport::PeerTls;
 use thalweg_types::{Action, Classified, ClusterId};
 use tokio::{
     net::TcpListener,
+    runtime::LocalOptions,
     sync::{mpsc, watch},
-    task::LocalSet,
 };
 
 use crate::{
@@ -232,15 +232,16 @@ impl Node {
 }
 
 fn run_thread(start: Start, shared: &Arc<Shared>, started: &std::sync::mpsc::Sender<Result<(), NodeError>>) {
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    // With a `LocalSet` instead, each event that wakes a task would also wake the thread by its eventfd.
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build_local(LocalOptions::default())
+    {
         Ok(runtime) => runtime,
         Err(error) => {
             let _ = started.send(Err(NodeError::Thread(error)));
             return;
         }
     };
-    let local = LocalSet::new();
-    local.block_on(&runtime, async {
+    runtime.block_on(async {
         match begin(start, shared).await {
             Ok(running) => {
                 let _ = started.send(Ok(()));
@@ -252,7 +253,6 @@ fn run_thread(start: Start, shared: &Arc<Shared>, started: &std::sync::mpsc::Sen
         }
     });
     // Tasks that still run are dropped here, with their connections.
-    drop(local);
     runtime.shutdown_background();
 }
 

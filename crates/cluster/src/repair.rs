@@ -25,7 +25,7 @@ use thalweg_engine::{
 };
 use thalweg_types::{Action, Classified, ClusterId, Index};
 use thalweg_wire::peer::{AskChunk, Channel};
-use tokio::{task::LocalSet, time::Instant};
+use tokio::{runtime::LocalOptions, time::Instant};
 
 use crate::{
     handshake::Credentials,
@@ -105,9 +105,8 @@ pub fn repair(
         tls: options.tls.clone(),
         max_version: options.max_version,
     });
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let local = LocalSet::new();
-    let installed = local.block_on(&runtime, async {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
+    let installed = runtime.block_on(async {
         let mut failed = RepairError::NoSource;
         for (node, address) in sources {
             let credentials = Rc::clone(&credentials);

@@ -41,8 +41,9 @@ use thalweg_types::NodeId;
 use thalweg_wire::peer::SUBJECTS_FROM;
 use tokio::{
     net::TcpStream,
+    runtime::LocalOptions,
     sync::{mpsc, watch},
-    task::{AbortHandle, LocalSet, spawn_local},
+    task::{AbortHandle, spawn_local},
 };
 
 use self::place::PeerAddress;
@@ -194,17 +195,16 @@ impl Mesh {
 }
 
 fn run_thread(mesh: &Mesh, parts: Parts, broker: Broker) {
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build_local(LocalOptions::default())
+    {
         Ok(runtime) => runtime,
         Err(error) => {
             tracing::error!(%error, "messages do not reach other nodes: cannot start their thread");
             return;
         }
     };
-    let local = LocalSet::new();
-    local.block_on(&runtime, carry(mesh, parts, broker));
+    runtime.block_on(carry(mesh, parts, broker));
     // Tasks that still run are dropped here, with their connections.
-    drop(local);
     runtime.shutdown_background();
     mesh.0.is_running.store(false, Ordering::Release);
     locked(&mesh.0.links).clear();

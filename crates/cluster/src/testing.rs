@@ -80,12 +80,14 @@ pub(crate) fn pong(request: &Frame) -> Vec<u8> {
 
 /// Runs a test and its tasks on this thread.
 pub(crate) fn run(test: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    tokio::task::LocalSet::new().block_on(&runtime, test);
+    local_runtime(tokio::runtime::Builder::new_current_thread().enable_all()).block_on(test);
 }
 
 /// Runs a test whose time passes only while nothing else is to do.
 pub(crate) fn run_paused(test: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
-    tokio::task::LocalSet::new().block_on(&runtime, test);
+    local_runtime(tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true)).block_on(test);
+}
+
+fn local_runtime(builder: &mut tokio::runtime::Builder) -> tokio::runtime::LocalRuntime {
+    builder.build_local(tokio::runtime::LocalOptions::default()).unwrap()
 }

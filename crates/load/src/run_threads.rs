@@ -14,7 +14,7 @@ use std::{
 };
 
 use rustix::thread::set_current_timer_slack;
-use tokio::{runtime::Builder, task::LocalSet};
+use tokio::runtime::{Builder, LocalOptions};
 
 use crate::{
     BenchError,
@@ -89,6 +89,6 @@ pub fn run<S, T: Send>(
 pub fn block_on_thread<F: Future>(work: F) -> F::Output {
     // Without it the kernel may wake the thread 50 µs late. Where the kernel refuses, the recorded lag shows it.
     let _ = set_current_timer_slack(NonZeroU64::new(1));
-    let runtime = Builder::new_current_thread().enable_all().build().expect("epoll and an eventfd can be had");
-    LocalSet::new().block_on(&runtime, work)
+    let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
+    runtime.expect("epoll and an eventfd can be had").block_on(work)
 }
