@@ -306,15 +306,26 @@ fn cpu_of_stat(dir: &str) -> Option<Duration> {
 }
 
 /// Touches fresh memory and frees it, so that later allocations do not pay for the first touch of pages by the virtual
-/// machine. Returns the number of bytes touched: at most half of the available memory.
+/// machine, which takes up to 4 s for a GiB. Huge pages, which memtables use, come from other free memory than small ones, so
+/// half of the bytes are huge pages where the kernel has them. Returns the number of bytes touched: at most half of the
+/// available memory.
 pub fn warm_memory(bytes: u64) -> u64 {
     let available = field("/proc/meminfo", "MemAvailable:").map_or(bytes, |kib| kib * 512);
     let bytes = bytes.min(available);
-    let mut block = vec![0_u8; usize::try_from(bytes).unwrap_or(0)];
-    for page in block.chunks_mut(4096) {
-        page[0] = 1;
+    let len = usize::try_from(bytes).unwrap_or(0);
+    let touch = |block: &mut [u8]| {
+        block.chunks_mut(4096).for_each(|page| page[0] = 1);
+        std::hint::black_box(block);
+    };
+    // No map can be empty. This one is kept until the end, so that the small pages are other memory.
+    let mut huge = memmap2::MmapMut::map_anon((len / 2).max(1));
+    if let Ok(huge) = &mut huge {
+        // A kernel without huge pages refuses.
+        let _ = huge.advise(memmap2::Advice::HugePage);
+        touch(huge);
     }
-    std::hint::black_box(&block);
+    touch(&mut vec![0_u8; len - len / 2]);
+    drop(huge);
     bytes
 }
 
