@@ -525,7 +525,11 @@ mod tests {
             let mut builder = RedisBuilder::new(KeyspaceId(1));
             (0..16).for_each(|_| _ = builder.push(&[b"SET", b"key:000000000001", &[b'v'; 100]]).unwrap());
             let mut command = Framed::new();
-            command.encode(|out| Ok::<_, CommandError>(out.extend_from_slice(&builder.finish()))).unwrap();
+            let encode = |out: &mut Vec<u8>| {
+                out.extend_from_slice(&builder.finish());
+                Ok::<_, CommandError>(())
+            };
+            command.encode(encode).unwrap();
             let pending = Pending::new(command, Durability::Os, Purpose::Data, None, Some(client()));
             queue.push(pending, WhenFull::Refuse).unwrap();
         }
