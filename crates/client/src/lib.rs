@@ -23,7 +23,7 @@
 //!
 //! * **Connections**: the client restores lost connections, after growing pauses. Requests wait for the connection, at
 //!   most for their [`timeout`](Client::timeout). Tails, watches and groups resume where they were; subscriptions to
-//!   subjects, which have no history, report a gap.
+//!   subjects, which have no history, report a gap. So do watches of the cluster that continue on another node.
 //! * **Clusters**: the client takes several seeds, learns the members and the leader, follows the leader, and finds a new
 //!   one within the timeout of a request. Reads state a level ([`Client::read_level`]).
 //! * **Errors** state the next step ([`Classified`]): retry, fix, or stop. They also state whether the request may
@@ -36,6 +36,7 @@ mod backoff;
 mod cache;
 mod channel;
 mod client;
+mod cluster_events;
 mod connect;
 mod directory;
 mod error;
@@ -64,6 +65,7 @@ mod write;
 
 pub use cache::{Cache, CacheStats, CacheValue};
 pub use client::Client;
+pub use cluster_events::{ClusterChange, ClusterEvent, ClusterUpdate, ClusterWatch, EventPosition, EventsFrom};
 pub use connect::ServerInfo;
 pub use directory::Seeds;
 pub use error::{ConnectError, Error, Failure, Invalid, Lost, ProtocolError};

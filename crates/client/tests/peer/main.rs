@@ -3,6 +3,7 @@
 #![allow(unreachable_pub, reason = "a test program has no interface")]
 
 mod cluster;
+mod cluster_events;
 mod peer;
 mod pool;
 mod publisher;

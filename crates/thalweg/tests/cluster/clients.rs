@@ -9,8 +9,8 @@ use std::{
 };
 
 use thalweg_client::{
-    Client, Delivery, Durability, Endpoint, Error, Options, Position, PushOptions, ReadLevel, StreamPublisherOptions,
-    Watched,
+    Client, ClusterChange, ClusterUpdate, Delivery, Durability, Endpoint, Error, EventsFrom, Options, Position,
+    PushOptions, ReadLevel, StreamPublisherOptions, Watched,
     types::{
         Offset, Revision,
         command::{CommitBuilder, Expect, groups::GroupConfig},
@@ -199,6 +199,46 @@ fn native_clients_continue_after_a_failover() {
             }
         })
         .await;
+        client.close().await;
+    });
+}
+
+#[test]
+fn a_native_client_watches_the_cluster_across_a_failover() {
+    let mut cluster = Cluster::start(3);
+    let (leader, follower) = (cluster.leader(), cluster.follower());
+    let leader_id = cluster.id(leader);
+    Runtime::new().unwrap().block_on(async {
+        let client = Client::connect(cluster.native(follower), options()).await.unwrap();
+        let mut watch = client.watch_cluster(EventsFrom::Kept).await.unwrap();
+        let mut next = async || in_time("an event", watch.next()).await.unwrap().expect("the watch goes on");
+        let leads = |update: &ClusterUpdate| match update {
+            ClusterUpdate::Event(event) => event.change.node() == Some(leader_id),
+            _ => false,
+        };
+        while !leads(&next().await) {}
+        cluster.take(leader).kill();
+        // The next node has events of its own.
+        loop {
+            match next().await {
+                ClusterUpdate::Gap => break,
+                ClusterUpdate::Event(_) => {}
+                ClusterUpdate::Missed(events) => panic!("{events} events are missing"),
+            }
+        }
+        let (mut new_leader, mut is_down) = (None, false);
+        while new_leader.is_none() || !is_down {
+            let ClusterUpdate::Event(event) = next().await else { continue };
+            match event.change {
+                ClusterChange::Leader { leader: Some(leader), .. } if leader != leader_id => new_leader = Some(leader),
+                ClusterChange::Down(node) if node == leader_id => {
+                    assert_eq!(event.name, Some(format!("n{leader}")));
+                    is_down = true;
+                }
+                _ => {}
+            }
+        }
+        assert!(watch.position().after > 0);
         client.close().await;
     });
 }
