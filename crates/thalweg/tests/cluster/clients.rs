@@ -244,6 +244,54 @@ fn a_native_client_watches_the_cluster_across_a_failover() {
 }
 
 #[test]
+fn a_spread_cache_has_each_key_on_one_node() {
+    /// Number of keys. Each of three nodes has about a third of them.
+    const KEYS: u64 = 90;
+    let keys = || (0..KEYS).map(|number| format!("session {number}").into_bytes());
+    let mut cluster = Cluster::start(3);
+    let lost = cluster.follower();
+    let lost_id = cluster.id(lost);
+    Runtime::new().unwrap().block_on(async {
+        let client = Client::connect(cluster.native(lost), options()).await.unwrap();
+        let cache = client.spread_cache("sessions");
+        in_time("all puts", async {
+            for key in keys() {
+                // The client may not know the addresses of all nodes yet.
+                while let Err(error) = cache.put(&key, &key).await {
+                    assert!(matches!(error, Error::NodeAway { .. }), "{error}");
+                }
+            }
+        })
+        .await;
+        let mut entries = 0;
+        for (node, part) in cache.parts().await.unwrap() {
+            let stats = part.stats().await.unwrap().expect("the part exists");
+            assert!(stats.entries > KEYS / 9, "{} entries on {node:016x}", stats.entries);
+            entries += stats.entries;
+        }
+        assert_eq!(entries, KEYS, "each entry is on one node");
+        // Another client finds them, as long as their node runs.
+        let other = Client::connect(cluster.native(cluster.leader()), options()).await.unwrap();
+        let found = other.spread_cache("sessions");
+        for key in keys() {
+            assert_eq!(found.get(&key).await.unwrap().expect("an entry").value, key);
+        }
+        cluster.take(lost).kill();
+        let keys: Vec<_> = keys().collect();
+        let wanted: Vec<_> = keys.iter().map(Vec::as_slice).collect();
+        for (key, found) in keys.iter().zip(found.get_many(&wanted).await.unwrap()) {
+            let is_lost = cache.node_of(key).await.unwrap() == Some(lost_id);
+            match found {
+                Ok(found) => assert!(!is_lost && found.expect("an entry").value == key),
+                Err(error) => assert!(is_lost && matches!(error, Error::NodeAway { .. }), "{error}"),
+            }
+        }
+        client.close().await;
+        other.close().await;
+    });
+}
+
+#[test]
 fn the_leader_logs_the_names_of_forwarded_requests() {
     let mut cluster = Cluster::start_logging(3, "debug");
     let (leader, follower) = (cluster.leader(), cluster.follower());
