@@ -19,8 +19,8 @@ use std::{
 
 use thalweg_types::Action;
 use thalweg_wire::{
-    Batch, Changes, Deliver, Dropped, Ended, Failed, Fields, Goodbye, Kind, List, Permit, Ping, Pong, Pushed, Reason,
-    RecordRun, SharedFrame, Tailed,
+    Batch, Changes, ClusterEvents, Deliver, Dropped, Ended, Failed, Fields, Goodbye, Kind, List, Permit, Ping, Pong,
+    Pushed, Reason, RecordRun, SharedFrame, Tailed,
     handshake::{KeepAlive, KeepAliveAction, goodbye},
     session::{Route, RouteError},
 };
@@ -276,6 +276,11 @@ fn counted(kind: Kind, frame: &SharedFrame) -> Result<Option<Permit>, Lost> {
             let changes = body_of::<Changes<'_>>(frame)?.changes;
             let bytes = changes.iter().map(|change| (change.key.len() + change.value.len()) as u64).sum();
             Permit { messages: changes.len() as u64, bytes }
+        }
+        Kind::ClusterEvents => {
+            let events = body_of::<ClusterEvents<'_>>(frame)?.events;
+            let bytes = events.iter().map(|event| (event.event.len() + event.name.len()) as u64).sum();
+            Permit { messages: events.len() as u64, bytes }
         }
         _ => return Ok(None),
     }))

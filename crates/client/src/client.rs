@@ -10,7 +10,8 @@
 //! first execution. In that case the caller gets an error with unknown effect.
 //!
 //! In a cluster, writes ask for a redirect to the leader. While a new leader is found, requests without an effect are
-//! retried until their timeout, whatever the maximum number of retries.
+//! retried until their timeout, whatever the maximum number of retries. Requests that only one member can answer wait for a
+//! connection no longer than an attempt to connect takes.
 
 use std::{
     pin::pin,
@@ -27,6 +28,7 @@ use crate::{
     directory::{Directory, Seeds},
     error::{ConnectError, Error, Invalid, Lost},
     link::{Link, Reply, Run, StageError},
+    member_pools::{MemberPool, MemberPools},
     names::Names,
     options::{Options, ReadFrom},
     pool::{Pool, PoolRole},
@@ -59,12 +61,16 @@ pub struct Client {
     read_level: Option<ReadLevel>,
     /// Name of the requests in the server's logs.
     trace: Option<Arc<str>>,
+    /// Connections to the only member of the cluster that can answer the requests of this client.
+    member: Option<Arc<MemberPool>>,
 }
 
 struct Inner {
     pool: Pool,
     /// Connections to the nearest member, if the options ask for them.
     nearest: Option<Pool>,
+    /// Connections to the members that have the keys of spread caches.
+    members: MemberPools,
     directory: Arc<Directory>,
     options: Arc<Options>,
     names: Names,
@@ -141,8 +147,9 @@ impl Client {
         let nearest = (options.reads == ReadFrom::Nearest && is_clustered)
             .then(|| Pool::begin(&directory, PoolRole::Nearest, options.clone()).0);
         let (timeout, read_level) = (options.timeout, options.read_level);
-        let inner = Arc::new(Inner { pool, nearest, directory, options, names: Names::default() });
-        Ok(Self { inner, timeout, level: Level(None), read_level, trace: None })
+        let (members, names) = (MemberPools::default(), Names::default());
+        let inner = Arc::new(Inner { pool, nearest, members, directory, options, names });
+        Ok(Self { inner, timeout, level: Level(None), read_level, trace: None, member: None })
     }
 
     /// Returns the same client with another timeout for each request, retries included; `None` waits forever.
@@ -203,7 +210,9 @@ impl Client {
     /// Closes all connections of this client: writes the staged frames, then sends the server a goodbye.
     /// Requests in progress fail with [`Lost`](crate::Error::Lost).
     pub async fn close(self) {
-        let pools = || std::iter::once(&self.inner.pool).chain(&self.inner.nearest);
+        let members = self.inner.members.close();
+        let members = members.iter().map(|member| &member.pool);
+        let pools = || std::iter::once(&self.inner.pool).chain(&self.inner.nearest).chain(members.clone());
         pools().for_each(Pool::close);
         for pool in pools() {
             pool.closed().await;
@@ -232,7 +241,23 @@ impl Client {
 
     /// Number of the server run that the next request will probably reach.
     pub(crate) fn run(&self) -> Run {
-        self.inner.pool.next_link().run()
+        self.pool_for(Target::Connected).next_link().run()
+    }
+
+    pub(crate) fn directory(&self) -> &Directory {
+        &self.inner.directory
+    }
+
+    /// Returns the same client, whose requests for the [connected](Target::Connected) node go to this member instead.
+    pub(crate) fn at_member(&self, node: u64) -> Result<Self, Error> {
+        let Inner { members, directory, options, .. } = &*self.inner;
+        let member = members.get(node, directory, options).ok_or(Error::Closed)?;
+        Ok(Self { member: Some(member), ..self.clone() })
+    }
+
+    /// Drops the connections to single nodes that are not among these members.
+    pub(crate) fn keep_members(&self, members: &[u64]) {
+        self.inner.members.retain(members);
     }
 
     pub(crate) fn call_timeout(&self) -> Option<Duration> {
@@ -328,6 +353,9 @@ impl Client {
 
     /// Returns the connections for a request.
     fn pool_for(&self, target: Target) -> &Pool {
+        if let Some(member) = self.member.as_ref().filter(|_| target == Target::Connected) {
+            return &member.pool;
+        }
         let is_free = matches!(self.read_level, Some(ReadLevel::Stale | ReadLevel::AtLeast(_)));
         match &self.inner.nearest {
             Some(nearest) if target == Target::Readable && is_free && nearest.is_connected() => nearest,
@@ -353,12 +381,19 @@ impl Client {
         let staged = match stage() {
             Ok(staged) => staged,
             Err(StageError::Room | StageError::Connection(_)) => clock
-                .within(Effect::Nothing, until_staged(link, stage))
+                .within(Effect::Nothing, until_staged_or(link, stage, |why| self.away(how.target, why)))
                 .await
                 .map_err(|error| not_connected(link, error))?,
             Err(blocked) => return Err(blocked.into()),
         };
         clock.within(Effect::Unknown, Pending::new(link, staged).reply()).await
+    }
+
+    /// Returns the error of a request that only one member can answer, if an attempt to connect to it has failed with `why`.
+    fn away(&self, target: Target, why: &Arc<ConnectError>) -> Option<Error> {
+        let member = self.member.as_ref().filter(|_| target == Target::Connected)?;
+        let is_first_attempt = matches!(**why, ConnectError::NotYet);
+        (!is_first_attempt).then(|| Error::NodeAway { node: member.node, why: why.clone() })
     }
 }
 
@@ -414,13 +449,27 @@ impl Clock {
 }
 
 /// Stages a frame for sending as soon as the link has a connection with room for the frame.
-pub(crate) async fn until_staged<T>(link: &Link, mut stage: impl FnMut() -> Result<T, StageError>) -> Result<T, Error> {
+pub(crate) async fn until_staged<T>(link: &Link, stage: impl FnMut() -> Result<T, StageError>) -> Result<T, Error> {
+    until_staged_or(link, stage, |_| None).await
+}
+
+/// Stages a frame like [`until_staged`]. While the link has no connection, waits only until `gives_up` returns an error
+/// for the reason.
+async fn until_staged_or<T>(
+    link: &Link,
+    mut stage: impl FnMut() -> Result<T, StageError>,
+    gives_up: impl Fn(&Arc<ConnectError>) -> Option<Error>,
+) -> Result<T, Error> {
     loop {
         let mut changed = pin!(link.changed.notified());
         changed.as_mut().enable();
         match stage() {
             Ok(staged) => return Ok(staged),
-            Err(StageError::Connection(_) | StageError::Room) => changed.await,
+            Err(StageError::Connection(why)) => match gives_up(&why) {
+                Some(error) => return Err(error),
+                None => changed.await,
+            },
+            Err(StageError::Room) => changed.await,
             Err(blocked) => return Err(blocked.into()),
         }
     }

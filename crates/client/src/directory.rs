@@ -8,7 +8,7 @@
 //! cannot reach the leader works through another member.
 
 use std::sync::{
-    Mutex, MutexGuard, PoisonError,
+    Arc, Mutex, MutexGuard, PoisonError,
     atomic::{AtomicBool, Ordering},
 };
 
@@ -54,6 +54,8 @@ pub(crate) struct Directory {
 #[derive(Debug, Default)]
 struct Known {
     members: Vec<ClusterMember>,
+    /// Ids of the members in order. The list is replaced only when the members change.
+    ids: Arc<[u64]>,
     /// Id and address of the leader.
     leader: Option<(u64, String)>,
     term: u64,
@@ -117,7 +119,7 @@ impl Directory {
             });
             // A node that has not heard of the leader of its term knows less than the client.
             let leader = if members.term == known.term { leader.or_else(|| known.leader.clone()) } else { leader };
-            known.members.clone_from(&members.members);
+            known.set_members(&members.members);
             known.set_leader(leader, members.term)
         });
     }
@@ -170,6 +172,20 @@ impl Directory {
         doubted
     }
 
+    /// Returns the ids of all members in order, whatever their health; none if the server runs alone, or if the client does
+    /// not know the members yet.
+    pub(crate) fn member_ids(&self) -> Arc<[u64]> {
+        self.lock().ids.clone()
+    }
+
+    /// Returns the address at which a member serves the native protocol; `None` if the client does not know it, or if the
+    /// node is not a member.
+    pub(crate) fn endpoint_of(&self, node: u64) -> Option<Endpoint> {
+        let known = self.lock();
+        let member = known.members.iter().find(|member| member.node.0 == node)?;
+        Some(self.seeds.first()?.at(address_of(member)?))
+    }
+
     /// Returns the leader, as far as the client knows it.
     pub(crate) fn leader(&self) -> Option<(u64, Endpoint)> {
         let known = self.lock();
@@ -216,6 +232,15 @@ enum Change {
 }
 
 impl Known {
+    fn set_members(&mut self, members: &[ClusterMember]) {
+        self.members = members.to_vec();
+        let mut ids: Vec<_> = members.iter().map(|member| member.node.0).collect();
+        ids.sort_unstable();
+        if ids[..] != self.ids[..] {
+            self.ids = ids.into();
+        }
+    }
+
     fn set_leader(&mut self, leader: Option<(u64, String)>, term: u64) -> Change {
         let is_new = self.leader != leader || self.term != term;
         self.term = term;
@@ -272,6 +297,28 @@ mod tests {
         directory.learn(&members(Some(3), 5));
         assert_eq!(addresses(&directory.candidates()), ["n3:1", "n2:1", "n1:1", "seed:1"]);
         assert_eq!(addresses(&directory.candidates_but(Some(1))), ["n3:1", "n2:1", "seed:1"]);
+    }
+
+    #[test]
+    fn members_keep_their_places_whatever_their_health() {
+        let directory = directory();
+        assert!(directory.member_ids().is_empty());
+        directory.learn(&members(Some(3), 5));
+        let ids = directory.member_ids();
+        assert_eq!(*ids, [1, 2, 3]);
+        assert_eq!(directory.endpoint_of(1).as_ref().map(Endpoint::address), Some("n1:1"), "a node that is down");
+        assert_eq!(directory.endpoint_of(4), None);
+        let mut later = members(Some(2), 6);
+        later.members.reverse();
+        later.members[0].address.clear();
+        directory.learn(&later);
+        assert!(Arc::ptr_eq(&ids, &directory.member_ids()), "the same members");
+        assert_eq!(directory.endpoint_of(3), None, "it was not heard yet");
+        later.members.pop();
+        directory.learn(&later);
+        assert_eq!(*directory.member_ids(), [2, 3]);
+        directory.learn(&members(Some(3), 5));
+        assert_eq!(*directory.member_ids(), [2, 3], "of an earlier term");
     }
 
     #[test]

@@ -47,6 +47,15 @@ pub enum Error {
         /// Error of the last attempt to connect.
         why: Arc<ConnectError>,
     },
+    /// The member of the cluster that has the key of a [spread cache](crate::SpreadCache) cannot be reached. The keys of the
+    /// other members are available.
+    #[error("node {node:016x} cannot be reached, and no other node has its part of the cache: {why}")]
+    NodeAway {
+        /// Id of the member.
+        node: u64,
+        /// Error of the last attempt to connect to the member.
+        why: Arc<ConnectError>,
+    },
     /// The server's frames violate the protocol.
     #[error("the server broke the protocol: {0}")]
     Protocol(ProtocolError),
@@ -283,6 +292,15 @@ pub enum ConnectError {
         /// Time that the client waited.
         after: Duration,
     },
+    /// No node has told the client the address at which this member serves the native protocol.
+    #[error("the client does not know the address of the node")]
+    NoAddress,
+    /// Another node than the wanted one answers at the address.
+    #[error("node {found:016x} answers at the address of the node")]
+    OtherNode {
+        /// Id of the node that answers.
+        found: u64,
+    },
     /// The client has not finished any attempt to connect.
     #[error("the client has not finished an attempt to connect yet")]
     NotYet,
@@ -293,6 +311,8 @@ classified!(ConnectError {
     Self::Handshake(error) => error.code(), error.action();
     Self::Lost(lost) => lost.code(), lost.action();
     Self::TimedOut { .. } => "connect_timeout", Retry;
+    Self::NoAddress => "no_address", Retry;
+    Self::OtherNode { .. } => "other_node", Retry;
     Self::NotYet => "not_connected", Retry;
 });
 
@@ -303,7 +323,8 @@ impl Error {
         match self {
             Self::Failed(failure) => failure.effect,
             Self::TimedOut { effect, .. } | Self::Lost { effect, .. } => *effect,
-            Self::NotConnected { .. } | Self::Invalid(_) | Self::OtherRun | Self::Closed => Effect::Nothing,
+            Self::NotConnected { .. } | Self::NodeAway { .. } => Effect::Nothing,
+            Self::Invalid(_) | Self::OtherRun | Self::Closed => Effect::Nothing,
             Self::Protocol(_) | Self::OutcomeUnknown { .. } => Effect::Unknown,
         }
     }
@@ -342,6 +363,7 @@ classified!(
     Self::Lost { why, .. } => why.code(), why.action();
     Self::OutcomeUnknown { cause } => "outcome_unknown", cause.action();
     Self::NotConnected { why } => "not_connected", why.action();
+    Self::NodeAway { .. } => "node_away", Retry;
     Self::Protocol(_) => "protocol", Stop;
     Self::Invalid(_) => "invalid", Fix;
     Self::OtherRun => "other_run", Retry;

@@ -6,6 +6,7 @@
 use futures_util::stream::{Stream, unfold};
 
 use crate::{
+    cluster_events::{ClusterUpdate, ClusterWatch},
     error::Error,
     group::{Delivery, Pushes},
     records::OwnedRecord,
@@ -35,4 +36,5 @@ flows! {
     Tail => OwnedRecord,
     Watch => Changes,
     Pushes => Delivery,
+    ClusterWatch => ClusterUpdate,
 }

@@ -23,9 +23,10 @@
 //!
 //! * **Connections**: the client restores lost connections, after growing pauses. Requests wait for the connection, at
 //!   most for their [`timeout`](Client::timeout). Tails, watches and groups resume where they were; subscriptions to
-//!   subjects, which have no history, report a gap.
+//!   subjects, which have no history, report a gap. So do watches of the cluster that continue on another node.
 //! * **Clusters**: the client takes several seeds, learns the members and the leader, follows the leader, and finds a new
-//!   one within the timeout of a request. Reads state a level ([`Client::read_level`]).
+//!   one within the timeout of a request. Reads state a level ([`Client::read_level`]). Caches are those of one node, or
+//!   spread over all ([`SpreadCache`]).
 //! * **Errors** state the next step ([`Classified`]): retry, fix, or stop. They also state whether the request may
 //!   have had an effect ([`Error::effect`]). The client itself retries requests that do no harm if they are sent
 //!   twice; another write that may have happened ends with [`Error::OutcomeUnknown`].
@@ -36,6 +37,7 @@ mod backoff;
 mod cache;
 mod channel;
 mod client;
+mod cluster_events;
 mod connect;
 mod directory;
 mod error;
@@ -45,6 +47,7 @@ mod keyspace;
 mod lease;
 mod link;
 mod mailbox;
+mod member_pools;
 mod members;
 mod membership;
 mod named;
@@ -53,7 +56,9 @@ mod options;
 mod pool;
 mod publisher;
 mod records;
+mod rendezvous;
 mod request;
+mod spread_cache;
 mod status;
 mod stream;
 mod stream_publisher;
@@ -64,6 +69,7 @@ mod write;
 
 pub use cache::{Cache, CacheStats, CacheValue};
 pub use client::Client;
+pub use cluster_events::{ClusterChange, ClusterEvent, ClusterUpdate, ClusterWatch, EventPosition, EventsFrom};
 pub use connect::ServerInfo;
 pub use directory::Seeds;
 pub use error::{ConnectError, Error, Failure, Invalid, Lost, ProtocolError};
@@ -76,6 +82,7 @@ pub use options::{
 };
 pub use publisher::{Acks, Publisher, PublisherOptions};
 pub use records::{OwnedRecord, RecordAt, Records};
+pub use spread_cache::SpreadCache;
 pub use status::Status;
 pub use stream::{ProducerInfo, Stream, StreamInfo, Tail};
 pub use stream_publisher::{Ack, StreamPublisher, StreamPublisherOptions};

@@ -89,9 +89,9 @@ pub struct Retries {
 /// them. The client holds at most these and one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Number of messages, records or changes, depending on the kind of subscription.
+    /// Number of messages, records, changes or events, depending on the kind of subscription.
     pub messages: u64,
-    /// Number of bytes of those messages, records or changes.
+    /// Number of bytes of those messages, records, changes or events.
     pub bytes: u64,
 }
 

@@ -9,9 +9,10 @@
 //! server has stated that connecting again does not help (a goodbye of class *fix* or *stop*, or no common version); then
 //! requests fail immediately with that error.
 //!
-//! In a cluster, a pool has a [`PoolRole`]: its connections lead to the leader, or to the nearest member. A supervisor connects
-//! to the better node first, lets the requests in progress finish for [`DRAIN`], and then puts the new connection into its
-//! links. Publishers stay on their link; subscriptions resume, as after a lost connection.
+//! In a cluster, a pool has a [`PoolRole`]: its connections lead to the leader, to the nearest member, or to one member only.
+//! A supervisor of the first two connects to the better node first, lets the requests in progress finish for [`DRAIN`], and
+//! then puts the new connection into its links. Publishers stay on their link; subscriptions resume, as after a lost
+//! connection. The connections to one member never move, and are attempted again whatever the member has stated.
 
 use std::{
     sync::{
@@ -61,6 +62,8 @@ const ROUND_TRIPS: u32 = 3;
 pub(crate) enum PoolRole {
     Leader,
     Nearest,
+    /// The member with this id.
+    Member(u64),
 }
 
 /// All links (channels of connections) of a client, whether connected at present or not.
@@ -223,7 +226,7 @@ impl Supervisor {
                     End::Lost => {}
                 },
                 Err(error) => {
-                    let again = error.action() == Action::Retry;
+                    let again = self.tries_again(error.action());
                     if let Some(first_attempt) = first_attempt.take() {
                         let _ = first_attempt.send(Err(error));
                         return;
@@ -245,6 +248,8 @@ impl Supervisor {
         let asks = match self.place {
             PoolRole::Leader => 1,
             PoolRole::Nearest => ROUND_TRIPS,
+            // A member may know less of the others than the leader.
+            PoolRole::Member(_) => 0,
         };
         let connected = connect(&self.dialer, endpoint, &self.options, asks, limit).await?;
         if let Some(members) = &connected.members {
@@ -256,6 +261,9 @@ impl Supervisor {
 
     /// Connects to the best node for the place of this pool that can be reached.
     async fn connect_best(&self) -> Result<Connected, ConnectError> {
+        if let PoolRole::Member(node) = self.place {
+            return self.connect_to_member(node).await;
+        }
         let candidates = self.directory.candidates();
         let limit = if candidates.len() > 1 { self.try_limit() } else { self.options.connect_timeout };
         let mut last = ConnectError::NotYet;
@@ -282,6 +290,21 @@ impl Supervisor {
         })
     }
 
+    async fn connect_to_member(&self, node: u64) -> Result<Connected, ConnectError> {
+        let endpoint = self.directory.endpoint_of(node).ok_or(ConnectError::NoAddress)?;
+        let connected = self.connect_to(&endpoint, self.try_limit()).await?;
+        if connected.server.node == node {
+            return Ok(connected);
+        }
+        connected.connection.close();
+        Err(ConnectError::OtherNode { found: connected.server.node })
+    }
+
+    /// Returns true if a connection that has ended, or could not begin, is attempted again after an error of this class.
+    fn tries_again(&self, action: Action) -> bool {
+        action == Action::Retry || matches!(self.place, PoolRole::Member(_))
+    }
+
     fn try_limit(&self) -> Duration {
         self.options.connect_timeout.min(TRY_LIMIT)
     }
@@ -291,6 +314,7 @@ impl Supervisor {
             _ if !server.is_clustered => None,
             PoolRole::Leader => self.leader_other_than(server.node).await,
             PoolRole::Nearest => self.nearer_than(server.node, round_trip).await,
+            PoolRole::Member(_) => None,
         }
     }
 
@@ -383,7 +407,9 @@ impl Supervisor {
         if first == Lost::ByClient || self.is_closing() {
             return End::Final;
         }
-        if let Lost::Goodbye { class: Action::Fix | Action::Stop, .. } = first {
+        if let Lost::Goodbye { class, .. } = first
+            && !self.tries_again(class)
+        {
             let why = Arc::new(ConnectError::Lost(first));
             self.links.iter().for_each(|link| link.not_connected(why.clone(), false));
             return End::Final;
@@ -428,6 +454,7 @@ impl Supervisor {
                     return nearer;
                 }
             },
+            PoolRole::Member(_) => std::future::pending().await,
         }
     }
 

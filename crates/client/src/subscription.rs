@@ -1,4 +1,5 @@
-//! Common parts of tails, pushes, watches and subscriptions to subjects: starting, receiving and resuming.
+//! Common parts of tails, pushes, watches (of keys and of the cluster) and subscriptions to subjects: starting,
+//! receiving and resuming.
 //!
 //! Owns: returning credit, cancelling, and resuming after a lost connection. Does not own the position to
 //! resume at: each kind of subscription stores its own position ([`Source`]).

@@ -296,11 +296,13 @@ operations! {
     SubjectAsk = "subject_ask", POST "/v1/ask/{subject}"
         => boxed subjects::ask::ask(app, call);
     /// Lists caches, each with its limits, its size and its counters.
+    ///
+    /// Each node of a cluster has caches of its own. The Rust client can spread the keys of a cache over the nodes.
     CacheList = "cache_list", GET "/v1/caches"
         => now caches::list(app, call);
     /// Creates a cache.
     ///
-    /// A cache that exists stays unchanged.
+    /// A cache that exists stays unchanged. Other nodes of a cluster do not get the cache.
     CacheCreate = "cache_create", PUT "/v1/caches/{cache}"
         => boxed caches::create(app, call);
     /// Returns the figures of a cache.

@@ -499,7 +499,7 @@ impl ChannelTask {
             return Err(Failure::overloaded("too many requests in progress on this channel: wait for replies"));
         }
         let account = &self.session.account;
-        if matches!(request.kind, Kind::Tail | Kind::Push | Kind::Watch) {
+        if matches!(request.kind, Kind::Tail | Kind::Push | Kind::Watch | Kind::WatchCluster) {
             let held = account.take(Resource::Tails, 1);
             return held.map(Some).ok_or_else(|| Failure::overloaded("too many tails at a time: retry later"));
         }

@@ -20,6 +20,7 @@ pub(crate) fn permit_of(frame: &ClientFrame<'_>) -> Option<Permit> {
         ClientFrame::Push(push) => Some(push.permit.clone()),
         ClientFrame::Watch(watch) => Some(watch.permit.clone()),
         ClientFrame::Subscribe(subscribe) => Some(subscribe.permit.clone()),
+        ClientFrame::WatchCluster(watch) => Some(watch.permit.clone()),
         _ => None,
     }
 }
@@ -87,6 +88,7 @@ pub(crate) fn dispatch(turn: &mut Turn<'_>, request: &Request<'_>, frame: Client
         ClientFrame::Watch(watch) => watches::watch(turn, request, &watch),
         ClientFrame::ReadStatus(_) => status::read(turn, request),
         ClientFrame::ReadMembers(_) => members::read(turn, request),
+        ClientFrame::WatchCluster(watch) => members::watch(turn, request, &watch),
         ClientFrame::Publish(publish) => subject_requests::publish(turn, request, &publish),
         ClientFrame::Subscribe(subscribe) => subject_requests::subscribe(turn, request, &subscribe),
         ClientFrame::Ask(ask) => subject_requests::ask(turn, request, &ask),

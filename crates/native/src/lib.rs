@@ -64,6 +64,7 @@ mod channel;
 mod connection;
 mod deliveries;
 mod dispatch;
+mod event_source;
 mod failure;
 mod groups;
 pub mod listen;

@@ -1,31 +1,47 @@
-//! The cluster of this node, as native clients see it: its members, and the leader to which their writes go.
+//! The cluster of this node, as native clients see it: its members, its events, and the leader to which their writes go.
 //!
-//! Owns: the replies about the cluster, and the rejection of writes that a client wants to send to the leader itself. Does
-//! not own: the cluster (`thalweg_serving::cluster`), nor forwarding, which consensus does.
+//! Owns: the replies about the cluster, the beginning of its watches, and the rejection of writes that a client wants to
+//! send to the leader itself. Does not own: the cluster (`thalweg_serving::cluster`), the frames of events
+//! (`event_source`), nor forwarding, which consensus does.
 
 use thalweg_serving::{
     app::App,
-    cluster::{Cluster, ClusterError, ClusterReport, MemberReport},
+    cluster::{Beginning, Cluster, ClusterError, ClusterReport, MemberReport},
     error::ApiError,
 };
 use thalweg_types::NodeId;
-use thalweg_wire::{ClusterMember, Kind, List, Members, Route};
+use thalweg_wire::{ClusterMember, Kind, List, Members, Route, WatchCluster, WatchingCluster};
 
 use super::{
+    event_source::EventSource,
     failure::Failure,
     request::Request,
+    subscription::Source,
     turn::{Handled, Turn},
 };
 
 /// Handles a `read members` request: replies with this node's knowledge of its cluster.
 pub(crate) fn read(turn: &mut Turn<'_>, request: &Request<'_>) -> Result<Handled, Failure> {
-    let Some(cluster) = &turn.app.cluster else { return Err(ApiError::from(ClusterError::NotClustered).into()) };
+    let cluster = cluster(turn.app)?;
     let report = cluster.handle.report();
     let members: Vec<_> = report.members.iter().map(member).collect();
     let leader = leader(cluster, &report).map_or(NodeId(0), |leader| leader.node);
     let reply = Members { node: report.node, leader, term: report.term.0, members: List::Items(&members) };
     turn.out.reply(request.id, &reply)?;
     Ok(Handled::Replied)
+}
+
+/// Handles a `watch cluster` request: begins a subscription to the events of the cluster.
+pub(crate) fn watch(turn: &mut Turn<'_>, request: &Request<'_>, watch: &WatchCluster) -> Result<Handled, Failure> {
+    let handle = &cluster(turn.app)?.handle;
+    let Beginning { after, is_known } = handle.events().begin(watch.after, watch.run);
+    let reply = WatchingCluster { after, run: handle.events().run(), known: is_known };
+    turn.out.reply(request.id, &reply)?;
+    Ok(Handled::Began(Source::Events(EventSource::new(handle, after))))
+}
+
+fn cluster(app: &App) -> Result<&Cluster, Failure> {
+    app.cluster.as_ref().ok_or_else(|| ApiError::from(ClusterError::NotClustered).into())
 }
 
 fn member(member: &MemberReport) -> ClusterMember {

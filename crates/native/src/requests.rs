@@ -39,7 +39,7 @@ use super::{
 pub(crate) enum IdUse {
     /// The id belongs to a pending request. The handle exists if the request can be stopped.
     Request(Option<Arc<Notify>>),
-    /// The id belongs to a subscription that the channel feeds (tail, push or watch).
+    /// The id belongs to a subscription that the channel feeds (tail, push, or watch of keys or of the cluster).
     Subscription(Box<Subscription>),
     /// The id belongs to a subscription to subjects, which the broker feeds.
     Subject,

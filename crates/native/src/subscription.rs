@@ -1,4 +1,4 @@
-//! Subscriptions that the channel feeds itself, without the broker: tails, pushes, watches.
+//! Subscriptions that the channel feeds itself, without the broker: tails, pushes, watches of keys and of the cluster.
 //!
 //! A [`Source`] supplies one frame at a time, in a *step*: a future that owns the source while it runs and returns it
 //! with its result. A step begins only while the client's credit is left, and after the previous step's frame is in
@@ -6,7 +6,7 @@
 //! client grants no credit.
 //!
 //! Owns: the accounting of credit and limit, and stopping. Does not own the contents of frames (`tail`, `push`,
-//! `watch_source`).
+//! `watch_source`, `event_source`).
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
@@ -15,6 +15,7 @@ use thalweg_wire::{CancelMode, Credit, Permit, SendCredit};
 use tokio::sync::Notify;
 
 use super::{
+    event_source::EventSource,
     failure::Failure,
     push::PushSource,
     replies::Replies,
@@ -32,6 +33,8 @@ pub(crate) enum Source {
     Push(Box<PushSource>),
     /// The subscription sends the changes of keys in a keyspace.
     Watch(Box<WatchSource>),
+    /// The subscription sends the events of the cluster.
+    Events(EventSource),
 }
 
 /// Future of a subscription's running step. It returns the source together with the result.
@@ -53,27 +56,32 @@ impl Source {
                     let found = watch.step(wanted).await;
                     (Self::Watch(watch), found)
                 }
+                Self::Events(mut events) => {
+                    let found = events.step(wanted).await;
+                    (Self::Events(events), found)
+                }
             }
         })
     }
 
-    /// Position (an offset or a revision) at which a later subscription can resume; `None` for a push.
+    /// Position (an offset or a revision) at which a later subscription can resume. `None` for a push, and for events of the
+    /// cluster, each of which has its own number.
     fn next(&self) -> Option<u64> {
         match self {
             Self::Tail(tail) => Some(tail.next().0),
-            Self::Push(_) => None,
+            Self::Push(_) | Self::Events(_) => None,
             Self::Watch(watch) => Some(watch.next().0),
         }
     }
 }
 
-/// A subscription that the channel feeds: a tail, a push or a watch.
+/// A subscription that the channel feeds: a tail, a push, or a watch of keys or of the cluster.
 #[derive(Debug)]
 pub(crate) struct Subscription {
     /// Source of the subscription's frames; `None` while a step runs, which owns the source.
     source: Option<Source>,
     /// Position at which a later subscription can resume: after the frames in the outbox, even if a step has read
-    /// further. `None` for a push.
+    /// further. `None` for a push and for events of the cluster.
     next: Option<u64>,
     credit: SendCredit,
     /// Number of messages that may still be sent until the limit of the subscription.

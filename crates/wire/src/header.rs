@@ -110,7 +110,7 @@ pub struct Fields<'a> {
     pub trace: Option<&'a str>,
     /// Time in microseconds after which the sender no longer wants the reply.
     pub timeout_micros: Option<u64>,
-    /// Number of messages, records or changes after which the server ends the subscription.
+    /// Number of messages, records, changes or events after which the server ends the subscription.
     pub limit: Option<u64>,
     /// Age of the data that the request reads; the server's default if left out.
     pub read: Option<ReadLevel>,

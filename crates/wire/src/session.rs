@@ -251,7 +251,7 @@ impl<T> Session<T> {
 
 /// Returns true if a reply of this kind reports that a subscription has begun.
 fn begins_subscription(kind: Kind) -> bool {
-    matches!(kind, Kind::Tailing | Kind::Pushing | Kind::Watching | Kind::Subscribed)
+    matches!(kind, Kind::Tailing | Kind::Pushing | Kind::Watching | Kind::Subscribed | Kind::WatchingCluster)
 }
 
 #[cfg(test)]

@@ -16,7 +16,10 @@ use thalweg_wire::{
 };
 use tokio::{net::TcpStream, sync::watch, task::JoinSet};
 
-use crate::peer::{Peer, Server, quick};
+use crate::{
+    cached::Cached,
+    peer::{Peer, Server, quick},
+};
 
 /// Shared state of the scripted nodes.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +38,7 @@ enum Manner {
     CutOff,
 }
 
-struct Node {
+pub struct Node {
     id: u64,
     server: Server,
     writes: AtomicUsize,
@@ -45,16 +48,19 @@ struct Node {
     named: Option<String>,
     manner: watch::Sender<Manner>,
     levels: Mutex<Vec<Option<ReadLevel>>>,
+    pub cached: Cached,
 }
 
-struct Cluster {
+pub struct Cluster {
     nodes: Vec<Arc<Node>>,
+    /// Number of the first nodes that are members.
+    members: AtomicUsize,
     leads: watch::Sender<Leads>,
     serving: Mutex<Vec<JoinSet<()>>>,
 }
 
 impl Cluster {
-    async fn new(count: u64) -> Arc<Self> {
+    pub async fn new(count: u64) -> Arc<Self> {
         Self::with(count, |_| ()).await
     }
 
@@ -71,12 +77,14 @@ impl Cluster {
                 named: None,
                 manner: watch::Sender::new(Manner::Answers),
                 levels: Mutex::default(),
+                cached: Cached::default(),
             };
             change(&mut node);
             nodes.push(Arc::new(node));
         }
         let leads = watch::Sender::new(Leads { leader: 1, term: 1 });
-        let cluster = Arc::new(Self { nodes, leads, serving: Mutex::default() });
+        let members = AtomicUsize::new(nodes.len());
+        let cluster = Arc::new(Self { nodes, members, leads, serving: Mutex::default() });
         for node in &cluster.nodes {
             let mut serving = JoinSet::new();
             serving.spawn(cluster.clone().accept(node.clone()));
@@ -85,11 +93,11 @@ impl Cluster {
         cluster
     }
 
-    fn endpoint(&self, node: u64) -> Endpoint {
+    pub fn endpoint(&self, node: u64) -> Endpoint {
         self.node(node).server.endpoint()
     }
 
-    fn node(&self, node: u64) -> &Arc<Node> {
+    pub fn node(&self, node: u64) -> &Arc<Node> {
         &self.nodes[usize::try_from(node).unwrap() - 1]
     }
 
@@ -98,8 +106,13 @@ impl Cluster {
         self.leads.send_modify(|leads| *leads = Leads { leader, term: leads.term + 1 });
     }
 
+    /// Makes the first nodes the members.
+    pub fn set_members(&self, count: usize) {
+        self.members.store(count, Ordering::Relaxed);
+    }
+
     /// Ends all connections of a node. It accepts no further ones.
-    async fn kill(&self, node: u64) {
+    pub async fn kill(&self, node: u64) {
         let mut serving = std::mem::take(&mut self.serving.lock().unwrap()[usize::try_from(node).unwrap() - 1]);
         serving.shutdown().await;
     }
@@ -130,7 +143,8 @@ impl Cluster {
                 ClientFrame::ReadMembers(_) => {
                     tokio::time::sleep(node.far).await;
                     let addresses: Vec<_> = self.nodes.iter().map(|node| self.address(node.id)).collect();
-                    let members = addresses.iter().zip(&self.nodes).map(|(address, node)| ClusterMember {
+                    let count = self.members.load(Ordering::Relaxed);
+                    let members = addresses.iter().zip(&self.nodes).take(count).map(|(address, node)| ClusterMember {
                         node: NodeId(node.id),
                         role: MemberRole::Voter,
                         health: MemberHealth::Alive,
@@ -191,7 +205,7 @@ impl Cluster {
                 ClientFrame::Ping(ping) => peer.send(0, &thalweg_wire::Pong { token: ping.token }).await,
                 ClientFrame::Goodbye(_) => return,
                 ClientFrame::Pong(_) | ClientFrame::Cancel(_) | ClientFrame::Credit(_) => {}
-                other => panic!("{other:?}"),
+                frame => node.cached.answer(&mut peer, id, frame).await,
             }
         }
     }

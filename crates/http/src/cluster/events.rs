@@ -12,7 +12,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use thalweg_serving::{
     app::App,
-    cluster::{ClusterEvent, ClusterHandle, Event, Missed},
+    cluster::{Beginning, ClusterEvent, ClusterHandle, Missed},
 };
 
 use super::{
@@ -40,13 +40,10 @@ pub(crate) fn events(app: &Arc<App>, call: &Call) -> Answer {
     let query = EventsQuery::parse(call.head.uri.query())?;
     let format = Format::asked(call, "events")?;
     let after = resumed(call, "a sequence number")?.map(|next| next - 1);
-    let events = handle.events();
-    let wanted = after.or(query.after).unwrap_or_else(|| events.last());
-    let is_unknown = !events.knows(query.run, wanted);
-    let after = if is_unknown { 0 } else { wanted };
+    let Beginning { after, is_known } = handle.events().begin(after.or(query.after), query.run);
     let follower = Follower::admit(app, call)?;
     let left = query.limit.unwrap_or(u64::MAX);
-    let following = EventStream { follower, handle: Arc::clone(handle), format, after, is_unknown, left };
+    let following = EventStream { follower, handle: Arc::clone(handle), format, after, is_known, left };
     Ok(format.reply(following.follower.bulk(), following, step))
 }
 
@@ -56,8 +53,8 @@ struct EventStream {
     format: Format,
     /// Sequence number of the last event that was sent.
     after: u64,
-    /// True if the node does not know the position that the client has asked for.
-    is_unknown: bool,
+    /// False if the node does not know the position that the client has asked for.
+    is_known: bool,
     /// Number of events that the reply may still have.
     left: u64,
 }
@@ -98,7 +95,7 @@ impl EventStream {
             return None;
         }
         let report = self.handle.report();
-        let name = |node| report.members.iter().find(|member| member.node == node).map(|member| member.name.clone());
+        let name = |node| report.name_of(node).map(str::to_owned);
         let mut out = String::new();
         if missed > 0 {
             out.push_str(&match self.format {
@@ -128,7 +125,7 @@ impl EventStream {
 
     fn greeting(&self) -> Bytes {
         let mut position = self.position();
-        if self.is_unknown {
+        if !self.is_known {
             position["unknown"] = json!(true);
         }
         match self.format {
@@ -146,16 +143,12 @@ impl EventStream {
 }
 
 fn shown(event: &ClusterEvent, name: Option<String>) -> EventShown {
-    let term = match event.event {
-        Event::Leader { term, .. } => Some(term.0),
-        _ => None,
-    };
     EventShown {
         sequence: event.sequence,
         unix_micros: event.unix_micros,
         event: event.event.name(),
         node: event.event.node().map(id_of),
         name,
-        term,
+        term: event.event.term().map(|term| term.0),
     }
 }

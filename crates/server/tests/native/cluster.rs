@@ -8,8 +8,8 @@ use thalweg_types::{
     command::{TransactionBuilder, encode_put},
 };
 use thalweg_wire::{
-    Cancel, CancelMode, Fetch, Fields, Get, Level, MemberHealth, MemberRole, Push, ReadMembers, Release,
-    RemainingBytes, Route, ServerFrame, Values, Write,
+    Cancel, CancelMode, Credit, Fetch, Fields, Get, Level, MemberHealth, MemberRole, Permit, Push, ReadMembers,
+    Release, RemainingBytes, Route, ServerFrame, Values, WatchCluster, Write,
     handshake::{FEATURE_CLUSTER, hello},
 };
 
@@ -313,5 +313,133 @@ async fn records_of_a_receiver_that_follows_the_leader_stay_and_others_return() 
     let (found, deliveries) = expect!(follows, 2, ServerFrame::Pushed(d) => offsets(&d.parts));
     assert_eq!((found, deliveries), (vec![0], 2), "only the record of the receiver that left returned");
     assert_eq!(in_flight(), 2);
+    tested.node.stop().await;
+}
+
+fn watch(after: Option<u64>, run: Option<u64>) -> WatchCluster {
+    WatchCluster { after, run, permit: UNLIMITED }
+}
+
+/// Begins a watch. Returns the position that the reply states, and whether the node knows the one in the request.
+async fn begin(raw: &mut Raw, id: u32, request: WatchCluster) -> (u64, u64, bool) {
+    raw.send(id, &request).await;
+    expect!(raw, id, ServerFrame::WatchingCluster(begun) => (begun.after, begun.run, begun.known))
+}
+
+/// An event that a watch has sent: its number, node, term and texts.
+type Seen = (u64, u64, u64, String, String);
+
+/// Receives one frame of events. Returns its count of missed events, and its events.
+async fn events(raw: &mut Raw, id: u32) -> (u64, Vec<Seen>) {
+    expect!(raw, id, ServerFrame::ClusterEvents(page) => {
+        let seen = page.events.iter().map(|event| {
+            (event.sequence, event.node.0, event.term, event.event.to_owned(), event.name.to_owned())
+        });
+        (page.missed, seen.collect())
+    })
+}
+
+#[tokio::test]
+async fn a_watch_sends_each_kind_of_event_as_it_happens() {
+    let mut tested = Tested::start().await;
+    let run = tested.cluster.run();
+    assert_eq!(begin(&mut tested.raw, 1, watch(None, None)).await, (0, run, true));
+    let (member, stranger) = (NodeId(3), NodeId(77));
+    let kinds = [
+        (Event::Leader { leader: Some(NodeId(2)), term: Term(6) }, 2, 6, "leader", "n2"),
+        (Event::Leader { leader: None, term: Term(7) }, 0, 7, "leader", ""),
+        (Event::Joined(member), 3, 0, "joined", "n3"),
+        (Event::Promoted(member), 3, 0, "promoted", "n3"),
+        (Event::Removed(stranger), 77, 0, "removed", ""),
+        (Event::Alive(member), 3, 0, "alive", "n3"),
+        (Event::Suspect(member), 3, 0, "suspect", "n3"),
+        (Event::Down(member), 3, 0, "down", "n3"),
+        (Event::Lagging(member), 3, 0, "lagging", "n3"),
+        (Event::Stale(member), 3, 0, "stale", "n3"),
+        (Event::CaughtUp(member), 3, 0, "caught_up", "n3"),
+    ];
+    for (sequence, (event, node, term, kind, name)) in (1..).zip(kinds) {
+        tested.cluster.push(sequence, event);
+        let expected = (0, vec![(sequence, node, term, kind.to_owned(), name.to_owned())]);
+        assert_eq!(events(&mut tested.raw, 1).await, expected);
+    }
+    // The same numbers are those of HTTP.
+    let path = format!("/v1/cluster/events?after=10&run={run}&limit=1");
+    let lines = tested.node.call("GET", &path, &[("accept", "application/x-ndjson")], b"").await.is(200).lines();
+    assert_eq!((&lines[1]["sequence"], &lines[1]["event"]), (&11.into(), &"caught_up".into()));
+    tested.raw.send(1, &Cancel { mode: CancelMode::Drain }).await;
+    assert_eq!(expect!(tested.raw, 1, ServerFrame::Ended(ended) => ended.code.to_owned()), "cancelled");
+    // The channel ends its watches when the server stops.
+    assert_eq!(begin(&mut tested.raw, 1, watch(None, None)).await, (11, run, true));
+    tested.node.signal_stop();
+    assert_eq!(expect!(tested.raw, 1, ServerFrame::Ended(ended) => ended.code.to_owned()), "stopping");
+    tested.node.stopped().await.unwrap();
+
+    let alone = Node::start().await;
+    let mut raw = alone.raw().await;
+    raw.send(1, &watch(None, None)).await;
+    assert_eq!(raw.fails(1).await, "not_clustered");
+    alone.stop().await;
+}
+
+#[tokio::test]
+async fn a_watch_continues_after_a_number_of_its_run_only() {
+    let mut tested = Tested::start().await;
+    let run = tested.cluster.run();
+    (1..=3).for_each(|micros| tested.cluster.push(micros, Event::Suspect(NodeId(2))));
+    let cases = [
+        (watch(Some(2), Some(run)), (2, run, true), vec![3]),
+        (watch(Some(1), None), (1, run, true), vec![2, 3]),
+        (watch(Some(0), None), (0, run, true), vec![1, 2, 3]),
+        (watch(Some(2), Some(run ^ 1)), (0, run, false), vec![1, 2, 3]),
+        (watch(Some(4), Some(run)), (0, run, false), vec![1, 2, 3]),
+        (watch(Some(u64::MAX), None), (0, run, false), vec![1, 2, 3]),
+    ];
+    for (id, (request, begun, sequences)) in (1..).zip(cases) {
+        assert_eq!(begin(&mut tested.raw, id, request).await, begun);
+        let (missed, seen) = events(&mut tested.raw, id).await;
+        assert_eq!((missed, seen.iter().map(|seen| seen.0).collect::<Vec<_>>()), (0, sequences));
+    }
+    tested.raw.put_with(9, &Fields { limit: Some(2), ..Fields::default() }, &watch(Some(0), None));
+    tested.raw.flush().await;
+    expect!(tested.raw, 9, ServerFrame::WatchingCluster(_) => ());
+    assert_eq!(events(&mut tested.raw, 9).await.1.len(), 2);
+    assert_eq!(expect!(tested.raw, 9, ServerFrame::Ended(ended) => ended.code.to_owned()), "limit_reached");
+    tested.node.stop().await;
+}
+
+#[tokio::test]
+async fn a_watch_without_credit_misses_what_the_node_does_not_keep() {
+    /// Number of events that a node keeps.
+    const KEPT: u64 = 1024;
+    const ALL: u64 = 3 * KEPT;
+    let mut tested = Tested::start().await;
+    (1..=4).for_each(|micros| tested.cluster.push(micros, Event::Suspect(NodeId(2))));
+    let permit = Permit { messages: 2, bytes: 1 << 20 };
+    begin(&mut tested.raw, 1, WatchCluster { after: Some(0), run: None, permit }).await;
+    let (missed, seen) = events(&mut tested.raw, 1).await;
+    assert_eq!((missed, seen.last().unwrap().0), (0, 2), "as many as the credit permits");
+    (5..=ALL).for_each(|micros| tested.cluster.push(micros, Event::Suspect(NodeId(2))));
+    // Without credit nothing is sent: the next frame answers another request.
+    tested.raw.send(2, &ReadMembers {}).await;
+    expect!(tested.raw, 2, ServerFrame::Members(_) => ());
+    tested.raw.send(1, &Credit { messages: 3, bytes: 1 << 20 }).await;
+    let (missed, seen) = events(&mut tested.raw, 1).await;
+    assert_eq!((missed, seen.len(), seen[0].0), (ALL - KEPT - 2, 1, ALL - KEPT + 1));
+
+    // All events that are kept need several frames of this client, and arrive in order.
+    let mut small = tested.node.raw_taking(1 << 16).await;
+    begin(&mut small, 1, watch(Some(ALL - KEPT), None)).await;
+    let (mut frames, mut next) = (0, ALL - KEPT + 1);
+    while next <= ALL {
+        let (missed, seen) = events(&mut small, 1).await;
+        assert_eq!(missed, 0);
+        for event in seen {
+            assert_eq!(event.0, next);
+            next += 1;
+        }
+        frames += 1;
+    }
+    assert!(frames > 1, "{frames}");
     tested.node.stop().await;
 }

@@ -82,6 +82,15 @@ impl Event {
             | Self::CaughtUp(node) => Some(*node),
         }
     }
+
+    /// Returns the term of the leader; `None` for all other events.
+    #[must_use]
+    pub const fn term(&self) -> Option<Term> {
+        match self {
+            Self::Leader { term, .. } => Some(*term),
+            _ => None,
+        }
+    }
 }
 
 /// An event with its position and time.
@@ -98,6 +107,15 @@ pub struct ClusterEvent {
 /// Number of events that a follower missed, because they are not kept any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Missed(pub u64);
+
+/// Position at which a follower begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Beginning {
+    /// Sequence number after which the follower begins; 0 begins with all events that are kept.
+    pub after: u64,
+    /// False if the log does not know the position that the follower has stated.
+    pub is_known: bool,
+}
 
 #[derive(Debug, Default)]
 struct Kept {
@@ -142,11 +160,16 @@ impl EventLog {
         self.run
     }
 
-    /// Returns true if this log has, or had, an event with this sequence number, or if the number is 0. A follower that does
-    /// not state the number of the run may have the number of an event of another log.
+    /// Returns the position at which a follower begins that has the events up to `after`, of the run with the number `run`.
+    /// Without `after` it begins with the next event. If this log has never had such an event, or has another run, the
+    /// follower begins with all events that are kept. A follower that does not state the number of the run may have the
+    /// number of an event of another log.
     #[must_use]
-    pub fn knows(&self, run: Option<u64>, sequence: u64) -> bool {
-        run.is_none_or(|run| run == self.run) && sequence <= self.last()
+    pub fn begin(&self, after: Option<u64>, run: Option<u64>) -> Beginning {
+        let last = self.last();
+        let after = after.unwrap_or(last);
+        let is_known = run.is_none_or(|run| run == self.run) && after <= last;
+        Beginning { after: if is_known { after } else { 0 }, is_known }
     }
 
     /// Returns the sequence number of the last event; 0 if there was none.
@@ -202,8 +225,11 @@ mod tests {
         let (log, other) = (EventLog::default(), EventLog::default());
         [&log, &other].into_iter().for_each(|log| log.push(1, Event::Joined(NodeId(1))));
         assert_ne!(log.run(), other.run());
-        assert!(log.knows(Some(log.run()), 1) && log.knows(None, 1) && log.knows(None, 0));
-        assert!(!log.knows(Some(other.run()), 1) && !log.knows(Some(other.run()), 0));
-        assert!(!log.knows(Some(log.run()), 2) && !log.knows(None, 2));
+        let known = |after| Beginning { after, is_known: true };
+        let unknown = Beginning { after: 0, is_known: false };
+        assert_eq!((log.begin(Some(1), Some(log.run())), log.begin(Some(0), None)), (known(1), known(0)));
+        assert_eq!((log.begin(None, Some(log.run())), log.begin(None, None)), (known(1), known(1)), "the next event");
+        assert_eq!([Some(1), Some(0), None].map(|after| log.begin(after, Some(other.run()))), [unknown; 3]);
+        assert_eq!([Some(log.run()), None].map(|run| log.begin(Some(2), run)), [unknown; 2]);
     }
 }

@@ -25,7 +25,7 @@ use tokio::sync::Notify;
 pub use barrier::{ConnectionBarrier, Gate};
 pub use credentials::{AdminToken, CREDENTIALS_FILE, Credentials, CredentialsError};
 pub use error::ClusterError;
-pub use events::{ClusterEvent, Event, EventLog, Missed};
+pub use events::{Beginning, ClusterEvent, Event, EventLog, Missed};
 pub use leader_watch::LeaderWatch;
 pub use report::{
     ClusterReport, DigestComparison, JoinRequest, Lag, LinkTraffic, MemberDigest, MemberHealth, MemberReport,

@@ -127,6 +127,12 @@ impl ClusterReport {
         self.members.iter().find(|member| member.is_named(text))
     }
 
+    /// Returns the name of a member; `None` if the node is not a member.
+    #[must_use]
+    pub fn name_of(&self, node: NodeId) -> Option<&str> {
+        self.members.iter().find(|member| member.node == node).map(|member| member.name.as_str())
+    }
+
     /// Returns the voters.
     pub fn voters(&self) -> impl Iterator<Item = &MemberReport> {
         self.members.iter().filter(|member| member.role == MemberRole::Voter)

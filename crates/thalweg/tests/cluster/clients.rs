@@ -9,8 +9,8 @@ use std::{
 };
 
 use thalweg_client::{
-    Client, Delivery, Durability, Endpoint, Error, Options, Position, PushOptions, ReadLevel, StreamPublisherOptions,
-    Watched,
+    Client, ClusterChange, ClusterUpdate, Delivery, Durability, Endpoint, Error, EventsFrom, Options, Position,
+    PushOptions, ReadLevel, StreamPublisherOptions, Watched,
     types::{
         Offset, Revision,
         command::{CommitBuilder, Expect, groups::GroupConfig},
@@ -200,6 +200,94 @@ fn native_clients_continue_after_a_failover() {
         })
         .await;
         client.close().await;
+    });
+}
+
+#[test]
+fn a_native_client_watches_the_cluster_across_a_failover() {
+    let mut cluster = Cluster::start(3);
+    let (leader, follower) = (cluster.leader(), cluster.follower());
+    let leader_id = cluster.id(leader);
+    Runtime::new().unwrap().block_on(async {
+        let client = Client::connect(cluster.native(follower), options()).await.unwrap();
+        let mut watch = client.watch_cluster(EventsFrom::Kept).await.unwrap();
+        let mut next = async || in_time("an event", watch.next()).await.unwrap().expect("the watch goes on");
+        let leads = |update: &ClusterUpdate| match update {
+            ClusterUpdate::Event(event) => event.change.node() == Some(leader_id),
+            _ => false,
+        };
+        while !leads(&next().await) {}
+        cluster.take(leader).kill();
+        // The next node has events of its own.
+        loop {
+            match next().await {
+                ClusterUpdate::Gap => break,
+                ClusterUpdate::Event(_) => {}
+                ClusterUpdate::Missed(events) => panic!("{events} events are missing"),
+            }
+        }
+        let (mut new_leader, mut is_down) = (None, false);
+        while new_leader.is_none() || !is_down {
+            let ClusterUpdate::Event(event) = next().await else { continue };
+            match event.change {
+                ClusterChange::Leader { leader: Some(leader), .. } if leader != leader_id => new_leader = Some(leader),
+                ClusterChange::Down(node) if node == leader_id => {
+                    assert_eq!(event.name, Some(format!("n{leader}")));
+                    is_down = true;
+                }
+                _ => {}
+            }
+        }
+        assert!(watch.position().after > 0);
+        client.close().await;
+    });
+}
+
+#[test]
+fn a_spread_cache_has_each_key_on_one_node() {
+    /// Number of keys. Each of three nodes has about a third of them.
+    const KEYS: u64 = 90;
+    let keys = || (0..KEYS).map(|number| format!("session {number}").into_bytes());
+    let mut cluster = Cluster::start(3);
+    let lost = cluster.follower();
+    let lost_id = cluster.id(lost);
+    Runtime::new().unwrap().block_on(async {
+        let client = Client::connect(cluster.native(lost), options()).await.unwrap();
+        let cache = client.spread_cache("sessions");
+        in_time("all puts", async {
+            for key in keys() {
+                // The client may not know the addresses of all nodes yet.
+                while let Err(error) = cache.put(&key, &key).await {
+                    assert!(matches!(error, Error::NodeAway { .. }), "{error}");
+                }
+            }
+        })
+        .await;
+        let mut entries = 0;
+        for (node, part) in cache.parts().await.unwrap() {
+            let stats = part.stats().await.unwrap().expect("the part exists");
+            assert!(stats.entries > KEYS / 9, "{} entries on {node:016x}", stats.entries);
+            entries += stats.entries;
+        }
+        assert_eq!(entries, KEYS, "each entry is on one node");
+        // Another client finds them, as long as their node runs.
+        let other = Client::connect(cluster.native(cluster.leader()), options()).await.unwrap();
+        let found = other.spread_cache("sessions");
+        for key in keys() {
+            assert_eq!(found.get(&key).await.unwrap().expect("an entry").value, key);
+        }
+        cluster.take(lost).kill();
+        let keys: Vec<_> = keys().collect();
+        let wanted: Vec<_> = keys.iter().map(Vec::as_slice).collect();
+        for (key, found) in keys.iter().zip(found.get_many(&wanted).await.unwrap()) {
+            let is_lost = cache.node_of(key).await.unwrap() == Some(lost_id);
+            match found {
+                Ok(found) => assert!(!is_lost && found.expect("an entry").value == key),
+                Err(error) => assert!(is_lost && matches!(error, Error::NodeAway { .. }), "{error}"),
+            }
+        }
+        client.close().await;
+        other.close().await;
     });
 }
 

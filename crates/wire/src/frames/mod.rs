@@ -324,6 +324,7 @@ frames! {
 
         ReadStatus = 0x0700 Request,
         ReadMembers = 0x0701 Request,
+        WatchCluster = 0x0702 Subscription,
     }
     server {
         Welcome<'a> = 0x0002 Connection,
@@ -382,6 +383,8 @@ frames! {
 
         Status<'a> = 0x0740 Reply,
         Members<'a> = 0x0741 Reply,
+        WatchingCluster = 0x0742 Reply,
+        ClusterEvents<'a> = 0x0780 Push,
     }
     both {
         Goodbye<'a> = 0x0003 Connection,
@@ -426,6 +429,6 @@ pub fn structures() -> Vec<(&'static str, String)> {
         Space Detail CancelMode Effect Values Order Count Entry Pair VersionState Version Keyspace KeyspaceCounts Lease
         LeaseKey Appended FailedCondition ScannedPair OperationResult Lapsed Position Permit RecordRun Stream Producer
         Release DeliveryPart Member Group WatchKeys ChangeKind Change Policy CacheTtl CacheExpect CacheCreate CachePair CacheEntry
-        CacheFigures Health Figure MemberRole MemberHealth ClusterMember
+        CacheFigures Health Figure MemberRole MemberHealth ClusterMember ClusterEvent
     )
 }

@@ -6,6 +6,8 @@ use thalweg_types::{
     codec::{List, choices, structure},
 };
 
+use super::Permit;
+
 structure! {
     /// Requests the status of the server's node.
     ReadStatus as "read status" {}
@@ -75,5 +77,60 @@ structure! {
         term: u64,
         /// All members, by their ids.
         members: List<'a, ClusterMember>,
+    }
+}
+
+structure! {
+    /// Begins a watch of the cluster: a subscription to the events of the cluster as the server's node sees them. Events
+    /// have sequence numbers, which belong to one run of one node.
+    WatchCluster as "watch cluster" {
+        /// Sequence number of the last event that the client has; 0 begins with all events that the node keeps, and none
+        /// with the next event.
+        after: Option<u64>,
+        /// Number of the run to which `after` belongs; none for the node's present run.
+        run: Option<u64>,
+        /// Initial credit of the subscription.
+        permit: Permit,
+    }
+}
+
+structure! {
+    /// Reply to [`WatchCluster`]: the watch has begun.
+    WatchingCluster as "watching cluster" {
+        /// Sequence number after which the watch begins.
+        after: u64,
+        /// Number of the node's present run, below 2^53.
+        run: u64,
+        /// False if the node does not know the position in the request, because it is another node or has restarted. The
+        /// watch then begins with all events that the node keeps.
+        known: bool,
+    }
+}
+
+structure! {
+    /// A change in the cluster, as one node has seen it.
+    ClusterEvent<'a> as "cluster event" {
+        /// Sequence number of the event in its run of the node, from 1.
+        sequence: u64,
+        /// Wall-clock time of the node, in microseconds since 1970.
+        unix_micros: u64,
+        /// Id of the node that the event is about; 0 if the cluster has lost its leader.
+        node: NodeId,
+        /// Term of the leader; 0 in other events than `leader`.
+        term: u64,
+        /// Name of the event, such as `joined`. A newer node may send other names.
+        event: &'a str,
+        /// Name of the node that the event is about; empty if it is unknown.
+        name: &'a str,
+    }
+}
+
+structure! {
+    /// Events that a watch of the cluster sends.
+    ClusterEvents<'a> as "cluster events" {
+        /// Number of events before these that the watch has missed, because the node does not keep them any more.
+        missed: u64,
+        /// Events in the order of their sequence numbers, at least one.
+        events: List<'a, ClusterEvent<'a>>,
     }
 }

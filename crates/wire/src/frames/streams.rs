@@ -36,7 +36,7 @@ structure! {
     /// Initial credit of a subscription: how much the sender may send before it receives a [`Credit`](super::Credit)
     /// frame, which raises the limits.
     Permit as "permit" {
-        /// Number of messages, records or changes that the sender may send.
+        /// Number of messages, records, changes or events that the sender may send.
         messages: u64,
         /// Number of bytes that the sender may send.
         bytes: u64,

@@ -408,4 +408,14 @@ pub fn each(see: &mut dyn FnMut(Kind, String, Vec<u8>)) {
     let member =
         ClusterMember { node: NodeId(9), role: MemberRole::Voter, health: MemberHealth::Suspect, name, zone, address };
     sample!(7, Members { node: NodeId(8), leader: NodeId(9), term: 5, members: List::Items(&[member]) });
+    let permit = Permit { messages: 1000, bytes: 1 << 20 };
+    sample!(7, WatchCluster { after: None, run: None, permit: permit.clone() });
+    sample!(7, WatchCluster { after: Some(41), run: Some(77), permit });
+    sample!(7, WatchingCluster { after: 41, run: 77, known: true });
+    let unix_micros = 1_795_168_800_000_000;
+    let events = [
+        ClusterEvent { sequence: 45, unix_micros, node: NodeId(9), term: 6, event: "leader", name: "n1" },
+        ClusterEvent { sequence: 46, unix_micros, node: NodeId(8), term: 0, event: "down", name: "" },
+    ];
+    sample!(7, ClusterEvents { missed: 3, events: List::Items(&events) });
 }

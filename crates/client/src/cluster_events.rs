@@ -1,0 +1,250 @@
+//! Watches of the cluster: the client receives the events of the cluster as the connected node sees them.
+//!
+//! Owns: the position in the node's events, also after lost connections, and the types of the events. Does not own: the
+//! detection of events and the bound on those that are kept, which are the node's.
+//!
+//! Events have numbers that belong to one run of one node. If the client is connected to another node, or the node has
+//! restarted, the watch cannot continue after its last event. It then reports a gap, and goes on with all events that the
+//! node keeps.
+
+use std::collections::VecDeque;
+
+use thalweg_types::NodeId;
+use thalweg_wire::{self as wire, Fields, Frame as _, Permit, SharedFrame, WatchCluster, WatchingCluster};
+
+use crate::{
+    client::Client,
+    error::{Error, Invalid, ProtocolError},
+    mailbox::Item,
+    options::Window,
+    request::reply_of,
+    subscription::{Event, Feed, Source},
+};
+
+/// Event at which a watch of the cluster begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventsFrom {
+    /// The watch begins with the next event.
+    Next,
+    /// The watch begins with all events that the node keeps: its last 1,024.
+    Kept,
+    /// The watch continues at the position of an earlier one.
+    Position(EventPosition),
+}
+
+/// Position in the events of one run of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventPosition {
+    /// Number of the run to which the sequence number belongs. A node chooses another number at each start.
+    pub run: u64,
+    /// Sequence number of the last event; 0 for none.
+    pub after: u64,
+}
+
+/// Change in a cluster. Nodes are given by their ids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClusterChange {
+    /// Another node leads than before, or none.
+    Leader {
+        /// The new leader.
+        leader: Option<u64>,
+        /// Term of the leader.
+        term: u64,
+    },
+    /// A node became a member, as a learner.
+    Joined(u64),
+    /// A learner became a voter.
+    Promoted(u64),
+    /// A member was removed.
+    Removed(u64),
+    /// A member is heard again.
+    Alive(u64),
+    /// A member was not heard for longer than usual.
+    Suspect(u64),
+    /// A member counts as failed.
+    Down(u64),
+    /// A replica lacks many entries or bytes.
+    Lagging(u64),
+    /// A replica has not been up to date for long.
+    Stale(u64),
+    /// A replica keeps up again: it is neither lagging nor stale.
+    CaughtUp(u64),
+    /// A change that this version of the client does not know.
+    Other {
+        /// Name of the event.
+        event: String,
+        /// Node that the event is about.
+        node: Option<u64>,
+    },
+}
+
+impl ClusterChange {
+    /// Returns the node that the change is about; `None` if the cluster has lost its leader.
+    #[must_use]
+    pub const fn node(&self) -> Option<u64> {
+        match self {
+            Self::Leader { leader: node, .. } | Self::Other { node, .. } => *node,
+            Self::Joined(node)
+            | Self::Promoted(node)
+            | Self::Removed(node)
+            | Self::Alive(node)
+            | Self::Suspect(node)
+            | Self::Down(node)
+            | Self::Lagging(node)
+            | Self::Stale(node)
+            | Self::CaughtUp(node) => Some(*node),
+        }
+    }
+
+    fn of(event: &wire::ClusterEvent<'_>) -> Self {
+        let node = event.node.0;
+        let known: fn(u64) -> Self = match event.event {
+            "leader" => return Self::Leader { leader: node_of(event), term: event.term },
+            "joined" => Self::Joined,
+            "promoted" => Self::Promoted,
+            "removed" => Self::Removed,
+            "alive" => Self::Alive,
+            "suspect" => Self::Suspect,
+            "down" => Self::Down,
+            "lagging" => Self::Lagging,
+            "stale" => Self::Stale,
+            "caught_up" => Self::CaughtUp,
+            other => return Self::Other { event: other.to_owned(), node: node_of(event) },
+        };
+        known(node)
+    }
+}
+
+fn node_of(event: &wire::ClusterEvent<'_>) -> Option<u64> {
+    (event.node != NodeId(0)).then_some(event.node.0)
+}
+
+/// A change in the cluster with its number and time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterEvent {
+    /// Sequence number of the event in this run of the node, from 1.
+    pub sequence: u64,
+    /// Wall-clock time of the node in microseconds since 1970.
+    pub unix_micros: u64,
+    /// The change.
+    pub change: ClusterChange,
+    /// Name of the node that the change is about, if the node that answers knows it.
+    pub name: Option<String>,
+}
+
+/// Item that a watch of the cluster returns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClusterUpdate {
+    /// A change in the cluster.
+    Event(ClusterEvent),
+    /// This number of events is missing here, because the node did not keep them until the client was ready for them.
+    Missed(u64),
+    /// The events that follow are those of another node, or of the same node after a restart: all that it keeps. Events may
+    /// be missing here, and changes that were returned before may follow again, with other numbers.
+    Gap,
+}
+
+impl Client {
+    /// Watches the cluster: subscribes to its events as the connected node sees them. Fails with `not_clustered` if the node
+    /// runs alone.
+    pub async fn watch_cluster(&self, from: EventsFrom) -> Result<ClusterWatch, Error> {
+        let window = self.options().window;
+        self.watch_cluster_with(from, window).await
+    }
+
+    /// Watches the cluster like [`watch_cluster`](Self::watch_cluster), with a window of its own instead of the client's
+    /// default.
+    pub async fn watch_cluster_with(&self, from: EventsFrom, window: Window) -> Result<ClusterWatch, Error> {
+        let (run, after) = match from {
+            EventsFrom::Next => (None, None),
+            EventsFrom::Kept => (None, Some(0)),
+            EventsFrom::Position(EventPosition { run, after }) => (Some(run), Some(after)),
+        };
+        let source = EventSource { run, after, ready: VecDeque::new() };
+        Ok(ClusterWatch { feed: Feed::begin(self, window, source).await? })
+    }
+}
+
+#[derive(Debug)]
+struct EventSource {
+    /// Run to which `after` belongs; `None` before the first reply, unless the caller has stated one.
+    run: Option<u64>,
+    /// Sequence number of the last event that was returned; `None` before the first reply to a watch that begins with the
+    /// next event.
+    after: Option<u64>,
+    /// Items that have arrived and were not returned yet: those of one frame.
+    ready: VecDeque<ClusterUpdate>,
+}
+
+impl Source for EventSource {
+    fn request(&self, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>, permit: Permit) -> Result<(), Invalid> {
+        Ok(WatchCluster { after: self.after, run: self.run, permit }.encode_with(out, id, fields)?)
+    }
+
+    fn begun(&mut self, frame: &SharedFrame) -> Result<(), Error> {
+        let WatchingCluster { after, run, known } = reply_of(frame)?;
+        (self.run, self.after) = (Some(run), Some(after));
+        if !known {
+            self.ready.push_back(ClusterUpdate::Gap);
+        }
+        Ok(())
+    }
+}
+
+impl EventSource {
+    /// Takes over the events of a frame.
+    fn take(&mut self, frame: &SharedFrame) -> Result<(), Error> {
+        let wire::ClusterEvents { missed, events } = reply_of(frame)?;
+        self.ready.extend((missed > 0).then_some(ClusterUpdate::Missed(missed)));
+        self.ready.extend(events.iter().map(|event| {
+            ClusterUpdate::Event(ClusterEvent {
+                sequence: event.sequence,
+                unix_micros: event.unix_micros,
+                change: ClusterChange::of(&event),
+                name: (!event.name.is_empty()).then(|| event.name.to_owned()),
+            })
+        }));
+        Ok(())
+    }
+
+    /// Returns the next item that has arrived, and advances the position.
+    fn next_ready(&mut self) -> Option<ClusterUpdate> {
+        let update = self.ready.pop_front()?;
+        if let ClusterUpdate::Event(event) = &update {
+            self.after = Some(event.sequence);
+        }
+        Some(update)
+    }
+}
+
+/// Receives the events of the cluster as they happen. The watch resumes after a lost connection, and says where events may
+/// be missing.
+#[derive(Debug)]
+pub struct ClusterWatch {
+    feed: Feed<EventSource>,
+}
+
+impl ClusterWatch {
+    /// Waits for the next event, or for the report that events may be missing; `None` if the watch has ended. Cancel safe.
+    pub async fn next(&mut self) -> Result<Option<ClusterUpdate>, Error> {
+        loop {
+            // The connection is only asked for more once these are taken, so the watch resumes after the last of them.
+            if let Some(update) = self.feed.source.next_ready() {
+                return Ok(Some(update));
+            }
+            match self.feed.next().await? {
+                None => return Ok(None),
+                Some(Event::Resumed) => {}
+                Some(Event::Item(Item::Frame(frame, _))) => self.feed.source.take(&frame)?,
+                Some(Event::Item(_)) => return Err(Error::Protocol(ProtocolError::WrongReply { kind: 0 })),
+            }
+        }
+    }
+
+    /// Position at which a later watch must begin to continue after the last event that this watch has returned.
+    #[must_use]
+    pub fn position(&self) -> EventPosition {
+        let EventSource { run, after, .. } = self.feed.source;
+        EventPosition { run: run.unwrap_or(0), after: after.unwrap_or(0) }
+    }
+}

@@ -1,0 +1,66 @@
+//! Connections to single members of the cluster, for requests that only one of them can answer.
+//!
+//! Owns: one pool for each member for which there was such a request. Does not own: connections (`pool`), nor the knowledge
+//! of the members (`directory`).
+//! Bound: the number of members. The pools of nodes that are no longer members are dropped.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use crate::{
+    directory::Directory,
+    options::Options,
+    pool::{Pool, PoolRole},
+};
+
+/// Connections to one member.
+pub(crate) struct MemberPool {
+    /// Id of the member.
+    pub node: u64,
+    pub pool: Pool,
+}
+
+#[derive(Default)]
+pub(crate) struct MemberPools(Mutex<Kept>);
+
+#[derive(Default)]
+struct Kept {
+    pools: HashMap<u64, Arc<MemberPool>>,
+    is_closed: bool,
+}
+
+impl MemberPools {
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the pool of a member, and begins to open its connections if it is new. Returns `None` after
+    /// [`close`](Self::close).
+    pub(crate) fn get(&self, node: u64, directory: &Arc<Directory>, options: &Arc<Options>) -> Option<Arc<MemberPool>> {
+        let mut kept = self.lock();
+        if kept.is_closed {
+            return None;
+        }
+        let begin = || {
+            let (pool, _) = Pool::begin(directory, PoolRole::Member(node), options.clone());
+            Arc::new(MemberPool { node, pool })
+        };
+        Some(kept.pools.entry(node).or_insert_with(begin).clone())
+    }
+
+    /// Drops the pools of all nodes but these.
+    pub(crate) fn retain(&self, members: &[u64]) {
+        self.lock().pools.retain(|node, _| members.contains(node));
+    }
+
+    /// Begins to close all connections, and returns the pools. No further pool is begun.
+    pub(crate) fn close(&self) -> Vec<Arc<MemberPool>> {
+        let mut kept = self.lock();
+        kept.is_closed = true;
+        let pools: Vec<_> = kept.pools.drain().map(|(_, pool)| pool).collect();
+        pools.iter().for_each(|member| member.pool.close());
+        pools
+    }
+}

@@ -1,0 +1,97 @@
+//! Watches of the cluster: subscriptions to the events of this node's log. Each step sends the events that the client lacks.
+//!
+//! Owns: the position of a watch, and the frames of its events. Does not own: the log of events and its bound
+//! (`thalweg_serving::cluster`), credit and limits (`subscription`).
+//!
+//! A client that takes its events too slowly holds up nothing: the log keeps its last events only, and the next frame
+//! states the number of those that the client has missed.
+
+use std::sync::Arc;
+
+use thalweg_serving::cluster::{ClusterEvent, ClusterHandle, Missed};
+use thalweg_types::NodeId;
+use thalweg_wire::{self as wire, List};
+
+use super::step::{StepLimits, StepResult, WhenEmpty};
+
+/// Size in bytes after which no further event is added to a frame. With one more event, a frame still fits into the smallest
+/// frame limit of clients.
+const PAGE_BYTES: usize = 32 * 1024;
+/// Number of bytes of an event in addition to its texts: sequence number, time, node, term, two lengths.
+const EVENT_HEAD_BYTES: usize = 4 * 8 + 2 * 2;
+
+/// A watch of the cluster, which supplies the frames of a subscription.
+#[derive(Debug)]
+pub(crate) struct EventSource {
+    handle: Arc<dyn ClusterHandle>,
+    /// Sequence number of the last event in the frames so far.
+    after: u64,
+}
+
+/// An event with the name of the node that it is about, which is empty if it is unknown.
+struct NamedEvent {
+    event: ClusterEvent,
+    name: String,
+}
+
+impl EventSource {
+    /// Creates a watch that begins with the event after the one with sequence number `after`.
+    #[must_use]
+    pub(crate) fn new(handle: &Arc<dyn ClusterHandle>, after: u64) -> Self {
+        Self { handle: Arc::clone(handle), after }
+    }
+
+    /// Runs one step: waits until there are events that the client does not have, and returns them.
+    pub(crate) async fn step(&mut self, wanted: StepLimits) -> StepResult {
+        let log = Arc::clone(self.handle.events());
+        loop {
+            let (missed, events) = log.after(self.after);
+            if !events.is_empty() {
+                return self.show(missed, events, &wanted);
+            }
+            if wanted.when_empty == WhenEmpty::Return {
+                return StepResult::Nothing;
+            }
+            tokio::select! {
+                biased;
+                () = wanted.stop.notified() => return StepResult::Nothing,
+                () = log.wait_after(self.after) => {}
+            }
+        }
+    }
+
+    /// Returns the first of these events, as many as fit into a frame and into the limits.
+    fn show(&mut self, Missed(missed): Missed, events: Vec<ClusterEvent>, wanted: &StepLimits) -> StepResult {
+        let report = self.handle.report();
+        let name = |node| report.name_of(node).unwrap_or_default().to_owned();
+        let most = usize::try_from(wanted.max_messages.min(wanted.credit.0)).unwrap_or(usize::MAX);
+        let (mut shown, mut texts_bytes) = (Vec::new(), 0);
+        for event in events.into_iter().take(most) {
+            if texts_bytes + shown.len() * EVENT_HEAD_BYTES >= PAGE_BYTES {
+                break;
+            }
+            self.after = event.sequence;
+            let name = event.event.node().map(name).unwrap_or_default();
+            texts_bytes += event.event.name().len() + name.len();
+            shown.push(NamedEvent { event, name });
+        }
+        StepResult::frame(shown.len() as u64, texts_bytes as u64, move |out, id| {
+            let events: Vec<_> = shown.iter().map(NamedEvent::encoded).collect();
+            out.push(id, &wire::ClusterEvents { missed, events: List::Items(&events) })
+        })
+    }
+}
+
+impl NamedEvent {
+    fn encoded(&self) -> wire::ClusterEvent<'_> {
+        let Self { event: ClusterEvent { sequence, unix_micros, event }, name } = self;
+        wire::ClusterEvent {
+            sequence: *sequence,
+            unix_micros: *unix_micros,
+            node: event.node().unwrap_or(NodeId(0)),
+            term: event.term().map_or(0, |term| term.0),
+            event: event.name(),
+            name,
+        }
+    }
+}
