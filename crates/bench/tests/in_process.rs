@@ -6,9 +6,10 @@ use std::{net::SocketAddr, thread};
 use clap::Parser as _;
 use tempfile::TempDir;
 use thalweg_bench::{
-    Quiet, Report,
+    BenchError, Quiet, Report,
     baseline::{self, CheckOptions, SaveOptions},
     cache::{self, CacheOptions},
+    compare::{self, CompareOptions},
     http::{self, HttpOptions},
     pubsub::{self, PubsubOptions},
     report::Verdict,
@@ -327,6 +328,7 @@ fn scenarios_of_ycsb_are_answered_rightly() {
         let report =
             scenario::run(&options::<ScenarioOptions>(&format!("{name} {load}"), &target), &mut Quiet).unwrap();
         assert_right(&report);
+        assert!(report.samples.iter().any(|samples| samples.figure == "operations/s"), "for thalweg bench compare");
         for column in ["operations/s", "p50 µs", "p95 µs", "p99 µs", "p99.9 µs", "max µs", "count"] {
             assert!(figure(&report, "figures", column).as_f64().is_some_and(|value| value > 0.0), "{name}: {column}");
         }
@@ -353,6 +355,77 @@ fn scenarios_of_ycsb_are_answered_rightly() {
         let report = run(name, format!("--protocol native --target thalweg://{} --durability os", node.native));
         assert!(report.to_text().contains("durability: os"), "{}", report.to_text());
     }
+}
+
+/// Compares two servers by short runs.
+fn compare(a: &str, b: &str, flags: &str) -> Result<Report, BenchError> {
+    let short = "--pairs 6 --duration 60ms --warmup 10ms --connections 2 --keys 50 --max-lag 10s";
+    compare::run(&options::<CompareOptions>(&format!("{a} {b} {short}"), flags), &mut Quiet)
+}
+
+/// Returns the first summary sentence, and the titles of a comparison's tables.
+fn verdict_and_titles(report: &Report) -> (&str, String) {
+    assert_right(report);
+    let titles: Vec<&str> = report.tables.iter().map(|table| &*table.title).collect();
+    (&report.summary[0], titles.join("\n"))
+}
+
+#[test]
+fn servers_are_compared_over_http_and_resp() {
+    let nodes = [Node::start(), Node::start()];
+    let http = nodes.each_ref().map(|node| format!("http://{}", node.http));
+    let report = compare(&http[0], &http[1], "--mix mixed --closed --durability os").unwrap();
+    let (verdict, titles) = verdict_and_titles(&report);
+    assert!(verdict.contains("requests/s") && verdict.contains("95 % interval"), "{verdict}");
+    assert!(titles.contains("B against A, durability os: mixed, closed loop"), "{titles}");
+    let resp = nodes.each_ref().map(|node| format!("resp://{}", node.resp));
+    let report = compare(&resp[0], &resp[1], "--mix mixed --rate 200 --pipeline 4").unwrap();
+    let (verdict, titles) = verdict_and_titles(&report);
+    assert!(verdict.contains("p99 µs"), "{verdict}");
+    assert!(titles.contains("durability appendonly yes, appendfsync always: mixed, 200/s constant"), "{titles}");
+    assert!(titles.contains(" RESP, runs of 0.06 s"), "{titles}");
+    let conditions = report.to_text();
+    assert!(conditions.contains(&format!("RESP at {}, database 0, thalweg", nodes[0].resp)), "{conditions}");
+    let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
+    assert!(json["samples"].as_array().unwrap().iter().any(|samples| {
+        samples["scenario"].as_str().unwrap().starts_with("B: mixed") && samples["runs"].as_array().unwrap().len() == 6
+    }));
+    assert!(report.to_html().contains("change from A to B, durability appendonly yes"));
+    // The same puts over two protocols, whose servers name their levels differently.
+    let refused = compare(&http[0], &resp[1], "--closed").unwrap_err().to_string();
+    assert!(refused.contains("not comparable"), "{refused}");
+    let report = compare(&http[0], &resp[1], "--closed --mix get").unwrap();
+    let (_, titles) = verdict_and_titles(&report);
+    assert!(titles.contains("without writes: A: get, closed loop") && titles.contains("; B: get, closed"), "{titles}");
+}
+
+#[test]
+fn servers_are_compared_under_a_scenario() {
+    let nodes = [Node::start(), Node::start()];
+    let native = nodes.each_ref().map(|node| format!("thalweg://{}", node.native));
+    let report = compare(&native[0], &native[1], "--scenario ycsb-f --durability os").unwrap();
+    let (verdict, titles) = verdict_and_titles(&report);
+    assert!(verdict.contains("operations/s"), "{verdict}");
+    assert!(titles.contains("durability os: ycsb-f, read 50 %, read_modify_write 50 %, closed loop"), "{titles}");
+    let resp = format!("redis://{}", nodes[1].resp);
+    let flags = "--scenario ycsb-a --durability disk";
+    let refused = compare(&native[0], &resp, flags).unwrap_err().to_string();
+    assert!(refused.contains("--across-durabilities"), "{refused}");
+    let report = compare(&native[0], &resp, &format!("{flags} --across-durabilities")).unwrap();
+    let (_, titles) = verdict_and_titles(&report);
+    assert!(titles.contains("DIFFERENT DURABILITIES: A disk, B appendonly yes"), "{titles}");
+    // The records of both sides are checked after the runs.
+    let http = nodes.each_ref().map(|node| format!("http://{}", node.http));
+    let short = "--pairs 6 --duration 60ms --warmup 10ms --connections 2 --rate 200 --max-lag 10s";
+    let line = format!("{} {} --scenario jobs --durability os {short}", http[0], http[1]);
+    let report = compare::run(&options::<CompareOptions>(&line, ""), &mut Quiet).unwrap();
+    assert_right(&report);
+    for side in ["A: jobs, ", "B: jobs, "] {
+        let is_it = |what: &str| what.starts_with(side) && what.ends_with("the group after the runs");
+        assert!(report.checks.iter().any(|check| is_it(&check.what)), "{side}\n{}", report.to_text());
+    }
+    let left = nodes.each_ref().map(|node| http_get(node, "/v1/streams"));
+    assert!(left.iter().all(|left| left.contains("\"streams\":[]")), "the streams of the runs are deleted: {left:?}");
 }
 
 /// Writes a scenario file, and runs it for a short time.

@@ -7,8 +7,9 @@
 //!
 //! Parts: `file` and `feed_tables` are the schema, `mix` the kinds of operations, `work` joins them with the requests for the
 //! load generator, `options`, `suite`, `targets` and `feed_runs` are the
-//! command, and `tables` and `words` its report.
+//! command, `tables` and `words` its report, and `contender` is a server in a comparison.
 
+mod contender;
 mod feed_runs;
 mod feed_tables;
 mod file;
@@ -20,5 +21,6 @@ mod targets;
 mod words;
 mod work;
 
+pub(crate) use contender::contender;
 pub use options::{ScenarioOptions, WireProtocol};
 pub use suite::run;

@@ -109,6 +109,21 @@ pub enum WireProtocol {
     Native,
 }
 
+impl WireProtocol {
+    /// Beginnings of addresses, and the protocols that they name.
+    pub(crate) const SCHEMES: [(&str, Self); 4] =
+        [("http://", Self::Http), ("redis://", Self::Resp), ("resp://", Self::Resp), ("thalweg://", Self::Native)];
+
+    /// Returns the name of the protocol in reports.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Http => "HTTP",
+            Self::Resp => "RESP2, GET and SET",
+            Self::Native => "native protocol over TCP",
+        }
+    }
+}
+
 impl ScenarioOptions {
     /// Returns the text that the options ask for instead of a run: the list of the built-in scenarios, or the file of
     /// one. Returns `None` if they ask for a run.
@@ -126,6 +141,11 @@ impl ScenarioOptions {
             Some(text) => Ok(Some(text.to_owned())),
             None => Err(bad(format!("{name:?} is none of the built-in scenarios: {}", names()))),
         }
+    }
+
+    /// Returns an error if the options or the file of the scenario are wrong.
+    pub(crate) fn check(&self) -> Result<(), BenchError> {
+        self.scenario().map(|_| ())
     }
 
     /// Returns the scenario of the options: the named file, with the values that the options give instead.

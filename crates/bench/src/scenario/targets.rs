@@ -10,7 +10,7 @@ use super::{
     suite::{Data, Subject, Suite},
 };
 use crate::{
-    BenchError, Progress, Report, Scratch, http,
+    BenchError, Progress, Scratch, http,
     load::{
         Address,
         native::{NativeEndpoint, TransportKind},
@@ -24,15 +24,14 @@ use crate::{
 /// Header of a reply that names the durability level that a write has reached.
 const LEVEL_HEADER: &str = "Thalweg-Durability";
 
-impl Suite<'_> {
-    /// Measures over HTTP.
+impl Suite {
+    /// Reaches or starts the server over HTTP.
     pub(super) fn over_http(
         &self,
         scratch: &Scratch,
-        report: &mut Report,
         progress: &mut dyn Progress,
-    ) -> Result<(), BenchError> {
-        let options = self.options;
+    ) -> Result<Subject<HttpCodec>, BenchError> {
+        let options = &self.options;
         let target = match &options.server.target {
             Some(url) => Target::running(url)?,
             None => self.start(scratch, &[], progress)?,
@@ -40,27 +39,22 @@ impl Suite<'_> {
         let codec = HttpCodec::new(target.address, &target.host, &options.keyspace);
         let loader = codec.clone().with_level(Some(Durability::Os));
         let codec = codec.with_level(options.durability);
-        let feed = FeedRun::create(options, self.scenario, &target)?;
+        let feed = FeedRun::create(options, &self.scenario, &target)?;
         let durability = self.level(&target, &codec, feed.as_ref())?;
         let name = options.server.target.clone().unwrap_or_else(|| own_server(&target));
         let process = target.process();
         let profiler = options.profile.profiler(process, scratch.path())?;
-        let target = Some(&target);
-        let loaded = "durability os";
-        let subject = Subject { codec, loader, loaded, durability, name, target, process, profiler, feed };
-        let measured = self.measure(&subject, report, progress);
-        subject.feed.iter().for_each(FeedRun::remove);
-        measured
+        let (loaded, target) = ("durability os", Some(target));
+        Ok(Subject { codec, loader, loaded, durability, name, feed, target, process, profiler })
     }
 
-    /// Measures over RESP.
+    /// Reaches or starts the server over RESP.
     pub(super) fn over_resp(
         &self,
         scratch: &Scratch,
-        report: &mut Report,
         progress: &mut dyn Progress,
-    ) -> Result<(), BenchError> {
-        let options = self.options;
+    ) -> Result<Subject<RespCodec>, BenchError> {
+        let options = &self.options;
         let (target, name, greeting) = match &options.server.target {
             Some(text) => {
                 let host = server::authority(text, "redis").map_err(BenchError::target(text))?;
@@ -84,19 +78,17 @@ impl Suite<'_> {
         };
         let profiler = options.profile.profiler(process, scratch.path())?;
         let codec = RespCodec { greeting };
-        let (loader, loaded, target) = (codec.clone(), "the server's durability", target.as_ref());
-        let subject = Subject { codec, loader, loaded, durability, name, target, process, profiler, feed: None };
-        self.measure(&subject, report, progress)
+        let (loader, loaded, feed) = (codec.clone(), "the server's durability", None);
+        Ok(Subject { codec, loader, loaded, durability, name, feed, target, process, profiler })
     }
 
-    /// Measures over the native protocol.
+    /// Reaches or starts the server over the native protocol.
     pub(super) fn over_native(
         &self,
         scratch: &Scratch,
-        report: &mut Report,
         progress: &mut dyn Progress,
-    ) -> Result<(), BenchError> {
-        let options = self.options;
+    ) -> Result<Subject<NativeCodec>, BenchError> {
+        let options = &self.options;
         let (target, name, address) = match &options.server.target {
             Some(text) => {
                 let address = server::authority(text, "thalweg").and_then(server::resolve);
@@ -116,14 +108,13 @@ impl Suite<'_> {
         let durability = self.level_of_native_put(&codec)?;
         let process = target.as_ref().map_or_else(|| server::other_process(address), Target::process);
         let profiler = options.profile.profiler(process, scratch.path())?;
-        let (loader, loaded, target) = (codec.clone().with_level(Durability::Os), "durability os", target.as_ref());
-        let subject = Subject { codec, loader, loaded, durability, name, target, process, profiler, feed: None };
-        self.measure(&subject, report, progress)
+        let (loader, loaded, feed) = (codec.clone().with_level(Durability::Os), "durability os", None);
+        Ok(Subject { codec, loader, loaded, durability, name, feed, target, process, profiler })
     }
 
     /// Returns the durability level that the server names in its reply to a put of the first key.
     fn level_of_native_put(&self, codec: &NativeCodec) -> Result<String, BenchError> {
-        let Data { records, ledger } = self.data;
+        let Data { records, ledger } = &self.data;
         let write = ledger.begin(0);
         let (head, letters) = records.value(0, write.version);
         let level = codec.level_of(|codec, out| codec.put(0, [&head, letters], out))?;
@@ -142,7 +133,7 @@ impl Suite<'_> {
     }
 
     /// Returns the durability level that the server names in its reply to an append, or to a put of the first key.
-    fn level(&self, target: &Target, codec: &HttpCodec, feed: Option<&FeedRun<'_>>) -> Result<String, BenchError> {
+    fn level(&self, target: &Target, codec: &HttpCodec, feed: Option<&FeedRun>) -> Result<String, BenchError> {
         let asked = || self.options.durability.map(|level| level.to_string());
         let named = match feed.filter(|_| !self.scenario.mix.has(Kind::uses_keys)) {
             Some(feed) if self.scenario.mix.has(Kind::uses_stream) => feed.append_once(LEVEL_HEADER)?,
@@ -154,7 +145,7 @@ impl Suite<'_> {
 
     fn level_of_put(&self, target: &Target, codec: &HttpCodec) -> Result<Option<String>, BenchError> {
         let fail = |error: std::io::Error| BenchError::target(&target.host)(format!("asking for the level: {error}"));
-        let Data { records, ledger } = self.data;
+        let Data { records, ledger } = &self.data;
         let (mut request, write) = (Vec::new(), ledger.begin(0));
         let (head, letters) = records.value(0, write.version);
         codec.put(0, [&head, letters], &mut request);
