@@ -28,7 +28,8 @@ use crate::{
 
 /// Records that may wait for acks, which is the server's maximum, so that many connections can fetch at once.
 const GROUP_CONFIG: &[u8] = b"{\"max_pending\":100000}";
-const JSON: &str = "Content-Type: application/json\r\n";
+/// Header of a request whose body is JSON.
+pub(super) const JSON: &str = "Content-Type: application/json\r\n";
 
 /// Stream, group and subject of a scenario on one server. Dropping it deletes the stream with its group; a failure leaves
 /// them on the server, and harms nothing.
@@ -60,7 +61,7 @@ impl FeedRun {
         target: &Target,
     ) -> Result<Option<Self>, BenchError> {
         let mix = &scenario.mix;
-        if !mix.has(|kind| !kind.uses_keys()) {
+        if !mix.has(|kind| !kind.has_key()) {
             return Ok(None);
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, nanos);
@@ -178,7 +179,7 @@ impl FeedRun {
     /// Returns the figures of records and messages.
     pub(super) fn table(&self, rounds: &Rounds<Counts>, arrivals: &Arrivals) -> Table {
         let mut table = Table::new("records and messages: end to end from the moment an append or a publish was due");
-        for kind in self.mix.kinds().filter(|kind| !kind.uses_keys()) {
+        for kind in self.mix.kinds().filter(|kind| !kind.has_key()) {
             let records = |outcome: &Outcome<Counts>| outcome.tally.own.records[kind as usize] as f64;
             let operations = |outcome: &Outcome<Counts>| outcome.tally.times[kind as usize].count() as f64;
             let times = match kind {

@@ -49,7 +49,7 @@ fn the_built_in_files_are_ycsb_a_to_f() {
     for (name, text) in BUILT_IN.into_iter().filter(|(name, _)| name.starts_with("ycsb")) {
         let scenario = Scenario::parse(text).unwrap_or_else(|error| panic!("{name}: {error}"));
         let shares = Kind::ALL.map(|kind| share(&scenario.mix, kind));
-        assert_eq!(shares[5..], [0.0; 4], "{name}");
+        assert_eq!(shares[5..], [0.0; 7], "{name}");
         let (expected, distribution) = match name {
             "ycsb-a" => ([50.0, 50.0, 0.0, 0.0, 0.0], Distribution::Zipf),
             "ycsb-b" => ([95.0, 5.0, 0.0, 0.0, 0.0], Distribution::Zipf),
@@ -70,14 +70,14 @@ fn the_built_in_files_are_ycsb_a_to_f() {
 }
 
 #[test]
-fn the_other_built_in_files_use_streams_groups_and_subjects() {
-    let names = ["events", "jobs", "messages"].map(|name| {
+fn the_other_built_in_files_use_streams_groups_subjects_and_caches() {
+    let names = ["events", "jobs", "messages", "sessions"].map(|name| {
         let (_, text) = BUILT_IN.into_iter().find(|(known, _)| *known == name).unwrap();
         let scenario = Scenario::parse(text).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(!scenario.description.is_empty(), "{name}");
         scenario.mix.kinds().map(Kind::name).collect::<Vec<_>>().join(" ")
     });
-    assert_eq!(names, ["append read_records", "append fetch", "publish"]);
+    assert_eq!(names, ["append read_records", "append fetch", "publish", "cache_get cache_put cache_delete"]);
 }
 
 #[test]
@@ -163,6 +163,8 @@ fn errors_about_feeds_name_the_table_or_the_field() {
         ("[streams]\nrecord_bytes = 50\n[groups]\nrecords = 0\n[mix]\nfetch = 1\n", "groups.records"),
         ("[streams]\nrecord_bytes = 50\nread_from = \"end\"\n[mix]\nappend = 1\n", "`tail`"),
         ("[streams]\nsize = 50\n[mix]\nappend = 1\n", "record_bytes"),
+        ("[mix]\ncache_get = 1\n", "keys, values: the mix has operations on keys"),
+        ("[caches]\n[streams]\nrecord_bytes = 50\n[mix]\nappend = 1\n", "caches: the mix has no cache_get"),
         ("[subjects]\nmessage_bytes = 50\nsubscribers = 0\n[mix]\npublish = 1\n", "subjects.subscribers"),
         (
             "[keys]\ncount = 5\ndistribution = \"uniform\"\n[subjects]\nmessage_bytes = 50\n[mix]\npublish = 1\n",

@@ -8,7 +8,7 @@ use super::{
     mix::Kind,
     options::{GIVE_UP, ScenarioOptions, WireProtocol},
     tables::{operations, run_table},
-    work::{Counts, Draws, ScenarioPhase, Workload},
+    work::{CacheKeys, Counts, Draws, ScenarioPhase, Workload},
 };
 use crate::{
     BenchError, Progress, Report,
@@ -44,7 +44,10 @@ pub fn run(options: &ScenarioOptions, progress: &mut dyn Progress) -> Result<Rep
 /// Values and writes of all runs.
 pub(super) struct Data {
     pub records: Arc<Records>,
+    /// Writes of the keyspace's keys.
     pub ledger: Arc<Ledger>,
+    /// Puts and deletes of the cache's keys.
+    pub cache_ledger: Arc<Ledger>,
 }
 
 /// A server under load, over one protocol.
@@ -53,6 +56,8 @@ pub(super) struct Subject<C> {
     pub codec: C,
     /// Encodes the requests that load the keys before the runs.
     pub loader: C,
+    /// Encodes the requests to the cache, if the mix uses one.
+    pub cache: Option<C>,
     /// Durability of the writes that load the keys, in words.
     pub loaded: &'static str,
     /// Durability of the writes of the runs.
@@ -82,6 +87,7 @@ impl Suite {
         let data = Data {
             records: Arc::new(Records::new(scenario.value_bytes.clone(), options.seed)),
             ledger: Arc::new(Ledger::new(scenario.keys.count)),
+            cache_ledger: Arc::new(Ledger::new(scenario.keys.count)),
         };
         Ok(Self { options: options.clone(), scenario, data })
     }
@@ -211,18 +217,27 @@ impl Suite {
         subject: &Subject<C>,
         progress: &mut dyn Progress,
     ) -> Result<(), BenchError> {
-        self.load_keys(subject, progress)?;
+        let mix = &self.scenario.mix;
+        for (is_used, phase) in
+            [(mix.has(Kind::uses_keyspace), ScenarioPhase::Load), (mix.has(Kind::uses_cache), ScenarioPhase::Warm)]
+        {
+            if is_used {
+                self.load_keys(subject, phase, progress)?;
+            }
+        }
         self.fill_stream(subject, progress)
     }
 
-    /// Writes each key once, as setup.
-    fn load_keys<C: Codec>(&self, subject: &Subject<C>, progress: &mut dyn Progress) -> Result<(), BenchError> {
+    /// Writes each key once into the keyspace or the cache, as setup.
+    fn load_keys<C: Codec>(
+        &self,
+        subject: &Subject<C>,
+        phase: ScenarioPhase,
+        progress: &mut dyn Progress,
+    ) -> Result<(), BenchError> {
         let keys = self.scenario.keys.count;
-        if keys == 0 {
-            return Ok(());
-        }
         progress.step(&format!("loading {keys} keys"));
-        let plan = self.plan(subject, ScenarioPhase::Load, Pace::Each { keys });
+        let plan = self.plan(subject, phase, Pace::Each { keys });
         let outcome = load::run(&Plan { pipeline: C::PIPELINE, ..plan })?;
         if outcome.validity == Validity::Good && outcome.tally.right == keys {
             return Ok(());
@@ -296,6 +311,10 @@ impl Suite {
                 records: Arc::clone(&self.data.records),
                 ledger: Arc::clone(&self.data.ledger),
                 feed: subject.feed.as_ref().map(|feed| Arc::clone(&feed.feed)),
+                cache: subject
+                    .cache
+                    .clone()
+                    .map(|codec| CacheKeys { codec, ledger: Arc::clone(&self.data.cache_ledger) }),
                 mix: mix.clone(),
                 scan_rows: scan_rows.clone(),
                 draws: if keys.distribution == Distribution::Latest { Draws::Age } else { Draws::Index },

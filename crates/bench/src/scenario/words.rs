@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{
     file::{Distribution, Scenario},
     mix::Kind,
+    options::WireProtocol,
     suite::{Subject, Suite},
     work::Counts,
 };
@@ -18,6 +19,9 @@ use crate::{
     report::{duration, number},
 };
 
+/// Durability of the writes to a cache.
+pub(super) const CACHED: &str = "none: a cache in memory";
+
 impl Suite {
     /// Describes the durability of the scenario's writes.
     pub(super) fn durability<C>(&self, subject: &Subject<C>) -> String {
@@ -26,7 +30,13 @@ impl Suite {
 
     /// Returns the durability level of the scenario's writes; `None` without writes.
     fn level_of_writes<C>(&self, subject: &Subject<C>) -> Option<String> {
-        self.scenario.mix.has(Kind::writes).then(|| subject.durability.clone())
+        let mix = &self.scenario.mix;
+        // Over RESP the level is that of the selected database, also of one that is a cache.
+        let is_cached = |kind: Kind| kind.uses_cache() && self.options.protocol != WireProtocol::Resp;
+        if mix.has(|kind| kind.writes() && !is_cached(kind)) {
+            return Some(subject.durability.clone());
+        }
+        mix.has(Kind::writes).then(|| CACHED.to_owned())
     }
 
     /// Returns the load as comparisons name it, at the durability level of its writes. It has everything that must be equal
@@ -40,9 +50,12 @@ impl Suite {
             self.scenario.pace().name("/s"),
             load.connections
         );
-        if mix.has(Kind::uses_keys) {
+        if mix.has(Kind::has_key) {
             let bytes = ends(self.scenario.value_bytes.start(), self.scenario.value_bytes.end());
             words += &format!(", {} keys {}, {bytes} B values", keys.count, self.spread());
+        }
+        if let Some(bytes) = self.scenario.cache_bytes {
+            words += &format!(", a cache of {bytes} B");
         }
         if mix.share(Kind::Scan) > 0.0 {
             words += &format!(", {}", self.scans());
@@ -95,8 +108,11 @@ impl Suite {
                 self.options.seed
             ),
         );
-        if mix.has(Kind::uses_keys) {
+        if mix.has(Kind::has_key) {
             self.describe_keys(subject, report);
+        }
+        if mix.has(Kind::uses_cache) {
+            self.describe_cache(report);
         }
         self.describe_feeds(report);
         let scans = if mix.share(Kind::Scan) > 0.0 { format!("; {}", self.scans()) } else { String::new() };
@@ -111,12 +127,27 @@ impl Suite {
     fn describe_keys<C>(&self, subject: &Subject<C>, report: &mut Report) {
         let Scenario { keys, value_bytes, .. } = &self.scenario;
         let spread = self.spread();
-        report.condition("keys", format!("{} of 14 B, loaded with {}; {spread}", keys.count, subject.loaded));
+        let loaded = match self.scenario.mix.has(Kind::uses_keyspace) {
+            true => format!("loaded with {}", subject.loaded),
+            false => "put into the cache before the runs".to_owned(),
+        };
+        report.condition("keys", format!("{} of 14 B, {loaded}; {spread}", keys.count));
         let bytes = ends(value_bytes.start(), value_bytes.end());
         report.condition("values", format!("one blob of {bytes} B each"));
         report.condition(
             "check",
             "each value read was written to its key, and is not older than the last write acknowledged before the read",
+        );
+    }
+
+    fn describe_cache(&self, report: &mut Report) {
+        let size = match self.scenario.cache_bytes {
+            Some(bytes) => format!("{bytes} B"),
+            None => "the server's size for new caches".to_owned(),
+        };
+        report.condition(
+            "cache",
+            format!("{size}; a read that finds nothing is a miss, which counts apart and is right"),
         );
     }
 
