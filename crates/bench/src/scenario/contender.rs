@@ -30,6 +30,9 @@ pub(crate) fn contender(
 ) -> Result<Contender, BenchError> {
     let suite = Suite::new(options)?;
     match options.protocol {
+        WireProtocol::Http if suite.scenario.http.is_some() => {
+            ScenarioRuns::prepare(suite.by_templates(scratch, progress)?, suite, progress)
+        }
         WireProtocol::Http => ScenarioRuns::prepare(suite.over_http(scratch, progress)?, suite, progress),
         WireProtocol::Resp => ScenarioRuns::prepare(suite.over_resp(scratch, progress)?, suite, progress),
         WireProtocol::Native => ScenarioRuns::prepare(suite.over_native(scratch, progress)?, suite, progress),

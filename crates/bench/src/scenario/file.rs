@@ -11,10 +11,14 @@ use thalweg_types::limits::MIN_CACHE_BYTES;
 
 use super::{
     feed_tables::{FeedTables, Feeds, GroupsTable, StreamsTable, SubjectsTable, within},
+    http_table::HttpTable,
     mix::{Kind, Mix},
 };
 use crate::{
-    load::{Arrivals, Pace, pairs::HEAD_BYTES},
+    load::{
+        Arrivals, Pace,
+        pairs::{HEAD_BYTES, HttpTemplates},
+    },
     options::parse_duration,
     random::YCSB_EXPONENT,
 };
@@ -63,6 +67,8 @@ pub(super) struct Scenario {
     pub scan_rows: RangeInclusive<u32>,
     /// Stream, group and subject.
     pub feeds: Feeds,
+    /// Requests over HTTP; `None` is Thalweg's key-value API.
+    pub http: Option<HttpTemplates>,
     /// Capacity in bytes of the cache, if the run creates it; `None` is the server's default.
     pub cache_bytes: Option<u64>,
     /// Operations with their weights.
@@ -174,6 +180,7 @@ struct File {
     groups: Option<GroupsTable>,
     subjects: Option<SubjectsTable>,
     caches: Option<CachesTable>,
+    http: Option<HttpTable>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -256,11 +263,12 @@ fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::E
 
 impl File {
     fn resolve(self) -> Result<Scenario, String> {
-        let Self { description, load, keys, values, mix, scans, streams, groups, subjects, caches } = self;
+        let Self { description, load, keys, values, mix, scans, streams, groups, subjects, caches, http } = self;
         let weights = mix.mix();
         if caches.is_some() && !weights.has(Kind::uses_cache) {
             return Err("caches: the mix has no cache_get, cache_put or cache_delete".to_owned());
         }
+        let http = http.map(|table| table.resolve(&weights)).transpose()?;
         let feeds = FeedTables { streams, groups, subjects }.resolve(&weights)?;
         let (keys, value_bytes) = keys_and_values(keys, values, &weights)?;
         let arrivals = match (&load.arrivals, load.rate) {
@@ -292,6 +300,7 @@ impl File {
             value_bytes,
             scan_rows,
             feeds,
+            http,
             cache_bytes: caches.and_then(|caches| caches.max_bytes),
             mix: weights,
         })

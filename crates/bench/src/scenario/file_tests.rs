@@ -116,6 +116,41 @@ fn errors_name_the_place_and_what_is_allowed() {
     }
 }
 
+#[test]
+fn a_file_can_describe_requests_over_http() {
+    let http = |table: &str| Scenario::parse(&format!("{SMALL}{table}"));
+    let right = "[http]\nread = { method = \"GET\", path = \"/items/{key}\" }\n\
+                 write = { method = \"POST\", path = \"/items?id={key}\", body = '{\"v\":\"{value}\"}' }\n\
+                 reply = '{\"v\":\"{value}\"}'\nheaders = [\"X: 1\"]\n";
+    let templates = http(right).unwrap().http.unwrap();
+    assert_eq!((&*templates.headers, &*templates.write.method), ("X: 1\r\n", "POST"));
+    assert!(templates.read.path.has_key() && templates.write.body.values() == 1 && templates.reply.values() == 1);
+    for (from, to, part) in [
+        ("GET", "HEAD", "http.read.method: \"HEAD\""),
+        ("GET", "get me", "http.read.method"),
+        ("/items/{key}", "items/{key}", "http.read.path: must begin with /"),
+        ("/items/{key}", "/{key} HTTP/1.1", "http.read.path"),
+        ("/items/{key}", "/items", "http.read: neither path nor body has a place for {key}"),
+        ("/items/{key}", "/items/{key}{value}", "http.read: a read has no {value}"),
+        ("body = '{\"v\":\"{value}\"}'", "body = 'v'", "http.write: neither path nor body has a place for {value}"),
+        ("reply = '{\"v\":\"{value}\"}'", "reply = '{key}'", "http.reply"),
+        ("X: 1", "Host: x", "http.headers"),
+        ("X: 1", "X: 1\\nY: 2", "http.headers"),
+        ("X: 1", "nothing", "http.headers"),
+        ("[http]\nread", "[http]\nreads", "unknown field `reads`"),
+    ] {
+        assert!(right.contains(from), "{from}");
+        let error = http(&right.replacen(from, to, 1)).unwrap_err();
+        assert!(error.contains(part), "{to}: {error}");
+    }
+    let error = Scenario::parse(&format!("{}{right}", SMALL.replace("read = 1", "cache_get = 1"))).unwrap_err();
+    assert!(error.contains("mix.cache_get: [http] has"), "{error}");
+    let plain =
+        "[http]\nread = { method = \"GET\", path = \"/{key}\" }\nwrite = { method = \"PUT\", path = \"/{key}\" }\n";
+    let templates = http(plain).unwrap().http.unwrap();
+    assert_eq!((templates.write.body.values(), templates.reply.values()), (1, 1), "the value alone is the default");
+}
+
 const LOAD: &str = "[load]\nconnections = 2\nduration = \"1s\"\n";
 
 fn parsed(text: &str) -> Result<Scenario, String> {
@@ -164,6 +199,10 @@ fn errors_about_feeds_name_the_table_or_the_field() {
         ("[streams]\nrecord_bytes = 50\nread_from = \"end\"\n[mix]\nappend = 1\n", "`tail`"),
         ("[streams]\nsize = 50\n[mix]\nappend = 1\n", "record_bytes"),
         ("[mix]\ncache_get = 1\n", "keys, values: the mix has operations on keys"),
+        (
+            "[keys]\ncount = 5\ndistribution = \"uniform\"\n[values]\nbytes = 50\n[caches]\nmax_bytes = 5\n[mix]\ncache_get = 1\n",
+            "caches.max_bytes: 5 is not from 65536",
+        ),
         ("[caches]\n[streams]\nrecord_bytes = 50\n[mix]\nappend = 1\n", "caches: the mix has no cache_get"),
         ("[subjects]\nmessage_bytes = 50\nsubscribers = 0\n[mix]\npublish = 1\n", "subjects.subscribers"),
         (

@@ -188,6 +188,9 @@ impl ScenarioOptions {
         if let Some(kind) = scenario.mix.kinds().find(|kind| !kind.has_key() && self.protocol != WireProtocol::Http) {
             return Err(fail(format!("mix.{}: streams, groups and subjects need --protocol http", kind.name())));
         }
+        let has_level = scenario.http.is_none() || self.protocol != WireProtocol::Http;
+        let header = "the requests of [http] name none; add a header to http.headers";
+        require(has_level || self.durability.is_none(), "--durability", header)?;
         if self.protocol == WireProtocol::Resp && scenario.mix.has(Kind::uses_cache) {
             if scenario.mix.has(Kind::uses_keyspace) {
                 return Err(fail(

@@ -34,6 +34,9 @@ pub fn run(options: &ScenarioOptions, progress: &mut dyn Progress) -> Result<Rep
     let suite = Suite::new(options)?;
     let (mut report, scratch) = Report::begin_below("scenario", options.server.start.dir.as_deref())?;
     match options.protocol {
+        WireProtocol::Http if suite.scenario.http.is_some() => {
+            suite.measure(&suite.by_templates(&scratch, progress)?, &mut report, progress)?;
+        }
         WireProtocol::Http => suite.measure(&suite.over_http(&scratch, progress)?, &mut report, progress)?,
         WireProtocol::Resp => suite.measure(&suite.over_resp(&scratch, progress)?, &mut report, progress)?,
         WireProtocol::Native => suite.measure(&suite.over_native(&scratch, progress)?, &mut report, progress)?,

@@ -18,7 +18,7 @@ use crate::{
     load::{
         Address,
         native::{NativeEndpoint, TransportKind},
-        pairs::{Codec as _, HttpCodec, NativeCodec, RespCodec},
+        pairs::{Codec, HttpCodec, NativeCodec, RespCodec, TemplateCodec},
         resp::client::{Client, Greeting},
     },
     resp,
@@ -36,21 +36,45 @@ impl Suite {
         progress: &mut dyn Progress,
     ) -> Result<Subject<HttpCodec>, BenchError> {
         let options = &self.options;
-        let target = match &options.server.target {
-            Some(url) => Target::running(url)?,
-            None => self.start(scratch, &[], progress)?,
-        };
+        let target = self.http_target(scratch, progress)?;
         let codec = HttpCodec::new(target.address, &target.host, &options.keyspace);
         let loader = codec.clone().with_level(Some(Durability::Os));
         let codec = codec.with_level(options.durability);
         let cache = self.http_cache(&target)?;
         let feed = FeedRun::create(options, &self.scenario, &target)?;
         let durability = self.level(&target, &codec, feed.as_ref())?;
-        let name = options.server.target.clone().unwrap_or_else(|| own_server(&target));
-        let process = target.process();
+        let (name, process) = (self.name_of(&target), target.process());
         let profiler = options.profile.profiler(process, scratch.path())?;
         let (loaded, target) = ("durability os", Some(target));
         Ok(Subject { codec, loader, cache, loaded, durability, name, feed, target, process, profiler })
+    }
+
+    /// Reaches or starts the server over HTTP, with the requests of the file's table `[http]`.
+    pub(super) fn by_templates(
+        &self,
+        scratch: &Scratch,
+        progress: &mut dyn Progress,
+    ) -> Result<Subject<TemplateCodec>, BenchError> {
+        let target = self.http_target(scratch, progress)?;
+        let templates = self.scenario.http.clone().expect("the caller has looked");
+        let codec = TemplateCodec::new(target.address, &target.host, templates);
+        let durability = self.level_of_put(&target, &codec)?.unwrap_or_else(|| "unknown".to_owned());
+        let (name, process) = (self.name_of(&target), target.process());
+        let profiler = self.options.profile.profiler(process, scratch.path())?;
+        let (loader, loaded, target) = (codec.clone(), "the request of [http]", Some(target));
+        let (cache, feed) = (None, None);
+        Ok(Subject { codec, loader, cache, loaded, durability, name, feed, target, process, profiler })
+    }
+
+    fn http_target(&self, scratch: &Scratch, progress: &mut dyn Progress) -> Result<Target, BenchError> {
+        match &self.options.server.target {
+            Some(url) => Target::running(url),
+            None => self.start(scratch, &[], progress),
+        }
+    }
+
+    fn name_of(&self, target: &Target) -> String {
+        self.options.server.target.clone().unwrap_or_else(|| own_server(target))
     }
 
     /// Reaches or starts the server over RESP.
@@ -207,7 +231,7 @@ impl Suite {
         Ok(named.or_else(asked).unwrap_or_else(|| "unknown".to_owned()))
     }
 
-    fn level_of_put(&self, target: &Target, codec: &HttpCodec) -> Result<Option<String>, BenchError> {
+    fn level_of_put(&self, target: &Target, codec: &impl Codec) -> Result<Option<String>, BenchError> {
         let fail = |error: std::io::Error| BenchError::target(&target.host)(format!("asking for the level: {error}"));
         let Data { records, ledger, .. } = &self.data;
         let (mut request, write) = (Vec::new(), ledger.begin(0));
@@ -215,7 +239,7 @@ impl Suite {
         codec.put(0, [&head, letters], &mut request);
         let mut client = server::Client::connect(target.address, GIVE_UP).map_err(fail)?;
         let status = client.exchange(&request).map_err(fail)?.status;
-        if !matches!(status, 200 | 201 | 204) {
+        if !matches!(status, 200 | 201 | 202 | 204) {
             return Err(BenchError::target(&target.host)(format!("a put answered with status {status}")));
         }
         ledger.end(0, write);

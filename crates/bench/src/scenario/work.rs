@@ -199,7 +199,9 @@ impl<C: Codec> Workload<C> {
             },
             Content::Refused(message) => Err((Reply::Refused, format!("{} was refused: {message}", kind.name()))),
             Content::Missing => Err(wrong("the stream or the group is missing")),
-            Content::Stored | Content::Deleted => Err(wrong("the answer is one to another operation")),
+            Content::Stored | Content::Deleted | Content::Unchecked => {
+                Err(wrong("the answer is one to another operation"))
+            }
         }
     }
 
@@ -218,13 +220,13 @@ impl<C: Codec> Workload<C> {
     /// Returns the number of rows in a right answer, or a description of the fault.
     fn judge(&self, request: Request, content: &Content<'_>) -> Result<u64, String> {
         let Request { kind, index, step } = request;
-        let ledger = self.place(kind).1;
+        let (codec, ledger) = self.place(kind);
         match (step, content) {
             (Step::Delete(write), Content::Stored | Content::Deleted) => {
                 ledger.end(index, write);
                 Ok(0)
             }
-            (Step::Write(write), Content::Stored) => {
+            (Step::Write(write), content) if codec.is_stored(content) => {
                 ledger.end(index, write);
                 if kind == Kind::Insert && self.phase == ScenarioPhase::Run {
                     ledger.inserted(index);
@@ -234,11 +236,12 @@ impl<C: Codec> Workload<C> {
             (Step::Read { floor }, Content::Value(value)) => {
                 self.check_value((index, floor), ledger, value).map(|()| 0)
             }
+            (Step::Read { .. }, Content::Unchecked) => Ok(0),
             (Step::Scan { rows, end }, Content::Value(body)) => self.check_rows(index, end, rows, body),
             (Step::Feed(_), _) => Err("the operation is none on a key".to_owned()),
             (_, Content::Missing) => Err("the key has no value, and a write of it was acknowledged".to_owned()),
             (_, Content::Refused(message)) => Err(format!("refused: {message}")),
-            (_, Content::Stored | Content::Deleted | Content::Value(_)) => {
+            (_, Content::Stored | Content::Deleted | Content::Value(_) | Content::Unchecked) => {
                 Err("the answer is one to another operation".to_owned())
             }
         }

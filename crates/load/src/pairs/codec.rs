@@ -1,7 +1,7 @@
 //! Protocols of operations on keys: how operations become requests, and replies become answers.
 //!
-//! Owns: the bytes of requests and replies over HTTP and RESP. Does not own those of the native protocol ([`super::native`]), and the
-//! judgement of answers.
+//! Owns: the bytes of requests and replies over HTTP and RESP. Does not own those of the native protocol ([`super::native`]) and
+//! those of templates ([`super::templates`]), and the judgement of answers.
 
 use std::{borrow::Cow, io::Write as _, net::SocketAddr};
 
@@ -43,6 +43,12 @@ pub trait Codec: Clone + Sync {
         rows::check(content, check)
     }
 
+    /// Returns true if this content of a reply acknowledges a write.
+    #[inline]
+    fn is_stored(&self, content: &Content<'_>) -> bool {
+        *content == Content::Stored
+    }
+
     /// Consumes the bytes at the start of `bytes` that answer no request, and appends the answer to them to `out`;
     /// returns their number, or `None` if they are incomplete.
     #[inline]
@@ -75,6 +81,8 @@ pub enum Content<'a> {
     Deleted,
     /// The value, or the text of the rows.
     Value(Cow<'a, [u8]>),
+    /// A value that cannot be checked.
+    Unchecked,
     /// The key has no value.
     Missing,
     /// The server refused the request, with this message.
@@ -133,9 +141,7 @@ impl HttpCodec {
 
 impl Codec for HttpCodec {
     fn connect(&self) -> Result<Connection, BenchError> {
-        let connection = Connection::open(&Address::Tcp(self.address))
-            .and_then(|connection| connection.socket().set_nonblocking(true).map(|()| connection));
-        connection.map_err(BenchError::target(self.address))
+        connect_http(self.address)
     }
 
     #[inline]
@@ -241,7 +247,14 @@ impl Codec for RespCodec {
     }
 }
 
-fn append(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
+/// Opens a connection to an HTTP server; its socket is non-blocking.
+pub(super) fn connect_http(address: SocketAddr) -> Result<Connection, BenchError> {
+    let connection = Connection::open(&Address::Tcp(address))
+        .and_then(|connection| connection.socket().set_nonblocking(true).map(|()| connection));
+    connection.map_err(BenchError::target(address))
+}
+
+pub(super) fn append(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
     out.write_fmt(text).expect("a vector takes all bytes");
 }
 

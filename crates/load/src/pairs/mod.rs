@@ -9,6 +9,7 @@ mod ledger;
 mod native;
 mod records;
 mod rows;
+mod templates;
 
 pub use self::{
     codec::{Answer, Codec, Content, HttpCodec, RespCodec},
@@ -16,4 +17,5 @@ pub use self::{
     native::NativeCodec,
     records::{HEAD_BYTES, Records},
     rows::{RowCheck, shown},
+    templates::{HttpTemplates, RequestTemplate, Template, TemplateCodec},
 };

@@ -93,7 +93,9 @@ pub(crate) enum Bench {
                       [streams] record_bytes, records (before the runs), batch, read_records, read_from (tail, start, random)\n  \
                       [groups]  records (the most of a fetch)\n  \
                       [subjects] message_bytes, batch, subscribers\n  \
-                      [caches]  max_bytes (of a cache that the run creates)\n\n\
+                      [caches]  max_bytes (of a cache that the run creates)\n  \
+                      [http]    read and write (method, path, body), reply, headers: requests to a server with another API, with\n            \
+                                {key} and {value} in their places; without it Thalweg's key-value API\n\n\
                       HTTP supports all operations, the native protocol those on keys and caches, RESP those on keys but scans, or\n\
                       those on a cache, which is a database of the server. The keys are loaded before the runs. Without a rate the next operation follows a reply (closed loop). A value names its\n\
                       key and its version, and a read is wrong if it returns another key's value or one that an acknowledged write\n\
