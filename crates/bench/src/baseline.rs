@@ -126,7 +126,7 @@ impl Measured {
             progress.step(&format!("run {run} of {runs}: {}", outcome.summary("/s")));
             outcomes.push(outcome);
         }
-        let samples = http::samples(&load.describe(), &level, load.pace(), &outcomes);
+        let samples = http::sampled(load, level.clone()).samples(&outcomes);
         Ok(Self { level, outcomes, samples })
     }
 

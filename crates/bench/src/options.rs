@@ -13,6 +13,22 @@ pub(crate) fn steady(search: Option<&Objective>, arrivals: Arrivals) -> Result<(
     require(is_steady, "--arrivals", "a search needs runs at one rate: constant or poisson")
 }
 
+/// Parses command-line arguments as the options of a suite. The error is one line without the usage.
+pub(crate) fn parsed<O: clap::Args>(arguments: &[String]) -> Result<O, String> {
+    #[derive(clap::Parser)]
+    #[command(no_binary_name = true)]
+    struct Arguments<O: clap::Args> {
+        #[command(flatten)]
+        options: O,
+    }
+    let parsed = <Arguments<O> as clap::Parser>::try_parse_from(arguments);
+    parsed.map(|arguments| arguments.options).map_err(|error| {
+        let text = error.to_string();
+        let line = text.lines().next().unwrap_or_default();
+        line.strip_prefix("error: ").unwrap_or(line).to_owned()
+    })
+}
+
 /// Parses the name of a storage backend that this build contains.
 pub(crate) fn backend(text: &str) -> Result<BackendKind, String> {
     let names = BackendKind::ALL.map(BackendKind::name).join(", ");

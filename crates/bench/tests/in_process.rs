@@ -6,9 +6,10 @@ use std::{net::SocketAddr, thread};
 use clap::Parser as _;
 use tempfile::TempDir;
 use thalweg_bench::{
-    Quiet, Report,
+    BenchError, Quiet, Report,
     baseline::{self, CheckOptions, SaveOptions},
     cache::{self, CacheOptions},
+    compare::{self, CompareOptions},
     http::{self, HttpOptions},
     pubsub::{self, PubsubOptions},
     report::Verdict,
@@ -18,7 +19,7 @@ use thalweg_bench::{
 use thalweg_engine::{BackendKind, Database, Options};
 use thalweg_server::{
     Config, Server,
-    config::{Backend, RespAddress},
+    config::{Backend, RespAddress, RespDatabases, Setting as _},
 };
 use tokio::{runtime::Builder, sync::oneshot};
 
@@ -59,6 +60,7 @@ impl Node {
                     backend: Backend(Some(BackendKind::Memory)),
                     data: path.clone(),
                     resp: RespAddress::At(SocketAddr::from(([127, 0, 0, 1], 0))),
+                    resp_databases: RespDatabases::parse("0=keyspace:redis,1=cache:small").unwrap(),
                     ..Config::default()
                 };
                 let small = Options { segment_bytes: 4 << 20, spare_segments: 2, ..config.engine_options() };
@@ -327,6 +329,7 @@ fn scenarios_of_ycsb_are_answered_rightly() {
         let report =
             scenario::run(&options::<ScenarioOptions>(&format!("{name} {load}"), &target), &mut Quiet).unwrap();
         assert_right(&report);
+        assert!(report.samples.iter().any(|samples| samples.figure == "operations/s"), "for thalweg bench compare");
         for column in ["operations/s", "p50 µs", "p95 µs", "p99 µs", "p99.9 µs", "max µs", "count"] {
             assert!(figure(&report, "figures", column).as_f64().is_some_and(|value| value > 0.0), "{name}: {column}");
         }
@@ -353,6 +356,136 @@ fn scenarios_of_ycsb_are_answered_rightly() {
         let report = run(name, format!("--protocol native --target thalweg://{} --durability os", node.native));
         assert!(report.to_text().contains("durability: os"), "{}", report.to_text());
     }
+}
+
+/// Compares two servers by short runs.
+fn compare(a: &str, b: &str, flags: &str) -> Result<Report, BenchError> {
+    let short = "--pairs 6 --duration 60ms --warmup 10ms --connections 2 --keys 50 --max-lag 10s";
+    compare::run(&options::<CompareOptions>(&format!("{a} {b} {short}"), flags), &mut Quiet)
+}
+
+/// Returns the first summary sentence, and the titles of a comparison's tables.
+fn verdict_and_titles(report: &Report) -> (&str, String) {
+    assert_right(report);
+    let titles: Vec<&str> = report.tables.iter().map(|table| &*table.title).collect();
+    (&report.summary[0], titles.join("\n"))
+}
+
+#[test]
+fn servers_are_compared_over_http_and_resp() {
+    let nodes = [Node::start(), Node::start()];
+    let http = nodes.each_ref().map(|node| format!("http://{}", node.http));
+    let report = compare(&http[0], &http[1], "--mix mixed --closed --durability os").unwrap();
+    let (verdict, titles) = verdict_and_titles(&report);
+    assert!(verdict.contains("requests/s") && verdict.contains("95 % interval"), "{verdict}");
+    assert!(titles.contains("B against A, durability os: mixed, closed loop"), "{titles}");
+    let resp = nodes.each_ref().map(|node| format!("resp://{}", node.resp));
+    let report = compare(&resp[0], &resp[1], "--mix mixed --rate 200 --pipeline 4").unwrap();
+    let (verdict, titles) = verdict_and_titles(&report);
+    assert!(verdict.contains("p99 µs"), "{verdict}");
+    assert!(titles.contains("durability appendonly yes, appendfsync always: mixed, 200/s constant"), "{titles}");
+    assert!(titles.contains(" RESP, runs of 0.06 s"), "{titles}");
+    let conditions = report.to_text();
+    assert!(conditions.contains(&format!("RESP at {}, database 0, thalweg", nodes[0].resp)), "{conditions}");
+    let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
+    assert!(json["samples"].as_array().unwrap().iter().any(|samples| {
+        samples["scenario"].as_str().unwrap().starts_with("B: mixed") && samples["runs"].as_array().unwrap().len() == 6
+    }));
+    assert!(report.to_html().contains("change from A to B, durability appendonly yes"));
+    // The same puts over two protocols, whose servers name their levels differently.
+    let refused = compare(&http[0], &resp[1], "--closed").unwrap_err().to_string();
+    assert!(refused.contains("not comparable"), "{refused}");
+    let report = compare(&http[0], &resp[1], "--closed --mix get").unwrap();
+    let (_, titles) = verdict_and_titles(&report);
+    assert!(titles.contains("without writes: A: get, closed loop") && titles.contains("; B: get, closed"), "{titles}");
+}
+
+#[test]
+fn servers_are_compared_under_a_scenario() {
+    let nodes = [Node::start(), Node::start()];
+    let native = nodes.each_ref().map(|node| format!("thalweg://{}", node.native));
+    let report = compare(&native[0], &native[1], "--scenario ycsb-f --durability os").unwrap();
+    let (verdict, titles) = verdict_and_titles(&report);
+    assert!(verdict.contains("operations/s"), "{verdict}");
+    assert!(titles.contains("durability os: ycsb-f, read 50 %, read_modify_write 50 %, closed loop"), "{titles}");
+    let resp = format!("redis://{}", nodes[1].resp);
+    let flags = "--scenario ycsb-a --durability disk";
+    let refused = compare(&native[0], &resp, flags).unwrap_err().to_string();
+    assert!(refused.contains("--across-durabilities"), "{refused}");
+    let report = compare(&native[0], &resp, &format!("{flags} --across-durabilities")).unwrap();
+    let (_, titles) = verdict_and_titles(&report);
+    assert!(titles.contains("DIFFERENT DURABILITIES: A disk, B appendonly yes"), "{titles}");
+    // The records of both sides are checked after the runs.
+    let http = nodes.each_ref().map(|node| format!("http://{}", node.http));
+    let short = "--pairs 6 --duration 60ms --warmup 10ms --connections 2 --rate 200 --max-lag 10s";
+    let line = format!("{} {} --scenario jobs --durability os {short}", http[0], http[1]);
+    let report = compare::run(&options::<CompareOptions>(&line, ""), &mut Quiet).unwrap();
+    assert_right(&report);
+    for side in ["A: jobs, ", "B: jobs, "] {
+        let is_it = |what: &str| what.starts_with(side) && what.ends_with("the group after the runs");
+        assert!(report.checks.iter().any(|check| is_it(&check.what)), "{side}\n{}", report.to_text());
+    }
+    // A database that is a cache and one that is a keyspace have different durabilities.
+    let databases = [format!("redis://{}@1", nodes[0].resp), format!("redis://{}@0", nodes[1].resp)];
+    let refused = compare(&databases[0], &databases[1], "--closed").unwrap_err().to_string();
+    assert!(refused.contains("not comparable") && refused.contains("none: appendonly no"), "{refused}");
+    let native = "--scenario sessions --keyspace sessions";
+    let report = compare(&format!("thalweg://{}", nodes[0].native), &http[1], native).unwrap();
+    let (_, titles) = verdict_and_titles(&report);
+    assert!(titles.contains("none: a cache in memory: sessions, cache_get 90 %"), "{titles}");
+    let misses = "% of the reads of the cache found nothing";
+    assert_eq!(report.notes.iter().filter(|note| note.contains(misses)).count(), 2, "{:?}", report.notes);
+    let left = nodes.each_ref().map(|node| http_get(node, "/v1/streams"));
+    assert!(left.iter().all(|left| left.contains("\"streams\":[]")), "the streams of the runs are deleted: {left:?}");
+}
+
+/// Creates a cache with a capacity for a few hundred values of 1,000 B.
+fn create_cache(node: &Node, name: &str) {
+    let created = http(node, "PUT", &format!("/v1/caches/{name}"), "{\"max_bytes\":300000}");
+    assert!(created.contains("\"max_bytes\":300000"), "{created}");
+}
+
+#[test]
+fn scenarios_over_a_cache_count_misses_apart() {
+    let node = Node::start();
+    let dir = tempfile::tempdir().unwrap();
+    let run = |mix: &str, tables: &str, flags: String| {
+        let file = dir.path().join("cache.toml");
+        let text = format!(
+            "[load]\nconnections = 4\nwarmup = \"30ms\"\nduration = \"300ms\"\n[keys]\ncount = 1000\n\
+             distribution = \"uniform\"\n[values]\nbytes = 1000\n{tables}[mix]\ncache_get = 8\ncache_put = 2\n\
+             cache_delete = 1\n{mix}"
+        );
+        std::fs::write(&file, text).unwrap();
+        let flags = format!("{} {flags} --rounds 2 --max-lag 10s", file.display());
+        scenario::run(&options::<ScenarioOptions>(&flags, ""), &mut Quiet)
+    };
+    let is_right = |report: Report, durability: &str| {
+        assert_right(&report);
+        let misses = figure(&report, "runs", "cache misses %").as_f64().unwrap();
+        assert!((5.0..100.0).contains(&misses), "the cache holds less than a third: {misses} %");
+        assert!(report.to_text().contains(&format!("durability: {durability}")), "{}", report.to_text());
+    };
+    let size = "[caches]\nmax_bytes = 300_000\n";
+    let http = format!("--target http://{}", node.http);
+    let native = format!("--protocol native --target thalweg://{}", node.native);
+    is_right(run("", size, format!("{http} --keyspace over-http")).unwrap(), "none: a cache in memory");
+    is_right(run("", size, format!("{native} --keyspace over-native")).unwrap(), "none: a cache in memory");
+    // Beside operations on the keys of the keyspace, whose values cannot be missing.
+    is_right(run("read = 5\nupdate = 1\n", size, format!("{http} --durability os --keyspace both")).unwrap(), "os");
+    is_right(run("insert = 1\n", size, format!("{native} --durability os --keyspace both2")).unwrap(), "os");
+    create_cache(&node, "plain");
+    let error = run("", "[caches]\nmax_bytes = 400_000\n", format!("{http} --keyspace plain")).unwrap_err().to_string();
+    assert!(error.contains("exists already, with 300000 B"), "{error}");
+    let resp = format!("--protocol resp --target redis://{} --database", node.resp);
+    let report = run("", "", format!("{resp} 1")).unwrap();
+    assert_right(&report);
+    assert!(report.to_text().contains("durability: none: appendonly no"), "{}", report.to_text());
+    let report = run("", "", format!("{resp} 0")).unwrap();
+    assert_right(&report);
+    assert!(report.to_text().contains("durability: appendonly yes"), "a keyspace: {}", report.to_text());
+    let error = run("read = 1\n", "", format!("{resp} 1")).unwrap_err().to_string();
+    assert!(error.contains("two databases"), "{error}");
 }
 
 /// Writes a scenario file, and runs it for a short time.
@@ -432,9 +565,17 @@ fn scenarios_over_subjects_time_the_way_to_the_subscribers() {
 }
 
 fn http_get(node: &Node, path: &str) -> String {
+    http(node, "GET", path, "")
+}
+
+/// Sends a request with a JSON body, which may be empty; returns the reply with its head.
+fn http(node: &Node, method: &str, path: &str, body: &str) -> String {
     use std::io::{Read as _, Write as _};
     let mut stream = std::net::TcpStream::connect(node.http).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", node.http).unwrap();
+    let json = if body.is_empty() { "" } else { "Content-Type: application/json\r\n" };
+    let (host, len) = (node.http, body.len());
+    let head = format!("Host: {host}\r\nConnection: close\r\n{json}Content-Length: {len}");
+    write!(stream, "{method} {path} HTTP/1.1\r\n{head}\r\n\r\n{body}").unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     text

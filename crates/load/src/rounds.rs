@@ -41,6 +41,12 @@ impl<C> Outcome<C> {
         Self { times: tally.response(), tally, seconds, rate, spent, validity, without_errors }
     }
 
+    /// Returns the figures that runs over all protocols have, so that runs over different ones can be compared.
+    pub fn without_own(self) -> Outcome<()> {
+        let Self { tally, times, seconds, rate, spent, validity, without_errors } = self;
+        Outcome { tally: tally.without_own(), times, seconds, rate, spent, validity, without_errors }
+    }
+
     /// Returns a percentile of the response times, in microseconds; NaN if there was no reply.
     pub fn time_us(&self, percentile: f64) -> f64 {
         if self.times.count() == 0 { f64::NAN } else { micros(self.times.percentile(percentile)) }

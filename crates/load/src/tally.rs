@@ -123,6 +123,26 @@ impl<C> Tally<C> {
         errors as f64 / (self.all_right + errors).max(1) as f64
     }
 
+    /// Returns the counts that all protocols have, without those of a single protocol.
+    pub fn without_own(self) -> Tally<()> {
+        Tally {
+            times: self.times,
+            lag: self.lag,
+            replies: self.replies,
+            right: self.right,
+            all_right: self.all_right,
+            wrong: self.wrong,
+            lost: self.lost,
+            unanswered: self.unanswered,
+            received_bytes: self.received_bytes,
+            sent_bytes: self.sent_bytes,
+            last_reply: self.last_reply,
+            timeline: self.timeline,
+            first_problem: self.first_problem,
+            own: (),
+        }
+    }
+
     /// Returns the response times of all kinds of requests in one histogram.
     pub fn response(&self) -> Latencies {
         Latencies::sum(&self.times)

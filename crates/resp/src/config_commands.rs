@@ -39,7 +39,8 @@ fn parameters(session: &Session) -> Vec<(&'static str, String)> {
     let text = |text: &str| text.to_owned();
     vec![
         ("appendfsync", text(sync)),
-        ("appendonly", text("yes")),
+        // Of the selected database: a cache is in memory only.
+        ("appendonly", text(if session.store().is_durable() { "yes" } else { "no" })),
         ("bind", session.client().local.ip().to_string()),
         ("databases", (last + 1).to_string()),
         ("maxclients", config.max_connections.to_string()),

@@ -70,6 +70,11 @@ impl Database {
         }
     }
 
+    /// Returns true if the database's writes go through the log; a cache is in memory only.
+    pub(crate) fn is_durable(&self) -> bool {
+        matches!(self, Self::Batched(_))
+    }
+
     /// Returns Redis's name of the policy by which the database evicts keys.
     pub(crate) fn eviction_policy(&self) -> &'static str {
         match self {

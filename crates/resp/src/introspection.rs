@@ -307,7 +307,7 @@ fn persistence(session: &Session, text: &mut String) {
         "async_loading": 0,
         "rdb_bgsave_in_progress": 0,
         "rdb_last_bgsave_status": "ok",
-        "aof_enabled": 1,
+        "aof_enabled": u8::from(session.store().is_durable()),
         "aof_rewrite_in_progress": 0,
         "aof_last_write_status": status,
     );

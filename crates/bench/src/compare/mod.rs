@@ -1,18 +1,21 @@
 //! `thalweg bench compare A B`: a difference between two servers, with an interval and a verdict.
 //!
 //! Owns: the order of the runs, the refusal of different durability levels, and the report. Does not own the statistics,
-//! which are in the crate `lab`, and the load, which is that of the HTTP suite.
+//! which are in the crate `lab`, and the load, which is that of the suites of HTTP, of RESP and of scenarios.
 //!
 //! The runs are made in turns, A B, B A, A B …: a drift of the machine affects both alike. Both servers run all the
 //! time; the one that is not being measured has no load. Stored reports cannot be in turns, and the report says what
 //! that means.
 
 mod drawing;
+mod given;
 mod live;
 mod options;
+mod prepare;
 mod stored;
 mod verdict;
 
+pub use given::GivenLoad;
 pub use options::{CompareOptions, Side};
 pub(crate) use verdict::{Row, agree, describe_method, table};
 

@@ -4,22 +4,45 @@ use std::path::{Path, PathBuf};
 
 use thalweg_types::Durability;
 
+use super::given::GivenLoad;
 use crate::{
     BenchError,
-    http::HttpLoad,
     options::{require, within},
+    scenario::WireProtocol,
 };
 use thalweg_lab::comparison::MIN_PAIRS;
+
+/// Options of the load that a scenario file has instead.
+const OF_FILES: [&str; 8] =
+    ["--workers", "--pipeline", "--value-size", "--mix", "--distribution", "--api", "--closed", "--no-load"];
+/// Options of the load that requests over RESP cannot have.
+const NEVER_OVER_RESP: [&str; 2] = ["--workers", "--no-load"];
+/// Options of the load that only requests over other protocols than RESP have.
+const OF_OTHERS_THAN_RESP: [&str; 3] = ["--durability", "--api", "--keyspace"];
 
 /// Options of a comparison of two servers, programs or stored reports.
 #[derive(Clone, Debug, clap::Args)]
 pub struct CompareOptions {
-    /// The first side: a program to start as `A serve` (a path or a name on the search path), the address of a running server (http://host:port), or a report
-    /// that `thalweg bench http` wrote with `--output FILE.json` or `--html FILE.html`.
+    /// The first side: a program to start as `A serve` (a path or a name on the search path), the address of a running
+    /// server (http://host:port, redis://host:port or redis://host:port@N for its database N, thalweg://host:port), or a
+    /// report that `thalweg bench http` or `scenario` wrote with `--output FILE.json` or `--html FILE.html`.
     pub a: String,
     /// The second side, in the same forms. Its figures are compared with those of A. A report can only be compared with
     /// a report.
     pub b: String,
+    /// Run this scenario instead of puts and gets: a built-in one or a file, as thalweg bench scenario does. Options of
+    /// the load that both commands have replace values of the file.
+    #[arg(long, value_name = "NAME|FILE")]
+    pub scenario: Option<String>,
+    /// Protocol of sides that are programs, and of addresses that begin with no protocol.
+    #[arg(long, value_enum, default_value_t)]
+    pub protocol: WireProtocol,
+    /// Password for AUTH on RESP servers that run already.
+    #[arg(long)]
+    pub password: Option<String>,
+    /// Number of the database to select over RESP, unless the address of a side ends in @N.
+    #[arg(long, default_value_t = 0)]
+    pub database: u32,
     /// Number of pairs of runs, one of A and one of B each.
     #[arg(long, default_value_t = 12)]
     pub pairs: u32,
@@ -43,7 +66,7 @@ pub struct CompareOptions {
     pub dir: Option<PathBuf>,
     /// Load of each run.
     #[command(flatten)]
-    pub load: HttpLoad,
+    pub load: GivenLoad,
 }
 
 /// One side of a comparison.
@@ -51,29 +74,42 @@ pub struct CompareOptions {
 pub enum Side {
     /// A stored report.
     Stored(PathBuf),
-    /// A program that is started as a server.
-    Program(PathBuf),
-    /// A server that runs already.
-    Running(String),
+    /// A program that is started as a server, and loaded over this protocol.
+    Program(WireProtocol, PathBuf),
+    /// A server that runs already, with its protocol and address.
+    Running(WireProtocol, String),
 }
 
 impl Side {
     /// Finds out which kind of side a text names. A file whose name ends in `.json` or `.html` is a report, another file is a
-    /// program, and everything else must be an address.
-    pub fn of(text: &str) -> Result<Self, BenchError> {
+    /// program, and everything else must be an address. A program, and an address without a protocol, has the given one.
+    pub fn of(text: &str, protocol: WireProtocol) -> Result<Self, BenchError> {
         let path = Path::new(text);
         let fail = BenchError::target(text);
         if path.extension().is_some_and(|extension| extension == "json" || extension == "html") {
             return if path.is_file() { Ok(Self::Stored(path.into())) } else { Err(fail("there is no such report")) };
         }
         if let Some(program) = program(text) {
-            return Ok(Self::Program(program));
+            return Ok(Self::Program(protocol, program));
         }
-        let is_address = text.starts_with("http://") || (text.contains(':') && !text.contains('/'));
-        if is_address {
-            return Ok(Self::Running(text.to_owned()));
+        let known = WireProtocol::SCHEMES.iter().find(|(scheme, _)| text.starts_with(*scheme));
+        match known {
+            Some(("resp://", protocol)) => Ok(Self::Running(*protocol, text.replacen("resp", "redis", 1))),
+            Some((_, protocol)) => Ok(Self::Running(*protocol, text.to_owned())),
+            None if text.contains(':') && !text.contains("//") => Ok(Self::Running(protocol, text.to_owned())),
+            None => Err(fail(
+                "is neither a program, nor a report (.json, .html), nor an address (http://, redis:// or thalweg:// and \
+                 host:port)",
+            )),
         }
-        Err(fail("is neither a program, nor a report (.json, .html), nor an address (http://host:port)"))
+    }
+
+    /// Returns the protocol of the side's requests; `None` for a report.
+    fn protocol(&self) -> Option<WireProtocol> {
+        match self {
+            Self::Stored(_) => None,
+            Self::Program(protocol, _) | Self::Running(protocol, _) => Some(*protocol),
+        }
     }
 }
 
@@ -91,21 +127,44 @@ fn program(text: &str) -> Option<PathBuf> {
 impl CompareOptions {
     /// Returns both sides of the comparison; an error if options contradict each other or the sides.
     pub(super) fn sides(&self) -> Result<[Side; 2], BenchError> {
-        self.load.check()?;
+        // The check of a scenario includes its load.
+        self.scenario.as_ref().map_or_else(|| self.load.load.check(), |_| Ok(()))?;
         within("--pairs", self.pairs as usize, 10_000)?;
         require(self.pairs as usize >= MIN_PAIRS, "--pairs", format!("must be at least {MIN_PAIRS} for an interval"))?;
-        let sides = [Side::of(&self.a)?, Side::of(&self.b)?];
+        let sides = [Side::of(&self.a, self.protocol)?, Side::of(&self.b, self.protocol)?];
         let stored = sides.iter().filter(|side| matches!(side, Side::Stored(_))).count();
         require(stored != 1, "A, B", "a stored report can only be compared with a stored report")?;
         for (side, arguments, option) in [(&sides[0], &self.arg_a, "--arg-a"), (&sides[1], &self.arg_b, "--arg-b")] {
-            let starts = matches!(side, Side::Program(_));
+            let starts = matches!(side, Side::Program(..));
             require(starts || arguments.is_empty(), option, "is for a side that is a program, which it starts")?;
         }
         if stored == 2 {
-            let usual = HttpLoad::of_arguments(&[]).is_ok_and(|usual| usual == self.load);
-            require(usual && self.durability_b.is_none(), "A, B", "stored reports have their own load: give none")?;
+            let none = self.load.given.is_empty() && self.durability_b.is_none() && self.scenario.is_none();
+            require(none, "A, B", "stored reports have their own load: give none")?;
+        }
+        self.check_protocols(sides.each_ref().map(Side::protocol))?;
+        if let Some(option) = self.scenario.as_ref().and_then(|_| self.load.first_of(&OF_FILES)) {
+            return Err(BenchError::Option { option, message: "a scenario has it in its file".to_owned() });
+        }
+        for (at, side) in sides.iter().enumerate() {
+            self.scenario_of(side, at)?.map_or(Ok(()), |scenario| scenario.check())?;
         }
         Ok(sides)
+    }
+
+    /// Returns an error if an option is for another protocol than those of the sides.
+    fn check_protocols(&self, protocols: [Option<WireProtocol>; 2]) -> Result<(), BenchError> {
+        let resp = protocols.map(|protocol| protocol == Some(WireProtocol::Resp));
+        let is_native = protocols.contains(&Some(WireProtocol::Native));
+        let has_load = self.scenario.is_some() || !is_native;
+        require(has_load, "--scenario", "the native protocol needs one, such as --scenario ycsb-a")?;
+        let never = self.load.first_of(&NEVER_OVER_RESP).filter(|_| resp != [false; 2]);
+        let others = self.load.first_of(&OF_OTHERS_THAN_RESP).filter(|_| resp == [true; 2]);
+        if let Some(option) = never.or(others) {
+            return Err(BenchError::Option { option, message: "requests over RESP have none".to_owned() });
+        }
+        let is_level_free = self.durability_b.is_none() || !resp[1];
+        require(is_level_free, "--durability-b", "requests over RESP name no level; give it to the server")
     }
 }
 
@@ -134,11 +193,17 @@ mod tests {
             path.to_str().unwrap().to_owned()
         });
         let both = sides(&[&program, "127.0.0.1:7070"]).unwrap();
-        assert_eq!(both, [Side::Program(program.clone().into()), Side::Running("127.0.0.1:7070".into())]);
+        let http = WireProtocol::Http;
+        assert_eq!(both, [Side::Program(http, program.clone().into()), Side::Running(http, "127.0.0.1:7070".into())]);
         assert!(
-            matches!(Side::of("sh").unwrap(), Side::Program(path) if path.is_absolute()),
+            matches!(Side::of("sh", http).unwrap(), Side::Program(_, path) if path.is_absolute()),
             "found on the search path"
         );
+        let [redis, native] = sides(&["resp://127.0.0.1:1@2", "thalweg://h:2", "--scenario", "ycsb-a"]).unwrap();
+        assert_eq!(redis, Side::Running(WireProtocol::Resp, "redis://127.0.0.1:1@2".into()));
+        assert_eq!(native, Side::Running(WireProtocol::Native, "thalweg://h:2".into()));
+        let [program, plain] = sides(&[&program, "h:1", "--protocol", "resp"]).unwrap();
+        assert_eq!([program.protocol(), plain.protocol()], [Some(WireProtocol::Resp); 2]);
         assert!(matches!(sides(&[&report, &report]).unwrap(), [Side::Stored(_), Side::Stored(_)]));
         for (arguments, part) in [
             (vec![&*report, "http://h:1"], "only be compared with a stored report"),
@@ -148,9 +213,40 @@ mod tests {
             (vec!["h:1", "h:2", "--pairs", "3"], "--pairs"),
             (vec!["h:1", "h:2", "--arg-b", "--backend"], "--arg-b"),
             (vec!["h:1", "h:2", "--keys", "0"], "--keys"),
+            (vec!["https://h:1", "h:2"], "neither a program"),
+            (vec!["thalweg://h:1", "h:2"], "--scenario"),
+            (vec!["h:1", "h:2", "--scenario", "ycsb-a", "--mix", "put"], "--mix: a scenario has it in its file"),
+            (vec!["h:1", "h:2", "--scenario", "ycsb-a", "--keys", "0"], "keys.count"),
+            (vec!["h:1", "h:2", "--scenario", "nothing"], "nothing"),
+            (vec!["redis://127.0.0.1:1", "h:2", "--scenario", "ycsb-e"], "mix.scan"),
+            (vec!["redis://h:1", "redis://h:2", "--durability", "os"], "--durability: requests over RESP"),
+            (vec!["h:1", "redis://h:2", "--no-load"], "--no-load: requests over RESP"),
+            (vec!["h:1", "redis://h:2", "--durability-b", "os"], "--durability-b"),
         ] {
             let error = sides(&arguments).unwrap_err();
             assert!(error.contains(part), "{error}");
         }
+    }
+
+    #[test]
+    fn named_options_of_the_load_replace_values_of_a_scenario() {
+        let options =
+            |arguments: &[&str]| <Cli as clap::Parser>::parse_from(["compare"].iter().chain(arguments)).options;
+        let usual = options(&["h:1", "h:2"]);
+        assert_eq!((usual.load.given, usual.load.load.rate), (Vec::new(), 1000.0));
+        let named = options(&[
+            "thalweg://h:1",
+            "redis://127.0.0.1:2@3",
+            "--scenario=ycsb-a",
+            "--rate=1000",
+            "--durability=os",
+            "--arrivals=poisson",
+        ]);
+        let sides = named.sides().unwrap();
+        let scenario = |at: usize| named.scenario_of(&sides[at], at).unwrap().unwrap();
+        let (a, b) = (scenario(0), scenario(1));
+        assert_eq!((a.rate, a.keys, a.protocol), (Some(1000.0), None, WireProtocol::Native), "the default, but named");
+        assert_eq!((a.durability, b.durability), (Some(Durability::Os), None));
+        assert_eq!((b.server.target.as_deref(), b.database), (Some("127.0.0.1:2"), 3));
     }
 }

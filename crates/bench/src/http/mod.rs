@@ -4,16 +4,16 @@
 //! for how response times are measured. Does not own requests and the check of replies (`thalweg_load::http`).
 //!
 //! Parts: `options` and `scenario` have the options and the presets, `running` prepares a server and plans a run,
-//! `figures` takes the figures of a run that are compared, `findings` describes and draws them, `suite` runs the scenarios.
+//! `findings` describes and draws the figures, `suite` runs the scenarios, `contender` is a server in a comparison.
 
-mod figures;
+mod contender;
 mod findings;
 mod options;
 mod running;
 mod scenario;
 mod suite;
 
-pub(crate) use figures::{Figure, figures, samples};
+pub(crate) use contender::contender;
 pub use options::{ApiChoice, HttpLoad, HttpOptions, Mix, Preset, ServerOptions};
-pub(crate) use running::{api, level, plan, start, store_keys, target};
+pub(crate) use running::{api, level, plan, sampled, start, store_keys, target};
 pub use suite::run;

@@ -7,7 +7,7 @@ use thalweg_types::Durability;
 use crate::{
     BenchError, ProfileOptions,
     load::{Arrivals, Objective, Pace},
-    options::{parse_duration, rate_within, require, steady, within},
+    options::{parse_duration, parsed, rate_within, require, steady, within},
     random::Distribution,
     server::StartOptions,
 };
@@ -201,12 +201,17 @@ impl HttpLoad {
 
     /// Describes the load in one line without its durability. Loads with equal descriptions can be compared.
     pub fn describe(&self) -> String {
+        self.describe_over(&format!("{} API", name(self.api)))
+    }
+
+    /// Describes the load like [`describe`](Self::describe), over this API or protocol.
+    pub(crate) fn describe_over(&self, api: &str) -> String {
         let Self { connections, pipeline, value_size, keys, .. } = self;
         let pace = self.pace().name("/s");
-        let [mix, spread, api] = [name(self.mix), name(self.distribution), name(self.api)];
+        let [mix, spread] = [name(self.mix), name(self.distribution)];
         format!(
             "{mix}, {pace}, {connections} connections, pipeline {pipeline}, {value_size} B values, {keys} keys {spread}, \
-             {api} API, runs of {} s after {} s of warm-up",
+             {api}, runs of {} s after {} s of warm-up",
             self.duration.as_secs_f64(),
             self.warmup.as_secs_f64()
         )
@@ -214,6 +219,11 @@ impl HttpLoad {
 
     /// Returns the command-line arguments that give this load.
     pub fn arguments(&self) -> Vec<String> {
+        self.arguments_if(|_| true)
+    }
+
+    /// Returns the command-line arguments of those options of the load for which `is` is true.
+    pub(crate) fn arguments_if(&self, is: impl Fn(&str) -> bool) -> Vec<String> {
         let seconds = |time: Duration| format!("{}s", time.as_secs_f64());
         let mut all = vec![
             ("--rate", self.rate.to_string()),
@@ -235,19 +245,14 @@ impl HttpLoad {
         all.extend(self.durability.map(|level| ("--durability", level.to_string())));
         let flags = [("--closed", self.closed), ("--no-load", self.no_load)];
         let flags = flags.into_iter().filter(|(_, is_set)| *is_set).map(|(flag, _)| flag.to_owned());
-        all.into_iter().flat_map(|(option, value)| [option.to_owned(), value]).chain(flags).collect()
+        let flags = flags.filter(|flag| is(flag));
+        let all = all.into_iter().filter(|(option, _)| is(option));
+        all.flat_map(|(option, value)| [option.to_owned(), value]).chain(flags).collect()
     }
 
     /// Parses arguments that [`arguments`](Self::arguments) returned, or any others of a load.
     pub fn of_arguments(arguments: &[String]) -> Result<Self, String> {
-        #[derive(clap::Parser)]
-        #[command(no_binary_name = true)]
-        struct Arguments {
-            #[command(flatten)]
-            load: HttpLoad,
-        }
-        let parsed = <Arguments as clap::Parser>::try_parse_from(arguments);
-        parsed.map(|arguments| arguments.load).map_err(|error| error.to_string())
+        parsed(arguments)
     }
 }
 

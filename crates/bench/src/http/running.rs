@@ -8,6 +8,7 @@ use super::options::{ApiChoice, HttpLoad, Mix, ServerOptions};
 use crate::{
     BenchError, Progress, Scratch,
     data::Values,
+    figures::SampledLoad,
     load::{
         self, Pace, Plan, Validity,
         http::{Api, Http, MissingKeyPolicy, Operation, Requests},
@@ -94,6 +95,11 @@ pub(crate) fn store_keys(target: &Target, load: &HttpLoad, progress: &mut dyn Pr
         Validity::Good => Ok(()),
         bad => Err(BenchError::subject(&target.host, "loading the keys")(bad.verdict().0)),
     }
+}
+
+/// Returns the load as reports name it, at the durability level of its writes.
+pub(crate) fn sampled(load: &HttpLoad, level: String) -> SampledLoad {
+    SampledLoad { scenario: load.describe(), durability: level, pace: load.pace(), unit: "request" }
 }
 
 /// Returns the durability level of a load's writes: the one that the server names in its reply to a put of the first

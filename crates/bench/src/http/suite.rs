@@ -3,15 +3,15 @@
 use std::collections::HashSet;
 
 use super::{
-    figures::samples,
     findings::{self, in_words},
     options::{ApiChoice, HttpLoad, HttpOptions},
-    running::{self, api, level, store_keys},
+    running::{self, api, level, sampled, store_keys},
     scenario::Scenario,
 };
 use crate::{
     BenchError, Progress, Report,
     account::{Account, Stages, add_stages, cost_row, cost_table},
+    figures::SampledLoad,
     latency::micros,
     load::{
         self, Bounds, Faults, LEAST_PATIENCE, Objective, Pace, Plan, Trial, find_knee,
@@ -91,8 +91,9 @@ impl Suite<'_> {
             costs.row(cost_row(&format!("{} ({})", scenario.name, in_words(&level)), &runs, &account));
             stages.extend(write_stages(scenario, &level, &rounds.subject, &account));
             report.checks.extend(checks(scenario, &rounds));
-            let name = if is_alone { scenario.load.describe() } else { scenario.name.clone() };
-            report.samples.extend(samples(&name, &level, scenario.load.pace(), &rounds.subject.outcomes));
+            let load = sampled(&scenario.load, level.clone());
+            let load = if is_alone { load } else { SampledLoad { scenario: scenario.name.clone(), ..load } };
+            report.samples.extend(load.samples(&rounds.subject.outcomes));
             report.summary.push(findings::sentence(scenario, &level, &rounds.subject));
             self.profile(scenario, &level, (number, is_alone), report)?;
             rates.push(findings::bar(scenario, &level, &rounds.subject, |outcome| outcome.rate));

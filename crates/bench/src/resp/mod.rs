@@ -9,8 +9,9 @@
 //!
 //! Parts: `fanout` measures subscribers, `external` runs redis-benchmark, `server` starts and describes servers, `scenario`
 //! has the lines of the report, `turn` is one server's part in a scenario, `suite` runs all scenarios, `figures` creates
-//! the tables.
+//! the tables, `contender` is a server in a comparison.
 
+mod contender;
 mod external;
 mod fanout;
 mod figures;
@@ -22,6 +23,8 @@ mod turn;
 
 use thalweg_load::resp::{bare, client, protocol, requests};
 
+pub(crate) use contender::{contender, options_of};
 pub use options::RespOptions;
+pub(crate) use options::ServerSpec;
 pub(crate) use server::asked_durability;
 pub use suite::run;

@@ -123,7 +123,7 @@ impl Server {
             Answer::Error(_) => String::new(),
             answer => answer.text(),
         };
-        let version = ["valkey_version", "redis_version", "thalweg_version"]
+        let version = ["thalweg_version", "valkey_version", "redis_version"]
             .iter()
             .find_map(|name| Some(format!("{} {}", name.trim_end_matches("_version"), field(&info, name)?)));
         self.version = match self.choice {

@@ -4,6 +4,7 @@
 //! single replies (`thalweg_load::feeds`).
 
 use std::{
+    net::SocketAddr,
     sync::Arc,
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -27,15 +28,18 @@ use crate::{
 
 /// Records that may wait for acks, which is the server's maximum, so that many connections can fetch at once.
 const GROUP_CONFIG: &[u8] = b"{\"max_pending\":100000}";
-const JSON: &str = "Content-Type: application/json\r\n";
+/// Header of a request whose body is JSON.
+pub(super) const JSON: &str = "Content-Type: application/json\r\n";
 
-/// Stream, group and subject of a scenario on one server.
-pub(super) struct FeedRun<'a> {
+/// Stream, group and subject of a scenario on one server. Dropping it deletes the stream with its group; a failure leaves
+/// them on the server, and harms nothing.
+pub(super) struct FeedRun {
     /// Requests, and the account of records and messages.
     pub feed: Arc<Feed>,
-    target: &'a Target,
+    address: SocketAddr,
+    host: String,
     subscribers: usize,
-    mix: &'a Mix,
+    mix: Mix,
 }
 
 /// Times and messages of the rounds, apart from the replies.
@@ -49,22 +53,23 @@ pub(super) struct Arrivals {
     faults: FeedFaults,
 }
 
-impl<'a> FeedRun<'a> {
+impl FeedRun {
     /// Creates the stream and the group on the server, if the mix uses them. Returns `None` if it uses only keys.
     pub(super) fn create(
         options: &ScenarioOptions,
-        scenario: &'a Scenario,
-        target: &'a Target,
+        scenario: &Scenario,
+        target: &Target,
     ) -> Result<Option<Self>, BenchError> {
         let mix = &scenario.mix;
-        if !mix.has(|kind| !kind.uses_keys()) {
+        if !mix.has(|kind| !kind.has_key()) {
             return Ok(None);
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, nanos);
         let name = format!("{}-{:x}-{now:x}", options.keyspace, std::process::id());
         let requests = FeedRequests::new(name, &target.host, options.durability);
         let feed = Arc::new(Feed::new(requests, scenario.feeds.sizes, options.seed));
-        let run = Self { feed, target, subscribers: scenario.feeds.subscribers, mix };
+        let (address, host, subscribers) = (target.address, target.host.clone(), scenario.feeds.subscribers);
+        let run = Self { feed, address, host, subscribers, mix: mix.clone() };
         if mix.has(Kind::uses_stream) {
             run.put(&run.feed.requests.stream(), b"{}")?;
         }
@@ -76,16 +81,16 @@ impl<'a> FeedRun<'a> {
 
     fn put(&self, path: &str, config: &[u8]) -> Result<(), BenchError> {
         let answered = self.client()?.request("PUT", path, JSON, config);
-        let (status, body) = answered.map_err(BenchError::target(&self.target.host))?;
+        let (status, body) = answered.map_err(BenchError::target(&self.host))?;
         if status == 201 {
             return Ok(());
         }
         let body = String::from_utf8_lossy(&body).into_owned();
-        Err(BenchError::target(&self.target.host)(format!("creating {path}: status {status}: {body}")))
+        Err(BenchError::target(&self.host)(format!("creating {path}: status {status}: {body}")))
     }
 
     fn client(&self) -> Result<Client, BenchError> {
-        Client::connect(self.target.address, GIVE_UP).map_err(BenchError::target(&self.target.host))
+        Client::connect(self.address, GIVE_UP).map_err(BenchError::target(&self.host))
     }
 
     /// Appends once, and returns the value of this header of the reply.
@@ -93,20 +98,11 @@ impl<'a> FeedRun<'a> {
         let (mut request, step) = (Vec::new(), self.feed.append());
         self.feed.encode(step, &mut request);
         let mut client = self.client()?;
-        let fail = BenchError::target(&self.target.host);
+        let fail = BenchError::target(&self.host);
         let reply = client.exchange(&request).map_err(|error| fail(format!("an append: {error}")))?;
         let body = client.body(&reply).into_owned();
         self.feed.judge(step, &body).map_err(|problem| fail(format!("status {}: {}", reply.status, problem.text)))?;
         Ok(client.header(header).map(str::to_owned))
-    }
-
-    /// Deletes the stream with its group. A failure leaves them on the server, and harms nothing.
-    pub(super) fn remove(&self) {
-        if self.mix.has(Kind::uses_stream)
-            && let Ok(mut client) = self.client()
-        {
-            let _ = client.request("DELETE", &self.feed.requests.stream(), "", b"");
-        }
     }
 
     /// Performs one run with the subscribers beside it, and adds what came back to `arrivals`.
@@ -117,7 +113,7 @@ impl<'a> FeedRun<'a> {
         run: impl FnOnce() -> Result<Outcome<Counts>, BenchError>,
     ) -> Result<Outcome<Counts>, BenchError> {
         let publishes = self.mix.share(Kind::Publish) > 0.0;
-        let start = || Listening::start(self.target.address, self.subscribers, &self.feed);
+        let start = || Listening::start(self.address, self.subscribers, &self.feed);
         let listening = if publishes { Some(start()?) } else { None };
         let (before, _) = self.feed.published();
         self.feed.count_times_after(warmup);
@@ -125,7 +121,7 @@ impl<'a> FeedRun<'a> {
         let published = self.feed.published().0 - before;
         if let Some(listening) = listening {
             let ended = listening.finish(published, self.subscribers);
-            let ledgers = ended.map_err(BenchError::subject(&self.target.host, "subscribing"))?;
+            let ledgers = ended.map_err(BenchError::subject(&self.host, "subscribing"))?;
             outcome.tally.own.faults.merge(arrivals.subscribers(published, &ledgers));
         }
         let times = self.feed.take_times();
@@ -183,7 +179,7 @@ impl<'a> FeedRun<'a> {
     /// Returns the figures of records and messages.
     pub(super) fn table(&self, rounds: &Rounds<Counts>, arrivals: &Arrivals) -> Table {
         let mut table = Table::new("records and messages: end to end from the moment an append or a publish was due");
-        for kind in self.mix.kinds().filter(|kind| !kind.uses_keys()) {
+        for kind in self.mix.kinds().filter(|kind| !kind.has_key()) {
             let records = |outcome: &Outcome<Counts>| outcome.tally.own.records[kind as usize] as f64;
             let operations = |outcome: &Outcome<Counts>| outcome.tally.times[kind as usize].count() as f64;
             let times = match kind {
@@ -203,6 +199,16 @@ impl<'a> FeedRun<'a> {
             });
         }
         table
+    }
+}
+
+impl Drop for FeedRun {
+    fn drop(&mut self) {
+        if self.mix.has(Kind::uses_stream)
+            && let Ok(mut client) = self.client()
+        {
+            let _ = client.request("DELETE", &self.feed.requests.stream(), "", b"");
+        }
     }
 }
 

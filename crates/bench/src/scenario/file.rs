@@ -7,19 +7,24 @@
 use std::{ops::RangeInclusive, time::Duration};
 
 use serde::{Deserialize, Deserializer, de::Error as _};
+use thalweg_types::limits::MIN_CACHE_BYTES;
 
 use super::{
     feed_tables::{FeedTables, Feeds, GroupsTable, StreamsTable, SubjectsTable, within},
+    http_table::HttpTable,
     mix::{Kind, Mix},
 };
 use crate::{
-    load::{Arrivals, Pace, pairs::HEAD_BYTES},
+    load::{
+        Arrivals, Pace,
+        pairs::{HEAD_BYTES, HttpTemplates},
+    },
     options::parse_duration,
     random::YCSB_EXPONENT,
 };
 
 /// Built-in scenarios: names and files.
-pub(super) const BUILT_IN: [(&str, &str); 9] = [
+pub(super) const BUILT_IN: [(&str, &str); 10] = [
     ("ycsb-a", include_str!("../../scenarios/ycsb-a.toml")),
     ("ycsb-b", include_str!("../../scenarios/ycsb-b.toml")),
     ("ycsb-c", include_str!("../../scenarios/ycsb-c.toml")),
@@ -29,6 +34,7 @@ pub(super) const BUILT_IN: [(&str, &str); 9] = [
     ("events", include_str!("../../scenarios/events.toml")),
     ("jobs", include_str!("../../scenarios/jobs.toml")),
     ("messages", include_str!("../../scenarios/messages.toml")),
+    ("sessions", include_str!("../../scenarios/sessions.toml")),
 ];
 
 /// Maximum number of connections.
@@ -39,6 +45,8 @@ pub(super) const MAX_KEYS: u64 = 100_000_000;
 const MAX_ROWS: u64 = 10_000;
 /// Maximum length of a value in bytes, for the same reason.
 const MAX_BYTES: u64 = 1 << 20;
+/// Capacity of the largest cache of a file, in bytes.
+const MAX_CACHE_BYTES: u64 = 1 << 40;
 /// Maximum number of operations per second.
 const MAX_RATE: f64 = 1e7;
 /// Maximum exponent of the Zipf distribution; with larger ones nearly all operations use one key.
@@ -59,6 +67,10 @@ pub(super) struct Scenario {
     pub scan_rows: RangeInclusive<u32>,
     /// Stream, group and subject.
     pub feeds: Feeds,
+    /// Requests over HTTP; `None` is Thalweg's key-value API.
+    pub http: Option<HttpTemplates>,
+    /// Capacity in bytes of the cache, if the run creates it; `None` is the server's default.
+    pub cache_bytes: Option<u64>,
     /// Operations with their weights.
     pub mix: Mix,
 }
@@ -116,7 +128,7 @@ impl Scenario {
 
     /// Returns an error that names a field whose value is out of its range, and the range.
     pub(super) fn check(&self) -> Result<(), String> {
-        let Self { load, keys, value_bytes, scan_rows, feeds, mix, .. } = self;
+        let Self { load, keys, value_bytes, scan_rows, feeds, cache_bytes, mix, .. } = self;
         within("load.connections", load.connections as u64, 1, MAX_CONNECTIONS)?;
         within("load.threads", load.threads as u64, 1, 1024)?;
         if load.rate.is_some_and(|rate| !(rate > 0.0 && rate <= MAX_RATE)) {
@@ -126,7 +138,8 @@ impl Scenario {
         if load.duration.is_zero() || load.duration > longest || load.warmup > longest {
             return Err("load.duration, load.warmup: at most a day, and the duration above 0".to_owned());
         }
-        within("keys.count", keys.count, u64::from(mix.has(Kind::uses_keys)), MAX_KEYS)?;
+        within("keys.count", keys.count, u64::from(mix.has(Kind::has_key)), MAX_KEYS)?;
+        within("caches.max_bytes", cache_bytes.unwrap_or(MIN_CACHE_BYTES), MIN_CACHE_BYTES, MAX_CACHE_BYTES)?;
         if !(keys.theta > 0.0 && keys.theta <= MAX_THETA) {
             return Err(format!("keys.theta: must be above 0 and at most {MAX_THETA}"));
         }
@@ -166,6 +179,8 @@ struct File {
     streams: Option<StreamsTable>,
     groups: Option<GroupsTable>,
     subjects: Option<SubjectsTable>,
+    caches: Option<CachesTable>,
+    http: Option<HttpTable>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -206,6 +221,12 @@ struct ScansTable {
     max_rows: Option<u32>,
 }
 
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CachesTable {
+    max_bytes: Option<u64>,
+}
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct MixTable {
@@ -218,13 +239,17 @@ struct MixTable {
     read_records: u32,
     fetch: u32,
     publish: u32,
+    cache_get: u32,
+    cache_put: u32,
+    cache_delete: u32,
 }
 
 impl MixTable {
     fn mix(&self) -> Mix {
         let keys = [self.read, self.update, self.insert, self.scan, self.read_modify_write];
         let feeds = [self.append, self.read_records, self.fetch, self.publish];
-        Mix::new::<9>([&keys[..], &feeds].concat().try_into().expect("five and four weights"))
+        let cache = [self.cache_get, self.cache_put, self.cache_delete];
+        Mix::new::<12>([&keys[..], &feeds, &cache].concat().try_into().expect("five, four and three weights"))
     }
 }
 
@@ -238,8 +263,12 @@ fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::E
 
 impl File {
     fn resolve(self) -> Result<Scenario, String> {
-        let Self { description, load, keys, values, mix, scans, streams, groups, subjects } = self;
+        let Self { description, load, keys, values, mix, scans, streams, groups, subjects, caches, http } = self;
         let weights = mix.mix();
+        if caches.is_some() && !weights.has(Kind::uses_cache) {
+            return Err("caches: the mix has no cache_get, cache_put or cache_delete".to_owned());
+        }
+        let http = http.map(|table| table.resolve(&weights)).transpose()?;
         let feeds = FeedTables { streams, groups, subjects }.resolve(&weights)?;
         let (keys, value_bytes) = keys_and_values(keys, values, &weights)?;
         let arrivals = match (&load.arrivals, load.rate) {
@@ -271,6 +300,8 @@ impl File {
             value_bytes,
             scan_rows,
             feeds,
+            http,
+            cache_bytes: caches.and_then(|caches| caches.max_bytes),
             mix: weights,
         })
     }
@@ -282,7 +313,7 @@ fn keys_and_values(
     values: Option<ValuesTable>,
     mix: &Mix,
 ) -> Result<(Keys, RangeInclusive<usize>), String> {
-    match (keys, values, mix.has(Kind::uses_keys)) {
+    match (keys, values, mix.has(Kind::has_key)) {
         (Some(keys), Some(values), true) => {
             let is_ranked = matches!(keys.distribution, Distribution::Zipf | Distribution::Latest);
             if keys.theta.is_some() && !is_ranked {
@@ -298,7 +329,7 @@ fn keys_and_values(
         }
         (_, _, true) => Err("keys, values: the mix has operations on keys, which need both tables".to_owned()),
         (_, _, false) => Err("keys, values: the mix has no operation on keys: set mix.read, mix.update, mix.insert, \
-                              mix.scan or mix.read_modify_write"
+                              mix.scan, mix.read_modify_write, mix.cache_get, mix.cache_put or mix.cache_delete"
             .to_owned()),
     }
 }

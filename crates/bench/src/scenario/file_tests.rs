@@ -49,7 +49,7 @@ fn the_built_in_files_are_ycsb_a_to_f() {
     for (name, text) in BUILT_IN.into_iter().filter(|(name, _)| name.starts_with("ycsb")) {
         let scenario = Scenario::parse(text).unwrap_or_else(|error| panic!("{name}: {error}"));
         let shares = Kind::ALL.map(|kind| share(&scenario.mix, kind));
-        assert_eq!(shares[5..], [0.0; 4], "{name}");
+        assert_eq!(shares[5..], [0.0; 7], "{name}");
         let (expected, distribution) = match name {
             "ycsb-a" => ([50.0, 50.0, 0.0, 0.0, 0.0], Distribution::Zipf),
             "ycsb-b" => ([95.0, 5.0, 0.0, 0.0, 0.0], Distribution::Zipf),
@@ -70,14 +70,14 @@ fn the_built_in_files_are_ycsb_a_to_f() {
 }
 
 #[test]
-fn the_other_built_in_files_use_streams_groups_and_subjects() {
-    let names = ["events", "jobs", "messages"].map(|name| {
+fn the_other_built_in_files_use_streams_groups_subjects_and_caches() {
+    let names = ["events", "jobs", "messages", "sessions"].map(|name| {
         let (_, text) = BUILT_IN.into_iter().find(|(known, _)| *known == name).unwrap();
         let scenario = Scenario::parse(text).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(!scenario.description.is_empty(), "{name}");
         scenario.mix.kinds().map(Kind::name).collect::<Vec<_>>().join(" ")
     });
-    assert_eq!(names, ["append read_records", "append fetch", "publish"]);
+    assert_eq!(names, ["append read_records", "append fetch", "publish", "cache_get cache_put cache_delete"]);
 }
 
 #[test]
@@ -114,6 +114,41 @@ fn errors_name_the_place_and_what_is_allowed() {
             assert!(error.contains(part), "{to}: {part} in {error}");
         }
     }
+}
+
+#[test]
+fn a_file_can_describe_requests_over_http() {
+    let http = |table: &str| Scenario::parse(&format!("{SMALL}{table}"));
+    let right = "[http]\nread = { method = \"GET\", path = \"/items/{key}\" }\n\
+                 write = { method = \"POST\", path = \"/items?id={key}\", body = '{\"v\":\"{value}\"}' }\n\
+                 reply = '{\"v\":\"{value}\"}'\nheaders = [\"X: 1\"]\n";
+    let templates = http(right).unwrap().http.unwrap();
+    assert_eq!((&*templates.headers, &*templates.write.method), ("X: 1\r\n", "POST"));
+    assert!(templates.read.path.has_key() && templates.write.body.values() == 1 && templates.reply.values() == 1);
+    for (from, to, part) in [
+        ("GET", "HEAD", "http.read.method: \"HEAD\""),
+        ("GET", "get me", "http.read.method"),
+        ("/items/{key}", "items/{key}", "http.read.path: must begin with /"),
+        ("/items/{key}", "/{key} HTTP/1.1", "http.read.path"),
+        ("/items/{key}", "/items", "http.read: neither path nor body has a place for {key}"),
+        ("/items/{key}", "/items/{key}{value}", "http.read: a read has no {value}"),
+        ("body = '{\"v\":\"{value}\"}'", "body = 'v'", "http.write: neither path nor body has a place for {value}"),
+        ("reply = '{\"v\":\"{value}\"}'", "reply = '{key}'", "http.reply"),
+        ("X: 1", "Host: x", "http.headers"),
+        ("X: 1", "X: 1\\nY: 2", "http.headers"),
+        ("X: 1", "nothing", "http.headers"),
+        ("[http]\nread", "[http]\nreads", "unknown field `reads`"),
+    ] {
+        assert!(right.contains(from), "{from}");
+        let error = http(&right.replacen(from, to, 1)).unwrap_err();
+        assert!(error.contains(part), "{to}: {error}");
+    }
+    let error = Scenario::parse(&format!("{}{right}", SMALL.replace("read = 1", "cache_get = 1"))).unwrap_err();
+    assert!(error.contains("mix.cache_get: [http] has"), "{error}");
+    let plain =
+        "[http]\nread = { method = \"GET\", path = \"/{key}\" }\nwrite = { method = \"PUT\", path = \"/{key}\" }\n";
+    let templates = http(plain).unwrap().http.unwrap();
+    assert_eq!((templates.write.body.values(), templates.reply.values()), (1, 1), "the value alone is the default");
 }
 
 const LOAD: &str = "[load]\nconnections = 2\nduration = \"1s\"\n";
@@ -163,6 +198,12 @@ fn errors_about_feeds_name_the_table_or_the_field() {
         ("[streams]\nrecord_bytes = 50\n[groups]\nrecords = 0\n[mix]\nfetch = 1\n", "groups.records"),
         ("[streams]\nrecord_bytes = 50\nread_from = \"end\"\n[mix]\nappend = 1\n", "`tail`"),
         ("[streams]\nsize = 50\n[mix]\nappend = 1\n", "record_bytes"),
+        ("[mix]\ncache_get = 1\n", "keys, values: the mix has operations on keys"),
+        (
+            "[keys]\ncount = 5\ndistribution = \"uniform\"\n[values]\nbytes = 50\n[caches]\nmax_bytes = 5\n[mix]\ncache_get = 1\n",
+            "caches.max_bytes: 5 is not from 65536",
+        ),
+        ("[caches]\n[streams]\nrecord_bytes = 50\n[mix]\nappend = 1\n", "caches: the mix has no cache_get"),
         ("[subjects]\nmessage_bytes = 50\nsubscribers = 0\n[mix]\npublish = 1\n", "subjects.subscribers"),
         (
             "[keys]\ncount = 5\ndistribution = \"uniform\"\n[subjects]\nmessage_bytes = 50\n[mix]\npublish = 1\n",

@@ -25,11 +25,17 @@ pub(super) enum Kind {
     Fetch,
     /// Publishes messages to the subject.
     Publish,
+    /// Reads a key of the cache.
+    CacheGet,
+    /// Sets a key of the cache.
+    CachePut,
+    /// Removes a key from the cache.
+    CacheDelete,
 }
 
 impl Kind {
     /// All kinds, in the order of their numbers.
-    pub(super) const ALL: [Self; 9] = [
+    pub(super) const ALL: [Self; 12] = [
         Self::Read,
         Self::Update,
         Self::Insert,
@@ -39,6 +45,9 @@ impl Kind {
         Self::ReadRecords,
         Self::Fetch,
         Self::Publish,
+        Self::CacheGet,
+        Self::CachePut,
+        Self::CacheDelete,
     ];
 
     /// Returns the name of the kind in scenario files.
@@ -53,16 +62,30 @@ impl Kind {
             Self::ReadRecords => "read_records",
             Self::Fetch => "fetch",
             Self::Publish => "publish",
+            Self::CacheGet => "cache_get",
+            Self::CachePut => "cache_put",
+            Self::CacheDelete => "cache_delete",
         }
     }
 
     /// Returns true if the operation writes.
     pub(super) fn writes(self) -> bool {
-        matches!(self, Self::Update | Self::Insert | Self::ReadModifyWrite | Self::Append | Self::Fetch)
+        let writes_keys = matches!(self, Self::Update | Self::Insert | Self::ReadModifyWrite);
+        writes_keys || matches!(self, Self::Append | Self::Fetch | Self::CachePut | Self::CacheDelete)
     }
 
-    /// Returns true if the operation uses the keys.
-    pub(super) fn uses_keys(self) -> bool {
+    /// Returns true if the operation uses a key of the keyspace or of the cache.
+    pub(super) fn has_key(self) -> bool {
+        self.uses_keyspace() || self.uses_cache()
+    }
+
+    /// Returns true if the operation uses the cache.
+    pub(super) fn uses_cache(self) -> bool {
+        matches!(self, Self::CacheGet | Self::CachePut | Self::CacheDelete)
+    }
+
+    /// Returns true if the operation uses the keyspace.
+    pub(super) fn uses_keyspace(self) -> bool {
         matches!(self, Self::Read | Self::Update | Self::Insert | Self::Scan | Self::ReadModifyWrite)
     }
 

@@ -5,13 +5,15 @@
 //! own the load generator, the requests and the account of writes and records (`thalweg_load`), and the distributions
 //! (`thalweg_lab::random`).
 //!
-//! Parts: `file` and `feed_tables` are the schema, `mix` the kinds of operations, `work` joins them with the requests for the
+//! Parts: `file`, `feed_tables` and `http_table` are the schema, `mix` the kinds of operations, `work` joins them with the requests for the
 //! load generator, `options`, `suite`, `targets` and `feed_runs` are the
-//! command, and `tables` and `words` its report.
+//! command, `tables` and `words` its report, and `contender` is a server in a comparison.
 
+mod contender;
 mod feed_runs;
 mod feed_tables;
 mod file;
+mod http_table;
 mod mix;
 mod options;
 mod suite;
@@ -20,5 +22,6 @@ mod targets;
 mod words;
 mod work;
 
+pub(crate) use contender::contender;
 pub use options::{ScenarioOptions, WireProtocol};
 pub use suite::run;

@@ -27,7 +27,7 @@ const MAX_PAGE: (u32, usize) = (4096, 1 << 20);
 #[derive(Clone, Debug, clap::Args)]
 #[command(mut_arg("target", |arg| arg.help(TARGET_HELP)))]
 pub struct ScenarioOptions {
-    /// Name of a built-in scenario (ycsb-a to ycsb-f, events, jobs, messages), or path of a scenario file.
+    /// Name of a built-in scenario (ycsb-a to ycsb-f, events, jobs, messages, sessions), or path of a scenario file.
     #[arg(value_name = "NAME|FILE", required_unless_present_any = ["list", "show"])]
     pub scenario: Option<String>,
     /// Print the built-in scenarios instead of running one.
@@ -42,8 +42,8 @@ pub struct ScenarioOptions {
     /// Server under load.
     #[command(flatten)]
     pub server: ServerOptions,
-    /// Keyspace of the keys on a server that the benchmark starts, and on any server except over RESP. Names of streams, groups
-    /// and subjects begin with it.
+    /// Keyspace of the keys and name of the cache on a server that the benchmark starts, and on any server except over RESP. Names
+    /// of streams, groups and subjects begin with it.
     #[arg(long, default_value = "scenario")]
     pub keyspace: String,
     /// Durability level that each write requests, over HTTP and the native protocol; without it the server's default.
@@ -103,10 +103,25 @@ pub enum WireProtocol {
     /// HTTP, which has all operations.
     #[default]
     Http,
-    /// GET and SET, for any server that speaks RESP; without scans, streams, groups and subjects.
+    /// GET, SET and DEL, for any server that speaks RESP; without scans, streams, groups and subjects.
     Resp,
     /// Native protocol over TCP without encryption; without streams, groups and subjects.
     Native,
+}
+
+impl WireProtocol {
+    /// Beginnings of addresses, and the protocols that they name.
+    pub(crate) const SCHEMES: [(&str, Self); 4] =
+        [("http://", Self::Http), ("redis://", Self::Resp), ("resp://", Self::Resp), ("thalweg://", Self::Native)];
+
+    /// Returns the name of the protocol in reports.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Http => "HTTP",
+            Self::Resp => "RESP2",
+            Self::Native => "native protocol over TCP",
+        }
+    }
 }
 
 impl ScenarioOptions {
@@ -128,6 +143,11 @@ impl ScenarioOptions {
         }
     }
 
+    /// Returns an error if the options or the file of the scenario are wrong.
+    pub(crate) fn check(&self) -> Result<(), BenchError> {
+        self.scenario().map(|_| ())
+    }
+
     /// Returns the scenario of the options: the named file, with the values that the options give instead.
     pub(super) fn scenario(&self) -> Result<Scenario, BenchError> {
         within("--rounds", self.rounds, 100)?;
@@ -143,7 +163,7 @@ impl ScenarioOptions {
         };
         let fail = |error: String| bad(format!("{name}: {error}"));
         let mut scenario = Scenario::parse(&text).map_err(fail)?;
-        let has_keys = self.keys.is_none() || scenario.mix.has(Kind::uses_keys);
+        let has_keys = self.keys.is_none() || scenario.mix.has(Kind::has_key);
         require(has_keys, "--keys", "the mix has no operation on keys")?;
         scenario.keys.count = self.keys.unwrap_or(scenario.keys.count);
         scenario.load.connections = self.connections.unwrap_or(scenario.load.connections);
@@ -165,8 +185,21 @@ impl ScenarioOptions {
                 "scans: over the native protocol at most 4,096 rows and 1 MiB; use --protocol http".to_owned(),
             ));
         }
-        if let Some(kind) = scenario.mix.kinds().find(|kind| !kind.uses_keys() && self.protocol != WireProtocol::Http) {
+        if let Some(kind) = scenario.mix.kinds().find(|kind| !kind.has_key() && self.protocol != WireProtocol::Http) {
             return Err(fail(format!("mix.{}: streams, groups and subjects need --protocol http", kind.name())));
+        }
+        let has_level = scenario.http.is_none() || self.protocol != WireProtocol::Http;
+        let header = "the requests of [http] name none; add a header to http.headers";
+        require(has_level || self.durability.is_none(), "--durability", header)?;
+        if self.protocol == WireProtocol::Resp && scenario.mix.has(Kind::uses_cache) {
+            if scenario.mix.has(Kind::uses_keyspace) {
+                return Err(fail(
+                    "mix: over RESP a mix has operations on keys or on a cache, which are two databases".into(),
+                ));
+            }
+            if scenario.cache_bytes.is_some() {
+                return Err(fail("caches.max_bytes: RESP creates no caches; set it in the server".into()));
+            }
         }
         Ok(scenario)
     }
@@ -227,6 +260,8 @@ mod tests {
             ("ycsb-e --protocol resp", "mix.scan"),
             ("jobs --protocol resp", "mix.append: streams, groups and subjects need --protocol http"),
             ("messages --keys 5", "--keys"),
+            ("sessions --keys 0", "keys.count"),
+            ("sessions --protocol resp", "caches.max_bytes: RESP creates no caches"),
             ("events --protocol native", "mix.append: streams"),
             ("ycsb-a --protocol resp --durability os", "--durability"),
             ("ycsb-a --rounds 0", "--rounds"),

@@ -8,7 +8,7 @@ use super::{
     mix::Kind,
     options::{GIVE_UP, ScenarioOptions, WireProtocol},
     tables::{operations, run_table},
-    work::{Counts, Draws, ScenarioPhase, Workload},
+    work::{CacheKeys, Counts, Draws, ScenarioPhase, Workload},
 };
 use crate::{
     BenchError, Progress, Report,
@@ -31,17 +31,15 @@ const SEARCH_START: f64 = 1000.0;
 
 /// Runs a scenario and returns its report.
 pub fn run(options: &ScenarioOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
-    let scenario = options.scenario()?;
+    let suite = Suite::new(options)?;
     let (mut report, scratch) = Report::begin_below("scenario", options.server.start.dir.as_deref())?;
-    let data = Data {
-        records: Arc::new(Records::new(scenario.value_bytes.clone(), options.seed)),
-        ledger: Arc::new(Ledger::new(scenario.keys.count)),
-    };
-    let suite = Suite { options, scenario: &scenario, data: &data };
     match options.protocol {
-        WireProtocol::Http => suite.over_http(&scratch, &mut report, progress)?,
-        WireProtocol::Resp => suite.over_resp(&scratch, &mut report, progress)?,
-        WireProtocol::Native => suite.over_native(&scratch, &mut report, progress)?,
+        WireProtocol::Http if suite.scenario.http.is_some() => {
+            suite.measure(&suite.by_templates(&scratch, progress)?, &mut report, progress)?;
+        }
+        WireProtocol::Http => suite.measure(&suite.over_http(&scratch, progress)?, &mut report, progress)?,
+        WireProtocol::Resp => suite.measure(&suite.over_resp(&scratch, progress)?, &mut report, progress)?,
+        WireProtocol::Native => suite.measure(&suite.over_native(&scratch, progress)?, &mut report, progress)?,
     }
     Ok(report.finish())
 }
@@ -49,56 +47,74 @@ pub fn run(options: &ScenarioOptions, progress: &mut dyn Progress) -> Result<Rep
 /// Values and writes of all runs.
 pub(super) struct Data {
     pub records: Arc<Records>,
+    /// Writes of the keyspace's keys.
     pub ledger: Arc<Ledger>,
+    /// Puts and deletes of the cache's keys.
+    pub cache_ledger: Arc<Ledger>,
 }
 
 /// A server under load, over one protocol.
-pub(super) struct Subject<'a, C> {
+pub(super) struct Subject<C> {
     /// Encodes the requests of the runs, and decodes the replies.
     pub codec: C,
     /// Encodes the requests that load the keys before the runs.
     pub loader: C,
+    /// Encodes the requests to the cache, if the mix uses one.
+    pub cache: Option<C>,
     /// Durability of the writes that load the keys, in words.
     pub loaded: &'static str,
     /// Durability of the writes of the runs.
     pub durability: String,
     /// Name and address of the server.
     pub name: String,
+    /// Stream, group and subject, if the mix uses one of them. They are removed before the server is stopped.
+    pub feed: Option<FeedRun>,
     /// The server, if it has Thalweg's HTTP port.
-    pub target: Option<&'a Target>,
+    pub target: Option<Target>,
     /// Id of the server's process, if it is known.
     pub process: Option<u32>,
     pub profiler: Option<Profiler>,
-    /// Stream, group and subject, if the mix uses one of them.
-    pub feed: Option<FeedRun<'a>>,
 }
 
-pub(super) struct Suite<'a> {
-    pub options: &'a ScenarioOptions,
-    pub scenario: &'a Scenario,
-    pub data: &'a Data,
+/// A scenario for one server, with the values and the writes of all runs on it.
+pub(super) struct Suite {
+    pub options: ScenarioOptions,
+    pub scenario: Scenario,
+    pub data: Data,
 }
 
-impl Suite<'_> {
-    pub(super) fn measure<C: Codec>(
+impl Suite {
+    /// Creates the scenario of the options, before any run.
+    pub(super) fn new(options: &ScenarioOptions) -> Result<Self, BenchError> {
+        let scenario = options.scenario()?;
+        let data = Data {
+            records: Arc::new(Records::new(scenario.value_bytes.clone(), options.seed)),
+            ledger: Arc::new(Ledger::new(scenario.keys.count)),
+            cache_ledger: Arc::new(Ledger::new(scenario.keys.count)),
+        };
+        Ok(Self { options: options.clone(), scenario, data })
+    }
+
+    fn measure<C: Codec>(
         &self,
-        subject: &Subject<'_, C>,
+        subject: &Subject<C>,
         report: &mut Report,
         progress: &mut dyn Progress,
     ) -> Result<(), BenchError> {
         self.describe(subject, report);
-        self.load_keys(subject, progress)?;
-        self.fill_stream(subject, progress)?;
+        self.prepare(subject, progress)?;
         if let Some(objective) = &self.options.search {
             return self.search(subject, objective, report, progress);
         }
         let (mut account, mut rounds, mut arrivals) = (Account::default(), Rounds::default(), Arrivals::default());
         for round in 1..=self.options.rounds {
             let plan = self.plan(subject, ScenarioPhase::Run, self.scenario.pace());
-            let outcome = account.around(|| subject.target?.metrics(), || run_once(subject, &plan, &mut arrivals))?;
+            let outcome =
+                account.around(|| subject.target.as_ref()?.metrics(), || run_once(subject, &plan, &mut arrivals))?;
             progress.step(&format!("{} round {round}: {}", self.options.name(), outcome.summary("/s")));
             rounds.push(outcome);
         }
+        report.samples.extend(self.sampled(subject).samples(&rounds.outcomes));
         report.summary.push(self.sentence(subject, &rounds));
         report.tables.push(operations(&self.scenario.mix, &rounds));
         report.tables.extend(subject.feed.as_ref().map(|feed| feed.table(&rounds, &arrivals)));
@@ -120,7 +136,7 @@ impl Suite<'_> {
     /// Runs the scenario once more for each kind of profile that the options ask for.
     fn profile<C: Codec>(
         &self,
-        subject: &Subject<'_, C>,
+        subject: &Subject<C>,
         label: (&str, &str),
         pace: Pace,
         report: &mut Report,
@@ -133,7 +149,7 @@ impl Suite<'_> {
     }
 
     /// Returns the stages of the scenario's durable writes, if it has any.
-    fn write_stages<C>(&self, subject: &Subject<'_, C>, rounds: &Rounds<Counts>, account: &Account) -> Option<Stages> {
+    fn write_stages<C>(&self, subject: &Subject<C>, rounds: &Rounds<Counts>, account: &Account) -> Option<Stages> {
         // A read-modify-write is two requests, so its time is not that of a write.
         let is_write = |kind: &Kind| matches!(kind, Kind::Update | Kind::Insert);
         let kinds = || self.scenario.mix.kinds().filter(is_write);
@@ -152,12 +168,12 @@ impl Suite<'_> {
     /// Searches for the highest rate that meets the objective.
     fn search<C: Codec>(
         &self,
-        subject: &Subject<'_, C>,
+        subject: &Subject<C>,
         objective: &Objective,
         report: &mut Report,
         progress: &mut dyn Progress,
     ) -> Result<(), BenchError> {
-        let (options, load) = (self.options, &self.scenario.load);
+        let (options, load) = (&self.options, &self.scenario.load);
         report.condition("objective", objective.to_string());
         let start = load.rate.unwrap_or(SEARCH_START);
         let bounds = Bounds { start, max: options.max_rate, precision: 0.03, repeats: options.rounds };
@@ -198,14 +214,33 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// Writes each key once, as setup.
-    fn load_keys<C: Codec>(&self, subject: &Subject<'_, C>, progress: &mut dyn Progress) -> Result<(), BenchError> {
-        let keys = self.scenario.keys.count;
-        if keys == 0 {
-            return Ok(());
+    /// Writes the keys and the records that the runs need, as setup.
+    pub(super) fn prepare<C: Codec>(
+        &self,
+        subject: &Subject<C>,
+        progress: &mut dyn Progress,
+    ) -> Result<(), BenchError> {
+        let mix = &self.scenario.mix;
+        for (is_used, phase) in
+            [(mix.has(Kind::uses_keyspace), ScenarioPhase::Load), (mix.has(Kind::uses_cache), ScenarioPhase::Warm)]
+        {
+            if is_used {
+                self.load_keys(subject, phase, progress)?;
+            }
         }
+        self.fill_stream(subject, progress)
+    }
+
+    /// Writes each key once into the keyspace or the cache, as setup.
+    fn load_keys<C: Codec>(
+        &self,
+        subject: &Subject<C>,
+        phase: ScenarioPhase,
+        progress: &mut dyn Progress,
+    ) -> Result<(), BenchError> {
+        let keys = self.scenario.keys.count;
         progress.step(&format!("loading {keys} keys"));
-        let plan = self.plan(subject, ScenarioPhase::Load, Pace::Each { keys });
+        let plan = self.plan(subject, phase, Pace::Each { keys });
         let outcome = load::run(&Plan { pipeline: C::PIPELINE, ..plan })?;
         if outcome.validity == Validity::Good && outcome.tally.right == keys {
             return Ok(());
@@ -215,7 +250,7 @@ impl Suite<'_> {
     }
 
     /// Appends the records that the stream has before the runs, as setup.
-    fn fill_stream<C: Codec>(&self, subject: &Subject<'_, C>, progress: &mut dyn Progress) -> Result<(), BenchError> {
+    fn fill_stream<C: Codec>(&self, subject: &Subject<C>, progress: &mut dyn Progress) -> Result<(), BenchError> {
         let (records, batch) = (self.scenario.feeds.records, self.scenario.feeds.sizes.batch);
         if records == 0 {
             return Ok(());
@@ -232,9 +267,9 @@ impl Suite<'_> {
     }
 
     /// Reads the whole stream and empties the group, as a check after the runs.
-    fn verify<C: Codec>(
+    pub(super) fn verify<C: Codec>(
         &self,
-        subject: &Subject<'_, C>,
+        subject: &Subject<C>,
         what: &str,
         arrivals: &Arrivals,
         report: &mut Report,
@@ -264,8 +299,8 @@ impl Suite<'_> {
         Ok(())
     }
 
-    fn plan<C: Codec>(&self, subject: &Subject<'_, C>, phase: ScenarioPhase, pace: Pace) -> Plan<Workload<C>> {
-        let Scenario { load, keys, scan_rows, mix, .. } = self.scenario;
+    pub(super) fn plan<C: Codec>(&self, subject: &Subject<C>, phase: ScenarioPhase, pace: Pace) -> Plan<Workload<C>> {
+        let Scenario { load, keys, scan_rows, mix, .. } = &self.scenario;
         let codec = if phase == ScenarioPhase::Load { &subject.loader } else { &subject.codec };
         let chooser = match keys.distribution {
             Distribution::Uniform => KeyChooser::Uniform { keys: keys.count.max(1) },
@@ -279,6 +314,10 @@ impl Suite<'_> {
                 records: Arc::clone(&self.data.records),
                 ledger: Arc::clone(&self.data.ledger),
                 feed: subject.feed.as_ref().map(|feed| Arc::clone(&feed.feed)),
+                cache: subject
+                    .cache
+                    .clone()
+                    .map(|codec| CacheKeys { codec, ledger: Arc::clone(&self.data.cache_ledger) }),
                 mix: mix.clone(),
                 scan_rows: scan_rows.clone(),
                 draws: if keys.distribution == Distribution::Latest { Draws::Age } else { Draws::Index },
@@ -300,8 +339,8 @@ impl Suite<'_> {
 }
 
 /// Performs one run, with the subscribers beside it if the mix publishes.
-fn run_once<C: Codec>(
-    subject: &Subject<'_, C>,
+pub(super) fn run_once<C: Codec>(
+    subject: &Subject<C>,
     plan: &Plan<Workload<C>>,
     arrivals: &mut Arrivals,
 ) -> Result<Outcome<Counts>, BenchError> {

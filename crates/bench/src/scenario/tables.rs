@@ -44,10 +44,15 @@ pub(super) fn run_table(rounds: &Rounds<Counts>, fsyncs: Option<u64>) -> Table {
         let scans = outcome.tally.times[Kind::Scan as usize].count();
         if scans == 0 { f64::NAN } else { outcome.tally.own.rows as f64 / scans as f64 }
     };
+    let misses = |outcome: &Outcome<Counts>| {
+        let gets = outcome.tally.times[Kind::CacheGet as usize].count();
+        if gets == 0 { f64::NAN } else { 100.0 * outcome.tally.own.misses as f64 / gets as f64 }
+    };
     let mut table = Table::new("runs");
     table.row(cells! {
         "rounds" => rounds.outcomes.len(), "operations/s" => rate.median, "± MAD" => rate.mad,
         "lowest" => rate.min, "highest" => rate.max, "rows/scan" => rounds.median(rows_of_scan),
+        "cache misses %" => rounds.median(misses),
         "lag p99 µs" => rounds.median(Outcome::lag_us),
         "stolen %" => rounds.median(Outcome::stolen_percent),
         "received MiB/s" => rounds.median(Outcome::received_mib), "sent MiB/s" => rounds.median(Outcome::sent_mib),

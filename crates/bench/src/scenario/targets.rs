@@ -1,20 +1,24 @@
 //! Servers of a scenario, over each protocol: reaching or starting one, and its durability level.
 
+use std::net::SocketAddr;
+
+use serde::Deserialize;
 use thalweg_transport::Endpoint;
 use thalweg_types::Durability;
 
 use super::{
-    feed_runs::FeedRun,
+    feed_runs::{FeedRun, JSON},
     mix::Kind,
     options::GIVE_UP,
     suite::{Data, Subject, Suite},
+    words::CACHED,
 };
 use crate::{
-    BenchError, Progress, Report, Scratch, http,
+    BenchError, Progress, Scratch, http,
     load::{
         Address,
         native::{NativeEndpoint, TransportKind},
-        pairs::{Codec as _, HttpCodec, NativeCodec, RespCodec},
+        pairs::{Codec, HttpCodec, NativeCodec, RespCodec, TemplateCodec},
         resp::client::{Client, Greeting},
     },
     resp,
@@ -24,43 +28,62 @@ use crate::{
 /// Header of a reply that names the durability level that a write has reached.
 const LEVEL_HEADER: &str = "Thalweg-Durability";
 
-impl Suite<'_> {
-    /// Measures over HTTP.
+impl Suite {
+    /// Reaches or starts the server over HTTP.
     pub(super) fn over_http(
         &self,
         scratch: &Scratch,
-        report: &mut Report,
         progress: &mut dyn Progress,
-    ) -> Result<(), BenchError> {
-        let options = self.options;
-        let target = match &options.server.target {
-            Some(url) => Target::running(url)?,
-            None => self.start(scratch, &[], progress)?,
-        };
+    ) -> Result<Subject<HttpCodec>, BenchError> {
+        let options = &self.options;
+        let target = self.http_target(scratch, progress)?;
         let codec = HttpCodec::new(target.address, &target.host, &options.keyspace);
         let loader = codec.clone().with_level(Some(Durability::Os));
         let codec = codec.with_level(options.durability);
-        let feed = FeedRun::create(options, self.scenario, &target)?;
+        let cache = self.http_cache(&target)?;
+        let feed = FeedRun::create(options, &self.scenario, &target)?;
         let durability = self.level(&target, &codec, feed.as_ref())?;
-        let name = options.server.target.clone().unwrap_or_else(|| own_server(&target));
-        let process = target.process();
+        let (name, process) = (self.name_of(&target), target.process());
         let profiler = options.profile.profiler(process, scratch.path())?;
-        let target = Some(&target);
-        let loaded = "durability os";
-        let subject = Subject { codec, loader, loaded, durability, name, target, process, profiler, feed };
-        let measured = self.measure(&subject, report, progress);
-        subject.feed.iter().for_each(FeedRun::remove);
-        measured
+        let (loaded, target) = ("durability os", Some(target));
+        Ok(Subject { codec, loader, cache, loaded, durability, name, feed, target, process, profiler })
     }
 
-    /// Measures over RESP.
+    /// Reaches or starts the server over HTTP, with the requests of the file's table `[http]`.
+    pub(super) fn by_templates(
+        &self,
+        scratch: &Scratch,
+        progress: &mut dyn Progress,
+    ) -> Result<Subject<TemplateCodec>, BenchError> {
+        let target = self.http_target(scratch, progress)?;
+        let templates = self.scenario.http.clone().expect("the caller has looked");
+        let codec = TemplateCodec::new(target.address, &target.host, templates);
+        let durability = self.level_of_put(&target, &codec)?.unwrap_or_else(|| "unknown".to_owned());
+        let (name, process) = (self.name_of(&target), target.process());
+        let profiler = self.options.profile.profiler(process, scratch.path())?;
+        let (loader, loaded, target) = (codec.clone(), "the request of [http]", Some(target));
+        let (cache, feed) = (None, None);
+        Ok(Subject { codec, loader, cache, loaded, durability, name, feed, target, process, profiler })
+    }
+
+    fn http_target(&self, scratch: &Scratch, progress: &mut dyn Progress) -> Result<Target, BenchError> {
+        match &self.options.server.target {
+            Some(url) => Target::running(url),
+            None => self.start(scratch, &[], progress),
+        }
+    }
+
+    fn name_of(&self, target: &Target) -> String {
+        self.options.server.target.clone().unwrap_or_else(|| own_server(target))
+    }
+
+    /// Reaches or starts the server over RESP.
     pub(super) fn over_resp(
         &self,
         scratch: &Scratch,
-        report: &mut Report,
         progress: &mut dyn Progress,
-    ) -> Result<(), BenchError> {
-        let options = self.options;
+    ) -> Result<Subject<RespCodec>, BenchError> {
+        let options = &self.options;
         let (target, name, greeting) = match &options.server.target {
             Some(text) => {
                 let host = server::authority(text, "redis").map_err(BenchError::target(text))?;
@@ -70,7 +93,8 @@ impl Suite<'_> {
             }
             None => {
                 let address = free_port().map_err(BenchError::files("127.0.0.1:0"))?;
-                let databases = format!("--resp-databases=0=keyspace:{}", options.keyspace);
+                let kind = if self.uses_cache() { "cache" } else { "keyspace" };
+                let databases = format!("--resp-databases=0={kind}:{}", options.keyspace);
                 let target = self.start(scratch, &[format!("--resp={address}"), databases], progress)?;
                 let (address, name) = (Address::Tcp(address), own_server(&target));
                 (Some(target), name, Greeting { address, password: None, database: 0, is_resp3: false })
@@ -84,19 +108,18 @@ impl Suite<'_> {
         };
         let profiler = options.profile.profiler(process, scratch.path())?;
         let codec = RespCodec { greeting };
-        let (loader, loaded, target) = (codec.clone(), "the server's durability", target.as_ref());
-        let subject = Subject { codec, loader, loaded, durability, name, target, process, profiler, feed: None };
-        self.measure(&subject, report, progress)
+        let (loader, loaded, feed) = (codec.clone(), "the server's durability", None);
+        let cache = self.uses_cache().then(|| codec.clone());
+        Ok(Subject { codec, loader, cache, loaded, durability, name, feed, target, process, profiler })
     }
 
-    /// Measures over the native protocol.
+    /// Reaches or starts the server over the native protocol.
     pub(super) fn over_native(
         &self,
         scratch: &Scratch,
-        report: &mut Report,
         progress: &mut dyn Progress,
-    ) -> Result<(), BenchError> {
-        let options = self.options;
+    ) -> Result<Subject<NativeCodec>, BenchError> {
+        let options = &self.options;
         let (target, name, address) = match &options.server.target {
             Some(text) => {
                 let address = server::authority(text, "thalweg").and_then(server::resolve);
@@ -112,18 +135,73 @@ impl Suite<'_> {
             }
         };
         let endpoint = NativeEndpoint { carrier: TransportKind::Tcp, endpoint: Endpoint::tcp(address.to_string()) };
-        let codec = NativeCodec::open(address, &endpoint, &options.keyspace, options.durability)?;
-        let durability = self.level_of_native_put(&codec)?;
+        let cache = self.native_cache(address, &endpoint)?;
+        let (codec, durability) = match &cache {
+            Some(cache) if !self.scenario.mix.has(Kind::uses_keyspace) => (cache.clone(), CACHED.to_owned()),
+            _ => {
+                let codec = NativeCodec::open(address, &endpoint, &options.keyspace, options.durability)?;
+                let durability = self.level_of_native_put(&codec)?;
+                (codec, durability)
+            }
+        };
         let process = target.as_ref().map_or_else(|| server::other_process(address), Target::process);
         let profiler = options.profile.profiler(process, scratch.path())?;
-        let (loader, loaded, target) = (codec.clone().with_level(Durability::Os), "durability os", target.as_ref());
-        let subject = Subject { codec, loader, loaded, durability, name, target, process, profiler, feed: None };
-        self.measure(&subject, report, progress)
+        let (loader, loaded, feed) = (codec.clone().with_level(Durability::Os), "durability os", None);
+        Ok(Subject { codec, loader, cache, loaded, durability, name, feed, target, process, profiler })
+    }
+
+    fn uses_cache(&self) -> bool {
+        self.scenario.mix.has(Kind::uses_cache)
+    }
+
+    /// Creates the cache over HTTP, if the mix uses one; returns the requests to it.
+    fn http_cache(&self, target: &Target) -> Result<Option<HttpCodec>, BenchError> {
+        #[derive(Deserialize)]
+        struct CacheShown {
+            max_bytes: u64,
+        }
+        if !self.uses_cache() {
+            return Ok(None);
+        }
+        let name = &self.options.keyspace;
+        let fail = |message: String| BenchError::target(&target.host)(format!("creating the cache {name}: {message}"));
+        let config =
+            self.scenario.cache_bytes.map_or_else(|| "{}".to_owned(), |bytes| format!("{{\"max_bytes\":{bytes}}}"));
+        let client = server::Client::connect(target.address, GIVE_UP);
+        let answered =
+            client.and_then(|mut client| client.request("PUT", &format!("/v1/caches/{name}"), JSON, config.as_bytes()));
+        let (status, body) = answered.map_err(|error| fail(error.to_string()))?;
+        if !matches!(status, 200 | 201) {
+            return Err(fail(format!("status {status}: {}", String::from_utf8_lossy(&body))));
+        }
+        let shown: CacheShown = serde_json::from_slice(&body).map_err(|error| fail(error.to_string()))?;
+        self.check_capacity(&target.host, shown.max_bytes)?;
+        Ok(Some(HttpCodec::cache(target.address, &target.host, name)))
+    }
+
+    /// Creates the cache over the native protocol, if the mix uses one; returns the requests to it.
+    fn native_cache(&self, address: SocketAddr, endpoint: &NativeEndpoint) -> Result<Option<NativeCodec>, BenchError> {
+        if !self.uses_cache() {
+            return Ok(None);
+        }
+        let (name, bytes) = (&self.options.keyspace, self.scenario.cache_bytes);
+        let (codec, found) = NativeCodec::open_cache(address, endpoint, name, bytes)?;
+        self.check_capacity(&address.to_string(), found)?;
+        Ok(Some(codec))
+    }
+
+    /// Returns an error if the cache existed already with another capacity than the file's.
+    fn check_capacity(&self, host: &str, found: u64) -> Result<(), BenchError> {
+        let Some(wanted) = self.scenario.cache_bytes.filter(|wanted| *wanted != found) else { return Ok(()) };
+        Err(BenchError::target(host)(format!(
+            "the cache {} exists already, with {found} B instead of {wanted} B: drop it, or name another with --keyspace",
+            self.options.keyspace
+        )))
     }
 
     /// Returns the durability level that the server names in its reply to a put of the first key.
     fn level_of_native_put(&self, codec: &NativeCodec) -> Result<String, BenchError> {
-        let Data { records, ledger } = self.data;
+        let Data { records, ledger, .. } = &self.data;
         let write = ledger.begin(0);
         let (head, letters) = records.value(0, write.version);
         let level = codec.level_of(|codec, out| codec.put(0, [&head, letters], out))?;
@@ -142,25 +220,26 @@ impl Suite<'_> {
     }
 
     /// Returns the durability level that the server names in its reply to an append, or to a put of the first key.
-    fn level(&self, target: &Target, codec: &HttpCodec, feed: Option<&FeedRun<'_>>) -> Result<String, BenchError> {
+    fn level(&self, target: &Target, codec: &HttpCodec, feed: Option<&FeedRun>) -> Result<String, BenchError> {
         let asked = || self.options.durability.map(|level| level.to_string());
-        let named = match feed.filter(|_| !self.scenario.mix.has(Kind::uses_keys)) {
-            Some(feed) if self.scenario.mix.has(Kind::uses_stream) => feed.append_once(LEVEL_HEADER)?,
-            Some(_) => None,
-            None => self.level_of_put(target, codec)?,
+        let mix = &self.scenario.mix;
+        let named = match feed {
+            _ if mix.has(Kind::uses_keyspace) => self.level_of_put(target, codec)?,
+            Some(feed) if mix.has(Kind::uses_stream) => feed.append_once(LEVEL_HEADER)?,
+            _ => None,
         };
         Ok(named.or_else(asked).unwrap_or_else(|| "unknown".to_owned()))
     }
 
-    fn level_of_put(&self, target: &Target, codec: &HttpCodec) -> Result<Option<String>, BenchError> {
+    fn level_of_put(&self, target: &Target, codec: &impl Codec) -> Result<Option<String>, BenchError> {
         let fail = |error: std::io::Error| BenchError::target(&target.host)(format!("asking for the level: {error}"));
-        let Data { records, ledger } = self.data;
+        let Data { records, ledger, .. } = &self.data;
         let (mut request, write) = (Vec::new(), ledger.begin(0));
         let (head, letters) = records.value(0, write.version);
         codec.put(0, [&head, letters], &mut request);
         let mut client = server::Client::connect(target.address, GIVE_UP).map_err(fail)?;
         let status = client.exchange(&request).map_err(fail)?.status;
-        if !matches!(status, 200 | 201 | 204) {
+        if !matches!(status, 200 | 201 | 202 | 204) {
             return Err(BenchError::target(&target.host)(format!("a put answered with status {status}")));
         }
         ledger.end(0, write);

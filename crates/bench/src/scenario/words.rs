@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     Report,
+    figures::SampledLoad,
     load::{
         Pace, Rounds, Validity,
         feeds::{FeedSizes, ReadFrom},
@@ -18,26 +19,78 @@ use crate::{
     report::{duration, number},
 };
 
-impl Suite<'_> {
+/// Durability of the writes to a cache.
+pub(super) const CACHED: &str = "none: a cache in memory";
+
+impl Suite {
     /// Describes the durability of the scenario's writes.
-    pub(super) fn durability<C>(&self, subject: &Subject<'_, C>) -> String {
-        let writes = self.scenario.mix.kinds().any(Kind::writes);
-        if writes { subject.durability.clone() } else { "without writes".to_owned() }
+    pub(super) fn durability<C>(&self, subject: &Subject<C>) -> String {
+        self.level_of_writes(subject).unwrap_or_else(|| "without writes".to_owned())
+    }
+
+    /// Returns the durability level of the scenario's writes; `None` without writes.
+    fn level_of_writes<C>(&self, subject: &Subject<C>) -> Option<String> {
+        let mix = &self.scenario.mix;
+        // Over RESP the level is that of the selected database, also of one that is a cache.
+        let is_cached = |kind: Kind| kind.uses_cache() && self.options.protocol != WireProtocol::Resp;
+        if mix.has(|kind| kind.writes() && !is_cached(kind)) {
+            return Some(subject.durability.clone());
+        }
+        mix.has(Kind::writes).then(|| CACHED.to_owned())
+    }
+
+    /// Returns the load as comparisons name it, at the durability level of its writes. It has everything that must be equal
+    /// for a comparison, except for the server and its protocol.
+    pub(super) fn sampled<C>(&self, subject: &Subject<C>) -> SampledLoad {
+        let Scenario { load, keys, mix, .. } = &self.scenario;
+        let mut words = format!(
+            "{}, {}, {}, {} connections",
+            self.options.name(),
+            mix.describe(),
+            self.scenario.pace().name("/s"),
+            load.connections
+        );
+        if mix.has(Kind::has_key) {
+            let bytes = ends(self.scenario.value_bytes.start(), self.scenario.value_bytes.end());
+            words += &format!(", {} keys {}, {bytes} B values", keys.count, self.spread());
+        }
+        if let Some(bytes) = self.scenario.cache_bytes {
+            words += &format!(", a cache of {bytes} B");
+        }
+        if mix.share(Kind::Scan) > 0.0 {
+            words += &format!(", {}", self.scans());
+        }
+        let FeedSizes { record_bytes, batch, message_bytes, messages, .. } = self.scenario.feeds.sizes;
+        if mix.has(Kind::uses_stream) {
+            words += &format!(", {batch} records of {record_bytes} B to an append");
+        }
+        if mix.share(Kind::Publish) > 0.0 {
+            let subscribers = self.scenario.feeds.subscribers;
+            words += &format!(", {messages} messages of {message_bytes} B to a publish, {subscribers} subscribers");
+        }
+        let [duration, warmup] = [load.duration, load.warmup].map(|time| time.as_secs_f64());
+        words += &format!(", runs of {duration} s after {warmup} s of warm-up");
+        let durability = self.level_of_writes(subject).unwrap_or_else(|| "-".to_owned());
+        SampledLoad { scenario: words, durability, pace: self.scenario.pace(), unit: "operation" }
+    }
+
+    /// Describes the distribution of the operations over the keys.
+    fn spread(&self) -> String {
+        let keys = &self.scenario.keys;
+        match keys.distribution {
+            Distribution::Uniform => "uniform".to_owned(),
+            Distribution::Zipf => format!("zipf {} over the loaded keys, scattered", keys.theta),
+            Distribution::Latest => format!("latest: zipf {} over the age of a key, inserted ones too", keys.theta),
+            Distribution::Sequential => "sequential".to_owned(),
+        }
     }
 
     /// Adds the conditions of the runs to the report.
-    pub(super) fn describe<C>(&self, subject: &Subject<'_, C>, report: &mut Report) {
-        let Scenario { description, load, mix, .. } = self.scenario;
+    pub(super) fn describe<C>(&self, subject: &Subject<C>, report: &mut Report) {
+        let Scenario { description, load, mix, .. } = &self.scenario;
         report.condition("scenario", format!("{}: {description}", self.options.name()));
         report.condition("server", subject.name.clone());
-        report.condition(
-            "protocol",
-            match self.options.protocol {
-                WireProtocol::Http => "HTTP",
-                WireProtocol::Resp => "RESP2, GET and SET",
-                WireProtocol::Native => "native protocol over TCP",
-            },
-        );
+        report.condition("protocol", self.options.protocol.name());
         report.condition("durability", self.durability(subject));
         report.condition(
             "load",
@@ -55,29 +108,54 @@ impl Suite<'_> {
                 self.options.seed
             ),
         );
-        if mix.has(Kind::uses_keys) {
+        if mix.has(Kind::has_key) {
             self.describe_keys(subject, report);
         }
+        if mix.has(Kind::uses_cache) {
+            self.describe_cache(report);
+        }
         self.describe_feeds(report);
-        let rows = ends(self.scenario.scan_rows.start(), self.scenario.scan_rows.end());
-        let rows = if mix.share(Kind::Scan) > 0.0 { format!("; scans of {rows} rows") } else { String::new() };
-        report.condition("mix", format!("{}{rows}", mix.describe()));
+        let scans = if mix.share(Kind::Scan) > 0.0 { format!("; {}", self.scans()) } else { String::new() };
+        report.condition("mix", format!("{}{scans}", mix.describe()));
     }
 
-    fn describe_keys<C>(&self, subject: &Subject<'_, C>, report: &mut Report) {
-        let Scenario { keys, value_bytes, .. } = self.scenario;
-        let spread = match keys.distribution {
-            Distribution::Uniform => "uniform".to_owned(),
-            Distribution::Zipf => format!("zipf {} over the loaded keys, scattered", keys.theta),
-            Distribution::Latest => format!("latest: zipf {} over the age of a key, inserted ones too", keys.theta),
-            Distribution::Sequential => "sequential".to_owned(),
+    fn scans(&self) -> String {
+        let rows = &self.scenario.scan_rows;
+        format!("scans of {} rows", ends(rows.start(), rows.end()))
+    }
+
+    fn describe_keys<C>(&self, subject: &Subject<C>, report: &mut Report) {
+        let Scenario { keys, value_bytes, .. } = &self.scenario;
+        let spread = self.spread();
+        let loaded = match self.scenario.mix.has(Kind::uses_keyspace) {
+            true => format!("loaded with {}", subject.loaded),
+            false => "put into the cache before the runs".to_owned(),
         };
-        report.condition("keys", format!("{} of 14 B, loaded with {}; {spread}", keys.count, subject.loaded));
+        report.condition("keys", format!("{} of 14 B, {loaded}; {spread}", keys.count));
         let bytes = ends(value_bytes.start(), value_bytes.end());
         report.condition("values", format!("one blob of {bytes} B each"));
+        let templates = self.scenario.http.as_ref().filter(|_| self.options.protocol == WireProtocol::Http);
+        let is_checked = templates.is_none_or(|templates| templates.reply.values() > 0);
+        let check = match is_checked {
+            true => {
+                "each value read was written to its key, and is not older than the last write acknowledged before the read"
+            }
+            false => "the status of each reply; no value, because http.reply has no place for one",
+        };
+        report.condition("check", check);
+        if templates.is_some() {
+            report.condition("requests", "those of the file's table [http]");
+        }
+    }
+
+    fn describe_cache(&self, report: &mut Report) {
+        let size = match self.scenario.cache_bytes {
+            Some(bytes) => format!("{bytes} B"),
+            None => "the server's size for new caches".to_owned(),
+        };
         report.condition(
-            "check",
-            "each value read was written to its key, and is not older than the last write acknowledged before the read",
+            "cache",
+            format!("{size}; a read that finds nothing is a miss, which counts apart and is right"),
         );
     }
 
@@ -119,7 +197,7 @@ impl Suite<'_> {
     }
 
     /// Returns a sentence about the rounds.
-    pub(super) fn sentence<C>(&self, subject: &Subject<'_, C>, rounds: &Rounds<Counts>) -> String {
+    pub(super) fn sentence<C>(&self, subject: &Subject<C>, rounds: &Rounds<Counts>) -> String {
         let (name, rate) = (self.options.name(), number(rounds.rate().median));
         if rounds.validity() != Validity::Good {
             return format!("{name}: not a valid run, {}.", rounds.validity().verdict().0);

@@ -6,7 +6,8 @@
 //! A read is right if its value is one that this run wrote to the key, not older than the last write that was
 //! acknowledged before the read was sent. Replies about streams, groups and subjects are judged by the load generator's
 //! [`Feed`]. A scan is right if it has all keys of its range in order, each with a value
-//! that this run wrote to it.
+//! that this run wrote to it. A read of a cache may also find nothing, which is a miss; a value that it finds must not be
+//! older than the last put or delete that was acknowledged before the read was sent.
 
 use std::{ops::RangeInclusive, sync::Arc};
 
@@ -35,6 +36,8 @@ pub(super) struct Workload<C> {
     pub ledger: Arc<Ledger>,
     /// Stream, group and subject, if the mix uses one of them.
     pub feed: Option<Arc<Feed>>,
+    /// Cache, if the mix uses one.
+    pub cache: Option<CacheKeys<C>>,
     /// Operations with their weights.
     pub mix: Mix,
     /// Numbers of rows of a scan.
@@ -43,6 +46,15 @@ pub(super) struct Workload<C> {
     pub draws: Draws,
     /// Part of the benchmark: loading the keys, or running the mix.
     pub phase: ScenarioPhase,
+}
+
+/// Keys of a cache.
+#[derive(Clone, Debug)]
+pub(super) struct CacheKeys<C> {
+    /// Protocol of the requests to the cache. Its connections are those of the other requests.
+    pub codec: C,
+    /// Puts and deletes so far, over all runs.
+    pub ledger: Arc<Ledger>,
 }
 
 /// Meaning of the numbers that the key chooser draws.
@@ -59,6 +71,8 @@ pub(super) enum Draws {
 pub(super) enum ScenarioPhase {
     /// Each key is written once, before the runs.
     Load,
+    /// Each key is put into the cache once, before the runs.
+    Warm,
     /// Records are appended, before the runs.
     Fill,
     /// Operations of the mix.
@@ -84,6 +98,8 @@ enum Step {
         floor: u32,
     },
     Write(Write),
+    /// Removes a key; the write's version has no value.
+    Delete(Write),
     /// Reads at most `rows` of the keys below `end`, all of which have values.
     Scan {
         rows: u32,
@@ -100,6 +116,8 @@ pub(super) struct Counts {
     pub rows: u64,
     /// Number of wrong replies that are no refusals: the server answered with a wrong value.
     pub wrong_values: u64,
+    /// Number of reads of the cache that found nothing.
+    pub misses: u64,
     /// Number of records or messages of right replies, for each kind of operation.
     pub records: [u64; Kind::ALL.len()],
     /// Records with faults.
@@ -111,6 +129,8 @@ pub(super) struct Counts {
 pub(super) enum Reply {
     /// The reply is right, and has this number of rows.
     Right(u64),
+    /// The cache has no entry for the key, which is right.
+    Missed,
     /// The reply is right, and about this number of records or messages.
     Records(Kind, u64),
     /// Records were fetched, and must be acknowledged.
@@ -132,6 +152,7 @@ impl Merge for Counts {
     fn merge(&mut self, other: Self) {
         self.rows += other.rows;
         self.wrong_values += other.wrong_values;
+        self.misses += other.misses;
         self.records.iter_mut().zip(other.records).for_each(|(own, other)| *own += other);
         self.faults.merge(other.faults);
     }
@@ -139,7 +160,16 @@ impl Merge for Counts {
 
 impl<C: Codec> Workload<C> {
     fn write(&self, kind: Kind, index: u64) -> Request {
-        Request { kind, index, step: Step::Write(self.ledger.begin(index)) }
+        Request { kind, index, step: Step::Write(self.place(kind).1.begin(index)) }
+    }
+
+    /// Returns the requests to the place of a kind's keys, and the writes there.
+    #[inline]
+    fn place(&self, kind: Kind) -> (&C, &Ledger) {
+        match &self.cache {
+            Some(cache) if kind.uses_cache() => (&cache.codec, &cache.ledger),
+            _ => (&self.codec, &self.ledger),
+        }
     }
 
     fn feed(&self) -> &Feed {
@@ -169,12 +199,17 @@ impl<C: Codec> Workload<C> {
             },
             Content::Refused(message) => Err((Reply::Refused, format!("{} was refused: {message}", kind.name()))),
             Content::Missing => Err(wrong("the stream or the group is missing")),
-            Content::Stored => Err(wrong("the answer is one to another operation")),
+            Content::Stored | Content::Deleted | Content::Unchecked => {
+                Err(wrong("the answer is one to another operation"))
+            }
         }
     }
 
     /// Returns the reply to an operation on a key, or its fault.
     fn judge_key(&self, request: Request, content: &Content<'_>) -> Result<Reply, (Reply, String)> {
+        if request.kind == Kind::CacheGet && *content == Content::Missing {
+            return Ok(Reply::Missed);
+        }
         self.judge(request, content).map(Reply::Right).map_err(|fault| {
             let is_refused = matches!(content, Content::Refused(_));
             let reply = if is_refused { Reply::Refused } else { Reply::Wrong };
@@ -185,31 +220,41 @@ impl<C: Codec> Workload<C> {
     /// Returns the number of rows in a right answer, or a description of the fault.
     fn judge(&self, request: Request, content: &Content<'_>) -> Result<u64, String> {
         let Request { kind, index, step } = request;
+        let (codec, ledger) = self.place(kind);
         match (step, content) {
-            (Step::Write(write), Content::Stored) => {
-                self.ledger.end(index, write);
+            (Step::Delete(write), Content::Stored | Content::Deleted) => {
+                ledger.end(index, write);
+                Ok(0)
+            }
+            (Step::Write(write), content) if codec.is_stored(content) => {
+                ledger.end(index, write);
                 if kind == Kind::Insert && self.phase == ScenarioPhase::Run {
-                    self.ledger.inserted(index);
+                    ledger.inserted(index);
                 }
                 Ok(0)
             }
-            (Step::Read { floor }, Content::Value(value)) => self.check_value(index, floor, value).map(|()| 0),
+            (Step::Read { floor }, Content::Value(value)) => {
+                self.check_value((index, floor), ledger, value).map(|()| 0)
+            }
+            (Step::Read { .. }, Content::Unchecked) => Ok(0),
             (Step::Scan { rows, end }, Content::Value(body)) => self.check_rows(index, end, rows, body),
             (Step::Feed(_), _) => Err("the operation is none on a key".to_owned()),
             (_, Content::Missing) => Err("the key has no value, and a write of it was acknowledged".to_owned()),
             (_, Content::Refused(message)) => Err(format!("refused: {message}")),
-            (_, Content::Stored | Content::Value(_)) => Err("the answer is one to another operation".to_owned()),
+            (_, Content::Stored | Content::Deleted | Content::Value(_) | Content::Unchecked) => {
+                Err("the answer is one to another operation".to_owned())
+            }
         }
     }
 
-    fn check_value(&self, index: u64, floor: u32, value: &[u8]) -> Result<(), String> {
+    fn check_value(&self, (index, floor): (u64, u32), ledger: &Ledger, value: &[u8]) -> Result<(), String> {
         let Some(version) = self.records.version_of(index, value) else {
             return Err(format!("{} bytes that were never written to it: {:?}", value.len(), shown(value)));
         };
         if version < floor {
             return Err(format!("version {version}, and version {floor} was acknowledged before the read was sent"));
         }
-        let issued = self.ledger.issued(index);
+        let issued = ledger.issued(index);
         if version > issued {
             return Err(format!("version {version}, and only versions up to {issued} were written"));
         }
@@ -222,7 +267,7 @@ impl<C: Codec> Workload<C> {
             if found != key(next) {
                 return Err(format!("key {:?} instead of key {next}", shown(found)));
             }
-            self.check_value(next, 0, value).map_err(|fault| format!("row of key {next}: {fault}"))?;
+            self.check_value((next, 0), &self.ledger, value).map_err(|fault| format!("row of key {next}: {fault}"))?;
             next += 1;
             Ok(())
         })?;
@@ -253,6 +298,7 @@ impl<C: Codec> Protocol for Workload<C> {
     fn choose(&self, drawn: u64, rng: &mut Generator) -> Request {
         let kind = match self.phase {
             ScenarioPhase::Load => return self.write(Kind::Insert, drawn),
+            ScenarioPhase::Warm => return self.write(Kind::CachePut, drawn),
             ScenarioPhase::Fill => Kind::Append,
             ScenarioPhase::Verify => Kind::ReadRecords,
             ScenarioPhase::Drain => Kind::Fetch,
@@ -260,14 +306,18 @@ impl<C: Codec> Protocol for Workload<C> {
         };
         let index = || match self.draws {
             Draws::Index => drawn,
-            Draws::Age => self.ledger.stored() - 1 - drawn,
+            Draws::Age => self.place(kind).1.stored() - 1 - drawn,
         };
         match kind {
-            Kind::Read | Kind::ReadModifyWrite => {
+            Kind::Read | Kind::ReadModifyWrite | Kind::CacheGet => {
                 let index = index();
-                Request { kind, index, step: Step::Read { floor: self.ledger.floor(index) } }
+                Request { kind, index, step: Step::Read { floor: self.place(kind).1.floor(index) } }
             }
-            Kind::Update => self.write(kind, index()),
+            Kind::Update | Kind::CachePut => self.write(kind, index()),
+            Kind::CacheDelete => {
+                let index = index();
+                Request { kind, index, step: Step::Delete(self.place(kind).1.begin(index)) }
+            }
             Kind::Insert => self.write(kind, self.ledger.reserve()),
             Kind::Scan => {
                 let rows = rng.random_range(self.scan_rows.clone());
@@ -295,12 +345,14 @@ impl<C: Codec> Protocol for Workload<C> {
     }
 
     #[inline]
-    fn encode(&self, Request { index, step, .. }: Request, out: &mut Vec<u8>) {
+    fn encode(&self, Request { kind, index, step }: Request, out: &mut Vec<u8>) {
+        let codec = self.place(kind).0;
         match step {
-            Step::Read { .. } => self.codec.get(index, out),
+            Step::Read { .. } => codec.get(index, out),
+            Step::Delete(_) => codec.delete(index, out),
             Step::Write(write) => {
                 let (head, letters) = self.records.value(index, write.version);
-                self.codec.put(index, [&head, letters], out);
+                codec.put(index, [&head, letters], out);
             }
             Step::Scan { rows, end } => self.codec.scan(index, end, rows, out),
             Step::Feed(step) => self.feed().encode(step, out),
@@ -314,7 +366,7 @@ impl<C: Codec> Protocol for Workload<C> {
         (): &mut (),
         bytes: &[u8],
     ) -> Result<Option<Decoded<Reply>>, BadReply<Reply, String>> {
-        let answer = match self.codec.decode(bytes) {
+        let answer = match self.place(request.kind).0.decode(bytes) {
             Ok(Some(answer)) => answer,
             Ok(None) => return Ok(None),
             Err(fault) => return Err(BadReply { fault, decoded: None }),
@@ -343,6 +395,7 @@ impl<C: Codec> Protocol for Workload<C> {
     fn count(&self, counts: &mut Counts, reply: Reply, _: Option<u64>) {
         match reply {
             Reply::Right(rows) => counts.rows += rows,
+            Reply::Missed => counts.misses += 1,
             Reply::Records(kind, records) => counts.records[kind as usize] += records,
             // The reply to the ack is counted.
             Reply::Refused | Reply::Fetched { .. } => {}

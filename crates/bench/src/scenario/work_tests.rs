@@ -7,8 +7,10 @@ use crate::{
 };
 
 const KEYS: u64 = 1000;
+/// Number that stands for a miss among the numbers of rows.
+const MISSED: u64 = u64::MAX;
 
-/// A protocol whose requests are lines, and whose replies are `+` for a stored value, `-` for a missing key, `!` for a
+/// A protocol whose requests are lines, and whose replies are `+` for a stored value, `x` for a deleted one, `-` for a missing key, `!` for a
 /// refusal, or `=` and
 /// bytes up to the end.
 #[derive(Clone, Debug)]
@@ -28,6 +30,10 @@ impl Codec for Lines {
         out.extend_from_slice(format!("get {index}").as_bytes());
     }
 
+    fn delete(&self, index: u64, out: &mut Vec<u8>) {
+        out.extend_from_slice(format!("delete {index}").as_bytes());
+    }
+
     fn scan(&self, first: u64, end: u64, rows: u32, out: &mut Vec<u8>) {
         out.extend_from_slice(format!("scan {first} {end} {rows}").as_bytes());
     }
@@ -36,6 +42,7 @@ impl Codec for Lines {
         let content = match bytes {
             [b'+'] => Content::Stored,
             [b'-'] => Content::Missing,
+            [b'x'] => Content::Deleted,
             [b'!'] => Content::Refused("later".to_owned()),
             [b'=', value @ ..] => Content::Value(value.into()),
             _ => return Err("no line".to_owned()),
@@ -44,12 +51,13 @@ impl Codec for Lines {
     }
 }
 
-fn workload(weights: [u32; 5], draws: Draws) -> Workload<Lines> {
+fn workload<const N: usize>(weights: [u32; N], draws: Draws) -> Workload<Lines> {
     Workload {
         codec: Lines,
         records: Arc::new(Records::new(50..=50, 1)),
         ledger: Arc::new(Ledger::new(KEYS)),
         feed: None,
+        cache: Some(CacheKeys { codec: Lines, ledger: Arc::new(Ledger::new(KEYS)) }),
         mix: Mix::new(weights),
         scan_rows: 3..=3,
         draws,
@@ -81,6 +89,7 @@ fn answer(work: &Workload<Lines>, request: Request, reply: &[u8]) -> Result<u64,
     match work.decode(request, &mut (), reply) {
         Ok(decoded) => match decoded.unwrap().reply {
             Reply::Right(rows) => Ok(rows),
+            Reply::Missed => Ok(MISSED),
             reply => panic!("a right reply is {reply:?}"),
         },
         Err(bad) => {
@@ -190,4 +199,41 @@ fn the_load_writes_the_drawn_keys() {
     assert!(text.starts_with("put 12 0000000012.0000000001."), "{text}");
     answer(&work, write, b"+").unwrap();
     assert_eq!((work.ledger.stored(), work.ledger.floor(12)), (KEYS, 1));
+}
+
+#[test]
+fn a_cache_may_forget_but_returns_nothing_older() {
+    let work = workload([0, 0, 0, 0, 0, 0, 0, 0, 0, 1], Draws::Index);
+    let put = |version: u32| {
+        let request = work.write(Kind::CachePut, 7);
+        assert_eq!(answer(&work, request, b"+"), Ok(0));
+        let (head, letters) = work.records.value(7, version);
+        value(&[&head[..], letters].concat())
+    };
+    let [first, second] = [put(1), put(2)];
+    let get = || {
+        let (request, text) = next(&work, 7);
+        assert_eq!(text, "get 7");
+        request
+    };
+    assert_eq!(answer(&work, get(), &second), Ok(0));
+    assert_eq!(answer(&work, get(), b"-"), Ok(MISSED), "the cache may have evicted the key");
+    let fault = answer(&work, get(), &first).unwrap_err();
+    assert!(fault.starts_with("cache_get of key 7: version 1, and version 2 was acknowledged"), "{fault}");
+    // What is written to the keyspace is another key, and a key that is missing there is lost.
+    let stored = write(&work, 7);
+    assert!(answer(&work, get(), &value(&stored)).unwrap_err().contains("version 1, and version 2 was acknowledged"));
+    let read = Request { kind: Kind::Read, ..get() };
+    assert!(answer(&work, read, b"-").unwrap_err().contains("no value"));
+    // A delete that was acknowledged hides all earlier values.
+    let deletes = Workload { mix: Mix::new([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]), ..work.clone() };
+    let (delete, text) = next(&deletes, 7);
+    assert_eq!(text, "delete 7");
+    let before = get();
+    assert_eq!(answer(&work, delete, b"x"), Ok(0));
+    assert_eq!(answer(&work, before, &second), Ok(0), "the read was sent before");
+    assert_eq!(answer(&work, get(), b"-"), Ok(MISSED));
+    assert!(answer(&work, get(), &second).unwrap_err().contains("version 2, and version 3 was acknowledged"));
+    assert_eq!(answer(&work, get(), &put(4)), Ok(0));
+    assert!(answer(&work, get(), b"x").unwrap_err().contains("another operation"));
 }

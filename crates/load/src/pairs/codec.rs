@@ -1,7 +1,7 @@
 //! Protocols of operations on keys: how operations become requests, and replies become answers.
 //!
-//! Owns: the bytes of requests and replies over HTTP and RESP. Does not own those of the native protocol ([`super::native`]), and the
-//! judgement of answers.
+//! Owns: the bytes of requests and replies over HTTP and RESP. Does not own those of the native protocol ([`super::native`]) and
+//! those of templates ([`super::templates`]), and the judgement of answers.
 
 use std::{borrow::Cow, io::Write as _, net::SocketAddr};
 
@@ -30,6 +30,9 @@ pub trait Codec: Clone + Sync {
     /// Appends the request that reads a key's value.
     fn get(&self, index: u64, out: &mut Vec<u8>);
 
+    /// Appends the request that removes a key from a cache. Only caches get such operations.
+    fn delete(&self, index: u64, out: &mut Vec<u8>);
+
     /// Appends the request that reads the keys with the indices `first..end` in order, at most `rows` of them. Only
     /// protocols with scans get such operations.
     fn scan(&self, first: u64, end: u64, rows: u32, out: &mut Vec<u8>);
@@ -38,6 +41,12 @@ pub trait Codec: Clone + Sync {
     /// number of rows, or a description of what is wrong with them.
     fn rows(&self, content: &[u8], check: &mut RowCheck<'_>) -> Result<u64, String> {
         rows::check(content, check)
+    }
+
+    /// Returns true if this content of a reply acknowledges a write.
+    #[inline]
+    fn is_stored(&self, content: &Content<'_>) -> bool {
+        *content == Content::Stored
     }
 
     /// Consumes the bytes at the start of `bytes` that answer no request, and appends the answer to them to `out`;
@@ -66,21 +75,25 @@ pub struct Answer<'a> {
 /// Content of a reply.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Content<'a> {
-    /// The write was acknowledged.
+    /// The write was acknowledged. HTTP acknowledges a delete in the same way.
     Stored,
+    /// The delete was acknowledged.
+    Deleted,
     /// The value, or the text of the rows.
     Value(Cow<'a, [u8]>),
+    /// A value that cannot be checked.
+    Unchecked,
     /// The key has no value.
     Missing,
     /// The server refused the request, with this message.
     Refused(String),
 }
 
-/// Requests to the key-value API over HTTP.
+/// Requests to the key-value API, or to a cache, over HTTP.
 #[derive(Clone, Debug)]
 pub struct HttpCodec {
     address: SocketAddr,
-    /// Path of the keyspace, such as `/v1/kv/scenario`.
+    /// Path of the keyspace or of the cache's keys, such as `/v1/kv/scenario`.
     path: String,
     /// End of the request line, and the headers of each request.
     headers: String,
@@ -91,8 +104,17 @@ pub struct HttpCodec {
 impl HttpCodec {
     /// Creates the requests to a keyspace. `host` is the value of the `Host` header.
     pub fn new(address: SocketAddr, host: &str, keyspace: &str) -> Self {
+        Self::at(address, host, format!("/v1/kv/{keyspace}"))
+    }
+
+    /// Creates the requests to a cache.
+    pub fn cache(address: SocketAddr, host: &str, name: &str) -> Self {
+        Self::at(address, host, format!("/v1/caches/{name}/keys"))
+    }
+
+    fn at(address: SocketAddr, host: &str, path: String) -> Self {
         let headers = format!(" HTTP/1.1\r\nHost: {host}\r\n");
-        Self { address, path: format!("/v1/kv/{keyspace}"), headers, level: String::new() }
+        Self { address, path, headers, level: String::new() }
     }
 
     /// Makes each write request this durability level; `None` makes it request none.
@@ -105,13 +127,21 @@ impl HttpCodec {
         out.extend_from_slice(method);
         out.extend_from_slice(self.path.as_bytes());
     }
+
+    /// Appends a request for a key without a body.
+    #[inline]
+    fn without_body(&self, method: &[u8], index: u64, out: &mut Vec<u8>) {
+        self.begin(method, out);
+        out.push(b'/');
+        out.extend_from_slice(&key(index));
+        out.extend_from_slice(self.headers.as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
 }
 
 impl Codec for HttpCodec {
     fn connect(&self) -> Result<Connection, BenchError> {
-        let connection = Connection::open(&Address::Tcp(self.address))
-            .and_then(|connection| connection.socket().set_nonblocking(true).map(|()| connection));
-        connection.map_err(BenchError::target(self.address))
+        connect_http(self.address)
     }
 
     #[inline]
@@ -128,11 +158,11 @@ impl Codec for HttpCodec {
 
     #[inline]
     fn get(&self, index: u64, out: &mut Vec<u8>) {
-        self.begin(b"GET ", out);
-        out.push(b'/');
-        out.extend_from_slice(&key(index));
-        out.extend_from_slice(self.headers.as_bytes());
-        out.extend_from_slice(b"\r\n");
+        self.without_body(b"GET ", index, out);
+    }
+
+    fn delete(&self, index: u64, out: &mut Vec<u8>) {
+        self.without_body(b"DELETE ", index, out);
     }
 
     fn scan(&self, first: u64, end: u64, rows: u32, out: &mut Vec<u8>) {
@@ -192,6 +222,12 @@ impl Codec for RespCodec {
         out.extend_from_slice(b"\r\n");
     }
 
+    fn delete(&self, index: u64, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"*2\r\n$3\r\nDEL\r\n$14\r\n");
+        out.extend_from_slice(&key(index));
+        out.extend_from_slice(b"\r\n");
+    }
+
     fn scan(&self, _: u64, _: u64, _: u32, _: &mut Vec<u8>) {
         unreachable!("the suite refuses scans over RESP, which has no scan in the order of keys");
     }
@@ -203,14 +239,22 @@ impl Codec for RespCodec {
             Token::Simple(b"OK") => Content::Stored,
             Token::Bulk(value) => Content::Value(Cow::Borrowed(value)),
             Token::Null => Content::Missing,
+            Token::Integer(0 | 1) => Content::Deleted,
             Token::Error(message) => Content::Refused(shown(message)),
-            other => return Err(format!("{other:?} answers neither GET nor SET")),
+            other => return Err(format!("{other:?} answers none of GET, SET and DEL")),
         };
         Ok(Some(Answer { bytes: len, closes: false, content }))
     }
 }
 
-fn append(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
+/// Opens a connection to an HTTP server; its socket is non-blocking.
+pub(super) fn connect_http(address: SocketAddr) -> Result<Connection, BenchError> {
+    let connection = Connection::open(&Address::Tcp(address))
+        .and_then(|connection| connection.socket().set_nonblocking(true).map(|()| connection));
+    connection.map_err(BenchError::target(address))
+}
+
+pub(super) fn append(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
     out.write_fmt(text).expect("a vector takes all bytes");
 }
 
@@ -246,6 +290,10 @@ mod tests {
             text(|out| http().scan(7, 20, 5, out)),
             "GET /v1/kv/ks?start=key_0000000007&end=key_0000000020&limit=5 HTTP/1.1\r\nHost: h:1\r\n\r\n"
         );
+        let cache = HttpCodec::cache(SocketAddr::from(([127, 0, 0, 1], 1)), "h:1", "c");
+        let delete = "DELETE /v1/caches/c/keys/key_0000000007 HTTP/1.1\r\nHost: h:1\r\n\r\n";
+        assert_eq!(text(|out| cache.delete(7, out)), delete);
+        assert_eq!(text(|out| resp().delete(7, out)), "*2\r\n$3\r\nDEL\r\n$14\r\nkey_0000000007\r\n");
         assert_eq!(text(|out| resp().get(7, out)), "*2\r\n$3\r\nGET\r\n$14\r\nkey_0000000007\r\n");
         assert_eq!(
             text(|out| resp().put(7, [b"ab", b"c"], out)),
@@ -272,6 +320,7 @@ mod tests {
         assert_eq!(content(&resp(), b"$-1\r\n"), Content::Missing);
         assert_eq!(content(&resp(), b"-ERR no\r\n"), Content::Refused("ERR no".to_owned()));
         assert!(http().decode(b"SSH-2.0\r\n\r\n").is_err());
-        assert!(resp().decode(b":1\r\n").is_err());
+        assert_eq!(content(&resp(), b":1\r\n"), Content::Deleted);
+        assert!(resp().decode(b":2\r\n").is_err(), "one key is deleted at most");
     }
 }

@@ -1,4 +1,4 @@
-//! Operations on keys over HTTP, RESP and the native protocol, whose values are checked whatever other connections write.
+//! Operations on keys of keyspaces and caches over HTTP, RESP and the native protocol, whose values are checked whatever other connections write.
 //!
 //! Owns: requests and replies of each protocol ([`Codec`]), values that name their key and version ([`Records`]), and the
 //! writes so far, which bound the version that a read may return ([`Ledger`]). Does not own: the mix of operations, and the
@@ -9,6 +9,7 @@ mod ledger;
 mod native;
 mod records;
 mod rows;
+mod templates;
 
 pub use self::{
     codec::{Answer, Codec, Content, HttpCodec, RespCodec},
@@ -16,4 +17,5 @@ pub use self::{
     native::NativeCodec,
     records::{HEAD_BYTES, Records},
     rows::{RowCheck, shown},
+    templates::{HttpTemplates, RequestTemplate, Template, TemplateCodec},
 };

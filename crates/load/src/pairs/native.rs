@@ -1,4 +1,4 @@
-//! Operations on keys over the native protocol, over TCP.
+//! Operations on keys of a keyspace or of a cache over the native protocol, over TCP.
 //!
 //! Owns: the handshake of a connection, and the bytes of requests and replies. The server may answer the requests of a
 //! connection in any order, so a connection has one at a time, and its id is always 1.
@@ -12,7 +12,8 @@ use thalweg_types::{
     limits::MAX_FRAME_BYTES,
 };
 use thalweg_wire::{
-    Committed, Failed, Frame as _, Get, HEADER_BYTES, Header, Kind, Order, Pairs, Ping, Pong, RawFrame, RemainingBytes,
+    CacheCreate, CacheDelete, CacheDone, CacheExpect, CacheGet, CachePut, CacheStored, CacheTtl, CacheValue, Committed,
+    Failed, Frame as _, Get, HEADER_BYTES, Header, Kind, OpenCache, Order, Pairs, Ping, Pong, RawFrame, RemainingBytes,
     Scan, ServerFrame, Value, Values, Write, handshake, put_write,
 };
 
@@ -33,12 +34,20 @@ const WELCOME: Duration = Duration::from_secs(10);
 /// Maximum length of a page of a scan in bytes.
 const PAGE_BYTES: u32 = 4 << 20;
 
-/// Requests to one keyspace over the native protocol.
+/// Requests to one keyspace or one cache over the native protocol.
 #[derive(Clone, Debug)]
 pub struct NativeCodec {
     address: SocketAddr,
-    keyspace: KeyspaceId,
+    store: KeyStore,
     level: Level,
+}
+
+/// The keyspace or the cache that holds the keys.
+#[derive(Clone, Copy, Debug)]
+enum KeyStore {
+    Keyspace(KeyspaceId),
+    /// A cache, by its id.
+    Cache(u32),
 }
 
 impl NativeCodec {
@@ -58,7 +67,23 @@ impl NativeCodec {
             ServerFrame::Created(created) => Some(KeyspaceId(created.id)),
             _ => None,
         })?;
-        Ok(Self { address, keyspace, level: Level(level) })
+        Ok(Self { address, store: KeyStore::Keyspace(keyspace), level: Level(level) })
+    }
+
+    /// Opens a cache, which is created with this capacity if it is missing; `None` is the server's default. Returns the
+    /// requests to it, and its capacity in bytes.
+    pub fn open_cache(
+        address: SocketAddr,
+        endpoint: &NativeEndpoint,
+        name: &str,
+        max_bytes: Option<u64>,
+    ) -> Result<(Self, u64), BenchError> {
+        let open = OpenCache { create: CacheCreate::IfMissing, max_bytes: max_bytes.unwrap_or(0), name };
+        let (cache, max_bytes) = endpoint.ask("opening the cache", &open, |frame| match frame {
+            ServerFrame::CacheOpened(opened) => Some((opened.cache, opened.max_bytes)),
+            _ => None,
+        })?;
+        Ok((Self { address, store: KeyStore::Cache(cache), level: Level(None) }, max_bytes))
     }
 
     /// Makes each write request this durability level.
@@ -144,25 +169,46 @@ impl Codec for NativeCodec {
 
     #[inline]
     fn put(&self, index: u64, value: [&[u8]; 2], out: &mut Vec<u8>) {
-        let value = value.concat();
-        put_write(out, ID, self.level, |out| {
-            encode_put(out, self.keyspace, &key(index), &value)?;
-            Ok::<_, CommandError>(())
-        })
-        .expect("keys and values are within the limits of commands");
+        let (key, value) = (key(index), value.concat());
+        match self.store {
+            KeyStore::Keyspace(keyspace) => put_write(out, ID, self.level, |out| {
+                encode_put(out, keyspace, &key, &value)?;
+                Ok::<_, CommandError>(())
+            })
+            .expect("keys and values are within the limits of commands"),
+            KeyStore::Cache(cache) => {
+                let (expect, ttl, value) = (CacheExpect::Any {}, CacheTtl::Never {}, RemainingBytes(&value));
+                let put = CachePut { cache, expect, ttl, key: &key, value };
+                put.encode(out, ID).expect("keys and values are within the limits of frames");
+            }
+        }
     }
 
     #[inline]
     fn get(&self, index: u64, out: &mut Vec<u8>) {
-        let (keyspace, key) = (self.keyspace, key(index));
-        let get = Get { keyspace, revision: Revision(0), values: Values::Include, key: RemainingBytes(&key) };
-        get.encode(out, ID).expect("a key is within the limits of frames");
+        let key = key(index);
+        let key = RemainingBytes(&key);
+        let encoded = match self.store {
+            KeyStore::Keyspace(keyspace) => {
+                Get { keyspace, revision: Revision(0), values: Values::Include, key }.encode(out, ID)
+            }
+            KeyStore::Cache(cache) => CacheGet { cache, key }.encode(out, ID),
+        };
+        encoded.expect("a key is within the limits of frames");
+    }
+
+    fn delete(&self, index: u64, out: &mut Vec<u8>) {
+        let KeyStore::Cache(cache) = self.store else { unreachable!("only caches get deletes") };
+        let key = key(index);
+        let delete = CacheDelete { cache, expect: CacheExpect::Any {}, key: RemainingBytes(&key) };
+        delete.encode(out, ID).expect("a key is within the limits of frames");
     }
 
     fn scan(&self, first: u64, end: u64, rows: u32, out: &mut Vec<u8>) {
+        let KeyStore::Keyspace(keyspace) = self.store else { unreachable!("caches have no order, and get no scans") };
         let (start, end) = (key(first), key(end));
         let scan = Scan {
-            keyspace: self.keyspace,
+            keyspace,
             revision: Revision(0),
             limit: rows,
             max_bytes: PAGE_BYTES,
@@ -215,6 +261,15 @@ impl Codec for NativeCodec {
                 Revision(0) => Content::Missing,
                 _ => Content::Value(Cow::Borrowed(value.value.0)),
             })
+        } else if kind == Kind::CacheStored as u16 {
+            CacheStored::decode_body(content).map(|_| Content::Stored)
+        } else if kind == Kind::CacheDone as u16 {
+            CacheDone::decode_body(content).map(|_| Content::Deleted)
+        } else if kind == Kind::CacheValue as u16 {
+            CacheValue::decode_body(content).map(|entry| match entry.version {
+                0 => Content::Missing,
+                _ => Content::Value(Cow::Borrowed(entry.value.0)),
+            })
         } else if kind == Kind::Pairs as u16 {
             Ok(Content::Value(Cow::Borrowed(content)))
         } else if let Some(message) = refusal(frame) {
@@ -235,7 +290,7 @@ mod tests {
 
     fn codec() -> NativeCodec {
         let address = SocketAddr::from(([127, 0, 0, 1], 1));
-        NativeCodec { address, keyspace: KeyspaceId(3), level: Level(Some(Durability::Os)) }
+        NativeCodec { address, store: KeyStore::Keyspace(KeyspaceId(3)), level: Level(Some(Durability::Os)) }
     }
 
     fn encoded(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
@@ -300,6 +355,31 @@ mod tests {
         let other = encoded(|out| committed.encode(out, 9).unwrap());
         assert!(codec().decode(&other).is_err(), "the reply to no request");
         assert!(codec().decode(&[0xff; 64]).is_err(), "no frame");
+    }
+
+    #[test]
+    fn operations_on_a_cache_have_frames_of_their_own() {
+        let cache = NativeCodec { store: KeyStore::Cache(5), ..codec() };
+        let decoded = |bytes: &[u8]| {
+            let (raw, _) = frame(bytes).unwrap().unwrap();
+            match ClientFrame::decode(raw).unwrap().frame {
+                ClientFrame::CachePut(put) => format!("put {} {}", put.cache, shown(&[put.key, put.value.0].concat())),
+                ClientFrame::CacheGet(get) => format!("get {} {}", get.cache, shown(get.key.0)),
+                ClientFrame::CacheDelete(delete) => format!("delete {} {}", delete.cache, shown(delete.key.0)),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(decoded(&encoded(|out| cache.put(7, [b"ab", b"c"], out))), "put 5 key_0000000007abc");
+        assert_eq!(decoded(&encoded(|out| cache.get(7, out))), "get 5 key_0000000007");
+        assert_eq!(decoded(&encoded(|out| cache.delete(7, out))), "delete 5 key_0000000007");
+        let value = |version| {
+            let value = CacheValue { version, remaining: u64::MAX, value: RemainingBytes(b"abc") };
+            encoded(|out| value.encode(out, ID).unwrap())
+        };
+        assert_eq!(content(&value(1)), Content::Value(Cow::Borrowed(b"abc")));
+        assert_eq!(content(&value(0)), Content::Missing);
+        assert_eq!(content(&encoded(|out| CacheStored { version: 1 }.encode(out, ID).unwrap())), Content::Stored);
+        assert_eq!(content(&encoded(|out| CacheDone { existed: false }.encode(out, ID).unwrap())), Content::Deleted);
     }
 
     #[test]

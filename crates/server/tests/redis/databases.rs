@@ -88,6 +88,8 @@ async fn a_cache_tells_its_limit_and_that_it_evicts() {
     let mut client = Resp::connect(&node).await;
     let limit = "*4 $9 maxmemory $8 33554432 $16 maxmemory-policy $11 allkeys-lru";
     assert_eq!(client.pipeline(&["SELECT 1", "CONFIG GET maxmemory*"]).await[1], limit);
+    assert_eq!(client.call("CONFIG GET appendonly").await, "*2 $10 appendonly $2 no");
+    assert!(client.call("INFO persistence").await.contains("aof_enabled:0"));
     let info = client.call("INFO memory").await;
     assert!(info.contains("maxmemory:33554432") && info.contains("maxmemory_policy:allkeys-lru"), "{info}");
     client.call("SELECT 0").await;

@@ -90,15 +90,19 @@ pub(crate) enum Bench {
                       [keys]    count, distribution (uniform, zipf, latest, sequential), theta (of zipf and latest)\n  \
                       [values]  bytes, or min_bytes and max_bytes\n  \
                       [mix]     weights of read, update, insert, scan, read_modify_write (of keys), append, read_records,\n            \
-                                fetch (of the stream), publish (to the subject)\n  \
+                                fetch (of the stream), publish (to the subject), cache_get, cache_put, cache_delete\n  \
                       [scans]   rows, or min_rows and max_rows\n  \
                       [streams] record_bytes, records (before the runs), batch, read_records, read_from (tail, start, random)\n  \
                       [groups]  records (the most of a fetch)\n  \
-                      [subjects] message_bytes, batch, subscribers\n\n\
-                      HTTP supports all operations, the native protocol those on keys, RESP those on keys but scans. The keys are\n\
-                      loaded before the runs. Without a rate the next operation follows a reply (closed loop). A value names its\n\
+                      [subjects] message_bytes, batch, subscribers\n  \
+                      [caches]  max_bytes (of a cache that the run creates)\n  \
+                      [http]    read and write (method, path, body), reply, headers: requests to a server with another API, with\n            \
+                                {key} and {value} in their places; without it Thalweg's key-value API\n\n\
+                      HTTP supports all operations, the native protocol those on keys and caches, RESP those on keys but scans, or\n\
+                      those on a cache, which is a database of the server. The keys are loaded before the runs. Without a rate the next operation follows a reply (closed loop). A value names its\n\
                       key and its version, and a read is wrong if it returns another key's value or one that an acknowledged write\n\
-                      had replaced. Lost, duplicated and reordered records make a run fail; lost messages are shown.\n\n\
+                      had replaced. Lost, duplicated and reordered records make a run fail; lost messages are shown. A cache may\n\
+                      forget: a read that finds nothing is a miss, which the report counts apart.\n\n\
                       Examples:\n  thalweg bench scenario --list\n  thalweg bench scenario ycsb-a\n  \
                       thalweg bench scenario --show ycsb-a > mine.toml; thalweg bench scenario mine.toml\n  \
                       thalweg bench scenario ycsb-b --rate 5000 --durability interval --html report.html\n  \
@@ -110,11 +114,16 @@ pub(crate) enum Bench {
         after_help = "The runs are made in turns, A B, B A, A B ..., so that a drift of the machine affects both alike. In a closed loop\n\
                       (--closed) the rate decides, else the 99th percentile of the response time. Each interval covers the true\n\
                       change with a probability of 95 %.\n\n\
+                      The load is puts and gets over HTTP or RESP, or a scenario, over any protocol that has its operations. The\n\
+                      protocol is that of the address, and --protocol for programs; A and B may have different ones. Only the level\n\
+                      that a server names counts as its durability.\n\n\
                       Stored reports are compared by the windows of their runs. Their interval does not cover what changed on the\n\
                       machine between them.\n\n\
                       Examples:\n  thalweg bench compare ./thalweg-old ./thalweg-new --durability disk\n  \
                       thalweg bench compare ./thalweg ./thalweg --arg-a=--backend=lsm --arg-b=--backend=redb --closed\n  \
                       thalweg bench compare http://10.0.0.1:7070 http://10.0.0.2:7070 --mix get --pairs 20\n  \
+                      thalweg bench compare redis://10.0.0.1:7379@1 redis://10.0.0.2:6379 --mix mixed --closed --pipeline 16\n  \
+                      thalweg bench compare ./thalweg-old ./thalweg-new --protocol native --scenario ycsb-a --durability disk\n  \
                       thalweg bench http --output before.json; thalweg bench http --output after.json\n  \
                       thalweg bench compare before.json after.json --fail-if-worse"
     )]

@@ -1,0 +1,103 @@
+//! Preparation of the sides of a comparison: the same load for both, over the protocol of each.
+
+use super::options::{CompareOptions, Side};
+use crate::{
+    BenchError, Progress, Scratch,
+    contender::Contender,
+    http::{self, HttpLoad},
+    options::parsed,
+    resp::{self, RespOptions},
+    scenario::{self, ScenarioOptions, WireProtocol},
+    server::Target,
+};
+
+/// Reaches or starts the server of a side, 0 for A and 1 for B, with its data below `scratch`, and prepares it for the runs.
+pub(super) fn prepare(
+    options: &CompareOptions,
+    sides: &[Side; 2],
+    at: usize,
+    scratch: &Scratch,
+    progress: &mut dyn Progress,
+) -> Result<Contender, BenchError> {
+    let side = &sides[at];
+    if let Some(scenario) = options.scenario_of(side, at)? {
+        return scenario::contender(&scenario, scratch, progress);
+    }
+    let load = options.load_of(at);
+    match side {
+        Side::Program(WireProtocol::Http, path) => {
+            let target = http::start(Some(path), options.arguments_of(at), scratch.path(), progress)?;
+            http::contender(target, load, progress)
+        }
+        Side::Running(WireProtocol::Http, url) => http::contender(Target::running(url)?, load, progress),
+        Side::Program(WireProtocol::Resp, _) | Side::Running(WireProtocol::Resp, _) => {
+            let resp = options.resp_of(side, at, &load)?;
+            resp::contender(&resp, &load, scratch, progress)
+        }
+        Side::Program(WireProtocol::Native, _) | Side::Running(WireProtocol::Native, _) | Side::Stored(_) => {
+            unreachable!("the check of the options refuses such sides")
+        }
+    }
+}
+
+impl CompareOptions {
+    /// Returns the additional arguments of the server that a side starts.
+    fn arguments_of(&self, at: usize) -> &[String] {
+        [&self.arg_a, &self.arg_b][at]
+    }
+
+    /// Returns the load of puts and gets of a side.
+    fn load_of(&self, at: usize) -> HttpLoad {
+        let load = self.load.load.clone();
+        let durability = self.durability_b.filter(|_| at == 1).or(load.durability);
+        HttpLoad { durability, ..load }
+    }
+
+    /// Returns the options of the RESP suite for a side under a load of puts and gets.
+    fn resp_of(&self, side: &Side, at: usize, load: &HttpLoad) -> Result<RespOptions, BenchError> {
+        let mut resp = resp::options_of(load)?;
+        (resp.password, resp.database) = (self.password.clone(), self.database);
+        match side {
+            Side::Running(_, url) => resp.server = vec![resp_server(url)?],
+            Side::Program(_, path) => {
+                resp.server_binary = Some(path.clone());
+                resp.server_arg = self.arguments_of(at).to_vec();
+            }
+            Side::Stored(_) => {}
+        }
+        Ok(resp)
+    }
+
+    /// Returns the options of the scenario of a side; `None` without a scenario.
+    pub(super) fn scenario_of(&self, side: &Side, at: usize) -> Result<Option<ScenarioOptions>, BenchError> {
+        let Some(name) = &self.scenario else { return Ok(None) };
+        let arguments = [std::slice::from_ref(name), &self.load.given].concat();
+        let mut scenario: ScenarioOptions =
+            parsed(&arguments).map_err(|message| BenchError::Option { option: "--scenario", message })?;
+        (scenario.password, scenario.database) = (self.password.clone(), self.database);
+        let (Side::Program(protocol, _) | Side::Running(protocol, _)) = side else { return Ok(None) };
+        scenario.protocol = *protocol;
+        // RESP has no level in a request. A level that both sides could not request is refused before.
+        let asked = self.durability_b.filter(|_| at == 1).or(scenario.durability);
+        scenario.durability = asked.filter(|_| *protocol != WireProtocol::Resp);
+        match side {
+            Side::Running(WireProtocol::Resp, url) => {
+                let server = resp_server(url)?;
+                scenario.database = server.database.unwrap_or(self.database);
+                scenario.server.target = Some(server.choice.to_string());
+            }
+            Side::Running(_, url) => scenario.server.target = Some(url.clone()),
+            Side::Program(_, path) => {
+                scenario.server.start.server_binary = Some(path.clone());
+                scenario.server.start.server_arg = self.arguments_of(at).to_vec();
+            }
+            Side::Stored(_) => {}
+        }
+        Ok(Some(scenario))
+    }
+}
+
+/// Parses the address of a RESP server, which may end in `@N` for its database N.
+fn resp_server(url: &str) -> Result<resp::ServerSpec, BenchError> {
+    url.parse().map_err(BenchError::target(url))
+}

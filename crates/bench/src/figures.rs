@@ -1,0 +1,98 @@
+//! Figures of a run that are compared between runs, and their samples.
+//!
+//! Does not own the figures that only one suite has, and the evaluation of samples, which is in the crate `lab`.
+
+use crate::{
+    latency::micros,
+    load::{Outcome, Pace, Timeline, Window},
+};
+use thalweg_lab::samples::{Better, Role, Run, Samples};
+
+/// A figure of a run: its value in the whole run, and in a window of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Figure<C> {
+    /// Name of the figure with its unit.
+    pub name: String,
+    /// Direction in which the figure improves.
+    pub better: Better,
+    /// Importance of the figure in a comparison.
+    pub role: Role,
+    whole: fn(&Outcome<C>) -> f64,
+    /// Value in a window whose length in seconds is given; `None` for a figure that windows do not have.
+    window: Option<fn(&Window, f64) -> Option<f64>>,
+}
+
+/// Returns the figures of a load with this pace, whose items are called `unit`, such as `request`. In a closed loop the rate
+/// decides a comparison. With a schedule the rate is given, and the 99th percentile of the response time decides.
+pub(crate) fn figures<C>(pace: Pace, unit: &str) -> Vec<Figure<C>> {
+    let is_open = matches!(pace, Pace::Open { .. });
+    let (of_rate, of_p99) = if is_open { (Role::Shown, Role::Deciding) } else { (Role::Deciding, Role::Compared) };
+    let rate: fn(&Window, f64) -> Option<f64> = |window, seconds| Some(window.right as f64 / seconds);
+    let lower = |name: String, role, whole: fn(&Outcome<C>) -> f64, window| {
+        let better = Better::Lower;
+        Figure { name, better, role, whole, window }
+    };
+    vec![
+        Figure {
+            name: format!("{unit}s/s"),
+            better: Better::Higher,
+            role: of_rate,
+            whole: |outcome| outcome.rate,
+            window: Some(rate),
+        },
+        lower("p50 µs".to_owned(), Role::Compared, |run| run.time_us(50.0), Some(|window, _| percentile(window, 50.0))),
+        lower("p90 µs".to_owned(), Role::Compared, |run| run.time_us(90.0), Some(|window, _| percentile(window, 90.0))),
+        lower("p99 µs".to_owned(), of_p99, |run| run.time_us(99.0), Some(|window, _| percentile(window, 99.0))),
+        lower(format!("server CPU µs/{unit}"), Role::Compared, |run| run.server_cpu(run.tally.all_right), None),
+    ]
+}
+
+fn percentile(window: &Window, percentile: f64) -> Option<f64> {
+    window.times.as_ref().map(|times| micros(times.percentile(percentile)))
+}
+
+impl<C> Figure<C> {
+    /// Returns the figure's value in the whole run; `None` if the run has none.
+    pub(crate) fn whole(&self, outcome: &Outcome<C>) -> Option<f64> {
+        Some((self.whole)(outcome)).filter(|value| value.is_finite())
+    }
+
+    fn run(&self, outcome: &Outcome<C>) -> Run {
+        let windows = self.window.zip(outcome.tally.timeline.as_ref()).map_or_else(Vec::new, |(value, timeline)| {
+            timeline.windows().iter().map(|window| value(window, timeline.window_seconds())).collect()
+        });
+        Run { whole: self.whole(outcome), windows }
+    }
+}
+
+/// A load at one durability level, of which samples are taken.
+#[derive(Clone, Debug)]
+pub(crate) struct SampledLoad {
+    /// Description of the load. Samples of loads with equal descriptions can be compared.
+    pub scenario: String,
+    /// Durability level of the writes; `-` without writes.
+    pub durability: String,
+    /// Pace of the load.
+    pub pace: Pace,
+    /// Name of an item of the load, such as `request`.
+    pub unit: &'static str,
+}
+
+impl SampledLoad {
+    /// Returns the samples of all figures over the runs of the load.
+    pub(crate) fn samples<C>(&self, outcomes: &[Outcome<C>]) -> Vec<Samples> {
+        let window_seconds = outcomes.iter().find_map(|outcome| outcome.tally.timeline.as_ref());
+        let window_seconds = window_seconds.map_or(0.0, Timeline::window_seconds);
+        let of_figure = |figure: &Figure<C>| Samples {
+            scenario: self.scenario.clone(),
+            durability: self.durability.clone(),
+            figure: figure.name.clone(),
+            better: figure.better,
+            role: figure.role,
+            window_seconds,
+            runs: outcomes.iter().map(|outcome| figure.run(outcome)).collect(),
+        };
+        let all = figures(self.pace, self.unit).iter().map(of_figure).collect::<Vec<_>>();
+        all.into_iter().filter(|samples| samples.runs.iter().any(|run| run.whole.is_some())).collect()
+    }
+}

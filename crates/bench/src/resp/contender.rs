@@ -1,0 +1,82 @@
+//! A server that speaks RESP in a comparison, under a load of puts and gets.
+
+use super::{
+    client::Client,
+    options::{Generator, RespOptions},
+    scenario::{Scenario, Work},
+    server::{Server, asked_durability},
+    turn::ServerTurn,
+};
+use crate::{
+    BenchError, Progress, Scratch,
+    contender::{Contender, Runs},
+    figures::SampledLoad,
+    http::{HttpLoad, Mix},
+    load::{self, Outcome},
+    options::parsed,
+};
+
+/// Options of the load that the RESP suite does not have, or has under the same name with other values.
+const OTHERWISE: [&str; 8] =
+    ["--rate", "--closed", "--mix", "--workers", "--api", "--keyspace", "--durability", "--no-load"];
+
+/// Returns the options of the RESP suite for a load of puts and gets, which become `SET` and `GET`. The durability of the
+/// load is that of the server, because RESP has no level in a request.
+pub(crate) fn options_of(load: &HttpLoad) -> Result<RespOptions, BenchError> {
+    let mix = match load.mix {
+        Mix::Put => "set",
+        Mix::Get => "get",
+        Mix::Mixed => "get:1,set:1",
+    };
+    let mut arguments = load.arguments_if(|option| !OTHERWISE.contains(&option));
+    arguments.extend(["--mix".to_owned(), mix.to_owned()]);
+    if !load.closed {
+        arguments.extend(["--rate".to_owned(), load.rate.to_string()]);
+    }
+    parsed(&arguments).map_err(|message| BenchError::Option { option: "A, B", message })
+}
+
+struct RespRuns {
+    server: Server,
+    scenario: Scenario,
+}
+
+/// Reaches or starts the one server of the options, and prepares it for runs of a load.
+pub(crate) fn contender(
+    options: &RespOptions,
+    load: &HttpLoad,
+    scratch: &Scratch,
+    progress: &mut dyn Progress,
+) -> Result<Contender, BenchError> {
+    options.check()?;
+    let scenario = Scenario::all(options).remove(0);
+    let (choice, database) = &scenario.servers[0];
+    let server = Server::connect_or_start(choice, options, scratch, progress)?;
+    let durability = match load.mix {
+        Mix::Get => "-".to_owned(),
+        Mix::Put | Mix::Mixed => asked_durability(&mut Client::open(&server.greeting(*database))?)?,
+    };
+    let place = format!("RESP at {}, database {database}, {}", server.greeting.address, server.version);
+    let (name, pace) = (load.describe_over("RESP"), load.pace());
+    let sampled = SampledLoad { scenario: name, durability, pace, unit: "request" };
+    let runs = RespRuns { server, scenario };
+    runs.turn().fill(Generator::Own)?;
+    Ok(Contender { load: sampled, place, runs: Box::new(runs) })
+}
+
+impl RespRuns {
+    fn turn(&self) -> ServerTurn<'_> {
+        let (scenario, server) = (&self.scenario, &self.server);
+        // No operation of the load uses a stream.
+        ServerTurn { scenario, server, database: scenario.servers[0].1, stream: String::new() }
+    }
+}
+
+impl Runs for RespRuns {
+    fn run(&mut self) -> Result<Outcome<()>, BenchError> {
+        match &self.scenario.work {
+            Work::Requests(mix) => load::run(&self.turn().plan(mix.clone(), self.scenario.options.pace())),
+            Work::FanOut(_) => unreachable!("the options of a load of puts and gets have no subscribers"),
+        }
+    }
+}
