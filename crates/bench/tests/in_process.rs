@@ -484,6 +484,8 @@ fn scenarios_over_a_cache_count_misses_apart() {
     let report = run("", "", format!("{resp} 0")).unwrap();
     assert_right(&report);
     assert!(report.to_text().contains("durability: appendonly yes"), "a keyspace: {}", report.to_text());
+    let error = run("", size, format!("{resp} 1")).unwrap_err().to_string();
+    assert!(error.contains("caches.max_bytes: RESP creates no caches"), "{error}");
     let error = run("read = 1\n", "", format!("{resp} 1")).unwrap_err().to_string();
     assert!(error.contains("two databases"), "{error}");
 }

@@ -261,7 +261,6 @@ mod tests {
             ("jobs --protocol resp", "mix.append: streams, groups and subjects need --protocol http"),
             ("messages --keys 5", "--keys"),
             ("sessions --keys 0", "keys.count"),
-            ("sessions --protocol resp", "caches.max_bytes: RESP creates no caches"),
             ("events --protocol native", "mix.append: streams"),
             ("ycsb-a --protocol resp --durability os", "--durability"),
             ("ycsb-a --rounds 0", "--rounds"),
