@@ -1,11 +1,11 @@
 //! The suites of `thalweg bench`: workloads, scenarios and reports.
 //!
 //! Owns: the suites ([`log`], [`engine`], [`backends`], [`groups`], [`snapshot`], [`http`], [`cluster`], and over the native
-//! protocol [`pubsub`], [`cache`], [`streams`], over RESP [`resp`], from a file [`scenario`]), comparisons of two servers
-//! ([`compare`]) and with a stored measurement ([`baseline`]), and the list of runs that give the documented figures
-//! ([`regenerate`]). Does not own: the load generator and the ways to reach a
-//! server, which are the crate `load`; histograms, statistics and reports, which are the crate `lab`; the command line
-//! around the suites; and nothing inside the server: the suites reach a server only over its socket.
+//! protocol [`pubsub`], [`cache`], [`streams`], over RESP [`resp`], from a file [`scenario`]), and comparisons of two servers
+//! ([`compare`]) and with a stored measurement ([`baseline`]). Does not own: the load generator and the ways to reach a
+//! server, which are the crate `load`; histograms, statistics, reports, and the list of runs that give the documented
+//! figures, which are the crate `lab`; the command line around the suites; and nothing inside the server: the suites
+//! reach a server only over its socket.
 //!
 //! Rules that every suite keeps: setup lies outside the timed part; values read are compared with the written ones,
 //! byte by byte; every figure is printed beside its payload, concurrency, durability and backend; compared stores run
@@ -27,14 +27,12 @@ mod options;
 mod probe;
 mod profiling;
 pub mod pubsub;
-pub mod regenerate;
 pub mod resp;
 pub mod scenario;
 pub mod snapshot;
 pub mod streams;
-mod tasks;
 
 pub use profiling::ProfileOptions;
-pub use thalweg_lab::{BenchError, Progress, Quiet, Report, Scratch, Stderr, report, stats};
+pub use thalweg_lab::{BenchError, Progress, Quiet, Report, Scratch, Stderr, regenerate, report, stats};
 use thalweg_lab::{latency, random, scratch, usage};
-use thalweg_load::{self as load, data, native, server};
+use thalweg_load::{self as load, data, native, server, tasks};

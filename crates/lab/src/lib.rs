@@ -3,7 +3,8 @@
 //! Owns: histograms of durations ([`latency`]), resource usage of a process ([`usage`]), seeded randomness ([`random`]),
 //! statistics over rounds ([`stats`]) and over series whose values depend on each other ([`estimate`]), the samples of a
 //! run ([`samples`]), the comparison of two measurements ([`comparison`]), reports as text, JSON and HTML
-//! ([`report`]), and profiles of a process ([`profile`]). Does not own: workloads, load generators and suites, which are in
+//! ([`report`]), profiles of a process ([`profile`]), and the list of runs that give the documented figures, with their
+//! repetition ([`regenerate`]). Does not own: workloads, load generators and suites, which are in
 //! the crate `bench` above this one.
 //!
 //! Invariant: nothing here measures anything by itself except the resources and profiles of processes. The functions that
@@ -18,6 +19,7 @@ mod machine;
 pub mod profile;
 mod progress;
 pub mod random;
+pub mod regenerate;
 pub mod report;
 pub mod samples;
 pub mod scratch;

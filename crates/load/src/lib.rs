@@ -4,7 +4,8 @@
 //! implement; the requests with their keys and values ([`data`], [`pairs`]) or their records and messages ([`feeds`]), and the check of each reply; connections, and when
 //! requests are due ([`Pace`], [`Schedule`]); the counts of a run ([`Tally`]) and of its windows ([`Timeline`]), its
 //! figures ([`Outcome`]) and their medians over the rounds of a scenario ([`Rounds`]); the search for the highest rate
-//! that meets an objective ([`find_knee`]); the threads ([`run_threads`]); the reasons for which a run's figures are void
+//! that meets an objective ([`find_knee`]); the threads ([`run_threads`]), and
+//! many tasks on one of them ([`tasks`]); the reasons for which a run's figures are void
 //! ([`Validity`]); reaching or starting a server ([`server`]); and servers without a database, which show what the machine
 //! itself can carry ([`native::bare`], [`native::relay`], [`resp::bare`]). Does not own: histograms, statistics and
 //! reports, which are in the crate `lab`; the suites of `thalweg bench`, which are in the crate `bench`.
@@ -36,6 +37,7 @@ mod schedule;
 mod search;
 pub mod server;
 mod tally;
+pub mod tasks;
 mod timeline;
 mod validity;
 mod worker;

@@ -12,11 +12,11 @@ use std::{
     time::Duration,
 };
 
-use crate::load::Clock;
+use crate::Clock;
 
 /// The next step of a task that [`run`] executes.
 #[derive(Debug)]
-pub(crate) enum NextStep<F> {
+pub enum NextStep<F> {
     /// The task waits for this future.
     Future(F),
     /// The task asks for its next step again when the clock reaches this time, in nanoseconds.
@@ -27,7 +27,7 @@ pub(crate) enum NextStep<F> {
 
 /// Runs `count` tasks on this thread until all have ended. `next` decides what a task does next, given the task's
 /// number and the output of its last future, if a future has just completed. The first error ends all tasks.
-pub(crate) fn run<F: Future, E>(
+pub fn run<F: Future, E>(
     count: usize,
     clock: &Clock,
     mut next: impl FnMut(usize, Option<F::Output>) -> Result<NextStep<F>, E>,

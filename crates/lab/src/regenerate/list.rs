@@ -76,6 +76,7 @@ pub(super) const ALL: &[Figures] = &[
         "cluster --parts tls --clients 1,100",
         "--duration 300ms --warmup 100ms --rounds 1",
     ),
+    run("cluster-slow-follower", "The cluster", "cluster --parts slow-follower --goals", ""),
 ];
 
 impl Figures {

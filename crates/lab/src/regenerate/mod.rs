@@ -14,13 +14,14 @@ use std::{
 };
 
 use serde::Deserialize;
-use thalweg_lab::report::index::{Entry, index_page};
 
 use self::list::{ALL, Figures};
 use crate::{
     BenchError, Progress, Report,
-    options::require,
-    report::{Check, Table, Verdict, cells},
+    report::{
+        Check, Table, Verdict, cells,
+        index::{Entry, index_page},
+    },
 };
 
 /// Exit code of `thalweg bench` after a check was missed.
@@ -110,9 +111,18 @@ impl RegenerateOptions {
         };
         let wanted = ALL.iter().filter(is_wanted);
         let runs: Vec<_> = wanted.filter_map(|figures| Some((*figures, figures.arguments(self.quick)?))).collect();
-        require(!runs.is_empty(), "--only", "matches no run: --list shows their names and sections")?;
+        check_any(&runs)?;
         Ok(runs)
     }
+}
+
+/// Returns an error if no run was chosen.
+fn check_any<T>(runs: &[T]) -> Result<(), BenchError> {
+    if runs.is_empty() {
+        let message = "matches no run: --list shows their names and sections".to_owned();
+        return Err(BenchError::Option { option: "--only", message });
+    }
+    Ok(())
 }
 
 /// Runs everything that the options select, and returns a report about it.
