@@ -20,7 +20,7 @@ type Metrics = BTreeMap<String, BTreeSet<String>>;
 const OF_PROMETHEUS: [&str; 2] = ["instance", "job"];
 
 /// Words of the guide that look like options and are values and fields of the API.
-const NO_OPTIONS: [&str; 16] = [
+const NO_OPTIONS: [&str; 19] = [
     // A stage of a publish.
     "fan_out",
     "disk_full",
