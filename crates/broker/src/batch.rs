@@ -114,8 +114,8 @@ impl Batch {
         self.0.forms[form].get_or_init(make)
     }
 
-    /// Marks the batch as one whose way is timed, from this moment on. A batch that is published again after it was blocked
-    /// keeps its first mark.
+    /// Starts to time the batch's way to the subscribers, from this moment on. A batch that is published again after it
+    /// was blocked keeps its first mark.
     pub fn stamp(&self, moment: Moment) {
         let _ = self.0.stamp.set(moment);
     }

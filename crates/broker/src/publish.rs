@@ -251,10 +251,10 @@ impl Publish<'_> {
         Err(WouldBlock { link: target.link.id, subscription })
     }
 
-    /// Releases the reservations of a blocked publish. If another publisher found a queue full because of
-    /// them, it is notified: it has begun to wait since the publish began, at `since`. This one is not, and neither are
-    /// those that waited before. The room that is released was there when they tried, so with a notification blocked
-    /// publishers would wake each other for ever.
+    /// Releases the reservations of a blocked publish. Notifies the publishers that began to wait after this publish
+    /// began, at `since`: they may have found a queue full because of the reservations. Does not notify this publisher,
+    /// or those that already waited. The released room was free when they tried, so blocked publishers would wake each
+    /// other forever.
     fn release_reservations(&mut self, reserved: &[&Target], since: WaitStamp, blocked: WouldBlock) -> WouldBlock {
         for target in reserved {
             let mut link = target.link.lock();

@@ -59,7 +59,7 @@ pub enum ClusterChange {
     Removed(u64),
     /// A member is heard again.
     Alive(u64),
-    /// A member was not heard for longer than usual.
+    /// A member has been silent for longer than usual.
     Suspect(u64),
     /// A member counts as failed.
     Down(u64),

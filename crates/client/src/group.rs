@@ -231,8 +231,8 @@ impl Group {
         self.0.write(RetrySafety::Harmless, encode, settled).await
     }
 
-    /// Extends the deadlines of attempts: the new deadline is the current time plus `by`. Returns the new
-    /// deadline, and those of the attempts that hold no records any more.
+    /// Extends the deadlines of attempts: the new deadline is the current time plus `by`. Returns the new deadline, and
+    /// the numbers of the attempts that hold no records any more.
     pub async fn extend(&self, by: Duration, attempts: &[Attempt]) -> Result<(SpaceTime, Vec<Attempt>), Error> {
         let encode = |out: &mut Vec<u8>, id| encode_extend(out, GroupId(id), by, attempts);
         let read = |frame: &SharedFrame| {

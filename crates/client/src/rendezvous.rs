@@ -1,4 +1,4 @@
-//! Rendezvous hashing: the choice of a node for each key, by which only the keys of a node that joins or leaves move.
+//! Rendezvous hashing: chooses a node for each key. If a node joins or leaves, only its own keys move.
 //!
 //! Owns: the weights of nodes for a key. Does not own: the list of nodes (`directory`), nor their connections.
 //! Source: Thaler and Ravishankar, "Using name-based mappings to increase hit rates" (1998): the node with the highest
@@ -9,8 +9,9 @@
 
 use thalweg_types::command::groups::key_hash;
 
-/// Returns the node that has a key: the one with the highest weight, and of equal ones the highest id. Returns `None` if
-/// there are no nodes. The cost is that of one hash of the key and of two short mixes a node.
+/// Returns the node that has a key: the one with the highest weight, or the one with the highest id among nodes of
+/// equal weight. Returns `None` if there are no nodes. The cost is that of one hash of the key and of two short mixes a
+/// node.
 pub(crate) fn node_for(key: &[u8], nodes: &[u64]) -> Option<u64> {
     let key = key_hash(key);
     nodes.iter().copied().max_by_key(|node| (weight(key, *node), *node))

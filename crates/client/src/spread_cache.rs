@@ -58,7 +58,7 @@ struct Inner {
 struct Parts {
     /// Members at the last request.
     members: Arc<[u64]>,
-    /// Caches of the members by their ids; by 0 that of a server without a cluster.
+    /// Caches of the members by the members' ids. The id 0 stands for a server without a cluster.
     caches: HashMap<u64, Cache>,
 }
 

@@ -25,7 +25,7 @@ use crate::{
     tasks::{ASK_LIMIT, Tasks},
 };
 
-/// Another member, as far as the choice of members that give their states needs it.
+/// Facts about another member that decide whether it can give its state to this node.
 #[derive(Clone, Debug)]
 struct Other {
     node: NodeId,

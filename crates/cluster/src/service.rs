@@ -187,7 +187,8 @@ impl Requests {
         Self { consensus, network, hearing, events, mesh, signs, snapshots, data, about, receiving }
     }
 
-    /// Notes what an append of a node says. Returns an error if the append must be ignored.
+    /// Notes the last ping that the sender of an append has heard. Returns an error if the append must be ignored,
+    /// because its sender does not hear this node.
     fn hear_leader(&self, from: NodeId, heard: u64) -> Result<(), Refusal> {
         self.hearing.heard(from, heard);
         if !self.hearing.is_deaf(from) {

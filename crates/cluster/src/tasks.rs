@@ -212,8 +212,8 @@ impl Tasks {
         self.hearing.state(node).is_some_and(|(state, _)| state != MemberHealth::Down)
     }
 
-    /// Sends a sign of life to every other member in each interval, and asks those for their description that may have a new
-    /// one.
+    /// Sends a sign of life to every other member in each interval. Asks a member for its description if the
+    /// description may have changed.
     async fn sign_to_all(self: Rc<Self>) {
         let mut described: BTreeMap<NodeId, Instant> = BTreeMap::new();
         let interval = self.options.detector.interval.min(self.options.consensus.heartbeat);

@@ -49,7 +49,7 @@ pub struct Device {
     pub name: String,
     /// Kind of the device; of several disks, the kind that promises least.
     pub class: DeviceClass,
-    /// Vendor and model, if the device tells them.
+    /// Vendor and model, if the device reports them.
     pub model: Option<String>,
     /// Cache of the device as the kernel sees it: `write back` (a sync flushes it) or `write through` (it flushes
     /// nothing).

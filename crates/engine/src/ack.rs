@@ -10,8 +10,8 @@ use thalweg_types::{
 
 use crate::error::{WriteError, refusal};
 
-/// Returns the level that a write reaches which asks for `level`: a member replicates everything that it acknowledges
-/// after the command is committed.
+/// Returns the durability level that a write with the requested `level` reaches. On a member it is `quorum` for every
+/// level but `none`, because a member acknowledges a command only after the command is committed.
 pub(crate) fn raised(level: Durability, replica: &Replica) -> Durability {
     match replica.member() {
         Some(_) if level > Durability::None => Durability::Quorum,
@@ -24,13 +24,13 @@ pub(crate) fn raised(level: Durability, replica: &Replica) -> Durability {
 pub struct Ack {
     /// Durability level that the write reached.
     pub durability: Durability,
-    /// Revision of the command that wrote. `None` for commands without a revision (creating, trimming, configuring or
+    /// Revision that the write used. `None` for commands without a revision (creating, trimming, configuring or
     /// deleting a stream) and at level `none`, which answers before the outcome is known.
     pub revision: Option<Revision>,
     /// Stream, first offset and count of each append in the commit; empty at level `none`.
     pub appends: Vec<AppendedAt>,
-    /// True if a producer sent a write again that had already taken effect: this ack then repeats its first answer,
-    /// and `appends` contains only the appends of producers.
+    /// True if a producer repeated a write that had already taken effect. The ack then repeats the first answer, and
+    /// `appends` contains only the appends of producers.
     pub duplicate: bool,
 }
 

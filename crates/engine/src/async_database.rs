@@ -148,8 +148,8 @@ impl AsyncDatabase {
     }
 
     /// Returns the stream with this name, and creates it with `config` if it is missing. The flag is true if this call
-    /// created the stream. An existing stream keeps its configuration. The log orders the answer, so it is never that of a
-    /// member which has fallen behind.
+    /// created the stream. An existing stream keeps its configuration. The request goes through the log, so its answer
+    /// never shows the old state of a member that has fallen behind.
     pub fn create_stream(
         &self,
         name: &str,

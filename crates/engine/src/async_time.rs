@@ -21,7 +21,7 @@ use crate::{
 };
 
 impl AsyncDatabase {
-    /// Sets a key with a deadline, a lease or a condition, as `options` say.
+    /// Sets a key with the deadline, lease or condition in `options`.
     pub fn put_with(
         &self,
         keyspace: &Keyspace,

@@ -31,8 +31,8 @@ pub(crate) fn shown_path(disk: &Arc<dyn Disk>) -> PathBuf {
     disk.os_path().map_or_else(|| PathBuf::from("the simulated disk"), Path::to_owned)
 }
 
-/// Removes all state directories but that of the backend `kept` that is the current one. Such directories are the
-/// remains of a migration or an install that was interrupted before or after its switch.
+/// Removes all state directories except the current directory of the backend `kept`. Such directories are the remains
+/// of a migration or an install that was interrupted before or after its switch.
 pub(crate) fn remove_all_but(place: BackendLocation<'_>, kept: BackendKind, current: StateDir) -> io::Result<()> {
     let all = BackendKind::ALL.into_iter().flat_map(|kind| current.possible().map(move |dir| (kind, dir)));
     let others = all.filter(|other| *other != (kept, current)).map(|(kind, dir)| dir.path(kind));
@@ -85,7 +85,7 @@ fn aside_dir(kind: BackendKind) -> String {
 #[derive(Clone, Copy)]
 pub(crate) struct BackendLocation<'a> {
     pub(crate) disk: &'a Arc<dyn Disk>,
-    /// Directory in the operating system for backends that do their own I/O; `None` for the disk's own one.
+    /// Directory in the operating system for backends that do their own I/O; `None` for the directory of the disk.
     pub(crate) os_dir: Option<&'a Path>,
     pub(crate) background: Background,
 }
@@ -101,7 +101,7 @@ pub(crate) fn open(
     open_in(BackendLocation::on(disk), kind, dir, barrier, options)
 }
 
-/// Opens the state like [`open`], in a place.
+/// Opens the state like [`open`], at the location `place`.
 pub(crate) fn open_in(
     place: BackendLocation<'_>,
     kind: BackendKind,
@@ -155,7 +155,7 @@ fn buffer(options: &Options, background: Background) -> thalweg_store::BufferOpt
 }
 
 impl<'a> BackendLocation<'a> {
-    /// BackendLocation on a disk, with threads of its own.
+    /// Creates the location on a disk for a backend with its own threads.
     pub(crate) fn on(disk: &'a Arc<dyn Disk>) -> Self {
         Self { disk, os_dir: None, background: Background::Threads }
     }

@@ -255,7 +255,7 @@ impl Group {
         Ok(open.machine.held_attempts(self.id, open.replica.now(), attempts)?)
     }
 
-    /// Reports if a fetch would deliver records now, or otherwise how long it takes until a pending record can be
+    /// Reports whether a fetch would deliver records now, or otherwise the time until a pending record can be
     /// redelivered. New or returned records can make a fetch deliver earlier.
     pub fn ready(&self) -> Result<Ready, GroupError> {
         let now = self.db.inner.open.replica.now();

@@ -48,7 +48,7 @@ pub enum MemberIdentity {
     Existing,
 }
 
-/// Role that the caller wants a directory to have: alone, or in a cluster.
+/// Role in which the caller opens a directory: alone, or as a member of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     /// The node is alone.
@@ -107,7 +107,7 @@ impl Identity {
         Self { node, backend, cluster }
     }
 
-    /// Checks that a directory with this identity may take a part.
+    /// Checks that a directory with this identity may be opened in the role `part`.
     pub(crate) fn check_part(&self, path: &Path, part: Part) -> Result<(), OpenError> {
         let path = || path.to_owned();
         match (self.cluster, part) {
@@ -225,7 +225,7 @@ mod tests {
         }
     }
 
-    /// Decision table of the parts that a directory may take; `None` means that it may.
+    /// Decision table of the roles in which a directory may be opened; `None` means that the role is permitted.
     #[test]
     fn only_a_directory_without_data_of_its_own_joins() {
         let (other, drawn) = (ClusterId(7), ClusterId(9));

@@ -242,7 +242,7 @@ impl Keyspace {
 
     /// Iterates over the pairs of a range, as owned copies from one consistent view. The iterator reads ahead, up to
     /// about 256 KiB of pairs, and keeps the view's data alive until it is dropped. Pairs that were read together share
-    /// memory: a pair that is kept for long keeps up to 256 KiB, so copy it if you keep few of many.
+    /// memory, so one pair can keep 256 KiB in memory. Copy the pairs that you keep if you drop most of the others.
     #[must_use]
     pub fn iter(&self, range: ScanRange) -> KeyspaceIter {
         let snapshot = self.db.inner.open.machine.read_view();

@@ -64,16 +64,17 @@ const _: () = assert!(STALE_ROWS_PER_ROUND as usize <= MAX_STALE_ROWS);
 /// second.
 const PRUNES_PER_ROUND: u32 = 100;
 
-/// Number of rounds after which maintenance notes that the directory is in use: about half an hour. A node that is killed
-/// after days without a write must not seem to have been off.
+/// Number of rounds after which maintenance notes that the directory is in use: about half an hour. Otherwise a node
+/// that is killed after days without a write would seem to have been off for days.
 const ROUNDS_PER_NOTE: u32 = 1800;
 /// Number of rounds on a full disk between two flushes that free no log segment. A flush costs a small table, but only
 /// flushed deletes return space.
 const FULL_ROUNDS_PER_FLUSH: u32 = 10;
-/// Interval in which the leader of a cluster looks for passed deadlines. Members show an ended key for at most this
-/// span and the time of a commit longer than its deadline says; a look reads one row.
+/// Interval in which the leader of a cluster looks for passed deadlines. Members can show a key after its deadline, for
+/// at most this interval plus the time of a commit. Each check reads one row.
 const DEADLINE_CHECK_INTERVAL: Duration = Duration::from_millis(50);
-/// Number of maintenance rounds after which a view of the state is dropped that was kept for a digest and not taken.
+/// Number of maintenance rounds after which maintenance drops a view of the state that was kept for a digest and that
+/// no caller has taken.
 const DIGEST_VIEW_ROUNDS: u32 = 10;
 /// Number of maintenance rounds after which a member computes the digest of a kept view that no caller has taken.
 const MEMBER_DIGEST_ROUNDS: u32 = 1;
@@ -430,7 +431,7 @@ fn fitting(rows: &[Vec<u8>], max_bytes: usize) -> usize {
 pub(crate) struct Background {
     inner: Weak<Inner>,
     signal: Arc<(Mutex<bool>, Condvar)>,
-    /// State between rounds; `None` while a round that is a future has it.
+    /// State between rounds; `None` while an async round has the state.
     rounds: Arc<Mutex<Option<Rounds>>>,
     handle: Mutex<Option<JoinHandle<()>>>,
 }
@@ -490,8 +491,7 @@ impl Background {
     }
 }
 
-/// State between rounds, taken out of its lock for a round that is a future. Returned when the future ends or is
-/// dropped.
+/// State between rounds, taken out of its lock for an async round. Returned when the future ends or is dropped.
 struct TakenRounds<'a> {
     slot: &'a Mutex<Option<Rounds>>,
     rounds: Rounds,

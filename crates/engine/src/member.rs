@@ -123,14 +123,14 @@ impl Database {
         Some(MemberParts { log: open.log.clone(), machine: open.machine.clone(), member })
     }
 
-    /// Sets an observer that is called after each entry that this member applies, on the thread that applies it. Only the
-    /// first call has an effect; a node alone has none.
+    /// Sets an observer that is called after each entry that this member applies, on the thread that applies it. Only
+    /// the first call has an effect. On a node alone, the observer is never called.
     pub fn observe_applied(&self, observer: Arc<dyn Observer>) {
         let _ = self.inner.open.witness.set(observer);
     }
 
     /// Keeps the log from an entry on while its size is within `history_bytes`, whatever its age, because a live
-    /// follower still needs it. `None` keeps nothing for followers. A node alone has none.
+    /// follower still needs it. `None` keeps nothing for followers. A node alone has no followers.
     pub fn set_follower_floor(&self, floor: Option<Index>) {
         let floor = floor.unwrap_or(Index(u64::MAX));
         self.inner.follower_floor.store(floor.0, Ordering::Release);
@@ -167,8 +167,8 @@ fn drawn_from(seed: u64) -> ClusterId {
 }
 
 impl Inner {
-    /// Passes to the log from where on a live follower needs it. Marks lie at most some hundred records apart, so a
-    /// little more is kept.
+    /// Passes the log the LSN from which a live follower needs records. The LSN is that of the last mark before them,
+    /// so the log keeps up to some hundred records more.
     pub(crate) fn keep_for_followers(&self) {
         let floor = Index(self.follower_floor.load(Ordering::Acquire));
         let from = (floor < Index::MAX).then(|| match self.open.machine.history_mark_before(floor) {

@@ -197,7 +197,7 @@ impl Mover {
     }
 
     /// Frees the segments in which walks have found nothing live: all that are not needed for history, and of the
-    /// others as many as the disk is short of.
+    /// others as many as the full disk requires.
     fn free_dead_segments(
         &mut self,
         round: &mut Round<'_>,

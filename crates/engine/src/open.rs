@@ -288,8 +288,8 @@ fn repaired(cut: Option<String>, bridged: u64) -> Option<String> {
     }
 }
 
-/// Locks the data directory for this process. Waits for a moment if it is this process that has it open, because threads
-/// of a database that was just dropped may still release it. In stepped mode there are no such threads.
+/// Locks the data directory for this process. Waits for a moment if this process itself has the directory open, because
+/// threads of a database that was just dropped may still release it. In stepped mode there are no such threads.
 pub(crate) fn lock(disk: &Arc<dyn Disk>, path: &Path, mode: Mode) -> Result<Box<dyn LockGuard>, OpenError> {
     let patience = match mode {
         Mode::Threaded => LOCK_PATIENCE,

@@ -6,9 +6,10 @@
 //! A node alone replays its whole log. A member applies nothing at open, because it does not know which entries after
 //! its state are committed.
 //!
-//! Two kinds of directories are first opened alone and closed again. One that founds a cluster: its log is complete
-//! before its identity file names the cluster. And one whose node ran alone after its last entry and may have shown
-//! readers a later time: a key that they saw expired must not appear again.
+//! The node first opens two kinds of directories alone and closes them again. The first kind founds a cluster, and its
+//! log must be complete before its identity file names the cluster. The second kind belongs to a node that ran alone
+//! after its last entry. Its readers may have seen a later time than that of the entry, and a key that they saw expired
+//! must not appear again.
 
 use std::{io, path::PathBuf, sync::Arc};
 
@@ -157,9 +158,9 @@ impl SpaceParts<'_> {
         Ok(OpenedSpace { machine, replica, clock_file, identity, replayed: Replayed::default(), bridged: 0 })
     }
 
-    /// Checks that no other node decided about the entries that this node is about to apply. Of a directory that was
-    /// never in a cluster, or has founded its cluster, the first membership in the log names this node, and replay ends
-    /// at one that names others too.
+    /// Checks that no other node decided about the entries that this node is about to apply. If the directory was never
+    /// in a cluster, or founded its cluster, the first membership in the log names this node. Replay then ends at a
+    /// membership that names other nodes too.
     fn check_sole_voter(&self, machine: &Machine) -> Result<(), OpenError> {
         let Some(cluster) = self.identity.cluster else { return Ok(()) };
         let is_sole_voter = match machine.membership()? {

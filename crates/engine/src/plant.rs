@@ -9,8 +9,8 @@ thread_local! {
     static TAKES_ANY_INLINE_BYTES: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Makes databases that are opened on this thread use an option that is below its minimum. Then what an entry changes
-/// depends on the option.
+/// Makes databases that are opened on this thread use an option that is below its minimum. The changes of an entry then
+/// depend on the option.
 #[cfg(feature = "plant")]
 pub fn take_any_inline_bytes(takes: bool) {
     TAKES_ANY_INLINE_BYTES.set(takes);

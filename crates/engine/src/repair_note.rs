@@ -25,11 +25,11 @@ const TEMPORARY: &str = "REPAIR.tmp";
 const MAX_BYTES: u64 = 64 * 1024;
 const FIRST_LINE: &str = "thalweg repair 1\n";
 
-/// Repairs of a member's state by itself, before and due.
+/// A member's record of the repairs of its own state: the last repair that it made, and the repair that is due.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RepairNote {
-    /// Last entry of the snapshot with which the member has replaced its state by itself. `None` if it never did, or was
-    /// repaired by a person later.
+    /// Last entry of the snapshot with which the member has replaced its state by itself. `None` if it never did so, or
+    /// if an operator has repaired it later.
     pub done: Option<Index>,
     /// Repair that is due; the member does not serve before it is done.
     pub due: Option<RepairDue>,

@@ -13,7 +13,7 @@ use thalweg_types::Revision;
 
 /// Maximum length in bytes of a value that is stored in the shared buffer of its page.
 const MAX_SHARED_BYTES: usize = 1024;
-/// Marks, in place of its length, a value that is stored in memory of its own and not in the buffer of its page.
+/// Length in a [`Row`] that marks a value with its own memory, outside the buffer of the page.
 const LONG: u32 = u32::MAX;
 
 /// A pair of a page. Its key and value are the next bytes of the page's buffer.
@@ -84,9 +84,9 @@ pub(crate) struct Page {
     /// Position in `bytes` of the next pair.
     at: usize,
     rows: std::vec::IntoIter<Row>,
-    /// Values with memory of their own, of the pairs that are left.
+    /// Values with their own memory that belong to the remaining pairs.
     long: std::vec::IntoIter<Bytes>,
-    /// Value with memory of its own that was lent last.
+    /// The last value with its own memory that [`lend`](Self::lend) returned.
     lent: Bytes,
 }
 

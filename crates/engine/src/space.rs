@@ -118,7 +118,7 @@ impl SpaceKind {
 /// Bytes of one kind in a data directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpacePart {
-    /// Number of files. A segment whose blocks are of several kinds counts for the kind of most of them.
+    /// Number of files. A segment with blocks of several kinds counts once, for the kind of most of its blocks.
     pub files: u64,
     /// Bytes of blocks on the disk.
     pub bytes: u64,
@@ -142,8 +142,8 @@ pub struct SpaceReport {
     pub parts: BTreeMap<SpaceKind, SpacePart>,
     /// Levels of the LSM backend, level 0 first; empty for other backends.
     pub levels: Vec<LevelSpace>,
-    /// Number of entries in the tables of the LSM backend, of which several can be of one row; the number of rows of other
-    /// backends.
+    /// Number of entries in the tables of the LSM backend; several entries can belong to one row. For other backends,
+    /// the number of rows.
     pub entries: u64,
     /// Number of entries that are deletions.
     pub deletions: u64,

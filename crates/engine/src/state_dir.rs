@@ -89,7 +89,7 @@ impl StateDir {
         let _ = disk.remove(TEMPORARY);
     }
 
-    /// Prepares the switch to this directory, whose state is on disk: all that needs room.
+    /// Does the part of the switch to this directory that needs disk space. The directory's state is on disk.
     pub(crate) fn prepare(self, disk: &Arc<dyn Disk>) -> io::Result<()> {
         // A backend that does its own I/O has its directories elsewhere in a simulation.
         disk.create_dir(PARENT)?;

@@ -107,8 +107,8 @@ impl Database {
         transacted(committed)
     }
 
-    /// Answers a transaction that only reads from a view. Returns `None` if the state cannot be read, which the log
-    /// reports with a better error.
+    /// Answers a transaction that only reads from a view. Returns `None` if the state cannot be read. The caller then
+    /// proposes the transaction to the log, which returns a better error.
     fn answer(&self, transaction: &TransactionBuilder) -> Result<Option<TransactionAck>, WriteError> {
         let mut bytes = Vec::new();
         transaction.encode(&mut bytes)?;

@@ -11,7 +11,8 @@ use thalweg_serving::admission::Account;
 pub(crate) enum Service {
     /// All operations.
     Full,
-    /// Health, readiness, metrics and status, because the connection is above the limit on connections.
+    /// The connection may call only health, readiness, metrics and status, because it is above the limit on
+    /// connections.
     StatusOnly,
 }
 

@@ -3,7 +3,7 @@
 //! Owns: the check of the administrators' token, and the wait that an operation's [`Consistency`] asks for. Does not own: the
 //! barrier of reads (`read_gate`), and the operations.
 //!
-//! Invariant: a node without a cluster does not come here.
+//! Invariant: these steps run only on a node that has a cluster.
 
 use http::header;
 use thalweg_serving::cluster::{Cluster, ClusterError};

@@ -196,8 +196,8 @@ const LINGER: Duration = Duration::from_millis(500);
 /// Maximum number of bytes of one write beyond [`REPLY_BYTES`].
 const MAX_WRITE_BYTES: usize = 128 * 1024;
 
-/// A socket that counts the bytes it reads and writes, and that still reads for a while after it is closed. What waits
-/// beyond [`REPLY_BYTES`] is [bulk output](thalweg_serving::bulk), which the socket writes in its turn.
+/// A socket that counts the bytes it reads and writes, and that still reads for a while after it is closed. Waiting
+/// bytes beyond [`REPLY_BYTES`] are [bulk output](thalweg_serving::bulk), which the socket writes in its turn.
 #[derive(Debug)]
 pub(crate) struct MonitoredSocket {
     /// The wrapped socket; `None` only while the wrapper is being dropped.

@@ -94,7 +94,7 @@ pub(crate) fn resumed(call: &Call, expected: &'static str) -> Result<Option<u64>
 pub(crate) enum WakeReason<T> {
     /// The awaited value is ready.
     Ready(T),
-    /// Nothing happened for a while: the server must send a sign of life to the client.
+    /// Nothing happened for a while: the server must send a keepalive to the client.
     Silence,
     /// The server is stopping.
     Stopping,
@@ -167,7 +167,7 @@ impl Follower {
         None
     }
 
-    /// Waits until `ready` resolves, the server stops, or the time for a sign of life has come.
+    /// Waits until `ready` resolves, the server stops, or a keepalive is due.
     pub(crate) async fn wait<T>(&mut self, ready: impl Future<Output = T>) -> WakeReason<T> {
         self.wait_at_most(self.app.config.tail_keep_alive.0, ready).await
     }

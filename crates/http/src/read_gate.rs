@@ -19,11 +19,11 @@ use crate::{call::Call, parse::ParseError};
 
 /// Header with the level of a read.
 const READ: HeaderName = HeaderName::from_static("thalweg-read");
-/// Header of a reply with the revision that it shows, or a later one.
+/// Header of a reply that states a revision: the reply shows this revision or a later one.
 const SHOWN: HeaderName = HeaderName::from_static("thalweg-shown");
 
-/// Waits until a transaction may begin on this node, if the node is a member of a cluster. Returns the revision that a
-/// transaction shows at least if it only reads.
+/// Waits until a transaction may begin on this node, if the node is a member of a cluster. Returns a revision: a
+/// transaction that only reads then shows this revision or a later one.
 pub(crate) async fn before_transaction(app: &App, call: &Call, only_reads: bool) -> Result<Option<Revision>, ApiError> {
     match &app.cluster {
         None => Ok(None),
@@ -73,7 +73,8 @@ pub(crate) async fn may_look_up(cluster: &Cluster, call: &Call) -> Result<(), Ap
     barrier(cluster, ReadLevel::Linearizable, call).await.map(drop)
 }
 
-/// Waits until a read may begin at the level that its request states. Returns the revision that it shows at least.
+/// Waits until a read may begin at the level that its request states. Returns a revision: the read then shows this
+/// revision or a later one.
 pub(crate) async fn may_read(cluster: &Cluster, app: &App, call: &Call) -> Result<Revision, ApiError> {
     barrier(cluster, level(app, call)?, call).await
 }

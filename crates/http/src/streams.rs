@@ -275,7 +275,7 @@ pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::json_of(status, &JsonStream::of(&info)))
 }
 
-/// Finds the stream that a command names. The path ends with `end` behind the stream's name.
+/// Finds the stream that a command names. The path ends with `end` after the stream's name.
 async fn find_to_change(app: &App, call: &Call, end: &str) -> Result<Stream, ApiError> {
     let name = name(call, end)?;
     read_gate::look_up(app, call, || app.find_stream(&name)).await

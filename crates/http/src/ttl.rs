@@ -36,7 +36,7 @@ const LEASE_EXPECTED: &str = "the number that the grant of the lease returned";
 /// How long the value of a put lives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PutLifetime {
-    /// Deadline of the value, apart from that of its lease.
+    /// Deadline of the value itself; the deadline of its lease is separate.
     pub deadline: Deadline,
     /// Lease of the value; it lives no longer than the lease.
     pub lease: Option<LeaseId>,

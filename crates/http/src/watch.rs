@@ -59,7 +59,8 @@ pub(crate) async fn keyspace(app: &Arc<App>, call: &Call) -> Answer {
 }
 
 /// Longest time for which a watch withholds a revision that it has reached, unless `tail_keep_alive` is shorter. A
-/// client that reconnects resumes at the last revision that it was told, and the history floor of the log rises.
+/// client that reconnects resumes at the last revision that the server reported to it. By then, the history floor of
+/// the log must not have risen above this revision.
 const MAX_PROGRESS: Duration = Duration::from_secs(1);
 /// Shortest time between two reports of progress, whatever the age of the history. Each costs a few dozen bytes.
 const MIN_PROGRESS: Duration = Duration::from_millis(10);
@@ -68,7 +69,7 @@ struct WatchStream {
     follower: Follower,
     watch: Watch,
     format: Format,
-    /// Revision below which the client was told that it has missed no change.
+    /// Last revision that the server reported to the client: the client has missed no change below this revision.
     reported: Revision,
     /// Time when something was last sent to the client.
     sent_at: Instant,
@@ -136,8 +137,8 @@ async fn take_changes(mut following: WatchStream) -> io::Result<(Result<Option<W
 }
 
 impl WatchStream {
-    /// Returns true if the client should be told the watch's position: the position is new, or nothing was sent for so
-    /// long that the connection needs a sign of life.
+    /// Returns true if the server should report the watch's position to the client: the position is new, or nothing was
+    /// sent for so long that the connection needs a keepalive.
     fn owes_progress(&self) -> bool {
         self.watch.position() > self.reported || self.sent_at.elapsed() >= self.follower.app.config.tail_keep_alive.0
     }

@@ -4,7 +4,7 @@
 const BEGIN: &str = "<script type=\"application/json\" id=\"data\">";
 const END: &str = "</script>";
 
-/// Returns the element that contains `json` and that nothing runs.
+/// Returns an HTML element that contains `json` and that browsers do not execute.
 pub(crate) fn element(json: &str) -> String {
     // In JSON, < occurs in strings only. Escaped, no text can end the element.
     format!("{BEGIN}{}{END}", json.replace('<', "\\u003c"))

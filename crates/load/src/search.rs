@@ -89,8 +89,8 @@ impl Limit {
 const LOWEST_RATE: f64 = 10.0;
 /// Number of failed runs after which a rate counts as one that the server cannot serve.
 const FAILURES: u32 = 2;
-/// Largest number of runs of a search. A search of a usual server takes about 15; one that takes this many sees results
-/// without an order, and ends with the best rate that passed all its repeats.
+/// Largest number of runs of a search. A search of a usual server takes about 15; a search that takes this many gets
+/// inconsistent results, and ends with the best rate that passed all its repeats.
 const MAX_RUNS: usize = 100;
 
 /// Searches for the knee, the highest rate that meets an objective; `trial` runs the load at one rate and returns the

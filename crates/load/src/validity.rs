@@ -11,8 +11,8 @@ use crate::{
 /// Largest share of a core that a worker may use in a valid run. A busier worker may be what limits the rate.
 pub const MAX_BUSY: f64 = 0.97;
 
-/// Longest time after the end of a scheduled run, unless 3 % of the run are longer, in which late replies and deliveries
-/// are accepted. Later ones mean that the server did not keep up. A shorter backlog shows in the response times.
+/// Time after the end of a scheduled run in which late replies and deliveries are accepted, or 3 % of the run if that
+/// is longer. Later ones mean that the server did not keep up. A shorter backlog shows in the response times.
 pub const BACKLOG: Duration = Duration::from_millis(250);
 
 /// Largest difference between the wall-clock time and the monotonic time of a valid run, in seconds per second of the

@@ -142,8 +142,8 @@ fn read_copy(
     }))
 }
 
-/// Returns the newer of the two copies of a segment header: the one with the higher generation, and of equal
-/// generations the live one. A crash may have left one copy in an older state.
+/// Returns the newer of the two copies of a segment header: the one with the higher generation, or the live one if the
+/// generations are equal. A crash may have left one copy in an older state.
 fn newer(first: SegmentHeader, second: SegmentHeader) -> SegmentHeader {
     let rank = |header: &SegmentHeader| (header.generation, header.state == SegmentState::Live);
     if rank(&second) > rank(&first) { second } else { first }

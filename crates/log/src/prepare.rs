@@ -270,7 +270,7 @@ impl SegmentPool {
         result
     }
 
-    /// Number of ready segments from which on a writer may take one.
+    /// Minimum number of ready segments at which a writer with this purpose may take one.
     fn needed(purpose: Purpose) -> usize {
         match purpose {
             Purpose::Data => 2,

@@ -1,10 +1,11 @@
 //! Selection of segments that can be freed.
 //!
-//! Owns: the LSN below which the log's user has released records, the LSN from which it needs records for others, and
-//! the history floor: the point below which segments are not kept for history. Does not own: references into a segment; the log's user tracks
-//! those.
+//! Owns: the LSN below which the log's user has released records, the LSN from which other nodes need records, and the
+//! history floor: the LSN below which segments are not kept for history. Does not own: references into a segment; the
+//! log's user tracks those.
 //!
-//! [`segment_uses`] is the rule, for an open log and for a directory at rest.
+//! [`segment_uses`] determines why each segment is in the log. An open log uses it, and so does the report on a
+//! directory that is not open.
 
 use std::sync::atomic::Ordering;
 

@@ -4,7 +4,7 @@
 //! itself (see `writer`).
 //!
 //! An append waits in three cases: for an fsync, for an empty segment file, and for the fsync of earlier segments. Here
-//! the first is the caller's business, and the other two are refusals.
+//! the caller waits for the fsync itself if it needs to, and the append is refused in the other two cases.
 
 use std::{
     future::Future,

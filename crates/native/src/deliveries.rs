@@ -30,7 +30,8 @@ pub(crate) struct DeliveryFrame {
     durability: thalweg_types::Durability,
     attempt: thalweg_types::Attempt,
     deadline: thalweg_types::SpaceTime,
-    /// Parts of the delivery: the number of deliveries so far, and the runs of records that were delivered so often.
+    /// Parts of the delivery: the number of deliveries so far, and the runs of records that were delivered that many
+    /// times.
     pub parts: Vec<(u32, Vec<StreamRun>)>,
 }
 

@@ -1,4 +1,4 @@
-//! Times of the stages of a publish, measured for one batch in [`SAMPLED_OF`] of each channel.
+//! Times of the stages of a publish. One in [`SAMPLED_OF`] batches of each channel is timed.
 //!
 //! Owns: the stages, their names and their histograms. Does not own: the moments between them, which the tasks of the
 //! publisher's and the subscribers' channels note.
@@ -8,18 +8,19 @@ use std::{fmt, time::Duration};
 use prometheus_client::{encoding::DescriptorEncoder, metrics::MetricType, registry::Unit};
 use thalweg_serving::metrics::{NoLabels, Shards};
 
-/// Number of batches of a channel of which one is timed. Reading the clock for each would be a noticeable part of the time
-/// of a small one.
+/// One in this number of batches of a channel is timed. Reading the clock for every batch would take a noticeable part
+/// of the time of a small batch.
 pub(crate) const SAMPLED_OF: u32 = 64;
 
 /// Stage of a publish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PublishStage {
-    /// Decoding and checking: from the arrival of the request's bytes to the begin of its distribution.
+    /// Decoding and checking: from the arrival of the request's bytes to the beginning of its distribution.
     Receive,
     /// Distribution to the queues of all matching subscriptions. It overlaps with `Queue`.
     FanOut,
-    /// Waiting in a queue: from the begin of the distribution until the task of a subscriber's connection takes the batch.
+    /// Waiting in a queue: from the beginning of the distribution until the task of a subscriber's connection takes the
+    /// batch.
     Queue,
     /// Sending: until the bytes for this connection are handed over to the kernel.
     Send,

@@ -100,7 +100,7 @@ pub(crate) struct Subjects {
     pub(crate) subscriptions: HashMap<u32, Subscription>,
     /// Ids of the subscriptions that have a limit, or that end after their queued messages.
     pub(crate) counted: BTreeSet<u32>,
-    /// Asks that wait for an answer; created by the first ask.
+    /// Requests to subjects (asks) that wait for an answer. The first ask creates the table.
     asks: Option<Requests<oneshot::Sender<Batch>>>,
     /// Reused buffer for batches taken from the link to the broker.
     taken: Vec<Outbound>,

@@ -10,8 +10,9 @@
 //! ```
 //! All methods are called on the consensus thread.
 //!
-//! A node that restarts may have acknowledged a leader just before, whose lease counts on that. Therefore it neither votes
-//! nor stands for election for one lease, unless it is the only voter or has never voted.
+//! Just before a restart, a node may have acknowledged a leader, and the lease of that leader relies on the
+//! acknowledgement. Therefore a restarted node neither votes nor stands for election for one lease, unless it is the
+//! only voter or has never voted.
 
 use std::{cell::Cell, collections::BTreeMap, fmt, io, rc::Rc, sync::Arc};
 
@@ -118,7 +119,7 @@ impl<Rt: AsyncRuntime> fmt::Debug for Consensus<Rt> {
 }
 
 impl<Rt: AsyncRuntime> Consensus<Rt> {
-    /// Starts consensus of a member. It takes part in its space at once, as its log says.
+    /// Starts consensus of a member. It takes part in its space immediately, with the vote and the entries in its log.
     pub async fn start<N>(parts: ConsensusParts<Rt, N>, options: ConsensusOptions) -> Result<Self, StartError>
     where
         N: RaftNetworkFactory<Types<Rt>>,
@@ -184,7 +185,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         Ok(consensus)
     }
 
-    /// Founds the space with its first members. Only a node whose directory is empty founds a space, and only one of them.
+    /// Founds the space with its first members. Call it only on a node whose directory is empty, and on only one node.
     pub async fn found(&self, members: BTreeMap<NodeId, NodeInfo>) -> io::Result<()> {
         let members: BTreeMap<u64, NodeInfo> = members.into_iter().map(|(node, info)| (node.0, info)).collect();
         self.0.raft.initialize(members).await.map_err(|error| io::Error::other(error.to_string()))
@@ -312,7 +313,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.0.raft.runtime_config().elect(true);
     }
 
-    /// Tells the member which node leads. openraft keeps a leader that no majority answers; it counts as none here.
+    /// Tells the member which node leads. openraft keeps a leader that no majority answers. This function treats such a
+    /// leader as no leader.
     pub(crate) fn update_leadership(&self) {
         let metrics = self.0.raft.server_metrics();
         let leadership = {

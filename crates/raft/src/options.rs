@@ -6,14 +6,14 @@ use openraft::{Config, SnapshotPolicy};
 
 use crate::{error::StartError, store::StoreOptions};
 
-/// Timing and bounds of a space. The times are those of `DESIGN.md`, "Failover".
+/// Timing and bounds of a space. `docs/performance.md` has measurements of failover with the default times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConsensusOptions {
     /// Time between two heartbeats of a leader.
     pub heartbeat: Duration,
     /// Shortest time without a leader after which a follower stands for election.
     pub min_election: Duration,
-    /// Longest such time, which is also the lease of a leader.
+    /// Longest time without a leader after which a follower stands for election. It is also the lease of a leader.
     pub max_election: Duration,
     /// Maximum bytes of entries that this node has proposed or forwarded and whose outcome it does not know. Beyond it,
     /// commands wait in the queue. One entry may exceed it.
@@ -61,8 +61,8 @@ impl ConsensusOptions {
         Duration::from_secs(5).max(4 * self.heartbeat)
     }
 
-    /// Time from the beginning of a leadership in which reports of further voters can raise space time again. A voter has
-    /// reported in it twice.
+    /// Time after the beginning of a leadership in which reports of more voters can raise space time again. Each voter
+    /// reports at least twice in this time.
     pub(crate) fn catch_up_for(&self) -> Duration {
         Duration::from_secs(3).max(2 * self.heartbeat)
     }

@@ -91,7 +91,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Waits for a round that begins after the call.
+    /// Waits for a round of heartbeats that begins after the call.
     async fn barrier(&self) -> Result<Index, BarrierError> {
         let (sender, receiver) = Types::<Rt>::oneshot();
         self.0.barriers.waiting.borrow_mut().push(sender);

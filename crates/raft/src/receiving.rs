@@ -39,7 +39,7 @@ pub enum Begun {
 /// The snapshot that a node is receiving, if any.
 #[derive(Debug)]
 pub struct Receiving {
-    /// `None` also while a chunk is being written.
+    /// Snapshot that is being received; `None` if there is none, and while a chunk is being written.
     current: RefCell<Option<Reception>>,
     max_idle_ticks: u32,
 }

@@ -79,7 +79,7 @@ impl Pending {
         self.command.bytes().len()
     }
 
-    /// Returns the steps with which the command counts while it waits for its turn.
+    /// Returns the number of steps that is charged to the address while the command waits for its turn.
     pub(crate) fn counted_steps(&self) -> u64 {
         self.counted_steps
     }

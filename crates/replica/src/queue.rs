@@ -158,8 +158,8 @@ impl DequeuedProposals {
         }
     }
 
-    /// Begins the same pauses by the steps that the proposals will probably take. Each is corrected when an entry of the
-    /// address is applied ([`learn`]).
+    /// Begins pauses like [`begin_pauses`](Self::begin_pauses), but computes them from the steps that the proposals
+    /// will probably take. Each pause is corrected when an entry of the address is applied ([`learn`]).
     pub(crate) fn begin_probable_pauses(&mut self, now: Duration) {
         for (address, steps) in &self.delaying {
             let turn = address.pause().begin_probable(now, *steps);
@@ -169,7 +169,7 @@ impl DequeuedProposals {
         }
     }
 
-    /// Returns true if the turn of an address delays other clients.
+    /// Returns true if the queue contains an address whose expensive commands delay other clients.
     pub(crate) fn delays_others(&self) -> bool {
         !self.delaying.is_empty()
     }

@@ -130,8 +130,8 @@ struct Role {
     /// Buffer in which a log entry of several commands is assembled.
     entry: Vec<u8>,
     outcomes: Vec<Outcome>,
-    /// Timed commands of the group that was taken from the queue; `None` after the group's first entry, and for a command
-    /// that was not queued.
+    /// Commands of the dequeued group that are timed because they wait for an fsync; `None` after the group's first
+    /// entry, and for a command that was not queued.
     timed: Option<TimedGroup>,
 }
 

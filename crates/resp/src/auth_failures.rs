@@ -47,8 +47,8 @@ struct Failures {
 }
 
 impl AuthFailures {
-    /// Begins the check of an attempt from `address`, which is the address's only one until its next delay is over. Otherwise
-    /// returns the time for which the attempt must wait before it tries again.
+    /// Begins to check an authentication attempt from `address`. After an address has failed, it has one attempt at a
+    /// time, with a delay between attempts. If the attempt must wait, returns the time to wait.
     pub(crate) fn begin_check(&self, address: AddressKey, now: Instant) -> Result<(), Duration> {
         let mut table = self.table();
         let Some(failures) = table.get_mut(&address).filter(|failures| failures.is_recent(now)) else { return Ok(()) };

@@ -25,7 +25,7 @@ pub(crate) enum Ongoing {
     Subscriptions(SubscriptionList),
 }
 
-/// Replies of which some are written. The sources of all are known.
+/// Replies to a burst or a transaction, some of which are written already. The sources of all of them are known.
 #[derive(Debug)]
 pub(crate) struct Replying {
     pub slots: Vec<Slot>,
@@ -55,7 +55,7 @@ impl Replying {
     }
 }
 
-/// Names of channels or patterns of one command, of which some are done.
+/// Names of channels or patterns in one command. The first of them are handled already.
 #[derive(Debug)]
 pub(crate) struct SubscriptionList {
     pub change: SubscriptionChange,

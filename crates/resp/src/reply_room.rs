@@ -1,4 +1,4 @@
-//! A database as a read sees it for whose reply there is limited room.
+//! View of a database for a read whose reply has limited room.
 //!
 //! Owns: [`WithReplyRoom`], which tells commands how many bytes of values their reply may have. So a read on the threads for
 //! long reads copies no values that the client cannot be sent. Does not own: the bound on the replies that wait for clients

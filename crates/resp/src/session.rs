@@ -588,9 +588,9 @@ impl Session {
         bytes < COUNTED_REPLY_BYTES || self.muted || self.replies_held().grow(bytes as u64)
     }
 
-    /// Counts a reply of a burst against the memory limit, once the replies to which it belongs are large together. Returns
-    /// false if there is no room, and the client must get an error instead. Only a reply to a read is rejected, which
-    /// hides no change. `uncounted` is the number of bytes of the burst's replies that are not counted yet.
+    /// Counts a reply of a burst against the memory limit, once the uncounted replies of the burst are large together.
+    /// Returns false if there is no room, and the client must get an error instead. Only a reply to a read is rejected,
+    /// which hides no change. `uncounted` is the number of bytes of the burst's replies that are not counted yet.
     pub(super) fn count_outcome(&mut self, reply: &Reply, is_read: bool, uncounted: &mut usize) -> bool {
         let bytes = if self.muted { 0 } else { reply.content_bytes() };
         let together = *uncounted + bytes;
@@ -753,7 +753,7 @@ impl Session {
         }
     }
 
-    /// Counts the time of slices in the rounds of the thread.
+    /// Charges the time of slices to the connection's turn on its thread.
     fn report_work(&mut self, socket: &mut ServedSocket) {
         if !self.worked.is_zero() {
             socket.worked(std::mem::take(&mut self.worked));

@@ -31,7 +31,7 @@ use super::{
 
 /// Time of a delivery from which it counts as work of the connection.
 const LONG_DELIVERY: Duration = Duration::from_micros(100);
-/// Number of names of one command up to which they are not handled in slices.
+/// Maximum number of names that one command handles at once. Longer lists are handled in slices.
 const FEW_NAMES: usize = 64;
 
 /// Reply to `PUBSUB HELP`.

@@ -20,11 +20,11 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// file descriptor, 20 accepts fail per second.
 const SAID_EVERY: Duration = Duration::from_secs(10);
 
-/// Number of connections that the loop accepts before the other tasks of its thread run. Without a bound it accepts 128, and
-/// clients that are connected already wait while many others connect at the same time.
+/// Number of connections that the loop accepts before the other tasks of its thread run. Without this bound the loop
+/// would accept 128, and connected clients would wait while many others connect.
 const AT_ONCE: u32 = 8;
 
-/// Sets the options of a client's socket: replies leave without delay, and the kernel takes few bytes that it does not
+/// Sets the options of a client's socket: the kernel sends replies without delay, and accepts few bytes that it cannot
 /// send yet.
 pub fn prepare(stream: &TcpStream) {
     // These calls fail only if the client has already disconnected. The first read reports that.

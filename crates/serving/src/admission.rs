@@ -48,7 +48,8 @@ use crate::{
     limits::{COUNTED_REPLY_BYTES, OWN_BODY_BYTES},
 };
 
-/// Part of what is free in the lower half of the reserve that a connection may hold of what is counted: one in this number.
+/// Divisor for the part of the reserve that one connection may hold. A connection may hold one in this number of the
+/// requests, scans or other counted items that are free in the lower half of the reserve.
 const CONNECTION_PART: u64 = 16;
 /// Shortest time between two log lines about the same bound.
 const WARNED_EVERY: Duration = Duration::from_secs(60);
@@ -117,8 +118,8 @@ impl Resource {
     }
 
     /// Returns true if a connection may use the lower half of the reserve although its address holds more than its
-    /// share. A new connection holds nothing, so this would give resources that outlive the connection, and connections
-    /// themselves, to any client that connects again.
+    /// share. Returns false for resources that outlive a connection, and for connections themselves: a client could
+    /// take ever more of them with new connections, which hold nothing yet.
     const fn is_shared_by_connection(self) -> bool {
         !matches!(self, Self::CacheBytes | Self::Keyspaces | Self::Connections | Self::QuicConnections)
     }
@@ -148,13 +149,14 @@ pub struct Bound {
     limit: u64,
     /// `open_limit <= shared_limit <= limit`: the end of the part that anyone may use.
     open_limit: u64,
-    /// End of the part of the reserve that connections may use whose address holds more than its share.
+    /// End of the lower half of the reserve. Connections may use this half even if their address holds more than its
+    /// share.
     shared_limit: u64,
 }
 
 impl Bound {
-    /// Creates a bound with a reserve of `reserve_percent`. The reserve is smaller if one request may need more than the
-    /// remaining part: up to `largest`.
+    /// Creates a bound with a reserve of `reserve_percent`. The reserve is smaller if one request, which may need up to
+    /// `largest`, would not fit into the remaining part.
     fn new(limit: u64, reserve_percent: u32, largest: u64) -> Self {
         let percent = u128::from(reserve_percent);
         // A bound below 4 is too small to divide.
@@ -315,9 +317,9 @@ impl Account {
         if has_room { wanted } else { wanted.min(COUNTED_REPLY_BYTES as u64 / 2) }
     }
 
-    /// Returns true if the connection may hold a reply of `bytes` now; otherwise counts a rejection. Meant for reads of large
-    /// values: a client without room would otherwise let the server read a value again and again that it cannot send.
-    /// `len` returns the size of the reply, and is called only if there is no room for the largest one.
+    /// Returns true if the connection may hold a reply of `bytes` now; otherwise counts a rejection. Meant for reads of
+    /// large values: otherwise a client without room could make the server read again and again a value that it cannot
+    /// send. `len` returns the size of the reply, and is called only if there is no room for the largest one.
     pub fn has_reply_room<E>(self: &Arc<Self>, len: impl FnOnce() -> Result<Option<u64>, E>) -> Result<bool, E> {
         let largest = MAX_VALUE_BYTES as u64;
         if self.may_take(Resource::ReplyBytes, self.bound(Resource::ReplyBytes).used(), largest) {

@@ -58,8 +58,8 @@ pub struct App {
     pub sole_client: SoleClientMode,
     /// Threads for long and cold reads of all protocols.
     pub readers: Arc<Readers>,
-    /// Rounds of bulk output of the connections that share the async runtime: HTTP, and the native protocol over TLS and
-    /// QUIC. Threads of other connections have [rounds](crate::threads::ThreadSlot::bulk) of their own.
+    /// Turns of the connections that share the async runtime to send bulk output: HTTP, and the native protocol over
+    /// TLS and QUIC. Each thread of other connections has [turns](crate::threads::ThreadSlot::bulk) of its own.
     pub bulk: Arc<BulkTurns>,
     /// Receiver whose value becomes true when the server stops.
     pub stopping: watch::Receiver<bool>,
@@ -144,7 +144,7 @@ impl App {
         self.db.blocking().find_keyspace(name).ok_or_else(|| error::no_such_keyspace(name))
     }
 
-    /// Creates a keyspace through `db` for the client of `account`, or returns the one that exists by then.
+    /// Creates a keyspace through `db` for the client of `account`, or returns the existing one.
     pub async fn create_keyspace(
         &self,
         db: &AsyncDatabase,
@@ -157,9 +157,9 @@ impl App {
         Ok(created)
     }
 
-    /// Reserves one of the keyspaces that clients may create, in the name of the client's address. Returns an error if
-    /// the address already holds its share. Reservations of keyspaces that were dropped elsewhere in the meantime are
-    /// released first, once a second at most: the search looks at all created keyspaces.
+    /// Reserves one of the keyspaces that clients may create, and charges it to the client's address. Returns an error
+    /// if the address already holds its share. Reservations of keyspaces that were dropped elsewhere in the meantime
+    /// are released first, once a second at most: the search looks at all created keyspaces.
     pub fn may_create_keyspace(&self, account: &Arc<Account>) -> Result<Reservation, ApiError> {
         if let Some(held) = account.take_quietly(Resource::Keyspaces, 1) {
             return Ok(held);

@@ -56,7 +56,7 @@ pub const SHARED_ROUND_BYTES: usize = 512 * 1024;
 /// Time that long requests may take in a round before the round ends, about two milliseconds. Rounds that deliver
 /// messages mostly end because their bytes are used up.
 const ROUND_TIME: Duration = Duration::from_nanos(1 << 21);
-/// Number of bytes that a connection may send in one turn, in rounds' worth ([`ROUND_BYTES`]).
+/// Number of bytes that a connection may send in one turn, as a multiple of [`ROUND_BYTES`].
 const TURN_ROUNDS: usize = 2;
 /// Number of bytes of deliveries that a client may cause before it waits for a turn.
 const CAUSED_BYTES: u64 = (TURN_ROUNDS * ROUND_BYTES) as u64;
@@ -208,7 +208,7 @@ async fn begin_rounds(turns: Arc<BulkTurns>) {
     }
 }
 
-/// QueuePosition of a connection, or of a streamed body, among those that send bulk output on a runtime. Used by one task.
+/// Place of a connection, or of a streamed body, among those that send bulk output on a runtime. Used by one task.
 #[derive(Debug)]
 pub struct BulkSeat {
     turns: Arc<BulkTurns>,

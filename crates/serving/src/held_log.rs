@@ -49,7 +49,7 @@ impl Measured {
 }
 
 impl HeldLog {
-    /// Returns the bytes by which the log has grown since the oldest open snapshot began, as measured last.
+    /// Returns the bytes by which the log has grown since the oldest open snapshot began, as of the last measurement.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Relaxed)

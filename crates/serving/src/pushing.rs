@@ -23,7 +23,7 @@ use crate::{app::App, cluster::LeaderWatch, error::ApiError};
 /// Longest time for which the end of a push waits for a delivery that is being committed while the leader changes.
 const LAST_DELIVERY: Duration = Duration::from_secs(1);
 
-/// Choice of when a group delivers the records again that a receiver holds unsettled at the end of its push.
+/// Choice of the time at which a group redelivers the records that a receiver has not settled when its push ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReturnRecords {
     /// At once, unless the receiver continues on this or another member of the cluster.
@@ -62,7 +62,7 @@ pub struct ServedPush {
     member: Option<MemberWatch>,
 }
 
-/// Watch on what makes receivers of a member of a cluster continue elsewhere.
+/// Detects the events after which a receiver of a push continues on another member of the cluster.
 #[derive(Debug)]
 struct MemberWatch {
     leader: LeaderWatch,

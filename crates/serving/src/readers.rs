@@ -118,8 +118,8 @@ impl Readers {
         Self::bounded(max_threads, max_threads, MAX_READING_BYTES.into())
     }
 
-    /// Creates readers whose running long reads request at most `max_bytes` bytes together, with a thread for each
-    /// processor for them.
+    /// Creates readers with one thread for long reads per processor. Running long reads request at most `max_bytes`
+    /// bytes together.
     #[must_use]
     pub fn with_bytes(max_bytes: u64) -> Self {
         let cores = thread::available_parallelism().map_or(1, usize::from);
@@ -147,9 +147,9 @@ impl Readers {
         self.pending(place, result, queued)
     }
 
-    /// Queues a read that has `spent` its budget on a serving thread. If it needs the disk, it waits on one of the many
-    /// threads for that, and continues as a long read if it takes more than [`Budget::COLD`] there; `read` is then called
-    /// a second time. Only a long read requests its `bytes`.
+    /// Queues a read that has `spent` its budget on a serving thread. A read that needs the disk runs on one of the
+    /// many threads for cold reads. If it takes more than [`Budget::COLD`] there, it continues as a long read, and
+    /// `read` is called a second time. Only a long read requests its `bytes`.
     pub fn run_again<T: Send + 'static>(
         &self,
         spent: Spent,

@@ -75,7 +75,7 @@ impl ThreadSlot {
         ThreadLoad(Arc::clone(&self.connections))
     }
 
-    /// Returns the rounds of bulk output of the slot's thread.
+    /// Returns the accounting of bulk output ([`BulkTurns`]) of the thread to which the slot belongs.
     #[must_use]
     pub fn bulk(&self) -> &Arc<BulkTurns> {
         &self.bulk

@@ -91,7 +91,7 @@ impl FaultKind {
         Self::SlowThenPowerLoss,
     ];
 
-    /// Returns true if a majority of the members works beside this fault, and can answer.
+    /// Returns true if a majority of the members still works during this fault, and can answer.
     #[must_use]
     pub const fn leaves_majority(self) -> bool {
         // A leader whose disk is full keeps leading, and its log takes no entry.
@@ -173,7 +173,7 @@ impl fmt::Display for Fault {
 /// Rule for faults of a script at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overlap {
-    /// In half of the seeds, about half of the faults begin before the one before them ends.
+    /// About half of the faults begin before the previous one ends, in half of the seeds.
     Allowed,
     /// Each fault begins after the one before it has ended, and the cluster has recovered.
     Never,

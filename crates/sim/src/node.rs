@@ -55,7 +55,7 @@ const CLUSTER: ClusterId = ClusterId(19);
 const LATE_APPENDS: u32 = 300;
 /// Usual size of a disk.
 const DISK_BYTES: u64 = 1 << 40;
-/// Time after which a stuck fsync looks again.
+/// Interval at which a stuck fsync checks whether it may continue.
 const STUCK_STEP: Duration = Duration::from_millis(5);
 /// Usual time of an fsync in microseconds.
 const SYNC_MICROS: RangeInclusive<u64> = 80..=400;

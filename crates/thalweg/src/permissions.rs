@@ -36,7 +36,7 @@ enum Contents {
     Secret,
 }
 
-/// Returns warnings about the files that a server uses: a sentence for each fault, with the command that mends it.
+/// Returns warnings about the files that a server uses: a sentence for each fault, with the command that removes it.
 pub(crate) fn warnings(resolved: &Resolved) -> Vec<String> {
     let Config { data, native_certificate, native_key, .. } = &resolved.config;
     let mut files: Vec<(PathBuf, Contents)> = Vec::new();

@@ -25,9 +25,9 @@ use crate::{
     tls,
 };
 
-/// Maximum number of connections that the kernel queues until the listener accepts them, as long as the system permits so
-/// many (`net.core.somaxconn`, 4096 by default). Clients beyond that send another SYN after a second: a client that opens
-/// 2,000 connections at once would delay the next one by that.
+/// Maximum number of connections that the kernel queues until the listener accepts them, as long as the system permits
+/// so many (`net.core.somaxconn`, 4096 by default). Further clients send another SYN after a second. With a shorter
+/// queue, a client that opens 2,000 connections at once would delay the next client by that second.
 const BACKLOG: u32 = 4096;
 /// Maximum number of attempts to find a port that is free for TCP and UDP. With port 0 the system chooses a
 /// port that is free for TCP, but the same port may be in use for UDP.

@@ -152,7 +152,8 @@ pub fn charge(steps: u64) -> ControlFlow<()> {
     if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }
 
-/// Returns true if the current read has a budget. A loop over many rows asks once and then charges nothing otherwise.
+/// Returns true if the current read has a budget. A loop over many rows checks this once, and charges nothing if there
+/// is no budget.
 #[inline]
 #[must_use]
 pub fn is_bounded() -> bool {

@@ -179,9 +179,9 @@ choices! {
     MemberHealth as "member health" {
         /// The member is heard regularly.
         Alive = 0 "alive",
-        /// The member was not heard for longer than usual, or never.
+        /// The member has been silent for longer than usual, or this node has never heard from it.
         Suspect = 1 "suspect",
-        /// The member was not heard for so long that it counts as failed.
+        /// The member has been silent for so long that it counts as failed.
         Down = 2 "down",
     }
 }

@@ -20,9 +20,9 @@ pub const MAX_COMMIT_WRITES: usize = 20_000;
 /// others. A command that would take more changes nothing and gets an error. The bound belongs to version 1 of the
 /// state machine.
 pub const MAX_COMMAND_STEPS: u64 = 280_000;
-/// Maximum number of [steps](crate::steps) that the Redis reads behind a write take together in one batch, outside of
-/// transactions. A read that takes more than half of the remaining steps gets an error, and changes nothing. The entry then
-/// takes less than 50 ms also behind the most expensive transaction. The bound decides about replies to clients only: no
+/// Maximum number of [steps](crate::steps) that the Redis reads after a write take together in one batch, outside of
+/// transactions. A read that takes more than half of the remaining steps gets an error, and changes nothing. The entry
+/// then takes less than 50 ms even after the most expensive transaction. The bound affects only replies to clients: no
 /// row, no revision and no running hash depends on it.
 pub const MAX_BATCH_READ_STEPS: u64 = MAX_COMMAND_STEPS / 2;
 /// Maximum number of bytes of keys and values that the reads of one transaction return. A transaction that would return

@@ -4,8 +4,8 @@ use std::{fmt, str::FromStr};
 
 use crate::Revision;
 
-/// Promise about the state that a read of a cluster's node shows. A node without a cluster keeps the strongest one, at
-/// no cost.
+/// Promise about the state that a read of a cluster's node shows. A node without a cluster keeps the strongest promise,
+/// at no cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum ReadLevel {
     /// The read shows every write that was acknowledged before the read began, on any node. Cost: one exchange of the
@@ -15,7 +15,7 @@ pub enum ReadLevel {
     /// Like `Linearizable` as long as no clock of a node runs faster or slower than the others by more than a quarter.
     /// The leader answers within its lease without an exchange.
     Lease,
-    /// The read shows the node's own state, which may be older by any time.
+    /// The read shows the node's own state, which may be out of date by any amount of time.
     Stale,
     /// The read shows the node's own state, once it contains this revision. A client that passes the revision of its last
     /// write reads its own writes on any node.

@@ -24,7 +24,7 @@ pub const WRITE: u64 = 4;
 /// Price of starting an operation, a condition, or a Redis command.
 pub const OPERATION: u64 = 1;
 /// Price of an attempt whose records a commit or a transaction acks or nacks. A command that does nothing else has no
-/// budget, but the proposer counts it alike.
+/// budget, but the proposer counts it in the same way.
 pub const SETTLED_ATTEMPT: u64 = 6;
 /// Price of a range of records that a commit or a transaction acks or nacks.
 pub const SETTLED_RANGE: u64 = 2;
@@ -33,8 +33,8 @@ pub const GET: u64 = 12;
 /// Steps that a read may take on a thread that serves many clients, about half a millisecond. A longer read is abandoned
 /// and performed again by another thread (see [`budget`](crate::budget)). The number is no part of the state machine.
 pub const SHORT_READ: u64 = 5_000;
-/// Steps that a read may take on one of the many threads for reads that wait for the disk. They bound the bytes that all these
-/// reads hold at a time. The number is no part of the state machine.
+/// Steps that a read may take on one of the many threads for reads that wait for the disk. This number bounds the bytes
+/// that all these reads hold at a time. The number is no part of the state machine.
 pub const COLD_READ: u64 = 1_024;
 /// Steps of one wait for the disk, in a read on a thread that serves no other client at the moment: about the time in which
 /// an SSD reads a block. The number is no part of the state machine.

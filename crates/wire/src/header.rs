@@ -89,7 +89,7 @@ pub const KNOWN_FIELDS: [(u16, &str); 7] = [
     (SPACE, "space"),
 ];
 
-/// Way of a write that reaches a member of a cluster which does not lead.
+/// Treatment of a write by a member of a cluster that is not the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
     /// The member passes the write on to the leader.
@@ -114,7 +114,7 @@ pub struct Fields<'a> {
     pub limit: Option<u64>,
     /// Age of the data that the request reads; the server's default if left out.
     pub read: Option<ReadLevel>,
-    /// Way of a write that reaches a member of a cluster which does not lead; forwarded if left out.
+    /// Treatment of a write by a member of a cluster that is not the leader; the default is to forward it.
     pub route: Option<Route>,
     /// Address `HOST:PORT` at which the leader of the cluster serves the native protocol, at most [`MAX_ADDRESS_BYTES`]
     /// bytes. Only in a `failed`.
@@ -264,8 +264,8 @@ pub fn put_frame(
     encoded
 }
 
-/// Like [`put_frame`], for a frame whose last `follows` bytes the caller sends behind `out`. On error `out` may
-/// contain a part of the frame.
+/// Appends a frame like [`put_frame`], but without its last `follows` bytes, which the caller sends after `out`. On
+/// error `out` may contain a part of the frame.
 #[inline]
 pub(crate) fn put_open_frame(
     out: &mut Vec<u8>,

@@ -1,7 +1,7 @@
 //! Detection of a failed node: from SIGKILL of its process until the event `down` on each other node.
 //!
-//! Each other node is asked for its events, one after the other, over a connection of its own. The time of an event is that
-//! of the node's wall clock, which all processes of the machine share, so the request adds nothing.
+//! Each other node is asked for its events, one after the other, over a connection of its own. The time of an event is
+//! that of the node's wall clock, which all processes of the machine share, so the request adds no delay.
 
 use std::{
     net::SocketAddr,
@@ -102,7 +102,7 @@ fn unix_micros() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros() as u64)
 }
 
-/// Events of one node, from those that it had when they were opened.
+/// Events of one node, beginning with those that the node had kept when the connection was opened.
 struct Events {
     client: Client,
     after: u64,
@@ -114,7 +114,7 @@ impl Events {
         Ok(Self { client, after: 0 })
     }
 
-    /// Waits for the next event. The first ones are older than the caller's question.
+    /// Waits for the next event. Events from before the connection was opened come first.
     fn next(&mut self) -> Result<Value, BenchError> {
         let fail = BenchError::target("the cluster's events");
         let path = format!("/v1/cluster/events?after={}&limit=1", self.after);

@@ -27,7 +27,8 @@ const BLOCK_BYTES: usize = 64 << 10;
 /// Bytes, and the time at which they arrive at the other end.
 type Block = (Instant, Vec<u8>);
 
-/// A relay in front of one node. Dropping it accepts no further connections; the open ones end with their ends.
+/// A relay in front of one node. After it is dropped, it accepts no further connections. An open connection lasts until
+/// one of its ends closes it.
 #[derive(Debug)]
 pub(super) struct Relay {
     address: SocketAddr,

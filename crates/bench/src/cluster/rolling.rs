@@ -30,7 +30,7 @@ use crate::{
 
 /// Goal: longest pause.
 const MAX_PAUSE_MS: f64 = 300.0;
-/// Requests of all clients together before the next node is stopped.
+/// Number of requests that all clients together make before the benchmark stops the next node.
 const REQUESTS_BETWEEN: u64 = 200;
 /// Failures that the report shows.
 const SHOWN: usize = 5;

@@ -73,8 +73,8 @@ pub struct PubsubOptions {
     /// Profiles of the server.
     #[command(flatten)]
     pub profile: ProfileOptions,
-    /// Messages per second by a schedule. Without it publishers send as fast as the server accepts, which hides stalls:
-    /// use that to measure throughput, never latency.
+    /// Messages per second by a schedule. Without a rate, publishers send as fast as the server accepts, which hides
+    /// stalls: measure throughput in this way, never latency.
     #[arg(long)]
     pub rate: Option<f64>,
     /// Distribution of the scheduled messages over time: constant, poisson, ramp:FROM:TIME (the rate changes evenly from

@@ -213,7 +213,7 @@ impl Drop for FeedRun {
 }
 
 impl Arrivals {
-    /// Adds what the subscribers of one run received; returns their faults, to which a loss does not belong.
+    /// Adds what the subscribers of one run received. Returns their faults; lost messages are not among them.
     fn subscribers(&mut self, published: u64, ledgers: &[SubscriberLedger]) -> FeedFaults {
         let mut faults = FeedFaults::default();
         let mut orders = ledgers.iter().filter_map(|ledger| ledger.order(published));

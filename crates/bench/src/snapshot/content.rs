@@ -30,8 +30,8 @@ impl Content {
         self.entries * (KEY_BYTES + self.value_bytes) as u64
     }
 
-    /// Writes the value for a seed to `out`: first its random part, then its words. No two values have more than words
-    /// in common.
+    /// Writes the value for a seed to `out`: first its random part, then its words. The random parts of two values
+    /// differ.
     pub(super) fn value(&self, seed: u64, out: &mut Vec<u8>) {
         let mut rng = generator(seed);
         out.clear();

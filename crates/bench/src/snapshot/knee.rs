@@ -21,8 +21,8 @@ const PRECISION: f64 = 0.05;
 /// Number of runs that the knee must pass. A rate that failed once is run again: the disks of virtual machines stop for 20
 /// to 30 ms now and then, under any load, and one stop determines the 99th percentile of a run.
 pub(super) const REPEATS: u32 = 2;
-/// A run of the search is aborted when a put takes longer than this time and longer than 20 times the objective's
-/// bound.
+/// Longest time that a put may take before a run of the search is aborted, unless 20 times the objective's bound is
+/// longer.
 const LEAST_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Rate of the writers, and the search that determined it.

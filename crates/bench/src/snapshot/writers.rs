@@ -140,7 +140,8 @@ impl Writers<'_> {
         self.run(&WritePhase::new(nanos(time), Some(rate), give_up), || Ok(())).map(|(written, ())| written)
     }
 
-    /// Runs the writers by a schedule of `rate` puts per second in all while `beside` runs, and returns its result too.
+    /// Runs the writers by a schedule of `rate` puts per second in total while `beside` runs. Also returns the result
+    /// of `beside`.
     pub(super) fn write_during<T>(
         &self,
         rate: f64,

@@ -22,7 +22,7 @@ pub enum CacheError {
         /// Bytes of the value.
         bytes: usize,
     },
-    /// The entry does not fit into a shard of this cache, which holds a part of its bytes.
+    /// The entry is too large for this cache, which holds each entry in one of its shards.
     #[error(
         "key, value and {} bytes for the entry add up to {bytes}; an entry of this cache has at most {max}: use a larger cache",
         ENTRY_BYTES

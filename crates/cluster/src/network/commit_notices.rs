@@ -18,11 +18,11 @@ use crate::types::Types;
 
 /// Longest time for which a notice waits.
 const NOTICE_DELAY: Duration = Duration::from_millis(1);
-/// Time for which notices to a follower do not wait after a request of it.
+/// Time after a request of a follower in which commit notices to this follower are sent without delay.
 const WAITING_FOR: Duration = Duration::from_secs(1);
 
-/// Time of the last request of a follower whose reply waits until the follower has applied an entry: a forwarded write, or
-/// a linearizable read. A clone is the same time.
+/// Time of the last request of a follower whose reply waits until the follower has applied an entry: a forwarded write,
+/// or a linearizable read. Clones share the time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Waiting(Rc<Cell<Option<Instant>>>);
 
@@ -37,8 +37,8 @@ impl Waiting {
     }
 }
 
-/// Passes appends on, and drops the notices that another append makes needless. Appends before the first one with entries
-/// are passed on at once: they find out what the follower has.
+/// Passes appends on, and drops the notices that another append makes unnecessary. Appends before the first one with
+/// entries are passed on at once: they find out what the follower has.
 pub(super) fn without_needless(
     appends: impl Stream<Item = AppendEntriesRequest<Types>> + Unpin,
     waiting: Waiting,

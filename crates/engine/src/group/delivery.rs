@@ -75,7 +75,7 @@ impl Delivery {
     }
 
     /// Returns the records as the log stores them: for each number of deliveries (including this one), the runs of
-    /// records that were delivered so often.
+    /// records that were delivered that many times.
     pub fn into_runs(self) -> Result<Vec<(u32, Vec<StreamRun>)>, ReadError> {
         const ALL: RunLimits = RunLimits { max_bytes: u64::MAX, per_run_bytes: 0, enough_records: u64::MAX };
         let runs = |part: Part| Ok((part.deliveries, part.page.into_runs(ALL)?.0));

@@ -59,7 +59,7 @@ impl Default for FetchRequest {
 
 impl Group {
     /// Delivers records to a member: first records that were returned to the group, then new ones. The delivery is
-    /// empty if there were no records before the wait of the request was over, or if the database closed.
+    /// empty if no records arrived within the waiting time of the request, or if the database closed.
     pub fn fetch(&self, request: &FetchRequest) -> Result<Delivery, GroupError> {
         check_outcome_known(true, self.db.durability())?;
         let until = Instant::now().checked_add(request.wait);

@@ -221,7 +221,7 @@ impl Push {
         }
     }
 
-    /// Waits until something has changed, so that another look at the group may have a different result.
+    /// Waits until a change makes it worthwhile to check the group again.
     async fn wait<S: Future<Output = ()>>(
         &mut self,
         due: Option<SpaceTime>,

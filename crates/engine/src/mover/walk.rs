@@ -24,9 +24,9 @@ use crate::{error::WriteError, inner::Inner};
 /// Maximum number of keys for which a walk remembers the log positions of their versions (former values).
 const MAX_KNOWN_KEYS: usize = 4096;
 
-/// Bytes of headers that each copy takes in the log in addition to the move record itself. They must be counted: small
-/// records have as much overhead again, and a segment full of them must not be copied forever because its payload is
-/// less than half of it.
+/// Bytes of headers that each copy takes in the log in addition to the move record itself. They must be counted: the
+/// overhead of small records can equal their payload, and a segment of such records must not be copied forever because
+/// its payload is less than half of it.
 pub(super) const COPY_BYTES: u64 = (BATCH_HEADER_BYTES + RECORD_HEADER_BYTES) as u64;
 
 /// Result of a walk over a log segment.

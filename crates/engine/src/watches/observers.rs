@@ -26,7 +26,7 @@ impl Observer for Observers {
     }
 }
 
-/// The receivers on a member of a cluster, which also keeps running hashes that members compare.
+/// The receivers of applied entries on a member of a cluster. They include the running hashes that members compare.
 #[derive(Debug)]
 pub(crate) struct MemberObservers {
     pub(crate) observers: Observers,

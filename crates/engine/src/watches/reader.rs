@@ -63,8 +63,8 @@ pub(crate) type Visit<'a> = dyn FnMut(SpaceTime, &EntryCommit<'_>) -> Result<Con
 pub(crate) struct Reader {
     source: Source,
     records: Records,
-    /// Decides which records are valid: takes account of all truncations in the log since the reader was opened that
-    /// the reader has not passed.
+    /// Decides which records are valid. It knows all truncations that the log has gained since the reader was opened
+    /// and that the reader has not passed.
     valid: Valid,
     /// LSN of the last record read; before the first read, of the first record to read.
     position: Lsn,

@@ -1,10 +1,11 @@
 //! The handler of `GET /v1/cluster/events`: events of the cluster as this node sees them.
 //!
 //! As server-sent events, each event has its sequence number as `id`, so a client that reconnects with `Last-Event-ID`
-//! gets the events that it missed, as far as the node keeps them. As NDJSON, each event is a line. A client that missed
-//! events is told their number with `gap`. The numbers are those of one run of one node. A reply begins with its position,
-//! which names the run; a client that states both gets the events after it. If the node that answers does not know the
-//! position, because it is another one or has restarted, the reply says so and begins with all events that the node keeps.
+//! gets the events that it missed, as far as the node keeps them. As NDJSON, each event is a line. The field `gap`
+//! states the number of events that a client has missed. The numbers are those of one run of one node. A reply begins
+//! with its position, which names the run; a client that states both gets the events after it. If the node that answers
+//! does not know the position, because it is another one or has restarted, the reply states that, and begins with all
+//! events that the node keeps.
 
 use std::sync::Arc;
 

@@ -91,7 +91,7 @@ pub(crate) struct MemberShown {
     leads: bool,
     /// Health as the answering node sees it: alive, suspect or down.
     health: &'static str,
-    /// Time since the member was heard last; missing if it was never heard.
+    /// Milliseconds since the answering node last heard from the member; missing if it never did.
     heard_millis: Option<u64>,
     /// True if the replica lacks many entries or bytes.
     lagging: bool,
@@ -99,7 +99,8 @@ pub(crate) struct MemberShown {
     stale: bool,
     /// True if the disk is too full for new data.
     full: bool,
-    /// Milliseconds by which the wall clock is ahead of that of the answering node; missing if the member was never heard.
+    /// Milliseconds by which the member's wall clock is ahead of that of the answering node; missing if the answering
+    /// node never heard from the member.
     clock_ahead_millis: Option<i64>,
 }
 

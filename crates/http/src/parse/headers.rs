@@ -93,7 +93,7 @@ pub fn request_media(content_type: &[u8]) -> Option<Media> {
     Media::ALL.into_iter().find(|media| essence.eq_ignore_ascii_case(media.name().as_bytes()))
 }
 
-/// Returns true if a `Content-Type` is that of a form of HTML, which clients such as curl also send by default.
+/// Returns true if a `Content-Type` is that of an HTML form, which clients such as curl also send by default.
 #[must_use]
 pub(crate) fn is_form(content_type: &[u8]) -> bool {
     let essence = content_type.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii();

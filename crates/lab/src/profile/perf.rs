@@ -96,7 +96,7 @@ impl Recording {
         Ok(Ok(recording))
     }
 
-    /// Waits until perf records, which it tells by creating a file.
+    /// Waits until perf records, which perf reports by creating a file.
     fn wait_for(&mut self, begun: &Path) -> Wait {
         let since = Instant::now();
         while !begun.exists() {

@@ -64,7 +64,7 @@ impl AppendLedger {
         if first < append.floor { Err(FeedFault::Reordered) } else { Ok(()) }
     }
 
-    /// Records that a record was found at an offset, or returns the fault of its place.
+    /// Records that a record was found at an offset. Returns a fault if the record cannot be there.
     pub fn place(&self, record: u64, offset: u64) -> Result<(), FeedFault> {
         let ((append, at), slot) = ((record / self.batch, record % self.batch), offset / self.batch);
         let issued = self.issued.load(Ordering::Acquire);
@@ -84,7 +84,7 @@ impl AppendLedger {
         }
     }
 
-    /// Returns the offset behind the last acknowledged record.
+    /// Returns the offset after the last acknowledged record.
     pub fn end(&self) -> u64 {
         self.end.load(Ordering::Acquire)
     }

@@ -12,7 +12,8 @@ use super::{
 pub struct GroupLedger {
     /// A bit for each offset that was delivered, whatever the server's count.
     delivered: Numbers,
-    /// A bit for each offset whose first delivery came. It may come after a later one, over another connection.
+    /// A bit for each offset whose first delivery has arrived. A later delivery of the same record may arrive earlier,
+    /// over another connection.
     first: Numbers,
     different: AtomicU64,
     again: AtomicU64,

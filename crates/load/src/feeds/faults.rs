@@ -11,7 +11,7 @@ pub enum FeedFault {
     Lost,
     /// A record came twice, or more records are there than were sent.
     Duplicated,
-    /// A record came before or after one that it should have followed or preceded.
+    /// A record arrived out of order.
     Reordered,
     /// The content is none that the run has sent.
     Wrong,
@@ -22,11 +22,11 @@ pub enum FeedFault {
 pub struct FeedFaults {
     /// Acknowledged ones that are missing.
     pub lost: u64,
-    /// Ones that came twice, or that nobody sent.
+    /// Number of records and messages that arrived twice, or that were never sent.
     pub duplicated: u64,
-    /// Ones that came in another order than they should.
+    /// Number of records and messages that arrived out of order.
     pub reordered: u64,
-    /// Ones with content that the run has not sent.
+    /// Number of records and messages with content that the run has not sent.
     pub wrong: u64,
 }
 

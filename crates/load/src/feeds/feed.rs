@@ -43,7 +43,8 @@ pub struct Feed {
     /// Time at which each append and each publish was due, plus 1.
     appended_at: Numbers,
     published_at: Numbers,
-    /// Records and messages that were due from this time on have their times counted.
+    /// Start of the counted part of the run: the end-to-end times of records and messages that were due earlier are not
+    /// counted.
     counted_from: AtomicU64,
     times: [Mutex<Latencies>; 3],
 }

@@ -18,7 +18,7 @@ fn feed(read_from: ReadFrom) -> Feed {
     Feed::new(requests, FeedSizes { read_from, ..SIZES }, 1)
 }
 
-/// Appends batches of two records, each acknowledged behind the one before.
+/// Appends batches of two records; the acknowledgements state consecutive offsets.
 fn filled(batches: u64, read_from: ReadFrom) -> Feed {
     let feed = feed(read_from);
     for batch in 0..batches {

@@ -1,7 +1,8 @@
 //! Requests about streams, groups and subjects over HTTP, and what their replies contain.
 //!
-//! Owns: the bytes of requests, and the parsing of reply bodies. The bytes of a body come from outside: whatever they are,
-//! parsing returns a description of the fault. Does not own: whether the records in a reply are right ([`super::Feed`]).
+//! Owns: the bytes of requests, and the parsing of reply bodies. The bytes of a body come from the network: if they are
+//! malformed, parsing returns a description of the fault. Does not own: whether the records in a reply are right
+//! ([`super::Feed`]).
 
 use std::{borrow::Cow, io::Write as _};
 
@@ -34,7 +35,7 @@ impl FeedRequests {
         format!("/v1/streams/{0}/groups/{0}", self.name)
     }
 
-    /// Appends an append of lines, whose length in bytes is `len`; `put` adds the lines.
+    /// Encodes an append request whose body is lines with a total length of `len` bytes; `put` writes the lines.
     #[inline]
     pub fn append(&self, len: usize, out: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>)) {
         let Self { name, host, level } = self;
@@ -81,7 +82,7 @@ impl FeedRequests {
         );
     }
 
-    /// Appends a publish of lines, whose length in bytes is `len`; `put` adds the lines.
+    /// Encodes a publish request whose body is lines with a total length of `len` bytes; `put` writes the lines.
     #[inline]
     pub fn publish(&self, len: usize, out: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>)) {
         let Self { name, host, .. } = self;

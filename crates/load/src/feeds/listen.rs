@@ -24,11 +24,11 @@ use crate::{
 
 /// Longest wait for the server to accept the subscriptions.
 const SETUP: Duration = Duration::from_secs(10);
-/// Time without a message after which a message is lost.
+/// Time without a message after which the missing messages count as lost.
 const QUIET: Duration = Duration::from_secs(2);
 /// Bound of a line, which is one message.
 const MAX_LINE_BYTES: usize = 8 << 20;
-/// Longest wait for events, in nanoseconds, before the thread looks whether it should stop.
+/// Longest wait for events, in nanoseconds, before the thread checks whether it should stop.
 const WAIT: u64 = 20_000_000;
 
 /// Running subscribers.

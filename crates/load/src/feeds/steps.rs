@@ -1,4 +1,4 @@
-//! Requests about a stream, a group and a subject, and what their replies say.
+//! Requests about a stream, a group and a subject, and the contents of their replies.
 
 use super::{appends::Append, faults::FeedFaults};
 
@@ -24,9 +24,9 @@ pub struct FeedSizes {
 /// Position of reads in the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadFrom {
-    /// Each reader begins at the first record, and continues behind its last read.
+    /// Each reader begins at the first record, and continues after its last read.
     Start,
-    /// Each reader begins at the end, and continues behind its last read.
+    /// Each reader begins at the end, and continues after its last read.
     Tail,
     /// Each read begins at any record.
     Random,
@@ -62,7 +62,7 @@ pub enum FeedStep {
 /// Purpose of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reader {
-    /// The next read of this reader continues behind this one.
+    /// The next read of this reader continues after this one.
     Continues,
     /// The reader reads nothing else.
     Once,

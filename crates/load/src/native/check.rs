@@ -48,7 +48,8 @@ impl Runs {
         }
     }
 
-    /// Returns all runs, in the order in which their messages arrived.
+    /// Returns all runs (messages of one publisher with consecutive numbers), in the order in which their messages
+    /// arrived.
     pub fn all(&self) -> &[Run] {
         &self.runs
     }

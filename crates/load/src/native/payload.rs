@@ -24,7 +24,7 @@ const PLACES: usize = 4096;
 /// Number of bytes that [`Depth::Spot`] compares at its moving position.
 const LINE: usize = 64;
 
-/// How much of a received payload is compared with the expected one.
+/// Amount of a received payload that is compared with the expected one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
     /// All bytes of the payload are compared.

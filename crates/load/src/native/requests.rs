@@ -70,8 +70,8 @@ impl CallPlan {
     }
 }
 
-/// Runs a plan. `make` creates the work of each channel from the channel's number. Also returns the works after the
-/// run, in the order of their channels.
+/// Runs a plan. `make` creates the work of each channel from the channel's number. Also returns the work of each
+/// channel as it was after the run, in the order of the channels.
 pub fn run<W: ChannelRequests>(
     plan: &CallPlan,
     make: impl Fn(usize) -> W + Sync,

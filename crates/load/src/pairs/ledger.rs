@@ -30,7 +30,7 @@ pub struct Ledger {
     next: AtomicU64,
     /// All keys below this index have a value. `stored <= next`.
     stored: AtomicU64,
-    /// Inserted keys above `stored`: an insert before them is still in progress.
+    /// Numbers of inserted keys above `stored`. An insert of a lower key is still in progress.
     ahead: Mutex<BTreeSet<u64>>,
 }
 

@@ -10,8 +10,8 @@ pub fn shown(text: &[u8]) -> String {
     String::from_utf8_lossy(&text[..text.len().min(200)]).into_owned()
 }
 
-/// One line: a row, or the last line. Keys and values that are not text have fields of other names, and are none of the
-/// benchmark's.
+/// One line: a row, or the last line. Keys and values that are not text have fields of other names, and do not come
+/// from the benchmark.
 #[derive(Debug, Deserialize)]
 struct Line {
     key: Option<String>,

@@ -159,7 +159,8 @@ impl TemplateCodec {
 }
 
 impl Codec for TemplateCodec {
-    /// A server that is not known may not take requests before it has answered the one before.
+    /// One request at a time, because an unknown server may not accept a request before it has answered the previous
+    /// one.
     const PIPELINE: usize = 1;
 
     fn connect(&self) -> Result<Connection, BenchError> {
@@ -184,7 +185,7 @@ impl Codec for TemplateCodec {
         unreachable!("the suite refuses scans by templates");
     }
 
-    /// A server may answer a write with any body.
+    /// Accepts any body, because an unknown server may answer a write with any body.
     #[inline]
     fn is_stored(&self, content: &Content<'_>) -> bool {
         matches!(content, Content::Stored | Content::Value(_) | Content::Unchecked)

@@ -167,8 +167,8 @@ impl Loop {
 }
 
 impl Client {
-    /// Appends the replies to all complete requests of the input, and their bytes to `wanted`. Returns false if the
-    /// input is not RESP.
+    /// Appends the replies to all complete requests of the input, and the bytes of each `SET` to `wanted`. Returns
+    /// false if the input is not RESP.
     fn take(&mut self, wanted: &mut Vec<u8>) -> bool {
         loop {
             let request = match self.input.next(Trust::Known) {

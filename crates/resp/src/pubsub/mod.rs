@@ -67,7 +67,7 @@ const SUBSCRIPTION_MESSAGES: u64 = 1 << 20;
 /// Number of comparisons of patterns with channels, about a millisecond, after which a delivery continues in the client's
 /// next turn.
 const MAX_COMPARISONS: u64 = 1_000_000;
-/// Number of comparisons that sending to a subscription counts, besides those of its pattern.
+/// Number of comparisons that are charged for sending to a subscription, in addition to those of its pattern.
 const COMPARISONS_OF_SUBSCRIPTION: u64 = 64;
 
 /// Maximum number of message batches that a client takes from its link to the broker in one call.

@@ -23,7 +23,7 @@ pub(crate) const PAGE_NAMES: usize = 256;
 /// Number of comparisons of globs with a published channel, about a third of a millisecond, after which a publish counts
 /// further receivers without comparing their globs.
 const MAX_COMPARISONS: u64 = 300_000;
-/// Number of comparisons that examining a glob counts, besides those of its bytes.
+/// Number of comparisons that are charged for examining a glob, in addition to those of its bytes.
 const COMPARISONS_OF_SUBJECT: u64 = 64;
 
 /// Kind of a client's subscription.

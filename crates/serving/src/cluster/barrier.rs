@@ -25,7 +25,7 @@ use super::{ClusterError, ClusterFuture, ClusterHandle};
 /// Answer to a read that wants to begin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// The read may begin. It shows this revision at least.
+    /// The read may begin. It shows at least this revision.
     Open(Revision),
     /// The read fails with this error.
     Failed(ClusterError),
@@ -69,8 +69,8 @@ impl ConnectionBarrier {
         self.pending.is_some()
     }
 
-    /// Asks for a read at `level`, whose request is the first of `arrived` received bytes that are not handled yet. Begins
-    /// a barrier if the read needs one.
+    /// Returns whether a read at `level` may begin now. The request of the read is at the start of the `arrived` bytes
+    /// that were received and are not handled yet. Begins a barrier if the read needs one.
     pub fn check(
         &mut self,
         cluster: &Arc<dyn ClusterHandle>,

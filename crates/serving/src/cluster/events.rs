@@ -36,7 +36,7 @@ pub enum Event {
     Removed(NodeId),
     /// A member is heard again.
     Alive(NodeId),
-    /// A member was not heard for longer than usual.
+    /// A member has been silent for longer than usual.
     Suspect(NodeId),
     /// A member counts as failed.
     Down(NodeId),
@@ -160,10 +160,10 @@ impl EventLog {
         self.run
     }
 
-    /// Returns the position at which a follower begins that has the events up to `after`, of the run with the number `run`.
-    /// Without `after` it begins with the next event. If this log has never had such an event, or has another run, the
-    /// follower begins with all events that are kept. A follower that does not state the number of the run may have the
-    /// number of an event of another log.
+    /// Returns the position at which a follower begins. The follower has the events up to `after`, which belong to the
+    /// run with the number `run`. Without `after` it begins with the next event. If this log has never had such an
+    /// event, or has another run, the follower begins with all events that are kept. A follower that does not state the
+    /// number of the run may have the number of an event of another log.
     #[must_use]
     pub fn begin(&self, after: Option<u64>, run: Option<u64>) -> Beginning {
         let last = self.last();

@@ -44,8 +44,8 @@ pub trait ClusterHandle: fmt::Debug + Send + Sync {
     /// read must wait for [`read`](Self::read), or if its wait would fail.
     fn try_read(&self, level: ReadLevel) -> Option<Revision>;
 
-    /// Waits until reads of this node's state keep the promise of `level`. Returns a revision that each of these reads
-    /// shows at least.
+    /// Waits until reads of this node's state keep the promise of `level`. Returns a revision: each of these reads
+    /// shows this revision or a later one.
     ///
     /// # Errors
     /// Among others [`ClusterError::NoLeader`] and [`ClusterError::ReadTimeout`] when the deadline has passed.

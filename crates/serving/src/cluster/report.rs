@@ -51,13 +51,13 @@ pub struct MemberReport {
     pub serves: NodeAddresses,
     /// Zone of the node, such as a rack or a data center; empty if none was given.
     pub zone: String,
-    /// Version of the program that the node runs; empty if it was never heard.
+    /// Version of the program that the node runs; empty if the reporting node never heard from it.
     pub version: String,
     /// Role of the member.
     pub role: MemberRole,
     /// Health of the member.
     pub health: MemberHealth,
-    /// Time since the member was heard last; `None` if it was never heard.
+    /// Time since the reporting node last heard from the member; `None` if it never did.
     pub heard: Option<Since>,
     /// Last index of the member's log that is known; `None` if it was never heard.
     pub log_index: Option<Index>,
@@ -69,7 +69,8 @@ pub struct MemberReport {
     pub behind: Option<Since>,
     /// True if the member's disk is too full for new data. Deletes still pass, and the member writes what others send.
     pub is_full: bool,
-    /// Milliseconds by which the member's wall clock is ahead of the reporting node's; `None` if it was never heard.
+    /// Milliseconds by which the member's wall clock is ahead of the reporting node's; `None` if the reporting node
+    /// never heard from the member.
     pub clock_ahead_millis: Option<i64>,
 }
 

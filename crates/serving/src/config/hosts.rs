@@ -12,7 +12,7 @@ const MAX_HOST_BYTES: usize = 253;
 pub enum AllowedHosts {
     /// Requests may name any host.
     Any,
-    /// Requests may name these hosts, in lower case and without a dot at the end. Addresses are in their usual form.
+    /// Requests may name these hosts, in lower case and without a dot at the end. IP addresses are in canonical form.
     Names(Arc<[String]>),
 }
 

@@ -3,8 +3,8 @@
 use super::{Config, NativeAddress};
 
 impl Config {
-    /// Returns a sentence for each such fault of the configuration. The server shows them at its start, in
-    /// `serve --explain` and at `/ready?verbose`.
+    /// Returns a sentence for each setting that protects less than it seems to. The server shows the sentences at its
+    /// start, in `serve --explain` and at `/ready?verbose`.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let mut found = Vec::new();

@@ -15,8 +15,8 @@ const OCTAVES: u32 = 20;
 const BUCKETS: usize = OCTAVES as usize * 2 + 1;
 const SHARDS: usize = 8;
 
-/// Returns the inclusive upper bound of a histogram's bucket in seconds. The last bucket's is infinite, which the metrics show
-/// as `+Inf`: Prometheus computes no quantile without it.
+/// Returns the inclusive upper bound of a histogram's bucket in seconds. The bound of the last bucket is infinite. The
+/// metrics show it as `+Inf`, because Prometheus computes no quantile without it.
 #[must_use]
 fn upper_bound_seconds(bucket: usize) -> f64 {
     if bucket + 1 == BUCKETS {

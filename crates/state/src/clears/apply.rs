@@ -178,8 +178,8 @@ impl Applying<'_> {
     }
 
     /// Returns true if a clear (a deleted prefix with hidden rows) can be added to the table of clears. A clear that
-    /// replaces others always can, so that clients can empty a whole keyspace even if the table is full. In a keyspace
-    /// with history, a clear does not replace clears of other commands.
+    /// replaces others can always be added, so that clients can empty a whole keyspace even if the table is full. In a
+    /// keyspace with history, a clear does not replace clears of other commands.
     fn has_room_for_clear(&self, keyspace: KeyspaceId, prefix: &[u8], revision: Revision) -> bool {
         if !self.keeps_history(keyspace) {
             return self.has_room_for_shorter_clear(keyspace, prefix);
@@ -299,7 +299,7 @@ struct Sweep {
     left: u32,
     /// Bytes of the row keys examined so far.
     bytes: usize,
-    /// Count of steps at which the sweep ends: it takes about as many as a command of a client may take.
+    /// Step count at which the sweep ends. A sweep may take about as many steps as a client's command.
     last_step: u64,
     /// True once the count has reached `last_step`.
     spent: bool,

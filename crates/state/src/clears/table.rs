@@ -16,9 +16,9 @@
 //! clear := revision u64 LE | flags u8 | kept | last key swept    at key 06 | keyspace u32 BE | prefix
 //! kept  := count u32 LE | (revision u64 LE)*                     if flag bit 1 is set
 //! ```
-//! Flag bit 0: there is a last key swept. `kept` are the revisions of earlier deletes of the same prefix,
-//! ascending, whose rows are not all swept either. Keyspaces with history need them to determine since when a row
-//! is hidden.
+//! Flag bit 0: there is a last key swept. `kept` are the revisions of earlier deletes of the same prefix, ascending,
+//! whose rows are not all swept either. Keyspaces with history need them to determine the time from which a row is
+//! hidden.
 
 use std::collections::BTreeMap;
 

@@ -62,8 +62,8 @@ pub(crate) fn end_lease(applying: &mut Applying<'_>, id: LeaseId, revision: Revi
     Ok(())
 }
 
-/// Returns the count of steps at which a removal that begins now ends: it takes about as many as a command of a client
-/// may take.
+/// Returns the step count at which a removal that begins now ends. A removal may take about as many steps as a client's
+/// command.
 fn last_step(applying: &Applying<'_>) -> u64 {
     applying.steps_used() + MAX_COMMAND_STEPS
 }

@@ -19,8 +19,8 @@ use crate::{
 
 /// Source of space time (the time that the space's log entries carry) for reads.
 pub trait ReadTime: Send + Sync + fmt::Debug {
-    /// Returns the current space time, for a reader that only decides with it to show a value: one whose deadline is
-    /// after this time. A reader that hides ended values needs [`read_time`](Self::read_time).
+    /// Returns the current space time, for a reader that only shows values with deadlines after this time. A reader
+    /// that hides ended values needs [`read_time`](Self::read_time).
     fn now(&self) -> SpaceTime;
     /// Returns the current space time, for a reader that hides values whose deadlines are at or before it. No entry
     /// that is not applied yet may have or get a lower time; otherwise a later read could show a hidden value again.

@@ -26,7 +26,7 @@ impl KeyQueues {
         self.queues.contains_key(&key)
     }
 
-    /// Appends a record to the pending ones of its key. All of those have lower offsets.
+    /// Appends a record to the pending records of its key, all of which have lower offsets.
     pub(crate) fn enter(&mut self, key: u64, offset: Offset) {
         self.queues.entry(key).or_default().push_back(offset);
     }

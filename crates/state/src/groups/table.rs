@@ -162,7 +162,8 @@ impl GroupTable {
         self.groups.len()
     }
 
-    /// Number of groups that count towards the maximum number of groups: also deleted ones that still have rows.
+    /// Number of groups that count towards the maximum number of groups. Deleted groups that still have rows also
+    /// count.
     pub(crate) fn counted(&self) -> usize {
         self.groups.len() + self.former.len()
     }

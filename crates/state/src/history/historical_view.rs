@@ -270,7 +270,7 @@ impl ReadView {
         Ok(own.map_or(Revision::MAX, |own| own.revision))
     }
 
-    /// Returns the newest value of a key as a version. It counts even if it has ended or a deleted prefix hides it.
+    /// Returns the newest value of a key as a version, even if the value has ended or a deleted prefix hides it.
     fn own_version(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Version>, MachineError> {
         let own = with_data_key(keyspace, key, |full| decode_owned(full, self.view().get(full)?))?;
         let Some(stored) = own else { return Ok(None) };

@@ -60,7 +60,7 @@ impl StoredVersion {
 pub(crate) fn version_price(history: KeyspaceHistory, value_bytes: usize) -> u64 {
     /// Rows read and written for a version that is added.
     const ADDED: u64 = READ + 2 * WRITE;
-    /// Rows read and written for a version that is removed. Mostly a write removes one version at most.
+    /// Steps of the rows that the removal of a version reads and writes. Most writes remove at most one version.
     const REMOVED: u64 = READ + 5 * WRITE;
     let removed = match history.revisions {
         Some(revisions) => SCAN + u64::from(revisions) * ROW + 2 * REMOVED,

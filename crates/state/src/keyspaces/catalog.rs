@@ -246,8 +246,8 @@ pub(crate) enum KeyspaceKind {
     Configured,
 }
 
-/// Kind of each keyspace, by id. The table uses one byte for each id ever assigned, so that a blind put pays only one
-/// array access for the check.
+/// Kind of each keyspace, by id. The table uses one byte for each id ever assigned, so that the check costs a blind put
+/// only one array access.
 #[derive(Debug, Default)]
 pub(crate) struct KeyspaceKinds(Vec<KeyspaceKind>);
 

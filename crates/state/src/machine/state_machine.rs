@@ -124,10 +124,10 @@ impl Machine {
         *read(&self.published.applied)
     }
 
-    /// Returns an LSN below which all log records lie whose effects a finished read may have seen. While a record is
-    /// being applied, this LSN is above [`applied`](Self::applied), because the backend publishes the changes a moment
-    /// before the machine counts the record as applied. A caller that reports the durability of a read's result calls
-    /// this after the read, and compares the durable position with this LSN.
+    /// Returns an LSN above all log records whose effects a finished read may have seen. While a record is being
+    /// applied, this LSN is above [`applied`](Self::applied), because the backend publishes the changes a moment before
+    /// the machine counts the record as applied. A caller that reports the durability of a read's result calls this
+    /// after the read, and compares the durable position with this LSN.
     #[must_use]
     pub fn visible(&self) -> Lsn {
         Lsn(self.published.visible.load(Ordering::Acquire))
@@ -143,8 +143,8 @@ impl Machine {
     }
 
     /// Returns the number of steps that applying entries has taken on this node since the machine was opened: those of
-    /// [`steps`](Self::steps), and those of the reads that are performed only where a client waits. Proposers measure with it
-    /// how expensive the commands of a client are.
+    /// [`steps`](Self::steps), and those of the reads that are performed only where a client waits. Proposers use the
+    /// number to measure the cost of a client's commands.
     ///
     /// # Errors
     /// Those of [`steps`](Self::steps).

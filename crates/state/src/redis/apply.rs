@@ -117,9 +117,9 @@ pub(crate) fn apply(applying: &mut Applying<'_>, batch: RedisBatch<'_>, at: LogP
 }
 
 /// Ends a batch at a command that has used up the steps of the batch, after its changes and those of its transaction
-/// were rolled back. `group` is the number of replies before its transaction. The first command of a batch, or the first
-/// transaction, is rejected for good. Any other gets no reply, nor do the commands after it: the proposer proposes them
-/// again as another batch, where they have all steps of a batch for themselves.
+/// were rolled back. `group` is the number of replies before its transaction. If this command or transaction is the
+/// first of the batch, it is rejected with an error. Otherwise it gets no reply, and neither do the commands after it:
+/// the proposer proposes them again in a new batch with a full budget of steps.
 fn end_early(replies: &mut Vec<Reply>, group: Option<usize>, rest: &mut RedisCommands<'_>) {
     let before = group.unwrap_or(replies.len());
     let ran = replies.len() - before + 1;

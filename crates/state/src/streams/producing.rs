@@ -154,7 +154,8 @@ fn set_row(applying: &mut Applying<'_>, stream: StreamId, id: &str, row: Produce
     Ok(())
 }
 
-/// Evicts the producers of a stream that were silent longest, except those that the current commit names.
+/// Evicts the producers of a stream that have not appended for the longest time, except those that the current commit
+/// names.
 fn evict(applying: &mut Applying<'_>, stream: StreamId) -> Result<(), MachineError> {
     let mut silent: Vec<(SpaceTime, Box<str>, u8)> = Vec::new();
     let named = &applying.applier.pending.producers;

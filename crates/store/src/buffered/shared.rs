@@ -396,9 +396,9 @@ impl<S: Store> Shared<S> {
 
     /// Waits until the number of sealed memtables and the store's pending work permit to seal another memtable.
     ///
-    /// While the disk is full, nothing would end the wait, but deletes must go on. So there is no bound then. The log is
-    /// the bound: it takes no new data while the state finds the disk full, and deletes only until its segments are
-    /// full.
+    /// While the disk is full, the number is not bounded, because nothing would end the wait and deletes must go on.
+    /// Instead, the log limits the memory: it accepts no new data while the state finds the disk full, and accepts
+    /// deletes only until its segments are full.
     pub(super) fn wait_for_room(&self) -> Result<MutexGuard<'_, State<S>>, BackendError> {
         let is_full = |state: &mut State<S>| {
             let sealed = state.version.sealed.len() >= self.options.max_sealed;

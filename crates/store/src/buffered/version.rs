@@ -120,7 +120,7 @@ fn scan_memtable(range: Range<'_>, visit: &mut Visit<'_>) {
     }
 }
 
-/// A version (memtables and a view of the store) in which only the batches up to one batch are visible.
+/// A view of a version (memtables and a view of the store) that shows the batches up to `upto` and no later ones.
 pub(super) struct BufferedView<V> {
     pub version: Arc<Version<V>>,
     pub upto: BatchNumber,

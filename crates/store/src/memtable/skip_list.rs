@@ -7,7 +7,7 @@
 //! store, so a reader sees a node either linked on a level or not at all. If a reader misses a node that is being
 //! linked, the node's versions are not visible to this reader yet either.
 //!
-//! Beside `crossbeam-skiplist` a memtable inserts random keys 1.42 times as fast and scans 1.15 times as fast
+//! Compared with `crossbeam-skiplist`, a memtable inserts random keys 1.42 times as fast and scans 1.15 times as fast
 //! (`docs/performance-notes.md`, "The memtable beside crossbeam-skiplist").
 
 use std::{cmp::Ordering, sync::Arc};

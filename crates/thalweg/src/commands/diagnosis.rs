@@ -53,7 +53,7 @@ pub(super) struct Node {
     pub answer: Result<(Value, Value), String>,
 }
 
-/// Rules' results in the order in which they are reported: what stops the cluster comes first.
+/// Results of the rules, in the order of the report: problems that stop the cluster come first.
 struct Findings(Vec<Finding>);
 
 impl Findings {

@@ -117,8 +117,8 @@ impl<'a> Sink<'a> {
         Ok(Self { rows, file })
     }
 
-    /// Writes what is buffered, and gives the file its name. An error here would be lost if the destination were only
-    /// dropped.
+    /// Writes the buffered bytes, and gives the file its name. Dropping the destination instead would lose an error of
+    /// this write.
     fn finish(self) -> Result<(), Failure> {
         match self.rows {
             Rows::Lines(mut out) | Rows::Ndjson(mut out) => out.flush()?,

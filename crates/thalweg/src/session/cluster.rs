@@ -62,7 +62,7 @@ impl Position {
     }
 }
 
-/// Time by which the command waits longer for a reply than the server waits for the cluster.
+/// Extra time that the command waits for a reply, in addition to the time that the server waits for the cluster.
 const MARGIN: Duration = Duration::from_secs(1);
 
 impl Session {

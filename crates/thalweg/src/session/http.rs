@@ -47,7 +47,7 @@ fn is_unreachable(error: &io::Error) -> bool {
         || error.to_string().starts_with("failed to lookup address")
 }
 
-/// Returns true if no connection came about, so that nothing of the request was sent.
+/// Returns true if no connection was established, so that nothing of the request was sent.
 fn is_unsent(error: &ureq::Error) -> bool {
     match error {
         ureq::Error::Io(error) => error.kind() == io::ErrorKind::ConnectionRefused || is_unreachable(error),

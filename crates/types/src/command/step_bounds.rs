@@ -35,12 +35,12 @@ const CHANGE_VALUE: u64 = READ_VALUE + written_bytes(MAX_VALUE_BYTES);
 const WRITE_KEY: u64 = OPERATION + 7 * READ + 8 * WRITE;
 /// Steps of a lookup of a key or a field besides the bytes of its value.
 const LOOK_UP: u64 = OPERATION + 7 * READ;
-/// Steps by which the history of a keyspace raises those of a write: the versions of the key are read and some of them
-/// are removed. The bytes of the former value are not part of it: in most cases they stay in the log.
+/// Steps that the history of a keyspace adds to a write, which reads the versions of the key and removes some of them.
+/// They do not include the bytes of the former value, which mostly stay in the log.
 const KEEP_VERSION: u64 = 2 * READ + SCAN + MAX_HISTORY_REVISIONS as u64 * ROW + 64 * WRITE;
 /// Steps of a command about a stream, a group or a lease, besides its bytes.
 const FLAT: u64 = 1000;
-/// Steps by which a record raises those of a fetch: it may be the only one of an attempt whose deadline has passed.
+/// Steps that a record adds to a fetch. The record may be the only one of an attempt whose deadline has passed.
 const REDELIVERED: u64 = 4;
 /// Steps of a command on a Redis stream, besides its bytes: it also removes some rows of destroyed groups.
 const STREAM: u64 = 6000;

@@ -26,8 +26,8 @@ pub const MAX_BODY_BYTES: usize = 80 * 1024 * 1024;
 /// Maximum size of a body in bytes before the peer has proved that it belongs to the cluster.
 pub const MAX_HANDSHAKE_BYTES: usize = 2048;
 
-/// Size of a body in bytes from which it is compressed, if that makes it shorter. Below it, the time of the compression
-/// is longer than that of the bytes on a local network.
+/// Size of a body in bytes from which it is compressed, if that makes it shorter. Compressing a smaller body takes
+/// longer than sending the saved bytes on a local network.
 pub const COMPRESS_FROM_BYTES: usize = 16 * 1024;
 
 const COMPRESSED: u8 = 1;

@@ -365,8 +365,8 @@ impl Work {
         Ok(())
     }
 
-    /// Checks that the log has no entry after the snapshot. While consensus does not run, nothing would undo such an entry
-    /// if it is of another history than the snapshot.
+    /// Checks that the log has no entry after the snapshot. While consensus does not run, nothing would undo such an
+    /// entry if it belongs to another history than the snapshot.
     fn check_log(&self) -> Result<(), InstallError> {
         let open = &self.inner.open;
         let last = self.info().map_or(Index::ZERO, |info| info.applied.index);

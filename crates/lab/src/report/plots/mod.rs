@@ -45,9 +45,9 @@ pub struct Bar {
 /// Form of a drawing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
-    /// For screens, prints and files.
+    /// Wide form, for screens, prints and files.
     Wide,
-    /// For phones. Points have no names, which a pointer would show.
+    /// Narrow form, for phones. Its points have no names, because a phone has no pointer that would show them.
     Narrow,
 }
 

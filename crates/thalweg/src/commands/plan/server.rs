@@ -1,4 +1,5 @@
-//! A server process for measurements, in a directory of its own, and what the kernel and the server say about it.
+//! A server process for measurements, in a directory of its own, and the figures that the kernel and the server report
+//! about it.
 //!
 //! Invariant: dropping the server ends its process and removes its directory.
 

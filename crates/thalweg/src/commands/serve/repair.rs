@@ -35,7 +35,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Maximum time that an attempt may take to end after a signal. The process then ends without it.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 
-/// Result of a look at the directory's note.
+/// Result of reading the repair note in the directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Repaired {
     /// The node starts with its state.

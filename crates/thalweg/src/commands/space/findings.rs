@@ -31,8 +31,8 @@ impl Finding {
 
 /// Share of the directory, in percent, below which bytes are no finding.
 const LEAST_PERCENT: u64 = 5;
-/// Ratio of the bytes of the state's files to those of its rows, in percent, from which on the files have overwritten rows.
-/// Below it, the difference is indexes, filters and checksums.
+/// Ratio of the bytes of the state's files to those of its rows, in percent, above which the report counts overwritten
+/// rows in the files. Below it, the difference is indexes, filters and checksums.
 const STATE_PERCENT: u64 = 115;
 
 /// Returns the reasons why the directory is larger than its payload, those with the most bytes first.

@@ -21,7 +21,7 @@ use super::screen::{Line, fitted};
 const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
 /// Escape sequences that undo [`ENTER`], in the opposite order.
 const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
-/// Size of a terminal that does not tell its own.
+/// Assumed size of a terminal that does not report its size.
 const USUAL_SIZE: (usize, usize) = (80, 24);
 
 /// State to which the terminal returns. `None` if `top` does not own it.
