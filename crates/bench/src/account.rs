@@ -1,4 +1,4 @@
-//! The server's own account of the measured runs: what an operation costs, and the stages of a durable write.
+//! The server's own account of the measured runs: the cost of an operation, and the stages of a durable write.
 //!
 //! Owns: the increase of the server's metrics over the runs ([`Account`]), the table of costs, and the stages as a table and a
 //! plot. Does not own: the metrics themselves, which the server counts also without a benchmark.
@@ -16,7 +16,7 @@ use crate::{
     stats::median_of,
 };
 
-/// Stages of a write that waits for an fsync: the server's names, and those of reports.
+/// Stages of a write that waits for an fsync: the name of each stage at the server, and its name in reports.
 const WRITE_STAGES: [(&str, &str); 6] = [
     ("queue", "queue: until a thread takes the command"),
     ("form", "form: commands to log entries"),
@@ -25,7 +25,8 @@ const WRITE_STAGES: [(&str, &str); 6] = [
     ("apply", "apply: to the state"),
     ("answer", "answer: until the client's task is woken"),
 ];
-/// Stages of a publish to subjects: the server's names, and those of reports. The distribution overlaps with the queue.
+/// Stages of a publish to subjects: the name of each stage at the server, and its name in reports. The distribution
+/// overlaps with the queue.
 const PUBLISH_STAGES: [(&str, &str); 3] = [
     ("receive", "receive: decode and check"),
     ("queue", "queue: distribute, until the connection's task takes it"),
@@ -45,7 +46,7 @@ pub(crate) struct Account {
     metrics: Option<Metrics>,
 }
 
-/// Requests whose time the server measures: the name of the histogram, and labels of which one must match.
+/// Requests whose time the server measures: the name of the histogram, and the labels to include.
 pub(crate) type TimedRequests<'a> = (&'a str, &'a [(&'a str, &'a str)]);
 
 /// Stages of the operations of one load, in order, with their average times.
@@ -133,7 +134,8 @@ fn average_of(metrics: &Metrics, (name, labels): TimedRequests<'_>) -> Option<f6
 }
 
 impl Stages {
-    /// Adds what lies outside the stages: the rest of the server's time for a request, and the rest of the client's.
+    /// Adds the times outside the stages: the rest of the server's time for a request, and the rest of the client's
+    /// time.
     fn new(
         label: &str,
         mut stages: Vec<Stage>,

@@ -65,7 +65,7 @@ impl<C> Figure<C> {
     }
 }
 
-/// A load at one durability level, of which samples are taken.
+/// A load at one durability level, with samples of its figures.
 #[derive(Clone, Debug)]
 pub(crate) struct SampledLoad {
     /// Description of the load. Samples of loads with equal descriptions can be compared.

@@ -51,7 +51,7 @@ pub struct Filter {
 /// Filters to announce to a node that has an older version of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Announcement {
-    /// True if these are all filters, which replace those of the node.
+    /// True if these are all filters of the node, so that they replace the filters announced before.
     pub is_whole: bool,
     /// Version that the node has; 0 if it has none.
     pub from: u64,

@@ -78,9 +78,9 @@ impl Memory {
         waiting.take()
     }
 
-    /// Removes and returns the publishers to notify after the publisher `own` has failed and has released what it had
-    /// reserved since the stamp `since`: those that began to wait meanwhile. The others waited before, and a release of
-    /// reservations gives them no room that they did not have then.
+    /// Removes and returns the publishers to notify after the publisher `own` has failed and has released its
+    /// reservations, made since the stamp `since`. These are the publishers that began to wait since then. The others
+    /// began to wait earlier, without the reservations, so the release gives them no new room.
     pub(crate) fn take_since(&self, since: WaitStamp, own: Option<&Arc<dyn Notify>>) -> Vec<Arc<dyn Notify>> {
         if self.missed.load(Ordering::SeqCst) {
             return self.take_waiting();
@@ -94,8 +94,8 @@ impl Memory {
         taken
     }
 
-    /// Returns true if publishers wait and there is memory. If there is none, those that wait are to be notified once
-    /// publishes in progress release what they have reserved.
+    /// Returns true if publishers wait and memory is free. If no memory is free, the caller notifies them later, when
+    /// publishes in progress release their reservations.
     fn may_notify(&self) -> bool {
         if !self.any_waiting.load(Ordering::SeqCst) {
             return false;

@@ -36,7 +36,7 @@ pub struct Credit {
 impl Credit {
     /// No credit: messages stay in the subscription's queue.
     pub const NONE: Self = Self { messages: 0, bytes: 0 };
-    /// Unlimited credit: only the flow control of the connection limits what is sent.
+    /// Unlimited credit: only the flow control of the connection limits sending.
     pub const UNLIMITED: Self = Self { messages: u64::MAX, bytes: u64::MAX };
 }
 

@@ -107,8 +107,8 @@ pub struct BrokerStats {
     pub subscriptions: usize,
     /// Bytes of memory reserved for the queues of all links, in steps of 64 KiB for each link.
     pub queued_bytes: u64,
-    /// Number of queued messages, counted once for each subscription. The number of each link is that of its
-    /// last change.
+    /// Number of queued messages, counted once for each subscription. Each link contributes its number as of its last
+    /// change.
     pub queued_messages: u64,
     /// Number of subjects in memory: those with subscriptions and cached ones.
     pub subjects: usize,

@@ -67,8 +67,7 @@ pub(crate) fn tokens(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     bytes.split(|byte| *byte == b'.')
 }
 
-/// Checks the rules that hold for subjects and patterns alike. `each` receives every token, its number, and a
-/// flag that is true for the last token.
+/// Checks the rules that subjects and patterns have in common.
 fn check(
     bytes: &[u8],
     mut each: impl FnMut(usize, &[u8], bool) -> Result<(), SubjectError>,

@@ -35,7 +35,7 @@ use crate::{
     request::answer_of,
 };
 
-/// Longest pause before a request is retried while a leader is looked for.
+/// Longest pause before a request is retried while the client searches for the leader.
 const LEADER_PAUSE: Duration = Duration::from_millis(50);
 
 /// A client of a server, or of a cluster. Cheap to clone. Its connections end when the last clone, and the last handle made
@@ -316,8 +316,8 @@ impl Client {
         }
     }
 
-    /// Updates the client's knowledge of the leader from an error. Returns true if the request is to be retried until
-    /// its timeout, because the cluster gets, or has, another leader.
+    /// Updates the client's knowledge of the leader from an error. Returns true if the client must retry the request
+    /// until its timeout, because the cluster elects, or has elected, another leader.
     fn looks_for_leader(&self, error: &Error) -> bool {
         let directory = &self.inner.directory;
         let Some(failure) = error.failure() else { return false };

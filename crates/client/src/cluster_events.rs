@@ -217,8 +217,8 @@ impl EventSource {
     }
 }
 
-/// Receives the events of the cluster as they happen. The watch resumes after a lost connection, and says where events may
-/// be missing.
+/// Receives the events of the cluster as they happen. The watch resumes after a lost connection, and reports where
+/// events may be missing.
 #[derive(Debug)]
 pub struct ClusterWatch {
     feed: Feed<EventSource>,

@@ -53,8 +53,8 @@ pub struct ServerInfo {
     pub is_clustered: bool,
 }
 
-/// Dials and performs the handshake within the options' connect timeout. Then opens further channels if the
-/// transport supports several. Asks a member of a cluster `asks` times for all members, to learn them and the round trip.
+/// Dials and performs the handshake within the options' connect timeout. Then opens further channels if the transport
+/// supports several. Asks a member of a cluster `asks` times for the list of members, and measures the round trip.
 pub(crate) async fn connect(
     dialer: &Dialer,
     endpoint: &Endpoint,
@@ -109,7 +109,7 @@ impl HandshakeChannel {
         welcome(&self.next().await?, options)
     }
 
-    /// Asks the server for the members of its cluster; `None` if it does not tell, because it is stopping.
+    /// Asks the server for the members of its cluster; `None` if the server sends no list, because it is stopping.
     async fn members(&mut self) -> Result<Option<ClusterMembers>, ConnectError> {
         let mut outbox = Outbox::new();
         ReadMembers {}.encode(outbox.buffer(), 1).expect("the frame is empty");

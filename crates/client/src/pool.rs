@@ -528,7 +528,7 @@ impl Supervisor {
         }
     }
 
-    /// Measures the round trip to the node of this connection; without an answer it is as long as possible.
+    /// Measures the round trip to the node of this connection. Without an answer, returns the longest possible time.
     async fn round_trip(&self) -> Duration {
         let Some(link) = self.links.first() else { return Duration::MAX };
         let mut shortest = self.options.connect_timeout;

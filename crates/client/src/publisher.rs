@@ -153,7 +153,7 @@ impl Publisher {
         self.put(&self.inner.subject, &mut |writer| writer.push_payload(payload)).await
     }
 
-    /// Publishes a message with a key and headers; in all else like [`publish`](Self::publish).
+    /// Publishes a message with a key and headers, otherwise like [`publish`](Self::publish).
     pub async fn publish_record(&self, record: &Record<'_>) -> Result<(), Error> {
         self.put(&self.inner.subject, &mut |writer| writer.push(record)).await
     }

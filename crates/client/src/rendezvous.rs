@@ -4,8 +4,9 @@
 //! Source: Thaler and Ravishankar, "Using name-based mappings to increase hit rates" (1998): the node with the highest
 //! weight has the key.
 //!
-//! Invariants: the choice depends on the key and on the set of ids only, not on their order. All clients of a cache must
-//! choose alike, so the function must not change; `docs/guides/rust-client.md` describes it for other clients.
+//! Invariants: the choice depends on the key and on the set of ids only, not on their order. All clients of a cache
+//! must make the same choice, so the function must not change; `docs/guides/rust-client.md` describes it for other
+//! clients.
 
 use thalweg_types::command::groups::key_hash;
 

@@ -26,8 +26,8 @@ use crate::{
 pub struct Committed {
     /// Durability level that the commit reached.
     pub durability: Durability,
-    /// True if a producer sent the commit again after the server had already carried it out. The result is
-    /// then that of the first time.
+    /// True if a producer sent the commit again after the server had already carried it out. The result is then the one
+    /// of the first execution.
     pub duplicate: bool,
     /// Revision of the commit; 0 at durability level `none`.
     pub revision: Revision,

@@ -1,4 +1,4 @@
-//! Facts that a node tells the other nodes about itself for display.
+//! Facts about a node that it sends to the other nodes, which show them to users.
 
 use thalweg_serving::cluster::NodeAddresses;
 

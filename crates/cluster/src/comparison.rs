@@ -4,7 +4,8 @@
 //! hashes (`engine`), and the repair, which another run of the node makes (`repair`).
 //!
 //! A running hash covers all entries before it, so a state that differs once differs at all later entries, until it is
-//! replaced. Its log and its votes are as good as before: the node goes on with consensus until it is repaired.
+//! replaced. The log and the votes of the node are not affected: the node continues with consensus until it is
+//! repaired.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -50,8 +51,8 @@ pub(crate) fn reason(after: Index, done: Option<Index>, repairs_itself: bool) ->
 
 impl Tasks {
     /// Compares this node's running hashes with those of the others. A node that differs from a majority of the members
-    /// stops serving. If it repairs its state by itself, it then asks for its own end as soon as enough members can give
-    /// it theirs. It does the same after a scrub has found damage in its state.
+    /// stops serving. If the node repairs its state by itself, it then requests its own stop as soon as enough members
+    /// can give it their states. It does the same after a scrub has found damage in its state.
     pub(crate) async fn compare_states(self: Rc<Self>) {
         let mut equal_at = BTreeMap::new();
         let mut said = None;
@@ -140,8 +141,8 @@ impl Tasks {
         spawn_blocking(move || db.note_repair(&note)).await.map_err(io::Error::other)?
     }
 
-    /// Notes in the directory which members can give their states, and asks for the end of this run. Returns the obstacle if
-    /// there is one.
+    /// Notes in the directory which members can give their states, and requests the end of this run of the node.
+    /// Returns the obstacle if there is one.
     async fn begin_repair(&self) -> Result<(), String> {
         let RepairNote { done, due } = self.note.borrow().clone();
         if let Some(index) = done {
@@ -178,8 +179,9 @@ impl Tasks {
     }
 }
 
-/// Returns the members that agree with each other: the largest set with one running hash, at the newest entry after which a
-/// majority of the members states one. Entries before `after` say nothing about a state that differs after it.
+/// Returns the members that agree with each other: the largest set with one running hash, at the newest entry after
+/// which a majority of the members states one. Entries before `after` do not count, because hashes of states that
+/// differ after it can be equal there.
 fn agreeing(others: &[Other], after: Index) -> BTreeSet<NodeId> {
     let mut found: BTreeMap<Index, BTreeMap<u64, BTreeSet<NodeId>>> = BTreeMap::new();
     for other in others {
@@ -194,10 +196,10 @@ fn agreeing(others: &[Other], after: Index) -> BTreeSet<NodeId> {
     newest.and_then(|by_hash| by_hash.into_values().max_by_key(BTreeSet::len)).unwrap_or_default()
 }
 
-/// Returns true if these members are a majority of all, and their voters one of the voters. The cluster then goes on while
-/// this node and others repair their states at the same time. A node that knows of a fault in its state gives it to nobody:
-/// of two such nodes, the one that asks later misses the other. The last node to ask therefore finds a majority that excludes
-/// all nodes under repair.
+/// Returns true if these members are a majority of all, and their voters are a majority of all voters. The cluster then
+/// goes on while this node and others repair their states at the same time. A node that knows of a fault in its state
+/// does not give the state to others. So of two such nodes, the later one does not count the first. The last node to
+/// ask therefore finds a majority that excludes all nodes under repair.
 fn can_spare(giving: &BTreeSet<NodeId>, others: &[Other], this_node_votes: bool) -> bool {
     let voters = others.iter().filter(|other| other.votes);
     let giving_voters = voters.clone().filter(|voter| giving.contains(&voter.node)).count();

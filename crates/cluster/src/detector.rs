@@ -4,16 +4,16 @@
 //! life, clocks. Membership does not follow from these states: consensus owns it.
 //!
 //! The detector learns the usual time between two signs of a node, and computes how improbable the present silence is:
-//! phi = -log10(probability of a silence at least this long). The probability is that of a normal distribution with mean
-//! and deviation of the last intervals, by the logistic approximation of Akka's detector. Source: Hayashibara, Défago,
-//! Yared, Katayama: "The φ Accrual Failure Detector", SRDS 2004. Fixed times apply beside phi: a node is suspected and
-//! down after these times at the latest, and no earlier than after the shortest silence.
+//! phi = -log10(probability of a silence at least this long). The probability is that of a normal distribution with
+//! mean and deviation of the last intervals, by the logistic approximation of Akka's detector. Source: Hayashibara,
+//! Défago, Yared, Katayama: "The φ Accrual Failure Detector", SRDS 2004. Fixed times apply in addition to phi: a node
+//! is suspected and down after these times at the latest, and no earlier than after the shortest silence.
 //!
 //! Signs that follow each other closely, such as those of appends under load, count as one sign. Intervals in
 //! which the detector itself was not called do not count as silence of the nodes.
 //!
-//! Invariants: a node that was never heard is suspected after the same time as one that fell silent; a sign of life makes
-//! a node alive at once; states of a node change `alive -> suspect -> down` or to `alive`.
+//! Invariants: a node from which no sign ever arrived is suspected after the same time as a node that fell silent; a
+//! sign of life makes a node alive at once; states of a node change `alive -> suspect -> down` or to `alive`.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -101,7 +101,7 @@ impl Detector {
         Self { options, nodes: BTreeMap::new(), ticked: None }
     }
 
-    /// Sets the nodes to be watched. New ones begin as alive; others keep their state.
+    /// Sets the nodes to be watched. New nodes begin as alive; the others keep their state.
     pub fn watch(&mut self, nodes: impl IntoIterator<Item = NodeId>, now: Duration) {
         let mut before = std::mem::take(&mut self.nodes);
         let watched = |node| {
@@ -133,7 +133,7 @@ impl Detector {
         (!was_alive).then_some(StateChange { node, state: MemberHealth::Alive, silent_for })
     }
 
-    /// Computes the states anew, and returns the changes. Called once in each interval or more often.
+    /// Computes the states again, and returns the changes. Called once in each interval or more often.
     pub fn tick(&mut self, now: Duration) -> Vec<StateChange> {
         let options = self.options;
         let paused = self.ticked.replace(now).map_or(Duration::ZERO, |ticked| now.saturating_sub(ticked));

@@ -23,7 +23,7 @@ use crate::{
     shared::{Call, Change},
 };
 
-/// Time after which a digest that is being computed is looked for again.
+/// Interval at which the caller checks whether a requested digest is computed.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 fn left(deadline: Instant) -> Duration {

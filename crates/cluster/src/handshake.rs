@@ -3,9 +3,9 @@
 //! Owns: the checks of each step, their order, and the time that they may take. Does not own: the bytes (`wire::peer`),
 //! certificates (`transport::PeerTls`).
 //!
-//! Invariants: before the proof of the peer is verified, a side reads at most `MAX_HANDSHAKE_BYTES` for a frame and keeps
-//! nothing else of the peer. A side that accepts begins a TLS session only behind a hello that it accepts, and until then
-//! allocates less than 4 KiB.
+//! Invariants: before the proof of the peer is verified, a side reads at most `MAX_HANDSHAKE_BYTES` for a frame and
+//! keeps nothing else of the peer. A side that accepts begins a TLS session only after a hello that it accepts, and
+//! until then allocates less than 4 KiB.
 
 use std::{borrow::Cow, io, time::Duration};
 

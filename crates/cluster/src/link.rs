@@ -11,9 +11,9 @@
 //! Dialling goes on when the request that began it has no more time, because a heartbeat has less time than the three round
 //! trips of a connection take between distant nodes.
 //!
-//! A connection whose network path is cut stays open, and TCP waits longer and longer between its attempts to send. So the
-//! control channel, on which each request is answered at once, ends all connections to a node that is silent for
-//! [`SILENT_TICKS`] ticks; the next request dials anew.
+//! A connection whose network path is cut stays open, and TCP waits longer and longer between its attempts to send. So
+//! the control channel, on which each request is answered at once, ends all connections to a node that is silent for
+//! [`SILENT_TICKS`] ticks; the next request dials again.
 //!
 //! Invariants: a request that returns [`CallError::Unreachable`] was not sent; one that returns [`CallError::Lost`] may
 //! have had its effect. Everything here runs on one thread.
@@ -59,7 +59,7 @@ const MIN_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_millis(200);
 /// Maximum time to establish a TCP connection.
 const CONNECT_LIMIT: Duration = Duration::from_secs(1);
-/// Interval between two looks at a connection of the control channel.
+/// Interval between two checks of a connection of the control channel.
 const TICK: Duration = Duration::from_millis(500);
 /// Number of ticks without any reply after which a node with open requests is silent. Ticks are counted instead of time,
 /// because a pause of this process must not count.
@@ -535,7 +535,7 @@ impl Link {
         self.call_in_turn::<F, R, T>(None, frame, deadline).await
     }
 
-    /// Returns the place of a request behind all requests that have a place already.
+    /// Returns the place of a request after all requests that already have a place.
     pub(crate) fn queue(&self) -> Turn {
         self.0.turns.queue()
     }

@@ -51,8 +51,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Requests of other nodes, as this node serves them.
 pub(crate) trait Service: 'static {
-    /// Decides whether this node accepts connections of a node. Returns what the membership states about the node, or
-    /// the reason for the rejection.
+    /// Decides whether this node accepts connections of a node. Returns the node's entry in the membership, or the
+    /// reason for the rejection.
     fn admits(&self, node: NodeId) -> Result<Names, Cow<'static, str>>;
 
     /// Notes a connection whose handshake has succeeded.
@@ -77,7 +77,7 @@ pub(crate) trait Service: 'static {
 /// Connections whose handshake runs, with their numbers.
 type HalfOpen = RefCell<VecDeque<(u64, AbortHandle)>>;
 
-/// Adds a connection, and gives up the oldest one at the bound.
+/// Adds a connection, and drops the oldest one at the bound.
 fn begin(half_open: &HalfOpen, number: u64, task: AbortHandle) {
     let mut half_open = half_open.borrow_mut();
     half_open.push_back((number, task));

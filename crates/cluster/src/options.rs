@@ -41,8 +41,8 @@ pub struct NodeOptions {
     /// Highest version of the protocol between nodes that this node offers. A lower one is for tests of clusters whose nodes
     /// have different versions.
     pub max_version: u16,
-    /// True if a node whose state differs from that of a majority, or is damaged, asks for its end to get the state of
-    /// another member ([`repair`](fn@crate::repair)), instead of waiting for a person.
+    /// True if a node whose state differs from that of a majority, or is damaged, requests its own stop to get the
+    /// state of another member ([`repair`](fn@crate::repair)), instead of waiting for a person.
     pub repairs_itself: bool,
 }
 

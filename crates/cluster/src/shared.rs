@@ -47,7 +47,7 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// Creates a queue for calls of which at most `max_calls` wait for their answers at a time.
+    /// Creates a queue for calls. At most `max_calls` calls wait for their answers at a time.
     pub(crate) fn new(max_calls: usize) -> (Self, mpsc::Receiver<Admitted>) {
         let (queue, receiver) = mpsc::channel(max_calls);
         (Self { queue, room: Arc::new(Semaphore::new(max_calls)) }, receiver)

@@ -104,7 +104,7 @@ pub(crate) fn of(db: &Database) -> Option<Rc<dyn Snapshots>> {
     Some(Rc::new(DatabaseSnapshots::new(db)))
 }
 
-/// Runs blocking work of the database on a thread for such work.
+/// Runs blocking work of the database on a thread for blocking work.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     spawn_blocking(work).await.map_err(io::Error::other)?
 }

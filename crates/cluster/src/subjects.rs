@@ -166,7 +166,7 @@ impl Mesh {
         }
     }
 
-    /// Notes the members, as the report of this node states them.
+    /// Takes the members from this node's report.
     pub(crate) fn update(&self, report: &ClusterReport) {
         let mut versions = locked(&self.0.versions);
         let others = report.members.iter().filter(|member| member.node != report.node);

@@ -1,4 +1,4 @@
-//! Work that a node does in the background beside consensus.
+//! Work that a node does in the background in addition to consensus.
 //!
 //! Owns: the times of signs of life, the knowledge about other nodes, promotion of learners, joining and founding, events about
 //! members, and the floor of the log that followers need. Does not own: the decisions of consensus, the comparison of states
@@ -46,8 +46,8 @@ const LOOK: Duration = RECEIVING_TICK;
 const DESCRIBE_EVERY: Duration = Duration::from_secs(2);
 /// Time between two attempts to join, to promote, or to correct this node's address.
 const CHANGE_EVERY: Duration = Duration::from_millis(300);
-/// Failed attempts in a row to take part in the cluster, after which the log says so. The first ones fail while this node
-/// creates the cluster, or the others start.
+/// Number of consecutive failed attempts to take part in the cluster after which the node logs a warning. The first
+/// attempts fail while this node creates the cluster, or while the others start.
 const COMPLAIN_AFTER: u32 = 7;
 /// Maximum time of a change that this node makes by itself.
 const CHANGE_LIMIT: Duration = Duration::from_secs(5);

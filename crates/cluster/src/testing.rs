@@ -83,7 +83,7 @@ pub(crate) fn run(test: impl Future<Output = ()>) {
     local_runtime(tokio::runtime::Builder::new_current_thread().enable_all()).block_on(test);
 }
 
-/// Runs a test whose time passes only while nothing else is to do.
+/// Runs a test whose time passes only while no task can run.
 pub(crate) fn run_paused(test: impl Future<Output = ()>) {
     local_runtime(tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true)).block_on(test);
 }

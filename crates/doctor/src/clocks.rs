@@ -1,4 +1,4 @@
-//! Clocks of the machine: their source, what reading them costs, steps of the wall clock, and the state of its
+//! Clocks of the machine: their source, the cost of reading them, steps of the wall clock, and the state of its
 //! synchronisation.
 
 use std::{
@@ -54,7 +54,7 @@ pub struct Clocks {
     /// Time for which the machine was suspended since its start: the monotonic clock stood still meanwhile.
     #[serde(rename = "suspended_micros", serialize_with = "in_micros")]
     pub suspended: Duration,
-    /// Synchronisation; `None` if the system does not tell.
+    /// Synchronisation; `None` if the system does not report it.
     pub ntp: Option<Ntp>,
 }
 

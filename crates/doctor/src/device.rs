@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::System;
 
-/// Kind of a device, as far as it decides how fast an honest sync can be.
+/// Kind of a device. It determines how fast an honest sync can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceClass {

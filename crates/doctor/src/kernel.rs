@@ -10,7 +10,7 @@ use crate::{Findings, SyncTimes, System, space::shown, storage::micros};
 const BACKLOG: u64 = 1024;
 /// Time for which unwritten data may keep the disk busy before it is reported. Syncs wait behind it.
 const LONG_WRITEBACK: Duration = Duration::from_secs(10);
-/// Preference for swapping from which on it is reported, if there is swap. 60 is the kernel's default.
+/// Preference for swapping from which the doctor reports it, if there is swap. 60 is the kernel's default.
 const EAGER_SWAPPING: u64 = 10;
 
 /// Settings of the kernel; `None` where the system does not report one.
@@ -18,11 +18,12 @@ const EAGER_SWAPPING: u64 = 10;
 pub struct Kernel {
     /// Release, such as `6.18.5`.
     pub release: Option<String>,
-    /// Unwritten bytes of files from which on writers are held up (`vm.dirty_bytes`, or `vm.dirty_ratio` of the memory).
+    /// Amount of unwritten bytes of files at which writers are held up (`vm.dirty_bytes`, or `vm.dirty_ratio` of the
+    /// memory).
     pub dirty_bytes: Option<u64>,
-    /// Unwritten bytes from which on the kernel writes in the background.
+    /// Amount of unwritten bytes at which the kernel begins to write in the background.
     pub dirty_background_bytes: Option<u64>,
-    /// Age in hundredths of a second from which on the kernel writes data.
+    /// Age in hundredths of a second at which the kernel writes data.
     pub dirty_expire_centisecs: Option<u64>,
     /// Interval in hundredths of a second at which the kernel looks for such data; 0 is never.
     pub dirty_writeback_centisecs: Option<u64>,

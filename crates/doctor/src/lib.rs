@@ -6,9 +6,9 @@
 //!
 //! Each subject is one module: a structure of facts, `read`, and `judge`, which is a pure function of the facts.
 //!
-//! Invariants: nothing outside of the given directory is written, and the probe's file is removed on every way out, also
-//! when the caller asks the probe to stop. A fact that the system does not report is `None`, never a guess, and a rule
-//! without its fact says nothing or says that it cannot know.
+//! Invariants: nothing outside of the given directory is written, and the probe's file is removed in every case, also
+//! when the caller stops the probe. A fact that the system does not report is `None`, never a guess, and a rule without
+//! its fact reports nothing, or reports that the fact is unknown.
 //!
 //! ```text
 //! lib ── examine ─┬─ storage ── mounts, device
@@ -81,8 +81,8 @@ pub struct Facts {
     pub kernel: Kernel,
 }
 
-/// Reads the facts about this machine and an existing directory, and measures syncs in it. `go_on` is asked between two
-/// syncs; the measuring ends early, without a result, when it returns false.
+/// Reads the facts about this machine and an existing directory, and measures syncs in it. The probe calls `go_on`
+/// between two syncs, and ends early without a result if it returns false.
 ///
 /// # Errors
 ///

@@ -1,6 +1,6 @@
 //! Limits of this process and of its control groups: files, locked memory, memory, processors.
 //!
-//! The limits of this process are those of a node only if both start in the same way: `meaning` texts say so.
+//! The limits of this process are those of a node only if both start in the same way: the `meaning` texts state this.
 
 use std::path::Path;
 
@@ -9,8 +9,8 @@ use serde::Serialize;
 
 use crate::{Findings, System, space::shown};
 
-/// Memory below which the defaults of a node leave little for caches. `memory` of a server must be at least 64 MiB, and is
-/// half of what the system offers.
+/// Memory below which the defaults of a node leave little for caches. `memory` of a server must be at least 64 MiB, and
+/// is half of the memory that the system offers.
 const LITTLE_MEMORY: u64 = 256 << 20;
 
 /// Limits of this process; `None` is no limit, or one that the system does not report.

@@ -13,7 +13,8 @@ use std::{
 use serde::Serialize;
 use thalweg_disk::{Disk, File};
 
-/// Size of the probe's file. Larger than what a sync needs, so that the disk does not write the same place again and again.
+/// Size of the probe's file. It is larger than a sync needs, so that the disk does not write the same place again and
+/// again.
 pub(crate) const FILE_BYTES: u64 = 16 << 20;
 /// Size of the writes that fill the file with zeroes. Larger writes make the kernel allocate large folios (page-cache units),
 /// which slow down later small writes to the same pages.

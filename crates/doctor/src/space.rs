@@ -1,4 +1,4 @@
-//! Free space of a file system, against what a node keeps free and prepares.
+//! Free space of a file system, compared with the space that a node keeps free and the segments that it prepares.
 
 use std::{io, path::Path};
 
@@ -15,7 +15,7 @@ const FEW_FILES: u64 = 4096;
 pub struct Space {
     /// Size of the file system.
     pub total_bytes: u64,
-    /// Bytes that this process may still use; what only the superuser may use does not count.
+    /// Bytes that this process may still use, without those that are reserved for the superuser.
     pub available_bytes: u64,
     /// Number of files that can still be created; `None` if the file system has no fixed number.
     pub available_files: Option<u64>,

@@ -1,8 +1,8 @@
 //! The file system and the device of a directory, and the meaning of the times that its syncs take.
 //!
-//! Owns: the judgement of speed and honesty. The bounds below follow from physics and from what devices of a class state; the
-//! head of each constant says which. A probe can show that a sync is too fast to be one. It cannot show that a sync of a
-//! plausible speed survives a power failure: only the loss of power can.
+//! Owns: the judgement of speed and honesty. The bounds below follow from physics and from the specifications of
+//! devices; the doc of each constant names its source. A probe can show that a sync is too fast to be one. It cannot
+//! show that a sync of a plausible speed survives a power failure: only the loss of power can.
 
 use std::{fs, io, os::unix::fs::MetadataExt as _, path::Path};
 

@@ -135,7 +135,7 @@ impl Database {
         Self { background, inner, level }
     }
 
-    /// Report of opening the directory: what the open found and did.
+    /// Report of opening the directory: the findings and actions of the open.
     #[must_use]
     pub fn report(&self) -> &OpenReport {
         &self.inner.open.report

@@ -274,7 +274,7 @@ impl Opened {
     }
 }
 
-/// Describes the data that a repair gave up.
+/// Describes the data that a repair discarded.
 fn repaired(cut: Option<String>, bridged: u64) -> Option<String> {
     let bridged = (bridged > 0).then(|| {
         format!(

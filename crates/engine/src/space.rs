@@ -1,4 +1,4 @@
-//! Disk space of a data directory: which bytes serve what.
+//! Disk space of a data directory, by the purpose of its bytes.
 //!
 //! Owns: the report, of an open database ([`Database::space`]) and of a directory at rest ([`space_at_rest`]). Does not
 //! own: the rule by which the log keeps segments (`thalweg_log`), counting the payload (`thalweg_state`), and advice.
@@ -10,8 +10,8 @@
 //! | header | records                                | not written yet |
 //! |  rest  |  live: rows point to them  |   rest    |    prepared     |
 //! ```
-//! The rest counts as what the whole segment is kept for: a replay, history, or nothing. Bytes of overwritten values
-//! count as live until the mover has walked the segment, because a put does not read the row that it replaces.
+//! The rest counts for the purpose of the whole segment: a replay, history, or none. Bytes of overwritten values count
+//! as live until the mover has walked the segment, because a put does not read the row that it replaces.
 
 mod files;
 

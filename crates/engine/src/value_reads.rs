@@ -1,8 +1,8 @@
 //! Sizes of the values that a transaction returns, looked up before it is proposed.
 //!
 //! Owns: the estimate of a transaction's gets in steps. Without it each get counts as one of a value of maximum size,
-//! because the bytes of a transaction do not tell what it returns, and only four transactions with a get share an entry.
-//! Does not own the bound that the proposer computes from the estimate
+//! because the bytes of a transaction do not show how much it returns, and only four transactions with a get share an
+//! entry. Does not own the bound that the proposer computes from the estimate
 //! ([`max_steps_with`](thalweg_types::command::max_steps_with)).
 //!
 //! Invariants:

@@ -1,4 +1,4 @@
-//! Watches the sockets of connections, which limits what the HTTP library leaves unlimited.
+//! Watches the sockets of connections, and enforces limits that the HTTP library does not have.
 //!
 //! Owns: counting the bytes that a socket reads and writes ([`MonitoredSocket`]), and the check whether a connection
 //! has waited too long ([`ActivityMonitor::verdict`]). The check runs a few times per timeout. It covers a connection

@@ -52,7 +52,7 @@ pub(crate) async fn look_up<T>(app: &App, call: &Call, find: impl Fn() -> Result
 }
 
 /// Finds an object that a request would create. If a member of a cluster has it, another leader may have deleted it or
-/// created it anew. So the member waits for a linearizable read and looks again, before the object is returned.
+/// created it again. So the member waits for a linearizable read and looks again, before the object is returned.
 pub(crate) async fn look_up_existing<T>(
     app: &App,
     call: &Call,

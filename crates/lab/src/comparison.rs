@@ -109,8 +109,8 @@ pub fn compare_pairs(a: &[f64], b: &[f64], better: Better) -> Result<Effect, Inc
 
 /// Compares two measurements that were made at different times, from the windows of their runs.
 ///
-/// The interval covers what changed within each measurement. It cannot cover what changed between the two, such as another
-/// state of the machine: only runs in turns can.
+/// The interval covers changes within each measurement. It cannot cover changes between the two measurements, such as
+/// another state of the machine: only alternating runs can.
 pub fn compare_windows(a: &[Vec<f64>], b: &[Vec<f64>], better: Better) -> Result<Effect, Incomparable> {
     let [a, b] = [estimate_of_windows(a)?, estimate_of_windows(b)?];
     let (ln_a, ln_b) = (a.ln().ok_or(Incomparable::NotPositive)?, b.ln().ok_or(Incomparable::NotPositive)?);

@@ -46,7 +46,7 @@ pub enum BenchError {
     /// The server's process could not be profiled.
     #[error("--profile: {message}")]
     Profile {
-        /// Description of the problem, and what the user can install or set.
+        /// Description of the problem, and software or settings that solve it.
         message: String,
     },
     /// The server under test could not be reached or started.
@@ -54,7 +54,7 @@ pub enum BenchError {
     Target {
         /// Address of the server, or the command that should have started the server.
         target: String,
-        /// Description of the problem, and what the user can try.
+        /// Description of the problem, and a suggestion for the user.
         message: String,
     },
 }

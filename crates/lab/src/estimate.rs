@@ -76,8 +76,8 @@ impl Estimate {
     }
 }
 
-/// Returns the number of cosines for a series of `count` values of which neighbours may be much alike: 0.4 · count^⅔, the
-/// rule of the source in the head of this module, but at least 2.
+/// Returns the number of cosines for a series of `count` values in which neighbouring values may be similar: 0.4 ·
+/// count^⅔, but at least 2. The head of this module names the source of this rule.
 pub fn cosines_for_dependent(count: usize) -> usize {
     ((0.4 * (count as f64).powf(2.0 / 3.0)) as usize).max(2)
 }

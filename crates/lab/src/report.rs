@@ -150,7 +150,7 @@ pub struct Check {
     /// Result of the comparison.
     pub verdict: Verdict,
     /// True if the required value is a goal of Thalweg's developers for their machine. On another machine such a goal
-    /// says nothing about the run. Other checks require a valid run, or what the user asks for.
+    /// says nothing about the run. Other checks require a valid run, or a result that the user requests.
     pub is_goal: bool,
 }
 

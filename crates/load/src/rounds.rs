@@ -41,7 +41,7 @@ impl<C> Outcome<C> {
         Self { times: tally.response(), tally, seconds, rate, spent, validity, without_errors }
     }
 
-    /// Returns the figures that runs over all protocols have, so that runs over different ones can be compared.
+    /// Returns the figures without those of a single protocol, so that runs over different protocols can be compared.
     pub fn without_own(self) -> Outcome<()> {
         let Self { tally, times, seconds, rate, spent, validity, without_errors } = self;
         Outcome { tally: tally.without_own(), times, seconds, rate, spent, validity, without_errors }
@@ -181,7 +181,7 @@ impl<C> Rounds<C> {
 }
 
 /// Returns the order in which the compared stores or servers take their turns in a round. Each round begins with
-/// another one, so that a drift of the machine's speed affects all of them alike.
+/// another one, so that a drift of the machine's speed affects all of them equally.
 pub fn turns(round: u64, contenders: usize) -> impl Iterator<Item = usize> {
     (0..contenders).map(move |turn| (round as usize + turn) % contenders)
 }

@@ -157,7 +157,7 @@ impl Search<'_> {
     }
 
     /// Returns the highest rate that is good so far and the lowest above it that is not. Results below a stable rate
-    /// are ignored: what failed there was disturbed.
+    /// are ignored: a failure there comes from a disturbance.
     fn bracket(&self) -> (Option<Tried>, Option<Tried>) {
         let stable = self.tried.iter().rposition(|tried| tried.is_stable(self.bounds.repeats)).unwrap_or(0);
         let above = &self.tried[stable..];

@@ -8,7 +8,7 @@ use crate::{
     usage::Clocks,
 };
 
-/// Largest share of a core that a worker may use in a valid run. A busier worker may be what limits the rate.
+/// Largest share of a core that a worker may use in a valid run. A busier worker may itself limit the rate.
 pub const MAX_BUSY: f64 = 0.97;
 
 /// Time after the end of a scheduled run in which late replies and deliveries are accepted, or 3 % of the run if that

@@ -35,8 +35,8 @@ pub struct HistoryBounds {
     pub kept_from: Lsn,
 }
 
-/// Returns the use of each segment; `segments` are those of a log, oldest first. The log's user needs the records from
-/// `released` on.
+/// Returns the use of each segment; `segments` are the segments of a log, oldest first. The log's user needs the
+/// records from `released` on.
 #[must_use]
 pub fn segment_uses(segments: &[SegmentInfo], released: Lsn, bounds: HistoryBounds) -> Vec<SegmentUse> {
     let mut bytes_after = 0;

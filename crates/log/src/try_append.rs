@@ -63,12 +63,13 @@ impl Classified for TryAppendError {
 
 impl Log {
     /// Appends records as one batch at level `os`: the records are written to the kernel, and readers see them. Never
-    /// waits for an fsync or for an empty segment file. The call can take as long as a write to the page cache, and
-    /// it takes turns with other appends for the time of their writes.
+    /// waits for an fsync or for an empty segment file. The call can take as long as a write to the page cache, and it
+    /// waits while other appends write.
     ///
-    /// The batch is written for an fsync that follows soon, for which [`sync_through`](Self::sync_through) or
-    /// [`request_sync`](Self::request_sync) is to be called. Errors are those of [`append`](Self::append), except that a
-    /// missing segment is [`TryAppendError::WouldBlock`]; [`append_ready`](Self::append_ready) waits for it.
+    /// The batch is written in the way that suits an fsync soon afterwards. The caller requests this fsync with
+    /// [`sync_through`](Self::sync_through) or [`request_sync`](Self::request_sync). Errors are those of
+    /// [`append`](Self::append), except that a missing segment is [`TryAppendError::WouldBlock`];
+    /// [`append_ready`](Self::append_ready) waits for it.
     pub fn try_append(&self, drafts: &[Draft<'_>], purpose: Purpose) -> Result<Appended, TryAppendError> {
         let measure = self.admit(drafts, purpose)?;
         let shared = self.shared();

@@ -1,8 +1,8 @@
 //! Failures of requests, and the `failed` and `ended` frames that report them.
 //!
 //! Owns: the mapping of errors of the layers below to failures for clients. Codes, classes and details equal those of
-//! HTTP's errors ([`ApiError`]), so both protocols report the same error alike. A failure also states whether the
-//! request may have taken effect.
+//! HTTP's errors ([`ApiError`]), so both protocols report the same error in the same way. A failure also states whether
+//! the request may have taken effect.
 
 use std::borrow::Cow;
 

@@ -8,7 +8,7 @@
 //!  publish, one message, id 0 ──► coalescer ──► complete ──┐
 //!  publish, ask, any other ───────────────────────────────►┴─► broker, or queued behind a batch that waits for room
 //! ```
-//! Order: each batch is queued behind all earlier ones, so a channel's messages are published in the order in which the
+//! Order: each batch is queued after all earlier ones, so a channel's messages are published in the order in which the
 //! client sent them, over all subjects. While a batch is blocked the channel handles no further frame.
 //!
 //! # Memory of kept batches

@@ -1,4 +1,4 @@
-//! A straight line through measured points, with the uncertainty of what it predicts.
+//! A straight line through measured points, with the uncertainty of its predictions.
 
 use serde::Serialize;
 
@@ -90,7 +90,7 @@ impl Line {
         Interval { value: value.max(0.0), low: (value - width).max(0.0), high: (value + width).max(0.0) }
     }
 
-    /// Returns true if a place lies outside of those that were measured.
+    /// Returns true if a place lies outside of the measured places.
     #[must_use]
     pub fn is_extrapolated(&self, place: f64) -> bool {
         place < self.range.0 || place > self.range.1

@@ -1,4 +1,4 @@
-//! Capacity plans: how many nodes of which size a load needs, computed from measured runs.
+//! Capacity plans: the number and the size of the nodes that a load needs, computed from measured runs.
 //!
 //! Owns: the form of a profile ([`Profile`]), the fit ([`Line`]), and the plan with its formulas ([`plan`]). Does not own: the
 //! measuring of a profile, and the command line.

@@ -4,8 +4,9 @@
 //!
 //! Entries are applied on the consensus thread. An entry is in this node's log before openraft passes it here.
 //!
-//! Once a snapshot comes here, openraft counts its entries as applied, so an install that fails ends consensus. Before that,
-//! a switch that has changed nothing is tried again after each of [`SWITCH_PAUSES`]. Nothing is applied meanwhile.
+//! Once openraft passes a snapshot to this module, it counts the snapshot's entries as applied, so an install that
+//! fails ends consensus. Before that, a switch that has changed nothing is tried again after each of [`SWITCH_PAUSES`].
+//! Nothing is applied meanwhile.
 
 use std::{fmt, io, rc::Rc, time::Duration};
 

@@ -28,7 +28,7 @@ pub struct MemberFacts {
 /// Newest report of each member, and the time at which it came.
 type Reports<Rt> = BTreeMap<NodeId, (MemberFacts, InstantOf<Types<Rt>>)>;
 
-/// The newest reports of the members, and what the leader has concluded.
+/// The newest reports of the members, and the leader's conclusions from them.
 pub(crate) struct Facts<Rt: AsyncRuntime> {
     pub reports: RefCell<Reports<Rt>>,
     /// Last term in which space time has caught up with the wall clocks.
@@ -75,7 +75,7 @@ impl Room {
 /// Sets of voters, each of which must have a majority. There are two while the membership changes.
 pub(crate) type VoterSets = Vec<BTreeSet<NodeId>>;
 
-/// Returns the voters that lack room if those that have it are no majority.
+/// Returns the voters that lack room, if the voters with room are not a majority.
 pub(crate) fn without_room(sets: &VoterSets, room: impl Fn(NodeId) -> Room) -> Option<BTreeSet<NodeId>> {
     let full: BTreeSet<NodeId> = sets.iter().flatten().copied().filter(|voter| room(*voter) == Room::Lacks).collect();
     let has_majority = |voters: &BTreeSet<NodeId>| {

@@ -60,7 +60,7 @@ impl Hearing {
         self.received
     }
 
-    /// Notes that the peer has heard the pings up to `number`, as a frame of it says.
+    /// Notes that the peer has heard the pings up to `number`, as one of its frames states.
     pub fn heard(&mut self, number: u64) {
         while self.unheard.pop_front_if(|(sent, _)| *sent <= number).is_some() {}
     }

@@ -149,7 +149,8 @@ impl LogReader {
     }
 
     /// Returns the space time of the space's first entry; `None` if it was purged or there is none. That entry is a
-    /// membership without an entry before it, so a follower cannot know its time and is told it with the entry.
+    /// membership without an entry before it, so a follower cannot know its time, and the leader sends the time with
+    /// the entry.
     #[must_use]
     pub fn first_time(&self) -> Option<SpaceTime> {
         let is_here = {

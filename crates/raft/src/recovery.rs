@@ -64,7 +64,7 @@ pub(crate) fn recover(log: &Log, space: SpaceId, base: &Base, max_tail_bytes: us
     Ok(space_log)
 }
 
-/// Adds what a record says to the state of the space.
+/// Updates the state of the space by the contents of a record.
 fn learn(space_log: &mut SpaceLog, record: &LogRecord) -> Result<(), StoreError> {
     let id = LogId { term: record.term, index: record.index };
     match record.kind {
@@ -115,7 +115,7 @@ fn check_start(space_log: &mut SpaceLog, base: &Base) -> Result<(), StoreError> 
 }
 
 /// Returns the LSN at which the pass over the log begins. All entries after the purged one, and all records that the
-/// state has not passed, lie behind it.
+/// state has not passed, are at or after this LSN.
 ///
 /// If a segment's first entry has an index of at most that of the first needed entry, no needed entry lies before the
 /// segment. This holds for a void entry too: the entries that took the void indexes come after it. So the newest such

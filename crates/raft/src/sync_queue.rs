@@ -44,10 +44,10 @@ struct State<Rt: AsyncRuntime> {
     /// Appends that wait for room among the pending callbacks; at most one of each space.
     waiting: Vec<IOFlushed<Types<Rt>>>,
     failed: Option<StoreError>,
-    /// Entry bytes of the pending callbacks, and when the first of them came.
+    /// Entry bytes of the pending callbacks, and the time at which the first of them was queued.
     pending_bytes: u64,
     pending_since: Option<InstantOf<Types<Rt>>>,
-    /// Entry bytes of the callbacks whose fsync is running, and when the first of them came.
+    /// Entry bytes of the callbacks whose fsync is running, and the time at which the first of them was queued.
     running_bytes: u64,
     running_since: Option<InstantOf<Types<Rt>>>,
 }

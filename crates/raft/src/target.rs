@@ -1,14 +1,14 @@
 //! The node to which batches of commands go, and the order of batches that are sent again.
 //!
-//! A batch that its receiver has refused unwritten may go to another leader, but not behind later batches: a connection whose
-//! client does not wait for replies would see its commands executed in another order. So batches are sent again only as long as
-//! no new batch has gone to another node than they did.
+//! A batch that its receiver has refused unwritten may go to another leader, but not after later batches: a connection
+//! whose client does not wait for replies would see its commands executed in another order. So batches are sent again
+//! only until a new batch is sent to another node.
 //!
 //! Owns: this rule. Does not own: the batches (`proposals`).
 
 use thalweg_types::NodeId;
 
-/// Batches that were sent to one node without a batch to another node in between.
+/// Consecutive batches that were all sent to one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Run(u64);
 
@@ -18,7 +18,7 @@ pub(crate) struct Target {
     /// `None` before the first batch.
     node: Option<NodeId>,
     run: Run,
-    /// Run whose refused batches go to `node` now; `None` once a new batch has gone there.
+    /// Run whose refused batches may be sent to `node` now; `None` once a new batch was sent to `node`.
     again: Option<Run>,
 }
 

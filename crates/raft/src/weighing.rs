@@ -1,4 +1,4 @@
-//! Conclusions of the leader from what the members report.
+//! Conclusions of the leader from the reports of the members.
 //!
 //! Owns: the refusal of new data, the choice of a leader with room, and how far space time catches up with the wall clocks.
 //! Does not own: the reports and the rules over them (`facts`), and the clock of the space (`replica`).
@@ -10,10 +10,11 @@
 //! to a voter with room, if a majority has room.
 //!
 //! **Time.** A member continues the time of the last entry with its monotonic clock, so space time needs no wall clock
-//! across a failover. It falls behind while no member runs. A new leader makes that up from the wall clocks of a majority
-//! of the voters: space time rises to the latest time that a majority's clocks have reached. A wrong clock of a minority,
-//! the leader's own included, moves nothing. A space with one voter has no other clock to ask, so there the limit of a
-//! node alone holds (`max_clock_jump`): beyond it space time stays behind until a person has set the clock, or the limit.
+//! across a failover. Space time falls behind while no member runs. A new leader makes that up from the wall clocks of
+//! a majority of the voters: space time rises to the latest time that a majority's clocks have reached. A wrong clock
+//! of a minority, the leader's own included, moves nothing. A space with one voter has no other clock to ask, so there
+//! the limit of a node alone holds (`max_clock_jump`): beyond it space time stays behind until a person has set the
+//! clock, or the limit.
 //!
 //! Entries get their time from the leader's clock of the space as before, so they remain functions of the entries
 //! before them: no other part decides about time.

@@ -6,7 +6,7 @@ use crate::{
     store::MAX_DEADLINE_MILLIS,
 };
 
-/// Unit of a time argument, such as the one of EXPIRE.
+/// Unit of a time argument, such as that of EXPIRE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     Seconds,

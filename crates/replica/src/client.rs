@@ -84,7 +84,7 @@ impl Client {
         }
     }
 
-    /// Forgets what was measured. The next commands of the client count as fully expensive.
+    /// Forgets the measurements. The next commands of the client count as fully expensive.
     pub(crate) fn forget(&self) {
         self.cost.0.store(COST_UNIT, Relaxed);
     }

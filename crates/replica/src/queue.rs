@@ -3,11 +3,11 @@
 //! # Two lanes
 //!
 //! Ready commands are taken in the order of their arrival. A command of a [`Client`] that will probably be expensive
-//! waits for its [turn](Turns) instead, and so does what the same client proposes after it. While both lanes hold
-//! commands, they alternate: a command in the ready lane waits for at most one group of expensive ones, which is bounded
-//! by [`MAX_TURN_STEPS`] or a single command. If other clients have written since an address had its last turn, its next
-//! turn is at most [`LONG_TURN_STEPS`] or a single command, and a pause of the address follows (`turn_pause`). So a client
-//! with cheap commands is served, although another one keeps the node busy with expensive ones.
+//! waits for its [turn](Turns) instead, and so do all later commands of the same client. While both lanes hold
+//! commands, they alternate: a command in the ready lane waits for at most one group of expensive ones, which is
+//! bounded by [`MAX_TURN_STEPS`] or a single command. If other clients have written since an address had its last turn,
+//! its next turn is at most [`LONG_TURN_STEPS`] or a single command, and a pause of the address follows (`turn_pause`).
+//! So a client with cheap commands is served, although another one keeps the node busy with expensive ones.
 //!
 //! A command is expensive if its [estimate](Pending::steps), times the measured cost of its client's recent commands,
 //! exceeds [`EXPENSIVE_STEPS`]. A client counts as fully expensive if no command of its address has been measured.
@@ -273,9 +273,9 @@ impl Queue {
         Ok(())
     }
 
-    /// Moves the queued proposals of the next log entries into `into`: those of one lane, up to the limits of what is
-    /// written with one fsync. An entry ends before a command with which it could take too many steps. `keeps_history`
-    /// is true if a keyspace of the space keeps former values; `now` is a monotonic time.
+    /// Moves the queued proposals of the next log entries into `into`: those of one lane, up to the limits for one
+    /// fsync. An entry ends before a command with which it could take too many steps. `keeps_history` is true if a
+    /// keyspace of the space keeps former values; `now` is a monotonic time.
     pub(crate) fn take_entries(&self, into: &mut DequeuedProposals, keeps_history: bool, lanes: Lanes, now: Duration) {
         self.keeps_history.store(keeps_history, Ordering::Relaxed);
         let mut guard = self.lock();

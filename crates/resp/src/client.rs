@@ -122,7 +122,7 @@ impl Client {
         was_blocked
     }
 
-    /// Returns how the client's blocking read is to end, if another client has requested its end.
+    /// Returns the way in which the client's blocking read must end, if another client has requested its end.
     pub(crate) fn take_unblock(&self) -> Option<Unblock> {
         match self.blocked.load(Relaxed) {
             TIMED_OUT => Some(Unblock::Timeout),

@@ -138,12 +138,13 @@ impl Connection {
         Poll::Pending
     }
 
-    /// Handles what a client has sent that has lost its slot to a newer connection. Returns true if the client is
-    /// authenticated by that, and keeps its connection: many connections may be accepted before this thread has read what
-    /// the client sent at once.
+    /// Handles the received bytes of a client that has lost its slot to a newer connection. Returns true if the bytes
+    /// authenticate the client, which then keeps its connection: many connections may be accepted before this thread
+    /// reads the bytes that the client sent immediately.
     ///
-    /// Also returns true if the first bytes of the client have arrived, but the runtime has not noticed them yet. That is
-    /// how a task finds a socket in its first poll. The runtime then wakes the task, which decides with these bytes.
+    /// Also returns true if the first bytes of the client have arrived, but the runtime has not noticed them yet. This
+    /// is the state of a socket in the first poll of its task. The runtime then wakes the task, which handles these
+    /// bytes.
     fn keeps_connection(&mut self, cx: &mut Context<'_>) -> bool {
         if self.session.trust == Trust::Known || !self.place.has_share() {
             return false;

@@ -8,7 +8,7 @@
 //! `XADD`s are atomic; a trim follows its `XADD` as a separate command. `WATCH` is rejected, since these streams could
 //! not guarantee it.
 //!
-//! On a member of a cluster a burst looks at the node's state only behind a read barrier, or behind a commit of its own,
+//! On a member of a cluster a burst looks at the node's state only after a read barrier, or after a commit of its own,
 //! which the node has applied.
 
 use std::{sync::Arc, time::Instant};

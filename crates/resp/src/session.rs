@@ -406,8 +406,8 @@ impl Session {
         }
     }
 
-    /// Lets a command that reads a keyspace on a node of a cluster wait for its barrier. Returns `None` if the command may
-    /// run. A read behind a write of the same burst needs no barrier, because it runs in the log.
+    /// Lets a command that reads a keyspace on a node of a cluster wait for its barrier. Returns `None` if the command
+    /// may run. A read after a write of the same burst needs no barrier, because it runs in the log.
     #[cold]
     fn wait_for_barrier(&mut self, command: &'static Command, out: &mut Outbox) -> Option<CommandProgress> {
         let Some(Cluster { handle, .. }) = &self.resp.app.cluster else { return None };
@@ -616,7 +616,7 @@ impl Session {
             && returns_values(command.name, arguments)
     }
 
-    /// Returns true if one more reply of the server itself may be written behind those that wait for the client. Such a
+    /// Returns true if one more reply of the server itself may be written after those that wait for the client. Such a
     /// reply has at most about 100 KiB, but a transaction can contain thousands of them.
     pub(super) fn has_room_behind(&mut self, out: &Outbox) -> bool {
         out.len() < OUTBOX_BYTES || self.replies_held().grow_to(out.len() as u64)

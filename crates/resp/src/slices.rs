@@ -24,8 +24,8 @@ use super::{
 const FEW_REPLIES: usize = 64;
 
 impl Session {
-    /// Writes the replies to a burst or a transaction, in the order of the commands. What takes too long follows in later
-    /// slices. Returns the buffers, if all replies are written.
+    /// Writes the replies to a burst or a transaction, in the order of the commands. If this takes too long, the
+    /// remaining replies follow in later slices. Returns the buffers, if all replies are written.
     pub(super) fn write_slots(
         &mut self,
         slots: Vec<Slot>,

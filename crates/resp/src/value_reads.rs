@@ -1,9 +1,9 @@
 //! Sizes of the values that the reads of a batch return, looked up before the batch is proposed.
 //!
-//! Owns: the estimate of those reads in steps. Without it each read counts as one of a value of maximum size, because the
-//! bytes of a batch do not tell what its reads return. Five such reads fill an entry, so each pipelined batch of reads and
-//! writes would be an entry alone, and four of them would use up an fsync. Does not own the bound that the proposer
-//! computes from the estimate ([`max_steps_with`](thalweg_types::command::max_steps_with)).
+//! Owns: the estimate of those reads in steps. Without it each read counts as one of a value of maximum size, because
+//! the bytes of a batch do not show how much its reads return. Five such reads fill an entry, so each pipelined batch
+//! of reads and writes would be an entry alone, and four of them would use up an fsync. Does not own the bound that the
+//! proposer computes from the estimate ([`max_steps_with`](thalweg_types::command::max_steps_with)).
 //!
 //! Invariants:
 //! * An estimate never affects a reply. A value that another client replaces by a larger one before the batch is applied

@@ -16,10 +16,10 @@
 //! (`share_reserve_percent`). An address takes from it only while it holds no more than is still free; this is the rule
 //! of dynamic thresholds for queues that share memory (Choudhury and Hahne, 1998). So the address that holds most is
 //! refused first, and the next address always finds something free. The lower half of the reserve is also open to a
-//! connection that holds nothing, or no more than a part of what is free there, so that a client is served although other
-//! connections from its own address hold most. Of what is counted, this part is one in 16 (`CONNECTION_PART`): if each
-//! connection could hold as much as is free, eight connections would leave nothing of 200. Of bytes, it is all that is
-//! free, because one request may need most of it.
+//! connection that holds nothing, or no more than a part of what is free there, so that a client is served although
+//! other connections from its own address hold most. For requests and other counted items, this part is one in 16
+//! (`CONNECTION_PART`): if each connection could hold as much as is free, eight connections would leave nothing of 200.
+//! For bytes, it is all that is free, because one request may need most of it.
 //!
 //! # Cost
 //!
@@ -541,7 +541,7 @@ impl Reservation {
         self.count(amount - self.amount);
     }
 
-    /// Moves up to `amount` of what this guard holds into a new guard. The total stays the same.
+    /// Moves up to `amount` from this guard into a new guard. The total stays the same.
     #[must_use]
     pub fn split_off(&mut self, amount: u64) -> Self {
         let amount = amount.min(self.amount);
@@ -549,7 +549,7 @@ impl Reservation {
         Self { account: Arc::clone(&self.account), resource: self.resource, amount }
     }
 
-    /// Releases what this guard holds above `amount`.
+    /// Reduces the amount of this guard to `amount`, and releases the rest.
     pub fn shrink_to(&mut self, amount: u64) {
         let less = self.amount.saturating_sub(amount);
         self.account.release(self.resource, less);

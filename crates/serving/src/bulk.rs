@@ -91,7 +91,8 @@ impl BulkCounters {
     }
 }
 
-/// Rounds of bulk output of one runtime. See the [module](self).
+/// Turns of the connections of one runtime to send bulk output; a round limits the bytes of all of them. See the
+/// [module](self).
 #[derive(Debug)]
 pub struct BulkTurns {
     /// Number of bytes that the connections may send in one round.
@@ -229,7 +230,7 @@ enum SeatState {
 }
 
 impl BulkSeat {
-    /// Creates the place of a connection that runs on the runtime of `turns`.
+    /// Creates the place of a connection or a body among those that share `turns`.
     #[must_use]
     pub fn new(turns: &Arc<BulkTurns>, account: &Arc<Account>) -> Self {
         Self { turns: Arc::clone(turns), account: Arc::clone(account), seat: None, state: SeatState::Free }

@@ -55,7 +55,8 @@ impl HeldLog {
         self.bytes.load(Relaxed)
     }
 
-    /// Measures again and again until the server stops. `bound` is the number of bytes above which it warns.
+    /// Measures the growth of the log periodically until the server stops. Logs a warning while the growth exceeds
+    /// `bound` bytes.
     pub async fn measure_until(&self, db: &Database, bound: u64, mut stopping: watch::Receiver<bool>) {
         let mut measured = Measured::default();
         loop {

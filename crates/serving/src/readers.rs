@@ -202,7 +202,7 @@ impl Readers {
         }
     }
 
-    /// Returns the figures about the reads that were given to threads of this kind.
+    /// Returns the figures about the reads on threads of this kind.
     #[must_use]
     pub fn figures(&self, kind: ReadKind) -> ReadFigures {
         let pool = match kind {

@@ -1,7 +1,7 @@
-//! The history of a simulation: what clients asked, and what they were told.
+//! The history of a simulation: the requests of the clients, and the answers to them.
 //!
-//! Owns: the operations with the moments of their beginning and end. Does not own: the verdict (`oracle`), the meaning of
-//! the operations (`model`), or their bytes (`commands`).
+//! Owns: the operations with the moments of their beginning and end. Does not own: the verdict (`oracle`), the meaning
+//! of the operations (`model`), or their bytes (`commands`).
 
 use std::{cell::RefCell, rc::Rc, time::Duration};
 

@@ -24,7 +24,7 @@ pub struct Gap {
 pub struct Report {
     /// Settings of the simulation.
     pub settings: Settings,
-    /// Descriptions of what a correct cluster cannot do; empty if nothing was found.
+    /// Descriptions of violations: behaviour that a correct cluster cannot show. Empty if none was found.
     pub violations: Vec<String>,
     /// Number of operations with an answer that the oracle checked.
     pub checked: usize,

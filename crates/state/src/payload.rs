@@ -34,7 +34,7 @@ pub struct Payload {
     pub value_bytes: u64,
     /// Number of fields and entries of Redis hashes and streams.
     pub parts: u64,
-    /// Bytes of the names and values of these fields and entries.
+    /// Bytes of the names and values of all fields and entries of Redis hashes and streams.
     pub part_bytes: u64,
     /// Number of readable records of streams.
     pub records: u64,
@@ -42,7 +42,7 @@ pub struct Payload {
     pub record_bytes: u64,
     /// Number of former values that keyspaces with history keep.
     pub versions: u64,
-    /// Bytes of the keys and values of these former values.
+    /// Bytes of the keys and values of all former values.
     pub version_bytes: u64,
     /// Number of rows of the state, including its own ones.
     pub rows: u64,

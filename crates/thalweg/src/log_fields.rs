@@ -1,9 +1,9 @@
 //! Fields of a server's log lines as text.
 //!
-//! Messages and errors may quote what a client has sent. The formatter of `tracing_subscriber` escapes strings and the
-//! message, but not values that are recorded by their `Display`, such as errors, and it keeps line feeds. This formatter
-//! escapes everything that is not printable, so that a client can neither forge a log line nor act on the terminal that
-//! shows it. JSON escapes line feeds and ASCII control characters only; [`JsonLines`] escapes the rest.
+//! Messages and errors may quote text from a client. The formatter of `tracing_subscriber` escapes strings and the
+//! message, but not values that are recorded by their `Display`, such as errors, and it keeps line feeds. This
+//! formatter escapes everything that is not printable, so that a client can neither forge a log line nor act on the
+//! terminal that shows it. JSON escapes line feeds and ASCII control characters only; [`JsonLines`] escapes the rest.
 
 use std::{
     fmt::Write as _,

@@ -80,7 +80,7 @@ impl RawArgs {
     }
 }
 
-/// Writer that escapes what it writes to a terminal. Lines and tabs stay.
+/// Writer that escapes control characters for a terminal. Lines and tabs stay.
 pub(crate) struct TerminalWriter<W: Write> {
     to: W,
     /// Beginning of a character whose remaining bytes were not written yet.

@@ -8,8 +8,8 @@
 //! record := len u32 | flags u8 | [key_len u32 | key] | [count u16 | header*] | payload
 //! header := name_len u16 | name | value_len u32 | value
 //! ```
-//! All integers are little-endian. `len` counts the bytes after itself; the payload is what remains of them. Flag bit
-//! 0: a key follows; bit 1: headers follow; bit 2: a tombstone, with a key and no payload; the other bits are zero.
+//! All integers are little-endian. `len` counts the bytes after itself; the payload is the rest of these bytes. Flag
+//! bit 0: a key follows; bit 1: headers follow; bit 2: a tombstone, with a key and no payload; the other bits are zero.
 
 use crate::{
     codec::{Malformed, put_bytes, put_u16, put_u32},

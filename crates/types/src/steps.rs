@@ -8,7 +8,7 @@
 //!
 //! A step is about 100 ns of work on rows in memory. Prices count logical work only: rows and bytes of the replicated
 //! state, including rows of deleted prefixes and of expired keys until a command removes them. They never count
-//! what differs between nodes: tombstones of a backend, and the form in which a node stores a value.
+//! anything that differs between nodes: tombstones of a backend, and the form in which a node stores a value.
 
 use crate::limits::MAX_COMMAND_STEPS;
 

@@ -139,8 +139,8 @@ impl Decoder {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Returns the buffer to read into, with room behind the bytes already in it. Unlike [`feed`](Self::feed) this
-    /// copies nothing. The caller must leave the existing bytes unchanged.
+    /// Returns the buffer to read into, with room after the bytes that are already in it. Unlike [`feed`](Self::feed)
+    /// this copies nothing. The caller must leave the existing bytes unchanged.
     pub fn buffer(&mut self) -> &mut BytesMut {
         self.forget_used();
         let have = self.buffer.len();

@@ -4,8 +4,7 @@
 //!  0     4      6        8    12
 //!  | len | kind | fields | id | optional fields ... | body ...        u32, u16, u16, u32
 //! ```
-//! All integers are little-endian. `len` counts the bytes behind the header, `fields` the bytes of the optional
-//! fields.
+//! All integers are little-endian. `len` counts the bytes after the header, `fields` the bytes of the optional fields.
 //!
 //! Owns: the header, the optional fields, and the assembly of a frame. Does not own the kinds of frames (`frames`),
 //! nor the splitting of bytes into frames (`decoder`).

@@ -1,8 +1,8 @@
 //! Catch-up: a follower is down while the cluster writes a number of bytes, and gets them when it is back.
 //!
-//! Clients put small values at a fixed rate before and during the catch-up, so the report shows what it costs them. The time
-//! counts from the moment at which the started process answers, because the replay of its own log comes before; the time from
-//! the start of the process is printed too.
+//! Clients put small values at a fixed rate before and during the catch-up, so the report shows what it costs them. The
+//! time counts from the moment at which the started process answers, so it excludes the replay of the process's own
+//! log; the report also has the time from the start of the process.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},

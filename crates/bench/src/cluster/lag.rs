@@ -76,7 +76,7 @@ fn millis_of(appended: &Appended, percentile: f64) -> f64 {
     appended.times.percentile(percentile).as_secs_f64() * 1e3
 }
 
-/// Creates the check that the load kept its rate: otherwise the lag says nothing about it.
+/// Creates the check that the load kept its rate. Otherwise the measured lag is not the lag at that rate.
 fn kept_up(rate: u64, appended: &Appended, millis: u64) -> Check {
     let is_good = appended.rate() >= REACHED * rate as f64;
     Check {
@@ -125,7 +125,7 @@ fn sample(nodes: &Nodes, is_over: &AtomicBool) -> Result<Lags, BenchError> {
     Ok(lags)
 }
 
-/// Returns the end of the stream as a node has it.
+/// Returns the end of the stream according to a node.
 fn end(client: &mut Client) -> Result<u64, BenchError> {
     let info = json(client, &format!("/v1/streams/{STREAM}"))?;
     info["next"].as_u64().ok_or_else(|| BenchError::target("the cluster")("the stream has no end"))

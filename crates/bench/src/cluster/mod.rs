@@ -1,10 +1,10 @@
 //! The cluster suite: several nodes in processes of their own, over the loopback.
 //!
-//! Parts: `options` has the options, `nodes` starts, kills, stops and restarts the nodes, `relay` delays the network between
-//! them, `work` is what one row measures, `probes` measures what the machine allows, `peer` drives another system's cluster on
-//! the same work, `suite` runs the rows in turns and makes the report. Scenarios have nodes of their own and a module each:
-//! `failover`, `rolling`, `lag`, `catch_up`, `heartbeats`, `detection`,
-//! `tls`, `slow_follower`. They share `scenario` and `appends`.
+//! Parts: `options` has the options, `nodes` starts, kills, stops and restarts the nodes, `relay` delays the network
+//! between them, `work` has the requests of one row, `probes` measures the limits of the machine, `peer` drives another
+//! system's cluster on the same work, `suite` runs the rows in turns and makes the report. Scenarios have nodes of
+//! their own and a module each: `failover`, `rolling`, `lag`, `catch_up`, `heartbeats`, `detection`, `tls`,
+//! `slow_follower`. They share `scenario` and `appends`.
 
 mod appends;
 mod catch_up;

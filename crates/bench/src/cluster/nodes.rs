@@ -235,7 +235,7 @@ impl Nodes {
         self.wait("the restarted node has caught up", |nodes| nodes.has_caught_up(number))
     }
 
-    /// Returns true if a node has applied all entries that are committed, but for a few: under load it never has all.
+    /// Returns true if a node has applied all committed entries except a few. Under load, a node always lacks some.
     pub(super) fn has_caught_up(&self, number: usize) -> bool {
         let Some(leader) = self.leading() else { return false };
         let index = |number: usize, name: &str| self.status(number)?[name].as_u64();

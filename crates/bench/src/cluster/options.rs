@@ -20,7 +20,7 @@ pub enum Part {
     Rolling,
     /// Records that a follower lacks, at the rates and network delays of a published benchmark (row S of docs/performance.md).
     Lag,
-    /// A follower was down while the cluster wrote: rate at which it gets the entries, and what that costs the clients.
+    /// A follower was down while the cluster wrote: rate at which it gets the entries, and the cost for the clients.
     CatchUp,
     /// Bytes that an idle node sends a minute, at the default times and at those of a published benchmark.
     Heartbeats,
@@ -28,7 +28,7 @@ pub enum Part {
     Detection,
     /// The puts with and without TLS between the nodes.
     Tls,
-    /// The puts while one follower has little processor time, or stands still again and again.
+    /// The puts while one follower has little processor time, or is stopped repeatedly.
     SlowFollower,
 }
 
@@ -44,7 +44,8 @@ impl Part {
 pub enum Timing {
     /// The defaults of `serve`.
     Default,
-    /// Those of a published benchmark, row S of docs/performance.md: a heartbeat every 5 s, suspect after 10 s, down after 15 s. Founding takes half a minute then.
+    /// Times of a published benchmark, row S of docs/performance.md: a heartbeat every 5 s, suspect after 10 s, down
+    /// after 15 s. Founding takes half a minute then.
     RowS,
 }
 

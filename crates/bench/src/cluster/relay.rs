@@ -1,11 +1,12 @@
 //! A network of the benchmark's own between nodes: a relay on the loopback in front of each node, which delays all bytes by a
 //! fixed time in each direction. It needs no rights on the machine, unlike `netem`.
 //!
-//! Owns: the listener, and two threads for each direction of a connection. The reader stamps what arrives, and the writer
-//! passes it on once its time has come, so the delay does not limit the rate. Bound: [`MAX_WAITING`] blocks of at most
-//! [`BLOCK_BYTES`] wait in each direction; beyond it the sender's socket fills, as on a network with full queues.
-//! Does not own: loss, reordering and limits of bandwidth, which it does not have. A thread that sleeps wakes up to 0.1 ms
-//! late, more on a busy machine: this adds to the delay and is part of the printed condition.
+//! Owns: the listener, and two threads for each direction of a connection. The reader notes the arrival time of each
+//! block of bytes, and the writer passes the block on after the delay, so the delay does not limit the rate. Bound:
+//! [`MAX_WAITING`] blocks of at most [`BLOCK_BYTES`] wait in each direction; beyond it the sender's socket fills, as on
+//! a network with full queues. Does not own: loss, reordering and limits of bandwidth, which it does not have. A thread
+//! that sleeps wakes up to 0.1 ms late, more on a busy machine: this adds to the delay and is part of the printed
+//! condition.
 
 use std::{
     io::{self, Read as _, Write as _},

@@ -1,4 +1,4 @@
-//! One slow follower: puts of many clients while a follower gets little processor time, or stands still again and again.
+//! One slow follower: puts of many clients while a follower gets little processor time, or is stopped repeatedly.
 //!
 //! Owns: the times at which the follower's process stands still. SIGSTOP and SIGCONT do that without privileges; a stopped
 //! process neither answers nor writes, as one whose disk is frozen, but it leaves its processor time to the others. The other

@@ -103,7 +103,7 @@ impl Work {
         all
     }
 
-    /// Name of the row, with the level that decides what its figure means.
+    /// Name of the row, with the durability level or read level of its requests.
     pub(super) fn name(self) -> String {
         let Self { kind, place, clients } = self;
         let what = match kind {
@@ -169,7 +169,7 @@ pub(super) fn run(nodes: &Nodes, work: Work, options: &ClusterOptions) -> Result
     })
 }
 
-/// Stores all keys, as setup. Repeats that if the leader changes meanwhile.
+/// Stores all keys, as setup. Starts again if the leader changes in the meantime.
 pub(super) fn load_keys(nodes: &Nodes, options: &ClusterOptions) -> Result<(), BenchError> {
     let work = Work { kind: Kind::Put, place: TargetNodes::Leader, clients: LOADERS };
     let begun = Instant::now();

@@ -7,7 +7,7 @@ use clap::{ArgMatches, Args, Command, FromArgMatches, parser::ValueSource};
 
 use crate::http::HttpLoad;
 
-/// Load options, and those of them that the command line names.
+/// Load options, and the names of the options that the command line sets.
 #[derive(Clone, Debug)]
 pub struct GivenLoad {
     /// The load, with defaults for all options that are not named.

@@ -1,5 +1,5 @@
 //! Compaction tests of *row P*, a published benchmark of another system: small memtables make many tables. Reads,
-//! ranges and space are measured as the writes left the tables, and again after everything has been compacted.
+//! ranges and space are measured before and after the compaction of all tables.
 //!
 //! As in the system that published them, no compaction runs before the test requests one: Thalweg's engine gets
 //! [`Compaction::WhenAsked`]. Other stores without such an option compact by their own schedule, which improves their

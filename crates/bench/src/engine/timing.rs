@@ -14,7 +14,7 @@ use crate::{
 
 use super::subject::KvSubject;
 
-/// Number of operations of which one is timed, for operations that take well below 10 µs.
+/// One in this number of operations is timed, for operations that take well below 10 µs.
 pub const FAST_STRIDE: u64 = 16;
 
 /// Measurement of one round of one test.

@@ -200,7 +200,7 @@ impl PublishChannel {
 }
 
 impl Session for PublishChannel {
-    /// Composes the batches that are due, as many as go into one write.
+    /// Composes the batches that are due, up to the size of one write.
     fn compose(&mut self, line: &mut ReadyChannel) -> Result<(), ChannelError> {
         self.now = self.shared.clock.now();
         let (mut index, mut idle) = (0, 0);

@@ -18,7 +18,7 @@ struct ScenarioRuns<C> {
     suite: Suite,
     subject: Subject<C>,
     arrivals: Arrivals,
-    /// Reads of the cache in all runs, and those of them that found nothing.
+    /// Number of reads of the cache in all runs, and number of those reads that found nothing.
     cache_reads: (u64, u64),
 }
 

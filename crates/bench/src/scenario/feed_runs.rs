@@ -26,7 +26,8 @@ use crate::{
     server::{Client, Target},
 };
 
-/// Records that may wait for acks, which is the server's maximum, so that many connections can fetch at once.
+/// Configuration of the group. The server's maximum of records may wait for acks, so that many connections can fetch at
+/// the same time.
 const GROUP_CONFIG: &[u8] = b"{\"max_pending\":100000}";
 /// Header of a request whose body is JSON.
 pub(super) const JSON: &str = "Content-Type: application/json\r\n";
@@ -42,7 +43,7 @@ pub(super) struct FeedRun {
     mix: Mix,
 }
 
-/// Times and messages of the rounds, apart from the replies.
+/// Records and messages that arrived in the rounds, and their times.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
     times: [Latencies; 3],
@@ -105,7 +106,7 @@ impl FeedRun {
         Ok(client.header(header).map(str::to_owned))
     }
 
-    /// Performs one run with the subscribers beside it, and adds what came back to `arrivals`.
+    /// Performs one run with its subscribers, and adds the received messages to `arrivals`.
     pub(super) fn run(
         &self,
         warmup: u64,

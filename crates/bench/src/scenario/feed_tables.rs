@@ -8,7 +8,7 @@ use crate::load::feeds::{FeedSizes, LEAST_TEXT_BYTES, ReadFrom};
 /// Maximum length of an append, of a read, of a fetch and of a publish in bytes. It is bounded because the generator
 /// buffers whole requests and replies.
 const MAX_REQUEST_BYTES: u64 = 4 << 20;
-/// Maximum number of records of a request, which is that of the server's fetches.
+/// Maximum number of records of a request, which equals the server's maximum for a fetch.
 const MAX_RECORDS: u64 = 1000;
 /// Maximum number of records that are appended before the runs.
 const MAX_FILL: u64 = 100_000_000;
@@ -82,7 +82,8 @@ fn most(bytes: usize) -> u64 {
 }
 
 impl FeedTables {
-    /// Returns what the tables describe, or an error if the mix needs a table that is missing or does not use one.
+    /// Returns the feeds that the tables describe. Returns an error if a table is missing that the mix needs, or if the
+    /// mix does not use a table.
     pub(super) fn resolve(self, mix: &Mix) -> Result<Feeds, String> {
         let Self { streams, groups, subjects } = self;
         let needed = |kind: Kind| mix.share(kind) > 0.0;

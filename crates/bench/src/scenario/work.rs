@@ -51,7 +51,7 @@ pub(super) struct Workload<C> {
 /// Keys of a cache.
 #[derive(Clone, Debug)]
 pub(super) struct CacheKeys<C> {
-    /// Protocol of the requests to the cache. Its connections are those of the other requests.
+    /// Protocol of the requests to the cache. It uses the same connections as the other requests.
     pub codec: C,
     /// Puts and deletes so far, over all runs.
     pub ledger: Arc<Ledger>,
@@ -109,7 +109,7 @@ enum Step {
     Feed(FeedStep),
 }
 
-/// Counts of a run besides those of all protocols.
+/// Counts of a run in addition to those of all protocols.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     /// Number of rows that scans returned.

@@ -134,7 +134,7 @@ impl Writers<'_> {
         self.run(&WritePhase::new(nanos(time), None, None), || Ok(())).map(|(written, ())| written)
     }
 
-    /// Runs the writers by a schedule of `rate` puts per second in all, for `time`, or until a put takes longer than
+    /// Runs the writers by a schedule of `rate` puts per second in total, for `time`, or until a put takes longer than
     /// `give_up`.
     pub(super) fn open(&self, rate: f64, time: Duration, give_up: Option<Duration>) -> Result<Written, BenchError> {
         self.run(&WritePhase::new(nanos(time), Some(rate), give_up), || Ok(())).map(|(written, ())| written)

@@ -16,9 +16,9 @@ impl Retention {
         StreamConfig { max_bytes: self.0, ..StreamConfig::default() }
     }
 
-    /// Returns an offset from which on the records of a stream are certainly retained, given the stream's end and the
-    /// bytes of a record. At most half of the retained bytes follow the offset, so no record after it is trimmed while
-    /// it is read.
+    /// Returns an offset such that the records of a stream from there on are certainly retained, given the stream's end
+    /// and the bytes of a record. At most half of the retained bytes follow the offset, so no record after it is
+    /// trimmed while it is read.
     pub(super) fn safe_start(self, end: u64, record_bytes: usize) -> u64 {
         let kept = self.0.map_or(u64::MAX, |bytes| bytes / 2 / (record_bytes as u64 + 5));
         end.saturating_sub(kept)

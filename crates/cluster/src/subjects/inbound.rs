@@ -3,8 +3,8 @@
 //! Owns: checking what arrives on the connection that the other node has dialled. Does not own: the effect of filters and
 //! batches (`broker`).
 //!
-//! A frame that breaks a rule ends the connection, and so do filters that do not fit those before. The other node then dials
-//! again and sends all filters. Frames of kinds that this version does not know are ignored.
+//! A frame that breaks a rule ends the connection, and so do filters that do not continue the previous ones. The other
+//! node then dials again and sends all filters. Frames of kinds that this version does not know are ignored.
 
 use std::{io, sync::Arc};
 

@@ -6,7 +6,7 @@
 //! of a request is announced before the request.
 //!
 //! Losses: messages wait for a connection while it is dialled. Messages that wait when an attempt fails are lost: old
-//! messages are of no use to subscribers that missed the ones between. Messages that were being written when a
+//! messages are of no use to subscribers that missed the messages in between. Messages that were being written when a
 //! connection ended count as lost.
 
 use std::{io, rc::Rc, sync::Arc, time::Duration};
@@ -34,8 +34,8 @@ use crate::{
 
 /// Maximum time to establish a TCP connection.
 const CONNECT_LIMIT: Duration = Duration::from_secs(1);
-/// Pause before the next attempt to dial. It doubles up to [`MAX_PAUSE`], and begins anew after a connection that has lasted
-/// for [`STEADY`].
+/// Pause before the next attempt to dial. It doubles up to [`MAX_PAUSE`], and starts again from this value after a
+/// connection that has lasted for [`STEADY`].
 const MIN_PAUSE: Duration = Duration::from_millis(20);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 const STEADY: Duration = Duration::from_secs(2);

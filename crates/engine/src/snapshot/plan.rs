@@ -91,7 +91,7 @@ impl Part {
 /// Position to which a restore brings the new directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum RestoreTo {
-    /// The restore goes to the end of the last snapshot.
+    /// The restore applies everything up to the end of the last snapshot.
     #[default]
     End,
     /// The restore applies all entries below this LSN and no later ones.
@@ -123,7 +123,7 @@ impl RestoreTo {
 }
 
 /// Returns the descriptions of the parts that lead to a target, in order, beginning with a full snapshot. Fails if the
-/// parts cannot be restored, as far as this shows without reading them to the end.
+/// parts cannot be restored, as far as their descriptions show this.
 pub fn chain(parts: &[Part], to: RestoreTo) -> Result<Vec<SnapshotInfo>, RestoreError> {
     Ok(plan(parts, to)?.into_iter().map(|(_, info)| info).collect())
 }

@@ -225,7 +225,8 @@ mod tests {
     use super::*;
     use crate::{Scratch, report::skip::skip};
 
-    /// Records a profile of this process while `work` runs on threads. Returns `None`, and says so, where perf cannot.
+    /// Records a profile of this process while `work` runs on threads. Returns `None`, and prints the reason, if perf
+    /// cannot record.
     fn profiled(test: &str, kind: ProfileKind, work: impl Fn() + Send + Sync) -> Option<Profile> {
         let scratch = Scratch::below(None).unwrap();
         let process = std::process::id();

@@ -46,8 +46,9 @@ pub(super) struct Script {
 }
 
 impl Script {
-    /// Reads the text of a profile. A sample of `cpu` weighs the processor time for which it stands; one of the other kinds
-    /// weighs the time until its thread continues, times the number of switches for which it stands.
+    /// Reads the text of a profile. The weight of a sample of `cpu` is the processor time that it represents. The
+    /// weight of a sample of another kind is the time until its thread continues, times the number of switches that it
+    /// represents.
     pub(super) fn read(text: impl BufRead, kind: ProfileKind) -> std::io::Result<Self> {
         let mut script = Self::default();
         let (mut sample, mut frames) = (None::<(String, u32, f64, u64)>, Vec::new());
@@ -107,8 +108,8 @@ impl Script {
     }
 }
 
-/// Removes what a system call calls inside the kernel from the frames of a waiting thread, the outermost one first. All
-/// waits end in the kernel's scheduler, and the system call says for what the thread waits.
+/// Removes the kernel functions inside a system call from the frames of a waiting thread, which begin with the
+/// outermost frame. All waits end in the kernel's scheduler, so only the system call shows the purpose of the wait.
 fn end_at_system_call(frames: &mut Vec<String>) {
     let is_call = |frame: &String| frame.contains("_sys_") && frame.ends_with("_[k]");
     if let Some(at) = frames.iter().position(is_call) {

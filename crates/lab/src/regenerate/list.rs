@@ -80,8 +80,8 @@ pub(super) const ALL: &[Figures] = &[
 ];
 
 impl Figures {
-    /// Returns the arguments of `thalweg bench`, or those of the shorter run. `None` if there is no shorter run: then the
-    /// run has no duration, or the duration is what it measures.
+    /// Returns the arguments of `thalweg bench`, or those of the shorter run. `None` if there is no shorter run,
+    /// because the run has no duration or measures one.
     pub(super) fn arguments(&self, is_quick: bool) -> Option<Vec<&'static str>> {
         let more = if is_quick { self.quick } else { "" };
         let is_there = !is_quick || !self.quick.is_empty();

@@ -35,7 +35,8 @@ pub struct RegenerateOptions {
     /// Run everything that docs/performance.md has figures of.
     #[arg(long, required_unless_present_any = ["only", "list"])]
     pub all: bool,
-    /// Run only what has one of these texts in its name or section, such as http or "The engine"; separated by commas.
+    /// Run only the runs with one of these texts in their name or section, such as http or "The engine"; separated by
+    /// commas.
     #[arg(long, value_delimiter = ',', value_name = "TEXT", conflicts_with = "all")]
     pub only: Vec<String>,
     /// Print the runs with their commands instead of running them.

@@ -7,7 +7,7 @@ use super::escape::escaped;
 /// A run in the list.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Heading below which the run stands. Entries of one section are neighbours.
+    /// Heading under which the page lists the run. Entries of one section are neighbours.
     pub section: String,
     /// Name of the run.
     pub name: String,

@@ -1,4 +1,4 @@
-//! Appends of a run to its stream: which were sent, and where their records lie.
+//! Appends of a run to its stream: those that were sent, and the positions of their records.
 //!
 //! Invariants: a slot is known to hold at most one append, and an append to lie in at most one slot. `end` is the highest
 //! end of an acknowledged append; an append that is sent later must lie at or after it.

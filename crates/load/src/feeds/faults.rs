@@ -9,7 +9,7 @@ use crate::Merge;
 pub enum FeedFault {
     /// An acknowledged record is not where it was acknowledged.
     Lost,
-    /// A record came twice, or more records are there than were sent.
+    /// A record arrived twice, or the stream has more records than were sent.
     Duplicated,
     /// A record arrived out of order.
     Reordered,

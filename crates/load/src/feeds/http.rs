@@ -1,4 +1,4 @@
-//! Requests about streams, groups and subjects over HTTP, and what their replies contain.
+//! Requests about streams, groups and subjects over HTTP, and the contents of their replies.
 //!
 //! Owns: the bytes of requests, and the parsing of reply bodies. The bytes of a body come from the network: if they are
 //! malformed, parsing returns a description of the fault. Does not own: whether the records in a reply are right

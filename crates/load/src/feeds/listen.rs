@@ -88,8 +88,8 @@ impl Listening {
         Ok(Self { shared, thread })
     }
 
-    /// Waits until each subscriber has received `published` messages, or until no more messages come. Returns what each
-    /// received, or why the subscriptions ended.
+    /// Waits until each subscriber has received `published` messages, or until no more messages come. Returns the
+    /// messages that each has received, or the reason why the subscriptions ended.
     pub fn finish(self, published: u64, subscribers: usize) -> Result<Vec<SubscriberLedger>, String> {
         let (mut seen, mut since) = (0, Instant::now());
         while seen < published * subscribers as u64 && since.elapsed() < QUIET && !self.thread.is_finished() {

@@ -39,7 +39,7 @@ impl Numbers {
         self.at(index).compare_exchange(0, number, Ordering::AcqRel, Ordering::Acquire).map(|_| ())
     }
 
-    /// Sets one bit, of which each number holds 64; returns true if the bit was not set before.
+    /// Sets one bit; each number holds 64 bits. Returns true if the bit was not set before.
     pub fn set_bit(&self, bit: u64) -> bool {
         let mask = 1 << (bit % 64);
         self.at(bit / 64).fetch_or(mask, Ordering::AcqRel) & mask == 0

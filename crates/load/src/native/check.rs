@@ -3,14 +3,14 @@
 //! Owns: the account of the messages that a subscriber received, at constant cost for each run of consecutive messages,
 //! and the comparison at the end. Does not own the check of the messages' content (`payload`).
 //!
-//! A subscriber expects the messages of each publisher to be numbered 0, 1, 2, ... A number above the expected one
+//! A subscriber expects the messages of each publisher to be numbered 0, 1, 2,... A number above the expected one
 //! leaves a gap; at the end the gaps must contain as many messages as the server reported as dropped. A number below
-//! the expected one means a message that came twice or out of order, which is always a fault. A member of a queue group
-//! gets only some messages: their numbers rise with gaps. For each publisher, the count, the sum and the sum of squares
-//! (modulo 2^64) of the numbers over all members of a group must be those of the published numbers. Two losses and two
-//! duplicates cannot leave all three sums unchanged unless they are the same messages, which then are out of order at a
-//! member. With several publishers, the order of messages across publishers is hashed: the hash must be the same for
-//! all subscribers.
+//! the expected one means a message that arrived twice or out of order, which is always a fault. A member of a queue
+//! group gets only some messages: their numbers rise with gaps. For each publisher, the count, the sum and the sum of
+//! squares (modulo 2^64) of the numbers over all members of a group must be those of the published numbers. Two losses
+//! and two duplicates cannot leave all three sums unchanged unless they are the same messages, which then are out of
+//! order at a member. With several publishers, the order of messages across publishers is hashed: the hash must be the
+//! same for all subscribers.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Writes of a run, key by key: what a read may return at most and at least.
+//! Writes of a run, key by key: they determine the lowest and the highest version that a read may return.
 //!
 //! Owns: the version of each write, the versions that were acknowledged, and the keys that were inserted. Does not own
 //! the values ([`super::Records`]).
@@ -105,7 +105,7 @@ impl Ledger {
         self.stored.store(stored, Ordering::Release);
     }
 
-    /// Returns the number of keys that have a value for sure: those with a lower index.
+    /// Returns the number of keys that certainly have a value: those with a lower index than this number.
     pub fn stored(&self) -> u64 {
         self.stored.load(Ordering::Acquire)
     }

@@ -109,7 +109,8 @@ impl Shared {
         applied.map_err(|error| self.fail(&error.to_string()))
     }
 
-    /// Waits until `found` returns a value, at most `max_move_wait`. Applies what can be applied meanwhile.
+    /// Waits until `found` returns a value, at most `max_move_wait`. In the meantime, applies all records that can be
+    /// applied.
     fn wait_until<T>(
         &self,
         mut found: impl FnMut(&mut Cursor) -> Result<Option<T>, ProposeError>,

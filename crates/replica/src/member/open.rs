@@ -1,7 +1,7 @@
 //! Opening a space as one of its members.
 //!
 //! Owns: the checks, and the initial parts. Does not own: replay. A member applies nothing at open, because it does not
-//! know which entries after its state are committed; consensus tells it soon.
+//! know which entries after its state are committed; consensus reports this soon after the start.
 
 use std::{
     collections::VecDeque,

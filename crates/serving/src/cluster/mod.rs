@@ -71,8 +71,8 @@ pub trait ClusterHandle: fmt::Debug + Send + Sync {
     /// Returns this node's knowledge of the cluster and of all members.
     fn report(&self) -> ClusterReport;
 
-    /// Adds a node as a learner, and returns its id. It becomes a voter once it has caught up, unless the request says
-    /// otherwise.
+    /// Adds a node as a learner, and returns its id. It becomes a voter once it has caught up, unless the request asks
+    /// for a permanent learner.
     fn join(&self, request: JoinRequest, deadline: Instant) -> ClusterFuture<NodeId>;
 
     /// Makes a learner a voter. Fails if the learner's lag is large, and with [`ClusterError::AlreadyMember`] if the member

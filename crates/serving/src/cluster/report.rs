@@ -67,7 +67,8 @@ pub struct MemberReport {
     pub lag: Option<Lag>,
     /// Time since the member was up to date the last time; `None` if it is up to date or this is unknown.
     pub behind: Option<Since>,
-    /// True if the member's disk is too full for new data. Deletes still pass, and the member writes what others send.
+    /// True if the member's disk is too full for new data. Deletes are still accepted, and the member writes the
+    /// entries that the leader sends.
     pub is_full: bool,
     /// Milliseconds by which the member's wall clock is ahead of the reporting node's; `None` if the reporting node
     /// never heard from the member.

@@ -6,8 +6,8 @@ use super::{Advertise, Config, ConfigError, PeerPem};
 
 /// Largest number of nodes that can found a cluster together.
 const MAX_FOUNDERS: u32 = 7;
-/// Bounds of the time between two heartbeats. The node looks at the others every 100 ms, and a shorter time than the lower
-/// bound leaves an idle node no rest.
+/// Bounds of the time between two heartbeats. The node looks at the others every 100 ms, and a heartbeat shorter than
+/// the lower bound would keep an idle node busy.
 const MIN_HEARTBEAT: Duration = Duration::from_millis(10);
 const MAX_HEARTBEAT: Duration = Duration::from_secs(60);
 

@@ -50,7 +50,7 @@ pub(super) const FOLLOWERS: [&str; 20] = [
     "new_cache_bytes",
 ];
 
-/// Followers that hold data of the state or of caches. The others bound what clients do.
+/// Followers that hold data of the state or of caches. The others bound the resources of clients.
 const OF_STATE: [&str; 4] = ["cache_bytes", "memtable_bytes", "max_caches_bytes", "new_cache_bytes"];
 
 /// Bounds without a knob of their own. Each follows from a knob with which it grows and shrinks.

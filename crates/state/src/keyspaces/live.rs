@@ -103,7 +103,7 @@ pub(crate) fn live_key(
     Ok(is_live(applying, &found.expiry)?.then_some(found))
 }
 
-/// Returns what [`live_key`] returns but without the value, so nothing of the value is copied.
+/// Returns the same as [`live_key`] without the value, which is not copied.
 pub(crate) fn live_head(
     applying: &Applying<'_>,
     keyspace: KeyspaceId,

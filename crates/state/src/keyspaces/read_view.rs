@@ -176,7 +176,7 @@ impl ReadView {
         Ok(is_live.then_some(stored))
     }
 
-    /// Returns what [`get`](Self::get) returns but without the value, so nothing of the value is copied.
+    /// Returns the same as [`get`](Self::get) without the value, which is not copied.
     pub(crate) fn head(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<RowHead>, MachineError> {
         let found = keys::with_data_key(keyspace, key, |full| {
             let mut found = Ok(None);

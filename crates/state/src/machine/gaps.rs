@@ -12,8 +12,7 @@ use std::{
     ops::Bound::{self, Excluded, Included, Unbounded},
 };
 
-/// Maximum number of ranges that are remembered. Each has two keys. Scans beyond it cost what they would cost without
-/// this table.
+/// Maximum number of ranges that are remembered. Each has two keys. Further scans cost as much as without this table.
 const MAX_GAPS: usize = 16 * 1024;
 
 /// A half-open range of keys: the start is included, the end is not.

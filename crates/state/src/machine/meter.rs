@@ -64,8 +64,8 @@ impl Meter {
         self.end.store(self.used.load(Relaxed).saturating_add(MAX_COMMAND_STEPS), Relaxed);
     }
 
-    /// Gives the read that begins now a budget of `steps`, apart from the budget of the current command. Returns what
-    /// [`end_read`](Self::end_read) needs.
+    /// Gives the read that begins now a budget of `steps`, apart from the budget of the current command. Returns the
+    /// state that [`end_read`](Self::end_read) restores.
     #[inline]
     pub(crate) fn begin_read(&self, steps: u64) -> CommandBudget {
         let (used, end) = (self.used.load(Relaxed), self.end.load(Relaxed));

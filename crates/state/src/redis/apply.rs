@@ -13,10 +13,10 @@
 //! Each command is applied completely or not at all: a rejected command is rolled back, and later commands
 //! continue. The commands between the marks `MULTI` and `EXEC` are a transaction. The marks get no replies.
 //!
-//! The steps of a batch have a bound, see `meter`. A command or a transaction that exceeds it is rolled back and ends the
-//! batch. If it was the first one of the batch, it is rejected; otherwise the outcome has replies only for the commands
-//! before it, and the proposer proposes the others again. So what a client pipelines with a command does not decide
-//! whether the command is rejected.
+//! The steps of a batch have a bound, see `meter`. A command or a transaction that exceeds it is rolled back and ends
+//! the batch. If it was the first one of the batch, it is rejected; otherwise the outcome has replies only for the
+//! commands before it, and the proposer proposes the others again. So the rejection of a command does not depend on
+//! other commands that the client pipelines with it.
 //!
 //! All changes of the batch to one key count as one change, with the batch's revision. Watches and histories see this
 //! change, and the Redis command `WATCH` uses the revision as the key's version. A new deadline is a change for

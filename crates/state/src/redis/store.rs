@@ -118,7 +118,7 @@ struct GroupStart {
 }
 
 impl RowHead {
-    /// Returns what Redis commands learn of a key without reading its value.
+    /// Returns the properties of a key that Redis commands can use without its value.
     pub(crate) fn info(&self) -> KeyInfo {
         let deadline = self.expiry.deadline.map(deadline_of);
         KeyInfo { kind: self.kind, deadline, version: self.revision.0, len: self.held.value_bytes }
@@ -127,7 +127,7 @@ impl RowHead {
 
 pub(crate) const TOO_MUCH_READ: &str =
     "ERR the replies of these commands would be too large together: send fewer of them at a time";
-/// Reply of a read that was not performed because nobody waits for it.
+/// Reply of a read that was not performed because no client waits for it.
 const SKIPPED: Reply = Reply::Null;
 const TOO_MANY_READS: &str = "ERR too expensive: the reads that follow a write in one pipeline would block others for too \
      long; send them before the writes, or wait for the replies to the writes";
@@ -169,8 +169,8 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         self.savepoint = Some(self.applying.savepoint());
     }
 
-    /// Performs a read outside of transactions, the command with this number in the batch, without any effect on the rest
-    /// of the batch. Returns [`SKIPPED`] where nobody waits for the reply.
+    /// Performs a read outside of transactions, the command with this number in the batch, without any effect on the
+    /// rest of the batch. Returns [`SKIPPED`] if no client of this node waits for the reply.
     ///
     /// The reads of a batch have a budget of [`MAX_BATCH_READ_STEPS`]. A read that takes more than half of what is left of it
     /// gets an error reply.

@@ -1,6 +1,6 @@
 //! The diagnosis of a cluster: problems and weaknesses, each with the next step.
 //!
-//! Owns: the rules. They are a pure function of what the nodes answered. Does not own: the requests and the output
+//! Owns: the rules. They are a pure function of the nodes' answers. Does not own: the requests and the output
 //! ([`cluster`](super::cluster)).
 
 use serde_json::Value;
@@ -8,7 +8,7 @@ use serde_json::Value;
 /// Free disk space in bytes below which a node is reported.
 const LOW_DISK_BYTES: u64 = 1 << 30;
 
-/// Difference between two wall clocks from which on it is reported.
+/// Difference between two wall clocks from which it is reported.
 const MAX_CLOCK_DIFFERENCE_MILLIS: i64 = 10_000;
 /// Time by which the time of the data may be behind the wall clocks before it is reported.
 const MAX_TIME_BEHIND_MILLIS: u64 = 60_000;

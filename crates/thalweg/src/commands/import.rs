@@ -196,8 +196,8 @@ fn send(session: &Session, sink: &Sink<'_>, batch: Vec<Item>, done: &mut ImportT
     Ok(())
 }
 
-/// Adds to the failure of an import what is stored and how to continue. A rejected batch is not stored. If the
-/// answer of the server was lost, the batch may be stored.
+/// Adds two facts to the failure of an import: how many records are stored, and how to continue. A rejected batch is
+/// not stored. If the answer of the server was lost, the batch may be stored.
 fn explain(failure: Failure, args: &Import, done: &ImportTotals) -> Failure {
     let acknowledged = args.skip + done.records;
     let mut next = failure.next.clone().map_or(String::new(), |next| format!("{next}\n  "));

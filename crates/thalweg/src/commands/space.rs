@@ -156,7 +156,7 @@ fn change(bytes: i64) -> String {
     }
 }
 
-/// Returns a row for each level of the LSM backend. Its share is that of the files above.
+/// Returns a row for each level of the LSM backend. The share is relative to the sizes of the files in the rows above.
 fn levels(report: &Report) -> impl Iterator<Item = Vec<String>> {
     let levels = report.state.levels.iter().enumerate().filter(|(_, level)| level.tables > 0);
     levels.map(|(number, level)| {

@@ -245,7 +245,7 @@ fn show_producers(stream: &str, rows: &[ProducerRow], json: bool) -> Result<(), 
     render::line(&render::table(&["producer", "epoch", "next sequence", "last append"], shown))
 }
 
-/// Formats the limits on what a stream keeps: age, bytes, number of records, compaction.
+/// Formats the retention of a stream: age, bytes, number of records, compaction.
 fn keeps(config: &Value) -> String {
     let age = config["max_age_seconds"].as_f64().and_then(|age| Duration::try_from_secs_f64(age).ok());
     let limits = [

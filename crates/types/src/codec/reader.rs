@@ -48,7 +48,7 @@ impl<'a> Reader<'a> {
         self.at = at;
     }
 
-    /// Moves the reader behind bytes that the caller has decoded from [`whole`](Self::whole).
+    /// Moves the reader past bytes that the caller has decoded from [`whole`](Self::whole).
     #[inline]
     pub(crate) fn advance(&mut self, len: usize) {
         debug_assert!(len <= self.bytes.len() - self.at, "within the slice");

@@ -506,8 +506,8 @@ structure! {
 }
 
 structure! {
-    /// Request for a chunk of a snapshot of the receiver's state. A member that repairs its state takes part in nothing, so
-    /// it has no leader that would send one.
+    /// Request for a chunk of a snapshot of the receiver's state. A member that repairs its state does not run
+    /// consensus, so no leader sends it a snapshot.
     AskChunk as "ask chunk" {
         /// Number that identifies the snapshot at the receiver; 0 for a snapshot that the receiver chooses.
         snapshot: u64,

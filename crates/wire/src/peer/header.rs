@@ -20,7 +20,7 @@ use thalweg_types::codec::{EncodeError, Field, MAX_VARINT_BYTES, Malformed, Read
 /// Size of a header in bytes.
 pub const HEADER_BYTES: usize = 16;
 
-/// Maximum size of a body in bytes: an entry of the largest size, with room for what surrounds it.
+/// Maximum size of a body in bytes: an entry of the largest size, with room for the fields around it.
 pub const MAX_BODY_BYTES: usize = 80 * 1024 * 1024;
 
 /// Maximum size of a body in bytes before the peer has proved that it belongs to the cluster.

@@ -100,7 +100,7 @@ const CHARACTER: f64 = 6.9;
 /// Length of the lines of a caption in a file.
 const CAPTION_CHARACTERS: usize = 100;
 
-/// Draws lines over a parameter. `caption` tells how to read the plot.
+/// Draws lines over a parameter. `caption` explains how to read the plot.
 pub fn lines(name: &str, title: &str, caption: &str, axes: &[Axis; 2], lines: &[Line]) -> Plot {
     plot(name, title, caption, |form| draw_lines(form, title, axes, lines))
 }

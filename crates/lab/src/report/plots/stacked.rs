@@ -14,13 +14,14 @@ const BAR: f64 = 24.0;
 /// Part of a stacked bar.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Part {
-    /// Name of the part, which chooses its colour and stands in the legend.
+    /// Name of the part. It determines the part's colour, and the legend shows it.
     pub name: String,
     /// Length of the part. Parts that are not above zero are not drawn.
     pub value: f64,
 }
 
-/// Draws one bar for each pair of a label and its parts, from zero on a linear axis. `caption` tells how to read the plot.
+/// Draws one bar for each pair of a label and its parts, from zero on a linear axis. `caption` explains how to read the
+/// plot.
 pub fn stacked(name: &str, title: &str, caption: &str, axis: &Axis, bars: &[(String, Vec<Part>)]) -> Plot {
     Plot { kind: PlotKind::Parts, ..plot(name, title, caption, |form| draw(form, title, axis, bars)) }
 }

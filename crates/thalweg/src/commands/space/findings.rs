@@ -1,4 +1,4 @@
-//! Advice about disk space: for each kind of bytes beyond the payload, why they are there and what would make them fewer.
+//! Advice about disk space: for each kind of bytes beyond the payload, their cause and a way to reduce them.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ const LEAST_PERCENT: u64 = 5;
 /// rows in the files. Below it, the difference is indexes, filters and checksums.
 const STATE_PERCENT: u64 = 115;
 
-/// Returns the reasons why the directory is larger than its payload, those with the most bytes first.
+/// Returns the reasons why the directory is larger than its payload; reasons with more bytes come first.
 pub(super) fn findings(report: &Report, node: Node) -> Vec<Finding> {
     let all =
         [history(report), prepared(report), dead(report, node), replay(report, node), rows(report), versions(report)];

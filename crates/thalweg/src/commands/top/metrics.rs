@@ -132,7 +132,7 @@ fn parse_line(line: &str) -> Option<(&str, Series)> {
     (!name.is_empty()).then_some((name, Series { labels, value }))
 }
 
-/// Parses labels up to the closing brace, and returns the text behind it.
+/// Parses labels up to the closing brace, and returns the text after it.
 fn parse_labels(mut text: &str) -> Option<(Vec<(String, String)>, &str)> {
     let mut labels = Vec::new();
     loop {

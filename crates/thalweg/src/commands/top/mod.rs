@@ -47,7 +47,7 @@ Examples:
 
 /// Shortest interval. A scrape of a server with many groups takes milliseconds of its processor.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
-/// Time between two looks at keys, signals and the size of the terminal.
+/// Interval at which the command checks keys, signals and the size of the terminal.
 const TICK: Duration = Duration::from_millis(50);
 
 #[derive(Args, Debug)]

@@ -1,7 +1,8 @@
 //! The view as lines of text: tables under headings, for a terminal of any size and for a pipe.
 //!
-//! Invariant: no line acts on a terminal. Names come from clients and other servers; each is escaped where it is put into a
-//! line, and [`fitted`], which every line for a terminal passes, replaces what is left.
+//! Invariant: no line contains characters that control a terminal. Names come from clients and other servers; each name
+//! is escaped when it is put into a line. Every line for a terminal also passes [`fitted`], which replaces remaining
+//! control characters.
 
 use std::time::Duration;
 
@@ -43,7 +44,7 @@ pub(super) fn lines(view: &View) -> Vec<Line> {
     lines
 }
 
-/// Cuts a line to the width of a terminal, in characters, and replaces what could act on the terminal.
+/// Cuts a line to the width of a terminal, in characters, and replaces control characters.
 pub(super) fn fitted(text: &str, width: usize) -> String {
     text.chars().take(width).map(|c| if is_printable(c) { c } else { '·' }).collect()
 }

@@ -111,7 +111,8 @@ fn meaning(bytes: &[u8]) -> Option<Key> {
     }
 }
 
-/// Returns the bytes that draw the lines over what is there. The screen is not cleared first, so it does not flicker.
+/// Returns the bytes that draw the lines over the present content of the screen. The screen is not cleared first, so it
+/// does not flicker.
 fn frame(lines: &[Line], width: usize, height: usize) -> String {
     let shown = if lines.len() > height { height.saturating_sub(1) } else { lines.len() };
     let mut rows: Vec<String> = lines[..shown]
