@@ -58,9 +58,9 @@ impl Broker {
         self.run(batch, None, Blocking::Ignored).unwrap_or_default()
     }
 
-    /// Opens the link to another node of the cluster. The broker calls `notify` when the link has something to take, and when
-    /// the filters of this node have changed. At most `max_bytes` of messages, and at most 1/16 of [`BrokerConfig::max_queued_bytes`],
-    /// wait for the node; it misses more.
+    /// Opens the link to another node of the cluster. The broker calls `notify` when the link has something to take,
+    /// and when the filters of this node have changed. At most `max_bytes` of messages, and at most 1/16 of
+    /// [`BrokerConfig::max_queued_bytes`], wait for the node; further messages for it are lost.
     pub fn open_node(&self, notify: Arc<dyn Notify>, max_bytes: u64) -> NodeLink {
         let traffic = Arc::new(Traffic::default());
         // Nodes that do not read must leave room for clients.

@@ -24,7 +24,7 @@ use thalweg_types::{NodeId, info::MemberHealth};
 
 /// Number of intervals between signs of life that are remembered for each node.
 const INTERVALS: usize = 64;
-/// Number of intervals without a tick after which the detector itself was paused.
+/// Number of intervals without a tick after which the detector assumes that this node itself was paused.
 const PAUSED_INTERVALS: u32 = 3;
 /// Minimum standard deviation of the intervals, relative to their mean. A local network is so regular that the smallest
 /// delay would otherwise look improbable.

@@ -63,7 +63,7 @@ fn note_room(report: &ClusterReport) {
     }
 }
 
-/// Parts that the background tasks and the calls work with.
+/// Parts of the node that its background tasks and the answers to calls use.
 pub(crate) struct Tasks {
     pub consensus: Consensus<Rt>,
     pub network: Network,

@@ -47,7 +47,7 @@ impl DeviceClass {
 pub struct Device {
     /// Name of the whole disk, such as `nvme0n1`. Several names, joined by commas, for a device that consists of others.
     pub name: String,
-    /// Kind of the device; of several disks, the kind that promises least.
+    /// Kind of the device. For a device that consists of several disks: the kind with the weakest promise.
     pub class: DeviceClass,
     /// Vendor and model, if the device reports them.
     pub model: Option<String>,

@@ -8,7 +8,7 @@ use serde::Serialize;
 pub enum Severity {
     /// Acknowledged data may be lost, or a node cannot work here.
     Problem,
-    /// A node works, and is slower or survives less than it could.
+    /// A node works, but is slower or tolerates fewer failures than it could.
     Weakness,
     /// A property that a person should know, or that cannot be known from here.
     Note,

@@ -61,8 +61,8 @@ impl Format {
         }
     }
 
-    /// Creates the reply whose body is produced by repeated calls of `step`.
-    /// The steps run in the turns of `bulk`.
+    /// Creates the reply whose body is produced by repeated calls of `step`. If `bulk` is given, a step runs only while
+    /// the reply has a turn to send bulk output.
     pub(crate) fn reply<S: Send + Unpin + 'static>(
         self,
         bulk: BulkSeat,

@@ -43,7 +43,7 @@ pub struct Effect {
 pub enum Difference {
     /// B is better: the whole interval lies on the better side of no change.
     Better,
-    /// B is worse: the whole interval lies on the worse side of no change.
+    /// B is worse: the whole interval lies beyond "no change", on the worse side.
     Worse,
     /// The interval contains no change. There may be a difference that is smaller than the interval.
     NoneSeen,

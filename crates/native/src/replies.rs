@@ -59,7 +59,8 @@ impl FrameMemory {
         account.take(Resource::ReplyBytes, bytes as u64).map(Self::Reserved).ok_or_else(no_room)
     }
 
-    /// Returns the memory for one of several frames, of `bytes` bytes: a part of this reservation, or the same treatment.
+    /// Returns the memory for one of several frames, of `bytes` bytes: a part of this reservation, or, without a
+    /// reservation, a copy of this value.
     pub(crate) fn split_off(&mut self, bytes: usize) -> Self {
         match self {
             Self::Reserved(held) => Self::Reserved(held.split_off(bytes as u64)),

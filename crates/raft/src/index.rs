@@ -153,7 +153,8 @@ impl SparseIndex {
         self.term(index).map(|term| LogId { term, index })
     }
 
-    /// Returns the last entry of each term among the entries from `from` to below `to` that a later term follows.
+    /// Returns the last entry of each term among the entries from `from` to below `to`. The newest term is left out,
+    /// because it has not ended.
     pub(crate) fn term_ends(&self, from: Index, to: Index) -> impl Iterator<Item = LogId> {
         let neighbours = self.terms.iter().zip(self.terms.iter().skip(1));
         let ends = neighbours.map(|((_, term), (next, _))| LogId { term: *term, index: Index(next.0 - 1) });

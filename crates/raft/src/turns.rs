@@ -43,7 +43,7 @@ impl Turns {
 }
 
 impl Turn {
-    /// Waits until all places before this one are dropped.
+    /// Waits for the turn of this place: until all earlier places are dropped.
     pub async fn come(&self) {
         poll_fn(|context| {
             let mut line = self.line.borrow_mut();

@@ -392,7 +392,8 @@ impl Inner {
         bytes
     }
 
-    /// Moves expensive proposals into `into`, each client's as entries of their own, and returns their bytes.
+    /// Moves expensive proposals into `into`, and returns their bytes. The proposals of each client become separate
+    /// entries.
     fn take_turns(&mut self, into: &mut DequeuedProposals, now: Duration) -> usize {
         let (mut bytes, mut entry_steps, mut group_steps, mut probable) = (0, 0, 0, 0);
         let mut delays = false;

@@ -340,7 +340,8 @@ impl Session {
     }
 }
 
-/// Runs the commands of a transaction that only reads over one view. Returns `None` if a watched key has changed.
+/// Runs the commands of a transaction that only reads. All of them read from one view. Returns `None` if a watched key
+/// has changed.
 pub(super) fn read_all(
     read: &dyn Read,
     keys: &Commands,

@@ -114,7 +114,7 @@ impl Client {
         self.perform(Action::Read { keys: vec![0], level: Level::Lease }).await;
     }
 
-    /// Fetches and acks all records of the group, until there have been none for longer than an ack deadline, in space time.
+    /// Fetches and acks records of the group until none has arrived for longer than an ack deadline, in space time.
     /// Returns false if that takes too long.
     pub(crate) async fn drain(mut self, patience: Duration) -> bool {
         let (begun, mut filled) = (now(), None);

@@ -1,6 +1,6 @@
 //! The signal with which a snapshot ends its threads.
 //!
-//! Owns: the signal, and rests that it ends. Does not own: the threads (`pipeline`).
+//! Owns: the signal, and waiting for a time or until the signal. Does not own: the threads (`pipeline`).
 
 use std::{
     sync::{

@@ -108,8 +108,8 @@ impl SubscribeChannel {
         ended
     }
 
-    /// Returns true if all subscriptions of this channel have received everything that was published. Reports
-    /// subscriptions that have newly done so.
+    /// Returns true if all subscriptions of this channel have received everything that was published. Reports the
+    /// subscriptions that have done so since the last call.
     fn settle(&mut self) -> bool {
         let Some(total) = self.shared.finish.total() else { return false };
         for subscription in self.subscriptions.iter_mut().filter(|subscription| !subscription.settled) {

@@ -15,7 +15,7 @@ use crate::{
 pub(super) struct Measured {
     /// Figures of the scenario's rounds.
     pub rounds: Rounds<()>,
-    /// Measurements around each round, which are not the server's response times and rates.
+    /// Server counters and raw-speed measurements of each round, in addition to the server's response times and rates.
     pub beside: Vec<Beside>,
 }
 

@@ -26,7 +26,8 @@ impl Observer for Observers {
     }
 }
 
-/// The receivers of applied entries on a member of a cluster. They include the running hashes that members compare.
+/// Observers on a member of a cluster: the usual receivers of applied entries, the running hashes that members compare,
+/// and the observer that the caller has set.
 #[derive(Debug)]
 pub(crate) struct MemberObservers {
     pub(crate) observers: Observers,

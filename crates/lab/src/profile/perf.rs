@@ -21,7 +21,8 @@ const STACK_BYTES: u32 = 8192;
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval at which the state of perf is looked at, which offers no event to wait for.
 const LOOK: Duration = Duration::from_millis(20);
-/// Command that perf starts when it has begun to record, and ends with itself. Its argument is the file that it creates.
+/// Command that perf starts when it has begun to record. It ends together with perf. Its argument is the file that it
+/// creates.
 const TELL: &str = "echo begun > \"$0\" && exec sleep 86400";
 /// Number of attempts to begin. perf ends without a message if a thread of the process ends while perf begins to watch it.
 const ATTEMPTS: usize = 20;

@@ -81,7 +81,7 @@ impl<'n> ClaimRun<'n> {
         Ok(number)
     }
 
-    /// Assigns an existing entry to the claiming consumer; `old` is the pending state of the entry before.
+    /// Assigns an existing entry to the claiming consumer; `old` is the former pending state of the entry.
     fn claim<'a>(
         &mut self,
         store: &mut dyn Store<'a>,

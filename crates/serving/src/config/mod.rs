@@ -115,7 +115,7 @@ macro_rules! knobs {
                 }
             }
 
-            /// Replaces the values that `given`, a layer of the configuration, has.
+            /// Replaces those values of this layer that the layer `given` contains.
             fn take(&mut self, given: &ConfigLayer) {
                 $(if let Some(value) = &given.$name {
                     self.$name = value.clone();

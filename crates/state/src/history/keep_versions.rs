@@ -34,8 +34,8 @@ use crate::{
     sync::read,
 };
 
-/// Maximum number of versions that one write forgets after the permitted number of versions was lowered, in addition
-/// to one version in exchange for the one that the write adds. Maintenance forgets the others.
+/// Maximum number of versions that one write forgets after the permitted number of versions was lowered, in addition to
+/// one version that makes room for the version that the write adds. Maintenance forgets the others.
 const MAX_FORGOTTEN_PER_WRITE: usize = 16;
 
 /// Fields of a version (former value of a key) that are needed to forget it.

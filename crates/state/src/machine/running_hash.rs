@@ -67,7 +67,8 @@ const TERM: u64 = 0x1656_67b1_9e37_79f9;
 pub(crate) struct RunningHash {
     hash: u64,
     is_entry: bool,
-    /// Replies that count as null: numbers of an outcome of the entry, and of a reply within that outcome.
+    /// Replies that are hashed as null, each as two numbers: that of the outcome in the entry, and that of the reply in
+    /// the outcome.
     excluded: Vec<(usize, usize)>,
     /// Buffer for encoded outcomes and rows before they are hashed.
     room: Vec<u8>,

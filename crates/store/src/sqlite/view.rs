@@ -274,7 +274,8 @@ pub(super) fn large_of(row: &rusqlite::Row<'_>, column: usize) -> Result<Option<
     }
 }
 
-/// Calls `act` with the stored bytes of a pair, checksum and value, to which a column of a row of `pairs` leads.
+/// Calls `act` with the stored bytes of a pair (checksum and value). They are in the given column of a row of `pairs`,
+/// or in the row of the table `large` to which the column refers.
 pub(super) fn with_stored<T>(
     connection: &Connection,
     row: &rusqlite::Row<'_>,

@@ -164,7 +164,7 @@ fn levels(report: &Report) -> impl Iterator<Item = Vec<String>> {
     })
 }
 
-/// Returns the first line: the size of the directory against its payload.
+/// Returns the first line of the report: the size of the directory, compared with its payload.
 fn summary(report: &Report) -> String {
     let place = report.directory.as_ref().map_or_else(|| "the node".to_owned(), |dir| render::name(dir));
     let size = format!("{place} takes {}", render::bytes(report.bytes));
