@@ -1,7 +1,7 @@
 //! Measures the raw write speed of the disk, with which the log's speed is compared.
 //!
-//! A probe writes one file from front to back, again and again: one `pwrite` at a time, followed by an `fdatasync` if
-//! the caller requests syncs. The file ([`ProbeFile`]) is filled with zeroes and synced beforehand. The probe appends
+//! A probe writes one file repeatedly from front to back: one `pwrite` at a time, followed by an `fdatasync` if the
+//! caller requests syncs. The file ([`ProbeFile`]) is filled with zeroes and synced beforehand. The probe appends
 //! nothing, so the file's metadata does not change.
 
 use std::{

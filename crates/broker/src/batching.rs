@@ -29,7 +29,7 @@ pub enum WhenIdle {
 pub struct Batching {
     /// Maximum number of messages in a batch; 1 turns batching off. At most [`MAX_PUBLISH_MESSAGES`].
     pub max_messages: u32,
-    /// Maximum bytes of a batch. A larger message becomes a batch by itself. Costs this much memory for each
+    /// Maximum bytes of a batch. A larger message becomes a batch of its own. Costs this much memory for each
     /// publisher.
     pub max_bytes: usize,
     /// Maximum time from a batch's first message until the batch is published.

@@ -115,7 +115,7 @@ fn cluster_or(cluster: Option<thalweg_types::ClusterId>, db: &Database) -> thalw
     cluster.or(db.report().cluster).expect("a cluster")
 }
 
-/// What the machine allows.
+/// Limits of the machine: the round trip of a message, and the time of a sync.
 #[derive(Clone, Copy)]
 struct Probe {
     round_trip: Duration,
@@ -216,7 +216,7 @@ fn cpu_of_threads() -> BTreeMap<String, Duration> {
     times
 }
 
-/// What clients have measured.
+/// Results of a run, as its clients measured them.
 struct Measured {
     commits: u64,
     elapsed: Duration,

@@ -113,7 +113,7 @@ impl Forwarder for LinkForwarder {
     }
 }
 
-/// Sends a change of the members to a node that is believed to lead.
+/// Sends a change of the members to the node that probably leads.
 pub(crate) async fn manage(
     link: &Link,
     kind: ManageKind,

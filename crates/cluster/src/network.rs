@@ -57,9 +57,9 @@ const MAX_PIPELINED: usize = 32;
 /// Maximum payload bytes of the appends to a follower that are on their way at a time. A larger append travels alone. A
 /// follower with a slow disk holds as much in memory.
 const MAX_PIPELINED_BYTES: usize = 16 * 1024 * 1024;
-/// Maximum time that a follower takes to write the entries of an append. openraft's limit for an append is one heartbeat
-/// interval, but a slow fsync takes longer, and the entries would be sent again and again. The follower's silence ends the
-/// wait sooner, see `link`.
+/// Maximum time that a follower takes to write the entries of an append. openraft's limit for an append is one
+/// heartbeat interval, but a slow fsync takes longer, and the leader would send the same entries repeatedly. The
+/// follower's silence ends the wait sooner, see `link`.
 const APPEND_LIMIT: Duration = Duration::from_secs(5);
 /// Maximum time between the request for a chunk of a snapshot and its reply. A disk can be slow.
 pub(crate) const CHUNK_LIMIT: Duration = Duration::from_secs(30);

@@ -34,7 +34,7 @@ pub(crate) struct Change {
     pub info: NodeInfo,
 }
 
-/// A call that was not refused, and its share of the bound, which it has until it is answered.
+/// A call that was not refused, and the permit that counts it among the calls without an answer.
 pub(crate) struct Admitted {
     pub call: Call,
     pub room: OwnedSemaphorePermit,
@@ -60,7 +60,7 @@ impl Calls {
     ) -> oneshot::Receiver<Result<T, ClusterError>> {
         let (sender, receiver) = oneshot::channel();
         match Arc::clone(&self.room).try_acquire_owned() {
-            // The queue has a place for each call with a share, so an error means that the node has stopped.
+            // The queue has a place for each call with a permit, so an error means that the node has stopped.
             Ok(room) => drop(self.queue.try_send(Admitted { call: make(sender), room })),
             // The receiver is below.
             Err(_) => drop(sender.send(Err(ClusterError::Overloaded))),

@@ -28,7 +28,7 @@ const SMALL_PART: f64 = 0.7;
 /// Beginning of the names of probe files; the id of the process follows.
 const PREFIX: &str = "doctor-probe-";
 
-/// A file that is filled with zeroes and written again and again. Dropping it removes the file.
+/// A file that is filled with zeroes and then overwritten repeatedly. Dropping it removes the file.
 #[derive(Debug)]
 pub struct ProbeFile {
     disk: Arc<dyn Disk>,

@@ -168,7 +168,7 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// The segments of the log are too small for a member. It could not append the largest entry on which the other
-    /// members may agree, and would stay behind for good.
+    /// members may agree, and would never catch up.
     #[error(
         "segment_bytes is {got}, and a member of a cluster needs at least {MIN_MEMBER_SEGMENT_BYTES} ({} MiB), because it \
          must append every entry that the others agree on: set segment_bytes (`serve --segment-bytes`) to that or more",

@@ -1,4 +1,4 @@
-//! The repair of a member's state by itself, as a file in its directory notes it.
+//! A member's note about the repair of its own state: a file in its directory.
 //!
 //! Owns: the file `REPAIR`. Does not own: the decision to repair, and the repair (crate `cluster`).
 //!
@@ -8,8 +8,8 @@
 //! due 2048                                  entry after which the state was found to be wrong
 //! member 00f3c2a41b5d6e70 10.0.0.2:7072     one line for each member that can give its state
 //! ```
-//! The file outlives the process: a node with a wrong state does not serve before it has another one, and a node whose state
-//! is wrong again after a repair does not repair it by itself again.
+//! The file outlives the process: a node with a wrong state does not serve before it has another one, and a node whose
+//! state is wrong again after a repair does not repair it a second time without an operator.
 //!
 //! Invariant: the file is replaced as a whole, and is on disk when a call returns.
 
@@ -28,8 +28,8 @@ const FIRST_LINE: &str = "thalweg repair 1\n";
 /// A member's record of the repairs of its own state: the last repair that it made, and the repair that is due.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RepairNote {
-    /// Last entry of the snapshot with which the member has replaced its state by itself. `None` if it never did so, or
-    /// if an operator has repaired it later.
+    /// Last entry of the snapshot with which the member has replaced its own state, without an operator. `None` if it
+    /// never did so, or if an operator has repaired it later.
     pub done: Option<Index>,
     /// Repair that is due; the member does not serve before it is done.
     pub due: Option<RepairDue>,
@@ -80,7 +80,7 @@ impl RepairNote {
 }
 
 impl Database {
-    /// Returns the note about repairs of this member by itself.
+    /// Returns the note about repairs that this member made without an operator.
     ///
     /// # Errors
     /// The file cannot be read, or is damaged (`InvalidData`).
@@ -89,7 +89,7 @@ impl Database {
         Ok(read.unwrap_or_default())
     }
 
-    /// Replaces the note about repairs of this member by itself. The default removes it.
+    /// Replaces the note about repairs that this member made without an operator. The default removes it.
     ///
     /// # Errors
     /// The file cannot be written. The former note or the new one is in force.

@@ -29,7 +29,7 @@ pub(crate) fn health(app: &Arc<App>) -> Answer {
     Ok(reply::json(StatusCode::OK, &status_of(app)?))
 }
 
-/// Returns the status of a node that works, or the error of one that does not.
+/// Returns the status of a working node. For a node that has failed or stopped serving, returns the error to reply.
 fn status_of(app: &App) -> Result<Value, ApiError> {
     match app.db.blocking().health() {
         Health::Good => Ok(json!({ "status": "good" })),

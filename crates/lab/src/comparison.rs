@@ -85,7 +85,7 @@ pub enum Incomparable {
     NotPositive,
 }
 
-/// Compares runs that were made in turns: `a[i]` and `b[i]` next to each other in time, in changing order.
+/// Compares alternating runs: `a[i]` and `b[i]` were made next to each other in time, in changing order.
 ///
 /// Conditions that last longer than a pair of runs affect both runs of the pair and cancel out in their ratio. If one run
 /// is much like the next, neighbouring ratios therefore differ from each other more than they would by chance, or are

@@ -7,8 +7,8 @@
 //! repetition ([`regenerate`]). Does not own: workloads, load generators and suites, which are in
 //! the crate `bench` above this one.
 //!
-//! Invariant: nothing here measures anything by itself except the resources and profiles of processes. The functions that
-//! evaluate take numbers and return numbers, so tests use synthetic data whose true answer is known.
+//! Invariant: this crate itself measures only the resources and profiles of processes. The functions that evaluate take
+//! numbers and return numbers, so tests use synthetic data whose true answer is known.
 
 pub mod comparison;
 mod embedded;

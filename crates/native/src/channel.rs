@@ -90,7 +90,7 @@ pub(crate) struct ChannelTask {
     active_at: Instant,
     /// Barrier of the reads of the received frames. Unused on a node without a cluster.
     barrier: ConnectionBarrier,
-    /// Error of the barrier for the read in the next frame.
+    /// Error with which the barrier failed; the read in the next frame is answered with it.
     barred: Option<ClusterError>,
     /// Keepalive of the connection. `None` on all channels except the first, whose keepalive covers the whole
     /// connection.

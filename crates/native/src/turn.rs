@@ -44,8 +44,8 @@ pub(crate) enum Handled {
     /// The request's command is pending, and its outcome is the reply. Neither a cancel nor a timeout stops the
     /// command.
     Write(PendingCommand),
-    /// The future returns the reply. A cancel or the request's timeout drops the future, and the channel replies with
-    /// that failure.
+    /// The future returns the reply. A cancel or the request's timeout drops the future, and the channel replies with a
+    /// failure that names the cause.
     Later(PendingReply),
     /// The future returns the reply. It writes, so neither a cancel nor a timeout stops it; after the request's
     /// timeout its reply is discarded.

@@ -126,7 +126,7 @@ pub(crate) enum Lanes {
 pub(crate) struct DequeuedProposals {
     /// Proposals, in the order in which they are committed.
     pub(crate) proposals: Vec<Pending>,
-    /// For each entry, the number of proposals in it and in the entries before it.
+    /// The n-th element is the number of proposals in the first n entries.
     pub(crate) ends: Vec<usize>,
     /// Number of steps that each entry took; entries that were not applied are missing.
     pub(crate) steps: Vec<u64>,

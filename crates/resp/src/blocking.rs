@@ -43,7 +43,7 @@ use super::{
 const RECHECK: Duration = Duration::from_secs(1);
 
 /// Budget for reading the keys of a blocked read. It permits a few waits for the disk, because no other thread loads
-/// these rows, and the read would otherwise be tried again and again.
+/// these rows, and otherwise every such write would make the connection repeat the read.
 const LOOK: Budget = Budget::ALONE;
 
 /// Maximum number of streams for which one blocking read waits. Looking at all of them takes about a millisecond.

@@ -197,7 +197,7 @@ impl Session {
         }))
     }
 
-    /// Waits for a read that was given to the readers, or replies that it was not.
+    /// Waits for a read that the readers have accepted. If they have refused it, replies with an error.
     fn begin_long<T>(
         &mut self,
         read: Option<PendingRead<T>>,

@@ -318,8 +318,8 @@ impl Account {
     }
 
     /// Returns true if the connection may hold a reply of `bytes` now; otherwise counts a rejection. Meant for reads of
-    /// large values: otherwise a client without room could make the server read again and again a value that it cannot
-    /// send. `len` returns the size of the reply, and is called only if there is no room for the largest one.
+    /// large values: otherwise a client without room could make the server repeatedly read a value that it cannot send.
+    /// `len` returns the size of the reply, and is called only if there is no room for the largest one.
     pub fn has_reply_room<E>(self: &Arc<Self>, len: impl FnOnce() -> Result<Option<u64>, E>) -> Result<bool, E> {
         let largest = MAX_VALUE_BYTES as u64;
         if self.may_take(Resource::ReplyBytes, self.bound(Resource::ReplyBytes).used(), largest) {

@@ -26,9 +26,9 @@ const LAST_DELIVERY: Duration = Duration::from_secs(1);
 /// Choice of the time at which a group redelivers the records that a receiver has not settled when its push ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReturnRecords {
-    /// At once, unless the receiver continues on this or another member of the cluster.
+    /// The group redelivers them immediately, unless the receiver continues on this or another member of the cluster.
     AtEnd,
-    /// After their ack deadline.
+    /// The group redelivers them after their ack deadline.
     AtDeadline,
 }
 

@@ -79,7 +79,7 @@ pub enum Received {
 pub enum Output {
     /// Replies to requests. Up to [`REPLY_BYTES`] of them are sent without a turn and not counted.
     Replies,
-    /// Deliveries of subscriptions, with or without replies between them. All are counted.
+    /// Deliveries of subscriptions, with or without replies between them. All bytes are counted.
     Deliveries,
 }
 

@@ -225,7 +225,7 @@ impl Views {
         outcomes.collect()
     }
 
-    /// Frees expired cache entries, again and again, until the server stops.
+    /// Frees expired cache entries periodically until the server stops.
     pub async fn reclaim_until(&self, mut stopping: watch::Receiver<bool>) {
         loop {
             let freed = self.caches.reclaim(self.now(), RECLAIM_AT_ONCE);

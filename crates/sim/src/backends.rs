@@ -3,9 +3,9 @@
 //! Owns: the options that a node is started with, and the real directories. Does not own: opening the database (`node`).
 //!
 //! The memory backend and redb do their I/O through the simulated disk. The LSM crate opens files of the operating
-//! system by itself, so its tables are in a real directory of the node ([`Tables`]). A call that persists a memtable
-//! does not return before the crate has synced all of its files, and takes no virtual time. So the directory always has
-//! the tables of the last such call, and a simulated crash leaves it as it is.
+//! system itself, so its tables are in a real directory of the node ([`Tables`]). A call that persists a memtable does
+//! not return before the crate has synced all of its files, and takes no virtual time. So the directory always has the
+//! tables of the last such call, and a simulated crash leaves it as it is.
 
 use std::{
     fs,

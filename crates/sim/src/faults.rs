@@ -55,7 +55,7 @@ pub enum FaultKind {
     Loss,
     /// Messages take up to 50 ms and overtake each other.
     Delay,
-    /// A new node takes the place of the node, which is removed for good. Other faults can begin meanwhile.
+    /// A new node takes the place of the node, which is removed permanently. Other faults can begin meanwhile.
     Replaced,
     /// All nodes lose power at once.
     AllPowerLoss,

@@ -73,8 +73,7 @@ pub struct Network(Rc<Inner>);
 struct Inner {
     nodes: RefCell<BTreeMap<ProcessId, SimConsensus>>,
     receivers: RefCell<BTreeMap<ProcessId, Receiver>>,
-    /// Record, for each pair of nodes, of the pings that the first has received from the second and the second from the
-    /// first.
+    /// Pings that have arrived, by pair of nodes: those that the first has received from the second, and the reverse.
     hearings: RefCell<BTreeMap<(ProcessId, ProcessId), Hearing>>,
     /// Directed links that are cut.
     cuts: RefCell<BTreeSet<(ProcessId, ProcessId)>>,

@@ -369,7 +369,7 @@ pub enum Item<'a> {
     Row {
         /// Key of the row.
         key: &'a [u8],
-        /// Value of the row. A pointer in it has no position.
+        /// Value of the row. If it is a pointer into the log, the position is left out.
         value: &'a [u8],
         /// Bytes that the row points to.
         bytes: Option<&'a [u8]>,

@@ -1,8 +1,8 @@
 //! Reading and compressing the chunks of a snapshot: on threads, before the caller requests them, or on the caller's
 //! thread, if the database was opened in stepped mode.
 //!
-//! Owns: one thread that gathers the contents of chunks, several threads that compress (packers) in turns, and the
-//! order of their chunks. Does not own: the contents of a chunk (`gather`), or numbers and checksums (`chunk`).
+//! Owns: one thread that gathers the contents of chunks, several threads (packers) that compress chunks in turn, and
+//! the order of their chunks. Does not own: the contents of a chunk (`gather`), or numbers and checksums (`chunk`).
 //!
 //! ```text
 //!             +- packer 0 -+

@@ -84,7 +84,7 @@ struct RunningSubject<'a> {
 /// Callback that runs once before each turn of the stores; its argument is the number of the turn.
 pub(super) type BetweenRounds<'a> = dyn FnMut(u64) -> Result<(), BenchError> + 'a;
 
-/// Measures a group of operations on each store, in turns.
+/// Measures a group of operations on each store. The stores take turns.
 pub(super) fn measure(
     group: Group,
     subjects: &[&Subject<'_>],

@@ -1,4 +1,4 @@
-//! `thalweg bench cache`: goes from the command's options to its report.
+//! `thalweg bench cache`: performs the runs that the command's options request, and makes the report.
 
 use std::{sync::Arc, time::Duration};
 

@@ -49,7 +49,7 @@ pub enum Timing {
     RowS,
 }
 
-/// Another system whose cluster does the same work in turns.
+/// Another system whose cluster does the same work in alternate rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum PeerKind {
     /// etcd, by the program that `peers/etcd/run.sh` builds.

@@ -1,5 +1,5 @@
-//! Another system's cluster, which does the same work in turns: a program of `peers/` that starts the members, has its
-//! own clients work, and answers each request in JSON with the figures of one run.
+//! Another system's cluster, which does the same work in alternate rounds: a program of `peers/` that starts the
+//! members, has its own clients work, and answers each request in JSON with the figures of one run.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},

@@ -13,7 +13,7 @@ use crate::{
     probe::{Probe, Sync},
 };
 
-/// Length of the probe's file, which it writes again and again.
+/// Length of the probe's file, which the probe overwrites repeatedly.
 const FILE_BYTES: u64 = 16 << 20;
 
 /// Speed of the bare machine in one round.
@@ -56,7 +56,7 @@ impl Probes {
     }
 }
 
-/// Sends a message to another thread, which sends it back, again and again.
+/// Sends messages to another thread, one at a time; the thread sends each one back.
 fn round_trips(bytes: usize, time: Duration) -> std::io::Result<Latencies> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let mut near = TcpStream::connect(listener.local_addr()?)?;

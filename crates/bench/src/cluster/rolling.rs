@@ -141,7 +141,7 @@ fn use_until_over(clients: usize, nodes: &[SocketAddr], shared: &Shared) -> Resu
     })
 }
 
-/// Runs futures to their ends, in turns on this thread.
+/// Runs futures to their ends on this thread, which polls them in turn.
 async fn join_all(futures: impl Iterator<Item = impl Future<Output = ()>>) {
     let mut all: Vec<_> = futures.map(|future| Some(Box::pin(future))).collect();
     std::future::poll_fn(|cx| {

@@ -30,7 +30,7 @@ const MIN_SHARE: f64 = 0.9;
 /// Shortest measurement, in which a follower that stands still once in five seconds does so twice.
 const MIN_DURATION: Duration = Duration::from_secs(10);
 
-/// Times for which the follower stands still and runs, in turns.
+/// The follower alternately stands still and runs for these times.
 #[derive(Clone, Copy, Debug)]
 struct Slowness {
     name: &'static str,

@@ -1,4 +1,4 @@
-//! `thalweg bench cluster`: goes from the command's options to its report.
+//! `thalweg bench cluster`: performs the runs that the command's options request, and makes the report.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! The cost of TLS between the nodes: the same puts on two clusters in turns, of which one has links with TLS.
+//! The cost of TLS between the nodes: the same puts on two clusters, alternately. One of the clusters has links with
+//! TLS.
 //!
 //! The links use the certificates that each node makes for itself (`cluster_tls`); an authority changes the handshake
 //! only. Both clusters run all the time, so the heartbeats of each affect the other equally.

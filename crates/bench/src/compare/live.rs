@@ -1,4 +1,4 @@
-//! Comparison of two servers by runs in turns.
+//! Comparison of two servers by alternating runs.
 
 use thalweg_lab::{
     comparison::{Incomparable, compare_pairs},

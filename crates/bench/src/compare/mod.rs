@@ -3,9 +3,9 @@
 //! Owns: the order of the runs, the refusal of different durability levels, and the report. Does not own the statistics,
 //! which are in the crate `lab`, and the load, which is that of the suites of HTTP, of RESP and of scenarios.
 //!
-//! The runs are made in turns, A B, B A, A B …: a drift of the machine affects both equally. Both servers run all the
-//! time; the one that is not being measured has no load. Stored reports were not measured alternately, and the report
-//! of the comparison explains the consequence.
+//! The servers alternate, A B, B A, A B …: a drift of the machine affects both equally. Both servers run all the time;
+//! the one that is not being measured has no load. Stored reports were not measured alternately, and the report of the
+//! comparison explains the consequence.
 
 mod drawing;
 mod given;

@@ -130,7 +130,7 @@ fn row_f(base: &Scenario) -> Vec<Scenario> {
     vec![row(10, 68_200.0), row(20, 44_800.0)]
 }
 
-/// Returns the scenario on a server that is started with a tuning profile.
+/// Returns a copy of the scenario whose server starts with a tuning profile.
 fn profiled(scenario: Scenario, profile: Profile) -> Scenario {
     Scenario { options: PubsubOptions { server_profile: Some(profile), ..scenario.options }, ..scenario }
 }

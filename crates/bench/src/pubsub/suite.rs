@@ -1,4 +1,4 @@
-//! `thalweg bench pubsub`: goes from the command's options to its report.
+//! `thalweg bench pubsub`: performs the runs that the command's options request, and makes the report.
 
 use super::{
     options::PubsubOptions,

@@ -1,4 +1,4 @@
-//! `thalweg bench resp`: goes from the command's options to its report.
+//! `thalweg bench resp`: performs the runs that the command's options request, and makes the report.
 
 use std::{
     path::Path,

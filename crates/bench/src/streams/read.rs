@@ -64,8 +64,8 @@ impl Checker {
     }
 }
 
-/// Requests that read a stream from its first record to its last, again and again. Each request starts at the end of
-/// the previous one, so only one request is in progress.
+/// Requests that read a stream from its first record to its last, repeatedly. Each request starts at the end of the
+/// previous one, so only one request is in progress.
 pub(super) struct ReadWork {
     stream: StreamId,
     batch: u32,

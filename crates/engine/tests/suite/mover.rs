@@ -165,7 +165,7 @@ fn a_copy_that_has_no_room_holds_up_no_free_segment() {
     assert_eq!(get(&db, b"live"), [1; 25_000]);
 }
 
-/// On a full disk, each delete makes all segments due for another check, because it may have freed one of them. The
+/// Each delete on a full disk makes all segments due for another check, because it may have freed one of them. The
 /// checks still reach every segment, because the segments take turns.
 #[test]
 fn on_a_full_disk_segments_take_turns() {

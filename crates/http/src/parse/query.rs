@@ -106,7 +106,7 @@ fn flag(name: &'static str, value: impl AsRef<[u8]>) -> Result<bool, ParseError>
     }
 }
 
-/// Cursor of a list: clients see a text, the server uses a number.
+/// Cursor of a list. Clients receive and send it as text; the server keeps a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cursor<C>(pub C);
 

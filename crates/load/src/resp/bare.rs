@@ -1,5 +1,6 @@
 //! A minimal RESP server that only makes requests durable. Its rate is the upper bound for any durable server on this
-//! machine; the durable figures are compared with it, measured in turns with the servers.
+//! machine; the durable figures are compared with its figures, which are measured alternately with those of the
+//! servers.
 //!
 //! Owns: a thread that polls its sockets, reads requests, writes all requests of one poll into a file that was fully
 //! written before, syncs the file once, and replies. It has no state, no checksums and no order to keep. It accepts

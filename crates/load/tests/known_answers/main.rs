@@ -60,10 +60,10 @@ fn run(plan: &Plan<Http>) -> Outcome {
 /// Allowed deviation of a percentile from the model's.
 #[derive(Clone, Copy)]
 enum Accuracy {
-    /// Within 2 %, as on an idle machine.
+    /// The percentile differs from the model's by at most 2 %, as on an idle machine.
     Idle,
-    /// At least 98 % of the model's, less the time between two requests, and not much more than it. In a short run the request
-    /// at a percentile can be the neighbour of the model's.
+    /// The percentile is at least 98 % of the model's, less the time between two requests, and not much more than the
+    /// model's. In a short run the request at a percentile can be the neighbour of the model's request.
     Busy,
 }
 

@@ -166,7 +166,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl State {
     /// Takes the next read that may begin now. A read that requests more bytes than are free waits, and the reads after
-    /// it wait, too, so that small reads do not overtake it for ever.
+    /// it wait, too, so that small reads do not overtake it forever.
     fn take(&mut self, max_of_address: usize, max_bytes: u64) -> Option<(QueuePosition, Job)> {
         let free = max_bytes.saturating_sub(self.running_bytes);
         let (place, job) = self.queue.pop(max_of_address, |job| job.bytes <= free)?;

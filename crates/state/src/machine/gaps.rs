@@ -2,7 +2,7 @@
 //!
 //! Owns: the ranges, and the parts of a scan that remain when they are left out. A backend that only marks deleted rows
 //! walks over these marks in every scan. The backend does not change while a log record is applied, so a command that
-//! scans a range of deleted rows again and again walks over it only once.
+//! scans a range of deleted rows repeatedly walks over it only once.
 //!
 //! The ranges affect only the time that a scan takes, never its result. How many marks there are depends on flushes and
 //! compactions of the node, so no price may depend on them.

@@ -327,8 +327,8 @@ impl AsRef<[u8]> for CachedValue {
 }
 
 impl RedbView {
-    /// Adds a large pair to a page without copying its value. Scans pass over large values again and again, and would take
-    /// milliseconds for the copy and the checksum each time.
+    /// Adds a large pair to a page without copying its value. Scans pass over the same large values repeatedly, and
+    /// would take milliseconds for the copy and the checksum each time.
     fn push_large(
         &self,
         key: &[u8],

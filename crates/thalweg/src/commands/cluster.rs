@@ -392,7 +392,7 @@ fn status_text(status: &Value) -> String {
     render::table(&["figure", "value"], rows)
 }
 
-/// Returns the members as the API lists them, each with the lag that the list of replicas has.
+/// Returns the API's list of members. Each member also has the lag from the API's list of replicas.
 fn merged(session: &Session) -> Result<Vec<Value>, Failure> {
     let (members, replicas) = (session.cluster("members")?, session.cluster("replicas")?);
     let list = |value: &Value, name: &str| value[name].as_array().cloned().unwrap_or_default();

@@ -18,7 +18,7 @@ const MAX_TIME_BEHIND_MILLIS: u64 = 60_000;
 pub(super) enum Severity {
     /// The cluster or a node does not work as it should.
     Problem,
-    /// The cluster works, and survives less than it could.
+    /// The cluster works, but tolerates fewer failures than it could.
     Weakness,
 }
 

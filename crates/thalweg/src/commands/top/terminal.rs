@@ -1,7 +1,7 @@
 //! The terminal while `top` owns it: its alternate screen, its mode, its size, its keys.
 //!
-//! Invariant: the terminal is as it was before, on every way out: when the guard is dropped, and before a panic prints its
-//! message. A signal ends the command through the guard too, because the command watches for signals
+//! Invariant: however the command ends, the terminal gets its old state back: when the guard is dropped, or before a
+//! panic prints its message. A signal ends the command through the guard too, because the command watches for signals
 //! ([`Interrupt`](crate::commands::interrupt)).
 
 use std::{
