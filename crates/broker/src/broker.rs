@@ -122,7 +122,7 @@ fn count(counters: &mut Counters, batch: &Batch, reach: Reach<'_>, published: &R
     match published {
         Err(_) => counters.blocked += 1,
         Ok(published) => {
-            // What another node has published is counted there.
+            // The node that published the messages counts those of other nodes.
             if matches!(reach, Reach::Everyone) {
                 counters.batches += 1;
                 counters.messages += u64::from(batch.messages());

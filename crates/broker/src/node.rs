@@ -186,7 +186,8 @@ impl NodeLink {
         while ids.len() < wanted {
             let id = SubscriptionId(*next);
             *next += 1;
-            // If the members on all nodes are too many, those that are here get the messages that are published here.
+            // If the group has too many members on all nodes together, the members of this node get only the messages
+            // that are published on this node.
             if self.link.insert(id, pattern.clone(), &options).is_err() {
                 break;
             }

@@ -289,8 +289,8 @@ impl Tasks {
             return changed.map(drop).map_err(|error| error.to_string());
         }
         let mut asked = BTreeSet::new();
-        // The first node of a cluster has no option `join`. When it loses the leadership before its address is known, the new
-        // leader cannot reach it, so it has to ask the other members.
+        // The first node of a cluster has no option `join`. When it loses the leadership before the other nodes know
+        // its address, the new leader cannot reach it, so it must ask the other members.
         let mut wanted: Vec<(NodeId, String)> =
             self.others().into_iter().map(|(node, info)| (node, info.address)).collect();
         if let Leadership::Follower { leader: Some((node, leader)), .. } = self.consensus.member().leadership() {

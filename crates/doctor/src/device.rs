@@ -131,7 +131,7 @@ fn class_of(name: &str, model: &str, is_rotating: Option<bool>) -> DeviceClass {
     if is_named(&["pmem"]) {
         return DeviceClass::PersistentMemory;
     }
-    // A virtual disk usually calls itself rotating, whatever it is.
+    // A virtual disk usually claims to be rotating, even on flash.
     if is_named(&["vd", "xvd", "nbd", "rbd", "drbd"]) || VIRTUAL.iter().any(|part| model.contains(part)) {
         return DeviceClass::Virtual;
     }

@@ -84,7 +84,7 @@ impl ProbeFile {
 
 impl Drop for ProbeFile {
     fn drop(&mut self) {
-        // A later probe removes what could not be removed now.
+        // If the file cannot be removed now, a later probe removes it.
         let _ = self.disk.remove(&self.name);
     }
 }

@@ -19,7 +19,7 @@ impl Wake for Unpark {
 /// Runs a future on the calling thread, which sleeps while the future waits.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
-    // Most futures are ready at once, and need no waker of this thread.
+    // Most futures are ready at the first poll, and need no waker of this thread.
     if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         return output;
     }

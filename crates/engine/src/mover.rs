@@ -229,8 +229,8 @@ impl Mover {
             }
             free += usize::from(self.is_free(round.inner, segment));
         }
-        // On a full disk the segments below the floor may be walked again and again, so history has a budget of its
-        // own.
+        // On a full disk each round may walk all segments below the floor, so the walk of the history has its own
+        // budget.
         (round.counted, round.lookups) = (0, 0);
         self.last_of_history = self.last_of_history.filter(|_| !candidates.kept.is_empty());
         for segment in walk_order(round, &candidates.kept, self.last_of_history) {

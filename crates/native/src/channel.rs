@@ -530,7 +530,7 @@ impl ChannelTask {
         if failure.is_of_server() {
             let (peer, request_id, kind) = (self.socket.peer(), self.request_id(waiting), waiting.kind.name());
             tracing::warn!(%peer, %request_id, kind, code = failure.code(), "{}", failure.message());
-            // So the client can name the request to an operator, who finds it in the log.
+            // With this name the client's user can ask an operator, who finds the request in the log.
             let name = waiting.trace.clone().unwrap_or_else(|| request_id.to_string().into());
             self.out.fail_traced(waiting.id, Some(&name), failure);
         } else {
@@ -597,7 +597,7 @@ impl ChannelTask {
             moved = true;
         }
         while self.out.has_room() {
-            // Replies come before the frames of subscriptions, which need a turn.
+            // Replies are sent before the frames of subscriptions, which need a turn.
             let finished = match self.requests.poll_next(cx) {
                 Poll::Pending if self.requests.has_steps() && self.socket.may_deliver(cx) => {
                     self.requests.poll_step(cx)

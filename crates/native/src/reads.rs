@@ -96,7 +96,7 @@ pub(crate) fn multi_get(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &Mul
         }
     }
     if (revision, values) == (Revision::ZERO, wire::Values::Include) {
-        // As far as the budget reaches: the values are at least as long as those that it has seen.
+        // Adds the lengths of the values until the budget is spent. The sum is a lower bound of the reply's size.
         let bytes = Cell::new(0);
         let add = |key| bytes.set(bytes.get() + value_bytes(&keyspace, key).unwrap_or(0));
         let _ = turn.budget().perform(|| wanted.keys.iter().for_each(add));

@@ -73,7 +73,7 @@ pub(crate) fn find_offset(
     wanted: &wire::FindOffset,
 ) -> Result<Handled, Failure> {
     let (stream, time) = (turn.app.db.blocking().stream_by_id(wanted.stream), wanted.time);
-    // It may have to read a batch of the log.
+    // The search may read a batch of the log.
     inline_or_blocking(turn, request, 1, MAX_ENTRY_BYTES, move || {
         let offset = stream.offset_at(time)?;
         Ok(move |out: &mut Replies, id: u32| out.reply(id, &wire::OffsetFound { offset }))

@@ -80,7 +80,8 @@ impl ConsensusOptions {
             enable_pre_vote: Some(true),
             broadcast_submitted_on_append: Some(true),
             backoff: "50ms 100ms ..200ms".to_owned(),
-            // Maintenance decides what is purged; the state is a snapshot at any time.
+            // The node's maintenance decides which entries are purged, and the state can be sent as a snapshot at any
+            // time.
             snapshot_policy: SnapshotPolicy::Never,
             max_in_snapshot_log_to_keep: u64::MAX,
             enable_leader_restore: Some(false),

@@ -105,7 +105,7 @@ impl LogReader {
             drop(space_log);
             let found = self.read_from(anchor, &valid, from..to, max_bytes);
             let space_log = self.space_log();
-            // The log was truncated or purged in the meantime, so what was read says nothing.
+            // The log was truncated or purged during the read, so the result may be wrong.
             if space_log.truncations != truncations || space_log.index.first() > from {
                 continue;
             }
@@ -262,8 +262,8 @@ impl<Rt: AsyncRuntime> RaftLogReader<Types<Rt>> for LogReader {
     }
 
     async fn get_key_log_ids(&mut self, range: RangeInclusive<RaftLogId>) -> io::Result<Vec<RaftLogId>> {
-        // openraft needs the last entry of each term, as its own implementation returns and its test suite checks. The
-        // description of this method still names the first ones.
+        // openraft needs the last entry of each term, as its own implementation returns and its test suite checks.
+        // openraft's documentation of this method still says the first entry of each term.
         let (first, last) = (log_id(range.start()), log_id(range.end()));
         let space_log = self.space_log();
         Ok(space_log.index.term_ends(first.index, last.index).chain([last]).map(raft_log_id).collect())

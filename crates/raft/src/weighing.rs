@@ -98,7 +98,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
 
     fn room_of(&self, voter: NodeId) -> Room {
         if voter == self.0.member.node() {
-            // A voter beside others announces a full disk before its last segment is full; the leader refuses data itself.
+            // Other voters announce a full disk before their last segment is full. For itself, the leader checks the
+            // room of its log.
             return if self.0.member.log().check_room().is_err() { Room::Lacks } else { Room::Has };
         }
         Room::of(self.facts_of(voter), self.0.options.silent_after())

@@ -165,7 +165,8 @@ impl<C: Coordinator> QueueEntry<C> {
             match waited {
                 Err(RecipeError::Store(error)) if C::is_transient(&error) => {
                     if wait.is_over(self.coordinator.now()) && wait.ahead == 0 {
-                        // The contender never learned its position, so the error tells more than a timeout.
+                        // The contender never learned its position, so the error is more useful to the caller than a
+                        // timeout.
                         return Err(RecipeError::Store(error));
                     }
                     self.keep_alive_while_waiting(wait)?;

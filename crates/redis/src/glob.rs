@@ -226,7 +226,7 @@ mod tests {
         let (found, taken, largest) = counted(&hostile, &text, 100_000);
         assert!(found.is_err() && largest <= SLICE, "{largest}");
         assert!((100_000..100_000 + 2 * SLICE).contains(&taken), "{taken}");
-        // Also with classes, which cost their length at once.
+        // The same holds for patterns with classes; a class is charged with its whole length in one step.
         let classes = [&b"*["[..], &[b'x'; 3_000], b"]"].concat();
         let (found, taken, largest) = counted(&classes, &text, 100_000);
         assert!(found.is_err() && largest <= SLICE + 4_096 && taken < 110_000, "{taken} {largest}");

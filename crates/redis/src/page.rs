@@ -104,7 +104,7 @@ impl<'a> PageBuilder<'a> {
             return ControlFlow::Break(());
         }
         let fits = !matched || self.budget.fits(name.len() + value.map_or(0, <[u8]>::len));
-        // An item that does not fit beside others fits alone on a page.
+        // An item that does not fit on this page with the others fits on the next page, if necessary as its only item.
         if full || (!fits && !self.last.is_empty()) {
             self.ended_early = true;
             return ControlFlow::Break(());

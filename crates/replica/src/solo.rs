@@ -567,7 +567,7 @@ impl Shared {
         if self.queue.is_empty() || self.queue.wake_front() {
             return;
         }
-        // The committer thread alone takes expensive commands, and wakes by itself when a pause ends.
+        // Only the committer thread takes expensive commands, and it has a timer for the end of a pause.
         if self.queue.time_to_next(self.clock.monotonic()) != Some(Duration::ZERO) {
             return;
         }

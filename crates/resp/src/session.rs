@@ -565,7 +565,7 @@ impl Session {
         if reads_values(command.name.as_bytes()) != Some(ValueReads::Keys) {
             return true;
         }
-        // As far as the budget reaches: the values are at least as long as those that it has seen.
+        // Adds the lengths of the values until the budget is spent. The sum is a lower bound of the reply's size.
         let bytes = Cell::new(0);
         let _ = self.store().read_briefly(self.budget(), |read| {
             arguments[1..].iter().try_for_each(|key| {

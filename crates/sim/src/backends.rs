@@ -116,14 +116,14 @@ fn all_tables() -> PathBuf {
 
 /// Removes the tables of all simulations of this process, before it ends.
 pub fn remove_tables() {
-    // What remains takes some space, and no later process finds it.
+    // If the removal fails, the tables take some space, but no later process finds them.
     let _ = fs::remove_dir_all(all_tables());
 }
 
 impl Tables {
     /// Removes all tables.
     pub fn clear(&self) {
-        // Nothing is left for the node to find, whatever the system says about it.
+        // The result is ignored, because a missing directory is no failure.
         let _ = fs::remove_dir_all(&self.0);
     }
 

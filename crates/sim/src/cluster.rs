@@ -482,7 +482,7 @@ impl Cluster {
     fn crash(&self, id: ProcessId, kind: FaultKind) {
         *self.0.down.borrow_mut().entry(id).or_default() += 1;
         let parts = self.parts(id);
-        // What the node's parts write while they are dropped is too late.
+        // The node's parts may still write while they are dropped. Those writes reach only the old disk.
         let disk = parts.disk.borrow().clone();
         let is_reused = self.plant() == Some(Plant::ReusedId);
         let next = match kind {

@@ -112,7 +112,7 @@ impl Network {
     pub fn connect(&self, node: ProcessId, consensus: SimConsensus, snapshots: Rc<dyn Snapshots>) {
         self.0.hearings.borrow_mut().retain(|(from, to), _| *from != node && *to != node);
         let receiver = Receiver { snapshots, receiving: Rc::new(Receiving::new(MAX_IDLE_PINGS)) };
-        // An install ends with the receiver, also if a task of the node goes on for a moment.
+        // An install ends when the receiver is dropped, even if a task of the node still runs for a moment.
         let receiving = Rc::downgrade(&receiver.receiving);
         self.0.receivers.borrow_mut().insert(node, receiver);
         self.0.nodes.borrow_mut().insert(node, consensus);

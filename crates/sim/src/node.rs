@@ -404,14 +404,14 @@ async fn maintain(
     loop {
         sleep(random_duration(Duration::from_micros(1)..2 * pause)).await;
         snapshots.drop_old();
-        // redb fails for good if it finds the disk full.
+        // redb fails permanently if the disk is full.
         let needed = MIN_FREE_BYTES + 2 * consensus.member().machine().backend().bytes_to_persist();
         if disk.free_bytes().is_ok_and(|free| free < needed) {
             continue;
         }
         db.set_follower_floor(follower_floor(&consensus));
         while db.step() {}
-        // A round that finds entries which are not committed yet goes on later.
+        // A round that finds uncommitted entries stops there; a later round continues.
         let _ = db.maintain_async().await;
         if let Health::Failed { reason } = db.health() {
             return failed(format!("it cannot persist its state: {reason}"));

@@ -350,7 +350,7 @@ impl<R: Read> ChunkReader<R> {
             match decompressed {
                 Ok(0) => break true,
                 Ok(_) if written > 0 || input.pos > before => {}
-                // The frame is damaged, or goes on after the stored bytes.
+                // The frame is damaged, or the stored bytes end before the frame does.
                 Ok(_) | Err(_) => return Err(self.corrupt_contents()),
             }
         };

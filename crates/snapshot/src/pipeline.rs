@@ -190,7 +190,7 @@ fn gather(shared: &Reading, mut pacer: Pacer, packers: &[Lane<GatheredChunk>], f
         let continues = gathered.as_ref().ok().filter(|chunk| !matches!(chunk.after, Cursor::End(_)));
         let bytes = continues.map(|chunk| chunk.plain.len());
         if bytes.is_none() {
-            // Whoever receives the last chunk may expect that the log is released.
+            // The receiver of the last chunk may rely on the log being released.
             *gatherer = None;
         }
         drop(gatherer);

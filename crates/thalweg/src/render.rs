@@ -113,7 +113,7 @@ impl<W: Write> Write for TerminalWriter<W> {
 
 impl<W: Write> Drop for TerminalWriter<W> {
     fn drop(&mut self) {
-        // What is left is no character, and the destination may be gone.
+        // The remaining bytes are no complete character. The error is ignored, because the destination may be closed.
         let _ = self.to.write_all(printable::lines(&self.rest).as_bytes());
     }
 }

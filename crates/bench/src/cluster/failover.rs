@@ -113,7 +113,7 @@ fn once(nodes: &mut Nodes, shared: &Shared) -> Result<Duration, BenchError> {
     let leader = nodes.leader()?;
     let killed = nodes.kill(leader);
     let (send, receive) = channel();
-    // The process is gone now, and the clients that send from now on are answered by others.
+    // The process has ended, so requests that clients send from now on are answered by other nodes.
     *shared.waiting.lock().expect("no client panics") = Some((Instant::now(), send));
     let acknowledged: Vec<_> = shared.last.iter().map(|last| last.lock().expect("no client panics").clone()).collect();
     let next = receive.recv_timeout(PATIENCE);

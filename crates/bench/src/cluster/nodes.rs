@@ -177,7 +177,7 @@ impl Nodes {
 
     fn spawn(&mut self, number: usize) -> Result<(), BenchError> {
         let Some(own) = &self.own else { return Ok(()) };
-        // More nodes than can found a cluster together join the first ones.
+        // At most `MAX_FOUNDERS` nodes found a cluster together. The other nodes join them.
         let founders = self.all.len().min(MAX_FOUNDERS);
         let peers: Vec<_> = self.all[..founders].iter().map(|node| node.reached_at().to_string()).collect();
         let node = &mut self.all[number];

@@ -44,7 +44,7 @@ pub(super) fn rates(results: &Results) -> Vec<Plot> {
 fn rates_at(results: &Results, level: Level) -> Option<Plot> {
     let mut rows: Vec<&Row> = results.rows.iter().filter(|row| row.level == level).collect();
     let order: Vec<&str> = rows.iter().map(|row| row.test.name).collect();
-    // One test's stores stand together, whenever they were first measured.
+    // The stores of a test are next to each other in the plot, in whatever order they were measured.
     rows.sort_by_key(|row| order.iter().position(|name| *name == row.test.name));
     let bars: Vec<Bar> = rows.into_iter().map(bar).collect();
     let title = format!("operations per second of each test, durability {level}, 1 thread");

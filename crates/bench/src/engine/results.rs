@@ -236,7 +236,7 @@ impl Results {
         let mut table = Table::new(title);
         let mut done: Vec<(&str, &str)> = Vec::new();
         for row in rows {
-            // One test's contenders stand together, whenever they were first measured.
+            // The contenders of a test are next to each other in the table, in whatever order they were measured.
             if done.contains(&(row.test.name, row.test.parameters)) {
                 continue;
             }

@@ -129,7 +129,7 @@ fn parse(csv: &str) -> Option<Figures> {
     let mut lines = csv.lines().filter(|line| line.starts_with('"'));
     let heads = cells(lines.next()?);
     let row = cells(lines.next()?);
-    // The name of a command may hold what separates cells, so columns are counted from the end.
+    // The name of a command may contain the separator of cells, so columns are counted from the end.
     let of = |name: &str| {
         let place = heads.iter().position(|head| *head == name)?;
         row.get(row.len().checked_sub(heads.len() - place)?)?.parse::<f64>().ok()

@@ -261,7 +261,8 @@ impl<'a> FanOutRun<'a> {
 
     fn take_messages(&mut self, number: usize) -> Result<(), String> {
         let connection = &mut self.subscribers[number];
-        // What one read does not bring, epoll reports again: the others and the publisher have their turn.
+        // One read per turn is enough: epoll reports the connection again if more bytes wait. Meanwhile the other
+        // subscribers and the publisher are served.
         receive(connection)?;
         let now = self.clock.now();
         let message_bytes = self.head.len() + self.plan.options.value_bytes() + 2;

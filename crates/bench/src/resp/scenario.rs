@@ -98,7 +98,7 @@ fn goals(options: &RespOptions) -> Vec<Scenario> {
     let durable = |name, operation, connections, pipeline, bytes| {
         line(name, only(operation), DURABLE, ServerChoice::RedisAlways, connections, pipeline, bytes, Goal::Rate(1.2))
     };
-    // The machine's upper bound, beside the peer.
+    // Adds the server `bare`, which shows the upper bound of the machine.
     let bare = |scenario: Scenario| Scenario {
         servers: [scenario.servers, vec![(ServerChoice::Bare, DURABLE)]].concat(),
         ..scenario

@@ -220,7 +220,7 @@ fn a_cache_may_forget_but_returns_nothing_older() {
     assert_eq!(answer(&work, get(), b"-"), Ok(MISSED), "the cache may have evicted the key");
     let fault = answer(&work, get(), &first).unwrap_err();
     assert!(fault.starts_with("cache_get of key 7: version 1, and version 2 was acknowledged"), "{fault}");
-    // What is written to the keyspace is another key, and a key that is missing there is lost.
+    // A key of the keyspace is not the cache's key of the same name, and must not be missing.
     let stored = write(&work, 7);
     assert!(answer(&work, get(), &value(&stored)).unwrap_err().contains("version 1, and version 2 was acknowledged"));
     let read = Request { kind: Kind::Read, ..get() };

@@ -127,7 +127,7 @@ async fn a_man_in_the_middle_who_ends_the_sessions_cannot_relay_the_proofs() {
     let ((near, left), (right, far)) = (duplex(4096), duplex(4096));
     let (met, ()) = tokio::join!(meet_over((near, far), &one, &two, None), ends_sessions(left, right));
     assert_fails(&met, "something between the nodes ends the TLS session");
-    // One who passes all bytes on as they are learns nothing, so it may.
+    // Something between the nodes that only forwards all bytes learns nothing, so the handshake succeeds.
     let ((near, mut left), (mut right, far)) = (duplex(4096), duplex(4096));
     let (met, _) = tokio::join!(meet_over((near, far), &one, &two, None), copy_bidirectional(&mut left, &mut right));
     assert_met(met);
@@ -222,7 +222,8 @@ async fn a_certificate_must_name_its_node() {
     // A node that dials another host than the certificate names, and a node with the certificate of another.
     assert_fails(&meet(&two, &one).await, "n2");
     assert_fails(&meet(&one, &two).await, "does not name n1");
-    // A member is known by its name in the cluster, or by its host there, whatever it says itself.
+    // A member is identified by its name or host in the membership. The address that the member itself claims is
+    // ignored.
     let member = |name: &str, host: &str| Some(NodeInfo { name: name.to_owned(), ..NodeInfo::at(format!("{host}:1")) });
     assert_met(meet_over(duplex(4096), &one, &two, member("db1", "elsewhere")).await);
     assert_met(meet_over(duplex(4096), &one, &two, member("", "db1")).await);
@@ -245,7 +246,7 @@ async fn an_expired_certificate_is_rejected_by_both_sides_and_at_the_start() {
     let ((one, files), (two, _)) = (brief("n1"), brief("n2"));
     let (fresh_one, fresh_two) = (made.tls("ours", &["x1", "n1"]), made.tls("ours", &["x2", "n2"]));
     assert_met(meet(&node(1, 5, Some(one.clone())), &node(2, 5, Some(two.clone()))).await);
-    // The time itself is what is tested.
+    // The test needs real time to pass, because it tests the expiry of a certificate.
     while now() <= last {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

@@ -80,7 +80,7 @@ impl Receiver {
         };
         let mut groups: Vec<&[u8]> = frame.groups.iter().map(|ShortBytes(group)| group).collect();
         groups.sort_unstable();
-        // The frame has little besides the batch, so its memory is kept instead of a copy.
+        // The batch is nearly all of the frame, so the batch refers to the frame's memory instead of being copied.
         let batch = Batch::new(subject, body.slice_ref(frame.batch.0), batch.count()).map_err(invalid)?;
         self.link.count_received(batch.messages().into());
         self.broker.publish_from_node(&batch, &groups);

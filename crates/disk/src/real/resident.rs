@@ -42,7 +42,7 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         let content: Vec<u8> = (0..100_000_u32).map(|at| at as u8).collect();
         file.write_all(&content).unwrap();
-        // A file system that cannot tell returns `None`, which is not wrong.
+        // On a file system that does not support this query, the result is `None`, which is permitted.
         if let Some(bytes) = read_resident(&file, 50_000, 1_234).unwrap() {
             assert!(bytes == content[1_234..51_234]);
             let error = read_resident(&file, 10, 99_995).unwrap_err();

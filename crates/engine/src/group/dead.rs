@@ -144,8 +144,8 @@ impl Inner {
         let committed = self.propose_work(Durability::Os, Purpose::Data, encode).await?;
         match committed.outcome.map(refusal).transpose() {
             Ok(_) => Ok(u64::from(count)),
-            // The records were trimmed or moved by another node, or the group or the stream for dead letters is gone:
-            // look again.
+            // The records were trimmed or another node moved them, or the group or the stream for dead letters was
+            // deleted. The caller must look up the records again.
             Err(WriteError::AttemptLapsed { .. } | WriteError::NoSuchGroup(_) | WriteError::NoSuchStream(_)) => Ok(0),
             Err(error) => Err(error),
         }

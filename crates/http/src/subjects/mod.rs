@@ -93,7 +93,7 @@ async fn publish_within(views: &Views, batch: &Batch, patience: Duration) -> Res
                 Ok(published) => return published,
                 Err(WouldBlock { .. }) => bell.rung().await,
             }
-            // A bell that has rung already would otherwise let the loop go on without a pause.
+            // Without this yield, a bell that has rung already would make the loop spin.
             tokio::task::yield_now().await;
         }
     };

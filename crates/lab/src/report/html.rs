@@ -160,7 +160,7 @@ fn write_table(out: &mut String, table: &Table) {
     if table.rows.len() <= MAX_TURNED {
         return write_turned(out, table);
     }
-    // Columns that say what a row is about; each part repeats them.
+    // The first columns of text identify a row, so each part of the table repeats them.
     let is_text = |column: &usize| table.rows.iter().all(|row| matches!(row[*column], Cell::Text(_)));
     let keys: Vec<usize> = (0..table.columns.len()).take_while(is_text).take(3).collect();
     let figures: Vec<usize> = (keys.len()..table.columns.len()).collect();

@@ -218,7 +218,7 @@ impl Feed {
         }
         read?;
         let least = floor.saturating_sub(from).min(u64::from(self.sizes.read_records));
-        // What the reading of the whole stream does not find is counted at its end.
+        // The reader of the whole stream counts its missing records when it ends.
         if count < least && reader != Reader::Whole {
             found.fault(FeedFault::Lost, least - count, || {
                 format!("{count} records from offset {from}, and {least} were acknowledged before the read was sent")

@@ -203,7 +203,7 @@ impl SubscriberAccount {
         if self.share == Share::All {
             let short: u64 =
                 self.sequences.iter().zip(published).map(|(place, sent)| sent.saturating_sub(place.next)).sum();
-            // Gaps and missing ends together are what was dropped, exactly.
+            // Messages in gaps and messages missing at the end must together equal the dropped messages.
             lost = (self.gaps + short).abs_diff(self.dropped);
         }
         Faults {

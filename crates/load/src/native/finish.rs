@@ -116,7 +116,8 @@ impl Finish {
     }
 
     fn wake(&self) {
-        // The wakers stay: a task that was woken for the total may have to be woken again to give up.
+        // The wakers stay registered: a task that was woken because the total is known may need another wake-up when
+        // the run is given up.
         self.sleepers.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(Waker::wake_by_ref);
     }
 }

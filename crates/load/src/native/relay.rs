@@ -98,7 +98,8 @@ fn quic(receivers: usize, time: Duration) -> Quic<f64> {
             })
         });
         let brought = receiving.join().map_err(|_| "the receivers' thread panicked")?;
-        // Both end with an error when the first receiver is gone: that is how they learn that it is over.
+        // The sender and the relay both end with an error when the first receiver has closed its connection. No other
+        // signal ends them.
         drop((sent, relay.join()));
         brought
     })

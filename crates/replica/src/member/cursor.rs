@@ -188,7 +188,7 @@ impl Ahead {
             Some(records) => records,
             none => none.insert(log.records_from(applied)?),
         };
-        // What the reader knows of the log may end before the log does.
+        // The reader may not know the newest records of the log yet. The second attempt extends its range.
         for extends in [false, true] {
             if extends {
                 log.extend_records(records)?;

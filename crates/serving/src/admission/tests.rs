@@ -79,7 +79,7 @@ fn the_address_that_holds_most_is_refused_first_and_others_always_find_something
         shares.push(taken);
     }
     assert!(!shares[0].is_empty() && !shares[1].is_empty(), "{shares:?}");
-    // Released shares are first for those that hold little.
+    // Released shares go first to addresses that hold little. If those request none, any address gets them.
     drop(held);
     assert!(greedy[0].take(Resource::Scans, 1).is_some());
 }

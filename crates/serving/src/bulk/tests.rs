@@ -122,7 +122,8 @@ async fn a_turn_that_is_not_used_holds_up_nobody() {
     let runtime = Runtime::new();
     runtime.end_round().await;
     let cx = Context::from_waker(std::task::Waker::noop());
-    // These wait for their turns, get them, and are never polled again or are gone.
+    // These connections wait for their turns. Half of them are then dropped, and the others get their turns but are
+    // never polled again.
     let mut idle: Vec<_> = (0..100).map(|_| runtime.seat(1)).collect();
     assert!(idle.iter_mut().all(|seat| !seat.may_send(&cx)));
     idle.truncate(50);

@@ -157,7 +157,7 @@ mod tests {
         // In a container: the path is that of the host, and the mount shows the container's own group.
         let inside = [("proc/self/cgroup", "0::/host/path\n"), ("sys/fs/cgroup/memory.max", "1073741824\n")];
         assert_eq!(found(&inside).bytes, GIB);
-        // Both versions at once, as with systemd's hybrid hierarchy.
+        // Both versions of control groups are in use, as with systemd's hybrid hierarchy.
         let both = [
             ("proc/self/cgroup", "4:memory:/a\n0::/b\n"),
             ("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "2147483648\n"),

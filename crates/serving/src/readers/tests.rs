@@ -37,7 +37,7 @@ async fn reads_of_one_address_leave_a_thread_to_others() {
     let first = readers.run(&many, 1, first);
     assert_eq!(begins.recv().unwrap(), "first");
     let waiting: Vec<_> = (0..10).map(|_| readers.run(&many, 1, || "later")).collect();
-    // Completes although eleven reads of the other address came first, and one of them still runs.
+    // This read completes although the other address has requested eleven reads earlier, of which one still runs.
     assert_eq!(readers.run(&other, 1, || "other").await, Ok("other"));
     assert_eq!(readers.figures(ReadKind::Long).queued, 10);
     drop(release);

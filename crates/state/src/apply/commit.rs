@@ -58,7 +58,7 @@ fn apply_once(applying: &mut Applying<'_>, commit: &Commit<'_>, at: LogPosition)
         let write = writes.next().expect("one write")?;
         begin_checks(applying);
         check_write(applying, commit, &write)?;
-        // One write, with what it replaces, is far below a budget.
+        // One write and the removal of the value that it replaces cost far less than a budget.
         applying.applier.staged.meter().end_budget();
         let revision = applying.use_revision();
         perform(applying, &write, revision, at, &mut appends)?;
@@ -248,7 +248,7 @@ fn charge_write(applying: &Applying<'_>, write: &Write<'_>) -> Result<(), Machin
             charge_key(applying, keyspace, key, if ends { 4 * READ + 5 * WRITE } else { WRITE })
         }
         Write::Delete { keyspace, key } => charge_key(applying, keyspace, key, WRITE),
-        // The row of the key, those of its old and new deadline, and its attachments to leases.
+        // The charge covers the row of the key, the rows of its old and new deadline, and its attachments to leases.
         Write::PutUntil { keyspace, key, value, .. } => {
             applying.charge(read_bytes(value.len()));
             charge_key(applying, keyspace, key, 4 * READ + 8 * WRITE)

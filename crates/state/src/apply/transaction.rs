@@ -59,7 +59,7 @@ pub(crate) fn apply(
         let done = operation
             .map_err(Refused::from)
             .and_then(|operation| run.add(applying, number as u32, &operation))
-            // After the operation, which knows what it has cost: a rejection rolls back all operations.
+            // The budget is checked after the operation, when its cost is known: a rejection rolls back all operations.
             .and_then(|()| applying.check_budget());
         if let Err(refused) = done {
             applying.roll_back(savepoint);

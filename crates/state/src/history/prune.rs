@@ -201,7 +201,7 @@ impl Round {
             }
             let mut is_gone = false;
             let until = match of.revision {
-                // Forgetting the key's versions, which come before this row, may have changed it.
+                // The removal of the key's versions, whose rows are before this one, may have changed this row.
                 None => match applying.get(key)? {
                     Some(row) => Until::of_forgotten(key, &row)?,
                     None => continue,

@@ -434,8 +434,8 @@ impl StagedView<'_> {
         let mut show = |key: &[u8], value: Option<&[u8]>, is_own: bool| match value {
             Some(value) => visit(key, value),
             None => {
-                // Rows that the command itself has removed are the same on every node and in every entry. Those that
-                // earlier commands of the entry have removed are not rows any more.
+                // Rows that the command itself has removed are the same on every node and in every entry. Rows that
+                // earlier commands of the entry have removed cost nothing.
                 meter.charge(if is_own { ROW } else { 0 });
                 if meter.is_spent() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             }

@@ -161,7 +161,7 @@ impl<S: Store> Running<S> {
         let mut writer = lock(&self.writer);
         writer.has_waited = false;
         self.pause(&mut writer);
-        // Batches of ordinary log entries fit into the part that is kept free besides.
+        // The part of the memtable that is kept free in addition has room for the batches of ordinary log entries.
         let wanted = bytes.saturating_add(self.shared.options.memtable_bytes / ROOM_SHARE);
         if writer.memtable.free_bytes() < wanted && !writer.memtable.memtable().is_empty() {
             self.replace_active(&mut writer, wanted, SealTarget::Active)?;
@@ -208,7 +208,8 @@ impl<S: Store> Running<S> {
     pub(super) fn bytes_to_persist(&self) -> u64 {
         let version = Arc::clone(&self.shared.lock().version);
         let active = &version.active;
-        // The active memtable counts as full of changes like those that it has now: it can be full a moment later.
+        // The estimate assumes an active memtable that is full of changes of the present mean size, because it may be
+        // full a moment later.
         let mean_bytes = active.used_bytes().checked_div(active.len()).unwrap_or(DEFAULT_CHANGE_BYTES).max(1);
         let changes = self.shared.options.memtable_bytes / mean_bytes;
         let memtables = version.sealed.len() as u64 + 1;

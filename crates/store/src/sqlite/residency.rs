@@ -83,7 +83,7 @@ impl Residency {
         };
         match read_resident(&self.file, 1, page * u64::from(PAGE_BYTES)) {
             Ok(byte) => byte.is_some(),
-            // The file is shorter now, or broken: the read itself will tell.
+            // The file has become shorter or is damaged; the read itself will report the error.
             Err(_) => true,
         }
     }
@@ -123,7 +123,7 @@ mod tests {
         };
         assert_eq!(judged(0), Some(1));
         for (pages, judgements) in [(1, 1), (8, 1), (9, 2), (256, 32), (1000, 32)] {
-            // A file system that cannot tell has every read given away.
+            // On a file system that does not report residency, every read is handed to another thread.
             assert!(judged(pages).is_none_or(|taken| taken == judgements), "{pages} pages: {:?}", judged(pages));
         }
     }
@@ -135,7 +135,7 @@ mod tests {
         let file = Residency::open(&path).unwrap();
         let tells = read_resident(&file.file, 1, 0).unwrap().is_some();
         assert_eq!((0..100).any(|_| file.is_resident()), tells);
-        // A file system in memory drops nothing, and some file systems cannot tell.
+        // A file system in memory drops nothing, and some file systems do not report residency.
         if !tells || !dropped(&path) {
             return;
         }

@@ -45,7 +45,7 @@ pub(super) fn repair(data: &Path, place: &ServerArgs) -> Result<(), Failure> {
     let database = Database::open_member(data, options, MemberIdentity::Existing).map_err(unopened)?;
     check_cluster(&database, &session)?;
     let installed = install(&database, &session, data, place.json)?;
-    // A repair that was due is done, and the node may do the next one by itself.
+    // A repair that was due is done now, so the node may again repair itself without an operator.
     database.note_repair(&RepairNote::default()).map_err(|error| Failure::file(data, &error))?;
     database.close().map_err(|error| Failure::of(&error))?;
     let (from, index, rows) = (format!("{:016x}", installed.from.0), installed.applied.index.0, installed.totals.rows);

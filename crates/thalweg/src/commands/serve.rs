@@ -160,7 +160,8 @@ impl Serve {
             layers = layers.file(path)?;
         }
         let variables = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
-        // Only a start needs the token. The shell of an operator who has exported it runs other commands, too.
+        // Only the start of a server uses the token. Other commands must also work in a shell in which the operator has
+        // exported it.
         let is_for_us = |name: &str| self.mode != Mode::Read || name != "THALWEG_JOIN_TOKEN";
         let variables = variables.filter(|(name, _)| is_for_us(name));
         layers
@@ -329,7 +330,7 @@ async fn serve(
         give_up_after(STOP_LIMIT);
     };
     server.run(stopped).await.map_err(|error| Failure::of(&error))?;
-    // A signal that has arrived since then stops the process for good.
+    // If a signal has arrived in the meantime, the process ends instead of starting the repaired node.
     let is_signalled =
         ended == Ended::RepairDue && tokio::time::timeout(Duration::ZERO, stop.signalled()).await.is_ok();
     Ok(if is_signalled { Ended::Stopped } else { ended })

@@ -107,7 +107,7 @@ impl Header {
         let Ok(first) = reader.u8("a kind") else { return Ok(None) };
         let mut number = || match reader.varint("a number") {
             Ok(number) => Ok(Some(number)),
-            // A number that has not ended may go on in the bytes to come.
+            // A number that is not complete may continue in bytes that have not arrived yet.
             Err(_)
                 if bytes.len() < MAX_SHORT_BYTES && bytes[reader.position()..].iter().all(|byte| byte & 0x80 != 0) =>
             {
