@@ -178,9 +178,9 @@ pub(crate) fn add_stages(report: &mut Report, title: &str, all: &[Stages]) {
         (label.clone(), parts.collect::<Vec<_>>())
     };
     let bars: Vec<_> = all.iter().map(bar).collect();
-    let caption = "Average times, one after the other, from the server's own histograms over the whole runs. Commands that share \
-                   an fsync each count with its whole time. What lies outside the server is the rest of the average response \
-                   time.";
+    let caption = "Average times, one after the other, from the server's own histograms over the whole runs. Each of \
+                   the commands that share an fsync counts with its whole time. The rest of the average response time \
+                   is spent outside the server.";
     report.plots.push(plots::stacked("stages", title, caption, &Axis::linear("µs, average"), &bars));
     report.tables.extend(all.iter().map(|stages| stages.table(title)));
 }

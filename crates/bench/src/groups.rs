@@ -215,7 +215,7 @@ fn work(
         });
         compared.map_err(BenchError::subject(NAME, "reading"))?;
         if let Some(offset) = bad {
-            return Err(wrong(format!("offset {offset} came twice, or with other bytes")));
+            return Err(wrong(format!("offset {offset} was delivered twice, or with other bytes")));
         }
         if offsets.is_empty() {
             thread::yield_now();

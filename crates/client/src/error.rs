@@ -19,7 +19,7 @@ pub enum Error {
     #[error("{0}")]
     Failed(Box<Failure>),
     /// The request timed out.
-    #[error("no reply within {after:?}{}: the server is slow or gone; try again, or allow more time", unknown(*effect))]
+    #[error("no reply within {after:?}{}: the server is slow or down; try again, or allow more time", unknown(*effect))]
     TimedOut {
         /// Time that the client waited.
         after: Duration,

@@ -75,7 +75,7 @@ impl Tasks {
                 Ok(()) => return,
                 Err(obstacle) if said.as_ref() == Some(&obstacle) => {}
                 Err(obstacle) => {
-                    tracing::error!(%obstacle, "this node does not repair its state by itself yet");
+                    tracing::error!(%obstacle, "this node does not repair its state without an operator yet");
                     said = Some(obstacle);
                 }
             }

@@ -147,7 +147,7 @@ impl Tasks {
             self.hearing.tick().into_iter().for_each(|change| self.events.changed(change));
             self.keep_for_followers(&report.members);
             if let Some(from) = self.requests.receiving.tick() {
-                tracing::warn!(%from, "gave up a snapshot, because its sender is silent");
+                tracing::warn!(%from, "dropped an unfinished snapshot, because its sender is silent");
             }
             sleep(LOOK).await;
         }

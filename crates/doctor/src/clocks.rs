@@ -133,15 +133,15 @@ pub(crate) fn judge(clocks: &Clocks, found: &mut Findings) {
         found.weakness(
             "was_suspended",
             format!("the machine was suspended for {} since its start", micros(clocks.suspended.as_secs_f64() * 1e6)),
-            "a node stands still meanwhile and takes no notice: others elect a new leader, and reads at the level `lease` of \
-             the former one can be old for a moment",
+            "a suspended node does not run, and does not notice the pause: other nodes elect a new leader, and reads at \
+             the level `lease` of the former leader can be old for a moment",
             "switch suspending off, and do not pause virtual machines that run a node",
         );
     }
     match &clocks.ntp {
         None => found.note(
             "clock_unknown",
-            "the system does not tell whether the wall clock is synchronised".to_owned(),
+            "the system does not report whether the wall clock is synchronised".to_owned(),
             "a wrong clock changes when leases and times to live end; a start refuses clocks that jumped by more than \
              `max_clock_jump`",
             "check the synchronisation at the host",

@@ -105,8 +105,8 @@ fn writeback(kernel: &Kernel, syncs: Option<&SyncTimes>, found: &mut Findings) {
                     shown(syncs.large_bytes_per_second as u64)
                 ),
                 "a node paces its own tables; but when another program (a backup, a copy) fills this, syncs wait behind it",
-                "if other programs write to this disk, set vm.dirty_bytes and vm.dirty_background_bytes to what the disk \
-                 writes in a second or two",
+                "if other programs write to this disk, set vm.dirty_bytes and vm.dirty_background_bytes to the bytes \
+                 that the disk writes in a second or two",
             );
         }
     }

@@ -75,7 +75,7 @@ pub(crate) fn judge(space: &Space, wanted: &SpaceNeeds, found: &mut Findings) {
                 shown(free),
                 shown(with_history)
             ),
-            "when the disk is full, the node gives up history, so that watches and backups cannot resume",
+            "when the disk is full, the node drops its history, so that watches and backups cannot resume",
             "free some space, or lower `history_bytes`",
         );
     }

@@ -75,7 +75,7 @@ pub(crate) fn judge(storage: &Storage, syncs: Option<&SyncTimes>, found: &mut Fi
         found.problem(
             "memory_file_system",
             "the directory is in memory, not on a disk".to_owned(),
-            "everything is lost when the machine restarts, whatever was acknowledged",
+            "all data is lost when the machine restarts, even acknowledged writes",
             "use a directory on a disk",
         );
         return;
@@ -156,7 +156,7 @@ fn file_system(mount: &Mount, found: &mut Findings) {
         found.weakness(
             "mounted_sync",
             format!("the file system at {point} is mounted with `sync` or `dirsync`"),
-            "each write waits for the disk, also those that no client waits for",
+            "each write waits for the disk, even if no client waits for it",
             "remove the option; the node syncs what it acknowledges",
         );
     }
@@ -200,14 +200,14 @@ fn honesty(storage: &Storage, syncs: &SyncTimes, found: &mut Findings) {
         DeviceClass::Virtual | DeviceClass::Loop => found.note(
             "virtual_disk",
             format!("{measured}, on a disk that the host provides"),
-            "the host decides when a sync is durable; that cannot be known from here, whatever the time",
+            "the host decides when a sync is durable; the guest cannot measure it",
             "check the host: no cache mode `unsafe`, and a volume that survives the loss of its machine",
         ),
         DeviceClass::Unknown => found.note(
             "unknown_device",
             format!("{measured}, on a device that the kernel does not describe"),
             "neither the device's speed nor its cache can be judged",
-            "check what stores the data of this file system",
+            "check which device stores the data of this file system",
         ),
         _ => {}
     }

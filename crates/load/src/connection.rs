@@ -99,7 +99,7 @@ impl Connection {
 
     /// Drops the first `bytes` bytes of the input buffer.
     pub fn consume(&mut self, bytes: usize) {
-        assert!(bytes <= self.to - self.from, "only what has come can be consumed");
+        assert!(bytes <= self.to - self.from, "only received bytes can be consumed");
         self.from += bytes;
     }
 

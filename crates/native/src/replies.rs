@@ -285,7 +285,7 @@ impl Replies {
         }
         let held = self.admit(HEADER_BYTES + body_bytes, room)?;
         let before = self.outbox.len();
-        let len = u32::try_from(body_bytes).expect("at most what a client takes");
+        let len = u32::try_from(body_bytes).expect("at most the bytes that a client accepts");
         let header = Header { len, kind: kind as u16, fields: 0, id };
         let own = held.map(|held| CountedBytes { bytes: Vec::new(), held: Arc::new(held) });
         let mut parts = Parts { outbox: &mut self.outbox, own };

@@ -112,7 +112,7 @@ impl Reply {
             Self::Outcome((durability, outcome)) => {
                 out.states(durability);
                 let replied = out.reply_after_effect(id, |out| put_outcome(out, id, durability, outcome.as_ref()))?;
-                debug_assert!(replied, "clients send no commands whose outcome is not told: {outcome:?}");
+                debug_assert!(replied, "clients send no commands that have no outcome to report: {outcome:?}");
                 Ok(())
             }
         }

@@ -252,14 +252,11 @@ fn notes(
              clients of their own differ",
             profile.workload, profile.durability, profile.machine.processors
         ),
-        "bounds are those of one more run in 95 of 100 cases on the same machine; they say nothing about another one"
+        "bounds are those of one more run in 95 of 100 cases on the same machine; they do not apply to another machine"
             .to_owned(),
     ];
     if profile.build != "release" {
-        notes.push(format!(
-            "the profile was measured with a {} build, which is slower than what is shipped",
-            profile.build
-        ));
+        notes.push(format!("the profile was measured with a {} build, which is slower than a release", profile.build));
     }
     if time.is_extrapolated(request.payload_bytes as f64) {
         notes.push(format!(
@@ -270,8 +267,8 @@ fn notes(
     if request.replicas > 1 {
         notes.push(format!(
             "the profile is that of one node. With {} replicas a write also waits for a round trip ({} µs, --round-trip) and for \
-             the fsync of a follower, which is taken to be as fast as the leader's and runs beside it; followers are taken to need \
-             as much as the leader",
+             the fsync of a follower, which is assumed to be as fast as the leader's and to run at the same time; \
+             followers are assumed to need as much as the leader",
             request.replicas,
             request.round_trip.as_micros()
         ));

@@ -368,7 +368,7 @@ impl Cluster {
             let lasted = now() - begun;
             let was_crowded = cluster.0.crowded_at.get() >= begun || cluster.0.active.get() > 1;
             if lasted > ANSWER_WITHIN && leaves_majority && !was_crowded {
-                let text = format!("no write was answered for {} ms beside one fault: {fault}", lasted.as_millis());
+                let text = format!("no write was answered for {} ms during one fault: {fault}", lasted.as_millis());
                 cluster.0.truth.violation(victim, text);
             }
             record(OUTSIDE, format!("a write is answered {} ms after fault {}", lasted.as_millis(), fault.number));

@@ -64,8 +64,8 @@ pub(super) fn summary_sentences(cells: &[Cell], probe: &[f64]) -> Vec<String> {
         ));
     }
     said.push(
-        "Two cells whose 95 % intervals overlap are not known to differ; nothing here says how stores behave with \
-         data larger than memory, after weeks of writing, or on another disk"
+        "Two cells whose 95 % intervals overlap are not known to differ; these figures do not show how stores behave \
+         with data larger than memory, after weeks of writing, or on another disk"
             .to_owned(),
     );
     said.push(

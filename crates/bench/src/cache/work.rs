@@ -101,7 +101,7 @@ impl ChannelRequests for CacheWork {
         match (self.operation, reply.header.kind) {
             (Operation::Put, kind) if kind == Kind::CacheStored as u16 => {
                 match CacheStored::decode_body(body(&reply))?.version {
-                    0 => wrong("stored as version 0, which stands for nothing"),
+                    0 => wrong("stored as version 0, which means that there is no entry"),
                     _ => Ok(1),
                 }
             }

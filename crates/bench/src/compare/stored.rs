@@ -50,7 +50,7 @@ pub(super) fn run(options: &CompareOptions, paths: [&Path; 2]) -> Result<Report,
     report.notes.push(describe_method());
     report.notes.push(
         "the interval covers what changed within each measurement, but not what changed on the machine between them; \
-         only runs in turns can tell the two apart: thalweg bench compare with two programs or addresses"
+         only alternating runs can distinguish the two: thalweg bench compare with two programs or addresses"
             .to_owned(),
     );
     if a.machine != b.machine {

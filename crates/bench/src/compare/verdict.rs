@@ -31,8 +31,8 @@ pub(crate) fn agree(a: &str, b: &str, across: bool) -> Result<String, BenchError
             option: "A, B",
             message: format!(
                 "the writes of A have durability {a}, those of B {b}: their figures are not comparable. Give both the \
-                 same level with --durability, or in the settings of servers that speak RESP, or compare them all the \
-                 same with --across-durabilities"
+                 same level with --durability, or in the settings of servers that speak RESP, or compare them \
+                 nevertheless with --across-durabilities"
             ),
         }),
     }

@@ -100,7 +100,7 @@ fn compare(stream: &Stream, records: u64, values: &Values) -> Result<(), BenchEr
         };
         page.for_each(&mut check).map_err(BenchError::subject(NAME, "reading"))?;
         if let Some(offset) = bad {
-            return Err(wrong(format!("the record at offset {offset} is not what was appended as {next}")));
+            return Err(wrong(format!("the record at offset {offset} differs from the record appended as {next}")));
         }
         if next == from {
             return Err(wrong(format!("it ends at offset {next} of {records}")));

@@ -365,7 +365,7 @@ impl Store<'_, '_> {
                 next += 1;
             })?;
             if !right || next != first + length {
-                let message = format!("the range of {length} from key {first} is not what was written");
+                let message = format!("the range of {length} from key {first} differs from the written pairs");
                 return Err(context.wrong("scanning", message));
             }
         }

@@ -197,7 +197,7 @@ fn compare(log: &Log, first: Lsn, values: &Values) -> Result<(), BenchError> {
             return Err(wrong(format!("LSN {} follows where {expected} should", record.lsn)));
         }
         if record.kind == RecordKind::Entry && record.payload != values.of(record.index.0) {
-            return Err(wrong(format!("the record at LSN {} is not what was appended", record.lsn)));
+            return Err(wrong(format!("the record at LSN {} differs from the appended one", record.lsn)));
         }
         expected = expected.next();
     }

@@ -162,7 +162,7 @@ fn judge(options: &PubsubOptions, finish: &Finish, outcome: &Outcome) -> Validit
         let late = Duration::from_nanos(*last).saturating_sub(load.duration);
         if unfinished || late > BACKLOG.max(load.duration * 3 / 100) {
             return Validity::Overloaded(format!(
-                "{:.0} of {:.0} deliveries/s; what was due took {} longer than its time, and {} were missing {patience} after the last publish",
+                "{:.0} of {:.0} deliveries/s; sending took {} longer than planned, and {} were missing {patience} after the last publish",
                 outcome.rate,
                 rate * options.fan_out as f64,
                 duration(late),

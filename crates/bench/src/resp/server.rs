@@ -110,7 +110,7 @@ impl Server {
             (ServerChoice::Thalweg, 0) => Ok("durable before it is answered (disk)".to_owned()),
             (ServerChoice::Thalweg, 1) => Ok("none: a cache in memory".to_owned()),
             (ServerChoice::Bare, _) => {
-                Ok("one write and one fdatasync before what came together is answered".to_owned())
+                Ok("one write and one fdatasync before the requests that arrived together are answered".to_owned())
             }
             _ => asked_durability(&mut Client::open(&self.greeting(database))?),
         }
@@ -129,7 +129,7 @@ impl Server {
         self.version = match self.choice {
             ServerChoice::Thalweg => format!("thalweg {}", env!("CARGO_PKG_VERSION")),
             ServerChoice::Bare => "a bare server".to_owned(),
-            _ => version.unwrap_or_else(|| "a server that does not say its version".to_owned()),
+            _ => version.unwrap_or_else(|| "a server that does not report its version".to_owned()),
         };
         let is_here = match &self.greeting.address {
             Address::Tcp(address) => address.ip().is_loopback(),

@@ -85,7 +85,7 @@ fn describe(suite: &Suite<'_>, report: &mut Report) -> Result<(), BenchError> {
     report.condition(
         "load",
         format!(
-            "{} s after {} s of warm-up, {} rounds, the servers in turns, medians; one thread, on the servers' machine if that is local; seed {}",
+            "{} s after {} s of warm-up, {} rounds, servers alternate, medians; one thread, on the servers' machine if that is local; seed {}",
             options.duration.as_secs_f64(),
             options.warmup.as_secs_f64(),
             options.rounds,

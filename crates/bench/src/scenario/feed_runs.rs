@@ -171,7 +171,7 @@ impl FeedRun {
                  reported as dropped; {} duplicated, {} reordered, {} with wrong content",
                 self.subscribers, faults.duplicated, faults.reordered, faults.wrong
             );
-            let required = "all messages that came are right, once and in order; losses are shown";
+            let required = "all delivered messages are right, in order and delivered once; losses are shown";
             checks.push(check(format!("{what}: the subscribers"), required, measured, !faults.any()));
         }
         checks

@@ -39,7 +39,7 @@ impl Checker {
         for run in runs.iter() {
             if run.first.get() != self.next {
                 let got = run.first.get();
-                return Err(ChannelError::Protocol(format!("offset {got} came where {} should have", self.next)));
+                return Err(ChannelError::Protocol(format!("offset {got} was received instead of {}", self.next)));
             }
             self.next += u64::from(run.count);
             let mut right = 0;
@@ -154,7 +154,7 @@ impl ChannelRequests for ReadWork {
         let records = self.checker.take(&page.runs)?;
         if records == 0 {
             let next = self.checker.next;
-            return Err(ChannelError::Protocol(format!("nothing came from offset {next} of a stream of {}", self.end)));
+            return Err(ChannelError::Protocol(format!("no record from offset {next} of a stream of {}", self.end)));
         }
         if self.checker.account.wrong > 0 {
             return Err(ChannelError::Protocol(format!("{} records with wrong content", self.checker.account.wrong)));

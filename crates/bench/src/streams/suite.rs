@@ -177,7 +177,7 @@ impl Suite<'_> {
     /// Publishes records until the log reuses segments, as setup.
     fn prefill(&mut self) -> Result<(), BenchError> {
         let before = self.reused();
-        let why = "needs a server of its own, whose metrics say when segments are reused: leave --target out";
+        let why = "needs a server that the benchmark starts, for its metrics of reused segments: leave --target out";
         require(!before.is_nan(), "--retention-mib", why)?;
         self.progress.step("publishing until the log reuses its segments");
         let payloads = Arc::new(Payloads::new(SEASON_RECORD_BYTES, self.options.load.seed, Depth::Spot));

@@ -11,7 +11,7 @@ const WORDS: &[(&[&str], &str)] = &[
         &["durability"],
         "the point at which a write is acknowledged: none (in the process), os (written to the kernel), interval (and synced \
          soon after), disk (synced, survives a loss of power), quorum (synced on a majority of the nodes). Figures of \
-         different levels say nothing about each other",
+         different levels cannot be compared",
     ),
     (&["± MAD"], "median absolute deviation: half of the rounds differ from the median by at most this"),
     (
@@ -27,8 +27,8 @@ const WORDS: &[(&[&str], &str)] = &[
     (&["constant", "Poisson"], "requests are due by a schedule: evenly spaced, or at random as from independent users"),
     (
         &["closed loop"],
-        "the next request is sent after a reply, so a stalled server gets fewer requests and its stall is hardly seen. Such \
-         runs measure throughput; their times say little",
+        "the next request is sent after a reply, so a stalled server gets fewer requests and its stall is hardly seen. \
+         Such runs measure throughput; their times are of little use",
     ),
     (&["pipeline"], "largest number of requests on a connection that have no reply yet"),
     (&["echo"], "a route of the same server that reads a request, stores nothing and replies: the cost of HTTP alone"),
@@ -44,11 +44,11 @@ const WORDS: &[(&[&str], &str)] = &[
     ),
     (
         &["raw disk probe", "raw probe", "probe"],
-        "the same number of bytes written to a file and synced, without any database: what the disk itself can do",
+        "the same number of bytes written to a file and synced, without any database: the limit of the disk itself",
     ),
     (&["behind the log", "(log)"], "Thalweg's usual way: the log makes a write durable, and the store follows"),
     (&["synced per batch", "(alone)"], "the store without Thalweg's log: it syncs each batch of writes itself"),
-    (&["bare", "relay"], "the same bytes sent over the loopback without any server: what the machine itself can carry"),
+    (&["bare", "relay"], "the same bytes sent over the loopback without any server: the limit of the machine itself"),
     (&["interval from", "95 %"], "the range that contains the true value with a probability of 95 %"),
     (&["peak RSS"], "the largest amount of memory that the process had in use"),
     (&["written B/payload B"], "bytes written to the disk for each byte of keys and values"),

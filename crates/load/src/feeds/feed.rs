@@ -207,7 +207,7 @@ impl Feed {
             if offset != next && reader != Reader::Whole {
                 let fault = if offset > next { FeedFault::Lost } else { FeedFault::Reordered };
                 let missing = offset.saturating_sub(next).max(1);
-                found.fault(fault, missing, || format!("offset {offset} came where {next} should have"));
+                found.fault(fault, missing, || format!("offset {offset} was received instead of {next}"));
             }
             let arrival = if reader == Reader::Whole { Arrival::Whole } else { Arrival::Read };
             self.judge_record(offset, payload, arrival, found);

@@ -88,7 +88,7 @@ impl ReadyChannel {
         let (connection, channel) = dialer.dial(endpoint).await.map_err(|error| fail(error.to_string()))?;
         let opened = timeout(SETUP_TIMEOUT, Self::greet(connection, channel)).await;
         opened
-            .map_err(|_| fail("no welcome came; is this the native port?".to_owned()))?
+            .map_err(|_| fail("the server sent no welcome; is this the native port?".to_owned()))?
             .map_err(|error| fail(format!("{error}; is this the native port, and the transport that it speaks?")))
     }
 
@@ -235,7 +235,7 @@ pub fn unexpected(raw: RawFrame<'_>) -> ChannelError {
         Ok(envelope) => match envelope.frame {
             ServerFrame::Ended(ended) => ChannelError::Refused(format!("{}: {}", ended.code, ended.message)),
             ServerFrame::Failed(failed) => ChannelError::Refused(format!("{}: {}", failed.code, failed.message)),
-            other => ChannelError::Protocol(format!("a {} frame came that no request waits for", other.kind().name())),
+            other => ChannelError::Protocol(format!("the server sent an unrequested {} frame", other.kind().name())),
         },
     }
 }

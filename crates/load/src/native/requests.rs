@@ -97,7 +97,7 @@ fn judge(plan: &CallPlan, outcome: &Outcome) -> Validity {
         return Validity::Errors(problem.clone());
     }
     if tally.replies == 0 {
-        return Validity::Errors("no reply came in the counted time".to_owned());
+        return Validity::Errors("no reply arrived in the counted time".to_owned());
     }
     if let Some(validity) = unusable_clocks(&outcome.spent.clocks) {
         return validity;

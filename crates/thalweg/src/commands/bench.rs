@@ -111,7 +111,7 @@ pub(crate) enum Bench {
     Scenario(Suite<ScenarioOptions>),
     /// Two servers, programs or stored reports under one load: the change from A to B, its interval, and a verdict
     #[command(
-        after_help = "The runs are made in turns, A B, B A, A B ..., so that a drift of the machine affects both alike. In a closed loop\n\
+        after_help = "The runs alternate, A B, B A, A B ..., so that a drift of the machine affects both equally. In a closed loop\n\
                       (--closed) the rate decides, else the 99th percentile of the response time. Each interval covers the true\n\
                       change with a probability of 95 %.\n\n\
                       The load is puts and gets over HTTP or RESP, or a scenario, over any protocol that has its operations. The\n\

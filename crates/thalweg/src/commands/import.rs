@@ -123,7 +123,7 @@ fn format(args: &Import) -> Result<FileFormat, Failure> {
     args.format.or_else(|| FileFormat::of_name(&args.file)).ok_or_else(|| {
         let file = args.file.display();
         Failure::usage(format!(
-            "the name {file:?} does not tell the format: name it with --format csv, ndjson or lines"
+            "the name {file:?} does not show the format: state it with --format csv, ndjson or lines"
         ))
     })
 }

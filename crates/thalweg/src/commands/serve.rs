@@ -323,7 +323,7 @@ async fn serve(
             signal = stop.signalled() => tracing::info!(signal, "stopping on a signal"),
             () = requested => tracing::info!("stopping on a request of an administrator"),
             () = repair_is_due => {
-                tracing::warn!("stopping to repair the state: the node starts again by itself");
+                tracing::warn!("stopping to repair the state: the node restarts without an operator");
                 ended = Ended::RepairDue;
             }
         }

@@ -28,8 +28,9 @@ use crate::{
 const AFTER_HELP: &str = "\
 Asks a running node, or examines the directory of a stopped one (--data), without changing it. Bytes \
 are those of the blocks on the disk, as `du` counts them. The payload is what users can read: keys, \
-values and records of streams. It is counted by reading the whole state, which happens by itself if \
-the state has at most 1 GiB. The ratio to it is shown from 1 MiB of payload on.
+values and records of streams. To count it, the command reads the whole \
+state; by default it does so only if the state has at most 1 GiB. The ratio of the directory to the \
+payload is shown if the payload has at least 1 MiB.
 
 A directory is larger than its payload for reasons that have bounds: history of the log \
 (history_bytes, history_age), segments prepared for the writer (spare_segments), overwritten data \

@@ -63,7 +63,7 @@ pub(super) fn if_due(
     let Some(options) = membership::node_options(config, &member.credentials, database.report().node)? else {
         return Ok(Repaired::Unchanged);
     };
-    tracing::warn!("the state is wrong, as the file REPAIR says: getting the state of another member");
+    tracing::warn!("the state is wrong according to the file REPAIR: receiving the state of another member");
     let is_stopping = Arc::new(AtomicBool::new(false));
     let (db, cluster, stopping) = (database.clone(), member.credentials.cluster, Arc::clone(&is_stopping));
     let mut repairing = runtime.spawn_blocking(move || until_repaired(&db, cluster, &options, &stopping));
