@@ -154,8 +154,8 @@ pub(crate) struct Unfold<S> {
     pub running: Option<Running<S>>,
     /// Function that starts a step from the current state.
     pub step: fn(S) -> Running<S>,
-    /// Place of the body among those whose steps run in turns, because a step may encode a page on the serving thread.
-    /// `None` if other threads make the pages.
+    /// Place of the body in the queue of bodies that take turns, because a step may encode a page on the serving
+    /// thread. `None` if other threads make the pages.
     pub bulk: Option<BulkSeat>,
 }
 

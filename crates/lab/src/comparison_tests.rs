@@ -44,7 +44,7 @@ impl Noise {
     }
 }
 
-/// Makes runs in turns, A B B A A B …, whose true values are 1000 and 1000 · ratio.
+/// Makes alternating runs, A B B A A B …, whose true values are 1000 and 1000 · ratio.
 fn in_turns(seed: u64, correlation: f64, ratio: f64) -> Effect {
     let mut noise = Noise::new(seed, correlation);
     let (mut a, mut b) = (Vec::new(), Vec::new());

@@ -8,7 +8,7 @@
 //! ```text
 //! open ─► lingering ─► over        a lost or stuck socket goes from any phase to over
 //! ```
-//! The task calls [`ServedSocket::begin`] at the start of each poll. Then it reads, answers and writes in turns
+//! The task calls [`ServedSocket::begin`] at the start of each poll. Then it alternately reads, answers and writes
 //! until the socket neither has bytes to read nor accepts bytes, and calls [`ServedSocket::rest`].
 //!
 //! Replies are written immediately. Deliveries, and what waits beyond [`REPLY_BYTES`], are [bulk output](crate::bulk):

@@ -2,7 +2,7 @@
 //!
 //! Parts: `options` has the options, `nodes` starts, kills, stops and restarts the nodes, `relay` delays the network
 //! between them, `work` has the requests of one row, `probes` measures the limits of the machine, `peer` drives another
-//! system's cluster on the same work, `suite` runs the rows in turns and makes the report. Scenarios have nodes of
+//! system's cluster on the same work, `suite` runs the rows alternately and makes the report. Scenarios have nodes of
 //! their own and a module each: `failover`, `rolling`, `lag`, `catch_up`, `heartbeats`, `detection`, `tls`,
 //! `slow_follower`. They share `scenario` and `appends`.
 

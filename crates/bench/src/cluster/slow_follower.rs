@@ -1,9 +1,9 @@
 //! One slow follower: puts of many clients while a follower gets little processor time, or is stopped repeatedly.
 //!
-//! Owns: the times at which the follower's process stands still. SIGSTOP and SIGCONT do that without privileges; a stopped
-//! process neither answers nor writes, as one whose disk is frozen, but it leaves its processor time to the others. The other
-//! nodes are a majority, so the rate should hold. The conditions are measured in turns, and each measurement begins when the
-//! follower has all entries.
+//! Owns: the times at which the follower's process is stopped. SIGSTOP and SIGCONT do that without privileges; a
+//! stopped process neither answers nor writes, as one whose disk is frozen, but it leaves its processor time to the
+//! others. The other nodes are a majority, so the rate should hold. The conditions are measured alternately, and each
+//! measurement begins when the follower has all entries.
 
 use std::{
     sync::mpsc::{RecvTimeoutError, channel},
@@ -30,7 +30,7 @@ const MIN_SHARE: f64 = 0.9;
 /// Shortest measurement, in which a follower that stands still once in five seconds does so twice.
 const MIN_DURATION: Duration = Duration::from_secs(10);
 
-/// The follower alternately stands still and runs for these times.
+/// The follower's process is alternately stopped and running for these times.
 #[derive(Clone, Copy, Debug)]
 struct Slowness {
     name: &'static str,

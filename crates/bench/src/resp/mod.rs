@@ -1,4 +1,4 @@
-//! The RESP suite: measures any server that speaks RESP, and several servers in turns in one run.
+//! The RESP suite: measures any server that speaks RESP, and several servers alternately in one run.
 //!
 //! Owns: the servers of a run, and redis-benchmark as a second load generator, which Thalweg's authors did not write. Does
 //! not own requests and the check of replies (`thalweg_load::resp`), and the load generator, which has one thread here, as
