@@ -179,9 +179,9 @@ impl Tasks {
     }
 }
 
-/// Returns the members that agree with each other: the largest set with one running hash, at the newest entry after
-/// which a majority of the members states one. Entries before `after` do not count, because hashes of states that
-/// differ after it can be equal there.
+/// Returns the members that agree with each other: the largest group with equal running hashes, at the newest entry for
+/// which a majority of the members has reported a hash. Entries before `after` are ignored, because states that differ
+/// after an entry can have equal hashes before it.
 fn agreeing(others: &[Other], after: Index) -> BTreeSet<NodeId> {
     let mut found: BTreeMap<Index, BTreeMap<u64, BTreeSet<NodeId>>> = BTreeMap::new();
     for other in others {
@@ -197,7 +197,7 @@ fn agreeing(others: &[Other], after: Index) -> BTreeSet<NodeId> {
 }
 
 /// Returns true if these members are a majority of all, and their voters are a majority of all voters. The cluster then
-/// goes on while this node and others repair their states at the same time. A node that knows of a fault in its state
+/// continues while this node and others repair their states at the same time. A node that knows of a fault in its state
 /// does not give the state to others. So of two such nodes, the later one does not count the first. The last node to
 /// ask therefore finds a majority that excludes all nodes under repair.
 fn can_spare(giving: &BTreeSet<NodeId>, others: &[Other], this_node_votes: bool) -> bool {
@@ -210,7 +210,7 @@ fn can_spare(giving: &BTreeSet<NodeId>, others: &[Other], this_node_votes: bool)
 mod tests {
     use super::*;
 
-    /// Members from 2 on, which vote, with the running hashes that each states.
+    /// Members with the ids 2 and higher, all voters, with the running hashes that each reports.
     fn others(of: &[&[(u64, u64)]]) -> Vec<Other> {
         let marks = |of: &[(u64, u64)]| of.iter().map(|(index, hash)| (Index(*index), *hash)).collect();
         (2..).zip(of).map(|(node, of)| Other { node: NodeId(node), votes: true, marks: marks(of) }).collect()

@@ -85,7 +85,7 @@ pub(crate) fn append<'a>(request: &AppendEntriesRequest<Types>, heard: u64, entr
 }
 
 /// Returns the heartbeat of node `here` that has the same meaning as an append request; `None` if the request has
-/// entries, or states more than two facts: this node leads, and the receiver's last entry is committed.
+/// entries, or contains more than two facts (this node leads, and the receiver's last entry is committed).
 pub(crate) fn heartbeat(request: &AppendEntriesRequest<Types>, here: NodeId, heard: u64) -> Option<Heartbeat> {
     let PeerVote { term, node, committed } = peer_vote(&request.vote);
     let previous = request.prev_log_id.as_ref()?;

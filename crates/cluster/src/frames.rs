@@ -1,7 +1,7 @@
 //! Reading and writing frames on a socket.
 //!
-//! Owns: the bounds of what is read and of what waits to be written. Does not own: the bytes (`wire::peer`), or who
-//! sends what.
+//! Owns: the bounds on the bytes that are read and on the frames that wait to be written. Does not own: the bytes
+//! (`wire::peer`), or who sends what.
 //!
 //! Long bodies are compressed and decompressed on other threads: 64 MiB take longer than an election timeout, and the thread
 //! of consensus must send heartbeats meanwhile.
@@ -30,8 +30,8 @@ const MAX_QUEUED_BYTES: usize = 16 * 1024 * 1024;
 const MAX_QUEUED_FRAMES: usize = 4096;
 /// Size of a body in bytes from which another thread compresses or decompresses it. A shorter one takes less than 2 ms.
 const ELSEWHERE_BYTES: usize = 1024 * 1024;
-/// Silence after which the system probes if the peer still exists, and interval of the probes. A peer that lost its power
-/// says nothing, and its connections would otherwise remain.
+/// Silence after which the system probes whether the peer still exists, and interval of the probes. A peer that has
+/// lost power sends nothing, so its connections would otherwise stay open.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// Bytes of frames that are written with one call.
 const WRITE_BYTES: usize = 256 * 1024;
@@ -46,7 +46,7 @@ pub(crate) enum Heads {
 }
 
 impl Heads {
-    /// Returns the form that two nodes use after the handshake, on all channels but that for subjects.
+    /// Returns the form that two nodes use after the handshake, on all channels except the one for subjects.
     pub(crate) fn of(version: u16) -> Self {
         if version >= SHORT_FROM { Self::Short } else { Self::Long }
     }

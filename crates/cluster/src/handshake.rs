@@ -232,8 +232,8 @@ fn after_tls(error: HandshakeError) -> HandshakeError {
     }
 }
 
-/// Performs the handshake of a connection that this node has accepted. `admits` decides by id if this node talks to the
-/// peer, and returns what the members know of it, or the reason if it does not.
+/// Performs the handshake of a connection that this node has accepted. `admits` decides by the peer's id whether this
+/// node accepts the peer. It returns the members' description of the peer, or the reason for the rejection.
 pub(crate) async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     credentials: &Credentials,
@@ -243,7 +243,8 @@ pub(crate) async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
     accepted.unwrap_or(Err(HandshakeError::TooSlow))
 }
 
-/// Tells the peer why it is rejected. The peer may be gone, or not speak the protocol.
+/// Tells the peer why it is rejected. Ignores errors, because the peer may have disconnected, or may not speak the
+/// protocol.
 async fn reject<T>(stream: &mut (impl AsyncWrite + Unpin), error: HandshakeError) -> Result<T, HandshakeError> {
     if let HandshakeError::Refused { code, reason } = &error {
         let _ = write_frame(stream, &Rejected { code, reason }).await;

@@ -15,8 +15,8 @@ use thalweg_types::{NodeId, info::MemberHealth};
 
 use crate::detector::{Detector, DetectorOptions, StateChange};
 
-/// Number of signs of life without a confirmation after which a node is pinged: the signs of two nodes are not sent at the
-/// same moments, and one may come late.
+/// Number of signs of life without a confirmation after which a node is pinged: the signs of two nodes are not sent at
+/// the same moments, and one may arrive late.
 const MAX_UNCONFIRMED: u32 = 3;
 
 /// Signs of life to one node that it has confirmed.

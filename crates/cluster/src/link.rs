@@ -8,12 +8,12 @@
 //! approach by cutting all large frames. A node has at most ten connections to each other node: five that it dials, of which
 //! `subjects` dials one, and five that the other dials.
 //!
-//! Dialling goes on when the request that began it has no more time, because a heartbeat has less time than the three round
-//! trips of a connection take between distant nodes.
+//! An attempt to dial continues after the deadline of the request that began it: between distant nodes, the three round
+//! trips of a new connection take longer than a heartbeat may wait.
 //!
 //! A connection whose network path is cut stays open, and TCP waits longer and longer between its attempts to send. So
-//! the control channel, on which each request is answered at once, ends all connections to a node that is silent for
-//! [`SILENT_TICKS`] ticks; the next request dials again.
+//! the control channel, on which each request is answered immediately, ends all connections to a node that is silent
+//! for [`SILENT_TICKS`] ticks; the next request dials again.
 //!
 //! Invariants: a request that returns [`CallError::Unreachable`] was not sent; one that returns [`CallError::Lost`] may
 //! have had its effect. Everything here runs on one thread.
@@ -451,7 +451,7 @@ impl Link {
         connection.as_ref().filter(|connection| !connection.has_ended.get()).cloned()
     }
 
-    /// Returns the connection, and dials if there is none. Dialling goes on after `deadline`, for later requests.
+    /// Returns the connection, and dials if there is none. The dialling continues after `deadline`, for later requests.
     pub(crate) async fn connection(&self, deadline: Instant) -> Result<Connection, CallError> {
         let unreachable = |reason: String| CallError::Unreachable { node: self.0.node, reason };
         if let Some(connection) = self.established() {

@@ -4,10 +4,10 @@
 //! the meaning of requests ([`Service`]).
 //!
 //! A stranger costs a bounded amount. At most [`MAX_HALF_OPEN`] connections wait for a hello that this node accepts,
-//! each with less than 4 KiB and a time limit; if there are more, the oldest one is given up. A member sends its hello
-//! at once, so it is rarely the oldest. After an accepted hello, which states the id of the cluster, a connection moves
-//! to a second list with the same bound, on which the TLS session and the proof of the secret take place. So any number
-//! of strangers that do not know the id cannot displace a member that is in this longer part of its handshake.
+//! each with less than 4 KiB and a time limit; if there are more, the oldest one is closed. A member sends its hello
+//! immediately, so it is rarely the oldest. After an accepted hello, which states the id of the cluster, a connection
+//! moves to a second list with the same bound, on which the TLS session and the proof of the secret take place. So any
+//! number of strangers that do not know the id cannot displace a member that is in this longer part of its handshake.
 
 use std::{
     borrow::Cow,

@@ -55,7 +55,7 @@ use commit_notices::{Waiting, without_needless};
 /// Maximum number of appends to a follower that are on their way at a time.
 const MAX_PIPELINED: usize = 32;
 /// Maximum payload bytes of the appends to a follower that are on their way at a time. A larger append travels alone. A
-/// follower with a slow disk holds as much in memory.
+/// follower with a slow disk may hold this many bytes in memory.
 const MAX_PIPELINED_BYTES: usize = 16 * 1024 * 1024;
 /// Maximum time that a follower takes to write the entries of an append. openraft's limit for an append is one
 /// heartbeat interval, but a slow fsync takes longer, and the leader would send the same entries repeatedly. The
@@ -149,7 +149,7 @@ impl Network {
         }
     }
 
-    /// Notes that a node has sent a request whose reply it can give to its client only when it has applied an entry.
+    /// Notes that a node has sent a request that it can answer to its own client only after it has applied an entry.
     pub(crate) fn note_waiting(&self, node: NodeId) {
         if let Some(links) = self.0.peers.borrow().get(&node) {
             links.waiting.note();

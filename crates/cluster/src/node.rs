@@ -65,7 +65,7 @@ pub enum NodeError {
     /// The address is not a loopback address. Links between machines need encryption.
     #[error("{0} is not a loopback address: links between machines need TLS")]
     NotLoopback(SocketAddr),
-    /// A thread could not be started, or ended at once.
+    /// A thread could not be started, or ended immediately.
     #[error("cannot start the consensus thread: {0}")]
     Thread(std::io::Error),
     /// The note about a repair in the directory could not be read.
@@ -126,8 +126,8 @@ struct Start {
 }
 
 impl Node {
-    /// Starts the consensus of a database that was opened as a member, on a thread of its own. Blocks until it runs. A node
-    /// whose state is wrong, as its directory notes, does not serve.
+    /// Starts the consensus of a database that was opened as a member, on a thread of its own. Blocks until it runs. If
+    /// a note in the directory says that the node's state is wrong, the node does not serve clients.
     pub fn start(db: &Database, cluster: ClusterId, options: NodeOptions) -> Result<Self, NodeError> {
         let parts = db.member_parts().ok_or(NodeError::NotAMember)?;
         let listen = options.listen;

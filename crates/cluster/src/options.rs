@@ -42,7 +42,7 @@ pub struct NodeOptions {
     /// have different versions.
     pub max_version: u16,
     /// True if a node whose state differs from that of a majority, or is damaged, requests its own stop to get the
-    /// state of another member ([`repair`](fn@crate::repair)), instead of waiting for a person.
+    /// state of another member ([`repair`](fn@crate::repair)), instead of waiting for an operator.
     pub repairs_itself: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Knowledge about the other nodes that comes with their signs of life and their replies.
+//! Facts about the other nodes, taken from their signs of life and their replies.
 
 use std::{
     cell::RefCell,

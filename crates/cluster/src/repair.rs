@@ -40,7 +40,7 @@ pub enum RepairError {
     /// The database was opened as that of a node alone.
     #[error("the database is not a member of a cluster")]
     NotAMember,
-    /// No member is named whose state could be taken.
+    /// The directory names no member whose state could be taken.
     #[error("no member that could give its state is known")]
     NoSource,
     /// The caller has ended the repair.
@@ -49,7 +49,7 @@ pub enum RepairError {
     /// The other member has begun another snapshot.
     #[error("the snapshot has ended at the other member")]
     SnapshotEnded,
-    /// The runtime could not begin, or the note about the repair could not be read or written.
+    /// The runtime could not start, or the note about the repair could not be read or written.
     #[error("cannot repair the state: {0}")]
     Io(#[from] io::Error),
     /// The other member did not send its snapshot.
@@ -82,12 +82,12 @@ impl Classified for RepairError {
     }
 }
 
-/// Puts the state of a member that the directory names in the place of a member's state, and notes that. Blocks, and looks
-/// at `stop` after each chunk. No consensus may run on the database, and none may start before it was closed and opened
-/// again.
+/// Replaces the state of this member with the state of one of the members that its directory names, and notes the
+/// repair in the directory. Blocks, and checks `stop` after each chunk. Consensus must not run on the database during
+/// the call, and must not start until the database has been closed and opened again.
 ///
 /// # Errors
-/// That of the last member that was asked.
+/// Returns the error of the last member that was asked.
 pub fn repair(
     db: &Database,
     cluster: ClusterId,
@@ -126,7 +126,8 @@ pub fn repair(
     Ok(installed)
 }
 
-/// Installs a snapshot of the member at the other end of a link, which has applied the entry `least` at least.
+/// Installs a snapshot of the member at the other end of a link. Requests a snapshot that contains at least the entries
+/// up to `least`.
 async fn install_from(link: &Link, db: &Database, least: Index, stop: &AtomicBool) -> Result<Installed, RepairError> {
     let mut install = db.install()?;
     let mut snapshot = 0;

@@ -61,7 +61,8 @@ impl Secret {
             .is_some_and(|(parts, seal)| verify_slices_are_equal(self.sign(parts).as_ref(), seal).is_ok())
     }
 
-    /// Signs parts without a copy of them: a stranger must not make this node take the memory.
+    /// Signs the parts one after the other, without joining them in memory, so that a stranger cannot make this node
+    /// allocate memory.
     fn sign(&self, parts: [&[u8]; 2]) -> hmac::Tag {
         let mut context = hmac::Context::with_key(&self.0);
         parts.iter().for_each(|part| context.update(part));

@@ -1,6 +1,7 @@
 //! Facts about this node that another node has received over a connection.
 //!
-//! Owns: the rule when facts are sent again. Does not own: the facts themselves, and the frames that carry them (`signs`).
+//! Owns: the rule that determines when facts are sent again. Does not own: the facts themselves, and the frames that
+//! carry them (`signs`).
 
 use std::time::{Duration, Instant};
 

@@ -59,8 +59,8 @@ use crate::{
 
 /// Time between two ticks of [`Requests::receiving`].
 pub(crate) const RECEIVING_TICK: Duration = Duration::from_millis(100);
-/// Time between two chunks of a snapshot after which this node gives it up. It exceeds the time for which a leader keeps the
-/// snapshot and repeats a chunk.
+/// Time between two chunks of a snapshot after which this node drops the snapshot. It exceeds the time for which a
+/// leader keeps the snapshot and repeats a chunk.
 const MAX_IDLE: Duration = Duration::from_secs(60);
 const MAX_IDLE_TICKS: u32 = (MAX_IDLE.as_millis() / RECEIVING_TICK.as_millis()) as u32;
 

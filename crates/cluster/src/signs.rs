@@ -3,9 +3,9 @@
 //! Owns: the form of each sign (ping, sign of life, facts), and the conclusions from those that arrive. Does not own: the time
 //! of a sign (`tasks`), the numbers and what follows from silence (`hearing`), and when facts are sent again (`sent_facts`).
 //!
-//! Between nodes that know it, a sign has no reply: each node sees from the other's signs that it is heard. A node that
-//! is not heard any more sends pings instead. Their replies show that the connection is alive, and the link ends a
-//! connection on which no replies arrive.
+//! Between nodes whose versions support it, a sign of life has no reply: each node learns from the other's signs
+//! whether its own signs arrive. A node whose signs no longer arrive sends pings instead. Their replies show that the
+//! connection is alive, and the link ends a connection on which no replies arrive.
 
 use std::{
     collections::hash_map::DefaultHasher,

@@ -1,13 +1,13 @@
 //! Snapshots of this node's database for consensus: read in chunks by the leader, installed by a follower.
 //!
-//! Owns: the threads on which the blocking calls of the database run, and the memory of the last transfer that was
-//! interrupted. Does not own: the content of chunks (`engine`), or how they travel (`network`, `service`).
+//! Owns: the threads on which the blocking calls of the database run, and the record of the last interrupted transfer.
+//! Does not own: the content of chunks (`engine`), or how they travel (`network`, `service`).
 //!
-//! A transfer that was interrupted continues within [`KEEP`] after the last chunk: the leader keeps the snapshot at its position,
-//! and the follower keeps what it has received. A member that repairs its state requests each chunk on its own, so its snapshot is
-//! kept between all chunks. It does not continue with a snapshot that is older than the position that openraft
-//! announces to the follower: the leader would count entries for the majority that the follower lacks. A snapshot that is
-//! kept holds the log back, as an open one does.
+//! A transfer that was interrupted continues within [`KEEP`] after the last chunk: the leader keeps the snapshot at its
+//! position, and the follower keeps what it has received. A member that repairs its state requests each chunk on its
+//! own, so its snapshot is kept between all chunks. A transfer does not continue with a snapshot that is older than the
+//! position that openraft announces to the follower: the leader would count entries for the majority that the follower
+//! lacks. A kept snapshot keeps segments of the log from being freed, as an open one does.
 
 use std::{
     cell::{Cell, RefCell},
@@ -47,7 +47,7 @@ struct Kept {
 #[derive(Default)]
 struct Shelf {
     kept: RefCell<Option<Kept>>,
-    /// True while a task drops the snapshot in time.
+    /// True while a task waits to drop the snapshot.
     is_watched: Cell<bool>,
 }
 
@@ -154,7 +154,7 @@ impl Snapshots for DatabaseSnapshots {
 
 struct ChunkReader {
     id: SnapshotId,
-    /// `None` after an error, and while a chunk is being read.
+    /// Open snapshot; `None` after an error, and while a chunk is being read.
     snapshot: Option<Snapshot>,
     shelf: Rc<Shelf>,
 }
@@ -201,7 +201,7 @@ impl Drop for ChunkReader {
 
 struct ChunkWriter {
     id: SnapshotId,
-    /// `None` after an error, and while a chunk is being written.
+    /// Install in progress; `None` after an error, and while a chunk is being written.
     install: Option<Install>,
 }
 

@@ -155,7 +155,8 @@ impl Mesh {
         locked(&self.0.versions).insert(peer.node, peer.version);
     }
 
-    /// Takes over a connection that a node has dialled for messages. Closes it if this node carries none yet.
+    /// Takes over a connection that a node has dialled for messages. Closes it if this node does not carry messages
+    /// yet.
     pub(crate) fn accept(&self, node: NodeId, stream: Secured<TcpStream>) {
         if !self.0.is_running.load(Ordering::Acquire) {
             return;
@@ -166,7 +167,7 @@ impl Mesh {
         }
     }
 
-    /// Takes the members from this node's report.
+    /// Updates the members from this node's report.
     pub(crate) fn update(&self, report: &ClusterReport) {
         let mut versions = locked(&self.0.versions);
         let others = report.members.iter().filter(|member| member.node != report.node);

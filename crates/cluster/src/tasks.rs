@@ -49,7 +49,7 @@ const CHANGE_EVERY: Duration = Duration::from_millis(300);
 /// Number of consecutive failed attempts to take part in the cluster after which the node logs a warning. The first
 /// attempts fail while this node creates the cluster, or while the others start.
 const COMPLAIN_AFTER: u32 = 7;
-/// Maximum time of a change that this node makes by itself.
+/// Maximum time of a membership change that this node requests without an operator.
 const CHANGE_LIMIT: Duration = Duration::from_secs(5);
 /// Maximum time of a request for a description or for running hashes.
 pub(crate) const ASK_LIMIT: Duration = Duration::from_secs(2);
@@ -254,7 +254,8 @@ impl Tasks {
         }
     }
 
-    /// Founds the cluster, joins it, or corrects this node's name and address in it, until the membership states them.
+    /// Founds the cluster, joins it, or corrects this node's name and address in the membership. Repeats the attempt
+    /// until the membership contains this node with both.
     async fn take_part(self: Rc<Self>) {
         let info = self.own_info();
         let mut failures = 0_u32;

@@ -26,7 +26,7 @@ pub(crate) fn credentials(node: NodeId, secret: u8) -> Rc<Credentials> {
 
 type Answer = Box<dyn Fn(Channel, Frame) -> LocalBoxFuture<'static, Vec<u8>>>;
 
-/// A service that answers as the test says, and notes the requests.
+/// A service that answers as the test specifies, and records the requests.
 pub(crate) struct Scripted {
     answer: Answer,
     pub seen: RefCell<Vec<(Channel, PeerKind)>>,
@@ -70,7 +70,7 @@ impl Server {
     }
 }
 
-/// Answers a ping; with nothing if it is malformed.
+/// Encodes the reply to a ping; empty if the ping is malformed.
 pub(crate) fn pong(request: &Frame) -> Vec<u8> {
     use thalweg_types::{Index, SpaceTime};
     use thalweg_wire::peer::PeerFrame;

@@ -4,9 +4,9 @@
 //! Owns: the waiters, and the outcomes that are kept for them. Does not own: the position itself, which belongs to the
 //! state.
 //!
-//! While commands of this node are on their way to the leader, this node does not know the index of their entry. It knows
-//! its payload, so it keeps the outcomes of all entries with such a payload, [`MAX_KEPT`] at most. Entries of other nodes
-//! have their reads performed and their outcomes kept only if they consist of the same commands.
+//! While commands of this node are on their way to the leader, this node does not know the index of their entry. It
+//! knows the payload of the entry, so it keeps the outcomes of all entries with this payload, [`MAX_KEPT`] at most.
+//! Entries of other nodes have their reads performed and their outcomes kept only if they consist of the same commands.
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 

@@ -48,7 +48,7 @@ use crate::{
     types::{RaftSnapshot, RaftVote, Types, detach},
 };
 
-/// Leases without an answer of a majority after which a leader accepts no proposals.
+/// Number of leases without an answer of a majority after which a leader accepts no proposals.
 const LOST_LEASES: u32 = 2;
 
 /// Parts of a node that consensus works with.
@@ -283,7 +283,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
     }
 
     /// Installs a snapshot that has been received completely, if its sender still leads. An error before the state is
-    /// switched (such as that of a full disk) only refuses the snapshot, and consensus goes on.
+    /// switched (such as that of a full disk) only refuses the snapshot, and consensus continues.
     pub async fn install_snapshot(
         &self,
         leader: RaftVote,
@@ -336,7 +336,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Returns true if a majority has answered this leader recently, or if it has led for so short a time that none could.
+    /// Returns true if a majority has answered this leader recently, or if its leadership began too recently for such
+    /// an answer.
     fn has_quorum(&self, term: Term, voters: usize) -> bool {
         let now = Types::<Rt>::now();
         let (led_term, led_since) = self.0.led_since.get();

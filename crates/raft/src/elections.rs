@@ -52,7 +52,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         });
     }
 
-    /// Asks for votes until this node follows another vote than `ignored`, or for an election timeout.
+    /// Asks for votes until this node has accepted another vote than `ignored`, at most for an election timeout.
     async fn replace_deaf(&self, ignored: &RaftVote) {
         let options = &self.0.options;
         let now = Types::<Rt>::now();

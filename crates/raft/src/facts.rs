@@ -1,8 +1,8 @@
 //! Facts that the members of a space report about their disks and wall clocks.
 //!
-//! Owns: the newest report of each member, the rule which voters are too few to take new data, and the time that a majority
-//! of the clocks has reached. Does not own: what the leader does about it (`weighing`), and how reports travel (with the
-//! replies to pings).
+//! Owns: the newest report of each member, the rule that decides when too few voters have room for new data, and the
+//! time that a majority of the clocks has reached. Does not own: what the leader does about it (`weighing`), and how
+//! reports travel (with the replies to pings).
 
 use std::{
     cell::{Cell, RefCell},
@@ -25,7 +25,7 @@ pub struct MemberFacts {
     pub wall: SpaceTime,
 }
 
-/// Newest report of each member, and the time at which it came.
+/// Newest report of each member, and the time at which it arrived.
 type Reports<Rt> = BTreeMap<NodeId, (MemberFacts, InstantOf<Types<Rt>>)>;
 
 /// The newest reports of the members, and the leader's conclusions from them.
@@ -61,7 +61,7 @@ pub(crate) enum Room {
 }
 
 impl Room {
-    /// Returns the room of a voter with these newest facts, which have this age. A voter whose facts are older than
+    /// Returns the room of a voter, computed from its newest facts and their age. A voter whose facts are older than
     /// `silent_after` is silent.
     pub(crate) fn of(newest: Option<(MemberFacts, Duration)>, silent_after: Duration) -> Self {
         match newest {

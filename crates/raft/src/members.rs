@@ -154,7 +154,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         })
     }
 
-    /// Adds a learner, or confirms that it is one. A node that joins again stays a learner if it joined as one.
+    /// Adds a node as a learner, or confirms that the node is one. A node that joins again stays a learner if it joined
+    /// as one.
     pub async fn add_learner(&self, node: NodeId, info: NodeInfo) -> Result<(), ChangeError> {
         self.apply_earlier_changes().await?;
         let status = self.led()?;
@@ -172,7 +173,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.change(ChangeMembers::AddNodes(BTreeMap::from([(node.0, info)]))).await
     }
 
-    /// Changes the name and address of a member. A member that stays a learner stays one.
+    /// Changes the name and address of a member. Keeps the member's wish to stay a learner.
     pub async fn set_info(&self, node: NodeId, info: NodeInfo) -> Result<(), ChangeError> {
         let status = self.led()?;
         let known = status.members.get(&node).ok_or(ChangeError::NotAMember(node))?;
@@ -254,8 +255,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.0.member.machine().is_removed(node)
     }
 
-    /// Transfers the leadership to a voter, or to the one that has most entries. Returns when another node leads, or after
-    /// two leases.
+    /// Transfers the leadership to the given voter, or otherwise to the voter that has most entries. Returns when
+    /// another node leads, or after two leases.
     pub async fn transfer(&self, to: Option<NodeId>) -> Result<NodeId, ChangeError> {
         let to = self.begin_transfer(to).await?;
         let gives_up = Types::<Rt>::now() + 4 * self.0.options.lease();

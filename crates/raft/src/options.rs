@@ -47,8 +47,8 @@ impl ConsensusOptions {
         self.max_election
     }
 
-    /// Time for which a leader may leave a ping of a follower unanswered before that follower ignores it. The follower then
-    /// still waits for the end of its lease, so together it is about the time after which a silent leader is replaced.
+    /// Time after which a follower ignores a leader that has not answered one of its pings. The follower then still
+    /// waits for the end of its lease, so a silent leader is replaced after about the sum of both times.
     #[must_use]
     pub const fn deaf_after(&self) -> Duration {
         self.min_election

@@ -1,6 +1,6 @@
 //! The task that turns the member's batches into entries, or forwards them.
 //!
-//! Owns: which batches are in flight, and what their proposers are told. Does not own: the queue (`replica`).
+//! Owns: the batches in flight, and the answers to their proposers. Does not own: the queue (`replica`).
 //!
 //! Several entries are in flight at a time, up to [`ConsensusOptions::max_in_flight_bytes`]. Beyond it, batches stay in the
 //! queue, which grows up to its own bound. A proposer is answered at its own deadline at the latest, and the other proposers
@@ -10,7 +10,7 @@
 //! no such acknowledgements, so a new leader leaves batches in the queue until the first majority has acknowledged it, and
 //! forwarded commands wait as well.
 //!
-//! | openraft says | proposers are told |
+//! | result of openraft | answer to the proposers |
 //! |---|---|
 //! | applied | the outcomes |
 //! | forward to leader | nothing was written: the batch goes to the leader, or `not_leader`, `no_leader` |
@@ -18,8 +18,9 @@
 //! | nothing until the deadline, or stopped | `outcome_unknown` |
 //! | nothing for [`LAST_ANSWER`] after another node has become the leader | `outcome_unknown` |
 //!
-//! A batch that this node or another one has refused unwritten, because it does not lead, goes to the leader that either of them
-//! knows by then, and so on up to [`MAX_FORWARDS`] times, unless later batches have overtaken it (`target`).
+//! If this node or another one refuses a batch because it does not lead, nothing of the batch was written. The batch
+//! then goes to the leader that one of the two nodes knows at that time. This happens at most [`MAX_FORWARDS`] times,
+//! and not if later batches have overtaken the batch (`target`).
 //!
 //! [`ConsensusOptions::max_in_flight_bytes`]: crate::ConsensusOptions::max_in_flight_bytes
 
@@ -279,8 +280,9 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Passes a batch on that node `tried` has refused unwritten, if another leader is known and no later batch would overtake
-    /// it. `forwards` is the number of nodes that the batch was forwarded to since this node has refused it.
+    /// Forwards a batch that node `tried` has refused without writing it, if another leader is known and no later batch
+    /// would overtake it. `forwards` is the number of nodes that the batch was forwarded to since this node has refused
+    /// it.
     async fn submit_again(&self, tried: NodeId, batch: Batch, (run, forwards): (Run, u32), refusal: &ProposeError) {
         let named = match refusal {
             ProposeError::NotLeader { leader } => leader.clone(),
@@ -305,8 +307,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Passes a batch of a run to the leader, if this node can. `forwards` counts the nodes to which the batch is forwarded, with
-    /// this one.
+    /// Forwards a batch of a run to the leader, if this node can. `forwards` is the number of nodes to which the batch
+    /// has been forwarded, including the one of this call.
     fn forward(&self, leader: (NodeId, NodeInfo), mut batch: Batch, (run, forwards): (Run, u32)) {
         let Some(forwarder) = &self.0.forwarder else {
             return batch.fail(&ProposeError::NotLeader { leader: Some((leader.0, leader.1.address)) });

@@ -1,6 +1,6 @@
 //! Reading a space's entries.
 //!
-//! Owns: [`LogReader`], which openraft, an applier and replication use alike. Does not own: the cache of the newest
+//! Owns: [`LogReader`], which openraft, the applier and replication all use. Does not own: the cache of the newest
 //! entries (see `tail`) and the positions of the others (see `index`).
 //!
 //! Reads of entries that are not cached read the file on the caller's thread, up to 1 MiB before the first entry.
@@ -160,7 +160,7 @@ impl LogReader {
         is_here.then(|| self.time_of(Index::ZERO).ok()).flatten()
     }
 
-    /// Sets the time of the first entry, which a space without entries takes over.
+    /// Sets the time that a space without entries gives to its first entry.
     pub(crate) fn set_first_time(&self, time: SpaceTime) {
         let mut space_log = self.space_log();
         if space_log.purged.is_none() && space_log.index.is_empty() {

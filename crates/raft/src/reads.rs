@@ -1,11 +1,11 @@
 //! Reads that are as recent as their level says.
 //!
-//! Owns: when a read may look at this node's state. Does not own: the read itself.
+//! Owns: the condition under which a read may use this node's state. Does not own: the read itself.
 //!
 //! | level | waits for |
 //! |---|---|
-//! | linearizable | a round of heartbeats that a majority answers, which all reads share that have come before it |
-//! | lease | nothing, if a majority has answered the leader within three quarters of the lease; else as linearizable |
+//! | linearizable | a round of heartbeats that a majority answers; all reads that arrived before the round share it |
+//! | lease | nothing, if a majority has answered the leader within three quarters of the lease; else as `linearizable` |
 //! | stale | nothing |
 //!
 //! On a follower, the leader performs the round, and the follower waits until it has applied the entry that the leader names.

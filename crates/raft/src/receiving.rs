@@ -45,15 +45,15 @@ pub struct Receiving {
 }
 
 impl Receiving {
-    /// Creates the state of a node that receives no snapshot. It gives a snapshot up after more than `max_idle_ticks` calls
-    /// of [`tick`](Self::tick) without a chunk.
+    /// Creates the state of a node that receives no snapshot. It drops a snapshot after more than `max_idle_ticks`
+    /// calls of [`tick`](Self::tick) without a chunk.
     #[must_use]
     pub fn new(max_idle_ticks: u32) -> Self {
         Self { current: RefCell::default(), max_idle_ticks }
     }
 
-    /// Begins a snapshot of a leader with this vote, or continues it. Gives up any other snapshot, unless a newer leader sends
-    /// it.
+    /// Begins a snapshot of a leader with this vote, or continues it. Drops any other snapshot, unless a newer leader
+    /// sends it.
     pub async fn begin(
         &self,
         snapshots: &dyn Snapshots,
@@ -91,7 +91,7 @@ impl Receiving {
         }
     }
 
-    /// Counts one tick. Gives up a snapshot whose sender has been silent for too long, and returns its sender.
+    /// Counts one tick. Drops a snapshot whose sender has been silent for too long, and returns its sender.
     pub fn tick(&self) -> Option<NodeId> {
         let mut current = self.current.borrow_mut();
         current.as_mut()?.idle_ticks += 1;

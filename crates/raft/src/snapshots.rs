@@ -60,14 +60,14 @@ pub trait SnapshotWriter: fmt::Debug {
     fn id(&self) -> &SnapshotId;
     /// Number of the next chunk, which is above 0 if a transfer continues.
     fn next(&self) -> u64;
-    /// Writes the next chunk beside the live state.
+    /// Writes the next chunk next to the live state.
     fn write(&mut self, chunk: Bytes) -> LocalBoxFuture<'_, io::Result<()>>;
-    /// Checks that the snapshot is complete, and makes it durable beside the live state. All that can fail for lack of room
-    /// belongs here: the sender gets the error, and sends a snapshot again later.
+    /// Checks that the snapshot is complete, and makes it durable next to the live state. Every step that can fail for
+    /// lack of room belongs here: the sender gets the error, and sends a snapshot again later.
     fn prepare(&mut self) -> LocalBoxFuture<'_, io::Result<()>>;
-    /// Replaces the live state with the prepared one. A crash at any moment leaves the old state or the new one. Afterwards
-    /// the state's applied position is that of the snapshot. An attempt that changed nothing is repeated. Consensus of this
-    /// node ends with an error, because its bookkeeping is ahead of the state then.
+    /// Replaces the live state with the prepared one. A crash at any moment leaves the old state or the new one.
+    /// Afterwards the state's applied position is that of the snapshot. Consensus repeats an attempt that has changed
+    /// nothing. An error ends the consensus of this node, because openraft's bookkeeping is then ahead of the state.
     fn install(&mut self) -> LocalBoxFuture<'_, io::Result<Switch>>;
 }
 

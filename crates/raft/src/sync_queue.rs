@@ -83,7 +83,7 @@ impl<Rt: AsyncRuntime> SyncQueue<Rt> {
         Self { log, state: Mutex::new(state) }
     }
 
-    /// Returns what is written and not durable yet.
+    /// Returns the amount and the age of written data that is not durable yet.
     #[must_use]
     pub fn unsynced(&self) -> Unsynced {
         let state = self.state();

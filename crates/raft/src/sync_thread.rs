@@ -32,7 +32,7 @@ impl Bell {
         self.rung.notify_one();
     }
 
-    /// Waits until callbacks wait. Returns false if the thread must stop.
+    /// Sleeps until a callback waits for an fsync. Returns false if the thread must stop.
     fn wait(&self) -> bool {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let is_silent = |state: &mut BellState| !state.is_due && !state.is_stopped;

@@ -1,8 +1,8 @@
 //! The node to which batches of commands go, and the order of batches that are sent again.
 //!
-//! A batch that its receiver has refused unwritten may go to another leader, but not after later batches: a connection
-//! whose client does not wait for replies would see its commands executed in another order. So batches are sent again
-//! only until a new batch is sent to another node.
+//! A batch that its receiver has refused without writing it may go to another leader, but not after later batches: a
+//! connection whose client does not wait for replies would see its commands executed in another order. So batches are
+//! sent again only until a new batch is sent to another node.
 //!
 //! Owns: this rule. Does not own: the batches (`proposals`).
 
@@ -30,8 +30,8 @@ impl Target {
         (run, Self { node: Some(node), run, again: None })
     }
 
-    /// Notes a refused batch of a run that goes to another node. Returns its new run, and the target from now on; `None` if the
-    /// batch must not be sent again.
+    /// Notes that a refused batch of a run is sent to another node. Returns its new run, and the target from now on;
+    /// `None` if the batch must not be sent again.
     pub(crate) fn send_again(self, refused: Run, node: NodeId) -> Option<(Run, Self)> {
         if self.run == refused {
             let run = Run(self.run.0 + 1);

@@ -15,7 +15,7 @@ use std::{
 #[derive(Debug, Default)]
 struct Line {
     next: u64,
-    /// Places in the line, with the tasks that wait already. The smallest one is the next whose turn comes.
+    /// Places in the line, with the tasks that wait already. The smallest place has the next turn.
     places: BTreeMap<u64, Option<Waker>>,
 }
 

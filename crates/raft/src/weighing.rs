@@ -10,11 +10,11 @@
 //! to a voter with room, if a majority has room.
 //!
 //! **Time.** A member continues the time of the last entry with its monotonic clock, so space time needs no wall clock
-//! across a failover. Space time falls behind while no member runs. A new leader makes that up from the wall clocks of
-//! a majority of the voters: space time rises to the latest time that a majority's clocks have reached. A wrong clock
-//! of a minority, the leader's own included, moves nothing. A space with one voter has no other clock to ask, so there
-//! the limit of a node alone holds (`max_clock_jump`): beyond it space time stays behind until a person has set the
-//! clock, or the limit.
+//! across a failover. Space time falls behind while no member runs. A new leader makes up for this lag from the wall
+//! clocks of a majority of the voters: space time rises to the latest time that a majority's clocks have reached. A
+//! wrong clock of a minority, the leader's own included, has no effect. A space with one voter has no other clock to
+//! ask, so the limit for single nodes applies (`max_clock_jump`): if the clock is further ahead, space time stays
+//! behind until an operator corrects the clock or raises the limit.
 //!
 //! Entries get their time from the leader's clock of the space as before, so they remain functions of the entries
 //! before them: no other part decides about time.
@@ -56,7 +56,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.0.facts.reports.borrow_mut().insert(node, (facts, Types::<Rt>::now()));
     }
 
-    /// Draws the leader's conclusions from the reports.
+    /// Evaluates the members' reports, if this node leads: refuses or permits new data, lets space time catch up, and
+    /// passes on the leadership if this node's disk is full.
     pub(crate) async fn weigh_facts(&self) {
         let Leadership::Leader { term } = self.0.member.leadership() else {
             self.0.member.refuse_data(None);

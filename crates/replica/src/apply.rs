@@ -79,7 +79,7 @@ pub(crate) fn apply_record(
     Ok(None)
 }
 
-/// Returns the nodes that the applied membership has and the membership in `record` has not.
+/// Returns the nodes that are in the applied membership but not in the membership of `record`.
 fn removed_by(machine: &Machine, record: &LogRecord) -> Result<BTreeSet<NodeId>, OpenError> {
     let decode = |payload: &[u8]| Membership::decode(payload);
     let malformed = || OpenError::Malformed { lsn: record.lsn, what: "membership" };

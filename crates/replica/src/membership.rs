@@ -80,7 +80,7 @@ pub struct NodeInfo {
     pub name: String,
     /// Address at which the other members reach the node.
     pub address: String,
-    /// True if the leader must not make the node a voter by itself.
+    /// True if the leader must make the node a voter only when an operator requests it.
     pub stays_learner: bool,
 }
 

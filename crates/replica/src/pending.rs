@@ -35,7 +35,7 @@ pub(crate) struct Pending {
     pub(crate) steps: Option<u64>,
     /// Steps that the command will probably take, as known when it was queued for its turn; 0 for a ready command.
     pub(crate) counted_steps: u64,
-    /// Number of the turn of its address with which a member has taken the command, if a pause followed; otherwise 0.
+    /// Number of the address's turn in which a member has taken the command, if a pause follows that turn; otherwise 0.
     pub(crate) turn: u64,
     /// Monotonic time at which the command was queued, if it waits for an fsync on a single node; otherwise zero.
     pub(crate) queued_at: Duration,

@@ -147,8 +147,8 @@ impl DequeuedProposals {
         }
     }
 
-    /// Begins pauses of the addresses whose turn delays others: the proposals began to be committed at a monotonic time and
-    /// took this time.
+    /// Begins pauses of the addresses whose turn delays others. The arguments are the monotonic time at which the
+    /// commit of the proposals began, and its duration.
     pub(crate) fn begin_pauses(&self, began: Duration, time: Duration) {
         let probable: u64 = self.delaying.iter().map(|(_, steps)| steps).sum();
         let taken: u64 = self.steps.iter().sum();
@@ -428,7 +428,7 @@ impl Inner {
         bytes
     }
 
-    /// Marks when the addresses of these proposals had their turn, and notes them if it delays others.
+    /// Records the turn of the addresses of these proposals, and lists the addresses whose turn delays others.
     fn note_turn(&self, taken: &mut DequeuedProposals, delays: bool) {
         for pending in &taken.proposals {
             let Some(client) = &pending.client else { continue };
@@ -573,7 +573,8 @@ mod tests {
         queue.push(burst_of(Some(client), args), WhenFull::Refuse).unwrap();
     }
 
-    /// Takes the next entries. Returns the clients of their commands in order; `steps` is what each entry took.
+    /// Takes the next entries. Returns the clients of their commands in order; `steps` is the number of steps that each
+    /// entry took.
     fn take_clients(queue: &Queue, steps: &[u64]) -> Vec<Option<Arc<Client>>> {
         let mut taken = DequeuedProposals::default();
         queue.take_entries(&mut taken, false, Lanes::All, NOW);

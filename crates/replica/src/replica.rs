@@ -1,6 +1,6 @@
 //! A space on this node: alone, or as one of several members.
 //!
-//! Owns: the choice between the two. Does not own: what either does (`solo`, `member`).
+//! Owns: the choice between the two. Does not own: the behaviour of either (`solo`, `member`).
 
 use std::sync::Arc;
 

@@ -636,8 +636,8 @@ impl Shared {
     }
 
     /// Commits several log entries with one fsync. `ends` are the numbers of proposals at which the entries end. All
-    /// entries are written, then made durable, then applied one after the other. Adds to `steps` those that each applied
-    /// entry took.
+    /// entries are written, then made durable, then applied one after the other. Appends to `steps` the number of steps
+    /// that each applied entry took.
     fn commit_group(&self, role: &mut Role, taken: &[Pending], ends: &[usize], steps: &mut Vec<u64>) -> Vec<Answer> {
         if let Some(reason) = self.failure.get() {
             return taken.iter().map(|_| Err(ProposeError::State(reason.clone()))).collect();

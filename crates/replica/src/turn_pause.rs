@@ -1,13 +1,13 @@
 //! Pauses between the turns of an address, which leave most of the time to the commands of other clients.
 //!
-//! Owns: how long no expensive command of an address is taken after some of them were. Does not own: which commands are
-//! expensive, and whether other clients have written in between (`queue`).
+//! Owns: the time for which the queue takes no expensive command of an address after it has taken some. Does not own:
+//! which commands are expensive, and whether other clients have written in between (`queue`).
 //!
-//! Without pauses, a client that sends expensive commands without waiting for their replies takes half of the commits. A
-//! client with one write at a time then waits for an expensive group before each of its writes: with groups of 30 ms, 25
-//! writes a second could not be served. A short turn delays nobody noticeably, so it is followed by a short pause. Long
-//! turns that follow each other are kept apart further and further, until they take 1.5 % of the time: then fewer than one
-//! in a hundred requests of another client meets one.
+//! Without pauses, a client that sends expensive commands without waiting for their replies takes half of the commits.
+//! A client with one write at a time then waits for an expensive group before each of its writes: with groups of 30 ms,
+//! 25 writes a second could not be served. A short turn delays nobody noticeably, so it is followed by a short pause.
+//! Successive long turns are separated by longer and longer pauses, until they take 1.5 % of the time: then fewer than
+//! one in a hundred requests of another client meets one.
 //!
 //! Invariant: there is no pause while the commands of one client are the only ones. Pauses are local to a node. They decide
 //! when a command is committed, and never its outcome.
@@ -33,7 +33,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(2);
 pub(crate) struct TurnPause {
     /// Number of turns that began a pause.
     turns: u64,
-    /// Monotonic time at which the last of them began.
+    /// Monotonic time at which the last of these turns began.
     began: Duration,
     /// Monotonic time at which the pause ends.
     until: Duration,
@@ -82,7 +82,8 @@ impl TurnPause {
         self.begin(now, time_of(steps), steps)
     }
 
-    /// Corrects the pause after a turn, which took this number of steps. Does nothing if there was another turn since.
+    /// Corrects the pause that began with turn `turn`, now that the turn has taken this number of steps. Does nothing
+    /// if the address has had another turn since.
     pub(crate) fn correct(&mut self, turn: u64, steps: u64) {
         if turn == self.turns {
             self.set(time_of(steps), steps);
@@ -108,8 +109,8 @@ impl TurnPause {
     }
 }
 
-/// Returns the time that steps probably take, at most [`MAX_PAUSE`]: estimates of long batches are high, and a batch that is
-/// refused by consensus corrects none.
+/// Returns the time that steps probably take, at most [`MAX_PAUSE`]: estimates of long batches are high, and the
+/// estimate of a batch that consensus refuses is never corrected.
 fn time_of(steps: u64) -> Duration {
     (STEP * u32::try_from(steps).unwrap_or(u32::MAX)).min(MAX_PAUSE)
 }

@@ -65,12 +65,12 @@ impl<'a> ValueLookups<'a> {
         (!values.is_empty() && values.len() <= MAX_LOOKUPS).then_some(Self { values })
     }
 
-    /// Returns the steps that the reads take, by the values of a view. A value that the batch writes itself is at most as
-    /// long as the former one and the bytes of the batch together; commands that make longer ones have a bound of their
-    /// own.
+    /// Returns the steps that the reads take, computed from the values in a view. A value that the batch writes itself
+    /// is at most as long as the former value plus the bytes of the batch. Commands that make longer values have their
+    /// own bound.
     ///
     /// # Errors
-    /// The state cannot be read.
+    /// Returns an error if the state cannot be read.
     pub(crate) fn steps(&self, view: &dyn Read) -> Result<u64, StoreError> {
         let mut steps = 0;
         for &ReadValue { key, field, brought } in &self.values {

@@ -394,8 +394,8 @@ impl CausedWork {
         self.bytes = self.bytes.saturating_add((batch_bytes as u64).saturating_mul(receivers));
     }
 
-    /// Counts the time that requests took, publishes among them. It is compared with a bound of its own, because the bytes
-    /// of a publish count already.
+    /// Adds the time that requests took, including publishes. This time has its own bound, separate from the one on
+    /// bytes.
     #[inline]
     pub fn add_time(&mut self, time: Duration) {
         self.time = self.time.saturating_add(time);

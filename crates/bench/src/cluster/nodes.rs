@@ -349,7 +349,7 @@ fn get(address: SocketAddr, path: &str) -> Option<(u16, Vec<u8>)> {
     Client::connect(address, REQUEST_TIMEOUT).ok()?.request("GET", path, "Connection: close\r\n", b"").ok()
 }
 
-/// Has the command make the token with which its nodes join each other.
+/// Runs the command that creates the token with which the nodes join each other.
 fn join_token(binary: &Path) -> Result<String, BenchError> {
     let doing = format!("{} cluster create-token", binary.display());
     let fail = BenchError::target(&doing);

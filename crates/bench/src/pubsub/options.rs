@@ -60,7 +60,7 @@ pub struct PubsubOptions {
     /// Credit window of a subscriber in messages: how many the server may send ahead of it.
     #[arg(long, default_value_t = 65_536)]
     pub window_messages: u64,
-    /// Credit window of a subscriber in bytes: how many the server may send ahead of it.
+    /// Credit window of a subscriber: bytes that the server may send before the subscriber has consumed them.
     #[arg(long, default_value_t = 4 << 20)]
     pub window_bytes: u64,
     /// Maximum number of batches without an ack on each publishing connection. 0: publish without acks, limited by the

@@ -46,7 +46,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Lets a node accept a connection that delivers these bytes. Returns the error, and the memory that it took.
+/// Lets a node accept a connection that delivers these bytes. Returns the error, and the memory that the handshake
+/// took.
 fn accept_of(own: &Credentials, bytes: &[u8], admits: bool) -> (HandshakeError, usize) {
     // One runtime for each thread, because making one takes longer than a handshake.
     thread_local! {

@@ -1,10 +1,10 @@
 //! Commit notices: appends without entries, by which a follower learns that earlier entries are committed.
 //!
-//! Owns: when a notice leaves. openraft sends one to each follower after each commit, unless an entry follows at once. A
-//! client that waits for each of its writes sends the next one a moment later, so that half of all messages, and of the
-//! wake-ups that they cost on both nodes, were notices. A notice therefore waits for [`NOTICE_DELAY`], and is dropped if
-//! another append follows meanwhile, which has the same commit position or a later one. It does not wait if the
-//! follower has recently asked for something whose reply waits for a commit ([`Waiting`]).
+//! Owns: when a notice leaves. openraft sends one to each follower after each commit, unless an entry follows
+//! immediately. A client that waits for each of its writes sends the next one a moment later. Without a delay, half of
+//! all messages, and of the wake-ups that they cost on both nodes, would be notices. A notice therefore waits for
+//! [`NOTICE_DELAY`], and is dropped if another append follows meanwhile, which has the same commit position or a later
+//! one. It does not wait if the follower has recently asked for something whose reply waits for a commit ([`Waiting`]).
 //!
 //! openraft counts entries as stored by the results of later appends too, so a dropped notice needs no result of its own.
 
@@ -67,8 +67,8 @@ mod tests {
     use super::{super::tests::request, *};
     use crate::testing::run_paused;
 
-    /// Passes appends through at times in milliseconds. Returns the index of the entry before each append that left, with the
-    /// time at which it left.
+    /// Passes appends through the filter at the given times in milliseconds. Returns the index of the entry before each
+    /// append that left, with the time at which it left.
     async fn pass(waiting: Waiting, appends: Vec<(u64, AppendEntriesRequest<Types>)>) -> Vec<(u64, u128)> {
         let (sender, receiver) = mpsc::unbounded_channel();
         let input = stream::unfold(receiver, |mut receiver: mpsc::UnboundedReceiver<_>| async move {

@@ -43,7 +43,7 @@ pub(crate) async fn receive(node: NodeId, stream: impl AsyncRead + Unpin, link: 
 struct Receiver {
     link: Arc<NodeLink>,
     broker: Broker,
-    /// Subject of the last batch, because successive batches mostly have the same.
+    /// Subject of the last batch. It is kept because successive batches mostly have the same subject.
     subject: Option<Subject>,
 }
 

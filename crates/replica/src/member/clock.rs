@@ -3,8 +3,9 @@
 //! Owns: the timestamps that this node gives to entries while it leads. Does not own: the time by which reads hide values,
 //! which on a member is that of the last applied entry.
 //!
-//! A member continues the leader's time from each entry that it receives, so a new leader's first timestamp follows the old
-//! leader's. Blank entries and memberships carry the time of the entry before them, and say nothing about the present.
+//! A member continues the leader's time from each entry that it receives, so a new leader's first timestamp follows the
+//! old leader's. Blank entries and memberships carry the time of the entry before them, so they do not advance the
+//! time.
 //!
 //! Invariant: timestamps never decrease, nor does the time that [`MemberClock::now`] returns.
 
@@ -68,8 +69,8 @@ impl MemberClock {
         }
     }
 
-    /// Continues from the time of an entry with commands that has just been written to this node's log. Entries that this
-    /// node has stamped itself change nothing.
+    /// Continues from the time of an entry with commands that has just been written to this node's log. Entries that
+    /// this node has stamped itself have no effect.
     pub fn received(&self, time: SpaceTime) {
         let mut state = self.state();
         if time > state.stamped {
@@ -77,7 +78,7 @@ impl MemberClock {
         }
     }
 
-    /// Returns the wall clock of the node, which the time of the space does not follow by itself.
+    /// Returns the time of the node's wall clock. The time of the space does not follow this clock automatically.
     #[must_use]
     pub fn wall(&self) -> SpaceTime {
         self.clock.wall()

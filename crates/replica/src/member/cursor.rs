@@ -40,7 +40,7 @@ pub(crate) struct Cursor {
     committed: Index,
     /// True once an entry is known to be committed. `committed` alone cannot show this, because 0 is a valid index.
     has_committed: bool,
-    /// Number of callers that wait for a move of theirs.
+    /// Number of callers that wait for their moves.
     pub(crate) waiting: usize,
     /// Outcomes of the moves that were applied while callers waited.
     moved: BTreeMap<Lsn, LocalOutcome>,

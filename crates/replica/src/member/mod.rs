@@ -91,7 +91,7 @@ impl Leadership {
         }
     }
 
-    /// Returns the error of a proposal on this node, if it does not forward it.
+    /// Returns the error for a proposal that this node can neither accept nor forward.
     #[must_use]
     pub fn refusal(&self) -> ProposeError {
         match self {
@@ -264,7 +264,7 @@ impl Member {
         self.shared.clock.now()
     }
 
-    /// Returns the clock of the space, which the space's log sets by the entries that it receives.
+    /// Returns the clock of the space. The space's log sets it to the times of the entries that the log receives.
     #[must_use]
     pub fn clock(&self) -> &Arc<MemberClock> {
         &self.shared.clock
@@ -349,7 +349,7 @@ impl Member {
         shared.notify();
     }
 
-    /// Makes this node refuse new data while it leads, for a reason that lies with other members. `None` ends that.
+    /// Makes this node refuse new data while it leads, because other members lack room. `None` ends the refusal.
     pub fn refuse_data(&self, reason: Option<String>) {
         *self.shared.no_room.lock().unwrap_or_else(PoisonError::into_inner) = reason;
     }

@@ -30,7 +30,7 @@ impl Member {
     /// is applied to the state. Returns `Void` if the state no longer refers to the old position of the bytes.
     ///
     /// # Errors
-    /// [`ProposeError::Behind`] if entries before it were not committed in time.
+    /// [`ProposeError::Behind`] if entries before the move were not committed in time.
     pub fn relocate(&self, payload: &[u8]) -> Result<LocalOutcome, ProposeError> {
         let shared = &*self.shared;
         shared.check()?;

@@ -260,7 +260,8 @@ impl ReadView {
         }
     }
 
-    /// Visits all rows of a range of a keyspace in order until `visit` breaks. Hidden rows come without a value.
+    /// Visits all rows of a range of a keyspace in order until `visit` breaks. Hidden rows are passed to `visit`
+    /// without a value.
     pub(crate) fn scan_rows(
         &self,
         keyspace: KeyspaceId,

@@ -288,8 +288,8 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// Returns true if there is a row with this key, which is not that of a value, with the changes of the commands so
-    /// far. A large row of the backend is read once for all commands of the log record.
+    /// Returns true if there is a row with this key, after the changes of the commands so far. The row must not be that
+    /// of a value. A large row of the backend is read once for all commands of the log record.
     pub(crate) fn has_row(&self, key: &[u8]) -> Result<bool, MachineError> {
         self.charge(READ);
         let staged = &self.applier.staged;

@@ -8,9 +8,9 @@ use serde_json::Value;
 /// Free disk space in bytes below which a node is reported.
 const LOW_DISK_BYTES: u64 = 1 << 30;
 
-/// Difference between two wall clocks from which it is reported.
+/// Largest difference between two wall clocks that is not reported.
 const MAX_CLOCK_DIFFERENCE_MILLIS: i64 = 10_000;
-/// Time by which the time of the data may be behind the wall clocks before it is reported.
+/// Longest time by which the time of the data may be behind the wall clocks without a report.
 const MAX_TIME_BEHIND_MILLIS: u64 = 60_000;
 
 /// Weight of a finding.

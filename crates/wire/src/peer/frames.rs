@@ -513,7 +513,7 @@ structure! {
         snapshot: u64,
         /// Number of the chunk.
         number: u64,
-        /// Last entry that the snapshot must contain, as far as the receiver has it.
+        /// Last entry whose effects the snapshot must contain, unless the receiver has not applied that entry.
         least: Index,
     }
 }
