@@ -25,8 +25,8 @@ const WRITE_STAGES: [(&str, &str); 6] = [
     ("apply", "apply: to the state"),
     ("answer", "answer: until the client's task is woken"),
 ];
-/// Stages of a publish to subjects: the name of each stage at the server, and its name in reports. The distribution
-/// overlaps with the queue.
+/// Stages of a publish to subjects: the name of each stage at the server, and its name in reports. The stage `queue`
+/// includes the distribution to subscribers.
 const PUBLISH_STAGES: [(&str, &str); 3] = [
     ("receive", "receive: decode and check"),
     ("queue", "queue: distribute, until the connection's task takes it"),

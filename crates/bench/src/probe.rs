@@ -21,7 +21,8 @@ use crate::{
 };
 
 /// Largest median absolute deviation of a probe's rounds in a valid run, as a share of their median. A disk that varies
-/// more was disturbed, so its speed in one round says nothing about the figure that was measured beside it.
+/// more was disturbed, so its speed in one round cannot be compared with the figure that was measured in the same
+/// round.
 const MAX_DEVIATION: f64 = 0.3;
 
 /// Choice between synced and unsynced writes of a probe.

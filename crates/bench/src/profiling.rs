@@ -39,8 +39,8 @@ pub(crate) struct Profiler {
 }
 
 impl ProfileOptions {
-    /// Returns the profiler of a server's process, after a check that perf can record it; `None` if the options ask for no
-    /// profile. perf's files are in `dir` until they are read.
+    /// Returns the profiler of a server's process, after a check that perf can record it; `None` if the options request
+    /// no profile. perf's files are in `dir` until they are read.
     pub(crate) fn profiler(&self, process: Option<u32>, dir: &Path) -> Result<Option<Profiler>, BenchError> {
         if self.profile.is_empty() {
             return Ok(None);

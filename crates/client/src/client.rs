@@ -67,7 +67,7 @@ pub struct Client {
 
 struct Inner {
     pool: Pool,
-    /// Connections to the nearest member, if the options ask for them.
+    /// Connections to the nearest member, if the options request them.
     nearest: Option<Pool>,
     /// Connections to the members that have the keys of spread caches.
     members: MemberPools,

@@ -155,7 +155,7 @@ pub enum Trial {
     Pass,
     /// The run missed the objective. The text names the condition and the measured value.
     Fail(String),
-    /// The run has no valid result, for the given reason: it says nothing about the server.
+    /// The run has no valid result, for the given reason, so it does not show whether the server meets the objective.
     Void(String),
 }
 

@@ -50,7 +50,7 @@ pub struct Decoded<R> {
 pub struct BadReply<R, F> {
     /// Description of the fault.
     pub fault: F,
-    /// The decoded reply, if the connection can still be used: the run then goes on with the next reply.
+    /// The decoded reply, if the connection can still be used: the run then continues with the next reply.
     pub decoded: Option<Decoded<R>>,
 }
 

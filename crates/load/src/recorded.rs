@@ -61,8 +61,8 @@ impl Recorded {
         self.times.last().copied().unwrap_or(0.0) * count / (count - 1.0)
     }
 
-    /// Returns the time of arrival number `number` in nanoseconds since the start, if the arrivals are repeated without end
-    /// and at `rate` arrivals per second on average.
+    /// Returns the time of arrival number `number` in nanoseconds since the start, if the arrivals are repeated
+    /// endlessly, at `rate` arrivals per second on average.
     pub(crate) fn due(&self, number: u64, rate: f64) -> f64 {
         let count = self.times.len() as u64;
         let seconds = (number / count) as f64 * self.period() + self.times[(number % count) as usize];

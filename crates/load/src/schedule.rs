@@ -26,7 +26,7 @@ pub enum Arrivals {
     Ramp(Change),
     /// The rate jumps from another rate to the rate of the load.
     Step(Change),
-    /// Requests arrive as those of a recording, which is repeated without end, and stretched or compressed to the rate of
+    /// Requests arrive as those of a recording, which is repeated endlessly, and stretched or compressed to the rate of
     /// the load. The recording is kept until the process ends.
     Replay(&'static Recorded),
 }

@@ -26,7 +26,7 @@ use crate::{
     random::{Generator, generator},
 };
 
-/// Number of lost connections after which a worker stops, because the server is gone and not only slow.
+/// Number of lost connections after which a worker stops, because the server has ended and is not only slow.
 const MAX_LOST: u64 = 1000;
 const EVENTS: usize = 256;
 /// Longest wait for events, in nanoseconds, before the worker checks how long the oldest request has waited.
@@ -61,7 +61,7 @@ pub(super) struct Worker<'a, P: Protocol> {
     /// Number of unanswered requests on all connections.
     under_way: usize,
     clock: Clock,
-    /// True if the worker must stop, because the server is gone or cannot catch up.
+    /// True if the worker must stop, because the server has ended or cannot catch up.
     is_over: bool,
 }
 

@@ -26,7 +26,7 @@ const REGISTERS: u64 = 5;
 const ACCOUNTS: std::ops::Range<Key> = 100..103;
 /// Keys of locks.
 const LOCKS: std::ops::Range<Key> = 200..202;
-/// Time after which a client gives a request up.
+/// Time after which a client stops waiting for an answer.
 const PATIENCE: Duration = Duration::from_millis(700);
 /// Most records that one fetch asks for.
 const MAX_FETCHED: u64 = 12;
@@ -50,7 +50,7 @@ pub(crate) struct Client {
     pause: Duration,
     /// Next sequence number of the client as a producer.
     sequence: u64,
-    /// Append of the producer without an answer, which is repeated until there is one.
+    /// Append of the producer that has no answer yet. The client repeats it until it is answered.
     append: Option<(OperationId, Action)>,
     /// Records that the client got and has not acked, each with its attempt.
     delivered: Vec<(u64, Vec<u64>)>,
@@ -63,8 +63,8 @@ pub(crate) struct Client {
 
 struct HeldLease {
     id: u64,
-    /// True if the lease was kept alive. A second keep-alive would be the same command, which the oracle could not tell
-    /// apart.
+    /// True if the lease was kept alive. A second keep-alive would be an equal command, so the oracle could not
+    /// distinguish the two.
     was_kept: bool,
 }
 

@@ -1,7 +1,7 @@
-//! A simulated cluster: its nodes, and the faults that befall them.
+//! A simulated cluster: its nodes, and the faults that hit them.
 //!
-//! Owns: starting and crashing nodes, the beginning and the end of each fault, and the time until the next answered write.
-//! Does not own: which faults happen when (`simulation`), or what nodes consist of (`node`).
+//! Owns: starting and crashing nodes, the beginning and the end of each fault, and the time until the next answered
+//! write. Does not own: the choice and the times of the faults (`simulation`), and the parts of a node (`node`).
 
 mod replace;
 
@@ -46,7 +46,7 @@ const QUIET_AFTER: Duration = Duration::from_millis(400);
 const PURGED_WITHIN: Duration = Duration::from_secs(5);
 /// Time within which a node that is reached again gets a snapshot, if it gets one.
 const INSTALL_WITHIN: Duration = Duration::from_secs(3);
-/// Most operations of a disk, from the first chunk of a snapshot on, after which its power is cut.
+/// Maximum number of operations of a node's disk between the first chunk of a snapshot and the cut of its power.
 const INSTALL_OPERATIONS: u64 = 250;
 /// Longest time for which the first answer after a fault is awaited.
 const MAX_GAP: Duration = Duration::from_secs(8);
@@ -67,7 +67,7 @@ struct Inner {
     learner: Cell<Option<ProcessId>>,
     /// True while a node is being replaced.
     is_replacing: Cell<bool>,
-    /// Nodes that found their files damaged, and are to be replaced.
+    /// Nodes that found their files damaged, and must be replaced.
     broken: RefCell<BTreeSet<ProcessId>>,
     truth: Truth,
     history: History,
@@ -82,7 +82,7 @@ struct Inner {
     /// Number of faults that hold at present, and the last time at which there were several.
     active: Cell<i32>,
     crowded_at: Cell<Duration>,
-    /// Faults that hold at present, of each node. A node is whole again when the last one ends.
+    /// Number of faults that affect each node at present. A node is whole again when its last fault ends.
     down: RefCell<BTreeMap<ProcessId, u32>>,
 }
 
@@ -163,7 +163,7 @@ impl Cluster {
         self.0.is_stopping.set(true);
     }
 
-    /// Starts a node that is down, whatever faults hold, unless it is to be replaced.
+    /// Starts a node that is down, whatever faults affect it, unless it must be replaced.
     pub(crate) async fn revive(&self, id: ProcessId) {
         self.0.down.borrow_mut().remove(&id);
         if !self.is_broken(id) {
@@ -175,7 +175,7 @@ impl Cluster {
         self.0.broken.borrow().contains(&id)
     }
 
-    /// Returns true if a node is to be replaced, or is being replaced.
+    /// Returns true if a node must be replaced, or is being replaced.
     pub(crate) fn has_broken(&self) -> bool {
         !self.0.broken.borrow().is_empty()
     }
@@ -286,7 +286,7 @@ impl Cluster {
         }
     }
 
-    /// Records when the node leads. Waits for the end of its consensus, which must not end by itself.
+    /// Records when the node leads. Waits for the end of its consensus, which must not end without a request.
     fn watch(&self, id: ProcessId) {
         let Some(consensus) = self.0.network.node(id) else { return };
         let cluster = self.clone();
@@ -310,7 +310,7 @@ impl Cluster {
         });
     }
 
-    /// Founds the group, and creates what the clients use.
+    /// Founds the group, and creates the objects that the clients use.
     pub(crate) async fn found(&self) {
         let members = self.voters().into_iter().map(|id| (NodeId(id), info_of(id))).collect();
         let first = self.0.network.node(1).expect("node 1 runs");
@@ -325,7 +325,7 @@ impl Cluster {
         }
     }
 
-    /// Proposes a command on the leader. Returns false without one.
+    /// Proposes a command on the leader. Returns false if no node leads.
     async fn propose(&self, command: bytes::Bytes) -> bool {
         let Some((leader, running)) = self.leader().and_then(|id| Some((id, self.running(id)?))) else { return false };
         let (sender, receiver) = tokio::sync::oneshot::channel();
@@ -478,7 +478,7 @@ impl Cluster {
         self.0.nodes.borrow().values().for_each(|parts| parts.faults.slow_micros.set(micros));
     }
 
-    /// Ends a node's process at once. After a power loss its disk has only what was synced, and some of the rest.
+    /// Ends a node's process immediately. After a power loss its disk has only what was synced, and some of the rest.
     fn crash(&self, id: ProcessId, kind: FaultKind) {
         *self.0.down.borrow_mut().entry(id).or_default() += 1;
         let parts = self.parts(id);
@@ -528,7 +528,7 @@ impl Cluster {
         });
     }
 
-    /// Kills a node's process and starts it again almost at once.
+    /// Kills a node's process and starts it again almost immediately.
     fn restart_soon(&self, id: ProcessId) {
         self.crash(id, FaultKind::Restarted);
         let cluster = self.clone();

@@ -1,7 +1,7 @@
 //! The bytes of the commands that the simulation proposes.
 //!
-//! Owns: the encoding of the clients' operations, and of the commands that create what they use. Does not own: the meaning
-//! of the operations (`model`).
+//! Owns: the encoding of the clients' operations, and of the commands that create the objects that they use. Does not
+//! own: the meaning of the operations (`model`).
 
 use bytes::Bytes;
 use thalweg_types::{

@@ -16,7 +16,7 @@ pub enum FaultKind {
     PowerCut,
     /// The process is killed; its files keep everything that it wrote. It starts again when the fault ends.
     Kill,
-    /// The process is killed and starts again at once.
+    /// The process is killed and starts again immediately.
     Restarted,
     /// The leader is cut off from some voters, and a second later from the others, which restart at that moment and so
     /// forget their promises to the leader. The clients send nothing meanwhile.
@@ -170,7 +170,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Rule for faults of a script at the same time.
+/// Rule that decides whether the faults of a script may overlap in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overlap {
     /// About half of the faults begin before the previous one ends, in half of the seeds.

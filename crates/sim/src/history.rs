@@ -57,7 +57,7 @@ pub enum Action {
     Append {
         /// Payload of the record.
         record: u64,
-        /// Producer and sequence number, by which a repetition is recognised.
+        /// Producer and sequence number. The state machine recognises a repeated append by them.
         stamp: Option<(u64, u64)>,
     },
     /// Grants a lease.
@@ -95,7 +95,7 @@ pub enum Action {
         /// New value of the resource.
         value: u64,
     },
-    /// Gives a lock back, on condition that it still has the token.
+    /// Releases a lock, on condition that it still has the token.
     Release {
         /// Key of the lock.
         lock: Key,
@@ -180,7 +180,7 @@ impl Operation {
         if let End::Answered(moment, _) = self.end { moment } else { u64::MAX }
     }
 
-    /// Returns the outcome that the client was told.
+    /// Returns the outcome in the answer to the client.
     #[must_use]
     pub fn outcome(&self) -> Option<&Outcome> {
         if let End::Answered(_, Answer::Outcome(outcome)) = &self.end { Some(outcome) } else { None }

@@ -9,7 +9,8 @@
 //!      └────── clients ───────┴───────────────────────> history ───┘
 //! ```
 //!
-//! Invariant: a simulation is a function of its settings. `docs/simulation.md` tells how to run, read and extend it.
+//! Invariant: a simulation is a function of its settings. `docs/simulation.md` explains how to run, read and extend
+//! simulations.
 
 pub mod backends;
 pub mod cluster;

@@ -27,7 +27,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Exit code after an interrupt.
 const INTERRUPTED: i32 = 130;
-/// Time between two lines of progress where no bar can be shown.
+/// Time between two lines of progress, if the output can show no progress bar.
 const SAY_EVERY: Duration = Duration::from_secs(60);
 
 /// Simulates a cluster with faults, and checks what its clients are told
@@ -201,7 +201,7 @@ fn lock(totals: &Mutex<Totals>) -> MutexGuard<'_, Totals> {
     totals.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Prints the totals so far and ends the process, when a signal asks for that.
+/// Prints the totals so far and ends the process when a signal requests its end.
 fn print_when_interrupted(totals: Arc<Mutex<Totals>>) {
     let wait = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;

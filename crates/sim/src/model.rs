@@ -3,7 +3,7 @@
 //! Owns: the outcome that an operation must have after all operations before it. Does not own: the order of the
 //! operations (`oracle`), or their bytes (`commands`). It shares no code with the state machine that it checks.
 //!
-//! Rules that the model states, beside those of reads and writes:
+//! Rules of the model, in addition to those of reads and writes:
 //! - revisions rise, so fencing tokens rise, and a guarded write never follows one with a higher token;
 //! - the stream has no gaps, and a repeated append of a producer is not appended again;
 //! - a record is delivered to one member at a time, again only after its deadline or a nack, and never after an ack; new
@@ -52,8 +52,8 @@ struct Value {
 struct Group {
     /// First record that was never delivered.
     cursor: u64,
-    /// Records that were delivered and not acked, each with its attempt, if a member holds it, and the time from which
-    /// it may be delivered again.
+    /// Records that were delivered and not acked. Each has its attempt, if a member holds the record, and the time from
+    /// which it may be delivered again.
     pending: BTreeMap<u64, (Option<u64>, SpaceTime)>,
     last_attempt: u64,
 }

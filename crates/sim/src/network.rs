@@ -56,7 +56,7 @@ const INSTALL_LIMIT: Duration = Duration::from_secs(5);
 /// Usual time that a message takes.
 pub const USUAL_DELAY: Range<Duration> = Duration::from_micros(50)..Duration::from_micros(300);
 
-/// Number of pings without a chunk after which a node gives a snapshot up: 6 s.
+/// Number of pings without a chunk after which a node drops an unfinished snapshot: 6 s.
 const MAX_IDLE_PINGS: u32 = (6_000 / PING.as_millis()) as u32;
 
 /// The receiving end of a node's snapshots.

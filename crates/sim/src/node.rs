@@ -121,7 +121,7 @@ impl SyncDriver for Syncs {
 struct PlantedStore {
     store: LogStore<SimRuntime>,
     plant: Option<Plant>,
-    /// Vote that is confirmed and not written, and the number of appends before it is.
+    /// Vote that was confirmed but not yet written, and the number of appends that precede its write.
     late_vote: Option<(RaftVote, u32)>,
     clock_error: Arc<AtomicI64>,
 }
@@ -419,7 +419,7 @@ async fn maintain(
     }
 }
 
-/// Returns the entry from which on a follower that answers needs the leader's log.
+/// Returns the first entry that a follower which still answers needs from the leader's log.
 fn follower_floor(consensus: &SimConsensus) -> Option<Index> {
     let status = consensus.status();
     let lives = |answer: Option<Duration>| answer.is_some_and(|ago| ago < DOWN_AFTER);

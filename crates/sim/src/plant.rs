@@ -11,26 +11,26 @@ pub enum Plant {
     AckBeforeFsync,
     /// The log confirms a vote without writing it.
     ForgottenVote,
-    /// The log confirms a vote at once, and writes it after the entries that follow it.
+    /// The log confirms a vote immediately, and writes it after the entries that follow it.
     LateVote,
     /// The state applies an entry although a truncation has voided it.
     VoidEntryRead,
     /// Followers keep a leader that cannot hear them.
     DeafLeaderKept,
-    /// A node that restarts votes at once, although a leader may count on its promise.
+    /// A node that restarts votes immediately, although a leader may count on its promise.
     VoteAfterRestart,
     /// A read does not ask a majority whether its node still leads.
     UncheckedRead,
     /// A node stores entries with the time of its own clock.
     OwnClock,
-    /// A leader takes its own wall clock for that of all members.
+    /// A leader uses its own wall clock as if it were the clock of all members.
     LeaderClock,
     /// An option of the node affects the changes that an entry makes.
     OptionInApply,
-    /// A leader takes the answer of a learner for that of a voter.
+    /// A leader counts the answer of a learner as that of a voter.
     LearnerInQuorum,
     /// A node switches to the state of a snapshot before it has synced that state.
     UnsyncedInstall,
-    /// A node that lost its disk comes back with the same id.
+    /// A node that has lost its disk starts again with the same id.
     ReusedId,
 }

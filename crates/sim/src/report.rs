@@ -32,7 +32,7 @@ pub struct Report {
     pub unknown: usize,
     /// Number of operations that were also checked without the committed entries.
     pub searched: usize,
-    /// Number of operations for which that took too long.
+    /// Number of operations that were not checked in this way, because the check took too long.
     pub undecided: usize,
     /// Times until the next answered write, for each fault.
     pub gaps: Vec<Gap>,
@@ -61,7 +61,7 @@ impl Report {
         self.events.iter().map(line).collect()
     }
 
-    /// Returns the report as JSON, with all that is needed to run the simulation again.
+    /// Returns the report as JSON, with all settings that are needed to repeat the simulation.
     #[must_use]
     pub fn json(&self) -> Value {
         let Settings { seed, nodes, clients, rate, lasts, kinds, overlap, on_leader, without, plant } = &self.settings;

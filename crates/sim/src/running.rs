@@ -85,7 +85,8 @@ impl Running {
         member.propose_async_for(None, framed(command), Durability::Quorum, purpose, Wake::Now)?.await
     }
 
-    /// Reads keys at one point in time, as recently as `level` says. Returns their values, and the revision of that point.
+    /// Reads keys at one point in time, as recent as `level` requires. Returns their values, and the revision of that
+    /// point.
     pub async fn read(&self, keys: &[Key], level: Level) -> Result<io::Result<(u64, Vec<Option<u64>>)>, BarrierError> {
         let consensus = &self.0.consensus;
         match level {

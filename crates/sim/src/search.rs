@@ -69,7 +69,7 @@ fn keys_of(action: &Action) -> Vec<Key> {
 struct Objects(BTreeMap<Key, Key>);
 
 impl Objects {
-    /// Returns the key that stands for the object.
+    /// Returns the key that represents the object.
     fn of(&self, mut key: Key) -> Key {
         while let Some(other) = self.0.get(&key).filter(|other| **other != key) {
             key = *other;

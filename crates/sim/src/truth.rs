@@ -134,8 +134,8 @@ impl Truth {
         *most = micros.max(*most);
     }
 
-    /// Checks the time of a new entry. A wrong clock of a minority moves nothing, so the time is at most as wrong as the
-    /// clocks of a majority have ever been.
+    /// Checks the time of a new entry. A wrong clock of a minority has no effect, so the time is at most as wrong as
+    /// the clocks of a majority have ever been.
     fn check_time(&self, node: ProcessId, applied: &LogRecord) {
         let mut inner = self.inner();
         let mut errors: Vec<i64> = inner.clock_errors.values().copied().collect();
@@ -158,8 +158,8 @@ impl Truth {
         self.inner().time_behind
     }
 
-    /// Reports that a node has opened a state that is applied up to a position. Entries without commands are not known here,
-    /// and have running hashes too, so a state at such an entry is compared with nothing.
+    /// Reports that a node has opened a state that is applied up to a position. Entries without commands are not known
+    /// here, and have running hashes too, so a state at such an entry is not compared.
     pub fn opened(&self, node: ProcessId, state: Applied) {
         let index = state.index.0;
         let known = self.inner().entries.get(&index).map(|entry| entry.running_hash);

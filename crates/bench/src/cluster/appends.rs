@@ -20,7 +20,7 @@ use crate::{BenchError, data::Values, latency::Latencies, load::block_on_thread}
 
 /// Name of the stream.
 pub(super) const STREAM: &str = "bench";
-/// Number of different batches, which take turns.
+/// Number of different batches, which are appended in rotation.
 const BATCHES: u64 = 64;
 
 /// Batches to be appended.
@@ -28,7 +28,7 @@ const BATCHES: u64 = 64;
 pub(super) struct Appends {
     pub records_per_batch: u64,
     pub record_bytes: usize,
-    /// Time between two batches; zero for as soon as fewer than `in_flight` wait.
+    /// Time between two batches; zero appends a batch as soon as fewer than `in_flight` batches wait.
     pub every: Duration,
     pub batches: u64,
     /// Maximum number of batches that wait for their acknowledgements.

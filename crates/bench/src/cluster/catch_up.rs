@@ -27,7 +27,7 @@ use crate::{
 /// Puts per second of the clients.
 const RATE: f64 = 1000.0;
 const CLIENTS: usize = 8;
-/// Longest run of the clients at a time during the catch-up; the next run begins at once.
+/// Longest run of the clients at a time during the catch-up; the next run begins immediately.
 const WINDOW: Duration = Duration::from_millis(500);
 /// Interval at which the benchmark asks the node for its progress.
 const LOOK: Duration = Duration::from_millis(5);

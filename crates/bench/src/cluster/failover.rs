@@ -1,9 +1,9 @@
 //! Failover: the leader is killed with SIGKILL while clients write. Measures the time until the next acknowledgement.
 //!
-//! Only writes that were sent after the kill count, so that a reply that the old leader had sent before is not taken for
-//! the new leader's. Each write has a key of its own, and a client goes on to the next node after an error. After each
-//! round, the keys of the last acknowledgements before the kill are read: if one is missing, an acknowledged write is
-//! lost, and the suite ends with an error.
+//! Only writes that were sent after the kill count, so that a reply that the old leader had sent before is not taken
+//! for the new leader's. Each write has a key of its own, and a client continues with the next node after an error.
+//! After each round, the keys of the last acknowledgements before the kill are read: if one is missing, an acknowledged
+//! write is lost, and the suite ends with an error.
 
 use std::{
     collections::VecDeque,
@@ -33,14 +33,14 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(2);
 /// Acknowledgements of all clients together before the next kill.
 const WRITES_BETWEEN: u64 = 100;
-/// Writes of a client at another node before it returns to its own. Each node has clients of its own, so that some are at
-/// the leader when it is killed, and notice that at once.
+/// Writes of a client at another node before it returns to its own. Each node has clients of its own, so that some are
+/// at the leader when it is killed, and notice the kill immediately.
 const WRITES_AWAY: u64 = 50;
 const PUT_HEADERS: &str = "Thalweg-Durability: quorum\r\nThalweg-Timeout: 5\r\n";
 
 /// Kills between two probes of the machine.
 const PROBE_EVERY: u32 = 10;
-/// Acknowledged writes of each client before a kill that are read after it.
+/// Number of acknowledged writes of each client before a kill that are read after the kill.
 const REMEMBERED: usize = 100;
 
 /// State that the clients share.
@@ -53,7 +53,7 @@ struct Shared {
     waiting: Mutex<Option<(Instant, Sender<Instant>)>>,
 }
 
-/// Kills the leader as often as the options say.
+/// Kills the leader as many times as the options state.
 pub(super) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let options = scenario.options;
     let nodes = &mut Nodes::start(scenario.setup("failover"), scenario.progress)?;

@@ -31,7 +31,7 @@ const ROW_S: [(Duration, [(u64, f64); 3]); 2] = [
 /// Pause between two samples.
 const PAUSE: Duration = Duration::from_millis(5);
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Least part of the rate that a valid measurement reaches.
+/// Smallest share of the scheduled rate that a valid measurement must reach.
 const REACHED: f64 = 0.97;
 
 /// Lag of all followers over one measurement, in records, and in entries of the replicated log.

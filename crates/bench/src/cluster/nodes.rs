@@ -22,7 +22,7 @@ use crate::{
     usage::{MeasuredProcess, Usage},
 };
 
-/// Longest wait for something that the cluster does by itself, on a busy machine.
+/// Longest wait for a change that the cluster makes without a request, such as an election, on a busy machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// Interval at which the benchmark asks nodes for their state.
 const LOOK: Duration = Duration::from_millis(20);
@@ -30,7 +30,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum number of attempts to found a cluster. An attempt fails if another program takes a chosen port before the
 /// node listens there.
 const FOUNDINGS: u32 = 3;
-/// Nodes that found a cluster together, at most.
+/// Maximum number of nodes that found a cluster together.
 const MAX_FOUNDERS: usize = 7;
 /// Ports of the nodes. They lie below those from which the kernel chooses for outgoing connections (32768 and above), so
 /// that no connection takes the port of a node while it is down.
@@ -228,7 +228,8 @@ impl Nodes {
         drop(self.all[number].process.take());
     }
 
-    /// Starts a node again that was killed or stopped, and waits until it and the others agree that it lacks nothing.
+    /// Starts a node again that was killed or stopped, and waits until it and the others agree that it lacks no
+    /// entries.
     pub(super) fn restart(&mut self, number: usize) -> Result<(), BenchError> {
         self.spawn(number)?;
         self.wait_until_ready(number)?;
@@ -249,7 +250,7 @@ impl Nodes {
         self.all[number].process.as_ref().map(ServerProcess::id)
     }
 
-    /// Starts a node again, and returns at once.
+    /// Starts a node again, and returns immediately.
     pub(super) fn restart_only(&mut self, number: usize) -> Result<(), BenchError> {
         self.spawn(number)
     }

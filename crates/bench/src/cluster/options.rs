@@ -124,7 +124,7 @@ pub struct ClusterOptions {
     /// Number of nodes that are killed to measure detection, for each number of nodes.
     #[arg(long, default_value_t = 20)]
     pub detections: u32,
-    /// Another system that does the same puts and gets in turns.
+    /// Another system that does the same puts and gets alternately.
     #[arg(long, value_enum, requires = "peer_binary")]
     pub peer: Option<PeerKind>,
     /// Program that runs the other system's cluster and clients.

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{BenchError, load::Validity};
 
-/// Longest wait for an answer beyond the time of the run: the members start, or store all keys.
+/// Longest wait for an answer in addition to the time of the run. In this time the members start, or store all keys.
 const PATIENCE: Duration = Duration::from_secs(240);
 const NAME: &str = "etcd";
 

@@ -55,7 +55,7 @@ struct Longest {
     what: &'static str,
 }
 
-/// Restarts all nodes as often as the options say.
+/// Restarts all nodes as many times as the options state.
 pub(super) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let options = scenario.options;
     let setup = Setup { count: options.count.max(3), native: NativePort::Free, ..scenario.setup("rolling") };

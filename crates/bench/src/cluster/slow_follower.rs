@@ -27,7 +27,7 @@ use crate::{
 
 /// Goal: share of the rate without a slow follower.
 const MIN_SHARE: f64 = 0.9;
-/// Shortest measurement, in which a follower that stands still once in five seconds does so twice.
+/// Shortest measurement, in which a follower that is stopped once in five seconds is stopped twice.
 const MIN_DURATION: Duration = Duration::from_secs(10);
 
 /// The follower's process is alternately stopped and running for these times.
@@ -93,7 +93,7 @@ fn figures(clients: usize, rounds: &[Vec<Turn>]) -> Figures {
     Figures { tables: vec![table], checks, notes: Vec::new() }
 }
 
-/// Does some work while a process stands still from time to time.
+/// Does the work while the process is stopped from time to time.
 fn slowed<T>(process: Option<u32>, slowness: Slowness, work: impl FnOnce() -> T) -> T {
     let (over, ended) = channel::<()>();
     let process = process.and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));

@@ -77,7 +77,8 @@ const SCENARIOS: [(Part, Run); 8] = [
     (Part::SlowFollower, slow_follower::run),
 ];
 
-/// Runs the scenarios that the options name. The run is void if the probes before the measurements of one disagree.
+/// Runs the scenarios that the options name. The run is void if the probes before the measurements of a scenario
+/// disagree.
 fn scenarios(
     options: &ClusterOptions,
     dir: &Path,
@@ -232,7 +233,7 @@ fn rates(turns: &[Turn]) -> Vec<f64> {
     turns.iter().map(|turn| turn.rate).collect()
 }
 
-/// Returns the comparisons with the goals of the rows that were measured.
+/// Returns the comparisons of the measured rows with their goals.
 fn goals(all: &[Rounds]) -> Vec<Check> {
     let mut checks = Vec::new();
     let row = |kind, place| all.iter().find(|rounds| rounds.work.kind == kind && rounds.work.place == place);

@@ -21,7 +21,7 @@ pub(crate) struct Row {
 }
 
 /// Returns the durability levels of a comparison in words, for titles. Returns an error if the levels of A and B differ
-/// and `across` is false, because a figure at one level says nothing about a figure at another.
+/// and `across` is false, because figures of different levels cannot be compared.
 pub(crate) fn agree(a: &str, b: &str, across: bool) -> Result<String, BenchError> {
     match (a == b, across) {
         (true, _) if a == "-" => Ok("without writes".to_owned()),

@@ -4,9 +4,9 @@
 //! As in the system that published them, no compaction runs before the test requests one: Thalweg's engine gets
 //! [`Compaction::WhenAsked`]. Other stores without such an option compact by their own schedule, which improves their
 //! figures *before* the compaction. The test requests a flush after as many changes as fitted into a memtable of 64 KB,
-//! because stores count a memtable's bytes differently: 250 of 5 × 1000 made 20 tables, 200 of 10 × 2000 made 100. The
-//! published sizes of the tests with 1,000 and 2,000 keys fit values of 200 bytes and 74 of overhead; those with 5,000
-//! keys, with the same overhead, values of 100.
+//! because stores count a memtable's bytes differently: 5 × 1000 changes with a flush after every 250 made 20 tables,
+//! and 10 × 2000 changes with a flush after every 200 made 100. The published sizes of the tests with 1,000 and 2,000
+//! keys fit values of 200 bytes and 74 of overhead; those with 5,000 keys, with the same overhead, values of 100.
 
 use rand::seq::SliceRandom as _;
 use thalweg_engine::Compaction;

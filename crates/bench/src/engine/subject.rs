@@ -87,8 +87,8 @@ pub trait KvSubject: Send + Sync {
     fn flush(&self) -> Result<(), BenchError>;
     /// Waits until the store's background flushes and compactions have ended.
     fn settle(&self) -> Result<(), BenchError>;
-    /// Compacts the store as far as a requested compaction does. A store that compacts only by its own schedule just
-    /// waits as [`settle`](Self::settle) does.
+    /// Compacts the store, if the store compacts on request. A store that compacts only by its own schedule just waits,
+    /// as [`settle`](Self::settle) does.
     fn compact(&self) -> Result<(), BenchError> {
         self.settle()
     }

@@ -139,7 +139,7 @@ impl Suite<'_> {
         Ok((rounds, account))
     }
 
-    /// Runs a scenario once more for each kind of profile that the options ask for.
+    /// Runs a scenario once more for each kind of profile that the options request.
     fn profile(
         &mut self,
         scenario: &Scenario,

@@ -57,7 +57,7 @@ pub struct PubsubOptions {
     /// Maximum size of a subscription's queue at the server in bytes; 0: the server's default.
     #[arg(long, default_value_t = 0)]
     pub queue_bytes: u64,
-    /// Credit window of a subscriber in messages: how many the server may send ahead of it.
+    /// Credit window of a subscriber: messages that the server may send before the subscriber has consumed them.
     #[arg(long, default_value_t = 65_536)]
     pub window_messages: u64,
     /// Credit window of a subscriber: bytes that the server may send before the subscriber has consumed them.

@@ -179,7 +179,7 @@ impl Suite<'_> {
         }
     }
 
-    /// Runs a scenario once more for each kind of profile that the options ask for.
+    /// Runs a scenario once more for each kind of profile that the options request.
     fn profile(&mut self, scenario: &Scenario, label: &str, place: &str) -> Result<(), BenchError> {
         let (process, dir) = (self.server(scenario)?.process, self.scratch.path());
         let Some(profiler) = self.options.profile.profiler(process, dir)? else { return Ok(()) };

@@ -241,7 +241,7 @@ impl Suite<'_> {
         Ok(lines)
     }
 
-    /// Runs a scenario once more on each server for each kind of profile that the options ask for.
+    /// Runs a scenario once more on each server for each kind of profile that the options request.
     fn profile_scenario(&mut self, scenario: &Scenario, report: &mut Report) -> Result<(), BenchError> {
         for contender in &scenario.servers {
             let label = scenario.name.clone();
@@ -250,8 +250,8 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// Runs a scenario at a pace on one server for each kind of profile that the options ask for. Servers that are threads
-    /// of this process, and loads of subscribers, have no profiles.
+    /// Runs a scenario at a pace on one server for each kind of profile that the options request. Servers that are
+    /// threads of this process, and loads of subscribers, have no profiles.
     fn profile(
         &mut self,
         scenario: &Scenario,

@@ -32,8 +32,8 @@ const GROUP_CONFIG: &[u8] = b"{\"max_pending\":100000}";
 /// Header of a request whose body is JSON.
 pub(super) const JSON: &str = "Content-Type: application/json\r\n";
 
-/// Stream, group and subject of a scenario on one server. Dropping it deletes the stream with its group; a failure leaves
-/// them on the server, and harms nothing.
+/// Stream, group and subject of a scenario on one server. Dropping it deletes the stream with its group; if the
+/// deletion fails, they stay on the server, which does no harm.
 pub(super) struct FeedRun {
     /// Requests, and the account of records and messages.
     pub feed: Arc<Feed>,

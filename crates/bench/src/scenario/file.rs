@@ -113,7 +113,7 @@ pub(super) enum Distribution {
     Zipf,
     /// The newest keys take most operations, by a Zipf distribution over the keys' age.
     Latest,
-    /// The loaded keys in order, and again from the first.
+    /// The loaded keys are used in order, and then again from the first key.
     Sequential,
 }
 

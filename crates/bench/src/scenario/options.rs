@@ -125,7 +125,7 @@ impl WireProtocol {
 }
 
 impl ScenarioOptions {
-    /// Returns the text that the options ask for instead of a run: the list of the built-in scenarios, or the file of
+    /// Returns the text that the options request instead of a run: the list of the built-in scenarios, or the file of
     /// one. Returns `None` if they ask for a run.
     pub fn printed(&self) -> Result<Option<String>, BenchError> {
         if self.list {

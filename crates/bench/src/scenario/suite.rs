@@ -133,7 +133,7 @@ impl Suite {
         self.profile(subject, (&what, ""), self.scenario.pace(), report, progress)
     }
 
-    /// Runs the scenario once more for each kind of profile that the options ask for.
+    /// Runs the scenario once more for each kind of profile that the options request.
     fn profile<C: Codec>(
         &self,
         subject: &Subject<C>,

@@ -7,7 +7,7 @@ use crate::{
 };
 
 const KEYS: u64 = 1000;
-/// Number that stands for a miss among the numbers of rows.
+/// Number of rows that represents a miss.
 const MISSED: u64 = u64::MAX;
 
 /// A protocol whose requests are lines, and whose replies are `+` for a stored value, `x` for a deleted one, `-` for a missing key, `!` for a

@@ -3,7 +3,7 @@
 //! A *window* is a short time in which the writers write, either while a snapshot is taken or without one. Owns:
 //! [`SystemSample`], which makes a [`Window`] of the counters at its start and its end, and [`WindowSet`], which
 //! combines all windows without a snapshot, or all with one. Windows of both kinds alternate, so that disturbances of
-//! the machine affect both. The 99th percentile of a single window says little, since one stop of 20 ms is one percent
+//! the machine affect both. The 99th percentile of a single window means little, since one stop of 20 ms is one percent
 //! of two seconds.
 
 use std::time::Duration;

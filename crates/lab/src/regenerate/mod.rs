@@ -93,7 +93,7 @@ struct Stored {
 }
 
 impl RegenerateOptions {
-    /// Returns the list of the runs if the options ask for it instead of running them.
+    /// Returns the list of the runs if the options request it instead of running them.
     pub fn printed(&self) -> Result<Option<String>, BenchError> {
         if !self.list {
             return Ok(None);

@@ -16,13 +16,13 @@ pub struct AppendLedger {
     batch: u64,
     issued: AtomicU64,
     end: AtomicU64,
-    /// A bit for each append that was acknowledged.
+    /// Bits of the appends: a bit is set if its append was acknowledged.
     acked: Numbers,
     /// Number of each append's slot plus 1; 0 if it is not known.
     slots: Numbers,
     /// Number of each slot's append plus 1; 0 if it is not known.
     appends: Numbers,
-    /// A bit for each record that the reading of the whole stream has found.
+    /// Bits of the records: a bit is set if the reading of the whole stream has found its record.
     found: Numbers,
 }
 

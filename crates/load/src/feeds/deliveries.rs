@@ -10,10 +10,11 @@ use super::{
 /// Deliveries of one consumer group to all its members.
 #[derive(Debug, Default)]
 pub struct GroupLedger {
-    /// A bit for each offset that was delivered, whatever the server's count.
+    /// Bits of the offsets: a bit is set if its record was delivered, whatever number of the delivery the server has
+    /// stated.
     delivered: Numbers,
-    /// A bit for each offset whose first delivery has arrived. A later delivery of the same record may arrive earlier,
-    /// over another connection.
+    /// Bits of the offsets: a bit is set if the first delivery of its record has arrived. A later delivery of the same
+    /// record may arrive earlier, over another connection.
     first: Numbers,
     different: AtomicU64,
     again: AtomicU64,
@@ -80,7 +81,7 @@ impl SubscriberLedger {
         Self { batch: u64::from(batch), seen, last: None, received: 0, dropped: 0, faults, order: 0 }
     }
 
-    /// Records a message; `None` stands for content that the run has not sent.
+    /// Records a message; `None` means content that the run has not sent.
     pub fn take(&mut self, message: Option<u64>) {
         let Some(message) = message.filter(|message| *message < MAX_NUMBERS) else {
             return self.faults.add(FeedFault::Wrong, 1);

@@ -115,7 +115,8 @@ impl Feed {
         FeedStep::Publish(self.publishes.fetch_add(1, Ordering::AcqRel))
     }
 
-    /// Returns the numbers of messages whose publish was acknowledged, and for which subscriptions had no room.
+    /// Returns the number of messages whose publish was acknowledged, and the number of messages for which
+    /// subscriptions had no room.
     pub fn published(&self) -> (u64, u64) {
         (self.acked_messages.load(Ordering::Acquire), self.missed.load(Ordering::Acquire))
     }

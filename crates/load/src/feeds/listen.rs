@@ -88,7 +88,7 @@ impl Listening {
         Ok(Self { shared, thread })
     }
 
-    /// Waits until each subscriber has received `published` messages, or until no more messages come. Returns the
+    /// Waits until each subscriber has received `published` messages, or until no more messages arrive. Returns the
     /// messages that each has received, or the reason why the subscriptions ended.
     pub fn finish(self, published: u64, subscribers: usize) -> Result<Vec<SubscriberLedger>, String> {
         let (mut seen, mut since) = (0, Instant::now());

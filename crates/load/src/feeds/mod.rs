@@ -7,9 +7,9 @@
 //! [`Feed`]. Does not own:
 //! the mix of operations, and the pace of requests.
 //!
-//! The stream, the group and the subject of a run are new and used by nobody else. All appends have the same number of
-//! records, so the records of append number `n` lie together in one *slot* of that size, and two numbers for each append
-//! are enough to tell lost, duplicated and reordered records apart.
+//! The stream, the group and the subject of a run are new, and no other client uses them. All appends have the same
+//! number of records, so the records of append number `n` lie together in one *slot* of that size, and two numbers for
+//! each append are enough to tell lost, duplicated and reordered records apart.
 
 mod appends;
 mod deliveries;

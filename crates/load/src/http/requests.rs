@@ -67,7 +67,7 @@ struct Template {
 }
 
 impl Requests {
-    /// Creates the requests to `host`. If `durability` is `None`, requests state no level and the server uses its
+    /// Creates the requests to `host`. If `durability` is `None`, requests state no level, so the server uses its
     /// default.
     pub fn new(api: Api, host: &str, durability: Option<Durability>, values: Values) -> Self {
         let level = durability.map_or_else(String::new, |level| format!("Thalweg-Durability: {level}\r\n"));

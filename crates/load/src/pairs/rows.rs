@@ -1,4 +1,4 @@
-//! Rows that a scan over HTTP returns: one JSON object a line, and a last line with their number.
+//! Rows that a scan over HTTP returns: one JSON object on each line, and a last line with their number.
 
 use serde::{Deserialize, de::IgnoredAny};
 

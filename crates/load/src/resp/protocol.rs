@@ -26,9 +26,9 @@ pub struct Resp {
 pub enum OnWrong {
     /// The run ends with an error.
     Stop,
-    /// The wrong reply is counted, and the run goes on.
+    /// The wrong reply is counted, and the run continues.
     Count,
-    /// An error reply is counted, and the run goes on. Any other wrong reply ends the run with an error.
+    /// An error reply is counted, and the run continues. Any other wrong reply ends the run with an error.
     CountRefusals,
 }
 

@@ -1,4 +1,5 @@
-//! A server in a process of its own, so that its CPU time and memory can be told apart from the load generator's.
+//! A server in a process of its own, so that its CPU time and memory can be distinguished from those of the load
+//! generator.
 
 use std::{
     net::{SocketAddr, TcpListener},

@@ -17,7 +17,7 @@ use crate::{
     types::SimConsensus,
 };
 
-/// Time after which a change of the membership is given up.
+/// Longest time for a change of the membership.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Time limit of one attempt.
 const ATTEMPT: Duration = Duration::from_secs(2);
@@ -54,8 +54,8 @@ impl Cluster {
         });
     }
 
-    /// Puts a snapshot of another member in the place of the state of a node that is down. Returns false if no member has one
-    /// with all entries of the node's log, or if the node was to be repaired before.
+    /// Replaces the state of a node that is down with a snapshot of another member. Returns false if no member has a
+    /// snapshot with all entries of the node's log, or if a repair of the node was requested before.
     fn repair_in_place(&self, id: ProcessId) -> bool {
         let parts = self.parts(id);
         let others = self.ids().into_iter().filter(|other| *other != id);

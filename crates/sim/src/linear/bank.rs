@@ -92,7 +92,8 @@ pub enum Wrong {
         /// Number of the change.
         id: u64,
     },
-    /// The read matches the balances of no moment that it could have seen, or its unmet condition was met.
+    /// The read matches the balances of no moment that it could have seen, or its condition was met although the read
+    /// reports it as unmet.
     Read {
         /// Index of the read in the history.
         transaction: usize,

@@ -15,8 +15,8 @@
 //! linearizable if the history of each object is (M. Herlihy and J. M. Wing, 1990).
 //!
 //! An operation without an answer may have taken effect between its start and its end (the moment at which its server
-//! was dead, or never), or not at all. Such operations pile up, and each could be in a configuration or not. Two rules
-//! keep their number from mattering:
+//! was dead, or never), or not at all. The number of such operations grows, and each could have an effect in a
+//! configuration or not. Two rules prevent that the number of configurations grows with it:
 //! - A configuration is dropped if there is another with the same state and the same answered operations, and with a
 //!   subset of the operations without an answer: those that it lacks can still take effect, or never do.
 //! - Before the ended operation, only operations are applied that do not commute with it, or with another one that is
@@ -41,8 +41,8 @@ pub trait Model {
     /// Returns the state after the operation, or `None` if its answer is impossible in this state.
     fn step(state: &Self::State, operation: &Self::Operation) -> Option<Self::State>;
 
-    /// Returns true if the order of the two operations makes no difference, for either of them and for the state. False
-    /// is always correct, and makes the search longer.
+    /// Returns true if the order of the two operations changes neither their answers nor the state. False is always
+    /// correct, and makes the search longer.
     fn commute(one: &Self::Operation, other: &Self::Operation) -> bool {
         let _ = (one, other);
         false
@@ -96,7 +96,8 @@ impl<S: Clone + Ord> Configurations<S> {
         Self { sets: BTreeMap::new(), count: 0 }
     }
 
-    /// Adds a configuration, unless there is one that permits all that it permits. Returns true if it was added.
+    /// Adds a configuration, unless an existing one permits all outcomes that the new one permits. Returns true if it
+    /// was added.
     fn add(&mut self, state: S, answered: Operations, lost: Operations) -> bool {
         let sets = self.sets.entry((state, answered)).or_default();
         if sets.iter().any(|other| is_subset(other, &lost)) {

@@ -166,7 +166,7 @@ fn message_of(panicked: &(dyn Any + Send)) -> String {
     text.or_else(|| panicked.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
 }
 
-/// Runs a future to its end in a simulation of its own, which takes over the thread's present one for that time.
+/// Runs a future to its end in a new simulation, which replaces the present one of the thread for that time.
 fn block_on<T>(seed: u64, main: impl Future<Output = T>) -> T {
     let scheduler = Rc::new(Scheduler::new(seed));
     let _current = Current::enter(&scheduler);
