@@ -4,8 +4,8 @@
 //! detection of events and the bound on those that are kept, which are the node's.
 //!
 //! Events have numbers that belong to one run of one node. If the client is connected to another node, or the node has
-//! restarted, the watch cannot continue after its last event. It then reports a gap, and goes on with all events that the
-//! node keeps.
+//! restarted, the watch cannot continue after its last event. It then reports a gap, and continues with all events that
+//! the node keeps.
 
 use std::collections::VecDeque;
 

@@ -48,7 +48,7 @@ const DRAIN: Duration = Duration::from_millis(500);
 /// Longest time for connecting to one of several nodes. Another one may answer sooner.
 const TRY_LIMIT: Duration = Duration::from_secs(1);
 
-/// Pause after all other nodes were asked for the leader in vain.
+/// Pause after all other nodes were asked for the leader and did not know it.
 const ASK_PAUSE: Duration = Duration::from_millis(50);
 
 /// Time between two measurements of the round trips to all members.

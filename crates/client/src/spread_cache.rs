@@ -94,8 +94,8 @@ impl SpreadCache {
         Ok(node_for(key, &self.members().await?))
     }
 
-    /// Returns the part of the cache on each member, by the member's id, for what concerns a whole part: its keys, its
-    /// statistics. Without a cluster, the server has the only part, with the id 0.
+    /// Returns the part of the cache on each member, by the member's id, for operations on a whole part, such as
+    /// listing its keys or its statistics. Without a cluster, the server has the only part, with the id 0.
     pub async fn parts(&self) -> Result<Vec<(u64, Cache)>, Error> {
         let members = self.members().await?;
         let nodes = if members.is_empty() { &[ALONE][..] } else { &members[..] };

@@ -51,8 +51,8 @@ pub(crate) fn reason(after: Index, done: Option<Index>, repairs_itself: bool) ->
 
 impl Tasks {
     /// Compares this node's running hashes with those of the others. A node that differs from a majority of the members
-    /// stops serving. If the node repairs its state by itself, it then requests its own stop as soon as enough members
-    /// can give it their states. It does the same after a scrub has found damage in its state.
+    /// stops serving. If the node repairs its state without an operator, it then requests its own stop as soon as
+    /// enough members can give it their states. It does the same after a scrub has found damage in its state.
     pub(crate) async fn compare_states(self: Rc<Self>) {
         let mut equal_at = BTreeMap::new();
         let mut said = None;

@@ -13,7 +13,7 @@
 //! which the detector itself was not called do not count as silence of the nodes.
 //!
 //! Invariants: a node from which no sign ever arrived is suspected after the same time as a node that fell silent; a
-//! sign of life makes a node alive at once; states of a node change `alive -> suspect -> down` or to `alive`.
+//! sign of life makes a node alive immediately; states of a node change `alive -> suspect -> down` or to `alive`.
 
 use std::{
     collections::{BTreeMap, VecDeque},

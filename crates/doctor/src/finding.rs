@@ -10,7 +10,7 @@ pub enum Severity {
     Problem,
     /// A node works, but is slower or tolerates fewer failures than it could.
     Weakness,
-    /// A property that a person should know, or that cannot be known from here.
+    /// A property that an operator should know, or that this command cannot determine.
     Note,
 }
 

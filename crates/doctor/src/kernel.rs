@@ -35,7 +35,7 @@ pub struct Kernel {
     pub swappiness: Option<u64>,
     /// Swap space in bytes.
     pub swap_bytes: Option<u64>,
-    /// Longest queue of connections that a program may ask for (`net.core.somaxconn`).
+    /// Longest queue of connections that a program may request (`net.core.somaxconn`).
     pub somaxconn: Option<u64>,
     /// Policy for memory that is allocated and not used yet (`vm.overcommit_memory`).
     pub overcommit: Option<u64>,

@@ -43,7 +43,7 @@ use crate::{
     stream_page::{parts, read_batch},
 };
 
-/// Bytes of memory that each noted key costs besides the key itself.
+/// Bytes of memory that each noted key costs in addition to the key itself.
 const KEY_OVERHEAD_BYTES: usize = 64;
 /// Bytes by which the end of a stream's compaction reduces what the maintenance round may still read. So a round ends
 /// even if the compaction of each stream is abandoned immediately.

@@ -45,7 +45,7 @@ pub enum Health {
     /// The database accepts writes.
     Good,
     /// The disk is nearly full: the database rejects new data, or will do so when the log segment in use is full.
-    /// Reads, deletes and trims go on.
+    /// Reads, deletes and trims continue.
     DiskFull {
         /// Number of bytes that are free on the disk.
         free_bytes: u64,
@@ -55,7 +55,7 @@ pub enum Health {
         /// Reason why the member has stopped serving.
         reason: String,
     },
-    /// The database accepts no writes until it is restarted or repaired. Reads go on.
+    /// The database accepts no writes until it is restarted or repaired. Reads continue.
     Failed {
         /// Description of the failure.
         reason: String,
@@ -142,7 +142,7 @@ impl Database {
     }
 
     /// Closes the database: commits queued writes, persists the state, and marks all of the log as durable. Later
-    /// writes fail with `Closed`, also those of other handles. Reads go on until the last handle is dropped.
+    /// writes fail with `Closed`, also those of other handles. Reads continue until the last handle is dropped.
     pub fn close(&self) -> Result<(), WriteError> {
         let inner = &self.inner;
         if inner.closed.swap(true, Ordering::SeqCst) {
@@ -216,8 +216,8 @@ impl Database {
         Ok(())
     }
 
-    /// Persists the state and removes overwritten and deleted data, as far as the backend can do so on request. The
-    /// LSM backend merges all its tables into one run; the other backends only flush. Reads and writes go on.
+    /// Persists the state and removes overwritten and deleted data, as far as the backend can do so on request. The LSM
+    /// backend merges all its tables into one run; the other backends only flush. Reads and writes continue.
     pub fn compact(&self) -> Result<(), WriteError> {
         self.inner.open.backend.compact()?;
         Ok(())

@@ -2,8 +2,8 @@
 //!
 //! Owns: the last results, and the ids of digest commands. Does not own: the computation of either.
 //!
-//! A running hash covers every entry, so it shows at once that two replicas have applied an entry differently. It does
-//! not show damage of rows that were written long ago, which only a digest of the whole state does.
+//! A running hash covers every entry, so it shows immediately that two replicas have applied an entry differently. It
+//! does not show damage of rows that were written long ago, which only a digest of the whole state does.
 //!
 //! Bounds: [`MAX_REPORTS`] digests, [`MAX_HASHES`] running hashes.
 

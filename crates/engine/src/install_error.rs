@@ -8,7 +8,7 @@ use thalweg_types::{Index, classified};
 
 use crate::error::OpenError;
 
-/// Error returned when a snapshot cannot be installed. The database goes on with its former state.
+/// Error returned when a snapshot cannot be installed. The database continues with its former state.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
     /// The node is not a member of a cluster.
@@ -30,7 +30,7 @@ pub enum InstallError {
         /// Message of the operating system.
         reason: String,
     },
-    /// The given bytes are not the chunk that follows. The install can go on with the right chunk.
+    /// The given bytes are not the chunk that follows. The install can continue with the right chunk.
     #[error("chunk {next} was expected: {error}; send the snapshot again from chunk {next} on")]
     Chunk {
         /// Number of the chunk that the install needs next.

@@ -374,8 +374,8 @@ fn clear(
     Ok(None)
 }
 
-/// Copies live bytes forward, the largest copy first: if it is too large for a log record, no other copy is made in
-/// vain.
+/// Copies live bytes forward, the largest copy first: if it is too large for a log record, no other copy is made for
+/// nothing.
 fn copy_forward(
     inner: &Inner,
     live: &mut [LiveBytes],

@@ -143,7 +143,7 @@ impl StateView {
 
 impl Database {
     /// Writes a digest command to the log, and computes the digest of the state as of this command. Blocks until the
-    /// whole state is read; writes go on concurrently.
+    /// whole state is read; writes continue concurrently.
     pub fn state_digest(&self) -> Result<Arc<DigestReport>, DigestError> {
         let id = self.next_digest_id();
         let level = self.durability().max(Durability::Os);

@@ -9,7 +9,7 @@
 //! ```
 //! Without the file, the state is in `state/default/BACKEND`, which counts as directory 0. The file is replaced
 //! atomically. Invariant: it names a directory whose state is complete and on disk. At most the directories before and
-//! after the current one exist besides it: the former state, and an unfinished install.
+//! after the current one exist in addition to it: the former state, and an unfinished install.
 
 use std::{io, sync::Arc};
 

@@ -230,7 +230,7 @@ impl Stream {
     }
 
     /// Returns the result of waiting for a record at `offset`: true if the stream has it, false if waiting is useless;
-    /// `None` if the caller must go on waiting.
+    /// `None` if the caller must continue to wait.
     pub(crate) fn reached(&self, offset: Offset) -> Option<bool> {
         let open = &self.db.inner.open;
         match open.machine.stream(self.id) {

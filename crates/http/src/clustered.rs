@@ -1,7 +1,7 @@
 //! Steps before each request of a node that is a member of a cluster.
 //!
-//! Owns: the check of the administrators' token, and the wait that an operation's [`Consistency`] asks for. Does not own: the
-//! barrier of reads (`read_gate`), and the operations.
+//! Owns: the check of the administrators' token, and the wait that an operation's [`Consistency`] requires. Does not
+//! own: the barrier of reads (`read_gate`), and the operations.
 //!
 //! Invariant: these steps run only on a node that has a cluster.
 

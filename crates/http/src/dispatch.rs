@@ -153,7 +153,8 @@ operations! {
         => boxed scan::keyspace(app, call);
     /// Streams changes of keys.
     ///
-    /// A watch begins at a revision, or with the changes from now on, and does not end by itself.
+    /// A watch begins at a revision, or with the changes from now on, and does not end until the client or the server
+    /// ends it.
     KvWatch = "kv_watch", GET "/v1/watch/{keyspace}"
         => boxed watch::keyspace(app, call);
     /// Lists past versions of a key.

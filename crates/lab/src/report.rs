@@ -192,7 +192,7 @@ impl Check {
         }
     }
 
-    /// Turns the check into one that the user asks for, which is shown and decides on every machine.
+    /// Turns the check into one that the user requests, which is shown and decides on every machine.
     #[must_use]
     pub fn asked_for(self) -> Self {
         Self { is_goal: false, ..self }

@@ -54,8 +54,7 @@
 //! namely decoding and encoding 0.1, admission 0.05, metrics and clock 0.1, and the lookup. A pipelined durable put: 1
 //! µs here (its frame is copied once, its slot allocated, its future polled twice) plus its share of the committer's
 //! work. An append of 500 × 128 B: a copy of 70 KB and a check of its records, 15 µs, so 30 M records/s before the disk
-//! becomes the limit. Reads of records of 1 KB by the thousand: no copies besides the log's read and the socket's
-//! write.
+//! becomes the limit. Reads of records of 1 KB by the thousand: no copies except the log's read and the socket's write.
 
 mod blocking;
 mod caches;

@@ -1,8 +1,8 @@
 //! Subscriptions that the channel feeds itself, without the broker: tails, pushes, watches of keys and of the cluster.
 //!
 //! A [`Source`] supplies one frame at a time, in a *step*: a future that owns the source while it runs and returns it
-//! with its result. A step begins only while the client's credit is left, and after the previous step's frame is in
-//! the outbox. A subscription therefore holds one frame in memory besides the outbox, and costs nothing while its
+//! with its result. A step begins only while the client's credit is left, and after the previous step's frame is in the
+//! outbox. A subscription therefore holds one frame in memory in addition to the outbox, and costs nothing while its
 //! client grants no credit.
 //!
 //! Owns: the accounting of credit and limit, and stopping. Does not own the contents of frames (`tail`, `push`,

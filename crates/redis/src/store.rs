@@ -206,8 +206,8 @@ pub trait Read {
 /// the commands' arguments.
 pub trait Store<'a>: Read {
     /// Prepares for writing a value of this length, which the command is about to compute. Returns an error if the
-    /// command may not do that much work any more, so that it does not compute a value in vain. A store without a bound
-    /// on work always agrees.
+    /// command may not do that much work any more, so that it does not compute a value that it must discard. A store
+    /// without a bound on work always agrees.
     fn prepare_value(&mut self, _bytes: usize) -> Result<(), StoreError> {
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Notification of key changes for clients blocked in `XREAD` and `XREADGROUP`.
 //!
-//! Owns: the table of awaited keys by hash (a collision wakes a client in vain, which checks its keys and waits on).
-//! Does not own the permission to wait, nor its duration.
+//! Owns: the table of awaited keys by hash (a collision wakes a client without a reason, which checks its keys and
+//! waits on). Does not own the permission to wait, nor its duration.
 //!
 //! Invariant: a client that registers before it reads misses no change, because a change is visible before its
 //! notification.

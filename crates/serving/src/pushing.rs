@@ -53,7 +53,7 @@ impl PushEnd {
     }
 }
 
-/// A push to one receiver. Dropping it returns the receiver's records if they are to be returned at the end.
+/// A push to one receiver. Dropping it returns the receiver's records if the request for the push chose that.
 #[derive(Debug)]
 pub struct ServedPush {
     push: Push,

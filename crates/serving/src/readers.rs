@@ -10,9 +10,9 @@
 //!                       └─ a wait for the disk ─► cold: many threads, each read with a small budget of steps
 //! ```
 //! A cold read costs little processor time, but it waits, so many of them are in progress at a time: a disk answers 32
-//! reads at once about five times as fast as one after the other. If a cold read turns out to be long, it starts again on
-//! the threads for long reads. Reads of one block by several clients join by themselves: the kernel reads a page once, and
-//! a read that begins later finds the block in the cache.
+//! reads at once about five times as fast as one after the other. If a cold read turns out to be long, it starts again
+//! on the threads for long reads. Reads of one block by several clients are combined without further work: the kernel
+//! reads a page once, and a read that begins later finds the block in the cache.
 //!
 //! Each queue serves client addresses in turn, and for each address its connections in turn. All threads of a kind but one
 //! may work for the same address, so the reads of another address never wait until a long read has ended.

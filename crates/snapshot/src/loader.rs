@@ -3,8 +3,8 @@
 //! Owns: [`Loader`], which restores and installs of the engine share. Does not own: the check of the snapshot's contents
 //! (`read`), or the rows that belong to the new node.
 //!
-//! Memory: one batch of rows, besides the memtables of the backend. Invariant: the state claims no position before
-//! [`Loader::finish`], so a state that was loaded half-way is recognised.
+//! Memory: one batch of rows, in addition to the memtables of the backend. Invariant: the state claims no position
+//! before [`Loader::finish`], so a state that was loaded half-way is recognised.
 
 use std::{io::IoSlice, sync::Arc};
 

@@ -14,8 +14,9 @@
 //! [`PATIENCE`], the threads are restarted with a low priority, at a tenth of the share of other threads: a snapshot
 //! keeps log from being freed, so it must end.
 //!
-//! A snapshot that is dropped releases the log at once, unless the gatherer is reading from it at this moment: the thread
-//! may have to wait for processor time before it notices. When the caller has the last chunk, the log is released too.
+//! A snapshot that is dropped releases the log immediately, unless the gatherer is reading from it at this moment: the
+//! thread may have to wait for processor time before it notices. When the caller has the last chunk, the log is
+//! released too.
 //!
 //! Bound: one chunk waits before and one after each packer, one is in each packer, and one is being gathered.
 

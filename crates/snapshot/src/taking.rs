@@ -115,7 +115,7 @@ impl std::fmt::Debug for Origin<'_> {
 }
 
 impl Origin<'_> {
-    /// Begins a snapshot of the present applied state, or of the changes since an LSN. Writes go on concurrently.
+    /// Begins a snapshot of the present applied state, or of the changes since an LSN. Writes continue concurrently.
     pub fn snapshot(&self, options: &SnapshotOptions) -> Result<Snapshot, SnapshotError> {
         let mut counted = SnapshotCounter::begin(self.counters);
         match self.source(options) {

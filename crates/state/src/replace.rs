@@ -33,7 +33,7 @@ use crate::{
     sync::{lock, read, write},
 };
 
-/// A replacement of a machine's state in progress. While it exists, no log record is applied; reads go on.
+/// A replacement of a machine's state in progress. While it exists, no log record is applied; reads continue.
 #[derive(Debug)]
 pub struct Replacement<'m> {
     machine: &'m Machine,

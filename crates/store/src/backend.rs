@@ -394,8 +394,8 @@ pub trait Backend: Any + Send + Sync + fmt::Debug {
     /// Returns the backend's statistics for reports and metrics.
     fn stats(&self) -> BackendStats;
     /// Makes this backend continue with the state of `other`, a backend of the same kind in another directory. Readers
-    /// see the new state at once: a caller that has seen it does not see the former state again. Views that were taken
-    /// before stay valid while they exist. The former state is not persisted any further.
+    /// see the new state immediately: a caller that has seen it does not see the former state again. Views that were
+    /// taken before stay valid while they exist. The former state is not persisted any further.
     ///
     /// No thread may call `apply` of either backend during the call, and `other` must only be dropped afterwards. Takes
     /// a few microseconds; dropping the result waits for the threads of the former state.
@@ -445,7 +445,7 @@ pub enum BackendHealth {
     /// The backend persists batches.
     #[default]
     Good,
-    /// The disk has no room for what the backend must write. Reads and batches go on, and the backend continues to
+    /// The disk has no room for what the backend must write. Reads and batches continue, and the backend continues to
     /// persist when there is room. Contains the error's message.
     DiskFull(String),
     /// The backend persists nothing any more until it is opened again, because a background thread has ended with this

@@ -141,8 +141,8 @@ impl PeerTls {
         self.0.files.is_some()
     }
 
-    /// Reads the files again, for later sessions; sessions that exist go on. Blocks on file reads. If a file cannot be
-    /// used, returns an error and changes nothing.
+    /// Reads the files again, for later sessions; sessions that exist continue. Blocks on file reads. If a file cannot
+    /// be used, returns an error and changes nothing.
     pub fn reload(&self) -> Result<(), PeerTlsError> {
         if let Some(files) = &self.0.files {
             let configs = Arc::new(read_files(files)?);

@@ -28,7 +28,7 @@ pub const OPERATION: u64 = 1;
 pub const SETTLED_ATTEMPT: u64 = 6;
 /// Price of a range of records that a commit or a transaction acks or nacks.
 pub const SETTLED_RANGE: u64 = 2;
-/// Price of returning a key of a transaction, besides its lookup and its bytes.
+/// Price of returning a key of a transaction, in addition to its lookup and its bytes.
 pub const GET: u64 = 12;
 /// Steps that a read may take on a thread that serves many clients, about half a millisecond. A longer read is abandoned
 /// and performed again by another thread (see [`budget`](crate::budget)). The number is no part of the state machine.

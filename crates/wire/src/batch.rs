@@ -204,7 +204,7 @@ pub struct BatchWriter {
     bytes: Vec<u8>,
     count: u32,
     head_len: usize,
-    /// Buffer for encoding messages that have a key or headers besides the payload.
+    /// Buffer for encoding messages that have a key or headers in addition to the payload.
     scratch: RecordBatch,
 }
 

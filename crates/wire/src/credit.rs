@@ -1,7 +1,7 @@
 //! Credit: the amount that the receiver of a subscription permits the sender to send.
 //!
-//! Owns: the arithmetic for both sides. Does not own what a sender does while it may not send: a tail or a watch reads
-//! on later, and the subscription of a subject queues messages and then follows its policy.
+//! Owns: the arithmetic for both sides. Does not own what a sender does while it may not send: a tail or a watch
+//! continues to read later, and the subscription of a subject queues messages and then follows its policy.
 //!
 //! Both amounts, messages and bytes, are totals since the subscription began. A lost or repeated [`Credit`] therefore
 //! changes nothing, and the two sides need not be in step.

@@ -55,7 +55,7 @@ pub(super) struct Setup<'a> {
 }
 
 impl<'a> Setup<'a> {
-    /// Returns the nodes that the options of the suite ask for, with the native protocol off and without a delay.
+    /// Returns the nodes that the options of the suite request, with the native protocol off and without a delay.
     pub(super) fn new(name: &'a str, dir: &'a Path, options: &'a ClusterOptions) -> Self {
         Self {
             name,

@@ -366,8 +366,8 @@ impl Cache {
         ClearedEntries(self.shards.iter().map(clear).collect())
     }
 
-    /// Returns the [steps](thalweg_types::steps) that a page of a scan takes besides those of its keys: it visits all
-    /// entries of a shard twice.
+    /// Returns the [steps](thalweg_types::steps) that a page of a scan takes in addition to those of its keys: it
+    /// visits all entries of a shard twice.
     #[must_use]
     pub fn scan_steps(&self) -> u64 {
         self.stats().entries / self.shards.len() as u64 / ENTRIES_VISITED_PER_STEP

@@ -38,7 +38,7 @@ impl Waiting {
 }
 
 /// Passes appends on, and drops the notices that another append makes unnecessary. Appends before the first one with
-/// entries are passed on at once: they determine the last entry that the follower has.
+/// entries are passed on immediately: they determine the last entry that the follower has.
 pub(super) fn without_needless(
     appends: impl Stream<Item = AppendEntriesRequest<Types>> + Unpin,
     waiting: Waiting,

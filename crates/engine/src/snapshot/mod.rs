@@ -27,8 +27,8 @@ pub use thalweg_snapshot::{
 };
 
 impl Database {
-    /// Begins a snapshot of the present applied state, or of the changes since an LSN. Writes go on concurrently. A member
-    /// that has stopped serving gives its state to nobody.
+    /// Begins a snapshot of the present applied state, or of the changes since an LSN. Writes continue concurrently. A
+    /// member that has stopped serving gives its state to nobody.
     pub fn snapshot(&self, options: &SnapshotOptions) -> Result<Snapshot, SnapshotError> {
         let (inner, open) = (&self.inner, &self.inner.open);
         if let Some(reason) = self.stopped_serving() {

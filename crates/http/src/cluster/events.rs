@@ -54,7 +54,7 @@ struct EventStream {
     format: Format,
     /// Sequence number of the last event that was sent.
     after: u64,
-    /// False if the node does not know the position that the client has asked for.
+    /// False if the node does not know the position that the client has requested.
     is_known: bool,
     /// Number of events that the reply may still have.
     left: u64,

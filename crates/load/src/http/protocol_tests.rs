@@ -16,7 +16,8 @@ use crate::{
     random::{Distribution, KeyChooser},
 };
 
-/// Function that chooses what a test server does with the n-th request of a connection, besides storing and replying.
+/// Function that chooses what a test server does with the n-th request of a connection, in addition to storing and
+/// replying.
 type Trick = fn(u64) -> Act;
 
 enum Act {

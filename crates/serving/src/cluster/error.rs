@@ -11,7 +11,8 @@ pub enum ClusterError {
     /// The node runs alone.
     #[error("this node is not part of a cluster: start it with --cluster and --cluster-init, or with --join")]
     NotClustered,
-    /// No node leads, as far as this node knows: an election is going on, or a majority of the voters is unreachable.
+    /// No node leads, as far as this node knows: an election is in progress, or a majority of the voters is
+    /// unreachable.
     #[error(
         "the cluster has no leader at present: retry; if this lasts, a majority of its voters is down or unreachable \
          (`thalweg cluster doctor`)"

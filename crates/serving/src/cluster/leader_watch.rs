@@ -41,7 +41,7 @@ impl LeaderWatch {
     }
 
     /// Returns true if another node has become leader since the watch began. If this node led, the loss of its
-    /// leadership is detected at once; any other change is detected when its event arrives.
+    /// leadership is detected immediately; any other change is detected when its event arrives.
     pub fn has_changed(&mut self) -> bool {
         let (_, events) = self.handle.events().after(self.seen);
         for event in events {

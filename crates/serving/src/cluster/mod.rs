@@ -71,7 +71,7 @@ pub trait ClusterHandle: fmt::Debug + Send + Sync {
     /// Returns this node's knowledge of the cluster and of all members.
     fn report(&self) -> ClusterReport;
 
-    /// Adds a node as a learner, and returns its id. It becomes a voter once it has caught up, unless the request asks
+    /// Adds a node as a learner, and returns its id. It becomes a voter once it has caught up, unless the request is
     /// for a permanent learner.
     fn join(&self, request: JoinRequest, deadline: Instant) -> ClusterFuture<NodeId>;
 

@@ -5,7 +5,7 @@
 //! ```
 //! The position of an entry alone decides if it gets a mark, so a replay writes the same marks. Marks are sparse: one
 //! in [`STEP_RECORDS`] records, and one for each [`STEP_BYTES`] of a segment. A reader that searches for a revision
-//! reads at most that much of the log in vain.
+//! reads at most that much of the log before it finds the revision.
 
 use thalweg_store::Applied;
 use thalweg_types::{Index, Lsn, Revision};

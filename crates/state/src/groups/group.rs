@@ -489,7 +489,7 @@ impl Group {
         self.parcels.len()
     }
 
-    /// Number of rows of the group besides its head.
+    /// Number of rows of the group in addition to its head.
     pub(crate) fn rows(&self) -> usize {
         self.parcels.len() + self.members.len()
     }

@@ -4,9 +4,9 @@
 //! group, or that deletes or trims a stream, therefore removes a bounded number of rows. Maintenance proposes further
 //! commands until none are left ([`reclaim`]).
 //!
-//! A deleted group is gone for readers and for other commands at once, and its name is free. Trimmed records that are
-//! left still count as pending or as dead letters, and may be delivered again; a consumer gets none of them, because the
-//! node that serves its fetch finds them gone and acks them.
+//! A deleted group is gone for readers and for other commands immediately, and its name is free. Trimmed records that
+//! are left still count as pending or as dead letters, and may be delivered again; a consumer gets none of them,
+//! because the node that serves its fetch finds them gone and acks them.
 //!
 //! Invariant: the number of rows that a command removes is a function of the committed entries alone.
 

@@ -14,9 +14,9 @@
 //! attempt that are not settled yet, as runs of offsets, and a due time at which they become free for redelivery.
 //! Nacked records are in parcels without a member. Dead letters are in parcels that never become free.
 //!
-//! So a fetch of 100 new records creates one parcel of one run, and the ack of all of them removes it:
-//! together they write two rows besides the head. No row is written when a deadline passes; the next fetch finds the
-//! parcel by its due time.
+//! So a fetch of 100 new records creates one parcel of one run, and the ack of all of them removes it: together they
+//! write two rows in addition to the head. No row is written when a deadline passes; the next fetch finds the parcel by
+//! its due time.
 //!
 //! A deleted group is in `former` until all its rows are removed: at once if they are few, or else in parts, by commands
 //! of maintenance (`reclaim`). Its head row then has stream 0. Records that were trimmed from the stream leave the

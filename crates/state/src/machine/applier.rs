@@ -73,7 +73,7 @@ pub(crate) struct Applier {
     pub(crate) reads: Vec<usize>,
     /// Steps that the commands of all entries have taken since the machine was opened.
     pub(crate) steps: u64,
-    /// Steps of the reads that this node has performed for its clients, besides `steps`.
+    /// Steps of the reads that this node has performed for its clients, in addition to `steps`.
     pub(crate) read_steps: u64,
     /// Id of the state digest that a command of the current log record requested; `None` if none did.
     pub(crate) digest_wanted: Option<u64>,

@@ -75,7 +75,8 @@ pub struct Machine {
     pub(crate) replacements: AtomicU64,
 }
 
-/// Tables in memory that readers see besides the backend, as of the last applied entry. Locked only for short copies.
+/// Tables in memory that readers see in addition to the backend, as of the last applied entry. Locked only for short
+/// copies.
 #[derive(Debug)]
 pub(crate) struct Published {
     pub(crate) keyspaces: RwLock<KeyspaceTable>,

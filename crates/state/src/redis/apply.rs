@@ -5,10 +5,10 @@
 //! and turning their changes into rows. Does not own: the effect of a Redis command, which is defined in
 //! `thalweg-redis`.
 //!
-//! Reads outside of transactions have no effect besides their replies: they are charged to a budget of their own, their
+//! Reads outside of transactions have no effect except their replies: they are charged to a budget of their own, their
 //! random choices depend on the revision and their number in the batch, and the running hash does not contain their
-//! replies. So they are performed only where a client waits for them, not in replay and on followers. Batches of earlier
-//! builds are the exception: their reads count like writes.
+//! replies. So they are performed only where a client waits for them, not in replay and on followers. Batches of
+//! earlier builds are the exception: their reads count like writes.
 //!
 //! Each command is applied completely or not at all: a rejected command is rolled back, and later commands
 //! continue. The commands between the marks `MULTI` and `EXEC` are a transaction. The marks get no replies.

@@ -1,7 +1,7 @@
 //! Memtables in front of one store: applying batches, sealing full memtables, and waiting for the store.
 //!
 //! Owns: [`Running`], with the active memtable's writer and the background threads. Does not own: the store, or the
-//! backend that shows it to readers (`Buffered`), which can go on with another `Running`.
+//! backend that shows it to readers (`Buffered`), which can continue with another `Running`.
 
 use std::{
     sync::{

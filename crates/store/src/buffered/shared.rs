@@ -396,7 +396,7 @@ impl<S: Store> Shared<S> {
 
     /// Waits until the number of sealed memtables and the store's pending work permit to seal another memtable.
     ///
-    /// While the disk is full, the number is not bounded, because nothing would end the wait and deletes must go on.
+    /// While the disk is full, the number is not bounded, because nothing would end the wait and deletes must continue.
     /// Instead, the log limits the memory: it accepts no new data while the state finds the disk full, and accepts
     /// deletes only until its segments are full.
     pub(super) fn wait_for_room(&self) -> Result<MutexGuard<'_, State<S>>, BackendError> {

@@ -55,8 +55,9 @@ pub trait Store: Sized + Send + Sync + 'static {
         Ok(false)
     }
 
-    /// Returns disk space that only earlier views needed. Called after [`maintain`](Self::maintain), once the new view that it
-    /// asked for is the newest, and again from time to time, because readers may still have had an earlier view.
+    /// Returns disk space that only earlier views needed. Called after [`maintain`](Self::maintain), once the new view
+    /// that it requested is the newest, and again from time to time, because readers may still have had an earlier
+    /// view.
     fn release(&self) -> Result<(), BackendError> {
         Ok(())
     }

@@ -15,8 +15,9 @@
 //!
 //! If the state is behind the node's log, the WAL is checkpointed (copied to the database) after each commit; if each
 //! batch is synced, it is checkpointed when it has grown. SQLite reuses the WAL from its start when no view reads it,
-//! so while a view lives long, the WAL grows. SQLite does not shorten the file, which would keep the size of its largest
-//! transaction. So the file is emptied if it is long, or if the disk has little room besides it, once no view reads it.
+//! so while a view lives long, the WAL grows. SQLite does not shorten the file, which would keep the size of its
+//! largest transaction. So the file is emptied if it is long, or if the disk has little other room, once no view reads
+//! it.
 
 mod connection;
 mod residency;

@@ -68,7 +68,7 @@ impl Readers {
         done
     }
 
-    /// Makes all views go on with the connections that they have: the files may be removed from now on.
+    /// Makes all views continue with the connections that they have: the files may be removed from now on.
     pub(super) fn close(&self) {
         self.commit(|| ());
     }

@@ -1,6 +1,6 @@
 //! Signals that end a command which has something to put back: a file to remove, a terminal to restore.
 //!
-//! Without this, the default action of a signal would end the process at once.
+//! Without this, the default action of a signal would end the process immediately.
 
 use std::sync::{
     Arc,

@@ -85,7 +85,7 @@ impl Session {
         self.waiting(RequestBuilder::post("/v1/cluster/digest"))
     }
 
-    /// Sends a request that waits for the cluster, as long as the command waits for a reply.
+    /// Sends a request that waits for the cluster. It waits at most as long as the command waits for a reply.
     fn waiting(&self, ask: RequestBuilder<'_>) -> Result<Value, Failure> {
         let wait = self.timeout.saturating_sub(MARGIN).min(Duration::from_secs(600));
         let reply = self.http.ask(ask.header("thalweg-timeout", wait.as_secs_f64().to_string()))?;

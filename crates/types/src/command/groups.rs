@@ -470,7 +470,7 @@ pub struct Settle<'a> {
 }
 
 impl<'a> Settle<'a> {
-    /// Returns the price of checking and settling the records, besides that of a write.
+    /// Returns the price of checking and settling the records, in addition to that of a write.
     #[must_use]
     pub fn steps(&self) -> u64 {
         let of_attempt = |(_, runs): (Attempt, Runs<'_>)| SETTLED_ATTEMPT + SETTLED_RANGE * runs.range_count() as u64;

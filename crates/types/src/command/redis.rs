@@ -135,7 +135,7 @@ impl RedisBuilder {
 pub struct RedisBatch<'a> {
     /// Keyspace of all keys in the batch.
     pub keyspace: KeyspaceId,
-    /// True if reads outside of transactions have no effect besides their replies: they have a budget of their own, and
+    /// True if reads outside of transactions have no effect except their replies: they have a budget of their own, and
     /// need not be performed where nobody waits for the replies. False for batches that earlier builds have proposed.
     pub reads_apart: bool,
     /// Whole encoded batch. The offset [`value_at`](Write::Put::value_at) counts from its first byte.

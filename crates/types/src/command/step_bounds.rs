@@ -31,18 +31,19 @@ use crate::{
 const READ_VALUE: u64 = READ + read_bytes(MAX_VALUE_BYTES);
 /// Steps of a change of the longest value.
 const CHANGE_VALUE: u64 = READ_VALUE + written_bytes(MAX_VALUE_BYTES);
-/// Steps of a write besides its bytes: the row, the row that it replaces, and the rows of both deadlines and leases.
+/// Steps of a write in addition to its bytes: the row, the row that it replaces, and the rows of both deadlines and
+/// leases.
 const WRITE_KEY: u64 = OPERATION + 7 * READ + 8 * WRITE;
-/// Steps of a lookup of a key or a field besides the bytes of its value.
+/// Steps of a lookup of a key or a field in addition to the bytes of its value.
 const LOOK_UP: u64 = OPERATION + 7 * READ;
 /// Steps that the history of a keyspace adds to a write, which reads the versions of the key and removes some of them.
 /// They do not include the bytes of the former value, which mostly stay in the log.
 const KEEP_VERSION: u64 = 2 * READ + SCAN + MAX_HISTORY_REVISIONS as u64 * ROW + 64 * WRITE;
-/// Steps of a command about a stream, a group or a lease, besides its bytes.
+/// Steps of a command about a stream, a group or a lease, in addition to its bytes.
 const FLAT: u64 = 1000;
 /// Steps that a record adds to a fetch. The record may be the only one of an attempt whose deadline has passed.
 const REDELIVERED: u64 = 4;
-/// Steps of a command on a Redis stream, besides its bytes: it also removes some rows of destroyed groups.
+/// Steps of a command on a Redis stream, in addition to its bytes: it also removes some rows of destroyed groups.
 const STREAM: u64 = 6000;
 
 /// Returns the maximum number of steps that a command of the log can take, computed from its bytes. `keeps_history`

@@ -563,7 +563,7 @@ choices! {
         ForceRemove = 3 "force remove",
         /// Hands the leadership to the node, or to the voter that lacks the fewest entries if the node is 0.
         Transfer = 4 "transfer",
-        /// Adds the node as a learner, which the leader does not make a voter by itself.
+        /// Adds the node as a learner, which the leader makes a voter only on request.
         JoinAsLearner = 5 "join as learner",
     }
 }

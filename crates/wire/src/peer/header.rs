@@ -46,7 +46,7 @@ const _: () = assert!(MAX_SHORT_BYTES <= HEADER_BYTES && MAX_BODY_BYTES < 1 << 2
 const _: () = assert!(HEADER_BYTES == 4 + 1 + 1 + 2 + 8);
 const _: () = assert!(MAX_BODY_BYTES <= u32::MAX as usize);
 
-/// Error returned for a header or a compressed body that does not follow the format. The connection cannot go on.
+/// Error returned for a header or a compressed body that does not follow the format. The connection cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// The body is longer than the receiver accepts at this point.

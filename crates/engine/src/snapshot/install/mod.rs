@@ -10,10 +10,10 @@
 //!           ─► INSTALLED.tmp names n+1, synced
 //! finish:   later own records ─► renamed to INSTALLED, synced ─► readers see the new state ─► BACKEND.n removed
 //! ```
-//! The last line runs while no log record is applied. All that needs room on the disk comes before it, so a member whose
-//! disk is full refuses a snapshot before consensus relies on it. Reads go on all the time: a read sees the former state or the new
-//! one, and a view taken before stays valid. Bytes that such a view refers to can be freed later, as after any change
-//! of the state; then the read looks the key up again, or ends with `view_expired`.
+//! The last line runs while no log record is applied. All that needs room on the disk comes before it, so a member
+//! whose disk is full refuses a snapshot before consensus relies on it. Reads continue all the time: a read sees the
+//! former state or the new one, and a view taken before stays valid. Bytes that such a view refers to can be freed
+//! later, as after any change of the state; then the read looks the key up again, or ends with `view_expired`.
 //!
 //! Invariants:
 //! - `INSTALLED` names a state that is complete and on disk, with all bytes that it points to. So a crash at any step
@@ -149,8 +149,7 @@ struct Loading {
 }
 
 impl Database {
-    /// Begins to install a snapshot. The database goes on as before until the install is
-    /// [finished](Install::finish).
+    /// Begins to install a snapshot. The database continues as before until the install is [finished](Install::finish).
     ///
     /// # Errors
     /// [`InstallError::Alone`] on a node alone: its entries would not follow those of the snapshot.
@@ -199,7 +198,7 @@ impl Install {
     ///
     /// # Errors
     /// [`InstallError::Chunk`] if the bytes are not the chunk with the number [`next_number`](Self::next_number). The
-    /// install then goes on with that chunk: the sender [rewinds](super::Snapshot::resume_at) to it. All other errors
+    /// install then continues with that chunk: the sender [rewinds](super::Snapshot::resume_at) to it. All other errors
     /// end the install.
     pub fn push(&mut self, chunk: Bytes) -> Result<InstallProgress, InstallError> {
         self.work(|work| work.push(chunk))
@@ -228,7 +227,7 @@ impl Install {
     /// the disk happens here, so that [`finish`](Self::finish) only has to switch. Fails if chunks are missing.
     ///
     /// # Errors
-    /// After [`InstallError::Incomplete`] the install goes on. All other errors end it, and nothing has changed.
+    /// After [`InstallError::Incomplete`] the install continues. All other errors end it, and nothing has changed.
     pub fn prepare(&mut self) -> Result<(), InstallError> {
         self.work(Work::prepare)
     }
@@ -238,7 +237,7 @@ impl Install {
     ///
     /// # Errors
     /// After [`InstallError::NotSwitched`] nothing has changed, and the call can be repeated. After
-    /// [`InstallError::SwitchFailed`], the database goes on with the former state, and the next open finds the former
+    /// [`InstallError::SwitchFailed`], the database continues with the former state, and the next open finds the former
     /// state or the new one. All other errors end the install, and nothing has changed.
     pub fn finish(&mut self) -> Result<Installed, InstallError> {
         self.work(Work::finish)

@@ -35,7 +35,7 @@ const ROUNDS: usize = 2;
 /// Time for which the raw disk is measured.
 const DISK_TIME: Duration = Duration::from_secs(1);
 
-/// Writes of each client below which a run goes on after its time: percentiles of fewer writes say nothing.
+/// Writes of each client below which a run continues after its time: percentiles of fewer writes say nothing.
 const LEAST_WRITES: u64 = 10;
 /// Longest duration of a run, as a multiple of the requested duration. A disk that pauses for seconds makes the profile
 /// void.
