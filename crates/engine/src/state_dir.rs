@@ -84,7 +84,7 @@ impl StateDir {
         disk.sync_dir("").map_err(SwitchError::Unknown)
     }
 
-    /// Gives up a prepared switch. A file that cannot be removed has no effect.
+    /// Cancels a prepared switch by removing its file. Ignores an error, because a leftover file has no effect.
     pub(crate) fn forget_prepared(disk: &Arc<dyn Disk>) {
         let _ = disk.remove(TEMPORARY);
     }

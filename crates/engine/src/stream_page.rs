@@ -55,7 +55,8 @@ pub struct StreamPage {
     pub high_watermark: Offset,
 }
 
-/// Consecutive records of one append, which share a timestamp. The reader wants all of them or only some.
+/// Consecutive records of one append, which share a timestamp. `first` and `count` state which of them the reader
+/// requested.
 #[derive(Clone, Debug)]
 pub struct StreamBatch {
     /// Offset of the first record that the reader wants.

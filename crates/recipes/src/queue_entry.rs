@@ -280,7 +280,7 @@ impl Wait {
         self.until.is_some_and(|until| now >= until)
     }
 
-    /// Returns the error of a wait that is over.
+    /// Returns an error if the maximum wait has passed.
     fn check<E: Error>(&self, now: Duration) -> Result<(), RecipeError<E>> {
         if self.is_over(now) {
             return Err(RecipeError::TimedOut { waited: now.saturating_sub(self.began), ahead: self.ahead });

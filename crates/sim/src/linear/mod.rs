@@ -16,7 +16,7 @@
 //!
 //! An operation without an answer may have taken effect between its start and its end (the moment at which its server
 //! was dead, or never), or not at all. The number of such operations grows, and each could have an effect in a
-//! configuration or not. Two rules prevent that the number of configurations grows with it:
+//! configuration or not. Two rules keep the number of configurations from growing with it:
 //! - A configuration is dropped if there is another with the same state and the same answered operations, and with a
 //!   subset of the operations without an answer: those that it lacks can still take effect, or never do.
 //! - Before the ended operation, only operations are applied that do not commute with it, or with another one that is

@@ -132,7 +132,7 @@ pub(super) struct DatabaseFile {
     room: Arc<RoomWait>,
 }
 
-/// Figures of a database file that its user reads.
+/// Figures of a database file, for the backend's statistics.
 #[derive(Debug, Clone)]
 pub(super) struct FileFigures {
     /// Size of the file in bytes, updated when redb resizes it.
