@@ -198,7 +198,7 @@ fn run(fault: Fault, tables: &str) -> Report {
     scenario::run(&Cli::parse_from(flags).options, &mut Quiet).unwrap()
 }
 
-/// Returns what was measured for the check whose name ends so, if the check is not met.
+/// Returns the measured value of the check whose name ends with `name`, if the check is not met.
 fn missed(report: &Report, name: &str) -> Option<String> {
     let check = report.checks.iter().find(|check| check.what.ends_with(name)).unwrap();
     (check.verdict != Verdict::Met).then(|| check.measured.clone())

@@ -153,7 +153,8 @@ fn every_planted_bug_is_found_within_200_seeds() {
     }
 }
 
-/// Followers of a deaf leader need its lease to notice it, and their own to end. They wait for no election timeout besides.
+/// Followers of a deaf leader need its lease to notice it, and their own to end. They do not wait for an election
+/// timeout as well.
 #[test]
 fn a_deaf_leader_is_replaced_as_soon_as_the_leases_end() {
     let mut gaps = Vec::new();

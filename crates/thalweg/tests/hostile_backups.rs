@@ -20,8 +20,9 @@ use node::command;
 const MIB: usize = 1 << 20;
 /// Maximum memory that a command which reads a file of a few KiB needs beyond that of an empty backup.
 const MOST_KIB: i64 = 64 * 1024;
-/// The same for the restore of rows of 7 MiB each, as a node could have them. It holds a few of them at a time: one that is read,
-/// one in a batch, and those in memtables and in tables that are written and compacted.
+/// Maximum memory that the restore of rows of 7 MiB each needs beyond that of an empty backup. A node could have such
+/// rows. A restore holds a few of them at a time: one that is read, one in a batch, and those in memtables and in
+/// tables that are written and compacted.
 const MOST_KIB_OF_LARGE_ROWS: i64 = 128 * 1024;
 
 const BEGIN: u8 = 1;

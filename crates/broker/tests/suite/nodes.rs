@@ -1,5 +1,5 @@
-//! Several brokers as nodes of a cluster: announcements, one batch for each node, and groups over all nodes. The test passes
-//! what they exchange from one to the other.
+//! Several brokers as nodes of a cluster: announcements, one batch for each node, and groups over all nodes. The test
+//! carries the announcements and batches from one broker to the other.
 
 use std::{
     collections::BTreeMap,

@@ -305,8 +305,8 @@ fn the_brokers_bound_counts_all_links() {
     assert_eq!(broker.stats().queued_bytes, 0);
 }
 
-/// The blocking link holds a batch for which its receiver grants no credit, so nothing ever leaves its queue.
-/// The room comes from the other links.
+/// The blocking link holds a batch for which its receiver grants no credit, so nothing ever leaves its queue. Only the
+/// other links free room.
 #[test]
 fn a_publisher_that_waits_for_the_brokers_memory_is_woken_by_any_link() {
     for how in 0..3 {
@@ -332,8 +332,8 @@ fn a_publisher_that_waits_for_the_brokers_memory_is_woken_by_any_link() {
     }
 }
 
-/// The room that a blocked publish reserved and releases suffices neither for it nor for others that have failed before.
-/// A notification about this room would let them try again for ever, each woken by the other.
+/// The room that a blocked publish reserved and releases suffices neither for it nor for others that have failed
+/// before. A notification about this room would make them retry forever, each woken by the other.
 #[test]
 fn a_blocked_publish_wakes_neither_its_own_publisher_nor_those_that_waited_before() {
     let step = 64 * 1024;

@@ -14,7 +14,7 @@ use thalweg_types::{
 
 use crate::node::{Node, PATIENCE, Proxy, Random, connect, options};
 
-/// Number of records that lasts slightly longer than the proxy's cuts.
+/// Number of records, chosen so that sending them takes slightly longer than the proxy makes cuts.
 const RECORDS: u64 = 6_000;
 
 fn number(payload: &[u8]) -> u64 {

@@ -279,8 +279,8 @@ fn a_new_node_gets_the_state_as_a_snapshot_if_the_log_no_longer_has_its_beginnin
     check_copy(&cluster, &value);
 }
 
-/// The disk is full when the last step of an install needs room. The node refuses the snapshot, goes on, and takes it when
-/// it has room.
+/// The disk is full when the last step of an install needs room. The node refuses the snapshot, continues, and accepts
+/// the snapshot when it has room.
 #[test]
 fn a_node_without_room_for_a_snapshot_stays_a_member_and_takes_it_later() {
     let value = vec![7; 20_000];

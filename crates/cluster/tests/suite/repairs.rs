@@ -1,4 +1,4 @@
-//! A node whose state differs from that of a majority, and its repair by itself.
+//! A node whose state differs from that of a majority, and its repair without an operator.
 
 use std::{sync::atomic::AtomicBool, time::Duration};
 
@@ -66,8 +66,8 @@ fn odd(cluster: &TestCluster) -> &TestNode {
     cluster.nodes.last().expect("it was started last")
 }
 
-/// Returns the reason why the node that was started last does not serve. Writes go on until it has stopped: some of those that
-/// should have brought a hash to compare can have failed while the leader changed.
+/// Returns the reason why the node that was started last does not serve. Writes continue until it has stopped: writes
+/// that should have led to a comparison of hashes may have failed while the leader changed.
 fn reason(cluster: &TestCluster) -> String {
     wait_until("the node has stopped serving", || {
         let is_stopped = odd(cluster).db.stopped_serving().is_some();

@@ -131,7 +131,7 @@ fn messages_and_groups_reach_subscribers_on_all_nodes() {
     assert!(!brokers[0].publish_now(&batch("a.b", "", b"no")).matched());
 }
 
-/// A responder: its broker's notification asks for an answer to each request that has arrived.
+/// A responder, which answers each request when its broker notifies it.
 #[derive(Default)]
 struct Responder {
     link: OnceLock<Link>,

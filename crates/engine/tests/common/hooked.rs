@@ -12,7 +12,7 @@ use thalweg_disk::{Disk, File, LockGuard, Mapping, SimDisk};
 
 /// Reactions of a test to the calls of a disk.
 pub trait Hook: Debug + Send + Sync {
-    /// Called before so many bytes are read at once from a file.
+    /// Called before a read of this number of bytes from a file.
     fn reads(&self, _bytes: usize) {}
     /// Called before each operation that can change the medium.
     fn changes(&self) {}

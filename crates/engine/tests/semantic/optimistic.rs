@@ -146,8 +146,8 @@ struct Committed {
     deleted: Vec<Vec<u8>>,
 }
 
-/// Adds a person to those on duty if there are not too many, or removes one who is not the last. The whole range
-/// decides whether that is allowed: the classical write skew.
+/// Adds a person to the people on duty if there are not too many, or removes one of them, but never the last one. The
+/// whole range decides whether that is allowed: the classical write skew.
 fn change_duty(db: &Database, random: &mut Rng, name: u64) -> Option<Committed> {
     let keyspace = db.keyspace("duty").unwrap();
     let mut transaction = db.begin();

@@ -1,4 +1,5 @@
-//! Members of a group without consensus: one node leads for good, and the test decides which entries reach which nodes.
+//! Members of a group without consensus: one node leads all the time, and the test decides which entries reach which
+//! nodes.
 
 use std::{
     future::Future,

@@ -1,8 +1,8 @@
 //! Power loss before each operation of an install, on each backend that runs on a simulated disk.
 //!
-//! One member installs one snapshot. Before each operation of its disk, a copy of the disk is made as after a power loss or
-//! a kill. A member is then opened on each copy, and has to go on in the group. The LSM crate does its own I/O, so its
-//! tables are copied as they are at that moment.
+//! One member installs one snapshot. Before each operation of its disk, a copy of the disk is made as after a power
+//! loss or a kill. A member is then opened on each copy, and must be able to continue in the group. The LSM crate does
+//! its own I/O, so its tables are copied as they are at that moment.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -158,7 +158,7 @@ fn write(group: &Group, from: u8) {
     }
 }
 
-/// A group, a snapshot of its leader, and what its states look like.
+/// A group, a snapshot of its leader, and the expected states.
 struct Scene {
     group: Group,
     /// Last entry that the follower has applied before the install.
@@ -221,7 +221,8 @@ impl Scene {
         install.finish().map(drop)
     }
 
-    /// Opens the member on what a crash has left, and checks that it has one of both states, and goes on.
+    /// Opens the member on the disk that a crash has left. Checks that the member has the former or the new state, and
+    /// can continue.
     fn check(&self, crash: &Crash, former: &str, is_done: bool, backend: BackendKind, context: &str) {
         let reopen = || open(Arc::new(crash.disk.clone()), crash.tables.path(), &self.group, backend);
         let db = reopen();
@@ -322,8 +323,8 @@ fn values(db: &Database) -> Vec<(Vec<u8>, Vec<u8>)> {
     pairs.map(|(key, entry)| (key.to_vec(), entry.value.to_vec())).collect()
 }
 
-/// A member whose state was damaged at rest, but which opens, becomes whole in place by an install. One that does not open
-/// says so; it is replaced.
+/// An install repairs a member in place if its state was damaged at rest but still opens. A member that does not open
+/// reports that, and is replaced.
 #[test]
 fn flipped_bits_at_rest_are_repaired_in_place_by_an_install() {
     let scene = Scene::new();

@@ -1,4 +1,4 @@
-//! The part of a directory in a cluster: founding, joining, going back alone, and what is refused.
+//! The part of a directory in a cluster: founding, joining, opening it alone again, and the opens that are refused.
 
 use std::{path::Path, sync::Arc};
 

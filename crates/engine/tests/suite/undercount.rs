@@ -97,8 +97,8 @@ impl LogBarrier for NoLog {
     }
 }
 
-/// Changes the stored state of a closed directory so that it counts nothing in some segments. The change takes the
-/// position of the first entry behind the state.
+/// Changes the stored state of a closed directory so that it counts nothing in some segments. The change is stored at
+/// the position of the first entry after those that the state has applied.
 fn count_nothing(disk: &SimDisk, segments: &[Generation]) {
     let options = MemoryOptions { dir: "state/default/memory".to_owned(), ..MemoryOptions::default() };
     let disk: Arc<dyn Disk> = Arc::new(disk.clone());

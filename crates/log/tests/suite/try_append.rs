@@ -157,7 +157,7 @@ fn a_closed_log_ends_the_wait() {
     assert_eq!(block_on(log.append_ready(Purpose::Data)), Err(AppendError::Closed));
 }
 
-/// While the disk does not finish an fsync, appends go on into further segments up to a bound, and are refused then.
+/// While the disk does not finish an fsync, appends continue into further segments up to a bound, and are then refused.
 /// None of them waits for the fsync.
 #[test]
 fn a_stuck_fsync_never_holds_an_append() {

@@ -46,7 +46,7 @@ pub fn open_log(disk: Arc<dyn Disk>) -> Result<Log, thalweg_log::OpenError> {
     Ok(Log::open(disk, "log", options(), Arc::new(ManualClock::default()), 7)?.0)
 }
 
-/// Syncs when it is notified, or when the test says so.
+/// Driver that syncs when it is notified, or when the test requests it.
 #[derive(Default)]
 pub struct Stepper {
     queue: OnceLock<Arc<Queue>>,
@@ -208,7 +208,8 @@ impl Content {
 }
 
 impl SpaceLog {
-    /// Performs a write. Returns the callback of an append; the other writes that return are durable or need not be.
+    /// Performs a write. Returns the callback of an append. When this function returns from another kind of write, the
+    /// write is durable, or need not be durable.
     pub async fn perform(&mut self, op: &Op) -> io::Result<Option<Done>> {
         match op {
             Op::Append(entries) => return self.append(entries.clone()).await.map(Some),

@@ -1,4 +1,4 @@
-//! Callbacks: when they come, how many share an fsync, and what a failed one does.
+//! Callbacks: their times, the number that share an fsync, and the effect of a failed fsync.
 
 use std::sync::Arc;
 

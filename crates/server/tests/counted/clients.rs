@@ -80,7 +80,7 @@ impl HttpClient {
     }
 }
 
-/// A Redis client that sends its commands at once.
+/// A Redis client that sends all its commands with one write.
 pub struct RespClient(Connection);
 
 impl RespClient {

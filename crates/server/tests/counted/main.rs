@@ -78,8 +78,8 @@ const fn expect(operation: &'static str, allocations: f64, bytes: f64, log_batch
     Expected { operation, allocations, bytes, log_batches, syncs }
 }
 
-/// Recorded work of each operation, in the order in which the test performs them. A failure prints the table as measured. A
-/// figure that went down is to be recorded too, so that it stays down.
+/// Recorded work of each operation, in the order in which the test performs them. A failure prints the table as
+/// measured. Record a figure that went down, too, so that it stays down.
 const EXPECTED: &[Expected] = &[
     expect("put 100 B, interval", 0.00, 0.0, 1.0, 0.0),
     expect("put 100 B, disk", 0.08, 11.0, 1.0, 1.0),

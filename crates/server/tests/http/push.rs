@@ -56,7 +56,7 @@ async fn ack(node: &Node, attempt: u64, offsets: Value) -> Value {
     node.post_json(&format!("{GROUP}/ack"), &body).await.is(200).json()
 }
 
-/// Makes a push often state what it waits for.
+/// Makes pushes report every few milliseconds why they wait.
 fn quick(config: &mut Config) {
     config.tail_keep_alive = Span(Duration::from_millis(10));
 }

@@ -1,6 +1,5 @@
-//! Deliveries to many slow readers over TLS and QUIC, and the requests of others on the same thread in the meantime. The
-//! server and the test share one thread, so nothing happens between two steps of the test but what the server does in
-//! turns.
+//! Deliveries to many slow readers over TLS and QUIC, and the requests of others on the same thread in the meantime.
+//! The server and the test share one thread, so between two steps of the test only the turns of the server's tasks run.
 
 use thalweg_server::config::ByteSize;
 use thalweg_transport::Kind;

@@ -1,4 +1,5 @@
-//! Commands besides reads that could keep a serving thread busy: each is bounded, done in slices, or done by another thread.
+//! Commands other than reads that could keep a serving thread busy: each is bounded, executed in slices, or executed by
+//! another thread.
 
 use std::sync::{
     Arc,
@@ -340,7 +341,7 @@ async fn commands_about_the_server_have_a_bound_of_arguments() {
     node.stop().await;
 }
 
-/// A delete in a transaction of its own is a delete, also after `WATCH`.
+/// A transaction of a single delete is executed like the delete alone, even after `WATCH`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transaction_that_is_one_delete_is_never_too_expensive() {
     const KEYS: usize = 12_000;

@@ -21,7 +21,7 @@ async fn client(node: &Node) -> Resp {
     client
 }
 
-/// Parses the id in a reply that consists of one.
+/// Parses a reply that consists of one id.
 fn id(reply: &str) -> (u64, u64) {
     let (_, id) = reply.split_once(' ').unwrap_or_else(|| panic!("{reply}"));
     let (ms, seq) = id.split_once('-').unwrap_or_else(|| panic!("{reply}"));

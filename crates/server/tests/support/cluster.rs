@@ -1,4 +1,4 @@
-//! A cluster in memory, for tests of the protocols: its members and its barriers are as the test says.
+//! A cluster in memory, for tests of the protocols: the test determines its members and its barriers.
 
 use std::{
     future::ready,

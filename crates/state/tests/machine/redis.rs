@@ -1,5 +1,5 @@
-//! Tests of Redis commands in the log: their changes of the map besides their replies, and the effects of other
-//! commands on hashes.
+//! Tests of Redis commands in the log: their changes of the map and their replies, and the effects of other commands on
+//! hashes.
 
 use std::{ops::ControlFlow, sync::atomic::Ordering, time::Duration};
 

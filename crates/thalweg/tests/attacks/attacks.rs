@@ -31,7 +31,7 @@ pub(crate) struct Attack {
     pub(crate) connects_before: bool,
     /// Metrics of the server that must grow during the attack, or [`REFUSED`]: they show that the attack reaches its bound.
     pub(crate) reaches: &'static [&'static str],
-    /// Metrics of the server that must become 0 after that while the attack goes on: the server takes back what the
+    /// Metrics of the server that must then become 0 while the attack continues: the server takes back what the
     /// attacker holds, also if the attacker cannot notice it.
     pub(crate) loses: &'static [&'static str],
     /// Writes the data that the attack needs.
@@ -62,7 +62,7 @@ impl Attack {
         format!("attacker: {} served, {} refused", of(&progress.served), of(&progress.refused))
     }
 
-    /// Returns the values of what the attack must reach.
+    /// Returns the values of the metrics that the attack must raise.
     pub(crate) fn reached(&self, server: &Server, progress: &Progress) -> Vec<f64> {
         let value = |name: &&str| match *name {
             REFUSED => progress.refused.load(Ordering::Relaxed) as f64,
@@ -71,8 +71,8 @@ impl Attack {
         self.reaches.iter().map(value).collect()
     }
 
-    /// Waits until all that the attack must reach is above the values `before` the attack, and what it must lose is 0. Returns
-    /// the metrics that are not.
+    /// Waits until all metrics that the attack must raise are above their values `before` the attack, and all metrics
+    /// that it must lower are 0. Returns the metrics that do not get there.
     pub(crate) fn await_bounds(
         &self,
         server: &Server,

@@ -30,7 +30,7 @@ use node::{Node, Run, command, free_address, pause, run};
 use serde_json::Value;
 use ureq::Agent;
 
-/// Longest time for a change that the cluster makes by itself, such as an election, on a busy machine.
+/// Longest time for a change that the cluster makes without a request, such as an election, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Tokens of a cluster.
@@ -72,7 +72,7 @@ struct Cluster {
     founding: Founding,
     links: Links,
     log_level: Option<&'static str>,
-    /// True if nodes that start from now on repair their states by themselves.
+    /// True if nodes that start from now on repair their states without an operator.
     repairs: bool,
     _dir: tempfile::TempDir,
     root: PathBuf,

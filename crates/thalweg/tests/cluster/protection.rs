@@ -47,7 +47,8 @@ pub fn flags(dir: &Path, number: usize) -> Vec<String> {
     .collect()
 }
 
-/// Writes at one node and reads at the others. Repeats what fails, because a busy machine can elect another leader.
+/// Writes at one node and reads at the others. Repeats a request that fails, because a busy machine can elect another
+/// leader.
 fn assert_serves(cluster: &Cluster) {
     until("the value is written", || cluster.node(0).cli(&["put", "k", "a", "1815"]).code == Some(0));
     for (_, node) in cluster.running() {
@@ -69,7 +70,7 @@ fn three_nodes_with_the_secret_in_tls() {
     assert_serves(&Cluster::start_with(3, Founding::Together, Links::Secret));
 }
 
-/// Starts a node that is to join, and returns what it says why it does not.
+/// Starts a node that tries to join, and asserts that its log contains `part` as the reason why it was refused.
 fn refused(cluster: &Cluster, token: &str, flags: &[&str], part: &str) {
     let data = cluster.root.join("stranger");
     let mut binary = command();

@@ -1,4 +1,4 @@
-//! A member whose state differs from that of the others, and that repairs it by itself.
+//! A member whose state differs from that of the others, and its repair without an operator.
 
 use std::path::Path;
 

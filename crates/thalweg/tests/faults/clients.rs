@@ -42,7 +42,7 @@ pub struct Shared {
     /// Number of the present set of keys.
     pub epoch: AtomicU64,
     pub stop: AtomicBool,
-    /// Node of each client's group: clients of a node that is removed go on to the one that takes its place.
+    /// Node of each client's group: clients of a removed node continue with the node that replaces it.
     pub nodes: Mutex<Vec<usize>>,
 }
 

@@ -57,7 +57,7 @@ const NODES: usize = 3;
 const MACHINES: usize = NODES + 1;
 /// Longest time for the cluster to come together again.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Time after which clients go on to other keys, so that the operations of unknown outcome on one key are few.
+/// Time after which clients change to other keys, so that each key has few operations of unknown outcome.
 const EPOCH: Duration = Duration::from_secs(3);
 
 /// A kind of fault.
@@ -71,7 +71,7 @@ enum Fault {
     Pause,
     /// A node neither sends to the others nor receives.
     Isolate,
-    /// A node receives, but what it sends is lost.
+    /// A node receives messages, but the messages that it sends are lost.
     Mute,
     /// A node sends, but receives nothing.
     Deafen,
@@ -109,7 +109,8 @@ impl Fault {
         matches!(self, Self::Freeze | Self::Fill | Self::LosePower)
     }
 
-    /// Returns the kinds for this run, in an order that depends on the seed, so that short runs come to all of them.
+    /// Returns the kinds for this run, in an order that depends on the seed, so that several short runs cover all of
+    /// them.
     fn kinds(has_disks: bool, dice: &mut Dice) -> Vec<Self> {
         let named = std::env::var("THALWEG_FAULT_KINDS").ok();
         let is_named =
@@ -267,7 +268,7 @@ impl Cluster {
         self.used().into_iter().find(leads)
     }
 
-    /// Lets a new node join on the free machine, and removes another, whose machine is free then. The others go on.
+    /// Lets a new node join on the free machine, and removes another, whose machine is free then. The others continue.
     fn replace(&mut self, old: usize) {
         let new = (0..MACHINES).find(|number| self.machines[*number].placed.is_none()).expect("a free machine");
         let stay = self.used().into_iter().find(|number| *number != old).expect("another node");

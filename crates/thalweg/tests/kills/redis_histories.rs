@@ -103,7 +103,8 @@ fn balance(reply: &Reply) -> i64 {
     }
 }
 
-/// An `EXEC` that answered null, from before its `WATCH` to after its answer.
+/// A transaction whose `EXEC` was answered with null. `begin` is a time before its `WATCH`, `end` a time after the
+/// answer.
 struct Refusal {
     begin: u64,
     end: u64,

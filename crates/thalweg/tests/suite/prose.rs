@@ -41,7 +41,7 @@ fn docs_open_with_a_noun_or_a_verb() {
     );
 }
 
-/// Names of types that do not say what a value of the type is.
+/// Names of types that do not describe a value of the type.
 const EMPTY_NAMES: &[&str] = &[
     "Carried", "Ears", "Found", "Held", "Patience", "Phase", "Place", "Solitude", "Spares", "Standing", "Taken",
     "Terms", "Told", "Wanted",

@@ -16,7 +16,7 @@ use crate::node::{self, Node, command, wait_for};
 
 /// A terminal on which a command runs.
 struct Terminal {
-    /// End of the pseudoterminal that the test uses, in place of a person who types and looks.
+    /// End of the pseudoterminal that the test uses, in place of a person at a terminal.
     ours: File,
     /// End of the pseudoterminal that the command uses. The test keeps it open to check the terminal's modes.
     theirs: OwnedFd,
@@ -61,7 +61,8 @@ impl Terminal {
         command.spawn().expect("the binary starts")
     }
 
-    /// Waits until the command has shown a text after what was taken before. Takes everything up to it.
+    /// Waits until the command has shown a text, beginning after the output that earlier calls have read. Takes
+    /// everything up to it.
     fn await_text(&mut self, wanted: &str) {
         let began = Instant::now();
         loop {

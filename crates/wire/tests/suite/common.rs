@@ -310,7 +310,7 @@ fn fields(random: &mut Random) -> Vec<u8> {
     out
 }
 
-/// Layouts of the bodies of frames by kind, and of what they consist of.
+/// Layouts of the bodies of frames by kind, and of the parts of the bodies.
 pub struct FrameGrammar {
     grammar: Grammar,
     bodies: BTreeMap<u16, String>,

@@ -65,7 +65,7 @@ const FAMILIES: [u16; 12] = [
     TIME_FAMILY,
 ];
 
-/// State on which the commands of a list depend, besides the input.
+/// State on which the commands of a list depend, in addition to the input.
 #[derive(Debug)]
 pub struct Generator {
     /// Space time of the next command.

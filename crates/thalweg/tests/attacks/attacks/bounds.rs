@@ -1,7 +1,7 @@
 //! Attacks that fill one bound of the admission each.
 //!
-//! Owns: the requests that take what the bound counts and keep it, or take more of it without end. The metric of refusals
-//! for the bound shows that it was reached.
+//! Owns: the requests that take the resource of the bound and keep it, or take more of it endlessly. The metric of
+//! refusals for the bound shows that it was reached.
 
 use std::{io::Write, net::Ipv4Addr, time::Duration};
 
@@ -236,7 +236,7 @@ fn publication(path: &str, len: usize) -> Vec<u8> {
     [head.as_bytes(), &vec![b'm'; len]].concat()
 }
 
-/// Sends a request of a Redis client again and again over one connection.
+/// Sends a request of a Redis client repeatedly over one connection.
 pub(super) fn repeat(from: Ipv4Addr, to: std::net::SocketAddr, request: &[u8], progress: &Progress) {
     let mut connected = None;
     while !progress.is_over() {

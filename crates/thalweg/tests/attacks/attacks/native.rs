@@ -68,7 +68,7 @@ fn count(progress: &Progress, is_served: bool) {
     (if is_served { &progress.served } else { &progress.refused }).fetch_add(1, Ordering::Relaxed);
 }
 
-/// Opens connections again and again with `open`, and keeps up to `count` of them, unread, until the end.
+/// Opens connections with `open` repeatedly, and keeps up to `count` of them, unread, until the end.
 fn keep_open(count_open: usize, progress: &Progress, open: impl Fn() -> std::io::Result<Client>) {
     let mut clients = Vec::new();
     while !progress.stop.load(Ordering::Relaxed) {
