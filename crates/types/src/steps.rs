@@ -2,8 +2,8 @@
 //! of work.
 //!
 //! Owns: the prices, which belong to version 1 of the state machine. Every node charges the same steps for the same
-//! command, so every node rejects the same commands. A change of a price, or of
-//! [`MAX_COMMAND_STEPS`], needs another version. Does not own: charging (`crates/state/src/machine/meter.rs`), or the
+//! command, so every node rejects the same commands. A change of a price, of
+//! [`MAX_COMMAND_STEPS`], or of [`MAX_COMMAND_SEARCH_STEPS`](crate::limits::MAX_COMMAND_SEARCH_STEPS) needs another version. Does not own: charging (`crates/state/src/machine/meter.rs`), or the
 //! bound that a proposer computes before it knows the state ([`max_steps`](crate::command::max_steps)).
 //!
 //! A step is about 100 ns of work on rows in memory. Prices count logical work only: rows and bytes of the replicated
@@ -27,7 +27,7 @@ pub const OPERATION: u64 = 1;
 /// budget, but the proposer counts it in the same way.
 pub const SETTLED_ATTEMPT: u64 = 6;
 /// Price of a range of records that a commit or a transaction acks or nacks.
-pub const SETTLED_RANGE: u64 = 2;
+pub const SETTLED_RANGE: u64 = 3;
 /// Price of returning a key of a transaction, in addition to its lookup and its bytes.
 pub const GET: u64 = 12;
 /// Steps that a read may take on a thread that serves many clients, about half a millisecond. A longer read is abandoned

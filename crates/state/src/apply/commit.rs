@@ -152,7 +152,10 @@ pub(crate) fn check_condition(
     }
     check_key(applying, keyspace, key)?;
     if let Expect::Unchanged(range) = expect {
-        return match check_unchanged(applying, keyspace, key, &range, rows)? {
+        let before = applying.steps_used();
+        let unchanged = check_unchanged(applying, keyspace, key, &range, rows)?;
+        applying.note_searched_since(before);
+        return match unchanged {
             Unchanged::Holds => Ok(()),
             Unchanged::Changed(actual) => Err(Refused::Outcome(Outcome::ConditionFailed { condition: number, actual })),
             Unchanged::TooLong => {

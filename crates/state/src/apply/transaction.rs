@@ -219,7 +219,9 @@ impl OperationRun {
             Write::Scan { keyspace, ref scan } => {
                 let mut keys = [Some(scan.prefix), scan.start, scan.end].into_iter().flatten();
                 keys.try_for_each(|key| check_key(applying, keyspace, key))?;
+                let before = applying.steps_used();
                 let page = transaction_scan::page(applying, keyspace, scan, &mut self.room)?;
+                applying.note_searched_since(before);
                 OperationResult::Scanned(page.map_err(failed)?)
             }
         };

@@ -16,7 +16,7 @@ use thalweg_types::{
         Condition, Expect, FailedCondition, Got, OperationError, OperationResult, Outcome, Transacted, Transaction,
         Write,
     },
-    limits::{MAX_CONDITION_ROWS, MAX_KEY_BYTES, MAX_TRANSACTION_RESULT_BYTES},
+    limits::{MAX_COMMAND_STEPS, MAX_CONDITION_ROWS, MAX_KEY_BYTES, MAX_TRANSACTION_RESULT_BYTES},
     steps::{GET, OPERATION, READ, SCAN, read_bytes},
 };
 
@@ -32,7 +32,6 @@ use crate::{
         read_view::{ReadView, VisitRow},
         values::{Stored, StoredRef, StoredValue},
     },
-    machine::meter::too_expensive,
     refused::Refused,
 };
 
@@ -188,7 +187,11 @@ impl RangeReader for Reading<'_> {
     }
 
     fn check_budget(&self) -> Result<(), Refused> {
-        if budget::is_spent() { Err(Refused::Outcome(too_expensive())) } else { Ok(()) }
+        if budget::is_spent() {
+            Err(Refused::Outcome(Outcome::TooExpensive { limit: MAX_COMMAND_STEPS }))
+        } else {
+            Ok(())
+        }
     }
 
     fn bytes_of(

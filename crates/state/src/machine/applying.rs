@@ -18,7 +18,7 @@ use crate::{
     error::MachineError,
     groups::table::GroupTable,
     keyspaces::{read_view::Visibility, row_head::RowHead},
-    machine::{applier::Applier, meter::too_expensive, staged::StagedView, state_machine::Machine},
+    machine::{applier::Applier, staged::StagedView, state_machine::Machine},
     refused::Refused,
     segments::liveness::BlobKind,
     streams::heads::Head,
@@ -319,6 +319,11 @@ impl Applying<'_> {
         self.applier.staged.meter().charge(steps);
     }
 
+    /// Counts the steps that were charged since the count was `before` as used for searching.
+    pub(crate) fn note_searched_since(&self, before: u64) {
+        self.applier.staged.meter().note_searched(self.steps_used() - before);
+    }
+
     /// Returns the number of steps that all commands have taken so far.
     pub(crate) fn steps_used(&self) -> u64 {
         self.applier.staged.meter().used()
@@ -327,6 +332,7 @@ impl Applying<'_> {
     /// Rejects the current command if it has used more steps than its budget.
     #[inline]
     pub(crate) fn check_budget(&self) -> Result<(), Refused> {
-        if self.applier.staged.meter().is_spent() { Err(Refused::Outcome(too_expensive())) } else { Ok(()) }
+        let meter = self.applier.staged.meter();
+        if meter.is_spent() { Err(Refused::Outcome(meter.too_expensive())) } else { Ok(()) }
     }
 }

@@ -4,6 +4,8 @@
 //! charged in one place, where every command makes them (`staged`); bytes of values are charged where a command reads
 //! or computes them, by their length in the replicated state, because the row of a long value differs between nodes.
 //!
+//! Work of two kinds is counted: all steps, and those of them that a command uses for searching. Both have a bound.
+//!
 //! Invariants:
 //! * Reads of Redis batches outside of transactions have a budget of their own, and change neither the count nor the
 //!   budget of the batch, because they are not performed on all nodes.
@@ -16,7 +18,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use thalweg_types::{command::Outcome, limits::MAX_COMMAND_STEPS};
+use thalweg_types::{
+    command::Outcome,
+    limits::{MAX_COMMAND_SEARCH_STEPS, MAX_COMMAND_STEPS},
+};
 
 /// Counter of steps, with the count at which the budget of the current command ends. Only the applying thread uses it;
 /// the counts are atomic because views of the staged changes are shared by reference.
@@ -24,11 +29,15 @@ use thalweg_types::{command::Outcome, limits::MAX_COMMAND_STEPS};
 pub(crate) struct Meter {
     used: AtomicU64,
     end: AtomicU64,
+    /// Steps used for searching, which are also part of `used`.
+    searched: AtomicU64,
+    search_end: AtomicU64,
 }
 
 impl Default for Meter {
     fn default() -> Self {
-        Self { used: AtomicU64::new(0), end: AtomicU64::new(u64::MAX) }
+        let [zero, unbounded] = [0, u64::MAX];
+        Self { used: zero.into(), end: unbounded.into(), searched: zero.into(), search_end: unbounded.into() }
     }
 }
 
@@ -40,16 +49,33 @@ impl Meter {
         self.used.store(self.used.load(Relaxed).saturating_add(steps), Relaxed);
     }
 
+    /// Counts steps that were charged as used for searching.
+    #[inline]
+    pub(crate) fn note_searched(&self, steps: u64) {
+        self.searched.store(self.searched.load(Relaxed).saturating_add(steps), Relaxed);
+    }
+
     /// Number of steps charged so far, over all commands.
     #[inline]
     pub(crate) fn used(&self) -> u64 {
         self.used.load(Relaxed)
     }
 
-    /// Returns true if the current command has used more steps than its budget.
+    /// Returns true if the current command has used more steps than its budget, or more for searching than it may.
     #[inline]
     pub(crate) fn is_spent(&self) -> bool {
-        self.used.load(Relaxed) > self.end.load(Relaxed)
+        self.used.load(Relaxed) > self.end.load(Relaxed) || self.has_searched_too_much()
+    }
+
+    #[inline]
+    fn has_searched_too_much(&self) -> bool {
+        self.searched.load(Relaxed) > self.search_end.load(Relaxed)
+    }
+
+    /// Returns the outcome of a command that is rejected because [`is_spent`](Self::is_spent) is true.
+    pub(crate) fn too_expensive(&self) -> Outcome {
+        let limit = if self.has_searched_too_much() { MAX_COMMAND_SEARCH_STEPS } else { MAX_COMMAND_STEPS };
+        Outcome::TooExpensive { limit }
     }
 
     /// Number of steps that are left of the budget.
@@ -58,10 +84,12 @@ impl Meter {
         self.end.load(Relaxed).saturating_sub(self.used.load(Relaxed))
     }
 
-    /// Gives the command that begins now a budget of [`MAX_COMMAND_STEPS`].
+    /// Gives the command that begins now a budget of [`MAX_COMMAND_STEPS`], of which it may use
+    /// [`MAX_COMMAND_SEARCH_STEPS`] for searching.
     #[inline]
     pub(crate) fn begin_budget(&self) {
         self.end.store(self.used.load(Relaxed).saturating_add(MAX_COMMAND_STEPS), Relaxed);
+        self.search_end.store(self.searched.load(Relaxed).saturating_add(MAX_COMMAND_SEARCH_STEPS), Relaxed);
     }
 
     /// Gives the read that begins now a budget of `steps`, apart from the budget of the current command. Returns the
@@ -69,8 +97,10 @@ impl Meter {
     #[inline]
     pub(crate) fn begin_read(&self, steps: u64) -> CommandBudget {
         let (used, end) = (self.used.load(Relaxed), self.end.load(Relaxed));
+        let (searched, search_end) = (self.searched.load(Relaxed), self.search_end.load(Relaxed));
         self.end.store(used.saturating_add(steps), Relaxed);
-        CommandBudget { used, end }
+        self.search_end.store(u64::MAX, Relaxed);
+        CommandBudget { used, end, searched, search_end }
     }
 
     /// Ends a read: restores count and budget of the current command. Returns the steps that the read has used.
@@ -79,6 +109,8 @@ impl Meter {
         let used = self.used.load(Relaxed) - command.used;
         self.used.store(command.used, Relaxed);
         self.end.store(command.end, Relaxed);
+        self.searched.store(command.searched, Relaxed);
+        self.search_end.store(command.search_end, Relaxed);
         used
     }
 
@@ -93,6 +125,7 @@ impl Meter {
     #[inline]
     pub(crate) fn end_budget(&self) {
         self.end.store(u64::MAX, Relaxed);
+        self.search_end.store(u64::MAX, Relaxed);
     }
 }
 
@@ -101,11 +134,8 @@ impl Meter {
 pub(crate) struct CommandBudget {
     used: u64,
     end: u64,
-}
-
-/// Returns the outcome of a command that was rejected because of its steps.
-pub(crate) fn too_expensive() -> Outcome {
-    Outcome::TooExpensive { limit: MAX_COMMAND_STEPS }
+    searched: u64,
+    search_end: u64,
 }
 
 #[cfg(test)]
@@ -126,6 +156,31 @@ mod tests {
         assert_eq!((meter.used(), meter.is_spent()), (MAX_COMMAND_STEPS, false));
         meter.charge(1);
         assert!(meter.is_spent());
+    }
+
+    #[test]
+    fn searching_has_a_bound_of_its_own_which_a_read_apart_does_not_use() {
+        let meter = Meter::default();
+        meter.note_searched(u64::MAX / 2);
+        meter.begin_budget();
+        meter.charge(MAX_COMMAND_SEARCH_STEPS);
+        meter.note_searched(MAX_COMMAND_SEARCH_STEPS);
+        assert!(!meter.is_spent());
+        let command = meter.begin_read(10);
+        meter.note_searched(10);
+        assert!(!meter.is_spent());
+        meter.end_read(command);
+        assert!(!meter.is_spent());
+        meter.note_searched(1);
+        assert!(meter.is_spent());
+        assert_eq!(meter.too_expensive(), Outcome::TooExpensive { limit: MAX_COMMAND_SEARCH_STEPS });
+        meter.begin_budget();
+        assert!(!meter.is_spent());
+        meter.charge(MAX_COMMAND_STEPS + 1);
+        assert_eq!(meter.too_expensive(), Outcome::TooExpensive { limit: MAX_COMMAND_STEPS });
+        meter.end_budget();
+        meter.note_searched(MAX_COMMAND_STEPS);
+        assert!(!meter.is_spent());
     }
 
     #[test]

@@ -102,7 +102,7 @@ impl Read for RedisStore<'_, '_, '_> {
     }
 
     fn work(&self, steps: u64) -> Result<(), StoreError> {
-        self.work(steps)
+        self.search(steps)
     }
 
     fn keys(&self, after: Option<&[u8]>, visit: &mut VisitKeys<'_>) -> Result<(), StoreError> {

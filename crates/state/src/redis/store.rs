@@ -282,6 +282,12 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         self.check_steps()
     }
 
+    /// Charges work of a command that reads nothing, such as matching a pattern. It has a bound of its own.
+    pub(crate) fn search(&self, steps: u64) -> Result<(), StoreError> {
+        self.applying.applier.staged.meter().note_searched(steps);
+        self.work(steps)
+    }
+
     /// Charges bytes that a command reads, before it reads them.
     pub(crate) fn note_read(&self, bytes: usize) -> Result<(), StoreError> {
         self.work(read_bytes(bytes))?;

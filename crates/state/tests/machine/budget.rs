@@ -16,7 +16,7 @@ use thalweg_types::{
         StreamConfig, TransactionBuilder, UnchangedRange,
         groups::{GroupConfig, GroupOutcome, OffsetRun, Settlement, encode_create_group, encode_fetch},
     },
-    limits::{MAX_BATCH_READ_STEPS, MAX_COMMAND_STEPS, MAX_COMMIT_WRITES, MAX_VALUE_BYTES},
+    limits::{MAX_BATCH_READ_STEPS, MAX_COMMAND_SEARCH_STEPS, MAX_COMMAND_STEPS, MAX_COMMIT_WRITES, MAX_VALUE_BYTES},
     record::RecordBatch,
     reply::Reply,
 };
@@ -29,6 +29,7 @@ use crate::{
 
 pub const KS: KeyspaceId = KeyspaceId(1);
 const REJECTED: Outcome = Outcome::TooExpensive { limit: MAX_COMMAND_STEPS };
+const SEARCHED_TOO_MUCH: Outcome = Outcome::TooExpensive { limit: MAX_COMMAND_SEARCH_STEPS };
 
 fn keyspace(config: &KeyspaceConfig) -> Vec<u8> {
     command(|out| command::encode_create_keyspace(out, "k", config).unwrap())
@@ -100,7 +101,7 @@ fn settled_ranges_are_charged_in_commits_and_transactions() {
         acks.iter().for_each(|(group, settlements)| _ = transaction.then().ack(*group, settlements).unwrap());
         command(|out| transaction.encode(out).unwrap())
     };
-    // 140,000 ranges, of two steps each, and 840 for their attempts.
+    // 140,000 ranges, of three steps each, and 840 for their attempts.
     assert_eq!(node.apply(4, &[&commit(&acks)]), [REJECTED]);
     let outcome = node.apply(4, &[&transaction(&acks)]).remove(0);
     assert!(!matches!(outcome, Outcome::Transacted(_)), "{outcome:?}");
@@ -167,7 +168,10 @@ fn keys_with_a_hostile_pattern_are_rejected_behind_a_write() {
     let before = node.rows();
     let in_transaction: &[&[&[u8]]] =
         &[&[b"MULTI"], &[b"SET", b"k", b"v"], &[b"KEYS", &hostile], &[b"SET", b"l", b"v"], &[b"EXEC"]];
+    let steps_before = node.machine().steps().unwrap();
     let outcome = node.apply(3, &[&redis(in_transaction)]).remove(0);
+    let taken = node.machine().steps().unwrap() - steps_before;
+    assert!(taken < MAX_COMMAND_SEARCH_STEPS * 11 / 10, "a pattern may use half of a transaction's steps: {taken}");
     assert!(replies(&outcome).len() == 3 && replies(&outcome).iter().all(is_rejected), "{outcome:?}");
     let written = |rows: &crate::support::Map| rows.keys().filter(|row| row[0] == 0x10).count();
     assert_eq!(written(&node.rows()), written(&before), "nothing of the transaction happened");
@@ -191,7 +195,10 @@ fn a_transaction_of_many_scans_is_rejected() {
         command(|out| scans.encode(out).unwrap())
     };
     let applied = node.machine().applied().revision;
-    assert_eq!(node.apply(2, &[&scans(MAX_COMMIT_WRITES - 1)]), [REJECTED]);
+    let steps_before = node.machine().steps().unwrap();
+    assert_eq!(node.apply(2, &[&scans(MAX_COMMIT_WRITES - 1)]), [SEARCHED_TOO_MUCH]);
+    let taken = node.machine().steps().unwrap() - steps_before;
+    assert!(taken < MAX_COMMAND_SEARCH_STEPS * 11 / 10, "scans may use half of a transaction's steps: {taken}");
     assert_eq!((node.machine().get(KS, b"k").unwrap(), node.machine().applied().revision), (None, applied));
     assert!(matches!(node.apply(3, &[&scans(1_000)])[..], [Outcome::Transacted(_)]));
     // Conditions on ranges are scans, too.
@@ -199,7 +206,7 @@ fn a_transaction_of_many_scans_is_rejected() {
     let unchanged = Expect::Unchanged(UnchangedRange { end: Some(b"a"), since: Revision(9), count: 0 });
     (0..MAX_COMMIT_WRITES - 1).for_each(|_| _ = commit.expect(KS, b"", unchanged).unwrap());
     commit.put(KS, b"l", b"v").unwrap();
-    assert_eq!(node.apply(4, &[&command(|out| commit.encode(out))]), [REJECTED]);
+    assert_eq!(node.apply(4, &[&command(|out| commit.encode(out))]), [SEARCHED_TOO_MUCH]);
     assert_eq!(node.machine().get(KS, b"l").unwrap(), None);
 }
 
