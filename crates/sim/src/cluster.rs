@@ -330,7 +330,7 @@ impl Cluster {
         let Some((leader, running)) = self.leader().and_then(|id| Some((id, self.running(id)?))) else { return false };
         let (sender, receiver) = tokio::sync::oneshot::channel();
         spawn(leader, async move {
-            let _ = sender.send(running.propose(&command).await.is_ok());
+            let _ = sender.send(running.propose(&command, None).await.is_ok());
         });
         receiver.await == Ok(true)
     }

@@ -12,10 +12,10 @@ use std::{
 use thalweg_engine::{Database, snapshot::SnapshotOptions};
 use thalweg_log::{Log, LogRecord};
 use thalweg_raft::{BarrierError, LogReader};
-use thalweg_replica::{Committed, Member, Observer, ProposeError, Wake};
+use thalweg_replica::{Committed, Member, Observer, Origin, ProposeError, Wake};
 use thalweg_state::{keyspaces::StoredValue, machine::Machine};
 use thalweg_store::Applied;
-use thalweg_types::{Durability, Index, Lsn, Offset, Revision, command::Outcome, record::Records};
+use thalweg_types::{Durability, Index, Lsn, Offset, Revision, Term, command::Outcome, record::Records};
 
 use crate::{
     commands::{KEYSPACE, STREAM, framed, key_bytes, number_of},
@@ -78,11 +78,18 @@ impl Running {
         snapshot.into_bytes().map_err(failed)
     }
 
-    /// Proposes a command.
-    pub async fn propose(&self, command: &[u8]) -> Result<Committed, ProposeError> {
-        let purpose = thalweg_log::Purpose::Data;
+    /// Returns the term in which the node leads, as far as it knows; `None` if it does not lead.
+    #[must_use]
+    pub fn led_term(&self) -> Option<Term> {
+        self.0.member.leadership().led_term()
+    }
+
+    /// Proposes a command, which may require a term in which the node leads.
+    pub async fn propose(&self, command: &[u8], term: Option<Term>) -> Result<Committed, ProposeError> {
+        let term = term.filter(|_| self.0.plant != Some(Plant::OtherTerm));
+        let (purpose, origin) = (thalweg_log::Purpose::Data, Origin { term, ..Origin::default() });
         let member = &self.0.member;
-        member.propose_async_for(None, framed(command), Durability::Quorum, purpose, Wake::Now)?.await
+        member.propose_async_from(origin, framed(command), Durability::Quorum, purpose, Wake::Now)?.await
     }
 
     /// Reads keys at one point in time, as recent as `level` requires. Returns their values, and the revision of that
