@@ -13,13 +13,14 @@ use thalweg_engine::{Database, snapshot::SnapshotOptions};
 use thalweg_log::{Log, LogRecord};
 use thalweg_raft::{BarrierError, LogReader};
 use thalweg_replica::{Committed, Member, Observer, Origin, ProposeError, Wake};
-use thalweg_state::{keyspaces::StoredValue, machine::Machine};
+use thalweg_state::{digest::state_digest, keyspaces::StoredValue, machine::Machine, membership::LogId};
 use thalweg_store::Applied;
 use thalweg_types::{Durability, Index, Lsn, Offset, Revision, Term, command::Outcome, record::Records};
 
 use crate::{
     commands::{KEYSPACE, STREAM, framed, key_bytes, number_of},
     history::{Key, Level},
+    logs::Logs,
     plant::Plant,
     runtime::ProcessId,
     truth::Truth,
@@ -29,6 +30,8 @@ use crate::{
 /// Time after which a node stops trying to serve a read.
 const READ_WITHIN: Duration = Duration::from_millis(600);
 
+/// Interval of the entries after which the digests of the whole states are compared.
+const DIGEST_INTERVAL: u64 = 1024;
 /// Number of batches of the stream that are read at a time.
 const PAGE_BATCHES: usize = 256;
 
@@ -45,6 +48,11 @@ struct Parts {
 
 fn failed(error: impl std::fmt::Display) -> io::Error {
     io::Error::other(error.to_string())
+}
+
+fn digest_of(machine: &Machine) -> io::Result<(u64, u128)> {
+    let state = state_digest(&*machine.backend().view(), &mut |_| {}).map_err(failed)?;
+    Ok((state.applied.index.0, state.digest.0))
 }
 
 impl Running {
@@ -70,6 +78,11 @@ impl Running {
     #[must_use]
     pub fn applied(&self) -> u64 {
         self.0.member.machine().applied().index.0
+    }
+
+    /// Computes the digest of the whole state. Returns the index of the last entry in it, and the digest.
+    pub fn digest(&self) -> io::Result<(u64, u128)> {
+        digest_of(self.0.member.machine())
     }
 
     /// Takes a snapshot. Returns all of its bytes.
@@ -158,6 +171,7 @@ pub(crate) struct Reports {
     pub(crate) machine: Arc<Machine>,
     pub(crate) reader: OnceLock<LogReader>,
     pub(crate) truth: Truth,
+    pub(crate) logs: Logs,
 }
 
 impl Reports {
@@ -180,6 +194,13 @@ impl Observer for Reports {
         // A node whose files are damaged may be unable to read the record that it has just applied.
         if let Some(record) = self.record(state) {
             self.truth.applied(self.node, &record, outcomes, state);
+            self.logs.applied(self.node, LogId { term: record.term, index: record.index });
+        }
+        // Files that are damaged may be unreadable.
+        if state.index.0.is_multiple_of(DIGEST_INTERVAL)
+            && let Ok((index, digest)) = digest_of(&self.machine)
+        {
+            self.truth.digest(self.node, index, digest);
         }
     }
 }

@@ -195,7 +195,18 @@ async fn recover(cluster: &Cluster) {
     }
 }
 
-/// Waits until all nodes have applied the last committed entry.
+/// Reports the digests of the nodes' states. Most nodes have applied the same entry last.
+fn check_digests(cluster: &Cluster) {
+    for id in cluster.ids() {
+        match cluster.running(id).map(|running| running.digest()) {
+            Some(Ok((index, digest))) => cluster.truth().digest(id, index, digest),
+            Some(Err(error)) => cluster.node_failed(id, &format!("the state cannot be read: {error}")),
+            None => {}
+        }
+    }
+}
+
+/// Waits until all nodes have applied the last committed entry, and compares their states.
 async fn check_equal(cluster: &Cluster) {
     let begun = now();
     loop {
@@ -203,7 +214,7 @@ async fn check_equal(cluster: &Cluster) {
         let is_behind = |id: &ProcessId| cluster.running(*id).map(|running| running.applied()) < last;
         let behind: Vec<ProcessId> = cluster.ids().into_iter().filter(is_behind).collect();
         if behind.is_empty() {
-            return;
+            return check_digests(cluster);
         }
         if now() > begun + PROGRESS_WITHIN {
             let text = format!("nodes {behind:?} do not reach entry {last:?}");

@@ -2,9 +2,11 @@
 //!
 //! Owns: the one committed entry of each index, its commands with their outcomes, and the violations found so far.
 //! Invariants checked here: all nodes apply the same entry at an index, and have the same running hash after it, in each of
-//! their runs. The running hash covers the outcomes. The time of an entry
+//! their runs. The running hash covers the outcomes. States after the same entry have the same digest. The time of an entry
 //! is not later than the time that the wall clocks of a majority have reached. Before the first fault, all voters apply an
 //! entry soon after the first of them.
+//!
+//! Does not own: entries that are written and not applied (`logs`).
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -60,6 +62,8 @@ struct Inner {
     commands: BTreeMap<u64, Vec<CommittedCommand>>,
     /// Running hashes of states that were opened at entries that are not known.
     opened: BTreeMap<u64, u64>,
+    /// Digests of whole states by the last entry in them.
+    digests: BTreeMap<u64, u128>,
     /// Highest revision of the state of a node.
     revision: u64,
     /// Terms that commands require.
@@ -218,6 +222,17 @@ impl Truth {
             Some(_) => {}
             // A node may commit the entry later; then it must be this one.
             None => _ = self.inner().opened.insert(index, state.running_hash),
+        }
+    }
+
+    /// Reports the digest of the whole state of a node that has applied entries up to `index`.
+    pub fn digest(&self, node: ProcessId, index: u64, digest: u128) {
+        let known = *self.inner().digests.entry(index).or_insert(digest);
+        if known != digest {
+            self.violation(
+                node,
+                format!("the digest of the state after entry {index} differs from that of another node"),
+            );
         }
     }
 
