@@ -6,8 +6,6 @@
 //! openraft sends a heartbeat as a stream of one append without entries. Such appends travel on the control connection as
 //! long as the stream has sent no entries, so they never wait behind entries.
 
-mod commit_notices;
-
 use std::{
     cell::{Cell, OnceCell, RefCell},
     collections::BTreeMap,
@@ -30,7 +28,10 @@ use openraft::{
         TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
     },
 };
-use thalweg_raft::{LogReader, RaftEntry, RaftSnapshot, RaftVote, SnapshotHandle, SnapshotReader};
+use thalweg_raft::{
+    FollowerRequests, LogReader, NoticeTimes, RaftEntry, RaftSnapshot, RaftVote, SnapshotHandle, SnapshotReader,
+    without_needless_notices,
+};
 use thalweg_replica::NodeInfo;
 use thalweg_types::{Index, NodeId, SpaceTime};
 use thalweg_wire::peer::{
@@ -48,9 +49,8 @@ use crate::{
     hearing::HearingRecord,
     link::{CallError, Connection, Link, Owned, Path, PendingReply},
     link_counters::{ChannelCounter, LinkBytes, LinkCounters},
-    types::Types,
+    types::{Rt, Types},
 };
-use commit_notices::{Waiting, without_needless};
 
 /// Maximum number of appends to a follower that are on their way at a time.
 const MAX_PIPELINED: usize = 32;
@@ -73,7 +73,8 @@ pub(crate) struct PeerLinks {
     pub control: Link,
     pub snapshots: Link,
     pub proposals: Link,
-    waiting: Waiting,
+    /// Requests of the node that wait for a commit.
+    requests: FollowerRequests<Rt>,
 }
 
 impl PeerLinks {
@@ -85,7 +86,7 @@ impl PeerLinks {
             control: link(Channel::Control),
             snapshots: link(Channel::Snapshots),
             proposals: link(Channel::Proposals),
-            waiting: Waiting::default(),
+            requests: FollowerRequests::default(),
         }
     }
 
@@ -152,7 +153,7 @@ impl Network {
     /// Notes that a node has sent a request that it can answer to its own client only after it has applied an entry.
     pub(crate) fn note_waiting(&self, node: NodeId) {
         if let Some(links) = self.0.peers.borrow().get(&node) {
-            links.waiting.note();
+            links.requests.note();
         }
     }
 
@@ -315,7 +316,8 @@ impl RaftNetworkV2<Types> for PeerNetwork {
             let network = self.network.clone();
             let room = Arc::new(Semaphore::new(MAX_PIPELINED_BYTES));
             let has_sent_entries = Rc::new(Cell::new(false));
-            let sent = without_needless(input, links.waiting.clone()).then(move |request| {
+            let appends = without_needless_notices(input, NoticeTimes::DEFAULTS, links.requests.clone());
+            let sent = appends.then(move |request| {
                 has_sent_entries.set(has_sent_entries.get() || !request.entries.is_empty());
                 // A single byte stream keeps the order once entries are on their way.
                 let link = if has_sent_entries.get() { links.appends.clone() } else { links.control.clone() };

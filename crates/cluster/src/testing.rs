@@ -83,11 +83,6 @@ pub(crate) fn run(test: impl Future<Output = ()>) {
     local_runtime(tokio::runtime::Builder::new_current_thread().enable_all()).block_on(test);
 }
 
-/// Runs a test whose time passes only while no task can run.
-pub(crate) fn run_paused(test: impl Future<Output = ()>) {
-    local_runtime(tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true)).block_on(test);
-}
-
 fn local_runtime(builder: &mut tokio::runtime::Builder) -> tokio::runtime::LocalRuntime {
     builder.build_local(tokio::runtime::LocalOptions::default()).unwrap()
 }

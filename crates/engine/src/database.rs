@@ -16,7 +16,7 @@ use std::{
 
 use thalweg_disk::Disk;
 use thalweg_log::Purpose;
-use thalweg_replica::ReplayProgress;
+use thalweg_replica::{ReplayProgress, Replica};
 use thalweg_store::BackendHealth;
 use thalweg_types::{
     Clock, Durability,
@@ -153,8 +153,8 @@ impl Database {
         // Reads have hidden expired keys. Without an entry after those deadlines, a wall clock that is set back before
         // the next open would show the keys again. A full disk or a failed log may reject that entry, which is
         // ignored. Reads of a member use only times of entries.
-        if inner.open.replica.member().is_none() {
-            let _ = block_on(inner.note_passed_deadlines());
+        if let Replica::Alone(alone) = &inner.open.replica {
+            let _ = block_on(inner.note_passed_deadlines(alone.term()));
         }
         inner.open.replica.close();
         inner.open.tails.close();

@@ -13,11 +13,11 @@ use std::{
 
 use bytes::Bytes;
 use thalweg_log::Purpose;
-use thalweg_replica::{Committed, ProposeError};
+use thalweg_replica::{Committed, Origin, ProposeError, Wake};
 use thalweg_snapshot::{Counters, Pins};
 use thalweg_state::keyspaces::StoredValue;
 use thalweg_types::{
-    BlobRef, Durability, KeyspaceId, Revision,
+    BlobRef, Durability, KeyspaceId, Revision, Term,
     budget::{self, Spent},
     command::Framed,
     steps::read_bytes,
@@ -115,10 +115,12 @@ impl Inner {
         })
     }
 
-    /// Proposes a command of maintenance. On a node alone the command is committed before the future is ready for the
-    /// first time, as by [`propose`](Self::propose).
+    /// Proposes a command of maintenance, which this node has formed while it led in `term`. In another term the command is
+    /// refused, and nothing is written. On a node alone the command is committed before the future is ready for the first
+    /// time, as by [`propose`](Self::propose).
     pub(crate) async fn propose_work<E>(
         &self,
+        term: Term,
         level: Durability,
         purpose: Purpose,
         encode: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
@@ -132,7 +134,8 @@ impl Inner {
         self.check_serving()?;
         let mut command = Framed::new();
         command.encode(encode)?;
-        Ok(self.open.replica.propose_async(command, level, purpose)?.await?)
+        let origin = Origin { term: Some(term), ..Origin::default() };
+        Ok(self.open.replica.propose_async_from(origin, command, level, purpose, Wake::Now)?.await?)
     }
 
     /// Proposes a command like [`propose`](Self::propose). For commands whose successful outcome is an [`Ack`].

@@ -3,7 +3,8 @@
 //!
 //! Owns the thread and the order of the steps in a round. The layers below report the work that is due. Changes of
 //! replicated rows are proposed as commands like any client's, so replicas and replay agree on them; in a cluster only
-//! the leader proposes them. Changes that concern only this node (positions of bytes, index entries, the readable part
+//! the leader proposes them, and only for the term in which it has looked for the work: another leader, with another
+//! clock, looks again. Changes that concern only this node (positions of bytes, index entries, the readable part
 //! of the log) are records of its own log.
 //!
 //! A round is a future, so that a simulation can run it without a thread. Elsewhere a thread blocks for it. On a node
@@ -25,7 +26,7 @@ use thalweg_log::{Purpose, StateSpace};
 use thalweg_state::{expiry::StaleCursor, machine::LocalOutcome};
 use thalweg_store::BackendHealth;
 use thalweg_types::{
-    Durability, KeyspaceId, Lsn, StreamId,
+    Durability, KeyspaceId, Lsn, StreamId, Term,
     command::{
         CommandError, HistoryFloor, MoveTarget, Outcome, encode_expire, encode_forget_producers, encode_forget_rows,
         encode_prune_versions, encode_sweep, encode_trim_stream, groups::encode_reclaim_group,
@@ -106,10 +107,13 @@ struct FirstError(Option<WriteError>);
 
 impl FirstError {
     /// Returns the result of a maintenance step. If the step failed, stores the error unless there is an earlier one,
-    /// and returns the default result.
+    /// and returns the default result. A step that ends with the leadership of this node has not failed: the next leader
+    /// performs it.
     fn default_on_error<T: Default>(&mut self, step: Result<T, WriteError>) -> T {
         step.unwrap_or_else(|error| {
-            self.0.get_or_insert(error);
+            if !matches!(error, WriteError::NotLeader { .. } | WriteError::NoLeader) {
+                self.0.get_or_insert(error);
+            }
             T::default()
         })
     }
@@ -122,8 +126,8 @@ impl Inner {
         let mut first = FirstError::default();
         let mut done = Maintenance::default();
         first.default_on_error(self.note_joined());
-        if self.open.replica.leads() {
-            self.change_rows(rounds, &mut done, &mut first).await;
+        if let Some(term) = self.led_term() {
+            self.change_rows(term, rounds, &mut done, &mut first).await;
         }
         done.reclaimed_entries = first.default_on_error(self.reclaim(&mut rounds.reclaimed));
         first.default_on_error(self.use_old_digest_view(&mut rounds.digest));
@@ -140,28 +144,33 @@ impl Inner {
         first.0.map_or(Ok(done), Err)
     }
 
-    /// Proposes the changes of replicated rows that are due.
-    async fn change_rows(&self, rounds: &mut Rounds, done: &mut Maintenance, first: &mut FirstError) {
-        done.expired_keys = first.default_on_error(self.expire().await);
-        done.stale_rows = first.default_on_error(self.forget_stale(&mut rounds.stale).await);
-        done.trimmed_streams = first.default_on_error(self.enforce_retention(&mut rounds.swept).await);
-        first.default_on_error(self.forget_producers().await);
-        first.default_on_error(self.reclaim_groups().await);
-        done.swept_rows = first.default_on_error(self.sweep().await);
-        done.pruned_versions = first.default_on_error(self.prune_versions(&mut rounds.pruned).await);
-        done.dead_letters = first.default_on_error(self.move_dead_letters().await);
+    /// Returns the term in which this node leads the space; `None` on a follower.
+    pub(crate) fn led_term(&self) -> Option<Term> {
+        self.open.replica.leadership().led_term()
+    }
+
+    /// Proposes the changes of replicated rows that are due. This node has led in `term` before it looks for them.
+    async fn change_rows(&self, term: Term, rounds: &mut Rounds, done: &mut Maintenance, first: &mut FirstError) {
+        done.expired_keys = first.default_on_error(self.expire(term).await);
+        done.stale_rows = first.default_on_error(self.forget_stale(term, &mut rounds.stale).await);
+        done.trimmed_streams = first.default_on_error(self.enforce_retention(term, &mut rounds.swept).await);
+        first.default_on_error(self.forget_producers(term).await);
+        first.default_on_error(self.reclaim_groups(term).await);
+        done.swept_rows = first.default_on_error(self.sweep(term).await);
+        done.pruned_versions = first.default_on_error(self.prune_versions(term, &mut rounds.pruned).await);
+        done.dead_letters = first.default_on_error(self.move_dead_letters(term).await);
     }
 
     /// Removes expired keys and leases, which are hidden already, and frees their bytes. The removal is a log entry
     /// with a time after their deadlines. When the node is opened again, its clock continues from the time of the last
     /// entry, so expired keys do not reappear.
-    async fn expire(&self) -> Result<u64, WriteError> {
+    async fn expire(&self, term: Term) -> Result<u64, WriteError> {
         if !self.is_expiry_due()? {
             return Ok(0);
         }
         let mut expired = 0;
         for _ in 0..EXPIRES_PER_ROUND {
-            match self.propose_expiry().await? {
+            match self.propose_expiry(term).await? {
                 Some(Outcome::Expired { keys, more, .. }) => {
                     expired += u64::from(keys);
                     if !more {
@@ -178,9 +187,9 @@ impl Inner {
     /// restart space time continues from the time of the last entry, so it cannot go back behind these deadlines.
     ///
     /// A follower proposes nothing, and a member that leads needs no such entry before it is closed.
-    pub(crate) async fn note_passed_deadlines(&self) -> Result<(), WriteError> {
+    pub(crate) async fn note_passed_deadlines(&self, term: Term) -> Result<(), WriteError> {
         if self.is_expiry_due()? {
-            self.propose_expiry().await?;
+            self.propose_expiry(term).await?;
         }
         Ok(())
     }
@@ -195,7 +204,10 @@ impl Inner {
     /// Proposes an entry whose time is after a deadline that has passed, if this node leads a cluster. Reads of all
     /// members hide the ended key from then on.
     pub(crate) async fn propose_time(&self) -> Result<(), WriteError> {
-        if self.proposes_time() { self.note_passed_deadlines().await } else { Ok(()) }
+        match self.led_term().filter(|_| self.proposes_time()) {
+            Some(term) => self.note_passed_deadlines(term).await,
+            None => Ok(()),
+        }
     }
 
     /// Writes the present time of the space to the file that shows when the directory was last in use.
@@ -213,19 +225,19 @@ impl Inner {
         Ok(self.open.machine.expiry_due(self.open.replica.now())?)
     }
 
-    async fn propose_expiry(&self) -> Result<Option<Outcome>, WriteError> {
-        self.propose_removal(|out| encode_expire(out, RECLAIMED_PER_COMMAND)).await
+    async fn propose_expiry(&self, term: Term) -> Result<Option<Outcome>, WriteError> {
+        self.propose_removal(term, |out| encode_expire(out, RECLAIMED_PER_COMMAND)).await
     }
 
     /// Searches the index rows of deadlines and leases for rows that blind writes have made stale, and deletes these.
     /// Without this, stale rows with a distant deadline would accumulate.
-    async fn forget_stale(&self, cursor: &mut StaleCursor) -> Result<u64, WriteError> {
+    async fn forget_stale(&self, term: Term, cursor: &mut StaleCursor) -> Result<u64, WriteError> {
         let rows = self.open.machine.stale_rows(cursor, STALE_ROWS_PER_ROUND)?;
         let room = MAX_STALE_BYTES.min(self.options.segment_bytes as usize / 2);
         let mut left = &rows[..];
         while !left.is_empty() {
             let (some, rest) = left.split_at(fitting(left, room));
-            self.propose_removal(|out| encode_forget_rows(out, some.iter().map(Vec::as_slice))).await?;
+            self.propose_removal(term, |out| encode_forget_rows(out, some.iter().map(Vec::as_slice))).await?;
             left = rest;
         }
         Ok(rows.len() as u64)
@@ -234,12 +246,12 @@ impl Inner {
     /// Trims streams as their retention requires. Checks a limited number of streams per round and continues after
     /// these in the next round. Each of `n` streams with a retention is checked every `n / RETENTION_PER_ROUND`
     /// rounds, and at most once per round.
-    async fn enforce_retention(&self, swept: &mut Option<StreamId>) -> Result<u64, WriteError> {
+    async fn enforce_retention(&self, term: Term, swept: &mut Option<StreamId>) -> Result<u64, WriteError> {
         let now = self.open.replica.now();
         let (due, last) = self.open.machine.retention_due_after(*swept, RETENTION_PER_ROUND, now)?;
         *swept = last;
         for (stream, before) in &due {
-            self.propose_removal(|out| encode_trim_stream(out, *stream, *before)).await?;
+            self.propose_removal(term, |out| encode_trim_stream(out, *stream, *before)).await?;
         }
         Ok(due.len() as u64)
     }
@@ -276,35 +288,39 @@ impl Inner {
     }
 
     /// Removes the rows of producers of streams that were deleted.
-    async fn forget_producers(&self) -> Result<(), WriteError> {
+    async fn forget_producers(&self, term: Term) -> Result<(), WriteError> {
         for stream in self.open.machine.former_producers_due(RECLAIMS_PER_ROUND as usize) {
-            self.remove_all(|out| encode_forget_producers(out, stream, RECLAIMED_PER_COMMAND)).await?;
+            self.remove_all(term, |out| encode_forget_producers(out, stream, RECLAIMED_PER_COMMAND)).await?;
         }
         Ok(())
     }
 
     /// Removes the rows of deleted consumer groups, and records of groups that were trimmed from their streams.
-    async fn reclaim_groups(&self) -> Result<(), WriteError> {
+    async fn reclaim_groups(&self, term: Term) -> Result<(), WriteError> {
         for group in self.open.machine.groups_to_reclaim(RECLAIMS_PER_ROUND as usize)? {
-            self.remove_all(|out| encode_reclaim_group(out, group, RECLAIMED_PER_COMMAND)).await?;
+            self.remove_all(term, |out| encode_reclaim_group(out, group, RECLAIMED_PER_COMMAND)).await?;
         }
         Ok(())
     }
 
     /// Proposes a command that removes data. Returns its outcome, or `None` if it was rejected.
-    async fn propose_removal(&self, encode: impl FnOnce(&mut Vec<u8>)) -> Result<Option<Outcome>, WriteError> {
+    async fn propose_removal(
+        &self,
+        term: Term,
+        encode: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<Option<Outcome>, WriteError> {
         let encode = |out: &mut Vec<u8>| {
             encode(out);
             Ok::<_, CommandError>(())
         };
-        let committed = self.propose_work(Durability::Os, Purpose::Reclaim, encode).await?;
+        let committed = self.propose_work(term, Durability::Os, Purpose::Reclaim, encode).await?;
         Ok(committed.outcome.and_then(|outcome| refusal(outcome).ok()))
     }
 
     /// Proposes a command that removes some of many rows until none are left, or as often as one round permits.
-    async fn remove_all(&self, encode: impl Fn(&mut Vec<u8>)) -> Result<(), WriteError> {
+    async fn remove_all(&self, term: Term, encode: impl Fn(&mut Vec<u8>)) -> Result<(), WriteError> {
         for _ in 0..RECLAIMS_PER_ROUND {
-            let outcome = self.propose_removal(&encode).await?;
+            let outcome = self.propose_removal(term, &encode).await?;
             if !matches!(outcome, Some(Outcome::Reclaimed { more: true, .. })) {
                 break;
             }
@@ -349,13 +365,13 @@ impl Inner {
         Ok(())
     }
 
-    async fn sweep(&self) -> Result<u64, WriteError> {
+    async fn sweep(&self, term: Term) -> Result<u64, WriteError> {
         let mut swept = 0;
         for _ in 0..SWEEPS_PER_ROUND {
             if !self.open.machine.sweep_due() {
                 break;
             }
-            match self.propose_removal(|out| encode_sweep(out, RECLAIMED_PER_COMMAND)).await? {
+            match self.propose_removal(term, |out| encode_sweep(out, RECLAIMED_PER_COMMAND)).await? {
                 Some(Outcome::Reclaimed { entries, .. }) => swept += u64::from(entries),
                 _ => break,
             }
@@ -366,13 +382,13 @@ impl Inner {
     /// Forgets versions (former values of keys) that the settings of their keyspace exclude, one keyspace after the
     /// other. The next round continues where this one ends, so that a keyspace with many such versions does not delay
     /// the others.
-    async fn prune_versions(&self, last: &mut Option<KeyspaceId>) -> Result<u64, WriteError> {
+    async fn prune_versions(&self, term: Term, last: &mut Option<KeyspaceId>) -> Result<u64, WriteError> {
         let mut pruned = 0;
         for _ in 0..PRUNES_PER_ROUND {
             let due = self.open.machine.prune_due(*last, self.open.replica.now())?;
             let Some(keyspace) = due else { break };
             *last = Some(keyspace);
-            match self.propose_removal(|out| encode_prune_versions(out, keyspace, RECLAIMED_PER_COMMAND)).await? {
+            match self.propose_removal(term, |out| encode_prune_versions(out, keyspace, RECLAIMED_PER_COMMAND)).await? {
                 Some(Outcome::Reclaimed { entries, .. }) => pruned += u64::from(entries),
                 _ => break,
             }

@@ -22,6 +22,7 @@ mod applied;
 mod applier;
 mod barriers;
 mod bell;
+mod commit_notices;
 mod consensus;
 mod convert;
 mod election_state;
@@ -51,6 +52,7 @@ mod types;
 mod weighing;
 
 pub use applier::{Applier, Raft, SnapshotPoint};
+pub use commit_notices::{FollowerRequests, NoticeTimes, without_needless_notices};
 pub use consensus::{Consensus, ConsensusParts};
 pub use convert::{entry_of_parts, log_id, raft_log_id, raft_vote, record_of, vote};
 pub use error::{BarrierError, ChangeError, StartError, StoreError};

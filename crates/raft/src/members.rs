@@ -8,6 +8,7 @@
 //! * A voter is removed if the remaining voters that answer are a majority, and if it does not lead.
 //! * Node ids are never used again: an id is a random number that a directory gets when it is created, and the state
 //!   remembers the ids of removed members.
+//! * A change is made only in the term in which the leader has checked its conditions.
 //! * One change is made at a time, also if a change is interrupted half-way: a new one first completes it.
 
 use std::{
@@ -19,7 +20,9 @@ use openraft::{
     ChangeMembers, Instant,
     async_runtime::{AsyncRuntime, WatchReceiver},
     errors::{ChangeMembershipError, ClientWriteError, RaftError},
+    raft::Precondition,
     type_config::TypeConfigExt,
+    vote::leader_id_std::CommittedLeaderId,
 };
 use thalweg_replica::{Leadership, Membership, NodeInfo, ProposeError};
 use thalweg_state::{machine::MachineError, membership::LogId};
@@ -170,7 +173,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         let nodes = status.members.iter().map(|(node, member)| (*node, member.info.clone()));
         let nodes = nodes.chain([(node, info.clone())]).collect();
         Membership::new(vec![voters(&status)], nodes)?;
-        self.change(ChangeMembers::AddNodes(BTreeMap::from([(node.0, info)]))).await
+        self.change(&status, ChangeMembers::AddNodes(BTreeMap::from([(node.0, info)]))).await
     }
 
     /// Changes the name and address of a member. Keeps the member's wish to stay a learner.
@@ -185,7 +188,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             status.members.iter().map(|(node, member)| (*node, member.info.clone())).collect();
         nodes.insert(node, info.clone());
         Membership::new(vec![voters(&status)], nodes)?;
-        self.change(ChangeMembers::SetNodes(BTreeMap::from([(node.0, info)]))).await
+        self.change(&status, ChangeMembers::SetNodes(BTreeMap::from([(node.0, info)]))).await
     }
 
     /// Makes a learner a voter, if it lacks few entries. [`ChangeError::AlreadyVotes`] means that the member is a voter and
@@ -205,7 +208,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         let mut after = voters(&status);
         after.insert(node);
         self.check_majority(&after).await?;
-        self.change(ChangeMembers::AddVoterIds(BTreeSet::from([node.0]))).await
+        self.change(&status, ChangeMembers::AddVoterIds(BTreeSet::from([node.0]))).await
     }
 
     /// Answers the promotion of a member that votes. An earlier request may not be complete, or may have ended half-way.
@@ -217,7 +220,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         if !self.will_vote(node) {
             return Err(ChangeError::InProgress);
         }
-        self.change(ChangeMembers::AddVoterIds(BTreeSet::from([node.0]))).await
+        self.change(status, ChangeMembers::AddVoterIds(BTreeSet::from([node.0]))).await
     }
 
     /// Returns true if a member is a voter once the current change is complete.
@@ -244,9 +247,9 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             if removal == Removal::Safe {
                 self.check_majority(&after).await?;
             }
-            self.change(ChangeMembers::RemoveVoters(BTreeSet::from([node.0]))).await
+            self.change(&status, ChangeMembers::RemoveVoters(BTreeSet::from([node.0]))).await
         } else {
-            self.change(ChangeMembers::RemoveNodes(BTreeSet::from([node.0]))).await
+            self.change(&status, ChangeMembers::RemoveNodes(BTreeSet::from([node.0]))).await
         }
     }
 
@@ -353,12 +356,16 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    async fn change(&self, change: ChangeMembers<u64, NodeInfo>) -> Result<(), ChangeError> {
+    /// Changes the membership, if this node still leads in the term of `status`, by which the change was found to be safe.
+    async fn change(&self, status: &ConsensusStatus, change: ChangeMembers<u64, NodeInfo>) -> Result<(), ChangeError> {
+        let Some(term) = status.leadership.led_term() else { return Err(not_leader(&status.leadership)) };
         if self.0.is_changing.replace(true) {
             return Err(ChangeError::InProgress);
         }
         let _changing = Changing(&self.0.is_changing);
-        let changed = self.0.raft.change_membership(change, false);
+        let still_leads =
+            Precondition::<Types<Rt>>::CommittedLeaderId { committed_leader_id: CommittedLeaderId::new(term.0) };
+        let changed = self.0.raft.change_membership_if(change, false, [still_leads]);
         let changed = match Types::<Rt>::timeout(MAX_CHANGE, changed).await {
             Ok(changed) => changed,
             Err(_) => {
@@ -372,6 +379,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
                 ClientWriteError::ForwardToLeader(forward) => {
                     ChangeError::NotLeader { leader: leader_in(&forward).map(|(node, info)| (node, info.address)) }
                 }
+                ClientWriteError::PreconditionFailed(_) => not_leader(&self.0.member.leadership()),
                 ClientWriteError::ChangeMembershipError(ChangeMembershipError::InProgress(_)) => {
                     ChangeError::InProgress
                 }

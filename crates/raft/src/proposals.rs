@@ -6,6 +6,10 @@
 //! queue, which grows up to its own bound. A proposer is answered at its own deadline at the latest, and the other proposers
 //! of its batch keep waiting. The bytes of a batch count until consensus has decided.
 //!
+//! An entry is written only in the term in which this node has checked its commands and its room, and takes its space time in
+//! that term. If openraft has another term by then, it refuses the entry unwritten. Commands that require the former term end
+//! with `not_leader` or `no_leader`; the others may go to another leader.
+//!
 //! openraft takes a proposal only while a majority has acknowledged the leader within a lease. The votes of an election are
 //! no such acknowledgements, so a new leader leaves batches in the queue until the first majority has acknowledged it, and
 //! forwarded commands wait as well.
@@ -41,10 +45,11 @@ use openraft::{
         TypeConfigExt,
         alias::{InstantOf, OneshotReceiverOf},
     },
+    vote::leader_id_std::CommittedLeaderId,
 };
 use thalweg_log::Purpose;
 use thalweg_replica::{Batch, Leadership, NodeInfo, ProposeError};
-use thalweg_types::{Index, NodeId};
+use thalweg_types::{Index, NodeId, Term};
 
 use crate::{
     applied::deadline,
@@ -91,9 +96,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             }
             while self.has_room() {
                 self.first_acknowledgement().await;
-                let leadership = self.0.member.leadership();
                 let Some(batch) = self.0.member.take_batch() else { break };
-                self.submit(leadership, batch).await;
+                self.submit(batch).await;
             }
         }
     }
@@ -108,9 +112,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
     ) -> Result<Index, ProposeError> {
         let member = &self.0.member;
         let gives_up = deadline::<Rt>(within);
-        if !member.leads() {
-            return Err(member.leadership().refusal());
-        }
+        let leadership = member.leadership();
+        let Some(term) = leadership.led_term() else { return Err(leadership.refusal()) };
         if !self.has_room() {
             return Err(ProposeError::Overloaded { queued_bytes: self.0.in_flight_bytes.get() as usize });
         }
@@ -125,10 +128,11 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             turn.come().await;
         };
         let is_acknowledged = Types::<Rt>::timeout_at(gives_up, may_write).await.is_ok();
-        if !(is_acknowledged && member.leads()) {
-            return Err(member.leadership().refusal());
+        let leadership = member.leadership();
+        if !is_acknowledged || leadership.led_term() != Some(term) {
+            return Err(leadership.refusal());
         }
-        let written = self.write(payload).await;
+        let written = self.write(payload, term).await;
         drop(turn);
         let mut decided = written?;
         match self.answer_of(member.node(), gives_up, &mut decided).await {
@@ -160,17 +164,17 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.0.in_flight_bytes.get() < self.0.options.max_in_flight_bytes
     }
 
-    async fn submit(&self, leadership: Leadership, batch: Batch) {
-        match leadership {
-            Leadership::Leader { .. } => {
-                let run = self.new_run(self.0.member.node());
-                self.propose(batch, run).await;
-            }
+    async fn submit(&self, batch: Batch) {
+        if batch.term().is_some() {
+            let run = self.new_run(self.0.member.node());
+            return self.propose(batch, run).await;
+        }
+        match self.0.member.leadership() {
             Leadership::Follower { leader: Some(leader), .. } => {
                 let run = self.new_run(leader.0);
                 self.forward(leader, batch, (run, 1));
             }
-            Leadership::Follower { leader: None, .. } => batch.fail(&ProposeError::NoLeader),
+            _ => batch.fail(&ProposeError::NoLeader),
         }
     }
 
@@ -181,19 +185,20 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         run
     }
 
-    /// Hands an entry to openraft, in the order of the calls.
-    async fn write(&self, bytes: Bytes) -> Result<Decided<Rt>, ProposeError> {
+    /// Hands an entry to openraft, in the order of the calls. openraft refuses it unless this node leads in `term`.
+    async fn write(&self, bytes: Bytes, term: Term) -> Result<Decided<Rt>, ProposeError> {
         let commands = Commands { time: self.0.member.clock().stamp(), bytes };
         let (responder, decided) = ProgressResponder::complete_only();
-        let sent = self.0.raft.client_write_ff(commands, Some(responder)).await;
-        sent.map_err(|_| self.propose_stopped())?;
+        let write = self.0.raft.write(commands).responder(responder).with_leader(CommittedLeaderId::new(term.0));
+        write.await.map_err(|_| self.propose_stopped())?;
         Ok(decided)
     }
 
-    /// Proposes a batch of a run on this node.
+    /// Proposes a batch of a run on this node, in the term in which its proposals were checked.
     async fn propose(&self, batch: Batch, run: Run) {
+        let Some(term) = batch.term() else { return batch.fail(&ProposeError::NoLeader) };
         let in_flight = InFlight::new(self, batch.payload().len());
-        match self.write(batch.payload().clone()).await {
+        match self.write(batch.payload().clone(), term).await {
             Ok(decided) => self.answer(batch, decided, in_flight, run),
             Err(error) => batch.fail(&error),
         }
@@ -301,8 +306,10 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         let Some(((run, target), next)) = sent else { return batch.fail(refusal) };
         self.0.target.set(target);
         if next.0 == here {
-            self.propose(batch, run).await;
-        } else {
+            if let Some(batch) = self.0.member.readmit(batch) {
+                self.propose(batch, run).await;
+            }
+        } else if let Some(batch) = batch.for_any_leader(refusal) {
             self.forward(next, batch, (run, forwards + 1));
         }
     }
@@ -349,9 +356,12 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
 
     fn refusal_of(&self, error: ClientWriteError<Types<Rt>>) -> ProposeError {
         match error {
+            // This node itself may lead again, in a later term.
             ClientWriteError::ForwardToLeader(forward) => match leader_in(&forward) {
-                Some((node, info)) => ProposeError::NotLeader { leader: Some((node, info.address)) },
-                None => ProposeError::NoLeader,
+                Some((node, info)) if node != self.0.member.node() => {
+                    ProposeError::NotLeader { leader: Some((node, info.address)) }
+                }
+                _ => ProposeError::NoLeader,
             },
             other => ProposeError::OutcomeUnknown { reason: other.to_string() },
         }

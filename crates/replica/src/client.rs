@@ -14,6 +14,8 @@ use std::{
     time::Duration,
 };
 
+use thalweg_types::Term;
+
 use crate::turn_pause::TurnPause;
 
 /// Number of estimated steps for which a [`Cost`] states the measured steps.
@@ -119,6 +121,10 @@ pub struct Origin {
     /// Maximum time for which the proposer waits for its answer. A member gives the command up when this time or
     /// [`MemberOptions::max_wait`](crate::MemberOptions::max_wait) has passed, whichever is shorter.
     pub max_wait: Option<Duration>,
+    /// Term in which this node led when the proposer looked at the leader's state or clock, for a command that another
+    /// leader would not propose. A member refuses the command, unwritten, unless it leads in this term when the command is
+    /// written. A node alone leads in one term for as long as it is open.
+    pub term: Option<Term>,
 }
 
 #[cfg(test)]

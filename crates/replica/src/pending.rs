@@ -7,7 +7,7 @@ use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use thalweg_log::Purpose;
 use thalweg_types::{
-    Durability,
+    Durability, Term,
     command::{Framed, max_steps_with},
 };
 
@@ -41,6 +41,8 @@ pub(crate) struct Pending {
     pub(crate) queued_at: Duration,
     /// Monotonic time in microseconds at which a member gives the command up; 0 if never.
     pub(crate) expires_micros: u64,
+    /// Term in which a member must lead when the command is written; `None` if any leader may write it.
+    pub(crate) term: Option<Term>,
 }
 
 impl Pending {
@@ -64,6 +66,7 @@ impl Pending {
             turn: 0,
             queued_at: Duration::ZERO,
             expires_micros: 0,
+            term: None,
         }
     }
 

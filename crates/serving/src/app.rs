@@ -134,8 +134,7 @@ impl App {
         Origin {
             client: Some(Arc::clone(account.client())),
             request: forwards.then(|| name().into()),
-            value_reads: None,
-            max_wait: None,
+            ..Origin::default()
         }
     }
 

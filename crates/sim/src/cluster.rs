@@ -22,6 +22,7 @@ use crate::{
     commands::creations,
     faults::{Fault, FaultKind},
     history::{Action, History},
+    logs::Logs,
     network::Network,
     node::NodeParts,
     plant::Plant,
@@ -70,6 +71,7 @@ struct Inner {
     /// Nodes that found their files damaged, and must be replaced.
     broken: RefCell<BTreeSet<ProcessId>>,
     truth: Truth,
+    logs: Logs,
     history: History,
     /// Next unique number of all clients.
     numbers: Rc<Cell<u64>>,
@@ -96,6 +98,7 @@ impl Cluster {
         let learner = settings.seed.is_multiple_of(2).then_some(settings.nodes + 1);
         let nodes: BTreeMap<_, _> = (1..=settings.nodes).chain(learner).map(parts).collect();
         let network = Network::new(settings.plant);
+        let truth = Truth::of_voters(settings.nodes as usize);
         network.set_learner(learner);
         Self(Rc::new(Inner {
             network,
@@ -104,7 +107,8 @@ impl Cluster {
             present: RefCell::new(nodes.keys().copied().collect()),
             nodes: RefCell::new(nodes),
             is_replacing: Cell::default(),
-            truth: Truth::of_voters(settings.nodes as usize),
+            logs: Logs::new(truth.clone()),
+            truth,
             history: History::default(),
             numbers: Rc::new(Cell::new(1)),
             is_stopping: Cell::new(false),
@@ -271,7 +275,8 @@ impl Cluster {
         loop {
             let cluster = self.clone();
             let failed = move |reason: String| cluster.node_failed(id, &reason);
-            match parts.start(&self.0.network, &self.0.truth, self.plant(), failed).await {
+            let reports = (&self.0.truth, &self.0.logs);
+            match parts.start(&self.0.network, reports, self.plant(), failed).await {
                 Ok(()) => return,
                 Err(error) if parts.is_disk_full() => {
                     record(id, format!("waits for room: {error}"));
@@ -330,7 +335,7 @@ impl Cluster {
         let Some((leader, running)) = self.leader().and_then(|id| Some((id, self.running(id)?))) else { return false };
         let (sender, receiver) = tokio::sync::oneshot::channel();
         spawn(leader, async move {
-            let _ = sender.send(running.propose(&command).await.is_ok());
+            let _ = sender.send(running.propose(&command, None).await.is_ok());
         });
         receiver.await == Ok(true)
     }

@@ -17,6 +17,7 @@ pub mod cluster;
 pub mod faults;
 pub mod history;
 pub mod linear;
+pub mod logs;
 pub mod model;
 pub mod network;
 pub mod node;
@@ -37,6 +38,7 @@ pub mod types;
 mod clients;
 mod commands;
 mod serve;
+mod witness;
 
 pub use plant::Plant;
 pub use report::Report;

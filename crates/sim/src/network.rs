@@ -6,6 +6,9 @@
 //! Each message travels alone, so messages overtake each other. A lost message looks to its sender like one that was
 //! never answered.
 //!
+//! Notices of commits wait for the next append, as in the product. How long they wait differs from seed to seed, because in a
+//! group whose followers forward requests all the time, the product's notices never wait.
+//!
 //! Each node sends a ping to each other node that it knows, in every interval of heartbeats. Pings and appends carry the
 //! number of the last ping that arrived from the recipient. A node ignores the appends of a node that does not hear it.
 
@@ -22,28 +25,32 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures_util::future::{Either, LocalBoxFuture, select};
+use futures_util::{
+    Stream,
+    future::{Either, LocalBoxFuture, select},
+};
 use openraft::{
     OptionalSend,
     async_runtime::WatchReceiver,
+    base::{BoxFuture, BoxStream},
     errors::{RPCError, ReplicationClosed, StreamingError, Unreachable},
-    network::{RPCOption, RaftNetworkFactory, RaftNetworkV2},
+    network::{RPCOption, RaftNetworkFactory, RaftNetworkV2, stream_append_sequential},
     raft::{
-        AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, TransferLeaderRequest, TransferLeaderResponse,
-        VoteRequest, VoteResponse,
+        AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, TransferLeaderRequest,
+        TransferLeaderResponse, VoteRequest, VoteResponse,
     },
 };
 use thalweg_log::Purpose;
 use thalweg_raft::{
-    BarrierError, Begun, ConsensusOptions, Forwarder, Hearing, RaftSnapshot, RaftVote, Receiving, SnapshotHandle,
-    SnapshotReader, Snapshots,
+    BarrierError, Begun, ConsensusOptions, FollowerRequests, Forwarder, Hearing, NoticeTimes, RaftSnapshot, RaftVote,
+    Receiving, SnapshotHandle, SnapshotReader, Snapshots, without_needless_notices,
 };
 use thalweg_replica::{NodeInfo, ProposeError};
 use thalweg_types::{Index, NodeId};
 
 use crate::{
     plant::Plant,
-    runtime::{ProcessId, now, random, random_duration, sleep, spawn, timeout},
+    runtime::{ProcessId, SimRuntime, now, random, random_duration, sleep, spawn, timeout},
     types::{SimConsensus, Types},
 };
 
@@ -55,6 +62,11 @@ const CHUNK_LIMIT: Duration = Duration::from_secs(1);
 const INSTALL_LIMIT: Duration = Duration::from_secs(5);
 /// Usual time that a message takes.
 pub const USUAL_DELAY: Range<Duration> = Duration::from_micros(50)..Duration::from_micros(300);
+
+/// Delay of notices in a third of the seeds.
+const LONG_NOTICE_DELAY: Duration = Duration::from_millis(10);
+/// Delay of notices that leave only with another append, for a planted bug.
+const WITHHELD: Duration = Duration::from_secs(3600);
 
 /// Number of pings without a chunk after which a node drops an unfinished snapshot: 6 s.
 const MAX_IDLE_PINGS: u32 = (6_000 / PING.as_millis()) as u32;
@@ -75,6 +87,9 @@ struct Inner {
     receivers: RefCell<BTreeMap<ProcessId, Receiver>>,
     /// Pings that have arrived, by pair of nodes: those that the first has received from the second, and the reverse.
     hearings: RefCell<BTreeMap<(ProcessId, ProcessId), Hearing>>,
+    /// Requests of a follower that wait for a commit, by the leader that has received them and the follower.
+    requests: RefCell<BTreeMap<(ProcessId, ProcessId), FollowerRequests<SimRuntime>>>,
+    notices: NoticeTimes,
     /// Directed links that are cut.
     cuts: RefCell<BTreeSet<(ProcessId, ProcessId)>>,
     /// Lost messages per thousand.
@@ -86,14 +101,28 @@ struct Inner {
     plant: Option<Plant>,
 }
 
+/// Draws the times of notices.
+fn draw_notices(plant: Option<Plant>) -> NoticeTimes {
+    if plant == Some(Plant::WithheldNotice) {
+        return NoticeTimes { delay: WITHHELD, at_once_for: Duration::ZERO };
+    }
+    match random(0..3) {
+        0 => NoticeTimes::DEFAULTS,
+        1 => NoticeTimes { at_once_for: Duration::ZERO, ..NoticeTimes::DEFAULTS },
+        _ => NoticeTimes { delay: LONG_NOTICE_DELAY, at_once_for: Duration::ZERO },
+    }
+}
+
 impl Network {
-    /// Creates a network without nodes and without faults.
+    /// Creates a network without nodes and without faults. Draws the delay of its notices.
     #[must_use]
     pub fn new(plant: Option<Plant>) -> Self {
         Self(Rc::new(Inner {
             nodes: RefCell::default(),
             receivers: RefCell::default(),
             hearings: RefCell::default(),
+            requests: RefCell::default(),
+            notices: draw_notices(plant),
             cuts: RefCell::default(),
             loss: Cell::new(0),
             delay: RefCell::new(USUAL_DELAY),
@@ -111,6 +140,7 @@ impl Network {
     /// Connects a node that has started. All connections to it are new.
     pub fn connect(&self, node: ProcessId, consensus: SimConsensus, snapshots: Rc<dyn Snapshots>) {
         self.0.hearings.borrow_mut().retain(|(from, to), _| *from != node && *to != node);
+        self.0.requests.borrow_mut().retain(|(leader, _), _| *leader != node);
         let receiver = Receiver { snapshots, receiving: Rc::new(Receiving::new(MAX_IDLE_PINGS)) };
         // An install ends when the receiver is dropped, even if a task of the node still runs for a moment.
         let receiving = Rc::downgrade(&receiver.receiving);
@@ -144,6 +174,11 @@ impl Network {
     fn hearing<T>(&self, of: ProcessId, peer: ProcessId, with: impl FnOnce(&mut Hearing) -> T) -> T {
         let mut hearings = self.0.hearings.borrow_mut();
         with(hearings.entry((of, peer)).or_insert_with(|| Hearing::new(ConsensusOptions::DEFAULTS.deaf_after())))
+    }
+
+    /// Returns the requests that a node has received from a follower.
+    fn requests(&self, leader: ProcessId, follower: ProcessId) -> FollowerRequests<SimRuntime> {
+        self.0.requests.borrow_mut().entry((leader, follower)).or_default().clone()
     }
 
     /// Cuts the link from one node to another; the link in the other direction stays.
@@ -248,7 +283,9 @@ impl Forwarder for Links {
             if link.network.node(link.to).is_none() {
                 return Err(ProposeError::NoLeader);
             }
+            let requests = link.network.requests(link.to, link.from);
             let serve = |leader: SimConsensus| async move {
+                requests.note();
                 Ok::<_, Never>(leader.propose_forwarded(payload, purpose, within).await)
             };
             let answered = link.call_within(within, serve).await;
@@ -263,7 +300,11 @@ impl Forwarder for Links {
     ) -> LocalBoxFuture<'static, Result<Index, BarrierError>> {
         let link = self.to(leader.0.0);
         Box::pin(async move {
-            let serve = |leader: SimConsensus| async move { Ok::<_, Never>(leader.serve_read_index(within).await) };
+            let requests = link.network.requests(link.to, link.from);
+            let serve = |leader: SimConsensus| async move {
+                requests.note();
+                Ok::<_, Never>(leader.serve_read_index(within).await)
+            };
             link.call_within(within, serve).await.unwrap_or(Err(BarrierError::NoLeader))
         })
     }
@@ -449,6 +490,19 @@ impl RaftNetworkV2<Types> for Link {
             }
             _ => answered,
         }
+    }
+
+    fn stream_append<'s, S>(
+        &'s mut self,
+        input: S,
+        option: RPCOption,
+    ) -> BoxFuture<'s, Result<BoxStream<'s, Result<StreamAppendResult<Types>, RPCError<Types>>>, RPCError<Types>>>
+    where
+        S: Stream<Item = AppendEntriesRequest<Types>> + OptionalSend + Unpin + 'static,
+    {
+        let requests = self.network.requests(self.from, self.to);
+        let appends = without_needless_notices(input, self.network.0.notices, requests);
+        stream_append_sequential(self, Box::pin(appends), option)
     }
 
     async fn vote(

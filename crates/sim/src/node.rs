@@ -33,6 +33,7 @@ use thalweg_types::{Clock, ClusterId, Index, SpaceTime};
 
 use crate::{
     backends::{NodeOptions, Tables, flip_in},
+    logs::Logs,
     network::Network,
     plant::Plant,
     planted_disk::UnsyncedInstalls,
@@ -41,6 +42,7 @@ use crate::{
     snapshots::NodeSnapshots,
     truth::Truth,
     types::{SimConsensus, Types},
+    witness::Witness,
 };
 
 /// Time between two background steps of a log.
@@ -321,13 +323,13 @@ impl NodeParts {
         Ok(installed.map_err(io::Error::other)?.applied.index)
     }
 
-    /// Starts the node from its disk. Runs in the node's process. Calls `failed` if the node can no longer persist its
-    /// state.
+    /// Starts the node from its disk. Runs in the node's process. Reports its entries to `truth` and `logs`. Calls `failed` if
+    /// the node can no longer persist its state.
     #[allow(clippy::arc_with_non_send_sync, reason = "the store takes any driver, and the simulation has one thread")]
     pub async fn start(
         &self,
         network: &Network,
-        truth: &Truth,
+        (truth, logs): (&Truth, &Logs),
         plant: Option<Plant>,
         failed: impl Fn(String) + 'static,
     ) -> io::Result<()> {
@@ -350,6 +352,7 @@ impl NodeParts {
             machine,
             reader: OnceLock::new(),
             truth: truth.clone(),
+            logs: logs.clone(),
         });
         db.observe_applied(Arc::clone(&reports) as _);
         spawn(self.id, async move {
@@ -370,7 +373,13 @@ impl NodeParts {
             forwarder: Some(Rc::new(links)),
         };
         let clock_error = Arc::clone(&self.clock_error);
-        let view = |store| PlantedStore { store, plant, late_vote: None, clock_error };
+        let view = |store| Witness {
+            store: PlantedStore { store, plant, late_vote: None, clock_error },
+            node: self.id,
+            logs: logs.clone(),
+            is_damaged: self.is_flipped.get(),
+            has_opened: false,
+        };
         let consensus = SimConsensus::start_with(parts, ConsensusOptions::DEFAULTS, view).await;
         let consensus = consensus.map_err(|error| io::Error::other(error.to_string()))?;
         let _ = reports.reader.set(consensus.reader().clone());

@@ -33,4 +33,8 @@ pub enum Plant {
     UnsyncedInstall,
     /// A node that has lost its disk starts again with the same id.
     ReusedId,
+    /// A command that requires a term of the leader is proposed without it.
+    OtherTerm,
+    /// A notice of a commit leaves only with another append.
+    WithheldNotice,
 }

@@ -12,14 +12,15 @@ use std::{
 use thalweg_engine::{Database, snapshot::SnapshotOptions};
 use thalweg_log::{Log, LogRecord};
 use thalweg_raft::{BarrierError, LogReader};
-use thalweg_replica::{Committed, Member, Observer, ProposeError, Wake};
-use thalweg_state::{keyspaces::StoredValue, machine::Machine};
+use thalweg_replica::{Committed, Member, Observer, Origin, ProposeError, Wake};
+use thalweg_state::{digest::state_digest, keyspaces::StoredValue, machine::Machine, membership::LogId};
 use thalweg_store::Applied;
-use thalweg_types::{Durability, Index, Lsn, Offset, Revision, command::Outcome, record::Records};
+use thalweg_types::{Durability, Index, Lsn, Offset, Revision, Term, command::Outcome, record::Records};
 
 use crate::{
     commands::{KEYSPACE, STREAM, framed, key_bytes, number_of},
     history::{Key, Level},
+    logs::Logs,
     plant::Plant,
     runtime::ProcessId,
     truth::Truth,
@@ -29,6 +30,8 @@ use crate::{
 /// Time after which a node stops trying to serve a read.
 const READ_WITHIN: Duration = Duration::from_millis(600);
 
+/// Interval of the entries after which the digests of the whole states are compared.
+const DIGEST_INTERVAL: u64 = 1024;
 /// Number of batches of the stream that are read at a time.
 const PAGE_BATCHES: usize = 256;
 
@@ -45,6 +48,11 @@ struct Parts {
 
 fn failed(error: impl std::fmt::Display) -> io::Error {
     io::Error::other(error.to_string())
+}
+
+fn digest_of(machine: &Machine) -> io::Result<(u64, u128)> {
+    let state = state_digest(&*machine.backend().view(), &mut |_| {}).map_err(failed)?;
+    Ok((state.applied.index.0, state.digest.0))
 }
 
 impl Running {
@@ -72,17 +80,29 @@ impl Running {
         self.0.member.machine().applied().index.0
     }
 
+    /// Computes the digest of the whole state. Returns the index of the last entry in it, and the digest.
+    pub fn digest(&self) -> io::Result<(u64, u128)> {
+        digest_of(self.0.member.machine())
+    }
+
     /// Takes a snapshot. Returns all of its bytes.
     pub fn snapshot(&self) -> io::Result<Vec<u8>> {
         let snapshot = self.0.db.snapshot(&SnapshotOptions::default()).map_err(failed)?;
         snapshot.into_bytes().map_err(failed)
     }
 
-    /// Proposes a command.
-    pub async fn propose(&self, command: &[u8]) -> Result<Committed, ProposeError> {
-        let purpose = thalweg_log::Purpose::Data;
+    /// Returns the term in which the node leads, as far as it knows; `None` if it does not lead.
+    #[must_use]
+    pub fn led_term(&self) -> Option<Term> {
+        self.0.member.leadership().led_term()
+    }
+
+    /// Proposes a command, which may require a term in which the node leads.
+    pub async fn propose(&self, command: &[u8], term: Option<Term>) -> Result<Committed, ProposeError> {
+        let term = term.filter(|_| self.0.plant != Some(Plant::OtherTerm));
+        let (purpose, origin) = (thalweg_log::Purpose::Data, Origin { term, ..Origin::default() });
         let member = &self.0.member;
-        member.propose_async_for(None, framed(command), Durability::Quorum, purpose, Wake::Now)?.await
+        member.propose_async_from(origin, framed(command), Durability::Quorum, purpose, Wake::Now)?.await
     }
 
     /// Reads keys at one point in time, as recent as `level` requires. Returns their values, and the revision of that
@@ -151,6 +171,7 @@ pub(crate) struct Reports {
     pub(crate) machine: Arc<Machine>,
     pub(crate) reader: OnceLock<LogReader>,
     pub(crate) truth: Truth,
+    pub(crate) logs: Logs,
 }
 
 impl Reports {
@@ -173,6 +194,13 @@ impl Observer for Reports {
         // A node whose files are damaged may be unable to read the record that it has just applied.
         if let Some(record) = self.record(state) {
             self.truth.applied(self.node, &record, outcomes, state);
+            self.logs.applied(self.node, LogId { term: record.term, index: record.index });
+        }
+        // Files that are damaged may be unreadable.
+        if state.index.0.is_multiple_of(DIGEST_INTERVAL)
+            && let Ok((index, digest)) = digest_of(&self.machine)
+        {
+            self.truth.digest(self.node, index, digest);
         }
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! Owns: which errors mean that a request had no effect. Does not own: clients, or the node (`running`).
 
+use std::{ops::Range, time::Duration};
+
 use bytes::Bytes;
 use thalweg_raft::BarrierError;
 use thalweg_replica::ProposeError;
@@ -11,8 +13,13 @@ use crate::{
     cluster::Cluster,
     history::{Action, Answer, Key, Level},
     running::Running,
-    runtime::ProcessId,
+    runtime::{ProcessId, random, random_duration, sleep},
 };
+
+/// Time from the reads of a leader to the proposal of a command that follows from them.
+const FORMING: Range<Duration> = Duration::from_millis(1)..Duration::from_millis(100);
+/// Number of plain writes on a leader of which about one requires the leader's term, as such a command does.
+const FORMED: u64 = 8;
 
 /// Result of a request, as its client knows it.
 pub(crate) enum Reply {
@@ -29,12 +36,19 @@ pub(crate) async fn serve(cluster: &Cluster, node: ProcessId, action: &Action, c
     let Some(running) = cluster.running(node) else { return Reply::Rejected(None) };
     match action {
         Action::Read { keys, level } => read(cluster, node, &running, keys, *level).await,
-        _ => write(cluster, node, &running, &command).await,
+        _ => write(cluster, node, &running, (action, command)).await,
     }
 }
 
-async fn write(cluster: &Cluster, node: ProcessId, running: &Running, command: &[u8]) -> Reply {
-    match running.propose(command).await {
+async fn write(cluster: &Cluster, node: ProcessId, running: &Running, (action, command): (&Action, Bytes)) -> Reply {
+    // Such a command is sent once, so the oracle knows which term it requires.
+    let is_formed = matches!(action, Action::Write { .. }) && random(0..FORMED) == 0;
+    let term = running.led_term().filter(|_| is_formed);
+    if let Some(term) = term {
+        cluster.truth().requires(command.clone(), term.0);
+        sleep(random_duration(FORMING)).await;
+    }
+    match running.propose(&command, term).await {
         Ok(committed) => match committed.outcome {
             Some(outcome) if committed.durability == Durability::Quorum => Reply::Answered(Answer::Outcome(outcome)),
             _ => {

@@ -24,6 +24,8 @@ const PROGRESS_WITHIN: Duration = Duration::from_secs(20);
 /// the clock of an earlier leader was ahead.
 const DRAINED_WITHIN: Duration = Duration::from_secs(120);
 
+/// Time after the founding after which all nodes apply entries soon, until the first fault.
+const SETTLED_AFTER: Duration = Duration::from_millis(300);
 /// Time in which the next leader is awaited while a leader loses its promises.
 const PROBED_FOR: Duration = Duration::from_secs(3);
 
@@ -135,11 +137,14 @@ fn probe_lease(cluster: &Cluster, old: ProcessId) {
 
 async fn carry_out_script(cluster: &Cluster) {
     let Settings { lasts, without, .. } = cluster.settings();
+    sleep(SETTLED_AFTER).await;
+    cluster.truth().expect_prompt(true);
     for fault in cluster.settings().script() {
         if without.contains(&fault.number) {
             continue;
         }
         sleep(fault.at.saturating_sub(now())).await;
+        cluster.truth().expect_prompt(false);
         let victim = match fault.victim {
             Victim::Leader => cluster.leader().unwrap_or_else(|| cluster.ids()[0]),
             Victim::Node(number) => cluster.ids()[number as usize % cluster.ids().len()],
@@ -160,6 +165,7 @@ async fn carry_out_script(cluster: &Cluster) {
         });
     }
     sleep(lasts.saturating_sub(now())).await;
+    cluster.truth().expect_prompt(false);
 }
 
 /// Ends all faults and waits until the cluster answers writes.
@@ -189,7 +195,18 @@ async fn recover(cluster: &Cluster) {
     }
 }
 
-/// Waits until all nodes have applied the last committed entry.
+/// Reports the digests of the nodes' states. Most nodes have applied the same entry last.
+fn check_digests(cluster: &Cluster) {
+    for id in cluster.ids() {
+        match cluster.running(id).map(|running| running.digest()) {
+            Some(Ok((index, digest))) => cluster.truth().digest(id, index, digest),
+            Some(Err(error)) => cluster.node_failed(id, &format!("the state cannot be read: {error}")),
+            None => {}
+        }
+    }
+}
+
+/// Waits until all nodes have applied the last committed entry, and compares their states.
 async fn check_equal(cluster: &Cluster) {
     let begun = now();
     loop {
@@ -197,7 +214,7 @@ async fn check_equal(cluster: &Cluster) {
         let is_behind = |id: &ProcessId| cluster.running(*id).map(|running| running.applied()) < last;
         let behind: Vec<ProcessId> = cluster.ids().into_iter().filter(is_behind).collect();
         if behind.is_empty() {
-            return;
+            return check_digests(cluster);
         }
         if now() > begun + PROGRESS_WITHIN {
             let text = format!("nodes {behind:?} do not reach entry {last:?}");

@@ -2,8 +2,11 @@
 //!
 //! Owns: the one committed entry of each index, its commands with their outcomes, and the violations found so far.
 //! Invariants checked here: all nodes apply the same entry at an index, and have the same running hash after it, in each of
-//! their runs. The running hash covers the outcomes. The time of an entry is not later than the time that the wall clocks
-//! of a majority have reached.
+//! their runs. The running hash covers the outcomes. States after the same entry have the same digest. The time of an entry
+//! is not later than the time that the wall clocks of a majority have reached. Before the first fault, all voters apply an
+//! entry soon after the first of them.
+//!
+//! Does not own: entries that are written and not applied (`logs`).
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -23,6 +26,9 @@ use crate::runtime::{EPOCH_MICROS, ProcessId, now, record};
 
 /// Maximum difference between two clocks that does not count as an error.
 const CLOCK_SLACK_MICROS: u64 = 10_000;
+/// Longest time after the first node within which a voter of a group without faults applies an entry. Far below a heartbeat,
+/// which also tells followers what is committed, and far above the usual time with the longest delay of a notice.
+const APPLIED_WITHIN: Duration = Duration::from_millis(25);
 /// Most violations that one simulation reports.
 const MAX_VIOLATIONS: usize = 20;
 
@@ -32,6 +38,8 @@ struct CommittedEntry {
     term: u64,
     payload: Bytes,
     running_hash: u64,
+    /// Time at which the first node applied the entry.
+    applied_at: Duration,
 }
 
 /// A committed command.
@@ -54,10 +62,16 @@ struct Inner {
     commands: BTreeMap<u64, Vec<CommittedCommand>>,
     /// Running hashes of states that were opened at entries that are not known.
     opened: BTreeMap<u64, u64>,
+    /// Digests of whole states by the last entry in them.
+    digests: BTreeMap<u64, u128>,
     /// Highest revision of the state of a node.
     revision: u64,
+    /// Terms that commands require.
+    required: BTreeMap<Bytes, u64>,
     /// Number of voters.
     voters: usize,
+    /// True while all voters must apply entries soon.
+    is_prompt: bool,
     /// Most microseconds by which the wall clock of each node has been ahead so far, if it ever was.
     clock_errors: BTreeMap<ProcessId, i64>,
     /// Time by which the last entry was behind the true time when it was first applied.
@@ -89,7 +103,8 @@ impl Truth {
     pub fn applied(&self, node: ProcessId, applied: &LogRecord, outcomes: &[Outcome], state: Applied) {
         let (index, running_hash) = (applied.index.0, state.running_hash);
         self.raise_revision(state.revision.0);
-        let entry = CommittedEntry { term: applied.term.0, payload: applied.payload.clone(), running_hash };
+        let (term, payload) = (applied.term.0, applied.payload.clone());
+        let entry = CommittedEntry { term, payload, running_hash, applied_at: now() };
         let before = self.inner().entries.get(&index).cloned();
         match before {
             None => {
@@ -104,8 +119,10 @@ impl Truth {
                 if self.inner().opened.get(&index).is_some_and(|hash| *hash != running_hash) {
                     self.opened_other(node, index);
                 }
+                let commands = commands.unwrap_or_default();
+                self.check_required(node, entry.term, &commands);
                 let mut inner = self.inner();
-                inner.commands.insert(index, commands.unwrap_or_default());
+                inner.commands.insert(index, commands);
                 inner.entries.insert(index, entry);
             }
             Some(before) if (before.term, &before.payload) != (entry.term, &entry.payload) => {
@@ -117,7 +134,44 @@ impl Truth {
             Some(before) if before.running_hash != running_hash => {
                 self.violation(node, format!("the state after entry {index} differs from that of another node"));
             }
-            Some(_) => {}
+            Some(before) => self.check_prompt(node, index, entry.applied_at.saturating_sub(before.applied_at)),
+        }
+    }
+
+    /// Requires that a command is in no entry of another term.
+    pub fn requires(&self, command: Bytes, term: u64) {
+        self.inner().required.insert(command, term);
+    }
+
+    fn check_required(&self, node: ProcessId, term: u64, commands: &[CommittedCommand]) {
+        for command in commands {
+            let required = self.inner().required.get(&command.command).copied();
+            if let Some(required) = required.filter(|required| *required != term) {
+                let index = command.index;
+                self.violation(
+                    node,
+                    format!("entry {index} of term {term} has a command that requires term {required}"),
+                );
+            }
+        }
+    }
+
+    /// Requires all voters to apply entries soon, or ends that. The voters have the numbers from 1 as long as there was no
+    /// fault.
+    pub fn expect_prompt(&self, is_prompt: bool) {
+        self.inner().is_prompt = is_prompt;
+    }
+
+    fn check_prompt(&self, node: ProcessId, index: u64, late: Duration) {
+        let is_due = {
+            let inner = self.inner();
+            inner.is_prompt && node <= inner.voters as ProcessId
+        };
+        if is_due && late > APPLIED_WITHIN {
+            self.violation(
+                node,
+                format!("entry {index} was applied {late:?} later than on the first node, without a fault"),
+            );
         }
     }
 
@@ -168,6 +222,17 @@ impl Truth {
             Some(_) => {}
             // A node may commit the entry later; then it must be this one.
             None => _ = self.inner().opened.insert(index, state.running_hash),
+        }
+    }
+
+    /// Reports the digest of the whole state of a node that has applied entries up to `index`.
+    pub fn digest(&self, node: ProcessId, index: u64, digest: u128) {
+        let known = *self.inner().digests.entry(index).or_insert(digest);
+        if known != digest {
+            self.violation(
+                node,
+                format!("the digest of the state after entry {index} differs from that of another node"),
+            );
         }
     }
 

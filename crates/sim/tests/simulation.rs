@@ -26,11 +26,13 @@ fn likely(plant: Plant) -> Settings {
         Plant::LearnerInQuorum => (4, 6, vec![Kind::Isolated, Kind::AllPowerLoss]),
         Plant::OptionInApply => (1, 4, vec![Kind::Transfer]),
         Plant::OwnClock => (1, 5, vec![Kind::ClockStep]),
+        Plant::OtherTerm => (1, 12, vec![Kind::Transfer]),
         Plant::ReusedId => (2, 6, vec![Kind::PowerLoss]),
         Plant::UncheckedRead => (23, 6, vec![Kind::Isolated]),
         Plant::UnsyncedInstall => (13, 8, vec![Kind::CutInstall]),
         Plant::VoidEntryRead => (7, 8, vec![Kind::Isolated, Kind::Mute, Kind::Stopped, Kind::Partition]),
         Plant::VoteAfterRestart => (4, 6, vec![Kind::LostPromises]),
+        Plant::WithheldNotice => (1, 4, Vec::new()),
     };
     let apart = [Plant::DeafLeaderKept, Plant::ForgottenVote, Plant::UncheckedRead, Plant::VoteAfterRestart];
     Settings {

@@ -21,7 +21,7 @@ fn id(index: u64) -> RaftLogId {
 }
 
 /// Returns an append with one entry whose commands have this size in bytes, or without entries if `None`.
-pub(super) fn request(index: u64, bytes: Option<usize>) -> AppendEntriesRequest<Types> {
+fn request(index: u64, bytes: Option<usize>) -> AppendEntriesRequest<Types> {
     let entry = |bytes| RaftEntry {
         log_id: id(index),
         payload: EntryPayload::Normal(Commands { time: SpaceTime(1), bytes: vec![7; bytes].into() }),

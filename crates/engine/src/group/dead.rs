@@ -14,7 +14,7 @@ use std::ops::ControlFlow;
 
 use thalweg_log::Purpose;
 use thalweg_types::{
-    Attempt, Durability, GroupId, Offset, SpaceTime, StreamId,
+    Attempt, Durability, GroupId, Offset, SpaceTime, StreamId, Term,
     command::{
         CommandError, CommitBuilder, Outcome, StreamConfig, encode_create_stream,
         groups::{DeliveredRun, OffsetRun, Settlement},
@@ -48,6 +48,8 @@ enum CopiedPart {
 /// Dead letters of one group, and the stream to which they are moved.
 struct DeadLetterMove<'a> {
     inner: &'a Inner,
+    /// Term in which this node leads.
+    term: Term,
     stream: StreamId,
     stream_name: String,
     group: GroupId,
@@ -56,20 +58,22 @@ struct DeadLetterMove<'a> {
 }
 
 impl Inner {
-    /// Moves the dead letters of all groups to their dead-letter streams. Returns the number of records moved.
-    pub(crate) async fn move_dead_letters(&self) -> Result<u64, WriteError> {
+    /// Moves the dead letters of all groups to their dead-letter streams, as long as this node leads in `term`. Returns the
+    /// number of records moved.
+    pub(crate) async fn move_dead_letters(&self, term: Term) -> Result<u64, WriteError> {
         let machine = &self.open.machine;
         let mut moved = 0;
         for id in machine.groups_with_dead()? {
             let Some(info) = machine.group(id, self.open.replica.now())? else { continue };
             let burial = DeadLetterMove {
                 inner: self,
+                term,
                 stream: info.stream,
                 stream_name: machine.stream(info.stream).map(|stream| stream.name.to_string()).unwrap_or_default(),
                 group: id,
                 group_name: info.name.to_string(),
                 target: match &info.config.dead_letters {
-                    Some(name) => self.dead_letter_stream(name).await?,
+                    Some(name) => self.dead_letter_stream(term, name).await?,
                     // The configuration no longer has a stream for dead letters: these are dropped, like later ones.
                     None => StreamId::ZERO,
                 },
@@ -83,12 +87,12 @@ impl Inner {
         Ok(moved)
     }
 
-    async fn dead_letter_stream(&self, name: &str) -> Result<StreamId, WriteError> {
+    async fn dead_letter_stream(&self, term: Term, name: &str) -> Result<StreamId, WriteError> {
         if let Some(id) = self.open.machine.stream_id(name) {
             return Ok(id);
         }
         let create = |out: &mut Vec<u8>| encode_create_stream(out, name, &StreamConfig::default());
-        let committed = self.propose_work(Durability::Os, Purpose::Data, create).await?;
+        let committed = self.propose_work(term, Durability::Os, Purpose::Data, create).await?;
         match committed.outcome.map(refusal).transpose()? {
             Some(Outcome::Stream { id, .. }) => Ok(id),
             other => Err(unexpected(other.as_ref())),
@@ -141,7 +145,7 @@ impl Inner {
             commit.encode(out);
             Ok::<_, CommandError>(())
         };
-        let committed = self.propose_work(Durability::Os, Purpose::Data, encode).await?;
+        let committed = self.propose_work(burial.term, Durability::Os, Purpose::Data, encode).await?;
         match committed.outcome.map(refusal).transpose() {
             Ok(_) => Ok(u64::from(count)),
             // The records were trimmed or another node moved them, or the group or the stream for dead letters was

@@ -1,17 +1,23 @@
 //! Databases that are members of a group: levels, time, maintenance, readers of the log, and comparison of states.
 
-use std::{ops::ControlFlow, time::Duration};
+use std::{
+    future::Future,
+    ops::ControlFlow,
+    pin::pin,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
 
 use thalweg_engine::{
     Health, Options, PutOptions, WatchKeys, WriteError,
     snapshot::{Compression, SnapshotOptions},
     types::{
-        Action, Classified, Durability, Index, Lsn, Revision, SpaceTime, Term,
+        Action, Classified, Durability, Index, Lsn, NodeId, Revision, SpaceTime, Term,
         command::{Framed, StreamConfig, encode_put},
     },
 };
 use thalweg_log::RecordKind;
-use thalweg_replica::Leadership;
+use thalweg_replica::{Leadership, NodeInfo};
 
 use crate::{
     cluster::{Group, Node, TERM, keeping},
@@ -240,6 +246,30 @@ fn members_compare_their_states_and_one_that_differs_stops_serving() {
     let error = keyspace.put(b"a", b"1").unwrap_err();
     assert_eq!((&error, error.action()), (&WriteError::StoppedServing { reason }, Action::Stop));
     assert_eq!(watch.try_next().unwrap_err().code(), "closed");
+}
+
+/// The next leader has another clock, and looks for the work itself.
+#[test]
+fn a_command_of_maintenance_is_not_passed_to_the_next_leader() {
+    let group = group(2, &keeping());
+    let leader = group.leader();
+    let keyspace = leader.db.find_keyspace("k").unwrap();
+    let commit = PutOptions::lasting(Duration::from_secs(10)).commit(&keyspace, b"a", b"1");
+    group.run(leader.db.to_async().commit(&commit.unwrap(), Durability::Os)).unwrap();
+    group.clock.advance(Duration::from_secs(11));
+    {
+        let mut round = pin!(leader.db.maintain_async());
+        let mut poll = || round.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(poll().is_pending() && leader.parts.member.has_queued());
+        let next = Some((NodeId(2), NodeInfo::at("second:1")));
+        leader.parts.member.set_leadership(Leadership::Follower { leader: next, term: TERM.next() });
+        assert!(leader.parts.member.take_batch().is_none(), "nothing can be forwarded");
+        let Poll::Ready(done) = poll() else { panic!("it waits for something else") };
+        assert_eq!(done.unwrap().expired_keys, 0, "the end of a leadership is no failure");
+    }
+    assert!(keyspace.get(b"a").unwrap().is_some());
+    leader.parts.member.set_leadership(Leadership::Leader { term: TERM.next() });
+    assert_eq!(group.run(leader.db.maintain_async()).unwrap().expired_keys, 1);
 }
 
 #[test]

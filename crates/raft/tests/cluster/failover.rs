@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use futures_util::future::{join, join_all};
 use thalweg_log::Purpose;
-use thalweg_replica::{Leadership, NodeInfo, ProposeError};
-use thalweg_types::{Durability, Index, NodeId, command::Outcome};
+use thalweg_replica::{Leadership, NodeInfo, Origin, ProposeError, Wake};
+use thalweg_types::{Durability, Index, NodeId, Term, command::Outcome};
 
 use crate::{
     commands::{put, run},
@@ -98,8 +98,9 @@ async fn transfer(leader: &Node, to: &Node) {
 }
 
 /// Moves the leadership to another node, while the former leader waits for its fsync of the new vote and still believes that it
-/// leads. Returns the former leader, the new one, and a write that the former leader has taken and will refuse.
-async fn replaced_with_a_write(cluster: &Cluster) -> (Node, Node, thalweg_replica::Proposal) {
+/// leads. Returns the former leader, the new one, and a write that the former leader has taken and will refuse. If `is_bound`
+/// is true, the write requires the former leader's term.
+async fn replaced_with_a_write(cluster: &Cluster, is_bound: bool) -> (Node, Node, thalweg_replica::Proposal) {
     cluster.wait_equal(Index(1)).await;
     let old = cluster.leader().await;
     let next = cluster.nodes().into_iter().find(|node| node.id != old.id).unwrap();
@@ -116,7 +117,10 @@ async fn replaced_with_a_write(cluster: &Cluster) -> (Node, Node, thalweg_replic
     // The new leader has sent its first entry to all nodes.
     next.propose(put("other", b"v")).await.unwrap();
     assert!(old.member.leads(), "it does not know that it was replaced");
-    let write = old.member.propose_async(put("k", b"first"), Durability::Disk, Purpose::Data).unwrap();
+    let term = old.member.leadership().led_term().filter(|_| is_bound);
+    let origin = Origin { term, ..Origin::default() };
+    let (level, purpose) = (Durability::Disk, Purpose::Data);
+    let write = old.member.propose_async_from(origin, put("k", b"first"), level, purpose, Wake::Now).unwrap();
     cluster.wait("the write to be taken", || (old.consensus.status().in_flight_bytes > 0).then_some(())).await;
     (old, next, write)
 }
@@ -136,7 +140,7 @@ fn patient() -> Settings {
 fn a_write_that_a_former_leader_refuses_itself_goes_to_the_next_one() {
     run(async {
         let cluster = Cluster::founded_with(3, patient()).await;
-        let (old, next, write) = replaced_with_a_write(&cluster).await;
+        let (old, next, write) = replaced_with_a_write(&cluster, false).await;
         old.syncs.release();
         assert!(matches!(write.await.unwrap().outcome, Some(Outcome::Committed { .. })));
         assert_eq!(next.get("k"), Some(b"first".to_vec()));
@@ -144,10 +148,50 @@ fn a_write_that_a_former_leader_refuses_itself_goes_to_the_next_one() {
 }
 
 #[test]
+fn a_write_for_the_term_of_a_former_leader_goes_to_no_other() {
+    run(async {
+        let cluster = Cluster::founded_with(3, patient()).await;
+        let (old, next, write) = replaced_with_a_write(&cluster, true).await;
+        old.syncs.release();
+        let refused = write.await;
+        assert!(matches!(refused, Err(ProposeError::NotLeader { .. } | ProposeError::NoLeader)), "{refused:?}");
+        cluster.write(&put("after", b"v")).await;
+        cluster.wait_equal(next.machine.applied().index).await;
+        assert_eq!(next.get("k"), None);
+    });
+}
+
+/// The member believes to lead in another term than consensus, as it does for a moment after this node was elected again.
+#[test]
+fn an_entry_is_written_only_in_the_term_in_which_its_commands_were_checked() {
+    run(async {
+        let cluster = Cluster::founded(3).await;
+        let begun = std::time::Instant::now();
+        for attempt in 0_u64.. {
+            assert!(begun.elapsed() < crate::node::PATIENCE);
+            let leader = cluster.leader().await;
+            let Some(Term(term)) = leader.member.leadership().led_term() else { continue };
+            let before = leader.consensus.reader().last();
+            leader.member.set_leadership(Leadership::Leader { term: Term(term - 1) });
+            let key = format!("k{attempt}");
+            let written = leader.propose(put(&key, b"v")).await;
+            // A tick can correct the member's belief before the write is taken.
+            if let Err(refused) = written {
+                assert!(matches!(refused, ProposeError::NoLeader), "{refused}");
+                assert_eq!(leader.consensus.reader().last(), before, "nothing was written");
+                cluster.wait("a tick", || (leader.member.leadership().term() == Term(term)).then_some(())).await;
+                leader.propose(put("after", b"v")).await.unwrap();
+                return assert_eq!(leader.get(&key), None);
+            }
+        }
+    });
+}
+
+#[test]
 fn a_write_that_a_former_leader_refuses_does_not_follow_a_later_one() {
     run(async {
         let cluster = Cluster::founded_with(3, patient()).await;
-        let (old, next, first) = replaced_with_a_write(&cluster).await;
+        let (old, next, first) = replaced_with_a_write(&cluster, false).await;
         // The member learns of the new leader before the first write is refused. A tick takes that back, so the second write
         // follows a tick, and precedes the next one.
         let leader = Some((NodeId(next.id), NodeInfo::at(format!("node{}:1", next.id))));

@@ -4,8 +4,8 @@ use std::{collections::BTreeSet, pin::pin};
 
 use futures_util::future::{Either, select};
 use thalweg_raft::ChangeError;
-use thalweg_replica::NodeInfo;
-use thalweg_types::{Index, NodeId, info::Removal};
+use thalweg_replica::{Leadership, NodeInfo};
+use thalweg_types::{Index, NodeId, Term, info::Removal};
 
 use crate::{
     commands::{put, run},
@@ -49,6 +49,24 @@ fn a_learner_is_promoted_when_it_has_caught_up() {
         assert_eq!(leader.consensus.promote(NodeId(4)).await, Err(ChangeError::AlreadyVotes(NodeId(4))));
         leader.propose(put("by four", b"v")).await.unwrap();
         cluster.wait_equal(leader.machine.applied().index).await;
+    });
+}
+
+/// The member believes to lead in another term than consensus, as it does for a moment after this node was elected again.
+#[test]
+fn a_change_is_made_only_in_the_term_in_which_its_conditions_were_checked() {
+    run(async {
+        let cluster = Cluster::founded(3).await;
+        let leader = cluster.leader().await;
+        let Some(Term(term)) = leader.member.leadership().led_term() else { panic!("the leader leads") };
+        let last = leader.consensus.reader().last();
+        leader.member.set_leadership(Leadership::Leader { term: Term(term - 1) });
+        let info = NodeInfo::at("elsewhere:1");
+        let refused = leader.consensus.set_info(NodeId(2), info.clone()).await;
+        assert!(matches!(refused, Err(ChangeError::NotLeader { .. })), "{refused:?}");
+        assert_eq!(leader.consensus.reader().last(), last, "nothing was written");
+        cluster.wait("a tick", || (leader.member.leadership().term() == Term(term)).then_some(())).await;
+        leader.consensus.set_info(NodeId(2), info).await.unwrap();
     });
 }
 

@@ -7,7 +7,7 @@ use std::{fmt::Write as _, time::Duration};
 
 use bytes::Bytes;
 use thalweg_log::Purpose;
-use thalweg_types::{Durability, command::Outcome};
+use thalweg_types::{Durability, Term, command::Outcome};
 
 use crate::{
     error::ProposeError,
@@ -27,14 +27,39 @@ const MAX_NAMES_BYTES: usize = 1024;
 pub struct Batch {
     proposals: Vec<Pending>,
     payload: Bytes,
+    /// Term in which the node led when it checked the proposals; `None` if it did not lead.
+    term: Option<Term>,
     /// Monotonic time in microseconds up to which proposers that give up have been answered; 0 at first.
     expired_micros: u64,
 }
 
 impl Batch {
-    pub(crate) fn new(proposals: Vec<Pending>) -> Self {
+    pub(crate) fn new(proposals: Vec<Pending>, term: Option<Term>) -> Self {
         let payload = payload_of(&proposals).into_owned().into();
-        Self { proposals, payload, expired_micros: 0 }
+        Self { proposals, payload, term, expired_micros: 0 }
+    }
+
+    /// Term in which this node led when it checked the batch's proposals, and outside of which it must not write them; `None`
+    /// if it did not lead.
+    #[must_use]
+    pub fn term(&self) -> Option<Term> {
+        self.term
+    }
+
+    /// Prepares a batch that was refused unwritten for another leader: refuses the proposals that require a term of this node.
+    /// Returns `None` if no others are left.
+    #[must_use]
+    pub fn for_any_leader(self, error: &ProposeError) -> Option<Self> {
+        if self.proposals.iter().all(|pending| pending.term.is_none()) {
+            return Some(self);
+        }
+        let kept = refuse(self.into_proposals(), |pending| pending.term.is_some(), || error.clone());
+        (!kept.is_empty()).then(|| Self::new(kept, None))
+    }
+
+    /// Returns the proposals, none of which was written.
+    pub(crate) fn into_proposals(mut self) -> Vec<Pending> {
+        std::mem::take(&mut self.proposals)
     }
 
     /// Payload of the entry.
@@ -122,6 +147,20 @@ impl Drop for Batch {
     }
 }
 
+/// Answers the proposals to which a condition applies with an error. Returns the others.
+pub(crate) fn refuse(
+    proposals: Vec<Pending>,
+    applies: impl Fn(&Pending) -> bool,
+    error: impl FnOnce() -> ProposeError,
+) -> Vec<Pending> {
+    if !proposals.iter().any(&applies) {
+        return proposals;
+    }
+    let (refused, kept): (Vec<_>, Vec<_>) = proposals.into_iter().partition(applies);
+    fail_all(refused, &error());
+    kept
+}
+
 /// Answers proposals with an error.
 pub(crate) fn fail_all(proposals: impl IntoIterator<Item = Pending>, error: &ProposeError) {
     proposals.into_iter().for_each(|mut pending| pending.answer(Err(error.clone())));
@@ -146,10 +185,11 @@ mod tests {
 
     #[test]
     fn a_batch_names_its_requests() {
-        assert_eq!(Batch::new(vec![named(None)]).requests(), "");
-        assert_eq!(Batch::new(vec![named(Some("a")), named(None), named(Some("b"))]).requests(), "a, b");
+        let requests = |proposals| Batch::new(proposals, None).requests();
+        assert_eq!(requests(vec![named(None)]), "");
+        assert_eq!(requests(vec![named(Some("a")), named(None), named(Some("b"))]), "a, b");
         let long = "n".repeat(64);
-        let names = Batch::new((0..100).map(|_| named(Some(&long))).collect()).requests();
+        let names = requests((0..100).map(|_| named(Some(&long))).collect());
         assert!(names.starts_with(&format!("{long}, {long}, ")) && names.len() < 2 * MAX_NAMES_BYTES, "{names}");
         let listed = names.matches(&long).count();
         assert!(names.ends_with(&format!(", and {} more", 100 - listed)), "{names}");

@@ -12,8 +12,11 @@
 //!
 //! Proposals of a follower wait in the same queue; consensus forwards their batches to the leader.
 //!
+//! A batch has the term in which this node led when it checked the batch's proposals, if it led. Consensus writes the entry
+//! only in this term. A proposal may require a term itself ([`Origin::term`]).
+//!
 //! Invariants: every proposal that was queued is answered, at the latest when its deadline passes; a node without a known
-//! leader queues none.
+//! leader queues none; no proposal is in a batch of another term than it requires.
 
 mod batch;
 mod clock;
@@ -42,7 +45,7 @@ use thalweg_types::{
 
 pub use self::{batch::Batch, clock::MemberClock, cursor::AppliedEntry, options::MemberOptions};
 use self::{
-    batch::fail_all,
+    batch::{fail_all, refuse},
     cursor::{Cursor, Moves, Parts},
 };
 use crate::{
@@ -88,6 +91,15 @@ impl Leadership {
     pub fn term(&self) -> Term {
         match self {
             Self::Leader { term } | Self::Follower { term, .. } => *term,
+        }
+    }
+
+    /// Returns the term in which this node leads; `None` if it does not lead.
+    #[must_use]
+    pub fn led_term(&self) -> Option<Term> {
+        match self {
+            Self::Leader { term } => Some(*term),
+            Self::Follower { .. } => None,
         }
     }
 
@@ -228,7 +240,7 @@ impl Member {
     ) -> Result<Proposal, ProposeError> {
         let slot = Slot::for_task();
         let mut pending = Pending::new(command, level, purpose, None, origin.client);
-        (pending.request, pending.value_reads) = (origin.request, origin.value_reads);
+        (pending.request, pending.value_reads, pending.term) = (origin.request, origin.value_reads, origin.term);
         if level == Durability::None {
             slot.complete(self.propose_unseen(pending, WhenFull::Refuse, wake));
             return Ok(Proposal(slot));
@@ -370,27 +382,37 @@ impl Member {
     }
 
     /// Takes the commands of the next entry out of the queue. New data is refused while this node leads and has no room
-    /// for it, or too few other members have.
+    /// for it, or too few other members have; commands that require another term are refused, too.
     pub fn take_batch(&self) -> Option<Batch> {
-        let shared = &*self.shared;
         loop {
-            let proposals = shared.next_cut()?;
-            let now = micros(shared.clock.monotonic());
-            let (late, mut proposals): (Vec<_>, Vec<_>) =
-                proposals.into_iter().partition(|pending| pending.expires_micros <= now);
-            fail_all(late, &ProposeError::NoLeader);
-            if self.leads()
-                && let Err(error) = self.check_room()
-            {
-                let is_data = |pending: &Pending| pending.purpose == Purpose::Data;
-                let (refused, kept): (Vec<_>, Vec<_>) = proposals.into_iter().partition(is_data);
-                fail_all(refused, &error);
-                proposals = kept;
-            }
-            if !proposals.is_empty() {
-                return Some(Batch::new(proposals));
+            let proposals = self.shared.next_cut()?;
+            if let Some(batch) = self.admit(proposals) {
+                return Some(batch);
             }
         }
+    }
+
+    /// Checks the proposals of a batch again that was refused unwritten, under the present leadership. Returns `None` if none
+    /// of them is left.
+    #[must_use]
+    pub fn readmit(&self, batch: Batch) -> Option<Batch> {
+        self.admit(batch.into_proposals())
+    }
+
+    /// Makes a batch of the proposals that may be written under the present leadership, or forwarded. Refuses the others.
+    fn admit(&self, proposals: Vec<Pending>) -> Option<Batch> {
+        let leadership = self.leadership();
+        let term = leadership.led_term();
+        let now = micros(self.shared.clock.monotonic());
+        let proposals = refuse(proposals, |pending| pending.expires_micros <= now, || ProposeError::NoLeader);
+        let is_of_other_term = |pending: &Pending| pending.term.is_some_and(|required| Some(required) != term);
+        let mut proposals = refuse(proposals, is_of_other_term, || leadership.refusal());
+        if term.is_some()
+            && let Err(error) = self.check_room()
+        {
+            proposals = refuse(proposals, |pending| pending.purpose == Purpose::Data, || error);
+        }
+        (!proposals.is_empty()).then(|| Batch::new(proposals, term))
     }
 
     /// Returns the time until the last proposer of a batch gives up.
@@ -491,6 +513,12 @@ impl Shared {
         self.check()?;
         if !self.is_led.load(Ordering::SeqCst) {
             return Err(ProposeError::NoLeader);
+        }
+        if let Some(required) = pending.term {
+            let leadership = self.leadership();
+            if leadership.led_term() != Some(required) {
+                return Err(leadership.refusal());
+            }
         }
         pending.expires_micros = micros(self.clock.monotonic() + max_wait);
         self.queue.push(pending, when_full)?;

@@ -292,6 +292,49 @@ fn a_proposer_in_a_batch_ends_at_its_own_deadline() {
     assert!(matches!(poll(&mut usual), Poll::Ready(Err(ProposeError::NoLeader))));
 }
 
+/// The proposer has read the leader's state or clock in a term, and another leader would not propose the command.
+#[test]
+fn a_command_for_a_term_is_in_no_batch_of_another_term() {
+    let node = open(&SimDisk::new(7));
+    node.found();
+    let leads = |term| node.member.set_leadership(Leadership::Leader { term: Term(term) });
+    let follows = Leadership::Follower { leader: Some((NodeId(2), NodeInfo::at("b:1"))), term: Term(9) };
+    let propose = |term: Option<u64>| {
+        let origin = Origin { term: term.map(Term), ..Origin::default() };
+        node.member.propose_async_from(origin, put("k", b"v"), Durability::Disk, Purpose::Data, Wake::Now)
+    };
+    let refused = |proposal: &mut Proposal| matches!(poll(proposal), Poll::Ready(Err(ProposeError::NoLeader)));
+    let moved = |proposal: &mut Proposal| {
+        matches!(poll(proposal), Poll::Ready(Err(ProposeError::NotLeader { leader: Some((NodeId(2), _)) })))
+    };
+    leads(3);
+    assert!(matches!(propose(Some(2)), Err(ProposeError::NoLeader)));
+    // In the queue.
+    let (mut bound, mut free) = (propose(Some(3)).unwrap(), propose(None).unwrap());
+    leads(4);
+    let batch = node.member.take_batch().unwrap();
+    assert_eq!((batch.term(), batch.payload().len()), (Some(Term(4)), put("k", b"v").bytes().len()));
+    assert!(refused(&mut bound) && poll(&mut free).is_pending());
+    batch.fail(&ProposeError::Closed);
+    let mut bound = propose(Some(4)).unwrap();
+    node.member.set_leadership(follows.clone());
+    assert!(node.member.take_batch().is_none() && moved(&mut bound));
+    assert!(matches!(propose(Some(4)), Err(ProposeError::NotLeader { .. })));
+    // In a batch that consensus has refused unwritten.
+    leads(5);
+    let (mut bound, mut free) = (propose(Some(5)).unwrap(), propose(None).unwrap());
+    let batch = node.member.take_batch().unwrap();
+    let batch = batch.for_any_leader(&follows.refusal()).unwrap();
+    assert!(batch.term().is_none() && moved(&mut bound) && poll(&mut free).is_pending());
+    // This node leads again: the commands are checked again.
+    leads(6);
+    let batch = node.member.readmit(batch).unwrap();
+    assert_eq!(batch.term(), Some(Term(6)));
+    node.member.refuse_data(Some("no room".to_owned()));
+    assert!(node.member.readmit(batch).is_none());
+    assert!(matches!(poll(&mut free), Poll::Ready(Err(ProposeError::NoRoom { .. }))));
+}
+
 #[derive(Debug, Default)]
 struct Notified(AtomicU64);
 

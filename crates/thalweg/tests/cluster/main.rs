@@ -74,6 +74,8 @@ struct Cluster {
     log_level: Option<&'static str>,
     /// True if nodes that start from now on repair their states without an operator.
     repairs: bool,
+    /// More options of each node, by its number.
+    options: Vec<Vec<&'static str>>,
     _dir: tempfile::TempDir,
     root: PathBuf,
     tokens: Tokens,
@@ -125,6 +127,7 @@ impl Cluster {
             links,
             log_level: None,
             repairs: false,
+            options: Vec::new(),
             _dir: dir,
             root,
             tokens: Tokens::create(),
@@ -168,6 +171,7 @@ impl Cluster {
         if let Some(level) = self.log_level {
             flags.extend(["--log-level", level]);
         }
+        flags.extend(self.options.get(number).into_iter().flatten());
         let mut binary = command();
         binary.env("THALWEG_JOIN_TOKEN", &self.tokens.join);
         self.nodes[number] = Some(Node::start_of(binary, &self.data(number), &flags));

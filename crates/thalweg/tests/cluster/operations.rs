@@ -10,7 +10,7 @@ use std::{
 };
 
 use crate::{
-    Cluster, PATIENCE,
+    Cluster, Founding, Links, PATIENCE,
     damage::damage_tables,
     node::{command, run},
     put, read, until, write,
@@ -108,6 +108,30 @@ fn no_acknowledged_write_is_lost_when_the_leader_is_killed() {
     cluster.restart(leader);
     until("the killed node is back", || cluster.status(leader)["leader"].is_string());
     check(&cluster, &acknowledged);
+}
+
+/// Each node persists its state several times a second, so that it is killed amid that. LSM, the default, is the backend of the
+/// other tests.
+#[test]
+fn nodes_with_other_backends_lose_nothing_when_they_are_killed() {
+    let mut cluster = Cluster::prepare(3, Founding::ByFirst, Links::Plain);
+    let persisting = ["--max-replay-bytes", "64KiB", "--maintenance-interval", "20ms"];
+    cluster.options =
+        ["sqlite", "redb", "memory"].map(|backend| [&["--backend", backend][..], &persisting[..]].concat()).into();
+    (0..3).for_each(|_| _ = cluster.add());
+    cluster.until_voters(3);
+    for number in 0..3 {
+        // The address of HTTP changes with a restart, so the writer uses the nodes that stay.
+        let stay = cluster.running().filter(|(other, _)| *other != number).map(|(_, node)| node.url.clone()).collect();
+        let writer = Writer::start(stay);
+        writer.until_more(100);
+        cluster.take(number).kill();
+        writer.until_more(20);
+        cluster.restart(number);
+        until("the killed node is back", || cluster.status(number)["leader"].is_string());
+        let (acknowledged, _) = writer.end();
+        check(&cluster, &acknowledged);
+    }
 }
 
 #[test]

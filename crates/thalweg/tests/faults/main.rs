@@ -8,6 +8,8 @@
 //! outcome is unknown at any later time or never, and one that was answered with "no effect" never. At the end the states of
 //! all nodes are equal.
 //!
+//! The nodes have different backends, one of which is always SQLite, and persist their states several times a second.
+//!
 //! The links between the nodes leave their machines as far as the nodes can tell, so they use TLS with the secret.
 //!
 //! Wall clocks are not stepped: the system has one for all processes, and other programs would notice. The simulation steps
@@ -55,6 +57,10 @@ use node::{Node, THALWEG, clean, command, run};
 const NODES: usize = 3;
 /// Number of machines: one more than nodes, for a node that takes the place of another.
 const MACHINES: usize = NODES + 1;
+/// Backends of the nodes, in the order in which the nodes are made.
+type Backends = [&'static str; 4];
+/// Options with which a node persists its state several times a second, so that faults hit that.
+const PERSISTING: [&str; 4] = ["--max-replay-bytes", "128KiB", "--maintenance-interval", "200ms"];
 /// Longest time for the cluster to come together again.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Time after which clients change to other keys, so that each key has few operations of unknown outcome.
@@ -152,8 +158,24 @@ struct Machine {
     node: Option<Node>,
     /// Disk of its own, if that is possible here.
     disk: Option<Disk>,
-    /// Directory and name of its node; `None` while it has no node.
-    placed: Option<(PathBuf, String)>,
+    /// Its node; `None` while it has none.
+    placed: Option<Placed>,
+}
+
+/// A node of a machine, whether or not it runs.
+#[derive(Clone)]
+struct Placed {
+    data: PathBuf,
+    name: String,
+    backend: &'static str,
+}
+
+/// Returns SQLite and then the other backends, in an order that depends on the seed.
+fn backends(dice: &mut Dice) -> Backends {
+    let mut others = ["lsm", "redb", "memory"];
+    others.rotate_left(dice.below(3) as usize);
+    let [second, third, fourth] = others;
+    ["sqlite", second, third, fourth]
 }
 
 struct Cluster {
@@ -163,13 +185,14 @@ struct Cluster {
     dir: tempfile::TempDir,
     join: String,
     admin: String,
+    backends: Backends,
     /// Number of nodes so far.
     made: usize,
     shared: Arc<Shared>,
 }
 
 impl Cluster {
-    fn start(network: Network, shared: Arc<Shared>) -> Self {
+    fn start(network: Network, shared: Arc<Shared>, backends: Backends) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let tokens = run(command().args(["cluster", "create-token", "--json"]), b"").ok();
         let tokens: serde_json::Value = serde_json::from_str(&tokens).unwrap();
@@ -185,7 +208,7 @@ impl Cluster {
         );
         let machines = disks.into_iter().map(|disk| Machine { node: None, disk, placed: None }).collect();
         let (join, admin) = (text("join_token"), text("admin_token"));
-        let mut cluster = Self { network, machines, dir, join, admin, made: 0, shared };
+        let mut cluster = Self { network, machines, dir, join, admin, backends, made: 0, shared };
         (0..NODES).for_each(|number| cluster.place(number));
         (0..NODES).for_each(|number| cluster.restart(number));
         cluster.until_whole();
@@ -195,15 +218,16 @@ impl Cluster {
     /// Gives a machine a new node, which does not run yet.
     fn place(&mut self, number: usize) {
         let name = format!("n{}", self.made);
+        let backend = self.backends[self.made % self.backends.len()];
         self.made += 1;
         let machine = &mut self.machines[number];
         let root = machine.disk.as_ref().map_or(self.dir.path(), Disk::path);
-        machine.placed = Some((root.join(&name), name));
+        machine.placed = Some(Placed { data: root.join(&name), name, backend });
     }
 
     fn restart(&mut self, number: usize) {
         let address = |number: usize, port: u16| format!("{}:{port}", Network::host(number));
-        let (data, name) = self.machines[number].placed.clone().expect("the machine has a node");
+        let Placed { data, name, backend } = self.machines[number].placed.clone().expect("the machine has a node");
         let is_founder = self.made == NODES;
         // A founder lists all founders, itself included; a node that joins lists the others.
         let others = self.used().into_iter().filter(|other| is_founder || *other != number);
@@ -215,7 +239,8 @@ impl Cluster {
         let (own, join, founders) = (address(number, 7072), join.join(","), NODES.to_string());
         let mut flags = vec!["--http", &http, "--native", &native, "--resp", &resp, "--cluster", &own];
         flags.extend(["--allow-unprotected", "--node-name", &name, "--join", &join]);
-        flags.extend(["--resp-databases", "0=keyspace:registers"]);
+        flags.extend(["--resp-databases", "0=keyspace:registers", "--backend", backend]);
+        flags.extend(PERSISTING);
         if is_founder {
             flags.extend(["--expect", &founders]);
         }
@@ -272,10 +297,10 @@ impl Cluster {
     fn replace(&mut self, old: usize) {
         let new = (0..MACHINES).find(|number| self.machines[*number].placed.is_none()).expect("a free machine");
         let stay = self.used().into_iter().find(|number| *number != old).expect("another node");
-        let (old_data, old_name) = self.machines[old].placed.clone().expect("it has a node");
+        let Placed { data: old_data, name: old_name, .. } = self.machines[old].placed.clone().expect("it has a node");
         self.place(new);
         self.restart(new);
-        let name = self.machines[new].placed.clone().expect("it has a node").1;
+        let name = self.machines[new].placed.clone().expect("it has a node").name;
         let votes = |member: &serde_json::Value| member["name"] == *name && member["role"] == "voter";
         until("the new node votes", || self.members(stay).iter().any(votes));
         let is_removed = || {
@@ -405,7 +430,9 @@ fn histories_are_linearizable_under_faults_in_a_real_network() {
     let mut dice = Dice::new(seed);
     let groups = Mutex::new((0..NODES).collect());
     let shared = Arc::new(Shared { epoch: AtomicU64::new(0), stop: AtomicBool::new(false), nodes: groups });
-    let mut cluster = Cluster::start(network, Arc::clone(&shared));
+    let backends = backends(&mut dice);
+    println!("backends {backends:?}");
+    let mut cluster = Cluster::start(network, Arc::clone(&shared), backends);
     let kinds = Fault::kinds(cluster.machines.iter().all(|machine| machine.disk.is_some()), &mut dice);
     cluster.cli(0, &["put", "registers", "other", "makes the keyspace"]).ok();
     let clients: Vec<_> = (0..NODES)

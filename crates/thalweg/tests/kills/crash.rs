@@ -163,7 +163,31 @@ fn kill_9_under_load_loses_nothing_acknowledged() {
 }
 
 #[test]
-fn a_power_cut_loses_nothing_acknowledged() {
+fn a_power_cut_loses_nothing_acknowledged_on_lsm_and_memory() {
+    ["lsm", "memory"].into_iter().for_each(cut_power);
+}
+
+#[test]
+fn a_power_cut_loses_nothing_acknowledged_on_redb_and_sqlite() {
+    ["redb", "sqlite"].into_iter().for_each(cut_power);
+}
+
+/// Run with `cargo test --release -p thalweg --test kills crash:: -- --ignored`, and optionally `THALWEG_TEST_ROUNDS`.
+#[test]
+#[ignore = "a soak of minutes: cargo test --release -p thalweg --test kills crash:: -- --ignored"]
+fn power_cuts_for_long() {
+    let rounds = std::env::var("THALWEG_TEST_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(20);
+    for _ in 0..rounds {
+        ["lsm", "memory", "redb", "sqlite"].into_iter().for_each(cut_power);
+    }
+}
+
+/// Options with which the state is persisted repeatedly, so that the power can be cut amid that.
+fn persisting(backend: &str) -> [&str; 6] {
+    ["--backend", backend, "--max-replay-bytes", "128KiB", "--maintenance-interval", "20ms"]
+}
+
+fn cut_power(backend: &str) {
     let dir = tempfile::tempdir().unwrap();
     let (image, copy) = (dir.path().join("disk.img"), dir.path().join("copy.img"));
     let disk = match mount::Mounted::create(&image, &dir.path().join("disk")) {
@@ -174,7 +198,7 @@ fn a_power_cut_loses_nothing_acknowledged() {
         }
     };
     let mut acked = Acked::default();
-    let node = Node::start(&disk.path().join("data"));
+    let node = Node::start_with(&disk.path().join("data"), &persisting(backend));
     let load = Load::start(&node.url, 0);
     load.count.wait_for(500);
     node.signal(libc::SIGSTOP);
@@ -185,11 +209,11 @@ fn a_power_cut_loses_nothing_acknowledged() {
     assert!(copied.success());
     node.kill();
     load.collect(&mut acked);
-    assert!(acked.pairs.len() > 100, "the load did write");
+    assert!(acked.pairs.len() > 100, "{backend}: the load did write");
     let after = mount::Mounted::existing(&copy, &dir.path().join("copy")).expect("the copy mounts");
     let data = after.path().join("data");
-    let verified = Node::start(&data);
-    verify(&verified, &acked, "after the power cut");
+    let verified = Node::start_with(&data, &persisting(backend));
+    verify(&verified, &acked, &format!("{backend}, after the power cut"));
     verified.cli(&["append", "acked", "\"9-9-0-0\""]).ok();
     verified.stop();
     check_log(&data);

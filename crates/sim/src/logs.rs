@@ -1,0 +1,496 @@
+//! The logs of all nodes as they are written, entries that are not committed included.
+//!
+//! Owns: the invariants of the logs, checked at each step of each node. Does not own: how the steps are observed (`witness`),
+//! and what applied entries do (`truth`).
+//!
+//! | step | invariant |
+//! |---|---|
+//! | append | the entry follows the last one; terms and times never decrease; the term is not beyond the node's vote |
+//! | append | log matching: an entry with the same term and index has the same content, and follows an entry of the same term, in all logs |
+//! | vote | the vote never goes back, and within a term it stays with one node |
+//! | vote of a quorum | a term has one leader, whose log has all entries that were committed in earlier terms |
+//! | truncation | no entry that is known to be committed is removed |
+//! | restart | the vote and the entries that the log had confirmed are there |
+//! | apply | the entry is in the node's log; when the first node applies it, a majority of the voters has confirmed it |
+//!
+//! These are the properties of D. Ongaro and J. Ousterhout, "In Search of an Understandable Consensus Algorithm", USENIX ATC
+//! 2014, figure 3, and the durability on which they rest.
+//!
+//! An entry counts as committed when a node has applied it. So it was committed in a term of at most the vote that this node
+//! had then.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use openraft::EntryPayload;
+use thalweg_raft::{RaftEntry, log_id, record_of};
+use thalweg_replica::Vote;
+use thalweg_state::membership::LogId;
+use thalweg_types::{Index, NodeId, SpaceTime, Term};
+
+use crate::{runtime::ProcessId, truth::Truth};
+
+/// Contents of a node's log when it is opened.
+#[derive(Clone, Debug, Default)]
+pub struct Opened {
+    /// Vote of the node.
+    pub vote: Option<Vote>,
+    /// Last purged entry.
+    pub purged: Option<LogId>,
+    /// Last entry of each term, in order. The last one is that of the log.
+    pub term_ends: Vec<LogId>,
+}
+
+/// Result of a check: a description of the violation.
+type Checked = Result<(), String>;
+
+/// An entry of a log.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    term: Term,
+    /// Space time of the entry, or of the last one before it that has one.
+    time: SpaceTime,
+}
+
+/// Log of one node.
+#[derive(Debug, Default)]
+struct NodeLog {
+    /// Vote that the log has confirmed.
+    vote: Option<Vote>,
+    purged: Option<LogId>,
+    /// Entries after the purged one.
+    entries: BTreeMap<Index, Entry>,
+    /// Last entry that the log has confirmed to be on the disk, with all before it.
+    durable: Option<Index>,
+}
+
+impl NodeLog {
+    fn id(&self, index: Index) -> Option<LogId> {
+        Some(LogId { term: self.entries.get(&index)?.term, index })
+    }
+
+    fn last(&self) -> Option<LogId> {
+        let last = self.entries.last_key_value().map(|(index, entry)| LogId { term: entry.term, index: *index });
+        last.or(self.purged)
+    }
+
+    /// Returns true if the log has an entry, or has purged its index.
+    fn contains(&self, id: LogId) -> bool {
+        self.purged.is_some_and(|purged| purged.index >= id.index) || self.id(id.index) == Some(id)
+    }
+
+    /// Returns true if the log has confirmed an entry.
+    fn has_confirmed(&self, id: LogId) -> bool {
+        let purged = self.purged.map(|purged| purged.index);
+        self.contains(id) && self.durable.max(purged) >= Some(id.index)
+    }
+}
+
+/// Content of an entry that was written under a term and an index.
+#[derive(Clone, Copy, Debug)]
+struct Content {
+    hash: u64,
+    /// Term of the entry before, if the log had it.
+    previous: Option<Term>,
+    time: SpaceTime,
+}
+
+/// A committed entry.
+#[derive(Clone, Copy, Debug)]
+struct Committed {
+    term: Term,
+    /// Term of the vote of the first node that applied the entry. It was committed in this term or an earlier one.
+    seen_in: Term,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    nodes: BTreeMap<ProcessId, NodeLog>,
+    written: BTreeMap<LogId, Content>,
+    /// Node that leads each term.
+    leaders: BTreeMap<Term, NodeId>,
+    committed: BTreeMap<Index, Committed>,
+    /// Sets of voters of the memberships that were written, by their entries. Those before the last committed one are gone.
+    memberships: BTreeMap<(Index, Term), Vec<BTreeSet<u64>>>,
+}
+
+/// The logs of a group. A clone refers to the same ones.
+#[derive(Clone, Debug)]
+pub struct Logs {
+    inner: Arc<Mutex<Inner>>,
+    truth: Truth,
+}
+
+/// Returns true if a node may have the vote `next` after `vote`.
+fn follows(vote: Vote, next: Vote) -> bool {
+    let stays = next.term == vote.term && next.node == vote.node && next.committed >= vote.committed;
+    next.term > vote.term || stays
+}
+
+impl Inner {
+    fn node(&mut self, node: ProcessId) -> &mut NodeLog {
+        self.nodes.entry(node).or_default()
+    }
+
+    fn opened(&mut self, node: ProcessId, found: &Opened, is_damaged: bool) -> Checked {
+        let mut entries = BTreeMap::new();
+        let mut next = found.purged.map_or(Index::ZERO, |purged| purged.index.next());
+        for end in &found.term_ends {
+            while next <= end.index {
+                let id = LogId { term: end.term, index: next };
+                let time = self.written.get(&id).map(|content| content.time).unwrap_or_default();
+                entries.insert(next, Entry { term: end.term, time });
+                next = next.next();
+            }
+        }
+        let durable = entries.last_key_value().map(|(index, _)| *index);
+        let now = NodeLog { vote: found.vote, purged: found.purged, entries, durable };
+        let before = std::mem::replace(self.node(node), now);
+        if is_damaged {
+            return Ok(());
+        }
+        if let Some(vote) = before.vote
+            && !found.vote.is_some_and(|found| follows(vote, found))
+        {
+            return Err(format!("the log had confirmed {vote:?}, and has {:?} after a restart", found.vote));
+        }
+        let confirmed = before.durable.and_then(|index| before.id(index));
+        match confirmed.filter(|id| !self.node(node).contains(*id)) {
+            Some(id) => Err(format!("the log had confirmed entry {} of term {}, which is gone", id.index, id.term)),
+            None => Ok(()),
+        }
+    }
+
+    fn voted(&mut self, node: ProcessId, vote: Vote) -> Checked {
+        let before = self.node(node).vote.replace(vote);
+        if let Some(before) = before.filter(|before| !follows(*before, vote)) {
+            return Err(format!("a vote goes back from {before:?} to {vote:?}"));
+        }
+        if !vote.committed {
+            return Ok(());
+        }
+        let leader = *self.leaders.entry(vote.term).or_insert(vote.node);
+        if leader != vote.node {
+            return Err(format!("nodes {leader} and {} lead in term {}", vote.node, vote.term));
+        }
+        let is_elected = vote.node == NodeId(node) && before != Some(vote);
+        if is_elected { self.check_complete(node, vote.term) } else { Ok(()) }
+    }
+
+    /// Checks that a new leader has all entries that were committed in earlier terms. The last one shows it, because logs with
+    /// the same entry match before it.
+    fn check_complete(&self, node: ProcessId, term: Term) -> Checked {
+        let earlier = self.committed.iter().rev().find(|(_, committed)| committed.seen_in < term);
+        let Some((index, committed)) = earlier else { return Ok(()) };
+        let id = LogId { term: committed.term, index: *index };
+        if self.nodes.get(&node).is_some_and(|log| log.contains(id)) {
+            return Ok(());
+        }
+        Err(format!("the leader of term {term} lacks entry {index} of term {}, which is committed", committed.term))
+    }
+
+    fn appended(&mut self, node: ProcessId, entry: &RaftEntry) -> Checked {
+        let id = log_id(&entry.log_id);
+        let (kind, payload) = record_of(entry).map_err(|error| error.to_string())?;
+        let time = match &entry.payload {
+            EntryPayload::Normal(commands) => Some(commands.time),
+            EntryPayload::Membership(membership) => {
+                self.memberships.insert((id.index, id.term), membership.get_joint_config().clone());
+                None
+            }
+            EntryPayload::Blank => None,
+        };
+        let mut hasher = DefaultHasher::new();
+        (std::mem::discriminant(&kind), &payload, time.map(|time| time.0)).hash(&mut hasher);
+        let log = self.node(node);
+        let (last, vote) = (log.last(), log.vote.map_or(Term::ZERO, |vote| vote.term));
+        let before = last.and_then(|last| log.entries.get(&last.index)).map(|entry| entry.time).unwrap_or_default();
+        let reached = time.unwrap_or(before);
+        log.entries.insert(id.index, Entry { term: id.term, time: reached });
+        let previous = last.filter(|last| last.index.next() == id.index).map(|last| last.term);
+        let content = Content { hash: hasher.finish(), previous, time: reached };
+        let first = *self.written.entry(id).or_insert(content);
+        let name = format!("entry {} of term {}", id.index, id.term);
+        if last.is_some() && previous.is_none() {
+            return Err(format!("{name} follows entry {last:?}"));
+        }
+        if previous > Some(id.term) || vote < id.term {
+            return Err(format!("{name} follows one of term {previous:?}, and the vote is of term {vote}"));
+        }
+        if reached < before {
+            return Err(format!("{name} has time {reached}, and the one before it {before}"));
+        }
+        let is_other_previous = first.previous.zip(previous).is_some_and(|(first, here)| first != here);
+        if first.hash != content.hash || is_other_previous {
+            return Err(format!("{name} differs from the one that another node has written"));
+        }
+        Ok(())
+    }
+
+    fn truncated(&mut self, node: ProcessId, last: Option<LogId>) -> Checked {
+        let from = last.map_or(Index::ZERO, |last| last.index.next());
+        let log = self.node(node);
+        let removed = log.entries.split_off(&from);
+        log.durable = log.durable.zip(last).map(|(durable, last)| durable.min(last.index));
+        let is_committed = |(index, entry): &(&Index, &Entry)| {
+            self.committed.get(*index).is_some_and(|committed| committed.term == entry.term)
+        };
+        match removed.iter().find(is_committed) {
+            Some((index, entry)) => Err(format!("committed entry {index} of term {} is truncated", entry.term)),
+            None => Ok(()),
+        }
+    }
+
+    fn purged(&mut self, node: ProcessId, upto: LogId) {
+        let log = self.node(node);
+        log.entries = log.entries.split_off(&upto.index.next());
+        log.purged = log.purged.max(Some(upto));
+    }
+
+    fn confirmed(&mut self, node: ProcessId, id: LogId) {
+        let log = self.node(node);
+        // The entry may have been truncated since it was written.
+        if log.id(id.index) == Some(id) {
+            log.durable = log.durable.max(Some(id.index));
+        }
+    }
+
+    fn applied(&mut self, node: ProcessId, id: LogId) -> Checked {
+        let log = self.node(node);
+        let (is_here, vote) = (log.contains(id), log.vote);
+        if !is_here {
+            return Err(format!("entry {} of term {} is applied, and is not in the log", id.index, id.term));
+        }
+        if self.committed.contains_key(&id.index) {
+            return Ok(());
+        }
+        let seen_in = vote.map_or(id.term, |vote| vote.term);
+        self.committed.insert(id.index, Committed { term: id.term, seen_in });
+        let is_durable = self.memberships.values().any(|sets| sets.iter().all(|voters| self.has_majority(voters, id)));
+        let known = !self.memberships.is_empty();
+        self.forget_memberships(node, id.index);
+        if known && !is_durable {
+            let confirmed = self.nodes.iter().filter(|(_, log)| log.has_confirmed(id)).map(|(node, _)| node);
+            let confirmed: Vec<_> = confirmed.collect();
+            return Err(format!("entry {} is committed, and only nodes {confirmed:?} have confirmed it", id.index));
+        }
+        Ok(())
+    }
+
+    fn has_majority(&self, voters: &BTreeSet<u64>, id: LogId) -> bool {
+        let confirmed = voters.iter().filter(|voter| self.nodes.get(*voter).is_some_and(|log| log.has_confirmed(id)));
+        2 * confirmed.count() > voters.len()
+    }
+
+    /// Forgets the memberships before the last one that the log of a node has up to a committed entry. All later leaders have
+    /// that one.
+    fn forget_memberships(&mut self, node: ProcessId, committed: Index) {
+        let log = &self.nodes[&node];
+        let is_here = |(index, term): &&(Index, Term)| log.id(*index) == Some(LogId { term: *term, index: *index });
+        let last = self.memberships.range(..=(committed, Term(u64::MAX))).map(|(id, _)| id).rev().find(is_here);
+        if let Some(last) = last.copied() {
+            self.memberships = self.memberships.split_off(&(last.0, Term::ZERO));
+        }
+    }
+}
+
+impl Logs {
+    /// Creates the logs of a group. Violations go to its truth.
+    #[must_use]
+    pub fn new(truth: Truth) -> Self {
+        Self { inner: Arc::default(), truth }
+    }
+
+    fn check(&self, node: ProcessId, step: impl FnOnce(&mut Inner) -> Checked) {
+        let checked = step(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Err(text) = checked {
+            self.truth.violation(node, text);
+        }
+    }
+
+    /// Reports that a node has opened its log. A log that may be damaged, or was repaired, is compared with nothing.
+    pub fn opened(&self, node: ProcessId, found: &Opened, is_damaged: bool) {
+        self.check(node, |inner| inner.opened(node, found, is_damaged));
+    }
+
+    /// Reports that the log of a node has confirmed a vote.
+    pub fn voted(&self, node: ProcessId, vote: Vote) {
+        self.check(node, |inner| inner.voted(node, vote));
+    }
+
+    /// Reports that a node writes entries.
+    pub fn appended(&self, node: ProcessId, entries: &[RaftEntry]) {
+        entries.iter().for_each(|entry| self.check(node, |inner| inner.appended(node, entry)));
+    }
+
+    /// Reports that the log of a node has confirmed an entry, and so all entries before it.
+    pub fn confirmed(&self, node: ProcessId, id: LogId) {
+        self.check(node, |inner| {
+            inner.confirmed(node, id);
+            Ok(())
+        });
+    }
+
+    /// Reports that a node removes the entries after `last`.
+    pub fn truncated(&self, node: ProcessId, last: Option<LogId>) {
+        self.check(node, |inner| inner.truncated(node, last));
+    }
+
+    /// Reports that a node has purged the entries up to one.
+    pub fn purged(&self, node: ProcessId, upto: LogId) {
+        self.check(node, |inner| {
+            inner.purged(node, upto);
+            Ok(())
+        });
+    }
+
+    /// Reports that a node has applied an entry.
+    pub fn applied(&self, node: ProcessId, id: LogId) {
+        self.check(node, |inner| inner.applied(node, id));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_raft::{Commands, RaftMembership, raft_log_id};
+    use thalweg_replica::NodeInfo;
+
+    use super::*;
+
+    fn id(term: u64, index: u64) -> LogId {
+        LogId { term: Term(term), index: Index(index) }
+    }
+
+    fn vote_of(term: u64, node: u64, committed: bool) -> Vote {
+        Vote { term: Term(term), node: NodeId(node), committed }
+    }
+
+    fn entry(id: LogId, byte: u8, time: u64) -> RaftEntry {
+        let payload = EntryPayload::Normal(Commands { time: SpaceTime(time), bytes: vec![byte].into() });
+        RaftEntry { log_id: raft_log_id(id), payload }
+    }
+
+    impl Inner {
+        /// Writes an entry whose content follows from its id.
+        fn write(&mut self, node: ProcessId, id: LogId) -> Checked {
+            self.appended(node, &entry(id, id.term.0 as u8, id.index.0))
+        }
+    }
+
+    /// Three voters that have voted for node 1 in term 1, each with entries 0 to 3, of which 1 to 3 are confirmed.
+    fn group() -> Inner {
+        let mut inner = Inner::default();
+        let voters = BTreeSet::from([1, 2, 3]);
+        let members: BTreeMap<u64, NodeInfo> = voters.iter().map(|node| (*node, NodeInfo::default())).collect();
+        let membership = RaftMembership::new(vec![voters], members).expect("a membership");
+        for node in 1..=3 {
+            inner.voted(node, vote_of(1, 1, true)).expect("a vote");
+            let payload = EntryPayload::Membership(membership.clone());
+            inner.appended(node, &RaftEntry { log_id: raft_log_id(id(0, 0)), payload }).expect("a membership");
+            for index in 1..=3 {
+                inner.write(node, id(1, index)).expect("an entry");
+            }
+            inner.confirmed(node, id(1, 3));
+        }
+        inner
+    }
+
+    fn opened(vote: Vote, last: LogId) -> Opened {
+        Opened { vote: Some(vote), purged: None, term_ends: vec![id(0, 0), last] }
+    }
+
+    #[test]
+    fn entries_follow_each_other_and_are_the_same_in_all_logs() {
+        let mut inner = group();
+        assert!(inner.write(1, id(1, 5)).is_err(), "a gap");
+        let mut inner = group();
+        assert!(inner.write(1, id(2, 4)).is_err(), "beyond the vote");
+        inner.voted(1, vote_of(2, 1, true)).unwrap();
+        inner.voted(2, vote_of(2, 1, true)).unwrap();
+        inner.write(1, id(2, 5)).unwrap();
+        assert!(inner.write(1, id(1, 6)).is_err(), "an earlier term");
+        let mut inner = group();
+        inner.write(1, id(1, 4)).unwrap();
+        assert!(inner.appended(2, &entry(id(1, 4), 9, 4)).is_err(), "another content");
+        assert!(inner.appended(1, &entry(id(1, 5), 1, 3)).is_err(), "an earlier time");
+        let mut inner = group();
+        inner.voted(1, vote_of(3, 1, true)).unwrap();
+        inner.voted(2, vote_of(3, 1, true)).unwrap();
+        inner.write(1, id(1, 4)).unwrap();
+        inner.write(2, id(3, 4)).unwrap();
+        inner.write(1, id(3, 5)).unwrap();
+        assert!(inner.write(2, id(3, 5)).is_err(), "it follows another entry");
+    }
+
+    #[test]
+    fn a_vote_stays_and_a_term_has_one_leader() {
+        let mut inner = group();
+        assert!(inner.voted(2, vote_of(1, 2, false)).is_err(), "two votes in a term");
+        let mut inner = group();
+        inner.voted(2, vote_of(2, 3, false)).unwrap();
+        assert!(inner.voted(2, vote_of(1, 1, true)).is_err(), "it goes back");
+        let mut inner = group();
+        inner.voted(2, vote_of(2, 2, true)).unwrap();
+        assert!(inner.voted(3, vote_of(2, 3, true)).is_err(), "two leaders");
+    }
+
+    #[test]
+    fn what_a_log_has_confirmed_survives_a_restart() {
+        let mut inner = group();
+        let vote = vote_of(1, 1, true);
+        inner.write(1, id(1, 4)).unwrap();
+        inner.opened(1, &opened(vote, id(1, 3)), false).unwrap();
+        assert!(inner.opened(1, &opened(vote, id(1, 2)), false).is_err(), "an entry is gone");
+        let mut inner = group();
+        assert!(inner.opened(1, &opened(vote_of(1, 1, false), id(1, 3)), false).is_err(), "the vote is older");
+        let mut inner = group();
+        inner.opened(1, &opened(vote_of(0, 1, false), id(1, 1)), true).unwrap();
+        // Entries after a truncation need not be there.
+        let mut inner = group();
+        inner.truncated(1, Some(id(1, 1))).unwrap();
+        inner.opened(1, &opened(vote, id(1, 1)), false).unwrap();
+    }
+
+    #[test]
+    fn a_committed_entry_is_on_a_majority_and_is_never_truncated() {
+        let mut inner = group();
+        for node in 1..=3 {
+            inner.write(node, id(1, 4)).unwrap();
+        }
+        inner.confirmed(1, id(1, 4));
+        assert!(inner.applied(1, id(1, 4)).is_err(), "one of three");
+        let mut inner = group();
+        inner.applied(1, id(1, 3)).unwrap();
+        assert!(inner.applied(1, id(1, 5)).is_err(), "it is not in the log");
+        inner.truncated(2, Some(id(1, 3))).unwrap();
+        assert!(inner.truncated(2, Some(id(1, 2))).is_err());
+        // A learner has no vote.
+        let mut inner = group();
+        for node in [1, 4] {
+            inner.voted(node, vote_of(1, 1, true)).unwrap();
+            inner.nodes.entry(node).or_default().purged = Some(id(1, 3));
+            inner.write(node, id(1, 4)).unwrap();
+            inner.confirmed(node, id(1, 4));
+        }
+        assert!(inner.applied(1, id(1, 4)).is_err());
+    }
+
+    #[test]
+    fn a_leader_has_all_entries_that_were_committed_in_earlier_terms() {
+        let mut inner = group();
+        inner.applied(1, id(1, 3)).unwrap();
+        inner.truncated(3, Some(id(1, 2))).unwrap_err();
+        assert!(inner.voted(3, vote_of(2, 3, true)).is_err(), "it lacks entry 3");
+        inner.voted(2, vote_of(3, 2, true)).unwrap();
+        // The leader of an earlier term may lack it: another one commits it meanwhile.
+        let mut inner = group();
+        inner.voted(1, vote_of(5, 1, true)).unwrap();
+        inner.applied(1, id(1, 3)).unwrap();
+        inner.purged(3, id(1, 0));
+        inner.nodes.get_mut(&3).expect("a node").entries.clear();
+        inner.voted(3, vote_of(4, 3, true)).unwrap();
+    }
+}
