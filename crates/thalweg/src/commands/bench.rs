@@ -1,4 +1,4 @@
-//! `bench`: runs the suites of `thalweg_bench`, prints their reports as text or JSON, and exits with their verdicts.
+//! `bench`: runs the suites of `thalweg_bench` and `thalweg_bench_cluster`, prints their reports as text or JSON, and exits with their verdicts.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,6 @@ use thalweg_bench::{
     backends::{self, BackendsOptions},
     baseline::{self, CheckOptions, SaveOptions},
     cache::{self, CacheOptions},
-    cluster::{self, ClusterOptions},
     compare::{self, CompareOptions},
     engine::{self, EngineOptions},
     groups::{self, GroupsOptions},
@@ -22,6 +21,7 @@ use thalweg_bench::{
     snapshot::{self, SnapshotOptions},
     streams::{self, StreamsOptions},
 };
+use thalweg_bench_cluster::{self as cluster, ClusterOptions};
 
 use crate::{
     failure::{Exit, Failure},

@@ -10,10 +10,6 @@ use std::{
 
 use thalweg_types::Durability;
 
-use super::{
-    nodes::{Nodes, PATIENCE, Role},
-    options::{ClusterOptions, Part},
-};
 use crate::{
     BenchError,
     data::Values,
@@ -21,6 +17,8 @@ use crate::{
         self, Arrivals, Pace, Plan, Validity,
         http::{Api, Http, MissingKeyPolicy, Outcome, Requests},
     },
+    nodes::{Nodes, PATIENCE, Role},
+    options::{ClusterOptions, Part},
     random::KeyChooser,
 };
 
@@ -31,14 +29,14 @@ const LOADERS: usize = 100;
 
 /// Level of reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Level {
+pub(crate) enum Level {
     Linearizable,
     Lease,
     Stale,
 }
 
 impl Level {
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Linearizable => "linearizable",
             Self::Lease => "lease",
@@ -49,7 +47,7 @@ impl Level {
 
 /// Nodes that the clients use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TargetNodes {
+pub(crate) enum TargetNodes {
     Leader,
     /// One follower.
     Follower,
@@ -58,7 +56,7 @@ pub(super) enum TargetNodes {
 }
 
 impl TargetNodes {
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Leader => "leader",
             Self::Follower => "follower",
@@ -69,14 +67,14 @@ impl TargetNodes {
 
 /// Operation of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Put,
     Get(Level),
 }
 
 /// A row: one kind of request, from a number of clients, to some of the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Work {
+pub(crate) struct Work {
     pub kind: Kind,
     pub place: TargetNodes,
     pub clients: usize,
@@ -84,7 +82,7 @@ pub(super) struct Work {
 
 impl Work {
     /// Returns the rows of the options.
-    pub(super) fn all(options: &ClusterOptions) -> Vec<Self> {
+    pub(crate) fn all(options: &ClusterOptions) -> Vec<Self> {
         let mut all = Vec::new();
         if options.runs(Part::Puts) {
             let put = |clients: &usize| Self { kind: Kind::Put, place: TargetNodes::Leader, clients: *clients };
@@ -104,7 +102,7 @@ impl Work {
     }
 
     /// Name of the row, with the level that decides what its figure means.
-    pub(super) fn name(self) -> String {
+    pub(crate) fn name(self) -> String {
         let Self { kind, place, clients } = self;
         let what = match kind {
             Kind::Put => "put, quorum".to_owned(),
@@ -114,14 +112,14 @@ impl Work {
     }
 
     /// Returns true if the other system has this work too. Its reads have no lease level.
-    pub(super) fn peer_has(self) -> bool {
+    pub(crate) fn peer_has(self) -> bool {
         self.kind != Kind::Get(Level::Lease)
     }
 }
 
 /// Figures of one run of a row.
 #[derive(Clone, Debug)]
-pub(super) struct Turn {
+pub(crate) struct Turn {
     /// Right replies per second.
     pub rate: f64,
     pub p50_us: f64,
@@ -134,7 +132,7 @@ pub(super) struct Turn {
 }
 
 /// Runs a row once on the nodes.
-pub(super) fn run(nodes: &Nodes, work: Work, options: &ClusterOptions) -> Result<Turn, BenchError> {
+pub(crate) fn run(nodes: &Nodes, work: Work, options: &ClusterOptions) -> Result<Turn, BenchError> {
     let addresses = match work.place {
         TargetNodes::Leader => nodes.of_role(Role::Leader)?,
         TargetNodes::Follower => nodes.of_role(Role::Follower)?.into_iter().take(1).collect(),
@@ -170,7 +168,7 @@ pub(super) fn run(nodes: &Nodes, work: Work, options: &ClusterOptions) -> Result
 }
 
 /// Stores all keys, as setup. Repeats that if the leader changes meanwhile.
-pub(super) fn load_keys(nodes: &Nodes, options: &ClusterOptions) -> Result<(), BenchError> {
+pub(crate) fn load_keys(nodes: &Nodes, options: &ClusterOptions) -> Result<(), BenchError> {
     let work = Work { kind: Kind::Put, place: TargetNodes::Leader, clients: LOADERS };
     let begun = Instant::now();
     loop {
@@ -187,7 +185,7 @@ pub(super) fn load_keys(nodes: &Nodes, options: &ClusterOptions) -> Result<(), B
 }
 
 /// Returns puts to one node at a fixed rate.
-pub(super) fn paced_puts(address: SocketAddr, clients: usize, rate: f64, options: &ClusterOptions) -> Plan<Http> {
+pub(crate) fn paced_puts(address: SocketAddr, clients: usize, rate: f64, options: &ClusterOptions) -> Plan<Http> {
     let work = Work { kind: Kind::Put, place: TargetNodes::Leader, clients };
     let pace = Pace::Open { rate, arrivals: Arrivals::Constant };
     Plan { pace, ..plan(address, work, clients, options) }

@@ -4,23 +4,21 @@ use std::path::Path;
 
 use clap::ValueEnum as _;
 
-use super::{
-    catch_up, detection, failover, heartbeats, lag,
+use crate::{
+    BenchError, Progress, Report, catch_up, detection, failover, heartbeats, lag,
+    load::{Validity, turns},
     nodes::{Nodes, Setup},
     options::{ClusterOptions, Part},
     peer::Peer,
+    probe::steadiness,
     probes::{Probed, Probes},
+    report::{Check, Row, Table, cells},
     rolling,
     scenario::{Figures, Scenario},
-    slow_follower, tls,
-    work::{self, Kind, Level, TargetNodes, Turn, Work},
-};
-use crate::{
-    BenchError, Progress, Report,
-    load::{Validity, turns},
-    probe::steadiness,
-    report::{Check, Row, Table, cells},
+    slow_follower,
     stats::{Summary, median_of, ratio},
+    tls,
+    work::{self, Kind, Level, TargetNodes, Turn, Work},
 };
 
 /// Runs the suite.

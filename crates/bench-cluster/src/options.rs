@@ -2,10 +2,9 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use crate::{
-    BenchError,
-    options::{parse_duration, require, within},
-};
+use thalweg_load::options::{parse_duration, require, within};
+
+use crate::BenchError;
 
 /// A measurement of the cluster benchmark, which the user can select.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -140,7 +139,7 @@ const MIN_IDLE: Duration = Duration::from_secs(1);
 const MAX_SIZE: usize = 16;
 
 impl ClusterOptions {
-    pub(super) fn check(&self) -> Result<(), BenchError> {
+    pub(crate) fn check(&self) -> Result<(), BenchError> {
         // The most nodes that can found a cluster together.
         within("--count", self.count, 7)?;
         for clients in self.clients.iter().chain([&self.readers, &self.failover_clients]) {
@@ -169,7 +168,7 @@ impl ClusterOptions {
         Ok(())
     }
 
-    pub(super) fn runs(&self, part: Part) -> bool {
+    pub(crate) fn runs(&self, part: Part) -> bool {
         self.parts.contains(&part)
     }
 }

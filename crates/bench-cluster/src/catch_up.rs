@@ -9,19 +9,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{
-    appends::Appends,
-    nodes::{Nodes, PATIENCE, Setup},
-    scenario::{Figures, Scenario},
-    work,
-};
 use crate::{
     BenchError,
+    appends::Appends,
     latency::Latencies,
     load::{self, Plan, Validity, http::Http},
+    nodes::{Nodes, PATIENCE, Setup},
     probe::{Probe, Sync},
     report::{Check, Table, cells},
+    scenario::{Figures, Scenario},
     server::NativePort,
+    work,
 };
 
 /// Puts per second of the clients.
@@ -52,7 +50,7 @@ struct Course {
 }
 
 /// Measures the rounds of the options.
-pub(super) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
+pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let mut figures = Figures::default();
     let mut table = Table::new("catch-up of a follower that missed entries, 3 nodes, durability quorum");
     let setup = Setup { count: 3, native: NativePort::Free, ..scenario.setup("catch-up") };

@@ -10,14 +10,12 @@ use std::{
 
 use serde_json::Value;
 
-use super::{
-    nodes::{Nodes, PATIENCE, Setup, name},
-    scenario::{Figures, Scenario},
-};
 use crate::{
     BenchError,
     latency::Latencies,
+    nodes::{Nodes, PATIENCE, Setup, name},
     report::{Check, Table, cells},
+    scenario::{Figures, Scenario},
     server::Client,
 };
 
@@ -32,7 +30,7 @@ struct Times {
 }
 
 /// Measures all sizes of the options.
-pub(super) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
+pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let mut figures = Figures::default();
     let title = "detection: SIGKILL of a node until the events of each other node, default times, durability quorum";
     let mut table = Table::new(title);

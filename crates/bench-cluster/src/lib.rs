@@ -1,10 +1,13 @@
-//! The cluster suite: several nodes in processes of their own, over the loopback.
+//! The suite `thalweg bench cluster`: several nodes in processes of their own, over the loopback.
 //!
 //! Parts: `options` has the options, `nodes` starts, kills, stops and restarts the nodes, `relay` delays the network between
 //! them, `work` is what one row measures, `probes` measures what the machine allows, `peer` drives another system's cluster on
 //! the same work, `suite` runs the rows in turns and makes the report. Scenarios have nodes of their own and a module each:
 //! `failover`, `rolling`, `lag`, `catch_up`, `heartbeats`, `detection`,
 //! `tls`, `slow_follower`. They share `scenario` and `appends`.
+//!
+//! Does not own: the load generator, which is the crate `load`; histograms, statistics and reports, which are the crate
+//! `lab`; the suites of single servers, which are the crate `bench`. The rules of those suites hold here, too.
 
 mod appends;
 mod catch_up;
@@ -26,3 +29,5 @@ mod work;
 
 pub use options::{ClusterOptions, Part, PeerKind, Timing};
 pub use suite::run;
+use thalweg_lab::{BenchError, Progress, Report, latency, random, report, stats, usage};
+use thalweg_load::{self as load, data, probe, server};

@@ -18,7 +18,7 @@ const FILE_BYTES: u64 = 16 << 20;
 
 /// Speed of the bare machine in one round.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Probed {
+pub(crate) struct Probed {
     /// Median of a round trip over the loopback, in microseconds.
     pub round_trip_us: f64,
     /// Median of a write with its fsync, in microseconds.
@@ -28,26 +28,26 @@ pub(super) struct Probed {
 impl Probed {
     /// Returns the puts per second that one client can have: each put goes from the client to the leader, from there to
     /// a follower and back (three hops, of which each is half a round trip), and waits for one fsync.
-    pub(super) fn allowed_rate(self) -> f64 {
+    pub(crate) fn allowed_rate(self) -> f64 {
         1e6 / (1.5 * self.round_trip_us + self.fsync_us)
     }
 }
 
 /// Probes of the loopback and of the disk.
 #[derive(Debug)]
-pub(super) struct Probes {
+pub(crate) struct Probes {
     disk: Probe,
     payload: Vec<u8>,
 }
 
 impl Probes {
     /// Creates the probes; `dir` is on the measured disk, and each message and each write has `bytes` bytes.
-    pub(super) fn create(dir: &Path, bytes: usize) -> Result<Self, BenchError> {
+    pub(crate) fn create(dir: &Path, bytes: usize) -> Result<Self, BenchError> {
         Ok(Self { disk: Probe::create(dir, FILE_BYTES)?, payload: vec![7; bytes.clamp(1, 64 << 10)] })
     }
 
     /// Measures both for `time` each.
-    pub(super) fn run(&mut self, time: Duration) -> Result<Probed, BenchError> {
+    pub(crate) fn run(&mut self, time: Duration) -> Result<Probed, BenchError> {
         let median_us = |times: &Latencies| times.quantiles().p50_us;
         let disk = self.disk.run(&self.payload, Sync::Each, time)?;
         let hops =
@@ -87,8 +87,9 @@ fn round_trips(bytes: usize, time: Duration) -> std::io::Result<Latencies> {
 
 #[cfg(test)]
 mod tests {
+    use thalweg_lab::Scratch;
+
     use super::*;
-    use crate::Scratch;
 
     #[test]
     fn the_probes_measure_both() {

@@ -29,7 +29,7 @@ type Block = (Instant, Vec<u8>);
 
 /// A relay in front of one node. Dropping it accepts no further connections; the open ones end with their ends.
 #[derive(Debug)]
-pub(super) struct Relay {
+pub(crate) struct Relay {
     address: SocketAddr,
     is_over: Arc<AtomicBool>,
     accepting: Option<JoinHandle<()>>,
@@ -37,7 +37,7 @@ pub(super) struct Relay {
 
 impl Relay {
     /// Starts a relay at `listener`, which passes connections on to `to` with this delay in each direction.
-    pub(super) fn start(listener: TcpListener, to: SocketAddr, delay: Duration) -> io::Result<Self> {
+    pub(crate) fn start(listener: TcpListener, to: SocketAddr, delay: Duration) -> io::Result<Self> {
         let address = listener.local_addr()?;
         let is_over = Arc::<AtomicBool>::default();
         let over = Arc::clone(&is_over);
@@ -54,7 +54,7 @@ impl Relay {
     }
 
     /// Returns the address at which the node is reached through the relay.
-    pub(super) fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 }

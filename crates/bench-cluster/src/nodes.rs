@@ -15,15 +15,16 @@ use std::{
 
 use serde_json::Value;
 
-use super::{options::ClusterOptions, relay::Relay};
 use crate::{
     BenchError, Progress,
+    options::ClusterOptions,
+    relay::Relay,
     server::{Client, NativePort, ServerProcess, Target, tail},
     usage::{MeasuredProcess, Usage},
 };
 
 /// Longest wait for something that the cluster does by itself, on a busy machine.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Interval at which the benchmark asks nodes for their state.
 const LOOK: Duration = Duration::from_millis(20);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
@@ -39,7 +40,7 @@ const PORTS: u16 = 20_000;
 
 /// Parameters of the nodes that the benchmark starts.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Setup<'a> {
+pub(crate) struct Setup<'a> {
     /// Name of the directory of all nodes.
     pub name: &'a str,
     pub count: usize,
@@ -56,7 +57,7 @@ pub(super) struct Setup<'a> {
 
 impl<'a> Setup<'a> {
     /// Returns the nodes that the options of the suite ask for, with the native protocol off and without a delay.
-    pub(super) fn new(name: &'a str, dir: &'a Path, options: &'a ClusterOptions) -> Self {
+    pub(crate) fn new(name: &'a str, dir: &'a Path, options: &'a ClusterOptions) -> Self {
         Self {
             name,
             count: options.count,
@@ -71,14 +72,14 @@ impl<'a> Setup<'a> {
 
 /// The nodes of a cluster.
 #[derive(Debug)]
-pub(super) struct Nodes {
+pub(crate) struct Nodes {
     all: Vec<Node>,
     own: Option<Own>,
 }
 
 /// A node of a cluster.
 #[derive(Debug)]
-pub(super) struct Node {
+pub(crate) struct Node {
     /// Address of the node's HTTP port.
     pub http: SocketAddr,
     /// Address of the node's native port, if it has one.
@@ -102,14 +103,14 @@ struct Own {
 
 /// Role that a node has in the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(crate) enum Role {
     Leader,
     Follower,
 }
 
 impl Nodes {
     /// Returns the nodes of a cluster that runs already, by their HTTP addresses.
-    pub(super) fn running(addresses: &[String]) -> Result<Self, BenchError> {
+    pub(crate) fn running(addresses: &[String]) -> Result<Self, BenchError> {
         let node = |url: &String| {
             let http = Target::running(url)?.address;
             Ok(Node { http, native: None, peer: http, relay: None, process: None })
@@ -120,7 +121,7 @@ impl Nodes {
     }
 
     /// Starts nodes, which found one cluster together, and waits until all of them vote and know the leader.
-    pub(super) fn start(setup: Setup<'_>, progress: &mut dyn Progress) -> Result<Self, BenchError> {
+    pub(crate) fn start(setup: Setup<'_>, progress: &mut dyn Progress) -> Result<Self, BenchError> {
         let Setup { name, count, dir, args, native, delay, .. } = setup;
         let binary = match setup.binary {
             Some(binary) => binary.to_owned(),
@@ -213,7 +214,7 @@ impl Nodes {
     }
 
     /// Kills a node with SIGKILL. Returns the moment of the signal.
-    pub(super) fn kill(&mut self, number: usize) -> Instant {
+    pub(crate) fn kill(&mut self, number: usize) -> Instant {
         let process = self.all[number].process.take();
         let killed = Instant::now();
         if let Some(process) = process {
@@ -223,20 +224,20 @@ impl Nodes {
     }
 
     /// Ends a node with SIGTERM, as an operator does. Returns when its process has ended.
-    pub(super) fn stop(&mut self, number: usize) {
+    pub(crate) fn stop(&mut self, number: usize) {
         // Dropping the process signals it, and waits.
         drop(self.all[number].process.take());
     }
 
     /// Starts a node again that was killed or stopped, and waits until it and the others agree that it lacks nothing.
-    pub(super) fn restart(&mut self, number: usize) -> Result<(), BenchError> {
+    pub(crate) fn restart(&mut self, number: usize) -> Result<(), BenchError> {
         self.spawn(number)?;
         self.wait_until_ready(number)?;
         self.wait("the restarted node has caught up", |nodes| nodes.has_caught_up(number))
     }
 
     /// Returns true if a node has applied all entries that are committed, but for a few: under load it never has all.
-    pub(super) fn has_caught_up(&self, number: usize) -> bool {
+    pub(crate) fn has_caught_up(&self, number: usize) -> bool {
         let Some(leader) = self.leading() else { return false };
         let index = |number: usize, name: &str| self.status(number)?[name].as_u64();
         matches!((index(leader, "commit_index"), index(number, "applied_index")), (Some(committed), Some(applied))
@@ -245,17 +246,17 @@ impl Nodes {
     }
 
     /// Returns the id of a node's process; `None` if it is down, or if the benchmark did not start it.
-    pub(super) fn process_id(&self, number: usize) -> Option<u32> {
+    pub(crate) fn process_id(&self, number: usize) -> Option<u32> {
         self.all[number].process.as_ref().map(ServerProcess::id)
     }
 
     /// Starts a node again, and returns at once.
-    pub(super) fn restart_only(&mut self, number: usize) -> Result<(), BenchError> {
+    pub(crate) fn restart_only(&mut self, number: usize) -> Result<(), BenchError> {
         self.spawn(number)
     }
 
     /// Returns the number of the node that leads, once there is one that all nodes know.
-    pub(super) fn leader(&self) -> Result<usize, BenchError> {
+    pub(crate) fn leader(&self) -> Result<usize, BenchError> {
         self.wait("the nodes have a leader", |nodes| nodes.leading().is_some())?;
         self.leading().ok_or_else(|| BenchError::target("cluster")("its leader changes all the time"))
     }
@@ -265,48 +266,48 @@ impl Nodes {
     }
 
     /// Returns the addresses of the nodes with this role.
-    pub(super) fn of_role(&self, role: Role) -> Result<Vec<SocketAddr>, BenchError> {
+    pub(crate) fn of_role(&self, role: Role) -> Result<Vec<SocketAddr>, BenchError> {
         let leader = self.leader()?;
         let is_wanted = |number: usize| (number == leader) == (role == Role::Leader);
         Ok(self.all.iter().enumerate().filter(|(number, _)| is_wanted(*number)).map(|(_, node)| node.http).collect())
     }
 
     /// Returns the HTTP addresses of all nodes.
-    pub(super) fn addresses(&self) -> Vec<SocketAddr> {
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
         self.all.iter().map(|node| node.http).collect()
     }
 
     /// Returns the addresses of the native ports.
-    pub(super) fn native_addresses(&self) -> Vec<SocketAddr> {
+    pub(crate) fn native_addresses(&self) -> Vec<SocketAddr> {
         self.all.iter().filter_map(|node| node.native).collect()
     }
 
     /// Returns the CPU time of all nodes together since they began; `None` if they are not the benchmark's own.
-    pub(super) fn cpu(&self) -> Option<Duration> {
+    pub(crate) fn cpu(&self) -> Option<Duration> {
         let cpu =
             |node: &Node| node.process.as_ref().map(|process| Usage::read(MeasuredProcess::Process(process.id())).cpu);
         self.all.iter().map(cpu).sum()
     }
 
     /// Returns the cluster's status as a node shows it.
-    pub(super) fn status(&self, number: usize) -> Option<Value> {
+    pub(crate) fn status(&self, number: usize) -> Option<Value> {
         self.json(number, "/v1/cluster/status")
     }
 
     /// Returns the JSON that a node answers to a GET.
-    pub(super) fn json(&self, number: usize, path: &str) -> Option<Value> {
+    pub(crate) fn json(&self, number: usize, path: &str) -> Option<Value> {
         let (status, body) = get(self.all[number].http, path)?;
         (status == 200).then(|| serde_json::from_slice(&body).ok()).flatten()
     }
 
     /// Returns the metrics of a node.
-    pub(super) fn metrics(&self, number: usize) -> Option<String> {
+    pub(crate) fn metrics(&self, number: usize) -> Option<String> {
         let (status, body) = get(self.all[number].http, "/metrics")?;
         (status == 200).then(|| String::from_utf8_lossy(&body).into_owned())
     }
 
     /// Waits until a condition holds.
-    pub(super) fn wait(&self, what: &str, holds: impl Fn(&Self) -> bool) -> Result<(), BenchError> {
+    pub(crate) fn wait(&self, what: &str, holds: impl Fn(&Self) -> bool) -> Result<(), BenchError> {
         let begun = Instant::now();
         while !holds(self) {
             if begun.elapsed() >= PATIENCE {
@@ -340,7 +341,7 @@ impl Own {
 }
 
 /// Returns the name of a node.
-pub(super) fn name(number: usize) -> String {
+pub(crate) fn name(number: usize) -> String {
     format!("n{}", number + 1)
 }
 
