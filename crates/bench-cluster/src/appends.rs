@@ -71,14 +71,7 @@ impl Appends {
 
     fn encoded(&self) -> Result<Vec<Rc<RecordBatch>>, BenchError> {
         let values = Values::new(self.record_bytes, self.seed);
-        let batch = |number: u64| {
-            let mut batch = RecordBatch::new();
-            for record in 0..self.records_per_batch {
-                let payload = values.of(number * self.records_per_batch + record);
-                batch.push_payload(payload).map_err(BenchError::subject("the load", "encoding"))?;
-            }
-            Ok(Rc::new(batch))
-        };
+        let batch = |number| encoded_batch(&values, number, self.records_per_batch).map(Rc::new);
         (0..BATCHES.min(self.batches)).map(batch).collect()
     }
 
@@ -124,8 +117,18 @@ impl Appends {
     }
 }
 
+/// Encodes the batch with this number, of so many records.
+pub(crate) fn encoded_batch(values: &Values, number: u64, records: u64) -> Result<RecordBatch, BenchError> {
+    let mut batch = RecordBatch::new();
+    for record in 0..records {
+        let payload = values.of(number * records + record);
+        batch.push_payload(payload).map_err(BenchError::subject("the load", "encoding"))?;
+    }
+    Ok(batch)
+}
+
 /// Makes the error of a request that failed.
-fn failed<E: std::fmt::Display>(doing: &'static str) -> impl Fn(E) -> BenchError {
+pub(crate) fn failed<E: std::fmt::Display>(doing: &'static str) -> impl Fn(E) -> BenchError {
     BenchError::subject("the cluster", doing)
 }
 

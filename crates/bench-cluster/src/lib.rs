@@ -3,11 +3,12 @@
 //! Parts: `options` has the options, `nodes` starts, kills, stops and restarts the nodes, `relay` delays the network between
 //! them, `work` is what one row measures, `probes` measures what the machine allows, `peer` drives another system's cluster on
 //! the same work, `suite` runs the rows in turns and makes the report. Scenarios have nodes of their own and a module each:
-//! `failover`, `rolling`, `lag`, `catch_up`, `heartbeats`, `detection`,
+//! `resp`, `publishers`, `failover`, `rolling`, `lag`, `catch_up`, `heartbeats`, `detection`,
 //! `tls`, `slow_follower`. They share `scenario` and `appends`.
 //!
 //! Does not own: the load generator, which is the crate `load`; histograms, statistics and reports, which are the crate
-//! `lab`; the suites of single servers, which are the crate `bench`. The rules of those suites hold here, too.
+//! `lab`; the suites of single servers, which are the crate `bench`. The rules of those suites hold here, too: a node is
+//! reached over its sockets only.
 
 mod appends;
 mod catch_up;
@@ -19,7 +20,9 @@ mod nodes;
 mod options;
 mod peer;
 mod probes;
+mod publishers;
 mod relay;
+mod resp;
 mod rolling;
 mod scenario;
 mod slow_follower;

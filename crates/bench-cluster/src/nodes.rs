@@ -38,6 +38,15 @@ const MAX_FOUNDERS: usize = 7;
 const FIRST_PORT: u16 = 12_000;
 const PORTS: u16 = 20_000;
 
+/// Port for Redis clients of the nodes that the benchmark starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RespPort {
+    /// The nodes get no port for Redis clients.
+    Off,
+    /// Each node gets a free port.
+    Free,
+}
+
 /// Parameters of the nodes that the benchmark starts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup<'a> {
@@ -51,12 +60,13 @@ pub(crate) struct Setup<'a> {
     /// Additional arguments of `serve`.
     pub args: &'a [String],
     pub native: NativePort,
+    pub resp: RespPort,
     /// Delay of all bytes between two nodes in each direction; zero for none.
     pub delay: Duration,
 }
 
 impl<'a> Setup<'a> {
-    /// Returns the nodes that the options of the suite ask for, with the native protocol off and without a delay.
+    /// Returns the nodes that the options of the suite ask for, which serve HTTP alone and have no delay.
     pub(crate) fn new(name: &'a str, dir: &'a Path, options: &'a ClusterOptions) -> Self {
         Self {
             name,
@@ -65,6 +75,7 @@ impl<'a> Setup<'a> {
             dir,
             args: &options.server_arg,
             native: NativePort::Off,
+            resp: RespPort::Off,
             delay: Duration::ZERO,
         }
     }
@@ -84,6 +95,8 @@ pub(crate) struct Node {
     pub http: SocketAddr,
     /// Address of the node's native port, if it has one.
     pub native: Option<SocketAddr>,
+    /// Address of the node's port for Redis clients, if it has one.
+    pub resp: Option<SocketAddr>,
     /// Address for the other nodes; unused for a node that the benchmark did not start.
     peer: SocketAddr,
     /// Relay through which the other nodes reach this one, if their network has a delay.
@@ -113,7 +126,7 @@ impl Nodes {
     pub(crate) fn running(addresses: &[String]) -> Result<Self, BenchError> {
         let node = |url: &String| {
             let http = Target::running(url)?.address;
-            Ok(Node { http, native: None, peer: http, relay: None, process: None })
+            Ok(Node { http, native: None, resp: None, peer: http, relay: None, process: None })
         };
         let nodes = Self { all: addresses.iter().map(node).collect::<Result<_, _>>()?, own: None };
         nodes.leader()?;
@@ -122,7 +135,7 @@ impl Nodes {
 
     /// Starts nodes, which found one cluster together, and waits until all of them vote and know the leader.
     pub(crate) fn start(setup: Setup<'_>, progress: &mut dyn Progress) -> Result<Self, BenchError> {
-        let Setup { name, count, dir, args, native, delay, .. } = setup;
+        let Setup { name, count, dir, args, .. } = setup;
         let binary = match setup.binary {
             Some(binary) => binary.to_owned(),
             None => std::env::current_exe().map_err(BenchError::files("the running command"))?,
@@ -140,7 +153,7 @@ impl Nodes {
             }
             let own = Own { binary: binary.clone(), dir, args: args.to_vec(), token: token.clone() };
             progress.step(&format!("starting {count} times {} serve {}", binary.display(), args.join(" ")));
-            match Self::found(count, own, native, delay) {
+            match Self::found(setup, own) {
                 Err(error) if founding < FOUNDINGS => progress.step(&format!("again, because {error}")),
                 result => return result,
             }
@@ -148,7 +161,8 @@ impl Nodes {
         }
     }
 
-    fn found(count: usize, own: Own, native: NativePort, delay: Duration) -> Result<Self, BenchError> {
+    fn found(setup: Setup<'_>, own: Own) -> Result<Self, BenchError> {
+        let Setup { count, native, resp, delay, .. } = setup;
         let node = |_| {
             let peer = server_address()?;
             let relay = (!delay.is_zero()).then(|| {
@@ -157,7 +171,8 @@ impl Nodes {
             });
             let relay = relay.transpose().map_err(BenchError::files("a relay"))?;
             let native = if native == NativePort::Off { None } else { Some(server_address()?) };
-            Ok(Node { http: server_address()?, native, peer, relay, process: None })
+            let resp = if resp == RespPort::Off { None } else { Some(server_address()?) };
+            Ok(Node { http: server_address()?, native, resp, peer, relay, process: None })
         };
         let all = (0..count).map(node).collect::<Result<Vec<_>, BenchError>>()?;
         let mut nodes = Self { all, own: Some(own) };
@@ -188,6 +203,7 @@ impl Nodes {
         command.args(["serve", "--http", &node.http.to_string(), "--cluster", &node.peer.to_string()]);
         command.args(["--native", &node.native.map_or("off".to_owned(), |native| native.to_string())]);
         command.args(["--native-quic-sockets", "0", "--advertise", &node.reached_at().to_string()]);
+        command.args(node.resp.map(|resp| format!("--resp={resp}")));
         command.arg("--node-name").arg(name(number)).arg("--data").arg(own.dir.join(name(number)));
         if peers.len() == 1 {
             command.arg("--cluster-init");
@@ -280,6 +296,11 @@ impl Nodes {
     /// Returns the addresses of the native ports.
     pub(crate) fn native_addresses(&self) -> Vec<SocketAddr> {
         self.all.iter().filter_map(|node| node.native).collect()
+    }
+
+    /// Returns the addresses of the ports for Redis clients, by the numbers of the nodes.
+    pub(crate) fn resp_addresses(&self) -> Vec<SocketAddr> {
+        self.all.iter().filter_map(|node| node.resp).collect()
     }
 
     /// Returns the CPU time of all nodes together since they began; `None` if they are not the benchmark's own.

@@ -13,6 +13,10 @@ pub enum Part {
     Puts,
     /// Gets on the leader, on a follower and on all nodes together, by level.
     Gets,
+    /// `SET` of Redis clients, 50 connections with 16 requests in flight each, to the leader and spread over all nodes.
+    Resp,
+    /// Batches of 100 records of 1 KiB that 16 publishers append to a stream over the native protocol.
+    Appends,
     /// SIGKILL of the leader under load: time until the next acknowledgement.
     Failover,
     /// SIGTERM of each node in turn under load: failed requests, and the longest one of each restart.

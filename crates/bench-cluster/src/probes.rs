@@ -1,4 +1,5 @@
-//! Probes of the machine: one round trip over the loopback, and one fsync, in the same minute as the rows.
+//! Probes of the machine: one round trip over the loopback, one fsync, and large sequential writes, in the same minute as the
+//! rows.
 
 use std::{
     io::{Read as _, Write as _},
@@ -15,6 +16,9 @@ use crate::{
 
 /// Length of the probe's file, which it writes again and again.
 const FILE_BYTES: u64 = 16 << 20;
+/// Size in bytes of each large write, and of the file for large writes.
+const LARGE_WRITE: usize = 1 << 20;
+const LARGE_FILE_BYTES: u64 = 256 << 20;
 
 /// Speed of the bare machine in one round.
 #[derive(Clone, Copy, Debug)]
@@ -56,8 +60,14 @@ impl Probes {
     }
 }
 
-/// Sends a message to another thread, which sends it back, again and again.
-fn round_trips(bytes: usize, time: Duration) -> std::io::Result<Latencies> {
+/// Measures large sequential writes with an fsync each, for `time`. Returns their bytes per second.
+pub(crate) fn sequential_rate(dir: &Path, time: Duration) -> Result<f64, BenchError> {
+    let mut probe = Probe::create(dir, LARGE_FILE_BYTES)?;
+    Ok(probe.run(&vec![7; LARGE_WRITE], Sync::Each, time)?.rate * LARGE_WRITE as f64)
+}
+
+/// Sends a message to another thread, which sends it back, again and again. Returns the times of the round trips.
+pub(crate) fn round_trips(bytes: usize, time: Duration) -> std::io::Result<Latencies> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let mut near = TcpStream::connect(listener.local_addr()?)?;
     let (mut far, _) = listener.accept()?;
@@ -97,6 +107,7 @@ mod tests {
         let mut probes = Probes::create(scratch.path(), 256).unwrap();
         let probed = probes.run(Duration::from_millis(5)).unwrap();
         assert!(probed.round_trip_us > 0.0 && probed.fsync_us > 0.0, "{probed:?}");
+        assert!(sequential_rate(scratch.path(), Duration::from_millis(5)).unwrap() > 0.0);
         let known = Probed { round_trip_us: 20.0, fsync_us: 70.0 };
         assert!((known.allowed_rate() - 10_000.0).abs() < 1e-6);
     }

@@ -4,7 +4,10 @@
 
 use std::{
     net::SocketAddr,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -13,9 +16,10 @@ use thalweg_types::Durability;
 use crate::{
     BenchError,
     data::Values,
+    latency::Latencies,
     load::{
-        self, Arrivals, Pace, Plan, Validity,
-        http::{Api, Http, MissingKeyPolicy, Outcome, Requests},
+        self, Arrivals, Outcome, Pace, Plan, Protocol, Validity,
+        http::{Api, Http, MissingKeyPolicy, Requests},
     },
     nodes::{Nodes, PATIENCE, Role},
     options::{ClusterOptions, Part},
@@ -23,9 +27,14 @@ use crate::{
 };
 
 /// Longest wait for a reply, after which a run ends as overloaded.
-const GIVE_UP: Duration = Duration::from_secs(20);
+pub(crate) const GIVE_UP: Duration = Duration::from_secs(20);
 /// Connections that store all keys before the first get.
 const LOADERS: usize = 100;
+/// Puts per second of clients at a fixed rate, and their number.
+pub(crate) const PACED_RATE: f64 = 1000.0;
+const PACED_CLIENTS: usize = 8;
+/// Longest run at a time of clients at a fixed rate that wait for something; the next run begins at once.
+const WINDOW: Duration = Duration::from_millis(500);
 
 /// Level of reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,20 +149,30 @@ pub(crate) fn run(nodes: &Nodes, work: Work, options: &ClusterOptions) -> Result
     };
     // A cluster of one node has no follower.
     let addresses = if addresses.is_empty() { nodes.addresses() } else { addresses };
-    let share = |number: usize| work.clients / addresses.len() + usize::from(number < work.clients % addresses.len());
+    let share = |number| share(work.clients, addresses.len(), number);
     // With fewer clients than nodes, some nodes have none.
     let used = addresses.iter().enumerate().take(work.clients);
     let plans: Vec<_> = used.map(|(number, address)| plan(*address, work, share(number), options)).collect();
+    run_together(nodes, &plans)
+}
+
+/// Returns the number of clients that one of several nodes gets, if all clients are spread evenly.
+pub(crate) fn share(clients: usize, nodes: usize, number: usize) -> usize {
+    clients / nodes + usize::from(number < clients % nodes)
+}
+
+/// Runs plans at the same time, each on a thread of its own. Returns the figures of all together.
+pub(crate) fn run_together<P: Protocol>(nodes: &Nodes, plans: &[Plan<P>]) -> Result<Turn, BenchError> {
     let before = nodes.cpu();
     let outcomes = std::thread::scope(|scope| {
         let threads: Vec<_> = plans.iter().map(|plan| scope.spawn(move || load::run(plan))).collect();
-        let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Outcome, BenchError>>| {
+        let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Outcome<P::Counts>, BenchError>>| {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };
         threads.into_iter().map(join).collect::<Result<Vec<_>, _>>()
     })?;
     let cpu = nodes.cpu().zip(before).map(|(now, then)| now.saturating_sub(then));
-    let times = crate::latency::Latencies::sum(outcomes.iter().map(|outcome| &outcome.times)).quantiles();
+    let times = Latencies::sum(outcomes.iter().map(|outcome| &outcome.times)).quantiles();
     // CPU times include the warm-up, and so does this count.
     let replies: u64 = outcomes.iter().map(|outcome| outcome.tally.all_right).sum();
     let each = |seconds: f64| seconds * 1e6 / replies as f64;
@@ -184,11 +203,27 @@ pub(crate) fn load_keys(nodes: &Nodes, options: &ClusterOptions) -> Result<(), B
     }
 }
 
-/// Returns puts to one node at a fixed rate.
-pub(crate) fn paced_puts(address: SocketAddr, clients: usize, rate: f64, options: &ClusterOptions) -> Plan<Http> {
-    let work = Work { kind: Kind::Put, place: TargetNodes::Leader, clients };
-    let pace = Pace::Open { rate, arrivals: Arrivals::Constant };
-    Plan { pace, ..plan(address, work, clients, options) }
+/// Returns puts to one node at a fixed rate, [`PACED_RATE`].
+pub(crate) fn paced_puts(address: SocketAddr, options: &ClusterOptions) -> Plan<Http> {
+    let work = Work { kind: Kind::Put, place: TargetNodes::Leader, clients: PACED_CLIENTS };
+    let pace = Pace::Open { rate: PACED_RATE, arrivals: Arrivals::Constant };
+    Plan { pace, ..plan(address, work, PACED_CLIENTS, options) }
+}
+
+/// Puts values at a fixed rate, [`PACED_RATE`], until something is over. Returns the times, and the validity of the runs.
+pub(crate) fn put_until(
+    is_over: &AtomicBool,
+    address: SocketAddr,
+    options: &ClusterOptions,
+) -> Result<(Latencies, Validity), BenchError> {
+    let (mut times, mut validity) = (Latencies::default(), Validity::Good);
+    let plan = Plan { warmup: Duration::ZERO, duration: WINDOW, ..paced_puts(address, options) };
+    while !is_over.load(Ordering::Acquire) {
+        let outcome = load::run(&plan)?;
+        times.merge(&outcome.times);
+        validity = Validity::worst([&validity, &outcome.validity]);
+    }
+    Ok((times, validity))
 }
 
 fn plan(address: SocketAddr, work: Work, clients: usize, options: &ClusterOptions) -> Plan<Http> {

@@ -361,6 +361,26 @@ fn rows_of<'r>(report: &'r Value, title: &str) -> &'r Vec<Value> {
 
 #[cfg(feature = "bench")]
 #[test]
+fn the_cluster_suite_loads_with_redis_clients_and_publishers() {
+    let load = ["--duration", "200ms", "--warmup", "50ms", "--rounds", "1", "--keys", "200"];
+    let report = bench(&[&["cluster", "--parts", "resp,appends"][..], &load].concat());
+    let redis = rows_of(&report, "Redis clients: SET of 3 B, -c 50 -P 16, durability quorum, 3 nodes");
+    let nodes: Vec<_> = redis.iter().map(|row| row["node"].as_str().unwrap()).collect();
+    assert_eq!(nodes, ["leader", "all"]);
+    assert!(redis.iter().all(|row| row["SETs/s"].as_f64().unwrap() > 0.0), "{report}");
+    let appends = rows_of(&report, "stream appends: 100 records of 1024 B a batch, 16 publishers");
+    assert!(appends.iter().all(|row| row["records/s"].as_f64().unwrap() > 0.0), "{report}");
+    let checks = report["checks"].as_array().unwrap();
+    let verdicts = |required: &str| {
+        let of = checks.iter().filter(|check| check["required"] == required);
+        of.map(|check| check["verdict"].as_str().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(verdicts("the stream has all acknowledged records"), ["met", "met"], "{report}");
+    assert_eq!(verdicts("at least 150,000/s").len(), 2, "the goal for each place: {report}");
+}
+
+#[cfg(feature = "bench")]
+#[test]
 fn no_request_fails_while_each_node_is_restarted_in_turn() {
     let load = ["--duration", "200ms", "--parts", "rolling", "--restarts", "1", "--failover-clients", "4"];
     let report = bench(&[&["cluster"][..], &load].concat());
