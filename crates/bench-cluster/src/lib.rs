@@ -3,7 +3,7 @@
 //! Parts: `options` has the options, `nodes` starts, kills, stops and restarts the nodes, `relay` delays the network between
 //! them, `work` is what one row measures, `probes` measures what the machine allows, `peer` drives another system's cluster on
 //! the same work, `suite` runs the rows in turns and makes the report. Scenarios have nodes of their own and a module each:
-//! `resp`, `publishers`, `failover`, `rolling`, `lag`, `catch_up`, `heartbeats`, `detection`,
+//! `resp`, `publishers`, `failover`, `rolling`, `lag`, `catch_up`, `snapshot`, `heartbeats`, `detection`,
 //! `tls`, `slow_follower`. They share `scenario` and `appends`.
 //!
 //! Does not own: the load generator, which is the crate `load`; histograms, statistics and reports, which are the crate
@@ -26,6 +26,7 @@ mod resp;
 mod rolling;
 mod scenario;
 mod slow_follower;
+mod snapshot;
 mod suite;
 mod tls;
 mod work;

@@ -1,7 +1,7 @@
 //! The nodes of the measured cluster: processes of the benchmark's own, or nodes that run already.
 //!
 //! Owns: founding a cluster of processes on the loopback in a temporary directory, killing and restarting single nodes,
-//! and asking for the leader. Every wait is bounded by [`PATIENCE`]. Dropping [`Nodes`] kills the processes; their data
+//! adding and removing one, and asking for the leader. Every wait is bounded by [`PATIENCE`]. Dropping [`Nodes`] kills the processes; their data
 //! is in the directory of the caller, who removes it.
 
 use std::{
@@ -105,13 +105,22 @@ pub(crate) struct Node {
     process: Option<ServerProcess>,
 }
 
-/// Program, directory, arguments and join token with which the benchmark starts its own nodes.
+/// Program, directory, arguments and tokens with which the benchmark starts its own nodes.
 #[derive(Debug)]
 struct Own {
     binary: PathBuf,
     dir: PathBuf,
     args: Vec<String>,
-    token: String,
+    tokens: Tokens,
+    /// Number of nodes that found the cluster together; the others join it.
+    founders: usize,
+}
+
+/// Secrets of a cluster of the benchmark's own.
+#[derive(Clone, Debug)]
+struct Tokens {
+    join: String,
+    admin: String,
 }
 
 /// Role that a node has in the cluster.
@@ -140,7 +149,7 @@ impl Nodes {
             Some(binary) => binary.to_owned(),
             None => std::env::current_exe().map_err(BenchError::files("the running command"))?,
         };
-        let token = join_token(&binary)?;
+        let tokens = create_tokens(&binary)?;
         let mut founding = 1;
         loop {
             let dir = dir.join(format!("{name}{founding}"));
@@ -151,7 +160,9 @@ impl Nodes {
                 }
                 _ => std::fs::create_dir_all(&dir).map_err(BenchError::files(&dir))?,
             }
-            let own = Own { binary: binary.clone(), dir, args: args.to_vec(), token: token.clone() };
+            // More nodes than can found a cluster together join the first ones.
+            let founders = count.min(MAX_FOUNDERS);
+            let own = Own { binary: binary.clone(), dir, args: args.to_vec(), tokens: tokens.clone(), founders };
             progress.step(&format!("starting {count} times {} serve {}", binary.display(), args.join(" ")));
             match Self::found(setup, own) {
                 Err(error) if founding < FOUNDINGS => progress.step(&format!("again, because {error}")),
@@ -193,8 +204,7 @@ impl Nodes {
 
     fn spawn(&mut self, number: usize) -> Result<(), BenchError> {
         let Some(own) = &self.own else { return Ok(()) };
-        // More nodes than can found a cluster together join the first ones.
-        let founders = self.all.len().min(MAX_FOUNDERS);
+        let founders = own.founders;
         let peers: Vec<_> = self.all[..founders].iter().map(|node| node.reached_at().to_string()).collect();
         let node = &mut self.all[number];
         let log_path = own.log_path(number);
@@ -205,7 +215,7 @@ impl Nodes {
         command.args(["--native-quic-sockets", "0", "--advertise", &node.reached_at().to_string()]);
         command.args(node.resp.map(|resp| format!("--resp={resp}")));
         command.arg("--node-name").arg(name(number)).arg("--data").arg(own.dir.join(name(number)));
-        if peers.len() == 1 {
+        if founders == 1 && number == 0 {
             command.arg("--cluster-init");
         } else {
             command.args(["--join", &peers.join(",")]);
@@ -213,7 +223,7 @@ impl Nodes {
         if number < founders && founders > 1 {
             command.args(["--expect", &founders.to_string()]);
         }
-        command.args(&own.args).env("THALWEG_JOIN_TOKEN", &own.token).stderr(log);
+        command.args(&own.args).env("THALWEG_JOIN_TOKEN", &own.tokens.join).stderr(log);
         let process = ServerProcess::spawn(&mut command, "name the command with --server-binary");
         node.process = Some(process.map_err(BenchError::target(own.binary.display()))?);
         Ok(())
@@ -269,6 +279,47 @@ impl Nodes {
     /// Starts a node again, and returns at once.
     pub(crate) fn restart_only(&mut self, number: usize) -> Result<(), BenchError> {
         self.spawn(number)
+    }
+
+    /// Starts one more node with an empty directory, which joins the cluster as a learner and is promoted once it has caught
+    /// up. Returns its number at once.
+    pub(crate) fn add(&mut self) -> Result<usize, BenchError> {
+        let number = self.all.len();
+        let node = Node {
+            http: server_address()?,
+            native: None,
+            resp: None,
+            peer: server_address()?,
+            relay: None,
+            process: None,
+        };
+        self.all.push(node);
+        self.spawn(number)?;
+        Ok(number)
+    }
+
+    /// Removes the last node from the cluster, ends its process and deletes its data. Waits until the others are the only
+    /// members.
+    pub(crate) fn remove_last(&mut self) -> Result<(), BenchError> {
+        let (leader, last) = (self.leader()?, self.all.len() - 1);
+        let Some(own) = &self.own else { return Ok(()) };
+        let fail = BenchError::subject("the cluster", "removing a node");
+        let headers = format!("Authorization: Bearer {}\r\nContent-Type: application/json\r\n", own.tokens.admin);
+        let body = format!("{{\"node\":\"{}\"}}", name(last));
+        let mut client = Client::connect(self.all[leader].http, PATIENCE).map_err(&fail)?;
+        let reply = client.request("POST", "/v1/cluster/remove", &headers, body.as_bytes());
+        let (status, body) = reply.map_err(&fail)?;
+        if !(200..300).contains(&status) {
+            return Err(BenchError::subject("the cluster", "removing a node")(String::from_utf8_lossy(&body)));
+        }
+        let data = own.dir.join(name(last));
+        self.kill(last);
+        self.all.truncate(last);
+        std::fs::remove_dir_all(&data).map_err(BenchError::files(&data))?;
+        self.wait("the others are the only members", |nodes| {
+            let status = nodes.leading().and_then(|leader| nodes.status(leader));
+            status.is_some_and(|status| status["voters"] == last && status["learners"] == 0)
+        })
     }
 
     /// Returns the number of the node that leads, once there is one that all nodes know.
@@ -371,15 +422,16 @@ fn get(address: SocketAddr, path: &str) -> Option<(u16, Vec<u8>)> {
     Client::connect(address, REQUEST_TIMEOUT).ok()?.request("GET", path, "Connection: close\r\n", b"").ok()
 }
 
-/// Has the command make the token with which its nodes join each other.
-fn join_token(binary: &Path) -> Result<String, BenchError> {
+/// Has the command make the token with which its nodes join each other, and that of the administrator.
+fn create_tokens(binary: &Path) -> Result<Tokens, BenchError> {
     let doing = format!("{} cluster create-token", binary.display());
     let fail = BenchError::target(&doing);
     let made = Command::new(binary).args(["cluster", "create-token", "--json"]).output();
     let made = made.map_err(|error| BenchError::target(&doing)(error.to_string()))?;
     let tokens: Value = serde_json::from_slice(&made.stdout).unwrap_or_default();
-    let token = tokens["join_token"].as_str().map(str::to_owned);
-    token.ok_or_else(|| fail(format!("it printed no token: {}", String::from_utf8_lossy(&made.stderr).trim())))
+    let token = |name: &str| tokens[name].as_str().map(str::to_owned);
+    let tokens = token("join_token").zip(token("admin_token")).map(|(join, admin)| Tokens { join, admin });
+    tokens.ok_or_else(|| fail(format!("it printed no tokens: {}", String::from_utf8_lossy(&made.stderr).trim())))
 }
 
 /// Returns an address of the loopback at which nothing listens now.

@@ -25,6 +25,8 @@ pub enum Part {
     Lag,
     /// A follower was down while the cluster wrote: rate at which it gets the entries, and what that costs the clients.
     CatchUp,
+    /// A new node gets the state as a snapshot: rate, memory, and what that costs the clients.
+    Snapshot,
     /// Bytes that an idle node sends a minute, at the default times and at those of a published benchmark.
     Heartbeats,
     /// SIGKILL of a node: time until the others report it as suspect and as down.
@@ -114,6 +116,9 @@ pub struct ClusterOptions {
     /// `serve`.
     #[arg(long, default_value_t = 256 << 20)]
     pub missed_bytes: u64,
+    /// Bytes of keys and values in the state that a new node gets as a snapshot.
+    #[arg(long, default_value_t = 512 << 20)]
+    pub snapshot_bytes: u64,
     /// Numbers of nodes of the parts heartbeats and detection.
     #[arg(long, value_delimiter = ',', default_value = "3,10")]
     pub sizes: Vec<usize>,
@@ -141,6 +146,8 @@ pub struct ClusterOptions {
 const MIN_IDLE: Duration = Duration::from_secs(1);
 /// Largest number of nodes that the benchmark starts for heartbeats and detection.
 const MAX_SIZE: usize = 16;
+/// Least bytes of a state that is sent as a snapshot: several segments of the log, of which the first ones are freed.
+const MIN_SNAPSHOT_BYTES: u64 = 64 << 20;
 
 impl ClusterOptions {
     pub(crate) fn check(&self) -> Result<(), BenchError> {
@@ -166,6 +173,10 @@ impl ClusterOptions {
         for size in &self.sizes {
             within("--sizes", *size, MAX_SIZE)?;
             require(*size > 1, "--sizes", "must be at least 2")?;
+        }
+        if self.runs(Part::Snapshot) {
+            let message = "must be at least 67108864 (64 MiB), so that the log can be freed";
+            require(self.snapshot_bytes >= MIN_SNAPSHOT_BYTES, "--snapshot-bytes", message)?;
         }
         require(self.idle >= MIN_IDLE, "--idle", "must be at least 1s")?;
         require(self.missed_bytes > 0, "--missed-bytes", "must be at least 1")?;

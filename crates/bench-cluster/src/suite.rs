@@ -16,7 +16,7 @@ use crate::{
     report::{Check, Row, Table, cells},
     resp, rolling,
     scenario::{Figures, Scenario},
-    slow_follower,
+    slow_follower, snapshot,
     stats::{Summary, median_of, ratio},
     tls,
     work::{self, Kind, Level, TargetNodes, Turn, Work},
@@ -68,13 +68,14 @@ pub fn run(options: &ClusterOptions, progress: &mut dyn Progress) -> Result<Repo
 type Run = fn(&mut Scenario<'_>) -> Result<Figures, BenchError>;
 
 /// Scenarios with nodes of their own, in the order of the report.
-const SCENARIOS: [(Part, Run); 10] = [
+const SCENARIOS: [(Part, Run); 11] = [
     (Part::Resp, resp::run),
     (Part::Appends, publishers::run),
     (Part::Failover, failover::run),
     (Part::Rolling, rolling::run),
     (Part::Lag, lag::run),
     (Part::CatchUp, catch_up::run),
+    (Part::Snapshot, snapshot::run),
     (Part::Heartbeats, heartbeats::run),
     (Part::Detection, detection::run),
     (Part::Tls, tls::run),

@@ -381,6 +381,23 @@ fn the_cluster_suite_loads_with_redis_clients_and_publishers() {
 
 #[cfg(feature = "bench")]
 #[test]
+fn the_cluster_suite_sends_snapshots_to_new_nodes() {
+    let load = ["--duration", "200ms", "--warmup", "50ms", "--keys", "200"];
+    let parts = ["cluster", "--parts", "snapshot", "--snapshot-bytes", "67108864", "--rounds", "2"];
+    let report = bench(&[&parts[..], &load].concat());
+    let rows = rows_of(&report, "snapshot to a new node");
+    assert_eq!(rows.len(), 2, "the second node is new after the first one was removed: {report}");
+    for row in rows {
+        assert!(row["received MB"].as_f64().unwrap() > 60.0 && row["MB/s"].as_f64().unwrap() > 0.0, "{report}");
+        assert!(row["new node MiB above idle"].as_f64().is_some(), "{report}");
+    }
+    let checks = report["checks"].as_array().unwrap();
+    let sent = checks.iter().filter(|check| check["what"].as_str().unwrap().ends_with("received as a snapshot"));
+    assert!(sent.map(|check| &check["verdict"]).eq(["met", "met"].iter()), "{report}");
+}
+
+#[cfg(feature = "bench")]
+#[test]
 fn no_request_fails_while_each_node_is_restarted_in_turn() {
     let load = ["--duration", "200ms", "--parts", "rolling", "--restarts", "1", "--failover-clients", "4"];
     let report = bench(&[&["cluster"][..], &load].concat());
