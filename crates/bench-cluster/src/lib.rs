@@ -3,12 +3,12 @@
 //! Parts: `options` has the options, `nodes` starts, kills, stops and restarts the nodes, `relay` delays the network between
 //! them, `work` is what one row measures, `probes` measures what the machine allows, `peer` drives another system's cluster on
 //! the same work, `suite` runs the rows in turns and makes the report. Scenarios have nodes of their own and a module each:
-//! `resp`, `publishers`, `failover`, `rolling`, `lag`, `catch_up`, `snapshot`, `heartbeats`, `detection`,
-//! `tls`, `slow_follower`. They share `scenario` and `appends`.
+//! `resp`, `publishers`, `failover`, `rolling`, `lag`, `catch_up`, `snapshot`, `heartbeats`, `detection` (with
+//! `simulated_detection`), `tls`, `slow_follower`. They share `scenario` and `appends`.
 //!
 //! Does not own: the load generator, which is the crate `load`; histograms, statistics and reports, which are the crate
 //! `lab`; the suites of single servers, which are the crate `bench`. The rules of those suites hold here, too: a node is
-//! reached over its sockets only.
+//! reached over its sockets only. The simulation of failure detection has no nodes, but their detectors (crate `cluster`).
 
 mod appends;
 mod catch_up;
@@ -25,6 +25,7 @@ mod relay;
 mod resp;
 mod rolling;
 mod scenario;
+mod simulated_detection;
 mod slow_follower;
 mod snapshot;
 mod suite;

@@ -29,7 +29,7 @@ pub enum Part {
     Snapshot,
     /// Bytes that an idle node sends a minute, at the default times and at those of a published benchmark.
     Heartbeats,
-    /// SIGKILL of a node: time until the others report it as suspect and as down.
+    /// SIGKILL of a node: time until the others report it as suspect and as down. Also simulated, for more nodes.
     Detection,
     /// The puts with and without TLS between the nodes.
     Tls,
@@ -128,9 +128,12 @@ pub struct ClusterOptions {
     /// Time for which the bytes of an idle cluster are counted.
     #[arg(long, default_value = "60s", value_parser = parse_duration)]
     pub idle: Duration,
-    /// Number of nodes that are killed to measure detection, for each number of nodes.
+    /// Number of nodes that are killed, or fail in the simulation, to measure detection, for each number of nodes.
     #[arg(long, default_value_t = 20)]
     pub detections: u32,
+    /// Numbers of nodes of which the detection is simulated, because a machine cannot run so many.
+    #[arg(long, value_delimiter = ',', default_value = "50")]
+    pub simulated: Vec<usize>,
     /// Another system that does the same puts and gets in turns.
     #[arg(long, value_enum, requires = "peer_binary")]
     pub peer: Option<PeerKind>,
@@ -146,6 +149,8 @@ pub struct ClusterOptions {
 const MIN_IDLE: Duration = Duration::from_secs(1);
 /// Largest number of nodes that the benchmark starts for heartbeats and detection.
 const MAX_SIZE: usize = 16;
+/// Largest number of nodes of a simulation, in which each node sends to each other one.
+const MAX_SIMULATED: usize = 200;
 /// Least bytes of a state that is sent as a snapshot: several segments of the log, of which the first ones are freed.
 const MIN_SNAPSHOT_BYTES: u64 = 64 << 20;
 
@@ -173,6 +178,10 @@ impl ClusterOptions {
         for size in &self.sizes {
             within("--sizes", *size, MAX_SIZE)?;
             require(*size > 1, "--sizes", "must be at least 2")?;
+        }
+        for size in &self.simulated {
+            within("--simulated", *size, MAX_SIMULATED)?;
+            require(*size > 1, "--simulated", "must be at least 2")?;
         }
         if self.runs(Part::Snapshot) {
             let message = "must be at least 67108864 (64 MiB), so that the log can be freed";

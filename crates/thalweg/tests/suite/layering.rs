@@ -38,7 +38,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("lab", &["types", "doctor"]),
     ("load", &["types", "disk", "doctor", "wire", "transport", "redis", "lab"]),
     ("bench", &["types", "disk", "log", "store", "wire", "transport", "engine", "redis", "lab", "load"]),
-    ("bench-cluster", &["types", "client", "lab", "load"]),
+    ("bench-cluster", &["types", "client", "cluster", "lab", "load"]),
     (
         "thalweg",
         &[

@@ -419,7 +419,7 @@ const FAILED_REQUESTS: &str = "rolling restart: failed idempotent requests";
 fn the_scenarios_of_the_cluster_suite_run() {
     let load = ["--duration", "200ms", "--warmup", "50ms", "--rounds", "1", "--clients", "4"];
     let parts = ["--parts", "lag,catch-up,heartbeats,detection,tls,slow-follower", "--missed-bytes", "1048576"];
-    let sizes = ["--sizes", "3", "--timings", "default", "--idle", "1s", "--detections", "2"];
+    let sizes = ["--sizes", "3", "--timings", "default", "--idle", "1s", "--detections", "2", "--simulated", "5"];
     let report = bench(&[&["cluster"][..], &load, &parts, &sizes].concat());
     let figure = |title: &str, row: usize, column: &str| rows_of(&report, title)[row][column].as_f64().unwrap();
     assert_eq!(rows_of(&report, "replication lag").len(), 6);
@@ -429,6 +429,8 @@ fn the_scenarios_of_the_cluster_suite_run() {
     assert!(figure("heartbeats", 0, "control B/min a node") > 1000.0);
     assert_eq!(figure("detection", 0, "events"), 4.0, "two nodes saw each of two kills");
     assert!(figure("detection", 0, "down p50 s") >= 1.0, "a node is down after 1.5 s without a sign");
+    assert_eq!(figure("detection, simulated", 0, "events"), 8.0, "four nodes saw each of two failures");
+    assert!(figure("detection, simulated", 0, "down p50 s") >= 1.4, "{report}");
     assert_eq!(rows_of(&report, "links with").len(), 2);
     assert!((0..3).all(|row| figure("one slow follower", row, "puts/s") > 0.0), "{report}");
 }
