@@ -1,11 +1,11 @@
 //! The suites of `thalweg bench`: workloads, scenarios and reports.
 //!
-//! Owns: the suites ([`log`], [`engine`], [`backends`], [`groups`], [`snapshot`], [`http`], [`cluster`], and over the native
+//! Owns: the suites ([`log`], [`engine`], [`backends`], [`groups`], [`snapshot`], [`http`], and over the native
 //! protocol [`pubsub`], [`cache`], [`streams`], over RESP [`resp`], from a file [`scenario`]), and comparisons of two servers
 //! ([`compare`]) and with a stored measurement ([`baseline`]). Does not own: the load generator and the ways to reach a
-//! server, which are the crate `load`; histograms, statistics, reports, and the list of runs that give the documented
-//! figures, which are the crate `lab`; the command line around the suites; and nothing inside the server: the suites
-//! reach a server only over its socket.
+//! server, which are the crate `load`; the suite of several nodes, which is the crate `bench-cluster`; histograms,
+//! statistics, reports, and the list of runs that give the documented figures, which are the crate `lab`; the command line
+//! around the suites; and nothing inside the server: the suites reach a server only over its socket.
 //!
 //! Rules that every suite keeps: setup lies outside the timed part; values read are compared with the written ones,
 //! byte by byte; every figure is printed beside its payload, concurrency, durability and backend; compared stores run
@@ -15,7 +15,6 @@ mod account;
 pub mod backends;
 pub mod baseline;
 pub mod cache;
-pub mod cluster;
 pub mod compare;
 mod contender;
 pub mod engine;
@@ -24,7 +23,6 @@ pub mod groups;
 pub mod http;
 pub mod log;
 mod options;
-mod probe;
 mod profiling;
 pub mod pubsub;
 pub mod resp;
@@ -35,4 +33,4 @@ pub mod streams;
 pub use profiling::ProfileOptions;
 pub use thalweg_lab::{BenchError, Progress, Quiet, Report, Scratch, Stderr, regenerate, report, stats};
 use thalweg_lab::{latency, random, scratch, usage};
-use thalweg_load::{self as load, data, native, server, tasks};
+use thalweg_load::{self as load, data, native, probe, server, tasks};

@@ -5,7 +5,7 @@
 //! run ([`samples`]), the comparison of two measurements ([`comparison`]), reports as text, JSON and HTML
 //! ([`report`]), profiles of a process ([`profile`]), and the list of runs that give the documented figures, with their
 //! repetition ([`regenerate`]). Does not own: workloads, load generators and suites, which are in
-//! the crate `bench` above this one.
+//! the crates `bench` and `bench-cluster` above this one.
 //!
 //! Invariant: this crate itself measures only the resources and profiles of processes. The functions that evaluate take
 //! numbers and return numbers, so tests use synthetic data whose true answer is known.

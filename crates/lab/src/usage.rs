@@ -15,6 +15,16 @@ pub enum MeasuredProcess {
     Process(u32),
 }
 
+impl MeasuredProcess {
+    /// Returns the kernel's directory of the process.
+    fn dir(self) -> String {
+        match self {
+            Self::Own => "/proc/self".to_owned(),
+            Self::Process(id) => format!("/proc/{id}"),
+        }
+    }
+}
+
 /// Resources that a process has used since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
@@ -59,10 +69,7 @@ pub struct Cost {
 impl Usage {
     /// Reads the resources that the process has used until now.
     pub fn read(whose: MeasuredProcess) -> Self {
-        let dir = match whose {
-            MeasuredProcess::Own => "/proc/self".to_owned(),
-            MeasuredProcess::Process(id) => format!("/proc/{id}"),
-        };
+        let dir = whose.dir();
         let cpu = match whose {
             MeasuredProcess::Own => process_cpu(),
             MeasuredProcess::Process(_) => cpu_of_stat(&dir).unwrap_or_default(),
@@ -113,10 +120,15 @@ fn switches(dir: &str) -> Option<Switches> {
     Some(sum)
 }
 
-/// Resets the recorded peak of this process's resident memory, if the kernel permits it.
-pub fn reset_peak() {
+/// Resets the recorded peak of a process's resident memory, if the kernel permits it.
+pub fn reset_peak(whose: MeasuredProcess) {
     // Without it the peak is that of the whole run, which is still an upper bound.
-    let _ = std::fs::write("/proc/self/clear_refs", "5");
+    let _ = std::fs::write(format!("{}/clear_refs", whose.dir()), "5");
+}
+
+/// Returns the resident memory of a process at this moment, in bytes.
+pub fn resident_bytes(whose: MeasuredProcess) -> Option<u64> {
+    field(&format!("{}/status", whose.dir()), "VmRSS:").map(|kib| kib * 1024)
 }
 
 /// Returns the CPU time that this process has used since it began, user and system.
@@ -369,6 +381,20 @@ mod tests {
         let usage = Usage::read(MeasuredProcess::Process(std::process::id()));
         assert!(usage.peak_rss_bytes.unwrap() > 0);
         assert_eq!(Usage::read(MeasuredProcess::Process(u32::MAX)), Usage::default());
+    }
+
+    #[test]
+    fn a_peak_is_that_since_its_reset() {
+        const MIB: u64 = 1 << 20;
+        let own = MeasuredProcess::Process(std::process::id());
+        let peak = || Usage::read(own).peak_rss_bytes.unwrap();
+        let before = resident_bytes(own).unwrap();
+        let touched = warm_memory(256 * MIB);
+        assert!(peak() >= before.max(touched), "{} of {touched}", peak());
+        reset_peak(own);
+        // Other tests of this process take less.
+        assert!(peak() < before + touched / 2, "{} after {before}", peak());
+        assert_eq!(resident_bytes(MeasuredProcess::Process(u32::MAX)), None);
     }
 
     #[test]

@@ -6,9 +6,10 @@
 //! figures ([`Outcome`]) and their medians over the rounds of a scenario ([`Rounds`]); the search for the highest rate
 //! that meets an objective ([`find_knee`]); the threads ([`run_threads`]), and
 //! many tasks on one of them ([`tasks`]); the reasons for which a run's figures are void
-//! ([`Validity`]); reaching or starting a server ([`server`]); and servers without a database, which show what the machine
-//! itself can carry ([`native::bare`], [`native::relay`], [`resp::bare`]). Does not own: histograms, statistics and
-//! reports, which are in the crate `lab`; the suites of `thalweg bench`, which are in the crate `bench`.
+//! ([`Validity`]); reaching or starting a server ([`server`]); and the limits of the machine itself: servers without a
+//! database ([`native::bare`], [`native::relay`], [`resp::bare`]) and the write speed of the bare disk ([`probe`]). Does not
+//! own: histograms, statistics and reports, which are in the crate `lab`; the suites of `thalweg bench`, which are in the crates `bench` and
+//! `bench-cluster`.
 //!
 //! The loop of the native protocol's channels ([`native::drive()`]) is another one, because a channel may be TLS or QUIC
 //! and therefore needs a runtime. It uses the same threads, pace, clock, counts and judgement of runs.
@@ -27,6 +28,7 @@ pub mod options;
 mod pace;
 pub mod pairs;
 mod poller;
+pub mod probe;
 mod protocol;
 mod recorded;
 pub mod resp;

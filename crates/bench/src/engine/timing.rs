@@ -58,7 +58,7 @@ pub fn timed(
     stride: u64,
     mut operation: impl FnMut(u64) -> Result<(), BenchError>,
 ) -> Result<Measure, BenchError> {
-    usage::reset_peak();
+    usage::reset_peak(usage::MeasuredProcess::Own);
     let before = (Usage::read(MeasuredProcess::Own), subject.fsyncs());
     let mut times = Latencies::default();
     let mut longest = Duration::ZERO;

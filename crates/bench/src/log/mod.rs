@@ -35,7 +35,7 @@ pub fn run(options: &LogOptions, progress: &mut dyn Progress) -> Result<Report, 
     options.check()?;
     let (mut report, scratch) = Report::begin_below("log", options.dir.as_deref())?;
     let warmed = usage::warm_memory(options.warm_mib << 20);
-    usage::reset_peak();
+    usage::reset_peak(usage::MeasuredProcess::Own);
     let log = open(&scratch)?;
     let mut probe = Probe::create(scratch.path(), PROBE_BYTES)?;
     report.condition("backend", "the log alone: no state, no replica");

@@ -61,6 +61,7 @@ pub(super) const ALL: &[Figures] = &[
         "snapshot --compress zstd",
         "--entries 20000 --duration 300ms --rounds 1",
     ),
+    run("cluster-resp-appends", "The cluster", "cluster --parts resp,appends --goals", SHORT),
     run("cluster-failover", "The cluster", "cluster --parts failover --kills 200 --goals", ""),
     run("cluster-rolling", "The cluster", "cluster --parts rolling --restarts 20 --goals", ""),
     run("cluster-lag", "The cluster", "cluster --parts lag,heartbeats,detection --goals", ""),
@@ -69,6 +70,12 @@ pub(super) const ALL: &[Figures] = &[
         "The cluster",
         "cluster --parts catch-up --missed-bytes 1073741824 --server-arg=--history-bytes=4GiB --goals",
         "",
+    ),
+    run(
+        "cluster-snapshot",
+        "The cluster",
+        "cluster --parts snapshot",
+        "--snapshot-bytes 67108864 --duration 300ms --warmup 100ms --rounds 1",
     ),
     run(
         "cluster-tls",

@@ -1,4 +1,4 @@
-//! `bench`: runs the suites of `thalweg_bench`, prints their reports as text or JSON, and exits with their verdicts.
+//! `bench`: runs the suites of `thalweg_bench` and `thalweg_bench_cluster`, prints their reports as text or JSON, and exits with their verdicts.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,6 @@ use thalweg_bench::{
     backends::{self, BackendsOptions},
     baseline::{self, CheckOptions, SaveOptions},
     cache::{self, CacheOptions},
-    cluster::{self, ClusterOptions},
     compare::{self, CompareOptions},
     engine::{self, EngineOptions},
     groups::{self, GroupsOptions},
@@ -22,6 +21,7 @@ use thalweg_bench::{
     snapshot::{self, SnapshotOptions},
     streams::{self, StreamsOptions},
 };
+use thalweg_bench_cluster::{self as cluster, ClusterOptions};
 
 use crate::{
     failure::{Exit, Failure},
@@ -66,17 +66,19 @@ pub(crate) enum Bench {
     Cache(Suite<CacheOptions>),
     /// Durable appends and reads over the native protocol, compared with the bare disk and network
     Streams(Suite<StreamsOptions>),
-    /// A cluster of several nodes: puts and gets, failover, rolling restarts, lag, catch-up, heartbeats, detection, TLS,
-    /// a slow follower
+    /// A cluster of several nodes: puts and gets, Redis clients, appends, failover, rolling restarts, lag, catch-up,
+    /// snapshots, heartbeats, detection, TLS, a slow follower
     #[command(
         after_help = "The benchmark starts the nodes itself, in processes on this machine, unless --nodes names a running cluster. The\n\
                       figures of one machine show what the program costs, not what a network adds.\n\n\
                       Examples:\n  thalweg bench cluster --parts puts --clients 1,100\n  \
                       thalweg bench cluster --nodes 10.0.0.1:7070,10.0.0.2:7070,10.0.0.3:7070\n  \
+                      thalweg bench cluster --parts resp,appends --goals\n  \
                       thalweg bench cluster --parts failover --kills 200\n  \
                       thalweg bench cluster --parts rolling --restarts 20\n  \
                       thalweg bench cluster --parts lag,heartbeats,detection --goals\n  \
                       thalweg bench cluster --parts catch-up --missed-bytes 1073741824 --server-arg=--history-bytes=4GiB\n  \
+                      thalweg bench cluster --parts snapshot --snapshot-bytes 1073741824\n  \
                       thalweg bench cluster --parts tls --clients 1,100\n  \
                       thalweg bench cluster --parts slow-follower\n  \
                       peers/etcd/run.sh --rounds 5      # with etcd in turns"

@@ -361,6 +361,43 @@ fn rows_of<'r>(report: &'r Value, title: &str) -> &'r Vec<Value> {
 
 #[cfg(feature = "bench")]
 #[test]
+fn the_cluster_suite_loads_with_redis_clients_and_publishers() {
+    let load = ["--duration", "200ms", "--warmup", "50ms", "--rounds", "1", "--keys", "200"];
+    let report = bench(&[&["cluster", "--parts", "resp,appends"][..], &load].concat());
+    let redis = rows_of(&report, "Redis clients: SET of 3 B, -c 50 -P 16, durability quorum, 3 nodes");
+    let nodes: Vec<_> = redis.iter().map(|row| row["node"].as_str().unwrap()).collect();
+    assert_eq!(nodes, ["leader", "all"]);
+    assert!(redis.iter().all(|row| row["SETs/s"].as_f64().unwrap() > 0.0), "{report}");
+    let appends = rows_of(&report, "stream appends: 100 records of 1024 B a batch, 16 publishers");
+    assert!(appends.iter().all(|row| row["records/s"].as_f64().unwrap() > 0.0), "{report}");
+    let checks = report["checks"].as_array().unwrap();
+    let verdicts = |required: &str| {
+        let of = checks.iter().filter(|check| check["required"] == required);
+        of.map(|check| check["verdict"].as_str().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(verdicts("the stream has all acknowledged records"), ["met", "met"], "{report}");
+    assert_eq!(verdicts("at least 150,000/s").len(), 2, "the goal for each place: {report}");
+}
+
+#[cfg(feature = "bench")]
+#[test]
+fn the_cluster_suite_sends_snapshots_to_new_nodes() {
+    let load = ["--duration", "200ms", "--warmup", "50ms", "--keys", "200"];
+    let parts = ["cluster", "--parts", "snapshot", "--snapshot-bytes", "67108864", "--rounds", "2"];
+    let report = bench(&[&parts[..], &load].concat());
+    let rows = rows_of(&report, "snapshot to a new node");
+    assert_eq!(rows.len(), 2, "the second node is new after the first one was removed: {report}");
+    for row in rows {
+        assert!(row["received MB"].as_f64().unwrap() > 60.0 && row["MB/s"].as_f64().unwrap() > 0.0, "{report}");
+        assert!(row["new node MiB above idle"].as_f64().is_some(), "{report}");
+    }
+    let checks = report["checks"].as_array().unwrap();
+    let sent = checks.iter().filter(|check| check["what"].as_str().unwrap().ends_with("received as a snapshot"));
+    assert!(sent.map(|check| &check["verdict"]).eq(["met", "met"].iter()), "{report}");
+}
+
+#[cfg(feature = "bench")]
+#[test]
 fn no_request_fails_while_each_node_is_restarted_in_turn() {
     let load = ["--duration", "200ms", "--parts", "rolling", "--restarts", "1", "--failover-clients", "4"];
     let report = bench(&[&["cluster"][..], &load].concat());
@@ -382,7 +419,7 @@ const FAILED_REQUESTS: &str = "rolling restart: failed idempotent requests";
 fn the_scenarios_of_the_cluster_suite_run() {
     let load = ["--duration", "200ms", "--warmup", "50ms", "--rounds", "1", "--clients", "4"];
     let parts = ["--parts", "lag,catch-up,heartbeats,detection,tls,slow-follower", "--missed-bytes", "1048576"];
-    let sizes = ["--sizes", "3", "--timings", "default", "--idle", "1s", "--detections", "2"];
+    let sizes = ["--sizes", "3", "--timings", "default", "--idle", "1s", "--detections", "2", "--simulated", "5"];
     let report = bench(&[&["cluster"][..], &load, &parts, &sizes].concat());
     let figure = |title: &str, row: usize, column: &str| rows_of(&report, title)[row][column].as_f64().unwrap();
     assert_eq!(rows_of(&report, "replication lag").len(), 6);
@@ -392,6 +429,8 @@ fn the_scenarios_of_the_cluster_suite_run() {
     assert!(figure("heartbeats", 0, "control B/min a node") > 1000.0);
     assert_eq!(figure("detection", 0, "events"), 4.0, "two nodes saw each of two kills");
     assert!(figure("detection", 0, "down p50 s") >= 1.0, "a node is down after 1.5 s without a sign");
+    assert_eq!(figure("detection, simulated", 0, "events"), 8.0, "four nodes saw each of two failures");
+    assert!(figure("detection, simulated", 0, "down p50 s") >= 1.4, "{report}");
     assert_eq!(rows_of(&report, "links with").len(), 2);
     assert!((0..3).all(|row| figure("one slow follower", row, "puts/s") > 0.0), "{report}");
 }

@@ -2,10 +2,9 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use crate::{
-    BenchError,
-    options::{parse_duration, require, within},
-};
+use thalweg_load::options::{parse_duration, require, within};
+
+use crate::BenchError;
 
 /// A measurement of the cluster benchmark, which the user can select.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -14,6 +13,10 @@ pub enum Part {
     Puts,
     /// Gets on the leader, on a follower and on all nodes together, by level.
     Gets,
+    /// `SET` of Redis clients, 50 connections with 16 requests in flight each, to the leader and spread over all nodes.
+    Resp,
+    /// Batches of 100 records of 1 KiB that 16 publishers append to a stream over the native protocol.
+    Appends,
     /// SIGKILL of the leader under load: time until the next acknowledgement.
     Failover,
     /// SIGTERM of each node in turn under load: failed requests, and the longest one of each restart.
@@ -22,9 +25,11 @@ pub enum Part {
     Lag,
     /// A follower was down while the cluster wrote: rate at which it gets the entries, and the cost for the clients.
     CatchUp,
+    /// A new node gets the state as a snapshot: rate, memory, and what that costs the clients.
+    Snapshot,
     /// Bytes that an idle node sends a minute, at the default times and at those of a published benchmark.
     Heartbeats,
-    /// SIGKILL of a node: time until the others report it as suspect and as down.
+    /// SIGKILL of a node: time until the others report it as suspect and as down. Also simulated, for more nodes.
     Detection,
     /// The puts with and without TLS between the nodes.
     Tls,
@@ -112,6 +117,9 @@ pub struct ClusterOptions {
     /// `serve`.
     #[arg(long, default_value_t = 256 << 20)]
     pub missed_bytes: u64,
+    /// Bytes of keys and values in the state that a new node gets as a snapshot.
+    #[arg(long, default_value_t = 512 << 20)]
+    pub snapshot_bytes: u64,
     /// Numbers of nodes of the parts heartbeats and detection.
     #[arg(long, value_delimiter = ',', default_value = "3,10")]
     pub sizes: Vec<usize>,
@@ -121,9 +129,12 @@ pub struct ClusterOptions {
     /// Time for which the bytes of an idle cluster are counted.
     #[arg(long, default_value = "60s", value_parser = parse_duration)]
     pub idle: Duration,
-    /// Number of nodes that are killed to measure detection, for each number of nodes.
+    /// Number of nodes that are killed, or fail in the simulation, to measure detection, for each number of nodes.
     #[arg(long, default_value_t = 20)]
     pub detections: u32,
+    /// Numbers of nodes of which the detection is simulated, because a machine cannot run so many.
+    #[arg(long, value_delimiter = ',', default_value = "50")]
+    pub simulated: Vec<usize>,
     /// Another system that does the same puts and gets alternately.
     #[arg(long, value_enum, requires = "peer_binary")]
     pub peer: Option<PeerKind>,
@@ -139,9 +150,13 @@ pub struct ClusterOptions {
 const MIN_IDLE: Duration = Duration::from_secs(1);
 /// Largest number of nodes that the benchmark starts for heartbeats and detection.
 const MAX_SIZE: usize = 16;
+/// Largest number of nodes of a simulation, in which each node sends to each other one.
+const MAX_SIMULATED: usize = 200;
+/// Least bytes of a state that is sent as a snapshot: several segments of the log, of which the first ones are freed.
+const MIN_SNAPSHOT_BYTES: u64 = 64 << 20;
 
 impl ClusterOptions {
-    pub(super) fn check(&self) -> Result<(), BenchError> {
+    pub(crate) fn check(&self) -> Result<(), BenchError> {
         // The most nodes that can found a cluster together.
         within("--count", self.count, 7)?;
         for clients in self.clients.iter().chain([&self.readers, &self.failover_clients]) {
@@ -165,12 +180,20 @@ impl ClusterOptions {
             within("--sizes", *size, MAX_SIZE)?;
             require(*size > 1, "--sizes", "must be at least 2")?;
         }
+        for size in &self.simulated {
+            within("--simulated", *size, MAX_SIMULATED)?;
+            require(*size > 1, "--simulated", "must be at least 2")?;
+        }
+        if self.runs(Part::Snapshot) {
+            let message = "must be at least 67108864 (64 MiB), so that the log can be freed";
+            require(self.snapshot_bytes >= MIN_SNAPSHOT_BYTES, "--snapshot-bytes", message)?;
+        }
         require(self.idle >= MIN_IDLE, "--idle", "must be at least 1s")?;
         require(self.missed_bytes > 0, "--missed-bytes", "must be at least 1")?;
         Ok(())
     }
 
-    pub(super) fn runs(&self, part: Part) -> bool {
+    pub(crate) fn runs(&self, part: Part) -> bool {
         self.parts.contains(&part)
     }
 }

@@ -16,14 +16,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{
-    nodes::{Nodes, PATIENCE},
-    scenario::{Figures, Scenario},
-};
 use crate::{
     BenchError,
     latency::Latencies,
+    nodes::{Nodes, PATIENCE},
     report::{Check, Table, cells, duration},
+    scenario::{Figures, Scenario},
     server::Client,
 };
 
@@ -54,7 +52,7 @@ struct Shared {
 }
 
 /// Kills the leader as many times as the options state.
-pub(super) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
+pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let options = scenario.options;
     let nodes = &mut Nodes::start(scenario.setup("failover"), scenario.progress)?;
     let shared = Shared {

@@ -15,17 +15,16 @@ use thalweg_client::{
 };
 use tokio::task::{JoinError, JoinSet};
 
-use super::nodes::PATIENCE;
-use crate::{BenchError, data::Values, latency::Latencies, load::block_on_thread};
+use crate::{BenchError, data::Values, latency::Latencies, load::block_on_thread, nodes::PATIENCE};
 
 /// Name of the stream.
-pub(super) const STREAM: &str = "bench";
+pub(crate) const STREAM: &str = "bench";
 /// Number of different batches, which are appended in rotation.
 const BATCHES: u64 = 64;
 
 /// Batches to be appended.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Appends {
+pub(crate) struct Appends {
     pub records_per_batch: u64,
     pub record_bytes: usize,
     /// Time between two batches; zero appends a batch as soon as fewer than `in_flight` batches wait.
@@ -38,7 +37,7 @@ pub(super) struct Appends {
 
 /// Number of records that a finished load has appended, and how long the appends took.
 #[derive(Clone, Debug)]
-pub(super) struct Appended {
+pub(crate) struct Appended {
     pub records: u64,
     /// Time from the first batch until the last acknowledgement.
     pub took: Duration,
@@ -48,14 +47,14 @@ pub(super) struct Appended {
 
 impl Appended {
     /// Records per second.
-    pub(super) fn rate(&self) -> f64 {
+    pub(crate) fn rate(&self) -> f64 {
         self.records as f64 / self.took.as_secs_f64()
     }
 }
 
 impl Appends {
     /// Returns a load of this many records per second, as batches of a millisecond.
-    pub(super) fn at_rate(rate: u64, record_bytes: usize, time: Duration, seed: u64) -> Self {
+    pub(crate) fn at_rate(rate: u64, record_bytes: usize, time: Duration, seed: u64) -> Self {
         let every = Duration::from_millis(1);
         let records_per_batch = (rate / 1000).max(1);
         let batches = (time.as_secs_f64() * 1000.0) as u64;
@@ -64,7 +63,7 @@ impl Appends {
     }
 
     /// Returns a load of this many bytes, as fast as the cluster takes them.
-    pub(super) fn of_bytes(bytes: u64, seed: u64) -> Self {
+    pub(crate) fn of_bytes(bytes: u64, seed: u64) -> Self {
         let (record_bytes, records_per_batch) = (1024, 256);
         let batches = bytes.div_ceil(record_bytes as u64 * records_per_batch);
         Self { records_per_batch, record_bytes, every: Duration::ZERO, batches, in_flight: 16, seed }
@@ -72,19 +71,12 @@ impl Appends {
 
     fn encoded(&self) -> Result<Vec<Rc<RecordBatch>>, BenchError> {
         let values = Values::new(self.record_bytes, self.seed);
-        let batch = |number: u64| {
-            let mut batch = RecordBatch::new();
-            for record in 0..self.records_per_batch {
-                let payload = values.of(number * self.records_per_batch + record);
-                batch.push_payload(payload).map_err(BenchError::subject("the load", "encoding"))?;
-            }
-            Ok(Rc::new(batch))
-        };
+        let batch = |number| encoded_batch(&values, number, self.records_per_batch).map(Rc::new);
         (0..BATCHES.min(self.batches)).map(batch).collect()
     }
 
     /// Appends all batches, through any of the nodes at these native addresses.
-    pub(super) fn run(&self, nodes: &[SocketAddr]) -> Result<Appended, BenchError> {
+    pub(crate) fn run(&self, nodes: &[SocketAddr]) -> Result<Appended, BenchError> {
         let batches = self.encoded()?;
         block_on_thread(async {
             let client = connect(nodes).await?;
@@ -125,13 +117,23 @@ impl Appends {
     }
 }
 
+/// Encodes the batch with this number, of so many records.
+pub(crate) fn encoded_batch(values: &Values, number: u64, records: u64) -> Result<RecordBatch, BenchError> {
+    let mut batch = RecordBatch::new();
+    for record in 0..records {
+        let payload = values.of(number * records + record);
+        batch.push_payload(payload).map_err(BenchError::subject("the load", "encoding"))?;
+    }
+    Ok(batch)
+}
+
 /// Makes the error of a request that failed.
-fn failed<E: std::fmt::Display>(doing: &'static str) -> impl Fn(E) -> BenchError {
+pub(crate) fn failed<E: std::fmt::Display>(doing: &'static str) -> impl Fn(E) -> BenchError {
     BenchError::subject("the cluster", doing)
 }
 
 /// Connects to a cluster whose nodes serve the native protocol at these addresses.
-pub(super) async fn connect(nodes: &[SocketAddr]) -> Result<Client, BenchError> {
+pub(crate) async fn connect(nodes: &[SocketAddr]) -> Result<Client, BenchError> {
     let seeds: Vec<_> = nodes.iter().map(|node| Endpoint::tcp(node.to_string())).collect();
     let options = Options { name: "thalweg-bench".to_owned(), timeout: Some(PATIENCE), ..Options::default() };
     let client = Client::connect(seeds, options).await.map_err(BenchError::target("the cluster"))?;

@@ -1,4 +1,5 @@
-//! Detection of a failed node: from SIGKILL of its process until the event `down` on each other node.
+//! Detection of a failed node: from SIGKILL of its process until the event `down` on each other node. Clusters that are too large
+//! for one machine are simulated ([`simulated_detection`](crate::simulated_detection)).
 //!
 //! Each other node is asked for its events, one after the other, over a connection of its own. The time of an event is
 //! that of the node's wall clock, which all processes of the machine share, so the request adds no delay.
@@ -10,15 +11,14 @@ use std::{
 
 use serde_json::Value;
 
-use super::{
-    nodes::{Nodes, PATIENCE, Setup, name},
-    scenario::{Figures, Scenario},
-};
 use crate::{
     BenchError,
-    latency::Latencies,
+    latency::{Latencies, micros},
+    nodes::{Nodes, PATIENCE, Setup, name},
     report::{Check, Table, cells},
+    scenario::{Figures, Scenario},
     server::Client,
+    simulated_detection::{Delays, simulate},
 };
 
 /// Goals of the whole suite: time until `down`, median and 99th percentile.
@@ -32,7 +32,7 @@ struct Times {
 }
 
 /// Measures all sizes of the options.
-pub(super) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
+pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let mut figures = Figures::default();
     let title = "detection: SIGKILL of a node until the events of each other node, default times, durability quorum";
     let mut table = Table::new(title);
@@ -58,7 +58,39 @@ pub(super) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
         figures.checks.push(Check::below(format!("detection with {count} nodes: p99"), p99, GOALS.1, " s"));
     }
     figures.tables.push(table);
+    simulated(scenario, &mut figures)?;
     Ok(figures)
+}
+
+/// Simulates all sizes of the options.
+fn simulated(scenario: &mut Scenario<'_>, figures: &mut Figures) -> Result<(), BenchError> {
+    let options = scenario.options;
+    let title = "detection, simulated: failure of a node until the others' detectors report it, over a virtual clock, default \
+                 times, measured delays of messages and timers";
+    let mut table = Table::new(title);
+    let delays = Delays::measure()?;
+    let ((message_p50, _), (message_p99, timer_p99)) = (delays.percentile(50.0), delays.percentile(99.0));
+    for count in &options.simulated {
+        scenario.step(&format!("detection, simulated: {count} nodes, {} failures", options.detections));
+        let detected = simulate(*count, options.detections, &delays, options.seed)?;
+        let [mut suspect, mut down] = [Latencies::default(), Latencies::default()];
+        detected.suspect.iter().for_each(|time| suspect.record(*time));
+        detected.down.iter().for_each(|time| down.record(*time));
+        let seconds = |times: &Latencies, at| times.percentile(at).as_secs_f64();
+        let (p50, p99) = (seconds(&down, 50.0), seconds(&down, 99.0));
+        table.row(cells! {
+            "nodes" => *count, "failures" => u64::from(options.detections), "events" => down.count(),
+            "suspect p50 s" => seconds(&suspect, 50.0), "suspect p99 s" => seconds(&suspect, 99.0),
+            "down p50 s" => p50, "down p99 s" => p99, "down max s" => seconds(&down, 100.0),
+            "wrong suspicions" => detected.wrong_suspicions, "message p50 µs" => micros(message_p50),
+            "message p99 µs" => micros(message_p99), "timer late p99 µs" => micros(timer_p99),
+        });
+        let name = format!("detection with {count} nodes, simulated");
+        figures.checks.push(Check::below(format!("{name}: p50"), p50, GOALS.0, " s"));
+        figures.checks.push(Check::below(format!("{name}: p99"), p99, GOALS.1, " s"));
+    }
+    figures.tables.push(table);
+    Ok(())
 }
 
 /// Kills a node, waits for the events of all others, and starts it again. Returns the longest time in seconds.

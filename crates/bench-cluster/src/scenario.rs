@@ -5,26 +5,24 @@
 
 use std::path::Path;
 
-use super::{
+use crate::{
+    BenchError, Progress,
     nodes::Setup,
     options::ClusterOptions,
     probes::{Probed, Probes},
-};
-use crate::{
-    BenchError, Progress,
     report::{Check, Table},
 };
 
 /// Tables, checks and notes that a scenario adds to the report.
 #[derive(Debug, Default)]
-pub(super) struct Figures {
+pub(crate) struct Figures {
     pub tables: Vec<Table>,
     pub checks: Vec<Check>,
     pub notes: Vec<String>,
 }
 
 /// Options, directory, progress and probes of a scenario.
-pub(super) struct Scenario<'a> {
+pub(crate) struct Scenario<'a> {
     pub options: &'a ClusterOptions,
     pub dir: &'a Path,
     pub progress: &'a mut dyn Progress,
@@ -34,7 +32,7 @@ pub(super) struct Scenario<'a> {
 }
 
 impl<'a> Scenario<'a> {
-    pub(super) fn new(
+    pub(crate) fn new(
         options: &'a ClusterOptions,
         dir: &'a Path,
         progress: &'a mut dyn Progress,
@@ -44,18 +42,18 @@ impl<'a> Scenario<'a> {
     }
 
     /// Returns the setup of nodes for a scenario of this name.
-    pub(super) fn setup(&self, name: &'a str) -> Setup<'a> {
+    pub(crate) fn setup(&self, name: &'a str) -> Setup<'a> {
         Setup::new(name, self.dir, self.options)
     }
 
     /// Probes the machine. The caller calls this right before each measurement.
-    pub(super) fn probe(&mut self) -> Result<Probed, BenchError> {
+    pub(crate) fn probe(&mut self) -> Result<Probed, BenchError> {
         let probed = self.probes.run(self.options.duration / 10)?;
         self.probed.push(probed);
         Ok(probed)
     }
 
-    pub(super) fn step(&mut self, line: &str) {
+    pub(crate) fn step(&mut self, line: &str) {
         self.progress.step(line);
     }
 }

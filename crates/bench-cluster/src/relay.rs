@@ -31,7 +31,7 @@ type Block = (Instant, Vec<u8>);
 /// A relay in front of one node. After it is dropped, it accepts no further connections. An open connection lasts until
 /// one of its ends closes it.
 #[derive(Debug)]
-pub(super) struct Relay {
+pub(crate) struct Relay {
     address: SocketAddr,
     is_over: Arc<AtomicBool>,
     accepting: Option<JoinHandle<()>>,
@@ -39,7 +39,7 @@ pub(super) struct Relay {
 
 impl Relay {
     /// Starts a relay at `listener`, which passes connections on to `to` with this delay in each direction.
-    pub(super) fn start(listener: TcpListener, to: SocketAddr, delay: Duration) -> io::Result<Self> {
+    pub(crate) fn start(listener: TcpListener, to: SocketAddr, delay: Duration) -> io::Result<Self> {
         let address = listener.local_addr()?;
         let is_over = Arc::<AtomicBool>::default();
         let over = Arc::clone(&is_over);
@@ -56,7 +56,7 @@ impl Relay {
     }
 
     /// Returns the address at which the node is reached through the relay.
-    pub(super) fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 }

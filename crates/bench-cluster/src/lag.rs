@@ -1,6 +1,6 @@
 //! Replication lag: records that the leader shows and a follower does not show yet, at a given rate and delay of the network.
 //!
-//! Row S's table. The delay is that of relays on the loopback between the nodes ([`super::relay`]); clients are not
+//! Row S's table. The delay is that of relays on the loopback between the nodes ([`crate::relay`]); clients are not
 //! delayed. A sampler asks a follower for the end of its copy of the stream, and then the leader. The stream grows
 //! between the two requests, so the figure is too high by the rate times the time of a request.
 
@@ -11,14 +11,12 @@ use std::{
 
 use serde_json::Value;
 
-use super::{
-    appends::{Appended, Appends, STREAM},
-    nodes::{Nodes, Setup},
-    scenario::{Figures, Scenario},
-};
 use crate::{
     BenchError,
+    appends::{Appended, Appends, STREAM},
+    nodes::{Nodes, Setup},
     report::{Check, Table, Verdict, cells},
+    scenario::{Figures, Scenario},
     server::{Client, NativePort},
     stats::median,
 };
@@ -42,7 +40,7 @@ struct Lags {
 }
 
 /// Measures all rows.
-pub(super) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
+pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let mut figures = Figures::default();
     let bytes = scenario.options.value_size;
     let title = format!("replication lag: records of {bytes} B that a follower lacks, durability quorum, 3 nodes");
@@ -142,7 +140,7 @@ fn json(client: &mut Client, path: &str) -> Result<Value, BenchError> {
 }
 
 /// Returns the smallest value that `percentile` percent of the values do not exceed; NaN without values.
-pub(super) fn percentile(values: &[f64], percentile: f64) -> f64 {
+pub(crate) fn percentile(values: &[f64], percentile: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let at = (percentile / 100.0 * sorted.len() as f64).ceil() as usize;

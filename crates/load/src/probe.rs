@@ -27,7 +27,7 @@ const MAX_DEVIATION: f64 = 0.3;
 
 /// Choice between synced and unsynced writes of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sync {
+pub enum Sync {
     /// Each write is followed by an `fdatasync`.
     Each,
     /// Writes are not synced: their bytes go to the kernel only.
@@ -36,14 +36,14 @@ pub(crate) enum Sync {
 
 /// A zero-filled file that the probe writes to. Dropping the probe removes it.
 #[derive(Debug)]
-pub(crate) struct Probe {
+pub struct Probe {
     file: ProbeFile,
     path: PathBuf,
 }
 
 /// Result of one probe round.
 #[derive(Clone, Debug)]
-pub(crate) struct Probed {
+pub struct Probed {
     /// Number of writes per second.
     pub rate: f64,
     /// Duration of each write, including its `fdatasync` if there is one.
@@ -52,7 +52,7 @@ pub(crate) struct Probed {
 
 impl Probe {
     /// Creates a probe with a file of `len` bytes in `dir`.
-    pub(crate) fn create(dir: &Path, len: u64) -> Result<Self, BenchError> {
+    pub fn create(dir: &Path, len: u64) -> Result<Self, BenchError> {
         let path = dir.join("probe");
         let create = || {
             let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(dir)?);
@@ -67,7 +67,7 @@ impl Probe {
     }
 
     /// Writes `data` to the probe's file repeatedly for `time`, at least once.
-    pub(crate) fn run(&mut self, data: &[u8], sync: Sync, time: Duration) -> Result<Probed, BenchError> {
+    pub fn run(&mut self, data: &[u8], sync: Sync, time: Duration) -> Result<Probed, BenchError> {
         let mut times = Latencies::default();
         let begun = Instant::now();
         let mut last = begun;
@@ -85,7 +85,7 @@ impl Probe {
 
     /// Syncs the writes that `Sync::Never` left unsynced, so that the kernel does not write them during the next
     /// measurement.
-    pub(crate) fn settle(&self) -> Result<(), BenchError> {
+    pub fn settle(&self) -> Result<(), BenchError> {
         self.file.sync().map_err(BenchError::files(&self.path))
     }
 
@@ -100,7 +100,7 @@ impl Probe {
 
 /// Creates the check that the rounds of a probe agree; the run is void if they don't. `unit` is the unit of the values,
 /// such as `/s`. Returns `None` for less than two rounds, which cannot disagree.
-pub(crate) fn steadiness(what: impl Into<String>, rounds: &[f64], unit: &str) -> Option<Check> {
+pub fn steadiness(what: impl Into<String>, rounds: &[f64], unit: &str) -> Option<Check> {
     if rounds.len() < 2 {
         return None;
     }

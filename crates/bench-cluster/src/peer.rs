@@ -12,11 +12,12 @@ use std::{
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::json;
 
-use super::{
+use crate::{
+    BenchError,
+    load::Validity,
     options::ClusterOptions,
     work::{Kind, Turn, Work},
 };
-use crate::{BenchError, load::Validity};
 
 /// Longest wait for an answer in addition to the time of the run. In this time the members start, or store all keys.
 const PATIENCE: Duration = Duration::from_secs(240);
@@ -24,7 +25,7 @@ const NAME: &str = "etcd";
 
 /// The program that runs the other system's cluster and clients. It stops its members when its input ends.
 #[derive(Debug)]
-pub(super) struct Peer {
+pub(crate) struct Peer {
     child: Child,
     input: Option<ChildStdin>,
     lines: Receiver<String>,
@@ -54,7 +55,7 @@ struct Figures {
 
 impl Peer {
     /// Starts the program and this number of members, with their data below `dir`.
-    pub(super) fn start(binary: &Path, dir: &Path, members: usize) -> Result<Self, BenchError> {
+    pub(crate) fn start(binary: &Path, dir: &Path, members: usize) -> Result<Self, BenchError> {
         let fail = BenchError::target(binary.display());
         let mut command = Command::new(binary);
         command.arg("-dir").arg(dir).args(["-members", &members.to_string()]);
@@ -75,7 +76,7 @@ impl Peer {
     }
 
     /// Name and version of the other system, and how its clients connect.
-    pub(super) fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         let Greeting { etcd, go, members, connections } = &self.greeting;
         format!(
             "{NAME} {etcd} ({go}), {members} members in processes of their own with its default settings; its Go client, \
@@ -84,12 +85,12 @@ impl Peer {
     }
 
     /// Stores all keys, as setup.
-    pub(super) fn load_keys(&mut self, options: &ClusterOptions) -> Result<(), BenchError> {
+    pub(crate) fn load_keys(&mut self, options: &ClusterOptions) -> Result<(), BenchError> {
         self.request("load", "", "leader", 1, options).map(drop)
     }
 
     /// Runs a row once.
-    pub(super) fn run(&mut self, work: Work, options: &ClusterOptions) -> Result<Turn, BenchError> {
+    pub(crate) fn run(&mut self, work: Work, options: &ClusterOptions) -> Result<Turn, BenchError> {
         let (name, level) = match work.kind {
             Kind::Put => ("put", ""),
             Kind::Get(level) => ("get", level.name()),

@@ -4,41 +4,48 @@
 
 use std::{
     net::SocketAddr,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use thalweg_types::Durability;
 
-use super::{
-    nodes::{Nodes, PATIENCE, Role},
-    options::{ClusterOptions, Part},
-};
 use crate::{
     BenchError,
     data::Values,
+    latency::Latencies,
     load::{
-        self, Arrivals, Pace, Plan, Validity,
-        http::{Api, Http, MissingKeyPolicy, Outcome, Requests},
+        self, Arrivals, Outcome, Pace, Plan, Protocol, Validity,
+        http::{Api, Http, MissingKeyPolicy, Requests},
     },
+    nodes::{Nodes, PATIENCE, Role},
+    options::{ClusterOptions, Part},
     random::KeyChooser,
 };
 
 /// Longest wait for a reply, after which a run ends as overloaded.
-const GIVE_UP: Duration = Duration::from_secs(20);
+pub(crate) const GIVE_UP: Duration = Duration::from_secs(20);
 /// Connections that store all keys before the first get.
 const LOADERS: usize = 100;
+/// Puts per second of clients at a fixed rate, and their number.
+pub(crate) const PACED_RATE: f64 = 1000.0;
+const PACED_CLIENTS: usize = 8;
+/// Longest run at a time of clients at a fixed rate that wait for something; the next run begins at once.
+const WINDOW: Duration = Duration::from_millis(500);
 
 /// Level of reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Level {
+pub(crate) enum Level {
     Linearizable,
     Lease,
     Stale,
 }
 
 impl Level {
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Linearizable => "linearizable",
             Self::Lease => "lease",
@@ -49,7 +56,7 @@ impl Level {
 
 /// Nodes that the clients use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TargetNodes {
+pub(crate) enum TargetNodes {
     Leader,
     /// One follower.
     Follower,
@@ -58,7 +65,7 @@ pub(super) enum TargetNodes {
 }
 
 impl TargetNodes {
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Leader => "leader",
             Self::Follower => "follower",
@@ -69,14 +76,14 @@ impl TargetNodes {
 
 /// Operation of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Put,
     Get(Level),
 }
 
 /// A row: one kind of request, from a number of clients, to some of the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Work {
+pub(crate) struct Work {
     pub kind: Kind,
     pub place: TargetNodes,
     pub clients: usize,
@@ -84,7 +91,7 @@ pub(super) struct Work {
 
 impl Work {
     /// Returns the rows of the options.
-    pub(super) fn all(options: &ClusterOptions) -> Vec<Self> {
+    pub(crate) fn all(options: &ClusterOptions) -> Vec<Self> {
         let mut all = Vec::new();
         if options.runs(Part::Puts) {
             let put = |clients: &usize| Self { kind: Kind::Put, place: TargetNodes::Leader, clients: *clients };
@@ -104,7 +111,7 @@ impl Work {
     }
 
     /// Name of the row, with the durability level or read level of its requests.
-    pub(super) fn name(self) -> String {
+    pub(crate) fn name(self) -> String {
         let Self { kind, place, clients } = self;
         let what = match kind {
             Kind::Put => "put, quorum".to_owned(),
@@ -114,14 +121,14 @@ impl Work {
     }
 
     /// Returns true if the other system has this work too. Its reads have no lease level.
-    pub(super) fn peer_has(self) -> bool {
+    pub(crate) fn peer_has(self) -> bool {
         self.kind != Kind::Get(Level::Lease)
     }
 }
 
 /// Figures of one run of a row.
 #[derive(Clone, Debug)]
-pub(super) struct Turn {
+pub(crate) struct Turn {
     /// Right replies per second.
     pub rate: f64,
     pub p50_us: f64,
@@ -134,7 +141,7 @@ pub(super) struct Turn {
 }
 
 /// Runs a row once on the nodes.
-pub(super) fn run(nodes: &Nodes, work: Work, options: &ClusterOptions) -> Result<Turn, BenchError> {
+pub(crate) fn run(nodes: &Nodes, work: Work, options: &ClusterOptions) -> Result<Turn, BenchError> {
     let addresses = match work.place {
         TargetNodes::Leader => nodes.of_role(Role::Leader)?,
         TargetNodes::Follower => nodes.of_role(Role::Follower)?.into_iter().take(1).collect(),
@@ -142,20 +149,30 @@ pub(super) fn run(nodes: &Nodes, work: Work, options: &ClusterOptions) -> Result
     };
     // A cluster of one node has no follower.
     let addresses = if addresses.is_empty() { nodes.addresses() } else { addresses };
-    let share = |number: usize| work.clients / addresses.len() + usize::from(number < work.clients % addresses.len());
+    let share = |number| share(work.clients, addresses.len(), number);
     // With fewer clients than nodes, some nodes have none.
     let used = addresses.iter().enumerate().take(work.clients);
     let plans: Vec<_> = used.map(|(number, address)| plan(*address, work, share(number), options)).collect();
+    run_together(nodes, &plans)
+}
+
+/// Returns the number of clients that one of several nodes gets, if all clients are spread evenly.
+pub(crate) fn share(clients: usize, nodes: usize, number: usize) -> usize {
+    clients / nodes + usize::from(number < clients % nodes)
+}
+
+/// Runs plans at the same time, each on a thread of its own. Returns the figures of all together.
+pub(crate) fn run_together<P: Protocol>(nodes: &Nodes, plans: &[Plan<P>]) -> Result<Turn, BenchError> {
     let before = nodes.cpu();
     let outcomes = std::thread::scope(|scope| {
         let threads: Vec<_> = plans.iter().map(|plan| scope.spawn(move || load::run(plan))).collect();
-        let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Outcome, BenchError>>| {
+        let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Outcome<P::Counts>, BenchError>>| {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };
         threads.into_iter().map(join).collect::<Result<Vec<_>, _>>()
     })?;
     let cpu = nodes.cpu().zip(before).map(|(now, then)| now.saturating_sub(then));
-    let times = crate::latency::Latencies::sum(outcomes.iter().map(|outcome| &outcome.times)).quantiles();
+    let times = Latencies::sum(outcomes.iter().map(|outcome| &outcome.times)).quantiles();
     // CPU times include the warm-up, and so does this count.
     let replies: u64 = outcomes.iter().map(|outcome| outcome.tally.all_right).sum();
     let each = |seconds: f64| seconds * 1e6 / replies as f64;
@@ -170,7 +187,7 @@ pub(super) fn run(nodes: &Nodes, work: Work, options: &ClusterOptions) -> Result
 }
 
 /// Stores all keys, as setup. Starts again if the leader changes in the meantime.
-pub(super) fn load_keys(nodes: &Nodes, options: &ClusterOptions) -> Result<(), BenchError> {
+pub(crate) fn load_keys(nodes: &Nodes, options: &ClusterOptions) -> Result<(), BenchError> {
     let work = Work { kind: Kind::Put, place: TargetNodes::Leader, clients: LOADERS };
     let begun = Instant::now();
     loop {
@@ -186,11 +203,27 @@ pub(super) fn load_keys(nodes: &Nodes, options: &ClusterOptions) -> Result<(), B
     }
 }
 
-/// Returns puts to one node at a fixed rate.
-pub(super) fn paced_puts(address: SocketAddr, clients: usize, rate: f64, options: &ClusterOptions) -> Plan<Http> {
-    let work = Work { kind: Kind::Put, place: TargetNodes::Leader, clients };
-    let pace = Pace::Open { rate, arrivals: Arrivals::Constant };
-    Plan { pace, ..plan(address, work, clients, options) }
+/// Returns puts to one node at a fixed rate, [`PACED_RATE`].
+pub(crate) fn paced_puts(address: SocketAddr, options: &ClusterOptions) -> Plan<Http> {
+    let work = Work { kind: Kind::Put, place: TargetNodes::Leader, clients: PACED_CLIENTS };
+    let pace = Pace::Open { rate: PACED_RATE, arrivals: Arrivals::Constant };
+    Plan { pace, ..plan(address, work, PACED_CLIENTS, options) }
+}
+
+/// Puts values at a fixed rate, [`PACED_RATE`], until something is over. Returns the times, and the validity of the runs.
+pub(crate) fn put_until(
+    is_over: &AtomicBool,
+    address: SocketAddr,
+    options: &ClusterOptions,
+) -> Result<(Latencies, Validity), BenchError> {
+    let (mut times, mut validity) = (Latencies::default(), Validity::Good);
+    let plan = Plan { warmup: Duration::ZERO, duration: WINDOW, ..paced_puts(address, options) };
+    while !is_over.load(Ordering::Acquire) {
+        let outcome = load::run(&plan)?;
+        times.merge(&outcome.times);
+        validity = Validity::worst([&validity, &outcome.validity]);
+    }
+    Ok((times, validity))
 }
 
 fn plan(address: SocketAddr, work: Work, clients: usize, options: &ClusterOptions) -> Plan<Http> {

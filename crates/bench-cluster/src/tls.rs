@@ -4,20 +4,18 @@
 //! The links use the certificates that each node makes for itself (`cluster_tls`); an authority changes the handshake
 //! only. Both clusters run all the time, so the heartbeats of each affect the other equally.
 
-use super::{
-    nodes::{Nodes, Setup},
-    scenario::{Figures, Scenario},
-    work::{self, Kind, TargetNodes, Turn, Work},
-};
 use crate::{
     BenchError,
     load::{Validity, turns},
+    nodes::{Nodes, Setup},
     report::{Table, cells},
+    scenario::{Figures, Scenario},
     stats::{Summary, median_of, ratio},
+    work::{self, Kind, TargetNodes, Turn, Work},
 };
 
 /// Measures the puts of the options on both clusters.
-pub(super) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
+pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let options = scenario.options;
     let mut encrypted = options.server_arg.clone();
     encrypted.push("--cluster-tls".to_owned());

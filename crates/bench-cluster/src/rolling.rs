@@ -15,16 +15,14 @@ use std::{
 
 use thalweg_client::Keyspace;
 
-use super::{
-    appends::connect,
-    nodes::{Nodes, Setup},
-    scenario::{Figures, Scenario},
-};
 use crate::{
     BenchError,
+    appends::connect,
     latency::Latencies,
     load::block_on_thread,
+    nodes::{Nodes, Setup},
     report::{Check, Table, Verdict, cells, duration},
+    scenario::{Figures, Scenario},
     server::NativePort,
 };
 
@@ -56,7 +54,7 @@ struct Longest {
 }
 
 /// Restarts all nodes as many times as the options state.
-pub(super) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
+pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let options = scenario.options;
     let setup = Setup { count: options.count.max(3), native: NativePort::Free, ..scenario.setup("rolling") };
     let mut nodes = Nodes::start(setup, scenario.progress)?;

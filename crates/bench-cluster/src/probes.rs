@@ -1,4 +1,5 @@
-//! Probes of the machine: one round trip over the loopback, and one fsync, in the same minute as the rows.
+//! Probes of the machine: one round trip over the loopback, one fsync, and large sequential writes, in the same minute as the
+//! rows.
 
 use std::{
     io::{Read as _, Write as _},
@@ -15,10 +16,13 @@ use crate::{
 
 /// Length of the probe's file, which the probe overwrites repeatedly.
 const FILE_BYTES: u64 = 16 << 20;
+/// Size in bytes of each large write, and of the file for large writes.
+const LARGE_WRITE: usize = 1 << 20;
+const LARGE_FILE_BYTES: u64 = 256 << 20;
 
 /// Speed of the bare machine in one round.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Probed {
+pub(crate) struct Probed {
     /// Median of a round trip over the loopback, in microseconds.
     pub round_trip_us: f64,
     /// Median of a write with its fsync, in microseconds.
@@ -28,26 +32,26 @@ pub(super) struct Probed {
 impl Probed {
     /// Returns the puts per second that one client can have: each put goes from the client to the leader, from there to
     /// a follower and back (three hops, of which each is half a round trip), and waits for one fsync.
-    pub(super) fn allowed_rate(self) -> f64 {
+    pub(crate) fn allowed_rate(self) -> f64 {
         1e6 / (1.5 * self.round_trip_us + self.fsync_us)
     }
 }
 
 /// Probes of the loopback and of the disk.
 #[derive(Debug)]
-pub(super) struct Probes {
+pub(crate) struct Probes {
     disk: Probe,
     payload: Vec<u8>,
 }
 
 impl Probes {
     /// Creates the probes; `dir` is on the measured disk, and each message and each write has `bytes` bytes.
-    pub(super) fn create(dir: &Path, bytes: usize) -> Result<Self, BenchError> {
+    pub(crate) fn create(dir: &Path, bytes: usize) -> Result<Self, BenchError> {
         Ok(Self { disk: Probe::create(dir, FILE_BYTES)?, payload: vec![7; bytes.clamp(1, 64 << 10)] })
     }
 
     /// Measures both for `time` each.
-    pub(super) fn run(&mut self, time: Duration) -> Result<Probed, BenchError> {
+    pub(crate) fn run(&mut self, time: Duration) -> Result<Probed, BenchError> {
         let median_us = |times: &Latencies| times.quantiles().p50_us;
         let disk = self.disk.run(&self.payload, Sync::Each, time)?;
         let hops =
@@ -56,8 +60,14 @@ impl Probes {
     }
 }
 
-/// Sends messages to another thread, one at a time; the thread sends each one back.
-fn round_trips(bytes: usize, time: Duration) -> std::io::Result<Latencies> {
+/// Measures large sequential writes with an fsync each, for `time`. Returns their bytes per second.
+pub(crate) fn sequential_rate(dir: &Path, time: Duration) -> Result<f64, BenchError> {
+    let mut probe = Probe::create(dir, LARGE_FILE_BYTES)?;
+    Ok(probe.run(&vec![7; LARGE_WRITE], Sync::Each, time)?.rate * LARGE_WRITE as f64)
+}
+
+/// Sends messages to another thread, one at a time; the thread sends each one back. Returns the times of the round trips.
+pub(crate) fn round_trips(bytes: usize, time: Duration) -> std::io::Result<Latencies> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let mut near = TcpStream::connect(listener.local_addr()?)?;
     let (mut far, _) = listener.accept()?;
@@ -87,8 +97,9 @@ fn round_trips(bytes: usize, time: Duration) -> std::io::Result<Latencies> {
 
 #[cfg(test)]
 mod tests {
+    use thalweg_lab::Scratch;
+
     use super::*;
-    use crate::Scratch;
 
     #[test]
     fn the_probes_measure_both() {
@@ -96,6 +107,7 @@ mod tests {
         let mut probes = Probes::create(scratch.path(), 256).unwrap();
         let probed = probes.run(Duration::from_millis(5)).unwrap();
         assert!(probed.round_trip_us > 0.0 && probed.fsync_us > 0.0, "{probed:?}");
+        assert!(sequential_rate(scratch.path(), Duration::from_millis(5)).unwrap() > 0.0);
         let known = Probed { round_trip_us: 20.0, fsync_us: 70.0 };
         assert!((known.allowed_rate() - 10_000.0).abs() < 1e-6);
     }

@@ -6,14 +6,12 @@
 
 use std::time::Instant;
 
-use super::{
-    nodes::{Nodes, Setup},
-    options::Timing,
-    scenario::{Figures, Scenario},
-};
 use crate::{
     BenchError,
+    nodes::{Nodes, Setup},
+    options::Timing,
     report::{Check, Table, cells},
+    scenario::{Figures, Scenario},
 };
 
 /// Row S's times, as arguments of `serve`.
@@ -31,7 +29,7 @@ struct Sent {
 }
 
 /// Measures all sizes of the options at both timings.
-pub(super) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
+pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let mut figures = Figures::default();
     let mut table = Table::new("heartbeats: bytes that an idle node sends a minute, durability quorum");
     for timing in scenario.options.timings.clone() {

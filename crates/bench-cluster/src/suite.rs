@@ -4,23 +4,22 @@ use std::path::Path;
 
 use clap::ValueEnum as _;
 
-use super::{
-    catch_up, detection, failover, heartbeats, lag,
+use crate::{
+    BenchError, Progress, Report, catch_up, detection, failover, heartbeats, lag,
+    load::{Validity, turns},
     nodes::{Nodes, Setup},
     options::{ClusterOptions, Part},
     peer::Peer,
-    probes::{Probed, Probes},
-    rolling,
-    scenario::{Figures, Scenario},
-    slow_follower, tls,
-    work::{self, Kind, Level, TargetNodes, Turn, Work},
-};
-use crate::{
-    BenchError, Progress, Report,
-    load::{Validity, turns},
     probe::steadiness,
+    probes::{Probed, Probes},
+    publishers,
     report::{Check, Row, Table, cells},
+    resp, rolling,
+    scenario::{Figures, Scenario},
+    slow_follower, snapshot,
     stats::{Summary, median_of, ratio},
+    tls,
+    work::{self, Kind, Level, TargetNodes, Turn, Work},
 };
 
 /// Runs the suite.
@@ -36,7 +35,10 @@ pub fn run(options: &ClusterOptions, progress: &mut dyn Progress) -> Result<Repo
     report.condition("durability", "quorum for all writes: on disk on a majority before the acknowledgement");
     report.condition(
         "load",
-        format!("one connection and one request in flight for each client, on this machine; seed {}", options.seed),
+        format!(
+            "one connection and one request in flight for each client unless a title says otherwise, on this machine; seed {}",
+            options.seed
+        ),
     );
     report.condition("value B, keys, rounds", format!("{}, {}, {}", options.value_size, options.keys, options.rounds));
     let works = Work::all(options);
@@ -66,11 +68,14 @@ pub fn run(options: &ClusterOptions, progress: &mut dyn Progress) -> Result<Repo
 type Run = fn(&mut Scenario<'_>) -> Result<Figures, BenchError>;
 
 /// Scenarios with nodes of their own, in the order of the report.
-const SCENARIOS: [(Part, Run); 8] = [
+const SCENARIOS: [(Part, Run); 11] = [
+    (Part::Resp, resp::run),
+    (Part::Appends, publishers::run),
     (Part::Failover, failover::run),
     (Part::Rolling, rolling::run),
     (Part::Lag, lag::run),
     (Part::CatchUp, catch_up::run),
+    (Part::Snapshot, snapshot::run),
     (Part::Heartbeats, heartbeats::run),
     (Part::Detection, detection::run),
     (Part::Tls, tls::run),
@@ -233,12 +238,18 @@ fn rates(turns: &[Turn]) -> Vec<f64> {
     turns.iter().map(|turn| turn.rate).collect()
 }
 
+/// Puts per second of a published benchmark's three nodes (row A): one client, and 50 clients whose writes share batches.
+const ROW_A: [(usize, f64); 2] = [(1, 311.0), (50, 6186.0)];
+
 /// Returns the comparisons of the measured rows with their goals.
 fn goals(all: &[Rounds]) -> Vec<Check> {
     let mut checks = Vec::new();
     let row = |kind, place| all.iter().find(|rounds| rounds.work.kind == kind && rounds.work.place == place);
     for rounds in all.iter().filter(|rounds| rounds.work.kind == Kind::Put) {
         let (name, rate) = (rounds.work.name(), median_of(&rounds.ours, |turn| turn.rate));
+        if let Some((_, published)) = ROW_A.iter().find(|(clients, _)| *clients == rounds.work.clients) {
+            checks.push(Check::at_least(format!("{name}: rate of the published benchmark"), rate, *published, "/s"));
+        }
         let against = |share| Check::at_least(format!("{name}: × etcd"), peer_ratio(rounds), share, " ×");
         match rounds.work.clients {
             1 => {
@@ -276,4 +287,31 @@ fn goals(all: &[Rounds]) -> Vec<Check> {
 
 fn peer_ratio(rounds: &Rounds) -> f64 {
     ratio(&rates(&rounds.ours), &rates(&rounds.peer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Verdict;
+
+    #[test]
+    fn puts_of_one_and_of_fifty_clients_are_held_against_the_published_ones() {
+        let rounds = |clients, rate| Rounds {
+            work: Work { kind: Kind::Put, place: TargetNodes::Leader, clients },
+            ours: vec![Turn {
+                rate,
+                p50_us: 1000.0,
+                p99_us: 2000.0,
+                node_cpu_us: 1.0,
+                client_cpu_us: 1.0,
+                validity: Validity::Good,
+            }],
+            peer: vec![],
+            allowed: vec![1000.0],
+        };
+        let checks = goals(&[rounds(1, 900.0), rounds(10, 1.0), rounds(50, 6000.0)]);
+        let published = checks.iter().filter(|check| check.what.ends_with("rate of the published benchmark"));
+        let published: Vec<_> = published.map(|check| (&*check.required, check.verdict)).collect();
+        assert_eq!(published, [("at least 311/s", Verdict::Met), ("at least 6,186/s", Verdict::Missed)]);
+    }
 }

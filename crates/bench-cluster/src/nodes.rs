@@ -1,7 +1,7 @@
 //! The nodes of the measured cluster: processes of the benchmark's own, or nodes that run already.
 //!
 //! Owns: founding a cluster of processes on the loopback in a temporary directory, killing and restarting single nodes,
-//! and asking for the leader. Every wait is bounded by [`PATIENCE`]. Dropping [`Nodes`] kills the processes; their data
+//! adding and removing one, and asking for the leader. Every wait is bounded by [`PATIENCE`]. Dropping [`Nodes`] kills the processes; their data
 //! is in the directory of the caller, who removes it.
 
 use std::{
@@ -15,15 +15,16 @@ use std::{
 
 use serde_json::Value;
 
-use super::{options::ClusterOptions, relay::Relay};
 use crate::{
     BenchError, Progress,
+    options::ClusterOptions,
+    relay::Relay,
     server::{Client, NativePort, ServerProcess, Target, tail},
     usage::{MeasuredProcess, Usage},
 };
 
 /// Longest wait for a change that the cluster makes without a request, such as an election, on a busy machine.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Interval at which the benchmark asks nodes for their state.
 const LOOK: Duration = Duration::from_millis(20);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
@@ -37,9 +38,18 @@ const MAX_FOUNDERS: usize = 7;
 const FIRST_PORT: u16 = 12_000;
 const PORTS: u16 = 20_000;
 
+/// Port for Redis clients of the nodes that the benchmark starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RespPort {
+    /// The nodes get no port for Redis clients.
+    Off,
+    /// Each node gets a free port.
+    Free,
+}
+
 /// Parameters of the nodes that the benchmark starts.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Setup<'a> {
+pub(crate) struct Setup<'a> {
     /// Name of the directory of all nodes.
     pub name: &'a str,
     pub count: usize,
@@ -50,13 +60,14 @@ pub(super) struct Setup<'a> {
     /// Additional arguments of `serve`.
     pub args: &'a [String],
     pub native: NativePort,
+    pub resp: RespPort,
     /// Delay of all bytes between two nodes in each direction; zero for none.
     pub delay: Duration,
 }
 
 impl<'a> Setup<'a> {
-    /// Returns the nodes that the options of the suite request, with the native protocol off and without a delay.
-    pub(super) fn new(name: &'a str, dir: &'a Path, options: &'a ClusterOptions) -> Self {
+    /// Returns the nodes that the options of the suite request, which serve HTTP alone and have no delay.
+    pub(crate) fn new(name: &'a str, dir: &'a Path, options: &'a ClusterOptions) -> Self {
         Self {
             name,
             count: options.count,
@@ -64,6 +75,7 @@ impl<'a> Setup<'a> {
             dir,
             args: &options.server_arg,
             native: NativePort::Off,
+            resp: RespPort::Off,
             delay: Duration::ZERO,
         }
     }
@@ -71,18 +83,20 @@ impl<'a> Setup<'a> {
 
 /// The nodes of a cluster.
 #[derive(Debug)]
-pub(super) struct Nodes {
+pub(crate) struct Nodes {
     all: Vec<Node>,
     own: Option<Own>,
 }
 
 /// A node of a cluster.
 #[derive(Debug)]
-pub(super) struct Node {
+pub(crate) struct Node {
     /// Address of the node's HTTP port.
     pub http: SocketAddr,
     /// Address of the node's native port, if it has one.
     pub native: Option<SocketAddr>,
+    /// Address of the node's port for Redis clients, if it has one.
+    pub resp: Option<SocketAddr>,
     /// Address for the other nodes; unused for a node that the benchmark did not start.
     peer: SocketAddr,
     /// Relay through which the other nodes reach this one, if their network has a delay.
@@ -91,28 +105,37 @@ pub(super) struct Node {
     process: Option<ServerProcess>,
 }
 
-/// Program, directory, arguments and join token with which the benchmark starts its own nodes.
+/// Program, directory, arguments and tokens with which the benchmark starts its own nodes.
 #[derive(Debug)]
 struct Own {
     binary: PathBuf,
     dir: PathBuf,
     args: Vec<String>,
-    token: String,
+    tokens: Tokens,
+    /// Number of nodes that found the cluster together; the others join it.
+    founders: usize,
+}
+
+/// Secrets of a cluster of the benchmark's own.
+#[derive(Clone, Debug)]
+struct Tokens {
+    join: String,
+    admin: String,
 }
 
 /// Role that a node has in the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(crate) enum Role {
     Leader,
     Follower,
 }
 
 impl Nodes {
     /// Returns the nodes of a cluster that runs already, by their HTTP addresses.
-    pub(super) fn running(addresses: &[String]) -> Result<Self, BenchError> {
+    pub(crate) fn running(addresses: &[String]) -> Result<Self, BenchError> {
         let node = |url: &String| {
             let http = Target::running(url)?.address;
-            Ok(Node { http, native: None, peer: http, relay: None, process: None })
+            Ok(Node { http, native: None, resp: None, peer: http, relay: None, process: None })
         };
         let nodes = Self { all: addresses.iter().map(node).collect::<Result<_, _>>()?, own: None };
         nodes.leader()?;
@@ -120,13 +143,13 @@ impl Nodes {
     }
 
     /// Starts nodes, which found one cluster together, and waits until all of them vote and know the leader.
-    pub(super) fn start(setup: Setup<'_>, progress: &mut dyn Progress) -> Result<Self, BenchError> {
-        let Setup { name, count, dir, args, native, delay, .. } = setup;
+    pub(crate) fn start(setup: Setup<'_>, progress: &mut dyn Progress) -> Result<Self, BenchError> {
+        let Setup { name, count, dir, args, .. } = setup;
         let binary = match setup.binary {
             Some(binary) => binary.to_owned(),
             None => std::env::current_exe().map_err(BenchError::files("the running command"))?,
         };
-        let token = join_token(&binary)?;
+        let tokens = create_tokens(&binary)?;
         let mut founding = 1;
         loop {
             let dir = dir.join(format!("{name}{founding}"));
@@ -137,9 +160,11 @@ impl Nodes {
                 }
                 _ => std::fs::create_dir_all(&dir).map_err(BenchError::files(&dir))?,
             }
-            let own = Own { binary: binary.clone(), dir, args: args.to_vec(), token: token.clone() };
+            // More nodes than can found a cluster together join the first ones.
+            let founders = count.min(MAX_FOUNDERS);
+            let own = Own { binary: binary.clone(), dir, args: args.to_vec(), tokens: tokens.clone(), founders };
             progress.step(&format!("starting {count} times {} serve {}", binary.display(), args.join(" ")));
-            match Self::found(count, own, native, delay) {
+            match Self::found(setup, own) {
                 Err(error) if founding < FOUNDINGS => progress.step(&format!("again, because {error}")),
                 result => return result,
             }
@@ -147,7 +172,8 @@ impl Nodes {
         }
     }
 
-    fn found(count: usize, own: Own, native: NativePort, delay: Duration) -> Result<Self, BenchError> {
+    fn found(setup: Setup<'_>, own: Own) -> Result<Self, BenchError> {
+        let Setup { count, native, resp, delay, .. } = setup;
         let node = |_| {
             let peer = server_address()?;
             let relay = (!delay.is_zero()).then(|| {
@@ -156,7 +182,8 @@ impl Nodes {
             });
             let relay = relay.transpose().map_err(BenchError::files("a relay"))?;
             let native = if native == NativePort::Off { None } else { Some(server_address()?) };
-            Ok(Node { http: server_address()?, native, peer, relay, process: None })
+            let resp = if resp == RespPort::Off { None } else { Some(server_address()?) };
+            Ok(Node { http: server_address()?, native, resp, peer, relay, process: None })
         };
         let all = (0..count).map(node).collect::<Result<Vec<_>, BenchError>>()?;
         let mut nodes = Self { all, own: Some(own) };
@@ -177,8 +204,7 @@ impl Nodes {
 
     fn spawn(&mut self, number: usize) -> Result<(), BenchError> {
         let Some(own) = &self.own else { return Ok(()) };
-        // At most `MAX_FOUNDERS` nodes found a cluster together. The other nodes join them.
-        let founders = self.all.len().min(MAX_FOUNDERS);
+        let founders = own.founders;
         let peers: Vec<_> = self.all[..founders].iter().map(|node| node.reached_at().to_string()).collect();
         let node = &mut self.all[number];
         let log_path = own.log_path(number);
@@ -187,8 +213,9 @@ impl Nodes {
         command.args(["serve", "--http", &node.http.to_string(), "--cluster", &node.peer.to_string()]);
         command.args(["--native", &node.native.map_or("off".to_owned(), |native| native.to_string())]);
         command.args(["--native-quic-sockets", "0", "--advertise", &node.reached_at().to_string()]);
+        command.args(node.resp.map(|resp| format!("--resp={resp}")));
         command.arg("--node-name").arg(name(number)).arg("--data").arg(own.dir.join(name(number)));
-        if peers.len() == 1 {
+        if founders == 1 && number == 0 {
             command.arg("--cluster-init");
         } else {
             command.args(["--join", &peers.join(",")]);
@@ -196,7 +223,7 @@ impl Nodes {
         if number < founders && founders > 1 {
             command.args(["--expect", &founders.to_string()]);
         }
-        command.args(&own.args).env("THALWEG_JOIN_TOKEN", &own.token).stderr(log);
+        command.args(&own.args).env("THALWEG_JOIN_TOKEN", &own.tokens.join).stderr(log);
         let process = ServerProcess::spawn(&mut command, "name the command with --server-binary");
         node.process = Some(process.map_err(BenchError::target(own.binary.display()))?);
         Ok(())
@@ -213,7 +240,7 @@ impl Nodes {
     }
 
     /// Kills a node with SIGKILL. Returns the moment of the signal.
-    pub(super) fn kill(&mut self, number: usize) -> Instant {
+    pub(crate) fn kill(&mut self, number: usize) -> Instant {
         let process = self.all[number].process.take();
         let killed = Instant::now();
         if let Some(process) = process {
@@ -223,21 +250,21 @@ impl Nodes {
     }
 
     /// Ends a node with SIGTERM, as an operator does. Returns when its process has ended.
-    pub(super) fn stop(&mut self, number: usize) {
+    pub(crate) fn stop(&mut self, number: usize) {
         // Dropping the process signals it, and waits.
         drop(self.all[number].process.take());
     }
 
     /// Starts a node again that was killed or stopped, and waits until it and the others agree that it lacks no
     /// entries.
-    pub(super) fn restart(&mut self, number: usize) -> Result<(), BenchError> {
+    pub(crate) fn restart(&mut self, number: usize) -> Result<(), BenchError> {
         self.spawn(number)?;
         self.wait_until_ready(number)?;
         self.wait("the restarted node has caught up", |nodes| nodes.has_caught_up(number))
     }
 
     /// Returns true if a node has applied all committed entries except a few. Under load, a node always lacks some.
-    pub(super) fn has_caught_up(&self, number: usize) -> bool {
+    pub(crate) fn has_caught_up(&self, number: usize) -> bool {
         let Some(leader) = self.leading() else { return false };
         let index = |number: usize, name: &str| self.status(number)?[name].as_u64();
         matches!((index(leader, "commit_index"), index(number, "applied_index")), (Some(committed), Some(applied))
@@ -246,17 +273,58 @@ impl Nodes {
     }
 
     /// Returns the id of a node's process; `None` if it is down, or if the benchmark did not start it.
-    pub(super) fn process_id(&self, number: usize) -> Option<u32> {
+    pub(crate) fn process_id(&self, number: usize) -> Option<u32> {
         self.all[number].process.as_ref().map(ServerProcess::id)
     }
 
     /// Starts a node again, and returns immediately.
-    pub(super) fn restart_only(&mut self, number: usize) -> Result<(), BenchError> {
+    pub(crate) fn restart_only(&mut self, number: usize) -> Result<(), BenchError> {
         self.spawn(number)
     }
 
+    /// Starts one more node with an empty directory, which joins the cluster as a learner and is promoted once it has caught
+    /// up. Returns its number at once.
+    pub(crate) fn add(&mut self) -> Result<usize, BenchError> {
+        let number = self.all.len();
+        let node = Node {
+            http: server_address()?,
+            native: None,
+            resp: None,
+            peer: server_address()?,
+            relay: None,
+            process: None,
+        };
+        self.all.push(node);
+        self.spawn(number)?;
+        Ok(number)
+    }
+
+    /// Removes the last node from the cluster, ends its process and deletes its data. Waits until the others are the only
+    /// members.
+    pub(crate) fn remove_last(&mut self) -> Result<(), BenchError> {
+        let (leader, last) = (self.leader()?, self.all.len() - 1);
+        let Some(own) = &self.own else { return Ok(()) };
+        let fail = BenchError::subject("the cluster", "removing a node");
+        let headers = format!("Authorization: Bearer {}\r\nContent-Type: application/json\r\n", own.tokens.admin);
+        let body = format!("{{\"node\":\"{}\"}}", name(last));
+        let mut client = Client::connect(self.all[leader].http, PATIENCE).map_err(&fail)?;
+        let reply = client.request("POST", "/v1/cluster/remove", &headers, body.as_bytes());
+        let (status, body) = reply.map_err(&fail)?;
+        if !(200..300).contains(&status) {
+            return Err(BenchError::subject("the cluster", "removing a node")(String::from_utf8_lossy(&body)));
+        }
+        let data = own.dir.join(name(last));
+        self.kill(last);
+        self.all.truncate(last);
+        std::fs::remove_dir_all(&data).map_err(BenchError::files(&data))?;
+        self.wait("the others are the only members", |nodes| {
+            let status = nodes.leading().and_then(|leader| nodes.status(leader));
+            status.is_some_and(|status| status["voters"] == last && status["learners"] == 0)
+        })
+    }
+
     /// Returns the number of the node that leads, once there is one that all nodes know.
-    pub(super) fn leader(&self) -> Result<usize, BenchError> {
+    pub(crate) fn leader(&self) -> Result<usize, BenchError> {
         self.wait("the nodes have a leader", |nodes| nodes.leading().is_some())?;
         self.leading().ok_or_else(|| BenchError::target("cluster")("its leader changes all the time"))
     }
@@ -266,48 +334,53 @@ impl Nodes {
     }
 
     /// Returns the addresses of the nodes with this role.
-    pub(super) fn of_role(&self, role: Role) -> Result<Vec<SocketAddr>, BenchError> {
+    pub(crate) fn of_role(&self, role: Role) -> Result<Vec<SocketAddr>, BenchError> {
         let leader = self.leader()?;
         let is_wanted = |number: usize| (number == leader) == (role == Role::Leader);
         Ok(self.all.iter().enumerate().filter(|(number, _)| is_wanted(*number)).map(|(_, node)| node.http).collect())
     }
 
     /// Returns the HTTP addresses of all nodes.
-    pub(super) fn addresses(&self) -> Vec<SocketAddr> {
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
         self.all.iter().map(|node| node.http).collect()
     }
 
     /// Returns the addresses of the native ports.
-    pub(super) fn native_addresses(&self) -> Vec<SocketAddr> {
+    pub(crate) fn native_addresses(&self) -> Vec<SocketAddr> {
         self.all.iter().filter_map(|node| node.native).collect()
     }
 
+    /// Returns the addresses of the ports for Redis clients, by the numbers of the nodes.
+    pub(crate) fn resp_addresses(&self) -> Vec<SocketAddr> {
+        self.all.iter().filter_map(|node| node.resp).collect()
+    }
+
     /// Returns the CPU time of all nodes together since they began; `None` if they are not the benchmark's own.
-    pub(super) fn cpu(&self) -> Option<Duration> {
+    pub(crate) fn cpu(&self) -> Option<Duration> {
         let cpu =
             |node: &Node| node.process.as_ref().map(|process| Usage::read(MeasuredProcess::Process(process.id())).cpu);
         self.all.iter().map(cpu).sum()
     }
 
     /// Returns the cluster's status as a node shows it.
-    pub(super) fn status(&self, number: usize) -> Option<Value> {
+    pub(crate) fn status(&self, number: usize) -> Option<Value> {
         self.json(number, "/v1/cluster/status")
     }
 
     /// Returns the JSON that a node answers to a GET.
-    pub(super) fn json(&self, number: usize, path: &str) -> Option<Value> {
+    pub(crate) fn json(&self, number: usize, path: &str) -> Option<Value> {
         let (status, body) = get(self.all[number].http, path)?;
         (status == 200).then(|| serde_json::from_slice(&body).ok()).flatten()
     }
 
     /// Returns the metrics of a node.
-    pub(super) fn metrics(&self, number: usize) -> Option<String> {
+    pub(crate) fn metrics(&self, number: usize) -> Option<String> {
         let (status, body) = get(self.all[number].http, "/metrics")?;
         (status == 200).then(|| String::from_utf8_lossy(&body).into_owned())
     }
 
     /// Waits until a condition holds.
-    pub(super) fn wait(&self, what: &str, holds: impl Fn(&Self) -> bool) -> Result<(), BenchError> {
+    pub(crate) fn wait(&self, what: &str, holds: impl Fn(&Self) -> bool) -> Result<(), BenchError> {
         let begun = Instant::now();
         while !holds(self) {
             if begun.elapsed() >= PATIENCE {
@@ -341,7 +414,7 @@ impl Own {
 }
 
 /// Returns the name of a node.
-pub(super) fn name(number: usize) -> String {
+pub(crate) fn name(number: usize) -> String {
     format!("n{}", number + 1)
 }
 
@@ -350,15 +423,16 @@ fn get(address: SocketAddr, path: &str) -> Option<(u16, Vec<u8>)> {
     Client::connect(address, REQUEST_TIMEOUT).ok()?.request("GET", path, "Connection: close\r\n", b"").ok()
 }
 
-/// Runs the command that creates the token with which the nodes join each other.
-fn join_token(binary: &Path) -> Result<String, BenchError> {
+/// Runs the command that creates the token with which the nodes join each other, and the token of the administrator.
+fn create_tokens(binary: &Path) -> Result<Tokens, BenchError> {
     let doing = format!("{} cluster create-token", binary.display());
     let fail = BenchError::target(&doing);
     let made = Command::new(binary).args(["cluster", "create-token", "--json"]).output();
     let made = made.map_err(|error| BenchError::target(&doing)(error.to_string()))?;
     let tokens: Value = serde_json::from_slice(&made.stdout).unwrap_or_default();
-    let token = tokens["join_token"].as_str().map(str::to_owned);
-    token.ok_or_else(|| fail(format!("it printed no token: {}", String::from_utf8_lossy(&made.stderr).trim())))
+    let token = |name: &str| tokens[name].as_str().map(str::to_owned);
+    let tokens = token("join_token").zip(token("admin_token")).map(|(join, admin)| Tokens { join, admin });
+    tokens.ok_or_else(|| fail(format!("it printed no tokens: {}", String::from_utf8_lossy(&made.stderr).trim())))
 }
 
 /// Returns an address of the loopback at which nothing listens now.

@@ -9,33 +9,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{
-    appends::Appends,
-    nodes::{Nodes, PATIENCE, Setup},
-    scenario::{Figures, Scenario},
-    work,
-};
 use crate::{
     BenchError,
+    appends::Appends,
     latency::Latencies,
-    load::{self, Plan, Validity, http::Http},
-    probe::{Probe, Sync},
+    load::{self, Validity},
+    nodes::{Nodes, PATIENCE, Setup},
+    probes::sequential_rate,
     report::{Check, Table, cells},
+    scenario::{Figures, Scenario},
     server::NativePort,
+    work,
 };
 
-/// Puts per second of the clients.
-const RATE: f64 = 1000.0;
-const CLIENTS: usize = 8;
-/// Longest run of the clients at a time during the catch-up; the next run begins immediately.
-const WINDOW: Duration = Duration::from_millis(500);
 /// Interval at which the benchmark asks the node for its progress.
 const LOOK: Duration = Duration::from_millis(5);
 /// Goal for the rate at which a follower gets the entries that it lacks, in bytes per second.
 const GOAL: f64 = 200e6;
-/// Size in bytes of each write of the disk probe, and of the probe's file.
-const PROBE_WRITE: usize = 1 << 20;
-const PROBE_FILE: u64 = 256 << 20;
 
 /// Times and latencies measured in one catch-up.
 struct Course {
@@ -52,7 +42,7 @@ struct Course {
 }
 
 /// Measures the rounds of the options.
-pub(super) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
+pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let mut figures = Figures::default();
     let mut table = Table::new("catch-up of a follower that missed entries, 3 nodes, durability quorum");
     let setup = Setup { count: 3, native: NativePort::Free, ..scenario.setup("catch-up") };
@@ -67,7 +57,7 @@ pub(super) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
         table.row(cells! {
             "missed MB" => course.missed_bytes as f64 / 1e6, "start s" => course.start.as_secs_f64(),
             "catch-up s" => course.caught_up.as_secs_f64(), "MB/s" => rate / 1e6, "disk MB/s" => course.disk / 1e6,
-            "puts/s" => RATE, "p50 µs before" => micros(&course.before, 50.0), "p99 µs before" => before,
+            "puts/s" => work::PACED_RATE, "p50 µs before" => micros(&course.before, 50.0), "p99 µs before" => before,
             "p50 µs meanwhile" => micros(&course.meanwhile, 50.0), "p99 µs meanwhile" => meanwhile,
         });
         let wanted = GOAL.min(course.disk) / 1e6;
@@ -81,13 +71,10 @@ pub(super) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
 
 fn once(nodes: &mut Nodes, scenario: &mut Scenario<'_>) -> Result<Course, BenchError> {
     let options = scenario.options;
-    let mut probe = Probe::create(scenario.dir, PROBE_FILE)?;
-    let disk = probe.run(&vec![7; PROBE_WRITE], Sync::Each, options.duration / 10)?.rate * PROBE_WRITE as f64;
-    drop(probe);
+    let disk = sequential_rate(scenario.dir, options.duration / 10)?;
     let leader = nodes.leader()?;
     let address = nodes.addresses()[leader];
-    let plan = |time| Plan { duration: time, ..work::paced_puts(address, CLIENTS, RATE, options) };
-    let before = load::run(&plan(options.duration))?;
+    let before = load::run(&work::paced_puts(address, options))?;
     let victim = (leader + 1) % nodes.addresses().len();
     nodes.stop(victim);
     let missed = Appends::of_bytes(options.missed_bytes, options.seed);
@@ -99,7 +86,7 @@ fn once(nodes: &mut Nodes, scenario: &mut Scenario<'_>) -> Result<Course, BenchE
     nodes.restart_only(victim)?;
     let (is_over, nodes) = (AtomicBool::new(false), &*nodes);
     let (times, (meanwhile, validity)) = std::thread::scope(|scope| {
-        let putting = scope.spawn(|| put_until(&is_over, plan));
+        let putting = scope.spawn(|| work::put_until(&is_over, address, options));
         let times = until_caught_up(nodes, victim, wanted, begun);
         is_over.store(true, Ordering::Release);
         let put = putting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -135,15 +122,4 @@ fn until_caught_up(
         }
         std::thread::sleep(LOOK);
     }
-}
-
-/// Puts values until the catch-up is over. Returns the times, and the validity of the runs.
-fn put_until(is_over: &AtomicBool, plan: impl Fn(Duration) -> Plan<Http>) -> Result<(Latencies, Validity), BenchError> {
-    let (mut times, mut validity) = (Latencies::default(), Validity::Good);
-    while !is_over.load(Ordering::Acquire) {
-        let outcome = load::run(&Plan { warmup: Duration::ZERO, ..plan(WINDOW) })?;
-        times.merge(&outcome.times);
-        validity = Validity::worst([&validity, &outcome.validity]);
-    }
-    Ok((times, validity))
 }

@@ -12,17 +12,15 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{
-    nodes::Nodes,
-    options::ClusterOptions,
-    scenario::{Figures, Scenario},
-    work::{self, Kind, TargetNodes, Turn, Work},
-};
 use crate::{
     BenchError,
     load::{Validity, turns},
+    nodes::Nodes,
+    options::ClusterOptions,
     report::{Check, Table, cells},
+    scenario::{Figures, Scenario},
     stats::{Summary, median_of, ratio},
+    work::{self, Kind, TargetNodes, Turn, Work},
 };
 
 /// Goal: share of the rate without a slow follower.
@@ -53,7 +51,7 @@ const CONDITIONS: [Slowness; 3] = [
 ];
 
 /// Measures the puts of the largest number of clients in each condition.
-pub(super) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
+pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let options = ClusterOptions { duration: scenario.options.duration.max(MIN_DURATION), ..scenario.options.clone() };
     let nodes = Nodes::start(scenario.setup("slow"), scenario.progress)?;
     let clients = options.clients.iter().copied().max().unwrap_or(1);

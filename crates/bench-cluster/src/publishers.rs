@@ -1,0 +1,249 @@
+//! Stream appends: publishers append batches of records to one stream over the native protocol, as fast as the cluster
+//! acknowledges them.
+//!
+//! Each publisher is a client of its own, which follows the leader. A batch waits for level `quorum`. A publisher has one batch
+//! in flight or several: both are measured in turns. After each run, the stream must have all records. The goal depends on the
+//! disk of the same minute: each record is written about twice on each of three nodes.
+
+use std::{
+    net::SocketAddr,
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+use thalweg_client::{
+    Client, Error, Stream,
+    types::{
+        command::{ExpectedOffset, StreamConfig},
+        record::RecordBatch,
+    },
+};
+use tokio::task::JoinSet;
+
+use crate::{
+    BenchError,
+    appends::{connect, encoded_batch, failed},
+    data::Values,
+    latency::Latencies,
+    load::{block_on_thread, turns},
+    nodes::{Nodes, Setup},
+    options::ClusterOptions,
+    probes::sequential_rate,
+    report::{Check, Table, Verdict, cells},
+    scenario::{Figures, Scenario},
+    server::NativePort,
+    stats::{Summary, median, median_of},
+    usage::process_cpu,
+};
+
+const PUBLISHERS: usize = 16;
+const RECORDS_PER_BATCH: u64 = 100;
+const RECORD_BYTES: usize = 1024;
+/// Numbers of batches that each publisher has in flight. The goal is that of the last one.
+const IN_FLIGHT: [usize; 2] = [1, 4];
+/// Number of different batches, which take turns.
+const BATCHES: u64 = 64;
+/// Bytes that the stream keeps, so that a long run does not fill the disk.
+const KEPT_BYTES: u64 = 256 << 20;
+const STREAM: &str = "published";
+
+/// Goals: records per second, or a share of those for which the disk has room.
+const GOAL: f64 = 150_000.0;
+const GOAL_SHARE: f64 = 0.6;
+/// Bytes that three nodes write to the disk for each byte of a record.
+const WRITTEN_PER_BYTE: f64 = 6.1;
+
+/// Figures of one run.
+#[derive(Clone, Debug)]
+struct Turn {
+    /// Acknowledged records per second.
+    rate: f64,
+    /// Time from the append of a batch until its acknowledgement.
+    times: Latencies,
+    /// CPU time of all nodes for each record; NaN if it is not known.
+    node_cpu_us: f64,
+    /// CPU time of the publishers for each record. All of them share one thread.
+    client_cpu_us: f64,
+    /// Bytes per second of large writes with an fsync each, right before the run.
+    disk: f64,
+    /// Records of acknowledged batches that the stream lacks.
+    missing: u64,
+}
+
+impl Turn {
+    /// Returns the records per second for which the disk has room.
+    fn allowed(&self) -> f64 {
+        self.disk / (WRITTEN_PER_BYTE * RECORD_BYTES as f64)
+    }
+}
+
+/// Records that the publishers have appended.
+#[derive(Debug, Default)]
+struct Published {
+    /// Records that were acknowledged in the measured time.
+    counted: u64,
+    /// All acknowledged records, with those of the warm-up.
+    all: u64,
+    times: Latencies,
+}
+
+/// Measures each number of batches in flight in turns.
+pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
+    let options = scenario.options;
+    let setup = Setup { native: NativePort::Free, ..scenario.setup("appends") };
+    let nodes = Nodes::start(setup, scenario.progress)?;
+    let mut rounds: [Vec<Turn>; IN_FLIGHT.len()] = Default::default();
+    for round in 0..options.rounds {
+        for turn in turns(u64::from(round), IN_FLIGHT.len()) {
+            scenario.probe()?;
+            let disk = sequential_rate(scenario.dir, options.duration / 10)?;
+            let figures = once(&nodes, IN_FLIGHT[turn], disk, options)?;
+            let line = format!("round {}, {} in flight: {:.0} records/s", round + 1, IN_FLIGHT[turn], figures.rate);
+            scenario.step(&line);
+            rounds[turn].push(figures);
+        }
+    }
+    Ok(figures(options.count, &rounds))
+}
+
+fn figures(nodes: usize, rounds: &[Vec<Turn>]) -> Figures {
+    let title = format!(
+        "stream appends: {RECORDS_PER_BATCH} records of {RECORD_BYTES} B a batch, {PUBLISHERS} publishers, native protocol, \
+         durability quorum, {nodes} nodes; medians of the rounds, closed loop"
+    );
+    let (mut table, mut checks) = (Table::new(title), Vec::new());
+    for (in_flight, turns) in IN_FLIGHT.iter().zip(rounds) {
+        let summary = Summary::of(&turns.iter().map(|turn| turn.rate).collect::<Vec<_>>());
+        let share = median(&turns.iter().map(|turn| turn.rate / turn.allowed()).collect::<Vec<_>>());
+        let millis = |at| median_of(turns, |turn| turn.times.percentile(at).as_secs_f64() * 1e3);
+        table.row(cells! {
+            "batches in flight of each" => *in_flight, "records/s" => summary.median, "± MAD" => summary.mad,
+            "MB/s" => summary.median * RECORD_BYTES as f64 / 1e6, "ack p50 ms" => millis(50.0),
+            "ack p99 ms" => millis(99.0), "disk MB/s" => median_of(turns, |turn| turn.disk / 1e6),
+            "of disk ÷ 6.1" => share, "nodes' CPU µs each" => median_of(turns, |turn| turn.node_cpu_us),
+            "clients' CPU µs each" => median_of(turns, |turn| turn.client_cpu_us),
+        });
+        let name = format!("stream appends, quorum, {PUBLISHERS} publishers, {in_flight} in flight");
+        let missing: u64 = turns.iter().map(|turn| turn.missing).sum();
+        checks.push(Check {
+            what: name.clone(),
+            required: "the stream has all acknowledged records".to_owned(),
+            measured: if missing == 0 { "yes".to_owned() } else { format!("{missing} are missing") },
+            verdict: if missing == 0 { Verdict::Met } else { Verdict::Missed },
+            is_goal: false,
+        });
+        if Some(in_flight) == IN_FLIGHT.last() {
+            checks.push(goal(&name, summary.median, share));
+        }
+    }
+    Figures { tables: vec![table], checks, notes: Vec::new() }
+}
+
+/// Returns the comparison with the goal. Either is enough: on a slow disk, no program reaches the rate.
+fn goal(name: &str, rate: f64, share: f64) -> Check {
+    if rate >= GOAL {
+        Check::at_least(format!("{name}: rate"), rate, GOAL, " records/s")
+    } else {
+        Check::at_least(format!("{name}: of the disk's rate ÷ {WRITTEN_PER_BYTE}"), share, GOAL_SHARE, " ×")
+    }
+}
+
+fn once(nodes: &Nodes, in_flight: usize, disk: f64, options: &ClusterOptions) -> Result<Turn, BenchError> {
+    let (before, own_before) = (nodes.cpu(), process_cpu());
+    let (published, missing) = block_on_thread(publish(&nodes.native_addresses(), in_flight, options))?;
+    let cpu = nodes.cpu().zip(before).map(|(now, then)| now.saturating_sub(then));
+    // CPU times include the warm-up, and so does this count.
+    let each = |cpu: Duration| cpu.as_secs_f64() * 1e6 / published.all as f64;
+    let (node_cpu_us, client_cpu_us) = (cpu.map_or(f64::NAN, each), each(process_cpu().saturating_sub(own_before)));
+    let rate = published.counted as f64 / options.duration.as_secs_f64();
+    Ok(Turn { rate, times: published.times, node_cpu_us, client_cpu_us, disk, missing })
+}
+
+/// Has all publishers append for the time of the options. Returns what they have appended, and the number of acknowledged
+/// records that the stream lacks.
+async fn publish(
+    nodes: &[SocketAddr],
+    in_flight: usize,
+    options: &ClusterOptions,
+) -> Result<(Published, u64), BenchError> {
+    let values = Values::new(RECORD_BYTES, options.seed);
+    let batches = (0..BATCHES).map(|number| encoded_batch(&values, number, RECORDS_PER_BATCH).map(Rc::new));
+    let batches: Rc<[_]> = batches.collect::<Result<_, _>>()?;
+    let mut clients: Vec<Client> = Vec::new();
+    for _ in 0..PUBLISHERS {
+        clients.push(connect(nodes).await?);
+    }
+    let stream = clients[0].stream(STREAM);
+    let config = StreamConfig { max_bytes: Some(KEPT_BYTES), ..StreamConfig::default() };
+    stream.create_if_missing(&config).await.map_err(failed("creating a stream"))?;
+    let first = stream.describe().await.map_err(failed("describing a stream"))?.next;
+    let begin = Instant::now() + options.warmup;
+    let counted = (begin, begin + options.duration);
+    let (mut sum, mut running) = (Published::default(), JoinSet::new());
+    for (number, client) in clients.iter().enumerate() {
+        for lane in 0..in_flight {
+            let (stream, batches) = (client.stream(STREAM), Rc::clone(&batches));
+            running.spawn_local(append_until(stream, batches, number * in_flight + lane, counted));
+        }
+    }
+    while let Some(done) = running.join_next().await {
+        let Published { counted, all, times } = done.map_err(failed("appending"))?.map_err(failed("appending"))?;
+        sum.counted += counted;
+        sum.all += all;
+        sum.times.merge(&times);
+    }
+    let end = stream.describe().await.map_err(failed("describing a stream"))?.next;
+    for client in clients {
+        client.close().await;
+    }
+    let missing = (first.0 + sum.all).saturating_sub(end.0);
+    Ok((sum, missing))
+}
+
+/// Appends one batch after the other until the end of the counted time.
+async fn append_until(
+    stream: Stream,
+    batches: Rc<[Rc<RecordBatch>]>,
+    first: usize,
+    (begin, end): (Instant, Instant),
+) -> Result<Published, Error> {
+    let mut published = Published::default();
+    for number in first.. {
+        let sent = Instant::now();
+        if sent >= end {
+            break;
+        }
+        stream.append_batch(&batches[number % batches.len()], ExpectedOffset::Any).await?;
+        let acknowledged = Instant::now();
+        published.all += RECORDS_PER_BATCH;
+        if (begin..end).contains(&acknowledged) {
+            published.counted += RECORDS_PER_BATCH;
+            published.times.record(acknowledged - sent);
+        }
+    }
+    Ok(published)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn turn(rate: f64, disk: f64, missing: u64) -> Turn {
+        Turn { rate, times: Latencies::default(), node_cpu_us: 1.0, client_cpu_us: 1.0, disk, missing }
+    }
+
+    #[test]
+    fn a_slow_disk_is_an_excuse_and_a_lost_record_is_none() {
+        // 1 GB/s is room for 160,000 records a second.
+        let verdicts = |rate, missing| {
+            let turns = vec![turn(rate, 1e9, missing)];
+            let Figures { checks, .. } = figures(3, &[turns.clone(), turns]);
+            let goals: Vec<_> = checks.iter().filter(|check| check.is_goal).collect();
+            assert_eq!((goals.len(), checks.len()), (1, 3));
+            (goals[0].verdict, checks[0].verdict)
+        };
+        assert_eq!(verdicts(150_000.0, 0), (Verdict::Met, Verdict::Met));
+        assert_eq!(verdicts(100_000.0, 0), (Verdict::Met, Verdict::Met), "0.62 of the disk");
+        assert_eq!(verdicts(90_000.0, 1), (Verdict::Missed, Verdict::Missed));
+    }
+}

@@ -1,0 +1,320 @@
+//! Detection in clusters that are too large for one machine: the nodes' own failure detectors over a virtual clock.
+//!
+//! Each node of the simulation has the detector of a real node (`thalweg_cluster::detector`) with the default times, sends signs
+//! of life to all others, and looks at its detector, at the intervals of a real node. Two distributions are measured on this
+//! machine right before, and each event draws from them: the lateness of a timer, and the time of a message over the
+//! loopback. So the result says how the intervals and the detector behave, and not how fifty processes share the processors.
+//!
+//! A run is a function of its options and its seed: events at the same time happen in the order in which they were scheduled.
+
+use std::{
+    cmp::Reverse,
+    collections::BinaryHeap,
+    net::{Ipv4Addr, SocketAddr},
+    time::{Duration, Instant},
+};
+
+use rand::RngExt as _;
+use thalweg_cluster::{NodeOptions, Secret, detector::Detector};
+use thalweg_types::{NodeId, info::MemberHealth};
+
+use crate::{
+    BenchError,
+    latency::Latencies,
+    probes::round_trips,
+    random::{Generator, generator},
+};
+
+/// Time between two looks of a node at its detector.
+const LOOK: Duration = Duration::from_millis(100);
+/// Time before the first failure and between two of them, in which the detectors learn the intervals.
+const SETTLE: Duration = Duration::from_secs(6);
+/// Longest time in which all others must have noticed a failure.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Time for which each distribution is measured.
+const MEASURE: Duration = Duration::from_millis(300);
+/// Size of a message of which the time is measured, about that of a sign of life with its frame.
+const MESSAGE_BYTES: usize = 64;
+/// Length of the sleeps of which the lateness is measured.
+const SLEEP: Duration = Duration::from_micros(500);
+/// Number of values that stand for a distribution.
+const QUANTILES: u32 = 1000;
+
+/// Measured distributions of times.
+#[derive(Clone, Debug)]
+pub(crate) struct Delays {
+    /// Times of a message to another node: half of a round trip.
+    messages: Vec<Duration>,
+    /// Times by which timers are late.
+    timers: Vec<Duration>,
+}
+
+impl Delays {
+    /// Measures both distributions on this machine.
+    pub(crate) fn measure() -> Result<Self, BenchError> {
+        let trips = round_trips(MESSAGE_BYTES, MEASURE).map_err(BenchError::subject("the loopback", "a round trip"))?;
+        let (begun, mut timers) = (Instant::now(), Latencies::default());
+        while begun.elapsed() < MEASURE {
+            let due = Instant::now() + SLEEP;
+            std::thread::sleep(SLEEP);
+            timers.record(due.elapsed());
+        }
+        let messages = quantiles(&trips).into_iter().map(|trip| trip / 2).collect();
+        Ok(Self { messages, timers: quantiles(&timers) })
+    }
+
+    /// Returns a percentile of the times of messages and of the lateness of timers.
+    pub(crate) fn percentile(&self, percentile: f64) -> (Duration, Duration) {
+        let at =
+            |values: &[Duration]| values[((percentile / 100.0 * values.len() as f64) as usize).min(values.len() - 1)];
+        (at(&self.messages), at(&self.timers))
+    }
+}
+
+/// Returns equally likely values of a distribution, in order.
+fn quantiles(times: &Latencies) -> Vec<Duration> {
+    (0..QUANTILES).map(|number| times.percentile(100.0 * (f64::from(number) + 0.5) / f64::from(QUANTILES))).collect()
+}
+
+/// Detection times of a simulated cluster.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Detected {
+    /// Times from a failure until each other node suspects the failed one, and until it reports it as down.
+    pub suspect: Vec<Duration>,
+    pub down: Vec<Duration>,
+    /// Number of times that a node suspected another one that was alive.
+    pub wrong_suspicions: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    /// A node sends a sign of life to all others.
+    Sign(usize),
+    /// A node's sign of life arrives at another one.
+    Arrival { from: usize, to: usize },
+    /// A node looks at its detector.
+    Look(usize),
+}
+
+/// A simulated cluster.
+struct Simulation<'a> {
+    delays: &'a Delays,
+    random: Generator,
+    now: Duration,
+    /// Time between two signs of life of a node.
+    sign: Duration,
+    detectors: Vec<Detector>,
+    /// Events by their times, and then by the order in which they were scheduled.
+    events: BinaryHeap<Reverse<(Duration, u64, Event)>>,
+    scheduled: u64,
+    /// Node that has failed, and the time of its failure.
+    failed: Option<(usize, Duration)>,
+    detected: Detected,
+}
+
+/// Returns the default options of a node.
+fn defaults() -> NodeOptions {
+    NodeOptions::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), Secret::new(&[0; 32]))
+}
+
+/// Time between two signs of life of a node with the default options.
+fn sign_interval() -> Duration {
+    let options = defaults();
+    options.detector.interval.min(options.consensus.heartbeat)
+}
+
+/// Returns the detector of a node that starts now, which watches all others.
+fn new_detector(number: usize, nodes: usize, now: Duration) -> Detector {
+    let mut detector = Detector::new(defaults().detector);
+    detector.watch((0..nodes).filter(|other| *other != number).map(id), now);
+    detector
+}
+
+fn id(number: usize) -> NodeId {
+    NodeId(number as u64 + 1)
+}
+
+/// Lets nodes fail one after the other, as often as `failures` says, in a cluster of `nodes`.
+pub(crate) fn simulate(nodes: usize, failures: u32, delays: &Delays, seed: u64) -> Result<Detected, BenchError> {
+    let mut simulation = Simulation::new(nodes, delays, seed);
+    for failure in 0..failures {
+        // The moment of a failure has nothing to do with the intervals of the nodes.
+        let settled = SETTLE + simulation.within(LOOK.max(simulation.sign));
+        simulation.run_until(simulation.now + settled, |_| false);
+        simulation.fail(failure as usize % nodes);
+        let wanted = simulation.detected.down.len() + nodes - 1;
+        let all = |simulation: &Simulation<'_>| simulation.detected.down.len() >= wanted;
+        simulation.run_until(simulation.now + PATIENCE, all);
+        if !all(&simulation) {
+            let message = format!("a node failed, and not all of {nodes} have noticed it after {PATIENCE:?}");
+            return Err(BenchError::subject("the simulation", "detecting a failure")(message));
+        }
+        simulation.restart();
+    }
+    Ok(simulation.detected)
+}
+
+impl<'a> Simulation<'a> {
+    fn new(nodes: usize, delays: &'a Delays, seed: u64) -> Self {
+        let mut simulation = Self {
+            delays,
+            random: generator(seed),
+            now: Duration::ZERO,
+            sign: sign_interval(),
+            detectors: (0..nodes).map(|number| new_detector(number, nodes, Duration::ZERO)).collect(),
+            events: BinaryHeap::new(),
+            scheduled: 0,
+            failed: None,
+            detected: Detected::default(),
+        };
+        for number in 0..nodes {
+            // Nodes start at different moments.
+            let (sign, look) = (simulation.within(simulation.sign), simulation.within(LOOK));
+            simulation.schedule(sign, Event::Sign(number));
+            simulation.schedule(look, Event::Look(number));
+        }
+        simulation
+    }
+
+    /// Returns a random time below `span`.
+    fn within(&mut self, span: Duration) -> Duration {
+        Duration::from_nanos(self.random.random_range(0..span.as_nanos() as u64))
+    }
+
+    fn drawn(&mut self, of: fn(&Delays) -> &[Duration]) -> Duration {
+        let values = of(self.delays);
+        values[self.random.random_range(0..values.len())]
+    }
+
+    fn schedule(&mut self, after: Duration, event: Event) {
+        self.scheduled += 1;
+        self.events.push(Reverse((self.now + after, self.scheduled, event)));
+    }
+
+    /// Schedules the next event of a loop that sleeps for `interval` and wakes late.
+    fn repeat(&mut self, interval: Duration, event: Event) {
+        let late = self.drawn(|delays| &delays.timers);
+        self.schedule(interval + late, event);
+    }
+
+    fn is_failed(&self, number: usize) -> bool {
+        self.failed.is_some_and(|(failed, _)| failed == number)
+    }
+
+    /// Stops a node: it neither sends nor receives. Its signs that are on their way still arrive.
+    fn fail(&mut self, number: usize) {
+        self.failed = Some((number, self.now));
+    }
+
+    /// Starts the failed node again, with a new detector.
+    fn restart(&mut self) {
+        if let Some((number, _)) = self.failed.take() {
+            self.detectors[number] = new_detector(number, self.detectors.len(), self.now);
+        }
+    }
+
+    /// Performs events until a time, or until a condition holds.
+    fn run_until(&mut self, end: Duration, holds: impl Fn(&Self) -> bool) {
+        while !holds(self)
+            && let Some(Reverse((at, order, event))) = self.events.pop()
+        {
+            if at > end {
+                self.events.push(Reverse((at, order, event)));
+                self.now = end;
+                return;
+            }
+            self.now = at;
+            self.perform(event);
+        }
+    }
+
+    fn perform(&mut self, event: Event) {
+        match event {
+            Event::Sign(from) => {
+                self.repeat(self.sign, event);
+                if self.is_failed(from) {
+                    return;
+                }
+                for to in (0..self.detectors.len()).filter(|to| *to != from) {
+                    let takes = self.drawn(|delays| &delays.messages);
+                    self.schedule(takes, Event::Arrival { from, to });
+                }
+            }
+            Event::Arrival { from, to } => {
+                if !self.is_failed(to) {
+                    self.detectors[to].heard(id(from), self.now);
+                }
+            }
+            Event::Look(number) => {
+                self.repeat(LOOK, event);
+                if !self.is_failed(number) {
+                    self.look(number);
+                }
+            }
+        }
+    }
+
+    /// Notes the changes that a node sees.
+    fn look(&mut self, number: usize) {
+        for change in self.detectors[number].tick(self.now) {
+            let failed = self.failed.filter(|(failed, _)| id(*failed) == change.node);
+            match (change.state, failed) {
+                (MemberHealth::Suspect, Some((_, at))) => self.detected.suspect.push(self.now - at),
+                (MemberHealth::Down, Some((_, at))) => self.detected.down.push(self.now - at),
+                // All others have noticed a failure before the node goes on, so no late suspicion of it counts here.
+                (MemberHealth::Suspect, None) => self.detected.wrong_suspicions += 1,
+                (MemberHealth::Alive, _) | (MemberHealth::Down, None) => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn delays(message: Duration, late: Duration) -> Delays {
+        Delays { messages: vec![message, message * 2], timers: vec![Duration::ZERO, late] }
+    }
+
+    const MILLI: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn each_other_node_notices_each_failure_in_time() {
+        let detected = simulate(5, 6, &delays(MILLI, MILLI), 1).unwrap();
+        assert_eq!((detected.suspect.len(), detected.down.len()), (6 * 4, 6 * 4), "the first node fails twice");
+        assert_eq!(detected.wrong_suspicions, 0);
+        let options = defaults().detector;
+        // The last sign can be as old as the time between two, and a look as late as another one.
+        let (early, late) = (sign_interval() + 10 * MILLI, LOOK + 10 * MILLI);
+        let suspected = options.min_silence - early..options.suspect_after;
+        assert!(detected.suspect.iter().all(|time| suspected.contains(time)), "{:?}", detected.suspect);
+        let down = options.down_after - early..options.down_after + late;
+        assert!(detected.down.iter().all(|time| down.contains(time)), "{:?}", detected.down);
+    }
+
+    #[test]
+    fn a_seed_repeats_a_run() {
+        let run = |seed| simulate(4, 2, &delays(MILLI, 3 * MILLI), seed).unwrap();
+        assert_eq!(run(7), run(7));
+        assert_ne!(run(7).down, run(8).down);
+    }
+
+    #[test]
+    fn a_sender_that_stands_still_is_suspected_wrongly() {
+        let mut slow = delays(MILLI, MILLI);
+        // One sleep in 200 ends so late that the silence is longer than the shortest one that is suspicious.
+        slow.timers = vec![MILLI; 199];
+        slow.timers.push(600 * MILLI);
+        assert!(simulate(3, 5, &slow, 1).unwrap().wrong_suspicions > 0);
+    }
+
+    #[test]
+    fn both_distributions_are_measured() {
+        let measured = Delays::measure().unwrap();
+        let ((low, early), (high, late)) = (measured.percentile(0.0), measured.percentile(99.0));
+        assert!(low > Duration::ZERO && low <= high && early <= late, "{measured:?}");
+        assert_eq!((measured.messages.len(), measured.timers.len()), (1000, 1000));
+    }
+}
