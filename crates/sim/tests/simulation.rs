@@ -18,20 +18,20 @@ const SEEDS: u64 = 200;
 fn likely(plant: Plant) -> Settings {
     use FaultKind as Kind;
     let (seed, seconds, kinds) = match plant {
-        Plant::AckBeforeFsync => (2, 6, vec![Kind::SlowThenPowerLoss]),
-        Plant::DeafLeaderKept => (8, 6, vec![Kind::Deaf]),
+        Plant::AckBeforeFsync => (3, 6, vec![Kind::SlowThenPowerLoss]),
+        Plant::DeafLeaderKept => (11, 6, vec![Kind::Deaf]),
         Plant::ForgottenVote => (1, 6, vec![Kind::LostPromises]),
-        Plant::LateVote => (42, 8, vec![Kind::PowerLoss, Kind::AllPowerLoss, Kind::Transfer]),
-        Plant::LeaderClock => (4, 6, vec![Kind::ClockStep, Kind::Transfer]),
+        Plant::LateVote => (19, 8, vec![Kind::PowerLoss, Kind::AllPowerLoss, Kind::Transfer]),
+        Plant::LeaderClock => (7, 6, vec![Kind::ClockStep, Kind::Transfer]),
         Plant::LearnerInQuorum => (4, 6, vec![Kind::Isolated, Kind::AllPowerLoss]),
         Plant::OptionInApply => (1, 4, vec![Kind::Transfer]),
         Plant::OwnClock => (1, 5, vec![Kind::ClockStep]),
-        Plant::OtherTerm => (1, 12, vec![Kind::Transfer]),
-        Plant::ReusedId => (2, 6, vec![Kind::PowerLoss]),
-        Plant::UncheckedRead => (23, 6, vec![Kind::Isolated]),
-        Plant::UnsyncedInstall => (13, 8, vec![Kind::CutInstall]),
+        Plant::OtherTerm => (3, 8, vec![Kind::Transfer]),
+        Plant::ReusedId => (1, 6, vec![Kind::PowerLoss]),
+        Plant::UncheckedRead => (3, 6, vec![Kind::Isolated]),
+        Plant::UnsyncedInstall => (6, 8, vec![Kind::CutInstall]),
         Plant::VoidEntryRead => (7, 8, vec![Kind::Isolated, Kind::Mute, Kind::Stopped, Kind::Partition]),
-        Plant::VoteAfterRestart => (4, 6, vec![Kind::LostPromises]),
+        Plant::VoteAfterRestart => (34, 6, vec![Kind::LostPromises]),
         Plant::WithheldNotice => (1, 4, Vec::new()),
     };
     let apart = [Plant::DeafLeaderKept, Plant::ForgottenVote, Plant::UncheckedRead, Plant::VoteAfterRestart];
