@@ -8,7 +8,7 @@ use thalweg_engine::{
     types::{
         Action, Classified, Durability, KeyspaceId,
         command::{CommitBuilder, Outcome, RedisBuilder, ScanOperation, TransactionBuilder},
-        limits::{MAX_COMMAND_STEPS, MAX_COMMIT_WRITES, MAX_VALUE_BYTES},
+        limits::{MAX_COMMAND_SEARCH_STEPS, MAX_COMMIT_WRITES, MAX_VALUE_BYTES},
         reply::Reply,
     },
 };
@@ -58,7 +58,7 @@ fn expensive_commands_are_rejected_with_a_stable_code_also_by_a_replay() {
         db.commit(&commit).unwrap();
     }
     let error = propose(&db, &scans(keyspace.id())).unwrap_err();
-    assert_eq!(error, WriteError::TooExpensive { limit: MAX_COMMAND_STEPS });
+    assert_eq!(error, WriteError::TooExpensive { limit: MAX_COMMAND_SEARCH_STEPS });
     assert_eq!((error.code(), error.action()), ("too_expensive", Action::Fix));
     assert_eq!(keyspace.get(b"behind").unwrap(), None);
 

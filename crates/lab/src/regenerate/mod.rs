@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(list.lines().count(), 5, "{list}");
         assert!(list.contains("thalweg bench http --search 'p99<5ms' --mix put"), "{list}");
         let quick = options(&["--only", "http,cluster", "--quick"]).runs().unwrap();
-        assert_eq!(quick.len(), 4, "three of HTTP, and TLS of the cluster");
+        assert_eq!(quick.len(), 6, "three of HTTP; Redis clients, a snapshot and TLS of the cluster");
         assert!(options(&["--only", "nonsense"]).runs().unwrap_err().to_string().contains("--list"));
         assert!(options(&["--all"]).printed().unwrap().is_none());
     }
