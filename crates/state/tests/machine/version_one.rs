@@ -115,11 +115,11 @@ fn cases_of_keys(lines: &mut String) {
             commit(|commit| _ = commit.expect(KS, b"", unchanged).unwrap().put(KS, b"x", b"").unwrap()),
             transaction(|all| {
                 all.then().put(KS, b"x", b"").unwrap();
-                (0..200).for_each(|_| scan(all, 500));
+                (0..120).for_each(|_| scan(all, 500));
             }),
             transaction(|all| {
                 all.then().put(KS, b"x", b"").unwrap();
-                (0..300).for_each(|_| scan(all, 500));
+                (0..200).for_each(|_| scan(all, 500));
             }),
             burst(&["MULTI", "SET x 1", "KEYS *1*2*", "KEYS *1*2*", "KEYS *1*2*", "EXEC"]),
             burst(&["MULTI", "SET x 1", "KEYS *1*2*", "KEYS *1*2*", "KEYS *1*2*", "KEYS *1*2*", "EXEC"]),
@@ -238,7 +238,7 @@ fn cases_of_settlements(lines: &mut String) {
             }
         })
     };
-    // 14 acks of 10,000 ranges take more than a command may.
+    // Ten acks of 10,000 ranges take more than a command may.
     let parts: Vec<_> = (0..3).flat_map(|group| (0..5).map(move |part| (group, part))).collect();
     let commands = [
         ack(0, 0, 0),
@@ -246,8 +246,8 @@ fn cases_of_settlements(lines: &mut String) {
         nack(1, Redelivery::Uncounted),
         nack(2, Redelivery::Never),
         command(|out| encode_fetch(out, groups[0], 1_000, Offset(0), &[], "other").unwrap()),
-        acks(&parts[..14]),
-        acks(&parts[..13]),
+        acks(&parts[..10]),
+        acks(&parts[..9]),
         acks(&parts[..1]),
         transaction(|all| _ = all.then().ack(groups[2], &ranges(most[2][4], 0)).unwrap()),
         command(|out| encode_seek(out, groups[1], Some(Offset(7)))),
