@@ -25,11 +25,11 @@ pub const MAX_COMMAND_STEPS: u64 = 280_000;
 /// then takes less than 50 ms even after the most expensive transaction. The bound affects only replies to clients: no
 /// row, no revision and no running hash depends on it.
 pub const MAX_BATCH_READ_STEPS: u64 = MAX_COMMAND_STEPS / 2;
-/// Number of the [steps](crate::steps) of a command, out of [`MAX_COMMAND_STEPS`], that it may use for searching: the scans of a
-/// transaction, the patterns of Redis commands, and their other work that reads nothing. A command can search without limit
-/// in a few bytes, while values that it reads or writes must be as long as the steps that they cost. So one client that
-/// searches as much as it may delays the writes of others half as long as one that changes a value of the maximum size.
-/// The bound belongs to version 1 of the state machine.
+/// Maximum number of [steps](crate::steps) that a command may use for searching: for the scans of a transaction, for
+/// conditions on ranges, for the patterns of Redis commands, and for other work of these commands that reads nothing. The
+/// steps are part of [`MAX_COMMAND_STEPS`]. A client needs only a few bytes to make a command search, but as many bytes as it
+/// has values to make a command write. The lower bound limits the time for which such a short command delays others. It
+/// belongs to version 1 of the state machine.
 pub const MAX_COMMAND_SEARCH_STEPS: u64 = MAX_COMMAND_STEPS / 2;
 /// Maximum number of bytes of keys and values that the reads of one transaction return. A transaction that would return
 /// more changes nothing, and its outcome reports the reason.

@@ -4,7 +4,7 @@
 //! charged in one place, where every command makes them (`staged`); bytes of values are charged where a command reads
 //! or computes them, by their length in the replicated state, because the row of a long value differs between nodes.
 //!
-//! Work of two kinds is counted: all steps, and those of them that a command uses for searching. Both have a bound.
+//! Two counts have a bound: the steps of a command, and those of its steps that it uses for searching.
 //!
 //! Invariants:
 //! * Reads of Redis batches outside of transactions have a budget of their own, and change neither the count nor the
