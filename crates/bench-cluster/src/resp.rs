@@ -10,7 +10,7 @@ use crate::{
     BenchError,
     data::Values,
     load::{
-        Address, Pace, Plan, Validity,
+        Address, Plan, Validity,
         resp::{
             client::Greeting,
             protocol::{OnWrong, Resp},
@@ -20,11 +20,10 @@ use crate::{
     },
     nodes::{Nodes, RespPort, Setup},
     options::ClusterOptions,
-    random::KeyChooser,
     report::{Check, Table, cells},
     scenario::{Figures, Scenario},
     stats::{Summary, median_of, ratio},
-    work::{self, GIVE_UP, TargetNodes, Turn},
+    work::{self, TargetNodes, Turn},
 };
 
 /// Number of connections, and of unanswered requests on each.
@@ -36,7 +35,7 @@ const VALUE_BYTES: usize = 3;
 const GOAL: f64 = 150_000.0;
 const PLACES: [TargetNodes; 2] = [TargetNodes::Leader, TargetNodes::All];
 
-/// Measures both places in turns.
+/// Measures both places alternately.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let options = scenario.options;
     let mut args = options.server_arg.clone();
@@ -92,26 +91,14 @@ fn once(nodes: &Nodes, place: TargetNodes, options: &ClusterOptions) -> Result<T
 
 fn plan(address: SocketAddr, connections: usize, options: &ClusterOptions) -> Plan<Resp> {
     let greeting = Greeting { address: Address::Tcp(address), password: None, database: 0, is_resp3: false };
-    Plan {
-        protocol: Resp {
-            greeting,
-            requests: Requests::new(Values::new(VALUE_BYTES, options.seed), options.keys, "stream"),
-            mix: Mix::only(Operation::Set),
-            // A change of the leader is an error of the run, not the end of the suite.
-            on_wrong: OnWrong::CountRefusals,
-        },
-        connections,
-        workers: 1,
-        pipeline: PIPELINE,
-        pace: Pace::Closed,
-        keys: KeyChooser::Uniform { keys: options.keys },
-        warmup: options.warmup,
-        duration: options.duration,
-        give_up: GIVE_UP,
-        max_lag: GIVE_UP,
-        seed: options.seed,
-        server: None,
-    }
+    let protocol = Resp {
+        greeting,
+        requests: Requests::new(Values::new(VALUE_BYTES, options.seed), options.keys, "stream"),
+        mix: Mix::only(Operation::Set),
+        // A change of the leader is an error of the run, not the end of the suite.
+        on_wrong: OnWrong::CountRefusals,
+    };
+    work::closed_plan(protocol, connections, PIPELINE, options)
 }
 
 #[cfg(test)]
@@ -121,15 +108,8 @@ mod tests {
 
     #[test]
     fn both_places_are_judged_by_the_goal() {
-        let turn = |rate| Turn {
-            rate,
-            p50_us: 1.0,
-            p99_us: 2.0,
-            node_cpu_us: 3.0,
-            client_cpu_us: 4.0,
-            validity: Validity::Good,
-        };
-        let Figures { tables, checks, .. } = figures(3, &[vec![turn(160_000.0)], vec![turn(80_000.0)]]);
+        let Figures { tables, checks, .. } =
+            figures(3, &[vec![Turn::of_rate(160_000.0)], vec![Turn::of_rate(80_000.0)]]);
         assert!(tables[0].title.contains("durability quorum, 3 nodes"), "{}", tables[0].title);
         let goals: Vec<_> = checks.iter().filter(|check| check.is_goal).map(|check| check.verdict).collect();
         assert_eq!(goals, [Verdict::Met, Verdict::Missed]);

@@ -145,15 +145,7 @@ mod tests {
 
     #[test]
     fn the_shares_are_judged_and_the_rate_without_a_slow_follower_is_not() {
-        let turn = |rate| Turn {
-            rate,
-            p50_us: 1.0,
-            p99_us: 2.0,
-            node_cpu_us: 3.0,
-            client_cpu_us: 4.0,
-            validity: Validity::Good,
-        };
-        let rounds = [vec![turn(100.0)], vec![turn(95.0)], vec![turn(80.0)]];
+        let rounds = [100.0, 95.0, 80.0].map(|rate| vec![Turn::of_rate(rate)]);
         let Figures { checks, .. } = figures(100, &rounds);
         let missed: Vec<_> = checks.iter().filter(|check| check.verdict == crate::report::Verdict::Missed).collect();
         assert_eq!((checks.len(), missed.len()), (5, 1));

@@ -33,7 +33,7 @@ const LOADERS: usize = 100;
 /// Puts per second of clients at a fixed rate, and their number.
 pub(crate) const PACED_RATE: f64 = 1000.0;
 const PACED_CLIENTS: usize = 8;
-/// Longest run at a time of clients at a fixed rate that wait for something; the next run begins at once.
+/// Longest run at a time of clients at a fixed rate that wait for an event of the cluster; the next run begins immediately.
 const WINDOW: Duration = Duration::from_millis(500);
 
 /// Level of reads.
@@ -140,6 +140,15 @@ pub(crate) struct Turn {
     pub validity: Validity,
 }
 
+#[cfg(test)]
+impl Turn {
+    /// Returns the figures of a valid run with this rate.
+    pub(crate) fn of_rate(rate: f64) -> Self {
+        let validity = Validity::Good;
+        Self { rate, p50_us: 1.0, p99_us: 2.0, node_cpu_us: 3.0, client_cpu_us: 4.0, validity }
+    }
+}
+
 /// Runs a row once on the nodes.
 pub(crate) fn run(nodes: &Nodes, work: Work, options: &ClusterOptions) -> Result<Turn, BenchError> {
     let addresses = match work.place {
@@ -234,11 +243,18 @@ fn plan(address: SocketAddr, work: Work, clients: usize, options: &ClusterOption
         Kind::Put => (requests, 0),
         Kind::Get(level) => (requests.with_get_header("Thalweg-Read", level.name()), 100),
     };
+    let http = Http { address, requests: Arc::new(requests), get_percent, missing: MissingKeyPolicy::Lost };
+    closed_plan(http, clients, 1, options)
+}
+
+/// Returns the plan of a closed loop over all keys, with `pipeline` requests in flight on each connection, for the times that
+/// the options state.
+pub(crate) fn closed_plan<P>(protocol: P, connections: usize, pipeline: usize, options: &ClusterOptions) -> Plan<P> {
     Plan {
-        protocol: Http { address, requests: Arc::new(requests), get_percent, missing: MissingKeyPolicy::Lost },
-        connections: clients,
+        protocol,
+        connections,
         workers: 1,
-        pipeline: 1,
+        pipeline,
         pace: Pace::Closed,
         keys: KeyChooser::Uniform { keys: options.keys },
         warmup: options.warmup,

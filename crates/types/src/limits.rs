@@ -27,9 +27,9 @@ pub const MAX_COMMAND_STEPS: u64 = 280_000;
 pub const MAX_BATCH_READ_STEPS: u64 = MAX_COMMAND_STEPS / 2;
 /// Maximum number of [steps](crate::steps) that a command may use for searching: for the scans of a transaction, for
 /// conditions on ranges, for the patterns of Redis commands, and for other work of these commands that reads nothing. The
-/// steps are part of [`MAX_COMMAND_STEPS`]. A client needs only a few bytes to make a command search, but as many bytes as it
-/// has values to make a command write. The lower bound limits the time for which such a short command delays others. It
-/// belongs to version 1 of the state machine.
+/// steps are part of [`MAX_COMMAND_STEPS`], which must suffice for a change of a value of the maximum size. Searching does not
+/// need as many, so its bound is lower, and a command that searches delays others for less time. The bound belongs to version
+/// 1 of the state machine.
 pub const MAX_COMMAND_SEARCH_STEPS: u64 = MAX_COMMAND_STEPS / 2;
 /// Maximum number of bytes of keys and values that the reads of one transaction return. A transaction that would return
 /// more changes nothing, and its outcome reports the reason.
