@@ -575,6 +575,7 @@ impl Classified for WriteError {
             Self::AttemptLapsed { .. } => "attempt_lapsed",
             Self::BadGroup { .. } | Self::Command(CommandError::BadGroup { .. }) => "bad_group",
             Self::Command(CommandError::TooManyRanges) => "too_many_ranges",
+            Self::Command(CommandError::TooManyScans) => "too_many_scans",
             Self::NoSuchLease(_) => "no_such_lease",
             Self::LeaseExists(_) => "lease_exists",
             Self::TooMany { .. } => "too_many",

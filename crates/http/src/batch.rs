@@ -2,7 +2,7 @@
 
 use http::{StatusCode, header};
 use serde::Deserialize;
-use thalweg_serving::error::ApiError;
+use thalweg_serving::{app::App, error::ApiError};
 use thalweg_types::{
     Action,
     record::{Record, RecordBatch},
@@ -10,6 +10,7 @@ use thalweg_types::{
 use utoipa::ToSchema;
 
 use crate::{
+    body::{self, HeldBody},
     call::Call,
     json::{self, bytes_of, required_bytes},
     parse::{Media, request_media},
@@ -78,6 +79,20 @@ pub(crate) fn media(call: &Call) -> Result<Media, ApiError> {
              sends another type unless -H sets it)",
         )
     })
+}
+
+/// Parses a body into records or messages with `parse`: JSON as [`body::parse`] does, and a single payload here.
+pub(crate) async fn parse<T: Send + 'static>(
+    app: &App,
+    call: &Call,
+    media: Media,
+    body: HeldBody,
+    parse: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
+) -> Result<(T, HeldBody), ApiError> {
+    match media {
+        Media::Binary | Media::Events => Ok((parse(&body)?, body)),
+        Media::Ndjson | Media::Json => body::parse(app, &call.account, body, parse).await,
+    }
 }
 
 /// Parses a request's body into a batch of records. The batch is never empty.

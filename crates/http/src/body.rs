@@ -26,6 +26,12 @@ use thalweg_serving::{
 use thalweg_types::Action;
 use tokio::time::Instant;
 
+use crate::reading;
+
+/// Maximum length of a JSON body that is parsed on the thread of its connection. Lists of operations take longest: about half
+/// a millisecond for this length, as long as a [short read](thalweg_types::steps::SHORT_READ).
+const SHORT_JSON_BYTES: usize = 64 * 1024;
+
 /// A request body in memory. The limit `max_body_bytes_in_flight` counts its bytes until the body is dropped.
 #[derive(Debug)]
 pub(crate) struct HeldBody {
@@ -71,6 +77,21 @@ pub(crate) async fn read(app: &App, account: &Arc<Account>, body: &mut Body) -> 
         all.extend_from_slice(&data);
     }
     Ok(HeldBody { bytes: all.freeze(), _held: held })
+}
+
+/// Parses a body of JSON. A long one is parsed on a thread for long reads, so that no other client of this thread waits for it.
+/// The parsed value may hold as many bytes as the body, so the caller keeps the body with it.
+pub(crate) async fn parse<T: Send + 'static>(
+    app: &App,
+    account: &Arc<Account>,
+    body: HeldBody,
+    parse: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
+) -> Result<(T, HeldBody), ApiError> {
+    if body.len() <= SHORT_JSON_BYTES {
+        return Ok((parse(&body)?, body));
+    }
+    let bytes = body.len();
+    reading::on_reader(app, account, bytes, move || Ok((parse(&body)?, body))).await?
 }
 
 /// Ensures that a body of `total` bytes is within the request's limit and counted in the server's limit on body bytes.

@@ -87,7 +87,7 @@ pub(crate) async fn commit(app: &Arc<App>, call: &mut Call) -> Answer {
     call.require_json()?;
     let asked = call.level(app)?;
     let body = body::read(app, &call.account, call.body.get_mut()).await?;
-    let sent: JsonCommit = json::parse(&body)?;
+    let (sent, body): (JsonCommit, _) = body::parse(app, &call.account, body, json::parse).await?;
     let level = sent.level(asked)?;
     let batches = sent.publish.iter().map(JsonPublish::batch).collect::<Result<Vec<_>, _>>()?;
     let names = Names::of(app, call, targets(&sent.conditions, sent.writes.iter())).await?;

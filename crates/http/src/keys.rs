@@ -147,6 +147,15 @@ pub(crate) async fn range(app: &Arc<App>, call: &Call) -> Answer {
     Ok(reply::shown(Media::Json, body, level))
 }
 
+/// Parses the pairs of a batch: `{"items": [...]}`, or the array alone.
+fn parse_pairs(body: &[u8]) -> Result<Vec<JsonPair>, ApiError> {
+    if body.trim_ascii_start().first() == Some(&b'[') {
+        json::parse(body)
+    } else {
+        Ok(json::parse::<JsonPairs>(body)?.items)
+    }
+}
+
 /// Handles `POST /keys/batch`. The body is `{"items": [{"key", "value"}, ...]}` or the array alone. All pairs are
 /// stored, or none.
 #[utoipa::path(
@@ -158,8 +167,7 @@ pub(crate) async fn batch(app: &Arc<App>, call: &mut Call) -> Answer {
     call.require_json()?;
     let level = call.level(app)?;
     let body = body::read(app, &call.account, call.body.get_mut()).await?;
-    let array = body.trim_ascii_start().first() == Some(&b'[');
-    let items: Vec<JsonPair> = if array { json::parse(&body)? } else { json::parse::<JsonPairs>(&body)?.items };
+    let (items, body) = body::parse(app, &call.account, body, parse_pairs).await?;
     if items.is_empty() {
         return Err(ApiError::bad_request("bad_json", "a batch has at least one item"));
     }

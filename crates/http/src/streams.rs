@@ -47,7 +47,9 @@ pub(crate) async fn append(app: &Arc<App>, call: &mut Call) -> Answer {
     let query = AppendQuery::parse(call.head.uri.query())?;
     let (level, media) = (call.level(app)?, batch::media(call)?);
     let body = body::read(app, &call.account, call.body.get_mut()).await?;
-    let batch = batch::batch(media, &body, query.key.as_deref())?;
+    let key = query.key.clone();
+    let (batch, body) =
+        batch::parse(app, call, media, body, move |body| batch::batch(media, body, key.as_deref())).await?;
     let stream = call.stream(app, &name(call, "/records")?).await?;
     let count = batch.count();
     let appended = call.db(app)?.append(stream.id(), query.terms(), &batch, level);

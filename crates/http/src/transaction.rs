@@ -97,7 +97,7 @@ pub(crate) async fn transaction(app: &Arc<App>, call: &mut Call) -> Answer {
     call.require_json()?;
     let asked = call.level(app)?;
     let body = body::read(app, &call.account, call.body.get_mut()).await?;
-    let sent: JsonTransaction = json::parse(&body)?;
+    let (sent, body): (JsonTransaction, _) = body::parse(app, &call.account, body, json::parse).await?;
     let level = level_of(sent.durability.as_ref(), asked)?;
     let only_reads = level != Durability::None && sent.only_reads();
     let shown = read_gate::before_transaction(app, call, only_reads).await?;

@@ -130,9 +130,10 @@ impl ApiError {
 
 fn command_status(error: &CommandError) -> StatusCode {
     match error {
-        CommandError::ValueTooLong { .. } | CommandError::CommitTooLarge | CommandError::TooManyRanges => {
-            StatusCode::PAYLOAD_TOO_LARGE
-        }
+        CommandError::ValueTooLong { .. }
+        | CommandError::CommitTooLarge
+        | CommandError::TooManyRanges
+        | CommandError::TooManyScans => StatusCode::PAYLOAD_TOO_LARGE,
         CommandError::KeyTooLong { .. }
         | CommandError::BadName { .. }
         | CommandError::BadGroup { .. }

@@ -34,6 +34,9 @@ pub const MAX_COMMAND_SEARCH_STEPS: u64 = MAX_COMMAND_STEPS / 2;
 /// Maximum number of bytes of keys and values that the reads of one transaction return. A transaction that would return
 /// more changes nothing, and its outcome reports the reason.
 pub const MAX_TRANSACTION_RESULT_BYTES: usize = 16 * 1024 * 1024;
+/// Maximum number of scans in the two lists of a transaction together. A transaction with more is rejected with an error. The
+/// price of opening them would be most of [`MAX_COMMAND_SEARCH_STEPS`].
+pub const MAX_TRANSACTION_SCANS: usize = 1000;
 /// Maximum number of pairs of key and value that one scan within a transaction returns. If the range has more, the
 /// returned page ends there and reports where to continue.
 pub const MAX_TRANSACTION_SCAN_ITEMS: usize = 1000;

@@ -12,7 +12,7 @@ use thalweg_types::{
         BlindPut, Command, CommandError, Commit, Expect, GroupCommand, TimeCommand, Transaction, Write, check_key,
         check_value, unwrap,
     },
-    limits::{MAX_COMMAND_BYTES, MAX_COMMIT_WRITES, MAX_RECORD_BYTES},
+    limits::{MAX_COMMAND_BYTES, MAX_COMMIT_WRITES, MAX_RECORD_BYTES, MAX_TRANSACTION_SCANS},
     message::Messages,
 };
 
@@ -201,6 +201,7 @@ fn check_commit(commit: &Commit<'_>) -> Result<(AtNone, bool), CommandRefused> {
 #[derive(Debug, Default)]
 struct CheckedWrites {
     count: usize,
+    scans: usize,
     brings_data: bool,
     /// True if the outcome of at least one write depends on the state.
     depends: bool,
@@ -233,6 +234,10 @@ impl CheckedWrites {
             Write::Delete { key, .. } | Write::Touch { key, .. } | Write::Get { key, .. } => check_key(key)?,
             Write::DeletePrefix { prefix, .. } => check_key(prefix)?,
             Write::Scan { scan, .. } => {
+                self.scans += 1;
+                if self.scans > MAX_TRANSACTION_SCANS {
+                    return Err(CommandError::TooManyScans.into());
+                }
                 [Some(scan.prefix), scan.start, scan.end].into_iter().flatten().try_for_each(check_key)?;
             }
             Write::Settle(_) => self.depends = true,

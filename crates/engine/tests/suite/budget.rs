@@ -8,7 +8,7 @@ use thalweg_engine::{
     types::{
         Action, Classified, Durability, KeyspaceId,
         command::{CommitBuilder, Outcome, RedisBuilder, ScanOperation, TransactionBuilder},
-        limits::{MAX_COMMAND_SEARCH_STEPS, MAX_COMMIT_WRITES, MAX_VALUE_BYTES},
+        limits::{MAX_COMMAND_SEARCH_STEPS, MAX_COMMIT_WRITES, MAX_TRANSACTION_SCANS, MAX_VALUE_BYTES},
         reply::Reply,
     },
 };
@@ -30,12 +30,12 @@ fn is_rejected(reply: &Reply) -> bool {
     matches!(reply, Reply::Error(text) if text.starts_with("ERR too expensive"))
 }
 
-/// A transaction of many scans over deleted keys, behind a put.
+/// A transaction of as many scans as possible over deleted keys and a hundred others, behind a put.
 fn scans(keyspace: KeyspaceId) -> Vec<u8> {
     let mut scans = TransactionBuilder::new();
     scans.then().put(keyspace, b"behind", b"v").unwrap();
-    for _ in 1..MAX_COMMIT_WRITES {
-        scans.then().scan(keyspace, &ScanOperation { limit: 1, ..ScanOperation::default() }).unwrap();
+    for _ in 0..MAX_TRANSACTION_SCANS {
+        scans.then().scan(keyspace, &ScanOperation { limit: 100, ..ScanOperation::default() }).unwrap();
     }
     let mut out = Vec::new();
     scans.encode(&mut out).unwrap();
@@ -51,8 +51,10 @@ fn expensive_commands_are_rejected_with_a_stable_code_also_by_a_replay() {
         let mut commit = CommitBuilder::new();
         for number in 0..MAX_COMMIT_WRITES as u32 {
             match round {
-                0 => commit.put(keyspace.id(), &number.to_be_bytes(), b"").unwrap(),
-                _ => commit.delete(keyspace.id(), &number.to_be_bytes()).unwrap(),
+                1 if number < MAX_COMMIT_WRITES as u32 - 100 => {
+                    commit.delete(keyspace.id(), &number.to_be_bytes()).unwrap()
+                }
+                _ => commit.put(keyspace.id(), &number.to_be_bytes(), b"").unwrap(),
             };
         }
         db.commit(&commit).unwrap();

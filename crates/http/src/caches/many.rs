@@ -78,7 +78,7 @@ pub(crate) async fn multi_get(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     call.require_json()?;
     let body = body::read(app, &call.account, call.body.get_mut()).await?;
-    let sent: JsonGet = json::parse(&body)?;
+    let (sent, _body): (JsonGet, _) = body::parse(app, &call.account, body, json::parse).await?;
     too_many(sent.keys.len())?;
     let cache = find(app, &name(call, "/get")?)?.cache;
     let now = app.views.now();
@@ -146,7 +146,7 @@ pub(crate) async fn multi_put(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     call.require_json()?;
     let body = body::read(app, &call.account, call.body.get_mut()).await?;
-    let sent: JsonPut = json::parse(&body)?;
+    let (sent, _body): (JsonPut, _) = body::parse(app, &call.account, body, json::parse).await?;
     too_many(sent.items.len())?;
     let mut pairs = Vec::with_capacity(sent.items.len());
     for item in &sent.items {

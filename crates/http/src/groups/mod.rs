@@ -75,9 +75,13 @@ async fn sent<T: serde::de::DeserializeOwned + Default>(app: &Arc<App>, call: &m
 }
 
 /// Reads and parses the JSON body of a request that must have one.
-async fn required<T: serde::de::DeserializeOwned>(app: &Arc<App>, call: &mut Call) -> Result<T, ApiError> {
+async fn required<T: serde::de::DeserializeOwned + Send + 'static>(
+    app: &Arc<App>,
+    call: &mut Call,
+) -> Result<T, ApiError> {
     call.require_json()?;
-    crate::json::parse(&body::read(app, &call.account, call.body.get_mut()).await?)
+    let body = body::read(app, &call.account, call.body.get_mut()).await?;
+    Ok(body::parse(app, &call.account, body, crate::json::parse).await?.0)
 }
 
 fn shown(status: StatusCode, value: &Value, level: Durability) -> Response<Body> {

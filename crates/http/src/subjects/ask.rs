@@ -46,7 +46,9 @@ pub(crate) async fn ask(app: &Arc<App>, call: &mut Call) -> Answer {
     let reply_to = app.views.reply_subject();
     let batch = {
         let body = body::read(app, &call.account, call.body.get_mut()).await?;
-        messages::encode(&subject, Some(&reply_to), media, &body, query.key.as_deref())?
+        let reply_to = reply_to.clone();
+        let encode = move |body: &[u8]| messages::encode(&subject, Some(&reply_to), media, body, query.key.as_deref());
+        batch::parse(app, call, media, body, encode).await?.0
     };
     if batch.messages() != 1 {
         return Err(ApiError::bad_request("too_many_messages", "a request has one message: send messages one by one"));

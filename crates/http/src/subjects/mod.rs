@@ -55,7 +55,9 @@ pub(crate) async fn publish(app: &Arc<App>, call: &mut Call) -> Answer {
     let reply_to = query.reply.as_deref().map(Subject::parse).transpose()?;
     let batch = {
         let body = body::read(app, &call.account, call.body.get_mut()).await?;
-        messages::encode(&subject, reply_to.as_ref(), media, &body, query.key.as_deref())?
+        let encode =
+            move |body: &[u8]| messages::encode(&subject, reply_to.as_ref(), media, body, query.key.as_deref());
+        batch::parse(app, call, media, body, encode).await?.0
     };
     let published = publish_within(&app.views, &batch, query.timeout.unwrap_or(DEFAULT_WAIT)).await?;
     let Published { delivered, missed, nodes, .. } = published;

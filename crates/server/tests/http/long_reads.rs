@@ -5,6 +5,8 @@ use thalweg_types::{command::CommitBuilder, limits::MAX_VALUE_BYTES, record::Rec
 
 use crate::support::{Node, PATIENCE, gated, pause};
 
+const JSON: &[(&str, &str)] = &[("content-type", "application/json")];
+
 /// Last byte of the loopback address of a client with many long reads.
 const GREEDY: u8 = 2;
 
@@ -44,6 +46,44 @@ async fn long_reads_return_what_short_ones_do() {
     node.call("POST", "/v1/streams/s/records", &[], &record).await.is(200);
     let records = node.get("/v1/streams/s/records?limit=1&max_bytes=100").await.is(200).lines();
     assert_eq!(records[0]["payload"].as_str().unwrap().len(), record.len());
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_bodies_of_json_are_parsed_on_threads_for_long_reads() {
+    let node = Node::start().await;
+    let value = "v".repeat(1000);
+    let (handed_over, node_ref) = ("thalweg_reads_handed_over_total{kind=\"long\"} ", &node);
+    let parsed = || async move {
+        let metrics = node_ref.get("/metrics").await.is(200).body;
+        let metrics = String::from_utf8(metrics).unwrap();
+        metrics.lines().find_map(|line| line.strip_prefix(handed_over)?.parse::<u64>().ok()).unwrap()
+    };
+    for (count, long) in [(10, 0), (100, 1)] {
+        let before = parsed().await;
+        let keys = 0..count;
+        let put = |key| json!({"op": "put", "keyspace": "a", "key": format!("k{key}"), "value": value});
+        let operations: Vec<_> = keys.clone().map(put).collect();
+        let pairs: Vec<_> = keys.clone().map(|key| json!({"key": format!("k{key}"), "value": value})).collect();
+        let mut requests = vec![
+            ("/v1/txn", json!({"then": operations})),
+            ("/v1/commit", json!({"writes": operations})),
+            ("/keys/batch", json!({"items": pairs})),
+            ("/keys/batch", json!(pairs)),
+            ("/v1/caches/c/put", json!({"items": pairs})),
+            ("/v1/streams/s/records", json!({"records": keys.map(|_| json!({"payload": value})).collect::<Vec<_>>()})),
+        ];
+        for (target, body) in &mut requests {
+            node.call("POST", target, JSON, body.to_string().as_bytes()).await.is(200);
+            // A syntax error at the end.
+            let broken = body.to_string() + "]";
+            node.call("POST", target, JSON, broken.as_bytes()).await.refused(400, "bad_json", "fix");
+        }
+        assert_eq!(parsed().await - before, long * 2 * requests.len() as u64, "{count} operations");
+    }
+    let scans = vec![json!({"op": "scan", "keyspace": "a", "limit": 1}); 1001];
+    let both = json!({"then": [{"op": "put", "keyspace": "a", "key": "k", "value": "v"}], "else": scans});
+    node.call("POST", "/v1/txn", JSON, both.to_string().as_bytes()).await.refused(413, "too_many_scans", "fix");
     node.stop().await;
 }
 

@@ -16,7 +16,10 @@ use thalweg_types::{
         StreamConfig, TransactionBuilder, UnchangedRange,
         groups::{GroupConfig, GroupOutcome, OffsetRun, Settlement, encode_create_group, encode_fetch},
     },
-    limits::{MAX_BATCH_READ_STEPS, MAX_COMMAND_SEARCH_STEPS, MAX_COMMAND_STEPS, MAX_COMMIT_WRITES, MAX_VALUE_BYTES},
+    limits::{
+        MAX_BATCH_READ_STEPS, MAX_COMMAND_SEARCH_STEPS, MAX_COMMAND_STEPS, MAX_COMMIT_WRITES, MAX_TRANSACTION_SCANS,
+        MAX_VALUE_BYTES,
+    },
     record::RecordBatch,
     reply::Reply,
 };
@@ -186,25 +189,27 @@ fn keys_with_a_hostile_pattern_are_rejected_behind_a_write() {
 #[test]
 fn a_transaction_of_many_scans_is_rejected() {
     let mut node = node();
-    let scans = |count: usize| {
+    fill(&mut node, 100);
+    let scans = |count: usize, limit: u32| {
         let mut scans = TransactionBuilder::new();
         scans.then().put(KS, b"k", b"v").unwrap();
         for _ in 0..count {
-            scans.then().scan(KS, &ScanOperation { limit: 1, ..ScanOperation::default() }).unwrap();
+            scans.then().scan(KS, &ScanOperation { limit, ..ScanOperation::default() }).unwrap();
         }
         command(|out| scans.encode(out).unwrap())
     };
     let applied = node.machine().applied().revision;
     let steps_before = node.machine().steps().unwrap();
-    assert_eq!(node.apply(2, &[&scans(MAX_COMMIT_WRITES - 1)]), [SEARCHED_TOO_MUCH]);
+    assert_eq!(node.apply(2, &[&scans(MAX_TRANSACTION_SCANS, 100)]), [SEARCHED_TOO_MUCH]);
     let taken = node.machine().steps().unwrap() - steps_before;
     assert!(taken < MAX_COMMAND_SEARCH_STEPS * 11 / 10, "scans may use half of a transaction's steps: {taken}");
     assert_eq!((node.machine().get(KS, b"k").unwrap(), node.machine().applied().revision), (None, applied));
-    assert!(matches!(node.apply(3, &[&scans(1_000)])[..], [Outcome::Transacted(_)]));
+    let few = node.apply(3, &[&scans(MAX_TRANSACTION_SCANS, 1)]);
+    assert!(matches!(few[..], [Outcome::Transacted(_)]), "{few:?}");
     // Conditions on ranges are scans, too.
     let mut commit = CommitBuilder::new();
-    let unchanged = Expect::Unchanged(UnchangedRange { end: Some(b"a"), since: Revision(9), count: 0 });
-    (0..MAX_COMMIT_WRITES - 1).for_each(|_| _ = commit.expect(KS, b"", unchanged).unwrap());
+    let unchanged = Expect::Unchanged(UnchangedRange { end: Some(b"z"), since: Revision(9), count: 0 });
+    (0..MAX_COMMIT_WRITES - 1).for_each(|_| _ = commit.expect(KS, b"y", unchanged).unwrap());
     commit.put(KS, b"l", b"v").unwrap();
     assert_eq!(node.apply(4, &[&command(|out| commit.encode(out))]), [SEARCHED_TOO_MUCH]);
     assert_eq!(node.machine().get(KS, b"l").unwrap(), None);

@@ -179,24 +179,48 @@ pub(crate) fn scans_over_deleted_rows() -> Attack {
     Attack {
         name: "20,000 scans over deleted rows in one /v1/txn",
         threads: 2,
-        prepare: |server| {
-            fill(server, 20_000);
-            let mut stream = connect(crate::OWN, server.resp).unwrap();
-            for first in (0..20_000).step_by(1000) {
-                let keys: Vec<String> = (first..first + 1000).map(|key| format!("{}{key}", "a".repeat(200))).collect();
-                stream.write_all(&encode(&format!("DEL {}", keys.join(" ")))).unwrap();
-                assert_eq!(reply(&mut stream).unwrap(), b":1000\r\n");
-            }
-        },
-        run: |server, from, _, progress| {
-            let scans = vec![r#"{"op":"scan","keyspace":"redis","limit":1}"#; 20_000].join(",");
-            let body = format!(r#"{{"then":[{{"op":"put","keyspace":"redis","key":"zz","value":"v"}},{scans}]}}"#);
-            let request = post("/v1/txn", &body);
-            while !progress.is_over() {
-                progress.count(call(from, server.http, &request));
-            }
-        },
+        prepare: delete_20_000_keys,
+        run: |server, from, _, progress| scan_behind_a_put(server, from, progress, 20_000, 1),
         ..PLAIN
+    }
+}
+
+/// The most scans that a transaction may have, each over deleted rows and a hundred other pairs.
+pub(crate) fn as_many_scans_as_possible() -> Attack {
+    Attack {
+        name: "1,000 scans over 100 pairs in one /v1/txn",
+        threads: 2,
+        prepare: |server| {
+            delete_20_000_keys(server);
+            let mut stream = connect(crate::OWN, server.resp).unwrap();
+            for key in 0..100 {
+                stream.write_all(&encode(&format!("SET z{key} v"))).unwrap();
+                assert_eq!(reply(&mut stream).unwrap(), b"+OK\r\n");
+            }
+        },
+        run: |server, from, _, progress| scan_behind_a_put(server, from, progress, 1_000, 100),
+        ..PLAIN
+    }
+}
+
+/// Writes 20,000 keys and deletes them.
+fn delete_20_000_keys(server: &Server) {
+    fill(server, 20_000);
+    let mut stream = connect(crate::OWN, server.resp).unwrap();
+    for first in (0..20_000).step_by(1000) {
+        let keys: Vec<String> = (first..first + 1000).map(|key| format!("{}{key}", "a".repeat(200))).collect();
+        stream.write_all(&encode(&format!("DEL {}", keys.join(" ")))).unwrap();
+        assert_eq!(reply(&mut stream).unwrap(), b":1000\r\n");
+    }
+}
+
+/// Sends transactions of a put and `count` scans of up to `limit` pairs, until the attack is over.
+fn scan_behind_a_put(server: &Server, from: Ipv4Addr, progress: &Progress, count: usize, limit: u32) {
+    let scans = vec![format!(r#"{{"op":"scan","keyspace":"redis","limit":{limit}}}"#); count].join(",");
+    let body = format!(r#"{{"then":[{{"op":"put","keyspace":"redis","key":"zz","value":"v"}},{scans}]}}"#);
+    let request = post("/v1/txn", &body);
+    while !progress.is_over() {
+        progress.count(call(from, server.http, &request));
     }
 }
 

@@ -261,6 +261,7 @@ macro_rules! attacks {
 attacks! { crate::attacks:
     patterns_behind_a_write
     scans_over_deleted_rows
+    as_many_scans_as_possible
     growing_values_in_one_transaction
     announced_bodies_over_http
     announced_frames_over_native

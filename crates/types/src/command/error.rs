@@ -6,7 +6,7 @@ use crate::{
     command::history::KeyspaceHistory,
     limits::{
         MAX_COMMAND_BYTES, MAX_COMMIT_WRITES, MAX_HISTORY_REVISIONS, MAX_KEY_BYTES, MAX_NAME_BYTES, MAX_SETTLED_RANGES,
-        MAX_VALUE_BYTES, MIN_LEASE_TTL,
+        MAX_TRANSACTION_SCANS, MAX_VALUE_BYTES, MIN_LEASE_TTL,
     },
 };
 
@@ -29,6 +29,9 @@ pub enum CommandError {
     /// bytes.
     #[error("commit is above the limit of {MAX_COMMIT_WRITES} writes or {MAX_COMMAND_BYTES} bytes: split it")]
     CommitTooLarge,
+    /// A transaction has more than [`MAX_TRANSACTION_SCANS`] scans.
+    #[error("more than {MAX_TRANSACTION_SCANS} scans in a transaction: split it")]
+    TooManyScans,
     /// One ack or nack command names more than [`MAX_SETTLED_RANGES`] ranges of offsets.
     #[error("more than {MAX_SETTLED_RANGES} ranges of offsets in one request: split it")]
     TooManyRanges,

@@ -13,7 +13,7 @@ use crate::{
         },
     },
     ids::{GroupId, KeyspaceId, LeaseId, StreamId},
-    limits::{MAX_COMMAND_BYTES, MAX_COMMIT_WRITES},
+    limits::{MAX_COMMAND_BYTES, MAX_COMMIT_WRITES, MAX_TRANSACTION_SCANS},
     record::RecordBatch,
 };
 
@@ -25,6 +25,7 @@ pub struct Operations {
     brings_data: bool,
     /// Number of operations that only read.
     reads: u32,
+    scans: u32,
 }
 
 impl Operations {
@@ -40,6 +41,10 @@ impl Operations {
 
     pub(super) fn brings_data(&self) -> bool {
         self.brings_data
+    }
+
+    pub(super) fn scans(&self) -> u32 {
+        self.scans
     }
 
     pub(super) fn only_reads(&self) -> bool {
@@ -121,12 +126,17 @@ impl Operations {
         Ok(self)
     }
 
-    /// Adds a read of a range of pairs of key and value.
+    /// Adds a read of a range of pairs of key and value. A transaction has at most
+    /// [`MAX_TRANSACTION_SCANS`](crate::limits::MAX_TRANSACTION_SCANS) scans.
     pub fn scan(&mut self, keyspace: KeyspaceId, scan: &ScanOperation<'_>) -> Result<&mut Self, CommandError> {
         let keys = [Some(scan.prefix), scan.start, scan.end];
         keys.into_iter().flatten().try_for_each(check_key)?;
         let bytes = keys.into_iter().flatten().map(<[u8]>::len).sum();
+        if self.scans as usize >= MAX_TRANSACTION_SCANS {
+            return Err(CommandError::TooManyScans);
+        }
         self.push(bytes, |out| encode_scan(out, keyspace, scan))?;
+        self.scans += 1;
         self.reads += 1;
         Ok(self)
     }

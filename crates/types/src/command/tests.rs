@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     codec::{Reader, put_checked},
     ids::{BlobRef, Generation, Index, KeyspaceId, Offset, Revision, StreamId},
-    limits::{MAX_COMMIT_WRITES, MAX_KEY_BYTES, MAX_NAME_BYTES, MAX_VALUE_BYTES},
+    limits::{MAX_COMMIT_WRITES, MAX_KEY_BYTES, MAX_NAME_BYTES, MAX_TRANSACTION_SCANS, MAX_VALUE_BYTES},
     record::RecordBatch,
 };
 
@@ -343,6 +343,19 @@ fn limits_are_typed_errors() {
     }
     assert_eq!(commit.delete(KS, b"").unwrap_err(), CommandError::CommitTooLarge);
     assert_eq!(commit.write_count() as usize, MAX_COMMIT_WRITES);
+}
+
+#[test]
+fn a_transaction_has_a_bounded_number_of_scans_in_both_lists_together() {
+    let scan = ScanOperation { prefix: b"", start: None, end: None, reverse: false, keys_only: false, limit: 1 };
+    let mut transaction = TransactionBuilder::new();
+    for _ in 0..MAX_TRANSACTION_SCANS {
+        transaction.then().scan(KS, &scan).unwrap();
+    }
+    assert_eq!(transaction.then().scan(KS, &scan).unwrap_err(), CommandError::TooManyScans);
+    transaction.encode(&mut Vec::new()).unwrap();
+    transaction.otherwise().scan(KS, &scan).unwrap();
+    assert_eq!(transaction.encode(&mut Vec::new()), Err(CommandError::TooManyScans));
 }
 
 #[test]

@@ -16,7 +16,7 @@ use crate::{
         write::{Write, Writes},
     },
     ids::{KeyspaceId, Revision},
-    limits::{MAX_COMMAND_BYTES, MAX_COMMIT_WRITES},
+    limits::{MAX_COMMAND_BYTES, MAX_COMMIT_WRITES, MAX_TRANSACTION_SCANS},
 };
 
 /// First byte of an encoded transaction, which identifies the kind of command.
@@ -86,6 +86,9 @@ impl TransactionBuilder {
         let count = self.condition_count as usize + (self.then.count() + self.otherwise.count()) as usize;
         if bytes + 32 > MAX_COMMAND_BYTES || count > MAX_COMMIT_WRITES {
             return Err(CommandError::CommitTooLarge);
+        }
+        if (self.then.scans() + self.otherwise.scans()) as usize > MAX_TRANSACTION_SCANS {
+            return Err(CommandError::TooManyScans);
         }
         out.push(TRANSACTION);
         for count in [self.condition_count, self.then.count(), self.otherwise.count()] {
