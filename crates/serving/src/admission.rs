@@ -41,7 +41,7 @@ use std::{
 
 use bytes::Bytes;
 use thalweg_engine::{Client, ClientAddress};
-use thalweg_types::limits::{MAX_KEYSPACES, MAX_REDIS_REPLY_BYTES, MAX_VALUE_BYTES};
+use thalweg_types::limits::{MAX_CACHES, MAX_GROUPS, MAX_KEYSPACES, MAX_LEASES, MAX_VALUE_BYTES};
 
 use crate::{
     config::Config,
@@ -155,12 +155,10 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Creates a bound with a reserve of `reserve_percent`. The reserve is smaller if one request, which may need up to
-    /// `largest`, would not fit into the remaining part.
-    fn new(limit: u64, reserve_percent: u32, largest: u64) -> Self {
-        let percent = u128::from(reserve_percent);
-        // A bound below 4 is too small to divide.
-        let reserve = if limit < 4 { 0 } else { (u128::from(limit) * percent).div_ceil(100) as u64 };
+    /// Creates a bound with a reserve of `reserve_percent`. A bound below `least_divided` has none. The reserve is smaller
+    /// if one request, which takes up to `largest` in small steps, would not fit into the remaining part.
+    fn new(limit: u64, reserve_percent: u32, largest: u64, least_divided: u64) -> Self {
+        let reserve = if limit < least_divided { 0 } else { reserve_of(limit, reserve_percent) };
         let reserve = reserve.min(limit.saturating_sub(largest));
         Self {
             used: AtomicU64::new(0),
@@ -218,6 +216,18 @@ impl AddressKey {
 impl std::fmt::Display for AddressKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match Ipv6Addr::from(self.0).to_canonical() {
+/// Returns the reserve of a bound.
+fn reserve_of(limit: u64, percent: u32) -> u64 {
+    (u128::from(limit) * u128::from(percent)).div_ceil(100) as u64
+}
+
+/// Returns the smallest bound in which `largest` fits beside the reserve.
+pub(crate) fn least_with_reserve(largest: u64, percent: u32) -> u64 {
+    let least = (u128::from(largest) * 100).div_ceil(u128::from(100 - percent.min(99))) as u64;
+    // The reserve is rounded up.
+    least + u64::from(least - reserve_of(least, percent) < largest)
+}
+
             IpAddr::V4(address) => write!(f, "{address}"),
             IpAddr::V6(network) => write!(f, "{network}/64"),
         }
@@ -598,12 +608,14 @@ impl Admission {
         };
         let largest = |resource| match resource {
             Resource::BodyBytes => config.max_body_bytes.0,
-            Resource::ReplyBytes => MAX_REDIS_REPLY_BYTES as u64,
+            // A longer reply of a Redis command is taken at once, so it needs no part that is open to anyone.
+            Resource::ReplyBytes => MAX_VALUE_BYTES as u64,
             _ => 1,
         };
         let percent = config.share_reserve_percent;
         Arc::new(Self {
-            bounds: Resource::ALL.map(|resource| Bound::new(limit(resource), percent, largest(resource))),
+            bounds: Resource::ALL
+                .map(|resource| Bound::new(limit(resource), percent, largest(resource), least_divided(resource))),
             addresses: Mutex::default(),
             begun: Instant::now(),
             next_warnings: Default::default(),
@@ -626,6 +638,11 @@ impl Admission {
             let new = Arc::new(AddressAccount {
                 key: address,
                 held: Default::default(),
+        let least_divided = |resource| match resource {
+            // One of two snapshots is kept for other addresses, because a client may hold one for hours.
+            Resource::Snapshots => 2,
+            _ => 4,
+        };
                 client_address: Arc::default(),
                 admission: Arc::clone(self),
             });

@@ -417,6 +417,18 @@ async fn a_stream_that_is_read_slowly_but_steadily_is_sent_to_its_end() {
     let node = Node::with(|config| config.write_timeout = Span(Duration::from_secs(3))).await;
     let keyspace = node.db.with_durability(Durability::Os).keyspace("k").unwrap();
     keyspace.put(b"v", &vec![b'x'; LEN]).unwrap();
+#[tokio::test]
+async fn one_of_two_snapshots_is_left_for_others_on_a_small_machine() {
+    let node = Node::with(|config| config.max_reply_bytes_in_flight = ByteSize(24 << 20)).await;
+    fill(&node);
+    let _greedy = unread(&node, GREEDY, "GET /v1/snapshot?compress=none").await;
+    node.until("snapshots_open", 1.0).await;
+    let refused = node.connect_from(GREEDY).await.call("GET", "/v1/snapshot", &[], b"").await;
+    refused.refused(503, "overloaded", "retry");
+    node.get("/v1/snapshot").await.is(200);
+    node.stop().await;
+}
+
     let (mut sender, driver) = http2(&node, 1, 65_535).await;
     let (reply, _) = sender.send_request(get("/v1/kv/k/v", "*/*"), true).unwrap();
     let mut body = within(reply).await.unwrap().into_body();
