@@ -74,8 +74,14 @@ pub enum Resource {
     Subscriptions,
     /// Capacity in bytes of caches, held by the address that created them.
     CacheBytes,
-    /// Keyspaces that clients created since the server started, held by the address that created them.
+    /// Number of caches, held by the address that created them.
+    Caches,
+    /// Keyspaces, held by the address that created them.
     Keyspaces,
+    /// Leases, held by the address to which they were granted.
+    Leases,
+    /// Consumer groups, held by the address that created them.
+    Groups,
     /// Connections; each channel of a QUIC connection after the first also counts as one.
     Connections,
     /// QUIC connections; they also count as connections.
@@ -84,7 +90,7 @@ pub enum Resource {
 
 impl Resource {
     /// Every resource, in the order of their numbers.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 14] = [
         Self::Requests,
         Self::BodyBytes,
         Self::ReplyBytes,
@@ -93,7 +99,10 @@ impl Resource {
         Self::Snapshots,
         Self::Subscriptions,
         Self::CacheBytes,
+        Self::Caches,
         Self::Keyspaces,
+        Self::Leases,
+        Self::Groups,
         Self::Connections,
         Self::QuicConnections,
     ];
@@ -111,7 +120,10 @@ impl Resource {
             Self::Snapshots => "snapshots",
             Self::Subscriptions => "subscriptions",
             Self::CacheBytes => "cache_bytes",
+            Self::Caches => "caches",
             Self::Keyspaces => "keyspaces",
+            Self::Leases => "leases",
+            Self::Groups => "groups",
             Self::Connections => "connections",
             Self::QuicConnections => "quic_connections",
         }
@@ -121,7 +133,8 @@ impl Resource {
     /// share. Returns false for resources that outlive a connection, and for connections themselves: a client could
     /// take ever more of them with new connections, which hold nothing yet.
     const fn is_shared_by_connection(self) -> bool {
-        !matches!(self, Self::CacheBytes | Self::Keyspaces | Self::Connections | Self::QuicConnections)
+        use Resource::*;
+        !matches!(self, CacheBytes | Caches | Keyspaces | Leases | Groups | Connections | QuicConnections)
     }
 
     /// Returns true if the amounts are bytes.
@@ -145,6 +158,8 @@ impl Resource {
 #[repr(align(64))]
 pub struct Bound {
     used: AtomicU64,
+    /// Part of `used` that no client holds.
+    unowned: AtomicU64,
     rejected: AtomicU64,
     limit: u64,
     /// `open_limit <= shared_limit <= limit`: the end of the part that anyone may use.
@@ -162,6 +177,7 @@ impl Bound {
         let reserve = reserve.min(limit.saturating_sub(largest));
         Self {
             used: AtomicU64::new(0),
+            unowned: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
             limit,
             open_limit: limit - reserve,
@@ -185,6 +201,12 @@ impl Bound {
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.limit
+    }
+
+    /// Sets the amount that is in use although no client of this server holds it.
+    pub(crate) fn set_unowned(&self, amount: u64) {
+        let before = self.unowned.swap(amount, Relaxed);
+        self.used.fetch_add(amount.wrapping_sub(before), Relaxed);
     }
 
     /// Returns true if only the reserve of the bound is free.
@@ -602,7 +624,10 @@ impl Admission {
             Resource::Snapshots => config.max_snapshots(),
             Resource::Subscriptions => config.max_subscriptions.into(),
             Resource::CacheBytes => config.max_caches_bytes.0,
+            Resource::Caches => MAX_CACHES as u64,
             Resource::Keyspaces => MAX_KEYSPACES as u64,
+            Resource::Leases => MAX_LEASES as u64,
+            Resource::Groups => MAX_GROUPS as u64,
             Resource::Connections => config.max_connections.into(),
             Resource::QuicConnections => config.max_quic_connections.into(),
         };

@@ -2,10 +2,14 @@
 
 use std::time::Duration;
 
+use thalweg_engine::GroupStart;
 use thalweg_server::config::{Setting, Span, SubjectPatterns};
 use thalweg_types::{
-    Durability,
-    command::{encode_create_keyspace, encode_put},
+    Durability, LeaseId, Offset,
+    command::{
+        encode_create_keyspace, encode_grant_lease, encode_put, encode_revoke_lease,
+        groups::{GroupConfig, encode_create_group},
+    },
 };
 use thalweg_wire::{Header, Kind, Permit, Policy, Position, Reason, ServerFrame, ShortBytes, Subscribe, Tail};
 

@@ -150,7 +150,7 @@ impl Resolved {
             let _ = writeln!(out, "  {:>10.1} MiB  {what}", bytes.0 as f64 / (1024.0 * 1024.0));
         }
         out.push_str(
-            "  plus memory for stored data: up to 300 bytes per stream, 100 per pending record of a consumer group\n",
+            "  plus memory for stored data: up to 300 bytes per stream, 100 per pending record of a consumer group, 120 per lease\n",
         );
         if self.config.backend.0 == Some(thalweg_engine::BackendKind::Memory) {
             out.push_str("  plus all stored data: the memory backend keeps it in memory\n");
