@@ -22,7 +22,7 @@ use thalweg_broker::{
     Batch, Broker, BrokerConfig, CacheConfig, CacheId, Caches, CreateCacheError, Credit, Moment, NamedCache, Notify,
     Policy, Published, Subject, SubscribeError, SubscribeOptions,
 };
-use thalweg_types::limits::{MAX_LINK_SUBSCRIPTIONS, MAX_LINKS};
+use thalweg_types::limits::{MAX_CACHES, MAX_LINK_SUBSCRIPTIONS, MAX_LINKS};
 use tokio::sync::watch;
 
 use crate::{
@@ -46,14 +46,19 @@ const REPLY_PREFIX: &str = "_reply";
 pub struct Views {
     /// Broker of the subjects.
     pub broker: Broker,
+/// What a cache takes from the bounds of the server: its bytes, and one of the caches that there may be.
+#[derive(Debug)]
+struct CacheShare(#[expect(dead_code, reason = "the shares are held until they are dropped")] [Reservation; 2]);
+
     /// The caches of the server, which are found by name.
     pub caches: Caches,
     started: Instant,
     random: RandomState,
     next_token: AtomicU64,
     max_subscriptions: usize,
-    /// Reservations of bytes for the caches that clients have created.
-    cache_shares: Mutex<HashMap<CacheId, Reservation>>,
+    overlaps: Arc<Overlaps>,
+    /// Reservations for the caches that clients have created.
+    cache_shares: Mutex<HashMap<CacheId, CacheShare>>,
     queue_messages: u64,
     queue_bytes: u64,
     max_queue_bytes: u64,
@@ -167,7 +172,7 @@ impl Views {
     }
 
     /// Returns the cache with this name, and creates it for the client of `account` if it does not exist. The second
-    /// value is true if it was created. Until the cache is removed, its bytes count as held by the client's address.
+    /// value is true if it was created. Until the cache is removed, it and its bytes count as held by the client's address.
     ///
     /// # Errors
     /// Returns an error if the cache cannot be created.
@@ -198,19 +203,30 @@ impl Views {
 
     /// Reserves the bytes of a new cache within the limit of all caches. Reservations of caches that were removed in
     /// the meantime are released first.
-    fn cache_share(&self, account: &Arc<Account>, max_bytes: u64) -> Result<Reservation, CreateCacheError> {
-        if let Some(held) = account.take_quietly(Resource::CacheBytes, max_bytes) {
-            return Ok(held);
+    fn cache_share(&self, account: &Arc<Account>, max_bytes: u64) -> Result<CacheShare, CreateCacheError> {
+        let quietly = |resource, amount| account.take_quietly(resource, amount);
+        if let Some(bytes) = quietly(Resource::CacheBytes, max_bytes)
+            && let Some(one) = quietly(Resource::Caches, 1)
+        {
+            return Ok(CacheShare([bytes, one]));
         }
         self.cache_shares().retain(|id, _| self.caches.by_id(*id).is_some());
-        account.take(Resource::CacheBytes, max_bytes).ok_or_else(|| {
+        let one = account.take(Resource::Caches, 1).ok_or_else(|| {
+            if self.caches.count() < MAX_CACHES {
+                CreateCacheError::TooManyOfAddress
+            } else {
+                CreateCacheError::TooMany
+            }
+        })?;
+        let bytes = account.take(Resource::CacheBytes, max_bytes).ok_or_else(|| {
             let left = self.caches.free_bytes();
             let max = self.caches.max_bytes();
             if max_bytes > left { CreateCacheError::NoRoom { max, left } } else { CreateCacheError::NoShare { left } }
-        })
+        })?;
+        Ok(CacheShare([bytes, one]))
     }
 
-    fn cache_shares(&self) -> MutexGuard<'_, HashMap<CacheId, Reservation>> {
+    fn cache_shares(&self) -> MutexGuard<'_, HashMap<CacheId, CacheShare>> {
         self.cache_shares.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -10,7 +10,7 @@ use tokio::{
     net::{TcpSocket, TcpStream},
 };
 
-use crate::support::{Client, Node, PATIENCE, dial_from, pause};
+use crate::support::{Client, Node, PATIENCE, dial_from, holds, pause};
 
 /// Last byte of the loopback address of the greedy client.
 const GREEDY: u8 = 2;
@@ -307,6 +307,32 @@ async fn caches_and_subscriptions_have_a_share_for_each_address() {
 }
 
 #[tokio::test]
+#[tokio::test]
+async fn the_number_of_caches_has_a_share_for_each_address() {
+    let node = Node::with(|config| {
+        config.max_caches_bytes = ByteSize(128 << 20);
+        config.new_cache_bytes = ByteSize(64 << 10);
+    })
+    .await;
+    let mut greedy = node.connect_from(GREEDY).await;
+    let mut created = 0;
+    let refused = loop {
+        let reply = greedy.call("PUT", &format!("/v1/caches/g{created}"), &[], b"").await;
+        if reply.status != 201 {
+            break reply;
+        }
+        created += 1;
+    };
+    let error = refused.refused(409, "too_many_caches", "fix");
+    holds(error["message"].as_str().unwrap(), "their share of the 1024 caches");
+    assert_eq!(created, 1024 - 103);
+    node.put("/v1/caches/good", b"").await.is(201);
+    node.delete("/v1/caches/g0").await.is(204);
+    node.delete("/v1/caches/g1").await.is(204);
+    greedy.call("PUT", "/v1/caches/again", &[], b"").await.is(201);
+    node.stop().await;
+}
+
 async fn a_subscriber_over_http_may_not_block_publishers_unless_its_subjects_permit_it() {
     let node = Node::start().await;
     node.get("/v1/subjects/a?policy=block").await.refused(403, "blocking_not_allowed", "fix");
