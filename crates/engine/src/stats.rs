@@ -52,6 +52,8 @@ pub struct Stats {
     pub maintenance_error: Option<String>,
     /// Statistics of snapshots taken from the database.
     pub snapshots: SnapshotStats,
+    /// Number of rounds of maintenance in which no open snapshot kept the log from freeing segments.
+    pub freeing_rounds: u64,
     /// Progress and results of the scrub.
     pub scrub: ScrubStats,
     /// Current time of the space, with which deadlines are compared.
@@ -104,3 +106,4 @@ impl Inner {
         segments.iter().filter(|segment| behind(segment)).map(|segment| u64::from(segment.bytes)).sum()
     }
 }
+            freeing_rounds: self.snapshots.permitted_rounds(),

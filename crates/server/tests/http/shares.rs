@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
+use thalweg_engine::snapshot::SnapshotOptions;
 use thalweg_server::config::{ByteSize, Span};
 use thalweg_types::Durability;
 use tokio::{
@@ -369,6 +370,35 @@ async fn a_snapshot_whose_client_does_not_read_is_given_back_and_not_kept() {
     node.until(&in_use("connections"), 1.0).await;
     assert_eq!(node.metric("snapshots_open").await, 1.0);
     assert_eq!(node.metric(&in_use("snapshots")).await, 1.0);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn the_log_that_overlapping_snapshots_hold_is_a_metric() {
+    const HELD: &str = "snapshot_held_log_bytes";
+    let node = Node::with(|config| config.maintenance_interval = millis(10)).await;
+    let keyspace = node.db.with_durability(Durability::Os).keyspace("k").unwrap();
+    let take = || node.db.snapshot(&SnapshotOptions::default()).unwrap();
+    // Each of the snapshots is short, and there is always one.
+    let mut open = take();
+    while node.metric(HELD).await < 1_000_000.0 {
+        keyspace.put(b"k", &vec![b'x'; 100_000]).unwrap();
+        let next = take();
+        node.db.maintain().unwrap();
+        open = next;
+        pause().await;
+    }
+    drop(open);
+    node.until(HELD, 0.0).await;
+    // With a pause between them, in which the node could free segments, the log is not held.
+    let begun = node.db.stats().log.bytes;
+    while node.db.stats().log.bytes < begun + 3_000_000 {
+        let open = take();
+        keyspace.put(b"k", &vec![b'x'; 100_000]).unwrap();
+        assert!(node.metric(HELD).await < 1_000_000.0);
+        drop(open);
+        node.db.maintain().unwrap();
+    }
     node.stop().await;
 }
 
