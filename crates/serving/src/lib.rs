@@ -24,6 +24,7 @@ pub mod half_open;
 pub mod held_log;
 pub mod limits;
 pub mod metrics;
+mod overlaps;
 pub mod pace;
 pub mod pushing;
 pub mod readers;

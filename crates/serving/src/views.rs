@@ -20,7 +20,7 @@ use std::{
 use serde_json::json;
 use thalweg_broker::{
     Batch, Broker, BrokerConfig, CacheConfig, CacheId, Caches, CreateCacheError, Credit, Moment, NamedCache, Notify,
-    Policy, Published, Subject, SubscribeError, SubscribeOptions,
+    Pattern, Policy, Published, Subject, SubscribeError, SubscribeOptions,
 };
 use thalweg_types::limits::{MAX_CACHES, MAX_LINK_SUBSCRIPTIONS, MAX_LINKS};
 use tokio::sync::watch;
@@ -28,7 +28,11 @@ use tokio::sync::watch;
 use crate::{
     admission::{Account, Reservation, Resource},
     config::Config,
+    limits::{MIN_OVERLAPPING, OVERLAPPING_PART},
+    overlaps::Overlaps,
 };
+
+pub use crate::overlaps::SubscriptionShare;
 
 /// Maximum number of expired cache entries that are freed before other tasks get a turn.
 const RECLAIM_AT_ONCE: usize = 10_000;
@@ -42,10 +46,6 @@ const MIN_RECLAIM_PAUSE: Duration = Duration::from_millis(20);
 /// First token of the subjects at which this server's clients receive replies to their requests.
 const REPLY_PREFIX: &str = "_reply";
 
-/// The message broker and the caches of a server.
-pub struct Views {
-    /// Broker of the subjects.
-    pub broker: Broker,
 /// What a cache takes from the bounds of the server: its bytes, and one of the caches that there may be.
 #[derive(Debug)]
 struct CacheShare(#[expect(dead_code, reason = "the shares are held until they are dropped")] [Reservation; 2]);
@@ -98,6 +98,7 @@ impl Views {
             queue_messages: u64::from(config.subscription_messages),
             queue_bytes: config.subscription_bytes.0,
             max_queue_bytes: config.max_link_bytes.0,
+            overlaps: Overlaps::new((config.max_subscriptions as usize / OVERLAPPING_PART).max(MIN_OVERLAPPING)),
             new_cache_bytes: config.new_cache_bytes.0,
         }
     }
@@ -154,12 +155,18 @@ impl Views {
         self.max_subscriptions
     }
 
-    /// Reserves one of the permitted subscriptions for a client.
+    /// Reserves one of the permitted subscriptions for a client that subscribes to `pattern`.
     ///
     /// # Errors
-    /// Returns an error if the limit or the client's share of it is reached.
-    pub fn subscription_share(&self, account: &Arc<Account>) -> Result<Reservation, SubscribeError> {
-        account.take(Resource::Subscriptions, 1).ok_or(SubscribeError::TooMany { max: self.max_subscriptions })
+    /// Returns an error if the limit or the client's share of it is reached, or the bound on subscriptions of one client
+    /// that match the same subjects.
+    pub fn subscription_share(
+        &self,
+        account: &Arc<Account>,
+        pattern: &Pattern,
+    ) -> Result<SubscriptionShare, SubscribeError> {
+        let one = account.take(Resource::Subscriptions, 1);
+        self.overlaps.count(pattern, one.ok_or(SubscribeError::TooMany { max: self.max_subscriptions })?)
     }
 
     /// Returns a random subject for replies, which clients cannot guess. A client that knew it could answer
@@ -201,7 +208,7 @@ impl Views {
         }
     }
 
-    /// Reserves the bytes of a new cache within the limit of all caches. Reservations of caches that were removed in
+    /// Reserves a new cache, and its bytes within the limit of all caches. Reservations of caches that were removed in
     /// the meantime are released first.
     fn cache_share(&self, account: &Arc<Account>, max_bytes: u64) -> Result<CacheShare, CreateCacheError> {
         let quietly = |resource, amount| account.take_quietly(resource, amount);
