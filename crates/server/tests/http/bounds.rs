@@ -160,7 +160,16 @@ async fn a_full_disk_is_507_for_data_while_deletes_go_on() {
             break reply;
         }
     };
-    assert!(full.refused(507, "disk_full", "retry")["free_bytes"].is_u64());
+    let error = full.refused(507, "disk_full", "retry");
+    assert!(error["free_bytes"].is_u64());
+    holds(error["message"].as_str().unwrap(), "`thalweg status` shows what keeps the log");
+    let snapshot = node.db.snapshot(&SnapshotOptions::default()).unwrap();
+    let kept = node.get("/v1/status").await.is(200).json()["log"]["kept"].clone();
+    let bytes = ["for_replay_bytes", "for_history_bytes", "for_data_bytes"].map(|name| kept[name].as_u64().unwrap());
+    let segments = node.db.stats().log.segments * 64 * 1024;
+    assert!(bytes[0] > 0 && bytes.iter().sum::<u64>() <= segments, "{kept}");
+    assert_eq!((&kept["for_a_follower"], &kept["open_snapshots"]), (&json!(false), &json!(1)));
+    drop(snapshot);
     node.delete("/v1/kv/a/k").await.is(204);
     node.get("/v1/kv/a/k").await.is(404);
     assert_eq!(node.get("/health").await.is(200).json()["status"], json!("disk_full"));
