@@ -5,7 +5,7 @@
 //! they create in the database); [`readers`],
 //! the threads for long reads; [`error`], the codes and messages of failed requests; [`metrics`], counters and
 //! collectors; [`aside`], [`threads`], [`accepting`] and [`served_socket`], the life of a connection from listener to close;
-//! [`pushing`], pushes of consumer groups; [`views`], subjects and caches; [`cluster`], the cluster as the protocols see it.
+//! [`pushing`], pushes of consumer groups; [`watching`], reports of the progress of watches; [`views`], subjects and caches; [`cluster`], the cluster as the protocols see it.
 //! Does not own: protocols. `thalweg-http`, `thalweg-native` and `thalweg-resp` are crates above this one. They do not
 //! import each other; `thalweg-server` composes them.
 
@@ -35,3 +35,4 @@ pub mod status;
 pub mod threads;
 pub mod time;
 pub mod views;
+pub mod watching;
