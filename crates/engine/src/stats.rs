@@ -133,6 +133,7 @@ impl Inner {
             maintenance: *self.totals.lock().unwrap_or_else(PoisonError::into_inner),
             maintenance_error: self.maintenance_error(),
             snapshots: self.snapshot_counters.get(),
+            freeing_rounds: self.snapshots.permitted_rounds(),
             scrub: self.scrub.stats(),
             space_time: open.replica.now(),
         }
@@ -146,4 +147,3 @@ impl Inner {
         segments.iter().filter(|segment| behind(segment)).map(|segment| u64::from(segment.bytes)).sum()
     }
 }
-            freeing_rounds: self.snapshots.permitted_rounds(),

@@ -216,6 +216,18 @@ impl Bound {
     }
 }
 
+/// Returns the reserve of a bound.
+fn reserve_of(limit: u64, percent: u32) -> u64 {
+    (u128::from(limit) * u128::from(percent)).div_ceil(100) as u64
+}
+
+/// Returns the smallest bound in which `largest` fits beside the reserve.
+pub(crate) fn least_with_reserve(largest: u64, percent: u32) -> u64 {
+    let least = (u128::from(largest) * 100).div_ceil(u128::from(100 - percent.min(99))) as u64;
+    // The reserve is rounded up.
+    least + u64::from(least - reserve_of(least, percent) < largest)
+}
+
 /// Address of a client as the server counts it: an IPv4 address, or the /64 network of an IPv6 address, because a client
 /// usually has a whole network of that size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -238,18 +250,6 @@ impl AddressKey {
 impl std::fmt::Display for AddressKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match Ipv6Addr::from(self.0).to_canonical() {
-/// Returns the reserve of a bound.
-fn reserve_of(limit: u64, percent: u32) -> u64 {
-    (u128::from(limit) * u128::from(percent)).div_ceil(100) as u64
-}
-
-/// Returns the smallest bound in which `largest` fits beside the reserve.
-pub(crate) fn least_with_reserve(largest: u64, percent: u32) -> u64 {
-    let least = (u128::from(largest) * 100).div_ceil(u128::from(100 - percent.min(99))) as u64;
-    // The reserve is rounded up.
-    least + u64::from(least - reserve_of(least, percent) < largest)
-}
-
             IpAddr::V4(address) => write!(f, "{address}"),
             IpAddr::V6(network) => write!(f, "{network}/64"),
         }
@@ -637,6 +637,11 @@ impl Admission {
             Resource::ReplyBytes => MAX_VALUE_BYTES as u64,
             _ => 1,
         };
+        let least_divided = |resource| match resource {
+            // One of two snapshots is kept for other addresses, because a client may hold one for hours.
+            Resource::Snapshots => 2,
+            _ => 4,
+        };
         let percent = config.share_reserve_percent;
         Arc::new(Self {
             bounds: Resource::ALL
@@ -663,11 +668,6 @@ impl Admission {
             let new = Arc::new(AddressAccount {
                 key: address,
                 held: Default::default(),
-        let least_divided = |resource| match resource {
-            // One of two snapshots is kept for other addresses, because a client may hold one for hours.
-            Resource::Snapshots => 2,
-            _ => 4,
-        };
                 client_address: Arc::default(),
                 admission: Arc::clone(self),
             });

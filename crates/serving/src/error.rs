@@ -376,6 +376,7 @@ impl From<CreateCacheError> for ApiError {
         let status = match error {
             CreateCacheError::Exists
             | CreateCacheError::TooMany
+            | CreateCacheError::TooManyOfAddress
             | CreateCacheError::NoRoom { .. }
             | CreateCacheError::NoShare { .. } => StatusCode::CONFLICT,
             CreateCacheError::Name { .. } | CreateCacheError::TooSmall { .. } => StatusCode::BAD_REQUEST,
@@ -387,7 +388,6 @@ impl From<CreateCacheError> for ApiError {
 impl From<SnapshotError> for ApiError {
     fn from(error: SnapshotError) -> Self {
         let status = match &error {
-            | CreateCacheError::TooManyOfAddress
             SnapshotError::Compacted { .. } | SnapshotError::ChunkGone { .. } => StatusCode::GONE,
             SnapshotError::PastEnd { .. } => StatusCode::RANGE_NOT_SATISFIABLE,
             SnapshotError::StoppedServing { .. } | SnapshotError::TooMany { .. } => StatusCode::SERVICE_UNAVAILABLE,

@@ -50,6 +50,10 @@ const REPLY_PREFIX: &str = "_reply";
 #[derive(Debug)]
 struct CacheShare(#[expect(dead_code, reason = "the shares are held until they are dropped")] [Reservation; 2]);
 
+/// The message broker and the caches of a server.
+pub struct Views {
+    /// Broker of the subjects.
+    pub broker: Broker,
     /// The caches of the server, which are found by name.
     pub caches: Caches,
     started: Instant,
@@ -94,11 +98,11 @@ impl Views {
             random,
             next_token: AtomicU64::new(0),
             max_subscriptions: config.max_subscriptions as usize,
+            overlaps: Overlaps::new((config.max_subscriptions as usize / OVERLAPPING_PART).max(MIN_OVERLAPPING)),
             cache_shares: Mutex::default(),
             queue_messages: u64::from(config.subscription_messages),
             queue_bytes: config.subscription_bytes.0,
             max_queue_bytes: config.max_link_bytes.0,
-            overlaps: Overlaps::new((config.max_subscriptions as usize / OVERLAPPING_PART).max(MIN_OVERLAPPING)),
             new_cache_bytes: config.new_cache_bytes.0,
         }
     }

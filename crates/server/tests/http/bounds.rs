@@ -197,15 +197,6 @@ async fn a_failed_fsync_turns_health_red_and_reads_go_on() {
     assert!(matches!(node.stopped().await, Err(ServerError::Close(_))));
 }
 
-#[tokio::test]
-async fn a_body_that_does_not_arrive_is_408() {
-    let node = Node::with(|config| config.body_timeout = millis(100)).await;
-    let mut slow = node.connect().await;
-    slow.raw(b"PUT /v1/kv/a/k HTTP/1.1\r\nhost: t\r\ncontent-length: 2\r\n\r\n1").await;
-    slow.reply("PUT").await.refused(408, "body_timeout", "retry");
-    node.stop().await;
-}
-
 /// The log still takes writes.
 #[tokio::test]
 async fn a_backend_whose_threads_have_ended_turns_health_red() {
@@ -230,6 +221,15 @@ async fn a_backend_whose_threads_have_ended_turns_health_red() {
     let mut node = node;
     node.signal_stop();
     let _ = node.stopped().await;
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_arrive_is_408() {
+    let node = Node::with(|config| config.body_timeout = millis(100)).await;
+    let mut slow = node.connect().await;
+    slow.raw(b"PUT /v1/kv/a/k HTTP/1.1\r\nhost: t\r\ncontent-length: 2\r\n\r\n1").await;
+    slow.reply("PUT").await.refused(408, "body_timeout", "retry");
+    node.stop().await;
 }
 
 #[tokio::test]

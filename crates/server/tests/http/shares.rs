@@ -308,7 +308,6 @@ async fn caches_and_subscriptions_have_a_share_for_each_address() {
 }
 
 #[tokio::test]
-#[tokio::test]
 async fn the_number_of_caches_has_a_share_for_each_address() {
     let node = Node::with(|config| {
         config.max_caches_bytes = ByteSize(128 << 20);
@@ -334,6 +333,7 @@ async fn the_number_of_caches_has_a_share_for_each_address() {
     node.stop().await;
 }
 
+#[tokio::test]
 async fn a_subscriber_over_http_may_not_block_publishers_unless_its_subjects_permit_it() {
     let node = Node::start().await;
     node.get("/v1/subjects/a?policy=block").await.refused(403, "blocking_not_allowed", "fix");
@@ -417,6 +417,18 @@ async fn snapshots_of_one_address_leave_one_for_others() {
     node.stop().await;
 }
 
+#[tokio::test]
+async fn one_of_two_snapshots_is_left_for_others_on_a_small_machine() {
+    let node = Node::with(|config| config.max_reply_bytes_in_flight = ByteSize(24 << 20)).await;
+    fill(&node);
+    let _greedy = unread(&node, GREEDY, "GET /v1/snapshot?compress=none").await;
+    node.until("snapshots_open", 1.0).await;
+    let refused = node.connect_from(GREEDY).await.call("GET", "/v1/snapshot", &[], b"").await;
+    refused.refused(503, "overloaded", "retry");
+    node.get("/v1/snapshot").await.is(200);
+    node.stop().await;
+}
+
 // ----- HTTP/2
 
 type Sender = h2::client::SendRequest<bytes::Bytes>;
@@ -473,18 +485,6 @@ async fn a_stream_that_is_read_slowly_but_steadily_is_sent_to_its_end() {
     let node = Node::with(|config| config.write_timeout = Span(Duration::from_secs(3))).await;
     let keyspace = node.db.with_durability(Durability::Os).keyspace("k").unwrap();
     keyspace.put(b"v", &vec![b'x'; LEN]).unwrap();
-#[tokio::test]
-async fn one_of_two_snapshots_is_left_for_others_on_a_small_machine() {
-    let node = Node::with(|config| config.max_reply_bytes_in_flight = ByteSize(24 << 20)).await;
-    fill(&node);
-    let _greedy = unread(&node, GREEDY, "GET /v1/snapshot?compress=none").await;
-    node.until("snapshots_open", 1.0).await;
-    let refused = node.connect_from(GREEDY).await.call("GET", "/v1/snapshot", &[], b"").await;
-    refused.refused(503, "overloaded", "retry");
-    node.get("/v1/snapshot").await.is(200);
-    node.stop().await;
-}
-
     let (mut sender, driver) = http2(&node, 1, 65_535).await;
     let (reply, _) = sender.send_request(get("/v1/kv/k/v", "*/*"), true).unwrap();
     let mut body = within(reply).await.unwrap().into_body();
