@@ -43,6 +43,15 @@ pub enum SubscribeError {
         /// Maximum number of subscriptions of the broker.
         max: usize,
     },
+    /// The clients of one address have as many subscriptions as they may have that match the same subjects.
+    #[error(
+        "the clients of this address have {max} subscriptions with wildcards that match the same subjects: unsubscribe, or \
+         share one subscription"
+    )]
+    TooManyOverlapping {
+        /// Maximum number of such subscriptions of one address.
+        max: usize,
+    },
     /// The name of the queue group is empty or longer than [`MAX_QUEUE_GROUP_BYTES`].
     #[error("a queue group's name has 1 to {MAX_QUEUE_GROUP_BYTES} bytes, this one has {bytes}")]
     GroupName {
@@ -67,7 +76,7 @@ pub enum SubscribeError {
 classified!(SubscribeError {
     Self::DuplicateId(_) => "subscription_exists", Fix;
     Self::TooManyOnLink { .. } => "too_many_subscriptions_on_connection", Fix;
-    Self::TooMany { .. } => "too_many_subscriptions", Retry;
+    Self::TooMany { .. } | Self::TooManyOverlapping { .. } => "too_many_subscriptions", Retry;
     Self::GroupName { .. } => "queue_group_name", Fix;
     Self::GroupFull => "queue_group_full", Retry;
     Self::TooManyGroups => "too_many_queue_groups", Retry;

@@ -110,6 +110,15 @@ impl Targets {
         matches!(self, Self::None)
     }
 
+    fn len(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::One(_) => 1,
+            Self::Few(few) => few.len(),
+            Self::Many(many) => many.len(),
+        }
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Target> + Clone {
         let (slice, tree): (&[Target], _) = match self {
             Self::None => (&[], None),
@@ -144,6 +153,12 @@ impl Interest {
 
     pub(crate) fn targets(&self) -> &Targets {
         &self.targets
+    }
+
+    /// Number of subscriptions, including the members of queue groups. Takes time proportional to the number of groups.
+    pub(crate) fn len(&self) -> usize {
+        let members: usize = self.groups().map(<[Target]>::len).sum();
+        self.targets.len() + members
     }
 
     pub(crate) fn has_groups(&self) -> bool {

@@ -5,11 +5,16 @@
 //! [`publish`](crate::publish). A subject stays in memory while it has subscriptions of its own. Other
 //! subjects are cached, up to a limit, from their second publish on, and the oldest is evicted first. (A
 //! reply subject is published to only once, so it is not cached and evicts no other subject.)
+//!
+//! The matching subscriptions of a subject are kept with it, but not more than [`CACHED_TARGETS_PER_SUBJECT`] on average:
+//! otherwise a client with very many subscriptions to `>` would fill the memory with lists of them, one for each subject.
+//! Invariant: `kept` of a shard is the sum of `kept` of its subjects, and at most `max_kept`.
 
 use std::{collections::VecDeque, hash::BuildHasher, sync::Arc};
 
 use foldhash::fast::FixedState;
 use hashbrown::{HashTable, hash_table::Entry};
+use thalweg_types::limits::CACHED_TARGETS_PER_SUBJECT;
 
 use crate::{
     Pattern, Subject,
@@ -17,6 +22,8 @@ use crate::{
     wildcards::{First, Generation, WildcardIndex},
 };
 
+/// Smallest number of subjects for which a shard keeps matching subscriptions, on average.
+const MIN_COUNTED_SUBJECTS: usize = 16;
 /// Number of slots in the table that remembers the hashes of subjects after their first publish. A subject is cached
 /// from its second publish on.
 const SEEN: usize = 256;
@@ -31,6 +38,8 @@ struct SubjectEntry {
     /// Generation (version) of the patterns for which `merged` was computed.
     since: Generation,
     first: First,
+    /// Number of subscriptions in `merged`.
+    kept: usize,
     /// True while the subject is in the queue of cached subjects to evict.
     is_queued: bool,
 }
@@ -38,7 +47,7 @@ struct SubjectEntry {
 impl SubjectEntry {
     fn new(hash: u64, name: Arc<[u8]>, first: First) -> Self {
         let (own, since) = (Interest::default(), Generation::UNKNOWN);
-        Self { hash, name, own, merged: None, since, first, is_queued: false }
+        Self { hash, name, own, merged: None, since, first, kept: 0, is_queued: false }
     }
 
     /// Returns all subscriptions that match the subject now.
@@ -49,6 +58,29 @@ impl SubjectEntry {
             self.merged = merged.map(Box::new);
         }
         self.merged.as_deref().unwrap_or(&self.own)
+    }
+
+    /// Counts `merged` if it has changed since `before`, or drops it if there is no room for as many subscriptions. `kept`
+    /// is the number of those that all subjects of the shard keep.
+    fn keep_merged(&mut self, before: Generation, kept: &mut usize, max_kept: usize) {
+        if self.since == before {
+            return;
+        }
+        *kept -= std::mem::take(&mut self.kept);
+        let found = self.merged.as_ref().map_or(0, |merged| merged.len());
+        if found > max_kept - *kept {
+            self.drop_merged(kept);
+            return;
+        }
+        self.kept = found;
+        *kept += found;
+    }
+
+    /// Drops `merged`, so that the next publish computes it again.
+    fn drop_merged(&mut self, kept: &mut usize) {
+        *kept -= std::mem::take(&mut self.kept);
+        self.merged = None;
+        self.since = Generation::UNKNOWN;
     }
 }
 
@@ -89,6 +121,8 @@ pub(crate) struct Shard {
     /// Hashes of cached subjects, the oldest first, which is evicted first.
     eviction_queue: VecDeque<u64>,
     max_remembered: usize,
+    kept: usize,
+    max_kept: usize,
     seen: Box<[u32; SEEN]>,
     pub(crate) member_rng: MemberRng,
     pub(crate) counters: Counters,
@@ -100,6 +134,8 @@ impl Shard {
             subjects: HashTable::new(),
             eviction_queue: VecDeque::new(),
             max_remembered,
+            kept: 0,
+            max_kept: CACHED_TARGETS_PER_SUBJECT * max_remembered.max(MIN_COUNTED_SUBJECTS),
             seen: Box::new([0; SEEN]),
             member_rng: MemberRng::new(seed),
             counters: Counters::default(),
@@ -134,8 +170,7 @@ impl Shard {
         let Ok(mut found) = self.subjects.find_entry(hash, |topic| *topic.name == *name) else { return };
         let topic = found.get_mut();
         topic.own.remove(group, target);
-        topic.since = Generation::UNKNOWN;
-        topic.merged = None;
+        topic.drop_merged(&mut self.kept);
         if topic.own.is_empty() && !topic.is_queued {
             found.remove();
         }
@@ -150,12 +185,16 @@ impl Shard {
         then: impl FnOnce(&Interest, &mut MemberRng) -> R,
     ) -> R {
         if let Some(topic) = self.subjects.find_mut(hash, |topic| *topic.name == *subject.as_bytes()) {
-            return then(topic.interest(wild), &mut self.member_rng);
+            let before = topic.since;
+            let result = then(topic.interest(wild), &mut self.member_rng);
+            topic.keep_merged(before, &mut self.kept, self.max_kept);
+            return result;
         }
         let mut topic = SubjectEntry::new(hash, Arc::clone(subject.shared()), wild.first(subject.as_bytes()));
         self.counters.resolved += 1;
         let result = then(topic.interest(wild), &mut self.member_rng);
-        if self.was_seen(hash) {
+        if self.was_seen(hash) && self.max_remembered > 0 {
+            topic.keep_merged(Generation::UNKNOWN, &mut self.kept, self.max_kept);
             self.remember(topic);
         }
         result
@@ -170,15 +209,13 @@ impl Shard {
     }
 
     fn remember(&mut self, mut topic: SubjectEntry) {
-        if self.max_remembered == 0 {
-            return;
-        }
         while self.eviction_queue.len() >= self.max_remembered {
             let Some(oldest) = self.eviction_queue.pop_front() else { break };
             let is_queued = |topic: &SubjectEntry| topic.is_queued && topic.hash == oldest;
             let Ok(mut found) = self.subjects.find_entry(oldest, is_queued) else { continue };
             found.get_mut().is_queued = false;
             if found.get().own.is_empty() {
+                self.kept -= found.get().kept;
                 found.remove();
             }
         }

@@ -9,8 +9,12 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
+use bytes::Bytes;
 use common::{Rng, pattern, quiet};
-use thalweg_broker::{Broker, BrokerConfig, Cache, CacheConfig, Expiry, Moment, SubscribeOptions, SubscriptionId};
+use thalweg_broker::{
+    Batch, Broker, BrokerConfig, Cache, CacheConfig, Expiry, Moment, Subject, SubscribeOptions, SubscriptionId,
+};
+use thalweg_types::limits::CACHED_TARGETS_PER_SUBJECT;
 
 struct Counting;
 
@@ -45,6 +49,7 @@ fn memory_is_what_the_bounds_say() {
         cache_at_its_bound(max_value, ttl);
     }
     subscriptions();
+    cached_subjects();
 }
 
 fn cache_at_its_bound(max_value: u64, ttl: bool) {
@@ -92,4 +97,41 @@ fn subscriptions() {
     assert!(each <= 450, "{each} bytes a subscription");
     drop(links);
     assert!(broker.stats().subscriptions == 0);
+}
+
+/// A client with very many subscriptions to everything, and publishes to very many subjects.
+fn cached_subjects() {
+    const SUBJECTS: usize = 3000;
+    let config = BrokerConfig { cached_subjects: 6400, max_queued_bytes: 1 << 20, ..BrokerConfig::DEFAULTS };
+    let broker = Broker::new(config);
+    let link = broker.open_link(quiet()).unwrap();
+    let small = SubscribeOptions { max_messages: 1, max_bytes: 1, ..SubscribeOptions::DEFAULTS };
+    for id in 0..2000 {
+        link.subscribe(SubscriptionId(id), pattern(if id % 2 == 0 { ">" } else { "*.>" }), &small).unwrap();
+    }
+    let own: Vec<_> = (0..100).map(|id| (SubscriptionId(5000 + id), format!("own.{id}"))).collect();
+    own.iter().for_each(|(id, text)| link.subscribe(*id, pattern(text), &small).unwrap());
+    let publish = |to: &str| {
+        let to = Subject::parse(to.as_bytes()).unwrap();
+        broker.publish_now(&Batch::new(to, Bytes::from_static(&[7; 64]), 1).unwrap())
+    };
+    // Fills the queues.
+    publish("first");
+    let before = allocated();
+    for round in 0..4 {
+        for number in 0..SUBJECTS {
+            let published = publish(&format!("subject.{number}"));
+            assert_eq!(published.delivered + published.missed, 2000, "round {round}");
+        }
+        for (_, text) in &own {
+            let published = publish(text);
+            assert_eq!(published.delivered + published.missed, 2001, "round {round}");
+        }
+    }
+    assert_eq!(broker.stats().cached_subjects, SUBJECTS);
+    let used = allocated().saturating_sub(before);
+    let bound = config.cached_subjects * (250 + 16 * CACHED_TARGETS_PER_SUBJECT);
+    assert!(used <= bound, "{used} bytes of {bound}");
+    drop(link);
+    assert_eq!(publish("subject.1").delivered, 0);
 }

@@ -492,7 +492,7 @@ pub enum WriteError {
     #[error(
         "disk full: {} are free, and {} more are needed, because {} stay free for deletes and trims (reserve_bytes) \
          and the log grows by whole segments: add space, or delete or trim data; the node frees the space of deleted \
-         data within a minute, or reports why it cannot in `thalweg status`",
+         data within a minute; `thalweg status` shows what keeps the log, and `thalweg space` what fills the directory",
         shown_bytes(*.free_bytes), shown_bytes(*.short_bytes), shown_bytes(*.reserve_bytes)
     )]
     DiskFull {

@@ -154,6 +154,11 @@ impl Database {
         machine.group_streams()?.into_iter().map(look).filter_map(Result::transpose).collect()
     }
 
+    /// Returns the number of consumer groups.
+    pub fn group_count(&self) -> Result<usize, ReadError> {
+        Ok(self.inner.open.machine.group_count()?)
+    }
+
     /// Returns a page of the consumer groups of one stream or of all streams, ordered by id and beginning after the id
     /// `after`. The page has at most `limit` groups, and ends early once its groups have [`MAX_LISTED_MEMBERS`]
     /// members together. The flag is true if more groups follow.

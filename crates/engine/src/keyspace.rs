@@ -119,6 +119,12 @@ impl Database {
         found.into_iter().map(|(id, row)| described(id, &row)).collect()
     }
 
+    /// Returns the number of keyspaces.
+    #[must_use]
+    pub fn keyspace_count(&self) -> usize {
+        self.inner.open.machine.keyspace_count()
+    }
+
     /// Returns the names, ids and settings of all keyspaces.
     #[must_use]
     pub fn keyspaces(&self) -> Vec<KeyspaceInfo> {

@@ -71,6 +71,12 @@ impl Database {
     pub fn leases(&self) -> Leases {
         Leases { db: self.clone() }
     }
+
+    /// Returns the number of leases, including ended ones whose keys are not all removed yet. Costs nothing.
+    #[must_use]
+    pub fn lease_count(&self) -> usize {
+        self.inner.open.machine.lease_count()
+    }
 }
 
 impl Leases {

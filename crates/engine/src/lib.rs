@@ -113,7 +113,7 @@ pub use runs::{RunLimits, StreamRun};
 pub use scan_range::{Order, ScanRange, Values};
 pub use scrub::ScrubStats;
 pub use state_digest::{DigestError, StateView};
-pub use stats::Stats;
+pub use stats::{LogHolders, Stats};
 pub use stream::{Stream, StreamInfo};
 pub use stream_page::{StreamBatch, StreamPage};
 pub use thalweg_log::Purpose;

@@ -179,6 +179,11 @@ impl Inner {
         self.open.log.keep_from(from);
     }
 
+    /// Returns true if the log keeps records for a follower that is behind.
+    pub(crate) fn has_follower_floor(&self) -> bool {
+        self.follower_floor.load(Ordering::Acquire) < Index::MAX.0
+    }
+
     /// Notes in the identity that the directory has received records, as soon as they survive a power loss.
     pub(crate) fn note_joined(&self) -> Result<(), WriteError> {
         let mut identity = self.open.identity.lock().unwrap_or_else(PoisonError::into_inner);

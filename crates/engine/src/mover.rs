@@ -181,6 +181,7 @@ enum CopyResult {
 
 impl Mover {
     pub(crate) fn round(&mut self, inner: &Inner, done: &mut Maintenance) -> Result<(), WriteError> {
+        inner.snapshots.note_round(inner.is_disk_full());
         let short_bytes = inner.open.log.short_bytes();
         let mut candidates = Candidates::of(inner, short_bytes);
         let generations = candidates.generations();

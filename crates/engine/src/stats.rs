@@ -2,7 +2,7 @@
 
 use std::sync::PoisonError;
 
-use thalweg_log::LogStats;
+use thalweg_log::{LogStats, SegmentUse};
 use thalweg_replica::WriteStages;
 use thalweg_snapshot::SnapshotStats;
 use thalweg_store::BackendStats;
@@ -52,10 +52,28 @@ pub struct Stats {
     pub maintenance_error: Option<String>,
     /// Statistics of snapshots taken from the database.
     pub snapshots: SnapshotStats,
+    /// Number of rounds of maintenance in which no open snapshot kept the log from freeing segments.
+    pub freeing_rounds: u64,
     /// Progress and results of the scrub.
     pub scrub: ScrubStats,
     /// Current time of the space, with which deadlines are compared.
     pub space_time: SpaceTime,
+}
+
+/// What keeps the log as large as it is: the bytes of its segments by the first reason that holds each of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogHolders {
+    /// Bytes of segments with records that the persisted state does not include, and of the one that is written to.
+    pub replay_bytes: u64,
+    /// Bytes of segments that only the history keeps: `history_bytes` and `history_age`, or a follower that is behind. A full
+    /// disk takes precedence over it.
+    pub history_bytes: u64,
+    /// Bytes of segments that are kept for the records and values in them, or have none and are freed next.
+    pub data_bytes: u64,
+    /// True if a follower that is behind needs some of the history.
+    pub is_kept_for_follower: bool,
+    /// Number of snapshots in progress. While there are any, no segment is freed, unless the disk is full.
+    pub open_snapshots: u64,
 }
 
 impl Database {
@@ -63,6 +81,30 @@ impl Database {
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.inner.stats()
+    }
+
+    /// Returns what keeps the log as large as it is.
+    #[must_use]
+    pub fn log_holders(&self) -> LogHolders {
+        let open = &self.inner.open;
+        let uses = open.log.segment_uses(open.replica.now());
+        let bytes_of = |wanted: SegmentUse| {
+            let bytes = uses.iter().filter(|(_, found)| *found == wanted).map(|(segment, _)| u64::from(segment.bytes));
+            bytes.sum()
+        };
+        LogHolders {
+            replay_bytes: bytes_of(SegmentUse::Needed),
+            history_bytes: bytes_of(SegmentUse::History),
+            data_bytes: bytes_of(SegmentUse::Past),
+            is_kept_for_follower: self.inner.has_follower_floor(),
+            open_snapshots: self.inner.snapshot_counters.get().open,
+        }
+    }
+
+    /// Returns a number that rises when the log begins another segment.
+    #[must_use]
+    pub fn log_generation(&self) -> u64 {
+        self.inner.open.log.newest_generation().map_or(0, |generation| generation.0)
     }
 }
 
@@ -91,6 +133,7 @@ impl Inner {
             maintenance: *self.totals.lock().unwrap_or_else(PoisonError::into_inner),
             maintenance_error: self.maintenance_error(),
             snapshots: self.snapshot_counters.get(),
+            freeing_rounds: self.snapshots.permitted_rounds(),
             scrub: self.scrub.stats(),
             space_time: open.replica.now(),
         }

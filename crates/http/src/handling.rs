@@ -30,7 +30,7 @@ use crate::{
     clustered,
     dispatch::{Operation, dispatch},
     draining,
-    origin::Forbidden,
+    origin::{self, Forbidden},
     reply::{self, DURABILITY, REQUEST_ID},
     routes::{Selected, select},
     shared::Http,
@@ -92,7 +92,11 @@ impl Http {
             Box::pin(draining::settle(&self.app, &mut call, &mut response)).await;
         }
         let level = response.headers().get(&DURABILITY).and_then(level_of_value);
-        response.headers_mut().insert(REQUEST_ID, id);
+        let headers = response.headers_mut();
+        headers.insert(REQUEST_ID, id);
+        if origin::must_withhold(&call.head.method, call.head.uri.path()) {
+            origin::withhold_from_other_origins(headers);
+        }
         if service == Service::StatusOnly {
             // The connection makes room for others after one reply.
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));

@@ -135,7 +135,9 @@ pub(crate) async fn grant(app: &Arc<App>, call: &mut Call) -> Answer {
     let body = body::read(app, &call.account, call.body.get_mut()).await?;
     let (id, ttl) = json::parse::<JsonGrant>(&body)?.terms()?;
     drop(body);
+    let held = app.may_grant_lease(&call.account)?;
     let granted = call.db(app)?.grant_lease(id, ttl, level).await?;
+    app.granted_lease(granted.id, granted.ttl, held);
     Ok(answer(StatusCode::CREATED, &granted))
 }
 
@@ -169,6 +171,7 @@ pub(crate) async fn revoke(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let (id, level) = (id_of(call)?, call.level(app)?);
     let ack = call.db(app)?.revoke_lease(id, level).await?;
+    app.revoked_lease(id);
     Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
 }
 

@@ -13,6 +13,8 @@ use thalweg_types::{Action, Durability, Offset, Revision};
 
 use crate::parse::Media;
 
+/// Number of headers for which the replies with values have room from the beginning.
+const MOST_HEADERS: usize = 12;
 /// Header with the durability level that a request states, or that a reply states.
 pub(crate) const DURABILITY: HeaderName = HeaderName::from_static("thalweg-durability");
 /// Header with a key's revision.
@@ -63,6 +65,8 @@ pub(crate) fn empty(status: StatusCode) -> Response<Body> {
 pub(crate) fn shown(media: Media, body: Body, level: Durability) -> Response<Body> {
     let mut response = Response::new(body);
     let headers = response.headers_mut();
+    // The replies with most headers. A map that grows allocates twice.
+    headers.reserve(MOST_HEADERS);
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media.name()));
     headers.insert(DURABILITY, level_value(level));
     response

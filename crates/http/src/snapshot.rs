@@ -194,7 +194,8 @@ pub(crate) async fn get(app: &Arc<App>, snapshots: &Arc<Snapshots>, call: &Call)
     snapshots.expire();
     let (name, snapshot) = match query {
         SnapshotQuery::Take { since, compression } => {
-            let options = SnapshotOptions { since, compression, ..SnapshotOptions::default() };
+            let chunk_bytes = app.config.snapshot_chunk_bytes();
+            let options = SnapshotOptions { since, compression, chunk_bytes, ..SnapshotOptions::default() };
             let held = share(snapshots, &call.account)?;
             let snapshot = Box::new(take(app, snapshots, options).await?);
             let name = app.new_number();

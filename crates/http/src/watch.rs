@@ -8,15 +8,11 @@
 //! that reconnects finds the log's history floor below it. The watch ends when the server stops or `limit` changes were sent. If an
 //! error ends the watch, a last event or line states the reason.
 
-use std::{
-    io,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{io, sync::Arc};
 
 use bytes::Bytes;
 use thalweg_engine::{Watch, WatchBatch, WatchChange, WatchError, WatchEvent};
-use thalweg_serving::app::App;
+use thalweg_serving::{app::App, watching::ProgressTimer};
 use thalweg_types::{Durability, Revision};
 
 use crate::{
@@ -45,12 +41,10 @@ pub(crate) async fn keyspace(app: &Arc<App>, call: &Call) -> Answer {
     let follower = Follower::admit(app, call)?;
     // Finding a position in the log reads one row. Reads of the log itself run on another thread.
     let watch = keyspace.watch(&query.keys, from)?;
-    let keep_alive = app.config.tail_keep_alive.0;
     let following = WatchStream {
         follower,
         reported: Revision::ZERO,
-        sent_at: Instant::now(),
-        progress_every: (app.config.history_age.0 / 4).clamp(MIN_PROGRESS, MAX_PROGRESS).min(keep_alive),
+        timer: ProgressTimer::new(&app.config, app.db.blocking()),
         watch,
         format,
         left: query.limit.unwrap_or(u64::MAX),
@@ -58,23 +52,14 @@ pub(crate) async fn keyspace(app: &Arc<App>, call: &Call) -> Answer {
     Ok(format.reply(following.follower.bulk(), following, step))
 }
 
-/// Longest time for which a watch withholds a revision that it has reached, unless `tail_keep_alive` is shorter. A
-/// client that reconnects resumes at the last revision that the server reported to it. By then, the history floor of
-/// the log must not have risen above this revision.
-const MAX_PROGRESS: Duration = Duration::from_secs(1);
-/// Shortest time between two reports of progress, whatever the age of the history. Each costs a few dozen bytes.
-const MIN_PROGRESS: Duration = Duration::from_millis(10);
-
 struct WatchStream {
     follower: Follower,
     watch: Watch,
     format: Format,
     /// Last revision that the server reported to the client: the client has missed no change below this revision.
     reported: Revision,
-    /// Time when something was last sent to the client.
-    sent_at: Instant,
-    /// Time without a matching change after which a new position is reported.
-    progress_every: Duration,
+    /// When a new position must be reported.
+    timer: ProgressTimer,
     left: u64,
 }
 
@@ -110,7 +95,7 @@ fn step(following: WatchStream) -> Running<WatchStream> {
                     return Ok((vec![following.progress()], Some(following)));
                 }
                 Ok(None) => {
-                    let (silence, ready) = (following.progress_every, following.watch.ready());
+                    let (silence, ready) = (following.timer.pause(), following.watch.ready());
                     match following.follower.wait_at_most(silence, ready).await {
                         WakeReason::Ready(()) => {}
                         WakeReason::Silence => is_silent = true,
@@ -137,14 +122,16 @@ async fn take_changes(mut following: WatchStream) -> io::Result<(Result<Option<W
 }
 
 impl WatchStream {
-    /// Returns true if the server should report the watch's position to the client: the position is new, or nothing was
-    /// sent for so long that the connection needs a keepalive.
+    /// Returns true if the server should report the watch's position to the client: the position is new and a report is
+    /// due, or nothing was sent for so long that the connection needs a keepalive.
     fn owes_progress(&self) -> bool {
-        self.watch.position() > self.reported || self.sent_at.elapsed() >= self.follower.app.config.tail_keep_alive.0
+        let app = &self.follower.app;
+        self.watch.position() > self.reported && self.timer.is_due(app.db.blocking())
+            || self.timer.silence() >= app.config.tail_keep_alive.0
     }
 
     fn show(&mut self, batch: &WatchBatch) -> Vec<u8> {
-        self.sent_at = Instant::now();
+        self.timer.reported(self.follower.app.db.blocking());
         // The level is read after the changes were taken, so that it covers all of them.
         let level = self.follower.app.db.blocking().visible_durability();
         let mut out = Vec::new();
@@ -179,7 +166,7 @@ impl WatchStream {
     /// Returns a message with the revision up to which the client missed no change. As a server-sent event it carries
     /// the revision as its id, or is only a comment if the client has that revision already.
     fn progress(&mut self) -> Bytes {
-        self.sent_at = Instant::now();
+        self.timer.reported(self.follower.app.db.blocking());
         let done = self.watch.position().0 - 1;
         let known = std::mem::replace(&mut self.reported, self.watch.position()) >= self.watch.position();
         match self.format {

@@ -11,7 +11,7 @@ use std::{
 };
 
 use thalweg_disk::{Disk, LOCK_PATIENCE};
-use thalweg_types::{Clock, Lsn};
+use thalweg_types::{Clock, Generation, Lsn};
 
 use crate::{
     errors::{AppendError, OpenError},
@@ -194,6 +194,13 @@ impl Log {
     #[must_use]
     pub fn segments(&self) -> Vec<SegmentInfo> {
         self.shared().table.load().0.iter().map(|segment| segment.info()).collect()
+    }
+
+    /// Returns the generation of the newest segment. It rises when the log begins another segment. Copies no
+    /// list.
+    #[must_use]
+    pub fn newest_generation(&self) -> Option<Generation> {
+        self.shared().table.load().0.last().map(|segment| segment.info().generation)
     }
 
     /// Number of bytes that must become free on the disk before the log accepts data for a further segment; 0

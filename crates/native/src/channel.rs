@@ -438,7 +438,7 @@ impl ChannelTask {
         let timeout = request.timeout();
         let account = &self.session.account;
         match handled {
-            Err(failure) => self.refuse(&waiting, &failure),
+            Err(failure) => self.refuse(&waiting, failure),
             Ok((Handled::Replied, _)) => self.count(&waiting, true),
             Ok((Handled::Write(write), _)) => match timeout {
                 None => {
@@ -514,11 +514,13 @@ impl ChannelTask {
         self.out.take_level();
         match reply.and_then(|reply| reply.put(&mut self.out, waiting.id)) {
             Ok(()) => self.count(waiting, true),
-            Err(failure) => self.refuse(waiting, &failure),
+            Err(failure) => self.refuse(waiting, failure),
         }
     }
 
-    fn refuse(&mut self, waiting: &PendingRequest, failure: &Failure) {
+    fn refuse(&mut self, waiting: &PendingRequest, mut failure: Failure) {
+        failure.name_subject(self.session.app.db.blocking());
+        let failure = &failure;
         let with_leader = match &self.session.app.cluster {
             // The leadership was lost while the command was on its way.
             Some(cluster) if failure.code() == "not_leader" && !failure.has("leader") => {

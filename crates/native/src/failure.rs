@@ -6,8 +6,8 @@
 
 use std::borrow::Cow;
 
-use thalweg_engine::{GroupError, ReadError, WatchError, WriteError};
-use thalweg_serving::error::ApiError;
+use thalweg_engine::{Database, GroupError, ReadError, WatchError, WriteError};
+use thalweg_serving::error::{ApiError, Subject};
 use thalweg_types::{Action, Classified, Durability};
 use thalweg_wire::{Detail, Effect, Ended, Failed, Level, List};
 
@@ -26,6 +26,8 @@ struct FailureDetails {
     details: Vec<(&'static str, u64)>,
     /// Address at which the leader of the cluster serves native clients; only in `not_leader`.
     leader: Option<Box<str>>,
+    /// Object that the message names by its id.
+    subject: Option<Subject>,
 }
 
 impl Failure {
@@ -33,7 +35,8 @@ impl Failure {
     #[must_use]
     pub(crate) fn new(code: &'static str, class: Action, message: impl Into<Cow<'static, str>>) -> Self {
         let (effect, shown, details) = (Effect::Nothing, None, Vec::new());
-        Self(Box::new(FailureDetails { class, effect, shown, code, message: message.into(), details, leader: None }))
+        let (message, leader, subject) = (message.into(), None, None);
+        Self(Box::new(FailureDetails { class, effect, shown, code, message, details, leader, subject }))
     }
 
     /// Creates a failure for a request that is invalid and must be changed.
@@ -80,6 +83,15 @@ impl Failure {
     pub(crate) fn with_unknown_effect(mut self) -> Self {
         self.0.effect = Effect::Unknown;
         self
+    }
+
+    /// Replaces the id of a stream or a consumer group in the message by its name, which the client's user knows. Does
+    /// nothing for other failures.
+    pub(crate) fn name_subject(&mut self, db: &Database) {
+        if let Some(subject) = self.0.subject.take() {
+            let message = std::mem::take(&mut self.0.message);
+            self.0.message = subject.named_in(message, db);
+        }
     }
 
     /// Returns true if the failure has a detail with this name.
@@ -137,8 +149,9 @@ fn short(message: &str) -> &str {
 
 impl From<ApiError> for Failure {
     fn from(error: ApiError) -> Self {
-        let ApiError { code, message, action, detail, shown, .. } = error;
+        let ApiError { code, message, action, detail, shown, subject, .. } = error;
         let mut failure = Self::new(code, action, message);
+        failure.0.subject = subject;
         failure.0.details.extend(detail);
         failure.0.shown = shown;
         failure

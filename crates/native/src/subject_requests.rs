@@ -162,7 +162,7 @@ pub(crate) fn subscribe(turn: &mut Turn<'_>, request: &Request<'_>, frame: &Subs
     let credit = Grant { messages: frame.permit.messages, bytes: frame.permit.bytes };
     let (messages, bytes) = (frame.queue_messages, frame.queue_bytes);
     let options = turn.app.views.subscribe_options(policy, messages, bytes, credit, frame.queue.0);
-    let held = turn.app.views.subscription_share(turn.account)?;
+    let held = turn.app.views.subscription_share(turn.account, &pattern)?;
     let subjects = &mut *turn.subjects;
     subjects.link()?.subscribe(SubscriptionId(request.id.into()), pattern, &options)?;
     let left = request.fields.limit.map(|limit| (limit, failure::limit_reached()));

@@ -27,9 +27,9 @@ use thalweg_broker::{
     SubscriptionId, TakeResult, TooManyLinks,
 };
 use thalweg_serving::{
-    admission::Reservation,
     app::App,
     limits::{MAX_CHANNEL_ASKS, OUTBOX_BYTES},
+    views::SubscriptionShare,
 };
 use thalweg_types::{Action, limits::MAX_DELIVER_SUBSCRIPTIONS, record::Record};
 use thalweg_wire::{self as wire, BatchWriter, CancelMode, Checksum, Credit, Dropped, Kind, SendCredit};
@@ -85,7 +85,7 @@ pub(crate) struct Subscription {
     /// more of them.
     pub(crate) draining: bool,
     /// Share of the connection in the server's limit on subscriptions.
-    pub(crate) _held: Reservation,
+    pub(crate) _held: SubscriptionShare,
 }
 
 /// State of a channel for subjects: publishing, subscriptions and asks.

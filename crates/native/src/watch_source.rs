@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use thalweg_engine::{WatchBatch, WatchChange, WatchError, WatchEvent};
-use thalweg_serving::{admission::Account, app::App};
+use thalweg_serving::{admission::Account, app::App, watching::ProgressTimer};
 use thalweg_types::{Durability, Revision};
 use thalweg_wire::{Change, ChangeKind, Changes, HEADER_BYTES, List};
 
@@ -31,13 +31,16 @@ pub(crate) struct WatchSource {
     reported: Revision,
     /// Revision below which all changes of the watched keys have been read.
     position: Revision,
+    /// When a new position must be reported.
+    timer: ProgressTimer,
 }
 
 impl WatchSource {
     /// Creates a watch that delivers changes from the revision `next` on.
     #[must_use]
     pub(crate) fn new(app: &Arc<App>, watch: thalweg_engine::Watch, next: Revision) -> Self {
-        Self { app: Arc::clone(app), watch: Some(watch), reported: next, position: next }
+        let timer = ProgressTimer::new(&app.config, app.db.blocking());
+        Self { app: Arc::clone(app), watch: Some(watch), reported: next, position: next, timer }
     }
 
     /// Returns the revision at which a later watch can resume: the client has been sent all changes below it.
@@ -49,12 +52,15 @@ impl WatchSource {
     /// Runs one step: waits for changes of the watched keys and returns them. After a while without changes, returns a
     /// frame with only the revision reached.
     pub(crate) async fn step(&mut self, wanted: StepLimits) -> StepResult {
+        let mut has_waited = false;
         loop {
             match self.look(&wanted.account).await {
                 Err(failure) => return StepResult::Ended(failure),
                 Ok(Some(batch)) if batch.events.is_empty() => return self.progress(),
                 Ok(Some(batch)) => return self.show(batch, &wanted).await,
                 Ok(None) if wanted.when_empty == WhenEmpty::Return => return StepResult::Nothing,
+                // The watch has looked for changes after the wait, so its position is the present one.
+                Ok(None) if has_waited && self.owes_progress() => return self.progress(),
                 Ok(None) => {}
             }
             let Some(watch) = &self.watch else { return StepResult::Ended(failure::stopping()) };
@@ -62,9 +68,7 @@ impl WatchSource {
                 biased;
                 () = wanted.stop.notified() => return StepResult::Nothing,
                 () = watch.ready() => {}
-                () = tokio::time::sleep(self.app.config.tail_keep_alive.0) => if self.position > self.reported {
-                    return self.progress();
-                },
+                () = tokio::time::sleep(self.timer.pause()) => has_waited = true,
             }
         }
     }
@@ -88,9 +92,14 @@ impl WatchSource {
         }
     }
 
+    fn owes_progress(&self) -> bool {
+        self.position > self.reported && self.timer.is_due(self.app.db.blocking())
+    }
+
     /// Returns a frame without changes, which tells the client that it has missed nothing up to the watch's position.
     fn progress(&mut self) -> StepResult {
         self.reported = self.position;
+        self.timer.reported(self.app.db.blocking());
         let (next, durability) = (self.position, self.app.db.blocking().visible_durability());
         StepResult::frame(0, 0, move |out, id| out.push(id, &Changes { durability, next, changes: List::default() }))
     }
@@ -104,6 +113,7 @@ impl WatchSource {
             events.truncate(limit);
         }
         self.reported = next;
+        self.timer.reported(self.app.db.blocking());
         // The durability is read after the changes were taken, so that it covers all of them.
         let durability = self.app.db.blocking().visible_durability();
         let bytes = events.iter().map(|event| (event.key.len() + value(event).len()) as u64).sum();

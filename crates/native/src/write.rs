@@ -1,12 +1,16 @@
 //! Handlers of writes: encoded commands, checked and proposed without being decoded.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use thalweg_engine::{PendingCommand, Purpose, TransactionAck, Wake};
+use thalweg_serving::{admission::Reservation, app::App};
 use thalweg_types::{
-    Durability,
+    Durability, LeaseId,
     budget::{Budget, Spent},
-    command::{Command, Outcome, Transaction},
+    command::{
+        Command, Outcome, TimeCommand, Transaction,
+        groups::{GroupCommand, GroupOutcome},
+    },
     limits::{MAX_COMMAND_STEPS, MAX_TRANSACTION_RESULT_BYTES},
 };
 use thalweg_wire::{ClientCommand, Level, Write, WriteAndPublish, command::AtNone};
@@ -30,7 +34,17 @@ pub(crate) fn write(turn: &mut Turn<'_>, request: &Request<'_>, write: &Write<'_
             checked.level(wanted).map_err(|refused| Failure::of(&refused))?;
             read(turn, request, write.command.0, &transaction)
         }
-        None => propose(turn, request, write.level, &checked).map(Handled::Write),
+        None => Ok(match propose(turn, request, write.level, &checked)? {
+            Proposed { pending, share: None } => Handled::Write(pending),
+            Proposed { pending, share: Some(share) } => {
+                let app = Arc::clone(turn.app);
+                Handled::Unstoppable(Box::pin(async move {
+                    let outcome = pending.await?;
+                    share.settle(&app, outcome.1.as_ref());
+                    Ok(Reply::Outcome(outcome))
+                }))
+            }
+        }),
     }
 }
 
@@ -82,11 +96,14 @@ pub(crate) fn write_and_publish(
     }
     let batches = subject_requests::broker_batches(turn.subjects, request, wanted.batches.iter())?;
     let checked = ClientCommand::check(wanted.command.0).map_err(|refused| Failure::of(&refused))?;
-    let write = propose(turn, request, wanted.level, &checked)?;
+    let Proposed { pending, share } = propose(turn, request, wanted.level, &checked)?;
     let app = Arc::clone(turn.app);
     // The batches are published even if the connection is lost, so the task does not belong to the channel.
     let published = tokio::spawn(async move {
-        let outcome = write.await?;
+        let outcome = pending.await?;
+        if let Some(share) = share {
+            share.settle(&app, outcome.1.as_ref());
+        }
         // The first attempt of a duplicate may have published already, and a commit is published at most once.
         if !matches!(outcome.1, Some(Outcome::Duplicate { .. })) {
             app.views.publish_committed(&batches);
@@ -103,26 +120,74 @@ pub(crate) fn write_and_publish(
     })))
 }
 
+/// A command that was proposed.
+struct Proposed {
+    pending: PendingCommand,
+    /// Present if the command may change what the client holds of a bound of the database.
+    share: Option<Share>,
+}
+
+/// Share of a client in a bound of the database, while a command that changes it is pending.
+enum Share {
+    /// The command grants a lease for this time.
+    Lease(Duration, Reservation),
+    /// The command revokes a lease.
+    Revoked(LeaseId),
+    /// The command creates a consumer group.
+    Group(Reservation),
+}
+
+impl Share {
+    /// Finds the share that a command may change, and reserves what it needs. Returns an error if the client already
+    /// holds its share.
+    fn reserve(turn: &Turn<'_>, command: &Command<'_>) -> Result<Option<Self>, Failure> {
+        let (app, account, db) = (turn.app, turn.account, turn.app.db.blocking());
+        Ok(match command {
+            Command::CreateKeyspace { name, .. } if db.find_keyspace(name).is_none() => {
+                let held = app.may_create_keyspace(account)?;
+                app.created_keyspace(name, held);
+                None
+            }
+            Command::Time(TimeCommand::Grant { ttl, .. }) => Some(Self::Lease(*ttl, app.may_grant_lease(account)?)),
+            Command::Time(TimeCommand::Revoke { id }) => Some(Self::Revoked(*id)),
+            Command::Group(GroupCommand::Create { stream, name, .. }) => {
+                match db.stream_by_id(*stream).find_group(name) {
+                    Ok(None) => Some(Self::Group(app.may_create_group(account)?)),
+                    _ => None,
+                }
+            }
+            _ => None,
+        })
+    }
+
+    /// Keeps or releases the reservation, as the outcome of the command says.
+    fn settle(self, app: &App, outcome: Option<&Outcome>) {
+        match (self, outcome) {
+            (Self::Lease(ttl, held), Some(Outcome::Lease { id, .. })) => app.granted_lease(*id, ttl, held),
+            (Self::Revoked(id), Some(Outcome::Committed { .. })) => app.revoked_lease(id),
+            (Self::Group(held), Some(Outcome::Group(GroupOutcome::Created { id, created: true }))) => {
+                app.created_group(*id, held);
+            }
+            _ => {}
+        }
+    }
+}
+
 /// Proposes a client's command, which was checked. The channel commits its queued commands at the end of its turn.
 fn propose(
     turn: &Turn<'_>,
     request: &Request<'_>,
     level: Level,
     checked: &ClientCommand<'_>,
-) -> Result<PendingCommand, Failure> {
+) -> Result<Proposed, Failure> {
     let app = turn.app;
     let wanted = level.0.unwrap_or(app.config.durability);
     let level = checked.level(wanted).map_err(|refused| Failure::of(&refused))?;
     // Few commands are of this kind, so only these are decoded.
-    if checked.at_none == AtNone::Raised
-        && let Command::CreateKeyspace { name, .. } = checked.command()
-        && app.db.blocking().find_keyspace(name).is_none()
-    {
-        let held = app.may_create_keyspace(turn.account)?;
-        app.created_keyspace(name, held);
-    }
+    let share = if checked.at_none == AtNone::Raised { Share::reserve(turn, &checked.command())? } else { None };
     let purpose = if checked.brings_data { Purpose::Data } else { Purpose::Reclaim };
     let name = || RequestId { trace: request.fields.trace, channel: turn.number, id: request.id }.to_string();
     let origin = app.origin(turn.account, name);
-    Ok(app.db.for_origin(&origin).propose_command(checked.bytes, purpose, level, Wake::Later))
+    let pending = app.db.for_origin(&origin).propose_command(checked.bytes, purpose, level, Wake::Later);
+    Ok(Proposed { pending, share })
 }

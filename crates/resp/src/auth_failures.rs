@@ -9,6 +9,11 @@
 //! also holds for the right password: otherwise every quick reply would tell a guesser that the guess was right. A client
 //! that waits holds nothing here, so one that disconnects delays no other.
 //!
+//! A client that authenticates says nothing about the other clients of its address, which may be behind the same NAT: it
+//! takes back only the failures of its own connection, such as a mistyped password. Those of other connections count until
+//! the address has not failed for ten minutes. But its check delays nobody: the next one may begin immediately, so that a
+//! pool of clients with the right password waits only for the guesses of others.
+//!
 //! So a guesser can keep new clients of its own address out: a bound on the time of the right password would be a bound on the
 //! time of as many guesses as the guesser has connections. `docs/redis.md` says what an operator can do.
 //!
@@ -42,8 +47,10 @@ struct Failures {
     /// Number of failures, at least 1.
     count: u32,
     last: Instant,
-    /// Earliest time of the next check, at most [`MAX_DELAY`] after the last check began or failed.
-    next_check: Instant,
+    /// End of the delay after the last failure, at most [`MAX_DELAY`] after it.
+    failed_until: Instant,
+    /// End of the delay after the check that began last, as if it failed. Over when that check succeeds.
+    checking_until: Instant,
 }
 
 impl AuthFailures {
@@ -52,12 +59,12 @@ impl AuthFailures {
     pub(crate) fn begin_check(&self, address: AddressKey, now: Instant) -> Result<(), Duration> {
         let mut table = self.table();
         let Some(failures) = table.get_mut(&address).filter(|failures| failures.is_recent(now)) else { return Ok(()) };
-        let wait = failures.next_check.saturating_duration_since(now);
+        let wait = failures.failed_until.max(failures.checking_until).saturating_duration_since(now);
         if !wait.is_zero() {
             return Err(wait);
         }
         // Another thread may begin a check before this one has failed.
-        failures.next_check = now + delay_after(failures.count.saturating_add(1));
+        failures.checking_until = now + delay_after(failures.count.saturating_add(1));
         Ok(())
     }
 
@@ -71,16 +78,23 @@ impl AuthFailures {
                 table.remove(&oldest);
             }
         }
-        let failures = table.entry(address).or_insert(Failures { count: 0, last: now, next_check: now });
+        let new = Failures { count: 0, last: now, failed_until: now, checking_until: now };
+        let failures = table.entry(address).or_insert(new);
         failures.count = if failures.is_recent(now) { failures.count.saturating_add(1) } else { 1 };
         failures.last = now;
-        failures.next_check = failures.next_check.max(now + delay_after(failures.count));
+        failures.failed_until = failures.failed_until.max(now + delay_after(failures.count));
         failures.count
     }
 
-    /// Forgets the failures of an address, from which a client has authenticated.
-    pub(crate) fn succeeded(&self, address: AddressKey) {
-        self.table().remove(&address);
+    /// Takes back the failures of a connection whose check at `now` has succeeded: `own` of those of its address.
+    pub(crate) fn succeeded(&self, address: AddressKey, own: u32, now: Instant) {
+        let mut table = self.table();
+        let Some(failures) = table.get_mut(&address) else { return };
+        failures.checking_until = now;
+        failures.count = failures.count.saturating_sub(own);
+        if failures.count == 0 {
+            table.remove(&address);
+        }
     }
 
     fn table(&self) -> MutexGuard<'_, HashMap<AddressKey, Failures>> {
@@ -128,8 +142,41 @@ mod tests {
         assert_eq!(failures.begin_check(address(2), now), Ok(()), "other addresses are not delayed");
         assert_eq!(failures.begin_check(address(1), now + FORGOTTEN_AFTER), Ok(()));
         assert!(failures.begin_check(address(1), now).is_err());
-        failures.succeeded(address(1));
+        failures.succeeded(address(1), 8, now);
         assert_eq!(failures.begin_check(address(1), now), Ok(()));
+    }
+
+    #[test]
+    fn a_success_takes_back_only_the_failures_of_its_own_connection() {
+        let (failures, begun) = (AuthFailures::default(), Instant::now());
+        let mut now = begun;
+        let mut guesses = 0;
+        // A guesser, and clients behind the same NAT that authenticate whenever they may.
+        while now < begun + Duration::from_secs(600) {
+            for _ in 0..10 {
+                if failures.begin_check(address(1), now).is_ok() {
+                    failures.succeeded(address(1), 0, now);
+                }
+            }
+            if failures.begin_check(address(1), now).is_ok() {
+                guesses += 1;
+                failures.failed(address(1), now);
+            }
+            now += Duration::from_millis(100);
+        }
+        assert!(guesses < 600 / 5 + 10, "{guesses}");
+        // Once the guesser has gone, clients with the right password wait for nobody, and those with a wrong one do.
+        now += MAX_DELAY;
+        for _ in 0..50 {
+            assert_eq!(failures.begin_check(address(1), now), Ok(()));
+            failures.succeeded(address(1), 0, now);
+        }
+        assert_eq!(failures.begin_check(address(1), now), Ok(()));
+        failures.failed(address(1), now);
+        assert_eq!(wait(&failures, 1, now), MAX_DELAY);
+        failures.succeeded(address(1), guesses + 1, now);
+        assert_eq!(failures.begin_check(address(1), now), Ok(()), "none of another connection is left");
+        failures.succeeded(address(2), 1, now);
     }
 
     #[test]

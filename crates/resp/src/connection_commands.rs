@@ -171,12 +171,13 @@ impl Session {
         let (failures, address) = (&self.resp.auth_failures, self.account.address());
         if self.is_password(user, password) {
             if self.trust == Trust::Unknown {
-                failures.succeeded(address);
+                failures.succeeded(address, std::mem::take(&mut self.own_auth_failures), Instant::now());
             }
             self.trust = Trust::Known;
             return true;
         }
         let count = failures.failed(address, Instant::now());
+        self.own_auth_failures = self.own_auth_failures.saturating_add(1);
         self.resp.metrics.auth_failure();
         if count.is_power_of_two() {
             tracing::warn!(%address, failures = count, "a Redis client sent a wrong password");

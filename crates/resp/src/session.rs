@@ -102,6 +102,8 @@ pub(crate) struct Session {
     pub trust: Trust,
     /// Timer until the client's attempt to authenticate is checked; `None` if no attempt waits.
     pub(super) auth_wait: Option<Pin<Box<Sleep>>>,
+    /// Number of wrong passwords that the client has sent since it last authenticated.
+    pub(super) own_auth_failures: u32,
     pub(super) transaction: Option<Transaction>,
     pub(super) watched: Vec<Watch>,
     pub(super) reply_mode: ReplyMode,
@@ -178,6 +180,7 @@ impl Session {
             account,
             load,
             auth_wait: None,
+            own_auth_failures: 0,
             protocol: Protocol::Resp2,
             database: 0,
             transaction: None,

@@ -233,8 +233,7 @@ impl Server {
         });
         let measuring = tokio::spawn({
             let app = Arc::clone(&app);
-            let bound = app.config.history_bytes.0;
-            async move { app.held_log.measure_until(app.db.blocking(), bound, app.stopping.clone()).await }
+            async move { app.held_log.measure_until(app.db.blocking(), &app.config, app.stopping.clone()).await }
         });
         if let Some(Native { listener, threads, native }) = native {
             native::security::announce(&listener, threads.count(), &app.config);

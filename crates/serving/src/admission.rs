@@ -41,7 +41,7 @@ use std::{
 
 use bytes::Bytes;
 use thalweg_engine::{Client, ClientAddress};
-use thalweg_types::limits::{MAX_KEYSPACES, MAX_REDIS_REPLY_BYTES, MAX_VALUE_BYTES};
+use thalweg_types::limits::{MAX_CACHES, MAX_GROUPS, MAX_KEYSPACES, MAX_LEASES, MAX_VALUE_BYTES};
 
 use crate::{
     config::Config,
@@ -74,8 +74,14 @@ pub enum Resource {
     Subscriptions,
     /// Capacity in bytes of caches, held by the address that created them.
     CacheBytes,
-    /// Keyspaces that clients created since the server started, held by the address that created them.
+    /// Number of caches, held by the address that created them.
+    Caches,
+    /// Keyspaces, held by the address that created them.
     Keyspaces,
+    /// Leases, held by the address to which they were granted.
+    Leases,
+    /// Consumer groups, held by the address that created them.
+    Groups,
     /// Connections; each channel of a QUIC connection after the first also counts as one.
     Connections,
     /// QUIC connections; they also count as connections.
@@ -84,7 +90,7 @@ pub enum Resource {
 
 impl Resource {
     /// Every resource, in the order of their numbers.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 14] = [
         Self::Requests,
         Self::BodyBytes,
         Self::ReplyBytes,
@@ -93,7 +99,10 @@ impl Resource {
         Self::Snapshots,
         Self::Subscriptions,
         Self::CacheBytes,
+        Self::Caches,
         Self::Keyspaces,
+        Self::Leases,
+        Self::Groups,
         Self::Connections,
         Self::QuicConnections,
     ];
@@ -111,7 +120,10 @@ impl Resource {
             Self::Snapshots => "snapshots",
             Self::Subscriptions => "subscriptions",
             Self::CacheBytes => "cache_bytes",
+            Self::Caches => "caches",
             Self::Keyspaces => "keyspaces",
+            Self::Leases => "leases",
+            Self::Groups => "groups",
             Self::Connections => "connections",
             Self::QuicConnections => "quic_connections",
         }
@@ -121,7 +133,8 @@ impl Resource {
     /// share. Returns false for resources that outlive a connection, and for connections themselves: a client could
     /// take ever more of them with new connections, which hold nothing yet.
     const fn is_shared_by_connection(self) -> bool {
-        !matches!(self, Self::CacheBytes | Self::Keyspaces | Self::Connections | Self::QuicConnections)
+        use Resource::*;
+        !matches!(self, CacheBytes | Caches | Keyspaces | Leases | Groups | Connections | QuicConnections)
     }
 
     /// Returns true if the amounts are bytes.
@@ -145,6 +158,8 @@ impl Resource {
 #[repr(align(64))]
 pub struct Bound {
     used: AtomicU64,
+    /// Part of `used` that no client holds.
+    unowned: AtomicU64,
     rejected: AtomicU64,
     limit: u64,
     /// `open_limit <= shared_limit <= limit`: the end of the part that anyone may use.
@@ -155,15 +170,14 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Creates a bound with a reserve of `reserve_percent`. The reserve is smaller if one request, which may need up to
-    /// `largest`, would not fit into the remaining part.
-    fn new(limit: u64, reserve_percent: u32, largest: u64) -> Self {
-        let percent = u128::from(reserve_percent);
-        // A bound below 4 is too small to divide.
-        let reserve = if limit < 4 { 0 } else { (u128::from(limit) * percent).div_ceil(100) as u64 };
+    /// Creates a bound with a reserve of `reserve_percent`. A bound below `least_divided` has none. The reserve is smaller
+    /// if one request, which takes up to `largest` in small steps, would not fit into the remaining part.
+    fn new(limit: u64, reserve_percent: u32, largest: u64, least_divided: u64) -> Self {
+        let reserve = if limit < least_divided { 0 } else { reserve_of(limit, reserve_percent) };
         let reserve = reserve.min(limit.saturating_sub(largest));
         Self {
             used: AtomicU64::new(0),
+            unowned: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
             limit,
             open_limit: limit - reserve,
@@ -189,11 +203,29 @@ impl Bound {
         self.limit
     }
 
+    /// Sets the amount that is in use although no client of this server holds it.
+    pub(crate) fn set_unowned(&self, amount: u64) {
+        let before = self.unowned.swap(amount, Relaxed);
+        self.used.fetch_add(amount.wrapping_sub(before), Relaxed);
+    }
+
     /// Returns true if only the reserve of the bound is free.
     #[must_use]
     pub fn is_short(&self) -> bool {
         self.used() >= self.open_limit
     }
+}
+
+/// Returns the reserve of a bound.
+fn reserve_of(limit: u64, percent: u32) -> u64 {
+    (u128::from(limit) * u128::from(percent)).div_ceil(100) as u64
+}
+
+/// Returns the smallest bound in which `largest` fits beside the reserve.
+pub(crate) fn least_with_reserve(largest: u64, percent: u32) -> u64 {
+    let least = (u128::from(largest) * 100).div_ceil(u128::from(100 - percent.min(99))) as u64;
+    // The reserve is rounded up.
+    least + u64::from(least - reserve_of(least, percent) < largest)
 }
 
 /// Address of a client as the server counts it: an IPv4 address, or the /64 network of an IPv6 address, because a client
@@ -592,18 +624,28 @@ impl Admission {
             Resource::Snapshots => config.max_snapshots(),
             Resource::Subscriptions => config.max_subscriptions.into(),
             Resource::CacheBytes => config.max_caches_bytes.0,
+            Resource::Caches => MAX_CACHES as u64,
             Resource::Keyspaces => MAX_KEYSPACES as u64,
+            Resource::Leases => MAX_LEASES as u64,
+            Resource::Groups => MAX_GROUPS as u64,
             Resource::Connections => config.max_connections.into(),
             Resource::QuicConnections => config.max_quic_connections.into(),
         };
         let largest = |resource| match resource {
             Resource::BodyBytes => config.max_body_bytes.0,
-            Resource::ReplyBytes => MAX_REDIS_REPLY_BYTES as u64,
+            // A longer reply of a Redis command is taken at once, so it needs no part that is open to anyone.
+            Resource::ReplyBytes => MAX_VALUE_BYTES as u64,
             _ => 1,
+        };
+        let least_divided = |resource| match resource {
+            // One of two snapshots is kept for other addresses, because a client may hold one for hours.
+            Resource::Snapshots => 2,
+            _ => 4,
         };
         let percent = config.share_reserve_percent;
         Arc::new(Self {
-            bounds: Resource::ALL.map(|resource| Bound::new(limit(resource), percent, largest(resource))),
+            bounds: Resource::ALL
+                .map(|resource| Bound::new(limit(resource), percent, largest(resource), least_divided(resource))),
             addresses: Mutex::default(),
             begun: Instant::now(),
             next_warnings: Default::default(),

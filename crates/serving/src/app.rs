@@ -5,23 +5,23 @@
 //! protocol's crate keeps its own.
 
 use std::{
-    collections::HashMap,
     hash::{BuildHasher, Hasher, RandomState},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use thalweg_engine::{AsyncDatabase, Database, Keyspace, Origin, Stream};
 use tokio::sync::watch;
 
 use crate::{
-    admission::{Account, AddressKey, Admission, Reservation, Resource},
+    admission::{Account, AddressKey, Admission},
     bulk::{BulkTurns, SHARED_ROUND_BYTES},
     cluster::Cluster,
     config::Config,
+    created::CreatedByClients,
     error::{self, ApiError},
     half_open::ConnectionSlots,
     held_log::HeldLog,
@@ -30,9 +30,6 @@ use crate::{
     sole_client::SoleClientMode,
     views::Views,
 };
-
-/// Shortest time between two searches for keyspaces that were dropped elsewhere.
-const SEARCH_EVERY: Duration = Duration::from_secs(1);
 
 /// State that all requests of a server share.
 #[derive(Debug)]
@@ -49,7 +46,8 @@ pub struct App {
     pub slots: Arc<ConnectionSlots>,
     /// Account of callers in this process, such as the start of the server.
     pub local: Arc<Account>,
-    created: Mutex<CreatedKeyspaces>,
+    /// Shares of clients in what they have created in the database.
+    pub(crate) created: CreatedByClients,
     /// Growth of the log while snapshots are open.
     pub held_log: Arc<HeldLog>,
     /// Counter of native connections. The status of the server reports it over every protocol.
@@ -69,15 +67,6 @@ pub struct App {
     pub started: Instant,
     id_seed: u64,
     id_next: AtomicU64,
-}
-
-/// Keyspaces that clients have created.
-#[derive(Debug, Default)]
-struct CreatedKeyspaces {
-    /// Reservations, by the keyspace's name.
-    held: HashMap<String, Reservation>,
-    /// Time of the last search for keyspaces that were dropped elsewhere.
-    searched: Option<Instant>,
 }
 
 impl App {
@@ -103,7 +92,7 @@ impl App {
         Arc::new(Self {
             slots: Arc::new(ConnectionSlots::new(&config)),
             local: admission.account(AddressKey::LOCAL),
-            created: Mutex::default(),
+            created: CreatedByClients::default(),
             held_log: Arc::default(),
             db: db.with_durability(config.durability).to_async(),
             cluster,
@@ -154,44 +143,6 @@ impl App {
         let created = db.keyspace(name).await?;
         self.created_keyspace(name, held);
         Ok(created)
-    }
-
-    /// Reserves one of the keyspaces that clients may create, and charges it to the client's address. Returns an error
-    /// if the address already holds its share. Reservations of keyspaces that were dropped elsewhere in the meantime
-    /// are released first, once a second at most: the search looks at all created keyspaces.
-    pub fn may_create_keyspace(&self, account: &Arc<Account>) -> Result<Reservation, ApiError> {
-        if let Some(held) = account.take_quietly(Resource::Keyspaces, 1) {
-            return Ok(held);
-        }
-        self.release_dropped_keyspaces();
-        account.take(Resource::Keyspaces, 1).ok_or_else(|| {
-            ApiError::overloaded("the clients of this address have created their share of keyspaces: drop some")
-        })
-    }
-
-    /// Keeps the reservation `held` of a keyspace that a client has created, until the keyspace is dropped.
-    pub fn created_keyspace(&self, name: &str, held: Reservation) {
-        self.created().held.insert(name.to_owned(), held);
-    }
-
-    /// Releases the reservation of a keyspace that a client has dropped, unless another client has created it again.
-    pub fn dropped_keyspace(&self, name: &str) {
-        let mut created = self.created();
-        if self.db.blocking().find_keyspace(name).is_none() {
-            created.held.remove(name);
-        }
-    }
-
-    fn release_dropped_keyspaces(&self) {
-        let mut created = self.created();
-        if created.searched.is_none_or(|searched| searched.elapsed() >= SEARCH_EVERY) {
-            created.searched = Some(Instant::now());
-            created.held.retain(|name, _| self.db.blocking().find_keyspace(name).is_some());
-        }
-    }
-
-    fn created(&self) -> MutexGuard<'_, CreatedKeyspaces> {
-        self.created.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Finds a stream. Returns an error if it does not exist.

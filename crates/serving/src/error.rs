@@ -55,6 +55,28 @@ pub enum Subject {
     Group(GroupId),
 }
 
+impl Subject {
+    /// Replaces the object's id in a message by its name. The message stays as it is if the object does not exist any
+    /// more.
+    #[must_use]
+    pub fn named_in(self, message: Cow<'static, str>, db: &Database) -> Cow<'static, str> {
+        let names = match self {
+            Self::Stream(id) => {
+                let info = db.stream_by_id(id).info().ok();
+                info.map(|info| (format!("stream {id}"), format!("stream {:?}", info.name)))
+            }
+            Self::Group(id) => {
+                let info = db.group_by_id(id).ok().flatten().and_then(|group| group.info().ok());
+                info.map(|info| (format!("consumer group {id}"), format!("consumer group {:?}", info.name)))
+            }
+        };
+        match names {
+            Some((id, name)) => message.replacen(&id, &name, 1).into(),
+            None => message,
+        }
+    }
+}
+
 impl ApiError {
     /// Creates an error with a status, a code, a next step and a message, but without further details.
     #[must_use]
@@ -105,19 +127,8 @@ impl ApiError {
     /// Replaces the id of a stream or a consumer group in the message by its name, which clients know.
     #[must_use]
     pub fn with_names(mut self, db: &Database) -> Self {
-        let names = match self.subject {
-            Some(Subject::Stream(id)) => {
-                let info = db.stream_by_id(id).info().ok();
-                info.map(|info| (format!("stream {id}"), format!("stream {:?}", info.name)))
-            }
-            Some(Subject::Group(id)) => {
-                let info = db.group_by_id(id).ok().flatten().and_then(|group| group.info().ok());
-                info.map(|info| (format!("consumer group {id}"), format!("consumer group {:?}", info.name)))
-            }
-            None => None,
-        };
-        if let Some((id, name)) = names {
-            self.message = self.message.replacen(&id, &name, 1).into();
+        if let Some(subject) = self.subject {
+            self.message = subject.named_in(self.message, db);
         }
         self
     }
@@ -366,6 +377,7 @@ impl From<CreateCacheError> for ApiError {
         let status = match error {
             CreateCacheError::Exists
             | CreateCacheError::TooMany
+            | CreateCacheError::TooManyOfAddress
             | CreateCacheError::NoRoom { .. }
             | CreateCacheError::NoShare { .. } => StatusCode::CONFLICT,
             CreateCacheError::Name { .. } | CreateCacheError::TooSmall { .. } => StatusCode::BAD_REQUEST,

@@ -1,8 +1,9 @@
 //! Detection of snapshots that hold the log above its bound.
 //!
-//! While a snapshot is open, the log frees no segment. Owns: how much the log has grown since the oldest open snapshot
-//! began, for the metric `snapshot_held_log_bytes`, and a warning while that is more than `history_bytes`. Does not own:
-//! snapshots. A slow client cannot hold one for long, because its connection is cut.
+//! While a snapshot is open, the log frees no segment, and no round of maintenance may free any. Owns: how much the log has
+//! grown since the last round that might, for the metric `snapshot_held_log_bytes`, and a warning while that is more than
+//! `history_bytes`. Does not own: snapshots. A slow client cannot hold one for long, because its connection is cut; but many
+//! short snapshots that overlap hold the log as one long snapshot does. Snapshots with pauses between them do not.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -12,8 +13,12 @@ use std::{
 use thalweg_engine::Database;
 use tokio::sync::watch;
 
-/// Time between two measurements.
-const PAUSE: Duration = Duration::from_secs(5);
+use crate::config::Config;
+
+/// Number of rounds of maintenance between two measurements.
+const ROUNDS: u32 = 5;
+/// Longest time between two measurements.
+const MAX_PAUSE: Duration = Duration::from_secs(5);
 /// Shortest time between two warnings.
 const WARNED_EVERY: Duration = Duration::from_secs(60);
 
@@ -23,45 +28,63 @@ pub struct HeldLog {
     bytes: AtomicU64,
 }
 
+/// Figures of one measurement.
+#[derive(Clone, Copy, Debug)]
+struct Measurement {
+    /// Number of open snapshots.
+    open: u64,
+    /// Bytes of the log.
+    log_bytes: u64,
+    /// Number of rounds of maintenance in which the log might free segments.
+    rounds: u64,
+}
+
 /// State of the measurements.
 #[derive(Debug, Default)]
 struct Measured {
-    /// Bytes of the log when the oldest open snapshot was first seen; `None` if no snapshot is open.
-    at_begin: Option<u64>,
+    /// Bytes of the log, and the number of rounds, when the growth began; `None` if no snapshot is open.
+    at_begin: Option<(u64, u64)>,
     warned: Option<Instant>,
 }
 
 impl Measured {
     /// Records a measurement. Returns the growth of the log, and true if a warning is due.
-    fn measure(&mut self, open: u64, log_bytes: u64, bound: u64, now: Instant) -> (u64, bool) {
-        if open == 0 {
+    fn measure(&mut self, now: &Measurement, bound: u64, at: Instant) -> (u64, bool) {
+        if now.open == 0 {
             *self = Self::default();
             return (0, false);
         }
-        let held = log_bytes.saturating_sub(*self.at_begin.get_or_insert(log_bytes));
-        let was_silent = self.warned.is_none_or(|warned| now.saturating_duration_since(warned) >= WARNED_EVERY);
+        let begin = self.at_begin.filter(|(_, rounds)| *rounds == now.rounds);
+        let (bytes, _) = *self.at_begin.insert(begin.unwrap_or((now.log_bytes, now.rounds)));
+        let held = now.log_bytes.saturating_sub(bytes);
+        let was_silent = self.warned.is_none_or(|warned| at.saturating_duration_since(warned) >= WARNED_EVERY);
         let warns = held > bound && was_silent;
         if warns {
-            self.warned = Some(now);
+            self.warned = Some(at);
         }
         (held, warns)
     }
 }
 
 impl HeldLog {
-    /// Returns the bytes by which the log has grown since the oldest open snapshot began, as of the last measurement.
+    /// Returns the bytes by which the log has grown since open snapshots keep it from freeing segments, as of the last
+    /// measurement.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Relaxed)
     }
 
-    /// Measures the growth of the log periodically until the server stops. Logs a warning while the growth exceeds
-    /// `bound` bytes.
-    pub async fn measure_until(&self, db: &Database, bound: u64, mut stopping: watch::Receiver<bool>) {
+    /// Measures the growth of the log periodically until the server stops. Logs a warning while the growth exceeds the
+    /// configured `history_bytes`.
+    pub async fn measure_until(&self, db: &Database, config: &Config, mut stopping: watch::Receiver<bool>) {
+        let bound = config.history_bytes.0;
+        let rounds = config.maintenance_interval.0.saturating_mul(ROUNDS);
+        let pause = if rounds.is_zero() { MAX_PAUSE } else { rounds.min(MAX_PAUSE) };
         let mut measured = Measured::default();
         loop {
             let stats = db.stats();
-            let (held, warns) = measured.measure(stats.snapshots.open, stats.log.bytes, bound, Instant::now());
+            let (open, log_bytes, rounds) = (stats.snapshots.open, stats.log.bytes, stats.freeing_rounds);
+            let (held, warns) = measured.measure(&Measurement { open, log_bytes, rounds }, bound, Instant::now());
             self.bytes.store(held, Relaxed);
             if warns {
                 tracing::warn!(
@@ -73,7 +96,7 @@ impl HeldLog {
             }
             tokio::select! {
                 _ = stopping.wait_for(|stopping| *stopping) => return,
-                () = tokio::time::sleep(PAUSE) => {}
+                () = tokio::time::sleep(pause) => {}
             }
         }
     }
@@ -83,17 +106,37 @@ impl HeldLog {
 mod tests {
     use super::*;
 
+    /// Measures at each of the times, with as many open snapshots, bytes of the log and rounds.
+    fn measured<const N: usize>(all: [(u64, u64, u64, u64); N]) -> [(u64, bool); N] {
+        let (mut measured, begun) = (Measured::default(), Instant::now());
+        all.map(|(seconds, open, log_bytes, rounds)| {
+            let now = Measurement { open, log_bytes, rounds };
+            measured.measure(&now, 100, begun + Duration::from_secs(seconds))
+        })
+    }
+
     #[test]
     fn growth_counts_from_the_oldest_snapshot_and_warns_once_a_minute() {
-        let (mut measured, begun) = (Measured::default(), Instant::now());
-        let mut at = |seconds, open, bytes| measured.measure(open, bytes, 100, begun + Duration::from_secs(seconds));
-        assert_eq!(at(0, 0, 500), (0, false));
-        assert_eq!(at(5, 1, 500), (0, false));
-        assert_eq!(at(10, 2, 600), (100, false));
-        assert_eq!(at(15, 1, 601), (101, true));
-        assert_eq!(at(20, 1, 700), (200, false));
-        assert_eq!(at(75, 1, 700), (200, true));
-        assert_eq!(at(80, 0, 700), (0, false));
-        assert_eq!(at(85, 1, 700), (0, false), "another snapshot begins to count again");
+        let found = measured([
+            (0, 0, 500, 4),
+            (5, 1, 500, 9),
+            (10, 2, 600, 9),
+            (15, 1, 601, 9),
+            (20, 1, 700, 9),
+            (75, 1, 700, 9),
+            (80, 0, 700, 10),
+            (85, 1, 700, 14),
+        ]);
+        let another = (0, false);
+        assert_eq!(
+            found,
+            [(0, false), (0, false), (100, false), (101, true), (200, false), (200, true), (0, false), another]
+        );
+    }
+
+    #[test]
+    fn snapshots_with_pauses_between_them_hold_nothing_although_each_measurement_finds_one() {
+        let found = measured([(0, 1, 500, 4), (5, 1, 900, 5), (10, 1, 1300, 6), (15, 1, 1350, 6), (20, 2, 1500, 6)]);
+        assert_eq!(found, [(0, false), (0, false), (0, false), (50, false), (200, true)]);
     }
 }

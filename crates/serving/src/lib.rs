@@ -1,10 +1,11 @@
 //! Parts of a server that all protocols share: configuration, bounds, errors, metrics, threads, and serving of sockets.
 //!
 //! Owns: [`app::App`], the state that requests of every protocol share; [`config`]; [`admission`], [`half_open`],
-//! [`held_log`], [`pace`] and [`limits`], the bounds on work and memory, and the shares of clients in them; [`readers`],
+//! [`held_log`], [`pace`] and [`limits`], the bounds on work and memory, and the shares of clients in them (`created`: in what
+//! they create in the database); [`readers`],
 //! the threads for long reads; [`error`], the codes and messages of failed requests; [`metrics`], counters and
 //! collectors; [`aside`], [`threads`], [`accepting`] and [`served_socket`], the life of a connection from listener to close;
-//! [`pushing`], pushes of consumer groups; [`views`], subjects and caches; [`cluster`], the cluster as the protocols see it.
+//! [`pushing`], pushes of consumer groups; [`watching`], reports of the progress of watches; [`views`], subjects and caches; [`cluster`], the cluster as the protocols see it.
 //! Does not own: protocols. `thalweg-http`, `thalweg-native` and `thalweg-resp` are crates above this one. They do not
 //! import each other; `thalweg-server` composes them.
 
@@ -15,6 +16,7 @@ pub mod aside;
 pub mod bulk;
 pub mod cluster;
 pub mod config;
+mod created;
 pub mod error;
 mod fair_queue;
 pub mod fetching;
@@ -22,6 +24,7 @@ pub mod half_open;
 pub mod held_log;
 pub mod limits;
 pub mod metrics;
+mod overlaps;
 pub mod pace;
 pub mod pushing;
 pub mod readers;
@@ -32,3 +35,4 @@ pub mod status;
 pub mod threads;
 pub mod time;
 pub mod views;
+pub mod watching;

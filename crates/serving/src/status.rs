@@ -55,7 +55,7 @@ pub fn server_status(app: &App) -> Value {
 /// server.
 #[must_use]
 pub fn node_status(db: &Database) -> Value {
-    let (report, stats) = (db.report(), db.stats());
+    let (report, stats, holders) = (db.report(), db.stats(), db.log_holders());
     let health = match db.health() {
         Health::Good => json!({ "status": "good" }),
         Health::DiskFull { free_bytes } => json!({ "status": "disk_full", "free_bytes": free_bytes }),
@@ -94,6 +94,13 @@ pub fn node_status(db: &Database) -> Value {
             "mean_sync_micros": stats.log.sync_micros.checked_div(stats.log.syncs),
             "replay_bytes": stats.replay_bytes,
             "free_disk_bytes": stats.log.free_disk_bytes,
+            "kept": {
+                "for_replay_bytes": holders.replay_bytes,
+                "for_history_bytes": holders.history_bytes,
+                "for_data_bytes": holders.data_bytes,
+                "for_a_follower": holders.is_kept_for_follower,
+                "open_snapshots": holders.open_snapshots,
+            },
         },
         "state": {
             "memory_bytes": stats.state.memory_bytes,

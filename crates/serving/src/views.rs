@@ -20,15 +20,19 @@ use std::{
 use serde_json::json;
 use thalweg_broker::{
     Batch, Broker, BrokerConfig, CacheConfig, CacheId, Caches, CreateCacheError, Credit, Moment, NamedCache, Notify,
-    Policy, Published, Subject, SubscribeError, SubscribeOptions,
+    Pattern, Policy, Published, Subject, SubscribeError, SubscribeOptions,
 };
-use thalweg_types::limits::{MAX_LINK_SUBSCRIPTIONS, MAX_LINKS};
+use thalweg_types::limits::{MAX_CACHES, MAX_LINK_SUBSCRIPTIONS, MAX_LINKS};
 use tokio::sync::watch;
 
 use crate::{
     admission::{Account, Reservation, Resource},
     config::Config,
+    limits::{MIN_OVERLAPPING, OVERLAPPING_PART},
+    overlaps::Overlaps,
 };
+
+pub use crate::overlaps::SubscriptionShare;
 
 /// Maximum number of expired cache entries that are freed before other tasks get a turn.
 const RECLAIM_AT_ONCE: usize = 10_000;
@@ -42,6 +46,10 @@ const MIN_RECLAIM_PAUSE: Duration = Duration::from_millis(20);
 /// First token of the subjects at which this server's clients receive replies to their requests.
 const REPLY_PREFIX: &str = "_reply";
 
+/// What a cache takes from the bounds of the server: its bytes, and one of the caches that there may be.
+#[derive(Debug)]
+struct CacheShare(#[expect(dead_code, reason = "the shares are held until they are dropped")] [Reservation; 2]);
+
 /// The message broker and the caches of a server.
 pub struct Views {
     /// Broker of the subjects.
@@ -52,8 +60,9 @@ pub struct Views {
     random: RandomState,
     next_token: AtomicU64,
     max_subscriptions: usize,
-    /// Reservations of bytes for the caches that clients have created.
-    cache_shares: Mutex<HashMap<CacheId, Reservation>>,
+    overlaps: Arc<Overlaps>,
+    /// Reservations for the caches that clients have created.
+    cache_shares: Mutex<HashMap<CacheId, CacheShare>>,
     queue_messages: u64,
     queue_bytes: u64,
     max_queue_bytes: u64,
@@ -89,6 +98,7 @@ impl Views {
             random,
             next_token: AtomicU64::new(0),
             max_subscriptions: config.max_subscriptions as usize,
+            overlaps: Overlaps::new((config.max_subscriptions as usize / OVERLAPPING_PART).max(MIN_OVERLAPPING)),
             cache_shares: Mutex::default(),
             queue_messages: u64::from(config.subscription_messages),
             queue_bytes: config.subscription_bytes.0,
@@ -149,12 +159,18 @@ impl Views {
         self.max_subscriptions
     }
 
-    /// Reserves one of the permitted subscriptions for a client.
+    /// Reserves one of the permitted subscriptions for a client that subscribes to `pattern`.
     ///
     /// # Errors
-    /// Returns an error if the limit or the client's share of it is reached.
-    pub fn subscription_share(&self, account: &Arc<Account>) -> Result<Reservation, SubscribeError> {
-        account.take(Resource::Subscriptions, 1).ok_or(SubscribeError::TooMany { max: self.max_subscriptions })
+    /// Returns an error if the limit or the client's share of it is reached, or the bound on subscriptions of one client
+    /// that match the same subjects.
+    pub fn subscription_share(
+        &self,
+        account: &Arc<Account>,
+        pattern: &Pattern,
+    ) -> Result<SubscriptionShare, SubscribeError> {
+        let one = account.take(Resource::Subscriptions, 1);
+        self.overlaps.count(pattern, one.ok_or(SubscribeError::TooMany { max: self.max_subscriptions })?)
     }
 
     /// Returns a random subject for replies, which clients cannot guess. A client that knew it could answer
@@ -167,7 +183,7 @@ impl Views {
     }
 
     /// Returns the cache with this name, and creates it for the client of `account` if it does not exist. The second
-    /// value is true if it was created. Until the cache is removed, its bytes count as held by the client's address.
+    /// value is true if it was created. Until the cache is removed, it and its bytes count as held by the client's address.
     ///
     /// # Errors
     /// Returns an error if the cache cannot be created.
@@ -196,21 +212,32 @@ impl Views {
         }
     }
 
-    /// Reserves the bytes of a new cache within the limit of all caches. Reservations of caches that were removed in
+    /// Reserves a new cache, and its bytes within the limit of all caches. Reservations of caches that were removed in
     /// the meantime are released first.
-    fn cache_share(&self, account: &Arc<Account>, max_bytes: u64) -> Result<Reservation, CreateCacheError> {
-        if let Some(held) = account.take_quietly(Resource::CacheBytes, max_bytes) {
-            return Ok(held);
+    fn cache_share(&self, account: &Arc<Account>, max_bytes: u64) -> Result<CacheShare, CreateCacheError> {
+        let quietly = |resource, amount| account.take_quietly(resource, amount);
+        if let Some(bytes) = quietly(Resource::CacheBytes, max_bytes)
+            && let Some(one) = quietly(Resource::Caches, 1)
+        {
+            return Ok(CacheShare([bytes, one]));
         }
         self.cache_shares().retain(|id, _| self.caches.by_id(*id).is_some());
-        account.take(Resource::CacheBytes, max_bytes).ok_or_else(|| {
+        let one = account.take(Resource::Caches, 1).ok_or_else(|| {
+            if self.caches.count() < MAX_CACHES {
+                CreateCacheError::TooManyOfAddress
+            } else {
+                CreateCacheError::TooMany
+            }
+        })?;
+        let bytes = account.take(Resource::CacheBytes, max_bytes).ok_or_else(|| {
             let left = self.caches.free_bytes();
             let max = self.caches.max_bytes();
             if max_bytes > left { CreateCacheError::NoRoom { max, left } } else { CreateCacheError::NoShare { left } }
-        })
+        })?;
+        Ok(CacheShare([bytes, one]))
     }
 
-    fn cache_shares(&self) -> MutexGuard<'_, HashMap<CacheId, Reservation>> {
+    fn cache_shares(&self) -> MutexGuard<'_, HashMap<CacheId, CacheShare>> {
         self.cache_shares.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

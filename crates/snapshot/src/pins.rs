@@ -13,7 +13,13 @@ use crate::error::SnapshotError;
 /// Counter of a database's open snapshots.
 #[derive(Debug, Default)]
 pub struct Pins {
-    open: Mutex<usize>,
+    state: Mutex<PinState>,
+}
+
+#[derive(Debug, Default)]
+struct PinState {
+    open: usize,
+    permitted: u64,
 }
 
 /// Keeps all segments of the log from being freed until it is dropped.
@@ -23,17 +29,17 @@ pub(crate) struct Pin(Arc<Pins>);
 /// Permission to free segments of the log. No snapshot begins while it exists.
 #[derive(Debug)]
 pub struct MayFree<'a> {
-    _open: MutexGuard<'a, usize>,
+    _state: MutexGuard<'a, PinState>,
 }
 
 impl Pins {
     /// Keeps all segments of the log from being freed. The caller takes its view of the state afterwards.
     pub(crate) fn pin(self: &Arc<Self>) -> Result<Pin, SnapshotError> {
-        let mut open = self.lock();
-        if *open >= MAX_OPEN_SNAPSHOTS {
-            return Err(SnapshotError::TooMany { open: *open });
+        let mut state = self.lock();
+        if state.open >= MAX_OPEN_SNAPSHOTS {
+            return Err(SnapshotError::TooMany { open: state.open });
         }
-        *open += 1;
+        state.open += 1;
         Ok(Pin(self.clone()))
     }
 
@@ -41,18 +47,31 @@ impl Pins {
     /// and the disk is not full, so that they may not.
     #[must_use]
     pub fn may_free(&self, is_disk_full: bool) -> Option<MayFree<'_>> {
-        let open = self.lock();
-        (*open == 0 || is_disk_full).then_some(MayFree { _open: open })
+        let state = self.lock();
+        (state.open == 0 || is_disk_full).then_some(MayFree { _state: state })
     }
 
-    fn lock(&self) -> MutexGuard<'_, usize> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Notes that a round of maintenance begins, which frees segments if no snapshot is open or the disk is full.
+    pub fn note_round(&self, is_disk_full: bool) {
+        let mut state = self.lock();
+        state.permitted += u64::from(state.open == 0 || is_disk_full);
+    }
+
+    /// Returns the number of rounds of maintenance in which segments might be freed. While snapshots overlap, it does not
+    /// change.
+    #[must_use]
+    pub fn permitted_rounds(&self) -> u64 {
+        self.lock().permitted
+    }
+
+    fn lock(&self) -> MutexGuard<'_, PinState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        *self.0.lock() -= 1;
+        self.0.lock().open -= 1;
     }
 }
 
@@ -66,9 +85,14 @@ mod tests {
         let all: Vec<_> = (0..MAX_OPEN_SNAPSHOTS).map(|_| pins.pin().unwrap()).collect();
         assert!(matches!(pins.pin(), Err(SnapshotError::TooMany { open: MAX_OPEN_SNAPSHOTS })));
         assert!(pins.may_free(false).is_none());
+        pins.note_round(false);
+        assert_eq!(pins.permitted_rounds(), 0);
         assert!(pins.may_free(true).is_some());
+        pins.note_round(true);
         drop(all);
         assert!(pins.may_free(false).is_some());
+        pins.note_round(false);
+        assert_eq!(pins.permitted_rounds(), 2);
         assert!(pins.pin().is_ok());
     }
 }

@@ -69,12 +69,13 @@ impl Machine {
             has_trash: AtomicBool::new(redis::parts::has_trash(&*view)?),
             has_histories: AtomicBool::default(),
             version: AtomicU16::default(),
+            leases: AtomicUsize::new(count_leases(&*view)?),
         };
         if stored.is_none() && (backend.applied().is_some() || read(&published.streams).len() > 0) {
             return Err(MachineError::corrupt("meta row", &META, "missing"));
         }
         let (stream_count, keyspaces) = (read(&published.streams).counted(), read(&published.keyspaces));
-        let lease_count = count_leases(&*view)?;
+        let lease_count = published.leases.load(Ordering::Relaxed);
         let mut applier = Applier::new(stored, applied, stream_count, &keyspaces, lease_count);
         drop(keyspaces);
         (applier.clears, applier.counts) = (clears, counts);

@@ -114,6 +114,7 @@ impl Replacement<'_> {
             has_trash,
             has_histories,
             version,
+            leases,
         } = others;
         let published = &machine.published;
         machine.replacements.fetch_add(1, Ordering::AcqRel);
@@ -151,6 +152,7 @@ impl Replacement<'_> {
         published.has_trash.store(has_trash, Ordering::Release);
         published.has_histories.store(has_histories.into_inner(), Ordering::Relaxed);
         published.version.store(version.into_inner(), Ordering::Release);
+        published.leases.store(leases.into_inner(), Ordering::Relaxed);
         *write(&published.applied) = into(applied);
         *groups = taken;
         machine.groups_woken.store(true, Ordering::Release);

@@ -12,7 +12,7 @@ use std::{
 use rustix::{fs::Mode, process::umask};
 use thalweg_server::{
     cluster::CREDENTIALS_FILE,
-    config::{Config, PemFile, Resolved, Source},
+    config::{Config, PeerPem, PemFile, Resolved, Source},
 };
 
 /// Permission bits of a file's group and of all others: reading, writing, and both.
@@ -38,7 +38,8 @@ enum Contents {
 
 /// Returns warnings about the files that a server uses: a sentence for each fault, with the command that removes it.
 pub(crate) fn warnings(resolved: &Resolved) -> Vec<String> {
-    let Config { data, native_certificate, native_key, .. } = &resolved.config;
+    let Config { data, native_certificate, native_key, cluster_certificate, cluster_key, cluster_ca, .. } =
+        &resolved.config;
     let mut files: Vec<(PathBuf, Contents)> = Vec::new();
     let secrets = [("resp_password", &resolved.config.resp_password), ("join_token", &resolved.config.join_token)]
         .map(|(name, secret)| if secret.is_set() { resolved.source(name) } else { None });
@@ -52,6 +53,14 @@ pub(crate) fn warnings(resolved: &Resolved) -> Vec<String> {
     }
     for (file, contents) in [(native_certificate, Contents::Settings), (native_key, Contents::Secret)] {
         if let PemFile::At(path) = file {
+            files.push((path.clone(), contents));
+        }
+    }
+    // Whoever can change the certificate of the authority decides which nodes are members of the cluster.
+    for (file, contents) in
+        [(cluster_certificate, Contents::Settings), (cluster_key, Contents::Secret), (cluster_ca, Contents::Settings)]
+    {
+        if let PeerPem::At(path) = file {
             files.push((path.clone(), contents));
         }
     }
@@ -173,6 +182,31 @@ mod tests {
         let tls = place.write("tls.toml", &text, 0o600);
         let [warning] = &place.warnings(&tls)[..] else { panic!() };
         assert!(warning.contains("k.pem"), "{warning}");
+    }
+
+    #[test]
+    fn files_of_the_links_between_nodes_are_looked_at_too() {
+        let place = TestDirectory(tempfile::tempdir().unwrap());
+        let files = ["ca.pem", "certificate.pem", "key.pem"].map(|name| place.write(name, "", 0o644));
+        place.set("key.pem", 0o600);
+        let [ca, certificate, key] = &files;
+        let text = format!(
+            "cluster = \"127.0.0.1:7072\"\ncluster_ca = {ca:?}\ncluster_certificate = {certificate:?}\n\
+             cluster_key = {key:?}"
+        );
+        let config = place.write("cluster.toml", &text, 0o600);
+        assert_eq!(place.warnings(&config), Vec::<String>::new());
+        for (file, mode, expected) in [
+            ("key.pem", 0o640, "can read the secret in"),
+            ("key.pem", 0o620, "can change"),
+            ("ca.pem", 0o664, "can change"),
+            ("certificate.pem", 0o646, "can change"),
+        ] {
+            place.set(file, mode);
+            let [warning] = &place.warnings(&config)[..] else { panic!("{file}") };
+            assert!(warning.contains(expected) && warning.contains(file), "{warning}");
+            place.set(file, 0o600);
+        }
     }
 
     #[test]

@@ -283,6 +283,9 @@ pub const DEFAULT_BROKER_BYTES: u64 = 1024 * 1024 * 1024;
 /// Default number of subjects whose matching subscriptions a broker caches, each with about 250 bytes. It counts only
 /// subjects that no subscription names literally. One more subject evicts the oldest.
 pub const DEFAULT_CACHED_SUBJECTS: usize = 65_536;
+/// Number of matching subscriptions that a broker keeps for each cached subject, on average. Beyond that it finds those of a
+/// subject again at each publish.
+pub const CACHED_TARGETS_PER_SUBJECT: usize = 32;
 /// Maximum size in bytes of the batch of messages in one publish request. A request with a larger one is rejected with
 /// an error.
 pub const MAX_PUBLISH_BYTES: usize = MAX_COMMAND_BYTES;

@@ -95,6 +95,10 @@ pub enum CreateCacheError {
         /// Number of bytes that are still available for caches of others.
         left: u64,
     },
+    /// The clients of one address have created as many caches as its share permits. The remaining ones are kept for
+    /// others.
+    #[error("the clients of this address have created their share of the {MAX_CACHES} caches: drop a cache")]
+    TooManyOfAddress,
     /// The requested size of the cache is below [`MIN_CACHE_BYTES`].
     #[error("a cache holds at least {MIN_CACHE_BYTES} bytes, this one would hold {bytes}")]
     TooSmall {
@@ -105,7 +109,7 @@ pub enum CreateCacheError {
 
 classified!(CreateCacheError {
     Self::Exists => "cache_exists", Fix;
-    Self::TooMany => "too_many_caches", Fix;
+    Self::TooMany | Self::TooManyOfAddress => "too_many_caches", Fix;
     Self::Name { .. } => "cache_name", Fix;
     Self::NoRoom { .. } | Self::NoShare { .. } => "caches_full", Fix;
     Self::TooSmall { .. } => "cache_too_small", Fix;

@@ -95,6 +95,12 @@ impl Caches {
         self.max_bytes
     }
 
+    /// Number of caches.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        locked(self.tables.read()).by_name.len()
+    }
+
     /// Number of bytes that are still available for new caches.
     #[must_use]
     pub fn free_bytes(&self) -> u64 {

@@ -2,10 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use thalweg_disk::SimDisk;
+use thalweg_disk::{Disk, SimDisk};
 use thalweg_engine::{
     BackendKind, Database, OpenError, Options, PutOptions,
-    types::{Action, Classified, ManualClock, SpaceTime},
+    snapshot::{Part, RestoreTo, SnapshotOptions, restore_on},
+    types::{Action, Classified, Clock, ManualClock, SpaceTime},
 };
 
 use crate::common::small;
@@ -69,13 +70,32 @@ fn a_node_that_was_idle_but_in_use_is_not_refused() {
 }
 
 #[test]
-fn a_directory_without_the_time_of_its_last_use_opens_at_any_time() {
+fn without_the_time_of_the_last_use_that_of_the_last_entry_counts() {
     let disk = SimDisk::new(1);
     let (db, _) = open_at(&disk, START, options()).unwrap();
     db.keyspace("k").unwrap().put(b"a", b"1").unwrap();
     drop(db);
-    thalweg_disk::Disk::remove(&disk, "CLOCK").unwrap();
-    open_at(&disk, START.plus(DAY * 400), options()).unwrap();
+    disk.remove("CLOCK").unwrap();
+    let error = open_at(&disk, START.plus(DAY * 400), options()).map(drop).expect_err("the open is refused");
+    assert!(matches!(&error, OpenError::ClockJump { .. }), "{error}");
+    open_at(&disk, START.plus(DAY / 2), options()).unwrap();
+}
+
+#[test]
+fn a_wall_clock_far_ahead_is_refused_at_the_first_open_of_a_restored_directory() {
+    let (disk, restored) = (SimDisk::new(1), SimDisk::new(2));
+    let (db, _) = open_at(&disk, START, options()).unwrap();
+    let keyspace = db.keyspace("k").unwrap();
+    keyspace.put_with(b"session", b"1", &PutOptions::lasting(DAY * 7)).unwrap();
+    let backup = db.snapshot(&SnapshotOptions::default()).unwrap().into_bytes().unwrap();
+    let wrong = START.plus(DAY * 3650);
+    let (target, clock): (Arc<dyn Disk>, Arc<dyn Clock>) =
+        (Arc::new(restored.clone()), Arc::new(ManualClock::at(wrong)));
+    restore_on(&target, &clock, 3, &[Part::bytes("full", backup)], RestoreTo::End, &options(), &mut |_| ()).unwrap();
+    let error = open_at(&restored, wrong, options()).map(drop).expect_err("the open is refused");
+    assert!(matches!(&error, OpenError::ClockJump { .. }), "{error}");
+    let (db, _) = open_at(&restored, START.plus(DAY / 2), options()).unwrap();
+    assert!(db.find_keyspace("k").unwrap().get(b"session").unwrap().is_some());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Failed fsyncs, full disks, two openers, missing directories, closed handles.
 
-use std::{sync::Arc, thread, time::Duration};
+use std::{io::Write as _, sync::Arc, thread, time::Duration};
 
 use thalweg_disk::{
     Disk, SimDisk,
@@ -76,6 +76,36 @@ fn a_state_whose_threads_have_ended_is_reported() {
     let Health::Failed { reason } = db.health() else { panic!("{:?}", db.health()) };
     assert!(reason.contains("state"), "{reason}");
     assert_eq!(keyspace.get(b"a").unwrap().unwrap().value, b"1"[..]);
+}
+
+/// The files of LSM and SQLite are real. Those of the LSM are moved away, and SQLite's is overwritten.
+#[test]
+fn a_state_in_real_files_whose_threads_have_ended_is_reported() {
+    for backend in [BackendKind::Lsm, BackendKind::Sqlite] {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Database::open(dir.path(), small(backend)).unwrap();
+        let keyspace = db.keyspace("k").unwrap();
+        keyspace.put(b"a", b"1").unwrap();
+        db.flush().unwrap();
+        assert_eq!(db.health(), Health::Good, "{backend:?}");
+        let state = dir.path().join("state").join(backend.name());
+        match backend {
+            BackendKind::Lsm => std::fs::rename(&state, dir.path().join("elsewhere")).unwrap(),
+            _ => {
+                for file in std::fs::read_dir(&state).unwrap().map(|file| file.unwrap().path()) {
+                    let garbage = vec![0xa5; std::fs::metadata(&file).unwrap().len() as usize];
+                    std::fs::File::options().write(true).open(&file).unwrap().write_all(&garbage).unwrap();
+                }
+            }
+        }
+        let failed = (0..1000_u32).find_map(|number| {
+            keyspace.put(&number.to_be_bytes(), &[7; 200]).ok()?;
+            db.flush().err()
+        });
+        assert!(failed.is_some(), "{backend:?}");
+        let Health::Failed { reason } = db.health() else { panic!("{backend:?}: {:?}", db.health()) };
+        assert!(reason.contains("state"), "{backend:?}: {reason}");
+    }
 }
 
 #[test]

@@ -150,8 +150,15 @@ pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     let config = sent.apply_to(GroupConfig::default())?;
     let (stream, group) = names(call)?;
     let stream: Stream = call.stream(app, &stream).await?;
+    let held = match stream.find_group(&group)? {
+        Some(_) => None,
+        None => Some(app.may_create_group(&call.account)?),
+    };
     let db = call.db_at_level(app)?;
     let (group, created) = db.create_group(&stream, &group, start, &config).await?;
+    if let Some(held) = held.filter(|_| created) {
+        app.created_group(group.id(), held);
+    }
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     Ok(reply::json(status, &created_json(&group, created)?))
 }
@@ -192,6 +199,7 @@ fn changed(group: &Group, sent: JsonConfig) -> Result<GroupConfig, ApiError> {
 pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     let group = find_to_change(app, call).await?;
     let ack = call.db(app)?.delete_group(&group, call.level(app)?).await?;
+    app.deleted_group(group.id());
     Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
 }
 

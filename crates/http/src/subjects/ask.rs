@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use axum_core::body::Body;
 use http::{HeaderValue, Response, StatusCode, header};
-use thalweg_broker::{Batch, Budget, Link, Outbound, Policy, RequestError, SubscribeOptions, SubscriptionId};
+use thalweg_broker::{Batch, Budget, Link, Outbound, Pattern, Policy, RequestError, SubscribeOptions, SubscriptionId};
 use thalweg_serving::{app::App, error::ApiError, limits::DEFAULT_WAIT, views::Bell};
 use thalweg_types::{Action, limits::MAX_REQUEST_TIMEOUT};
 use thalweg_wire as wire;
@@ -53,11 +53,12 @@ pub(crate) async fn ask(app: &Arc<App>, call: &mut Call) -> Answer {
     if batch.messages() != 1 {
         return Err(ApiError::bad_request("too_many_messages", "a request has one message: send messages one by one"));
     }
-    let _held = app.views.subscription_share(&call.account)?;
+    let replies = Pattern::from(reply_to);
+    let _held = app.views.subscription_share(&call.account, &replies)?;
     let bell = Bell::new();
     let link = app.views.broker.open_link(Arc::clone(&bell) as _)?;
     let options = SubscribeOptions { policy: Policy::DropNew, max_messages: 1, ..SubscribeOptions::DEFAULTS };
-    link.subscribe(SubscriptionId(0), reply_to.into(), &options)?;
+    link.subscribe(SubscriptionId(0), replies, &options)?;
     let patience = query.timeout.unwrap_or(DEFAULT_WAIT).min(MAX_REQUEST_TIMEOUT);
     let answered = tokio::time::timeout(patience, exchange(app, &batch, patience, &link, &bell)).await;
     show(&answered.map_err(|_| RequestError::TimedOut)??, shown)

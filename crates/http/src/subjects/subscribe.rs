@@ -15,7 +15,12 @@ use std::{collections::VecDeque, sync::Arc};
 use bytes::Bytes;
 use http::StatusCode;
 use thalweg_broker::{Batch, Budget, Credit, Link, Outbound, Pattern, Policy, SubscriptionId, TakeResult};
-use thalweg_serving::{admission::Reservation, app::App, error::ApiError, limits::TAIL_PAGE_BYTES, views::Bell};
+use thalweg_serving::{
+    app::App,
+    error::ApiError,
+    limits::TAIL_PAGE_BYTES,
+    views::{Bell, SubscriptionShare},
+};
 use thalweg_types::Action;
 use thalweg_wire as wire;
 
@@ -54,7 +59,7 @@ pub(crate) fn subscribe(app: &Arc<App>, call: &Call) -> Answer {
         return Err(ApiError::new(StatusCode::FORBIDDEN, "blocking_not_allowed", Action::Fix, message));
     }
     let follower = Follower::admit(app, call)?;
-    let held = app.views.subscription_share(&call.account)?;
+    let held = app.views.subscription_share(&call.account, &pattern)?;
     let bell = Bell::new();
     let link = app.views.broker.open_link(Arc::clone(&bell) as _)?;
     let SubscribeQuery { group, policy, max_messages, max_bytes, limit } = query;
@@ -77,7 +82,7 @@ pub(crate) fn subscribe(app: &Arc<App>, call: &Call) -> Answer {
 
 struct SubscriptionStream {
     follower: Follower,
-    _held: Reservation,
+    _held: SubscriptionShare,
     link: Link,
     bell: Arc<Bell>,
     /// Buffer that is reused for the batches that a take removes from the subscription's queue.

@@ -7,7 +7,7 @@ use thalweg_disk::{
     SimDisk,
     sim::{Errno, Fault, Operation},
 };
-use thalweg_engine::{Database, Options};
+use thalweg_engine::{BackendKind, Database, Options, snapshot::SnapshotOptions};
 use thalweg_server::{
     Server, ServerError,
     config::{ByteSize, ConfigError, Span},
@@ -15,7 +15,10 @@ use thalweg_server::{
 use thalweg_serving::limits::OWN_BODY_BYTES;
 use thalweg_types::SystemClock;
 
-use crate::support::{Node, PATIENCE, config, holds, pause, small_options};
+use crate::{
+    skip::skip,
+    support::{Node, PATIENCE, config, holds, pause, small_options},
+};
 
 async fn simulated(disk: &SimDisk, reserve_bytes: u64) -> Node {
     let config = config();
@@ -157,7 +160,16 @@ async fn a_full_disk_is_507_for_data_while_deletes_go_on() {
             break reply;
         }
     };
-    assert!(full.refused(507, "disk_full", "retry")["free_bytes"].is_u64());
+    let error = full.refused(507, "disk_full", "retry");
+    assert!(error["free_bytes"].is_u64());
+    holds(error["message"].as_str().unwrap(), "`thalweg status` shows what keeps the log");
+    let snapshot = node.db.snapshot(&SnapshotOptions::default()).unwrap();
+    let kept = node.get("/v1/status").await.is(200).json()["log"]["kept"].clone();
+    let bytes = ["for_replay_bytes", "for_history_bytes", "for_data_bytes"].map(|name| kept[name].as_u64().unwrap());
+    let segments = node.db.stats().log.segments * 64 * 1024;
+    assert!(bytes[0] > 0 && bytes.iter().sum::<u64>() <= segments, "{kept}");
+    assert_eq!((&kept["for_a_follower"], &kept["open_snapshots"]), (&json!(false), &json!(1)));
+    drop(snapshot);
     node.delete("/v1/kv/a/k").await.is(204);
     node.get("/v1/kv/a/k").await.is(404);
     assert_eq!(node.get("/health").await.is(200).json()["status"], json!("disk_full"));
@@ -183,6 +195,32 @@ async fn a_failed_fsync_turns_health_red_and_reads_go_on() {
     let mut node = node;
     node.signal_stop();
     assert!(matches!(node.stopped().await, Err(ServerError::Close(_))));
+}
+
+/// The log still takes writes.
+#[tokio::test]
+async fn a_backend_whose_threads_have_ended_turns_health_red() {
+    if !BackendKind::Redb.is_built() {
+        return skip("a_backend_whose_threads_have_ended_turns_health_red", "redb is not built");
+    }
+    let disk = SimDisk::new(1);
+    let config = config();
+    let options = Options { backend: Some(BackendKind::Redb), segment_bytes: 64 * 1024, ..small_options(&config) };
+    let db = Database::open_on(Arc::new(disk.clone()), Arc::new(SystemClock::default()), 1, options).unwrap();
+    let node = Node::over(config, db).await;
+    node.put("/v1/kv/a/k", b"v").await.is(204);
+    node.get("/ready").await.is(200);
+    disk.fail(Fault::new(Operation::Write, 1, Errno::Io).on_path("state.redb"));
+    assert!(node.db.flush().is_err());
+    for target in ["/health", "/ready"] {
+        let error = node.get(target).await.refused(503, "log_failed", "stop");
+        holds(error["message"].as_str().unwrap(), "state");
+    }
+    assert_eq!(node.get("/v1/status").await.is(200).json()["health"]["status"], json!("failed"));
+    assert_eq!(node.get("/v1/kv/a/k").await.is(200).body, b"v");
+    let mut node = node;
+    node.signal_stop();
+    let _ = node.stopped().await;
 }
 
 #[tokio::test]

@@ -118,6 +118,38 @@ async fn pages_of_other_origins_cannot_use_the_node() {
     node.stop().await;
 }
 
+/// Over plain HTTP to an address that is not loopback, browsers do not say which page caused a request.
+#[tokio::test]
+async fn browsers_withhold_replies_from_pages_of_other_origins() {
+    let (node, own) = node().await;
+    let host = [("host", own.as_str())];
+    node.call("PUT", "/v1/kv/a/k", &host, b"window.stolen = 1").await.is(204);
+    node.call("POST", "/v1/streams/s/records", &host, b"x").await.is(200);
+    for (method, target) in [
+        ("GET", "/v1/kv/a/k"),
+        ("HEAD", "/v1/kv/a/k"),
+        ("GET", "/v1/kv/a/missing"),
+        ("GET", "/v1/kv/a"),
+        ("GET", "/v1/kv"),
+        ("GET", "/v1/streams/s/records"),
+        ("GET", "/v1/snapshot"),
+        ("GET", "/v1/status"),
+        ("GET", "/metrics"),
+        ("GET", "/nowhere"),
+        ("GET", "/v1/txn"),
+    ] {
+        let reply = node.call(method, target, &host, b"").await;
+        let header = |name: &str| reply.headers.get(name).map_or("", String::as_str);
+        assert_eq!(header("cross-origin-resource-policy"), "same-origin", "{method} {target}: {reply:?}");
+        assert_eq!(header("x-content-type-options"), "nosniff", "{method} {target}: {reply:?}");
+    }
+    for target in ["/", "/health", "/ready", "/openapi.json"] {
+        let reply = node.call("GET", target, &host, b"").await.is(200);
+        assert!(!reply.headers.contains_key("cross-origin-resource-policy"), "{target}");
+    }
+    node.stop().await;
+}
+
 #[tokio::test]
 async fn json_is_only_taken_where_it_is_labelled() {
     let node = Node::start().await;

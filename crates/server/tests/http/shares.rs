@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
+use thalweg_engine::snapshot::SnapshotOptions;
 use thalweg_server::config::{ByteSize, Span};
 use thalweg_types::Durability;
 use tokio::{
@@ -10,7 +11,7 @@ use tokio::{
     net::{TcpSocket, TcpStream},
 };
 
-use crate::support::{Client, Node, PATIENCE, dial_from, pause};
+use crate::support::{Client, Node, PATIENCE, dial_from, holds, pause};
 
 /// Last byte of the loopback address of the greedy client.
 const GREEDY: u8 = 2;
@@ -307,6 +308,32 @@ async fn caches_and_subscriptions_have_a_share_for_each_address() {
 }
 
 #[tokio::test]
+async fn the_number_of_caches_has_a_share_for_each_address() {
+    let node = Node::with(|config| {
+        config.max_caches_bytes = ByteSize(128 << 20);
+        config.new_cache_bytes = ByteSize(64 << 10);
+    })
+    .await;
+    let mut greedy = node.connect_from(GREEDY).await;
+    let mut created = 0;
+    let refused = loop {
+        let reply = greedy.call("PUT", &format!("/v1/caches/g{created}"), &[], b"").await;
+        if reply.status != 201 {
+            break reply;
+        }
+        created += 1;
+    };
+    let error = refused.refused(409, "too_many_caches", "fix");
+    holds(error["message"].as_str().unwrap(), "their share of the 1024 caches");
+    assert_eq!(created, 1024 - 103);
+    node.put("/v1/caches/good", b"").await.is(201);
+    node.delete("/v1/caches/g0").await.is(204);
+    node.delete("/v1/caches/g1").await.is(204);
+    greedy.call("PUT", "/v1/caches/again", &[], b"").await.is(201);
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn a_subscriber_over_http_may_not_block_publishers_unless_its_subjects_permit_it() {
     let node = Node::start().await;
     node.get("/v1/subjects/a?policy=block").await.refused(403, "blocking_not_allowed", "fix");
@@ -347,6 +374,35 @@ async fn a_snapshot_whose_client_does_not_read_is_given_back_and_not_kept() {
 }
 
 #[tokio::test]
+async fn the_log_that_overlapping_snapshots_hold_is_a_metric() {
+    const HELD: &str = "snapshot_held_log_bytes";
+    let node = Node::with(|config| config.maintenance_interval = millis(10)).await;
+    let keyspace = node.db.with_durability(Durability::Os).keyspace("k").unwrap();
+    let take = || node.db.snapshot(&SnapshotOptions::default()).unwrap();
+    // Each of the snapshots is short, and there is always one.
+    let mut open = take();
+    while node.metric(HELD).await < 1_000_000.0 {
+        keyspace.put(b"k", &vec![b'x'; 100_000]).unwrap();
+        let next = take();
+        node.db.maintain().unwrap();
+        open = next;
+        pause().await;
+    }
+    drop(open);
+    node.until(HELD, 0.0).await;
+    // With a pause between them, in which the node could free segments, the log is not held.
+    let begun = node.db.stats().log.bytes;
+    while node.db.stats().log.bytes < begun + 3_000_000 {
+        let open = take();
+        keyspace.put(b"k", &vec![b'x'; 100_000]).unwrap();
+        assert!(node.metric(HELD).await < 1_000_000.0);
+        drop(open);
+        node.db.maintain().unwrap();
+    }
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn snapshots_of_one_address_leave_one_for_others() {
     let node = Node::start().await;
     fill(&node);
@@ -355,6 +411,18 @@ async fn snapshots_of_one_address_leave_one_for_others() {
         greedy.push(unread(&node, GREEDY, "GET /v1/snapshot?compress=none").await);
         node.until("snapshots_open", f64::from(taken)).await;
     }
+    let refused = node.connect_from(GREEDY).await.call("GET", "/v1/snapshot", &[], b"").await;
+    refused.refused(503, "overloaded", "retry");
+    node.get("/v1/snapshot").await.is(200);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn one_of_two_snapshots_is_left_for_others_on_a_small_machine() {
+    let node = Node::with(|config| config.max_reply_bytes_in_flight = ByteSize(24 << 20)).await;
+    fill(&node);
+    let _greedy = unread(&node, GREEDY, "GET /v1/snapshot?compress=none").await;
+    node.until("snapshots_open", 1.0).await;
     let refused = node.connect_from(GREEDY).await.call("GET", "/v1/snapshot", &[], b"").await;
     refused.refused(503, "overloaded", "retry");
     node.get("/v1/snapshot").await.is(200);

@@ -1,6 +1,8 @@
 //! Changes of keys over HTTP.
 
 use serde_json::{Value, json};
+use thalweg_server::config::ByteSize;
+use thalweg_types::Durability;
 
 use crate::support::{Client, Node};
 
@@ -181,5 +183,41 @@ async fn a_watch_of_a_rare_prefix_stays_above_a_short_history() {
     // The position is reported although nothing matches, and as of the moment of the report.
     progress_follows(&node, &mut client, &mut buffer).await;
     drop(client);
+    node.stop().await;
+}
+
+/// Writes so fast that the floor passes a client that was not told in time, although the history is kept for an hour.
+#[tokio::test]
+async fn a_watch_of_a_rare_prefix_stays_above_a_history_of_few_bytes() {
+    let node = Node::with(|config| {
+        let span = |seconds| thalweg_server::config::Span(std::time::Duration::from_secs(seconds));
+        (config.tail_keep_alive, config.idle_timeout) = (span(300), span(900));
+        config.history_bytes = ByteSize(2 << 20);
+        config.segment_bytes = ByteSize(1 << 20);
+    })
+    .await;
+    node.put("/v1/kv/a/x", b"1").await.is(204);
+    let (mut client, mut buffer) = watch(&node, "?prefix=rare", &[]).await;
+    let mut reached = event(&mut client, &mut buffer).await.unwrap().2["progress"].as_u64().unwrap();
+    let writer = node.db.find_keyspace("a").unwrap().with_durability(Durability::Os);
+    for _ in 0..20 {
+        // A segment, and what the log then frees.
+        (0..12).for_each(|_| _ = writer.put(b"x", &vec![b'x'; 100_000]).unwrap());
+        let written = node.db.stats().applied_revision.0;
+        // Each report arrives before the next segment, although a second has not passed.
+        let begun = std::time::Instant::now();
+        while reached + 12 < written {
+            reached = event(&mut client, &mut buffer).await.unwrap().2["progress"].as_u64().unwrap();
+        }
+        assert!(begun.elapsed() < std::time::Duration::from_millis(900), "{:?}", begun.elapsed());
+        node.db.flush().unwrap();
+        node.db.maintain().unwrap();
+    }
+    drop(client);
+    // The client resumes where it was told.
+    let (mut again, mut buffer) = watch(&node, &format!("?prefix=rare&from={}", reached + 1), &[]).await;
+    event(&mut again, &mut buffer).await.unwrap();
+    node.get("/v1/watch/a?prefix=rare&from=1").await.refused(410, "compacted", "fix");
+    drop(again);
     node.stop().await;
 }

@@ -56,6 +56,21 @@ pub(crate) async fn ack(raw: &mut Raw, group: GroupId, attempt: Attempt) -> u32 
 }
 
 #[tokio::test]
+async fn an_error_names_the_group_and_not_its_id() {
+    let node = Node::start().await;
+    let mut raw = node.raw().await;
+    let stream = raw.stream("orders").await;
+    let group = group(&mut raw, stream, "billing").await;
+    let mut commit = CommitBuilder::new();
+    commit.ack(group, &[Settlement::all(Attempt(77))]).unwrap();
+    raw.put_command(1, Durability::Os, |out| commit.encode(out));
+    raw.flush().await;
+    let message = expect!(raw, 1, ServerFrame::Failed(failed) => failed.message.to_owned());
+    assert!(message.contains("attempt 77 of consumer group \"billing\""), "{message}");
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn records_are_fetched_acked_and_described() {
     let node = Node::start().await;
     let mut raw = node.raw().await;

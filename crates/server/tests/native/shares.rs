@@ -2,10 +2,14 @@
 
 use std::time::Duration;
 
+use thalweg_engine::GroupStart;
 use thalweg_server::config::{Setting, Span, SubjectPatterns};
 use thalweg_types::{
-    Durability,
-    command::{encode_create_keyspace, encode_put},
+    Durability, LeaseId, Offset,
+    command::{
+        encode_create_keyspace, encode_grant_lease, encode_put, encode_revoke_lease,
+        groups::{GroupConfig, encode_create_group},
+    },
 };
 use thalweg_wire::{Header, Kind, Permit, Policy, Position, Reason, ServerFrame, ShortBytes, Subscribe, Tail};
 
@@ -117,6 +121,141 @@ async fn created_keyspaces_have_a_share_for_each_address() {
     node.delete("/v1/keyspaces/g7").await.is(204);
     node.delete("/v1/keyspaces/g8").await.is(204);
     node.connect_from(GREEDY).await.call("PUT", "/v1/kv/new/k", &[], b"v").await.is(204);
+    node.stop().await;
+}
+
+/// As after a restart, when nobody knows any more who created them.
+#[tokio::test]
+async fn keyspaces_that_exist_already_are_nobodys_and_a_share_is_left() {
+    let node = Node::start().await;
+    let db = node.db.with_durability(Durability::Os);
+    for number in 0..9900 {
+        db.keyspace(&format!("old{number}")).unwrap();
+    }
+    let mut greedy = node.connect_from(GREEDY).await;
+    let mut created = 0;
+    while greedy.call("PUT", &format!("/v1/keyspaces/g{created}"), &[], b"").await.status == 201 {
+        created += 1;
+    }
+    assert_eq!(created, 50, "half of what was left");
+    node.put("/v1/keyspaces/good", b"").await.is(201);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn leases_have_a_share_for_each_address() {
+    const SHARE: u32 = 90_000;
+    let node = Node::start().await;
+    let mut greedy = node.raw_from(GREEDY).await;
+    let (mut granted, mut refused, mut last) = (0, 0, LeaseId::ZERO);
+    for from in (0..SHARE + 1000).step_by(500) {
+        for number in from..from + 500 {
+            greedy.put_command(number + 1, Durability::Os, |out| {
+                encode_grant_lease(out, None, Duration::from_secs(3600)).unwrap();
+            });
+        }
+        greedy.flush().await;
+        for _ in 0..500 {
+            let frame = greedy.next().await;
+            match ServerFrame::decode(frame.raw()).unwrap().frame {
+                ServerFrame::Granted(grant) => (granted, last) = (granted + 1, grant.lease),
+                ServerFrame::Failed(failed) => {
+                    assert_eq!(failed.code, "overloaded", "{}", failed.message);
+                    refused += 1;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    // Leases that are being granted may count twice for a moment.
+    assert!((SHARE - 1000..=SHARE).contains(&granted) && refused >= 1000, "{granted} {refused}");
+    let grant = serde_json::json!({ "ttl_seconds": 30 }).to_string();
+    let json = [("content-type", "application/json")];
+    let over_http =
+        async |from| node.connect_from(from).await.call("POST", "/v1/leases", &json, grant.as_bytes()).await;
+    while over_http(GREEDY).await.status == 201 {}
+    let error = over_http(GREEDY).await.refused(503, "overloaded", "retry");
+    assert!(error["message"].as_str().unwrap().contains("share of leases"), "{error}");
+    // Others still get locks, and a revoked lease gives its share back.
+    over_http(1).await.is(201);
+    greedy.put_command(1, Durability::Os, |out| encode_revoke_lease(out, last));
+    greedy.put_command(2, Durability::Os, |out| encode_revoke_lease(out, LeaseId(last.0 - 1)));
+    greedy.flush().await;
+    for id in 1..=2 {
+        expect!(greedy, id, ServerFrame::Committed(_) => ());
+    }
+    over_http(GREEDY).await.is(201);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn groups_have_a_share_for_each_address() {
+    let node = Node::start().await;
+    let stream = node.db.stream("s").unwrap();
+    for number in 0..9900 {
+        let config = GroupConfig::default();
+        stream
+            .with_durability(Durability::Os)
+            .create_group(&format!("old{number}"), GroupStart::Beginning, &config)
+            .unwrap();
+    }
+    let mut greedy = node.connect_from(GREEDY).await;
+    let mut created = 0;
+    while greedy.call("PUT", &format!("/v1/streams/s/groups/g{created}"), &[], b"").await.status == 201 {
+        created += 1;
+    }
+    assert_eq!(created, 50);
+    let mut raw = node.raw_from(GREEDY).await;
+    raw.put_command(1, Durability::Os, |out| {
+        encode_create_group(out, stream.id(), "more", Some(Offset::ZERO), &GroupConfig::default()).unwrap();
+    });
+    raw.flush().await;
+    assert_eq!(raw.fails(1).await, "overloaded");
+    node.put("/v1/streams/s/groups/good", b"").await.is(201);
+    node.delete("/v1/streams/s/groups/g0").await.is(204);
+    node.delete("/v1/streams/s/groups/g1").await.is(204);
+    greedy.call("PUT", "/v1/streams/s/groups/more", &[], b"").await.is(201);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn subscriptions_of_one_address_that_match_everything_are_bounded() {
+    let node = Node::with(|config| config.max_subscriptions = 20_000).await;
+    let subscribe = |pattern: &'static str| Subscribe {
+        policy: Policy::DropNew,
+        queue_messages: 0,
+        queue_bytes: 0,
+        permit: Permit { messages: 0, bytes: 0 },
+        pattern: ShortBytes(pattern.as_bytes()),
+        queue: ShortBytes(b""),
+    };
+    let mut greedy = [node.raw_from(GREEDY).await, node.raw_from(GREEDY).await];
+    for id in 1..=312_u32 {
+        let raw = &mut greedy[id as usize % 2];
+        raw.send(id, &subscribe(if id % 3 == 0 { "*.>" } else { ">" })).await;
+        expect!(raw, id, ServerFrame::Subscribed(_) => ());
+    }
+    for raw in &mut greedy {
+        raw.send(1000, &subscribe("*.a")).await;
+        assert_eq!(raw.fails(1000).await, "too_many_subscriptions");
+        raw.send(1001, &subscribe("orders.>")).await;
+        expect!(raw, 1001, ServerFrame::Subscribed(_) => ());
+    }
+    let mut good = node.raw().await;
+    good.send(1, &subscribe(">")).await;
+    expect!(good, 1, ServerFrame::Subscribed(_) => ());
+    // A subscription that ends, here with its connection, makes room.
+    let [gone, mut stays] = greedy;
+    drop(gone);
+    loop {
+        stays.send(1002, &subscribe("*.b")).await;
+        let frame = stays.next().await;
+        match ServerFrame::decode(frame.raw()).unwrap().frame {
+            ServerFrame::Subscribed(_) => break,
+            ServerFrame::Failed(_) => tokio::time::sleep(Duration::from_millis(1)).await,
+            other => panic!("{other:?}"),
+        }
+    }
     node.stop().await;
 }
 

@@ -157,6 +157,31 @@ async fn wrong_passwords_delay_the_next_attempts_of_their_address() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_right_password_of_one_client_does_not_help_a_guesser_at_its_address() {
+    let node = Node::with(|config| {
+        serving(config);
+        config.resp_password = Password::parse("secret").unwrap();
+    })
+    .await;
+    let begun = Instant::now();
+    for _ in 0..5 {
+        assert!(Resp::connect_from(&node, GREEDY).await.call("AUTH guess").await.starts_with("-WRONGPASS"));
+        for _ in 0..2 {
+            assert_eq!(Resp::connect_from(&node, GREEDY).await.call("AUTH secret").await, "+OK");
+        }
+    }
+    // Each guess delays the next attempt: 100, 200, 400, 800 and 1600 ms.
+    assert!(begun.elapsed() >= Duration::from_millis(3100), "{:?}", begun.elapsed());
+    // The delay is over, and the right password causes none.
+    let begun = Instant::now();
+    for _ in 0..20 {
+        assert_eq!(Resp::connect_from(&node, GREEDY).await.call("AUTH secret").await, "+OK");
+    }
+    assert!(begun.elapsed() < Duration::from_millis(1600), "{:?}", begun.elapsed());
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn guesses_of_one_address_at_the_same_time_share_no_delay() {
     let node = Node::with(|config| {
         serving(config);

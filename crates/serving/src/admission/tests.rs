@@ -1,7 +1,7 @@
 use std::net::Ipv4Addr;
 
 use super::*;
-use crate::config::ByteSize;
+use crate::config::{AvailableMemory, ByteSize, Layers};
 
 fn admission(change: impl FnOnce(&mut Config)) -> Arc<Admission> {
     let mut config = Config::default();
@@ -209,7 +209,7 @@ fn a_reply_that_cannot_be_undone_is_made_small_when_there_is_no_room() {
     let admission = admission(|config| config.max_reply_bytes_in_flight = ByteSize(64 << 20));
     let account = admission.account(address(1));
     assert_eq!(account.reply_room(4 << 20), 4 << 20);
-    let _held = account.take(Resource::ReplyBytes, 62 << 20).unwrap();
+    let _held = account.take(Resource::ReplyBytes, 56 << 20).unwrap();
     assert_eq!(account.reply_room(1 << 20), 1 << 20);
     let less = account.reply_room(4 << 20);
     assert!(less > 0 && less < COUNTED_REPLY_BYTES as u64, "{less}");
@@ -226,6 +226,40 @@ fn the_largest_body_is_admitted_even_if_it_needs_the_reserve() {
     let mut held = admission.account(address(1)).empty(Resource::BodyBytes);
     for arrived in 1..=16 {
         assert!(held.grow_to(arrived << 16), "{arrived}");
+    }
+}
+
+#[test]
+fn the_bounds_of_a_small_machine_have_a_reserve_too() {
+    let there = AvailableMemory { bytes: 256 << 20, limited_by: None };
+    let config = Layers::new().resolve_within(Some(there)).unwrap().config;
+    let admission = Admission::new(&config);
+    for (resource, step) in
+        [(Resource::BodyBytes, 64 << 10), (Resource::ReplyBytes, 256 << 10), (Resource::Snapshots, 1)]
+    {
+        let (greedy, good) = (admission.account(address(1)), admission.account(address(2)));
+        let limit = admission.bound(resource).limit();
+        let held: Vec<_> = std::iter::from_fn(|| greedy.take(resource, step)).collect();
+        assert!(
+            held.len() as u64 * step + limit.div_ceil(10) <= limit + step + resource.own(),
+            "{resource:?}: {limit}"
+        );
+        assert!(good.take(resource, step.max(limit / 20)).is_some(), "{resource:?}: {limit}");
+        drop(held);
+        let largest = if resource == Resource::BodyBytes { config.max_body_bytes.0 } else { 1 };
+        let mut body = greedy.empty(resource);
+        assert!((1..=largest.div_ceil(step)).all(|steps| body.grow_to((steps * step).min(largest))), "{resource:?}");
+    }
+}
+
+#[test]
+fn a_reserve_fits_beside_the_largest_request() {
+    for largest in (0..1000).chain([16 << 20, u64::MAX / 200]) {
+        for percent in [0, 1, 10, 33, 50] {
+            let least = least_with_reserve(largest, percent);
+            assert!(least - reserve_of(least, percent) >= largest, "{largest} {percent}");
+            assert!(largest == 0 || (least - 1) - reserve_of(least - 1, percent) < largest, "{largest} {percent}");
+        }
     }
 }
 

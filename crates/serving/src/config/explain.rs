@@ -4,7 +4,6 @@
 use std::fmt::Write as _;
 
 use super::{ByteSize, Config, KNOBS, MemorySize, Resolved, RespAddress, memory::FOLLOWERS};
-use thalweg_types::limits::SNAPSHOT_CHUNK_BYTES;
 
 use crate::limits::{
     CACHED_SUBJECT_BYTES, COLD_READ_BYTES, CONNECTION_BYTES, COUNTED_PAGE_BYTES, COUNTED_REPLY_BYTES, HANDSHAKE_BYTES,
@@ -21,9 +20,9 @@ const _: () = assert!(TAIL_PAGE_BYTES as u64 <= NATIVE_PAGE_BYTES);
 /// a frame just below the size that is counted.
 const NATIVE_REPLIES_BYTES: u64 = (OUTBOX_BYTES + COUNTED_REPLY_BYTES) as u64;
 
-/// Memory in bytes of a snapshot in progress. Each of at most four compressing threads has a chunk before, in
+/// Memory of a snapshot in progress, in chunks. Each of at most four compressing threads has a chunk before, in
 /// and after compression, and some chunks are being gathered and sent.
-const SNAPSHOT_BYTES: u64 = 16 * SNAPSHOT_CHUNK_BYTES as u64;
+const SNAPSHOT_CHUNKS: u64 = 16;
 
 impl Config {
     /// Returns the worst-case memory of each bound, with the sum last. Not included are the page cache, which the
@@ -32,6 +31,7 @@ impl Config {
     #[must_use]
     pub fn memory(&self) -> Vec<(String, ByteSize)> {
         let times = |count: u32, bytes: u64| u64::from(count).saturating_mul(bytes);
+        let snapshot_bytes = SNAPSHOT_CHUNKS * self.snapshot_chunk_bytes() as u64;
         let mut parts = vec![
             ("block cache: cache_bytes".to_owned(), self.cache_bytes.0),
             ("memtables: 4 x memtable_bytes".to_owned(), self.memtable_bytes.0.saturating_mul(4)),
@@ -99,8 +99,8 @@ impl Config {
             ),
             ("queued changes for watches".to_owned(), self.watch_queues_bytes()),
             (
-                format!("snapshots in progress: {} x {}", self.max_snapshots(), ByteSize(SNAPSHOT_BYTES)),
-                self.max_snapshots() * SNAPSHOT_BYTES,
+                format!("snapshots in progress: {} x {}", self.max_snapshots(), ByteSize(snapshot_bytes)),
+                self.max_snapshots() * snapshot_bytes,
             ),
             ("keys of a stream during compaction".to_owned(), self.compaction_key_bytes()),
             (
@@ -150,7 +150,7 @@ impl Resolved {
             let _ = writeln!(out, "  {:>10.1} MiB  {what}", bytes.0 as f64 / (1024.0 * 1024.0));
         }
         out.push_str(
-            "  plus memory for stored data: up to 300 bytes per stream, 100 per pending record of a consumer group\n",
+            "  plus memory for stored data: up to 300 bytes per stream, 100 per pending record of a consumer group, 120 per lease\n",
         );
         if self.config.backend.0 == Some(thalweg_engine::BackendKind::Memory) {
             out.push_str("  plus all stored data: the memory backend keeps it in memory\n");

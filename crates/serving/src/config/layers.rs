@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::{
     AvailableMemory, ByteSize, Config, ConfigError, ConfigLayer, KNOBS, MemoryBudget, Profile, Setting, memory::plan,
 };
+use crate::limits::MAX_STATUS_CONNECTIONS;
 
 /// Source of a configuration value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +17,8 @@ pub enum Source {
     Profile(Profile),
     /// The value follows from the knob `memory`.
     Memory,
+    /// The value follows from the limit on open files.
+    OpenFiles,
     /// The configuration file at this path.
     File(PathBuf),
     /// An environment variable of this name.
@@ -30,6 +33,7 @@ impl std::fmt::Display for Source {
             Self::Default => f.write_str("default"),
             Self::Profile(profile) => write!(f, "profile {}", profile.show()),
             Self::Memory => f.write_str("memory"),
+            Self::OpenFiles => f.write_str("limit on open files"),
             Self::File(path) => write!(f, "{}", path.display()),
             Self::Environment(name) => f.write_str(name),
             Self::Flag(name) => f.write_str(name),
@@ -147,7 +151,7 @@ impl Layers {
         config.check()?;
         let source = |name: &str| if followers.get(name).is_some() { Source::Memory } else { self.source(name) };
         let sources = KNOBS.iter().map(|knob| source(knob.name)).collect();
-        Ok(Resolved { config, sources, memory })
+        Ok(Resolved { config, sources, memory, few_files: None })
     }
 
     /// Returns the profile (a named set of values) that the layers select.
@@ -184,6 +188,19 @@ pub struct Resolved {
     pub(super) sources: Vec<Source>,
     /// Memory of the server, from which bounds follow.
     pub memory: MemoryBudget,
+    /// Limit on open files that permits fewer connections than configured.
+    few_files: Option<FewFiles>,
+}
+
+/// Largest number of files for which room is kept beside connections: segments of the log, tables, links to other nodes.
+const MAX_FILE_RESERVE: u64 = 4096;
+
+/// A limit on open files that permits fewer connections than the configuration.
+#[derive(Clone, Copy, Debug)]
+struct FewFiles {
+    limit: u64,
+    /// `max_connections` of the configuration.
+    wanted: u32,
 }
 
 impl Resolved {
@@ -194,10 +211,36 @@ impl Resolved {
         self.sources.get(at)
     }
 
+    /// Lowers `max_connections` if the process may open only `limit` files: half of them, or 4096, are kept for the files of
+    /// the node. Otherwise connections could use up all, and the node could neither write nor answer for its health.
+    #[must_use]
+    pub fn within_open_files(mut self, limit: Option<u64>) -> Self {
+        let Some(limit) = limit else { return self };
+        let room = (limit - MAX_FILE_RESERVE.min(limit / 2)).saturating_sub(MAX_STATUS_CONNECTIONS as u64).max(1);
+        let wanted = self.config.max_connections;
+        if u64::from(wanted) > room {
+            self.config.max_connections = room as u32;
+            self.few_files = Some(FewFiles { limit, wanted });
+            for (knob, source) in KNOBS.iter().zip(&mut self.sources) {
+                if knob.name == "max_connections" {
+                    *source = Source::OpenFiles;
+                }
+            }
+        }
+        self
+    }
+
     /// Returns texts about settings that are permitted and may surprise: a server logs them when it starts.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let sum = self.config.memory().last().map_or(ByteSize(0), |(_, sum)| *sum);
-        self.memory.warning(sum).into_iter().chain(self.config.warnings()).collect()
+        let files = self.few_files.map(|FewFiles { limit, wanted }| {
+            format!(
+                "max_connections is {} instead of {wanted}, because the process may open only {limit} files and the node \
+                 needs some for its data: raise the limit (`ulimit -n`, LimitNOFILE)",
+                self.config.max_connections
+            )
+        });
+        self.memory.warning(sum).into_iter().chain(files).chain(self.config.warnings()).collect()
     }
 }

@@ -8,10 +8,11 @@
 
 use thalweg_types::limits::{
     DEFAULT_CACHED_SUBJECTS, MAX_COMMAND_BYTES, MAX_COMPACTION_KEY_BYTES, MAX_OPEN_SNAPSHOTS, MAX_VALUE_BYTES,
-    MAX_WATCH_QUEUES_BYTES, MIN_CACHE_BYTES,
+    MAX_WATCH_QUEUES_BYTES, MIN_CACHE_BYTES, SNAPSHOT_CHUNK_BYTES,
 };
 
 use super::{AvailableMemory, ByteSize, Config, ConfigError, ConfigLayer, MemorySize, memory_size::LEAST_REPLY_BYTES};
+use crate::admission::least_with_reserve;
 use crate::limits::{
     CONNECTION_BYTES, COUNTED_PAGE_BYTES, COUNTED_REPLY_BYTES, HANDSHAKE_BYTES, MAX_READING_BYTES, NATIVE_PAGE_BYTES,
     OUTBOX_BYTES, PUSH_LEDGER_BYTES, QUIC_SEND_BYTES, QUIC_SOCKET_BYTES, REQUEST_BYTES, SUBSCRIPTION_BYTES,
@@ -62,10 +63,19 @@ impl Config {
         (self.max_reply_bytes_in_flight.0 / 4).clamp(MAX_VALUE_BYTES as u64 + 4 * MIB, MAX_READING_BYTES.into())
     }
 
-    /// Maximum number of snapshots in progress: one for each 32 MiB of `max_reply_bytes_in_flight`.
+    /// Maximum number of snapshots in progress: one for each 32 MiB of `max_reply_bytes_in_flight`, and at least two, so
+    /// that one address cannot hold all.
     #[must_use]
     pub fn max_snapshots(&self) -> u64 {
-        (self.max_reply_bytes_in_flight.0 / (32 * MIB)).clamp(1, MAX_OPEN_SNAPSHOTS as u64)
+        (self.max_reply_bytes_in_flight.0 / (32 * MIB)).clamp(2, MAX_OPEN_SNAPSHOTS as u64)
+    }
+
+    /// Number of bytes of rows in a chunk of a snapshot: less while `max_reply_bytes_in_flight` is small, so that two
+    /// snapshots fit into the memory of one.
+    #[must_use]
+    pub fn snapshot_chunk_bytes(&self) -> usize {
+        let is_small = self.max_reply_bytes_in_flight.0 < 64 * MIB;
+        if is_small { SNAPSHOT_CHUNK_BYTES / 2 } else { SNAPSHOT_CHUNK_BYTES }
     }
 
     /// Maximum number of bytes of changes that wait for watches: a quarter of `max_queued_bytes`.
@@ -186,7 +196,8 @@ fn follow(config: &Config, state: u64, clients: u64, may_grow: bool, is_set: imp
     let link = size("max_link_bytes", config.max_link_bytes, Share { part: 32, least }, false);
     let least = or(link, config.max_link_bytes);
     let queued = size("max_queued_bytes", config.max_queued_bytes, Share { part: 16, least }, false);
-    let largest_body = config.max_body_bytes.0;
+    // The largest body, and the reserve for other clients.
+    let least_bodies = least_with_reserve(config.max_body_bytes.0, config.share_reserve_percent).next_multiple_of(MIB);
     let batch = size("batch_bytes", config.batch_bytes, Share { part: 4096, least: 16 * KIB }, false);
     // The largest command, and one that waits behind it.
     let queue = Share { part: 16, least: MAX_COMMAND_BYTES as u64 + 8 * MIB };
@@ -225,7 +236,7 @@ fn follow(config: &Config, state: u64, clients: u64, may_grow: bool, is_set: imp
         max_body_bytes_in_flight: size(
             "max_body_bytes_in_flight",
             config.max_body_bytes_in_flight,
-            Share { part: 16, least: largest_body },
+            Share { part: 16, least: least_bodies },
             false,
         ),
         max_reply_bytes_in_flight: size(
@@ -306,8 +317,9 @@ mod tests {
                 assert!(resolved.warnings().is_empty());
                 // No bound is smaller than what a single request of the maximum size needs.
                 assert!(config.max_reply_bytes_in_flight.0 >= LEAST_REPLY_BYTES && config.max_connections >= 96);
-                assert!(config.max_body_bytes_in_flight >= config.max_body_bytes);
-                assert!(config.max_queue_bytes.0 > MAX_COMMAND_BYTES as u64 && config.max_snapshots() >= 1);
+                assert!(config.max_body_bytes_in_flight.0 / 10 * 9 >= config.max_body_bytes.0, "a reserve remains");
+                assert!(config.max_queue_bytes.0 > MAX_COMMAND_BYTES as u64 && config.max_snapshots() >= 2);
+                assert!(config.warnings().is_empty());
                 // Bounds that had to get smaller use nearly all of the memory.
                 let is_short = config.max_connections < DEFAULTS.max_connections && text.contains("memory");
                 assert!(!is_short || sum(config) >= memory / 16 * 13, "{text}: {} MiB", sum(config) / MIB);
@@ -325,7 +337,7 @@ mod tests {
         let resolved = resolve(given, 256 * MIB).unwrap();
         let config = &resolved.config;
         assert_eq!((config.max_connections, config.cache_bytes.0), (5000, 100 * MIB));
-        assert_eq!(config.max_body_bytes_in_flight.0, 40 * MIB, "the largest body still fits");
+        assert_eq!(config.max_body_bytes_in_flight.0, 45 * MIB, "the largest body fits beside the reserve");
         assert_eq!(resolved.source("cache_bytes"), Some(&Source::File("t.toml".into())));
         // The stated memory counts, not half of the machine's. The caches grow with it.
         let stated = resolve("memory = \"8GiB\"", 64 * GIB).unwrap().config;

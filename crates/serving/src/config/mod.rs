@@ -318,7 +318,8 @@ knobs! {
     /// the files of redb and sqlite grow by what is written during the longer scrub.
     scrub_bytes_per_second: ByteSize = |engine| ByteSize(engine.scrub_bytes_per_second);
     /// Maximum number of connections over all protocols. Further clients get 503 or a goodbye, and are disconnected; over
-    /// HTTP, 32 more get answers to requests for health, readiness, metrics and status. Cost: up to 160 KiB of buffers per
+    /// HTTP, 32 more get answers to requests for health, readiness, metrics and status. At a start it is lowered so far that
+    /// the process's limit on open files leaves half of the files, or 4096, for the data of the node. Cost: up to 160 KiB of buffers per
     /// connection; a native one up to 256 KiB more for pending replies.
     max_connections: u32 = |_| 4096;
     /// Maximum number of QUIC connections, which also count as connections. Further clients are rejected. Cost: up to

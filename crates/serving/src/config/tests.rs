@@ -235,3 +235,20 @@ fn a_profile_is_below_what_is_given_and_above_the_defaults() {
         assert_eq!(resolved.config == Config { profile, ..Config::default() }, profile == Profile::Balanced);
     }
 }
+
+#[test]
+fn few_open_files_permit_few_connections() {
+    let resolved = |limit| Layers::new().resolve().unwrap().within_open_files(limit);
+    for (limit, connections) in
+        [(None, 4096), (Some(1 << 20), 4096), (Some(8224), 4096), (Some(4096), 2016), (Some(1024), 480)]
+    {
+        let resolved = resolved(limit);
+        assert_eq!(resolved.config.max_connections, connections, "{limit:?}");
+        assert_eq!(resolved.warnings().len(), usize::from(connections < 4096), "{limit:?}");
+    }
+    let few = resolved(Some(1024));
+    assert_eq!(few.source("max_connections"), Some(&Source::OpenFiles));
+    let text = few.explain();
+    assert!(text.contains("warning: max_connections is 480 instead of 4096") && text.contains("1024 files"), "{text}");
+    assert_eq!(resolved(Some(10)).config.max_connections, 1);
+}

@@ -1,6 +1,7 @@
 //! Warnings about configurations that are valid, but protect less than they seem to.
 
-use super::{Config, NativeAddress};
+use super::{ByteSize, Config, NativeAddress};
+use crate::admission::least_with_reserve;
 
 impl Config {
     /// Returns a sentence for each setting that protects less than it seems to. The server shows the sentences at its
@@ -16,13 +17,21 @@ impl Config {
                  only trusted programs connect to them"
             ));
         }
+        let least = least_with_reserve(self.max_body_bytes.0, self.share_reserve_percent);
+        if self.max_body_bytes_in_flight.0 < least {
+            found.push(format!(
+                "max_body_bytes_in_flight leaves no reserve of share_reserve_percent beside a body of max_body_bytes: one \
+                 client can keep the bodies of all others out, except their first 16 KiB, so set it to at least {}",
+                ByteSize(least.next_multiple_of(1 << 20))
+            ));
+        }
         found
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::config::{ConfigLayer, Layers};
+    use crate::config::{ByteSize, Config, ConfigLayer, Layers};
 
     #[test]
     fn a_password_that_protects_one_port_of_several_is_named() {
@@ -40,5 +49,16 @@ mod tests {
         assert!(text.contains(&format!("warning: {warning}")) && !text.contains("hunter2"), "{text}");
         let http = resolve(&[("resp_password", "hunter2"), ("native", "off")]);
         assert!(!http.config.warnings()[0].contains("native"));
+    }
+
+    #[test]
+    fn a_bound_on_bodies_without_room_for_a_reserve_is_named() {
+        let warnings = |bytes: u64| {
+            let (largest, most) = (ByteSize(16 << 20), ByteSize(bytes));
+            Config { max_body_bytes: largest, max_body_bytes_in_flight: most, ..Config::default() }.warnings()
+        };
+        let [warning] = &warnings(16 << 20)[..] else { panic!() };
+        assert!(warning.contains("at least 18MiB"), "{warning}");
+        assert_eq!(warnings(18 << 20), Vec::<String>::new());
     }
 }

@@ -55,7 +55,7 @@ impl Collector for Shares {
         counter(to, "half_open_replaced", replaced, slots.half_open.replaced())?;
         let status = "HTTP connections above max_connections, for health and metrics only";
         gauge(to, "status_connections", status, slots.status.used() as u64)?;
-        let held = "Bytes by which the log has grown since the oldest open snapshot began";
+        let held = "Bytes by which the log has grown since open snapshots keep it from freeing segments";
         gauge(to, "snapshot_held_log_bytes", held, held_log.bytes())?;
         let bytes = "Bytes of deliveries, streamed bodies and long replies, with a small addition for each write";
         counter(to, "bulk_bytes", bytes, bulk.bytes())?;

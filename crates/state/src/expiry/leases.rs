@@ -9,7 +9,7 @@
 //! * The id that the state machine chooses for a lease depends only on the commands before, not on their grouping into
 //!   entries.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use thalweg_types::{
     KeyspaceId, LeaseId, SpaceTime,
@@ -73,6 +73,12 @@ impl Applying<'_> {
     pub(crate) fn remove_lease(&mut self, id: LeaseId, lease: &Lease) {
         self.set_lease(id, Some(lease), None);
         self.applier.lease_count -= 1;
+        self.show_lease_count();
+    }
+
+    /// Shows readers the number of leases. Only estimates use it, so it may be ahead of the entry.
+    fn show_lease_count(&self) {
+        self.machine.published.leases.store(self.applier.lease_count, Ordering::Relaxed);
     }
 
     /// Attaches a key to a lease, which the caller has checked to be live.
@@ -135,6 +141,7 @@ pub(crate) fn grant(applying: &mut Applying<'_>, id: LeaseId, ttl: Duration) -> 
     let deadline = applying.applied.time.plus(ttl);
     applying.set_lease(id, former.as_ref(), Some(Lease { ttl, deadline, keys: 0 }));
     applying.applier.lease_count += usize::from(former.is_none());
+    applying.show_lease_count();
     Ok(Outcome::Lease { id, ttl, deadline })
 }
 

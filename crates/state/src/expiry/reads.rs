@@ -81,6 +81,14 @@ impl Machine {
     }
 }
 
+impl Machine {
+    /// Returns the number of leases, including ended ones whose keys are not all removed yet.
+    #[must_use]
+    pub fn lease_count(&self) -> usize {
+        self.published.leases.load(Ordering::Relaxed)
+    }
+}
+
 impl ReadView {
     /// Returns a lease; `None` if it does not exist or has ended at the view's time.
     pub fn lease(&self, id: LeaseId) -> Result<Option<Lease>, MachineError> {

@@ -251,6 +251,11 @@ impl Machine {
         self.with_groups(|table| table.iter().map(|(id, group)| (group.head.stream, id)).collect())
     }
 
+    /// Returns the number of consumer groups.
+    pub fn group_count(&self) -> Result<usize, MachineError> {
+        self.with_groups(|table| table.len())
+    }
+
     /// Returns the counters of the first `max` consumer groups in the order of ids, and the number of all groups. Does
     /// not iterate over pending records.
     pub fn group_counters(&self, max: usize) -> Result<(Vec<GroupCounters>, usize), MachineError> {

@@ -210,6 +210,11 @@ impl KeyspaceTable {
         self.rows.len()
     }
 
+    /// Returns the number of live keyspaces.
+    pub(crate) fn live_len(&self) -> usize {
+        self.by_name.len()
+    }
+
     /// Replaces a keyspace's catalog row; `None` removes the row.
     pub(crate) fn set(&mut self, id: KeyspaceId, row: Option<KeyspaceRow>) {
         if let Some(before) = self.rows.remove(&id)

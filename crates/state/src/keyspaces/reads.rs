@@ -50,6 +50,12 @@ impl Machine {
         read(&self.published.keyspaces).list()
     }
 
+    /// Returns the number of live keyspaces.
+    #[must_use]
+    pub fn keyspace_count(&self) -> usize {
+        read(&self.published.keyspaces).live_len()
+    }
+
     /// Returns the exact counts of a keyspace; `None` if it is not configured for them.
     #[must_use]
     pub fn keyspace_counts(&self, id: KeyspaceId) -> Option<Counts> {

@@ -101,6 +101,8 @@ pub(crate) struct Published {
     pub(crate) has_histories: AtomicBool,
     /// Version of the state machine in force: commands that need a higher version are rejected.
     pub(crate) version: AtomicU16,
+    /// Number of leases, including ended ones whose keys are not all removed yet.
+    pub(crate) leases: AtomicUsize,
 }
 
 impl Published {

@@ -167,6 +167,7 @@ impl Serve {
         layers
             .environment(variables.map(|(name, value)| (name, value.to_string_lossy().into_owned())))?
             .resolve_within(AvailableMemory::of_this_process())
+            .map(|resolved| resolved.within_open_files(getrlimit(Resource::Nofile).maximum))
     }
 }
 

@@ -1,0 +1,296 @@
+//! Shares of clients in what they create in the database: keyspaces, leases and consumer groups.
+//!
+//! The database bounds the number of each kind. Owns: a reservation for each one that a client created through this node,
+//! which counts for the client's address until it is gone, and the rule that the others count as held by nobody: those
+//! that exist since an earlier start, were created through another node, or by the server itself. So an address that
+//! created its share before a restart leaves the reserve to others after it too. Does not own: the bounds of the database,
+//! which also hold without this.
+//!
+//! # Finding out what is gone
+//!
+//! Leases expire, and another node may drop what this one has counted. Each creation looks at a few of the oldest
+//! reservations in turn, and a creation for which there is no share looks at many.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    hash::Hash,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use thalweg_engine::Database;
+use thalweg_types::{GroupId, LeaseId};
+
+use crate::{
+    admission::{Account, AddressKey, Admission, Reservation, Resource},
+    app::App,
+    error::ApiError,
+};
+
+/// Number of reservations at which each creation looks. More than one, so that they are released faster than new ones are
+/// added.
+const LOOKED_AT: usize = 4;
+/// Number of reservations at which a creation looks for which there is no share: at most a fraction of a millisecond.
+const LOOKED_AT_WHEN_SHORT: usize = 256;
+
+/// Everything that clients have created through this node.
+#[derive(Debug, Default)]
+pub(crate) struct CreatedByClients {
+    keyspaces: Mutex<Created<String>>,
+    leases: Mutex<Created<LeaseId>>,
+    groups: Mutex<Created<GroupId>>,
+}
+
+/// What clients have created of one kind.
+#[derive(Debug)]
+struct Created<K> {
+    held: HashMap<K, Held>,
+    /// Keys of `held` in the order in which they are looked at. A key that is no longer there is skipped.
+    order: VecDeque<K>,
+    /// An account for each address, because the account of a connection needs much more memory than a reservation.
+    owners: HashMap<AddressKey, Arc<Account>>,
+}
+
+#[derive(Debug)]
+struct Held {
+    _share: Reservation,
+    /// Time until which it is known to exist, unless somebody removes it through another node.
+    known_until: Instant,
+}
+
+impl<K> Default for Created<K> {
+    fn default() -> Self {
+        Self { held: HashMap::default(), order: VecDeque::default(), owners: HashMap::default() }
+    }
+}
+
+impl<K: Hash + Eq + Clone> Created<K> {
+    /// Reserves one for the address of `account`. There are `total` in the database. `alive_until` returns the time until
+    /// which one exists for certain, or `None` if it is gone.
+    fn take(
+        &mut self,
+        (admission, resource): (&Arc<Admission>, Resource),
+        account: &Account,
+        total: usize,
+        alive_until: impl Fn(&K) -> Option<Instant>,
+    ) -> Option<Reservation> {
+        self.look_at(LOOKED_AT, Some(Instant::now()), &alive_until);
+        let count_others = |held: usize| admission.bound(resource).set_unowned(total.saturating_sub(held) as u64);
+        count_others(self.held.len());
+        if self.owners.len() > 2 * self.held.len() + 16 {
+            self.owners.retain(|_, owner| Arc::strong_count(owner) > 1);
+        }
+        let owner = self.owners.entry(account.address()).or_insert_with(|| admission.account(account.address()));
+        let owner = Arc::clone(owner);
+        if let Some(taken) = owner.take_quietly(resource, 1) {
+            return Some(taken);
+        }
+        self.look_at(LOOKED_AT_WHEN_SHORT, None, &alive_until);
+        count_others(self.held.len());
+        owner.take(resource, 1)
+    }
+
+    fn insert(&mut self, key: K, share: Reservation, known_until: Instant) {
+        self.order.push_back(key.clone());
+        self.held.insert(key, Held { _share: share, known_until });
+    }
+
+    fn remove(&mut self, key: &K) {
+        self.held.remove(key);
+    }
+
+    /// Looks at the next `count` reservations, and releases those of what is gone. Those that are known to exist at `now`
+    /// are passed over.
+    fn look_at(&mut self, count: usize, now: Option<Instant>, alive_until: impl Fn(&K) -> Option<Instant>) {
+        for _ in 0..count.min(self.order.len()) {
+            let Some(key) = self.order.pop_front() else { return };
+            let Some(held) = self.held.get_mut(&key) else { continue };
+            if now.is_none_or(|now| held.known_until <= now) {
+                match alive_until(&key) {
+                    Some(until) => held.known_until = until,
+                    None => {
+                        self.held.remove(&key);
+                        continue;
+                    }
+                }
+            }
+            self.order.push_back(key);
+        }
+    }
+}
+
+/// Returns the end of a lease that lives for `left` from now on.
+fn end_of(left: Duration) -> Instant {
+    const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+    let now = Instant::now();
+    now.checked_add(left.min(CENTURY)).unwrap_or(now)
+}
+
+fn locked<K>(created: &Mutex<Created<K>>) -> MutexGuard<'_, Created<K>> {
+    created.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl App {
+    /// Reserves one of the keyspaces that clients may create, and charges it to the client's address. Returns an error
+    /// if the address already holds its share.
+    pub fn may_create_keyspace(&self, account: &Arc<Account>) -> Result<Reservation, ApiError> {
+        let (db, bound) = (self.db.blocking(), (&self.admission, Resource::Keyspaces));
+        let exists = |name: &String| db.find_keyspace(name).map(|_| Instant::now());
+        let taken = locked(&self.created.keyspaces).take(bound, account, db.keyspace_count(), exists);
+        taken.ok_or_else(|| {
+            ApiError::overloaded("the clients of this address have created their share of keyspaces: drop some")
+        })
+    }
+
+    /// Keeps the reservation `held` of a keyspace that a client has created, until the keyspace is dropped.
+    pub fn created_keyspace(&self, name: &str, held: Reservation) {
+        locked(&self.created.keyspaces).insert(name.to_owned(), held, Instant::now());
+    }
+
+    /// Releases the reservation of a keyspace that a client has dropped, unless another client has created it again.
+    pub fn dropped_keyspace(&self, name: &str) {
+        let mut created = locked(&self.created.keyspaces);
+        if self.db.blocking().find_keyspace(name).is_none() {
+            created.remove(&name.to_owned());
+        }
+    }
+
+    /// Reserves one of the leases that there may be, and charges it to the client's address. Returns an error if the
+    /// address already holds its share.
+    pub fn may_grant_lease(&self, account: &Arc<Account>) -> Result<Reservation, ApiError> {
+        let (db, bound) = (self.db.blocking(), (&self.admission, Resource::Leases));
+        let taken = locked(&self.created.leases).take(bound, account, db.lease_count(), |id| lease_end(db, *id));
+        taken.ok_or_else(|| {
+            ApiError::overloaded(
+                "the clients of this address hold their share of leases: revoke some, or retry when some have expired",
+            )
+        })
+    }
+
+    /// Keeps the reservation `held` of a lease that was granted for `ttl`, until the lease ends.
+    pub fn granted_lease(&self, id: LeaseId, ttl: Duration, held: Reservation) {
+        locked(&self.created.leases).insert(id, held, end_of(ttl));
+    }
+
+    /// Releases the reservation of a lease that a client has revoked.
+    pub fn revoked_lease(&self, id: LeaseId) {
+        locked(&self.created.leases).remove(&id);
+    }
+
+    /// Reserves one of the consumer groups that there may be, and charges it to the client's address. Returns an error if
+    /// the address already holds its share.
+    pub fn may_create_group(&self, account: &Arc<Account>) -> Result<Reservation, ApiError> {
+        let (db, bound) = (self.db.blocking(), (&self.admission, Resource::Groups));
+        // An error says nothing about the group.
+        let exists = |id: &GroupId| db.group_by_id(*id).map_or(Some(()), |found| found.map(|_| ()));
+        let exists = |id: &GroupId| exists(id).map(|()| Instant::now());
+        let taken = locked(&self.created.groups).take(bound, account, db.group_count().unwrap_or(0), exists);
+        taken.ok_or_else(|| {
+            ApiError::overloaded("the clients of this address have created their share of consumer groups: delete some")
+        })
+    }
+
+    /// Keeps the reservation `held` of a consumer group that a client has created, until the group is deleted.
+    pub fn created_group(&self, id: GroupId, held: Reservation) {
+        locked(&self.created.groups).insert(id, held, Instant::now());
+    }
+
+    /// Releases the reservation of a consumer group that a client has deleted.
+    pub fn deleted_group(&self, id: GroupId) {
+        locked(&self.created.groups).remove(&id);
+    }
+}
+
+/// Returns the time at which a lease ends unless it is renewed; `None` if it has ended.
+fn lease_end(db: &Database, id: LeaseId) -> Option<Instant> {
+    match db.leases().get(id) {
+        Ok(found) => found.map(|lease| end_of(lease.remaining)),
+        // An error says nothing about the lease.
+        Err(_) => Some(end_of(Duration::from_secs(1))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::RefCell, collections::HashSet, net::Ipv4Addr};
+
+    use super::*;
+    use crate::config::Config;
+
+    const LIMIT: usize = thalweg_types::limits::MAX_KEYSPACES;
+
+    /// Things in a database that clients create, each by a number.
+    struct Things {
+        admission: Arc<Admission>,
+        created: Created<usize>,
+        existing: RefCell<HashSet<usize>>,
+    }
+
+    impl Things {
+        fn new(existing: usize) -> Self {
+            let existing = RefCell::new((0..existing).map(|number| usize::MAX - number).collect());
+            Self { admission: Admission::new(&Config::default()), created: Created::default(), existing }
+        }
+
+        /// Creates a thing for the client with this address. Returns false if it may not.
+        fn create(&mut self, address: u8, number: usize) -> bool {
+            let account = self.admission.account(AddressKey::of(Ipv4Addr::new(127, 0, 0, address).into()));
+            let (bound, total) = ((&self.admission, Resource::Keyspaces), self.existing.borrow().len());
+            let exists = |number: &usize| self.existing.borrow().contains(number).then(Instant::now);
+            let Some(held) = self.created.take(bound, &account, total, exists) else { return false };
+            self.existing.borrow_mut().insert(number);
+            self.created.insert(number, held, Instant::now());
+            true
+        }
+
+        fn used(&self) -> u64 {
+            self.admission.bound(Resource::Keyspaces).used()
+        }
+    }
+
+    #[test]
+    fn one_address_creates_all_but_the_reserve() {
+        let mut things = Things::new(0);
+        assert_eq!((0..LIMIT).take_while(|number| things.create(1, *number)).count(), LIMIT / 10 * 9);
+        assert!(things.create(2, LIMIT));
+        assert!(!things.create(1, LIMIT + 1));
+    }
+
+    #[test]
+    fn what_exists_since_an_earlier_start_counts_as_held_by_nobody() {
+        let mut things = Things::new(LIMIT / 10 * 9);
+        let more = (0..LIMIT).take_while(|number| things.create(1, *number)).count();
+        assert_eq!(more, LIMIT / 20, "half of the reserve");
+        assert!(things.create(2, LIMIT), "something is left for the next address");
+        assert_eq!(things.used(), (LIMIT / 10 * 9 + more + 1) as u64);
+    }
+
+    #[test]
+    fn what_is_gone_is_found_although_nobody_says_so() {
+        let mut things = Things::new(0);
+        let share = LIMIT / 10 * 9;
+        assert!((0..share).all(|number| things.create(1, number)) && !things.create(1, share));
+        things.existing.borrow_mut().retain(|number| number % 2 == 0);
+        let mut tries = 0;
+        while !things.create(1, share) {
+            tries += 1;
+            assert!(tries < share);
+        }
+        // The others are found while more are created.
+        assert!((share + 1..share + share / 2).all(|number| things.create(1, number)));
+        things.existing.borrow_mut().clear();
+        assert!((0..share).all(|number| things.create(1, number)), "without anyone being refused");
+    }
+
+    #[test]
+    fn memory_is_held_for_what_exists_and_not_for_what_existed() {
+        let mut things = Things::new(0);
+        for number in 0..50_000 {
+            assert!(things.create((number % 200) as u8, number));
+            things.existing.borrow_mut().remove(&number);
+            things.created.remove(&number);
+        }
+        assert!(things.created.order.len() < 100 && things.created.owners.len() < 100, "{:?}", things.created.order);
+        assert!(things.used() <= 1, "{}", things.used());
+    }
+}
