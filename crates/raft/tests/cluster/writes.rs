@@ -19,6 +19,7 @@ use crate::{
 
 /// A value length that keeps the value in the log.
 const LARGE: usize = 10_000;
+const MINUTE: Duration = Duration::from_secs(60);
 
 #[test]
 fn writes_on_all_nodes_reach_all_nodes_in_one_order() {
@@ -243,6 +244,31 @@ fn a_write_ends_at_the_deadline_of_its_request() {
         let error = short.await.unwrap_err();
         assert!(matches!(error, ProposeError::OutcomeUnknown { .. }), "{error}");
         assert!(long.now_or_never().is_none(), "it waits up to its own deadline");
+    });
+}
+
+/// A follower that dials anew for each batch cannot make the leader hold more undecided bytes than its bound.
+#[test]
+fn bytes_of_a_forwarded_entry_count_until_it_is_decided_although_its_sender_is_gone() {
+    run(async {
+        let cluster = Cluster::founded(3).await;
+        let leader = cluster.leader().await;
+        let payload: bytes::Bytes = put("k", &[1; LARGE]).bytes().to_vec().into();
+        let in_flight = || leader.consensus.status().in_flight_bytes;
+        cluster.wait("nothing in flight", || (in_flight() == 0).then_some(())).await;
+        cluster.network.isolate(leader.id);
+        let last = leader.consensus.reader().last();
+        let mut forwarded = Box::pin(leader.consensus.propose_forwarded(payload.clone(), Purpose::Data, MINUTE));
+        cluster
+            .wait("the write of the entry", || {
+                assert!(forwarded.as_mut().now_or_never().is_none(), "no majority has it");
+                (leader.consensus.reader().last() > last).then_some(())
+            })
+            .await;
+        drop(forwarded);
+        assert_eq!(in_flight(), payload.len() as u64);
+        cluster.network.heal();
+        cluster.wait("the decision", || (in_flight() == 0).then_some(())).await;
     });
 }
 
