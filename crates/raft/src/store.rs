@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | `append` | entries, in batches | when readers see them; the callback follows the fsync |
 //! | `save_vote` | vote | after the fsync |
-//! | `truncate_after` | truncate | when written: later records become durable only together with it |
+//! | `truncate_after` | truncate | when written: later records become durable only together with it, and an install syncs the log before it switches |
 //! | `purge` | purged | after the fsync, so the entries may be freed |
 //!
 //! Nothing blocks the thread. If the log has no prepared segment, the call waits asynchronously; on a full disk it tries
