@@ -54,6 +54,7 @@ use thalweg_types::{Index, NodeId, Term};
 use crate::{
     applied::deadline,
     consensus::Consensus,
+    store::max_payload_bytes,
     target::Run,
     types::{Commands, Response, Types, detach},
 };
@@ -114,6 +115,11 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         let gives_up = deadline::<Rt>(within);
         let leadership = member.leadership();
         let Some(term) = leadership.led_term() else { return Err(leadership.refusal()) };
+        // The log would refuse the entry, and consensus ends when its log does.
+        let (bytes, max) = (payload.len() as u64, max_payload_bytes(member.log()));
+        if bytes > max {
+            return Err(ProposeError::TooLarge { bytes, max });
+        }
         if !self.has_room() {
             return Err(ProposeError::Overloaded { queued_bytes: self.0.in_flight_bytes.get() as usize });
         }

@@ -44,6 +44,11 @@ const RETRY_AFTER: Duration = Duration::from_millis(100);
 const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
 /// Bytes of a batch's header and padding.
 const BATCH_OVERHEAD_BYTES: u64 = 56;
+
+/// Returns the maximum bytes of an entry's payload: those of an entry that is a batch of its own.
+pub(crate) fn max_payload_bytes(log: &Log) -> u64 {
+    log.max_batch_bytes().saturating_sub(BATCH_OVERHEAD_BYTES + thalweg_log::RECORD_HEADER_BYTES as u64)
+}
 /// Maximum number of entries in a batch.
 const MAX_BATCH_ENTRIES: usize = 4096;
 

@@ -272,6 +272,28 @@ fn bytes_of_a_forwarded_entry_count_until_it_is_decided_although_its_sender_is_g
     });
 }
 
+/// A peer that is faulty, or has larger segments, forwards commands that no segment of the leader can hold.
+#[test]
+fn forwarded_commands_that_fit_in_no_segment_are_refused_and_consensus_goes_on() {
+    run(async {
+        let cluster = Cluster::founded(1).await;
+        let leader = cluster.leader().await;
+        let room = leader.log.max_batch_bytes() as usize - 48 - 40;
+        for (bytes, is_refused) in [(room - 8, false), (room, true), (room + 1, true), (17 << 20, true)] {
+            let forwarded = leader.consensus.propose_forwarded(vec![0xff; bytes].into(), Purpose::Data, MINUTE).await;
+            match &forwarded {
+                Err(error @ ProposeError::TooLarge { max, .. }) if is_refused => {
+                    assert_eq!((error.code(), *max as usize), ("too_large", room - 8));
+                }
+                // The bytes are no commands, which the state notes as the outcome.
+                Ok(_) if !is_refused => {}
+                _ => panic!("{bytes}: {forwarded:?}"),
+            }
+        }
+        cluster.write(&put("after", b"v")).await;
+    });
+}
+
 #[test]
 fn a_follower_that_cannot_forward_names_the_leader() {
     run(async {
