@@ -101,6 +101,8 @@ pub(crate) struct Inner<Rt: AsyncRuntime> {
     pub facts: Facts<Rt>,
     pub elections: Elections<Rt>,
     pub is_stopped: Cell<bool>,
+    /// Ends writes that wait for room in the log.
+    pub stops_writes: Rc<Cell<bool>>,
 }
 
 /// Consensus of one space on one node. A clone refers to the same one.
@@ -144,7 +146,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         let store =
             LogStore::open(member.log().clone(), member.space(), &base, options.store, Arc::clone(&queue), driver)?;
         let store = store.with_member(member.clone());
-        let reader = store.reader();
+        let (reader, stops_writes) = (store.reader(), store.stop_switch());
         let applied = AppliedWatch::new(base.applied.map(|applied| applied.index));
         let may_vote = !has_promised(&member, &reader);
         let applier = Applier::new(member.clone(), reader.clone(), applied.clone(), snapshots);
@@ -174,6 +176,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             facts: Facts::default(),
             elections: Elections::default(),
             is_stopped: Cell::new(false),
+            stops_writes,
         };
         let consensus = Self(Rc::new(inner));
         detach::<Rt>(consensus.clone().follow_leadership());
@@ -191,9 +194,11 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.0.raft.initialize(members).await.map_err(|error| io::Error::other(error.to_string()))
     }
 
-    /// Ends consensus on this node. Proposals that are in flight end with an unknown outcome.
+    /// Ends consensus on this node. Proposals that are in flight end with an unknown outcome. A write that waits for room on a
+    /// full disk ends unwritten.
     pub async fn stop(&self) {
         self.0.is_stopped.set(true);
+        self.0.stops_writes.set(true);
         self.0.bell.ring();
         // The tasks of openraft have panicked if this fails; there is nothing left to stop.
         let _ = self.0.raft.shutdown().await;
@@ -203,6 +208,9 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
     /// Returns the error with which consensus has ended on this node; `None` while it runs, and after [`stop`](Self::stop).
     #[must_use]
     pub fn failure(&self) -> Option<String> {
+        if self.0.is_stopped.get() {
+            return None;
+        }
         let metrics = self.0.raft.metrics();
         let running = metrics.borrow_watched().running_state.clone();
         running.err().filter(|error| !matches!(error, Fatal::Stopped)).map(|error| error.to_string())

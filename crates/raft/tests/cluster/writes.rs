@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::{FutureExt, join, join_all};
+use thalweg_disk::sim::{Errno, Fault, Operation};
 use thalweg_log::Purpose;
 use thalweg_replica::{Origin, ProposeError, Wake};
 use thalweg_state::machine::LocalOutcome;
@@ -291,6 +292,28 @@ fn forwarded_commands_that_fit_in_no_segment_are_refused_and_consensus_goes_on()
             }
         }
         cluster.write(&put("after", b"v")).await;
+    });
+}
+
+#[test]
+fn consensus_stops_while_a_write_waits_for_room_on_a_full_disk() {
+    run(async {
+        let cluster = Cluster::founded(1).await;
+        let leader = cluster.leader().await;
+        let disk = cluster.disks.borrow()[&1].clone();
+        disk.fail(Fault::new(Operation::Create, 1, Errno::NoSpace).on_path(".tmp").for_good());
+        // Fills the segments that are prepared; then a write waits.
+        for number in 0.. {
+            assert!(number < 100, "the disk is full");
+            let write = leader.propose(put(&format!("{number}"), &[1; 500_000]));
+            match tokio::time::timeout(Duration::from_secs(2), write).await {
+                Ok(written) => _ = written.unwrap(),
+                Err(_) => break,
+            }
+        }
+        tokio::time::timeout(MINUTE, leader.consensus.stop()).await.expect("consensus ends");
+        let refused = leader.propose(put("k", b"v")).await;
+        assert!(refused.is_err(), "{refused:?}");
     });
 }
 
