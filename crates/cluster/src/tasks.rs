@@ -54,6 +54,12 @@ const CHANGE_LIMIT: Duration = Duration::from_secs(5);
 /// Maximum time of a request for a description or for running hashes.
 pub(crate) const ASK_LIMIT: Duration = Duration::from_secs(2);
 
+/// Returns true if the membership has the name and the address of a node. Whether a member stays a learner is decided by the
+/// request with which it joined, and later by operators, so a node does not ask for it again.
+fn is_known_as(known: &NodeInfo, own: &NodeInfo) -> bool {
+    (&known.name, &known.address) == (&own.name, &own.address)
+}
+
 fn note_room(report: &ClusterReport) {
     if report.has_room() {
         tracing::info!("enough voters have room again: the leader accepts new data");
@@ -262,7 +268,7 @@ impl Tasks {
         loop {
             let status = self.consensus.status();
             let own = status.members.get(&self.here());
-            if own.is_some_and(|member| member.info == info) {
+            if own.is_some_and(|member| is_known_as(&member.info, &info)) {
                 failures = 0;
                 sleep(DESCRIBE_EVERY).await;
                 continue;
@@ -357,5 +363,20 @@ impl Tasks {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A node that joined as a learner does not know that, and is told so by no one: it would ask to join for ever.
+    #[test]
+    fn a_member_is_known_by_its_name_and_address_whether_or_not_it_stays_a_learner() {
+        let own = NodeInfo { name: "n4".to_owned(), ..NodeInfo::at("n4:1") };
+        assert!(is_known_as(&own, &own));
+        assert!(is_known_as(&NodeInfo { stays_learner: true, ..own.clone() }, &own));
+        assert!(!is_known_as(&NodeInfo { name: "n5".to_owned(), ..own.clone() }, &own));
+        assert!(!is_known_as(&NodeInfo { address: "n4:2".to_owned(), ..own.clone() }, &own));
     }
 }
