@@ -6,6 +6,7 @@ use clap::ValueEnum as _;
 use thalweg_sim::{
     Plant, Settings,
     faults::{FaultKind, Overlap},
+    report::commit,
     run,
     shrink::shrink,
 };
@@ -211,5 +212,15 @@ fn the_command_reports_a_violation_and_keeps_its_story() {
     let artifacts: Vec<_> = std::fs::read_dir(&dir).expect("artifacts").flatten().collect();
     let story = std::fs::read_to_string(artifacts[0].path()).expect("text");
     assert!(story.contains("\"violations\"") && story.contains("VIOLATION"), "{story}");
+    // The JSON before the story names the program, and has the faults that the story tells.
+    let settings: serde_json::Value =
+        serde_json::from_str(story.split("\n\n").next().expect("settings")).expect("JSON");
+    assert_eq!(settings["commit"].as_str(), commit().as_deref(), "{settings}");
+    let script = settings["script"].as_array().expect("a script");
+    assert!(!script.is_empty(), "{settings}");
+    for fault in script {
+        let told = format!("fault {}: {} of", fault["number"], fault["kind"].as_str().expect("a kind"));
+        assert!(story.contains(&told), "{told} is not in {story}");
+    }
     std::fs::remove_dir_all(&dir).expect("the directory can be removed");
 }
