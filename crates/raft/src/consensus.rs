@@ -73,6 +73,23 @@ impl<Rt: AsyncRuntime, N> fmt::Debug for ConsensusParts<Rt, N> {
     }
 }
 
+/// What a node has written in its space so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct History {
+    /// True if the node has ever voted, or acknowledged a leader.
+    pub has_voted: bool,
+    /// True if the node has entries, or had some that it has purged.
+    pub has_entries: bool,
+}
+
+impl History {
+    /// Returns true if the node has written nothing: it may found a space with others.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        !self.has_voted && !self.has_entries
+    }
+}
+
 pub(crate) struct Inner<Rt: AsyncRuntime> {
     pub raft: Raft<Rt>,
     pub member: Member,
@@ -188,7 +205,15 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         Ok(consensus)
     }
 
-    /// Founds the space with its first members. Call it only on a node whose directory is empty, and on only one node.
+    /// Returns what this node has written in its space so far.
+    #[must_use]
+    pub fn history(&self) -> History {
+        let has_entries = self.0.reader.last().is_some() || self.applied().is_some();
+        History { has_voted: self.0.reader.has_voted(), has_entries }
+    }
+
+    /// Founds the space with its first members. Call it only on a node whose [`history`](Self::history) and those of all other
+    /// members are empty, and on only one node.
     pub async fn found(&self, members: BTreeMap<NodeId, NodeInfo>) -> io::Result<()> {
         let members: BTreeMap<u64, NodeInfo> = members.into_iter().map(|(node, info)| (node.0, info)).collect();
         self.0.raft.initialize(members).await.map_err(|error| io::Error::other(error.to_string()))
