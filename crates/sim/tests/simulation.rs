@@ -20,7 +20,7 @@ fn likely(plant: Plant) -> Settings {
     use FaultKind as Kind;
     let (seed, seconds, kinds) = match plant {
         Plant::AckBeforeFsync => (3, 6, vec![Kind::SlowThenPowerLoss]),
-        Plant::DeafLeaderKept => (11, 6, vec![Kind::Deaf]),
+        Plant::DeafLeaderKept => (1, 6, vec![Kind::Deaf]),
         Plant::ForgottenVote => (1, 6, vec![Kind::LostPromises]),
         Plant::LateVote => (19, 8, vec![Kind::PowerLoss, Kind::AllPowerLoss, Kind::Transfer]),
         Plant::LeaderClock => (7, 6, vec![Kind::ClockStep, Kind::Transfer]),
@@ -118,12 +118,12 @@ fn space_time_makes_up_for_an_outage_and_follows_no_single_clock() {
     }
 }
 
-/// Most flips hit bytes that nothing reads. Seed 3 leads to a repair and to a replacement, as far as is known; otherwise
+/// Most flips hit bytes that nothing reads. Seed 19 leads to a repair and to a replacement, as far as is known; otherwise
 /// others are tried.
 #[test]
 fn a_node_that_finds_damage_is_repaired_in_place_or_replaced() {
     let (mut repaired, mut replaced) = (0, 0);
-    for seed in (3..=60).chain(1..=2) {
+    for seed in (19..=60).chain(1..=18) {
         let (kinds, lasts) = (vec![FaultKind::Flipped], Duration::from_secs(8));
         let report = run(&Settings { seed, kinds, lasts, overlap: Overlap::Never, ..Settings::default() });
         let story = report.story();
