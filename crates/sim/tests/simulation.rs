@@ -32,7 +32,7 @@ fn likely(plant: Plant) -> Settings {
         Plant::UncheckedRead => (3, 6, vec![Kind::Isolated]),
         Plant::UnsyncedInstall => (6, 8, vec![Kind::CutInstall]),
         Plant::VoidEntryRead => (7, 8, vec![Kind::Isolated, Kind::Mute, Kind::Stopped, Kind::Partition]),
-        Plant::VoteAfterRestart => (34, 6, vec![Kind::LostPromises]),
+        Plant::VoteAfterRestart => (4, 6, vec![Kind::LostPromises]),
         Plant::WithheldNotice => (1, 4, Vec::new()),
     };
     let apart = [Plant::DeafLeaderKept, Plant::ForgottenVote, Plant::UncheckedRead, Plant::VoteAfterRestart];
