@@ -47,6 +47,8 @@ const IN_FLIGHT: usize = 16;
 const LOOK: Duration = Duration::from_millis(20);
 /// Number of values of the new node that are compared with the stored ones.
 const COMPARED: u64 = 200;
+/// Memory above that of an idle process that a transfer takes at most on either node.
+const MAX_MEMORY_BYTES: u64 = 256 << 20;
 /// Part of the stored bytes that a snapshot has at least: random values cannot be compressed.
 const LEAST_SHARE: f64 = 0.9;
 
@@ -127,6 +129,7 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
             "new node MiB above idle" => mebibytes(course.new_bytes),
         });
         figures.checks.push(came_as_snapshot(round, transfer.received_bytes / state_bytes));
+        figures.checks.extend(took_little_memory(round, [course.leader_bytes, course.new_bytes]));
         figures.checks.push(course.validity.check(format!("snapshot {round}: puts"), "all answered, rightly"));
         if round < options.rounds {
             nodes.remove_last()?;
@@ -160,6 +163,15 @@ fn came_as_snapshot(round: u32, share: f64) -> Check {
         verdict: if share >= LEAST_SHARE { Verdict::Met } else { Verdict::Missed },
         is_goal: false,
     }
+}
+
+/// Creates the checks of the memory that the transfer took. A figure that the system does not give voids its check.
+fn took_little_memory(round: u32, [leader, new]: [Option<u64>; 2]) -> [Check; 2] {
+    [("the leader", leader), ("the new node", new)].map(|(node, bytes)| {
+        let mebibytes = bytes.map_or(f64::NAN, |bytes| bytes as f64 / f64::from(1 << 20));
+        let most = MAX_MEMORY_BYTES as f64 / f64::from(1 << 20);
+        Check::at_most(format!("snapshot {round}: peak memory of {node} above idle"), mebibytes, most, " MiB")
+    })
 }
 
 /// Stores the values.
@@ -286,6 +298,17 @@ mod tests {
         }
         assert_eq!((transfer.began, transfer.ended), (millis(500), millis(1500)));
         assert!((transfer.rate() - 4e6).abs() < 1.0);
+    }
+
+    #[test]
+    fn both_nodes_have_a_goal_for_their_memory() {
+        let judged = |leader, new| {
+            let checks = took_little_memory(1, [leader, new]);
+            assert!(checks.iter().all(|check| check.is_goal && check.required == "at most 256 MiB"), "{checks:?}");
+            checks.map(|check| check.verdict)
+        };
+        assert_eq!(judged(Some(256 << 20), Some((256 << 20) + 1)), [Verdict::Met, Verdict::Missed]);
+        assert_eq!(judged(Some(0), None), [Verdict::Met, Verdict::Void]);
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod data;
 pub mod detector;
 mod events;
 mod forwarder;
+mod founding;
 mod frames;
 mod handle;
 mod handshake;

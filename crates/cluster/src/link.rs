@@ -33,7 +33,9 @@ use futures_util::{
 use thalweg_raft::{Turn, Turns};
 use thalweg_serving::cluster::NodeAddresses;
 use thalweg_types::{Action, Index, NodeId, codec::EncodeError};
-use thalweg_wire::peer::{Channel, Chunk, Description, Digest, Failed, MAX_BODY_BYTES, Marks, PeerFrame, PeerKind};
+use thalweg_wire::peer::{
+    Channel, Chunk, Description, Digest, Failed, History, MAX_BODY_BYTES, Marks, PeerFrame, PeerKind,
+};
 use tokio::{
     io::{BufReader, ReadHalf},
     net::TcpStream,
@@ -353,6 +355,16 @@ impl<'a> ReadReply<'a, (u64, Bytes)> for SentChunk {
     fn read(reply: &'a Reply, node: NodeId) -> Result<(u64, Bytes), CallError> {
         let chunk = reply.read::<Chunk<'a>>(node)?;
         Ok((chunk.snapshot, reply.body.slice_ref(chunk.bytes.0)))
+    }
+}
+
+/// What a node has written so far.
+pub(crate) struct AnsweredHistory;
+
+impl<'a> ReadReply<'a, thalweg_raft::History> for AnsweredHistory {
+    fn read(reply: &'a Reply, node: NodeId) -> Result<thalweg_raft::History, CallError> {
+        let History { has_voted, has_entries } = reply.read(node)?;
+        Ok(thalweg_raft::History { has_voted, has_entries })
     }
 }
 

@@ -28,7 +28,7 @@ pub struct NodeOptions {
     /// Addresses of members that this node asks to let it join, until it is a member.
     pub join: Vec<String>,
     /// Number of new nodes that found the cluster together, with the others at the addresses in `join`; 0 if the cluster
-    /// exists.
+    /// exists. If one of the others has data, this node joins instead.
     pub expect: usize,
     /// Timing and bounds of consensus.
     pub consensus: ConsensusOptions,

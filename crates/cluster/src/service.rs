@@ -28,10 +28,10 @@ use thalweg_types::{
 use thalweg_wire::{
     RemainingBytes,
     peer::{
-        Append, AskChunk, AskDigest, AskMarks, AskPreVote, AskSource, AskVote, Barrier, BeginSnapshot, Channel, Chunk,
-        ChunkStored, Describe, Description, Digest, EndSnapshot, EntryId, Facts, Failed, HashMark, Heartbeat, Manage,
-        ManageKind, Managed, Marks, PeerFrame, PeerKind, Ping, Pong, Propose, Proposed, ReadBarrier, Sign,
-        SnapshotBegun, SnapshotChunk, SnapshotInstalled, Source, Transfer, Transferred,
+        Append, AskChunk, AskDigest, AskHistory, AskMarks, AskPreVote, AskSource, AskVote, Barrier, BeginSnapshot,
+        Channel, Chunk, ChunkStored, Describe, Description, Digest, EndSnapshot, EntryId, Facts, Failed, HashMark,
+        Heartbeat, History, Manage, ManageKind, Managed, Marks, PeerFrame, PeerKind, Ping, Pong, Propose, Proposed,
+        ReadBarrier, Sign, SnapshotBegun, SnapshotChunk, SnapshotInstalled, Source, Transfer, Transferred,
     },
 };
 use tokio::net::TcpStream;
@@ -382,6 +382,12 @@ impl Requests {
         reply(id, AskSource::decode_body(body).map_err(Refusal::from).map(|AskSource {}| Source { gives }))
     }
 
+    fn ask_history(&self, id: u64, body: &Bytes) -> Vec<u8> {
+        let thalweg_raft::History { has_voted, has_entries } = self.consensus.history();
+        let asked = AskHistory::decode_body(body).map_err(Refusal::from);
+        reply(id, asked.map(|AskHistory {}| History { has_voted, has_entries }))
+    }
+
     async fn begin_snapshot(self: Rc<Self>, from: NodeId, id: u64, body: Bytes) -> Vec<u8> {
         let result = async {
             let frame = BeginSnapshot::decode_body(&body)?;
@@ -528,6 +534,7 @@ impl Service for Requests {
             Some(PeerKind::EndSnapshot) => boxed(self.end_snapshot(from, id, body)),
             Some(PeerKind::AskSource) => boxed(ready(self.ask_source(id, &body))),
             Some(PeerKind::AskChunk) => boxed(self.ask_chunk(id, body)),
+            Some(PeerKind::AskHistory) => boxed(ready(self.ask_history(id, &body))),
             _ => {
                 let refusal = Refusal::new(Action::Fix, "unknown_kind", "this node does not know the kind of request");
                 boxed(ready(reply::<Pong>(id, Err(refusal))))

@@ -14,8 +14,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::future::join_all;
 use thalweg_engine::{Database, RepairNote};
-use thalweg_raft::{ChangeError, Consensus};
+use thalweg_raft::{ChangeError, Consensus, MemberStatus};
 use thalweg_replica::{Leadership, NodeInfo};
 use thalweg_serving::cluster::{ClusterReport, Event, MemberHealth, MemberReport, MemberRole};
 use thalweg_types::{ClusterId, Index, NodeId};
@@ -27,6 +28,7 @@ use crate::{
     data::Data,
     events::Events,
     forwarder::manage,
+    founding::{Step, ask, decide},
     hearing::HearingRecord,
     link::{Link, UNKNOWN},
     network::Network,
@@ -53,6 +55,12 @@ const COMPLAIN_AFTER: u32 = 7;
 const CHANGE_LIMIT: Duration = Duration::from_secs(5);
 /// Maximum time of a request for a description or for running hashes.
 pub(crate) const ASK_LIMIT: Duration = Duration::from_secs(2);
+
+/// Returns true if the membership has the name and the address of a node. Whether a member stays a learner is decided by the
+/// request with which it joined, and later by operators, so a node does not ask for it again.
+fn is_known_as(known: &NodeInfo, own: &NodeInfo) -> bool {
+    (&known.name, &known.address) == (&own.name, &own.address)
+}
 
 fn note_room(report: &ClusterReport) {
     if report.has_room() {
@@ -258,17 +266,21 @@ impl Tasks {
     /// until the membership contains this node with both.
     async fn take_part(self: Rc<Self>) {
         let info = self.own_info();
-        let mut failures = 0_u32;
+        let (mut failures, mut was_member) = (0_u32, false);
         loop {
             let status = self.consensus.status();
             let own = status.members.get(&self.here());
-            if own.is_some_and(|member| member.info == info) {
+            if own.is_some_and(|member| is_known_as(&member.info, &info)) {
+                if !std::mem::replace(&mut was_member, true) {
+                    self.note_former(&status.members);
+                }
                 failures = 0;
                 sleep(DESCRIBE_EVERY).await;
                 continue;
             }
-            let done = if self.options.expect > 0 && status.members.is_empty() && status.last.is_none() {
-                self.found_together().await
+            let is_empty = status.members.is_empty() && self.consensus.history().is_empty();
+            let done = if self.options.expect > 0 && is_empty {
+                self.found_or_join(&info).await
             } else {
                 self.ask_to_join(&info).await
             };
@@ -313,28 +325,38 @@ impl Tasks {
         Err(reason)
     }
 
-    /// Founds a cluster with the other new nodes, if all of them can be reached and this one has the lowest id. So one of
-    /// them founds the cluster. A node whose directory was lost cannot found a second one: as the others have entries, they
-    /// do not vote for it.
-    async fn found_together(&self) -> Result<(), String> {
-        let mut members = BTreeMap::from([(self.here(), self.own_info())]);
-        for address in self.options.join.iter().filter(|address| **address != self.advertise) {
+    /// Founds a cluster with the other nodes if all of them are empty, or joins the cluster of those that are not
+    /// (`founding`).
+    async fn found_or_join(&self, info: &NodeInfo) -> Result<(), String> {
+        let deadline = tokio::time::Instant::now() + ASK_LIMIT;
+        let asked = self.options.join.iter().filter(|address| **address != self.advertise).map(|address| async move {
             let link = self.network.link_to(UNKNOWN, address, Channel::Control);
-            let deadline = tokio::time::Instant::now() + ASK_LIMIT;
-            let connection = link.connection(deadline).await.map_err(|error| error.to_string())?;
-            let node = connection.node();
-            let described = link.call::<_, AboutNode, AboutNode>(&Describe {}, deadline).await;
-            let about = described.map_err(|error| error.to_string())?;
-            members.insert(node, NodeInfo { name: about.name, ..NodeInfo::at(address.clone()) });
+            (address.clone(), ask(&link, deadline).await)
+        });
+        let answers = join_all(asked).await;
+        match decide((self.here(), info.clone()), self.options.expect, answers) {
+            Step::Found(members) => self.consensus.found(members).await.map_err(|error| error.to_string()),
+            Step::Wait(reason) => Err(reason),
+            Step::Join(why) => {
+                let joined = self.ask_to_join(info).await;
+                joined.map_err(|reason| format!("{why}, so this node founds no cluster; it cannot join now: {reason}"))
+            }
         }
-        if members.len() != self.options.expect {
-            let found = members.len();
-            return Err(format!("{found} of {} nodes that found the cluster are known", self.options.expect));
+    }
+
+    /// Warns if another member has the address of this node: its directory was probably lost, and this node has taken its place.
+    /// Until an operator removes it, it counts as a voter that is down.
+    fn note_former(&self, members: &BTreeMap<NodeId, MemberStatus>) {
+        let has_address =
+            |(node, member): &(&NodeId, &MemberStatus)| **node != self.here() && member.info.address == self.advertise;
+        for (node, _) in members.iter().filter(has_address) {
+            tracing::warn!(
+                former = %node,
+                address = self.advertise,
+                "a former node with the address of this one is still a member, and counts as a voter that is down: remove \
+                 it with `thalweg cluster remove {node}`"
+            );
         }
-        if members.keys().next() != Some(&self.here()) {
-            return Err("another node founds the cluster".to_owned());
-        }
-        self.consensus.found(members).await.map_err(|error| error.to_string())
     }
 
     /// Makes learners voters once they have caught up, while this node leads.
@@ -357,5 +379,20 @@ impl Tasks {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A node that joined as a learner does not know that, and is told so by no one: it would ask to join for ever.
+    #[test]
+    fn a_member_is_known_by_its_name_and_address_whether_or_not_it_stays_a_learner() {
+        let own = NodeInfo { name: "n4".to_owned(), ..NodeInfo::at("n4:1") };
+        assert!(is_known_as(&own, &own));
+        assert!(is_known_as(&NodeInfo { stays_learner: true, ..own.clone() }, &own));
+        assert!(!is_known_as(&NodeInfo { name: "n5".to_owned(), ..own.clone() }, &own));
+        assert!(!is_known_as(&NodeInfo { address: "n4:2".to_owned(), ..own.clone() }, &own));
     }
 }

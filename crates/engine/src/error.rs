@@ -673,6 +673,8 @@ impl From<ProposeError> for WriteError {
             ProposeError::NotLeader { leader } => Self::NotLeader { leader },
             ProposeError::NoLeader => Self::NoLeader,
             ProposeError::LeaderRefused { reason } => Self::LeaderRefused { reason },
+            // Only commands of other members are refused so; an own command that is too large never gets to the leader.
+            error @ ProposeError::TooLarge { .. } => Self::LeaderRefused { reason: error.to_string() },
             ProposeError::NoRoom { reason } => Self::NoRoom { reason },
             ProposeError::OutcomeUnknown { reason } => Self::OutcomeUnknown { reason },
             ProposeError::Behind => Self::Behind,

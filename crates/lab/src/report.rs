@@ -178,6 +178,11 @@ impl Check {
         Self::compare(what, measured, ("below", bound), measured < bound, unit)
     }
 
+    /// Creates the check of a measured value that should be at most `bound`, which is a goal.
+    pub fn at_most(what: impl Into<String>, measured: f64, bound: f64, unit: &str) -> Self {
+        Self::compare(what, measured, ("at most", bound), measured <= bound, unit)
+    }
+
     fn compare(what: impl Into<String>, measured: f64, (how, bound): (&str, f64), is_met: bool, unit: &str) -> Self {
         Self {
             what: what.into(),

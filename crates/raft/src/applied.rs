@@ -5,7 +5,9 @@
 //! state.
 //!
 //! While commands of this node are on their way to the leader, this node does not know the index of their entry. It
-//! knows the payload of the entry, so it keeps the outcomes of all entries with this payload, [`MAX_KEPT`] at most.
+//! knows the payload of the entry, so it keeps the outcomes of all entries with this payload: at most [`MAX_KEPT`] of them, with at
+//! most [`MAX_KEPT_BYTES`], or one that is larger. The oldest ones make room for newer ones; their proposers then end with an
+//! unknown outcome, because their commands are committed and this node no longer knows the result.
 //! Entries of other nodes have their reads performed and their outcomes kept only if they consist of the same commands.
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
@@ -18,12 +20,15 @@ use openraft::{
         alias::{InstantOf, OneshotSenderOf},
     },
 };
-use thalweg_types::Index;
+use thalweg_types::{Index, command::Outcome};
 
 use crate::types::{Response, Types};
 
 /// Maximum number of entries whose outcomes are kept.
 const MAX_KEPT: usize = 1024;
+/// Maximum bytes of the outcomes that are kept; one entry's outcomes may exceed it. The proposers of 64 MiB of replies take them a
+/// moment after they are applied, so only a leader whose answers are late makes a node reach the bound.
+const MAX_KEPT_BYTES: usize = 64 * 1024 * 1024;
 
 struct State<Rt: AsyncRuntime> {
     /// Last applied entry; `None` before the first one.
@@ -31,8 +36,10 @@ struct State<Rt: AsyncRuntime> {
     /// Tasks that wait, by the index of the awaited entry and a number.
     waiting: BTreeMap<(Index, u64), OneshotSenderOf<Types<Rt>, ()>>,
     last: u64,
-    /// Outcomes of the latest entries with an awaited payload.
-    kept: BTreeMap<Index, Response>,
+    /// Outcomes of the latest entries with an awaited payload, each with its bytes.
+    kept: BTreeMap<Index, (Response, usize)>,
+    /// Bytes of all kept outcomes.
+    kept_bytes: usize,
     /// Payloads of the entries whose outcomes are kept, and the number of proposers that await each.
     awaited: BTreeMap<Bytes, usize>,
 }
@@ -64,7 +71,10 @@ pub(crate) struct KeptOutcomes<Rt: AsyncRuntime> {
 impl<Rt: AsyncRuntime> KeptOutcomes<Rt> {
     /// Takes the outcomes of an entry; `None` if they are not kept.
     pub(crate) fn take(&self, index: Index) -> Option<Response> {
-        self.applied.0.borrow_mut().kept.remove(&index)
+        let mut state = self.applied.0.borrow_mut();
+        let (response, bytes) = state.kept.remove(&index)?;
+        state.kept_bytes -= bytes;
+        Some(response)
     }
 }
 
@@ -77,6 +87,7 @@ impl<Rt: AsyncRuntime> Drop for KeptOutcomes<Rt> {
         }
         if state.awaited.is_empty() {
             state.kept.clear();
+            state.kept_bytes = 0;
         }
     }
 }
@@ -88,6 +99,7 @@ impl<Rt: AsyncRuntime> AppliedWatch<Rt> {
             waiting: BTreeMap::new(),
             last: 0,
             kept: BTreeMap::new(),
+            kept_bytes: 0,
             awaited: BTreeMap::new(),
         })))
     }
@@ -131,9 +143,16 @@ impl<Rt: AsyncRuntime> AppliedWatch<Rt> {
         if response.outcomes.is_empty() {
             return;
         }
-        state.kept.insert(index, response.clone());
-        if state.kept.len() > MAX_KEPT {
-            state.kept.pop_first();
+        let of_outcome = |outcome: &Outcome| size_of::<Outcome>() + outcome.held_bytes();
+        let bytes = response.outcomes.iter().map(of_outcome).sum();
+        state.kept_bytes += bytes;
+        if let Some((_, replaced)) = state.kept.insert(index, (response.clone(), bytes)) {
+            state.kept_bytes -= replaced;
+        }
+        while state.kept.len() > MAX_KEPT || state.kept_bytes > MAX_KEPT_BYTES && state.kept.len() > 1 {
+            if let Some((_, (_, bytes))) = state.kept.pop_first() {
+                state.kept_bytes -= bytes;
+            }
         }
     }
 
@@ -163,7 +182,7 @@ pub(crate) fn deadline<Rt: AsyncRuntime>(after: Duration) -> InstantOf<Types<Rt>
 #[cfg(test)]
 mod tests {
     use openraft_rt_tokio::TokioRuntime;
-    use thalweg_types::command::Outcome;
+    use thalweg_types::reply::Reply;
 
     use super::*;
 
@@ -185,5 +204,28 @@ mod tests {
         applied.note_outcomes(Index(9), &response);
         drop(second);
         assert!(!applied.keeps_outcomes(None) && applied.0.borrow().kept.is_empty());
+    }
+
+    #[test]
+    fn kept_outcomes_are_bounded_in_bytes_and_the_oldest_go_first() {
+        let applied = AppliedWatch::<TokioRuntime>::new(None);
+        let waiting = applied.keep_outcomes(Bytes::from_static(b"mine"));
+        let response = |len: usize| {
+            let replies = vec![Reply::Bulk(vec![7; len].into())];
+            Response { outcomes: vec![Outcome::Redis(Some(replies))], steps: 1 }
+        };
+        let indexes = || applied.0.borrow().kept.keys().map(|index| index.0).collect::<Vec<_>>();
+        let third = response(MAX_KEPT_BYTES / 3);
+        (1..=4).for_each(|index| applied.note_outcomes(Index(index), &third));
+        assert_eq!(indexes(), [3, 4]);
+        assert!(waiting.take(Index(1)).is_none() && waiting.take(Index(3)).is_some());
+        applied.note_outcomes(Index(5), &third);
+        assert_eq!(indexes(), [4, 5], "what is taken counts no more");
+        applied.note_outcomes(Index(6), &response(MAX_KEPT_BYTES + 1));
+        assert_eq!(indexes(), [6], "one entry may exceed the bound");
+        applied.note_outcomes(Index(7), &response(1));
+        assert_eq!(indexes(), [7]);
+        let state = applied.0.borrow();
+        assert_eq!(state.kept_bytes, state.kept.values().map(|(_, bytes)| bytes).sum::<usize>());
     }
 }

@@ -73,6 +73,23 @@ impl<Rt: AsyncRuntime, N> fmt::Debug for ConsensusParts<Rt, N> {
     }
 }
 
+/// What a node has written in its space so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct History {
+    /// True if the node has ever voted, or acknowledged a leader.
+    pub has_voted: bool,
+    /// True if the node has entries, or had some that it has purged.
+    pub has_entries: bool,
+}
+
+impl History {
+    /// Returns true if the node has written nothing: it may found a space with others.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        !self.has_voted && !self.has_entries
+    }
+}
+
 pub(crate) struct Inner<Rt: AsyncRuntime> {
     pub raft: Raft<Rt>,
     pub member: Member,
@@ -101,6 +118,8 @@ pub(crate) struct Inner<Rt: AsyncRuntime> {
     pub facts: Facts<Rt>,
     pub elections: Elections<Rt>,
     pub is_stopped: Cell<bool>,
+    /// Ends writes that wait for room in the log.
+    pub stops_writes: Rc<Cell<bool>>,
 }
 
 /// Consensus of one space on one node. A clone refers to the same one.
@@ -144,7 +163,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         let store =
             LogStore::open(member.log().clone(), member.space(), &base, options.store, Arc::clone(&queue), driver)?;
         let store = store.with_member(member.clone());
-        let reader = store.reader();
+        let (reader, stops_writes) = (store.reader(), store.stop_switch());
         let applied = AppliedWatch::new(base.applied.map(|applied| applied.index));
         let may_vote = !has_promised(&member, &reader);
         let applier = Applier::new(member.clone(), reader.clone(), applied.clone(), snapshots);
@@ -174,6 +193,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             facts: Facts::default(),
             elections: Elections::default(),
             is_stopped: Cell::new(false),
+            stops_writes,
         };
         let consensus = Self(Rc::new(inner));
         detach::<Rt>(consensus.clone().follow_leadership());
@@ -185,15 +205,25 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         Ok(consensus)
     }
 
-    /// Founds the space with its first members. Call it only on a node whose directory is empty, and on only one node.
+    /// Returns what this node has written in its space so far.
+    #[must_use]
+    pub fn history(&self) -> History {
+        let has_entries = self.0.reader.last().is_some() || self.applied().is_some();
+        History { has_voted: self.0.reader.has_voted(), has_entries }
+    }
+
+    /// Founds the space with its first members. Call it only on a node whose [`history`](Self::history) and those of all other
+    /// members are empty, and on only one node.
     pub async fn found(&self, members: BTreeMap<NodeId, NodeInfo>) -> io::Result<()> {
         let members: BTreeMap<u64, NodeInfo> = members.into_iter().map(|(node, info)| (node.0, info)).collect();
         self.0.raft.initialize(members).await.map_err(|error| io::Error::other(error.to_string()))
     }
 
-    /// Ends consensus on this node. Proposals that are in flight end with an unknown outcome.
+    /// Ends consensus on this node. Proposals that are in flight end with an unknown outcome. A write that waits for room on a
+    /// full disk ends unwritten.
     pub async fn stop(&self) {
         self.0.is_stopped.set(true);
+        self.0.stops_writes.set(true);
         self.0.bell.ring();
         // The tasks of openraft have panicked if this fails; there is nothing left to stop.
         let _ = self.0.raft.shutdown().await;
@@ -203,6 +233,9 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
     /// Returns the error with which consensus has ended on this node; `None` while it runs, and after [`stop`](Self::stop).
     #[must_use]
     pub fn failure(&self) -> Option<String> {
+        if self.0.is_stopped.get() {
+            return None;
+        }
         let metrics = self.0.raft.metrics();
         let running = metrics.borrow_watched().running_state.clone();
         running.err().filter(|error| !matches!(error, Fatal::Stopped)).map(|error| error.to_string())

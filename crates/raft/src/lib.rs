@@ -53,7 +53,7 @@ mod weighing;
 
 pub use applier::{Applier, Raft, SnapshotPoint};
 pub use commit_notices::{FollowerRequests, NoticeTimes, without_needless_notices};
-pub use consensus::{Consensus, ConsensusParts};
+pub use consensus::{Consensus, ConsensusParts, History};
 pub use convert::{entry_of_parts, log_id, raft_log_id, raft_vote, record_of, vote};
 pub use error::{BarrierError, ChangeError, StartError, StoreError};
 pub use facts::MemberFacts;

@@ -37,7 +37,7 @@ use std::{
 use bytes::Bytes;
 use futures_util::future::{Either, select};
 use openraft::{
-    async_runtime::{AsyncRuntime, WatchReceiver},
+    async_runtime::{AsyncRuntime, OneshotSender, WatchReceiver},
     errors::{ClientWriteError, ForwardToLeader},
     impls::ProgressResponder,
     raft::ClientWriteResult,
@@ -54,6 +54,7 @@ use thalweg_types::{Index, NodeId, Term};
 use crate::{
     applied::deadline,
     consensus::Consensus,
+    store::max_payload_bytes,
     target::Run,
     types::{Commands, Response, Types, detach},
 };
@@ -114,6 +115,11 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         let gives_up = deadline::<Rt>(within);
         let leadership = member.leadership();
         let Some(term) = leadership.led_term() else { return Err(leadership.refusal()) };
+        // The log would refuse the entry, and consensus ends when its log does.
+        let (bytes, max) = (payload.len() as u64, max_payload_bytes(member.log()));
+        if bytes > max {
+            return Err(ProposeError::TooLarge { bytes, max });
+        }
         if !self.has_room() {
             return Err(ProposeError::Overloaded { queued_bytes: self.0.in_flight_bytes.get() as usize });
         }
@@ -134,17 +140,14 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
         let written = self.write(payload, term).await;
         drop(turn);
-        let mut decided = written?;
-        match self.answer_of(member.node(), gives_up, &mut decided).await {
+        let decided = counted_until_decided(written?, in_flight);
+        match self.answer_of(member.node(), gives_up, decided).await {
             Ok(Ok(result)) => {
                 let written = result.map_err(|error| self.refusal_of(error))?;
                 Ok(Index(written.log_id.index))
             }
             Ok(Err(_)) => Err(self.propose_stopped()),
-            Err(unknown) => {
-                detach::<Rt>(await_decision(decided, in_flight));
-                Err(unknown)
-            }
+            Err(unknown) => Err(unknown),
         }
     }
 
@@ -366,6 +369,21 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             other => ProposeError::OutcomeUnknown { reason: other.to_string() },
         }
     }
+}
+
+/// Returns a decision when it comes. The bytes of the entry count until then, also if nobody waits for the decision any more:
+/// the call of a sender whose connection has ended is dropped, and its entry is still in the memory of this node.
+fn counted_until_decided<Rt: AsyncRuntime>(decided: Decided<Rt>, in_flight: InFlight<Rt>) -> Decided<Rt> {
+    let (sender, receiver) = Types::<Rt>::oneshot();
+    detach::<Rt>(async move {
+        let decision = decided.await;
+        drop(in_flight);
+        if let Ok(decision) = decision {
+            // The receiver may be gone.
+            let _ = sender.send(decision);
+        }
+    });
+    receiver
 }
 
 /// Waits until openraft has decided about an entry whose proposers have given up.

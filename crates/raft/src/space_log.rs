@@ -110,7 +110,9 @@ impl SpaceLog {
         self.purged = Some(id);
         self.purged_time = time;
         if self.index.is_empty() {
-            self.last_time = self.last_time.max(time);
+            // Not the time of an entry that an installed snapshot has replaced: such an entry may belong to another history, and
+            // a later time than that of the snapshot would go to the next blank entry on this node only.
+            self.last_time = time;
         }
     }
 
@@ -121,5 +123,37 @@ impl SpaceLog {
             cached_entries: self.tail.len(),
             cached_bytes: self.tail.bytes(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_types::{Generation, LogPosition, Lsn, SpaceId, Term};
+
+    use super::*;
+
+    fn entry(term: u64, index: u64, time: u64) -> LogRecord {
+        LogRecord {
+            lsn: Lsn(10 + index),
+            space: SpaceId::ZERO,
+            kind: RecordKind::Entry,
+            term: Term(term),
+            index: Index(index),
+            time: SpaceTime(time),
+            payload: Default::default(),
+            payload_at: LogPosition { generation: Generation(1), offset: 100 * index as u32 },
+        }
+    }
+
+    /// A snapshot that ends after the log replaces entries that no majority had, whose times count no more.
+    #[test]
+    fn the_time_after_an_installed_snapshot_is_that_of_the_snapshot() {
+        let mut space_log = SpaceLog::new(1 << 20);
+        (0..3).for_each(|index| space_log.push(&entry(1, index, 900)).unwrap());
+        space_log.purge(LogId { term: Term(2), index: Index(7) }, SpaceTime(500));
+        assert_eq!((space_log.last_time, space_log.purged_time), (SpaceTime(500), SpaceTime(500)));
+        space_log.push(&entry(2, 8, 600)).unwrap();
+        space_log.purge(LogId { term: Term(2), index: Index(7) }, SpaceTime(1));
+        assert_eq!((space_log.last_time, space_log.purged_time), (SpaceTime(600), SpaceTime(500)));
     }
 }

@@ -7,14 +7,14 @@
 //! |---|---|---|
 //! | `append` | entries, in batches | when readers see them; the callback follows the fsync |
 //! | `save_vote` | vote | after the fsync |
-//! | `truncate_after` | truncate | when written: later records become durable only together with it |
+//! | `truncate_after` | truncate | when written: later records become durable only together with it, and an install syncs the log before it switches |
 //! | `purge` | purged | after the fsync, so the entries may be freed |
 //!
 //! Nothing blocks the thread. If the log has no prepared segment, the call waits asynchronously; on a full disk it tries
-//! again every [`RETRY_AFTER`] until the log has room. This space makes no progress in the meantime, others do.
-//! A failed write or fsync is final: every later call returns the error.
+//! again every [`RETRY_AFTER`] until the log has room, or until consensus stops. This space makes no progress in the meantime,
+//! others do. A failed write or fsync is final: every later call returns the error.
 
-use std::{fmt, io, io::IoSlice, sync::Arc, time::Duration};
+use std::{cell::Cell, fmt, io, io::IoSlice, rc::Rc, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use openraft::{
@@ -44,6 +44,11 @@ const RETRY_AFTER: Duration = Duration::from_millis(100);
 const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
 /// Bytes of a batch's header and padding.
 const BATCH_OVERHEAD_BYTES: u64 = 56;
+
+/// Returns the maximum bytes of an entry's payload: those of an entry that is a batch of its own.
+pub(crate) fn max_payload_bytes(log: &Log) -> u64 {
+    log.max_batch_bytes().saturating_sub(BATCH_OVERHEAD_BYTES + thalweg_log::RECORD_HEADER_BYTES as u64)
+}
 /// Maximum number of entries in a batch.
 const MAX_BATCH_ENTRIES: usize = 4096;
 
@@ -73,6 +78,7 @@ pub struct LogStore<Rt: AsyncRuntime> {
     queue: Arc<SyncQueue<Rt>>,
     driver: Arc<dyn SyncDriver>,
     member: Option<Member>,
+    is_stopping: Rc<Cell<bool>>,
 }
 
 impl<Rt: AsyncRuntime> fmt::Debug for LogStore<Rt> {
@@ -101,7 +107,13 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
         driver: Arc<dyn SyncDriver>,
     ) -> Result<Self, StoreError> {
         let space_log = recover(&log, space, base, options.max_tail_bytes)?;
-        Ok(Self { reader: LogReader::new(log, space, options.max_read_bytes, space_log), queue, driver, member: None })
+        let reader = LogReader::new(log, space, options.max_read_bytes, space_log);
+        Ok(Self { reader, queue, driver, member: None, is_stopping: Rc::default() })
+    }
+
+    /// Returns the switch that ends writes which wait for room on a full disk. While one waits, openraft does not end.
+    pub(crate) fn stop_switch(&self) -> Rc<Cell<bool>> {
+        Rc::clone(&self.is_stopping)
     }
 
     /// Attaches the member that applies the space's entries. The log advances the member's clock to the times of the
@@ -143,6 +155,10 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
             match self.reader.log.append_ready(Purpose::Reclaim).await {
                 Ok(()) => {}
                 Err(AppendError::DiskFull { .. } | AppendError::NoSegment { .. }) => {
+                    // Nothing of the record was written, so its proposers learn no more than after a kill.
+                    if self.is_stopping.get() {
+                        return Err(StoreError::Closed);
+                    }
                     Types::<Rt>::sleep(RETRY_AFTER).await;
                 }
                 Err(error) => return Err(error.into()),

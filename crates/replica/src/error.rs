@@ -151,6 +151,15 @@ pub enum ProposeError {
         /// Reason of the leader.
         reason: String,
     },
+    /// Commands that another member has forwarded do not fit in a segment of this leader's log. Nothing was written. Members
+    /// propose smaller commands, so the sender has other limits or a fault.
+    #[error("commands of {bytes} bytes do not fit in an entry of this leader, which has at most {max}")]
+    TooLarge {
+        /// Bytes of the commands.
+        bytes: u64,
+        /// Maximum bytes of the commands of an entry.
+        max: u64,
+    },
     /// Too many members of the space have no room for new data, or the leader has none. Nothing was written. Deletes and
     /// trims are still accepted.
     #[error("disk full: {reason}")]
@@ -180,6 +189,7 @@ classified!(ProposeError {
     Self::NotLeader { .. } => "not_leader", Retry;
     Self::NoLeader => "no_leader", Retry;
     Self::LeaderRefused { .. } => "leader_refused", Retry;
+    Self::TooLarge { .. } => "too_large", Fix;
     Self::NoRoom { .. } => "disk_full", Retry;
     Self::OutcomeUnknown { .. } => "outcome_unknown", Retry;
     Self::Behind => "entries_uncommitted", Retry;

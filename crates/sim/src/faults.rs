@@ -160,13 +160,19 @@ pub struct Fault {
     pub victim: Victim,
 }
 
+impl fmt::Display for Victim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Leader => f.write_str("the leader"),
+            Self::Node(number) => write!(f, "member {number}"),
+        }
+    }
+}
+
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let victim = match self.victim {
-            Victim::Leader => "the leader".to_owned(),
-            Victim::Node(number) => format!("member {number}"),
-        };
-        write!(f, "fault {}: {} of {victim} for {} ms", self.number, self.kind.name(), self.lasts.as_millis())
+        let Self { number, victim, .. } = self;
+        write!(f, "fault {number}: {} of {victim} for {} ms", self.kind.name(), self.lasts.as_millis())
     }
 }
 

@@ -1,6 +1,6 @@
 //! The result of a simulation, and its text.
 
-use std::{fmt, time::Duration};
+use std::{fmt, process::Command, sync::OnceLock, time::Duration};
 
 use serde_json::{Value, json};
 
@@ -61,12 +61,25 @@ impl Report {
         self.events.iter().map(line).collect()
     }
 
-    /// Returns the report as JSON, with all settings that are needed to repeat the simulation.
+    /// Returns the report as JSON, with all that is needed to repeat the simulation: its settings, and the commit of the program,
+    /// because a change of the program changes the course of a seed. The script of faults follows from the settings, and shows
+    /// what happened when.
     #[must_use]
     pub fn json(&self) -> Value {
+        let script = self.settings.script().into_iter().map(|fault| {
+            json!({
+                "number": fault.number,
+                "at_seconds": fault.at.as_secs_f64(),
+                "lasts_seconds": fault.lasts.as_secs_f64(),
+                "kind": fault.kind.name(),
+                "victim": fault.victim.to_string(),
+                "is_left_out": self.settings.without.contains(&fault.number),
+            })
+        });
         let Settings { seed, nodes, clients, rate, lasts, kinds, overlap, on_leader, without, plant } = &self.settings;
         json!({
             "version": env!("CARGO_PKG_VERSION"),
+            "commit": commit(),
             "seed": seed,
             "nodes": nodes,
             "clients": clients,
@@ -77,6 +90,7 @@ impl Report {
             "on_leader": on_leader,
             "without": without,
             "plant": plant.map(|plant| format!("{plant:?}")),
+            "script": script.collect::<Vec<_>>(),
             "violations": self.violations,
             "checked": self.checked,
             "unknown": self.unknown,
@@ -102,6 +116,22 @@ impl fmt::Display for Report {
             self.violations.len()
         )
     }
+}
+
+/// Returns the commit of the running program: `THALWEG_COMMIT` if that variable was set while building, else the head of the git
+/// checkout that contains the executable, with `-dirty` if files differ from it. `None` without either.
+#[must_use]
+pub fn commit() -> Option<String> {
+    static COMMIT: OnceLock<Option<String>> = OnceLock::new();
+    COMMIT.get_or_init(|| option_env!("THALWEG_COMMIT").map(str::to_owned).or_else(commit_of_checkout)).clone()
+}
+
+fn commit_of_checkout() -> Option<String> {
+    let executable = std::env::current_exe().ok()?;
+    let mut git = Command::new("git");
+    git.arg("-C").arg(executable.parent()?).args(["describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]);
+    let described = git.output().ok().filter(|git| git.status.success())?;
+    Some(String::from_utf8(described.stdout).ok()?.trim().to_owned())
 }
 
 /// Returns the largest of the smallest `share` of the values; `None` without values.

@@ -6,6 +6,7 @@ use clap::ValueEnum as _;
 use thalweg_sim::{
     Plant, Settings,
     faults::{FaultKind, Overlap},
+    report::commit,
     run,
     shrink::shrink,
 };
@@ -19,7 +20,7 @@ fn likely(plant: Plant) -> Settings {
     use FaultKind as Kind;
     let (seed, seconds, kinds) = match plant {
         Plant::AckBeforeFsync => (3, 6, vec![Kind::SlowThenPowerLoss]),
-        Plant::DeafLeaderKept => (11, 6, vec![Kind::Deaf]),
+        Plant::DeafLeaderKept => (1, 6, vec![Kind::Deaf]),
         Plant::ForgottenVote => (1, 6, vec![Kind::LostPromises]),
         Plant::LateVote => (19, 8, vec![Kind::PowerLoss, Kind::AllPowerLoss, Kind::Transfer]),
         Plant::LeaderClock => (7, 6, vec![Kind::ClockStep, Kind::Transfer]),
@@ -31,7 +32,7 @@ fn likely(plant: Plant) -> Settings {
         Plant::UncheckedRead => (3, 6, vec![Kind::Isolated]),
         Plant::UnsyncedInstall => (6, 8, vec![Kind::CutInstall]),
         Plant::VoidEntryRead => (7, 8, vec![Kind::Isolated, Kind::Mute, Kind::Stopped, Kind::Partition]),
-        Plant::VoteAfterRestart => (34, 6, vec![Kind::LostPromises]),
+        Plant::VoteAfterRestart => (4, 6, vec![Kind::LostPromises]),
         Plant::WithheldNotice => (1, 4, Vec::new()),
     };
     let apart = [Plant::DeafLeaderKept, Plant::ForgottenVote, Plant::UncheckedRead, Plant::VoteAfterRestart];
@@ -117,12 +118,12 @@ fn space_time_makes_up_for_an_outage_and_follows_no_single_clock() {
     }
 }
 
-/// Most flips hit bytes that nothing reads. Seed 3 leads to a repair and to a replacement, as far as is known; otherwise
+/// Most flips hit bytes that nothing reads. Seed 19 leads to a repair and to a replacement, as far as is known; otherwise
 /// others are tried.
 #[test]
 fn a_node_that_finds_damage_is_repaired_in_place_or_replaced() {
     let (mut repaired, mut replaced) = (0, 0);
-    for seed in (3..=60).chain(1..=2) {
+    for seed in (19..=60).chain(1..=18) {
         let (kinds, lasts) = (vec![FaultKind::Flipped], Duration::from_secs(8));
         let report = run(&Settings { seed, kinds, lasts, overlap: Overlap::Never, ..Settings::default() });
         let story = report.story();
@@ -211,5 +212,15 @@ fn the_command_reports_a_violation_and_keeps_its_story() {
     let artifacts: Vec<_> = std::fs::read_dir(&dir).expect("artifacts").flatten().collect();
     let story = std::fs::read_to_string(artifacts[0].path()).expect("text");
     assert!(story.contains("\"violations\"") && story.contains("VIOLATION"), "{story}");
+    // The JSON before the story names the program, and has the faults that the story tells.
+    let settings: serde_json::Value =
+        serde_json::from_str(story.split("\n\n").next().expect("settings")).expect("JSON");
+    assert_eq!(settings["commit"].as_str(), commit().as_deref(), "{settings}");
+    let script = settings["script"].as_array().expect("a script");
+    assert!(!script.is_empty(), "{settings}");
+    for fault in script {
+        let told = format!("fault {}: {} of", fault["number"], fault["kind"].as_str().expect("a kind"));
+        assert!(story.contains(&told), "{told} is not in {story}");
+    }
     std::fs::remove_dir_all(&dir).expect("the directory can be removed");
 }

@@ -68,6 +68,22 @@ impl Reply {
         }
     }
 
+    /// Returns the bytes that the reply holds in memory beside its own value. Replies that share bytes count them all.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        let of_items = |items: &[Self]| items.iter().map(|item| size_of::<Self>() + item.held_bytes()).sum();
+        let of_pairs = |pairs: &[(Self, Self)]| {
+            pairs.iter().map(|(one, other)| size_of::<(Self, Self)>() + one.held_bytes() + other.held_bytes()).sum()
+        };
+        match self {
+            Self::Ok | Self::Integer(_) | Self::Null | Self::NullArray | Self::Simple(_) => 0,
+            Self::Error(text) => text.len(),
+            Self::Bulk(bytes) => bytes.len(),
+            Self::Array(items) | Self::Set(items) | Self::Push(items) => of_items(items),
+            Self::Map(pairs) | Self::Pairs(pairs) | Self::FlatPairs(pairs) => of_pairs(pairs),
+        }
+    }
+
     /// Creates the integer reply 1 if `yes` is true, or 0 if it is false.
     #[must_use]
     pub fn flag(yes: bool) -> Self {

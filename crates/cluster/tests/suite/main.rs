@@ -5,6 +5,7 @@
 mod cluster;
 #[path = "../../../thalweg/tests/node/damage.rs"]
 mod damage;
+mod founding;
 mod nodes;
 mod repairs;
 mod rooms;

@@ -17,9 +17,12 @@ use thalweg_disk::{Disk, SimDisk};
 use thalweg_engine::{
     BackendKind, Database, MemberIdentity, MemberParts, OpenError, Options, ScanRange, SteppedOptions,
     snapshot::{InstallError, Snapshot, SnapshotOptions},
-    types::{Action, Classified, Clock, Durability, Index, ManualClock, NodeId, Term, command::StreamConfig},
+    types::{
+        Action, Classified, Clock, Durability, Index, ManualClock, NodeId, SpaceId, Term,
+        command::{Framed, StreamConfig, encode_put},
+    },
 };
-use thalweg_log::{LogRecord, RecordKind};
+use thalweg_log::{Draft, LogRecord, Purpose, RecordKind};
 use thalweg_replica::{Membership, NodeInfo, Vote};
 
 use crate::{
@@ -291,6 +294,92 @@ fn a_member_with_redb_survives_a_crash_at_each_operation_of_an_install() {
 #[test]
 fn a_member_with_the_lsm_backend_survives_a_crash_at_each_operation_of_an_install() {
     crash_everywhere(BackendKind::Lsm);
+}
+
+/// Writes an entry that puts a key to the leader's log in a later term, and applies it. Later ones must be of that term, too.
+fn put_in(term: Term, group: &Group, key: &[u8]) {
+    let leader = group.leader();
+    let keyspace = leader.db.find_keyspace("k").unwrap().id();
+    let mut command = Framed::new();
+    command.encode(|out| encode_put(out, keyspace, key, &[term.0 as u8; 90])).unwrap();
+    let (next, time) = (leader.applied().next(), leader.parts.machine.applied().time);
+    let lsn = leader.append(RecordKind::Entry, (term, next), time, command.bytes());
+    leader.parts.member.apply(next, Some(&leader.record(lsn)), true, &mut Vec::new()).unwrap();
+}
+
+/// Consensus truncates a conflicting tail, which reaches beyond the snapshot, after the new state is prepared and before it is
+/// switched in, and does not wait for the fsync of that record. A power loss never leaves the tail beside the new state:
+/// consensus would refuse such a log.
+fn truncate_and_crash_everywhere(backend: BackendKind) {
+    let group = Group::founded(1, &keeping());
+    let db = group.leader().db.to_async();
+    group.run(async { db.keyspace("k").await }).unwrap();
+    set_members(&group, &[1, 2, 3]);
+    (0..10_u8).for_each(|number| put(&group, &[number], &[7; 400]));
+    let common = group.leader().applied();
+    (10..20_u8).for_each(|number| put_in(Term(5), &group, &[number]));
+    let (expected, snapshot) = (shown(&group.leader().db), group.leader().applied());
+    let chunks = chunks(group.leader().db.snapshot(&SnapshotOptions::default()).unwrap());
+
+    let (disk, tables) = (SimDisk::new(1), tempfile::tempdir().unwrap());
+    let recorder =
+        Arc::new(Recorder { disk: disk.clone(), tables: tables.path().to_owned(), crashes: Mutex::default() });
+    let hooked = HookedDisk { disk: disk.clone(), hook: Arc::clone(&recorder) as _ };
+    let db = open(Arc::new(hooked), tables.path(), &group, backend);
+    let entries = group.leader().entries(Index::ZERO);
+    let (entries, _): (Vec<_>, Vec<_>) = entries.into_iter().partition(|record| record.index <= common);
+    follow(&db, &disk, &entries);
+    let node = Node { db: db.clone(), parts: parts(&db), disk: disk.clone() };
+    let time = node.parts.machine.applied().time;
+    node.append(RecordKind::Vote, (Term(5), Index::ZERO), time, &vote_in(5).encode());
+    node.parts.member.apply_local().unwrap();
+    // A leader of an earlier term has left entries that no majority has.
+    for number in 1..=20 {
+        node.append(RecordKind::Entry, (Term(3), Index(common.0 + number)), time, &entries.last().unwrap().payload);
+    }
+    db.flush().unwrap();
+    let former = shown(&db);
+    let mut install = db.install().unwrap();
+    chunks.into_iter().for_each(|chunk| drop(install.push(chunk).unwrap()));
+    install.prepare().unwrap();
+    *recorder.crashes.lock().unwrap() = Some(Vec::new());
+    let truncated = Draft {
+        space: SpaceId::ZERO,
+        kind: RecordKind::Truncate,
+        term: Term::ZERO,
+        index: common.next(),
+        time,
+        payload: &[],
+    };
+    node.parts.log.try_append(&[truncated], Purpose::Reclaim).unwrap();
+    install.finish().unwrap();
+    assert_eq!(shown(&db), expected);
+    recorder.add();
+    let crashes = recorder.crashes.lock().unwrap().take().unwrap();
+    drop((node, install, db));
+    assert!(crashes.len() > 10, "{}", crashes.len());
+    for (number, crash) in crashes.iter().enumerate() {
+        let context = format!("{backend:?}: {} {number} of {}", crash.what, crashes.len());
+        let db = open(Arc::new(crash.disk.clone()), crash.tables.path(), &group, backend);
+        let found = shown(&db);
+        assert!([&former, &expected].contains(&&found), "{context}: {found}");
+        let status = crate::consensus::start(&db).unwrap_or_else(|error| panic!("{context}: {error}"));
+        if found == expected {
+            let last = status.last.map(|last| (last.term, last.index));
+            assert_eq!(last, Some((Term(5), snapshot)), "{context}");
+        }
+    }
+}
+
+#[test]
+fn a_truncation_before_an_install_survives_every_power_loss_with_the_memory_backend() {
+    truncate_and_crash_everywhere(BackendKind::Memory);
+}
+
+#[test]
+#[cfg(feature = "redb")]
+fn a_truncation_before_an_install_survives_every_power_loss_with_redb() {
+    truncate_and_crash_everywhere(BackendKind::Redb);
 }
 
 /// Flips a bit in a table or on the disk.

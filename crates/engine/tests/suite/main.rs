@@ -14,6 +14,7 @@ mod skip;
 mod budget;
 mod clocks;
 mod cluster;
+mod consensus;
 mod failures;
 mod full_disk;
 mod group_pages;

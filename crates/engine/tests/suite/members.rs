@@ -12,8 +12,8 @@ use thalweg_engine::{
     Health, Options, PutOptions, WatchKeys, WriteError,
     snapshot::{Compression, SnapshotOptions},
     types::{
-        Action, Classified, Durability, Index, Lsn, NodeId, Revision, SpaceTime, Term,
-        command::{Framed, StreamConfig, encode_put},
+        Action, Classified, Durability, Index, Lsn, NodeId, Offset, Revision, SpaceTime, Term,
+        command::{CommandError, ExpectedOffset, Framed, StreamConfig, encode_append, encode_put},
     },
 };
 use thalweg_log::RecordKind;
@@ -143,6 +143,61 @@ fn entries_are_shown_once_they_are_applied_and_void_ones_never() {
     assert!(uncommitted < record && keyspace.get(b"void").unwrap().is_none());
     let mut anew = keyspace.watch(&all, Some(Revision(1))).unwrap();
     assert_eq!(seen(&mut anew).len(), 4, "those of the committed entries");
+}
+
+/// Returns the payload of an entry that appends a record to the stream `s`.
+fn append(node: &Node, record: &[u8]) -> Vec<u8> {
+    let stream = node.db.find_stream("s").unwrap().id();
+    let mut command = Framed::new();
+    command
+        .encode(|out| {
+            encode_append(out, stream, ExpectedOffset::Any, &batch(&[record.to_vec()]));
+            Ok::<(), CommandError>(())
+        })
+        .unwrap();
+    command.bytes().to_vec()
+}
+
+/// A tail of a stream waits while entries are not applied, also while a truncation voids them, and then reads the records of the
+/// entries that took their place.
+#[test]
+fn a_tail_across_a_truncation_sees_nothing_void() {
+    let group = group(2, &keeping());
+    let db = group.leader().db.to_async();
+    let (stream, _) = group.run(db.create_stream("s", &StreamConfig::default())).unwrap();
+    group.run(db.append(stream.id(), None, &batch(&[b"committed".to_vec()]), Durability::Os)).unwrap();
+    let node = &group.nodes[1];
+    let stream = node.db.find_stream("s").unwrap();
+    let woken = |tail: &mut (dyn Future<Output = bool> + Unpin)| {
+        std::pin::Pin::new(tail).poll(&mut Context::from_waker(Waker::noop()))
+    };
+    let mut tail = Box::pin(node.db.to_async().wait_for(stream.id(), Offset(1)));
+    let mut next = Offset::ZERO;
+    let mut seen = || {
+        while node.db.step() {}
+        let page = stream.read(next, 100, 1 << 20).unwrap();
+        next = page.next;
+        let mut records = Vec::new();
+        page.for_each(&mut |_, _, record| {
+            records.push(record.payload.to_vec());
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        records
+    };
+    assert_eq!((seen(), woken(&mut tail)), (vec![b"committed".to_vec()], Poll::Pending));
+    let (time, first) = (node.parts.machine.applied().time, node.applied().next());
+    node.append(RecordKind::Entry, (TERM, first), time, &append(node, b"void"));
+    node.append(RecordKind::Entry, (TERM, first.next()), time, &append(node, b"void too"));
+    assert_eq!((seen(), woken(&mut tail)), (Vec::new(), Poll::Pending), "no majority has them");
+    node.append(RecordKind::Truncate, (Term::ZERO, first), time, b"");
+    let record = node.append(RecordKind::Entry, (Term(2), first), time, &append(node, b"valid"));
+    assert_eq!((seen(), woken(&mut tail)), (Vec::new(), Poll::Pending), "it is not committed yet");
+    node.parts.member.apply(first, Some(&node.record(record)), true, &mut Vec::new()).unwrap();
+    assert_eq!((woken(&mut tail), seen()), (Poll::Ready(true), vec![b"valid".to_vec()]));
+    // A tail from the beginning reads the same records.
+    let page = stream.read(Offset::ZERO, 100, 1 << 20).unwrap();
+    assert_eq!((page.next, page.high_watermark), (Offset(2), Offset(2)));
 }
 
 /// Runs maintenance on a node until a round has nothing left to free.

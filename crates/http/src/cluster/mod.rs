@@ -51,11 +51,22 @@ fn handle(app: &App) -> Result<&Arc<dyn ClusterHandle>, ApiError> {
     Ok(&cluster(app)?.handle)
 }
 
-/// Finds the member that a request names.
+/// Finds the member that a request names. Two members have the same name if a node has lost its directory and has joined
+/// again: the name then stands for neither, because a removal is for good.
 fn member(handle: &Arc<dyn ClusterHandle>, named: &str) -> Result<MemberReport, ApiError> {
-    let found = handle.report().find(named).cloned();
+    let report = handle.report();
+    let found: Vec<_> = report.members.iter().filter(|member| member.is_named(named)).collect();
     // A client's text in an error has a bounded length.
-    found.ok_or_else(|| ClusterError::NoSuchMember(named.chars().take(64).collect()).into())
+    let shown: String = named.chars().take(64).collect();
+    match found[..] {
+        [member] => Ok(member.clone()),
+        [] => Err(ClusterError::NoSuchMember(shown).into()),
+        _ => {
+            let ids: Vec<_> = found.iter().map(|member| member.node.to_string()).collect();
+            let message = format!("several members have the name {shown:?}: use an id, one of {}", ids.join(", "));
+            Err(ApiError::bad_request("ambiguous_member", message))
+        }
+    }
 }
 
 /// Reads the JSON body of a request. An empty body is `{}`.

@@ -276,7 +276,7 @@ impl Cluster {
     }
 
     /// Waits until `found` returns a value.
-    pub async fn wait<T>(&self, what: &str, found: impl Fn() -> Option<T>) -> T {
+    pub async fn wait<T>(&self, what: &str, mut found: impl FnMut() -> Option<T>) -> T {
         let begun = std::time::Instant::now();
         loop {
             if let Some(found) = found() {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::{FutureExt, join, join_all};
+use thalweg_disk::sim::{Errno, Fault, Operation};
 use thalweg_log::Purpose;
 use thalweg_replica::{Origin, ProposeError, Wake};
 use thalweg_state::machine::LocalOutcome;
@@ -19,6 +20,7 @@ use crate::{
 
 /// A value length that keeps the value in the log.
 const LARGE: usize = 10_000;
+const MINUTE: Duration = Duration::from_secs(60);
 
 #[test]
 fn writes_on_all_nodes_reach_all_nodes_in_one_order() {
@@ -243,6 +245,75 @@ fn a_write_ends_at_the_deadline_of_its_request() {
         let error = short.await.unwrap_err();
         assert!(matches!(error, ProposeError::OutcomeUnknown { .. }), "{error}");
         assert!(long.now_or_never().is_none(), "it waits up to its own deadline");
+    });
+}
+
+/// A follower that dials anew for each batch cannot make the leader hold more undecided bytes than its bound.
+#[test]
+fn bytes_of_a_forwarded_entry_count_until_it_is_decided_although_its_sender_is_gone() {
+    run(async {
+        let cluster = Cluster::founded(3).await;
+        let leader = cluster.leader().await;
+        let payload: bytes::Bytes = put("k", &[1; LARGE]).bytes().to_vec().into();
+        let in_flight = || leader.consensus.status().in_flight_bytes;
+        cluster.wait("nothing in flight", || (in_flight() == 0).then_some(())).await;
+        cluster.network.isolate(leader.id);
+        let last = leader.consensus.reader().last();
+        let mut forwarded = Box::pin(leader.consensus.propose_forwarded(payload.clone(), Purpose::Data, MINUTE));
+        cluster
+            .wait("the write of the entry", || {
+                assert!(forwarded.as_mut().now_or_never().is_none(), "no majority has it");
+                (leader.consensus.reader().last() > last).then_some(())
+            })
+            .await;
+        drop(forwarded);
+        assert_eq!(in_flight(), payload.len() as u64);
+        cluster.network.heal();
+        cluster.wait("the decision", || (in_flight() == 0).then_some(())).await;
+    });
+}
+
+/// A peer that is faulty, or has larger segments, forwards commands that no segment of the leader can hold.
+#[test]
+fn forwarded_commands_that_fit_in_no_segment_are_refused_and_consensus_goes_on() {
+    run(async {
+        let cluster = Cluster::founded(1).await;
+        let leader = cluster.leader().await;
+        let room = leader.log.max_batch_bytes() as usize - 48 - 40;
+        for (bytes, is_refused) in [(room - 8, false), (room, true), (room + 1, true), (17 << 20, true)] {
+            let forwarded = leader.consensus.propose_forwarded(vec![0xff; bytes].into(), Purpose::Data, MINUTE).await;
+            match &forwarded {
+                Err(error @ ProposeError::TooLarge { max, .. }) if is_refused => {
+                    assert_eq!((error.code(), *max as usize), ("too_large", room - 8));
+                }
+                // The bytes are no commands, which the state notes as the outcome.
+                Ok(_) if !is_refused => {}
+                _ => panic!("{bytes}: {forwarded:?}"),
+            }
+        }
+        cluster.write(&put("after", b"v")).await;
+    });
+}
+
+#[test]
+fn consensus_stops_while_a_write_waits_for_room_on_a_full_disk() {
+    run(async {
+        let cluster = Cluster::founded(1).await;
+        let leader = cluster.leader().await;
+        let disk = cluster.disks.borrow()[&1].clone();
+        disk.fail(Fault::new(Operation::Create, 1, Errno::NoSpace).on_path(".tmp").for_good());
+        // Fills the segments that are prepared; then a write waits.
+        for number in 0.. {
+            assert!(number < 100, "the disk is full");
+            let write = leader.propose(put(&format!("{number}"), &[1; 500_000]));
+            match tokio::time::timeout(Duration::from_secs(2), write).await {
+                Ok(written) => _ = written.unwrap(),
+                Err(_) => break,
+            }
+        }
+        tokio::time::timeout(MINUTE, leader.consensus.stop()).await.expect("consensus ends");
+        let refused = leader.propose(put("k", b"v")).await;
+        assert!(refused.is_err(), "{refused:?}");
     });
 }
 

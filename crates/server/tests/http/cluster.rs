@@ -327,6 +327,19 @@ impl Member {
     }
 }
 
+/// A node that has lost its directory joins again with a new id, and has the name of the former one.
+#[tokio::test]
+async fn a_name_of_two_members_stands_for_neither() {
+    let member = Member::start().await;
+    member.cluster.change(|report| report.members[2].name = "n2".to_owned());
+    for (what, field) in [("remove", "node"), ("promote", "node"), ("transfer", "to")] {
+        let error = member.post(what, &json!({ field: "n2" })).await.refused(400, "ambiguous_member", "fix");
+        holds(error["message"].as_str().unwrap(), "0000000000000002, 0000000000000003");
+    }
+    member.post("remove", &json!({ "node": "0000000000000003", "force": true })).await.is(204);
+    assert_eq!(member.cluster_members().await, ["n1", "n2"]);
+}
+
 #[tokio::test]
 async fn a_leader_that_leaves_hands_leadership_over_first() {
     let member = Member::start().await;

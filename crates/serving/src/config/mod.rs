@@ -213,7 +213,8 @@ knobs! {
     /// has caught up. Its directory must be new; a node that is a member already ignores this. Cost: none.
     join: JoinAddresses = |_| JoinAddresses::default();
     /// Number of nodes that found a new cluster together: each of them is started with this and with the addresses of all
-    /// in `join`. 0 joins an existing cluster. A node that is a member already ignores this. Cost: none.
+    /// in `join`. If one of them has data, an empty node joins instead. 0 joins an existing cluster. A node that is a member
+    /// already ignores this. Cost: none.
     expect: u32 = |_| 0;
     /// Token with which the node joins, as `thalweg cluster join-token` prints it; the node keeps it in its directory. Set
     /// it in the environment or in the file: a flag is visible in the list of processes. Cost: none.

@@ -1,9 +1,11 @@
 //! Starts: founding, joining, founding together, and starts that are refused.
 
+use std::time::{Duration, Instant};
+
 use crate::{
-    Cluster, Founding, Tokens, get,
-    node::{Node, command, free_address, run},
-    until,
+    Cluster, Founding, PATIENCE, Tokens, get,
+    node::{Node, command, free_address, pause, run},
+    until, write,
 };
 
 #[test]
@@ -12,6 +14,61 @@ fn three_empty_nodes_found_a_cluster_together() {
     let (leader, follower) = (cluster.leader(), cluster.follower());
     cluster.node(follower).cli(&["put", "k", "a", "1"]).ok();
     assert_eq!(cluster.node(leader).cli(&["get", "k", "a"]).ok(), "1");
+}
+
+#[test]
+fn a_node_whose_directory_was_lost_is_started_in_the_same_way_and_joins_again() {
+    let mut cluster = Cluster::start_as(3, Founding::Together);
+    cluster.node(0).cli(&["put", "k", "a", "1"]).ok();
+    let lost = cluster.follower();
+    let former = cluster.status(lost)["node"].as_str().unwrap().to_owned();
+    cluster.take(lost).stop();
+    std::fs::remove_dir_all(cluster.data(lost)).unwrap();
+    cluster.restart(lost);
+    cluster.until_voters(4);
+    assert_eq!(cluster.node(lost).cli(&["get", "k", "a"]).ok(), "1");
+    // Both have the same name, and an operator must not remove the wrong one.
+    let name = format!("n{lost}");
+    let refused = cluster.cli(lost, &["remove", &name]).fails(2);
+    assert!(refused.contains(&former), "{refused}");
+    until("the former node is removed", || cluster.cli(lost, &["remove", &former]).code == Some(0));
+    cluster.until_voters(3);
+    assert!(cluster.members().iter().all(|member| member["node"] != former.as_str()));
+}
+
+#[test]
+fn two_nodes_whose_directories_were_lost_wait_and_say_so() {
+    let mut cluster = Cluster::start_as(3, Founding::Together);
+    write(&cluster.url(0, "/v1/kv/k/a"), "1");
+    let has_value = |cluster: &Cluster| {
+        let reply = get(&cluster.url(0, "/v1/kv/k/a"), &[("Thalweg-Read", "stale")]);
+        reply.is_some_and(|(_, body)| body == b"1")
+    };
+    until("the survivor has the value", || has_value(&cluster));
+    for lost in [1, 2] {
+        cluster.take(lost).stop();
+        std::fs::remove_dir_all(cluster.data(lost)).unwrap();
+    }
+    for lost in [1, 2] {
+        cluster.restart(lost);
+    }
+    // The warning comes after 7 attempts, which take 2.1 s.
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(5) {
+        for lost in [1, 2] {
+            let status = cluster.status(lost);
+            assert!(status["voters"] == 0 && status["leader"].is_null(), "{status}");
+        }
+        pause();
+    }
+    assert_eq!(get(&cluster.url(1, "/ready"), &[]).expect("an answer").0, 503);
+    for lost in [1, 2] {
+        let node = cluster.take(lost);
+        node.signal(libc::SIGTERM);
+        let (_, log) = node.wait(PATIENCE);
+        assert!(log.contains("has data of the cluster, so this node founds no cluster"), "{log}");
+    }
+    assert!(has_value(&cluster));
 }
 
 #[test]

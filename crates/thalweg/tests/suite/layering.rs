@@ -63,6 +63,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 const TESTS_MAY_ALSO_USE: &[(&str, &[&str])] = &[
     ("state", &["disk", "log"]),
     ("raft", &["store"]),
+    ("engine", &["raft"]),
     ("client", &["engine", "server"]),
     ("bench", &["server"]),
     ("serving", &["wire", "redis"]),

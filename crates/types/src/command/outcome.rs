@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use crate::{
     clock::SpaceTime,
     codec::Malformed,
     command::{
         append::{AppendedAt, ProducerRefusal},
-        groups::GroupOutcome,
+        groups::{Fetched, GroupOutcome},
         stream_config::StreamLimit,
-        transaction::{OperationError, Transacted},
+        transaction::{OperationError, OperationResult, ScannedItem, Transacted},
     },
     ids::{KeyspaceId, LeaseId, Offset, Revision, StreamId},
     reply::Reply,
@@ -173,4 +175,65 @@ pub enum Outcome {
     /// The bytes of the command did not decode, so it changed nothing. Only foreign programs or newer versions send
     /// such commands.
     Malformed(Malformed),
+}
+
+impl Outcome {
+    /// Returns the bytes that the outcome holds in memory beside its own value. Outcomes that share bytes count them all.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        match self {
+            Self::Committed { appends, .. } | Self::Duplicate { appends, .. } => size_of_val(&appends[..]),
+            Self::Transacted(transacted) => {
+                let results = &transacted.results;
+                size_of::<Transacted>() + results.iter().map(of_result).sum::<usize>()
+            }
+            Self::Group(GroupOutcome::Fetched(fetched)) => size_of::<Fetched>() + size_of_val(&fetched.deliveries[..]),
+            Self::Group(GroupOutcome::Settled { lapsed, .. }) => size_of_val(&lapsed[..]),
+            Self::Group(GroupOutcome::Extended { lapsed, .. }) => size_of_val(&lapsed[..]),
+            Self::Redis(Some(replies)) => replies.iter().map(|reply| size_of::<Reply>() + reply.held_bytes()).sum(),
+            _ => 0,
+        }
+    }
+}
+
+fn of_result(result: &OperationResult) -> usize {
+    let bytes = |bytes: &Option<Bytes>| bytes.as_ref().map_or(0, Bytes::len);
+    let more = match result {
+        OperationResult::Got(Some(got)) => got.value.len(),
+        OperationResult::Scanned(page) => {
+            let of_item = |item: &ScannedItem| size_of::<ScannedItem>() + item.key.len() + bytes(&item.value);
+            page.items.iter().map(of_item).sum::<usize>() + bytes(&page.after)
+        }
+        _ => 0,
+    };
+    size_of::<OperationResult>() + more
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::transaction::{Got, ScanPage};
+
+    #[test]
+    fn held_bytes_contain_all_values_of_replies_and_results() {
+        let bulk = |len: usize| Reply::Bulk(vec![7; len].into());
+        let replies =
+            vec![Reply::Ok, Reply::Array(vec![bulk(1000), bulk(2000)]), Reply::Map(vec![(bulk(300), bulk(40))])];
+        let items = 3 + 2 + 2;
+        assert_eq!(Outcome::Redis(Some(replies)).held_bytes(), 3340 + items * size_of::<Reply>());
+        let page = ScanPage {
+            items: vec![ScannedItem {
+                key: vec![1; 10].into(),
+                revision: Revision(1),
+                value: Some(vec![2; 500].into()),
+            }],
+            after: Some(vec![1; 10].into()),
+        };
+        let got = Got { revision: Revision(1), value: vec![3; 4000].into() };
+        let results = vec![OperationResult::Scanned(page), OperationResult::Got(Some(got)), OperationResult::Put];
+        let transacted = Transacted { failed: None, revision: Revision(1), wrote: false, results };
+        let held = Outcome::Transacted(Box::new(transacted)).held_bytes();
+        assert!((4520..4520 + 500).contains(&held), "{held}");
+        assert_eq!(Outcome::Done.held_bytes(), 0);
+    }
 }

@@ -166,6 +166,10 @@ kinds! {
     AskSource = 56,
     /// Reply to `AskSource`.
     Source = 57,
+    /// Question whether the node has ever voted, and whether it has entries.
+    AskHistory = 58,
+    /// Reply to `AskHistory`.
+    History = 59,
     /// Reply to any request: it had no effect, or its effect is unknown.
     Failed<'a> = 63,
 }
@@ -666,6 +670,21 @@ structure! {
     Source as "source" {
         /// True if the node serves, and its scrubs have found no damage in its state.
         gives: bool,
+    }
+}
+
+structure! {
+    /// Question of an empty node, before it founds a cluster, for what the receiver has written in its space.
+    AskHistory as "ask history" {}
+}
+
+structure! {
+    /// Reply to [`AskHistory`]. Only a node with neither takes part in founding a cluster.
+    History as "history" {
+        /// True if the node has ever voted, or acknowledged a leader.
+        has_voted: bool,
+        /// True if the node has entries, or had some that it has purged.
+        has_entries: bool,
     }
 }
 

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use thalweg_types::{Index, NodeId, SpaceTime, Term, codec::List};
 use thalweg_wire::peer::{
-    Append, Channel, EntryId, EntryKind, HEADER_BYTES, Header, Hello, LogEntry, MAX_BODY_BYTES, MAX_HANDSHAKE_BYTES,
-    Nonce, PeerFrame, PeerKind, PeerVote, Protection, VERSION, decompress, encode, encode_compressed, structures,
+    Append, AskHistory, Channel, EntryId, EntryKind, HEADER_BYTES, Header, Hello, History, LogEntry, MAX_BODY_BYTES,
+    MAX_HANDSHAKE_BYTES, Nonce, PeerFrame, PeerKind, PeerVote, Protection, VERSION, decompress, encode,
+    encode_compressed, structures,
 };
 
 use crate::common::{Document, Random, seeds};
@@ -81,6 +82,21 @@ fn frames_are_pinned() {
     .concat();
     assert_eq!(out[HEADER_BYTES..], body);
     assert_eq!(Append::decode_body(&body).unwrap(), append);
+}
+
+#[test]
+fn the_frames_about_a_nodes_history_are_pinned() {
+    let mut out = Vec::new();
+    encode(&AskHistory {}, 7, &mut out).unwrap();
+    assert_eq!(out, [0, 0, 0, 0, 58, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0]);
+    for (has_voted, has_entries) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut out = Vec::new();
+        encode(&History { has_voted, has_entries }, 7, &mut out).unwrap();
+        let body = [u8::from(has_voted), u8::from(has_entries)];
+        assert_eq!(out, [&[2, 0, 0, 0, 59, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0], &body[..]].concat());
+        assert_eq!(History::decode_body(&body).unwrap(), History { has_voted, has_entries });
+    }
+    assert!(History::decode_body(&[0]).is_err() && History::decode_body(&[0, 0, 0]).is_err());
 }
 
 #[test]

@@ -8,7 +8,7 @@
 //!                └─► bytes that rows point to ──► log              as records of kind move
 //! prepare:  log synced ─► last rows, state flushed ─► opened again, tables loaded ─► own records after the snapshot
 //!           ─► INSTALLED.tmp names n+1, synced
-//! finish:   later own records ─► renamed to INSTALLED, synced ─► readers see the new state ─► BACKEND.n removed
+//! finish:   later own records ─► log synced ─► renamed to INSTALLED, synced ─► readers see the new state ─► BACKEND.n removed
 //! ```
 //! The last line runs while no log record is applied. All that needs room on the disk comes before it, so a member
 //! whose disk is full refuses a snapshot before consensus relies on it. Reads continue all the time: a read sees the
@@ -18,6 +18,8 @@
 //! Invariants:
 //! - `INSTALLED` names a state that is complete and on disk, with all bytes that it points to. So a crash at any step
 //!   leaves the former state or the new one (the table in `docs/formats/directory.md`).
+//! - What consensus has truncated before the switch is void on disk when `INSTALLED` names the new state. Otherwise a power loss
+//!   could bring back entries after the snapshot that do not follow it, and consensus would not start.
 //! - From its first record on, the segments of the log that an install appends to are not walked and not freed until it
 //!   has ended (`install_slot`). The segments of the former state are walked afterwards like all others.
 //! - The vote is the node's own. The applied index and LSN do not decrease.
@@ -431,6 +433,9 @@ impl Work {
             if !replacement.accepts(machine) {
                 return Err(InstallError::Outdated { snapshot: last, applied: replacement.applied().index });
             }
+            // Consensus may have truncated the log since `prepare`. If a power loss took that record and left the new state,
+            // entries of another history would follow the snapshot.
+            open.log.sync()?;
             Ok(new.switch_to_prepared(&open.disk))
         });
         match switched {

@@ -9,6 +9,7 @@ mod cache;
 mod cursor;
 mod discarding;
 mod filter;
+mod manifest;
 mod partial;
 mod private;
 mod set;

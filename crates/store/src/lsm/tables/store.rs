@@ -32,6 +32,7 @@ use lsm_tree::{
 use super::{
     cache::BlockCache,
     discarding::Discarding,
+    manifest,
     partial::PartialTables,
     private,
     set::{Run, TableSet},
@@ -109,6 +110,7 @@ impl TableStore {
     /// Opens the tables in a directory. Creates the directory if it is missing.
     pub(crate) fn open(dir: &Path, options: TableOptions) -> Result<Self, BackendError> {
         private::create(dir).map_err(io_error("create directory"))?;
+        manifest::check(dir)?;
         let cache = Arc::new(BlockCache::new(options.cache_bytes));
         let pace = Arc::default();
         let growth = WritebackTracker::of(dir, &pace);
@@ -415,6 +417,29 @@ mod tests {
             files.iter().for_each(|file| assert_eq!(mode(file), 0o600, "{}", file.display()));
         }
         drop(store);
+    }
+
+    /// The LSM crate does not look at the checksum, and some flips leave a list that it takes.
+    #[test]
+    fn each_flipped_bit_in_the_list_of_tables_is_found_at_the_open() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(filled(dir.path(), 1 << 20));
+        let open = || TableStore::open(dir.path(), TableOptions { cache_bytes: 1 << 20, table_bytes: 64 << 20 });
+        drop(open().unwrap());
+        let current = std::fs::read(dir.path().join("current")).unwrap();
+        let list = format!("v{}", u64::from_le_bytes(current[..8].try_into().unwrap()));
+        for name in [list.as_str(), "current"] {
+            let path = dir.path().join(name);
+            let whole = std::fs::read(&path).unwrap();
+            for at in 0..whole.len() {
+                let mut flipped = whole.clone();
+                flipped[at] ^= 1 << (at % 8);
+                std::fs::write(&path, &flipped).unwrap();
+                assert!(matches!(open(), Err(BackendError::Corrupt { .. })), "byte {at} of {name}");
+            }
+            std::fs::write(&path, &whole).unwrap();
+            drop(open().unwrap());
+        }
     }
 
     #[test]
