@@ -38,7 +38,8 @@ impl ProgressTimer {
     #[must_use]
     pub fn new(config: &Config, db: &Database) -> Self {
         let every = (config.history_age.0 / 4).clamp(MIN_PROGRESS, MAX_PROGRESS).min(config.tail_keep_alive.0);
-        let bytes = (config.history_bytes.0 / 4).max(config.segment_bytes.0);
+        // Between two looks, no disk writes more than half of the history that is kept.
+        let bytes = (config.history_bytes.0 / 2).max(config.segment_bytes.0);
         let pause = Duration::from_secs_f64(bytes as f64 / FAST_DISK_BYTES as f64).clamp(MIN_PROGRESS, every);
         Self { every, pause, reported_at: Instant::now(), segment: db.log_generation() }
     }

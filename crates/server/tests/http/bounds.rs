@@ -17,7 +17,7 @@ use thalweg_types::SystemClock;
 
 use crate::{
     skip::skip,
-    support::{Node, PATIENCE, config, holds, pause, small_options},
+    support::{HELD_BY_ONE_ADDRESS, Node, PATIENCE, config, holds, pause, small_options},
 };
 
 async fn simulated(disk: &SimDisk, reserve_bytes: u64) -> Node {
@@ -365,7 +365,7 @@ async fn pages_that_are_large_because_a_value_is_are_bounded_for_all_clients_tog
 async fn a_large_delivery_without_room_goes_back_to_its_group() {
     const LARGE: usize = 8 << 20;
     let mut config = config();
-    config.max_reply_bytes_in_flight = ByteSize(64 << 20);
+    config.max_reply_bytes_in_flight = HELD_BY_ONE_ADDRESS;
     let options = Options { segment_bytes: 64 << 20, ..small_options(&config) };
     let dir = tempfile::tempdir().unwrap();
     let node = Node::over(config, Database::open(dir.path(), options).unwrap()).await;

@@ -200,19 +200,21 @@ async fn a_watch_of_a_rare_prefix_stays_above_a_history_of_few_bytes() {
     let (mut client, mut buffer) = watch(&node, "?prefix=rare", &[]).await;
     let mut reached = event(&mut client, &mut buffer).await.unwrap().2["progress"].as_u64().unwrap();
     let writer = node.db.find_keyspace("a").unwrap().with_durability(Durability::Os);
+    let mut waited = std::time::Duration::ZERO;
     for _ in 0..20 {
         // A segment, and what the log then frees.
         (0..12).for_each(|_| _ = writer.put(b"x", &vec![b'x'; 100_000]).unwrap());
         let written = node.db.stats().applied_revision.0;
-        // Each report arrives before the next segment, although a second has not passed.
         let begun = std::time::Instant::now();
         while reached + 12 < written {
             reached = event(&mut client, &mut buffer).await.unwrap().2["progress"].as_u64().unwrap();
         }
-        assert!(begun.elapsed() < std::time::Duration::from_millis(900), "{:?}", begun.elapsed());
+        waited += begun.elapsed();
         node.db.flush().unwrap();
         node.db.maintain().unwrap();
     }
+    // Each report came with its segment: by time alone, there would be one a second.
+    assert!(waited < std::time::Duration::from_secs(15), "{waited:?}");
     drop(client);
     // The client resumes where it was told.
     let (mut again, mut buffer) = watch(&node, &format!("?prefix=rare&from={}", reached + 1), &[]).await;

@@ -19,7 +19,7 @@ use thalweg_wire::{
 use crate::{
     expect,
     support::{
-        Node, PATIENCE,
+        HELD_BY_ONE_ADDRESS, Node, PATIENCE,
         native::{Raw, UNLIMITED},
     },
 };
@@ -427,7 +427,7 @@ async fn a_client_that_ends_its_half_gets_what_is_under_way_and_waits_for_nothin
 async fn a_large_delivery_without_room_goes_back_to_its_group() {
     const LARGE: usize = 8 << 20;
     const HELD: &str = "http_in_use{bound=\"reply_bytes\"}";
-    let node = Node::with_large_segments(|config| config.max_reply_bytes_in_flight = ByteSize(64 << 20)).await;
+    let node = Node::with_large_segments(|config| config.max_reply_bytes_in_flight = HELD_BY_ONE_ADDRESS).await;
     let mut raw = node.raw().await;
     let stream = raw.stream("s").await;
     let keyspace = raw.keyspace("k").await;

@@ -20,7 +20,7 @@ use thalweg_wire::{Get, List, MultiGet, Order, RemainingBytes, Scan, Values};
 use tokio::io::AsyncWriteExt as _;
 
 use crate::support::{
-    Node, PATIENCE, config,
+    HELD_BY_ONE_ADDRESS, Node, PATIENCE, config,
     native::Raw,
     pause,
     resp::{Resp, encode, node, serving},
@@ -539,7 +539,7 @@ async fn natively(raw: &mut Raw, keyspace: KeyspaceId) -> [String; 3] {
 
 #[tokio::test]
 async fn values_over_http_count_among_the_replies_that_wait() {
-    let (node, _dir) = roomy(|config| config.max_reply_bytes_in_flight = ByteSize(64 << 20)).await;
+    let (node, _dir) = roomy(|config| config.max_reply_bytes_in_flight = HELD_BY_ONE_ADDRESS).await;
     for target in ["/v1/kv/files/large", "/v1/kv/default/large"] {
         node.put(target, &vec![7; 8 << 20]).await.is(204);
     }

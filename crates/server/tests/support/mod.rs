@@ -16,7 +16,7 @@ use thalweg_engine::{BackendKind, Database, Options};
 use thalweg_server::{
     Config, Server, ServerError,
     cluster::Cluster,
-    config::{AllowedHosts, Backend, Setting as _},
+    config::{AllowedHosts, Backend, ByteSize, Setting as _},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -44,6 +44,9 @@ pub struct Node {
     running: JoinHandle<Result<(), ServerError>>,
     _dir: Option<TempDir>,
 }
+
+/// Bound of which one address may hold 64 MiB, because a tenth is kept for others.
+pub const HELD_BY_ONE_ADDRESS: ByteSize = ByteSize((64 << 20) * 10 / 9 + 1);
 
 pub fn config() -> Config {
     Config {
