@@ -155,7 +155,6 @@ impl<'a> Commands<'a> {
     fn check_within(&self, name: &str, forged: &Forgery, most: [i64; COMMANDS]) {
         let runs = self.run(name, forged);
         for (command, (((memory, error), empty), most)) in runs.iter().zip(self.empty).zip(most).enumerate() {
-            println!("{name} {command}: {memory} KiB, {empty} KiB for an empty backup: {error}");
             assert!(memory - empty < most, "{name} {command}: {memory} KiB, {empty} KiB for an empty backup: {error}");
         }
     }
