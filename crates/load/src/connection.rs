@@ -3,6 +3,7 @@
 use std::{
     io::{self, ErrorKind, Read as _, Write as _},
     net::TcpStream,
+    time::Duration,
 };
 
 use super::address::Address;
@@ -89,6 +90,26 @@ impl Connection {
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => Ok(MoreInput::Maybe),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Sends the outgoing bytes and waits for the reply, at most `patience`, until `read` finds it at the start of the
+    /// received bytes. For single requests: the socket waits in reads afterwards.
+    pub fn exchange<T>(
+        &mut self,
+        patience: Duration,
+        mut read: impl FnMut(&[u8]) -> Result<Option<T>, String>,
+    ) -> Result<T, String> {
+        let socket = &self.socket;
+        let blocking = socket.set_nonblocking(false).and_then(|()| socket.set_read_timeout(Some(patience)));
+        blocking.and_then(|()| self.send()).map_err(|error| error.to_string())?;
+        loop {
+            if !self.input().is_empty()
+                && let Some(found) = read(self.input())?
+            {
+                return Ok(found);
+            }
+            self.receive().map_err(|error| error.to_string())?;
         }
     }
 

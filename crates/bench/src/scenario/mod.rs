@@ -1,5 +1,5 @@
-//! Scenarios from files (`thalweg bench scenario`): a mix of operations on key-value pairs over HTTP, RESP or
-//! the native protocol, and on a stream, a consumer group and a subject over HTTP, with YCSB A to F and others built in.
+//! Scenarios from files (`thalweg bench scenario`): a mix of operations on key-value pairs, a cache, a stream, a consumer
+//! group and a subject over HTTP, RESP or the native protocol, with YCSB A to F and others built in.
 //!
 //! Owns: the schema of the files, the choice of operations, and the check of each reply against the writes so far. Does not
 //! own the load generator, the requests and the account of writes and records (`thalweg_load`), and the distributions

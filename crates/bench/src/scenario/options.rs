@@ -103,9 +103,9 @@ pub enum WireProtocol {
     /// HTTP, which has all operations.
     #[default]
     Http,
-    /// GET, SET and DEL, for any server that speaks RESP; without scans, streams, groups and subjects.
+    /// Redis's commands, for any server that speaks RESP; without scans.
     Resp,
-    /// Native protocol over TCP without encryption; without streams, groups and subjects.
+    /// Native protocol over TCP without encryption, which has all operations.
     Native,
 }
 
@@ -185,16 +185,14 @@ impl ScenarioOptions {
                 "scans: over the native protocol at most 4,096 rows and 1 MiB; use --protocol http".to_owned(),
             ));
         }
-        if let Some(kind) = scenario.mix.kinds().find(|kind| !kind.has_key() && self.protocol != WireProtocol::Http) {
-            return Err(fail(format!("mix.{}: streams, groups and subjects need --protocol http", kind.name())));
-        }
         let has_level = scenario.http.is_none() || self.protocol != WireProtocol::Http;
         let header = "the requests of [http] name none; add a header to http.headers";
         require(has_level || self.durability.is_none(), "--durability", header)?;
         if self.protocol == WireProtocol::Resp && scenario.mix.has(Kind::uses_cache) {
-            if scenario.mix.has(Kind::uses_keyspace) {
+            if scenario.mix.has(|kind| kind.uses_keyspace() || kind.uses_stream()) {
                 return Err(fail(
-                    "mix: over RESP a mix has operations on keys or on a cache, which are two databases".into(),
+                    "mix: over RESP a cache is a database of its own, so the mix has no operations on keys or streams"
+                        .into(),
                 ));
             }
             if scenario.cache_bytes.is_some() {
@@ -258,10 +256,9 @@ mod tests {
         for (flags, part) in [
             ("ycsb-a --keys 0", "ycsb-a: keys.count: 0 is not from 1"),
             ("ycsb-e --protocol resp", "mix.scan"),
-            ("jobs --protocol resp", "mix.append: streams, groups and subjects need --protocol http"),
             ("messages --keys 5", "--keys"),
             ("sessions --keys 0", "keys.count"),
-            ("events --protocol native", "mix.append: streams"),
+            ("sessions --protocol resp --keys 0", "keys.count"),
             ("ycsb-a --protocol resp --durability os", "--durability"),
             ("ycsb-a --rounds 0", "--rounds"),
             ("ycsb-a --arrivals poisson", "give --rate"),

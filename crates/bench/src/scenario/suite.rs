@@ -287,11 +287,14 @@ impl Suite {
             pass(ScenarioPhase::Verify, feed.feed.pages())?;
         }
         let fetch_records = u64::from(self.scenario.feeds.sizes.fetch_records);
-        while self.scenario.mix.share(Kind::Fetch) > 0.0 && feed.undelivered() > 0 {
-            let before = feed.undelivered();
-            progress.step(&format!("fetching {before} records that are left"));
-            pass(ScenarioPhase::Drain, before.div_ceil(fetch_records))?;
-            if feed.undelivered() == before {
+        while self.scenario.mix.share(Kind::Fetch) > 0.0 {
+            let (left, delivered) = (feed.feed.undelivered(), feed.feed.group.delivered());
+            if left == 0 {
+                break;
+            }
+            progress.step(&format!("fetching {left} records that are left"));
+            pass(ScenarioPhase::Drain, left.div_ceil(fetch_records))?;
+            if feed.feed.group.delivered() == delivered {
                 break;
             }
         }

@@ -28,9 +28,10 @@ use crate::{
 };
 
 /// Id of each request.
-const ID: u32 = 1;
+pub(crate) const ID: u32 = 1;
 /// Longest wait for the welcome.
 const WELCOME: Duration = Duration::from_secs(10);
+const NO_KEYS: &str = "a mix with operations on keys opens a keyspace or a cache";
 /// Maximum length of a page of a scan in bytes.
 const PAGE_BYTES: u32 = 4 << 20;
 
@@ -45,6 +46,8 @@ pub struct NativeCodec {
 /// The keyspace or the cache that holds the keys.
 #[derive(Clone, Copy, Debug)]
 enum KeyStore {
+    /// The run uses no keys.
+    None,
     Keyspace(KeyspaceId),
     /// A cache, by its id.
     Cache(u32),
@@ -70,6 +73,11 @@ impl NativeCodec {
         Ok(Self { address, store: KeyStore::Keyspace(keyspace), level: Level(level) })
     }
 
+    /// Returns connections for a run without keys.
+    pub fn without_keys(address: SocketAddr) -> Self {
+        Self { address, store: KeyStore::None, level: Level(None) }
+    }
+
     /// Opens a cache, which is created with this capacity if it is missing; `None` is the server's default. Returns the
     /// requests to it, and its capacity in bytes.
     pub fn open_cache(
@@ -91,35 +99,25 @@ impl NativeCodec {
     pub fn with_level(self, level: Durability) -> Self {
         Self { level: Level(Some(level)), ..self }
     }
+}
 
-    /// Sends the request that `encode` makes on a connection of its own; returns the level that the write has reached.
-    pub fn level_of(&self, encode: impl FnOnce(&Self, &mut Vec<u8>)) -> Result<Durability, BenchError> {
-        let mut connection = self.greeted()?;
-        encode(self, connection.out());
-        let read = exchange(&mut connection, |frame| {
-            Ok(Committed::decode_body(body(&frame)).map_err(|error| error.to_string())?.durability)
-        });
-        read.map_err(BenchError::target(self.address))
-    }
-
-    /// Opens a connection, and waits for the server's welcome.
-    fn greeted(&self) -> Result<Connection, BenchError> {
-        let fail = BenchError::target(self.address);
-        let mut connection = Connection::open(&Address::Tcp(self.address)).map_err(|error| fail(error.to_string()))?;
-        let timeout = connection.socket().set_read_timeout(Some(WELCOME));
-        timeout.map_err(|error| fail(error.to_string()))?;
-        let hello = handshake::hello("thalweg bench", MAX_FRAME_BYTES as u32, Duration::ZERO, &[]);
-        hello.encode(connection.out(), 0).map_err(|error| fail(error.to_string()))?;
-        let welcomed = exchange(&mut connection, |frame| match ServerFrame::decode(frame).map(|found| found.frame) {
-            Ok(ServerFrame::Welcome(welcome)) => {
-                handshake::check_welcome(&welcome).map(|_| ()).map_err(|error| error.to_string())
-            }
-            Ok(other) => Err(format!("it began with a {} frame", other.kind().name())),
-            Err(error) => Err(error.to_string()),
-        });
-        welcomed.map_err(|problem| fail(format!("{problem}; is this the native port?")))?;
-        Ok(connection)
-    }
+/// Opens a connection, and waits for the server's welcome.
+pub(crate) fn greet(address: SocketAddr) -> Result<Connection, BenchError> {
+    let fail = BenchError::target(address);
+    let mut connection = Connection::open(&Address::Tcp(address)).map_err(|error| fail(error.to_string()))?;
+    let timeout = connection.socket().set_read_timeout(Some(WELCOME));
+    timeout.map_err(|error| fail(error.to_string()))?;
+    let hello = handshake::hello("thalweg bench", MAX_FRAME_BYTES as u32, Duration::ZERO, &[]);
+    hello.encode(connection.out(), 0).map_err(|error| fail(error.to_string()))?;
+    let welcomed = exchange(&mut connection, |frame| match ServerFrame::decode(frame).map(|found| found.frame) {
+        Ok(ServerFrame::Welcome(welcome)) => {
+            handshake::check_welcome(&welcome).map(|_| ()).map_err(|error| error.to_string())
+        }
+        Ok(other) => Err(format!("it began with a {} frame", other.kind().name())),
+        Err(error) => Err(error.to_string()),
+    });
+    welcomed.map_err(|problem| fail(format!("{problem}; is this the native port?")))?;
+    Ok(connection)
 }
 
 /// Sends the outgoing bytes of a blocking connection, and passes the next frame to `read`.
@@ -137,7 +135,7 @@ fn exchange<T>(connection: &mut Connection, read: impl FnOnce(RawFrame<'_>) -> R
 
 /// Returns the frame at the start of `bytes` and its length, if it is complete.
 #[inline]
-fn frame(bytes: &[u8]) -> Result<Option<(RawFrame<'_>, usize)>, String> {
+pub(crate) fn frame(bytes: &[u8]) -> Result<Option<(RawFrame<'_>, usize)>, String> {
     let Some((head, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
     let header = Header::decode(head);
     if header.len as usize > MAX_FRAME_BYTES || u32::from(header.fields) > header.len {
@@ -147,8 +145,18 @@ fn frame(bytes: &[u8]) -> Result<Option<(RawFrame<'_>, usize)>, String> {
     Ok(rest.get(..header.len as usize).map(frame))
 }
 
+/// Appends the answer to a frame if it is a ping; returns true if it is.
+pub(crate) fn answer_ping(frame: RawFrame<'_>, out: &mut Vec<u8>) -> bool {
+    let is_ping = frame.header.kind == Kind::Ping as u16;
+    if is_ping {
+        let token = Ping::decode_body(body(&frame)).map_or(0, |ping| ping.token);
+        Pong { token }.encode(out, 0).expect("a pong is small");
+    }
+    is_ping
+}
+
 /// Returns the message of a frame that refuses a request or ends the connection.
-fn refusal(frame: RawFrame<'_>) -> Option<String> {
+pub(crate) fn refusal(frame: RawFrame<'_>) -> Option<String> {
     if frame.header.kind == Kind::Failed as u16 {
         let failed = Failed::decode_body(body(&frame));
         return Some(
@@ -162,7 +170,7 @@ impl Codec for NativeCodec {
     const PIPELINE: usize = 1;
 
     fn connect(&self) -> Result<Connection, BenchError> {
-        let connection = self.greeted()?;
+        let connection = greet(self.address)?;
         connection.socket().set_nonblocking(true).map_err(BenchError::target(self.address))?;
         Ok(connection)
     }
@@ -181,6 +189,7 @@ impl Codec for NativeCodec {
                 let put = CachePut { cache, expect, ttl, key: &key, value };
                 put.encode(out, ID).expect("keys and values are within the limits of frames");
             }
+            KeyStore::None => unreachable!("{NO_KEYS}"),
         }
     }
 
@@ -193,6 +202,7 @@ impl Codec for NativeCodec {
                 Get { keyspace, revision: Revision(0), values: Values::Include, key }.encode(out, ID)
             }
             KeyStore::Cache(cache) => CacheGet { cache, key }.encode(out, ID),
+            KeyStore::None => unreachable!("{NO_KEYS}"),
         };
         encoded.expect("a key is within the limits of frames");
     }
@@ -232,16 +242,17 @@ impl Codec for NativeCodec {
         Ok(rows)
     }
 
+    fn level(&self, reply: &[u8]) -> Option<String> {
+        let (frame, _) = frame(reply).ok()??;
+        Some(Committed::decode_body(body(&frame)).ok()?.durability.to_string())
+    }
+
     /// Answers the pings of a connection that is idle.
     #[inline]
     fn aside(&self, bytes: &[u8], out: &mut Vec<u8>) -> Option<usize> {
         match frame(bytes) {
             Ok(None) => None,
-            Ok(Some((frame, len))) if frame.header.kind == Kind::Ping as u16 => {
-                let token = Ping::decode_body(body(&frame)).map_or(0, |ping| ping.token);
-                Pong { token }.encode(out, 0).expect("a pong is small");
-                Some(len)
-            }
+            Ok(Some((frame, len))) if answer_ping(frame, out) => Some(len),
             _ => Some(0),
         }
     }
