@@ -358,6 +358,46 @@ fn scenarios_of_ycsb_are_answered_rightly() {
     }
 }
 
+#[test]
+fn scenarios_run_on_the_embedded_engine_with_the_same_checks() {
+    let dir = tempfile::tempdir().unwrap();
+    let load = "--duration 200ms --warmup 30ms --rounds 2 --max-lag 10s --protocol embedded";
+    let run = |flags: &str| scenario::run(&options::<ScenarioOptions>(load, flags), &mut Quiet);
+    let place = format!("--target embedded://{}", dir.path().join("data").display());
+    for (flags, level) in [
+        (format!("ycsb-a --connections 4 {place}"), "durability: disk"),
+        // A connection that has its thread for itself commits there.
+        (format!("ycsb-f --connections 1 {place} --durability disk"), "durability: disk"),
+        (format!("ycsb-d --connections 4 {place} --durability os"), "durability: os"),
+        ("ycsb-e --connections 4 --durability interval".to_owned(), "durability: interval"),
+    ] {
+        let report = run(&format!("{flags} --keys 300")).unwrap();
+        assert_right(&report);
+        let text = report.to_text();
+        assert!(text.contains(level) && text.contains("engine in this process, in "), "{flags}: {text}");
+        assert!(figure(&report, "figures", "p99 µs").as_f64().is_some_and(|time| time > 0.0), "{text}");
+        let fsyncs = figure(&report, "runs", "fsyncs").as_f64().unwrap();
+        assert!(level != "durability: disk" || fsyncs > 10.0, "{text}");
+    }
+    let error = run("messages --connections 4").unwrap_err().to_string();
+    assert!(error.contains("use --protocol native"), "{error}");
+    let tables = "[streams]\nrecord_bytes = 100\nbatch = 3\nread_from = \"start\"\n[groups]\nrecords = 5\n\
+                  [mix]\nappend = 2\nread_records = 1\nfetch = 2\n";
+    for flags in ["--protocol embedded", "--protocol embedded --durability os --rate 200 --arrivals poisson"] {
+        let report = run_feeds(tables, flags);
+        assert_right(&report);
+        let text = report.to_text();
+        assert!(text.contains(" records delivered, 0 lost, 0 redelivered"), "{text}");
+        assert_positive(&feed_row(&report, "fetch"), &["records/s", "end to end p50 µs"]);
+    }
+    // Beside a server, on the same load.
+    let node = Node::start();
+    let sides = [format!("embedded://{}", dir.path().join("other").display()), format!("thalweg://{}", node.native)];
+    let report = compare(&sides[0], &sides[1], "--scenario ycsb-a --durability os").unwrap();
+    let (_, titles) = verdict_and_titles(&report);
+    assert!(titles.contains("durability os: ycsb-a"), "{titles}");
+}
+
 /// Compares two servers by short runs.
 fn compare(a: &str, b: &str, flags: &str) -> Result<Report, BenchError> {
     let short = "--pairs 6 --duration 60ms --warmup 10ms --connections 2 --keys 50 --max-lag 10s";

@@ -1,15 +1,15 @@
 //! Servers of a scenario, over each protocol: reaching or starting one, and its durability level.
 
-use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use serde::Deserialize;
-use thalweg_transport::Endpoint;
 use thalweg_types::Durability;
 
 use super::{
+    embedded::Embedded,
     feed_runs::FeedRun,
     mix::Kind,
-    options::GIVE_UP,
+    options::{EMBEDDED_SCHEME, GIVE_UP},
     suite::{Data, Subject, Suite},
 };
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
     load::{
         Address,
         feeds::{HttpFeed, NativeFeed, RespFeed},
-        native::{NativeEndpoint, TransportKind},
+        native::NativePlace,
         pairs::{Codec, HttpCodec, NativeCodec, RespCodec, TemplateCodec},
         resp::client::{Client, Greeting},
     },
@@ -48,7 +48,7 @@ impl Suite {
         let (name, process) = (self.name_of(&target), target.process());
         let profiler = options.profile.profiler(process, scratch.path())?;
         let (loaded, target) = ("durability os", Some(target));
-        Ok(Subject { codec, loader, cache, loaded, durability, name, feed, target, process, profiler })
+        Ok(Subject { codec, loader, cache, loaded, durability, name, feed, target, embedded: None, process, profiler })
     }
 
     /// Reaches or starts the server over HTTP, with the requests of the file's table `[http]`.
@@ -65,7 +65,7 @@ impl Suite {
         let profiler = self.options.profile.profiler(process, scratch.path())?;
         let (loader, loaded, target) = (codec.clone(), "the request of [http]", Some(target));
         let (cache, feed) = (None, None);
-        Ok(Subject { codec, loader, cache, loaded, durability, name, feed, target, process, profiler })
+        Ok(Subject { codec, loader, cache, loaded, durability, name, feed, target, embedded: None, process, profiler })
     }
 
     fn http_target(&self, scratch: &Scratch, progress: &mut dyn Progress) -> Result<Target, BenchError> {
@@ -115,7 +115,7 @@ impl Suite {
         let codec = RespCodec { greeting };
         let (loader, loaded) = (codec.clone(), "the server's durability");
         let cache = self.uses_cache().then(|| codec.clone());
-        Ok(Subject { codec, loader, cache, loaded, durability, name, feed, target, process, profiler })
+        Ok(Subject { codec, loader, cache, loaded, durability, name, feed, target, embedded: None, process, profiler })
     }
 
     /// Reaches or starts the server over the native protocol.
@@ -139,23 +139,54 @@ impl Suite {
                 (Some(target), name, address)
             }
         };
-        let endpoint = NativeEndpoint { carrier: TransportKind::Tcp, endpoint: Endpoint::tcp(address.to_string()) };
-        let cache = self.native_cache(address, &endpoint)?;
-        let codec = match &cache {
-            _ if self.scenario.mix.has(Kind::uses_keyspace) => {
-                NativeCodec::open(address, &endpoint, &options.keyspace, options.durability)?
-            }
-            Some(cache) => cache.clone(),
-            None => NativeCodec::without_keys(address),
-        };
-        let feed = FeedRun::create(options, &self.scenario, &name, |name, parts| {
-            NativeFeed::create(address, &endpoint, name, options.durability, parts)
-        })?;
+        let place = NativePlace::Server(address);
+        let cache = self.native_cache(&place)?;
+        let (codec, feed) = self.native_codec(&place, cache.as_ref())?;
         let durability = self.level(&name, &codec, feed.as_ref())?;
         let process = target.as_ref().map_or_else(|| server::other_process(address), Target::process);
         let profiler = options.profile.profiler(process, scratch.path())?;
         let (loader, loaded) = (codec.clone().with_level(Durability::Os), "durability os");
-        Ok(Subject { codec, loader, cache, loaded, durability, name, feed, target, process, profiler })
+        Ok(Subject { codec, loader, cache, loaded, durability, name, feed, target, embedded: None, process, profiler })
+    }
+
+    /// Opens the directory of the target, or a new one, in this process.
+    pub(super) fn in_process(&self, scratch: &Scratch) -> Result<Subject<NativeCodec>, BenchError> {
+        let (options, load) = (&self.options, &self.scenario.load);
+        let path = match &options.server.target {
+            Some(text) => PathBuf::from(text.strip_prefix(EMBEDDED_SCHEME).unwrap_or(text)),
+            None => scratch.path().join("data"),
+        };
+        let embedded = Embedded::open(&path, options.durability)?;
+        // Where a connection has its thread for itself, nothing else waits for the thread while it commits.
+        let is_alone = load.rate.is_none() && options.search.is_none() && load.connections <= load.threads;
+        let place = embedded.place(path.display().to_string(), is_alone);
+        let (codec, feed) = self.native_codec(&place, None)?;
+        let name = format!("engine in this process, in {}", path.display());
+        let durability = self.level(&name, &codec, feed.as_ref())?;
+        let profiler = options.profile.profiler(Some(std::process::id()), scratch.path())?;
+        let (loader, loaded) = (codec.clone().with_level(Durability::Os), "durability os");
+        let (cache, target, embedded, process) = (None, None, Some(embedded), None);
+        Ok(Subject { codec, loader, cache, loaded, durability, name, feed, target, embedded, process, profiler })
+    }
+
+    /// Opens the keyspace, and creates stream and group, as far as the mix uses them.
+    fn native_codec(
+        &self,
+        place: &NativePlace,
+        cache: Option<&NativeCodec>,
+    ) -> Result<(NativeCodec, Option<FeedRun>), BenchError> {
+        let options = &self.options;
+        let codec = match cache {
+            _ if self.scenario.mix.has(Kind::uses_keyspace) => {
+                NativeCodec::open(place, &options.keyspace, options.durability)?
+            }
+            Some(cache) => cache.clone(),
+            None => NativeCodec::without_keys(place),
+        };
+        let feed = FeedRun::create(options, &self.scenario, &place.to_string(), |name, parts| {
+            NativeFeed::create(place, name, options.durability, parts)
+        })?;
+        Ok((codec, feed))
     }
 
     fn uses_cache(&self) -> bool {
@@ -188,13 +219,13 @@ impl Suite {
     }
 
     /// Creates the cache over the native protocol, if the mix uses one; returns the requests to it.
-    fn native_cache(&self, address: SocketAddr, endpoint: &NativeEndpoint) -> Result<Option<NativeCodec>, BenchError> {
+    fn native_cache(&self, place: &NativePlace) -> Result<Option<NativeCodec>, BenchError> {
         if !self.uses_cache() {
             return Ok(None);
         }
         let (name, bytes) = (&self.options.keyspace, self.scenario.cache_bytes);
-        let (codec, found) = NativeCodec::open_cache(address, endpoint, name, bytes)?;
-        self.check_capacity(&address.to_string(), found)?;
+        let (codec, found) = NativeCodec::open_cache(place, name, bytes)?;
+        self.check_capacity(&place.to_string(), found)?;
         Ok(Some(codec))
     }
 

@@ -1,9 +1,9 @@
-//! Streams, groups and subjects over the native protocol, over TCP.
+//! Streams, groups and subjects over the native protocol, over TCP, and streams and groups in this process.
 //!
 //! Owns: the bytes of requests and replies, and a subscription with its credit. Does not own: connections and the frames
-//! around replies (`pairs::native`), and whether the records in a reply are right ([`super::Feed`]).
+//! around replies ([`NativePlace`]), and whether the records in a reply are right ([`super::Feed`]).
 
-use std::{borrow::Cow, net::SocketAddr};
+use std::borrow::Cow;
 
 use thalweg_types::{
     Attempt, Durability, GroupId, Offset, StreamId,
@@ -26,8 +26,8 @@ use super::{
 };
 use crate::{
     BenchError, Connection,
-    native::{NativeEndpoint, body, unexpected},
-    pairs::{Answer, Content, ID, answer_ping, frame, greet, refusal, shown},
+    native::{ID, NativePlace, answer_ping, body, frame, refusal, unexpected},
+    pairs::{Answer, Content, shown},
 };
 
 /// Name of the member that fetches.
@@ -40,8 +40,7 @@ const WINDOW: Permit = Permit { messages: 100_000, bytes: 16 << 20 };
 /// Stream, group and subject of a run on a server, over the native protocol.
 #[derive(Clone, Debug)]
 pub struct NativeFeed {
-    address: SocketAddr,
-    endpoint: NativeEndpoint,
+    place: NativePlace,
     stream: StreamId,
     group: GroupId,
     subject: String,
@@ -51,17 +50,16 @@ pub struct NativeFeed {
 impl NativeFeed {
     /// Creates the stream and the group called `name`. Writes request `level`; without it the server uses its default.
     pub fn create(
-        address: SocketAddr,
-        endpoint: &NativeEndpoint,
+        place: &NativePlace,
         name: String,
         level: Option<Durability>,
         parts: FeedParts,
     ) -> Result<Self, BenchError> {
         let create = |what, encode: &dyn Fn(&mut Vec<u8>) -> Result<(), CommandError>| {
             let mut command = Vec::new();
-            encode(&mut command).map_err(BenchError::target(address))?;
+            encode(&mut command).map_err(BenchError::target(place))?;
             let write = Write { level: Level(None), command: RemainingBytes(&command) };
-            endpoint.ask(what, &write, |frame| match frame {
+            place.ask(what, &write, |frame| match frame {
                 ServerFrame::Created(created) => Some(created.id),
                 _ => None,
             })
@@ -77,7 +75,7 @@ impl NativeFeed {
             group =
                 GroupId(create("creating the group", &|out| encode_create_group(out, stream, &name, start, &config))?);
         }
-        Ok(Self { address, endpoint: endpoint.clone(), stream, group, subject: name, level: Level(level) })
+        Ok(Self { place: place.clone(), stream, group, subject: name, level: Level(level) })
     }
 
     fn write(&self, out: &mut Vec<u8>, encode: impl FnOnce(&mut Vec<u8>) -> Result<(), CommandError>) {
@@ -189,8 +187,8 @@ impl FeedProtocol for NativeFeed {
     }
 
     fn subscribe(&self) -> Result<Box<dyn Subscription>, BenchError> {
-        let fail = BenchError::target(self.address);
-        let (mut connection, credit) = (greet(self.address)?, ReceiveCredit::new(&WINDOW));
+        let fail = BenchError::target(&self.place);
+        let (mut connection, credit) = (self.place.connect()?, ReceiveCredit::new(&WINDOW));
         let subscribe = Subscribe {
             policy: Policy::DropNew,
             queue_messages: 0,
@@ -200,8 +198,7 @@ impl FeedProtocol for NativeFeed {
             queue: ShortBytes(b""),
         };
         subscribe.encode(connection.out(), ID).map_err(|error| fail(error.to_string()))?;
-        let sent = connection.send().and_then(|()| connection.socket().set_nonblocking(true));
-        sent.map_err(|error| fail(format!("subscribing: {error}")))?;
+        connection.send().map_err(|error| fail(format!("subscribing: {error}")))?;
         Ok(Box::new(NativeSubscription { connection, credit }))
     }
 
@@ -209,7 +206,7 @@ impl FeedProtocol for NativeFeed {
         let mut command = Vec::new();
         encode_delete_stream(&mut command, self.stream);
         let write = Write { level: Level(None), command: RemainingBytes(&command) };
-        let _ = self.endpoint.ask("deleting the stream", &write, |_| Some(()));
+        let _ = self.place.ask("deleting the stream", &write, |_| Some(()));
     }
 }
 

@@ -11,7 +11,6 @@ mod records;
 mod rows;
 mod templates;
 
-pub(crate) use self::native::{ID, answer_ping, frame, greet, refusal};
 pub use self::{
     codec::{Answer, Codec, Content, HttpCodec, RespCodec, decode_http, http_level},
     ledger::{Ledger, Write},
