@@ -263,5 +263,6 @@ pub(crate) fn closed_plan<P>(protocol: P, connections: usize, pipeline: usize, o
         max_lag: GIVE_UP,
         seed: options.seed,
         server: None,
+        fsyncs: None,
     }
 }

@@ -37,7 +37,7 @@ const PUBLISH_METRIC: &str = "thalweg_native_publish_stage_duration_seconds";
 /// Histogram of the stages of a write.
 const STAGE_METRIC: &str = "thalweg_write_stage_duration_seconds";
 /// Counter of the fsyncs of the log.
-const SYNC_METRIC: &str = "thalweg_log_syncs_total";
+pub(crate) const SYNC_METRIC: &str = "thalweg_log_syncs_total";
 
 /// Increase of a server's metrics over runs.
 #[derive(Clone, Debug, Default)]

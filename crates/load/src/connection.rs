@@ -1,21 +1,27 @@
-//! A socket with one buffer for outgoing requests and one for received replies.
+//! A socket, or calls in this process, with one buffer for outgoing requests and one for received replies.
 
 use std::{
     io::{self, ErrorKind, Read as _, Write as _},
     net::TcpStream,
+    sync::Arc,
+    time::Duration,
 };
 
-use super::address::Address;
+use super::{
+    address::Address,
+    calls::{Bell, Calls, InProcess},
+    poller::Poller,
+};
 
 const INPUT_BYTES: usize = 64 << 10;
 
 /// Maximum number of received bytes that a connection buffers while the first reply among them is incomplete.
 pub(crate) const MAX_INPUT_BYTES: usize = 64 << 20;
 
-/// A socket with buffers for both directions.
+/// A socket, or calls in this process, with buffers for both directions.
 #[derive(Debug)]
 pub struct Connection {
-    socket: TcpStream,
+    line: Line,
     /// True if the kernel accepted fewer bytes than were offered at the last send.
     pub is_blocked: bool,
     out: Vec<u8>,
@@ -23,6 +29,13 @@ pub struct Connection {
     input: Vec<u8>,
     from: usize,
     to: usize,
+}
+
+/// Way of requests to their server.
+#[derive(Debug)]
+enum Line {
+    Socket(TcpStream),
+    InProcess(InProcess),
 }
 
 /// Result of a read: tells whether another read may return bytes immediately.
@@ -38,7 +51,7 @@ impl Connection {
     /// Connects to the server.
     pub fn open(address: &Address) -> io::Result<Self> {
         Ok(Self {
-            socket: address.connect()?,
+            line: Line::Socket(address.connect()?),
             is_blocked: false,
             out: Vec::new(),
             out_at: 0,
@@ -48,9 +61,38 @@ impl Connection {
         })
     }
 
-    /// Returns the socket, so that it can be added to a [`Poller`](super::poller::Poller).
+    /// Creates a connection whose requests are calls in this process, one at a time.
+    pub fn in_process(calls: Box<dyn Calls>) -> Self {
+        let (line, out, input) = (Line::InProcess(InProcess::new(calls)), Vec::new(), Vec::new());
+        Self { line, is_blocked: false, out, out_at: 0, input, from: 0, to: 0 }
+    }
+
+    /// Returns the socket.
+    ///
+    /// # Panics
+    /// Panics if the connection has none, because its requests are calls in this process.
     pub fn socket(&self) -> &TcpStream {
-        &self.socket
+        match &self.line {
+            Line::Socket(socket) => socket,
+            Line::InProcess(_) => panic!("calls in this process have no socket"),
+        }
+    }
+
+    /// Makes replies wake the thread of the poller: events carry `number`, or the bell names it.
+    pub(crate) fn attach(&mut self, poller: &Poller, bell: &Arc<Bell>, number: usize) -> io::Result<()> {
+        match &mut self.line {
+            Line::Socket(socket) => poller.add(socket, number as u64),
+            Line::InProcess(calls) => {
+                calls.attach(bell, number);
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns true if the reply to a call is there already.
+    #[inline]
+    pub(crate) fn has_reply(&self) -> bool {
+        self.from < self.to && matches!(self.line, Line::InProcess(_))
     }
 
     /// Returns the buffer of outgoing bytes, to which the caller appends the next request.
@@ -60,8 +102,21 @@ impl Connection {
 
     /// Sends as many of the outgoing bytes as the kernel accepts.
     pub fn send(&mut self) -> io::Result<()> {
+        let socket = match &mut self.line {
+            Line::Socket(socket) => socket,
+            Line::InProcess(calls) => {
+                if !self.out.is_empty() {
+                    self.input.drain(..self.from);
+                    (self.from, self.to) = (0, self.to - self.from);
+                    calls.send(&self.out, &mut self.input);
+                    self.to = self.input.len();
+                    self.out.clear();
+                }
+                return Ok(());
+            }
+        };
         while self.out_at < self.out.len() {
-            match self.socket.write(&self.out[self.out_at..]) {
+            match socket.write(&self.out[self.out_at..]) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(count) => self.out_at += count,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
@@ -80,8 +135,14 @@ impl Connection {
 
     /// Reads once from the socket into the input buffer. On a blocking socket, a timeout is an error.
     pub fn receive(&mut self) -> io::Result<MoreInput> {
+        if let Line::InProcess(calls) = &mut self.line {
+            calls.receive(&mut self.input)?;
+            self.to = self.input.len();
+            return Ok(MoreInput::No);
+        }
         self.make_room()?;
-        match self.socket.read(&mut self.input[self.to..]) {
+        let Line::Socket(socket) = &mut self.line else { unreachable!("the other kind has returned") };
+        match socket.read(&mut self.input[self.to..]) {
             Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
             Ok(count) => {
                 self.to += count;
@@ -89,6 +150,37 @@ impl Connection {
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => Ok(MoreInput::Maybe),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Sends the outgoing bytes and waits for the reply, at most `patience`, until `read` finds it at the start of the
+    /// received bytes. For single requests: the socket waits in reads afterwards.
+    pub fn exchange<T>(
+        &mut self,
+        patience: Duration,
+        mut read: impl FnMut(&[u8]) -> Result<Option<T>, String>,
+    ) -> Result<T, String> {
+        let blocking = match &self.line {
+            Line::Socket(socket) => {
+                socket.set_nonblocking(false).and_then(|()| socket.set_read_timeout(Some(patience)))
+            }
+            Line::InProcess(_) => Ok(()),
+        };
+        blocking.and_then(|()| self.send()).map_err(|error| error.to_string())?;
+        loop {
+            if !self.input().is_empty()
+                && let Some(found) = read(self.input())?
+            {
+                return Ok(found);
+            }
+            let received = match &mut self.line {
+                Line::Socket(_) => self.receive().map(|_| ()),
+                Line::InProcess(calls) => calls.wait(&mut self.input),
+            };
+            received.map_err(|error| error.to_string())?;
+            if matches!(self.line, Line::InProcess(_)) {
+                self.to = self.input.len();
+            }
         }
     }
 

@@ -1,10 +1,10 @@
 //! One load generator for any server, over HTTP, RESP or the native protocol.
 //!
 //! Owns: the loop of a load thread (`worker`) over the trait of a protocol ([`Protocol`]), which [`http`] and [`resp`]
-//! implement; the requests with their keys and values ([`data`], [`pairs`]) or their records and messages ([`feeds`]), and the check of each reply; connections, and when
+//! implement, over sockets or calls in this process ([`Calls`]); the requests with their keys and values ([`data`], [`pairs`]) or their records and messages ([`feeds`]), and the check of each reply; connections, and when
 //! requests are due ([`Pace`], [`Schedule`]); the counts of a run ([`Tally`]) and of its windows ([`Timeline`]), its
 //! figures ([`Outcome`]) and their medians over the rounds of a scenario ([`Rounds`]); the search for the highest rate
-//! that meets an objective ([`find_knee`]); the threads ([`run_threads`]), and
+//! that meets an objective ([`find_knee`]); the threads ([`run_threads`]), the live view of runs ([`live`]), and
 //! many tasks on one of them ([`tasks`]); the reasons for which a run's figures are void
 //! ([`Validity`]); reaching or starting a server ([`server`]); and the limits of the machine itself: servers without a
 //! database ([`native::bare`], [`native::relay`], [`resp::bare`]) and the write speed of the bare disk ([`probe`]). Does not
@@ -18,10 +18,12 @@
 //! answers are known, which is how `tests/known_answers` checks the generator itself.
 
 mod address;
+mod calls;
 mod connection;
 pub mod data;
 pub mod feeds;
 pub mod http;
+pub mod live;
 pub mod native;
 mod objective;
 pub mod options;
@@ -48,6 +50,7 @@ use thalweg_lab::{BenchError, Progress, Scratch, latency, random, report, stats,
 
 pub use self::{
     address::Address,
+    calls::{Calls, PendingReply},
     connection::Connection,
     objective::{Faults, LEAST_PATIENCE, Objective, TimeBound, Trial},
     pace::{Pace, Pacer},

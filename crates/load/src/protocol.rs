@@ -7,6 +7,7 @@ use std::{fmt::Display, time::Duration};
 
 use super::{
     connection::Connection,
+    live::FsyncCount,
     pace::Pace,
     tally::{Merge, Tally},
 };
@@ -153,4 +154,6 @@ pub struct Plan<P> {
     pub seed: u64,
     /// Id of the server's process, whose CPU time and memory the run measures; `None` if it is not known.
     pub server: Option<u32>,
+    /// Number of the server's fsyncs, for the live view.
+    pub fsyncs: Option<FsyncCount>,
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{
+    live,
     pace::Pace,
     protocol::{OnLoss, Plan, Protocol},
     rounds::Outcome,
@@ -16,9 +17,12 @@ use crate::{BenchError, report::duration, usage::Spent};
 /// Runs the workers of a plan until the plan ends; returns the figures.
 pub fn run<P: Protocol>(plan: &Plan<P>) -> Result<Outcome<P::Counts>, BenchError> {
     let workers = plan.workers.clamp(1, plan.connections.max(1));
-    let open = async |number| Worker::open(plan, number, workers);
     let mut tally = Tally::new(plan.protocol.kinds());
-    let spent = match run_threads::run(workers, plan.server, open, async |worker, clock| worker.run(clock)) {
+    let ended = live::shown(plan.pace, plan.warmup, plan.duration, plan.fsyncs.as_ref(), |shared| {
+        let open = async |number| Worker::open(plan, number, workers, shared);
+        run_threads::run(workers, plan.server, open, async |worker, clock| worker.run(clock))
+    });
+    let spent = match ended {
         Ok((brought, spent)) => {
             brought.into_iter().for_each(|counts| tally.merge(counts));
             spent

@@ -1,6 +1,6 @@
 //! Counts of one run, which each worker thread keeps separately.
 
-use super::timeline::Timeline;
+use super::{live::Recent, timeline::Timeline};
 use crate::latency::Latencies;
 
 /// Counts that each thread keeps separately and that are added up at the end of a run.
@@ -43,6 +43,8 @@ pub struct Tally<C> {
     pub timeline: Option<Timeline>,
     /// Description of the first problem of the run.
     pub first_problem: Option<String>,
+    /// Counts for the live view, if there is one; each thread hands its own over.
+    pub recent: Option<Box<Recent>>,
     /// Additional counts of the protocol.
     pub own: C,
 }
@@ -87,9 +89,12 @@ impl<C: Merge> Merge for Tally<C> {
 }
 
 impl<C> Tally<C> {
-    /// Stores the description of a problem, unless an earlier problem is stored.
+    /// Counts a problem, and stores its description unless an earlier one is stored.
     pub fn problem(&mut self, what: impl FnOnce() -> String) {
         self.first_problem.get_or_insert_with(what);
+        if let Some(recent) = &mut self.recent {
+            recent.errors += 1;
+        }
     }
 
     /// Counts requests of one kind that were due at the same moment and whose right replies arrived with one read.
@@ -100,6 +105,9 @@ impl<C> Tally<C> {
             self.replies += together.count;
             self.right += together.count;
             self.last_reply = now;
+            if let Some(recent) = &mut self.recent {
+                recent.times.record_nanos_times(now.saturating_sub(together.due), together.count);
+            }
             if let Some(timeline) = &mut self.timeline {
                 timeline.replies(together.due, now, together.count);
             }
@@ -139,6 +147,7 @@ impl<C> Tally<C> {
             last_reply: self.last_reply,
             timeline: self.timeline,
             first_problem: self.first_problem,
+            recent: None,
             own: (),
         }
     }

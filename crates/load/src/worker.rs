@@ -9,10 +9,12 @@
 //! arrive in the order of `inflight`, which never exceeds the pipeline's depth. An operation of several requests
 //! ([`Protocol::follow_up`]) occupies one place of the pipeline until its last reply, and counts once.
 
-use std::{collections::VecDeque, io::ErrorKind};
+use std::{collections::VecDeque, io::ErrorKind, sync::Arc};
 
 use super::{
+    calls::Bell,
     connection::{Connection, MoreInput},
+    live::{Shared, TICK},
     pace::Pacer,
     poller::{Event, EventFlags, Poller},
     protocol::{BadReply, Batching, OnLoss, Plan, Protocol},
@@ -29,6 +31,8 @@ use crate::{
 /// Number of lost connections after which a worker stops, because the server has ended and is not only slow.
 const MAX_LOST: u64 = 1000;
 const EVENTS: usize = 256;
+/// Number of the bell in events. Connections have lower ones.
+const BELL: u64 = u64::MAX;
 /// Longest wait for events, in nanoseconds, before the worker checks how long the oldest request has waited.
 const LONGEST_WAIT: u64 = 100_000_000;
 
@@ -50,6 +54,8 @@ struct Lane<P: Protocol> {
 pub(super) struct Worker<'a, P: Protocol> {
     plan: &'a Plan<P>,
     poller: Poller,
+    /// Rings when calls in this process have replies.
+    bell: Arc<Bell>,
     lanes: Vec<Lane<P>>,
     /// Connections that can take a request, the one that has been free longest first.
     free: VecDeque<usize>,
@@ -60,6 +66,13 @@ pub(super) struct Worker<'a, P: Protocol> {
     tally: Tally<P::Counts>,
     /// Number of unanswered requests on all connections.
     under_way: usize,
+    /// True if a call had its reply at once since this was last false.
+    replied_at_once: bool,
+    /// End of the last such call, which kept the thread from sending: a request that was due during it is not late.
+    calls_until: u64,
+    /// Place for the counts of the live view, if there is one, and the time at which the worker last handed its counts over.
+    live: Option<&'a Shared>,
+    shown_at: u64,
     clock: Clock,
     /// True if the worker must stop, because the server has ended or cannot catch up.
     is_over: bool,
@@ -67,14 +80,23 @@ pub(super) struct Worker<'a, P: Protocol> {
 
 impl<'a, P: Protocol> Worker<'a, P> {
     /// Opens the connections of worker number `number` of `workers`.
-    pub(super) fn open(plan: &'a Plan<P>, number: usize, workers: usize) -> Result<Self, BenchError> {
+    pub(super) fn open(
+        plan: &'a Plan<P>,
+        number: usize,
+        workers: usize,
+        live: Option<&'a Shared>,
+    ) -> Result<Self, BenchError> {
         let poller = Poller::new().map_err(BenchError::subject("epoll", "starting"))?;
+        let bell = Bell::new().and_then(|bell| poller.add(bell.source(), BELL).map(|()| Arc::new(bell)));
+        let bell = bell.map_err(BenchError::subject("an eventfd", "opening"))?;
         let connections = plan.connections / workers + usize::from(number < plan.connections % workers);
         let counted = plan.pace.counted(plan.warmup, plan.duration);
-        let tally = Tally { timeline: Timeline::over(&counted), ..Tally::new(plan.protocol.kinds()) };
+        let (timeline, recent) = (Timeline::over(&counted), live.map(|_| Box::default()));
+        let tally = Tally { timeline, recent, ..Tally::new(plan.protocol.kinds()) };
         let mut worker = Self {
             plan,
             poller,
+            bell,
             lanes: Vec::with_capacity(connections),
             free: (0..connections).collect(),
             unsent: Vec::new(),
@@ -82,6 +104,10 @@ impl<'a, P: Protocol> Worker<'a, P> {
             rng: generator(plan.seed.wrapping_mul(31).wrapping_add(number as u64)),
             tally,
             under_way: 0,
+            replied_at_once: false,
+            calls_until: 0,
+            live,
+            shown_at: 0,
             clock: Clock::start(),
             is_over: false,
         };
@@ -93,8 +119,8 @@ impl<'a, P: Protocol> Worker<'a, P> {
     }
 
     fn connect(&self, number: usize) -> Result<Lane<P>, BenchError> {
-        let connection = self.plan.protocol.connect()?;
-        let added = self.poller.add(connection.socket(), number as u64);
+        let mut connection = self.plan.protocol.connect()?;
+        let added = connection.attach(&self.poller, &self.bell, number);
         added.map_err(BenchError::subject("epoll", "adding a connection"))?;
         Ok(Lane { connection, inflight: VecDeque::new(), free_since: self.clock.now(), state: P::State::default() })
     }
@@ -115,9 +141,13 @@ impl<'a, P: Protocol> Worker<'a, P> {
             }
             self.wait(&mut events);
             for event in events.drain(..) {
-                self.serve(event.data.u64() as usize, event.flags);
+                match event.data.u64() {
+                    BELL => self.serve_rung(),
+                    number => self.serve(number as usize, event.flags),
+                }
             }
             self.check_timeout();
+            self.hand_over_counts();
         }
         self.count_unanswered();
         self.tally
@@ -134,7 +164,8 @@ impl<'a, P: Protocol> Worker<'a, P> {
                     break;
                 }
             }
-            if self.pacer.is_open() && self.lanes[number].free_since <= due && self.pacer.counts(due) {
+            let free_since = self.lanes[number].free_since.max(self.calls_until);
+            if self.pacer.is_open() && free_since <= due && self.pacer.counts(due) {
                 self.tally.lag.record_nanos(now - due);
             }
             self.free.pop_front();
@@ -145,6 +176,14 @@ impl<'a, P: Protocol> Worker<'a, P> {
             match P::BATCHING {
                 Batching::PerRequest => self.send(number),
                 Batching::Burst => self.unsent.push(number),
+            }
+            if self.replied_at_once {
+                // In a closed loop this may be the only place that looks at the clock and at the other connections.
+                self.replied_at_once = false;
+                self.serve_rung();
+                self.hand_over_counts();
+                now = self.clock.now();
+                self.calls_until = now;
             }
         }
         while let Some(number) = self.unsent.pop() {
@@ -191,7 +230,31 @@ impl<'a, P: Protocol> Worker<'a, P> {
             sent = self.poller.report_writable(connection.socket(), number as u64, connection.is_blocked);
         }
         if let Err(error) = sent {
-            self.handle_loss(number, format!("sending: {error}"));
+            return self.handle_loss(number, format!("sending: {error}"));
+        }
+        if self.lanes[number].connection.has_reply() {
+            self.replied_at_once = true;
+            if let Err(problem) = self.take_replies(number) {
+                self.handle_loss(number, problem);
+            }
+        }
+    }
+
+    /// Hands the counts for the live view over, if it is time.
+    #[inline]
+    fn hand_over_counts(&mut self) {
+        let (Some(live), Some(recent)) = (self.live, &mut self.tally.recent) else { return };
+        let now = self.clock.now();
+        if now - self.shown_at > nanos(TICK) / 2 {
+            self.shown_at = now;
+            live.add(recent);
+        }
+    }
+
+    /// Takes the replies of calls that other threads have completed.
+    fn serve_rung(&mut self) {
+        for number in self.bell.take() {
+            self.serve(number, EventFlags::IN);
         }
     }
 

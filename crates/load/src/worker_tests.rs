@@ -5,7 +5,7 @@ use std::{
     io::{BufRead as _, BufReader, Write as _},
     net::{SocketAddr, TcpListener},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -13,7 +13,7 @@ use std::{
 
 use super::*;
 use crate::{
-    Address, Arrivals, Decoded, Pace, Validity,
+    Address, Arrivals, Calls, Decoded, Pace, PendingReply, Validity,
     random::{Distribution, KeyChooser},
 };
 
@@ -22,7 +22,38 @@ const WORK: Duration = Duration::from_millis(2);
 
 /// Operations of two requests: a line `first`, and after its reply a line `second`. `BURST` chooses the batching.
 struct Twice<const BURST: bool> {
-    address: SocketAddr,
+    place: Place,
+}
+
+enum Place {
+    Server(SocketAddr),
+    /// Calls in this process, whose requests are counted for each connection. Those of the first connection take a while
+    /// on another thread, the others have their reply at once.
+    InProcess(Mutex<Vec<Arc<AtomicU64>>>),
+}
+
+/// Calls that return each line.
+#[derive(Debug)]
+struct Echo {
+    is_slow: bool,
+    requests: Arc<AtomicU64>,
+}
+
+impl Calls for Echo {
+    fn call(&mut self, request: &[u8], reply: &mut Vec<u8>) -> Option<PendingReply> {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        if !self.is_slow {
+            reply.extend_from_slice(request);
+            return None;
+        }
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let request = request.to_vec();
+        std::thread::spawn(move || {
+            std::thread::sleep(WORK);
+            let _ = tell.send(request);
+        });
+        Some(Box::pin(async { told.await.unwrap() }))
+    }
 }
 
 impl<const BURST: bool> Protocol for Twice<BURST> {
@@ -36,9 +67,18 @@ impl<const BURST: bool> Protocol for Twice<BURST> {
     const ON_LOSS: OnLoss = OnLoss::End;
 
     fn connect(&self) -> Result<Connection, BenchError> {
-        let connection = Connection::open(&Address::Tcp(self.address)).unwrap();
-        connection.socket().set_nonblocking(true).unwrap();
-        Ok(connection)
+        match &self.place {
+            Place::Server(address) => {
+                let connection = Connection::open(&Address::Tcp(*address)).unwrap();
+                connection.socket().set_nonblocking(true).unwrap();
+                Ok(connection)
+            }
+            Place::InProcess(all) => {
+                let (mut all, requests) = (all.lock().unwrap(), Arc::default());
+                all.push(Arc::clone(&requests));
+                Ok(Connection::in_process(Box::new(Echo { is_slow: all.len() == 1, requests })))
+            }
+        }
     }
 
     fn kinds(&self) -> usize {
@@ -125,9 +165,9 @@ fn serve() -> (SocketAddr, Arc<[AtomicU64; 3]>) {
     (address, lines)
 }
 
-fn plan<const BURST: bool>(address: SocketAddr, pace: Pace, pipeline: usize) -> Plan<Twice<BURST>> {
+fn plan<const BURST: bool>(place: Place, pace: Pace, pipeline: usize) -> Plan<Twice<BURST>> {
     Plan {
-        protocol: Twice { address },
+        protocol: Twice { place },
         connections: 2,
         workers: 1,
         pipeline,
@@ -139,12 +179,13 @@ fn plan<const BURST: bool>(address: SocketAddr, pace: Pace, pipeline: usize) -> 
         max_lag: Duration::from_secs(2),
         seed: 1,
         server: None,
+        fsyncs: None,
     }
 }
 
 fn assert_each_operation_counts_once<const BURST: bool>(pace: Pace, pipeline: usize) {
     let (address, lines) = serve();
-    let outcome = crate::run(&plan::<BURST>(address, pace, pipeline)).unwrap();
+    let outcome = crate::run(&plan::<BURST>(Place::Server(address), pace, pipeline)).unwrap();
     assert_eq!(outcome.validity, Validity::Good, "{:?}", outcome.tally.first_problem);
     let [first, second] = [0, 1].map(|line| lines[line].load(Ordering::Relaxed));
     assert_eq!(first, second, "each operation was completed");
@@ -169,5 +210,22 @@ fn an_operation_of_two_requests_counts_once_with_the_time_of_both() {
         assert_each_operation_counts_once::<true>(Pace::Closed, pipeline);
         let open = Pace::Open { rate: 50.0, arrivals: Arrivals::Constant };
         assert_each_operation_counts_once::<false>(open, pipeline);
+    }
+}
+
+#[test]
+fn calls_in_this_process_are_answered_at_once_or_by_another_thread() {
+    let open = Pace::Open { rate: 100.0, arrivals: Arrivals::Constant };
+    for (pace, is_open) in [(Pace::Closed, false), (open, true)] {
+        let plan = plan::<false>(Place::InProcess(Mutex::default()), pace, 1);
+        let outcome = crate::run(&plan).unwrap();
+        assert_eq!(outcome.validity, Validity::Good, "{:?}", outcome.tally.first_problem);
+        let Place::InProcess(requests) = &plan.protocol.place else { unreachable!() };
+        let requests = requests.lock().unwrap();
+        let [slow, fast] = [0, 1].map(|number| requests[number].load(Ordering::Relaxed));
+        assert_eq!((outcome.tally.all_right, outcome.tally.unanswered), ((slow + fast) / 2, 0));
+        // An operation of the slow connection takes 4 ms, also while the other connection never waits.
+        assert!(slow >= 10 && (is_open || fast > 10 * slow), "{slow} and {fast} requests");
+        assert!(outcome.times.percentile(100.0) >= WORK * 2 && outcome.times.percentile(1.0) < WORK, "{slow}, {fast}");
     }
 }

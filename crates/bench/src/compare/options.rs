@@ -24,8 +24,8 @@ const OF_OTHERS_THAN_RESP: [&str; 3] = ["--durability", "--api", "--keyspace"];
 #[derive(Clone, Debug, clap::Args)]
 pub struct CompareOptions {
     /// The first side: a program to start as `A serve` (a path or a name on the search path), the address of a running
-    /// server (http://host:port, redis://host:port or redis://host:port@N for its database N, thalweg://host:port), or a
-    /// report that `thalweg bench http` or `scenario` wrote with `--output FILE.json` or `--html FILE.html`.
+    /// server (http://host:port, redis://host:port or redis://host:port@N for its database N, thalweg://host:port), a
+    /// directory of the embedded engine (embedded://PATH), or a report that `thalweg bench http` or `scenario` wrote with `--output FILE.json` or `--html FILE.html`.
     pub a: String,
     /// The second side, in the same forms. Its figures are compared with those of A. A report can only be compared with
     /// a report.
@@ -90,7 +90,9 @@ impl Side {
             return if path.is_file() { Ok(Self::Stored(path.into())) } else { Err(fail("there is no such report")) };
         }
         if let Some(program) = program(text) {
-            return Ok(Self::Program(protocol, program));
+            let is_served = protocol != WireProtocol::Embedded;
+            let message = "a program is started as a server: name a directory of the engine as embedded://PATH";
+            return if is_served { Ok(Self::Program(protocol, program)) } else { Err(fail(message)) };
         }
         let known = WireProtocol::SCHEMES.iter().find(|(scheme, _)| text.starts_with(*scheme));
         match known {
@@ -99,7 +101,7 @@ impl Side {
             None if text.contains(':') && !text.contains("//") => Ok(Self::Running(protocol, text.to_owned())),
             None => Err(fail(
                 "is neither a program, nor a report (.json, .html), nor an address (http://, redis:// or thalweg:// and \
-                 host:port)",
+                 host:port, or embedded:// and a directory)",
             )),
         }
     }
@@ -155,9 +157,10 @@ impl CompareOptions {
     /// Returns an error if an option is for another protocol than those of the sides.
     fn check_protocols(&self, protocols: [Option<WireProtocol>; 2]) -> Result<(), BenchError> {
         let resp = protocols.map(|protocol| protocol == Some(WireProtocol::Resp));
-        let is_native = protocols.contains(&Some(WireProtocol::Native));
-        let has_load = self.scenario.is_some() || !is_native;
-        require(has_load, "--scenario", "the native protocol needs one, such as --scenario ycsb-a")?;
+        let is_native = |protocol: &Option<_>| matches!(protocol, Some(WireProtocol::Native | WireProtocol::Embedded));
+        let has_load = self.scenario.is_some() || !protocols.iter().any(is_native);
+        let needed = "the native protocol and the embedded engine need one, such as --scenario ycsb-a";
+        require(has_load, "--scenario", needed)?;
         let never = self.load.first_of(&NEVER_OVER_RESP).filter(|_| resp != [false; 2]);
         let others = self.load.first_of(&OF_OTHERS_THAN_RESP).filter(|_| resp == [true; 2]);
         if let Some(option) = never.or(others) {

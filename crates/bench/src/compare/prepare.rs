@@ -34,7 +34,9 @@ pub(super) fn prepare(
             let resp = options.resp_of(side, at, &load)?;
             resp::contender(&resp, &load, scratch, progress)
         }
-        Side::Program(WireProtocol::Native, _) | Side::Running(WireProtocol::Native, _) | Side::Stored(_) => {
+        Side::Program(WireProtocol::Native | WireProtocol::Embedded, _)
+        | Side::Running(WireProtocol::Native | WireProtocol::Embedded, _)
+        | Side::Stored(_) => {
             unreachable!("the check of the options refuses such sides")
         }
     }

@@ -74,6 +74,7 @@ pub(crate) fn plan(target: &Target, load: &HttpLoad, api: Api, pace: Pace) -> Pl
         max_lag: load.max_lag,
         seed: load.seed,
         server: target.process(),
+        fsyncs: Some(target.fsyncs()),
     }
 }
 

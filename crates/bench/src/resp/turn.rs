@@ -73,6 +73,7 @@ impl ServerTurn<'_> {
             max_lag: options.max_lag,
             seed: options.seed,
             server: self.server.process,
+            fsyncs: None,
         }
     }
 

@@ -36,6 +36,7 @@ pub(crate) fn contender(
         WireProtocol::Http => ScenarioRuns::prepare(suite.over_http(scratch, progress)?, suite, progress),
         WireProtocol::Resp => ScenarioRuns::prepare(suite.over_resp(scratch, progress)?, suite, progress),
         WireProtocol::Native => ScenarioRuns::prepare(suite.over_native(scratch, progress)?, suite, progress),
+        WireProtocol::Embedded => ScenarioRuns::prepare(suite.in_process(scratch)?, suite, progress),
     }
 }
 

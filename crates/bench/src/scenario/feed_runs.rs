@@ -4,7 +4,6 @@
 //! single replies (`thalweg_load::feeds`).
 
 use std::{
-    net::SocketAddr,
     sync::Arc,
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -20,24 +19,17 @@ use crate::{
     latency::{Latencies, micros, nanos},
     load::{
         Merge as _, Outcome, Rounds,
-        feeds::{Feed, FeedFault, FeedFaults, FeedRequests, Listening, SubscriberLedger},
+        feeds::{Feed, FeedFault, FeedFaults, FeedParts, FeedProtocol, Listening, SubscriberLedger},
+        pairs::{Codec, Content},
     },
     report::{Check, Table, Verdict, cells},
-    server::{Client, Target},
 };
-
-/// Configuration of the group. The server's maximum of records may wait for acks, so that many connections can fetch at
-/// the same time.
-const GROUP_CONFIG: &[u8] = b"{\"max_pending\":100000}";
-/// Header of a request whose body is JSON.
-pub(super) const JSON: &str = "Content-Type: application/json\r\n";
 
 /// Stream, group and subject of a scenario on one server. Dropping it deletes the stream with its group; if the
 /// deletion fails, they stay on the server, which does no harm.
 pub(super) struct FeedRun {
     /// Requests, and the account of records and messages.
     pub feed: Arc<Feed>,
-    address: SocketAddr,
     host: String,
     subscribers: usize,
     mix: Mix,
@@ -55,11 +47,13 @@ pub(super) struct Arrivals {
 }
 
 impl FeedRun {
-    /// Creates the stream and the group on the server, if the mix uses them. Returns `None` if it uses only keys.
-    pub(super) fn create(
+    /// Creates the stream and the group on the server called `host`, if the mix uses them; `create` does it over a
+    /// protocol, under a name that no other run uses. Returns `None` if the mix uses only keys.
+    pub(super) fn create<P: FeedProtocol + 'static>(
         options: &ScenarioOptions,
         scenario: &Scenario,
-        target: &Target,
+        host: &str,
+        create: impl FnOnce(String, FeedParts) -> Result<P, BenchError>,
     ) -> Result<Option<Self>, BenchError> {
         let mix = &scenario.mix;
         if !mix.has(|kind| !kind.has_key()) {
@@ -67,43 +61,29 @@ impl FeedRun {
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, nanos);
         let name = format!("{}-{:x}-{now:x}", options.keyspace, std::process::id());
-        let requests = FeedRequests::new(name, &target.host, options.durability);
-        let feed = Arc::new(Feed::new(requests, scenario.feeds.sizes, options.seed));
-        let (address, host, subscribers) = (target.address, target.host.clone(), scenario.feeds.subscribers);
-        let run = Self { feed, address, host, subscribers, mix: mix.clone() };
-        if mix.has(Kind::uses_stream) {
-            run.put(&run.feed.requests.stream(), b"{}")?;
-        }
-        if mix.share(Kind::Fetch) > 0.0 {
-            run.put(&run.feed.requests.group(), GROUP_CONFIG)?;
-        }
-        Ok(Some(run))
+        let parts = FeedParts { stream: mix.has(Kind::uses_stream), group: mix.share(Kind::Fetch) > 0.0 };
+        let protocol = Box::new(create(name, parts)?);
+        let feed = Arc::new(Feed::new(protocol, scenario.feeds.sizes, options.seed));
+        Ok(Some(Self { feed, host: host.to_owned(), subscribers: scenario.feeds.subscribers, mix: mix.clone() }))
     }
 
-    fn put(&self, path: &str, config: &[u8]) -> Result<(), BenchError> {
-        let answered = self.client()?.request("PUT", path, JSON, config);
-        let (status, body) = answered.map_err(BenchError::target(&self.host))?;
-        if status == 201 {
-            return Ok(());
-        }
-        let body = String::from_utf8_lossy(&body).into_owned();
-        Err(BenchError::target(&self.host)(format!("creating {path}: status {status}: {body}")))
-    }
-
-    fn client(&self) -> Result<Client, BenchError> {
-        Client::connect(self.address, GIVE_UP).map_err(BenchError::target(&self.host))
-    }
-
-    /// Appends once, and returns the value of this header of the reply.
-    pub(super) fn append_once(&self, header: &str) -> Result<Option<String>, BenchError> {
-        let (mut request, step) = (Vec::new(), self.feed.append());
-        self.feed.encode(step, &mut request);
-        let mut client = self.client()?;
-        let fail = BenchError::target(&self.host);
-        let reply = client.exchange(&request).map_err(|error| fail(format!("an append: {error}")))?;
-        let body = client.body(&reply).into_owned();
-        self.feed.judge(step, &body).map_err(|problem| fail(format!("status {}: {}", reply.status, problem.text)))?;
-        Ok(client.header(header).map(str::to_owned))
+    /// Appends once, and returns the durability level that the reply names.
+    pub(super) fn level_of_append(&self, codec: &impl Codec) -> Result<Option<String>, BenchError> {
+        let fail = |problem: String| BenchError::target(&self.host)(format!("an append: {problem}"));
+        let (mut connection, step) = (codec.connect()?, self.feed.append());
+        self.feed.encode(step, connection.out());
+        let (content, level) = connection
+            .exchange(GIVE_UP, |input| {
+                let Some(answer) = self.feed.decode(step, input)? else { return Ok(None) };
+                let content = match answer.content {
+                    Content::Value(content) => content.into_owned(),
+                    other => return Err(format!("{other:?}")),
+                };
+                Ok(Some((content, self.feed.protocol.level(&input[..answer.bytes]))))
+            })
+            .map_err(&fail)?;
+        self.feed.judge(step, &content).map_err(|problem| fail(problem.text))?;
+        Ok(level)
     }
 
     /// Performs one run with its subscribers, and adds the received messages to `arrivals`.
@@ -114,7 +94,7 @@ impl FeedRun {
         run: impl FnOnce() -> Result<Outcome<Counts>, BenchError>,
     ) -> Result<Outcome<Counts>, BenchError> {
         let publishes = self.mix.share(Kind::Publish) > 0.0;
-        let start = || Listening::start(self.address, self.subscribers, &self.feed);
+        let start = || Listening::start(&self.host, self.subscribers, &self.feed);
         let listening = if publishes { Some(start()?) } else { None };
         let (before, _) = self.feed.published();
         self.feed.count_times_after(warmup);
@@ -128,11 +108,6 @@ impl FeedRun {
         let times = self.feed.take_times();
         arrivals.times.iter_mut().zip(&times).for_each(|(own, more)| own.merge(more));
         Ok(outcome)
-    }
-
-    /// Returns the number of acknowledged records that the group has not delivered yet.
-    pub(super) fn undelivered(&self) -> u64 {
-        self.feed.appends.end().saturating_sub(self.feed.group.delivered())
     }
 
     /// Returns the checks after all runs. `found` are the faults that reading the whole stream and emptying the group
@@ -154,7 +129,7 @@ impl FeedRun {
             checks.push(check(format!("{what}: the stream after the runs"), required, measured, !found.any()));
         }
         if self.mix.share(Kind::Fetch) > 0.0 {
-            let (group, lost) = (&self.feed.group, self.undelivered());
+            let (group, lost) = (&self.feed.group, self.feed.undelivered());
             let measured = format!(
                 "{} records delivered, {lost} lost, {} redelivered, {} acked too late",
                 group.delivered(),
@@ -205,10 +180,8 @@ impl FeedRun {
 
 impl Drop for FeedRun {
     fn drop(&mut self) {
-        if self.mix.has(Kind::uses_stream)
-            && let Ok(mut client) = self.client()
-        {
-            let _ = client.request("DELETE", &self.feed.requests.stream(), "", b"");
+        if self.mix.has(Kind::uses_stream) {
+            self.feed.protocol.remove();
         }
     }
 }

@@ -16,7 +16,10 @@ use crate::{
 };
 
 const TARGET_HELP: &str = "Address of a running server, as http://host:port, for RESP as redis://host:port, and for the native protocol as \
-     thalweg://host:port. The keys stay on it. Without an address the benchmark starts a server of its own";
+     thalweg://host:port. With --protocol embedded a directory, as a path or embedded://PATH. The keys stay on it. Without a target \
+     the benchmark starts a server, or opens a directory, of its own";
+/// Beginning of the address of a directory.
+pub(super) const EMBEDDED_SCHEME: &str = "embedded://";
 
 /// Longest wait for a reply, after which a run ends as overloaded.
 pub(super) const GIVE_UP: Duration = Duration::from_secs(10);
@@ -46,7 +49,7 @@ pub struct ScenarioOptions {
     /// of streams, groups and subjects begin with it.
     #[arg(long, default_value = "scenario")]
     pub keyspace: String,
-    /// Durability level that each write requests, over HTTP and the native protocol; without it the server's default.
+    /// Durability level that each write requests, except over RESP; without it the default of the server or engine.
     #[arg(long)]
     pub durability: Option<Durability>,
     /// Password for AUTH on a RESP server that runs already.
@@ -103,16 +106,23 @@ pub enum WireProtocol {
     /// HTTP, which has all operations.
     #[default]
     Http,
-    /// GET, SET and DEL, for any server that speaks RESP; without scans, streams, groups and subjects.
+    /// Redis's commands, for any server that speaks RESP; without scans.
     Resp,
-    /// Native protocol over TCP without encryption; without streams, groups and subjects.
+    /// Native protocol over TCP without encryption, which has all operations.
     Native,
+    /// Calls of the embedded engine in this process, without a server; no caches and no subjects.
+    Embedded,
 }
 
 impl WireProtocol {
     /// Beginnings of addresses, and the protocols that they name.
-    pub(crate) const SCHEMES: [(&str, Self); 4] =
-        [("http://", Self::Http), ("redis://", Self::Resp), ("resp://", Self::Resp), ("thalweg://", Self::Native)];
+    pub(crate) const SCHEMES: [(&str, Self); 5] = [
+        ("http://", Self::Http),
+        ("redis://", Self::Resp),
+        ("resp://", Self::Resp),
+        ("thalweg://", Self::Native),
+        (EMBEDDED_SCHEME, Self::Embedded),
+    ];
 
     /// Returns the name of the protocol in reports.
     pub(super) fn name(self) -> &'static str {
@@ -120,6 +130,7 @@ impl WireProtocol {
             Self::Http => "HTTP",
             Self::Resp => "RESP2",
             Self::Native => "native protocol over TCP",
+            Self::Embedded => "calls of the engine in this process, whose processor time is part of the generator's",
         }
     }
 }
@@ -180,21 +191,29 @@ impl ScenarioOptions {
         }
         let rows = *scenario.scan_rows.end();
         let is_page = rows <= MAX_PAGE.0 && rows as usize * (scenario.value_bytes.end() + 64) <= MAX_PAGE.1;
-        if self.protocol == WireProtocol::Native && !is_page {
+        if matches!(self.protocol, WireProtocol::Native | WireProtocol::Embedded) && !is_page {
             return Err(fail(
                 "scans: over the native protocol at most 4,096 rows and 1 MiB; use --protocol http".to_owned(),
             ));
         }
-        if let Some(kind) = scenario.mix.kinds().find(|kind| !kind.has_key() && self.protocol != WireProtocol::Http) {
-            return Err(fail(format!("mix.{}: streams, groups and subjects need --protocol http", kind.name())));
+        if self.protocol == WireProtocol::Embedded {
+            let start = &self.server.start;
+            let starts = start.server_binary.is_some() || !start.server_arg.is_empty();
+            require(!starts, "--protocol embedded", "starts no server: leave out --server-binary and --server-arg")?;
+            let is_served = |kind: &Kind| kind.uses_cache() || *kind == Kind::Publish;
+            if let Some(kind) = scenario.mix.kinds().find(is_served) {
+                let kind = kind.name();
+                return Err(fail(format!("mix.{kind}: caches and subjects belong to a server; use --protocol native")));
+            }
         }
         let has_level = scenario.http.is_none() || self.protocol != WireProtocol::Http;
         let header = "the requests of [http] name none; add a header to http.headers";
         require(has_level || self.durability.is_none(), "--durability", header)?;
         if self.protocol == WireProtocol::Resp && scenario.mix.has(Kind::uses_cache) {
-            if scenario.mix.has(Kind::uses_keyspace) {
+            if scenario.mix.has(|kind| kind.uses_keyspace() || kind.uses_stream()) {
                 return Err(fail(
-                    "mix: over RESP a mix has operations on keys or on a cache, which are two databases".into(),
+                    "mix: over RESP a cache is a database of its own, so the mix has no operations on keys or streams"
+                        .into(),
                 ));
             }
             if scenario.cache_bytes.is_some() {
@@ -258,11 +277,13 @@ mod tests {
         for (flags, part) in [
             ("ycsb-a --keys 0", "ycsb-a: keys.count: 0 is not from 1"),
             ("ycsb-e --protocol resp", "mix.scan"),
-            ("jobs --protocol resp", "mix.append: streams, groups and subjects need --protocol http"),
             ("messages --keys 5", "--keys"),
             ("sessions --keys 0", "keys.count"),
-            ("events --protocol native", "mix.append: streams"),
+            ("sessions --protocol resp --keys 0", "keys.count"),
             ("ycsb-a --protocol resp --durability os", "--durability"),
+            ("messages --protocol embedded", "mix.publish: caches and subjects belong to a server"),
+            ("sessions --protocol embedded", "mix.cache_get"),
+            ("ycsb-a --protocol embedded --server-arg=x", "leave out --server-binary"),
             ("ycsb-a --rounds 0", "--rounds"),
             ("ycsb-a --arrivals poisson", "give --rate"),
             ("ycsb-a --arrivals step:5:1s --search p99<5ms", "a search needs runs at one rate"),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{
+    embedded::Embedded,
     feed_runs::{Arrivals, FeedRun},
     file::{Distribution, Scenario},
     mix::Kind,
@@ -12,18 +13,19 @@ use super::{
 };
 use crate::{
     BenchError, Progress, Report,
-    account::{Account, Stages, TimedRequests, add_stages, cost_row, cost_table},
+    account::{Account, SYNC_METRIC, Stages, TimedRequests, add_stages, cost_row, cost_table},
     latency::{Latencies, micros, nanos},
     load::{
         self, Bounds, Faults, LEAST_PATIENCE, Merge as _, Objective, Outcome, Pace, Plan, Rounds, Validity,
         feeds::FeedFaults,
         find_knee,
+        live::FsyncCount,
         pairs::{Codec, Ledger, Records},
     },
     profiling::{LONGEST_PROFILE, Profiler},
     random::KeyChooser,
     report::{Table, cells, number},
-    server::Target,
+    server::{Metrics, Target},
 };
 
 /// Rate at which a search begins if neither the options nor the file give a rate, in operations per second.
@@ -40,6 +42,7 @@ pub fn run(options: &ScenarioOptions, progress: &mut dyn Progress) -> Result<Rep
         WireProtocol::Http => suite.measure(&suite.over_http(&scratch, progress)?, &mut report, progress)?,
         WireProtocol::Resp => suite.measure(&suite.over_resp(&scratch, progress)?, &mut report, progress)?,
         WireProtocol::Native => suite.measure(&suite.over_native(&scratch, progress)?, &mut report, progress)?,
+        WireProtocol::Embedded => suite.measure(&suite.in_process(&scratch)?, &mut report, progress)?,
     }
     Ok(report.finish())
 }
@@ -71,9 +74,29 @@ pub(super) struct Subject<C> {
     pub feed: Option<FeedRun>,
     /// The server, if it has Thalweg's HTTP port.
     pub target: Option<Target>,
+    /// The engine, if it is in this process.
+    pub embedded: Option<Embedded>,
     /// Id of the server's process, if it is known.
     pub process: Option<u32>,
     pub profiler: Option<Profiler>,
+}
+
+impl<C> Subject<C> {
+    /// Returns the number of fsyncs, for the live view.
+    fn fsyncs(&self) -> Option<FsyncCount> {
+        match &self.embedded {
+            Some(embedded) => Some(embedded.fsync_count()),
+            None => self.target.as_ref().map(Target::fsyncs),
+        }
+    }
+
+    /// Reads the server's metrics, or those that the engine in this process has.
+    pub(super) fn metrics(&self) -> Option<Metrics> {
+        match &self.embedded {
+            Some(embedded) => Some(Metrics::parse(&format!("{SYNC_METRIC} {}", embedded.fsyncs()))),
+            None => self.target.as_ref()?.metrics(),
+        }
+    }
 }
 
 /// A scenario for one server, with the values and the writes of all runs on it.
@@ -109,8 +132,7 @@ impl Suite {
         let (mut account, mut rounds, mut arrivals) = (Account::default(), Rounds::default(), Arrivals::default());
         for round in 1..=self.options.rounds {
             let plan = self.plan(subject, ScenarioPhase::Run, self.scenario.pace());
-            let outcome =
-                account.around(|| subject.target.as_ref()?.metrics(), || run_once(subject, &plan, &mut arrivals))?;
+            let outcome = account.around(|| subject.metrics(), || run_once(subject, &plan, &mut arrivals))?;
             progress.step(&format!("{} round {round}: {}", self.options.name(), outcome.summary("/s")));
             rounds.push(outcome);
         }
@@ -159,7 +181,7 @@ impl Suite {
         });
         let puts: TimedRequests<'_> = match self.options.protocol {
             WireProtocol::Http => ("thalweg_http_request_duration_seconds", &[("operation", "kv_put")]),
-            WireProtocol::Resp | WireProtocol::Native => ("", &[]),
+            WireProtocol::Resp | WireProtocol::Native | WireProtocol::Embedded => ("", &[]),
         };
         let label = format!("{} ({})", self.options.name(), self.durability(subject));
         account.durable_writes(&label, puts, Some(response_us).filter(|time| *time > 0.0))
@@ -287,11 +309,14 @@ impl Suite {
             pass(ScenarioPhase::Verify, feed.feed.pages())?;
         }
         let fetch_records = u64::from(self.scenario.feeds.sizes.fetch_records);
-        while self.scenario.mix.share(Kind::Fetch) > 0.0 && feed.undelivered() > 0 {
-            let before = feed.undelivered();
-            progress.step(&format!("fetching {before} records that are left"));
-            pass(ScenarioPhase::Drain, before.div_ceil(fetch_records))?;
-            if feed.undelivered() == before {
+        while self.scenario.mix.share(Kind::Fetch) > 0.0 {
+            let (left, delivered) = (feed.feed.undelivered(), feed.feed.group.delivered());
+            if left == 0 {
+                break;
+            }
+            progress.step(&format!("fetching {left} records that are left"));
+            pass(ScenarioPhase::Drain, left.div_ceil(fetch_records))?;
+            if feed.feed.group.delivered() == delivered {
                 break;
             }
         }
@@ -334,6 +359,7 @@ impl Suite {
             max_lag: self.options.max_lag,
             seed: self.options.seed,
             server: subject.process,
+            fsyncs: subject.fsyncs(),
         }
     }
 }

@@ -1,23 +1,23 @@
 //! Servers of a scenario, over each protocol: reaching or starting one, and its durability level.
 
-use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use serde::Deserialize;
-use thalweg_transport::Endpoint;
 use thalweg_types::Durability;
 
 use super::{
-    feed_runs::{FeedRun, JSON},
+    embedded::Embedded,
+    feed_runs::FeedRun,
     mix::Kind,
-    options::GIVE_UP,
+    options::{EMBEDDED_SCHEME, GIVE_UP},
     suite::{Data, Subject, Suite},
-    words::CACHED,
 };
 use crate::{
     BenchError, Progress, Scratch, http,
     load::{
         Address,
-        native::{NativeEndpoint, TransportKind},
+        feeds::{HttpFeed, NativeFeed, RespFeed},
+        native::NativePlace,
         pairs::{Codec, HttpCodec, NativeCodec, RespCodec, TemplateCodec},
         resp::client::{Client, Greeting},
     },
@@ -25,8 +25,8 @@ use crate::{
     server::{self, NativePort, Target, free_port},
 };
 
-/// Header of a reply that names the durability level that a write has reached.
-const LEVEL_HEADER: &str = "Thalweg-Durability";
+/// Header of a request whose body is JSON.
+const JSON: &str = "Content-Type: application/json\r\n";
 
 impl Suite {
     /// Reaches or starts the server over HTTP.
@@ -41,12 +41,14 @@ impl Suite {
         let loader = codec.clone().with_level(Some(Durability::Os));
         let codec = codec.with_level(options.durability);
         let cache = self.http_cache(&target)?;
-        let feed = FeedRun::create(options, &self.scenario, &target)?;
-        let durability = self.level(&target, &codec, feed.as_ref())?;
+        let feed = FeedRun::create(options, &self.scenario, &target.host, |name, parts| {
+            HttpFeed::create(target.address, &target.host, name, options.durability, parts)
+        })?;
+        let durability = self.level(&target.host, &codec, feed.as_ref())?;
         let (name, process) = (self.name_of(&target), target.process());
         let profiler = options.profile.profiler(process, scratch.path())?;
         let (loaded, target) = ("durability os", Some(target));
-        Ok(Subject { codec, loader, cache, loaded, durability, name, feed, target, process, profiler })
+        Ok(Subject { codec, loader, cache, loaded, durability, name, feed, target, embedded: None, process, profiler })
     }
 
     /// Reaches or starts the server over HTTP, with the requests of the file's table `[http]`.
@@ -58,12 +60,12 @@ impl Suite {
         let target = self.http_target(scratch, progress)?;
         let templates = self.scenario.http.clone().expect("the caller has looked");
         let codec = TemplateCodec::new(target.address, &target.host, templates);
-        let durability = self.level_of_put(&target, &codec)?.unwrap_or_else(|| "unknown".to_owned());
+        let durability = self.level_of_put(&target.host, &codec)?.unwrap_or_else(|| "unknown".to_owned());
         let (name, process) = (self.name_of(&target), target.process());
         let profiler = self.options.profile.profiler(process, scratch.path())?;
         let (loader, loaded, target) = (codec.clone(), "the request of [http]", Some(target));
         let (cache, feed) = (None, None);
-        Ok(Subject { codec, loader, cache, loaded, durability, name, feed, target, process, profiler })
+        Ok(Subject { codec, loader, cache, loaded, durability, name, feed, target, embedded: None, process, profiler })
     }
 
     fn http_target(&self, scratch: &Scratch, progress: &mut dyn Progress) -> Result<Target, BenchError> {
@@ -107,10 +109,13 @@ impl Suite {
             (None, Address::Unix(_)) => None,
         };
         let profiler = options.profile.profiler(process, scratch.path())?;
+        let feed = FeedRun::create(options, &self.scenario, &name, |name, parts| {
+            RespFeed::create(greeting.clone(), name, parts)
+        })?;
         let codec = RespCodec { greeting };
-        let (loader, loaded, feed) = (codec.clone(), "the server's durability", None);
+        let (loader, loaded) = (codec.clone(), "the server's durability");
         let cache = self.uses_cache().then(|| codec.clone());
-        Ok(Subject { codec, loader, cache, loaded, durability, name, feed, target, process, profiler })
+        Ok(Subject { codec, loader, cache, loaded, durability, name, feed, target, embedded: None, process, profiler })
     }
 
     /// Reaches or starts the server over the native protocol.
@@ -134,20 +139,54 @@ impl Suite {
                 (Some(target), name, address)
             }
         };
-        let endpoint = NativeEndpoint { carrier: TransportKind::Tcp, endpoint: Endpoint::tcp(address.to_string()) };
-        let cache = self.native_cache(address, &endpoint)?;
-        let (codec, durability) = match &cache {
-            Some(cache) if !self.scenario.mix.has(Kind::uses_keyspace) => (cache.clone(), CACHED.to_owned()),
-            _ => {
-                let codec = NativeCodec::open(address, &endpoint, &options.keyspace, options.durability)?;
-                let durability = self.level_of_native_put(&codec)?;
-                (codec, durability)
-            }
-        };
+        let place = NativePlace::Server(address);
+        let cache = self.native_cache(&place)?;
+        let (codec, feed) = self.native_codec(&place, cache.as_ref())?;
+        let durability = self.level(&name, &codec, feed.as_ref())?;
         let process = target.as_ref().map_or_else(|| server::other_process(address), Target::process);
         let profiler = options.profile.profiler(process, scratch.path())?;
-        let (loader, loaded, feed) = (codec.clone().with_level(Durability::Os), "durability os", None);
-        Ok(Subject { codec, loader, cache, loaded, durability, name, feed, target, process, profiler })
+        let (loader, loaded) = (codec.clone().with_level(Durability::Os), "durability os");
+        Ok(Subject { codec, loader, cache, loaded, durability, name, feed, target, embedded: None, process, profiler })
+    }
+
+    /// Opens the directory of the target, or a new one, in this process.
+    pub(super) fn in_process(&self, scratch: &Scratch) -> Result<Subject<NativeCodec>, BenchError> {
+        let (options, load) = (&self.options, &self.scenario.load);
+        let path = match &options.server.target {
+            Some(text) => PathBuf::from(text.strip_prefix(EMBEDDED_SCHEME).unwrap_or(text)),
+            None => scratch.path().join("data"),
+        };
+        let embedded = Embedded::open(&path, options.durability)?;
+        // Where a connection has its thread for itself, nothing else waits for the thread while it commits.
+        let is_alone = load.rate.is_none() && options.search.is_none() && load.connections <= load.threads;
+        let place = embedded.place(path.display().to_string(), is_alone);
+        let (codec, feed) = self.native_codec(&place, None)?;
+        let name = format!("engine in this process, in {}", path.display());
+        let durability = self.level(&name, &codec, feed.as_ref())?;
+        let profiler = options.profile.profiler(Some(std::process::id()), scratch.path())?;
+        let (loader, loaded) = (codec.clone().with_level(Durability::Os), "durability os");
+        let (cache, target, embedded, process) = (None, None, Some(embedded), None);
+        Ok(Subject { codec, loader, cache, loaded, durability, name, feed, target, embedded, process, profiler })
+    }
+
+    /// Opens the keyspace, and creates stream and group, as far as the mix uses them.
+    fn native_codec(
+        &self,
+        place: &NativePlace,
+        cache: Option<&NativeCodec>,
+    ) -> Result<(NativeCodec, Option<FeedRun>), BenchError> {
+        let options = &self.options;
+        let codec = match cache {
+            _ if self.scenario.mix.has(Kind::uses_keyspace) => {
+                NativeCodec::open(place, &options.keyspace, options.durability)?
+            }
+            Some(cache) => cache.clone(),
+            None => NativeCodec::without_keys(place),
+        };
+        let feed = FeedRun::create(options, &self.scenario, &place.to_string(), |name, parts| {
+            NativeFeed::create(place, name, options.durability, parts)
+        })?;
+        Ok((codec, feed))
     }
 
     fn uses_cache(&self) -> bool {
@@ -180,13 +219,13 @@ impl Suite {
     }
 
     /// Creates the cache over the native protocol, if the mix uses one; returns the requests to it.
-    fn native_cache(&self, address: SocketAddr, endpoint: &NativeEndpoint) -> Result<Option<NativeCodec>, BenchError> {
+    fn native_cache(&self, place: &NativePlace) -> Result<Option<NativeCodec>, BenchError> {
         if !self.uses_cache() {
             return Ok(None);
         }
         let (name, bytes) = (&self.options.keyspace, self.scenario.cache_bytes);
-        let (codec, found) = NativeCodec::open_cache(address, endpoint, name, bytes)?;
-        self.check_capacity(&address.to_string(), found)?;
+        let (codec, found) = NativeCodec::open_cache(place, name, bytes)?;
+        self.check_capacity(&place.to_string(), found)?;
         Ok(Some(codec))
     }
 
@@ -197,16 +236,6 @@ impl Suite {
             "the cache {} exists already, with {found} B instead of {wanted} B: drop it, or name another with --keyspace",
             self.options.keyspace
         )))
-    }
-
-    /// Returns the durability level that the server names in its reply to a put of the first key.
-    fn level_of_native_put(&self, codec: &NativeCodec) -> Result<String, BenchError> {
-        let Data { records, ledger, .. } = &self.data;
-        let write = ledger.begin(0);
-        let (head, letters) = records.value(0, write.version);
-        let level = codec.level_of(|codec, out| codec.put(0, [&head, letters], out))?;
-        ledger.end(0, write);
-        Ok(level.to_string())
     }
 
     fn start(
@@ -220,30 +249,31 @@ impl Suite {
     }
 
     /// Returns the durability level that the server names in its reply to an append, or to a put of the first key.
-    fn level(&self, target: &Target, codec: &HttpCodec, feed: Option<&FeedRun>) -> Result<String, BenchError> {
+    fn level(&self, host: &str, codec: &impl Codec, feed: Option<&FeedRun>) -> Result<String, BenchError> {
         let asked = || self.options.durability.map(|level| level.to_string());
         let mix = &self.scenario.mix;
         let named = match feed {
-            _ if mix.has(Kind::uses_keyspace) => self.level_of_put(target, codec)?,
-            Some(feed) if mix.has(Kind::uses_stream) => feed.append_once(LEVEL_HEADER)?,
+            _ if mix.has(Kind::uses_keyspace) => self.level_of_put(host, codec)?,
+            Some(feed) if mix.has(Kind::uses_stream) => feed.level_of_append(codec)?,
             _ => None,
         };
         Ok(named.or_else(asked).unwrap_or_else(|| "unknown".to_owned()))
     }
 
-    fn level_of_put(&self, target: &Target, codec: &impl Codec) -> Result<Option<String>, BenchError> {
-        let fail = |error: std::io::Error| BenchError::target(&target.host)(format!("asking for the level: {error}"));
+    fn level_of_put(&self, host: &str, codec: &impl Codec) -> Result<Option<String>, BenchError> {
+        let fail = |problem: String| BenchError::target(host)(format!("a put: {problem}"));
         let Data { records, ledger, .. } = &self.data;
-        let (mut request, write) = (Vec::new(), ledger.begin(0));
+        let (mut connection, write) = (codec.connect()?, ledger.begin(0));
         let (head, letters) = records.value(0, write.version);
-        codec.put(0, [&head, letters], &mut request);
-        let mut client = server::Client::connect(target.address, GIVE_UP).map_err(fail)?;
-        let status = client.exchange(&request).map_err(fail)?.status;
-        if !matches!(status, 200 | 201 | 202 | 204) {
-            return Err(BenchError::target(&target.host)(format!("a put answered with status {status}")));
-        }
+        codec.put(0, [&head, letters], connection.out());
+        let level = connection.exchange(GIVE_UP, |input| match codec.decode(input)? {
+            None => Ok(None),
+            Some(answer) if codec.is_stored(&answer.content) => Ok(Some(codec.level(&input[..answer.bytes]))),
+            Some(answer) => Err(format!("{:?}", answer.content)),
+        });
+        let level = level.map_err(fail)?;
         ledger.end(0, write);
-        Ok(client.header(LEVEL_HEADER).map(str::to_owned))
+        Ok(level)
     }
 }
 

@@ -366,7 +366,11 @@ impl<C: Codec> Protocol for Workload<C> {
         (): &mut (),
         bytes: &[u8],
     ) -> Result<Option<Decoded<Reply>>, BadReply<Reply, String>> {
-        let answer = match self.place(request.kind).0.decode(bytes) {
+        let decoded = match request.step {
+            Step::Feed(step) => self.feed().decode(step, bytes),
+            _ => self.place(request.kind).0.decode(bytes),
+        };
+        let answer = match decoded {
             Ok(Some(answer)) => answer,
             Ok(None) => return Ok(None),
             Err(fault) => return Err(BadReply { fault, decoded: None }),

@@ -1,14 +1,34 @@
 //! Appends of a run to its stream: those that were sent, and the positions of their records.
 //!
-//! Invariants: a slot is known to hold at most one append, and an append to lie in at most one slot. `end` is the highest
-//! end of an acknowledged append; an append that is sent later must lie at or after it.
+//! A position is an offset where the server gives records dense offsets, and otherwise an id that rises
+//! ([`Positions`]). Invariants: a slot is known to hold at most one append, and an append to lie in at most one slot; a
+//! record has at most one id. `end` is the end of the acknowledged records: the offset after the last one, or the highest
+//! id. An append that is sent later must lie behind it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    ops::Range,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use rand::RngExt as _;
 
 use super::{
     faults::FeedFault,
     numbers::{MAX_NUMBERS, Numbers},
 };
+use crate::random::Generator;
+
+/// Kind of the positions that a server gives to the records of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Positions {
+    /// Numbers without gaps, from 0. A read begins at an offset.
+    Offsets,
+    /// Numbers that rise, with gaps, above 0. A read begins after an id.
+    Ids,
+}
 
 /// Appends of all threads to one new stream.
 #[derive(Debug)]
@@ -18,12 +38,26 @@ pub struct AppendLedger {
     end: AtomicU64,
     /// Bits of the appends: a bit is set if its append was acknowledged.
     acked: Numbers,
-    /// Number of each append's slot plus 1; 0 if it is not known.
-    slots: Numbers,
-    /// Number of each slot's append plus 1; 0 if it is not known.
-    appends: Numbers,
+    places: Places,
     /// Bits of the records: a bit is set if the reading of the whole stream has found its record.
     found: Numbers,
+}
+
+/// Known positions of records.
+#[derive(Debug)]
+enum Places {
+    Slots {
+        /// Number of each append's slot plus 1; 0 if it is not known.
+        slots: Numbers,
+        /// Number of each slot's append plus 1; 0 if it is not known.
+        appends: Numbers,
+    },
+    Ids {
+        /// Id of each record; 0 if it is not known.
+        ids: Numbers,
+        /// Ids of all acknowledged records, in order.
+        sorted: Mutex<Vec<u64>>,
+    },
 }
 
 /// An append that is in progress.
@@ -37,10 +71,14 @@ pub struct Append {
 
 impl AppendLedger {
     /// Creates the ledger of a stream without records, to which every append adds `batch` records, at least 1.
-    pub fn new(batch: u32) -> Self {
+    pub fn new(batch: u32, positions: Positions) -> Self {
         let [issued, end] = [const { AtomicU64::new(0) }; 2];
-        let [acked, slots, appends, found] = [(); 4].map(|()| Numbers::default());
-        Self { batch: u64::from(batch), issued, end, acked, slots, appends, found }
+        let places = match positions {
+            Positions::Offsets => Places::Slots { slots: Numbers::default(), appends: Numbers::default() },
+            Positions::Ids => Places::Ids { ids: Numbers::default(), sorted: Mutex::default() },
+        };
+        let [acked, found] = [(); 2].map(|()| Numbers::default());
+        Self { batch: u64::from(batch), issued, end, acked, places, found }
     }
 
     /// Records that an append is sent.
@@ -52,7 +90,7 @@ impl AppendLedger {
     }
 
     /// Returns the numbers of an append's records.
-    pub fn records(&self, append: u64) -> std::ops::Range<u64> {
+    pub fn records(&self, append: u64) -> Range<u64> {
         append * self.batch..(append + 1) * self.batch
     }
 
@@ -64,37 +102,145 @@ impl AppendLedger {
         if first < append.floor { Err(FeedFault::Reordered) } else { Ok(()) }
     }
 
-    /// Records that a record was found at an offset. Returns a fault if the record cannot be there.
-    pub fn place(&self, record: u64, offset: u64) -> Result<(), FeedFault> {
-        let ((append, at), slot) = ((record / self.batch, record % self.batch), offset / self.batch);
+    /// Records that an append was acknowledged with the ids of its records.
+    pub fn end_append_at(&self, append: Append, found: &[u64]) -> Result<(), FeedFault> {
+        self.acked.set_bit(append.number);
+        if let Places::Ids { sorted, .. } = &self.places {
+            let mut sorted = lock(sorted);
+            for id in found {
+                // Acknowledgements arrive nearly in order, so an id belongs near the end.
+                let at = sorted.iter().rposition(|other| other <= id).map_or(0, |at| at + 1);
+                sorted.insert(at, *id);
+            }
+        }
+        let mut last = append.floor;
+        for (record, id) in self.records(append.number).zip(found) {
+            self.end.fetch_max(*id, Ordering::AcqRel);
+            self.place(record, *id)?;
+            if *id <= last {
+                return Err(FeedFault::Reordered);
+            }
+            last = *id;
+        }
+        Ok(())
+    }
+
+    /// Records that a record was found at a position. Returns a fault if the record cannot be there.
+    pub fn place(&self, record: u64, position: u64) -> Result<(), FeedFault> {
+        let (append, at) = (record / self.batch, record % self.batch);
         let issued = self.issued.load(Ordering::Acquire);
         if append >= issued {
             return Err(FeedFault::Wrong);
         }
-        if at != offset % self.batch {
+        let (slots, appends) = match &self.places {
+            Places::Slots { slots, appends } => (slots, appends),
+            Places::Ids { ids, .. } => {
+                return match ids.claim(record, position) {
+                    Err(known) if known != position => Err(FeedFault::Duplicated),
+                    _ => Ok(()),
+                };
+            }
+        };
+        let slot = position / self.batch;
+        if at != position % self.batch {
             return Err(FeedFault::Reordered);
         }
         if slot >= issued {
             return Err(FeedFault::Duplicated);
         }
-        match self.appends.claim(slot, append + 1) {
-            Ok(()) => self.slots.claim(append, slot + 1).map_err(|_| FeedFault::Duplicated),
+        match appends.claim(slot, append + 1) {
+            Ok(()) => slots.claim(append, slot + 1).map_err(|_| FeedFault::Duplicated),
             Err(known) if known == append + 1 => Ok(()),
             Err(_) => Err(FeedFault::Reordered),
         }
     }
 
-    /// Returns the offset after the last acknowledged record.
+    /// Returns the fault of a record in a reply whose previous record lies at `last`, with the number of records that are
+    /// missing in between; `None` if it follows. A read from `from` has no previous record at first.
+    pub fn follows(&self, from: u64, last: Option<u64>, position: u64) -> Option<(FeedFault, u64)> {
+        match &self.places {
+            Places::Slots { .. } => {
+                let next = last.map_or(from, |last| last.saturating_add(1));
+                let fault = if position > next { FeedFault::Lost } else { FeedFault::Reordered };
+                (position != next).then(|| (fault, position.saturating_sub(next).max(1)))
+            }
+            Places::Ids { .. } => (position <= last.unwrap_or(from)).then_some((FeedFault::Reordered, 1)),
+        }
+    }
+
+    /// Returns the position from which a reader continues after a reply to a read from `from`.
+    pub fn after(&self, from: u64, last: Option<u64>) -> u64 {
+        match &self.places {
+            Places::Slots { .. } => last.map_or(from, |last| last.saturating_add(1)),
+            Places::Ids { .. } => last.unwrap_or(from),
+        }
+    }
+
+    /// Returns the number of records that are missing in a reply: `floor` was the end when the read of at most `limit`
+    /// records was sent, and the reply has records at the positions `seen`, in order.
+    pub fn missing(&self, from: u64, floor: u64, limit: u64, seen: &[u64]) -> u64 {
+        let (least, found) = match &self.places {
+            Places::Slots { .. } => (floor.saturating_sub(from).min(limit), seen.len()),
+            Places::Ids { sorted, .. } => {
+                // A full reply says nothing about what lies behind its last record.
+                let full = seen.last().filter(|_| seen.len() as u64 >= limit);
+                let bound = full.map_or(floor, |last| floor.min(*last));
+                let sorted = lock(sorted);
+                let up_to = |bound: u64| sorted.partition_point(|id| *id <= bound) as u64;
+                (up_to(bound).saturating_sub(up_to(from)), seen.iter().filter(|id| **id <= bound).count())
+            }
+        };
+        least.saturating_sub(found as u64)
+    }
+
+    /// Returns the beginning of a read that begins at any of the acknowledged records.
+    pub fn any(&self, rng: &mut Generator) -> u64 {
+        match &self.places {
+            Places::Slots { .. } => rng.random_range(0..self.end().max(1)),
+            Places::Ids { sorted, .. } => {
+                let sorted = lock(sorted);
+                if sorted.is_empty() { 0 } else { sorted[rng.random_range(0..sorted.len())] - 1 }
+            }
+        }
+    }
+
+    /// Returns the range of a page of the whole stream: its beginning, and the end of what it may have. The pages up to
+    /// [`pages`](Self::pages) contain all records; the last one has those that were not acknowledged, if any.
+    pub fn page(&self, number: u64, limit: u64) -> Range<u64> {
+        match &self.places {
+            Places::Slots { .. } => number * limit..self.end(),
+            Places::Ids { sorted, .. } => {
+                let sorted = lock(sorted);
+                let id = |count: u64| match count.min(sorted.len() as u64) {
+                    0 => 0,
+                    count => sorted[count as usize - 1],
+                };
+                let is_last = number * limit >= sorted.len() as u64;
+                id(number * limit)..if is_last { u64::MAX } else { id((number + 1) * limit) }
+            }
+        }
+    }
+
+    /// Returns the number of pages of the stream, with one more that has no acknowledged records.
+    pub fn pages(&self, limit: u64) -> u64 {
+        let records = match &self.places {
+            Places::Slots { .. } => self.end(),
+            Places::Ids { sorted, .. } => lock(sorted).len() as u64,
+        };
+        records.div_ceil(limit) + 1
+    }
+
+    /// Returns the end of the acknowledged records: the offset after the last one, or the highest id.
     pub fn end(&self) -> u64 {
         self.end.load(Ordering::Acquire)
     }
 
-    /// Records that the reading of the whole stream has found a record at an offset, or returns the fault.
-    pub fn find(&self, record: u64, offset: u64) -> Result<(), FeedFault> {
+    /// Records that the reading of the whole stream has found a record at a position, or returns the fault.
+    pub fn find(&self, record: u64, position: u64) -> Result<(), FeedFault> {
         if record / self.batch < self.issued.load(Ordering::Acquire) && !self.found.set_bit(record) {
             return Err(FeedFault::Duplicated);
         }
-        self.place(record, offset)
+        self.place(record, position)
     }
 
     /// Returns the number of acknowledged records.
@@ -104,8 +250,13 @@ impl AppendLedger {
 
     /// Returns the number of acknowledged records that the reading of the whole stream has not found.
     pub fn lost_records(&self) -> u64 {
+        self.acked_outside(&self.found)
+    }
+
+    /// Returns the number of acknowledged records whose bit is not set in `bits`.
+    pub(super) fn acked_outside(&self, bits: &Numbers) -> u64 {
         let records = self.acked_appends().flat_map(|append| self.records(append));
-        records.filter(|record| !self.found.bit(*record)).count() as u64
+        records.filter(|record| !bits.bit(*record)).count() as u64
     }
 
     fn acked_appends(&self) -> impl Iterator<Item = u64> + '_ {
@@ -113,13 +264,18 @@ impl AppendLedger {
     }
 }
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::generator;
 
     #[test]
     fn records_lie_where_they_were_acknowledged() {
-        let ledger = AppendLedger::new(3);
+        let ledger = AppendLedger::new(3, Positions::Offsets);
         let [first, second] = [ledger.begin(), ledger.begin()];
         assert_eq!(ledger.end_append(second, 0), Ok(()), "they overlap, so either may be first");
         assert_eq!(ledger.end_append(first, 3), Ok(()));
@@ -134,7 +290,7 @@ mod tests {
 
     #[test]
     fn an_append_without_acknowledgement_may_lie_anywhere_once() {
-        let ledger = AppendLedger::new(1);
+        let ledger = AppendLedger::new(1, Positions::Offsets);
         let [_unacknowledged, second, _] = [ledger.begin(), ledger.begin(), ledger.begin()];
         assert_eq!(ledger.end_append(second, 1), Ok(()));
         assert_eq!(ledger.place(0, 0), Ok(()));
@@ -144,7 +300,7 @@ mod tests {
 
     #[test]
     fn reading_the_whole_stream_finds_each_record_once() {
-        let ledger = AppendLedger::new(2);
+        let ledger = AppendLedger::new(2, Positions::Offsets);
         let [first, second, _unacknowledged] = [ledger.begin(), ledger.begin(), ledger.begin()];
         ledger.end_append(first, 0).unwrap();
         ledger.end_append(second, 2).unwrap();
@@ -158,17 +314,50 @@ mod tests {
 
     #[test]
     fn an_append_follows_those_that_were_acknowledged_before_it() {
-        let ledger = AppendLedger::new(2);
+        let ledger = AppendLedger::new(2, Positions::Offsets);
         let overlapping = ledger.begin();
         let first = ledger.begin();
         assert_eq!(ledger.end_append(first, 2), Ok(()));
         let later = ledger.begin();
         assert_eq!(ledger.end_append(overlapping, 0), Ok(()), "it was sent before");
         assert_eq!(ledger.end_append(later, 4), Ok(()));
-        let wrong = AppendLedger::new(2);
+        let wrong = AppendLedger::new(2, Positions::Offsets);
         let _sent = wrong.begin();
         let first = wrong.begin();
         wrong.end_append(first, 2).unwrap();
         assert_eq!(wrong.end_append(wrong.begin(), 0), Err(FeedFault::Reordered));
+    }
+
+    #[test]
+    fn ids_rise_and_no_acknowledged_one_is_missing() {
+        let ledger = AppendLedger::new(2, Positions::Ids);
+        let [first, second] = [ledger.begin(), ledger.begin()];
+        assert_eq!(ledger.end_append_at(second, &[50, 51]), Ok(()));
+        assert_eq!(ledger.end_append_at(first, &[20, 30]), Ok(()), "they overlap, so either may be first");
+        assert_eq!((ledger.end(), ledger.acked_records()), (51, 4));
+        assert_eq!(ledger.end_append_at(ledger.begin(), &[40, 60]), Err(FeedFault::Reordered), "sent after id 51");
+        assert_eq!((ledger.place(0, 20), ledger.place(0, 21)), (Ok(()), Err(FeedFault::Duplicated)));
+        assert_eq!(ledger.place(9, 99), Err(FeedFault::Wrong));
+        let ledger = AppendLedger::new(1, Positions::Ids);
+        for id in [10, 20, 30, 40] {
+            ledger.end_append_at(ledger.begin(), &[id]).unwrap();
+        }
+        // A record that is not acknowledged yet may be among those of a reply.
+        assert_eq!(ledger.missing(10, 40, 9, &[20, 25, 30, 40]), 0);
+        assert_eq!(ledger.missing(10, 40, 9, &[20, 40]), 1);
+        assert_eq!(ledger.missing(10, 40, 9, &[20, 30]), 1, "the reply has room, so its end is the stream's");
+        assert_eq!(ledger.missing(10, 40, 2, &[20, 30]), 0, "a full reply");
+        assert_eq!(ledger.missing(10, 40, 2, &[30, 40]), 1);
+        assert_eq!(ledger.missing(10, 30, 9, &[20, 30]), 0, "40 was appended after the read was sent");
+        assert_eq!(
+            (ledger.follows(10, None, 20), ledger.follows(10, Some(20), 20)),
+            (None, Some((FeedFault::Reordered, 1)))
+        );
+        assert_eq!((ledger.after(10, None), ledger.after(10, Some(20))), (10, 20));
+        let pages: Vec<_> = (0..ledger.pages(3)).map(|page| ledger.page(page, 3)).collect();
+        assert_eq!(pages, [0..30, 30..40, 40..u64::MAX]);
+        let mut rng = generator(1);
+        assert!((0..99).all(|_| [9, 19, 29, 39].contains(&ledger.any(&mut rng))));
+        assert_eq!(AppendLedger::new(1, Positions::Ids).page(0, 3), 0..u64::MAX);
     }
 }

@@ -10,10 +10,10 @@ use super::{
 /// Deliveries of one consumer group to all its members.
 #[derive(Debug, Default)]
 pub struct GroupLedger {
-    /// Bits of the offsets: a bit is set if its record was delivered, whatever number of the delivery the server has
+    /// Bits of the records: a bit is set if its record was delivered, whatever number of the delivery the server has
     /// stated.
     delivered: Numbers,
-    /// Bits of the offsets: a bit is set if the first delivery of its record has arrived. A later delivery of the same
+    /// Bits of the records: a bit is set if the first delivery of its record has arrived. A later delivery of the same
     /// record may arrive earlier, over another connection.
     first: Numbers,
     different: AtomicU64,
@@ -22,20 +22,25 @@ pub struct GroupLedger {
 }
 
 impl GroupLedger {
-    /// Records the delivery of the record at an offset; `deliveries` is the number of its deliveries by the server's
-    /// count. A repeated delivery is a fault if the server calls it the first.
-    pub fn deliver(&self, offset: u64, deliveries: u64) -> Result<(), FeedFault> {
-        if offset >= MAX_NUMBERS {
+    /// Notes the delivery of a record; `deliveries` is the number of its deliveries by the server's count. A repeated
+    /// delivery is a fault if the server calls it the first.
+    pub fn deliver(&self, record: u64, deliveries: u64) -> Result<(), FeedFault> {
+        if record >= MAX_NUMBERS {
             return Err(FeedFault::Wrong);
         }
-        if self.delivered.set_bit(offset) {
+        if self.delivered.set_bit(record) {
             self.different.fetch_add(1, Ordering::AcqRel);
         }
         if deliveries > 1 {
             self.again.fetch_add(1, Ordering::AcqRel);
             return Ok(());
         }
-        if self.first.set_bit(offset) { Ok(()) } else { Err(FeedFault::Duplicated) }
+        if self.first.set_bit(record) { Ok(()) } else { Err(FeedFault::Duplicated) }
+    }
+
+    /// Returns the bits of the records that were delivered.
+    pub(super) fn bits(&self) -> &Numbers {
+        &self.delivered
     }
 
     /// Records that acks came too late for this number of records.

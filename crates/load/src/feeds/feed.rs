@@ -8,24 +8,22 @@ use std::{
     },
 };
 
-use rand::RngExt as _;
-
 use super::{
-    appends::{Append, AppendLedger},
+    appends::{AppendLedger, Positions},
     deliveries::GroupLedger,
     faults::{FeedFault, FeedFaults},
-    http::{Appended, FeedRequests, Fetched, Published, Settled, json, records},
     numbers::Numbers,
+    protocol::{FeedContent, FeedProtocol, FeedRecord, Texts},
     steps::{Arrival, FeedProblem, FeedReply, FeedSizes, FeedStep, ReadFrom, Reader},
     texts::NumberedTexts,
 };
-use crate::{Clock, latency::Latencies, random::Generator};
+use crate::{Clock, latency::Latencies, pairs::Answer, random::Generator};
 
 /// Stream, group and subject of a run, which all threads share.
 #[derive(Debug)]
 pub struct Feed {
-    /// Builder of the requests.
-    pub requests: FeedRequests,
+    /// Protocol of the requests.
+    pub protocol: Box<dyn FeedProtocol>,
     /// Sizes of records, messages and requests.
     pub sizes: FeedSizes,
     /// Appends to the stream.
@@ -51,11 +49,11 @@ pub struct Feed {
 
 impl Feed {
     /// Creates a feed without records and messages.
-    pub fn new(requests: FeedRequests, sizes: FeedSizes, seed: u64) -> Self {
+    pub fn new(protocol: Box<dyn FeedProtocol>, sizes: FeedSizes, seed: u64) -> Self {
         Self {
-            requests,
+            appends: AppendLedger::new(sizes.batch, protocol.positions()),
+            protocol,
             sizes,
-            appends: AppendLedger::new(sizes.batch),
             group: GroupLedger::default(),
             texts: NumberedTexts::new(sizes.record_bytes, seed),
             messages: NumberedTexts::new(sizes.message_bytes, !seed),
@@ -91,7 +89,7 @@ impl Feed {
     pub fn read(&self, rng: &mut Generator) -> FeedStep {
         let floor = self.appends.end();
         let (from, reader) = match self.sizes.read_from {
-            ReadFrom::Random => (rng.random_range(0..floor.max(1)), Reader::Once),
+            ReadFrom::Random => (self.appends.any(rng), Reader::Once),
             ReadFrom::Start => (lock(&self.readers).pop_front().unwrap_or(0), Reader::Continues),
             ReadFrom::Tail => (lock(&self.readers).pop_front().unwrap_or(floor), Reader::Continues),
         };
@@ -101,13 +99,18 @@ impl Feed {
     /// Returns the read of a page of the stream, counted from its start. The pages up to [`pages`](Self::pages) contain
     /// all records.
     pub fn page(&self, number: u64) -> FeedStep {
-        let from = number * u64::from(self.sizes.read_records);
-        FeedStep::Read { from, floor: self.appends.end(), reader: Reader::Whole }
+        let range = self.appends.page(number, u64::from(self.sizes.read_records));
+        FeedStep::Read { from: range.start, floor: range.end, reader: Reader::Whole }
     }
 
     /// Returns the number of pages of the stream, with one more that has no acknowledged records.
     pub fn pages(&self) -> u64 {
-        self.appends.end().div_ceil(u64::from(self.sizes.read_records)) + 1
+        self.appends.pages(u64::from(self.sizes.read_records))
+    }
+
+    /// Returns the number of acknowledged records that the group has not delivered.
+    pub fn undelivered(&self) -> u64 {
+        self.appends.acked_outside(self.group.bits())
     }
 
     /// Returns the next publish.
@@ -133,150 +136,155 @@ impl Feed {
 
     /// Appends the bytes of a request.
     pub fn encode(&self, step: FeedStep, out: &mut Vec<u8>) {
-        let FeedSizes { record_bytes, batch, read_records, fetch_records, message_bytes, messages, .. } = self.sizes;
-        let lines = |texts: &NumberedTexts, numbers: std::ops::Range<u64>, out: &mut Vec<u8>| {
-            for number in numbers {
-                texts.put(number, out);
-                out.push(b'\n');
-            }
-        };
-        match step {
-            FeedStep::Append(append) => {
-                let records = self.appends.records(append.number);
-                self.requests.append((record_bytes + 1) * batch as usize, out, |out| lines(&self.texts, records, out));
-            }
-            FeedStep::Read { from, .. } => {
-                self.requests.read(from, read_records, (record_bytes + 64) * read_records as usize, out);
-            }
-            FeedStep::Fetch => self.requests.fetch(fetch_records, out),
-            FeedStep::Ack { attempt, .. } => self.requests.ack(attempt, out),
+        let (texts, numbers) = match step {
+            FeedStep::Append(append) => (&self.texts, self.appends.records(append.number)),
             FeedStep::Publish(number) => {
-                let first = number * u64::from(messages);
-                let numbers = first..first + u64::from(messages);
-                self.requests.publish((message_bytes + 1) * messages as usize, out, |out| {
-                    lines(&self.messages, numbers, out);
-                });
+                let messages = u64::from(self.sizes.messages);
+                (&self.messages, number * messages..(number + 1) * messages)
             }
-        }
+            FeedStep::Read { .. } | FeedStep::Fetch | FeedStep::Ack { .. } => (&self.texts, 0..0),
+        };
+        self.protocol.encode(step, &self.sizes, &Texts { texts, numbers }, out);
     }
 
-    /// Checks the body of a reply to a request.
-    pub fn judge(&self, step: FeedStep, body: &[u8]) -> Result<FeedReply, FeedProblem> {
-        let mut found = ReplyFaults::default();
-        let reply = match step {
-            FeedStep::Append(append) => self.judge_append(append, body, &mut found),
-            FeedStep::Read { from, floor, reader } => self.judge_read((from, floor), reader, body, &mut found),
-            FeedStep::Fetch => self.judge_fetch(body, &mut found),
-            FeedStep::Ack { records, .. } => json::<Settled>(body).map(|Settled { settled }| {
-                self.group.lapse(records.saturating_sub(settled));
-                FeedReply::Done(settled)
-            }),
-            FeedStep::Publish(_) => self.judge_publish(body, &mut found),
-        };
-        if let Err(text) = &reply {
+    /// Decodes the reply to a request, see [`FeedProtocol::decode`].
+    pub fn decode<'a>(&self, step: FeedStep, bytes: &'a [u8]) -> Result<Option<Answer<'a>>, String> {
+        self.protocol.decode(step, &self.sizes, bytes)
+    }
+
+    /// Checks the content of a reply to a request.
+    pub fn judge(&self, step: FeedStep, content: &[u8]) -> Result<FeedReply, FeedProblem> {
+        let mut reply = Records::default();
+        let read = self.protocol.read(step, content, &mut |record| self.take(step, record, &mut reply));
+        if let FeedStep::Read { from, reader: Reader::Continues, .. } = step {
+            lock(&self.readers).push_back(self.appends.after(from, reply.last));
+        }
+        let done = read.and_then(|content| self.conclude(step, content, &mut reply));
+        let found = &mut reply.found;
+        if let Err(text) = &done {
             found.fault(FeedFault::Wrong, 1, || text.clone());
         }
-        match (reply, found) {
-            (Ok(reply), ReplyFaults { first: None, .. }) => Ok(reply),
+        match (done, reply.found) {
+            (Ok(done), ReplyFaults { first: None, .. }) => Ok(done),
             (_, ReplyFaults { faults, first }) => Err(FeedProblem { faults, text: first.unwrap_or_default() }),
         }
     }
 
-    fn judge_append(&self, append: Append, body: &[u8], found: &mut ReplyFaults) -> Result<FeedReply, String> {
-        let Appended { count, first, last } = json(body)?;
-        let batch = u64::from(self.sizes.batch);
-        if count != batch || last.checked_sub(first) != Some(batch - 1) {
-            return Err(format!("an append of {batch} records got offsets {first} to {last}, {count} records"));
-        }
-        if let Err(fault) = self.appends.end_append(append, first) {
-            found.fault(fault, batch, || {
-                format!("append {} was acknowledged at offset {first}: {fault:?}", append.number)
-            });
-        }
-        Ok(FeedReply::Done(count))
-    }
-
-    fn judge_read(
-        &self,
-        (from, floor): (u64, u64),
-        reader: Reader,
-        body: &[u8],
-        found: &mut ReplyFaults,
-    ) -> Result<FeedReply, String> {
-        let (mut next, mut count) = (from, 0);
-        let read = records(body, |offset, payload| {
-            if offset != next && reader != Reader::Whole {
-                let fault = if offset > next { FeedFault::Lost } else { FeedFault::Reordered };
-                let missing = offset.saturating_sub(next).max(1);
-                found.fault(fault, missing, || format!("offset {offset} was received instead of {next}"));
+    /// Checks one record of a reply.
+    fn take(&self, step: FeedStep, record: FeedRecord<'_>, reply: &mut Records) {
+        let FeedRecord { position, deliveries, .. } = record;
+        match step {
+            FeedStep::Read { from, reader, .. } => {
+                // The reader of the whole stream counts its missing records when it ends.
+                let in_order = reader != Reader::Whole || self.protocol.positions() == Positions::Ids;
+                let fault = self.appends.follows(from, reply.last, position).filter(|_| in_order);
+                if let Some((fault, records)) = fault {
+                    let last = reply.last;
+                    reply.found.fault(fault, records, || format!("position {position} was received after {last:?}"));
+                }
+                let arrival = if reader == Reader::Whole { Arrival::Whole } else { Arrival::Read };
+                self.judge_record(record, arrival, &mut reply.found);
+                reply.last = Some(position);
             }
-            let arrival = if reader == Reader::Whole { Arrival::Whole } else { Arrival::Read };
-            self.judge_record(offset, payload, arrival, found);
-            (next, count) = (offset.saturating_add(1), count + 1);
-        });
-        if reader == Reader::Continues {
-            lock(&self.readers).push_back(next);
-        }
-        read?;
-        let least = floor.saturating_sub(from).min(u64::from(self.sizes.read_records));
-        // The reader of the whole stream counts its missing records when it ends.
-        if count < least && reader != Reader::Whole {
-            found.fault(FeedFault::Lost, least - count, || {
-                format!("{count} records from offset {from}, and {least} were acknowledged before the read was sent")
-            });
-        }
-        Ok(FeedReply::Done(count))
-    }
-
-    fn judge_fetch(&self, body: &[u8], found: &mut ReplyFaults) -> Result<FeedReply, String> {
-        let fetched: Fetched<'_> = json(body)?;
-        let records = fetched.messages.len() as u64;
-        let mut last = None;
-        for message in &fetched.messages {
-            let offset = message.offset;
-            self.judge_record(offset, message.payload.as_ref().map(|text| text.as_bytes()), Arrival::Fetch, found);
-            if let Err(fault) = self.group.deliver(offset, message.deliveries) {
-                found.fault(fault, 1, || format!("offset {offset} was delivered twice as the first delivery"));
+            FeedStep::Fetch => {
+                let number = self.judge_record(record, Arrival::Fetch, &mut reply.found);
+                if let Some(Err(fault)) = number.map(|number| self.group.deliver(number, deliveries)) {
+                    let text = || format!("position {position} was delivered twice as the first delivery");
+                    reply.found.fault(fault, 1, text);
+                }
+                if deliveries <= 1 {
+                    if let Some(last) = reply.last.filter(|last| position <= *last) {
+                        let text = || format!("position {position} was delivered after {last}");
+                        reply.found.fault(FeedFault::Reordered, 1, text);
+                    }
+                    reply.last = reply.last.max(Some(position));
+                }
             }
-            if message.deliveries <= 1 && last.is_some_and(|last| offset <= last) {
-                found.fault(FeedFault::Reordered, 1, || format!("offset {offset} was delivered after {last:?}"));
+            FeedStep::Append(_) | FeedStep::Ack { .. } | FeedStep::Publish(_) => {}
+        }
+        reply.seen.push(position);
+    }
+
+    /// Checks a reply as a whole, after its records.
+    fn conclude(&self, step: FeedStep, content: FeedContent, reply: &mut Records) -> Result<FeedReply, String> {
+        let Records { seen, found, .. } = reply;
+        let (count, batch) = (seen.len() as u64, u64::from(self.sizes.batch));
+        match (step, content) {
+            (FeedStep::Append(append), FeedContent::Appended { .. } | FeedContent::Records) => {
+                let (first, count) = match content {
+                    FeedContent::Appended { first, count } => (first, count),
+                    _ => (seen.first().copied().unwrap_or(0), count),
+                };
+                if count != batch {
+                    return Err(format!("an append of {batch} records was acknowledged for {count}, from {first} on"));
+                }
+                let ended = match content {
+                    FeedContent::Appended { .. } => self.appends.end_append(append, first),
+                    _ => self.appends.end_append_at(append, seen),
+                };
+                if let Err(fault) = ended {
+                    let text = || format!("append {} was acknowledged at {first}: {fault:?}", append.number);
+                    found.fault(fault, batch, text);
+                }
+                Ok(FeedReply::Done(count))
             }
-            last = last.max((message.deliveries <= 1).then_some(offset));
-        }
-        match fetched.attempt {
-            Some(attempt) => Ok(FeedReply::Fetched { attempt, records }),
-            None if records == 0 => Ok(FeedReply::Done(0)),
-            None => Err(format!("{records} records without an attempt")),
+            (FeedStep::Read { from, floor, reader }, FeedContent::Records) => {
+                let missing = self.appends.missing(from, floor, u64::from(self.sizes.read_records), seen);
+                if missing > 0 && reader != Reader::Whole {
+                    let text = || {
+                        format!(
+                            "{count} records from {from} on, and {missing} more were acknowledged before the read was sent"
+                        )
+                    };
+                    found.fault(FeedFault::Lost, missing, text);
+                }
+                Ok(FeedReply::Done(count))
+            }
+            (FeedStep::Fetch, FeedContent::Fetched { attempt: Some(attempt) }) => {
+                Ok(FeedReply::Fetched { attempt, records: count })
+            }
+            (FeedStep::Fetch, FeedContent::Fetched { attempt: None }) if count == 0 => Ok(FeedReply::Done(0)),
+            (FeedStep::Fetch, FeedContent::Fetched { attempt: None }) => {
+                Err(format!("{count} records without an attempt"))
+            }
+            (FeedStep::Ack { records, .. }, FeedContent::Settled(settled)) => {
+                self.group.lapse(records.saturating_sub(settled));
+                Ok(FeedReply::Done(settled))
+            }
+            (FeedStep::Publish(_), FeedContent::Published { messages, missed }) => {
+                let messages = messages.unwrap_or(u64::from(self.sizes.messages));
+                self.acked_messages.fetch_add(messages, Ordering::AcqRel);
+                self.missed.fetch_add(missed.saturating_mul(messages), Ordering::AcqRel);
+                if messages != u64::from(self.sizes.messages) {
+                    let text = || format!("{messages} of {} messages were published", self.sizes.messages);
+                    found.fault(FeedFault::Wrong, 1, text);
+                }
+                Ok(FeedReply::Done(messages))
+            }
+            _ => Err("the answer is one to another operation".to_owned()),
         }
     }
 
-    fn judge_publish(&self, body: &[u8], found: &mut ReplyFaults) -> Result<FeedReply, String> {
-        let Published { messages, missed } = json(body)?;
-        self.acked_messages.fetch_add(messages, Ordering::AcqRel);
-        self.missed.fetch_add(missed.saturating_mul(messages), Ordering::AcqRel);
-        if messages != u64::from(self.sizes.messages) {
-            found.fault(FeedFault::Wrong, 1, || {
-                format!("{messages} of {} messages were published", self.sizes.messages)
-            });
-        }
-        Ok(FeedReply::Done(messages))
-    }
-
-    fn judge_record(&self, offset: u64, payload: Option<&[u8]>, arrival: Arrival, found: &mut ReplyFaults) {
+    /// Returns the number of a record that lies where it was acknowledged; otherwise `None`, and the fault is noted.
+    fn judge_record(&self, record: FeedRecord<'_>, arrival: Arrival, found: &mut ReplyFaults) -> Option<u64> {
+        let FeedRecord { position, payload, .. } = record;
         let Some(number) = payload.and_then(|payload| self.texts.number_of(payload)) else {
-            return found.fault(FeedFault::Wrong, 1, || format!("offset {offset} has content that was never appended"));
+            found.fault(FeedFault::Wrong, 1, || format!("position {position} has content that was never appended"));
+            return None;
         };
         let placed = match arrival {
-            Arrival::Whole => self.appends.find(number, offset),
-            _ => self.appends.place(number, offset),
+            Arrival::Whole => self.appends.find(number, position),
+            _ => self.appends.place(number, position),
         };
         if let Err(fault) = placed {
-            return found.fault(fault, 1, || format!("record {number} lies at offset {offset}: {fault:?}"));
+            found.fault(fault, 1, || format!("record {number} lies at {position}: {fault:?}"));
+            return None;
         }
         let batch = u64::from(self.sizes.batch);
         if number % batch == 0 && arrival != Arrival::Whole {
             self.arrived(arrival, self.appended_at.get(number / batch));
         }
+        Some(number)
     }
 
     /// Returns the number of a message that a subscriber received; `None` if the run has not published it.
@@ -296,6 +304,16 @@ impl Feed {
             lock(&self.times[arrival as usize]).record_nanos((self.clock.now() + 1).saturating_sub(due));
         }
     }
+}
+
+/// Records of a reply.
+#[derive(Debug, Default)]
+struct Records {
+    /// Position of the last record, or of the last one that was delivered for the first time.
+    last: Option<u64>,
+    /// Positions of all records, in order.
+    seen: Vec<u64>,
+    found: ReplyFaults,
 }
 
 /// Faults that were found in a reply.

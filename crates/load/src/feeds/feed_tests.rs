@@ -1,6 +1,7 @@
 //! Tests of the judgement of replies about streams, groups and subjects, without sockets.
 
 use super::*;
+use crate::feeds::http::HttpFeed;
 use crate::random::generator;
 
 const SIZES: FeedSizes = FeedSizes {
@@ -14,8 +15,8 @@ const SIZES: FeedSizes = FeedSizes {
 };
 
 fn feed(read_from: ReadFrom) -> Feed {
-    let requests = FeedRequests::new("f".to_owned(), "h:1", None);
-    Feed::new(requests, FeedSizes { read_from, ..SIZES }, 1)
+    let protocol = HttpFeed::new(([127, 0, 0, 1], 1).into(), "h:1", "f".to_owned(), None);
+    Feed::new(Box::new(protocol), FeedSizes { read_from, ..SIZES }, 1)
 }
 
 /// Appends batches of two records; the acknowledgements state consecutive offsets.
@@ -166,4 +167,44 @@ fn times_count_from_the_moment_at_which_a_message_was_due() {
     let [_, _, times] = feed.take_times();
     assert_eq!(times.count(), 1, "one publish was due in the counted time");
     assert!(times.max().as_micros() >= 1000, "{:?}", times.max());
+}
+
+#[test]
+fn records_with_ids_are_found_once_in_order_and_none_is_missing() {
+    let address = crate::Address::Tcp(([127, 0, 0, 1], 1).into());
+    let greeting = crate::resp::client::Greeting { address, password: None, database: 0, is_resp3: false };
+    let protocol = crate::feeds::RespFeed::new(greeting, "f".to_owned());
+    let feed = Feed::new(Box::new(protocol), FeedSizes { batch: 1, ..SIZES }, 1);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis();
+    let id = |number: u64| {
+        let id = format!("{}-{number}", now + u128::from(number) / 3);
+        format!("${}\r\n{id}\r\n", id.len())
+    };
+    let entries = |records: &[(u64, u64)]| {
+        let entry = |(at, number): &(u64, u64)| {
+            let text = String::from_utf8(text(&feed.texts, *number)).unwrap();
+            format!("*2\r\n{}*2\r\n$7\r\npayload\r\n${}\r\n{text}\r\n", id(*at), text.len())
+        };
+        let all: String = records.iter().map(entry).collect();
+        format!("*1\r\n*2\r\n$1\r\nf\r\n*{}\r\n{all}", records.len()).into_bytes()
+    };
+    for number in 0..6 {
+        assert_eq!(feed.judge(feed.append(), id(2 * number).as_bytes()), Ok(FeedReply::Done(1)));
+    }
+    let twice = feed.judge(feed.append(), id(10).as_bytes()).unwrap_err();
+    assert_eq!(twice.faults.reordered, 1, "the id of another append: {}", twice.text);
+    let read = |reader| FeedStep::Read { from: 0, floor: feed.appends.end(), reader };
+    let judged = |records: &[(u64, u64)]| feed.judge(read(Reader::Once), &entries(records));
+    let faults = |records: &[(u64, u64)]| judged(records).unwrap_err().faults;
+    assert_eq!(judged(&[(0, 0), (2, 1), (4, 2), (6, 3)]), Ok(FeedReply::Done(4)), "a full reply");
+    assert_eq!(faults(&[(0, 0), (4, 2), (6, 3), (8, 4)]), FeedFaults { lost: 1, ..FeedFaults::default() });
+    assert_eq!(faults(&[(0, 0), (2, 1)]).lost, 5, "the end, with the append that got another one's id");
+    assert_eq!(faults(&[(2, 1), (0, 0), (4, 2), (6, 3)]).reordered, 1);
+    assert_eq!(faults(&[(0, 1), (2, 0), (4, 2), (6, 3)]).duplicated, 2, "two records at other ids");
+    assert_eq!(faults(&[(0, 77), (2, 1), (4, 2), (6, 3)]).wrong, 1);
+    let fetch = |records: &[(u64, u64)]| feed.judge(FeedStep::Fetch, &entries(records));
+    assert!(matches!(fetch(&[(0, 0), (2, 1)]), Ok(FeedReply::Fetched { records: 2, .. })));
+    assert_eq!(fetch(&[(2, 1)]).unwrap_err().faults.duplicated, 1);
+    assert_eq!(fetch(&[(6, 3), (4, 2)]).unwrap_err().faults.reordered, 1);
+    assert_eq!((feed.group.delivered(), feed.undelivered()), (4, 3));
 }

@@ -1,44 +1,93 @@
-//! Requests about streams, groups and subjects over HTTP, and the contents of their replies.
+//! Streams, groups and subjects over HTTP.
 //!
-//! Owns: the bytes of requests, and the parsing of reply bodies. The bytes of a body come from the network: if they are
-//! malformed, parsing returns a description of the fault. Does not own: whether the records in a reply are right
-//! ([`super::Feed`]).
+//! Owns: the bytes of requests, and the parsing of replies and of a subscription's lines. Does not own: whether the records
+//! in a reply are right ([`super::Feed`]).
 
-use std::{borrow::Cow, io::Write as _};
+use std::{borrow::Cow, io::Write as _, net::SocketAddr, time::Duration};
 
 use serde::Deserialize;
 use thalweg_types::Durability;
 
-/// Names of the stream, the group and the subject of a run, and the headers of its requests.
+use super::{
+    protocol::{Arrived, FeedContent, FeedParts, FeedProtocol, FeedRecord, Subscription, Texts},
+    steps::{FeedSizes, FeedStep},
+};
+use crate::{
+    Address, BenchError, Connection,
+    pairs::{Answer, decode_http, http_level},
+    server::Client,
+};
+
+/// Configuration of the group. The server's maximum of records may wait for acks, so that many connections can fetch at
+/// the same time.
+const GROUP_CONFIG: &[u8] = b"{\"max_pending\":100000}";
+/// Header of a request whose body is JSON.
+const JSON: &str = "Content-Type: application/json\r\n";
+/// Longest wait for a reply to a request that is no load.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Bound of a line of a subscription, which is one message.
+const MAX_LINE_BYTES: usize = 8 << 20;
+
+/// Stream, group and subject of a run on a server, over HTTP.
 #[derive(Clone, Debug)]
-pub struct FeedRequests {
+pub struct HttpFeed {
+    address: SocketAddr,
     name: String,
     host: String,
     level: String,
 }
 
-impl FeedRequests {
-    /// Creates requests about the stream, the group and the subject called `name`. `host` is the value of the `Host`
-    /// header, and `level` the durability level that writes request; without it the server uses its default.
-    pub fn new(name: String, host: &str, level: Option<Durability>) -> Self {
+impl HttpFeed {
+    /// Creates the stream and the group called `name`. `host` is the value of the `Host` header, and `level` the durability
+    /// level that writes request; without it the server uses its default.
+    pub fn create(
+        address: SocketAddr,
+        host: &str,
+        name: String,
+        level: Option<Durability>,
+        parts: FeedParts,
+    ) -> Result<Self, BenchError> {
+        let feed = Self::new(address, host, name, level);
+        if parts.stream {
+            feed.put(&feed.stream(), b"{}")?;
+        }
+        if parts.group {
+            feed.put(&feed.group(), GROUP_CONFIG)?;
+        }
+        Ok(feed)
+    }
+
+    pub(super) fn new(address: SocketAddr, host: &str, name: String, level: Option<Durability>) -> Self {
         let level = level.map_or_else(String::new, |level| format!("Thalweg-Durability: {level}\r\n"));
-        Self { name, host: host.to_owned(), level }
+        Self { address, name, host: host.to_owned(), level }
+    }
+
+    fn put(&self, path: &str, config: &[u8]) -> Result<(), BenchError> {
+        let fail = BenchError::target(&self.host);
+        let client = Client::connect(self.address, PATIENCE);
+        let answered = client.and_then(|mut client| client.request("PUT", path, JSON, config));
+        let (status, body) = answered.map_err(|error| fail(error.to_string()))?;
+        if status == 201 {
+            return Ok(());
+        }
+        let body = String::from_utf8_lossy(&body).into_owned();
+        Err(fail(format!("creating {path}: status {status}: {body}")))
     }
 
     /// Returns the path of the stream.
-    pub fn stream(&self) -> String {
+    fn stream(&self) -> String {
         format!("/v1/streams/{}", self.name)
     }
 
     /// Returns the path of the group.
-    pub fn group(&self) -> String {
+    fn group(&self) -> String {
         format!("/v1/streams/{0}/groups/{0}", self.name)
     }
 
     /// Encodes an append request whose body is lines with a total length of `len` bytes; `put` writes the lines.
     #[inline]
-    pub fn append(&self, len: usize, out: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>)) {
-        let Self { name, host, level } = self;
+    fn append(&self, len: usize, out: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>)) {
+        let Self { name, host, level, .. } = self;
         write(
             out,
             format_args!(
@@ -50,7 +99,7 @@ impl FeedRequests {
     }
 
     /// Appends a read of at most `records` records and about `bytes` bytes.
-    pub fn read(&self, from: u64, records: u32, bytes: usize, out: &mut Vec<u8>) {
+    fn read_request(&self, from: u64, records: u32, bytes: usize, out: &mut Vec<u8>) {
         let Self { name, host, .. } = self;
         write(
             out,
@@ -62,12 +111,12 @@ impl FeedRequests {
     }
 
     /// Appends a fetch of at most `records` records of the group.
-    pub fn fetch(&self, records: u32, out: &mut Vec<u8>) {
+    fn fetch(&self, records: u32, out: &mut Vec<u8>) {
         self.post(&self.group(), "/fetch", &format!("{{\"member\":\"bench\",\"max_records\":{records}}}"), out);
     }
 
     /// Appends an ack of all records of an attempt.
-    pub fn ack(&self, attempt: u64, out: &mut Vec<u8>) {
+    fn ack(&self, attempt: u64, out: &mut Vec<u8>) {
         self.post(&self.group(), "/ack", &format!("{{\"attempts\":[{{\"attempt\":{attempt}}}]}}"), out);
     }
 
@@ -84,7 +133,7 @@ impl FeedRequests {
 
     /// Encodes a publish request whose body is lines with a total length of `len` bytes; `put` writes the lines.
     #[inline]
-    pub fn publish(&self, len: usize, out: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>)) {
+    fn publish(&self, len: usize, out: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>)) {
         let Self { name, host, .. } = self;
         write(
             out,
@@ -95,14 +144,138 @@ impl FeedRequests {
         );
         put(out);
     }
+}
 
-    /// Appends a subscription to the subject.
-    pub fn subscribe(&self, out: &mut Vec<u8>) {
+impl FeedProtocol for HttpFeed {
+    fn encode(&self, step: FeedStep, sizes: &FeedSizes, texts: &Texts<'_>, out: &mut Vec<u8>) {
+        let len = (texts.text_bytes() + 1) * texts.count() as usize;
+        match step {
+            FeedStep::Append(_) => self.append(len, out, |out| texts.lines(out)),
+            FeedStep::Read { from, .. } => {
+                let bytes = (sizes.record_bytes + 64) * sizes.read_records as usize;
+                self.read_request(from, sizes.read_records, bytes, out);
+            }
+            FeedStep::Fetch => self.fetch(sizes.fetch_records, out),
+            FeedStep::Ack { attempt, .. } => self.ack(attempt, out),
+            FeedStep::Publish(_) => self.publish(len, out, |out| texts.lines(out)),
+        }
+    }
+
+    fn decode<'a>(&self, _: FeedStep, _: &FeedSizes, bytes: &'a [u8]) -> Result<Option<Answer<'a>>, String> {
+        decode_http(bytes)
+    }
+
+    fn read(&self, step: FeedStep, body: &[u8], each: &mut dyn FnMut(FeedRecord<'_>)) -> Result<FeedContent, String> {
+        Ok(match step {
+            FeedStep::Append(_) => {
+                let Appended { count, first, last } = json(body)?;
+                if last.checked_sub(first).and_then(|more| more.checked_add(1)) != Some(count) {
+                    return Err(format!("an append got offsets {first} to {last}, {count} records"));
+                }
+                FeedContent::Appended { first, count }
+            }
+            FeedStep::Read { .. } => {
+                records(body, |position, payload| each(FeedRecord { position, deliveries: 1, payload }))?;
+                FeedContent::Records
+            }
+            FeedStep::Fetch => {
+                let fetched: Fetched<'_> = json(body)?;
+                for message in &fetched.messages {
+                    let payload = message.payload.as_ref().map(|text| text.as_bytes());
+                    each(FeedRecord { position: message.offset, deliveries: message.deliveries, payload });
+                }
+                FeedContent::Fetched { attempt: fetched.attempt }
+            }
+            FeedStep::Ack { .. } => FeedContent::Settled(json::<Settled>(body)?.settled),
+            FeedStep::Publish(_) => {
+                let Published { messages, missed } = json(body)?;
+                FeedContent::Published { messages: Some(messages), missed }
+            }
+        })
+    }
+
+    fn level(&self, reply: &[u8]) -> Option<String> {
+        http_level(reply)
+    }
+
+    fn subscribe(&self) -> Result<Box<dyn Subscription>, BenchError> {
         let Self { name, host, .. } = self;
+        let fail = |error: std::io::Error| BenchError::target(host)(format!("subscribing: {error}"));
+        let mut connection = Connection::open(&Address::Tcp(self.address)).map_err(fail)?;
         write(
-            out,
+            connection.out(),
             format_args!("GET /v1/subjects/{name} HTTP/1.1\r\nHost: {host}\r\nAccept: application/x-ndjson\r\n\r\n"),
         );
+        connection.send().map_err(fail)?;
+        connection.socket().set_nonblocking(true).map_err(fail)?;
+        Ok(Box::new(HttpSubscription { connection, has_head: false, text: Vec::new() }))
+    }
+
+    fn remove(&self) {
+        let client = Client::connect(self.address, PATIENCE);
+        let _ = client.and_then(|mut client| client.request("DELETE", &self.stream(), "", b""));
+    }
+}
+
+/// A subscription, whose messages are lines in chunks.
+struct HttpSubscription {
+    connection: Connection,
+    has_head: bool,
+    /// Text of chunks up to the last line, which is not complete.
+    text: Vec<u8>,
+}
+
+impl Subscription for HttpSubscription {
+    fn connection(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+
+    fn take(&mut self, each: &mut dyn FnMut(Arrived<'_>)) -> Result<(), String> {
+        self.take_chunks()?;
+        let end = self.text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        for line in self.text[..end].split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            let line: SubjectLine<'_> = json(line)?;
+            each(match (line.gap, &line.payload) {
+                (Some(gap), _) => Arrived::Gap(gap),
+                (None, Some(payload)) => Arrived::Message(Some(payload.as_bytes())),
+                (None, None) if line.subscribed => Arrived::Accepted,
+                (None, None) => return Err(format!("a line is neither a message nor a gap: {line:?}")),
+            });
+        }
+        self.text.drain(..end);
+        if self.text.len() > MAX_LINE_BYTES { Err("a line is too long".to_owned()) } else { Ok(()) }
+    }
+}
+
+impl HttpSubscription {
+    /// Moves the content of complete chunks to the text.
+    fn take_chunks(&mut self) -> Result<(), String> {
+        let (mut at, input) = (0, self.connection.input());
+        if !self.has_head {
+            let Some(end) = input.windows(4).position(|bytes| bytes == b"\r\n\r\n") else { return Ok(()) };
+            if !input.starts_with(b"HTTP/1.1 200 ") {
+                return Err(format!("it was answered with {:?}", String::from_utf8_lossy(&input[..end.min(200)])));
+            }
+            (at, self.has_head) = (end + 4, true);
+        }
+        loop {
+            let (head, len) = match httparse::parse_chunk_size(&input[at..]) {
+                Ok(httparse::Status::Complete(found)) => found,
+                Ok(httparse::Status::Partial) => break,
+                Err(_) => return Err("the reply is not HTTP".to_owned()),
+            };
+            if len == 0 || len > MAX_LINE_BYTES as u64 {
+                return Err("the server ended the subscription".to_owned());
+            }
+            let (start, end) = (at + head, at + head + len as usize);
+            if input.len() < end + 2 {
+                break;
+            }
+            self.text.extend_from_slice(&input[start..end]);
+            at = end + 2;
+        }
+        self.connection.consume(at);
+        Ok(())
     }
 }
 
@@ -112,68 +285,68 @@ fn write(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
 
 /// Reply to an append.
 #[derive(Clone, Copy, Debug, Deserialize)]
-pub(super) struct Appended {
+struct Appended {
     /// Number of records.
-    pub count: u64,
+    count: u64,
     /// Offset of the first record.
-    pub first: u64,
+    first: u64,
     /// Offset of the last record.
-    pub last: u64,
+    last: u64,
 }
 
 /// Reply to a fetch.
 #[derive(Debug, Deserialize)]
-pub(super) struct Fetched<'a> {
+struct Fetched<'a> {
     /// Number of the attempt; `None` if there were no records.
-    pub attempt: Option<u64>,
+    attempt: Option<u64>,
     /// Delivered records.
     #[serde(default, borrow)]
-    pub messages: Vec<Delivered<'a>>,
+    messages: Vec<Delivered<'a>>,
 }
 
 /// A record that a group delivers.
 #[derive(Debug, Deserialize)]
-pub(super) struct Delivered<'a> {
+struct Delivered<'a> {
     /// Offset of the record.
-    pub offset: u64,
+    offset: u64,
     /// Number of times that the record was delivered, including this delivery.
-    pub deliveries: u64,
+    deliveries: u64,
     /// Content of the record; `None` if it is not text.
     #[serde(borrow)]
-    pub payload: Option<Cow<'a, str>>,
+    payload: Option<Cow<'a, str>>,
 }
 
 /// Reply to an ack.
 #[derive(Clone, Copy, Debug, Deserialize)]
-pub(super) struct Settled {
+struct Settled {
     /// Number of records that the ack has settled.
-    pub settled: u64,
+    settled: u64,
 }
 
 /// Reply to a publish.
 #[derive(Clone, Copy, Debug, Deserialize)]
-pub(super) struct Published {
+struct Published {
     /// Number of published messages.
-    pub messages: u64,
+    messages: u64,
     /// Number of subscriptions without room for them.
-    pub missed: u64,
+    missed: u64,
 }
 
 /// A line that a subscriber receives.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct SubjectLine<'a> {
+struct SubjectLine<'a> {
     /// True in the line that confirms the subscription.
     #[serde(default)]
-    pub subscribed: bool,
+    subscribed: bool,
     /// Number of messages that were dropped at this point.
-    pub gap: Option<u64>,
+    gap: Option<u64>,
     /// Content of a message.
     #[serde(default, borrow)]
-    pub payload: Option<Cow<'a, str>>,
+    payload: Option<Cow<'a, str>>,
 }
 
 /// Parses a reply in JSON.
-pub(super) fn json<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, String> {
+fn json<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, String> {
     serde_json::from_slice(body).map_err(|error| {
         let shown = String::from_utf8_lossy(&body[..body.len().min(200)]);
         format!("{error}: {shown:?}")
@@ -182,7 +355,7 @@ pub(super) fn json<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, String> 
 
 /// Calls `each` with the offset and the payload of each record of a read in the binary form. `None` stands for a record
 /// with a key, with headers or without a payload.
-pub(super) fn records(mut body: &[u8], mut each: impl FnMut(u64, Option<&[u8]>)) -> Result<(), String> {
+fn records(mut body: &[u8], mut each: impl FnMut(u64, Option<&[u8]>)) -> Result<(), String> {
     const END: usize = 16;
     let cut = || "the records are cut off".to_owned();
     loop {
@@ -203,9 +376,9 @@ pub(super) fn records(mut body: &[u8], mut each: impl FnMut(u64, Option<&[u8]>))
 mod tests {
     use super::*;
 
-    fn text(level: Option<Durability>, encode: impl FnOnce(&FeedRequests, &mut Vec<u8>)) -> String {
+    fn text(level: Option<Durability>, encode: impl FnOnce(&HttpFeed, &mut Vec<u8>)) -> String {
         let mut out = Vec::new();
-        encode(&FeedRequests::new("f".to_owned(), "h:1", level), &mut out);
+        encode(&HttpFeed::new(([127, 0, 0, 1], 1).into(), "h:1", "f".to_owned(), level), &mut out);
         String::from_utf8(out).unwrap()
     }
 
@@ -217,7 +390,7 @@ mod tests {
             "POST /v1/streams/f/records HTTP/1.1\r\nHost: h:1\r\nThalweg-Durability: os\r\nContent-Type: \
              application/x-ndjson\r\nContent-Length: 2\r\n\r\n1\n"
         );
-        let read = text(None, |requests, out| requests.read(7, 5, 100, out));
+        let read = text(None, |requests, out| requests.read_request(7, 5, 100, out));
         assert!(read.starts_with("GET /v1/streams/f/records?from=7&limit=5&max_bytes=100 HTTP/1.1\r\nHost: h:1\r\n"));
         let fetch = text(None, |requests, out| requests.fetch(5, out));
         assert!(

@@ -3,13 +3,13 @@
 //!
 //! Owns: the numbered texts of records and messages ([`NumberedTexts`]); where each record lies, which deliveries a group
 //! made, and what a subscriber received, each with the faults ([`AppendLedger`], [`GroupLedger`],
-//! [`SubscriberLedger`]); the requests over HTTP ([`FeedRequests`]) and the subscribers of a subject ([`Listening`]), joined in a
-//! [`Feed`]. Does not own:
-//! the mix of operations, and the pace of requests.
+//! [`SubscriberLedger`]); requests and replies of each protocol ([`FeedProtocol`]) and the subscribers of a subject
+//! ([`Listening`]), joined in a [`Feed`]. Does not own: the mix of operations, and the pace of requests.
 //!
 //! The stream, the group and the subject of a run are new, and no other client uses them. All appends have the same
-//! number of records, so the records of append number `n` lie together in one *slot* of that size, and two numbers for
-//! each append are enough to tell lost, duplicated and reordered records apart.
+//! number of records. Where records have dense offsets, those of append number `n` lie together in one *slot* of that size,
+//! and two numbers for each append are enough to tell lost, duplicated and reordered records apart. Where they have ids
+//! with gaps, the ledger keeps the id of each record.
 
 mod appends;
 mod deliveries;
@@ -17,18 +17,24 @@ mod faults;
 mod feed;
 mod http;
 mod listen;
+mod native;
 mod numbers;
+mod protocol;
+mod resp;
 mod steps;
 mod texts;
 
 pub use self::{
-    appends::{Append, AppendLedger},
+    appends::{Append, AppendLedger, Positions},
     deliveries::{GroupLedger, SubscriberLedger},
     faults::{FeedFault, FeedFaults},
     feed::Feed,
-    http::FeedRequests,
+    http::HttpFeed,
     listen::Listening,
+    native::NativeFeed,
     numbers::{MAX_NUMBERS, Numbers},
+    protocol::{Arrived, FeedContent, FeedParts, FeedProtocol, FeedRecord, Subscription, Texts},
+    resp::RespFeed,
     steps::{Arrival, FeedProblem, FeedReply, FeedSizes, FeedStep, ReadFrom, Reader},
     texts::{LEAST_TEXT_BYTES, NumberedTexts},
 };

@@ -106,6 +106,7 @@ fn load(address: SocketAddr, pace: Pace, get_percent: u8) -> Plan<Http> {
         max_lag: Duration::from_secs(2),
         seed: 1,
         server: None,
+        fsyncs: None,
     }
 }
 

@@ -7,7 +7,7 @@
 //! Parts: [`ReadyChannel`] is a channel of the protocol and [`drive()`] its event loop, [`Payloads`] makes and checks
 //! the payloads of messages, [`check`] checks whether each subscriber got every message, once, in order, [`Finish`]
 //! ends a run, [`requests`] sends requests and counts replies, [`Server`] reaches or starts a server and
-//! [`NativeEndpoint`] holds its port and transport. [`bare`] and [`relay`] measure what the machine can carry without a
+//! [`NativeEndpoint`] holds its port and transport; [`NativePlace`] is a place for one request at a time. [`bare`] and [`relay`] measure what the machine can carry without a
 //! server.
 
 pub mod bare;
@@ -18,10 +18,12 @@ mod finish;
 mod line;
 mod options;
 mod payload;
+mod place;
 pub mod relay;
 pub mod requests;
 mod server;
 
+pub(crate) use self::place::{ID, answer_ping, frame, refusal};
 pub use self::{
     check::{Faults, Runs, Share, SubscriberAccount, compare_accounts},
     drive::{Session, SessionWait, drive},
@@ -30,6 +32,7 @@ pub use self::{
     line::{ChannelError, ReadyChannel, body, unexpected},
     options::LoadOptions,
     payload::{Depth, HEAD_BYTES, Head, Payloads},
+    place::{NativePlace, decode_request},
     requests::{CallPlan, ChannelRequests},
     server::{Profile, Server, ServerOptions},
 };

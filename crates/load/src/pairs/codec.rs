@@ -16,6 +16,9 @@ use crate::{
     server::{Body, Incomplete, parse},
 };
 
+/// Header of a reply that names the durability level that a write has reached.
+const LEVEL_HEADER: &[u8] = b"thalweg-durability:";
+
 /// Protocol of operations on keys. Replies arrive in the order of the requests of a connection.
 pub trait Codec: Clone + Sync {
     /// Maximum number of unanswered requests on a connection.
@@ -47,6 +50,11 @@ pub trait Codec: Clone + Sync {
     #[inline]
     fn is_stored(&self, content: &Content<'_>) -> bool {
         *content == Content::Stored
+    }
+
+    /// Returns the durability level that the bytes of a reply to a put name, if they do.
+    fn level(&self, _reply: &[u8]) -> Option<String> {
+        None
     }
 
     /// Consumes the bytes at the start of `bytes` that answer no request, and appends the answer to them to `out`;
@@ -178,18 +186,11 @@ impl Codec for HttpCodec {
 
     #[inline]
     fn decode<'a>(&self, bytes: &'a [u8]) -> Result<Option<Answer<'a>>, String> {
-        let reply = match parse(bytes, Body::Expected) {
-            Ok(reply) => reply,
-            Err(Incomplete::NeedMore) => return Ok(None),
-            Err(Incomplete::Malformed(what)) => return Err(format!("the reply is not HTTP: {what}")),
-        };
-        let content = match reply.status {
-            201 | 204 => Content::Stored,
-            200 => Content::Value(reply.body_bytes(bytes)),
-            404 => Content::Missing,
-            status => Content::Refused(format!("status {status}: {}", shown(&reply.body_bytes(bytes)))),
-        };
-        Ok(Some(Answer { bytes: reply.total_bytes, closes: reply.closes, content }))
+        decode_http(bytes)
+    }
+
+    fn level(&self, reply: &[u8]) -> Option<String> {
+        http_level(reply)
     }
 }
 
@@ -247,6 +248,33 @@ impl Codec for RespCodec {
     }
 }
 
+/// Decodes the reply of Thalweg's HTTP API at the start of `bytes`.
+#[inline]
+pub fn decode_http(bytes: &[u8]) -> Result<Option<Answer<'_>>, String> {
+    let reply = match parse(bytes, Body::Expected) {
+        Ok(reply) => reply,
+        Err(Incomplete::NeedMore) => return Ok(None),
+        Err(Incomplete::Malformed(what)) => return Err(format!("the reply is not HTTP: {what}")),
+    };
+    let content = match reply.status {
+        201 | 204 => Content::Stored,
+        200 => Content::Value(reply.body_bytes(bytes)),
+        404 => Content::Missing,
+        status => Content::Refused(format!("status {status}: {}", shown(&reply.body_bytes(bytes)))),
+    };
+    Ok(Some(Answer { bytes: reply.total_bytes, closes: reply.closes, content }))
+}
+
+/// Returns the durability level that the header of a reply names.
+pub fn http_level(reply: &[u8]) -> Option<String> {
+    let mut lines = reply.split(|byte| *byte == b'\n').take_while(|line| line.len() > 1);
+    let value = lines.find_map(|line| {
+        let (name, value) = line.split_at_checked(LEVEL_HEADER.len())?;
+        name.eq_ignore_ascii_case(LEVEL_HEADER).then_some(value)
+    })?;
+    Some(String::from_utf8_lossy(value).trim().to_owned())
+}
+
 /// Opens a connection to an HTTP server; its socket is non-blocking.
 pub(super) fn connect_http(address: SocketAddr) -> Result<Connection, BenchError> {
     let connection = Connection::open(&Address::Tcp(address))
@@ -299,6 +327,13 @@ mod tests {
             text(|out| resp().put(7, [b"ab", b"c"], out)),
             "*3\r\n$3\r\nSET\r\n$14\r\nkey_0000000007\r\n$3\r\nabc\r\n"
         );
+    }
+
+    #[test]
+    fn the_level_of_a_write_is_in_a_header() {
+        let head = b"HTTP/1.1 200 OK\r\nThalweg-durability: os\r\nA: b\r\n\r\n";
+        assert_eq!(http().level(head).as_deref(), Some("os"));
+        assert_eq!(http().level(b"HTTP/1.1 200 OK\r\n\r\nThalweg-Durability: os\r\n"), None, "in the body");
     }
 
     #[test]

@@ -12,7 +12,7 @@ mod rows;
 mod templates;
 
 pub use self::{
-    codec::{Answer, Codec, Content, HttpCodec, RespCodec},
+    codec::{Answer, Codec, Content, HttpCodec, RespCodec, decode_http, http_level},
     ledger::{Ledger, Write},
     native::NativeCodec,
     records::{HEAD_BYTES, Records},

@@ -1,20 +1,18 @@
-//! Operations on keys of a keyspace or of a cache over the native protocol, over TCP.
+//! Operations on keys of a keyspace or of a cache over the native protocol, over TCP or in this process.
 //!
-//! Owns: the handshake of a connection, and the bytes of requests and replies. The server may answer the requests of a
-//! connection in any order, so a connection has one at a time, and its id is always 1.
+//! Owns: the bytes of requests and replies. Does not own: connections and the frames around requests
+//! ([`crate::native::NativePlace`]).
 
-use std::{borrow::Cow, net::SocketAddr, time::Duration};
+use std::borrow::Cow;
 
 use thalweg_types::{
     Durability, KeyspaceId, Revision,
     codec::Level,
     command::{CommandError, KeyspaceConfig, encode_create_keyspace, encode_put},
-    limits::MAX_FRAME_BYTES,
 };
 use thalweg_wire::{
     CacheCreate, CacheDelete, CacheDone, CacheExpect, CacheGet, CachePut, CacheStored, CacheTtl, CacheValue, Committed,
-    Failed, Frame as _, Get, HEADER_BYTES, Header, Kind, OpenCache, Order, Pairs, Ping, Pong, RawFrame, RemainingBytes,
-    Scan, ServerFrame, Value, Values, Write, handshake, put_write,
+    Frame as _, Get, Kind, OpenCache, Order, Pairs, RemainingBytes, Scan, ServerFrame, Value, Values, Write, put_write,
 };
 
 use super::{
@@ -22,22 +20,19 @@ use super::{
     rows::{RowCheck, shown},
 };
 use crate::{
-    Address, BenchError, Connection,
+    BenchError, Connection,
     data::key,
-    native::{ChannelError, NativeEndpoint, body},
+    native::{ChannelError, ID, NativePlace, answer_ping, body, frame, refusal},
 };
 
-/// Id of each request.
-const ID: u32 = 1;
-/// Longest wait for the welcome.
-const WELCOME: Duration = Duration::from_secs(10);
+const NO_KEYS: &str = "a mix with operations on keys opens a keyspace or a cache";
 /// Maximum length of a page of a scan in bytes.
 const PAGE_BYTES: u32 = 4 << 20;
 
 /// Requests to one keyspace or one cache over the native protocol.
 #[derive(Clone, Debug)]
 pub struct NativeCodec {
-    address: SocketAddr,
+    place: NativePlace,
     store: KeyStore,
     level: Level,
 }
@@ -45,6 +40,8 @@ pub struct NativeCodec {
 /// The keyspace or the cache that holds the keys.
 #[derive(Clone, Copy, Debug)]
 enum KeyStore {
+    /// The run uses no keys.
+    None,
     Keyspace(KeyspaceId),
     /// A cache, by its id.
     Cache(u32),
@@ -53,37 +50,32 @@ enum KeyStore {
 impl NativeCodec {
     /// Opens a keyspace, which is created if it is missing. Its writes request this level; with `None` the server uses its
     /// default.
-    pub fn open(
-        address: SocketAddr,
-        endpoint: &NativeEndpoint,
-        keyspace: &str,
-        level: Option<Durability>,
-    ) -> Result<Self, BenchError> {
+    pub fn open(place: &NativePlace, keyspace: &str, level: Option<Durability>) -> Result<Self, BenchError> {
         let mut command = Vec::new();
         encode_create_keyspace(&mut command, keyspace, &KeyspaceConfig::default())
-            .map_err(BenchError::target(address))?;
+            .map_err(BenchError::target(place))?;
         let write = Write { level: Level(None), command: RemainingBytes(&command) };
-        let keyspace = endpoint.ask("creating the keyspace", &write, |frame| match frame {
+        let keyspace = place.ask("creating the keyspace", &write, |frame| match frame {
             ServerFrame::Created(created) => Some(KeyspaceId(created.id)),
             _ => None,
         })?;
-        Ok(Self { address, store: KeyStore::Keyspace(keyspace), level: Level(level) })
+        Ok(Self { place: place.clone(), store: KeyStore::Keyspace(keyspace), level: Level(level) })
+    }
+
+    /// Returns connections for a run without keys.
+    pub fn without_keys(place: &NativePlace) -> Self {
+        Self { place: place.clone(), store: KeyStore::None, level: Level(None) }
     }
 
     /// Opens a cache, which is created with this capacity if it is missing; `None` is the server's default. Returns the
     /// requests to it, and its capacity in bytes.
-    pub fn open_cache(
-        address: SocketAddr,
-        endpoint: &NativeEndpoint,
-        name: &str,
-        max_bytes: Option<u64>,
-    ) -> Result<(Self, u64), BenchError> {
+    pub fn open_cache(place: &NativePlace, name: &str, max_bytes: Option<u64>) -> Result<(Self, u64), BenchError> {
         let open = OpenCache { create: CacheCreate::IfMissing, max_bytes: max_bytes.unwrap_or(0), name };
-        let (cache, max_bytes) = endpoint.ask("opening the cache", &open, |frame| match frame {
+        let (cache, max_bytes) = place.ask("opening the cache", &open, |frame| match frame {
             ServerFrame::CacheOpened(opened) => Some((opened.cache, opened.max_bytes)),
             _ => None,
         })?;
-        Ok((Self { address, store: KeyStore::Cache(cache), level: Level(None) }, max_bytes))
+        Ok((Self { place: place.clone(), store: KeyStore::Cache(cache), level: Level(None) }, max_bytes))
     }
 
     /// Makes each write request this durability level.
@@ -91,80 +83,13 @@ impl NativeCodec {
     pub fn with_level(self, level: Durability) -> Self {
         Self { level: Level(Some(level)), ..self }
     }
-
-    /// Sends the request that `encode` makes on a connection of its own; returns the level that the write has reached.
-    pub fn level_of(&self, encode: impl FnOnce(&Self, &mut Vec<u8>)) -> Result<Durability, BenchError> {
-        let mut connection = self.greeted()?;
-        encode(self, connection.out());
-        let read = exchange(&mut connection, |frame| {
-            Ok(Committed::decode_body(body(&frame)).map_err(|error| error.to_string())?.durability)
-        });
-        read.map_err(BenchError::target(self.address))
-    }
-
-    /// Opens a connection, and waits for the server's welcome.
-    fn greeted(&self) -> Result<Connection, BenchError> {
-        let fail = BenchError::target(self.address);
-        let mut connection = Connection::open(&Address::Tcp(self.address)).map_err(|error| fail(error.to_string()))?;
-        let timeout = connection.socket().set_read_timeout(Some(WELCOME));
-        timeout.map_err(|error| fail(error.to_string()))?;
-        let hello = handshake::hello("thalweg bench", MAX_FRAME_BYTES as u32, Duration::ZERO, &[]);
-        hello.encode(connection.out(), 0).map_err(|error| fail(error.to_string()))?;
-        let welcomed = exchange(&mut connection, |frame| match ServerFrame::decode(frame).map(|found| found.frame) {
-            Ok(ServerFrame::Welcome(welcome)) => {
-                handshake::check_welcome(&welcome).map(|_| ()).map_err(|error| error.to_string())
-            }
-            Ok(other) => Err(format!("it began with a {} frame", other.kind().name())),
-            Err(error) => Err(error.to_string()),
-        });
-        welcomed.map_err(|problem| fail(format!("{problem}; is this the native port?")))?;
-        Ok(connection)
-    }
-}
-
-/// Sends the outgoing bytes of a blocking connection, and passes the next frame to `read`.
-fn exchange<T>(connection: &mut Connection, read: impl FnOnce(RawFrame<'_>) -> Result<T, String>) -> Result<T, String> {
-    connection.send().map_err(|error| error.to_string())?;
-    loop {
-        if let Some((frame, bytes)) = frame(connection.input())? {
-            let found = refusal(frame).map_or_else(|| read(frame), Err);
-            connection.consume(bytes);
-            return found;
-        }
-        connection.receive().map_err(|error| error.to_string())?;
-    }
-}
-
-/// Returns the frame at the start of `bytes` and its length, if it is complete.
-#[inline]
-fn frame(bytes: &[u8]) -> Result<Option<(RawFrame<'_>, usize)>, String> {
-    let Some((head, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
-    let header = Header::decode(head);
-    if header.len as usize > MAX_FRAME_BYTES || u32::from(header.fields) > header.len {
-        return Err("the bytes are no frame of the native protocol".to_owned());
-    }
-    let frame = |payload| (RawFrame { header, payload }, HEADER_BYTES + header.len as usize);
-    Ok(rest.get(..header.len as usize).map(frame))
-}
-
-/// Returns the message of a frame that refuses a request or ends the connection.
-fn refusal(frame: RawFrame<'_>) -> Option<String> {
-    if frame.header.kind == Kind::Failed as u16 {
-        let failed = Failed::decode_body(body(&frame));
-        return Some(
-            failed.map_or_else(|error| error.to_string(), |failed| format!("{}: {}", failed.code, failed.message)),
-        );
-    }
-    None
 }
 
 impl Codec for NativeCodec {
     const PIPELINE: usize = 1;
 
     fn connect(&self) -> Result<Connection, BenchError> {
-        let connection = self.greeted()?;
-        connection.socket().set_nonblocking(true).map_err(BenchError::target(self.address))?;
-        Ok(connection)
+        self.place.connect()
     }
 
     #[inline]
@@ -181,6 +106,7 @@ impl Codec for NativeCodec {
                 let put = CachePut { cache, expect, ttl, key: &key, value };
                 put.encode(out, ID).expect("keys and values are within the limits of frames");
             }
+            KeyStore::None => unreachable!("{NO_KEYS}"),
         }
     }
 
@@ -193,6 +119,7 @@ impl Codec for NativeCodec {
                 Get { keyspace, revision: Revision(0), values: Values::Include, key }.encode(out, ID)
             }
             KeyStore::Cache(cache) => CacheGet { cache, key }.encode(out, ID),
+            KeyStore::None => unreachable!("{NO_KEYS}"),
         };
         encoded.expect("a key is within the limits of frames");
     }
@@ -232,16 +159,17 @@ impl Codec for NativeCodec {
         Ok(rows)
     }
 
+    fn level(&self, reply: &[u8]) -> Option<String> {
+        let (frame, _) = frame(reply).ok()??;
+        Some(Committed::decode_body(body(&frame)).ok()?.durability.to_string())
+    }
+
     /// Answers the pings of a connection that is idle.
     #[inline]
     fn aside(&self, bytes: &[u8], out: &mut Vec<u8>) -> Option<usize> {
         match frame(bytes) {
             Ok(None) => None,
-            Ok(Some((frame, len))) if frame.header.kind == Kind::Ping as u16 => {
-                let token = Ping::decode_body(body(&frame)).map_or(0, |ping| ping.token);
-                Pong { token }.encode(out, 0).expect("a pong is small");
-                Some(len)
-            }
+            Ok(Some((frame, len))) if answer_ping(frame, out) => Some(len),
             _ => Some(0),
         }
     }
@@ -286,11 +214,11 @@ impl Codec for NativeCodec {
 mod tests {
     use super::*;
     use thalweg_types::{Action, LeaseId, command::CommitBuilder};
-    use thalweg_wire::{ClientFrame, Effect, List, Pair};
+    use thalweg_wire::{ClientFrame, Effect, Failed, List, Pair, Ping, Pong};
 
     fn codec() -> NativeCodec {
-        let address = SocketAddr::from(([127, 0, 0, 1], 1));
-        NativeCodec { address, store: KeyStore::Keyspace(KeyspaceId(3)), level: Level(Some(Durability::Os)) }
+        let place = NativePlace::Server(([127, 0, 0, 1], 1).into());
+        NativeCodec { place, store: KeyStore::Keyspace(KeyspaceId(3)), level: Level(Some(Durability::Os)) }
     }
 
     fn encoded(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {

@@ -8,7 +8,7 @@
 use std::{borrow::Cow, net::SocketAddr};
 
 use super::{
-    codec::{Answer, Codec, Content, append, connect_http},
+    codec::{Answer, Codec, Content, append, connect_http, http_level},
     rows::shown,
 };
 use crate::{
@@ -189,6 +189,10 @@ impl Codec for TemplateCodec {
     #[inline]
     fn is_stored(&self, content: &Content<'_>) -> bool {
         matches!(content, Content::Stored | Content::Value(_) | Content::Unchecked)
+    }
+
+    fn level(&self, reply: &[u8]) -> Option<String> {
+        http_level(reply)
     }
 
     #[inline]

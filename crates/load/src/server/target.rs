@@ -14,7 +14,7 @@ use super::{
     metrics::Metrics,
     process::{ServerProcess, free_port},
 };
-use crate::{BenchError, Progress};
+use crate::{BenchError, Progress, live::FsyncCount};
 
 /// A running server that is measured.
 #[derive(Debug)]
@@ -111,12 +111,18 @@ impl Target {
         self.process.as_ref().map(ServerProcess::id).or(self.found)
     }
 
+    /// Returns the number of fsyncs of the server's log, for the live view.
+    pub fn fsyncs(&self) -> FsyncCount {
+        let address = self.address;
+        FsyncCount::new(move || {
+            let (_, text) = get(address, "/metrics").filter(|(status, _)| *status == 200)?;
+            Some(Metrics::parse(&text).sum("thalweg_log_syncs_total", &[])? as u64)
+        })
+    }
+
     /// Sends a GET request and returns status and body of the response. For the few requests that are not load.
     pub fn get(&self, path: &str) -> Option<(u16, String)> {
-        let mut client = Client::connect(self.address, Duration::from_secs(2)).ok()?;
-        client.set_timeout(Duration::from_secs(5)).ok()?;
-        let (status, body) = client.request("GET", path, "Connection: close\r\n", b"").ok()?;
-        Some((status, String::from_utf8_lossy(&body).into_owned()))
+        get(self.address, path)
     }
 
     /// Returns a counter from the server's metrics, summed over its labels.
@@ -129,6 +135,13 @@ impl Target {
         let (_, text) = self.get("/metrics").filter(|(status, _)| *status == 200)?;
         Some(Metrics::parse(&text))
     }
+}
+
+fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
+    let mut client = Client::connect(address, Duration::from_secs(2)).ok()?;
+    client.set_timeout(Duration::from_secs(5)).ok()?;
+    let (status, body) = client.request("GET", path, "Connection: close\r\n", b"").ok()?;
+    Some((status, String::from_utf8_lossy(&body).into_owned()))
 }
 
 /// Returns `host:port` of an address as a server prints it, with the protocol's scheme or without one. The error

@@ -44,6 +44,7 @@ fn plan(server: &Synthetic, pace: Pace) -> Plan<Http> {
         max_lag: Duration::from_secs(2),
         seed: 1,
         server: None,
+        fsyncs: None,
     }
 }
 

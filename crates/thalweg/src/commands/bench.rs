@@ -1,8 +1,13 @@
 //! `bench`: runs the suites of `thalweg_bench` and `thalweg_bench_cluster`, prints their reports as text or JSON, and exits with their verdicts.
 
-use std::path::PathBuf;
+use std::{
+    io::{self, IsTerminal as _},
+    path::PathBuf,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 use clap::{Args, Subcommand};
+use indicatif::ProgressBar;
 use thalweg_bench::{
     BenchError, Report, Stderr,
     backends::{self, BackendsOptions},
@@ -12,6 +17,7 @@ use thalweg_bench::{
     engine::{self, EngineOptions},
     groups::{self, GroupsOptions},
     http::{self, HttpOptions},
+    live::{self, LiveView},
     log::{self, LogOptions},
     pubsub::{self, PubsubOptions},
     regenerate::{self, RegenerateOptions},
@@ -100,15 +106,17 @@ pub(crate) enum Bench {
                       [caches]  max_bytes (of a cache that the run creates)\n  \
                       [http]    read and write (method, path, body), reply, headers: requests to a server with another API, with\n            \
                                 {key} and {value} in their places; without it Thalweg's key-value API\n\n\
-                      HTTP supports all operations, the native protocol those on keys and caches, RESP those on keys but scans, or\n\
-                      those on a cache, which is a database of the server. The keys are loaded before the runs. Without a rate the next operation follows a reply (closed loop). A value names its\n\
-                      key and its version, and a read is wrong if it returns another key's value or one that an acknowledged write\n\
+                      HTTP and the native protocol support all operations, RESP all but scans (a cache is a database of the server,\n\
+                      and has a mix of its own), and --protocol embedded, the engine in this process, those on keys, streams and\n\
+                      groups. The keys are loaded before the runs. Without a rate the next operation follows a reply (closed loop).\n\
+                      A value names its key and its version, and a read is wrong if it returns another key's value or one that an acknowledged write\n\
                       had replaced. Lost, duplicated and reordered records make a run fail; lost messages are shown. A cache may\n\
                       forget: a read that finds nothing is a miss, which the report counts apart.\n\n\
                       Examples:\n  thalweg bench scenario --list\n  thalweg bench scenario ycsb-a\n  \
                       thalweg bench scenario --show ycsb-a > mine.toml; thalweg bench scenario mine.toml\n  \
                       thalweg bench scenario ycsb-b --rate 5000 --durability interval --html report.html\n  \
                       thalweg bench scenario ycsb-f --protocol resp --target redis://127.0.0.1:6379\n  \
+                      thalweg bench scenario jobs --protocol embedded --durability disk\n  \
                       thalweg bench scenario events --rate 2000 --durability interval")]
     Scenario(Suite<ScenarioOptions>),
     /// Two servers, programs or stored reports under one load: the change from A to B, its interval, and a verdict
@@ -182,8 +190,39 @@ pub(crate) struct Suite<O: Args> {
     html: Option<PathBuf>,
 }
 
+/// Steps of the bar of a run.
+const RUN_STEPS: u64 = 1000;
+
+/// The run in progress, on one line of standard error that is redrawn.
+#[derive(Default)]
+struct RunBar(Mutex<Option<ProgressBar>>);
+
+impl RunBar {
+    fn bar(&self) -> MutexGuard<'_, Option<ProgressBar>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LiveView for RunBar {
+    fn show(&self, line: &str, part: f64) {
+        let mut bar = self.bar();
+        let bar = bar.get_or_insert_with(|| render::progress_bar(Some(RUN_STEPS), "{bar:16} {wide_msg}", false));
+        bar.set_position((part * RUN_STEPS as f64) as u64);
+        bar.set_message(line.to_owned());
+    }
+
+    fn clear(&self) {
+        if let Some(bar) = self.bar().take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
 pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
     let mut progress = Stderr::default();
+    if io::stderr().is_terminal() {
+        live::show_runs_on(Box::<RunBar>::default());
+    }
     match bench {
         Bench::Log(suite) => suite.finish(log::run(&suite.options, &mut progress)),
         Bench::Engine(suite) => suite.finish(engine::run(&suite.options, &mut progress)),

@@ -1,0 +1,249 @@
+//! Live view of runs: what a run has reached so far, several times a second while it lasts.
+//!
+//! Owns: the counts since the last look, which the load threads hand over ([`Recent`]), and the thread that shows them. Does
+//! not own: the terminal ([`LiveView`]). Without a view nothing is counted and no thread runs.
+//!
+//! The view is one for the process, like standard error, so that every suite with this load generator has it. It costs a
+//! load thread one more histogram entry for each reply and a lock every [`TICK`].
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, OnceLock, PoisonError, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::pace::Pace;
+use crate::{
+    latency::{Latencies, nanos},
+    report,
+};
+
+/// Time between two lines.
+pub(crate) const TICK: Duration = Duration::from_millis(250);
+/// Number of lines between two looks at the server's fsyncs, which cost the server a request.
+const FSYNC_TICKS: u32 = 4;
+
+/// Shows the progress of a run in place.
+pub trait LiveView: Send + Sync {
+    /// Shows a line instead of the last one. `part` is the part of the run that is done, from 0 to 1.
+    fn show(&self, line: &str, part: f64);
+
+    /// Removes the line: the run has ended.
+    fn clear(&self);
+}
+
+static VIEW: OnceLock<Box<dyn LiveView>> = OnceLock::new();
+
+/// Shows all further runs of this process on a view. Only the first call has an effect.
+pub fn show_runs_on(view: Box<dyn LiveView>) {
+    let _ = VIEW.set(view);
+}
+
+/// Returns true if runs are shown.
+pub fn is_shown() -> bool {
+    VIEW.get().is_some()
+}
+
+/// Reads the number of fsyncs of the server so far, where the server is ours.
+#[derive(Clone)]
+pub struct FsyncCount(Arc<dyn Fn() -> Option<u64> + Send + Sync>);
+
+impl FsyncCount {
+    /// Creates the count that `read` reads.
+    pub fn new(read: impl Fn() -> Option<u64> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(read))
+    }
+}
+
+impl fmt::Debug for FsyncCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FsyncCount")
+    }
+}
+
+/// Counts since the last look.
+#[derive(Clone, Debug, Default)]
+pub struct Recent {
+    /// Response times of right replies.
+    pub(crate) times: Latencies,
+    /// Number of wrong replies and lost connections.
+    pub(crate) errors: u64,
+}
+
+impl Recent {
+    fn merge(&mut self, other: &Self) {
+        self.times.merge(&other.times);
+        self.errors += other.errors;
+    }
+}
+
+/// Counts of all load threads of a run since the last look.
+#[derive(Debug, Default)]
+pub(crate) struct Shared(Mutex<Recent>);
+
+impl Shared {
+    /// Adds a thread's counts, and empties them.
+    pub(crate) fn add(&self, recent: &mut Recent) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).merge(&std::mem::take(recent));
+    }
+
+    fn take(&self) -> Recent {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Performs a run, and shows its progress meanwhile if runs are shown. `run` gets the place for the counts.
+pub(crate) fn shown<T>(
+    pace: Pace,
+    warmup: Duration,
+    duration: Duration,
+    fsyncs: Option<&FsyncCount>,
+    run: impl FnOnce(Option<&Shared>) -> T,
+) -> T {
+    let Some(view) = VIEW.get() else { return run(None) };
+    let (shared, (stop, stopped)) = (&Shared::default(), mpsc::channel::<()>());
+    let mut line = Line::begin(pace, warmup, duration, fsyncs);
+    let ended = thread::scope(|scope| {
+        scope.spawn(move || {
+            while stopped.recv_timeout(TICK) == Err(mpsc::RecvTimeoutError::Timeout) {
+                let (text, part) = line.next(&shared.take(), Instant::now());
+                view.show(&text, part);
+            }
+        });
+        // A panic drops it too, which ends the thread.
+        let _stop = stop;
+        run(Some(shared))
+    });
+    view.clear();
+    ended
+}
+
+/// The line about a run, which counts the totals.
+struct Line<'a> {
+    pace: Pace,
+    warmup: Duration,
+    duration: Duration,
+    fsyncs: Option<&'a FsyncCount>,
+    begun: Instant,
+    last: Instant,
+    replies: u64,
+    errors: u64,
+    ticks: u32,
+    /// Number of fsyncs at the last look, and its time.
+    synced: Option<(u64, Instant)>,
+    fsyncs_per_second: Option<f64>,
+}
+
+impl<'a> Line<'a> {
+    fn begin(pace: Pace, warmup: Duration, duration: Duration, fsyncs: Option<&'a FsyncCount>) -> Self {
+        let (begun, last) = [Instant::now(); 2].into();
+        let (replies, errors, ticks, synced, fsyncs_per_second) = (0, 0, 0, None, None);
+        Self { pace, warmup, duration, fsyncs, begun, last, replies, errors, ticks, synced, fsyncs_per_second }
+    }
+
+    /// Returns the line about what has happened until `now`, and the part of the run that is done.
+    fn next(&mut self, recent: &Recent, now: Instant) -> (String, f64) {
+        let (elapsed, seconds) = (now - self.begun, (now - self.last).as_secs_f64());
+        self.last = now;
+        self.replies += recent.times.count();
+        self.errors += recent.errors;
+        if self.ticks % FSYNC_TICKS == 0 {
+            self.look_at_fsyncs(now);
+        }
+        self.ticks += 1;
+        let (all, place) = match self.pace {
+            Pace::Each { keys } => (keys.max(1) as f64, format!("{} of {keys}", self.replies)),
+            _ => {
+                let all = (self.warmup + self.duration).as_secs_f64();
+                let warm = if elapsed < self.warmup { " (warm-up)" } else { "" };
+                (all, format!("{:.1} of {all:.1} s{warm}", elapsed.as_secs_f64()))
+            }
+        };
+        let done = if let Pace::Each { .. } = self.pace { self.replies as f64 } else { elapsed.as_secs_f64() };
+        let mut line = format!("{place}, {}", self.pace.name("/s"));
+        if recent.times.count() > 0 {
+            let at = |percentile| report::duration(recent.times.percentile(percentile));
+            let rate = report::number(recent.times.count() as f64 / seconds);
+            line += &format!(
+                ": {rate}/s, p50 {}, p99 {}, max {}",
+                at(50.0),
+                at(99.0),
+                report::duration(recent.times.max())
+            );
+        }
+        line += &format!(", {} errors", self.errors);
+        if let Some(fsyncs) = self.fsyncs_per_second {
+            line += &format!(", {} fsyncs/s", report::number(fsyncs));
+        }
+        (line, (done / all).min(1.0))
+    }
+
+    fn look_at_fsyncs(&mut self, now: Instant) {
+        let Some(count) = self.fsyncs.and_then(|FsyncCount(read)| read()) else { return };
+        if let Some((before, at)) = self.synced {
+            let seconds = nanos(now - at) as f64 / 1e9;
+            self.fsyncs_per_second = Some(count.saturating_sub(before) as f64 / seconds.max(1e-3));
+        }
+        self.synced = Some((count, now));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Arrivals;
+
+    fn recent(replies: u64, micros: u64, errors: u64) -> Recent {
+        let mut times = Latencies::default();
+        times.record_nanos_times(micros * 1000, replies);
+        Recent { times, errors }
+    }
+
+    #[test]
+    fn a_line_has_the_rate_and_times_since_the_last_one_and_all_errors() {
+        let pace = Pace::Open { rate: 500.0, arrivals: Arrivals::Constant };
+        let reads = std::sync::atomic::AtomicU64::new(0);
+        let fsyncs = FsyncCount::new(move || Some(50 * reads.fetch_add(1, std::sync::atomic::Ordering::Relaxed)));
+        let [warmup, duration] = [1, 3].map(Duration::from_secs);
+        let mut line = Line::begin(pace, warmup, duration, Some(&fsyncs));
+        let begun = line.begun;
+        let mut next = |seconds: f64, recent: Recent| line.next(&recent, begun + Duration::from_secs_f64(seconds));
+        assert_eq!(next(0.5, recent(0, 0, 0)), ("0.5 of 4.0 s (warm-up), 500/s constant, 0 errors".to_owned(), 0.125));
+        let (second, part) = next(2.0, recent(750, 200, 1));
+        assert!(second.starts_with("2.0 of 4.0 s, 500/s constant: 500/s, p50 "), "{second}");
+        assert!(second.ends_with(", 1 errors") && part == 0.5, "{second}");
+        next(2.2, recent(1, 1, 1));
+        next(2.3, recent(1, 1, 0));
+        let (last, _) = next(2.5, recent(1, 1, 0));
+        assert!(last.ends_with(", 2 errors, 25.0 fsyncs/s"), "50 in 2 seconds: {last}");
+        let (keys, part) = Line::begin(Pace::Each { keys: 10 }, warmup, duration, None).next(&recent(5, 1, 0), begun);
+        assert!(keys.starts_with("5 of 10, closed loop") && part == 0.5, "{keys}");
+    }
+
+    #[test]
+    fn runs_are_shown_until_they_end() {
+        #[derive(Clone, Default)]
+        struct Seen(Arc<Mutex<Vec<String>>>);
+        impl LiveView for Seen {
+            fn show(&self, line: &str, _: f64) {
+                self.0.lock().unwrap().push(line.to_owned());
+            }
+            fn clear(&self) {
+                self.0.lock().unwrap().push("clear".to_owned());
+            }
+        }
+        let seen = Seen::default();
+        show_runs_on(Box::new(seen.clone()));
+        let ended = shown(Pace::Closed, Duration::ZERO, TICK * 3, None, |shared| {
+            shared.unwrap().add(&mut recent(7, 100, 0));
+            // The lines appear at their time, which is the thing under test.
+            thread::sleep(TICK * 3);
+            5
+        });
+        assert_eq!(ended, 5);
+        let seen = seen.0.lock().unwrap();
+        assert!(seen.iter().any(|line| line.contains(", p50 ")), "{seen:?}");
+        assert!(seen.iter().any(|line| line == "clear"), "{seen:?}");
+    }
+}
