@@ -340,7 +340,7 @@ fn truncate_and_crash_everywhere(backend: BackendKind) {
     db.flush().unwrap();
     let former = shown(&db);
     let mut install = db.install().unwrap();
-    chunks.into_iter().for_each(|chunk| drop(install.push(chunk).unwrap()));
+    chunks.into_iter().for_each(|chunk| _ = install.push(chunk).unwrap());
     install.prepare().unwrap();
     *recorder.crashes.lock().unwrap() = Some(Vec::new());
     let truncated = Draft {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use thalweg_server::config::{ByteSize, Span};
+use thalweg_server::config::Span;
 use thalweg_types::{
     Attempt, Durability, GroupId, KeyspaceId, Offset, Revision, StreamId,
     command::{
