@@ -148,7 +148,7 @@ impl<'a> Line<'a> {
         self.last = now;
         self.replies += recent.times.count();
         self.errors += recent.errors;
-        if self.ticks % FSYNC_TICKS == 0 {
+        if self.ticks.is_multiple_of(FSYNC_TICKS) {
             self.look_at_fsyncs(now);
         }
         self.ticks += 1;
