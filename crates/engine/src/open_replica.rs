@@ -101,9 +101,8 @@ impl SpaceParts<'_> {
         let replayed = replay_while(&self.log, &machine, SpaceId::ZERO, progress)?;
         let clock_file = self.clock_file()?;
         let last = machine.applied().time.max(clock_file.found().unwrap_or_default());
-        // A directory that was just created has nothing to compare with. One that was just restored, or whose file is
-        // damaged, has the time of its last entry: a person who restores an old backup must confirm that the clock is right,
-        // because on a new machine it is most often wrong.
+        // A directory that was just created has nothing to compare with. One whose file is damaged has the time of its last
+        // entry.
         if last > SpaceTime::default()
             && let Some(jump) = clock_file::jump(clock.wall(), last, options.max_clock_jump)
         {

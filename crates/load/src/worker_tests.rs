@@ -22,10 +22,10 @@ const WORK: Duration = Duration::from_millis(2);
 
 /// Operations of two requests: a line `first`, and after its reply a line `second`. `BURST` chooses the batching.
 struct Twice<const BURST: bool> {
-    place: Place,
+    place: TestServer,
 }
 
-enum Place {
+enum TestServer {
     Server(SocketAddr),
     /// Calls in this process, whose requests are counted for each connection. Those of the first connection take a while
     /// on another thread, the others have their reply at once.
@@ -68,12 +68,12 @@ impl<const BURST: bool> Protocol for Twice<BURST> {
 
     fn connect(&self) -> Result<Connection, BenchError> {
         match &self.place {
-            Place::Server(address) => {
+            TestServer::Server(address) => {
                 let connection = Connection::open(&Address::Tcp(*address)).unwrap();
                 connection.socket().set_nonblocking(true).unwrap();
                 Ok(connection)
             }
-            Place::InProcess(all) => {
+            TestServer::InProcess(all) => {
                 let (mut all, requests) = (all.lock().unwrap(), Arc::default());
                 all.push(Arc::clone(&requests));
                 Ok(Connection::in_process(Box::new(Echo { is_slow: all.len() == 1, requests })))
@@ -165,7 +165,7 @@ fn serve() -> (SocketAddr, Arc<[AtomicU64; 3]>) {
     (address, lines)
 }
 
-fn plan<const BURST: bool>(place: Place, pace: Pace, pipeline: usize) -> Plan<Twice<BURST>> {
+fn plan<const BURST: bool>(place: TestServer, pace: Pace, pipeline: usize) -> Plan<Twice<BURST>> {
     Plan {
         protocol: Twice { place },
         connections: 2,
@@ -185,7 +185,7 @@ fn plan<const BURST: bool>(place: Place, pace: Pace, pipeline: usize) -> Plan<Tw
 
 fn assert_each_operation_counts_once<const BURST: bool>(pace: Pace, pipeline: usize) {
     let (address, lines) = serve();
-    let outcome = crate::run(&plan::<BURST>(Place::Server(address), pace, pipeline)).unwrap();
+    let outcome = crate::run(&plan::<BURST>(TestServer::Server(address), pace, pipeline)).unwrap();
     assert_eq!(outcome.validity, Validity::Good, "{:?}", outcome.tally.first_problem);
     let [first, second] = [0, 1].map(|line| lines[line].load(Ordering::Relaxed));
     assert_eq!(first, second, "each operation was completed");
@@ -217,10 +217,10 @@ fn an_operation_of_two_requests_counts_once_with_the_time_of_both() {
 fn calls_in_this_process_are_answered_at_once_or_by_another_thread() {
     let open = Pace::Open { rate: 100.0, arrivals: Arrivals::Constant };
     for (pace, is_open) in [(Pace::Closed, false), (open, true)] {
-        let plan = plan::<false>(Place::InProcess(Mutex::default()), pace, 1);
+        let plan = plan::<false>(TestServer::InProcess(Mutex::default()), pace, 1);
         let outcome = crate::run(&plan).unwrap();
         assert_eq!(outcome.validity, Validity::Good, "{:?}", outcome.tally.first_problem);
-        let Place::InProcess(requests) = &plan.protocol.place else { unreachable!() };
+        let TestServer::InProcess(requests) = &plan.protocol.place else { unreachable!() };
         let requests = requests.lock().unwrap();
         let [slow, fast] = [0, 1].map(|number| requests[number].load(Ordering::Relaxed));
         assert_eq!((outcome.tally.all_right, outcome.tally.unanswered), ((slow + fast) / 2, 0));

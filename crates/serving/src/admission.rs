@@ -46,6 +46,7 @@ use thalweg_types::limits::{MAX_CACHES, MAX_GROUPS, MAX_KEYSPACES, MAX_LEASES, M
 use crate::{
     config::Config,
     limits::{COUNTED_REPLY_BYTES, OWN_BODY_BYTES},
+    reserve::reserve_of,
 };
 
 /// Divisor for the part of the reserve that one connection may hold. A connection may hold one in this number of the
@@ -214,18 +215,6 @@ impl Bound {
     pub fn is_short(&self) -> bool {
         self.used() >= self.open_limit
     }
-}
-
-/// Returns the reserve of a bound.
-fn reserve_of(limit: u64, percent: u32) -> u64 {
-    (u128::from(limit) * u128::from(percent)).div_ceil(100) as u64
-}
-
-/// Returns the smallest bound in which `largest` fits beside the reserve.
-pub(crate) fn least_with_reserve(largest: u64, percent: u32) -> u64 {
-    let least = (u128::from(largest) * 100).div_ceil(u128::from(100 - percent.min(99))) as u64;
-    // The reserve is rounded up.
-    least + u64::from(least - reserve_of(least, percent) < largest)
 }
 
 /// Address of a client as the server counts it: an IPv4 address, or the /64 network of an IPv6 address, because a client

@@ -4,7 +4,7 @@
 //! which counts for the client's address until it is gone, and the rule that the others count as held by nobody: those
 //! that exist since an earlier start, were created through another node, or by the server itself. So an address that
 //! created its share before a restart leaves the reserve to others after it too. Does not own: the bounds of the database,
-//! which also hold without this.
+//! which also hold without this; the requests that create (`creating`).
 //!
 //! # Finding out what is gone
 //!
@@ -18,14 +18,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use thalweg_engine::Database;
 use thalweg_types::{GroupId, LeaseId};
 
-use crate::{
-    admission::{Account, AddressKey, Admission, Reservation, Resource},
-    app::App,
-    error::ApiError,
-};
+use crate::admission::{Account, AddressKey, Admission, Reservation, Resource};
 
 /// Number of reservations at which each creation looks. More than one, so that they are released faster than new ones are
 /// added.
@@ -36,15 +31,15 @@ const LOOKED_AT_WHEN_SHORT: usize = 256;
 /// Everything that clients have created through this node.
 #[derive(Debug, Default)]
 pub(crate) struct CreatedByClients {
-    keyspaces: Mutex<Created<String>>,
-    leases: Mutex<Created<LeaseId>>,
-    groups: Mutex<Created<GroupId>>,
+    pub(crate) keyspaces: Mutex<Created<String>>,
+    pub(crate) leases: Mutex<Created<LeaseId>>,
+    pub(crate) groups: Mutex<Created<GroupId>>,
 }
 
 /// What clients have created of one kind.
 #[derive(Debug)]
-struct Created<K> {
-    held: HashMap<K, Held>,
+pub(crate) struct Created<K> {
+    held: HashMap<K, CreatedShare>,
     /// Keys of `held` in the order in which they are looked at. A key that is no longer there is skipped.
     order: VecDeque<K>,
     /// An account for each address, because the account of a connection needs much more memory than a reservation.
@@ -52,7 +47,7 @@ struct Created<K> {
 }
 
 #[derive(Debug)]
-struct Held {
+struct CreatedShare {
     _share: Reservation,
     /// Time until which it is known to exist, unless somebody removes it through another node.
     known_until: Instant,
@@ -67,7 +62,7 @@ impl<K> Default for Created<K> {
 impl<K: Hash + Eq + Clone> Created<K> {
     /// Reserves one for the address of `account`. There are `total` in the database. `alive_until` returns the time until
     /// which one exists for certain, or `None` if it is gone.
-    fn take(
+    pub(crate) fn take(
         &mut self,
         (admission, resource): (&Arc<Admission>, Resource),
         account: &Account,
@@ -90,12 +85,12 @@ impl<K: Hash + Eq + Clone> Created<K> {
         owner.take(resource, 1)
     }
 
-    fn insert(&mut self, key: K, share: Reservation, known_until: Instant) {
+    pub(crate) fn insert(&mut self, key: K, share: Reservation, known_until: Instant) {
         self.order.push_back(key.clone());
-        self.held.insert(key, Held { _share: share, known_until });
+        self.held.insert(key, CreatedShare { _share: share, known_until });
     }
 
-    fn remove(&mut self, key: &K) {
+    pub(crate) fn remove(&mut self, key: &K) {
         self.held.remove(key);
     }
 
@@ -120,94 +115,14 @@ impl<K: Hash + Eq + Clone> Created<K> {
 }
 
 /// Returns the end of a lease that lives for `left` from now on.
-fn end_of(left: Duration) -> Instant {
+pub(crate) fn end_of(left: Duration) -> Instant {
     const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
     let now = Instant::now();
     now.checked_add(left.min(CENTURY)).unwrap_or(now)
 }
 
-fn locked<K>(created: &Mutex<Created<K>>) -> MutexGuard<'_, Created<K>> {
+pub(crate) fn locked<K>(created: &Mutex<Created<K>>) -> MutexGuard<'_, Created<K>> {
     created.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl App {
-    /// Reserves one of the keyspaces that clients may create, and charges it to the client's address. Returns an error
-    /// if the address already holds its share.
-    pub fn may_create_keyspace(&self, account: &Arc<Account>) -> Result<Reservation, ApiError> {
-        let (db, bound) = (self.db.blocking(), (&self.admission, Resource::Keyspaces));
-        let exists = |name: &String| db.find_keyspace(name).map(|_| Instant::now());
-        let taken = locked(&self.created.keyspaces).take(bound, account, db.keyspace_count(), exists);
-        taken.ok_or_else(|| {
-            ApiError::overloaded("the clients of this address have created their share of keyspaces: drop some")
-        })
-    }
-
-    /// Keeps the reservation `held` of a keyspace that a client has created, until the keyspace is dropped.
-    pub fn created_keyspace(&self, name: &str, held: Reservation) {
-        locked(&self.created.keyspaces).insert(name.to_owned(), held, Instant::now());
-    }
-
-    /// Releases the reservation of a keyspace that a client has dropped, unless another client has created it again.
-    pub fn dropped_keyspace(&self, name: &str) {
-        let mut created = locked(&self.created.keyspaces);
-        if self.db.blocking().find_keyspace(name).is_none() {
-            created.remove(&name.to_owned());
-        }
-    }
-
-    /// Reserves one of the leases that there may be, and charges it to the client's address. Returns an error if the
-    /// address already holds its share.
-    pub fn may_grant_lease(&self, account: &Arc<Account>) -> Result<Reservation, ApiError> {
-        let (db, bound) = (self.db.blocking(), (&self.admission, Resource::Leases));
-        let taken = locked(&self.created.leases).take(bound, account, db.lease_count(), |id| lease_end(db, *id));
-        taken.ok_or_else(|| {
-            ApiError::overloaded(
-                "the clients of this address hold their share of leases: revoke some, or retry when some have expired",
-            )
-        })
-    }
-
-    /// Keeps the reservation `held` of a lease that was granted for `ttl`, until the lease ends.
-    pub fn granted_lease(&self, id: LeaseId, ttl: Duration, held: Reservation) {
-        locked(&self.created.leases).insert(id, held, end_of(ttl));
-    }
-
-    /// Releases the reservation of a lease that a client has revoked.
-    pub fn revoked_lease(&self, id: LeaseId) {
-        locked(&self.created.leases).remove(&id);
-    }
-
-    /// Reserves one of the consumer groups that there may be, and charges it to the client's address. Returns an error if
-    /// the address already holds its share.
-    pub fn may_create_group(&self, account: &Arc<Account>) -> Result<Reservation, ApiError> {
-        let (db, bound) = (self.db.blocking(), (&self.admission, Resource::Groups));
-        // An error says nothing about the group.
-        let exists = |id: &GroupId| db.group_by_id(*id).map_or(Some(()), |found| found.map(|_| ()));
-        let exists = |id: &GroupId| exists(id).map(|()| Instant::now());
-        let taken = locked(&self.created.groups).take(bound, account, db.group_count().unwrap_or(0), exists);
-        taken.ok_or_else(|| {
-            ApiError::overloaded("the clients of this address have created their share of consumer groups: delete some")
-        })
-    }
-
-    /// Keeps the reservation `held` of a consumer group that a client has created, until the group is deleted.
-    pub fn created_group(&self, id: GroupId, held: Reservation) {
-        locked(&self.created.groups).insert(id, held, Instant::now());
-    }
-
-    /// Releases the reservation of a consumer group that a client has deleted.
-    pub fn deleted_group(&self, id: GroupId) {
-        locked(&self.created.groups).remove(&id);
-    }
-}
-
-/// Returns the time at which a lease ends unless it is renewed; `None` if it has ended.
-fn lease_end(db: &Database, id: LeaseId) -> Option<Instant> {
-    match db.leases().get(id) {
-        Ok(found) => found.map(|lease| end_of(lease.remaining)),
-        // An error says nothing about the lease.
-        Err(_) => Some(end_of(Duration::from_secs(1))),
-    }
 }
 
 #[cfg(test)]

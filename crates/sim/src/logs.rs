@@ -7,7 +7,7 @@
 //! |---|---|
 //! | append | the entry follows the last one; terms and times never decrease; the term is not beyond the node's vote |
 //! | append | log matching: an entry with the same term and index has the same content, and follows an entry of the same term, in all logs |
-//! | vote | the vote never goes back, and within a term it stays with one node |
+//! | vote | the vote never goes back, and within a term it moves to another node only once, from a candidate to the leader |
 //! | vote of a quorum | a term has one leader, whose log has all entries that were committed in earlier terms |
 //! | truncation | no entry that is known to be committed is removed |
 //! | restart | the vote and the entries that the log had confirmed are there |
@@ -124,10 +124,12 @@ pub struct Logs {
     truth: Truth,
 }
 
-/// Returns true if a node may have the vote `next` after `vote`.
+/// Returns true if a node may have the vote `next` after `vote`. A node that has voted for one candidate of a term follows another
+/// one once that has won the term: its committed vote says that a majority has granted it.
 fn follows(vote: Vote, next: Vote) -> bool {
-    let stays = next.term == vote.term && next.node == vote.node && next.committed >= vote.committed;
-    next.term > vote.term || stays
+    let stays = next.node == vote.node && next.committed >= vote.committed;
+    let finds_leader = next.committed && !vote.committed;
+    next.term > vote.term || next.term == vote.term && (stays || finds_leader)
 }
 
 impl Inner {
@@ -435,6 +437,10 @@ mod tests {
         let mut inner = group();
         inner.voted(2, vote_of(2, 2, true)).unwrap();
         assert!(inner.voted(3, vote_of(2, 3, true)).is_err(), "two leaders");
+        let mut inner = group();
+        inner.voted(2, vote_of(2, 2, false)).unwrap();
+        inner.voted(2, vote_of(2, 3, true)).unwrap();
+        assert!(inner.voted(2, vote_of(2, 2, false)).is_err(), "it has found the leader");
     }
 
     #[test]

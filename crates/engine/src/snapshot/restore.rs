@@ -43,6 +43,7 @@ use thalweg_types::{
 use super::{Part, RestoreError, RestoreTo, plan};
 use crate::{
     backends,
+    clock_file::ClockFile,
     identity::Identity,
     open::{Barrier, LOG_DIR, lock, random_seed, read_identity},
     open_parts::{LogBlobs, Mode, io_error},
@@ -153,6 +154,10 @@ pub fn restore_on(
     mark(disk).map_err(io("marking the directory as unfinished"))?;
     let node = NodeId(seed);
     let done = fill(disk, clock, node, &plan, to, &Options { backend: Some(backend), ..options.clone() }, progress)?;
+    // The restore counts as the last use of the directory, so that the first open compares the wall clock with that of now. If that
+    // was wrong, the backup can be restored once more.
+    let used = clock.wall().max(done.time);
+    ClockFile::open(disk).and_then(|file| file.save(disk, used)).map_err(io("writing the file CLOCK"))?;
     Identity { node, backend, cluster: None }.write(disk).map_err(io("writing the identity"))?;
     disk.remove(MARKER).and_then(|()| disk.sync_dir("")).map_err(io("removing the marker"))?;
     Ok(Restored { removed_unfinished, ..done })

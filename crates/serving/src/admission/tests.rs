@@ -1,7 +1,10 @@
 use std::net::Ipv4Addr;
 
 use super::*;
-use crate::config::{AvailableMemory, ByteSize, Layers};
+use crate::{
+    config::{AvailableMemory, ByteSize, Layers},
+    reserve::least_with_reserve,
+};
 
 fn admission(change: impl FnOnce(&mut Config)) -> Arc<Admission> {
     let mut config = Config::default();

@@ -12,11 +12,11 @@ use thalweg_types::limits::{
 };
 
 use super::{AvailableMemory, ByteSize, Config, ConfigError, ConfigLayer, MemorySize, memory_size::LEAST_REPLY_BYTES};
-use crate::admission::least_with_reserve;
 use crate::limits::{
     CONNECTION_BYTES, COUNTED_PAGE_BYTES, COUNTED_REPLY_BYTES, HANDSHAKE_BYTES, MAX_READING_BYTES, NATIVE_PAGE_BYTES,
     OUTBOX_BYTES, PUSH_LEDGER_BYTES, QUIC_SEND_BYTES, QUIC_SOCKET_BYTES, REQUEST_BYTES, SUBSCRIPTION_BYTES,
 };
+use crate::reserve::least_with_reserve;
 
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;

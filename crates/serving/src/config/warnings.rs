@@ -1,7 +1,7 @@
 //! Warnings about configurations that are valid, but protect less than they seem to.
 
 use super::{ByteSize, Config, NativeAddress};
-use crate::admission::least_with_reserve;
+use crate::reserve::least_with_reserve;
 
 impl Config {
     /// Returns a sentence for each setting that protects less than it seems to. The server shows the sentences at its

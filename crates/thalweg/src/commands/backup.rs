@@ -14,7 +14,6 @@ use std::{
     io::{self, BufReader},
     os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use clap::{Args, Subcommand};
@@ -23,11 +22,11 @@ use serde_json::{Value, json};
 use thalweg_engine::{
     BackendKind, Options,
     snapshot::{
-        Compression, Part, PartKind, RestoreError, RestoreTo, Restored, SnapshotFile, SnapshotInfo, SnapshotReadError,
-        Verified, chain, restore, verify,
+        Compression, Part, PartKind, RestoreError, RestoreTo, SnapshotFile, SnapshotInfo, SnapshotReadError, Verified,
+        chain, restore, verify,
     },
 };
-use thalweg_types::{Classified, Clock as _, Lsn, NodeId, SystemClock};
+use thalweg_types::{Classified, Lsn, NodeId};
 
 use super::migrate;
 use crate::{
@@ -474,14 +473,6 @@ pub(crate) fn run_restore(args: &Restore) -> Result<(), Failure> {
         render::note("the files of an unfinished earlier restore were removed first");
     }
     let time = show_time(restored.time.0);
-    let (age, most) = (age_of(&restored), options.max_clock_jump);
-    if age > most && !args.json {
-        render::note(&format!(
-            "the newest data is of {time}: check that the clock of this machine is right, and start the node once with \
-             --max-clock-jump {}d",
-            age.as_secs().div_ceil(86_400) + 1
-        ));
-    }
     if args.json {
         let object = json!({
             "data": args.data.display().to_string(), "backend": restored.backend.name(), "parts": restored.parts,
@@ -501,12 +492,6 @@ pub(crate) fn run_restore(args: &Restore) -> Result<(), Failure> {
         render::counted(restored.totals.entries, "entry", "entries"),
         render::bytes(restored.totals.bytes()),
     ))
-}
-
-/// Returns how far the wall clock is ahead of the newest restored data; zero if there is none.
-fn age_of(restored: &Restored) -> Duration {
-    let age = SystemClock::default().wall().0.saturating_sub(restored.time.0);
-    Duration::from_micros(if restored.time.0 == 0 { 0 } else { age })
 }
 
 const SHOW_BACKUPS: &str = "`thalweg backup show` lists the existing backups";
