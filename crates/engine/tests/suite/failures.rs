@@ -88,7 +88,7 @@ fn a_state_in_real_files_whose_threads_have_ended_is_reported() {
         keyspace.put(b"a", b"1").unwrap();
         db.flush().unwrap();
         assert_eq!(db.health(), Health::Good, "{backend:?}");
-        let state = dir.path().join("state").join(backend.name());
+        let state = dir.path().join("state").join("default").join(backend.name());
         match backend {
             BackendKind::Lsm => std::fs::rename(&state, dir.path().join("elsewhere")).unwrap(),
             _ => {
