@@ -87,7 +87,7 @@ const EXPECTED: &[Expected] = &[
     expect("range of 100 by the iterator", 7.04, 17_724.0, 0.0, 0.0),
     expect("append 100 × 100 B, interval", 3.05, 1_904.0, 1.0, 0.0),
     expect("HTTP PUT 100 B, interval", 15.00, 11_814.0, 1.0, 0.0),
-    expect("HTTP GET 100 B", 12.00, 11_500.0, 0.0, 0.0),
+    expect("HTTP GET 100 B", 12.00, 12_190.0, 0.0, 0.0),
     expect("RESP SET 100 B, disk", 10.08, 1_237.0, 1.0, 1.0),
     expect("RESP 16 × SET 100 B at once, disk", 8.08, 5_842.0, 1.0, 1.0),
     expect("RESP GET 100 B", 2.00, 189.0, 0.0, 0.0),
