@@ -358,7 +358,7 @@ impl<'a> ReadReply<'a, (u64, Bytes)> for SentChunk {
     }
 }
 
-/// What a node has written so far.
+/// Reader of the reply to a question for a node's history.
 pub(crate) struct AnsweredHistory;
 
 impl<'a> ReadReply<'a, thalweg_raft::History> for AnsweredHistory {

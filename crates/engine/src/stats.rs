@@ -60,7 +60,7 @@ pub struct Stats {
     pub space_time: SpaceTime,
 }
 
-/// What keeps the log as large as it is: the bytes of its segments by the first reason that holds each of them.
+/// Reasons why the log is as large as it is: the bytes of its segments, each counted under the first reason that keeps it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogHolders {
     /// Bytes of segments with records that the persisted state does not include, and of the one that is written to.

@@ -73,7 +73,7 @@ impl<Rt: AsyncRuntime, N> fmt::Debug for ConsensusParts<Rt, N> {
     }
 }
 
-/// What a node has written in its space so far.
+/// Records of its space that a node has ever written: a vote, or entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct History {
     /// True if the node has ever voted, or acknowledged a leader.

@@ -36,7 +36,7 @@ pub(crate) struct CreatedByClients {
     pub(crate) groups: Mutex<Created<GroupId>>,
 }
 
-/// What clients have created of one kind.
+/// Keyspaces, leases or groups that clients have created.
 #[derive(Debug)]
 pub(crate) struct Created<K> {
     held: HashMap<K, CreatedShare>,

@@ -46,7 +46,7 @@ const MIN_RECLAIM_PAUSE: Duration = Duration::from_millis(20);
 /// First token of the subjects at which this server's clients receive replies to their requests.
 const REPLY_PREFIX: &str = "_reply";
 
-/// What a cache takes from the bounds of the server: its bytes, and one of the caches that there may be.
+/// Reservations of a cache: its bytes, and one of the number of caches.
 #[derive(Debug)]
 struct CacheShare(#[expect(dead_code, reason = "the shares are held until they are dropped")] [Reservation; 2]);
 

@@ -134,7 +134,7 @@ pub trait Subscription: Send {
     fn take(&mut self, each: &mut dyn FnMut(Arrived<'_>)) -> Result<(), String>;
 }
 
-/// What arrives on a subscription.
+/// Message or end of a subscription, as it arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrived<'a> {
     /// The server has accepted the subscription.

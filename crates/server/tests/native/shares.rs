@@ -124,7 +124,7 @@ async fn created_keyspaces_have_a_share_for_each_address() {
     node.stop().await;
 }
 
-/// As after a restart, when nobody knows any more who created them.
+/// Creates them as a restart leaves them: no address counts as their creator.
 #[tokio::test]
 async fn keyspaces_that_exist_already_are_nobodys_and_a_share_is_left() {
     let node = Node::start().await;
