@@ -192,7 +192,7 @@ async fn a_watch_of_a_rare_prefix_stays_above_a_history_of_few_bytes() {
     let node = Node::with(|config| {
         let span = |seconds| thalweg_server::config::Span(std::time::Duration::from_secs(seconds));
         (config.tail_keep_alive, config.idle_timeout) = (span(300), span(900));
-        config.history_bytes = ByteSize(2 << 20);
+        config.history_bytes = ByteSize(6 << 20);
         config.segment_bytes = ByteSize(1 << 20);
     })
     .await;
