@@ -4,7 +4,7 @@
 //! not own: the terminal ([`LiveView`]). Without a view nothing is counted and no thread runs.
 //!
 //! The view is one for the process, like standard error, so that every suite with this load generator has it. It costs a
-//! load thread one more histogram entry for each reply and a lock every [`TICK`].
+//! load thread one more histogram entry for each reply and a lock every quarter of a second.
 
 use std::{
     fmt,
