@@ -17,7 +17,7 @@ use crate::{
         writes::{PutUntil, put_until, record_if_expired, touch},
     },
     groups::commands as consumers,
-    history::keep_versions::version_price,
+    history::keep_versions::{added_price, removed_price},
     keyspaces::{
         catalog::KeyspaceKind,
         live::{live_head, live_key, replaced},
@@ -248,18 +248,19 @@ fn charge_write(applying: &Applying<'_>, write: &Write<'_>) -> Result<(), Machin
         Write::Put { keyspace, key, value, .. } => {
             applying.charge(read_bytes(value.len()));
             let ends = applying.has_default_ttl(keyspace);
-            charge_key(applying, keyspace, key, if ends { 4 * READ + 5 * WRITE } else { WRITE })
+            let price = if ends { 4 * READ + 5 * WRITE } else { WRITE };
+            charge_key(applying, keyspace, key, price + removed_versions(applying, keyspace))
         }
         Write::Delete { keyspace, key } => charge_key(applying, keyspace, key, WRITE),
         // The charge covers the row of the key, the rows of its old and new deadline, and its attachments to leases.
         Write::PutUntil { keyspace, key, value, .. } => {
             applying.charge(read_bytes(value.len()));
-            charge_key(applying, keyspace, key, 4 * READ + 8 * WRITE)
+            charge_key(applying, keyspace, key, 4 * READ + 8 * WRITE + removed_versions(applying, keyspace))
         }
         Write::Touch { keyspace, key, .. } => {
             let value_bytes = replaced(applying, keyspace, key)?.map_or(0, |before| before.held.value_bytes);
             applying.charge(read_bytes(value_bytes) + written_bytes(value_bytes));
-            charge_key(applying, keyspace, key, 4 * READ + 8 * WRITE)
+            charge_key(applying, keyspace, key, 4 * READ + 8 * WRITE + removed_versions(applying, keyspace))
         }
         Write::Append { batch, .. } => {
             applying.charge(4 * WRITE + read_bytes(batch.len()));
@@ -273,7 +274,8 @@ fn charge_write(applying: &Applying<'_>, write: &Write<'_>) -> Result<(), Machin
     }
 }
 
-/// Charges a write of a key: `price` for its rows, plus the prices of the keyspace's exact counts and history.
+/// Charges a write of a key: `price` for its rows, plus the prices of the keyspace's exact counts and of keeping the value
+/// that it replaces.
 fn charge_key(applying: &Applying<'_>, keyspace: KeyspaceId, key: &[u8], price: u64) -> Result<(), MachineError> {
     applying.charge(price);
     if applying.applier.kinds.of(keyspace) != KeyspaceKind::Configured {
@@ -283,9 +285,14 @@ fn charge_key(applying: &Applying<'_>, keyspace: KeyspaceId, key: &[u8], price: 
     applying.charge(READ);
     if applying.keeps_history(keyspace) {
         let value_bytes = replaced(applying, keyspace, key)?.map_or(0, |before| before.held.value_bytes);
-        applying.charge(version_price(applying.history_of(keyspace), value_bytes));
+        applying.charge(added_price(value_bytes));
     }
     Ok(())
+}
+
+/// Returns the maximum price of removing the versions that a put makes superfluous, in a keyspace with history.
+fn removed_versions(applying: &Applying<'_>, keyspace: KeyspaceId) -> u64 {
+    if applying.keeps_history(keyspace) { removed_price(applying.history_of(keyspace)) } else { 0 }
 }
 
 /// Returns true if a write reads: its result depends on the previous value of its key.

@@ -4,8 +4,10 @@
 //! [`Applying::supersede`] first. The value becomes a version, which was current from its own revision until that of
 //! the operation. The bytes of a large value stay where they are in the log and now belong to the version.
 //!
-//! A key has at most as many versions as the settings of its keyspace permit: a write that adds one forgets the
-//! oldest. Does not own: forgetting by age or after a change of these settings (see `prune`).
+//! A key has at most as many values, versions and the current one together, as the settings of its keyspace permit. A put
+//! forgets the oldest versions beyond that. The removal of a key does not need to: its current value becomes a version, so
+//! the number stays the same. Deletes of many keys in one command are therefore cheap, whatever number is kept. Does not
+//! own: forgetting by age or after a change of these settings (see `prune`).
 
 use std::{
     collections::BTreeMap,
@@ -34,8 +36,8 @@ use crate::{
     sync::read,
 };
 
-/// Maximum number of versions that one write forgets after the permitted number of versions was lowered, in addition to
-/// one version that makes room for the version that the write adds. Maintenance forgets the others.
+/// Maximum number of versions that one put forgets after the permitted number of versions was lowered, in addition to
+/// one version that makes room for the version that the put adds. Maintenance forgets the others.
 const MAX_FORGOTTEN_PER_WRITE: usize = 16;
 
 /// Fields of a version (former value of a key) that are needed to forget it.
@@ -55,18 +57,16 @@ impl StoredVersion {
     }
 }
 
-/// Returns the maximum price of keeping a value of this length as a version, and of removing the versions beyond the
-/// number that the keyspace keeps.
-pub(crate) fn version_price(history: KeyspaceHistory, value_bytes: usize) -> u64 {
-    /// Rows read and written for a version that is added.
-    const ADDED: u64 = READ + 2 * WRITE;
-    /// Steps of the rows that the removal of a version reads and writes. Most writes remove at most one version.
+/// Returns the price of keeping a value of this length as a version. It is the whole price of history for a delete.
+pub(crate) fn added_price(value_bytes: usize) -> u64 {
+    READ + 2 * WRITE + written_bytes(value_bytes)
+}
+
+/// Returns the maximum price of removing the versions of a key beyond the number that the keyspace keeps, which a put does.
+pub(crate) fn removed_price(history: KeyspaceHistory) -> u64 {
+    /// Steps of the rows that the removal of a version reads and writes. Most puts remove at most one version.
     const REMOVED: u64 = READ + 5 * WRITE;
-    let removed = match history.revisions {
-        Some(revisions) => SCAN + u64::from(revisions) * ROW + 2 * REMOVED,
-        None => 0,
-    };
-    ADDED + removed + written_bytes(value_bytes)
+    history.revisions.map_or(0, |revisions| SCAN + u64::from(revisions) * ROW + 2 * REMOVED)
 }
 
 fn is_gone(ending: VersionEnd) -> bool {
@@ -123,9 +123,9 @@ impl Applying<'_> {
     }
 
     /// Keeps the current value of a key as a version, if its keyspace has a history. Called before the command that
-    /// uses `revision` removes the value. Returns true if the value is kept; then the bytes of a large value stay
-    /// live. A value that was written with the same revision is not kept, nor one that no readable revision of the
-    /// history includes.
+    /// uses `revision` removes the value, or puts another one, also if there is no value yet. Returns true if the value is
+    /// kept; then the bytes of a large value stay live. A value that was written with the same revision is not kept, nor
+    /// one that no readable revision of the history includes.
     pub(crate) fn supersede(
         &mut self,
         keyspace: KeyspaceId,
@@ -136,6 +136,24 @@ impl Applying<'_> {
         if !self.keeps_history(keyspace) {
             return Ok(false);
         }
+        let is_kept = self.keep_current(keyspace, key, revision, ending)?;
+        if ending == VersionEnd::Overwritten
+            && let Some(revisions) = self.history_of(keyspace).revisions
+        {
+            // The newest value will be in the key's own row.
+            self.forget_above(keyspace, key, revisions.saturating_sub(1) as usize)?;
+        }
+        Ok(is_kept)
+    }
+
+    /// Stores the current value of a key as a version. Returns false if there is none, or if it need not be kept.
+    fn keep_current(
+        &mut self,
+        keyspace: KeyspaceId,
+        key: &[u8],
+        revision: Revision,
+        ending: VersionEnd,
+    ) -> Result<bool, MachineError> {
         let full = [&keys::data_prefix(keyspace), key].concat();
         let Some(row) = self.get(&full)? else { return Ok(false) };
         let found = decode_value(&full, &row)?;
@@ -149,7 +167,7 @@ impl Applying<'_> {
         let (end, time) = (self.end_of(&found.expiry)?, self.applied.time);
         let ending = if ending == VersionEnd::Overwritten && end <= time { VersionEnd::Expired } else { ending };
         let until = Until { revision: until, time };
-        self.keep_version(keyspace, key, found.revision, &VersionRow { until, end, ending, value: &row })?;
+        self.add_version(keyspace, key, found.revision, &VersionRow { until, end, ending, value: &row });
         Ok(true)
     }
 
@@ -164,24 +182,12 @@ impl Applying<'_> {
         Ok(end.filter(|&end| end <= self.applied.time).unwrap_or(NO_END))
     }
 
-    /// Adds a version of a key, and forgets the key's oldest versions beyond the number that the keyspace keeps.
-    fn keep_version(
-        &mut self,
-        keyspace: KeyspaceId,
-        key: &[u8],
-        revision: Revision,
-        version: &VersionRow<'_>,
-    ) -> Result<(), MachineError> {
-        let history = self.history_of(keyspace);
+    /// Adds a version of a key.
+    fn add_version(&mut self, keyspace: KeyspaceId, key: &[u8], revision: Revision, version: &VersionRow<'_>) {
         let row = version_row(keyspace, key, revision);
         self.applier.staged.put(&[&row], &[&version.head(), version.value]);
-        if history.age.is_some() || is_gone(version.ending) {
+        if self.history_of(keyspace).age.is_some() || is_gone(version.ending) {
             self.applier.staged.put(&[&time_row(keyspace, version.until.time, &row)], &[]);
-        }
-        match history.revisions {
-            // The newest revision is in the key's own row.
-            Some(revisions) => self.forget_above(keyspace, key, revisions.saturating_sub(1) as usize),
-            None => Ok(()),
         }
     }
 

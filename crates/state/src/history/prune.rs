@@ -33,7 +33,7 @@ use crate::{
             keyspace_of_history, time_row, times_prefix, versions_prefix,
         },
     },
-    keys::KeyRange,
+    keys::{self, KeyRange},
     keyspaces::catalog::KeyspaceRow,
     machine::{applying::Applying, state_machine::Machine},
     refused::Refused,
@@ -212,7 +212,10 @@ impl Round {
                         applying.remove_version(id, &of.key, &version);
                         continue;
                     }
-                    if bounds.revisions.is_some_and(|revisions| kept + 1 >= revisions) {
+                    if let Some(revisions) = bounds.revisions
+                        && kept + 1 >= revisions
+                        && (kept >= revisions || has_row(applying, id, &of.key)?)
+                    {
                         applying.forget_version(id, &of.key, &version)?;
                         continue;
                     }
@@ -353,6 +356,11 @@ impl Round {
         }
         Ok(())
     }
+}
+
+/// Returns true if a key has a row of its own, which counts as one of the values that its keyspace keeps.
+fn has_row(applying: &Applying<'_>, keyspace: KeyspaceId, key: &[u8]) -> Result<bool, MachineError> {
+    Ok(applying.get(&[&keys::data_prefix(keyspace), key].concat())?.is_some())
 }
 
 /// Returns the time up to which superseded versions with a time row are forgotten: `now` minus the maximum age. `None`

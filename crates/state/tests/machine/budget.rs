@@ -401,6 +401,25 @@ fn a_commit_in_a_keyspace_with_history_pays_for_the_versions_that_it_reads() {
 }
 
 #[test]
+fn deletes_in_a_keyspace_with_history_do_not_pay_for_the_number_of_versions_that_it_keeps() {
+    const DELETES: usize = 7_000;
+    let mut node = Node::new(on_a_map(), MachineOptions::default());
+    let history = KeyspaceHistory { revisions: Some(256), age: None };
+    node.apply(1, &[&keyspace(&KeyspaceConfig { history, ..KeyspaceConfig::default() })]);
+    for first in (0..DELETES).step_by(250) {
+        let mut puts = CommitBuilder::new();
+        (first..first + 250).for_each(|number| _ = puts.put(KS, &key(number), &[7; 100]).unwrap());
+        let outcome = node.apply(2, &[&command(|out| puts.encode(out))]).remove(0);
+        assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
+    }
+    let mut deletes = CommitBuilder::new();
+    (0..DELETES).for_each(|number| _ = deletes.delete(KS, &key(number)).unwrap());
+    let outcome = node.apply(3, &[&command(|out| deletes.encode(out))]).remove(0);
+    assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
+    assert_eq!(node.machine().get(KS, &key(7)).unwrap(), None);
+}
+
+#[test]
 fn a_rejected_command_leaves_nothing_behind_in_its_entry() {
     let mut node = node();
     let last = (MAX_VALUE_BYTES - 1).to_string();

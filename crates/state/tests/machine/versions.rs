@@ -300,7 +300,9 @@ impl Model {
         let is_there = self.past[revision as usize].0[&keyspace].contains_key(key);
         let is_kept = history.age.is_some()
             || if is_there { !self.was_gone(keyspace, key, revision) } else { !self.any_was_gone(keyspace, revision) };
-        by_age && is_kept && history.revisions.is_none_or(|revisions| superseded < revisions)
+        // The present value counts as one of those that are kept.
+        let present = u32::from(self.past.last().is_some_and(|(now, _)| now[&keyspace].contains_key(key)));
+        by_age && is_kept && history.revisions.is_none_or(|revisions| superseded + present <= revisions)
     }
 
     /// Returns true if a key was deleted or had ended after a revision, long ago.
@@ -537,7 +539,7 @@ fn prune_all(bench: &mut Bench, model: &mut Model) {
             assert!(!is_gone || time + GONE_AGE > model.time, "{history:?} keeps what was gone too long ago");
         }
         let most = counts.values().max().copied().unwrap_or_default();
-        assert!(history.revisions.is_none_or(|revisions| most < revisions), "{history:?} keeps {most}");
+        assert!(history.revisions.is_none_or(|revisions| most <= revisions), "{history:?} keeps {most}");
     }
 }
 
@@ -608,6 +610,33 @@ fn what_a_change_of_bounds_forgets_of_a_key_stays_known_as_forgotten() {
         assert!(matches!(read(revision), Err(HistoryError::Compacted { .. })), "{revision}: {:?}", read(revision));
     }
     assert_eq!([7, 8].map(|revision| read(revision).unwrap()), [Some(vec![7]), Some(vec![8])]);
+}
+
+#[test]
+fn as_many_values_are_kept_of_a_key_that_is_there_as_of_one_that_is_gone() {
+    let mut bench = Bench::new(OPTIONS);
+    let [three, two] = [3, 2].map(|revisions| KeyspaceHistory { revisions: Some(revisions), age: None });
+    bench.run(1, &[command(|out| command::encode_create_keyspace(out, "ks", &config(three)).unwrap())]);
+    let put = |value: u8| command(|out| command::encode_put(out, KeyspaceId(1), b"k", &[value]).unwrap());
+    let mut delete = CommitBuilder::new();
+    delete.delete(KeyspaceId(1), b"k").unwrap();
+    let delete = command(|out| delete.encode(out));
+    let versions = |bench: &Bench| bench.backend.dump().keys().filter(|key| key.starts_with(&[0x12, 1])).count();
+    // Rows of versions, and one row of forgotten versions as soon as there are any.
+    (1..=4).for_each(|value| _ = bench.run(10, &[put(value)]));
+    assert_eq!(versions(&bench), 2 + 1);
+    bench.run(10, std::slice::from_ref(&delete));
+    assert_eq!(versions(&bench), 3 + 1);
+    bench.run(10, &[put(5)]);
+    assert_eq!(versions(&bench), 2 + 1);
+    bench.run(10, &[delete]);
+    let other = KeyspaceHistory { age: Some(Duration::from_micros(AGE)), ..three };
+    for (settings, kept) in [(other, 3), (two, 2)] {
+        let configure =
+            command(|out| command::encode_configure_keyspace(out, KeyspaceId(1), &config(settings)).unwrap());
+        bench.run(10, &[configure, command(|out| command::encode_prune_versions(out, KeyspaceId(1), 1000))]);
+        assert_eq!(versions(&bench), kept + 1);
+    }
 }
 
 #[test]
