@@ -252,7 +252,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         gives_up: InstantOf<Types<Rt>>,
         answer: impl Future<Output = T>,
     ) -> Result<T, ProposeError> {
-        let (mut answer, replaced) = (pin!(answer), pin!(self.replaced(leader)));
+        let term = Term(self.0.raft.server_metrics().borrow_watched().vote.leader_id.term);
+        let (mut answer, replaced) = (pin!(answer), pin!(self.replaced(leader, term)));
         let first = Types::<Rt>::timeout_at(gives_up, select(answer.as_mut(), replaced)).await;
         let first = first.map(|first| match first {
             Either::Left((answer, _)) => Some(answer),
@@ -268,15 +269,14 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Waits until this node learns that another node than `leader` has become the leader.
-    async fn replaced(&self, leader: NodeId) {
+    /// Waits until this node learns that another node than `leader` has become the leader, in a later term than `term`.
+    pub(crate) async fn replaced(&self, leader: NodeId, term: Term) {
         let mut metrics = self.0.raft.server_metrics();
-        let begun_in = metrics.borrow_watched().vote.leader_id.term;
         loop {
             let is_replaced = {
                 let seen = metrics.borrow_watched();
                 let is_other = seen.current_leader.is_some_and(|now| now != leader.0);
-                is_other && seen.vote.leader_id.term > begun_in
+                is_other && seen.vote.leader_id.term > term.0
             };
             if is_replaced {
                 return;

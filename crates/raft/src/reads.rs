@@ -13,8 +13,9 @@
 //! A leader serves no more lease reads in a term in which it has begun to transfer its leadership, because a transfer
 //! makes followers forget their promises. For one lease after a restart a node makes no promises (`consensus`).
 
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
+use futures_util::future::{Either, select};
 use openraft::{
     Instant,
     async_runtime::{AsyncRuntime, OneshotSender},
@@ -116,9 +117,24 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Asks a majority if the leader still leads.
+    /// Asks a majority if the leader still leads. Ends as soon as this node knows that another node leads: a leader that
+    /// stops may answer no more.
     async fn round(&self) -> Result<Index, BarrierError> {
-        match (self.0.member.leadership(), &self.0.forwarder) {
+        let leadership = self.0.member.leadership();
+        let leader = match &leadership {
+            Leadership::Leader { .. } => self.0.member.node(),
+            Leadership::Follower { leader: Some((leader, _)), .. } => *leader,
+            Leadership::Follower { leader: None, .. } => return Err(refusal(&leadership)),
+        };
+        let (asked, replaced) = (pin!(self.ask(leadership.clone())), pin!(self.replaced(leader, leadership.term())));
+        match select(asked, replaced).await {
+            Either::Left((answer, _)) => answer,
+            Either::Right(_) => Err(refusal(&self.0.member.leadership())),
+        }
+    }
+
+    async fn ask(&self, leadership: Leadership) -> Result<Index, BarrierError> {
+        match (leadership, &self.0.forwarder) {
             (Leadership::Leader { .. }, _) => {
                 let option = LinearizerOption::new(Some(Duration::ZERO), true).with_wait_timeout(MAX_ROUND);
                 self.linearizer(option).await
