@@ -168,8 +168,11 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         let may_vote = !has_promised(&member, &reader);
         let applier = Applier::new(member.clone(), reader.clone(), applied.clone(), snapshots);
         let node = member.node().0;
-        let raft = Raft::new(node, options.config(may_vote)?, network, view(store), applier);
-        let raft = raft.await.map_err(|error| StartError::Raft(error.to_string()))?;
+        let config = options.config(may_vote)?;
+        reader.begin_start();
+        let raft = Raft::new(node, config, network, view(store), applier).await;
+        reader.end_start();
+        let raft = raft.map_err(|error| StartError::Raft(error.to_string()))?;
         let bell = Arc::new(Bell::default());
         member.set_driver(Arc::clone(&bell) as _);
         let now = Types::<Rt>::now();

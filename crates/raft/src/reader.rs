@@ -4,12 +4,19 @@
 //! entries (see `tail`) and the positions of the others (see `index`).
 //!
 //! Reads of entries that are not cached read the file on the caller's thread, up to 1 MiB before the first entry.
+//!
+//! While openraft starts, it searches all entries that the state does not have yet for the newest two memberships, 64 at a
+//! time, from the last one back. After a kill these can be a million entries. Readers therefore return only those with a
+//! membership until it has started.
 
 use std::{
     fmt::Debug,
     io,
     ops::{Bound, RangeBounds, RangeInclusive},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     vec,
 };
 
@@ -34,11 +41,36 @@ pub struct LogReader {
     pub(crate) space: SpaceId,
     max_read_bytes: usize,
     space_log: Arc<Mutex<SpaceLog>>,
+    /// True while openraft starts.
+    is_start: Arc<AtomicBool>,
 }
 
 impl LogReader {
     pub(crate) fn new(log: Log, space: SpaceId, max_read_bytes: usize, space_log: SpaceLog) -> Self {
-        Self { log, space, max_read_bytes, space_log: Arc::new(Mutex::new(space_log)) }
+        let (space_log, is_start) = (Arc::new(Mutex::new(space_log)), Arc::new(AtomicBool::new(false)));
+        Self { log, space, max_read_bytes, space_log, is_start }
+    }
+
+    /// Begins a start of openraft. Until [`end_start`](Self::end_start), all readers of this log return only the entries
+    /// with the newest two memberships when openraft reads more than one entry.
+    pub fn begin_start(&self) {
+        self.is_start.store(true, Relaxed);
+    }
+
+    /// Ends what [`begin_start`](Self::begin_start) has begun.
+    pub fn end_start(&self) {
+        self.is_start.store(false, Relaxed);
+    }
+
+    /// Returns the entries with memberships in a range of more than one entry, while openraft starts. `None` if all entries
+    /// of the range must be read.
+    fn memberships_at_start(&self, from: Index, to: Index) -> Option<Result<Vec<RaftEntry>, StoreError>> {
+        if !self.is_start.load(Relaxed) || to <= from.next() {
+            return None;
+        }
+        let found = self.space_log().newest_memberships(from, to)?;
+        let read = |index: Index| self.entries(index, index.next(), usize::MAX);
+        Some(found.into_iter().map(read).collect::<Result<Vec<_>, _>>().map(|found| found.concat()))
     }
 
     pub(crate) fn space_log(&self) -> MutexGuard<'_, SpaceLog> {
@@ -242,7 +274,8 @@ impl<Rt: AsyncRuntime> RaftLogReader<Types<Rt>> for LogReader {
         RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
     {
         let (from, to) = bounds(&range);
-        Ok(self.entries(from, to, usize::MAX)?)
+        let found = self.memberships_at_start(from, to).unwrap_or_else(|| self.entries(from, to, usize::MAX));
+        Ok(found?)
     }
 
     async fn read_vote(&mut self) -> io::Result<Option<RaftVote>> {

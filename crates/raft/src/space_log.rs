@@ -41,6 +41,8 @@ pub(crate) struct SpaceLog {
     pub purged_time: SpaceTime,
     /// Newest memberships among the entries, oldest first.
     pub memberships: Vec<(LogId, Membership)>,
+    /// True if entries before those of `memberships` can have memberships, too.
+    has_older_memberships: bool,
     /// Number of truncations so far. A read that a truncation interrupts starts again.
     pub truncations: u64,
 }
@@ -55,8 +57,19 @@ impl SpaceLog {
             last_time: SpaceTime::default(),
             purged_time: SpaceTime::default(),
             memberships: Vec::new(),
+            has_older_memberships: false,
             truncations: 0,
         }
+    }
+
+    /// Returns the ids of the entries with memberships in a range, among the newest two of the log; `None` if it is not
+    /// known which these are.
+    pub(crate) fn newest_memberships(&self, from: Index, to: Index) -> Option<Vec<Index>> {
+        if self.memberships.len() < KEPT_MEMBERSHIPS && self.has_older_memberships {
+            return None;
+        }
+        let indexes = self.memberships.iter().map(|(id, _)| id.index);
+        Some(indexes.filter(|index| (from..to).contains(index)).collect())
     }
 
     /// Returns the id of the last entry, or of the purged one if there are no others.
@@ -86,6 +99,7 @@ impl SpaceLog {
             self.memberships.push((LogId { term: record.term, index: record.index }, membership));
             if self.memberships.len() > KEPT_MEMBERSHIPS {
                 self.memberships.remove(0);
+                self.has_older_memberships = true;
             }
         }
         Ok(())

@@ -8,4 +8,5 @@ mod contract;
 mod golden;
 mod model;
 mod power_loss;
+mod starts;
 mod syncs;
