@@ -1,10 +1,11 @@
 //! Heartbeats: bytes that each node of an idle cluster sends, by the counters of its own links.
 //!
-//! Measured at the default times and at row S's: a heartbeat every 5 s, suspect after 10 s, down after 15 s. The counters have
+//! Measured at the default times and at row S's: a heartbeat every 5 s, suspect after 10 s, down after 15 s. Counting begins
+//! after [`SETTLING`] heartbeats, because nodes that have just met send each other facts about themselves, too. The counters have
 //! all frames with their headers: pings, heartbeats of the leader, votes, descriptions of nodes, comparisons of states. TCP
 //! and IP add 52 to 66 bytes a packet, which row S does not count either.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::{
     BenchError,
@@ -16,6 +17,10 @@ use crate::{
 
 /// Row S's times, as arguments of `serve`.
 const ROW_S: [&str; 6] = ["--cluster-heartbeat", "5s", "--cluster-suspect-after", "10s", "--cluster-down-after", "15s"];
+/// Number of heartbeats before the bytes are counted.
+const SETTLING: u32 = 12;
+/// Heartbeat intervals: the default one, and row S's.
+const INTERVALS: [Duration; 2] = [Duration::from_millis(80), Duration::from_secs(5)];
 /// Row S: heartbeat bytes of the whole cluster a minute, by its number of nodes.
 const ROW_S_BYTES: [(usize, f64); 2] = [(3, 2e3), (10, 12e3)];
 
@@ -33,15 +38,16 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let mut figures = Figures::default();
     let mut table = Table::new("heartbeats: bytes that an idle node sends a minute, durability quorum");
     for timing in scenario.options.timings.clone() {
-        let (name, times) = match timing {
-            Timing::Default => ("default", &[][..]),
-            Timing::RowS => ("published benchmark's", &ROW_S[..]),
+        let (name, times, interval) = match timing {
+            Timing::Default => ("default", &[][..], INTERVALS[0]),
+            Timing::RowS => ("published benchmark's", &ROW_S[..], INTERVALS[1]),
         };
         let mut args: Vec<_> = scenario.options.server_arg.clone();
         args.extend(times.iter().map(|text| (*text).to_owned()));
         for count in scenario.options.sizes.clone() {
             let nodes = Nodes::start(Setup { count, args: &args, ..scenario.setup("heartbeats") }, scenario.progress)?;
             scenario.probe()?;
+            std::thread::sleep(SETTLING * interval);
             scenario.step(&format!("counting for {:?}: {count} nodes, {name} times", scenario.options.idle));
             let (before, begun) = (sent(&nodes)?, Instant::now());
             std::thread::sleep(scenario.options.idle);

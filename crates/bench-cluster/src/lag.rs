@@ -63,7 +63,7 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
                 "ack p99 ms" => millis_of(&appended, 99.0),
             });
             figures.checks.push(kept_up(rate, &appended, millis));
-            figures.checks.push(Check::below(name, of(99.0), bound, " records"));
+            figures.checks.push(Check::at_most(name, of(99.0), bound, " records"));
         }
     }
     figures.tables.push(table);
