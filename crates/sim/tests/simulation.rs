@@ -29,7 +29,7 @@ fn likely(plant: Plant) -> Settings {
         Plant::OwnClock => (1, 5, vec![Kind::ClockStep]),
         Plant::OtherTerm => (1, 8, vec![Kind::Transfer]),
         Plant::ReusedId => (1, 6, vec![Kind::PowerLoss]),
-        Plant::UncheckedRead => (18, 6, vec![Kind::Isolated]),
+        Plant::UncheckedRead => (31, 6, vec![Kind::Isolated]),
         Plant::UnsyncedInstall => (3, 8, vec![Kind::CutInstall]),
         Plant::VoidEntryRead => (7, 8, vec![Kind::Isolated, Kind::Mute, Kind::Stopped, Kind::Partition]),
         Plant::VoteAfterRestart => (4, 6, vec![Kind::LostPromises]),
