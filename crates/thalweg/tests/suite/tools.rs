@@ -415,13 +415,15 @@ const FAILED_REQUESTS: &str = "rolling restart: failed idempotent requests";
 
 #[cfg(feature = "bench")]
 #[test]
-#[ignore = "takes one to two minutes, because each scenario founds clusters of its own"]
+#[ignore = "takes two to three minutes, because each scenario founds clusters of its own"]
 fn the_scenarios_of_the_cluster_suite_run() {
     let load = ["--duration", "200ms", "--warmup", "50ms", "--rounds", "1", "--clients", "4"];
-    let parts = ["--parts", "lag,catch-up,heartbeats,detection,tls,slow-follower", "--missed-bytes", "1048576"];
+    let parts =
+        ["--parts", "founding,lag,catch-up,heartbeats,detection,tls,slow-follower", "--missed-bytes", "1048576"];
     let sizes = ["--sizes", "3", "--timings", "default", "--idle", "1s", "--detections", "2", "--simulated", "5"];
     let report = bench(&[&["cluster"][..], &load, &parts, &sizes].concat());
     let figure = |title: &str, row: usize, column: &str| rows_of(&report, title)[row][column].as_f64().unwrap();
+    assert_eq!(rows_of(&report, "founding").len(), 2);
     assert_eq!(rows_of(&report, "replication lag").len(), 6);
     // The acknowledgement of a majority waits for a round trip of the delayed network.
     assert!(figure("replication lag", 3, "ack p50 ms") >= 50.0, "{report}");
