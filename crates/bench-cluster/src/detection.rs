@@ -82,7 +82,8 @@ fn simulated(scenario: &mut Scenario<'_>, figures: &mut Figures) -> Result<(), B
             "nodes" => *count, "failures" => u64::from(options.detections), "events" => down.count(),
             "suspect p50 s" => seconds(&suspect, 50.0), "suspect p99 s" => seconds(&suspect, 99.0),
             "down p50 s" => p50, "down p99 s" => p99, "down max s" => seconds(&down, 100.0),
-            "wrong suspicions" => detected.wrong_suspicions, "message p50 µs" => micros(message_p50),
+            "wrong suspicions" => detected.wrong_suspicions, "wrong downs" => detected.wrong_downs,
+            "message p50 µs" => micros(message_p50),
             "message p99 µs" => micros(message_p99), "timer late p99 µs" => micros(timer_p99),
         });
         let name = format!("detection with {count} nodes, simulated");

@@ -26,6 +26,8 @@ const ROW_S: [(Duration, [(u64, f64); 3]); 2] = [
     (Duration::from_millis(1), [(10_000, 50.0), (50_000, 200.0), (100_000, 1000.0)]),
     (Duration::from_millis(50), [(1000, 100.0), (5000, 500.0), (10_000, 2000.0)]),
 ];
+/// Length of a record: row S's records have 1 KB, too.
+const RECORD_BYTES: usize = 1024;
 /// Pause between two samples.
 const PAUSE: Duration = Duration::from_millis(5);
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -42,8 +44,8 @@ struct Lags {
 /// Measures all rows.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let mut figures = Figures::default();
-    let bytes = scenario.options.value_size;
-    let title = format!("replication lag: records of {bytes} B that a follower lacks, durability quorum, 3 nodes");
+    let title =
+        format!("replication lag: records of {RECORD_BYTES} B that a follower lacks, durability quorum, 3 nodes");
     let mut table = Table::new(title);
     for (round_trip, rates) in ROW_S {
         let setup = Setup { count: 3, native: NativePort::Free, delay: round_trip / 2, ..scenario.setup("lag") };
@@ -88,7 +90,7 @@ fn kept_up(rate: u64, appended: &Appended, millis: u64) -> Check {
 
 fn measure(nodes: &Nodes, scenario: &Scenario<'_>, rate: u64) -> Result<(Appended, Lags), BenchError> {
     let options = scenario.options;
-    let load = |time| Appends::at_rate(rate, options.value_size, time, options.seed);
+    let load = |time| Appends::at_rate(rate, RECORD_BYTES, time, options.seed);
     load(options.warmup).run(&nodes.native_addresses())?;
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -4,8 +4,9 @@
 //! between them, `work` has the requests of one row, `probes` measures the limits of the machine, `peer` drives another
 //! system's cluster on the same work, `suite` runs the rows alternately and makes the report. Scenarios have nodes of their own and
 //! a module each:
-//! `resp`, `publishers`, `failover`, `rolling`, `lag`, `catch_up`, `snapshot`, `heartbeats`, `detection` (with
-//! `simulated_detection`), `tls`, `slow_follower`. They share `scenario` and `appends`.
+//! `founding`, `resp`, `publishers`, `failover`, `rolling`, `lag`, `catch_up`, `snapshot`, `heartbeats`, `detection` (with
+//! `simulated_detection`), `tls`, `slow_follower` (with `quota`, `disks` and `unused_share`). They share `scenario` and
+//! `appends`.
 //!
 //! Does not own: the load generator, which is the crate `load`; histograms, statistics and reports, which are the crate
 //! `lab`; the suites of single servers, which are the crate `bench`. The rules of those suites hold here, too: a node is
@@ -14,7 +15,9 @@
 mod appends;
 mod catch_up;
 mod detection;
+mod disks;
 mod failover;
+mod founding;
 mod heartbeats;
 mod lag;
 mod nodes;
@@ -22,6 +25,7 @@ mod options;
 mod peer;
 mod probes;
 mod publishers;
+mod quota;
 mod relay;
 mod resp;
 mod rolling;
@@ -31,6 +35,7 @@ mod slow_follower;
 mod snapshot;
 mod suite;
 mod tls;
+mod unused_share;
 mod work;
 
 pub use options::{ClusterOptions, Part, PeerKind, Timing};

@@ -47,6 +47,15 @@ pub(crate) enum RespPort {
     Free,
 }
 
+/// Way in which the nodes of a cluster come together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Founding {
+    /// All nodes found the cluster together.
+    Together,
+    /// The first node creates the cluster, and the others join it.
+    ByFirst,
+}
+
 /// Parameters of the nodes that the benchmark starts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup<'a> {
@@ -63,6 +72,9 @@ pub(crate) struct Setup<'a> {
     pub resp: RespPort,
     /// Delay of all bytes between two nodes in each direction; zero for none.
     pub delay: Duration,
+    pub founding: Founding,
+    /// Directories of the nodes' data, by their numbers; without any, they are below `dir`.
+    pub disks: &'a [PathBuf],
 }
 
 impl<'a> Setup<'a> {
@@ -77,6 +89,8 @@ impl<'a> Setup<'a> {
             native: NativePort::Off,
             resp: RespPort::Off,
             delay: Duration::ZERO,
+            founding: Founding::Together,
+            disks: &[],
         }
     }
 }
@@ -114,6 +128,8 @@ struct Own {
     tokens: Tokens,
     /// Number of nodes that found the cluster together; the others join it.
     founders: usize,
+    /// Directories of the nodes' data; without any, they are below `dir`.
+    disks: Vec<PathBuf>,
 }
 
 /// Secrets of a cluster of the benchmark's own.
@@ -161,8 +177,9 @@ impl Nodes {
                 _ => std::fs::create_dir_all(&dir).map_err(BenchError::files(&dir))?,
             }
             // More nodes than can found a cluster together join the first ones.
-            let founders = count.min(MAX_FOUNDERS);
-            let own = Own { binary: binary.clone(), dir, args: args.to_vec(), tokens: tokens.clone(), founders };
+            let founders = if setup.founding == Founding::ByFirst { 1 } else { count.min(MAX_FOUNDERS) };
+            let disks = setup.disks.iter().map(|disk| disk.join(format!("{name}{founding}"))).collect();
+            let own = Own { binary: binary.clone(), dir, args: args.to_vec(), tokens: tokens.clone(), founders, disks };
             progress.step(&format!("starting {count} times {} serve {}", binary.display(), args.join(" ")));
             match Self::found(setup, own) {
                 Err(error) if founding < FOUNDINGS => progress.step(&format!("again, because {error}")),
@@ -214,7 +231,7 @@ impl Nodes {
         command.args(["--native", &node.native.map_or("off".to_owned(), |native| native.to_string())]);
         command.args(["--native-quic-sockets", "0", "--advertise", &node.reached_at().to_string()]);
         command.args(node.resp.map(|resp| format!("--resp={resp}")));
-        command.arg("--node-name").arg(name(number)).arg("--data").arg(own.dir.join(name(number)));
+        command.arg("--node-name").arg(name(number)).arg("--data").arg(own.data(number));
         if founders == 1 && number == 0 {
             command.arg("--cluster-init");
         } else {
@@ -313,7 +330,7 @@ impl Nodes {
         if !(200..300).contains(&status) {
             return Err(BenchError::subject("the cluster", "removing a node")(String::from_utf8_lossy(&body)));
         }
-        let data = own.dir.join(name(last));
+        let data = own.data(last);
         self.kill(last);
         self.all.truncate(last);
         std::fs::remove_dir_all(&data).map_err(BenchError::files(&data))?;
@@ -408,6 +425,11 @@ impl Node {
 }
 
 impl Own {
+    /// Directory of a node's data.
+    fn data(&self, number: usize) -> PathBuf {
+        self.disks.get(number).cloned().unwrap_or_else(|| self.dir.join(name(number)))
+    }
+
     fn log_path(&self, number: usize) -> PathBuf {
         self.dir.join(format!("{}.log", name(number)))
     }

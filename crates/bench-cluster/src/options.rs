@@ -13,6 +13,8 @@ pub enum Part {
     Puts,
     /// Gets on the leader, on a follower and on all nodes together, by level.
     Gets,
+    /// From empty directories until three nodes serve.
+    Founding,
     /// `SET` of Redis clients, 50 connections with 16 requests in flight each, to the leader and spread over all nodes.
     Resp,
     /// Batches of 100 records of 1 KiB that 16 publishers append to a stream over the native protocol.
@@ -33,7 +35,8 @@ pub enum Part {
     Detection,
     /// The puts with and without TLS between the nodes.
     Tls,
-    /// The puts while one follower has little processor time, or is stopped repeatedly.
+    /// The puts while one follower has a tenth of a processor, or while its disk stands still repeatedly. As root, control
+    /// groups and loop devices cause this; otherwise the follower's process is stopped repeatedly.
     SlowFollower,
 }
 

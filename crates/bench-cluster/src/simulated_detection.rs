@@ -85,6 +85,8 @@ pub(crate) struct Detected {
     pub down: Vec<Duration>,
     /// Number of times that a node suspected another one that was alive.
     pub wrong_suspicions: u64,
+    /// Number of times that a node reported another one as down that was alive.
+    pub wrong_downs: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -264,7 +266,8 @@ impl<'a> Simulation<'a> {
                 (MemberHealth::Down, Some((_, at))) => self.detected.down.push(self.now - at),
                 // All others have noticed a failure before the node goes on, so no late suspicion of it counts here.
                 (MemberHealth::Suspect, None) => self.detected.wrong_suspicions += 1,
-                (MemberHealth::Alive, _) | (MemberHealth::Down, None) => {}
+                (MemberHealth::Down, None) => self.detected.wrong_downs += 1,
+                (MemberHealth::Alive, _) => {}
             }
         }
     }
@@ -284,7 +287,7 @@ mod tests {
     fn each_other_node_notices_each_failure_in_time() {
         let detected = simulate(5, 6, &delays(MILLI, MILLI), 1).unwrap();
         assert_eq!((detected.suspect.len(), detected.down.len()), (6 * 4, 6 * 4), "the first node fails twice");
-        assert_eq!(detected.wrong_suspicions, 0);
+        assert_eq!((detected.wrong_suspicions, detected.wrong_downs), (0, 0));
         let options = defaults().detector;
         // The last sign can be as old as the time between two, and a look as late as another one.
         let (early, late) = (sign_interval() + 10 * MILLI, LOOK + 10 * MILLI);
@@ -307,7 +310,21 @@ mod tests {
         // One sleep in 200 ends so late that the silence is longer than the shortest one that is suspicious.
         slow.timers = vec![MILLI; 199];
         slow.timers.push(600 * MILLI);
-        assert!(simulate(3, 5, &slow, 1).unwrap().wrong_suspicions > 0);
+        let detected = simulate(3, 5, &slow, 1).unwrap();
+        assert!(detected.wrong_suspicions > 0 && detected.wrong_downs == 0, "{detected:?}");
+    }
+
+    #[test]
+    fn a_busy_machine_has_no_wrong_downs_and_its_failures_are_noticed_in_time() {
+        // One sleep in twenty ends up to 0.8 s late, on each node, as if other programs had the processors.
+        let mut busy = delays(5 * MILLI, MILLI);
+        busy.timers = (0..400_u32).map(|number| if number % 20 == 0 { number * 2 * MILLI } else { MILLI }).collect();
+        let detected = simulate(5, 20, &busy, 1).unwrap();
+        assert_eq!(detected.wrong_downs, 0, "{} wrong suspicions", detected.wrong_suspicions);
+        let mut took = detected.down;
+        took.sort_unstable();
+        // Nodes that look at their detectors late notice late, too.
+        assert!(took[took.len() / 2] < 1200 * MILLI && took[took.len() - 1] < 5000 * MILLI, "{took:?}");
     }
 
     #[test]

@@ -1,11 +1,15 @@
-//! One slow follower: puts of many clients while a follower gets little processor time, or is stopped repeatedly.
+//! One slow follower: puts of many clients while a follower has little processor time, or while its disk stands still.
 //!
-//! Owns: the times at which the follower's process is stopped. SIGSTOP and SIGCONT do that without privileges; a
-//! stopped process neither answers nor writes, as one whose disk is frozen, but it leaves its processor time to the
-//! others. The other nodes are a majority, so the rate should hold. The conditions are measured alternately, and each
-//! measurement begins when the follower has all entries.
+//! A control group gives the follower a tenth of a processor, and `fsfreeze` stops the writes to its file system, which all
+//! nodes then have on loop devices, for 1 s of each 5 s. Both need privileges. Without them SIGSTOP and SIGCONT stand in: a
+//! stopped process neither answers nor writes. The report states the reason.
+//!
+//! The other nodes are a majority, so the rate should hold. They must not profit from the slow one: on one machine it leaves
+//! processor time to them, so the benchmark uses this time itself ([`unused_share`](crate::unused_share)). The conditions are
+//! measured alternately, and each measurement begins when the follower has all entries.
 
 use std::{
+    path::Path,
     sync::mpsc::{RecvTimeoutError, channel},
     time::Duration,
 };
@@ -14,103 +18,190 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
     BenchError,
+    disks::{Disks, freeze},
     load::{Validity, turns},
-    nodes::Nodes,
+    nodes::{Nodes, Setup},
     options::ClusterOptions,
+    quota::CpuGroup,
     report::{Check, Table, cells},
     scenario::{Figures, Scenario},
-    stats::{Summary, median_of, ratio},
+    stats::{Summary, median, median_of, ratio},
+    unused_share::{ProcessorShares, using_rest},
     work::{self, Kind, TargetNodes, Turn, Work},
 };
 
 /// Goal: share of the rate without a slow follower.
 const MIN_SHARE: f64 = 0.9;
-/// Shortest measurement, in which a follower that is stopped once in five seconds is stopped twice.
+/// Shortest measurement, in which a disk that stands still once in five seconds does so twice.
 const MIN_DURATION: Duration = Duration::from_secs(10);
+/// Share of one processor that the slow follower gets, in percent.
+const CPU_PERCENT: u32 = 10;
+/// Times for which the follower's disk stands still and moves.
+const DISK_STANDS: Duration = Duration::from_secs(1);
+const DISK_MOVES: Duration = Duration::from_secs(4);
 
-/// The follower's process is alternately stopped and running for these times.
-#[derive(Clone, Copy, Debug)]
-struct Slowness {
-    name: &'static str,
-    stopped: Duration,
-    runs: Duration,
+/// Way in which the follower is slow.
+#[derive(Clone, Debug)]
+enum Slowness {
+    None,
+    /// The process is in the control group.
+    Quota(std::rc::Rc<CpuGroup>),
+    /// The file system is frozen for a time, and then not.
+    Frozen,
+    /// The process is alternately stopped and running for these times.
+    Stopped {
+        stopped: Duration,
+        runs: Duration,
+    },
 }
 
-const CONDITIONS: [Slowness; 3] = [
-    Slowness { name: "all run", stopped: Duration::ZERO, runs: Duration::MAX },
-    Slowness {
-        name: "one follower runs 10 ms of each 100 ms",
-        stopped: Duration::from_millis(90),
-        runs: Duration::from_millis(10),
-    },
-    Slowness {
-        name: "one follower stands still 1 s of each 5 s",
-        stopped: Duration::from_secs(1),
-        runs: Duration::from_secs(4),
-    },
-];
+/// A condition of the measurements.
+#[derive(Clone, Debug)]
+struct Condition {
+    name: &'static str,
+    slowness: Slowness,
+}
+
+/// The slow follower.
+#[derive(Clone, Copy, Debug)]
+struct SlowNode<'a> {
+    process: u32,
+    /// Mount of its file system; `None` if it shares one with the others.
+    disk: Option<&'a Path>,
+}
+
+/// Returns the conditions, and notes about those that this machine does not permit.
+fn conditions(disks: &Result<Disks, String>) -> ([Condition; 3], Vec<String>) {
+    let mut notes = vec![
+        "slow-follower: a thread of the benchmark uses the processor time that the slow follower leaves unused of its \
+         share when all run, because nodes on machines of their own get none from each other"
+            .to_owned(),
+    ];
+    let little = match CpuGroup::create(CPU_PERCENT) {
+        Ok(group) => Condition {
+            name: "one follower has 10 % of a processor",
+            slowness: Slowness::Quota(std::rc::Rc::new(group)),
+        },
+        Err(reason) => {
+            notes.push(format!("slow-follower: SIGSTOP stands in for a quota of processor time: {reason}"));
+            let (stopped, runs) = (Duration::from_millis(90), Duration::from_millis(10));
+            Condition { name: "one follower runs 10 ms of each 100 ms", slowness: Slowness::Stopped { stopped, runs } }
+        }
+    };
+    let disk = match disks {
+        Ok(_) => {
+            notes.push("slow-follower: each node has a file system of its own, on a loop device".to_owned());
+            Condition { name: "the disk of one follower is frozen for 1 s of each 5 s", slowness: Slowness::Frozen }
+        }
+        Err(reason) => {
+            notes.push(format!("slow-follower: SIGSTOP stands in for a frozen disk: {reason}"));
+            Condition {
+                name: "one follower stands still 1 s of each 5 s",
+                slowness: Slowness::Stopped { stopped: DISK_STANDS, runs: DISK_MOVES },
+            }
+        }
+    };
+    ([Condition { name: "all run", slowness: Slowness::None }, little, disk], notes)
+}
 
 /// Measures the puts of the largest number of clients in each condition.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let options = ClusterOptions { duration: scenario.options.duration.max(MIN_DURATION), ..scenario.options.clone() };
-    let nodes = Nodes::start(scenario.setup("slow"), scenario.progress)?;
+    // Dropped after the nodes, which use the disks and the group.
+    let disks = Disks::create(&scenario.dir.join("disks"), options.count);
+    let (conditions, notes) = conditions(&disks);
+    notes.iter().for_each(|note| scenario.step(note));
+    let paths = disks.as_ref().map_or(&[][..], Disks::paths);
+    let nodes = Nodes::start(Setup { disks: paths, ..Setup::new("slow", scenario.dir, &options) }, scenario.progress)?;
     let clients = options.clients.iter().copied().max().unwrap_or(1);
     let work = Work { kind: Kind::Put, place: TargetNodes::Leader, clients };
-    let mut rounds: [Vec<Turn>; CONDITIONS.len()] = Default::default();
+    let mut rounds: [Vec<(Turn, ProcessorShares)>; 3] = Default::default();
     for round in 0..options.rounds {
-        for turn in turns(u64::from(round), CONDITIONS.len()) {
+        for turn in turns(u64::from(round), conditions.len()) {
             let leader = nodes.leader()?;
             let follower = (0..options.count).find(|number| *number != leader).unwrap_or(leader);
             nodes.wait("the follower has all entries", |nodes| nodes.has_caught_up(follower))?;
             scenario.probe()?;
-            let slowness = CONDITIONS[turn];
-            let figures = slowed(nodes.process_id(follower), slowness, || work::run(&nodes, work, &options))?;
-            scenario.step(&format!("round {}, {}: {:.0}/s", round + 1, slowness.name, figures.rate));
-            rounds[turn].push(figures);
+            let Condition { name, slowness } = &conditions[turn];
+            let process = nodes.process_id(follower).unwrap_or_default();
+            let node = SlowNode { process, disk: paths.get(follower).map(AsRef::as_ref) };
+            // The first turn of the first round has no slow follower.
+            let usual = median(&rounds[0].iter().map(|(_, shares)| shares.node).collect::<Vec<_>>());
+            let share = if matches!(slowness, Slowness::None) { 0.0 } else { usual };
+            let (figures, shares) =
+                using_rest(process, share, || slowed(slowness, node, || work::run(&nodes, work, &options)));
+            let figures = figures.map_err(BenchError::subject("a follower", "slowing it down"))??;
+            scenario.step(&format!("round {}, {name}: {:.0}/s", round + 1, figures.rate));
+            rounds[turn].push((figures, shares));
         }
     }
-    Ok(figures(clients, &rounds))
+    Ok(Figures { notes, ..figures(&conditions, clients, &rounds) })
 }
 
-fn figures(clients: usize, rounds: &[Vec<Turn>]) -> Figures {
+fn figures(conditions: &[Condition], clients: usize, rounds: &[Vec<(Turn, ProcessorShares)>]) -> Figures {
     let title = "one slow follower: puts, medians of the rounds, closed loop, durability quorum";
     let (mut table, mut checks) = (Table::new(title), Vec::new());
-    let rates = |turns: &[Turn]| turns.iter().map(|turn| turn.rate).collect::<Vec<_>>();
-    for (Slowness { name, stopped, .. }, turns) in CONDITIONS.iter().zip(rounds) {
+    let rates = |turns: &[(Turn, ProcessorShares)]| turns.iter().map(|(turn, _)| turn.rate).collect::<Vec<_>>();
+    for (Condition { name, slowness }, turns) in conditions.iter().zip(rounds) {
         let (summary, share) = (Summary::of(&rates(turns)), ratio(&rates(turns), &rates(&rounds[0])));
         table.row(cells! {
             "followers" => *name, "clients" => clients, "puts/s" => summary.median, "± MAD" => summary.mad,
-            "of all run" => share, "p50 µs" => median_of(turns, |turn| turn.p50_us),
-            "p99 µs" => median_of(turns, |turn| turn.p99_us),
+            "of all run" => share, "p50 µs" => median_of(turns, |(turn, _)| turn.p50_us),
+            "p99 µs" => median_of(turns, |(turn, _)| turn.p99_us),
+            "the follower's CPU %" => median_of(turns, |(_, shares)| 100.0 * shares.node),
+            "used instead of it %" => median_of(turns, |(_, shares)| 100.0 * shares.thread),
         });
-        checks.push(Validity::worst(turns.iter().map(|turn| &turn.validity)).check(*name, "all answered, rightly"));
-        if !stopped.is_zero() {
+        let validity = Validity::worst(turns.iter().map(|(turn, _)| &turn.validity));
+        checks.push(validity.check(*name, "all answered, rightly"));
+        if !matches!(slowness, Slowness::None) {
             checks.push(Check::at_least(format!("{name}: of the rate when all run"), share, MIN_SHARE, " ×"));
         }
     }
     Figures { tables: vec![table], checks, notes: Vec::new() }
 }
 
-/// Does the work while the process is stopped from time to time.
-fn slowed<T>(process: Option<u32>, slowness: Slowness, work: impl FnOnce() -> T) -> T {
+/// Does the work while a follower is slow.
+fn slowed<T>(slowness: &Slowness, node: SlowNode<'_>, work: impl FnOnce() -> T) -> std::io::Result<T> {
+    match slowness {
+        Slowness::None => Ok(work()),
+        Slowness::Quota(group) => {
+            let _held = group.hold(node.process)?;
+            Ok(work())
+        }
+        Slowness::Frozen => Ok(repeating(DISK_MOVES, work, |_| {
+            let frozen = node.disk.map(|disk| freeze(disk, DISK_STANDS));
+            // It ends by itself.
+            frozen
+                .is_some_and(|frozen| frozen.and_then(|mut frozen| frozen.wait()).is_ok_and(|status| status.success()))
+        })),
+        Slowness::Stopped { stopped, runs } => {
+            let process = i32::try_from(node.process).ok().and_then(Pid::from_raw);
+            Ok(repeating(*runs, work, |lasts| {
+                let Some(process) = process else { return false };
+                let _ = kill_process(process, Signal::STOP);
+                let goes_on = lasts(*stopped);
+                let _ = kill_process(process, Signal::CONT);
+                goes_on
+            }))
+        }
+    }
+}
+
+/// Does the work. Meanwhile a thread acts again and again, each time after a pause, until the work is over or the action
+/// returns false. The action gets a function that waits for a time, and returns false if the work ends before.
+fn repeating<T>(
+    pause: Duration,
+    work: impl FnOnce() -> T,
+    act: impl Fn(&dyn Fn(Duration) -> bool) -> bool + Send,
+) -> T {
     let (over, ended) = channel::<()>();
-    let process = process.and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
     std::thread::scope(|scope| {
         // Dropped when the work ends or panics, which ends the thread.
         let _over = over;
-        if let Some(process) = process.filter(|_| !slowness.stopped.is_zero()) {
-            scope.spawn(move || {
-                let lasts = |time| ended.recv_timeout(time) == Err(RecvTimeoutError::Timeout);
-                while lasts(slowness.runs) {
-                    let _ = kill_process(process, Signal::STOP);
-                    let goes_on = lasts(slowness.stopped);
-                    let _ = kill_process(process, Signal::CONT);
-                    if !goes_on {
-                        break;
-                    }
-                }
-            });
-        }
+        scope.spawn(move || {
+            let lasts = |time| ended.recv_timeout(time) == Err(RecvTimeoutError::Timeout);
+            while lasts(pause) && act(&lasts) {}
+        });
         work()
     })
 }
@@ -130,14 +221,15 @@ mod tests {
     #[test]
     fn a_process_stands_still_during_the_work_and_runs_afterwards() {
         let mut child = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap();
-        let slowness = Slowness { name: "", stopped: Duration::from_secs(600), runs: Duration::from_millis(1) };
+        let slowness = Slowness::Stopped { stopped: Duration::from_secs(600), runs: Duration::from_millis(1) };
         let until = |letter: char| {
             (0..10_000).any(|_| {
                 std::thread::sleep(Duration::from_millis(1));
                 state(child.id()) == Some(letter)
             })
         };
-        assert!(slowed(Some(child.id()), slowness, || until('T')), "it stands still");
+        let node = SlowNode { process: child.id(), disk: None };
+        assert!(slowed(&slowness, node, || until('T')).unwrap(), "it stands still");
         assert!(until('S'), "it runs again");
         child.kill().unwrap();
         child.wait().unwrap();
@@ -145,8 +237,11 @@ mod tests {
 
     #[test]
     fn the_shares_are_judged_and_the_rate_without_a_slow_follower_is_not() {
-        let rounds = [100.0, 95.0, 80.0].map(|rate| vec![Turn::of_rate(rate)]);
-        let Figures { checks, .. } = figures(100, &rounds);
+        let disk = Slowness::Stopped { stopped: DISK_STANDS, runs: DISK_MOVES };
+        let conditions = [("all run", Slowness::None), ("slow", disk.clone()), ("stands still", disk)];
+        let conditions = conditions.map(|(name, slowness)| Condition { name, slowness });
+        let rounds = [100.0, 95.0, 80.0].map(|rate| vec![(Turn::of_rate(rate), ProcessorShares::default())]);
+        let Figures { checks, .. } = figures(&conditions, 100, &rounds);
         let missed: Vec<_> = checks.iter().filter(|check| check.verdict == crate::report::Verdict::Missed).collect();
         assert_eq!((checks.len(), missed.len()), (5, 1));
         assert!(missed[0].what.contains("stands still"), "{}", missed[0].what);

@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::ValueEnum as _;
 
 use crate::{
-    BenchError, Progress, Report, catch_up, detection, failover, heartbeats, lag,
+    BenchError, Progress, Report, catch_up, detection, failover, founding, heartbeats, lag,
     load::{Validity, turns},
     nodes::{Nodes, Setup},
     options::{ClusterOptions, Part},
@@ -68,7 +68,8 @@ pub fn run(options: &ClusterOptions, progress: &mut dyn Progress) -> Result<Repo
 type Run = fn(&mut Scenario<'_>) -> Result<Figures, BenchError>;
 
 /// Scenarios with nodes of their own, in the order of the report.
-const SCENARIOS: [(Part, Run); 11] = [
+const SCENARIOS: [(Part, Run); 12] = [
+    (Part::Founding, founding::run),
     (Part::Resp, resp::run),
     (Part::Appends, publishers::run),
     (Part::Failover, failover::run),

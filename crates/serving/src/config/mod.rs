@@ -231,10 +231,11 @@ knobs! {
     cluster_heartbeat: Span = |_| Span(Duration::from_millis(80));
     /// Silence after which another node is suspected at the latest. It is suspected sooner if the silence is improbably long
     /// for its usual pings. Cost: short times suspect nodes that only pause.
-    cluster_suspect_after: Span = |_| Span::seconds(1);
-    /// Silence after which another node is down. Elections do not wait for it. Cost: short times report nodes as down that
-    /// only pause; the log for a node that is down is not kept.
-    cluster_down_after: Span = |_| Span(Duration::from_millis(1500));
+    cluster_suspect_after: Span = |_| Span(Duration::from_millis(700));
+    /// Silence after which another node is down. A node whose pings often come late is down up to two thirds later. Elections
+    /// do not wait for it. Cost: short times report nodes as down that only pause: a node that counts its leader as down is
+    /// not ready, messages for subscribers on a node that is down are lost, and the log for it is not kept.
+    cluster_down_after: Span = |_| Span(Duration::from_millis(850));
     /// Use TLS between the nodes of the cluster also if `cluster` is a loopback address. At any other address the links
     /// always use it. All nodes need the same choice. Cost: the consensus
     /// thread encrypts what it sends and receives.

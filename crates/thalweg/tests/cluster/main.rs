@@ -10,6 +10,7 @@ mod node;
 
 mod changes;
 mod clients;
+mod continuing;
 mod deployed;
 mod monitoring;
 mod operations;

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use thalweg_client::{Effect, Endpoint, Options, Put, Retries};
+use thalweg_client::{Effect, Endpoint, Options, Put, ReadLevel, Retries};
 use thalweg_sim::linear::register::{Action, Answer};
 use thalweg_types::{Revision, command::Expect};
 
@@ -161,11 +161,13 @@ impl Client {
     /// Performs an operation. Returns `None` if it had no effect and shows nothing.
     fn step(&mut self, key: String, action: Action) -> Option<Event> {
         let revision = self.known.get(&key).copied().flatten().map_or(0, |(_, revision)| revision);
+        // Reads that rely on the leader's lease must be linearizable, too: the speed of the clocks is that of one machine.
+        let level = if self.dice.below(3) == 0 { ReadLevel::Lease } else { ReadLevel::Linearizable };
         let begin = self.moments.next();
         let outcome = match &mut self.connection {
-            Connection::Http(agent, url) => http(agent, &format!("{url}/{key}"), action, revision),
+            Connection::Http(agent, url) => http(agent, &format!("{url}/{key}"), action, revision, level),
             Connection::Resp(address, stream) => resp(*address, stream, &key, action),
-            Connection::Native(native) => native.send(&key, action, revision),
+            Connection::Native(native) => native.send(&key, action, revision, level),
         };
         let end = self.moments.next();
         let (answer, shown, end) = match outcome {
@@ -185,9 +187,9 @@ impl Client {
     }
 }
 
-fn http(agent: &ureq::Agent, url: &str, action: Action, revision: u64) -> Outcome {
+fn http(agent: &ureq::Agent, url: &str, action: Action, revision: u64, level: ReadLevel) -> Outcome {
     let sent = match action {
-        Action::Get => agent.get(url).call(),
+        Action::Get => agent.get(url).header("thalweg-read", level.to_string()).call(),
         Action::Delete | Action::DeleteIf(_) => agent.delete(url).call(),
         Action::Put(value) => agent.put(url).send(value.to_string()),
         Action::Swap { expect: None, put } => agent.put(url).header("if-none-match", "*").send(put.to_string()),
@@ -219,7 +221,7 @@ fn http(agent: &ureq::Agent, url: &str, action: Action, revision: u64) -> Outcom
     }
 }
 
-fn says_retry(body: &str) -> bool {
+pub fn says_retry(body: &str) -> bool {
     serde_json::from_str::<serde_json::Value>(body).is_ok_and(|error| error["retry"] == "retry")
 }
 
@@ -275,7 +277,7 @@ fn resp(address: SocketAddr, stream: &mut Option<BufReader<TcpStream>>, key: &st
 }
 
 impl Native {
-    fn send(&mut self, key: &str, action: Action, revision: u64) -> Outcome {
+    fn send(&mut self, key: &str, action: Action, revision: u64, level: ReadLevel) -> Outcome {
         if self.client.is_none() {
             let options = Options {
                 timeout: Some(TIMEOUT),
@@ -288,7 +290,7 @@ impl Native {
             self.client = self.runtime.block_on(connecting).ok();
         }
         let Some(client) = &self.client else { return Outcome::Nothing };
-        let keyspace = client.keyspace("registers");
+        let keyspace = client.read_level(level).keyspace("registers");
         let key = key.as_bytes();
         let sent = self.runtime.block_on(async {
             let expect = |expect| Put { expect: Some(expect), ..Put::default() };

@@ -5,39 +5,45 @@
 //! leadership is handed over, and nodes are replaced: a new node joins and votes, and an old one is removed, whose machine
 //! later joins as a new node. Each node has a file system of its own, which is frozen or full for a time, or loses its power
 //! together with the others: what was not synced is gone. Each key's history must be linearizable, with an operation whose
-//! outcome is unknown at any later time or never, and one that was answered with "no effect" never. At the end the states of
-//! all nodes are equal.
+//! outcome is unknown at any later time or never, and one that was answered with "no effect" never. A stream and a consumer
+//! group have clients, too, whose histories are checked (`jobs`). At the end the states of all nodes are equal.
 //!
 //! The nodes have different backends, one of which is always SQLite, and persist their states several times a second.
 //!
 //! The links between the nodes leave their machines as far as the nodes can tell, so they use TLS with the secret.
 //!
-//! Wall clocks are not stepped: the system has one for all processes, and other programs would notice. The simulation steps
-//! the clock of each node (`docs/simulation.md`).
+//! The wall clock of one node at a time is stepped by hours, forwards or backwards, and stays wrong while other faults follow. A
+//! library that the nodes load does that (`clocks`). The time of the data must not follow: at the end, a key whose time to
+//! live is shorter than the steps is still there, and one that has expired is gone.
 //!
 //! Needs root and network namespaces; otherwise the test says that it is skipped. Without loop devices it skips the faults of
-//! disks, and says so. Variables: `THALWEG_FAULT_SECONDS` is the duration of the faults (25 by default), `SEED` chooses
-//! them, `THALWEG_FAULT_KINDS` names the kinds, such as `Freeze,Replace`, and `THALWEG_FAULT_HISTORY` names a file to which
-//! the history is written, for the checker in `peers/porcupine`.
+//! disks, without a C compiler those of clocks, and says so. With Go, the checker in `peers/porcupine` checks the histories of
+//! the keys, too. Variables: `THALWEG_FAULT_SECONDS` is the duration of the faults (25 by default; 0 runs none). From 120 s on,
+//! each possible kind must have happened. `SEED` chooses the faults, `THALWEG_FAULT_KINDS` names the kinds, such as
+//! `Freeze,Replace`, and `THALWEG_FAULT_HISTORY` names a file to which the history of the keys is written.
 
 #![allow(unreachable_pub, reason = "a test program has no interface")]
 #![allow(clippy::print_stdout, reason = "what happened, and why the test is skipped")]
 
 #[path = "../kills/clock.rs"]
 mod clock;
+#[path = "../kills/group_oracle.rs"]
+mod group_oracle;
 #[path = "../mount/mod.rs"]
 mod mount;
 #[path = "../node/mod.rs"]
 mod node;
 
 mod clients;
+mod clocks;
 mod disks;
 mod history;
+mod jobs;
 mod network;
 
 use std::{
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Command,
     sync::{
         Arc, Mutex,
@@ -49,6 +55,7 @@ use std::{
 
 use clients::{Client, Protocol, Shared};
 use clock::{Dice, Moments, seed};
+use clocks::Clocks;
 use disks::Disk;
 use history::History;
 use network::{HUB, Network};
@@ -65,6 +72,13 @@ const PERSISTING: [&str; 4] = ["--max-replay-bytes", "128KiB", "--maintenance-in
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Time after which clients change to other keys, so that each key has few operations of unknown outcome.
 const EPOCH: Duration = Duration::from_secs(3);
+/// Duration of the faults in seconds from which each kind must happen.
+const ALL_KINDS_FROM: u64 = 120;
+/// Shortest step of a wall clock in seconds, and the range above it.
+const CLOCK_STEP: (u64, u64) = (7200, 7200);
+/// Time to live of a key that must still be there at the end: less than the shortest step of a clock, and more than the
+/// duration of the longest run.
+const LASTING_SECONDS: u64 = 6000;
 
 /// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,11 +107,14 @@ enum Fault {
     Fill,
     /// All nodes lose their power at once.
     LosePower,
+    /// The wall clock of a node is set to another time. It stays wrong until that of another node is.
+    StepClock,
 }
 
-const FAULTS: [Fault; 12] = [
+const FAULTS: [Fault; 13] = [
     Fault::Kill,
     Fault::Freeze,
+    Fault::StepClock,
     Fault::Isolate,
     Fault::Replace,
     Fault::Transfer,
@@ -117,11 +134,12 @@ impl Fault {
 
     /// Returns the kinds for this run, in an order that depends on the seed, so that several short runs cover all of
     /// them.
-    fn kinds(has_disks: bool, dice: &mut Dice) -> Vec<Self> {
+    fn kinds((has_disks, has_clocks): (bool, bool), dice: &mut Dice) -> Vec<Self> {
         let named = std::env::var("THALWEG_FAULT_KINDS").ok();
         let is_named =
             |fault: &Self| named.as_ref().is_none_or(|named| named.split(',').any(|name| name == format!("{fault:?}")));
         let mut kinds: Vec<_> = FAULTS.into_iter().filter(|fault| has_disks || !fault.needs_disks()).collect();
+        kinds.retain(|fault| has_clocks || *fault != Self::StepClock);
         kinds.retain(is_named);
         assert!(!kinds.is_empty(), "THALWEG_FAULT_KINDS names none of {FAULTS:?}");
         let first = dice.below(kinds.len() as u64) as usize;
@@ -180,6 +198,8 @@ fn backends(dice: &mut Dice) -> Backends {
 
 struct Cluster {
     network: Network,
+    /// Wall clocks of the machines, if that is possible here.
+    clocks: Option<Clocks>,
     /// Dropped before the directory, so that the disks are unmounted.
     machines: Vec<Machine>,
     dir: tempfile::TempDir,
@@ -206,9 +226,11 @@ impl Cluster {
             },
             |disks| disks.into_iter().map(Some).collect(),
         );
+        let clocks = Clocks::create(dir.path(), MACHINES);
+        let clocks = clocks.map_err(|reason| node::skip("steps of wall clocks, among other faults", &reason)).ok();
         let machines = disks.into_iter().map(|disk| Machine { node: None, disk, placed: None }).collect();
         let (join, admin) = (text("join_token"), text("admin_token"));
-        let mut cluster = Self { network, machines, dir, join, admin, backends, made: 0, shared };
+        let mut cluster = Self { network, clocks, machines, dir, join, admin, backends, made: 0, shared };
         (0..NODES).for_each(|number| cluster.place(number));
         (0..NODES).for_each(|number| cluster.restart(number));
         cluster.until_whole();
@@ -235,6 +257,9 @@ impl Cluster {
         let mut binary = clean("ip");
         binary.args(["netns", "exec", &self.network.name(number), THALWEG]);
         binary.env("THALWEG_JOIN_TOKEN", &self.join);
+        if let Some(clocks) = &self.clocks {
+            clocks.set_for(number, &mut binary);
+        }
         let (http, native, resp) = (address(number, 7070), address(number, 7071), address(number, 7379));
         let (own, join, founders) = (address(number, 7072), join.join(","), NODES.to_string());
         let mut flags = vec!["--http", &http, "--native", &native, "--resp", &resp, "--cluster", &own];
@@ -336,8 +361,68 @@ impl Cluster {
         writing.join().expect("a client");
     }
 
-    /// Causes a fault for a time, and ends it.
-    fn suffer(&mut self, fault: Fault, time: Duration, dice: &mut Dice) {
+    /// Stores a key that expires long after the end of the faults, and one that expires at once.
+    fn put_expiring(&self) {
+        for (key, ttl) in [("lasting", LASTING_SECONDS), ("short", 1)] {
+            let url = format!("http://{}:7070/v1/kv/expiring/{key}?ttl={ttl}", Network::host(0));
+            until("a key is stored", || self.http(&url, true) == Some(204));
+        }
+    }
+
+    /// Checks on a node that only the key has expired whose time is over.
+    fn check_expired(&self, number: usize) {
+        for (key, expected) in [("lasting", 200), ("short", 404)] {
+            let url = format!("http://{}:7070/v1/kv/expiring/{key}", Network::host(number));
+            let mut status = None;
+            until("a key is read", || {
+                status = self.http(&url, false).filter(|status| *status != 503);
+                status.is_some()
+            });
+            assert_eq!(status, Some(expected), "{key} on m{number}");
+        }
+    }
+
+    /// Sends a PUT or a GET, and returns the status.
+    fn http(&self, url: &str, is_put: bool) -> Option<u16> {
+        let (namespace, url) = (self.network.name(HUB), url.to_owned());
+        let sending = thread::spawn(move || {
+            network::enter(&namespace);
+            let config = ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(5)));
+            let agent = ureq::Agent::from(config.http_status_as_error(false).build());
+            let sent = if is_put { agent.put(&url).send("v") } else { agent.get(&url).call() };
+            sent.ok().map(|reply| reply.status().as_u16())
+        });
+        sending.join().expect("a client")
+    }
+
+    /// Steps the wall clock of a node, and waits until another node notices. All other clocks are right, as all nodes know
+    /// before: the time of the data follows the clocks of a majority.
+    fn step_clock(&self, number: usize, other: usize, dice: &mut Dice) {
+        let (least, more) = CLOCK_STEP;
+        let seconds = i64::try_from(least + dice.below(more)).expect("some hours");
+        let seconds = if dice.below(2) == 0 { seconds } else { -seconds };
+        let clocks = self.clocks.as_ref().expect("clocks");
+        clocks.set_right();
+        let is_right = |member: &serde_json::Value| {
+            member["clock_ahead_millis"].as_i64().is_some_and(|ahead| ahead.abs() < 60_000)
+        };
+        let sees_all_right = |node: &usize| {
+            let members = self.members(*node);
+            !members.is_empty() && members.iter().all(is_right)
+        };
+        until("all clocks are right", || self.used().iter().all(sees_all_right));
+        clocks.step(number, seconds);
+        let name = self.machines[number].placed.clone().expect("it has a node").name;
+        let has_stepped = |member: &serde_json::Value| {
+            let ahead = member["clock_ahead_millis"].as_i64().unwrap_or_default();
+            member["name"] == *name && (ahead - seconds * 1000).abs() < 60_000
+        };
+        until("another node sees the step of a clock", || self.members(other).iter().any(has_stepped));
+        println!("the clock of m{number} is {seconds} s ahead");
+    }
+
+    /// Causes a fault for a time, and ends it. Returns false if it did not happen.
+    fn suffer(&mut self, fault: Fault, time: Duration, dice: &mut Dice) -> bool {
         // Half of the faults hit the leader; the others, any node.
         let used = self.used();
         let any = used[dice.below(used.len() as u64) as usize];
@@ -352,6 +437,7 @@ impl Cluster {
         let out: Vec<_> = others.iter().map(|other| (hit, *other)).collect();
         let back: Vec<_> = others.iter().map(|other| (*other, hit)).collect();
         let disk = self.machines[hit].disk.as_ref();
+        let mut has_happened = true;
         match fault {
             Fault::Isolate => cut(&[&out[..], &back[..]].concat()),
             Fault::Mute => cut(&out),
@@ -372,7 +458,11 @@ impl Cluster {
                 used.iter().for_each(|number| self.restart(*number));
             }
             // It may fail because nobody leads at the moment.
-            Fault::Transfer => drop(self.cli(any, &["cluster", "transfer"])),
+            Fault::Transfer => has_happened = self.cli(any, &["cluster", "transfer"]).code == Some(0),
+            Fault::StepClock => {
+                self.step_clock(hit, others[0], dice);
+                thread::sleep(time);
+            }
             Fault::Replace => self.replace(hit),
             Fault::Freeze => disk.expect("a disk").freeze(time).wait(),
             Fault::Fill => {
@@ -391,7 +481,8 @@ impl Cluster {
                 used.iter().for_each(|number| self.restart(*number));
             }
         }
-        println!("{fault:?} of m{hit} for {:?}", began.elapsed());
+        println!("{fault:?} of m{hit} for {:?}{}", began.elapsed(), if has_happened { "" } else { ", in vain" });
+        has_happened
     }
 
     /// Kills all nodes at once.
@@ -417,6 +508,11 @@ fn until_or(what: &str, mut holds: impl FnMut() -> bool, shown: impl Fn() -> Str
 
 #[test]
 fn histories_are_linearizable_under_faults_in_a_real_network() {
+    let seconds = std::env::var("THALWEG_FAULT_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(25);
+    if seconds == 0 {
+        println!("no faults, because THALWEG_FAULT_SECONDS is 0");
+        return;
+    }
     let network = match Network::create(MACHINES) {
         Ok(network) => network,
         Err(reason) => {
@@ -424,7 +520,6 @@ fn histories_are_linearizable_under_faults_in_a_real_network() {
             return;
         }
     };
-    let seconds = std::env::var("THALWEG_FAULT_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(25);
     let pace = Pace::of(seconds);
     let (seed, moments) = (seed("faults"), Moments::default());
     let mut dice = Dice::new(seed);
@@ -433,8 +528,11 @@ fn histories_are_linearizable_under_faults_in_a_real_network() {
     let backends = backends(&mut dice);
     println!("backends {backends:?}");
     let mut cluster = Cluster::start(network, Arc::clone(&shared), backends);
-    let kinds = Fault::kinds(cluster.machines.iter().all(|machine| machine.disk.is_some()), &mut dice);
+    let has_disks = cluster.machines.iter().all(|machine| machine.disk.is_some());
+    let kinds = Fault::kinds((has_disks, cluster.clocks.is_some()), &mut dice);
     cluster.cli(0, &["put", "registers", "other", "makes the keyspace"]).ok();
+    cluster.cli(0, &["groups", "create", jobs::STREAM, jobs::GROUP, "--ack-deadline", "1s"]).ok();
+    cluster.put_expiring();
     let clients: Vec<_> = (0..NODES)
         .flat_map(|number| [Protocol::Http, Protocol::Resp, Protocol::Native].map(|protocol| (number, protocol)))
         .enumerate()
@@ -447,8 +545,19 @@ fn histories_are_linearizable_under_faults_in_a_real_network() {
             })
         })
         .collect();
+    let of_stream: Vec<_> = (0..2 * NODES)
+        .map(|client| {
+            let (shared, moments, group) = (Arc::clone(&shared), moments.clone(), client % NODES);
+            let namespace = cluster.network.name(HUB);
+            thread::spawn(move || {
+                network::enter(&namespace);
+                let it = jobs::Client::new(client as u64, group, moments, seed);
+                if client < NODES { it.produce(group, &shared) } else { it.work(group, &shared) }
+            })
+        })
+        .collect();
     let began = Instant::now();
-    let mut faults = 0;
+    let (mut faults, mut happened) = (0, Vec::new());
     let counting = {
         let shared = Arc::clone(&shared);
         thread::spawn(move || {
@@ -462,37 +571,81 @@ fn histories_are_linearizable_under_faults_in_a_real_network() {
             }
         })
     };
-    while began.elapsed() < Duration::from_secs(seconds) {
+    let wants_all = seconds >= ALL_KINDS_FROM;
+    let is_over = |happened: &Vec<Fault>| {
+        let (elapsed, all) = (began.elapsed(), happened.len() == kinds.len());
+        elapsed >= Duration::from_secs(seconds) && (all || !wants_all || elapsed >= Duration::from_secs(2 * seconds))
+    };
+    while !is_over(&happened) {
         // Each kind once, then any.
-        let next = kinds.get(faults).copied().unwrap_or_else(|| kinds[dice.below(kinds.len() as u64) as usize]);
+        let any = kinds[dice.below(kinds.len() as u64) as usize];
+        let next = kinds.iter().copied().find(|kind| !happened.contains(kind)).unwrap_or(any);
         let time = Pace::choose(pace.fault, &mut dice);
-        cluster.suffer(next, time, &mut dice);
+        if cluster.suffer(next, time, &mut dice) && !happened.contains(&next) {
+            happened.push(next);
+        }
         faults += 1;
         thread::sleep(Pace::choose(pace.pause, &mut dice));
+    }
+    if wants_all {
+        assert_eq!(happened.len(), kinds.len(), "SEED={seed}: only {happened:?} happened, of {kinds:?}");
     }
     cluster.until_whole();
     shared.stop.store(true, Ordering::SeqCst);
     counting.join().unwrap();
     let mut history = History::default();
     clients.into_iter().for_each(|client| history.add(client.join().expect("a client")));
+    let mut observed = jobs::Observed::default();
+    of_stream.into_iter().for_each(|client| observed.add(client.join().expect("a client of the stream")));
     // Every node shows the end of each history: nothing that was acknowledged is gone.
     let keys = history.keys();
     let (namespace, used) = (cluster.network.name(HUB), cluster.used());
     let last = thread::spawn(move || {
         network::enter(&namespace);
-        let read = |number| Client::new(100 + number as u64, Protocol::Http, number, moments.clone(), seed).read(&keys);
-        used.into_iter().map(read).collect::<Vec<_>>()
+        let read = |number: &usize| {
+            Client::new(100 + *number as u64, Protocol::Http, *number, moments.clone(), seed).read(&keys)
+        };
+        let drained = jobs::Client::new(100, used[0], moments.clone(), seed).drain();
+        (used.iter().map(read).collect::<Vec<_>>(), drained)
     });
-    last.join().expect("all keys are read").into_iter().for_each(|events| history.add(events));
+    let (read, (drained, group)) = last.join().expect("all keys are read");
+    read.into_iter().for_each(|events| history.add(events));
+    observed.add(drained);
     if let Some(path) = std::env::var_os("THALWEG_FAULT_HISTORY") {
         history.write(std::path::Path::new(&path)).unwrap();
     }
-    let used = cluster.used();
+    let (used, context) = (cluster.used(), format!("SEED={seed}"));
     let digest = cluster.cli(used[0], &["cluster", "digest"]);
+    let streams: Vec<_> =
+        used.iter().map(|number| cluster.cli(*number, &["read", jobs::STREAM, "--json"]).ok()).collect();
+    used.iter().for_each(|number| cluster.check_expired(*number));
     println!("{}, {faults} faults in {:?}", history.summary(), began.elapsed());
-    history.check(&format!("SEED={seed}"));
+    history.check(&context);
+    check_with_porcupine(&context, &history, cluster.dir.path());
+    assert!(streams.iter().all(|stream| *stream == streams[0]), "{context}: the nodes show different streams");
+    let records: Vec<serde_json::Value> = streams[0].lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    observed.check(&context, &records, &group);
     assert!(digest.ok().contains("equal"));
     used.into_iter().for_each(|number| cluster.take(number).stop());
+}
+
+/// Checks the history with the checker of other authors in `peers/porcupine`, if Go and the checker's module are there.
+fn check_with_porcupine(context: &str, history: &History, dir: &Path) {
+    let (checker, file) = (dir.join("porcupine"), dir.join("history.jsonl"));
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../peers/porcupine");
+    let mut build = Command::new("go");
+    build.args(["build", "-trimpath", "-o"]).arg(&checker).arg(".").current_dir(source);
+    if let Err(reason) = done(&mut build) {
+        node::skip("the check of histories with porcupine", &reason);
+        return;
+    }
+    history.write(&file).expect("a file");
+    let output = Command::new(&checker).args(["-timeout", "10s"]).arg(&file).output().expect("the checker starts");
+    let said = String::from_utf8_lossy(&output.stdout);
+    println!("porcupine: {}", said.trim_end());
+    // The code is 2 if it did not decide about a key in time.
+    let is_good = matches!(output.status.code(), Some(0 | 2)) && said.contains(" 0 not, ");
+    assert!(is_good, "{context}: {said}{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// Returns the reason why a command of the system failed.

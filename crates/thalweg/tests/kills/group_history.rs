@@ -1,17 +1,10 @@
 //! Histories of consumer group members across kills, checked against the guarantees of groups.
 //!
 //! Producers append; members of two groups (competing, and in order per key) fetch, ack in parts, nack, or abandon
-//! deliveries; the node is killed and restarted under them. At the end a last member settles all remaining records.
-//! Stamps of one shared counter order the events:
-//! * every record of the stream was settled, by an ack that was acknowledged or whose answer was lost;
-//! * a record has at most one acknowledged ack, and no fetch that began after its answer delivers the record;
-//! * the number of an attempt is assigned once, and the deliveries of a record increase with its attempts;
-//! * delivered records equal those of the stream;
-//! * in order per key, a record is delivered only after an ack of every earlier record of its key was sent, and no
-//!   earlier one is delivered after it.
+//! deliveries; the node is killed and restarted under them. At the end a last member settles all remaining records. The
+//! guarantees are those of [`group_oracle`](crate::group_oracle).
 
 use std::{
-    collections::{BTreeMap, HashMap},
     ops::Range,
     sync::{
         Arc,
@@ -23,7 +16,10 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::node::{Node, PATIENCE, count::Count, pause};
+use crate::{
+    group_oracle::{AckAnswer, Acked, Delivered, Order, Seen, check, runs},
+    node::{Node, PATIENCE, count::Count, pause},
+};
 
 const PRODUCERS: u64 = 2;
 const MEMBERS: u64 = 3;
@@ -94,60 +90,13 @@ impl Client {
     }
 }
 
-#[derive(Debug)]
-struct Delivered {
-    /// Stamps before the request and after the answer.
-    asked: u64,
-    answered: u64,
-    attempt: u64,
-    messages: Vec<Message>,
-}
-
-#[derive(Clone, Debug)]
-struct Message {
-    offset: u64,
-    deliveries: u64,
-    payload: String,
-    key: String,
-}
-
-#[derive(Debug)]
-struct Acked {
-    sent: u64,
-    offsets: Range<u64>,
-    answer: AckAnswer,
-}
-
-#[derive(Debug)]
-enum AckAnswer {
-    /// The whole range was settled, with the stamp after the answer.
-    Settled(u64),
-    /// Part of the range had lapsed; the test does not determine which.
-    Lapsed,
-    Nothing,
-}
-
-/// Observations of one member.
-#[derive(Debug, Default)]
-struct Seen {
-    delivered: Vec<Delivered>,
-    acked: Vec<Acked>,
-}
-
 fn fetched(client: &Client, group: &str, member: &str, max: u64, wait: f64) -> Option<Delivered> {
     let asked = client.stamp();
     let body = json!({ "member": member, "max_records": max, "wait_seconds": wait });
     let (status, answer) = client.post(&format!("/v1/streams/jobs/groups/{group}/fetch"), &body)?;
     let answered = client.stamp();
     assert_eq!(status, 200, "{answer}");
-    let message = |message: &Value| Message {
-        offset: message["offset"].as_u64().unwrap(),
-        deliveries: message["deliveries"].as_u64().unwrap(),
-        payload: message["payload"].as_str().unwrap().to_owned(),
-        key: message["key"].as_str().unwrap().to_owned(),
-    };
-    let messages = answer["messages"].as_array().unwrap().iter().map(message).collect();
-    Some(Delivered { asked, answered, attempt: answer["attempt"].as_u64().unwrap_or_default(), messages })
+    Some(Delivered::of(asked, answered, &answer))
 }
 
 /// Acks a range of one attempt. Returns false if the node is gone.
@@ -165,18 +114,6 @@ fn ack(client: &Client, group: &str, attempt: u64, offsets: Range<u64>, seen: &m
     let goes_on = !matches!(answer, AckAnswer::Nothing);
     seen.acked.push(Acked { sent, offsets, answer });
     goes_on
-}
-
-/// Returns the runs of consecutive offsets.
-fn runs(messages: &[Message]) -> Vec<Range<u64>> {
-    let mut runs: Vec<Range<u64>> = Vec::new();
-    for message in messages {
-        match runs.last_mut() {
-            Some(run) if run.end == message.offset => run.end += 1,
-            _ => runs.push(message.offset..message.offset + 1),
-        }
-    }
-    runs
 }
 
 fn member(client: &Client, group: &str, name: &str, mut random: Random, stop: &AtomicBool, acks: &Count) -> Seen {
@@ -274,79 +211,6 @@ fn drain(client: &Client, group: &str) -> Seen {
     }
 }
 
-fn check(group: &str, records: &[Value], seen: &[Seen]) {
-    let deliveries: Vec<&Delivered> = seen.iter().flat_map(|seen| &seen.delivered).collect();
-    let acks: Vec<&Acked> = seen.iter().flat_map(|seen| &seen.acked).collect();
-    let mut attempts: Vec<u64> = deliveries.iter().filter(|d| !d.messages.is_empty()).map(|d| d.attempt).collect();
-    let count = attempts.len();
-    attempts.sort_unstable();
-    attempts.dedup();
-    assert_eq!(attempts.len(), count, "{group}: an attempt's number was given twice");
-
-    // By offset: deliveries as (attempt, deliveries, asked, answered), the first stamp of an ack, the stamp of its
-    // answer.
-    let mut delivered: BTreeMap<u64, Vec<(u64, u64, u64, u64)>> = BTreeMap::new();
-    let (mut ack_sent, mut acked_at): (HashMap<u64, u64>, HashMap<u64, u64>) = (HashMap::new(), HashMap::new());
-    for delivery in &deliveries {
-        for message in &delivery.messages {
-            let record = &records[message.offset as usize];
-            assert_eq!(record["offset"].as_u64(), Some(message.offset));
-            assert_eq!(
-                (record["payload"].as_str(), record["key"].as_str()),
-                (Some(&*message.payload), Some(&*message.key)),
-                "{group}: offset {}",
-                message.offset
-            );
-            let facts = (delivery.attempt, message.deliveries, delivery.asked, delivery.answered);
-            delivered.entry(message.offset).or_default().push(facts);
-        }
-    }
-    for ack in acks {
-        for offset in ack.offsets.clone() {
-            let first = ack_sent.entry(offset).or_insert(ack.sent);
-            *first = ack.sent.min(*first);
-            if let AckAnswer::Settled(at) = ack.answer {
-                assert_eq!(acked_at.insert(offset, at), None, "{group}: offset {offset} was acked twice");
-            }
-        }
-    }
-    for (offset, deliveries) in &mut delivered {
-        deliveries.sort_unstable();
-        for pair in deliveries.windows(2) {
-            assert!(pair[0].1 < pair[1].1, "{group}: offset {offset}: deliveries do not count up: {deliveries:?}");
-        }
-        if let Some(answer) = acked_at.get(offset) {
-            let late = deliveries.iter().find(|(.., asked, _)| asked > answer);
-            assert_eq!(late, None, "{group}: offset {offset} was delivered after it was acked at {answer}");
-        }
-    }
-    for offset in 0..records.len() as u64 {
-        assert!(delivered.contains_key(&offset), "{group}: offset {offset} was never delivered to anybody who knows");
-        assert!(ack_sent.contains_key(&offset), "{group}: offset {offset} was settled by nobody");
-    }
-    if group == "ordered" {
-        check_order(records, &delivered, &ack_sent);
-    }
-    let again = delivered.values().filter(|deliveries| deliveries.len() > 1).count();
-    assert!(again > 3, "{group}: only {again} records were delivered again");
-}
-
-fn check_order(records: &[Value], delivered: &BTreeMap<u64, Vec<(u64, u64, u64, u64)>>, ack_sent: &HashMap<u64, u64>) {
-    let mut by_key: HashMap<&str, Vec<u64>> = HashMap::new();
-    for (offset, record) in records.iter().enumerate() {
-        by_key.entry(record["key"].as_str().unwrap()).or_default().push(offset as u64);
-    }
-    for offsets in by_key.values() {
-        for pair in offsets.windows(2) {
-            let (before, after) = (pair[0], pair[1]);
-            let first_answer = delivered[&after].iter().map(|(.., answered)| *answered).min().unwrap();
-            assert!(ack_sent[&before] < first_answer, "{after} was delivered before {before} was acked");
-            let late = delivered[&before].iter().find(|(.., asked, _)| *asked > first_answer);
-            assert_eq!(late, None, "{before} was delivered after {after}");
-        }
-    }
-}
-
 #[test]
 fn every_record_is_settled_once_over_kills_and_in_order_where_asked() {
     let dir = tempfile::tempdir().unwrap();
@@ -366,7 +230,7 @@ fn every_record_is_settled_once_over_kills_and_in_order_where_asked() {
     let records: Vec<Value> = read.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     for (at, group) in GROUPS.into_iter().enumerate() {
         seen[at].push(drain(&client, group));
-        check(group, &records, &seen[at]);
+        check(group, &records, &seen[at], if group == "ordered" { Order::PerKey } else { Order::Competing });
         let shown: Value = serde_json::from_str(&node.cli(&["groups", "show", "jobs", group, "--json"]).ok()).unwrap();
         assert_eq!(shown["acked"].as_u64(), Some(records.len() as u64), "{group}: each once");
         assert_eq!(shown["floor"], shown["cursor"]);

@@ -12,6 +12,7 @@ mod redis;
 mod clock;
 mod crash;
 mod group_history;
+mod group_oracle;
 mod history;
 mod linearizability;
 mod redis_crash;

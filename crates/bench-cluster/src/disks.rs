@@ -1,0 +1,117 @@
+//! A file system for each node, on a loop device, so that the disk of one node can be frozen.
+//!
+//! Owns: the images and the mounts, which end with it. Needs root, loop devices and the usual tools. A process of its own ends
+//! each freeze, so that none outlasts the benchmark.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Child, Command},
+    time::Duration,
+};
+
+/// Size of each file system. The images are sparse.
+const BYTES: u64 = 8 << 30;
+
+/// File systems, one for each node; unmounted when dropped, after the nodes.
+#[derive(Debug)]
+pub(crate) struct Disks(Vec<PathBuf>);
+
+impl Disks {
+    /// Creates file systems below a directory. Returns the reason if that is not possible here.
+    pub(crate) fn create(dir: &Path, count: usize) -> Result<Self, String> {
+        if !rustix::process::geteuid().is_root() {
+            return Err("only root can mount and freeze file systems".to_owned());
+        }
+        done(Command::new("fsfreeze").arg("--version"))?;
+        let mut disks = Self(Vec::new());
+        for number in 0..count {
+            let (image, at) = (dir.join(format!("disk{number}.img")), dir.join(format!("disk{number}")));
+            fs::create_dir_all(&at).map_err(|error| error.to_string())?;
+            let file = File::create(&image).map_err(|error| error.to_string())?;
+            file.set_len(BYTES).map_err(|error| error.to_string())?;
+            done(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image))?;
+            done(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&at))?;
+            disks.0.push(at);
+        }
+        Ok(disks)
+    }
+
+    /// Directories at which the file systems are mounted, by the numbers of the nodes.
+    pub(crate) fn paths(&self) -> &[PathBuf] {
+        &self.0
+    }
+}
+
+impl Drop for Disks {
+    fn drop(&mut self) {
+        for at in &self.0 {
+            if done(Command::new("umount").arg(at)).is_err() {
+                let _ = done(Command::new("umount").arg("--lazy").arg(at));
+            }
+        }
+    }
+}
+
+/// Freezes the file system at a path for a time. The returned process ends with the freeze.
+pub(crate) fn freeze(at: &Path, time: Duration) -> std::io::Result<Child> {
+    let script = r#"fsfreeze -f "$0" && sleep "$1"; fsfreeze -u "$0""#;
+    Command::new("sh").args(["-c", script]).arg(at).arg(time.as_secs_f64().to_string()).spawn()
+}
+
+/// Runs a command. Returns the reason if it fails.
+fn done(command: &mut Command) -> Result<(), String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().map_err(|error| format!("{name}: {error}"))?;
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(format!("{name}: {}", String::from_utf8_lossy(&output.stderr).trim()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use thalweg_lab::Scratch;
+
+    use super::*;
+
+    #[test]
+    fn a_write_waits_for_the_end_of_a_freeze() {
+        let scratch = Scratch::below(None).unwrap();
+        let disks = match Disks::create(scratch.path(), 1) {
+            Ok(disks) => disks,
+            Err(reason) => {
+                eprintln!("SKIPPED: a frozen disk: {reason}");
+                return;
+            }
+        };
+        let at = disks.paths()[0].clone();
+        let mut file = File::create(at.join("file")).unwrap();
+        file.write_all(b"before").unwrap();
+        file.sync_all().unwrap();
+        let mut frozen = freeze(&at, Duration::from_millis(500)).unwrap();
+        // Writes of two bytes are quick until the freeze begins, and the one that meets it waits.
+        let longest = std::iter::from_fn(|| {
+            let begun = std::time::Instant::now();
+            file.write_all(b"..").unwrap();
+            file.sync_all().unwrap();
+            frozen.try_wait().unwrap().is_none().then_some(begun.elapsed())
+        });
+        let (mut slowest, mut last) = (Duration::ZERO, std::time::Instant::now());
+        for took in longest {
+            slowest = slowest.max(took);
+            last = std::time::Instant::now();
+        }
+        // The write that waits may end after the process does; then no other one is counted.
+        let slowest = slowest.max(last.elapsed());
+        assert!(slowest >= Duration::from_millis(300), "{slowest:?}");
+        assert!(frozen.wait().unwrap().success());
+        drop(file);
+        drop(disks);
+        let mounts = fs::read_to_string("/proc/mounts").unwrap();
+        assert!(!mounts.contains(at.to_str().unwrap()), "{mounts}");
+    }
+}

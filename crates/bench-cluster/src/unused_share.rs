@@ -1,0 +1,79 @@
+//! The processor time that a slow node leaves unused, and its use by the benchmark.
+//!
+//! On one machine, a follower that is slowed down leaves processor time to the leader and to the clients, which nodes on
+//! machines of their own do not get from each other. A thread of the benchmark uses that time instead: node and thread
+//! together use as much as the node does when it is not slow.
+//!
+//! Owns: the thread, which ends with the work. It counts its own processor time, so waiting for a processor is no use.
+
+use std::{
+    sync::mpsc::{RecvTimeoutError, channel},
+    time::{Duration, Instant},
+};
+
+use crate::usage::{MeasuredProcess, Usage, thread_cpu};
+
+/// Time between two looks at the node's processor time, which the kernel counts in steps of 10 ms.
+const LOOK: Duration = Duration::from_millis(20);
+/// Longest time for which the thread spins at once.
+const MAX_SPIN: Duration = Duration::from_millis(40);
+
+/// Processor time of a node and of the thread that uses the rest of its share, each in seconds for each second.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct ProcessorShares {
+    pub node: f64,
+    pub thread: f64,
+}
+
+fn cpu(process: u32) -> Duration {
+    Usage::read(MeasuredProcess::Process(process)).cpu
+}
+
+/// Does the work while a thread uses what the process leaves unused of `share`. Returns the processor time of both.
+pub(crate) fn using_rest<T>(process: u32, share: f64, work: impl FnOnce() -> T) -> (T, ProcessorShares) {
+    let (over, ended) = channel::<()>();
+    let (begun, before) = (Instant::now(), cpu(process));
+    std::thread::scope(|scope| {
+        let spinning = scope.spawn(move || {
+            let own = thread_cpu();
+            while ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+                let target = begun.elapsed().mul_f64(share);
+                let used = cpu(process).saturating_sub(before) + (thread_cpu() - own);
+                spin(target.saturating_sub(used).min(MAX_SPIN));
+            }
+            thread_cpu() - own
+        });
+        let result = work();
+        let (took, node) = (begun.elapsed().as_secs_f64(), cpu(process).saturating_sub(before).as_secs_f64());
+        drop(over);
+        let thread = spinning.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).as_secs_f64();
+        (result, ProcessorShares { node: node / took, thread: thread / took })
+    })
+}
+
+/// Uses this much processor time.
+fn spin(time: Duration) {
+    let until = thread_cpu() + time;
+    while thread_cpu() < until {
+        std::hint::spin_loop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn the_thread_uses_the_share_of_a_process_that_sleeps() {
+        let mut child = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap();
+        let work = || std::thread::sleep(Duration::from_millis(600));
+        let ((), shares) = using_rest(child.id(), 0.2, work);
+        assert!(shares.node < 0.05 && (0.02..0.3).contains(&shares.thread), "{shares:?}");
+        let ((), none) = using_rest(child.id(), 0.0, work);
+        assert!(none.thread < 0.02, "{none:?}");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
