@@ -13,7 +13,7 @@ use crate::{
         plots::{self, Axis, Part},
     },
     server::Metrics,
-    stats::median_of,
+    stats::{median, median_of},
 };
 
 /// Stages of a write that waits for an fsync: the name of each stage at the server, and its name in reports.
@@ -44,6 +44,8 @@ pub(crate) const SYNC_METRIC: &str = "thalweg_log_syncs_total";
 pub(crate) struct Account {
     /// `None` if the server has no metrics, or none that can be reached.
     metrics: Option<Metrics>,
+    /// Number of fsyncs of the server's log in each run, in order.
+    fsyncs_by_run: Vec<f64>,
 }
 
 /// Requests whose time the server measures: the name of the histogram, and the labels to include.
@@ -76,6 +78,8 @@ impl Account {
         let done = run()?;
         if let Some((before, after)) = before.zip(read()) {
             self.metrics.get_or_insert_default().add_increase(&before, &after);
+            let fsyncs = after.sum(SYNC_METRIC, &[]).map(|now| now - before.sum(SYNC_METRIC, &[]).unwrap_or(0.0));
+            self.fsyncs_by_run.extend(fsyncs);
         }
         Ok(done)
     }
@@ -83,6 +87,11 @@ impl Account {
     /// Returns the number of fsyncs of the server's log.
     pub(crate) fn fsyncs(&self) -> Option<u64> {
         Some(self.metrics.as_ref()?.sum(SYNC_METRIC, &[])? as u64)
+    }
+
+    /// Returns the median over the runs of the number of fsyncs in a run with its warm-up; NaN if it is not known.
+    pub(crate) fn fsyncs_per_run(&self) -> f64 {
+        median(&self.fsyncs_by_run)
     }
 
     /// Returns the stages of the writes that waited for an fsync; `None` if there were none. `requests` are the requests
@@ -270,6 +279,21 @@ mod tests {
         assert!(report.plots[0].svg.contains("fsync"));
         add_stages(&mut report, "none", &[]);
         assert_eq!(report.plots.len(), 1);
+    }
+
+    #[test]
+    fn fsyncs_are_those_of_one_run() {
+        let (mut account, reads) = (account(), std::cell::Cell::new(0));
+        for fsyncs in [26, 22] {
+            let read = || {
+                reads.set(reads.get() + 1);
+                let now = if reads.get() % 2 == 1 { 30 } else { 30 + fsyncs };
+                Some(Metrics::parse(&format!("{SYNC_METRIC} {now}\n")))
+            };
+            account.around(read, || Ok(())).unwrap();
+        }
+        assert_eq!((account.fsyncs(), account.fsyncs_per_run()), (Some(68), 22.0), "20, 26 and 22");
+        assert!(Account::default().fsyncs_per_run().is_nan());
     }
 
     #[test]

@@ -376,7 +376,7 @@ fn scenarios_run_on_the_embedded_engine_with_the_same_checks() {
         let text = report.to_text();
         assert!(text.contains(level) && text.contains("engine in this process, in "), "{flags}: {text}");
         assert!(figure(&report, "figures", "p99 µs").as_f64().is_some_and(|time| time > 0.0), "{text}");
-        let fsyncs = figure(&report, "runs", "fsyncs").as_f64().unwrap();
+        let fsyncs = figure(&report, "runs", "fsyncs/run").as_f64().unwrap();
         assert!(level != "durability: disk" || fsyncs > 10.0, "{text}");
     }
     let error = run("messages --connections 4").unwrap_err().to_string();

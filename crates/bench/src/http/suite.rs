@@ -86,7 +86,7 @@ impl Suite<'_> {
             self.load_keys(&scenario.load)?;
             let level = level(self.target, &scenario.load)?;
             let (rounds, account) = self.rounds(scenario, echo)?;
-            figures.row(figure_row(scenario, &rounds, account.fsyncs()));
+            figures.row(figure_row(scenario, &rounds, account.fsyncs_per_run()));
             let runs: Vec<&Outcome> = rounds.subject.outcomes.iter().collect();
             costs.row(cost_row(&format!("{} ({})", scenario.name, in_words(&level)), &runs, &account));
             stages.extend(write_stages(scenario, &level, &rounds.subject, &account));
@@ -274,12 +274,11 @@ fn conditions_table(scenarios: &[Scenario]) -> Table {
     }
 }
 
-fn figure_row(scenario: &Scenario, Rounds { subject, echo }: &Rounds, fsyncs: Option<u64>) -> Row {
+fn figure_row(scenario: &Scenario, Rounds { subject, echo }: &Rounds, fsyncs_per_run: f64) -> Row {
     let rate = subject.rate();
     let written = |outcome: &Outcome| {
-        let puts = outcome.tally.times[Operation::Put as usize].count();
         let bytes = outcome.spent.server.and_then(|cost| cost.written_bytes).map_or(f64::NAN, |bytes| bytes as f64);
-        bytes / (puts as f64 * scenario.load.value_size as f64)
+        bytes / (all_puts(outcome) * scenario.load.value_size as f64)
     };
     cells! {
         "scenario" => scenario.name.as_str(), "requests/s" => rate.median, "± MAD" => rate.mad,
@@ -293,9 +292,18 @@ fn figure_row(scenario: &Scenario, Rounds { subject, echo }: &Rounds, fsyncs: Op
         "sent MiB/s" => subject.median(|outcome| outcome.sent_mib()),
         "server CPU µs/request" => subject.median(|outcome| outcome.server_cpu(outcome.tally.all_right)),
         "server peak RSS MiB" => subject.peak_rss(), "written B/payload B" => subject.median(written),
-        "fsyncs" => fsyncs, "echo requests/s" => echo.rate().median,
+        "fsyncs/run" => fsyncs_per_run, "fsyncs/put" => fsyncs_per_run / subject.median(all_puts),
+        "echo requests/s" => echo.rate().median,
         "of echo" => ratio(&subject.rates(), &echo.rates()), "verdict" => subject.validity().name(),
     }
+}
+
+/// Returns the number of puts of a whole run with its warm-up, the span in which the server's bytes and fsyncs are counted.
+/// In a mix their share is that of the counted requests; NaN without puts.
+fn all_puts(outcome: &Outcome) -> f64 {
+    let puts = outcome.tally.times[Operation::Put as usize].count() as f64;
+    let all = outcome.tally.all_right as f64 * puts / outcome.times.count() as f64;
+    if all > 0.0 { all } else { f64::NAN }
 }
 
 fn checks(scenario: &Scenario, Rounds { subject, echo }: &Rounds) -> Vec<Check> {
@@ -348,7 +356,11 @@ fn trial_row(rate: f64, outcome: &Outcome, trial: &Trial) -> Row {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Quiet;
+    use crate::{
+        Quiet,
+        report::Cell,
+        usage::{Cost, Spent},
+    };
     use clap::Parser as _;
 
     #[derive(clap::Parser)]
@@ -359,6 +371,24 @@ mod tests {
 
     fn options(more: &[&str]) -> HttpOptions {
         Cli::parse_from(["bench"].iter().chain(more)).options
+    }
+
+    #[test]
+    fn bytes_and_fsyncs_are_of_the_same_span_as_the_puts() {
+        let mut tally = load::Tally::<Counts>::new(2);
+        tally.times[Operation::Put as usize].record_nanos_times(1000, 40);
+        tally.times[Operation::Get as usize].record_nanos_times(1000, 60);
+        // A fifth of the run is warm-up, so 48 of its 120 requests are puts.
+        (tally.right, tally.all_right) = (100, 120);
+        let server = Some(Cost { written_bytes: Some(48 * 300), ..Cost::default() });
+        let outcome = Outcome::new(tally, 1.0, Spent { server, ..Spent::default() });
+        let mut rounds = Rounds::default();
+        (0..3).for_each(|_| rounds.subject.push(outcome.clone()));
+        let scenario = &Scenario::all(&options(&["--mix", "mixed", "--value-size", "100"]))[0];
+        let row = figure_row(scenario, &rounds, 24.0);
+        let value = |name| row.iter().find(|(column, _)| *column == name).unwrap().1.clone();
+        assert_eq!((value("written B/payload B"), value("fsyncs/run")), (Cell::Number(3.0), Cell::Number(24.0)));
+        assert_eq!(value("fsyncs/put"), Cell::Number(0.5));
     }
 
     #[test]

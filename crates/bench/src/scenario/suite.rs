@@ -140,7 +140,7 @@ impl Suite {
         report.summary.push(self.sentence(subject, &rounds));
         report.tables.push(operations(&self.scenario.mix, &rounds));
         report.tables.extend(subject.feed.as_ref().map(|feed| feed.table(&rounds, &arrivals)));
-        report.tables.push(run_table(&rounds, account.fsyncs()));
+        report.tables.push(run_table(&rounds, account.fsyncs_per_run()));
         let mut costs = cost_table();
         costs.row(cost_row(self.options.name(), &rounds.outcomes.iter().collect::<Vec<_>>(), &account));
         report.tables.push(costs);
