@@ -62,7 +62,8 @@ pub struct Cost {
     pub switches: Option<Switches>,
     /// Number of fsyncs that the measured store issued; `None` if the store does not count them.
     pub fsyncs: Option<u64>,
-    /// Largest resident memory of the process, in bytes.
+    /// Largest resident memory of the process, in bytes, since it began or since the last [`reset_peak`]. A [`Meter`]
+    /// resets it, so there it is the peak of the measured span.
     pub peak_rss_bytes: Option<u64>,
 }
 
@@ -122,7 +123,7 @@ fn switches(dir: &str) -> Option<Switches> {
 
 /// Resets the recorded peak of a process's resident memory, if the kernel permits it.
 pub fn reset_peak(whose: MeasuredProcess) {
-    // Without it the peak is that of the whole run, which is still an upper bound.
+    // Without it the peak is the one since the process began, which is still an upper bound.
     let _ = std::fs::write(format!("{}/clear_refs", whose.dir()), "5");
 }
 
@@ -171,8 +172,10 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Begins measuring now; `server` is the id of the server's process, if it is known.
+    /// Begins measuring now; `server` is the id of the server's process, if it is known. Resets the peak of the server's
+    /// memory, so that it does not contain earlier measurements and their setup.
     pub fn begin(server: Option<u32>) -> Self {
+        server.map(MeasuredProcess::Process).into_iter().for_each(reset_peak);
         let server = server.map(|id| (id, Usage::read(MeasuredProcess::Process(id))));
         Self { server, effort: Effort::begin(), clocks: ClockReading::now() }
     }
@@ -395,6 +398,11 @@ mod tests {
         // Other tests of this process take less.
         assert!(peak() < before + touched / 2, "{} after {before}", peak());
         assert_eq!(resident_bytes(MeasuredProcess::Process(u32::MAX)), None);
+        // A measurement begins without the peak of what was before.
+        let touched = warm_memory(256 * MIB);
+        let meter = Meter::begin(Some(std::process::id()));
+        let measured = meter.server().unwrap().peak_rss_bytes.unwrap();
+        assert!(measured < before + touched / 2, "{measured} after {before}");
     }
 
     #[test]
