@@ -126,6 +126,18 @@ fn run_pubsub(load: &str, flags: &str) -> Report {
 }
 
 #[test]
+fn a_server_that_lets_publishers_wait_for_acks_is_overloaded() {
+    let node = Node::start();
+    // One batch at a time cannot reach the rate: the publisher waits for acks, and that is not the generator's lag.
+    let flags = format!(
+        "--target {} --duration 200ms --warmup 30ms --rounds 1 --give-up 200ms --payload 128 --in-flight 1 --rate 1000000",
+        node.native
+    );
+    let report = pubsub::run(&options::<PubsubOptions>(&flags, "--bare 0"), &mut Quiet).unwrap();
+    assert_eq!(figure(&report, "figures", "verdict"), "overloaded", "{}", report.to_text());
+}
+
+#[test]
 fn subjects_in_every_arrangement() {
     let node = Node::start();
     let report = pubsub(&node, "--payload 128 --batch 16 --fan-out 3");
