@@ -17,7 +17,7 @@ use thalweg_lab::{
 use crate::{
     BenchError, Progress, Report,
     compare::{Row, agree, describe_method, table},
-    http::{self, HttpLoad, ServerOptions},
+    http::{self, HttpLoad, OF_SCHEDULES, ServerOptions},
     load::{Validity, http::Outcome},
     options::{require, within},
     report::{Check, Verdict, number},
@@ -25,6 +25,7 @@ use crate::{
 
 /// Options of `thalweg bench baseline save`.
 #[derive(Clone, Debug, clap::Args)]
+#[command(mut_arg("closed", |arg| arg.conflicts_with_all(OF_SCHEDULES)))]
 pub struct SaveOptions {
     /// File that receives the baseline, as JSON.
     pub file: PathBuf,

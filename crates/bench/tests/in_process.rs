@@ -6,13 +6,14 @@ use std::{net::SocketAddr, thread};
 use clap::Parser as _;
 use tempfile::TempDir;
 use thalweg_bench::{
-    BenchError, Quiet, Report,
+    BenchError, Progress, Quiet, Report,
     baseline::{self, CheckOptions, SaveOptions},
     cache::{self, CacheOptions},
     compare::{self, CompareOptions},
     http::{self, HttpOptions},
     pubsub::{self, PubsubOptions},
     report::Verdict,
+    resp::{self, RespOptions},
     scenario::{self, ScenarioOptions},
     streams::{self, StreamsOptions},
 };
@@ -203,7 +204,7 @@ fn caches() {
 #[test]
 fn durable_streams() {
     let node = Node::start();
-    let flags = format!("{} --bare 200ms --records 3000", flags_of(&node));
+    let flags = format!("{} --bare 200ms --records 3000", flags_of(&node).replace("--max-lag 10s", ""));
     let run = |more: &str| {
         let report = streams::run(&options::<StreamsOptions>(&flags, more), &mut Quiet).unwrap();
         assert_right(&report);
@@ -218,6 +219,76 @@ fn durable_streams() {
     assert_eq!(consumed.tables[0].rows.len(), 2);
     let error = streams::run(&options(&flags, "--retention-mib 1"), &mut Quiet).unwrap_err().to_string();
     assert!(error.contains("--target"), "whether segments are reused can't be seen from outside: {error}");
+}
+
+/// Returns the reason why a suite refuses the flags.
+fn refusal<O: clap::Args>(
+    flags: &str,
+    run: impl Fn(&O, &mut dyn Progress) -> Result<Report, BenchError>,
+) -> String {
+    match Cli::<O>::try_parse_from(["bench"].into_iter().chain(flags.split_whitespace())) {
+        Err(error) => error.to_string(),
+        Ok(cli) => run(&cli.options, &mut Quiet).expect_err(flags).to_string(),
+    }
+}
+
+#[test]
+fn options_without_an_effect_are_refused() {
+    let all = [
+        ("--preset row-h --durability disk", "--durability"),
+        ("--preset row-h --rate 5", "--rate"),
+        ("--preset row-h --connections 5", "--connections"),
+        ("--preset row-h --mix get", "--mix"),
+        ("--preset ratios --value-size 5", "--value-size"),
+        ("--preset ratios --arrivals poisson", "--arrivals"),
+        ("--preset ratios --closed", "--closed"),
+        ("--closed --rate 5", "--rate"),
+        ("--closed --arrivals poisson", "--arrivals"),
+        ("--max-rate 5", "--search"),
+        ("--target h:1 --server-arg=x", "--server-arg"),
+        ("--target h:1 --server-binary x", "--server-binary"),
+    ];
+    let http = all.map(|(flags, part)| (flags, part, refusal::<HttpOptions>(flags, http::run)));
+    let baseline = [("file --closed --rate 5", "--rate"), ("file --target h:1 --server-arg=x", "--server-arg")]
+        .map(|(flags, part)| (flags, part, refusal::<SaveOptions>(flags, baseline::save)));
+    let resp = [
+        ("--preset goals -c 5", "--connections"),
+        ("--preset goals -P 5", "--pipeline"),
+        ("--preset goals --distribution zipf", "--distribution"),
+        ("--arrivals poisson", "give --rate"),
+        ("--max-rate 5", "--search"),
+        ("--server 127.0.0.1:1 --server-arg=x", "--server-arg"),
+        ("--server thalweg --password x", "--password"),
+    ]
+    .map(|(flags, part)| (flags, part, refusal::<RespOptions>(flags, resp::run)));
+    let pubsub = [
+        ("--preset goals --payload 50", "--payload"),
+        ("--preset goals --fan-out 5", "--fan-out"),
+        ("--preset row-f --rate 5", "--rate"),
+        ("--preset lanes --linger 1ms", "--linger"),
+        ("--preset knobs --server-profile latency", "--server-profile"),
+        ("--preset goals --arrivals poisson", "--arrivals"),
+        ("--arrivals poisson", "give --rate"),
+        ("--max-rate 5", "--search"),
+        ("--target h:1 --server-arg=x", "--server-arg"),
+    ]
+    .map(|(flags, part)| (flags, part, refusal::<PubsubOptions>(flags, pubsub::run)));
+    let cache = [("--arrivals poisson", "give --rate"), ("--target h:1 --server-arg=x", "--server-arg")]
+        .map(|(flags, part)| (flags, part, refusal::<CacheOptions>(flags, cache::run)));
+    let streams = [("--max-lag 5ms", "--max-lag"), ("--target h:1 --server-arg=x", "--server-arg")]
+        .map(|(flags, part)| (flags, part, refusal::<StreamsOptions>(flags, streams::run)));
+    let scenario = [
+        ("ycsb-a --password x", "--password"),
+        ("ycsb-a --database 1", "--database"),
+        ("ycsb-a --arrivals poisson", "give --rate"),
+        ("ycsb-a --max-rate 5", "--search"),
+        ("ycsb-a --target h:1 --server-arg=x", "--server-arg"),
+    ]
+    .map(|(flags, part)| (flags, part, refusal::<ScenarioOptions>(flags, scenario::run)));
+    let all = [&http[..], &baseline, &resp, &pubsub, &cache, &streams, &scenario].concat();
+    for (flags, part, error) in all {
+        assert!(error.contains(part), "{flags}: {error}");
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::{
         CallPlan, LoadOptions, NativeEndpoint, Server, ServerOptions, TransportKind,
         requests::{self},
     },
-    options::{only, rate_within, within},
+    options::{only, rate_within, scheduled, within},
     report::{Check, Table, cells},
 };
 
@@ -79,7 +79,8 @@ impl CacheOptions {
         within("--connections, --streams", self.connections.saturating_mul(self.streams), 20_000)?;
         within("--concurrency", self.concurrency, 1 << 20)?;
         within("--keys", self.keys, 100_000_000)?;
-        rate_within(self.rate, 100_000_000)
+        rate_within(self.rate, 100_000_000)?;
+        scheduled(self.arrivals, self.rate.is_some())
     }
 }
 

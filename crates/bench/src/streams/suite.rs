@@ -20,7 +20,7 @@ use crate::{
     latency::{Latencies, micros},
     load::{Pace, Tally, Validity, run_threads},
     native::{
-        CallPlan, Depth, HEAD_BYTES, LoadOptions, NativeEndpoint, Payloads, Server, ServerOptions, Share,
+        CallPlan, DEFAULT_MAX_LAG, Depth, HEAD_BYTES, LoadOptions, NativeEndpoint, Payloads, Server, ServerOptions, Share,
         SubscriberAccount, bare,
         requests::{self, Outcome},
     },
@@ -30,6 +30,7 @@ use crate::{
 
 /// Options of `thalweg bench streams`.
 #[derive(Clone, Debug, clap::Args)]
+#[command(mut_arg("max_lag", |arg| arg.hide(true)))]
 pub struct StreamsOptions {
     #[command(flatten)]
     server: ServerOptions,
@@ -86,6 +87,8 @@ const MAX_REQUEST_BYTES: usize = 15 << 20;
 impl StreamsOptions {
     fn check(&self) -> Result<(), BenchError> {
         self.load.check()?;
+        let is_usual = parse_duration(DEFAULT_MAX_LAG) == Ok(self.load.max_lag);
+        require(is_usual, "--max-lag", "these runs have no schedule that the generator could be late for")?;
         let fits = self.payload.is_none_or(|bytes| bytes >= HEAD_BYTES);
         require(fits, "--payload", format!("must be at least {HEAD_BYTES}"))?;
         let bytes = self.payload.unwrap_or(0).saturating_add(5).saturating_mul(self.batch as usize);

@@ -14,7 +14,7 @@ use crate::{
 #[derive(Clone, Debug, clap::Args)]
 pub struct ServerOptions {
     /// Address of a running server's native port, as thalweg://host:port. Without it the benchmark starts a server of its own.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["server_binary", "server_arg"])]
     pub target: Option<String>,
     /// Id of the target server's process, if it is on this machine. Reports then include its CPU time and memory.
     #[arg(long, value_name = "PID", requires = "target")]
