@@ -72,6 +72,7 @@ pub fn save(options: &SaveOptions, progress: &mut dyn Progress) -> Result<Report
     let target = http::target(&options.server, &scratch, progress)?;
     let measured = Measured::of(&target, &options.load, options.runs, progress)?;
     report.condition("load", options.load.describe());
+    report.condition("server build", target.build());
     report.condition("durability", measured.level.clone());
     report.condition("runs", options.runs.to_string());
     report.arguments = options.load.arguments();
@@ -98,7 +99,7 @@ pub fn check(options: &CheckOptions, progress: &mut dyn Progress) -> Result<Repo
     let measured = Measured::of(&target, &load, runs, progress)?;
     report.condition("load", load.describe());
     report.condition("A", format!("baseline {}: {}", options.file.display(), stored.build_name()));
-    report.condition("B", "this run".to_owned());
+    report.condition("B", format!("this run: {}", target.build()));
     report.condition("durability", level);
     report.checks.push(measured.check(&load));
     let rows = rows(&stored.samples, &measured.samples);

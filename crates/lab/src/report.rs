@@ -45,7 +45,7 @@ pub struct Report {
     pub command: String,
     /// Description of the machine that the suite ran on.
     pub machine: Machine,
-    /// The build of Thalweg that was measured.
+    /// Build of the program that generated the load, and that was measured unless a condition names another build.
     pub build: Build,
     /// Findings in sentences, which a reader sees first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -474,8 +474,8 @@ impl Report {
     }
 
     fn build_line(&self) -> String {
-        let Build { version, profile, commit } = &self.build;
-        format!("version {version} ({profile}, commit {})", commit.as_deref().unwrap_or("unknown"))
+        let Build { version, profile, commit, dirty } = &self.build;
+        Build::name(version, profile, commit.as_deref(), *dirty)
     }
 
     fn machine_line(&self) -> String {

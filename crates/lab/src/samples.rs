@@ -7,7 +7,7 @@ use std::{fs, path::Path};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BenchError, embedded};
+use crate::{BenchError, Build, embedded};
 
 /// Largest report that is read, in bytes.
 const MAX_REPORT_BYTES: u64 = 256 << 20;
@@ -120,6 +120,9 @@ pub struct StoredBuild {
     pub profile: String,
     /// Commit of the build, if it is known.
     pub commit: Option<String>,
+    /// True if the source had changes that were not committed.
+    #[serde(default)]
+    pub dirty: bool,
 }
 
 /// Check of a stored report.
@@ -157,8 +160,8 @@ impl StoredReport {
 
     /// Describes the measured build in a few words.
     pub fn build_name(&self) -> String {
-        let StoredBuild { version, profile, commit } = &self.build;
-        format!("version {version}, {profile}, commit {}", commit.as_deref().unwrap_or("unknown"))
+        let StoredBuild { version, profile, commit, dirty } = &self.build;
+        Build::name(version, profile, commit.as_deref(), *dirty)
     }
 
     /// Returns the name of the first check of a run's validity that is not met, if there is one.

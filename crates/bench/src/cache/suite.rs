@@ -91,6 +91,7 @@ pub fn run(options: &CacheOptions, progress: &mut dyn Progress) -> Result<Report
     let (mut report, scratch) = Report::begin_below("cache", options.server.start.dir.as_deref())?;
     let server = Server::connect_or_start(&options.server, &scratch, &[], progress)?;
     report.condition("server", server.name());
+    report.condition("server build", server.build());
     report.condition("durability", "none: caches are in memory only");
     report.condition("load", options.load.describe());
     report.condition("keys", format!("{} of 14 B, at random; each answer compared", options.keys));

@@ -32,6 +32,7 @@ pub fn run(options: &HttpOptions, progress: &mut dyn Progress) -> Result<Report,
     let (mut report, scratch) = Report::begin_below("http", options.server.start.dir.as_deref())?;
     let target = running::target(&options.server, &scratch, progress)?;
     report.condition("target", target_name(options, &target));
+    report.condition("server build", target.build());
     report.condition(
         "load",
         format!(

@@ -82,6 +82,7 @@ impl Suite<'_> {
         }
         if let Some((_, server)) = &self.server {
             self.report.condition("server", server.name());
+            self.report.condition("server build", server.build());
         }
         std::mem::take(&mut self.figures).finish(self.report);
         if let ([_], Some((options, outcome))) = (&scenarios[..], &self.last) {

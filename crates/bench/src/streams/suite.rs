@@ -112,6 +112,7 @@ pub fn run(options: &StreamsOptions, progress: &mut dyn Progress) -> Result<Repo
     let scenarios = only(scenarios, options.only.as_deref(), |scenario| &scenario.name)?;
     let server = Server::connect_or_start(&options.server, &scratch, &[], progress)?;
     report.condition("server", server.name());
+    report.condition("server build", server.build());
     report.condition("durability", options.durability.name());
     report.condition("load", options.load.describe());
     let retention = Retention(Some(options.retention_mib << 20).filter(|bytes| *bytes > 0));

@@ -126,6 +126,11 @@ impl Server {
         }
     }
 
+    /// Describes the build of the server, as its status names it. The status is read over HTTP.
+    pub fn build(&self) -> String {
+        self.own.as_ref().map_or_else(|| "unknown: the server's HTTP port is not known".to_owned(), Target::build)
+    }
+
     /// Returns a counter from the server's metrics, summed over its labels. Returns NaN if the benchmark did not start
     /// the server, because then the server's HTTP port is not known.
     pub fn metric(&self, name: &str) -> f64 {
