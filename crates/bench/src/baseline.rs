@@ -128,7 +128,9 @@ impl Measured {
             progress.step(&format!("run {run} of {runs}: {}", outcome.summary("/s")));
             outcomes.push(outcome);
         }
-        let samples = http::sampled(load, level.clone()).samples(&outcomes);
+        // Void runs say nothing about the server, so they do not belong to its figures.
+        let valid: Vec<Outcome> = outcomes.iter().filter(|outcome| !outcome.validity.is_void()).cloned().collect();
+        let samples = http::sampled(load, level.clone()).samples(&valid);
         Ok(Self { level, outcomes, samples })
     }
 
@@ -178,22 +180,22 @@ fn better_of(samples: &[Samples], row: &Row) -> Better {
 /// Creates the check that a figure is not worse by more than the tolerance, in per cent: that the end of its interval
 /// nearer to no change is within the tolerance.
 fn tolerance_check(row: &Row, better: Better, tolerance: f64) -> Check {
-    let Effect { change, interval: (low, high), .. } = row.effect;
-    let least_worsening = match better {
-        Better::Lower => low,
-        Better::Higher => -high,
+    let Effect { change, interval, .. } = row.effect;
+    let verdict = match (interval, better) {
+        (None, _) => Verdict::Void,
+        (Some((low, _)), Better::Lower) if 100.0 * low > tolerance => Verdict::Missed,
+        (Some((_, high)), Better::Higher) if -100.0 * high > tolerance => Verdict::Missed,
+        (Some(_), _) => Verdict::Met,
     };
-    let is_worse = 100.0 * least_worsening > tolerance;
+    let interval = interval.map_or_else(
+        || "no interval: too few valid runs".to_owned(),
+        |(low, high)| format!("interval {} to {} %", number(100.0 * low), number(100.0 * high)),
+    );
     Check {
         what: format!("{}, {} against the baseline", row.scenario, row.figure),
         required: format!("worse by at most {} %", number(tolerance)),
-        measured: format!(
-            "{} %, interval {} to {} %",
-            number(100.0 * change),
-            number(100.0 * low),
-            number(100.0 * high)
-        ),
-        verdict: if is_worse { Verdict::Missed } else { Verdict::Met },
+        measured: format!("{} %, {interval}", number(100.0 * change)),
+        verdict,
         is_goal: false,
     }
 }
@@ -201,7 +203,7 @@ fn tolerance_check(row: &Row, better: Better, tolerance: f64) -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use thalweg_lab::comparison::compare_pairs;
+    use thalweg_lab::comparison::{compare_pairs, compare_wholes};
 
     #[test]
     fn a_check_fails_only_beyond_the_tolerance() {
@@ -217,5 +219,14 @@ mod tests {
         assert_eq!(verdict(0.95, Better::Higher), Verdict::Met);
         assert_eq!(verdict(0.8, Better::Higher), Verdict::Missed);
         assert_eq!(verdict(3.0, Better::Higher), Verdict::Met);
+    }
+
+    #[test]
+    fn a_check_of_few_valid_runs_gives_no_verdict() {
+        let effect = compare_wholes(&[100.0; 6], &[200.0; 5], Better::Lower).unwrap();
+        let row = Row { scenario: String::new(), figure: String::new(), decides: true, effect };
+        let check = tolerance_check(&row, Better::Lower, 10.0);
+        assert_eq!(check.verdict, Verdict::Void);
+        assert!(check.measured.contains("too few valid runs"), "{}", check.measured);
     }
 }

@@ -69,11 +69,6 @@ impl Samples {
         self.runs.iter().filter_map(|run| run.whole).collect()
     }
 
-    /// Returns the values of each run's windows, without windows that have none.
-    pub fn windows(&self) -> Vec<Vec<f64>> {
-        self.runs.iter().map(|run| run.windows.iter().copied().flatten().collect()).collect()
-    }
-
     /// Returns true if `other` is the same figure of the same scenario, at whatever durability.
     pub fn is_same_figure(&self, other: &Self) -> bool {
         (&self.scenario, &self.figure, self.better) == (&other.scenario, &other.figure, other.better)
@@ -196,10 +191,7 @@ mod tests {
         fs::write(&path, report.to_json()).unwrap();
         let stored = StoredReport::read(&path).unwrap();
         assert_eq!(stored.samples(&path).unwrap(), [samples()]);
-        assert_eq!(
-            (stored.samples[0].wholes(), stored.samples[0].windows()),
-            (vec![3.0], vec![vec![2.0, 4.0], vec![]])
-        );
+        assert_eq!(stored.samples[0].wholes(), [3.0]);
         assert_eq!(stored.machine.cpu, report.machine.cpu);
         let page = scratch.path().join("report.html");
         fs::write(&page, report.to_html()).unwrap();
