@@ -128,9 +128,7 @@ impl Measured {
             progress.step(&format!("run {run} of {runs}: {}", outcome.summary("/s")));
             outcomes.push(outcome);
         }
-        // Void runs say nothing about the server, so they do not belong to its figures.
-        let valid: Vec<Outcome> = outcomes.iter().filter(|outcome| !outcome.validity.is_void()).cloned().collect();
-        let samples = http::sampled(load, level.clone()).samples(&valid);
+        let samples = http::sampled(load, level.clone()).samples(&outcomes);
         Ok(Self { level, outcomes, samples })
     }
 

@@ -61,12 +61,15 @@ pub struct Run {
     pub whole: Option<f64>,
     /// Values in the windows of the run, in order; `None` for a window without a value.
     pub windows: Vec<Option<f64>>,
+    /// True if the run says nothing about the server: it is void, or the load generator limited its rate.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_void: bool,
 }
 
 impl Samples {
-    /// Returns the value of each run that has one.
+    /// Returns the value of each run that has one and is not void.
     pub fn wholes(&self) -> Vec<f64> {
-        self.runs.iter().filter_map(|run| run.whole).collect()
+        self.runs.iter().filter(|run| !run.is_void).filter_map(|run| run.whole).collect()
     }
 
     /// Returns true if `other` is the same figure of the same scenario, at whatever durability.
@@ -178,7 +181,11 @@ mod tests {
             better: Better::Lower,
             role: Role::Deciding,
             window_seconds: 0.5,
-            runs: vec![Run { whole: Some(3.0), windows: vec![Some(2.0), None, Some(4.0)] }, Run::default()],
+            runs: vec![
+                Run { whole: Some(3.0), windows: vec![Some(2.0), None, Some(4.0)], is_void: false },
+                Run { whole: Some(9.0), windows: Vec::new(), is_void: true },
+                Run::default(),
+            ],
         }
     }
 

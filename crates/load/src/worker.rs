@@ -116,6 +116,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
         };
         for lane in 0..connections {
             let lane = worker.connect(lane)?;
+            worker.tally.is_in_process |= lane.connection.is_in_process();
             worker.lanes.push(lane);
         }
         Ok(worker)

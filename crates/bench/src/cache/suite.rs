@@ -178,7 +178,7 @@ fn fill(plan: &CallPlan, keys: u64, work: impl Fn(usize) -> CacheWork + Sync) ->
 }
 
 fn add(figures: &mut Table, report: &mut Report, plan: &CallPlan, row: &Row, rounds: &Rounds<()>) {
-    let (carrier, rate, validity) = (plan.place.carrier, rounds.rate(), rounds.validity());
+    let (carrier, rate) = (plan.place.carrier, rounds.rate());
     let of_published = rate.median / row.published;
     figures.row(cells! {
         "operation" => row.name, "transport" => carrier.name(), "value B" => row.value_bytes,
@@ -188,10 +188,10 @@ fn add(figures: &mut Table, report: &mut Report, plan: &CallPlan, row: &Row, rou
         "server CPU s/M" => rounds.median(|outcome| outcome.server_cpu(outcome.tally.all_right)),
         "generator CPU s/M" => rounds.median(|outcome| outcome.generator_cpu(outcome.tally.all_right)),
         "generator busy %" => rounds.busy_percent(), "server peak RSS MiB" => rounds.peak_rss(),
-        "published/s" => row.published, "÷ published" => of_published, "verdict" => validity.name(),
+        "published/s" => row.published, "÷ published" => of_published, "verdict" => rounds.verdict(),
     });
     let what = format!("{}, {}", row.name, carrier.name());
-    report.checks.push(validity.check(&what, "all answered, rightly"));
+    report.checks.push(rounds.check(&what, "all answered, rightly"));
     if carrier == TransportKind::Tcp && plan.pace == Pace::Closed {
         report.checks.push(Check::at_least(what, of_published, TIMES_ROW_F, " × the published rate"));
     }

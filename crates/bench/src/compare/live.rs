@@ -78,9 +78,9 @@ impl Rival {
         Ok(())
     }
 
-    /// Returns the figure's value in each run that is not void; `None` for a run without a value.
+    /// Returns the figure's value in each run that is not the generator's; `None` for a run without a value.
     fn values(&self, figure: &Figure<()>) -> Vec<Option<f64>> {
-        self.outcomes.iter().map(|outcome| figure.whole(outcome).filter(|_| !outcome.validity.is_void())).collect()
+        self.outcomes.iter().map(|outcome| figure.whole(outcome).filter(|_| !outcome.is_of_generator())).collect()
     }
 
     fn validity(&self) -> Validity {
@@ -98,7 +98,7 @@ fn conclude(
     let (pace, unit) = (a.contender.load.pace, a.contender.load.unit);
     let mut rows = Vec::new();
     for figure in figures(pace, unit).iter().filter(|figure| figure.role != Role::Shown) {
-        let has = |outcome: &Outcome<()>| outcome.validity.is_void() || figure.whole(outcome).is_some();
+        let has = |outcome: &Outcome<()>| outcome.is_of_generator() || figure.whole(outcome).is_some();
         let has_value = |rival: &Rival| rival.outcomes.iter().all(has);
         if !has_value(a) || !has_value(b) {
             continue;
@@ -116,11 +116,11 @@ fn conclude(
             Err(Incomparable::NotPositive | Incomparable::TooFew { .. }) => {}
         }
     }
-    let is_void = |(a, b): &(&Outcome<()>, &Outcome<()>)| a.validity.is_void() || b.validity.is_void();
+    let is_void = |(a, b): &(&Outcome<()>, &Outcome<()>)| a.is_of_generator() || b.is_of_generator();
     let voids = a.outcomes.iter().zip(&b.outcomes).filter(is_void).count();
     if voids > 0 {
         let all = a.outcomes.len();
-        report.notes.push(format!("{voids} of {all} pairs have a void run and are left out of the comparison"));
+        report.notes.push(format!("{voids} of {all} pairs have a void run, or one whose rate is that of the generator, and are left out of the comparison"));
     }
     let samples = rivals.each_ref().map(|rival| {
         let mut samples = rival.contender.load.samples(&rival.outcomes);
@@ -157,7 +157,7 @@ fn runs_table(levels: &str, a: &Rival, b: &Rival) -> Table {
         "pair" => pair, "A rate" => a.rate, "B rate" => b.rate,
         "A p50 µs" => a.time_us(50.0), "B p50 µs" => b.time_us(50.0),
         "A p99 µs" => a.time_us(99.0), "B p99 µs" => b.time_us(99.0),
-        "A is" => a.validity.name(), "B is" => b.validity.name(),
+        "A is" => a.verdict(), "B is" => b.verdict(),
     }
 }
 

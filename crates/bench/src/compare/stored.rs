@@ -110,17 +110,14 @@ mod tests {
     }
 
     /// Stores a report with this number of runs, whose check of validity has this verdict.
-    fn store_runs(
-        scratch: &Scratch,
-        name: &str,
-        durability: &str,
-        value: f64,
-        runs: u32,
-        verdict: Verdict,
-    ) -> String {
+    fn store_runs(scratch: &Scratch, name: &str, durability: &str, value: f64, runs: u32, verdict: Verdict) -> String {
         let mut report = Report::begin("http", scratch.path());
         let windows: Vec<_> = (0..20).map(|at| Some(value * (1.0 + 0.01 * f64::from(at % 3)))).collect();
-        let run = |at: u32| Run { whole: Some(value * (1.0 + 0.01 * f64::from(at % 3))), windows: windows.clone() };
+        let run = |at: u32| Run {
+            whole: Some(value * (1.0 + 0.01 * f64::from(at % 3))),
+            windows: windows.clone(),
+            is_void: false,
+        };
         report.samples.push(Samples {
             scenario: "put".to_owned(),
             durability: durability.to_owned(),

@@ -292,10 +292,12 @@ fn figure_row(scenario: &Scenario, Rounds { subject, echo }: &Rounds, fsyncs_per
         "received MiB/s" => subject.median(|outcome| outcome.received_mib()),
         "sent MiB/s" => subject.median(|outcome| outcome.sent_mib()),
         "server CPU µs/request" => subject.median(|outcome| outcome.server_cpu(outcome.tally.all_right)),
+        "generator CPU µs/request" => subject.median(|outcome| outcome.generator_cpu(outcome.tally.all_right)),
+        "generator busy %" => subject.busy_percent(),
         "server peak RSS MiB" => subject.peak_rss(), "written B/payload B" => subject.median(written),
         "fsyncs/run" => fsyncs_per_run, "fsyncs/put" => fsyncs_per_run / subject.median(all_puts),
         "echo requests/s" => echo.rate().median,
-        "of echo" => ratio(&subject.rates(), &echo.rates()), "verdict" => subject.validity().name(),
+        "of echo" => ratio(&subject.rates(), &echo.rates()), "verdict" => subject.verdict(),
     }
 }
 
@@ -310,7 +312,7 @@ fn all_puts(outcome: &Outcome) -> f64 {
 fn checks(scenario: &Scenario, Rounds { subject, echo }: &Rounds) -> Vec<Check> {
     let pace = scenario.load.pace().name("/s");
     let what = format!("{} ({pace}, {})", scenario.name, scenario.load.durability_name());
-    let mut checks = vec![subject.validity().check(&what, "all answered, rightly, in step")];
+    let mut checks = vec![subject.check(&what, "all answered, rightly, in step")];
     checks.extend(scenario.echo_share.map(|share| {
         let measured = ratio(&subject.rates(), &echo.rates());
         Check::at_least(format!("{what}: rate against the route that stores nothing"), measured, share, " ×")

@@ -134,14 +134,14 @@ impl Figures {
             "of bare, bytes that server and subscribers receive" => rounds.of_bare_received(options),
             "bare relay MB/s" => median(&rounds.relayed) / 1e6,
             "of relay, bytes that subscribers receive" => ratio(&rounds.received(), &rounds.relayed),
-            "deliveries/s by round" => own.by_round(), "verdict" => validity.name(),
+            "deliveries/s by round" => own.by_round(), "verdict" => own.verdict(),
         });
         let runs: Vec<&Outcome> = own.outcomes.iter().collect();
         self.costs.row(cost_row(&format!("{}, per delivery", scenario.label()), &runs, &rounds.account));
         let end_to_end_us = own.median(|outcome| micros(outcome.times.mean()));
         self.stages.extend(rounds.account.publishes(&scenario.label(), end_to_end_us));
         let what = scenario.label();
-        report.checks.push(validity.clone().check(&what, "all delivered, rightly, in order"));
+        report.checks.push(own.check(&what, "all delivered, rightly, in order"));
         rate_check(report, scenario, rounds, &what);
         if let (Some((p50, p99)), None, Validity::Good) = (scenario.below, &scenario.knee, validity) {
             report.checks.push(Check::below(format!("{what}: p50"), own.time_us(50.0), micros(p50), " µs"));

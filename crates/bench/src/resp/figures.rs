@@ -107,6 +107,15 @@ impl Line<'_> {
         Validity::worst(self.rounds.iter().map(Round::validity))
     }
 
+    /// Returns the validity as a short name for a table.
+    fn verdict(&self) -> &'static str {
+        let is_lower_bound = self.outcomes().iter().any(|outcome| outcome.is_lower_bound);
+        match self.validity() {
+            Validity::Good if is_lower_bound => "lower bound: generator saturated",
+            validity => validity.name(),
+        }
+    }
+
     /// Returns the percentile spectrum of the last round; `None` for redis-benchmark, which prints no counts.
     pub(super) fn spectrum(&self) -> Option<Table> {
         match self.rounds.last()? {
@@ -155,7 +164,7 @@ impl Line<'_> {
             "generator CPU µs/1" => own(|outcome| outcome.generator_cpu(outcome.tally.all_right)),
             "generator busy %" => own(|outcome| 100.0 * outcome.spent.busiest),
             "server peak RSS MiB" => mebibytes(self.rounds.iter().filter_map(Round::peak_rss_bytes).max()),
-            "verdict" => self.validity().name(),
+            "verdict" => self.verdict(),
         }
     }
 }

@@ -150,7 +150,7 @@ impl Suite {
         report.tables.extend(rounds.outcomes.last().map(spectrum));
         let what =
             format!("{} ({}, {})", self.options.name(), self.scenario.pace().name("/s"), self.durability(subject));
-        report.checks.push(rounds.validity().check(&what, "all answered, rightly, in step"));
+        report.checks.push(rounds.check(&what, "all answered, rightly, in step"));
         self.verify(subject, &what, &arrivals, report, progress)?;
         self.profile(subject, (&what, ""), self.scenario.pace(), report, progress)
     }

@@ -58,7 +58,8 @@ pub(super) fn run_table(rounds: &Rounds<Counts>, fsyncs_per_run: f64) -> Table {
         "received MiB/s" => rounds.median(Outcome::received_mib), "sent MiB/s" => rounds.median(Outcome::sent_mib),
         "server CPU µs/operation" => rounds.median(|outcome| outcome.server_cpu(operations(outcome))),
         "generator CPU µs/operation" => rounds.median(|outcome| outcome.generator_cpu(operations(outcome))),
-        "server peak RSS MiB" => rounds.peak_rss(), "fsyncs/run" => fsyncs_per_run, "verdict" => rounds.validity().name(),
+        "generator busy %" => rounds.busy_percent(),
+        "server peak RSS MiB" => rounds.peak_rss(), "fsyncs/run" => fsyncs_per_run, "verdict" => rounds.verdict(),
     });
     table
 }

@@ -58,7 +58,7 @@ pub(super) fn add(
     let Measured { rounds, beside } = measured;
     let each = |figure: fn(&Beside) -> f64| beside.iter().map(figure).collect::<Vec<_>>();
     let middle = |figure: fn(&Beside) -> f64| median_of(beside, figure);
-    let (rate, validity) = (rounds.rate(), rounds.validity());
+    let rate = rounds.rate();
     let payload_rate = |rate: f64| rate * scenario.payload_bytes as f64;
     let of_probe = ratio(&rounds.over(|outcome| outcome.replies_rate()), &each(Beside::probed_rate));
     let of_bare = ratio(&rounds.over(|outcome| payload_rate(outcome.rate)), &each(|beside| beside.stream));
@@ -76,10 +76,10 @@ pub(super) fn add(
         "generator busy %" => rounds.busy_percent(), "fsyncs" => middle(|beside| beside.fsyncs),
         "zeroes written MB" => middle(|beside| beside.zeroed) / 1e6,
         "server peak RSS MiB" => rounds.peak_rss(), "records/s by round" => rounds.by_round(),
-        "verdict" => validity.name(),
+        "verdict" => rounds.verdict(),
     });
     let what = format!("{}, {}", scenario.name, carrier.name());
-    report.checks.push(validity.check(&what, "all acked or read, in order, with the right content"));
+    report.checks.push(rounds.check(&what, "all acked or read, in order, with the right content"));
     if let (Some(share), TransportKind::Tcp) = (scenario.of_probe, carrier) {
         let times = each(|beside| beside.fdatasync_us);
         report.checks.extend(steadiness(format!("{what}: bare fdatasync"), &times, " µs"));

@@ -326,7 +326,7 @@ mod tests {
             better: Better::Lower,
             role: Role::Deciding,
             window_seconds: 0.25,
-            runs: vec![Run { whole: Some(3.0), windows: vec![Some(2.0), None, Some(4.0)] }],
+            runs: vec![Run { whole: Some(3.0), windows: vec![Some(2.0), None, Some(4.0)], is_void: false }],
         });
         assert!(report.to_html().contains("<h2>p99 µs over time, durability disk: put</h2>"));
     }

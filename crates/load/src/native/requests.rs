@@ -86,7 +86,8 @@ pub fn run<W: ChannelRequests>(
     let (tallies, works): (Vec<_>, Vec<_>) = brought.into_iter().unzip();
     let mut works: Vec<(usize, W)> = works.into_iter().flatten().collect();
     works.sort_by_key(|(channel, _)| *channel);
-    let mut outcome = Outcome::new(Tally::sum(1, tallies), plan.load.duration.as_secs_f64(), spent);
+    let seconds = plan.load.duration.as_secs_f64();
+    let mut outcome = Outcome::new(Tally::sum(1, tallies), seconds, spent).paced(plan.pace);
     outcome.validity = judge(plan, &outcome);
     Ok((outcome, works.into_iter().map(|(_, work)| work).collect()))
 }
