@@ -339,6 +339,11 @@ fn a_run_over_http_reports_rate_spectrum_and_verdict() {
     for part in ["100/s constant", "percentile spectrum", "1/(1-percentile)", "99.99", "never answered"] {
         assert!(text.contains(part), "{part} in\n{text}");
     }
+    assert_eq!(figure(&report, "mixed: gets and puts apart", "requests"), "get");
+    let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
+    let names: Vec<&str> = json["spectra"].as_array().unwrap().iter().filter_map(|it| it["name"].as_str()).collect();
+    let ends = [")", ", gets", ", puts", ", service times"];
+    assert!(names.len() == 4 && names.iter().zip(ends).all(|(name, end)| name.ends_with(end)), "{names:?}");
     assert!(figure(&report, "cost per operation", "fsyncs").as_f64().is_some_and(|count| count > 0.0), "{text}");
     assert!(figure(&report, "stages of a durable write: ", "average µs").as_f64().is_some(), "{text}");
     assert!(report.to_html().contains("protocol: the rest of the server"), "the plot has the stages");

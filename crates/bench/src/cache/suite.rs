@@ -6,7 +6,7 @@ use thalweg_wire::{CacheCreate, DropCache, OpenCache, ServerFrame};
 
 use super::work::{CacheWork, Operation};
 use crate::{
-    BenchError, Progress, Report,
+    BenchError, Progress, Report, Spectrum,
     data::Values,
     load::{Arrivals, Pace, Rounds, Validity},
     native::{
@@ -183,7 +183,7 @@ fn add(figures: &mut Table, report: &mut Report, plan: &CallPlan, row: &Row, rou
     figures.row(cells! {
         "operation" => row.name, "transport" => carrier.name(), "value B" => row.value_bytes,
         "operations/s" => rate.median, "± MAD" => rate.mad, "p50 µs" => rounds.time_us(50.0),
-        "p90 µs" => rounds.time_us(90.0), "p99 µs" => rounds.time_us(99.0), "p99.9 µs" => rounds.time_us(99.9),
+        "p90 µs" => rounds.time_us(90.0), "p95 µs" => rounds.time_us(95.0), "p99 µs" => rounds.time_us(99.0), "p99.9 µs" => rounds.time_us(99.9),
         "max µs" => rounds.time_us(100.0),
         "server CPU s/M" => rounds.median(|outcome| outcome.server_cpu(outcome.tally.all_right)),
         "generator CPU s/M" => rounds.median(|outcome| outcome.generator_cpu(outcome.tally.all_right)),
@@ -191,6 +191,7 @@ fn add(figures: &mut Table, report: &mut Report, plan: &CallPlan, row: &Row, rou
         "published/s" => row.published, "÷ published" => of_published, "verdict" => rounds.verdict(),
     });
     let what = format!("{}, {}", row.name, carrier.name());
+    report.spectra.extend(rounds.outcomes.last().and_then(|last| Spectrum::of(what.as_str(), &last.times)));
     report.checks.push(rounds.check(&what, "all answered, rightly"));
     if carrier == TransportKind::Tcp && plan.pace == Pace::Closed {
         report.checks.push(Check::at_least(what, of_published, TIMES_ROW_F, " × the published rate"));

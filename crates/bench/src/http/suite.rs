@@ -4,12 +4,12 @@ use std::collections::HashSet;
 
 use super::{
     findings::{self, in_words},
-    options::{ApiChoice, HttpLoad, HttpOptions},
+    options::{ApiChoice, HttpLoad, HttpOptions, Mix},
     running::{self, api, level, sampled, store_keys},
     scenario::Scenario,
 };
 use crate::{
-    BenchError, Progress, Report,
+    BenchError, Progress, Report, Spectrum,
     account::{Account, Stages, add_stages, cost_row, cost_table},
     figures::SampledLoad,
     latency::micros,
@@ -101,6 +101,10 @@ impl Suite<'_> {
             tails.push(findings::bar(scenario, &level, &rounds.subject, |outcome| outcome.time_us(99.0)));
             let line = |outcome| findings::spectrum_line(format!("{}, {}", scenario.name, in_words(&level)), outcome);
             spectra.extend(rounds.subject.outcomes.last().map(line));
+            report.spectra.extend(whole_spectra(&format!("{} ({})", scenario.name, in_words(&level)), &rounds.subject));
+            if scenario.load.mix == Mix::Mixed {
+                report.tables.push(apart_table(scenario, &rounds.subject));
+            }
             if level != "-" && !levels.contains(&level) {
                 levels.push(level);
             }
@@ -118,7 +122,7 @@ impl Suite<'_> {
         report.tables.push(costs);
         add_stages(report, "stages of a durable write", &stages);
         if let (Some(outcome), true) = (last, is_alone) {
-            report.tables.push(spectrum_table(&outcome));
+            report.tables.push(spectrum_table("of the last run", &outcome));
             report.tables.push(status_table(&outcome));
         }
         Ok(())
@@ -186,7 +190,7 @@ impl Suite<'_> {
         }
         report.tables.push(conditions_table(&scenarios));
         let mut table = Table::new("search: climb, bisect, confirm both ends");
-        let (mut last_good, mut course) = (None, Vec::new());
+        let (mut good, mut course) = (Vec::new(), Vec::new());
         let knee = find_knee(&bounds, |rate| {
             let pace = Pace::Open { rate, arrivals: options.load.arrivals };
             let plan = self.plan(&options.load, Kind::Subject, pace);
@@ -197,15 +201,19 @@ impl Suite<'_> {
             course
                 .push((rate, findings::percentiles(objective).map(|percentile| outcome.time_us(percentile)).collect()));
             if trial == Trial::Pass {
-                last_good = Some(outcome);
+                good.push((rate, outcome));
             }
             Ok::<_, BenchError>(trial)
         })?;
         report.tables.push(table);
-        report.tables.extend(last_good.iter().map(spectrum_table));
+        // The last good run may be one at a lower rate.
+        let at_knee = good.into_iter().rev().find(|(rate, _)| Some(*rate) == knee.rate);
+        let title = |rate: f64| format!("at the knee, {}/s", number(rate));
+        report.tables.extend(at_knee.iter().map(|(rate, run)| spectrum_table(&title(*rate), run)));
+        report.spectra.extend(at_knee.iter().filter_map(|(rate, run)| Spectrum::of(title(*rate), &run.times)));
         report.plots.push(findings::search_plot(course, objective));
         report.plots.extend(findings::spectrum_plots(
-            &last_good.iter().map(|run| findings::spectrum_line(String::new(), run)).collect::<Vec<_>>(),
+            &at_knee.iter().map(|(rate, run)| findings::spectrum_line(title(*rate), run)).collect::<Vec<_>>(),
         ));
         report.summary.push(findings::knee_sentence(&knee, objective, &scenarios[0], &level));
         let what = format!("highest rate with {objective}, stable over {} repeats", bounds.repeats);
@@ -320,10 +328,38 @@ fn checks(scenario: &Scenario, Rounds { subject, echo }: &Rounds) -> Vec<Check> 
     checks
 }
 
-fn spectrum_table(outcome: &Outcome) -> Table {
+/// Returns the whole distributions of the last round: of all response times, of those of gets and puts if there are both, and
+/// of the service times.
+fn whole_spectra(name: &str, rounds: &load::Rounds<Counts>) -> Vec<Spectrum> {
+    let Some(last) = rounds.outcomes.last() else { return Vec::new() };
+    let of_kind = |kind: Operation| &last.tally.times[kind as usize];
+    let is_mixed = of_kind(Operation::Get).count() > 0 && of_kind(Operation::Put).count() > 0;
+    let all = [
+        (String::new(), &last.times, true),
+        (", gets".to_owned(), of_kind(Operation::Get), is_mixed),
+        (", puts".to_owned(), of_kind(Operation::Put), is_mixed),
+        (", service times".to_owned(), &last.tally.own.service, true),
+    ];
+    let shown = all.into_iter().filter(|(_, _, is_shown)| *is_shown);
+    shown.filter_map(|(part, times, _)| Spectrum::of(format!("{name}{part}"), times)).collect()
+}
+
+/// Returns the figures of the gets and of the puts of a mix.
+fn apart_table(scenario: &Scenario, rounds: &load::Rounds<Counts>) -> Table {
+    table! {
+        format!("{}: gets and puts apart", scenario.name); (name, kind) in [("get", Operation::Get), ("put", Operation::Put)];
+        let of = |outcome: &Outcome| outcome.tally.times[kind as usize].clone();
+        let at = |percentile| rounds.median(|outcome| micros(of(outcome).percentile(percentile)));
+        "requests" => name, "requests/s" => rounds.median(|outcome| of(outcome).count() as f64 / outcome.seconds),
+        "p50 µs" => at(50.0), "p90 µs" => at(90.0), "p95 µs" => at(95.0), "p99 µs" => at(99.0), "p99.9 µs" => at(99.9),
+        "max µs" => at(100.0),
+    }
+}
+
+fn spectrum_table(which: &str, outcome: &Outcome) -> Table {
     let service = outcome.tally.own.service.spectrum();
     table! {
-        "percentile spectrum of the last good run"; (line, service) in outcome.times.spectrum().iter().zip(service);
+        format!("percentile spectrum {which}"); (line, service) in outcome.times.spectrum().iter().zip(service);
         "percentile" => format!("{}", line.percentile), "response µs" => line.time_us,
         "requests at or below" => line.count, "1/(1-percentile)" => line.one_in(), "service µs" => service.time_us,
     }

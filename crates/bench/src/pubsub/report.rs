@@ -122,7 +122,8 @@ impl Figures {
             "scenario" => name.as_str(), "transport" => carrier.name(), "pace" => pace_name(options),
             "published/s" => rate.median / options.fan_out as f64, "deliveries/s" => rate.median,
             "± MAD" => rate.mad, "payload MB/s" => rate.median * options.payload as f64 / 1e6,
-            "p50 µs" => own.time_us(50.0), "p90 µs" => own.time_us(90.0), "p99 µs" => own.time_us(99.0),
+            "p50 µs" => own.time_us(50.0), "p90 µs" => own.time_us(90.0), "p95 µs" => own.time_us(95.0),
+            "p99 µs" => own.time_us(99.0),
             "p99.9 µs" => own.time_us(99.9), "max µs" => own.time_us(100.0),
             "lag p99 µs" => own.median(|outcome| outcome.lag_us()),
             "server CPU s/M deliveries" => own.median(|outcome| outcome.server_cpu(outcome.tally.all_right)),
@@ -232,7 +233,7 @@ pub(super) fn trials(scenario: &Scenario, objective: &Objective) -> Table {
 pub(super) fn trial_row(table: &mut Table, rate: f64, outcome: &Outcome, trial: &Trial) {
     let times = outcome.times.quantiles();
     table.row(cells! {
-        "offered msg/s" => rate, "deliveries/s" => outcome.rate, "p50 µs" => times.p50_us,
+        "offered msg/s" => rate, "deliveries/s" => outcome.rate, "p50 µs" => times.p50_us, "p95 µs" => times.p95_us,
         "p99 µs" => times.p99_us, "p99.9 µs" => times.p999_us, "max µs" => times.max_us,
         "lag p99 µs" => outcome.lag_us(), "generator busy %" => 100.0 * outcome.spent.busiest,
         "outcome" => trial.to_string(),

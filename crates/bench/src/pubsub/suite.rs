@@ -8,7 +8,7 @@ use super::{
     stage,
 };
 use crate::{
-    BenchError, Progress, Report, Scratch,
+    BenchError, Progress, Report, Scratch, Spectrum,
     account::Account,
     load::{Bounds, Faults, Knee, LEAST_PATIENCE, Objective, find_knee},
     native::{Server, bare, relay},
@@ -225,6 +225,7 @@ impl Suite<'_> {
     /// Stores the options and figures of the last run, and its percentiles for a plot.
     fn keep(&mut self, scenario: &Scenario, mut rounds: Rounds) {
         let Some(last) = rounds.own.outcomes.pop() else { return };
+        self.report.spectra.extend(Spectrum::of(scenario.label(), &last.times));
         let spectrum = last.times.spectrum();
         let points = spectrum.iter().filter(|line| line.percentile < 100.0);
         let points = points.map(|line| (line.one_in(), line.time_us)).collect();

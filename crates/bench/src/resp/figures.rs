@@ -7,6 +7,7 @@ use super::{
     scenario::{Scenario, Work},
 };
 use crate::{
+    Spectrum,
     account::{Account, Stages, cost_row},
     latency::micros,
     load::{MAX_BUSY, Validity},
@@ -124,6 +125,11 @@ impl Line<'_> {
             }
             Round::External(_) => None,
         }
+    }
+
+    /// Returns the whole distribution of the last round's times; `None` for redis-benchmark.
+    pub(super) fn whole_spectrum(&self) -> Option<Spectrum> {
+        Spectrum::of(self.label(), &self.rounds.last()?.outcome()?.times)
     }
 
     /// Returns the outcomes of this process's load generator.

@@ -149,6 +149,7 @@ impl Suite<'_> {
         if scenarios.len() == 1 {
             report.tables.extend(all.iter().flatten().filter_map(Line::spectrum));
         }
+        report.spectra.extend(all.iter().flatten().filter_map(Line::whole_spectrum));
         let pairs = || all.iter().flat_map(|lines| lines[1..].iter().map(|other| (&lines[0], other)));
         if pairs().next().is_some() {
             report.tables.push(ratios(pairs()));

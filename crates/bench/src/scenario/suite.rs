@@ -12,11 +12,11 @@ use super::{
     work::{CacheKeys, Counts, Draws, ScenarioPhase, Workload},
 };
 use crate::{
-    BenchError, Progress, Report,
+    BenchError, Progress, Report, Spectrum,
     account::{Account, SYNC_METRIC, Stages, TimedRequests, add_stages, cost_row, cost_table},
     latency::{Latencies, micros, nanos},
     load::{
-        self, Bounds, Faults, LEAST_PATIENCE, Merge as _, Objective, Outcome, Pace, Plan, Rounds, Validity,
+        self, Bounds, Faults, LEAST_PATIENCE, Merge as _, Objective, Outcome, Pace, Plan, Rounds, Trial, Validity,
         feeds::FeedFaults,
         find_knee,
         live::FsyncCount,
@@ -148,6 +148,13 @@ impl Suite {
         add_stages(report, "stages of a durable write", stages.as_slice());
         let spectrum = |last: &Outcome<Counts>| last.spectrum("percentile spectrum of the last run, all operations");
         report.tables.extend(rounds.outcomes.last().map(spectrum));
+        for last in rounds.outcomes.last() {
+            let name = self.options.name();
+            report.spectra.extend(Spectrum::of(format!("{name}, all operations"), &last.times));
+            for kind in self.scenario.mix.kinds() {
+                report.spectra.extend(Spectrum::of(format!("{name}, {}", kind.name()), &last.tally.times[kind as usize]));
+            }
+        }
         let what =
             format!("{} ({}, {})", self.options.name(), self.scenario.pace().name("/s"), self.durability(subject));
         report.checks.push(rounds.check(&what, "all answered, rightly, in step"));
@@ -200,7 +207,7 @@ impl Suite {
         let start = load.rate.unwrap_or(SEARCH_START);
         let bounds = Bounds { start, max: options.max_rate, precision: 0.03, repeats: options.rounds };
         let mut table = Table::new("search: climb, bisect, confirm both ends");
-        let mut arrivals = Arrivals::default();
+        let (mut arrivals, mut good) = (Arrivals::default(), Vec::new());
         let knee = find_knee(&bounds, |rate| {
             let plan = self.plan(subject, ScenarioPhase::Run, Pace::Open { rate, arrivals: load.arrivals });
             let plan = Plan { give_up: objective.patience(LEAST_PATIENCE), ..plan };
@@ -216,9 +223,16 @@ impl Suite {
                 "p99.9 µs" => outcome.time_us(99.9), "max µs" => outcome.time_us(100.0),
                 "lag p99 µs" => outcome.lag_us(), "outcome" => trial.to_string(),
             });
+            if trial == Trial::Pass {
+                good.push((rate, outcome.times));
+            }
             Ok::<_, BenchError>(trial)
         })?;
         report.tables.push(table);
+        let at_knee = good.iter().rev().find(|(rate, _)| Some(*rate) == knee.rate);
+        report.spectra.extend(at_knee.and_then(|(rate, times)| {
+            Spectrum::of(format!("{} at the knee, {}/s", options.name(), number(*rate)), times)
+        }));
         let what = format!(
             "{} ({}): highest rate with {objective}, stable over {} repeats",
             options.name(),

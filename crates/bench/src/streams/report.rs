@@ -2,7 +2,7 @@
 
 use super::scenario::Scenario;
 use crate::{
-    Report,
+    Report, Spectrum,
     load::Rounds,
     native::TransportKind,
     probe::steadiness,
@@ -66,7 +66,8 @@ pub(super) fn add(
         "scenario" => scenario.name.as_str(), "transport" => carrier.name(), "records/s" => rate.median,
         "± MAD" => rate.mad, "payload MB/s" => payload_rate(rate.median) / 1e6,
         "requests/s" => rounds.median(|outcome| outcome.replies_rate()), "p50 µs" => rounds.time_us(50.0),
-        "p99 µs" => rounds.time_us(99.0), "max µs" => rounds.time_us(100.0),
+        "p90 µs" => rounds.time_us(90.0), "p95 µs" => rounds.time_us(95.0), "p99 µs" => rounds.time_us(99.0),
+        "p99.9 µs" => rounds.time_us(99.9), "max µs" => rounds.time_us(100.0),
         "bare round trip p50 µs" => middle(|beside| beside.round_trip_us),
         "bare fdatasync p50 µs" => middle(|beside| beside.fdatasync_us),
         "1/(round trip + fdatasync)" => middle(Beside::probed_rate), "of that" => of_probe,
@@ -79,6 +80,7 @@ pub(super) fn add(
         "verdict" => rounds.verdict(),
     });
     let what = format!("{}, {}", scenario.name, carrier.name());
+    report.spectra.extend(rounds.outcomes.last().and_then(|last| Spectrum::of(what.as_str(), &last.times)));
     report.checks.push(rounds.check(&what, "all acked or read, in order, with the right content"));
     if let (Some(share), TransportKind::Tcp) = (scenario.of_probe, carrier) {
         let times = each(|beside| beside.fdatasync_us);

@@ -20,8 +20,8 @@ use crate::{
     latency::{Latencies, micros},
     load::{Pace, Tally, Validity, run_threads},
     native::{
-        CallPlan, DEFAULT_MAX_LAG, Depth, HEAD_BYTES, LoadOptions, NativeEndpoint, Payloads, Server, ServerOptions, Share,
-        SubscriberAccount, bare,
+        CallPlan, DEFAULT_MAX_LAG, Depth, HEAD_BYTES, LoadOptions, NativeEndpoint, Payloads, Server, ServerOptions,
+        Share, SubscriberAccount, bare,
         requests::{self, Outcome},
     },
     options::{only, parse_duration, require, within},
