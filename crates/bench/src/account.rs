@@ -36,6 +36,8 @@ const PUBLISH_STAGES: [(&str, &str); 3] = [
 const PUBLISH_METRIC: &str = "thalweg_native_publish_stage_duration_seconds";
 /// Histogram of the stages of a write.
 const STAGE_METRIC: &str = "thalweg_write_stage_duration_seconds";
+/// Histogram of the times of the log's fsyncs.
+const SYNC_TIME_METRIC: &str = "thalweg_log_sync_duration_seconds";
 /// Counter of the fsyncs of the log.
 pub(crate) const SYNC_METRIC: &str = "thalweg_log_syncs_total";
 
@@ -92,6 +94,20 @@ impl Account {
     /// Returns the median over the runs of the number of fsyncs in a run with its warm-up; NaN if it is not known.
     pub(crate) fn fsyncs_per_run(&self) -> f64 {
         median(&self.fsyncs_by_run)
+    }
+
+    /// Returns the seconds in which the server's log synced, over all runs.
+    pub(crate) fn fsync_seconds(&self) -> Option<f64> {
+        self.metrics.as_ref()?.sum(&format!("{SYNC_TIME_METRIC}_sum"), &[])
+    }
+
+    /// Returns the share of a durable write's time in the server that it spends in the queue; `None` without such writes.
+    pub(crate) fn queue_share(&self) -> Option<f64> {
+        let metrics = self.metrics.as_ref()?;
+        let averages = WRITE_STAGES.map(|(name, words)| stage(metrics, STAGE_METRIC, name, words));
+        let averages: Vec<f64> = averages.into_iter().flatten().map(|stage| stage.average_us).collect();
+        let all: f64 = averages.iter().sum();
+        (averages.len() == WRITE_STAGES.len() && all > 0.0).then(|| averages[0] / all)
     }
 
     /// Returns the stages of the writes that waited for an fsync; `None` if there were none. `requests` are the requests
@@ -272,6 +288,8 @@ mod tests {
         let unknown = account().durable_writes("set", ("none", &[]), Some(100.0)).unwrap();
         assert_eq!(unknown.stages.last().unwrap().average_us, 0.0, "less than the stages: nothing is left");
         assert!(account().publishes("subjects", 100.0).is_none(), "nothing was published");
+        assert!(account().queue_share().is_some_and(|share| (share - 10.0 / 120.0).abs() < 1e-6), "10 of 120 µs");
+        assert_eq!((account().fsync_seconds(), Account::default().queue_share()), (None, None));
         assert!(Account::default().durable_writes("put", ("requests", &[]), None).is_none());
         let mut report = Report::begin("http", std::path::Path::new("."));
         add_stages(&mut report, "stages of a durable write", &[stages, unknown]);

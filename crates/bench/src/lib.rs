@@ -26,6 +26,7 @@ mod options;
 mod profiling;
 pub mod pubsub;
 pub mod resp;
+mod saturation;
 pub mod scenario;
 pub mod snapshot;
 pub mod streams;

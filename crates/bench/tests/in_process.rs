@@ -222,10 +222,7 @@ fn durable_streams() {
 }
 
 /// Returns the reason why a suite refuses the flags.
-fn refusal<O: clap::Args>(
-    flags: &str,
-    run: impl Fn(&O, &mut dyn Progress) -> Result<Report, BenchError>,
-) -> String {
+fn refusal<O: clap::Args>(flags: &str, run: impl Fn(&O, &mut dyn Progress) -> Result<Report, BenchError>) -> String {
     match Cli::<O>::try_parse_from(["bench"].into_iter().chain(flags.split_whitespace())) {
         Err(error) => error.to_string(),
         Ok(cli) => run(&cli.options, &mut Quiet).expect_err(flags).to_string(),
@@ -353,6 +350,10 @@ fn a_run_over_http_reports_rate_spectrum_and_verdict() {
         report.verdict() == Verdict::Met && (55.0..75.0).contains(&rate)
     });
     met("--search p90<1s --max-rate 200", &|report| {
+        let resources = "resources in the runs of the search";
+        let share = |column| figure(report, resources, column).as_f64();
+        // The server is in this process, so its processors are not told apart from the generator's.
+        assert!(share("generator processors").is_some() && share("fsync %").is_some(), "{}", report.to_text());
         report.to_text().contains("200/s, limited by the highest rate allowed")
     });
 }

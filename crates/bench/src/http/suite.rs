@@ -19,6 +19,7 @@ use crate::{
     },
     profiling::{LONGEST_PROFILE, Profiler},
     report::{Check, Row, Table, cells, number, table},
+    saturation::{Course, Evidence},
     server::Target,
     stats::ratio,
 };
@@ -190,11 +191,14 @@ impl Suite<'_> {
         }
         report.tables.push(conditions_table(&scenarios));
         let mut table = Table::new("search: climb, bisect, confirm both ends");
-        let (mut good, mut course) = (Vec::new(), Vec::new());
+        let (mut good, mut course, mut resources) = (Vec::new(), Vec::new(), Course::default());
         let knee = find_knee(&bounds, |rate| {
             let pace = Pace::Open { rate, arrivals: options.load.arrivals };
             let plan = self.plan(&options.load, Kind::Subject, pace);
-            let outcome = load::run(&Plan { give_up: objective.patience(LEAST_PATIENCE), ..plan })?;
+            let (plan, mut account) =
+                (Plan { give_up: objective.patience(LEAST_PATIENCE), ..plan }, Account::default());
+            let outcome = account.around(|| self.target.metrics(), || load::run(&plan))?;
+            resources.push(rate, Evidence::of(&outcome, &account, Some(self.target.address)));
             let trial = trial_of(&outcome, objective)?;
             self.print_round(&scenarios[0], pace, "", 1, &outcome);
             table.row(trial_row(rate, &outcome, &trial));
@@ -216,6 +220,7 @@ impl Suite<'_> {
             &at_knee.iter().map(|(rate, run)| findings::spectrum_line(title(*rate), run)).collect::<Vec<_>>(),
         ));
         report.summary.push(findings::knee_sentence(&knee, objective, &scenarios[0], &level));
+        resources.conclude(&knee, report);
         let what = format!("highest rate with {objective}, stable over {} repeats", bounds.repeats);
         report.checks.push(knee.check(what, |rate| format!("{rate:.0}/s")));
         knee.rate.map_or(Ok(()), |rate| self.profile_knee(rate, report))

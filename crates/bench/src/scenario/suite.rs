@@ -25,6 +25,7 @@ use crate::{
     profiling::{LONGEST_PROFILE, Profiler},
     random::KeyChooser,
     report::{Table, cells, number},
+    saturation::{Course, Evidence},
     server::{Metrics, Target},
 };
 
@@ -148,11 +149,13 @@ impl Suite {
         add_stages(report, "stages of a durable write", stages.as_slice());
         let spectrum = |last: &Outcome<Counts>| last.spectrum("percentile spectrum of the last run, all operations");
         report.tables.extend(rounds.outcomes.last().map(spectrum));
-        for last in rounds.outcomes.last() {
+        if let Some(last) = rounds.outcomes.last() {
             let name = self.options.name();
             report.spectra.extend(Spectrum::of(format!("{name}, all operations"), &last.times));
             for kind in self.scenario.mix.kinds() {
-                report.spectra.extend(Spectrum::of(format!("{name}, {}", kind.name()), &last.tally.times[kind as usize]));
+                report
+                    .spectra
+                    .extend(Spectrum::of(format!("{name}, {}", kind.name()), &last.tally.times[kind as usize]));
             }
         }
         let what =
@@ -207,11 +210,14 @@ impl Suite {
         let start = load.rate.unwrap_or(SEARCH_START);
         let bounds = Bounds { start, max: options.max_rate, precision: 0.03, repeats: options.rounds };
         let mut table = Table::new("search: climb, bisect, confirm both ends");
-        let (mut arrivals, mut good) = (Arrivals::default(), Vec::new());
+        let (mut arrivals, mut good, mut resources) = (Arrivals::default(), Vec::new(), Course::default());
+        let address = subject.target.as_ref().map(|target| target.address);
         let knee = find_knee(&bounds, |rate| {
             let plan = self.plan(subject, ScenarioPhase::Run, Pace::Open { rate, arrivals: load.arrivals });
             let plan = Plan { give_up: objective.patience(LEAST_PATIENCE), ..plan };
-            let outcome = run_once(subject, &plan, &mut arrivals)?;
+            let mut account = Account::default();
+            let outcome = account.around(|| subject.metrics(), || run_once(subject, &plan, &mut arrivals))?;
+            resources.push(rate, Evidence::of(&outcome, &account, address));
             let is_serious =
                 outcome.tally.own.wrong_values > 0 || outcome.tally.own.faults.any() || outcome.tally.lost > 0;
             let faults = if is_serious { Faults::Serious } else { Faults::Refusals };
@@ -229,6 +235,7 @@ impl Suite {
             Ok::<_, BenchError>(trial)
         })?;
         report.tables.push(table);
+        resources.conclude(&knee, report);
         let at_knee = good.iter().rev().find(|(rate, _)| Some(*rate) == knee.rate);
         report.spectra.extend(at_knee.and_then(|(rate, times)| {
             Spectrum::of(format!("{} at the knee, {}/s", options.name(), number(*rate)), times)
