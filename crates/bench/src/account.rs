@@ -13,7 +13,7 @@ use crate::{
         plots::{self, Axis, Part},
     },
     server::Metrics,
-    stats::median_of,
+    stats::{median, median_of},
 };
 
 /// Stages of a write that waits for an fsync: the name of each stage at the server, and its name in reports.
@@ -36,6 +36,8 @@ const PUBLISH_STAGES: [(&str, &str); 3] = [
 const PUBLISH_METRIC: &str = "thalweg_native_publish_stage_duration_seconds";
 /// Histogram of the stages of a write.
 const STAGE_METRIC: &str = "thalweg_write_stage_duration_seconds";
+/// Histogram of the times of the log's fsyncs.
+const SYNC_TIME_METRIC: &str = "thalweg_log_sync_duration_seconds";
 /// Counter of the fsyncs of the log.
 pub(crate) const SYNC_METRIC: &str = "thalweg_log_syncs_total";
 
@@ -44,6 +46,8 @@ pub(crate) const SYNC_METRIC: &str = "thalweg_log_syncs_total";
 pub(crate) struct Account {
     /// `None` if the server has no metrics, or none that can be reached.
     metrics: Option<Metrics>,
+    /// Number of fsyncs of the server's log in each run, in order.
+    fsyncs_by_run: Vec<f64>,
 }
 
 /// Requests whose time the server measures: the name of the histogram, and the labels to include.
@@ -76,6 +80,8 @@ impl Account {
         let done = run()?;
         if let Some((before, after)) = before.zip(read()) {
             self.metrics.get_or_insert_default().add_increase(&before, &after);
+            let fsyncs = after.sum(SYNC_METRIC, &[]).map(|now| now - before.sum(SYNC_METRIC, &[]).unwrap_or(0.0));
+            self.fsyncs_by_run.extend(fsyncs);
         }
         Ok(done)
     }
@@ -83,6 +89,25 @@ impl Account {
     /// Returns the number of fsyncs of the server's log.
     pub(crate) fn fsyncs(&self) -> Option<u64> {
         Some(self.metrics.as_ref()?.sum(SYNC_METRIC, &[])? as u64)
+    }
+
+    /// Returns the median over the runs of the number of fsyncs in a run with its warm-up; NaN if it is not known.
+    pub(crate) fn fsyncs_per_run(&self) -> f64 {
+        median(&self.fsyncs_by_run)
+    }
+
+    /// Returns the seconds in which the server's log synced, over all runs.
+    pub(crate) fn fsync_seconds(&self) -> Option<f64> {
+        self.metrics.as_ref()?.sum(&format!("{SYNC_TIME_METRIC}_sum"), &[])
+    }
+
+    /// Returns the share of a durable write's time in the server that it spends in the queue; `None` without such writes.
+    pub(crate) fn queue_share(&self) -> Option<f64> {
+        let metrics = self.metrics.as_ref()?;
+        let averages = WRITE_STAGES.map(|(name, words)| stage(metrics, STAGE_METRIC, name, words));
+        let averages: Vec<f64> = averages.into_iter().flatten().map(|stage| stage.average_us).collect();
+        let all: f64 = averages.iter().sum();
+        (averages.len() == WRITE_STAGES.len() && all > 0.0).then(|| averages[0] / all)
     }
 
     /// Returns the stages of the writes that waited for an fsync; `None` if there were none. `requests` are the requests
@@ -263,6 +288,8 @@ mod tests {
         let unknown = account().durable_writes("set", ("none", &[]), Some(100.0)).unwrap();
         assert_eq!(unknown.stages.last().unwrap().average_us, 0.0, "less than the stages: nothing is left");
         assert!(account().publishes("subjects", 100.0).is_none(), "nothing was published");
+        assert!(account().queue_share().is_some_and(|share| (share - 10.0 / 120.0).abs() < 1e-6), "10 of 120 µs");
+        assert_eq!((account().fsync_seconds(), Account::default().queue_share()), (None, None));
         assert!(Account::default().durable_writes("put", ("requests", &[]), None).is_none());
         let mut report = Report::begin("http", std::path::Path::new("."));
         add_stages(&mut report, "stages of a durable write", &[stages, unknown]);
@@ -270,6 +297,21 @@ mod tests {
         assert!(report.plots[0].svg.contains("fsync"));
         add_stages(&mut report, "none", &[]);
         assert_eq!(report.plots.len(), 1);
+    }
+
+    #[test]
+    fn fsyncs_are_those_of_one_run() {
+        let (mut account, reads) = (account(), std::cell::Cell::new(0));
+        for fsyncs in [26, 22] {
+            let read = || {
+                reads.set(reads.get() + 1);
+                let now = if reads.get() % 2 == 1 { 30 } else { 30 + fsyncs };
+                Some(Metrics::parse(&format!("{SYNC_METRIC} {now}\n")))
+            };
+            account.around(read, || Ok(())).unwrap();
+        }
+        assert_eq!((account.fsyncs(), account.fsyncs_per_run()), (Some(68), 22.0), "20, 26 and 22");
+        assert!(Account::default().fsyncs_per_run().is_nan());
     }
 
     #[test]

@@ -17,7 +17,7 @@ use thalweg_lab::{
 use crate::{
     BenchError, Progress, Report,
     compare::{Row, agree, describe_method, table},
-    http::{self, HttpLoad, ServerOptions},
+    http::{self, HttpLoad, OF_SCHEDULES, ServerOptions},
     load::{Validity, http::Outcome},
     options::{require, within},
     report::{Check, Verdict, number},
@@ -25,6 +25,7 @@ use crate::{
 
 /// Options of `thalweg bench baseline save`.
 #[derive(Clone, Debug, clap::Args)]
+#[command(mut_arg("closed", |arg| arg.conflicts_with_all(OF_SCHEDULES)))]
 pub struct SaveOptions {
     /// File that receives the baseline, as JSON.
     pub file: PathBuf,
@@ -71,6 +72,7 @@ pub fn save(options: &SaveOptions, progress: &mut dyn Progress) -> Result<Report
     let target = http::target(&options.server, &scratch, progress)?;
     let measured = Measured::of(&target, &options.load, options.runs, progress)?;
     report.condition("load", options.load.describe());
+    report.condition("server build", target.build());
     report.condition("durability", measured.level.clone());
     report.condition("runs", options.runs.to_string());
     report.arguments = options.load.arguments();
@@ -97,7 +99,7 @@ pub fn check(options: &CheckOptions, progress: &mut dyn Progress) -> Result<Repo
     let measured = Measured::of(&target, &load, runs, progress)?;
     report.condition("load", load.describe());
     report.condition("A", format!("baseline {}: {}", options.file.display(), stored.build_name()));
-    report.condition("B", "this run".to_owned());
+    report.condition("B", format!("this run: {}", target.build()));
     report.condition("durability", level);
     report.checks.push(measured.check(&load));
     let rows = rows(&stored.samples, &measured.samples);
@@ -176,22 +178,22 @@ fn better_of(samples: &[Samples], row: &Row) -> Better {
 /// Creates the check that a figure is not worse by more than the tolerance, in per cent: that the end of its interval
 /// nearer to no change is within the tolerance.
 fn tolerance_check(row: &Row, better: Better, tolerance: f64) -> Check {
-    let Effect { change, interval: (low, high), .. } = row.effect;
-    let least_worsening = match better {
-        Better::Lower => low,
-        Better::Higher => -high,
+    let Effect { change, interval, .. } = row.effect;
+    let verdict = match (interval, better) {
+        (None, _) => Verdict::Void,
+        (Some((low, _)), Better::Lower) if 100.0 * low > tolerance => Verdict::Missed,
+        (Some((_, high)), Better::Higher) if -100.0 * high > tolerance => Verdict::Missed,
+        (Some(_), _) => Verdict::Met,
     };
-    let is_worse = 100.0 * least_worsening > tolerance;
+    let interval = interval.map_or_else(
+        || "no interval: too few valid runs".to_owned(),
+        |(low, high)| format!("interval {} to {} %", number(100.0 * low), number(100.0 * high)),
+    );
     Check {
         what: format!("{}, {} against the baseline", row.scenario, row.figure),
         required: format!("worse by at most {} %", number(tolerance)),
-        measured: format!(
-            "{} %, interval {} to {} %",
-            number(100.0 * change),
-            number(100.0 * low),
-            number(100.0 * high)
-        ),
-        verdict: if is_worse { Verdict::Missed } else { Verdict::Met },
+        measured: format!("{} %, {interval}", number(100.0 * change)),
+        verdict,
         is_goal: false,
     }
 }
@@ -199,7 +201,7 @@ fn tolerance_check(row: &Row, better: Better, tolerance: f64) -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use thalweg_lab::comparison::compare_pairs;
+    use thalweg_lab::comparison::{compare_pairs, compare_wholes};
 
     #[test]
     fn a_check_fails_only_beyond_the_tolerance() {
@@ -215,5 +217,14 @@ mod tests {
         assert_eq!(verdict(0.95, Better::Higher), Verdict::Met);
         assert_eq!(verdict(0.8, Better::Higher), Verdict::Missed);
         assert_eq!(verdict(3.0, Better::Higher), Verdict::Met);
+    }
+
+    #[test]
+    fn a_check_of_few_valid_runs_gives_no_verdict() {
+        let effect = compare_wholes(&[100.0; 6], &[200.0; 5], Better::Lower).unwrap();
+        let row = Row { scenario: String::new(), figure: String::new(), decides: true, effect };
+        let check = tolerance_check(&row, Better::Lower, 10.0);
+        assert_eq!(check.verdict, Verdict::Void);
+        assert!(check.measured.contains("too few valid runs"), "{}", check.measured);
     }
 }

@@ -26,12 +26,13 @@ mod options;
 mod profiling;
 pub mod pubsub;
 pub mod resp;
+mod saturation;
 pub mod scenario;
 pub mod snapshot;
 pub mod streams;
 
 pub use profiling::ProfileOptions;
 pub use thalweg_lab::{BenchError, Progress, Quiet, Report, Scratch, Stderr, regenerate, report, stats};
-use thalweg_lab::{latency, random, scratch, usage};
+use thalweg_lab::{Spectrum, latency, random, scratch, usage};
 pub use thalweg_load::live;
 use thalweg_load::{self as load, data, native, probe, server, tasks};

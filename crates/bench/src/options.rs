@@ -13,6 +13,13 @@ pub(crate) fn steady(search: Option<&Objective>, arrivals: Arrivals) -> Result<(
     require(is_steady, "--arrivals", "a search needs runs at one rate: constant or poisson")
 }
 
+/// Returns an error if arrivals are given to a load without a schedule. Evenly spaced arrivals are the default, so they
+/// count as not given.
+pub(crate) fn scheduled(arrivals: Arrivals, is_scheduled: bool) -> Result<(), BenchError> {
+    let is_valid = is_scheduled || arrivals == Arrivals::Constant;
+    require(is_valid, "--arrivals", "only a load with a rate has arrivals: give --rate")
+}
+
 /// Parses command-line arguments as the options of a suite. The error is one line without the usage.
 pub(crate) fn parsed<O: clap::Args>(arguments: &[String]) -> Result<O, String> {
     #[derive(clap::Parser)]

@@ -6,13 +6,14 @@ use std::{net::SocketAddr, thread};
 use clap::Parser as _;
 use tempfile::TempDir;
 use thalweg_bench::{
-    BenchError, Quiet, Report,
+    BenchError, Progress, Quiet, Report,
     baseline::{self, CheckOptions, SaveOptions},
     cache::{self, CacheOptions},
     compare::{self, CompareOptions},
     http::{self, HttpOptions},
     pubsub::{self, PubsubOptions},
     report::Verdict,
+    resp::{self, RespOptions},
     scenario::{self, ScenarioOptions},
     streams::{self, StreamsOptions},
 };
@@ -126,6 +127,18 @@ fn run_pubsub(load: &str, flags: &str) -> Report {
 }
 
 #[test]
+fn a_server_that_lets_publishers_wait_for_acks_is_overloaded() {
+    let node = Node::start();
+    // One batch at a time cannot reach the rate: the publisher waits for acks, and that is not the generator's lag.
+    let flags = format!(
+        "--target {} --duration 200ms --warmup 30ms --rounds 1 --give-up 200ms --payload 128 --in-flight 1 --rate 1000000",
+        node.native
+    );
+    let report = pubsub::run(&options::<PubsubOptions>(&flags, "--bare 0"), &mut Quiet).unwrap();
+    assert_eq!(figure(&report, "figures", "verdict"), "overloaded", "{}", report.to_text());
+}
+
+#[test]
 fn subjects_in_every_arrangement() {
     let node = Node::start();
     let report = pubsub(&node, "--payload 128 --batch 16 --fan-out 3");
@@ -191,7 +204,7 @@ fn caches() {
 #[test]
 fn durable_streams() {
     let node = Node::start();
-    let flags = format!("{} --bare 200ms --records 3000", flags_of(&node));
+    let flags = format!("{} --bare 200ms --records 3000", flags_of(&node).replace("--max-lag 10s", ""));
     let run = |more: &str| {
         let report = streams::run(&options::<StreamsOptions>(&flags, more), &mut Quiet).unwrap();
         assert_right(&report);
@@ -206,6 +219,73 @@ fn durable_streams() {
     assert_eq!(consumed.tables[0].rows.len(), 2);
     let error = streams::run(&options(&flags, "--retention-mib 1"), &mut Quiet).unwrap_err().to_string();
     assert!(error.contains("--target"), "whether segments are reused can't be seen from outside: {error}");
+}
+
+/// Returns the reason why a suite refuses the flags.
+fn refusal<O: clap::Args>(flags: &str, run: impl Fn(&O, &mut dyn Progress) -> Result<Report, BenchError>) -> String {
+    match Cli::<O>::try_parse_from(["bench"].into_iter().chain(flags.split_whitespace())) {
+        Err(error) => error.to_string(),
+        Ok(cli) => run(&cli.options, &mut Quiet).expect_err(flags).to_string(),
+    }
+}
+
+#[test]
+fn options_without_an_effect_are_refused() {
+    let all = [
+        ("--preset row-h --durability disk", "--durability"),
+        ("--preset row-h --rate 5", "--rate"),
+        ("--preset row-h --connections 5", "--connections"),
+        ("--preset row-h --mix get", "--mix"),
+        ("--preset ratios --value-size 5", "--value-size"),
+        ("--preset ratios --arrivals poisson", "--arrivals"),
+        ("--preset ratios --closed", "--closed"),
+        ("--closed --rate 5", "--rate"),
+        ("--closed --arrivals poisson", "--arrivals"),
+        ("--max-rate 5", "--search"),
+        ("--target h:1 --server-arg=x", "--server-arg"),
+        ("--target h:1 --server-binary x", "--server-binary"),
+    ];
+    let http = all.map(|(flags, part)| (flags, part, refusal::<HttpOptions>(flags, http::run)));
+    let baseline = [("file --closed --rate 5", "--rate"), ("file --target h:1 --server-arg=x", "--server-arg")]
+        .map(|(flags, part)| (flags, part, refusal::<SaveOptions>(flags, baseline::save)));
+    let resp = [
+        ("--preset goals -c 5", "--connections"),
+        ("--preset goals -P 5", "--pipeline"),
+        ("--preset goals --distribution zipf", "--distribution"),
+        ("--arrivals poisson", "give --rate"),
+        ("--max-rate 5", "--search"),
+        ("--server 127.0.0.1:1 --server-arg=x", "--server-arg"),
+        ("--server thalweg --password x", "--password"),
+    ]
+    .map(|(flags, part)| (flags, part, refusal::<RespOptions>(flags, resp::run)));
+    let pubsub = [
+        ("--preset goals --payload 50", "--payload"),
+        ("--preset goals --fan-out 5", "--fan-out"),
+        ("--preset row-f --rate 5", "--rate"),
+        ("--preset lanes --linger 1ms", "--linger"),
+        ("--preset knobs --server-profile latency", "--server-profile"),
+        ("--preset goals --arrivals poisson", "--arrivals"),
+        ("--arrivals poisson", "give --rate"),
+        ("--max-rate 5", "--search"),
+        ("--target h:1 --server-arg=x", "--server-arg"),
+    ]
+    .map(|(flags, part)| (flags, part, refusal::<PubsubOptions>(flags, pubsub::run)));
+    let cache = [("--arrivals poisson", "give --rate"), ("--target h:1 --server-arg=x", "--server-arg")]
+        .map(|(flags, part)| (flags, part, refusal::<CacheOptions>(flags, cache::run)));
+    let streams = [("--max-lag 5ms", "--max-lag"), ("--target h:1 --server-arg=x", "--server-arg")]
+        .map(|(flags, part)| (flags, part, refusal::<StreamsOptions>(flags, streams::run)));
+    let scenario = [
+        ("ycsb-a --password x", "--password"),
+        ("ycsb-a --database 1", "--database"),
+        ("ycsb-a --arrivals poisson", "give --rate"),
+        ("ycsb-a --max-rate 5", "--search"),
+        ("ycsb-a --target h:1 --server-arg=x", "--server-arg"),
+    ]
+    .map(|(flags, part)| (flags, part, refusal::<ScenarioOptions>(flags, scenario::run)));
+    let all = [&http[..], &baseline, &resp, &pubsub, &cache, &streams, &scenario].concat();
+    for (flags, part, error) in all {
+        assert!(error.contains(part), "{flags}: {error}");
+    }
 }
 
 #[test]
@@ -256,6 +336,11 @@ fn a_run_over_http_reports_rate_spectrum_and_verdict() {
     for part in ["100/s constant", "percentile spectrum", "1/(1-percentile)", "99.99", "never answered"] {
         assert!(text.contains(part), "{part} in\n{text}");
     }
+    assert_eq!(figure(&report, "mixed: gets and puts apart", "requests"), "get");
+    let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
+    let names: Vec<&str> = json["spectra"].as_array().unwrap().iter().filter_map(|it| it["name"].as_str()).collect();
+    let ends = [")", ", gets", ", puts", ", service times"];
+    assert!(names.len() == 4 && names.iter().zip(ends).all(|(name, end)| name.ends_with(end)), "{names:?}");
     assert!(figure(&report, "cost per operation", "fsyncs").as_f64().is_some_and(|count| count > 0.0), "{text}");
     assert!(figure(&report, "stages of a durable write: ", "average µs").as_f64().is_some(), "{text}");
     assert!(report.to_html().contains("protocol: the rest of the server"), "the plot has the stages");
@@ -265,6 +350,10 @@ fn a_run_over_http_reports_rate_spectrum_and_verdict() {
         report.verdict() == Verdict::Met && (55.0..75.0).contains(&rate)
     });
     met("--search p90<1s --max-rate 200", &|report| {
+        let resources = "resources in the runs of the search";
+        let share = |column| figure(report, resources, column).as_f64();
+        // The server is in this process, so its processors are not told apart from the generator's.
+        assert!(share("generator processors").is_some() && share("fsync %").is_some(), "{}", report.to_text());
         report.to_text().contains("200/s, limited by the highest rate allowed")
     });
 }
@@ -376,7 +465,7 @@ fn scenarios_run_on_the_embedded_engine_with_the_same_checks() {
         let text = report.to_text();
         assert!(text.contains(level) && text.contains("engine in this process, in "), "{flags}: {text}");
         assert!(figure(&report, "figures", "p99 µs").as_f64().is_some_and(|time| time > 0.0), "{text}");
-        let fsyncs = figure(&report, "runs", "fsyncs").as_f64().unwrap();
+        let fsyncs = figure(&report, "runs", "fsyncs/run").as_f64().unwrap();
         assert!(level != "durability: disk" || fsyncs > 10.0, "{text}");
     }
     let error = run("messages --connections 4").unwrap_err().to_string();

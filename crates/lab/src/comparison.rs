@@ -9,7 +9,7 @@
 use serde::Serialize;
 
 use crate::{
-    estimate::{Estimate, cosines_for_dependent},
+    estimate::Estimate,
     samples::{Better, Samples},
 };
 
@@ -19,8 +19,8 @@ pub const CONFIDENCE: f64 = 0.95;
 /// Smallest number of pairs of runs that can be compared. With fewer the interval says nothing.
 pub const MIN_PAIRS: usize = 6;
 
-/// Smallest number of windows of each side that can be compared without pairs.
-pub const MIN_WINDOWS: usize = 12;
+/// Smallest number of runs of each side that give a verdict without pairs.
+pub const MIN_RUNS: usize = 6;
 
 /// Change of a figure from A to B.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,8 +31,9 @@ pub struct Effect {
     pub b: f64,
     /// Relative change from A to B: 0.1 means that B is 10 % higher.
     pub change: f64,
-    /// Ends of the interval of `change`, which covers the true change with probability [`CONFIDENCE`].
-    pub interval: (f64, f64),
+    /// Ends of the interval of `change`, which covers the true change with probability [`CONFIDENCE`]; `None` without a
+    /// verdict.
+    pub interval: Option<(f64, f64)>,
     /// Judgement of the change.
     pub difference: Difference,
 }
@@ -47,6 +48,8 @@ pub enum Difference {
     Worse,
     /// The interval contains no change. There may be a difference that is smaller than the interval.
     NoneSeen,
+    /// There are too few valid runs for an interval.
+    NoVerdict,
 }
 
 impl Difference {
@@ -56,6 +59,7 @@ impl Difference {
             Self::Better => "better",
             Self::Worse => "worse",
             Self::NoneSeen => "no difference seen",
+            Self::NoVerdict => "no verdict",
         }
     }
 
@@ -107,31 +111,39 @@ pub fn compare_pairs(a: &[f64], b: &[f64], better: Better) -> Result<Effect, Inc
     Ok(Effect::new(mean(&a), mean(&b), &estimate, better))
 }
 
-/// Compares two measurements that were made at different times, from the windows of their runs.
+/// Compares two measurements that were made at different times, from the values of their whole runs.
 ///
-/// The interval covers changes within each measurement. It cannot cover changes between the two measurements, such as
-/// another state of the machine: only alternating runs can.
-pub fn compare_windows(a: &[Vec<f64>], b: &[Vec<f64>], better: Better) -> Result<Effect, Incomparable> {
-    let [a, b] = [estimate_of_windows(a)?, estimate_of_windows(b)?];
-    let (ln_a, ln_b) = (a.ln().ok_or(Incomparable::NotPositive)?, b.ln().ok_or(Incomparable::NotPositive)?);
-    Ok(Effect::new(a.mean, b.mean, &ln_b.minus(&ln_a), better))
+/// Runs may differ as a whole, so a run is one value, however long it was. The interval covers changes between the runs of
+/// each measurement. It cannot cover changes between the two measurements, such as another state of the machine: only
+/// alternating runs can. With fewer than [`MIN_RUNS`] runs of a side there is no interval, and therefore no verdict.
+pub fn compare_wholes(a: &[f64], b: &[f64], better: Better) -> Result<Effect, Incomparable> {
+    let found = a.len().min(b.len());
+    if found == 0 {
+        return Err(Incomparable::TooFew { found, needed: MIN_RUNS });
+    }
+    if !a.iter().chain(b).all(|value| *value > 0.0 && value.is_finite()) {
+        return Err(Incomparable::NotPositive);
+    }
+    let logs = |values: &[f64]| values.iter().map(|value| value.ln()).collect::<Vec<_>>();
+    let (a, b) = (logs(a), logs(b));
+    let mean = |logs: &[f64]| logs.iter().sum::<f64>() / logs.len() as f64;
+    let (of_a, of_b) = (mean(&a), mean(&b));
+    let estimate = |logs: &[f64]| Estimate::of(logs, logs.len() / 2).filter(|_| found >= MIN_RUNS);
+    Ok(match estimate(&a).zip(estimate(&b)) {
+        Some((a, b)) => Effect::new(of_a.exp(), of_b.exp(), &b.minus(&a), better),
+        None => Effect {
+            a: of_a.exp(),
+            b: of_b.exp(),
+            change: (of_b - of_a).exp_m1(),
+            interval: None,
+            difference: Difference::NoVerdict,
+        },
+    })
 }
 
 /// Compares the same figure of two stored measurements.
 pub fn compare_samples(a: &Samples, b: &Samples) -> Result<Effect, Incomparable> {
-    compare_windows(&a.windows(), &b.windows(), a.better)
-}
-
-/// Estimates the mean over all windows. Runs may differ as a whole, so the estimate uses no cosine that is too fast to see
-/// such differences: at most half as many as there are runs, if there are enough runs for that.
-fn estimate_of_windows(runs: &[Vec<f64>]) -> Result<Estimate, Incomparable> {
-    let windows = runs.concat();
-    let too_few = Incomparable::TooFew { found: windows.len(), needed: MIN_WINDOWS };
-    if windows.len() < MIN_WINDOWS {
-        return Err(too_few);
-    }
-    let most = if runs.len() >= MIN_PAIRS { runs.len() / 2 } else { usize::MAX };
-    Estimate::of(&windows, cosines_for_dependent(windows.len()).min(most)).ok_or(too_few)
+    compare_wholes(&a.wholes(), &b.wholes(), a.better)
 }
 
 impl Effect {
@@ -141,9 +153,15 @@ impl Effect {
             a,
             b,
             change: estimate.mean.exp_m1(),
-            interval: (low.exp_m1(), high.exp_m1()),
+            interval: Some((low.exp_m1(), high.exp_m1())),
             difference: Difference::of((low, high), better),
         }
+    }
+
+    /// Returns the effect without a verdict, because the values are those of void runs.
+    #[must_use]
+    pub fn of_void_runs(self) -> Self {
+        Self { interval: None, difference: Difference::NoVerdict, ..self }
     }
 }
 

@@ -76,12 +76,6 @@ impl Estimate {
     }
 }
 
-/// Returns the number of cosines for a series of `count` values in which neighbouring values may be similar: 0.4 ·
-/// count^⅔, but at least 2. The head of this module names the source of this rule.
-pub fn cosines_for_dependent(count: usize) -> usize {
-    ((0.4 * (count as f64).powf(2.0 / 3.0)) as usize).max(2)
-}
-
 #[cfg(test)]
 mod tests {
     use rand::RngExt as _;
@@ -89,6 +83,12 @@ mod tests {
 
     use super::*;
     use crate::random::generator;
+
+    /// Returns the number of cosines for a series of `count` values in which neighbouring values may be similar: 0.4 ·
+    /// count^⅔, but at least 2. The head of this module names the source of this rule.
+    fn cosines_for_dependent(count: usize) -> usize {
+        ((0.4 * (count as f64).powf(2.0 / 3.0)) as usize).max(2)
+    }
 
     #[test]
     fn with_all_cosines_it_is_the_usual_interval() {

@@ -59,6 +59,11 @@ impl Latencies {
         self.histogram.add(&other.histogram).expect("all have the same bounds");
     }
 
+    /// Returns the histogram, whose values are nanoseconds.
+    pub(crate) fn histogram(&self) -> &Histogram<u64> {
+        &self.histogram
+    }
+
     /// Returns the number of counted durations.
     pub fn count(&self) -> u64 {
         self.histogram.len()
@@ -92,13 +97,15 @@ impl Latencies {
             mean_us: micros(self.mean()),
             p50_us: at(50.0),
             p90_us: at(90.0),
+            p95_us: at(95.0),
             p99_us: at(99.0),
             p999_us: at(99.9),
             max_us: micros(self.max()),
         }
     }
 
-    /// Returns the whole spectrum: for each percentile its duration, and the number of durations that are not longer.
+    /// Returns the usual percentiles with their durations, and the number of durations that are not longer. The whole
+    /// distribution is a [`Spectrum`](crate::Spectrum).
     pub fn spectrum(&self) -> Vec<SpectrumLine> {
         SPECTRUM
             .iter()
@@ -122,7 +129,7 @@ pub fn micros(time: Duration) -> f64 {
     time.as_nanos() as f64 / 1e3
 }
 
-/// Mean, maximum and the four percentiles that fit into a table row, in microseconds.
+/// Mean, maximum and the percentiles that fit into a table row, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Quantiles {
     /// Mean duration in microseconds.
@@ -131,6 +138,8 @@ pub struct Quantiles {
     pub p50_us: f64,
     /// 90th percentile of the durations in microseconds.
     pub p90_us: f64,
+    /// 95th percentile of the durations in microseconds.
+    pub p95_us: f64,
     /// 99th percentile of the durations in microseconds.
     pub p99_us: f64,
     /// 99.9th percentile of the durations in microseconds.

@@ -1,10 +1,11 @@
 //! Description of the machine and of the measured build. Reports print it, since figures mean nothing without their
 //! machine.
 
-use std::{path::Path, process::Command};
+use std::path::Path;
 
 use serde::Serialize;
 use thalweg_doctor::System;
+use thalweg_types::build;
 
 /// Description of the machine, and of the disk that was measured.
 #[derive(Clone, Debug, Serialize)]
@@ -23,16 +24,18 @@ pub struct Machine {
     pub load_before: Option<f64>,
 }
 
-/// Version, profile and commit of the build that is measured.
+/// Version, profile and commit of a build: in a report, of the program that generated the load. A server in a process of its
+/// own may be another build.
 #[derive(Clone, Debug, Serialize)]
 pub struct Build {
     /// Version of the Thalweg workspace.
     pub version: &'static str,
     /// `release` or `debug`. Figures of a debug build mean nothing.
     pub profile: &'static str,
-    /// Commit of the git checkout that contains the running binary, or else the commit that was recorded while
-    /// building.
+    /// Commit of the source, which was recorded while building.
     pub commit: Option<String>,
+    /// True if the source had changes that were not committed.
+    pub dirty: bool,
 }
 
 impl Machine {
@@ -58,14 +61,17 @@ impl Machine {
 }
 
 impl Build {
-    /// Describes the running binary. Its commit is `THALWEG_COMMIT` if that variable was set while building, else the
-    /// head of the git checkout that contains the executable, else unknown.
+    /// Describes the running binary. Its commit was recorded while building; programs other than `thalweg` have none.
     pub fn detect() -> Self {
-        Self {
-            version: env!("CARGO_PKG_VERSION"),
-            profile: if cfg!(debug_assertions) { "debug" } else { "release" },
-            commit: option_env!("THALWEG_COMMIT").map(str::to_owned).or_else(commit_of_checkout),
-        }
+        let build::Build { commit, is_dirty } = build::get();
+        let (version, profile) = (env!("CARGO_PKG_VERSION"), build::profile());
+        Self { version, profile, commit: commit.map(str::to_owned), dirty: is_dirty }
+    }
+
+    /// Describes a build in words, from its commit and the state of its source.
+    pub fn name(version: &str, profile: &str, commit: Option<&str>, dirty: bool) -> String {
+        let changes = if dirty { " with changes" } else { "" };
+        format!("version {version} ({profile}, commit {}{changes})", commit.unwrap_or("unknown"))
     }
 }
 
@@ -81,15 +87,6 @@ fn filesystem_of(dir: &Path) -> Option<String> {
     Some(format!("{} on {}", mount.kind, mount.source))
 }
 
-/// Runs git and returns the commit of the checkout that contains the running program.
-fn commit_of_checkout() -> Option<String> {
-    let executable = std::env::current_exe().ok()?;
-    let git =
-        Command::new("git").arg("-C").arg(executable.parent()?).args(["rev-parse", "--short=12", "HEAD"]).output();
-    let commit = String::from_utf8(git.ok().filter(|git| git.status.success())?.stdout).ok()?;
-    Some(commit.trim().to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,5 +98,14 @@ mod tests {
         assert!(machine.kernel.contains('.'), "{machine:?}");
         assert_ne!(machine.filesystem, "unknown");
         assert_eq!(Build::detect().version, env!("CARGO_PKG_VERSION"));
+    }
+
+    #[test]
+    fn the_commit_is_the_one_that_was_stamped_not_that_of_the_present_checkout() {
+        assert_eq!(Build::detect().commit, None, "the checkout of these tests has a commit, but this program no stamp");
+        build::set(build::Build { commit: Some("0123456789ab"), is_dirty: true });
+        let Build { version, profile, commit, dirty } = Build::detect();
+        let name = Build::name(version, profile, commit.as_deref(), dirty);
+        assert!(name.contains("commit 0123456789ab with changes"), "{name}");
     }
 }

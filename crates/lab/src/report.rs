@@ -31,7 +31,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table as TextTable, presets
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
 
 use crate::{
-    BenchError, Samples, Scratch,
+    BenchError, Samples, Scratch, Spectrum,
     machine::{Build, Machine},
     usage::{Cost, MeasuredProcess, Usage},
 };
@@ -45,7 +45,7 @@ pub struct Report {
     pub command: String,
     /// Description of the machine that the suite ran on.
     pub machine: Machine,
-    /// The build of Thalweg that was measured.
+    /// Build of the program that generated the load, and that was measured unless a condition names another build.
     pub build: Build,
     /// Findings in sentences, which a reader sees first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -57,10 +57,14 @@ pub struct Report {
     /// Figures of the single runs and of their parts, from which two reports are compared.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub samples: Vec<Samples>,
+    /// Whole distributions of the response times.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub spectra: Vec<Spectrum>,
     /// Command-line arguments that repeat the measurement, if the report is a baseline.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub arguments: Vec<String>,
-    /// Plots of the figures. JSON reports omit them, since they contain the figures.
+    /// Plots of the figures. JSON reports omit them, since they contain the figures as tables, samples and spectra; only
+    /// flame graphs have no other form.
     #[serde(skip)]
     pub plots: Vec<Plot>,
     /// Comparisons of figures with their required values.
@@ -324,6 +328,9 @@ impl Serialize for Table {
     }
 }
 
+/// Largest number of whole spectra in a report as text.
+const MAX_SPECTRA: usize = 3;
+
 /// Load average of the machine above which a report warns that other programs were running.
 const BUSY: f64 = 1.5;
 
@@ -357,6 +364,7 @@ impl Report {
             conditions: Vec::new(),
             tables: Vec::new(),
             samples: Vec::new(),
+            spectra: Vec::new(),
             arguments: Vec::new(),
             plots: Vec::new(),
             checks: Vec::new(),
@@ -443,6 +451,17 @@ impl Report {
         for table in &self.tables {
             let _ = write!(out, "\n{}\n\n{}\n", table.title, table.render());
         }
+        match &*self.spectra {
+            [] => {}
+            few if few.len() <= MAX_SPECTRA => {
+                few.iter().for_each(|spectrum| {
+                    let _ = write!(out, "\n{}", spectrum.to_text());
+                });
+            }
+            many => {
+                let _ = write!(out, "\n{} whole percentile spectra: see --html and --output\n", many.len());
+            }
+        }
         if !self.checks.is_empty() {
             let mut table = Table::new("checks");
             for check in &self.checks {
@@ -474,8 +493,8 @@ impl Report {
     }
 
     fn build_line(&self) -> String {
-        let Build { version, profile, commit } = &self.build;
-        format!("version {version} ({profile}, commit {})", commit.as_deref().unwrap_or("unknown"))
+        let Build { version, profile, commit, dirty } = &self.build;
+        Build::name(version, profile, commit.as_deref(), *dirty)
     }
 
     fn machine_line(&self) -> String {

@@ -7,7 +7,7 @@ use std::{fs, path::Path};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BenchError, embedded};
+use crate::{BenchError, Build, embedded};
 
 /// Largest report that is read, in bytes.
 const MAX_REPORT_BYTES: u64 = 256 << 20;
@@ -61,17 +61,15 @@ pub struct Run {
     pub whole: Option<f64>,
     /// Values in the windows of the run, in order; `None` for a window without a value.
     pub windows: Vec<Option<f64>>,
+    /// True if the run says nothing about the server: it is void, or the load generator limited its rate.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_void: bool,
 }
 
 impl Samples {
-    /// Returns the value of each run that has one.
+    /// Returns the value of each run that has one and is not void.
     pub fn wholes(&self) -> Vec<f64> {
-        self.runs.iter().filter_map(|run| run.whole).collect()
-    }
-
-    /// Returns the values of each run's windows, without windows that have none.
-    pub fn windows(&self) -> Vec<Vec<f64>> {
-        self.runs.iter().map(|run| run.windows.iter().copied().flatten().collect()).collect()
+        self.runs.iter().filter(|run| !run.is_void).filter_map(|run| run.whole).collect()
     }
 
     /// Returns true if `other` is the same figure of the same scenario, at whatever durability.
@@ -120,6 +118,9 @@ pub struct StoredBuild {
     pub profile: String,
     /// Commit of the build, if it is known.
     pub commit: Option<String>,
+    /// True if the source had changes that were not committed.
+    #[serde(default)]
+    pub dirty: bool,
 }
 
 /// Check of a stored report.
@@ -157,8 +158,8 @@ impl StoredReport {
 
     /// Describes the measured build in a few words.
     pub fn build_name(&self) -> String {
-        let StoredBuild { version, profile, commit } = &self.build;
-        format!("version {version}, {profile}, commit {}", commit.as_deref().unwrap_or("unknown"))
+        let StoredBuild { version, profile, commit, dirty } = &self.build;
+        Build::name(version, profile, commit.as_deref(), *dirty)
     }
 
     /// Returns the name of the first check of a run's validity that is not met, if there is one.
@@ -180,7 +181,11 @@ mod tests {
             better: Better::Lower,
             role: Role::Deciding,
             window_seconds: 0.5,
-            runs: vec![Run { whole: Some(3.0), windows: vec![Some(2.0), None, Some(4.0)] }, Run::default()],
+            runs: vec![
+                Run { whole: Some(3.0), windows: vec![Some(2.0), None, Some(4.0)], is_void: false },
+                Run { whole: Some(9.0), windows: Vec::new(), is_void: true },
+                Run::default(),
+            ],
         }
     }
 
@@ -193,10 +198,7 @@ mod tests {
         fs::write(&path, report.to_json()).unwrap();
         let stored = StoredReport::read(&path).unwrap();
         assert_eq!(stored.samples(&path).unwrap(), [samples()]);
-        assert_eq!(
-            (stored.samples[0].wholes(), stored.samples[0].windows()),
-            (vec![3.0], vec![vec![2.0, 4.0], vec![]])
-        );
+        assert_eq!(stored.samples[0].wholes(), [3.0]);
         assert_eq!(stored.machine.cpu, report.machine.cpu);
         let page = scratch.path().join("report.html");
         fs::write(&page, report.to_html()).unwrap();

@@ -1,7 +1,10 @@
 //! Resource usage of a process: CPU time, bytes read and written, context switches, memory. The values come from the kernel, for this process or
 //! another one. A value that cannot be read is `None`, never a guess.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant, SystemTime},
+};
 
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
@@ -62,7 +65,8 @@ pub struct Cost {
     pub switches: Option<Switches>,
     /// Number of fsyncs that the measured store issued; `None` if the store does not count them.
     pub fsyncs: Option<u64>,
-    /// Largest resident memory of the process, in bytes.
+    /// Largest resident memory of the process, in bytes, since it began or since the last [`reset_peak`]. A [`Meter`]
+    /// resets it, so there it is the peak of the measured span.
     pub peak_rss_bytes: Option<u64>,
 }
 
@@ -122,7 +126,7 @@ fn switches(dir: &str) -> Option<Switches> {
 
 /// Resets the recorded peak of a process's resident memory, if the kernel permits it.
 pub fn reset_peak(whose: MeasuredProcess) {
-    // Without it the peak is that of the whole run, which is still an upper bound.
+    // Without it the peak is the one since the process began, which is still an upper bound.
     let _ = std::fs::write(format!("{}/clear_refs", whose.dir()), "5");
 }
 
@@ -166,15 +170,19 @@ impl Effort {
 #[derive(Debug)]
 pub struct Meter {
     server: Option<(u32, Usage)>,
+    threads: BTreeMap<u32, Duration>,
     effort: Effort,
     clocks: ClockReading,
 }
 
 impl Meter {
-    /// Begins measuring now; `server` is the id of the server's process, if it is known.
+    /// Begins measuring now; `server` is the id of the server's process, if it is known. Resets the peak of the server's
+    /// memory, so that it does not contain earlier measurements and their setup.
     pub fn begin(server: Option<u32>) -> Self {
+        server.map(MeasuredProcess::Process).into_iter().for_each(reset_peak);
         let server = server.map(|id| (id, Usage::read(MeasuredProcess::Process(id))));
-        Self { server, effort: Effort::begin(), clocks: ClockReading::now() }
+        let threads = server.map_or_else(BTreeMap::new, |(id, _)| thread_times(id));
+        Self { server, threads, effort: Effort::begin(), clocks: ClockReading::now() }
     }
 
     /// Returns the resources that the server used since the start of the measurement; `None` if its process is not
@@ -183,11 +191,25 @@ impl Meter {
         self.server.map(|(id, before)| Usage::read(MeasuredProcess::Process(id)).since(&before))
     }
 
+    /// Returns the server's thread that ran for the largest share of the time since the start of the measurement.
+    pub fn server_thread(&self) -> Option<BusyThread> {
+        let (process, _) = self.server?;
+        let since =
+            |(id, now): (u32, Duration)| (id, now.saturating_sub(self.threads.get(&id).copied().unwrap_or_default()));
+        let (id, ran) = thread_times(process).into_iter().map(since).max_by_key(|(_, ran)| *ran)?;
+        let mut name = [0; 16];
+        let text = std::fs::read(format!("/proc/{process}/task/{id}/comm")).unwrap_or_default();
+        let text = text.trim_ascii_end();
+        name.iter_mut().zip(text).for_each(|(to, from)| *to = *from);
+        Some(BusyThread { name, share: ran.as_secs_f64() / self.clocks().seconds.max(1e-9) })
+    }
+
     /// Returns the resources that the calling thread, as the load generator, and the server used since the start of the
     /// measurement.
     pub fn spent(&self) -> Spent {
         let (cpu, busiest) = self.effort.end();
-        Spent { generator_cpu: cpu.as_secs_f64(), busiest, server: self.server(), clocks: self.clocks() }
+        let (server, server_thread, clocks) = (self.server(), self.server_thread(), self.clocks());
+        Spent { generator_cpu: cpu.as_secs_f64(), busiest, server, server_thread, clocks }
     }
 
     /// Returns the state of the machine's clocks and processors since the start of the measurement.
@@ -205,8 +227,37 @@ pub struct Spent {
     pub busiest: f64,
     /// Resources that the server used; `None` if its process is not known.
     pub server: Option<Cost>,
+    /// Thread of the server that ran for the largest share of the time; `None` if its process is not known.
+    pub server_thread: Option<BusyThread>,
     /// State of the machine's clocks and processors during the run.
     pub clocks: Clocks,
+}
+
+/// Thread of a process, and the share of a span of time in which it ran.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BusyThread {
+    /// Name as the kernel has it, filled up with zeroes.
+    name: [u8; 16],
+    /// Share of the time, from 0 to 1.
+    pub share: f64,
+}
+
+impl BusyThread {
+    /// Returns the name of the thread.
+    pub fn name(&self) -> &str {
+        let len = self.name.iter().position(|byte| *byte == 0).unwrap_or(self.name.len());
+        std::str::from_utf8(&self.name[..len]).unwrap_or("?")
+    }
+}
+
+/// CPU times of the threads of a process, by their ids.
+fn thread_times(process: u32) -> BTreeMap<u32, Duration> {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task"));
+    let time = |task: std::fs::DirEntry| {
+        let id = task.file_name().to_str()?.parse().ok()?;
+        Some((id, cpu_of_stat(task.path().to_str()?)?))
+    };
+    tasks.into_iter().flatten().flatten().filter_map(time).collect()
 }
 
 /// State of the machine's clocks and processors over a span of time.
@@ -359,6 +410,24 @@ mod tests {
     }
 
     #[test]
+    fn the_busiest_thread_is_named() {
+        let meter = Meter::begin(Some(std::process::id()));
+        let work = || {
+            while thread_cpu() < Duration::from_millis(300) {
+                std::hint::black_box(0);
+            }
+            // The kernel lists the thread until it has ended.
+            meter.server_thread().unwrap()
+        };
+        let builder = std::thread::Builder::new().name("busy-one".to_owned());
+        let thread = std::thread::scope(|scope| builder.spawn_scoped(scope, work).unwrap().join().unwrap());
+        assert!(thread.share > 0.0, "{thread:?}");
+        // Other tests of this process run at the same time, but none of their threads for as long.
+        assert_eq!(thread.name(), "busy-one");
+        assert_eq!(Meter::begin(Some(u32::MAX)).server_thread(), None);
+    }
+
+    #[test]
     fn switches_of_all_threads_are_counted() {
         // A thread of another test that ends in between takes its count with it, so there are several attempts.
         let attempt = || {
@@ -395,6 +464,11 @@ mod tests {
         // Other tests of this process take less.
         assert!(peak() < before + touched / 2, "{} after {before}", peak());
         assert_eq!(resident_bytes(MeasuredProcess::Process(u32::MAX)), None);
+        // A measurement begins without the peak of what was before.
+        let touched = warm_memory(256 * MIB);
+        let meter = Meter::begin(Some(std::process::id()));
+        let measured = meter.server().unwrap().peak_rss_bytes.unwrap();
+        assert!(measured < before + touched / 2, "{measured} after {before}");
     }
 
     #[test]

@@ -78,6 +78,11 @@ impl Connection {
         }
     }
 
+    /// Returns true if the requests are calls in this process.
+    pub(crate) fn is_in_process(&self) -> bool {
+        matches!(self.line, Line::InProcess(_))
+    }
+
     /// Makes replies wake the thread of the poller: events carry `number`, or the bell names it.
     pub(crate) fn attach(&mut self, poller: &Poller, bell: &Arc<Bell>, number: usize) -> io::Result<()> {
         match &mut self.line {

@@ -61,7 +61,7 @@ pub use self::{
     run::run,
     run_threads::{Clock, block_on_thread},
     schedule::{Arrivals, Change, Schedule},
-    search::{Bounds, Knee, find_knee},
+    search::{Bounds, Knee, Limit, find_knee},
     tally::{Merge, Tally},
     timeline::{Timeline, Window},
     validity::{BACKLOG, MAX_BUSY, MAX_DRIFT, MAX_STOLEN, Validity, saturated, unusable_clocks},

@@ -86,7 +86,8 @@ impl Objective {
             Validity::Good => self.missed(&outcome.times, outcome.tally.error_share()).map_or(Trial::Pass, Trial::Fail),
             Validity::Overloaded(why) => Trial::Fail(format!("overloaded: {why}")),
             Validity::Errors(why) => Trial::Fail(format!("errors: {why}")),
-            Validity::Saturated(why) | Validity::Clocks(why) => Trial::Void(why.clone()),
+            Validity::Saturated(why) => Trial::Void(why.clone()),
+            Validity::Clocks(why) => Trial::Disturbed(why.clone()),
         })
     }
 }
@@ -155,8 +156,10 @@ pub enum Trial {
     Pass,
     /// The run missed the objective. The text names the condition and the measured value.
     Fail(String),
-    /// The run has no valid result, for the given reason, so it does not show whether the server meets the objective.
+    /// The load generator limited the run, for the given reason, so it does not show that the server meets the objective.
     Void(String),
+    /// The machine disturbed the run, for the given reason: the run says nothing about the rate and must be repeated.
+    Disturbed(String),
 }
 
 impl Trial {
@@ -171,7 +174,7 @@ impl fmt::Display for Trial {
         match self {
             Self::Pass => f.write_str("pass"),
             Self::Fail(why) => write!(f, "fail: {why}"),
-            Self::Void(why) => write!(f, "void: {why}"),
+            Self::Void(why) | Self::Disturbed(why) => write!(f, "void: {why}"),
         }
     }
 }
@@ -244,6 +247,9 @@ mod tests {
         assert!(judge("p50<2ms,max<900us").starts_with("fail: max 1.00 ms"));
         let late = outcome(0, Validity::Saturated("late".to_owned()));
         assert_eq!(objective("p99<1s").judge("it", &late, Faults::Serious).unwrap(), Trial::Void("late".to_owned()));
+        let stolen = outcome(0, Validity::Clocks("stolen".to_owned()));
+        let judged = objective("p99<1s").judge("it", &stolen, Faults::Serious).unwrap();
+        assert_eq!(judged, Trial::Disturbed("stolen".to_owned()));
     }
 
     #[test]

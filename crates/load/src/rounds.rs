@@ -4,12 +4,13 @@
 //! does, and the figures of a single suite, which the suite computes with [`Rounds::median`].
 
 use super::{
+    pace::Pace,
     tally::Tally,
-    validity::{Validity, summary},
+    validity::{MAX_BUSY, Validity, summary},
 };
 use crate::{
     latency::{Latencies, micros},
-    report::{Cell, Table, mebibytes, table},
+    report::{Cell, Check, Table, Verdict, mebibytes, table},
     stats::{Summary, median_of},
     usage::Spent,
 };
@@ -31,6 +32,8 @@ pub struct Outcome<C> {
     pub validity: Validity,
     /// Validity of the figures if wrong replies and lost connections are disregarded.
     pub without_errors: Validity,
+    /// True if the load generator limited a closed loop: the server may be able to do more.
+    pub is_lower_bound: bool,
 }
 
 impl<C> Outcome<C> {
@@ -38,13 +41,32 @@ impl<C> Outcome<C> {
     pub fn new(tally: Tally<C>, seconds: f64, spent: Spent) -> Self {
         let rate = if seconds > 0.0 { tally.right as f64 / seconds } else { 0.0 };
         let (validity, without_errors) = (Validity::Good, Validity::Good);
-        Self { times: tally.response(), tally, seconds, rate, spent, validity, without_errors }
+        let times = tally.response();
+        Self { times, tally, seconds, rate, spent, validity, without_errors, is_lower_bound: false }
+    }
+
+    /// Returns the figures of a run at this pace, with the judgement of its generator: the rate of a closed loop is a lower
+    /// bound if a thread of the generator had no spare time. With a schedule such a run is void.
+    #[must_use]
+    pub fn paced(self, pace: Pace) -> Self {
+        let is_busy = self.spent.busiest > MAX_BUSY && !self.tally.is_in_process;
+        Self { is_lower_bound: pace == Pace::Closed && is_busy, ..self }
+    }
+
+    /// Returns true if the figures say nothing about a limit of the server: the run is void, or its rate is the generator's.
+    pub fn is_of_generator(&self) -> bool {
+        self.validity.is_void() || self.is_lower_bound
+    }
+
+    /// Returns the validity as a short name for a table.
+    pub fn verdict(&self) -> &'static str {
+        verdict(&self.validity, self.is_lower_bound)
     }
 
     /// Returns the figures without those of a single protocol, so that runs over different protocols can be compared.
     pub fn without_own(self) -> Outcome<()> {
-        let Self { tally, times, seconds, rate, spent, validity, without_errors } = self;
-        Outcome { tally: tally.without_own(), times, seconds, rate, spent, validity, without_errors }
+        let Self { tally, times, seconds, rate, spent, validity, without_errors, is_lower_bound } = self;
+        Outcome { tally: tally.without_own(), times, seconds, rate, spent, validity, without_errors, is_lower_bound }
     }
 
     /// Returns a percentile of the response times, in microseconds; NaN if there was no reply.
@@ -178,10 +200,72 @@ impl<C> Rounds<C> {
     pub fn validity(&self) -> Validity {
         Validity::worst(self.outcomes.iter().map(|outcome| &outcome.validity))
     }
+
+    /// Returns true if the load generator limited a round of a closed loop.
+    pub fn is_lower_bound(&self) -> bool {
+        self.outcomes.iter().any(|outcome| outcome.is_lower_bound)
+    }
+
+    /// Returns the validity of all rounds as a short name for a table.
+    pub fn verdict(&self) -> &'static str {
+        verdict(&self.validity(), self.is_lower_bound())
+    }
+
+    /// Creates the check that requires all rounds to be valid. It names a rate that is only a lower bound.
+    pub fn check(&self, what: impl Into<String>, required: &str) -> Check {
+        let check = self.validity().check(what, required);
+        if check.verdict != Verdict::Met || !self.is_lower_bound() {
+            return check;
+        }
+        let busy = self.busy_percent();
+        let measured = format!("yes, but the rate is a lower bound: a load thread was {busy:.0} % busy");
+        Check { measured, ..check }
+    }
+}
+
+/// Returns a validity as a short name for a table.
+fn verdict(validity: &Validity, is_lower_bound: bool) -> &'static str {
+    match validity {
+        Validity::Good if is_lower_bound => "lower bound: generator saturated",
+        validity => validity.name(),
+    }
 }
 
 /// Returns the order in which the compared stores or servers take their turns in a round. Each round begins with
 /// another one, so that a drift of the machine's speed affects all of them equally.
 pub fn turns(round: u64, contenders: usize) -> impl Iterator<Item = usize> {
     (0..contenders).map(move |turn| (round as usize + turn) % contenders)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_of_a_closed_loop_with_a_busy_generator_is_a_lower_bound() {
+        let run = |busiest, is_in_process, pace| {
+            let tally = Tally::<()> { right: 10, is_in_process, ..Tally::new(1) };
+            Outcome::new(tally, 1.0, Spent { busiest, ..Spent::default() }).paced(pace)
+        };
+        let open = Pace::Open { rate: 5.0, arrivals: crate::Arrivals::Constant };
+        for (busiest, is_in_process, pace, wanted) in [
+            (0.99, false, Pace::Closed, "lower bound: generator saturated"),
+            (0.5, false, Pace::Closed, "good"),
+            // The threads do the work of the engine too, and nobody is interested in the rate of setup.
+            (0.99, true, Pace::Closed, "good"),
+            (0.99, false, Pace::Each { keys: 10 }, "good"),
+            // Such a run is void, which the judgement of the run says.
+            (0.99, false, open, "good"),
+        ] {
+            let outcome = run(busiest, is_in_process, pace);
+            assert_eq!((outcome.verdict(), outcome.is_of_generator()), (wanted, wanted != "good"), "{pace:?}");
+        }
+        let mut rounds = Rounds::default();
+        rounds.push(run(0.5, false, Pace::Closed));
+        assert_eq!(rounds.check("put", "all").measured, "yes");
+        rounds.push(run(1.0, false, Pace::Closed));
+        assert_eq!(rounds.verdict(), "lower bound: generator saturated");
+        let check = rounds.check("put", "all");
+        assert!(check.verdict == Verdict::Met && check.measured.contains("lower bound"), "{check:?}");
+    }
 }

@@ -40,7 +40,7 @@ pub fn run<P: Protocol>(plan: &Plan<P>) -> Result<Outcome<P::Counts>, BenchError
         Pace::Each { .. } => replied,
         Pace::Open { .. } | Pace::Closed => replied.max(plan.duration.as_secs_f64()),
     };
-    let mut outcome = Outcome::new(tally, seconds, spent);
+    let mut outcome = Outcome::new(tally, seconds, spent).paced(plan.pace);
     let first = outcome.tally.first_problem.as_deref().map_or_else(String::new, |first| format!("; first: {first}"));
     outcome.without_errors = judge(plan, &outcome, &first);
     let errors = plan.protocol.errors(&outcome.tally).map(|errors| Validity::Errors(errors + &first));

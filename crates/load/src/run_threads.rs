@@ -74,8 +74,9 @@ pub fn run<S, T: Send>(
         threads.into_iter().map(join).collect()
     });
     let server = begun.get().and_then(|(meter, _)| meter.server());
+    let server_thread = begun.get().and_then(|(meter, _)| meter.server_thread());
     let clocks = begun.get().map(|(meter, _)| meter.clocks()).unwrap_or_default();
-    let (mut brought, mut spent) = (Vec::new(), Spent { server, clocks, ..Spent::default() });
+    let (mut brought, mut spent) = (Vec::new(), Spent { server, server_thread, clocks, ..Spent::default() });
     // If a thread did not run, another one's error ends this loop.
     for (result, (cpu, busy)) in all.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten() {
         brought.push(result);

@@ -6,6 +6,9 @@
 //! lucky, therefore decides nothing: its rate is run again, and the search continues above or below it. The two confirmed
 //! rates are the interval of the knee.
 //!
+//! A run that is known to be disturbed by the machine, for example because the host took its processors, says nothing: it
+//! is repeated and does not count. If its repeats are disturbed too, the search ends.
+//!
 //! The search only sees a function from rate to result, so tests use a formula or a simulated queue instead of a server.
 
 use super::objective::Trial;
@@ -45,9 +48,11 @@ impl Knee {
     /// as text.
     pub fn check(&self, what: String, describe: impl Fn(f64) -> String) -> Check {
         let (measured, verdict) = match (self.rate, self.limited_by) {
+            (None, Limit::Machine) => ("the machine disturbed the runs".to_owned(), Verdict::Void),
             (None, _) => (format!("no rate meets it{}", self.why()), Verdict::Missed),
             (Some(rate), limit) => {
-                let verdict = if limit == Limit::Generator { Verdict::Void } else { Verdict::Met };
+                let is_void = matches!(limit, Limit::Generator | Limit::Machine);
+                let verdict = if is_void { Verdict::Void } else { Verdict::Met };
                 let above = |rate| format!(", missed at {}{}", describe(rate), self.why());
                 let above = self.fails_at.map_or_else(String::new, above);
                 (format!("{}{above}, limited by the {}", describe(rate), limit.name()), verdict)
@@ -72,6 +77,8 @@ pub enum Limit {
     Generator,
     /// The search has reached its maximum rate.
     MaxRate,
+    /// The machine disturbed a run and all its repeats, so the search ended early.
+    Machine,
 }
 
 impl Limit {
@@ -81,6 +88,7 @@ impl Limit {
             Self::Server => "server",
             Self::Generator => "load generator",
             Self::MaxRate => "highest rate allowed (--max-rate)",
+            Self::Machine => "machine, which disturbed the runs",
         }
     }
 }
@@ -93,17 +101,23 @@ const FAILURES: u32 = 2;
 /// inconsistent results, and ends with the best rate that passed all its repeats.
 const MAX_RUNS: usize = 100;
 
+/// Number of repeats of a run that the machine disturbed, after which the search ends.
+const REPEATS_OF_DISTURBED: u32 = 3;
+
 /// Searches for the knee, the highest rate that meets an objective; `trial` runs the load at one rate and returns the
 /// result.
 pub fn find_knee<E>(bounds: &Bounds, mut trial: impl FnMut(f64) -> Result<Trial, E>) -> Result<Knee, E> {
     let mut search = Search { bounds, tried: Vec::new() };
     let mut trials = Vec::new();
-    while let Some(rate) = search.next_rate().filter(|_| trials.len() < MAX_RUNS) {
+    let mut disturbed = 0;
+    while let Some(rate) = search.next_rate().filter(|_| trials.len() < MAX_RUNS && disturbed <= REPEATS_OF_DISTURBED) {
         let how = trial(rate)?;
+        disturbed = if matches!(how, Trial::Disturbed(_)) { disturbed + 1 } else { 0 };
         search.record(rate, &how);
         trials.push((rate, how));
     }
-    Ok(search.conclude(trials))
+    let knee = search.conclude(trials);
+    Ok(if disturbed > REPEATS_OF_DISTURBED { Knee { limited_by: Limit::Machine, ..knee } } else { knee })
 }
 
 /// A rate with the results of its runs.
@@ -167,6 +181,9 @@ impl Search<'_> {
     }
 
     fn record(&mut self, rate: f64, how: &Trial) {
+        if matches!(how, Trial::Disturbed(_)) {
+            return;
+        }
         let at = self.tried.partition_point(|tried| tried.rate < rate);
         if self.tried.get(at).is_none_or(|tried| tried.rate > rate) {
             self.tried.insert(at, Tried { rate, passes: 0, fails: 0, voids: 0 });
@@ -176,6 +193,7 @@ impl Search<'_> {
             Trial::Pass => tried.passes += 1,
             Trial::Fail(_) => tried.fails += 1,
             Trial::Void(_) => tried.voids += 1,
+            Trial::Disturbed(_) => {}
         }
     }
 
@@ -329,6 +347,29 @@ mod tests {
         let knee = knee(&BOUNDS, |rate| if rate > 50_000.0 { Trial::Void("late".to_owned()) } else { Trial::Pass });
         assert_eq!(knee.limited_by, Limit::Generator);
         assert!(knee.rate.unwrap() <= 50_000.0);
+    }
+
+    #[test]
+    fn runs_that_the_machine_disturbed_are_repeated_and_do_not_count() {
+        let stolen = || Trial::Disturbed("stolen".to_owned());
+        let undisturbed = knee(&BOUNDS, passes_below(KNEE));
+        // Each second run is disturbed: the search takes twice as many, and finds the same.
+        let mut run = 0;
+        let found = knee(&BOUNDS, |rate| {
+            run += 1;
+            if run % 2 == 0 { stolen() } else { passes_below(KNEE)(rate) }
+        });
+        assert_eq!((found.rate, found.fails_at), (undisturbed.rate, undisturbed.fails_at));
+        assert!(found.trials.len() + 1 >= 2 * undisturbed.trials.len(), "{:?}", found.trials);
+        // Nothing but disturbed runs at the fifth rate: the search ends, and says nothing about the server.
+        let mut run = 0;
+        let found = knee(&BOUNDS, |_| {
+            run += 1;
+            if run > 4 { stolen() } else { Trial::Pass }
+        });
+        assert_eq!((found.limited_by, found.trials.len()), (Limit::Machine, 8));
+        assert_eq!(found.check(String::new(), |rate| rate.to_string()).verdict, Verdict::Void);
+        assert_eq!(knee(&BOUNDS, |_| stolen()).check(String::new(), |rate| rate.to_string()).verdict, Verdict::Void);
     }
 
     #[test]

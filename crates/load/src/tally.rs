@@ -41,6 +41,8 @@ pub struct Tally<C> {
     pub last_reply: u64,
     /// Counts of the windows of the run, if the run counts them.
     pub timeline: Option<Timeline>,
+    /// True if the requests were calls in this process, so that the generator's threads did the server's work too.
+    pub is_in_process: bool,
     /// Description of the first problem of the run.
     pub first_problem: Option<String>,
     /// Counts for the live view, if there is one; each thread hands its own over.
@@ -83,6 +85,7 @@ impl<C: Merge> Merge for Tally<C> {
             (own @ None, other) => *own = other,
             (Some(_), None) => {}
         }
+        self.is_in_process |= other.is_in_process;
         self.first_problem = self.first_problem.take().or(other.first_problem);
         self.own.merge(other.own);
     }
@@ -146,6 +149,7 @@ impl<C> Tally<C> {
             sent_bytes: self.sent_bytes,
             last_reply: self.last_reply,
             timeline: self.timeline,
+            is_in_process: self.is_in_process,
             first_problem: self.first_problem,
             recent: None,
             own: (),

@@ -51,6 +51,11 @@ impl Validity {
         }
     }
 
+    /// Returns true if the figures say nothing about the server.
+    pub fn is_void(&self) -> bool {
+        matches!(self, Self::Saturated(_) | Self::Clocks(_))
+    }
+
     /// Returns the reason in words, and the verdict of a check that requires a valid run.
     pub fn verdict(self) -> (String, Verdict) {
         match self {

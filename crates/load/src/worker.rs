@@ -39,6 +39,7 @@ const LONGEST_WAIT: u64 = 100_000_000;
 /// A request whose reply has not arrived yet. Times are in nanoseconds since the run's start.
 struct Inflight<R> {
     due: u64,
+    /// Time at which the request was sent; of one that waits in the connection's buffer, the time at which it was encoded.
     sent: u64,
     request: R,
 }
@@ -48,6 +49,8 @@ struct Lane<P: Protocol> {
     inflight: VecDeque<Inflight<P::Request>>,
     /// Time at which the connection last became able to take a request, in nanoseconds since the run's start.
     free_since: u64,
+    /// Number of the last requests in `inflight` that wait in the connection's buffer for the others of their burst.
+    unsent: usize,
     state: P::State,
 }
 
@@ -113,6 +116,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
         };
         for lane in 0..connections {
             let lane = worker.connect(lane)?;
+            worker.tally.is_in_process |= lane.connection.is_in_process();
             worker.lanes.push(lane);
         }
         Ok(worker)
@@ -122,7 +126,8 @@ impl<'a, P: Protocol> Worker<'a, P> {
         let mut connection = self.plan.protocol.connect()?;
         let added = connection.attach(&self.poller, &self.bell, number);
         added.map_err(BenchError::subject("epoll", "adding a connection"))?;
-        Ok(Lane { connection, inflight: VecDeque::new(), free_since: self.clock.now(), state: P::State::default() })
+        let (inflight, free_since) = (VecDeque::new(), self.clock.now());
+        Ok(Lane { connection, inflight, free_since, unsent: 0, state: P::State::default() })
     }
 
     /// Sends requests and reads replies until the plan ends; all workers use the same `clock`.
@@ -164,18 +169,25 @@ impl<'a, P: Protocol> Worker<'a, P> {
                     break;
                 }
             }
-            let free_since = self.lanes[number].free_since.max(self.calls_until);
-            if self.pacer.is_open() && free_since <= due && self.pacer.counts(due) {
-                self.tally.lag.record_nanos(now - due);
-            }
             self.free.pop_front();
             self.ask(number, due, now);
             if self.lanes[number].inflight.len() < self.plan.pipeline {
                 self.free.push_back(number);
             }
             match P::BATCHING {
-                Batching::PerRequest => self.send(number),
-                Batching::Burst => self.unsent.push(number),
+                Batching::PerRequest => {
+                    self.record_lag(number, due, now);
+                    self.send(number);
+                    // A send takes as long as several requests of a fast schedule are apart.
+                    now = self.clock.now();
+                }
+                Batching::Burst => {
+                    let lane = &mut self.lanes[number];
+                    lane.unsent += 1;
+                    if lane.unsent == 1 {
+                        self.unsent.push(number);
+                    }
+                }
             }
             if self.replied_at_once {
                 // In a closed loop this may be the only place that looks at the clock and at the other connections.
@@ -187,8 +199,32 @@ impl<'a, P: Protocol> Worker<'a, P> {
             }
         }
         while let Some(number) = self.unsent.pop() {
-            self.send(number);
+            self.send_unsent(number);
         }
+    }
+
+    /// Records the time by which the generator sends a scheduled request late, unless the connection or a call was the
+    /// reason.
+    #[inline]
+    fn record_lag(&mut self, number: usize, due: u64, now: u64) {
+        let free_since = self.lanes[number].free_since.max(self.calls_until);
+        if self.pacer.is_open() && free_since <= due && self.pacer.counts(due) {
+            self.tally.lag.record_nanos(now - due);
+        }
+    }
+
+    /// Sends the requests that wait in the connection's buffer, whose lag and service times count from here.
+    fn send_unsent(&mut self, number: usize) {
+        let now = self.clock.now();
+        let lane = &mut self.lanes[number];
+        let from = lane.inflight.len().saturating_sub(std::mem::take(&mut lane.unsent));
+        for at in from..lane.inflight.len() {
+            let asked = &mut self.lanes[number].inflight[at];
+            asked.sent = now;
+            let due = asked.due;
+            self.record_lag(number, due, now);
+        }
+        self.send(number);
     }
 
     /// Fills each connection that has no unanswered requests with a full pipeline of requests.
@@ -295,7 +331,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
     fn take_replies(&mut self, number: usize) -> Result<(), String> {
         let now = self.clock.now();
         let Self { plan, lanes, pacer, tally, .. } = self;
-        let Lane { connection, inflight, state, free_since } = &mut lanes[number];
+        let Lane { connection, inflight, state, free_since, .. } = &mut lanes[number];
         let was_full = inflight.len() >= plan.pipeline;
         let bytes = connection.input();
         let (mut follow_ups, mut asides) = (Vec::new(), Vec::new());

@@ -23,6 +23,8 @@ const WORK: Duration = Duration::from_millis(2);
 /// Operations of two requests: a line `first`, and after its reply a line `second`. `BURST` chooses the batching.
 struct Twice<const BURST: bool> {
     place: TestServer,
+    /// Time that encoding a request takes.
+    encoding: Duration,
 }
 
 enum TestServer {
@@ -102,6 +104,7 @@ impl<const BURST: bool> Protocol for Twice<BURST> {
     }
 
     fn encode(&self, request: &'static str, out: &mut Vec<u8>) {
+        std::thread::sleep(self.encoding);
         out.extend_from_slice(request.as_bytes());
     }
 
@@ -167,7 +170,7 @@ fn serve() -> (SocketAddr, Arc<[AtomicU64; 3]>) {
 
 fn plan<const BURST: bool>(place: TestServer, pace: Pace, pipeline: usize) -> Plan<Twice<BURST>> {
     Plan {
-        protocol: Twice { place },
+        protocol: Twice { place, encoding: Duration::ZERO },
         connections: 2,
         workers: 1,
         pipeline,
@@ -228,4 +231,26 @@ fn calls_in_this_process_are_answered_at_once_or_by_another_thread() {
         assert!(slow >= 4 && (is_open || fast > 2 * slow), "{slow} and {fast} requests");
         assert!(outcome.times.percentile(100.0) >= WORK * 2 && outcome.times.percentile(1.0) < WORK, "{slow}, {fast}");
     }
+}
+
+/// Runs 100 requests, one due each millisecond, with a generator that takes 2 ms for each and 50 connections. Returns the
+/// 20th percentile of the generator's lateness.
+fn lag_of_a_slow_generator<const BURST: bool>() -> Duration {
+    let (address, _) = serve();
+    let open = Pace::Open { rate: 1000.0, arrivals: Arrivals::Constant };
+    let mut plan = plan::<BURST>(TestServer::Server(address), open, 1);
+    (plan.connections, plan.protocol.encoding) = (50, Duration::from_millis(2));
+    let outcome = crate::run(&plan).unwrap();
+    assert_eq!(outcome.tally.lag.count(), 50, "the others are due while no connection is free");
+    outcome.tally.lag.percentile(20.0)
+}
+
+#[test]
+fn the_lag_of_each_request_is_that_of_its_own_sending() {
+    // The request number k is due at k ms and sent at 2 k ms or later.
+    let lag = lag_of_a_slow_generator::<false>();
+    assert!(lag > Duration::from_millis(8), "{lag:?}");
+    // All 50 are sent together after 100 ms, also the last one, which was due after 50 ms.
+    let lag = lag_of_a_slow_generator::<true>();
+    assert!(lag > Duration::from_millis(45), "{lag:?}");
 }

@@ -44,8 +44,16 @@ pub struct Profile {
     pub workload: String,
     /// Durability of each write.
     pub durability: String,
+    /// Number of nodes of the measured cluster, all on the same machine; 1 is a node alone.
+    #[serde(default = "one")]
+    pub replicas: u32,
     /// Runs in the order in which they were measured.
     pub runs: Vec<Run>,
+}
+
+/// Profiles from before there was a number of nodes are those of one.
+fn one() -> u32 {
+    1
 }
 
 /// Description of a machine.
@@ -83,7 +91,7 @@ pub struct Run {
     pub seconds: f64,
     /// Acknowledged writes.
     pub writes: u64,
-    /// CPU time of the server's process.
+    /// CPU time of the server's process; in a cluster that of the leader, as are the other figures of the server.
     pub cpu_seconds: f64,
     /// Bytes written to the log, framing included.
     pub log_bytes: u64,

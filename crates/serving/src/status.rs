@@ -56,6 +56,7 @@ pub fn server_status(app: &App) -> Value {
 #[must_use]
 pub fn node_status(db: &Database) -> Value {
     let (report, stats, holders) = (db.report(), db.stats(), db.log_holders());
+    let build = thalweg_types::build::get();
     let health = match db.health() {
         Health::Good => json!({ "status": "good" }),
         Health::DiskFull { free_bytes } => json!({ "status": "disk_full", "free_bytes": free_bytes }),
@@ -65,6 +66,7 @@ pub fn node_status(db: &Database) -> Value {
     };
     json!({
         "version": env!("CARGO_PKG_VERSION"),
+        "build": { "commit": build.commit, "dirty": build.is_dirty, "profile": thalweg_types::build::profile() },
         "node": format!("{:016x}", report.node.0),
         "health": health,
         "durability": db.durability().name(),

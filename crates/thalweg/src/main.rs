@@ -23,6 +23,7 @@ mod render;
 mod retry;
 mod session;
 mod span;
+mod stamp;
 mod unfinished_file;
 
 use std::process::ExitCode;
@@ -31,6 +32,7 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    thalweg_types::build::set(stamp::BUILD);
     let (command, json) = cli::parse();
     match cli::run(command) {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,10 +1,11 @@
 //! Types that every layer of Thalweg shares.
 //!
 //! Owns: ids and positions, durability levels, descriptions of streams and groups, the byte encodings of commands and
-//! of stream records, limits, the three classes of errors, and the trait through which time enters. Does not own: any
-//! I/O, any policy. It depends on no other crate of the workspace.
+//! of stream records, limits, the three classes of errors, the trait through which time enters, and the build of the
+//! running program. Does not own: any I/O, any policy. It depends on no other crate of the workspace.
 
 pub mod budget;
+pub mod build;
 pub mod clock;
 pub mod codec;
 pub mod command;

@@ -6,14 +6,14 @@ use thalweg_wire::{CacheCreate, DropCache, OpenCache, ServerFrame};
 
 use super::work::{CacheWork, Operation};
 use crate::{
-    BenchError, Progress, Report,
+    BenchError, Progress, Report, Spectrum,
     data::Values,
     load::{Arrivals, Pace, Rounds, Validity},
     native::{
         CallPlan, LoadOptions, NativeEndpoint, Server, ServerOptions, TransportKind,
         requests::{self},
     },
-    options::{only, rate_within, within},
+    options::{only, rate_within, scheduled, within},
     report::{Check, Table, cells},
 };
 
@@ -79,7 +79,8 @@ impl CacheOptions {
         within("--connections, --streams", self.connections.saturating_mul(self.streams), 20_000)?;
         within("--concurrency", self.concurrency, 1 << 20)?;
         within("--keys", self.keys, 100_000_000)?;
-        rate_within(self.rate, 100_000_000)
+        rate_within(self.rate, 100_000_000)?;
+        scheduled(self.arrivals, self.rate.is_some())
     }
 }
 
@@ -90,6 +91,7 @@ pub fn run(options: &CacheOptions, progress: &mut dyn Progress) -> Result<Report
     let (mut report, scratch) = Report::begin_below("cache", options.server.start.dir.as_deref())?;
     let server = Server::connect_or_start(&options.server, &scratch, &[], progress)?;
     report.condition("server", server.name());
+    report.condition("server build", server.build());
     report.condition("durability", "none: caches are in memory only");
     report.condition("load", options.load.describe());
     report.condition("keys", format!("{} of 14 B, at random; each answer compared", options.keys));
@@ -176,20 +178,21 @@ fn fill(plan: &CallPlan, keys: u64, work: impl Fn(usize) -> CacheWork + Sync) ->
 }
 
 fn add(figures: &mut Table, report: &mut Report, plan: &CallPlan, row: &Row, rounds: &Rounds<()>) {
-    let (carrier, rate, validity) = (plan.place.carrier, rounds.rate(), rounds.validity());
+    let (carrier, rate) = (plan.place.carrier, rounds.rate());
     let of_published = rate.median / row.published;
     figures.row(cells! {
         "operation" => row.name, "transport" => carrier.name(), "value B" => row.value_bytes,
         "operations/s" => rate.median, "± MAD" => rate.mad, "p50 µs" => rounds.time_us(50.0),
-        "p90 µs" => rounds.time_us(90.0), "p99 µs" => rounds.time_us(99.0), "p99.9 µs" => rounds.time_us(99.9),
+        "p90 µs" => rounds.time_us(90.0), "p95 µs" => rounds.time_us(95.0), "p99 µs" => rounds.time_us(99.0), "p99.9 µs" => rounds.time_us(99.9),
         "max µs" => rounds.time_us(100.0),
         "server CPU s/M" => rounds.median(|outcome| outcome.server_cpu(outcome.tally.all_right)),
         "generator CPU s/M" => rounds.median(|outcome| outcome.generator_cpu(outcome.tally.all_right)),
         "generator busy %" => rounds.busy_percent(), "server peak RSS MiB" => rounds.peak_rss(),
-        "published/s" => row.published, "÷ published" => of_published, "verdict" => validity.name(),
+        "published/s" => row.published, "÷ published" => of_published, "verdict" => rounds.verdict(),
     });
     let what = format!("{}, {}", row.name, carrier.name());
-    report.checks.push(validity.check(&what, "all answered, rightly"));
+    report.spectra.extend(rounds.outcomes.last().and_then(|last| Spectrum::of(what.as_str(), &last.times)));
+    report.checks.push(rounds.check(&what, "all answered, rightly"));
     if carrier == TransportKind::Tcp && plan.pace == Pace::Closed {
         report.checks.push(Check::at_least(what, of_published, TIMES_ROW_F, " × the published rate"));
     }

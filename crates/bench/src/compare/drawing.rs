@@ -18,7 +18,7 @@ pub(super) fn changes(levels: &str, rows: &[Row]) -> Plot {
     let bar = |row: &Row| {
         let decides = if row.decides { " (decides)" } else { "" };
         let scenario = if has_scenarios { format!(", {}", row.scenario) } else { String::new() };
-        let (low, high) = row.effect.interval;
+        let (low, high) = row.effect.interval.unwrap_or((row.effect.change, row.effect.change));
         Bar {
             label: format!("{}{decides}{scenario}: {}", row.figure, row.effect.difference.name()),
             store: String::new(),
@@ -27,8 +27,8 @@ pub(super) fn changes(levels: &str, rows: &[Row]) -> Plot {
             interval: (percent(low), percent(high)),
         }
     };
-    let caption =
-        "Bar: change from A to B; line: 95 % interval. If the line reaches over zero, no difference was seen.";
+    let caption = "Bar: change from A to B; line: 95 % interval. If the line reaches over zero, no difference was seen. Without a \
+         verdict there is no line.";
     let bars: Vec<Bar> = rows.iter().map(bar).collect();
     plots::rows("changes", &format!("change from A to B, {levels}"), caption, &Axis::linear("change in %"), &bars)
 }

@@ -1,7 +1,7 @@
 //! Comparison of two servers by alternating runs.
 
 use thalweg_lab::{
-    comparison::{Incomparable, compare_pairs},
+    comparison::{Effect, Incomparable, MIN_PAIRS, compare_pairs, compare_wholes},
     samples::Role,
 };
 
@@ -78,8 +78,9 @@ impl Rival {
         Ok(())
     }
 
-    fn values(&self, figure: &Figure<()>) -> Vec<f64> {
-        self.outcomes.iter().filter_map(|outcome| figure.whole(outcome)).collect()
+    /// Returns the figure's value in each run that is not the generator's; `None` for a run without a value.
+    fn values(&self, figure: &Figure<()>) -> Vec<Option<f64>> {
+        self.outcomes.iter().map(|outcome| figure.whole(outcome).filter(|_| !outcome.is_of_generator())).collect()
     }
 
     fn validity(&self) -> Validity {
@@ -97,16 +98,29 @@ fn conclude(
     let (pace, unit) = (a.contender.load.pace, a.contender.load.unit);
     let mut rows = Vec::new();
     for figure in figures(pace, unit).iter().filter(|figure| figure.role != Role::Shown) {
-        let (of_a, of_b) = (a.values(figure), b.values(figure));
-        if of_a.len() != a.outcomes.len() || of_b.len() != b.outcomes.len() {
+        let has = |outcome: &Outcome<()>| outcome.is_of_generator() || figure.whole(outcome).is_some();
+        let has_value = |rival: &Rival| rival.outcomes.iter().all(has);
+        if !has_value(a) || !has_value(b) {
             continue;
         }
+        // A pair with a void run says nothing, and the other run of it nothing without its neighbour.
+        let pairs = a.values(figure).into_iter().zip(b.values(figure)).filter_map(|(a, b)| a.zip(b));
+        let (of_a, of_b): (Vec<f64>, Vec<f64>) = pairs.unzip();
         let (scenario, decides) = (load.to_owned(), figure.role == Role::Deciding);
-        match compare_pairs(&of_a, &of_b, figure.better) {
+        let effect = match of_a.len() {
+            0..MIN_PAIRS => compare_wholes(&of_a, &of_b, figure.better).map(Effect::of_void_runs),
+            _ => compare_pairs(&of_a, &of_b, figure.better),
+        };
+        match effect {
             Ok(effect) => rows.push(Row { scenario, figure: figure.name.clone(), decides, effect }),
-            Err(Incomparable::NotPositive) => {}
-            Err(few @ Incomparable::TooFew { .. }) => return Err(BenchError::subject("A, B", "comparing")(few)),
+            Err(Incomparable::NotPositive | Incomparable::TooFew { .. }) => {}
         }
+    }
+    let is_void = |(a, b): &(&Outcome<()>, &Outcome<()>)| a.is_of_generator() || b.is_of_generator();
+    let voids = a.outcomes.iter().zip(&b.outcomes).filter(is_void).count();
+    if voids > 0 {
+        let all = a.outcomes.len();
+        report.notes.push(format!("{voids} of {all} pairs have a void run, or one whose rate is that of the generator, and are left out of the comparison"));
     }
     let samples = rivals.each_ref().map(|rival| {
         let mut samples = rival.contender.load.samples(&rival.outcomes);
@@ -122,7 +136,7 @@ fn conclude(
         report.checks.extend(options.fail_if_worse.then(|| row.check()));
     }
     if !rows.iter().any(|row| row.decides) {
-        report.summary.push("No comparison: the figure that decides is missing in a run.".to_owned());
+        report.summary.push("No verdict: the figure that decides is missing, or each pair has a void run.".to_owned());
     }
     if !rows.is_empty() {
         report.plots.push(drawing::changes(levels, &rows));
@@ -143,6 +157,72 @@ fn runs_table(levels: &str, a: &Rival, b: &Rival) -> Table {
         "pair" => pair, "A rate" => a.rate, "B rate" => b.rate,
         "A p50 µs" => a.time_us(50.0), "B p50 µs" => b.time_us(50.0),
         "A p99 µs" => a.time_us(99.0), "B p99 µs" => b.time_us(99.0),
-        "A is" => a.validity.name(), "B is" => b.validity.name(),
+        "A is" => a.verdict(), "B is" => b.verdict(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::{
+        contender::Runs,
+        figures::SampledLoad,
+        load::{Pace, Tally},
+        report::Verdict,
+        usage::Spent,
+    };
+
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        options: CompareOptions,
+    }
+
+    struct NoRuns;
+
+    impl Runs for NoRuns {
+        fn run(&mut self) -> Result<Outcome<()>, BenchError> {
+            unreachable!("the runs of this test are made up")
+        }
+    }
+
+    /// Makes up a side whose runs have these rates; a void run has a rate below 0.
+    fn rival(name: &'static str, rates: &[f64]) -> Rival {
+        let (scenario, durability) = ("put".to_owned(), "disk".to_owned());
+        let load = SampledLoad { scenario, durability, pace: Pace::Closed, unit: "request" };
+        let outcome = |rate: &f64| {
+            let mut tally = Tally::new(1);
+            (tally.right, tally.all_right) = (rate.abs() as u64, rate.abs() as u64);
+            let validity = if *rate < 0.0 { Validity::Saturated("busy".to_owned()) } else { Validity::Good };
+            Outcome { validity, ..Outcome::new(tally, 1.0, Spent::default()) }
+        };
+        let contender = Contender { load, place: String::new(), runs: Box::new(NoRuns) };
+        Rival { name, contender, outcomes: rates.iter().map(outcome).collect() }
+    }
+
+    fn compared(a: &[f64], b: &[f64]) -> Report {
+        let options = Cli::parse_from(["compare", "h:1", "h:2", "--fail-if-worse"]).options;
+        let mut report = Report::begin("compare", std::path::Path::new("."));
+        conclude(&options, ("put", "durability disk"), &[rival("A", a), rival("B", b)], &mut report).unwrap();
+        report
+    }
+
+    #[test]
+    fn void_pairs_are_left_out_and_too_few_others_give_no_verdict() {
+        let a = [1000.0, 1010.0, 1005.0, 1000.0, 1010.0, 1005.0, 1002.0];
+        let mut b = a;
+        assert!(compared(&a, &b).summary[0].starts_with("No difference seen"));
+        // One void run, which is far slower, is left out.
+        b[3] = -10.0;
+        let report = compared(&a, &b);
+        assert!(report.summary[0].starts_with("No difference seen"), "{:?}", report.summary);
+        assert!(report.notes.iter().any(|note| note.starts_with("1 of 7 pairs")), "{:?}", report.notes);
+        // With two of them five pairs are left.
+        b[5] = -10.0;
+        let report = compared(&a, &b);
+        assert!(report.summary[0].starts_with("No verdict"), "{:?}", report.summary);
+        assert_eq!(report.verdict(), Verdict::Void);
     }
 }

@@ -12,6 +12,8 @@ use crate::{
 };
 use thalweg_lab::comparison::MIN_PAIRS;
 
+/// Options of a scheduled load.
+const OF_SCHEDULES: [&str; 2] = ["--rate", "--arrivals"];
 /// Options of the load that a scenario file has instead.
 const OF_FILES: [&str; 8] =
     ["--workers", "--pipeline", "--value-size", "--mix", "--distribution", "--api", "--closed", "--no-load"];
@@ -144,6 +146,17 @@ impl CompareOptions {
             let none = self.load.given.is_empty() && self.durability_b.is_none() && self.scenario.is_none();
             require(none, "A, B", "stored reports have their own load: give none")?;
         }
+        if self.load.load.closed
+            && let Some(option) = self.load.first_of(&OF_SCHEDULES)
+        {
+            return Err(BenchError::Option {
+                option,
+                message: "a closed loop has no schedule: leave it or --closed".into(),
+            });
+        }
+        let has_password = |side: &Side| matches!(side, Side::Running(WireProtocol::Resp, _));
+        let is_used = self.password.is_none() || sides.iter().any(has_password);
+        require(is_used, "--password", "is for a RESP server that runs already, and no side is one")?;
         self.check_protocols(sides.each_ref().map(Side::protocol))?;
         if let Some(option) = self.scenario.as_ref().and_then(|_| self.load.first_of(&OF_FILES)) {
             return Err(BenchError::Option { option, message: "a scenario has it in its file".to_owned() });
@@ -216,6 +229,8 @@ mod tests {
             (vec!["h:1", "h:2", "--pairs", "3"], "--pairs"),
             (vec!["h:1", "h:2", "--arg-b", "--backend"], "--arg-b"),
             (vec!["h:1", "h:2", "--keys", "0"], "--keys"),
+            (vec!["h:1", "h:2", "--closed", "--rate", "5"], "--rate: a closed loop has no schedule"),
+            (vec!["h:1", "h:2", "--password", "x"], "--password"),
             (vec!["https://h:1", "h:2"], "neither a program"),
             (vec!["thalweg://h:1", "h:2"], "--scenario"),
             (vec!["h:1", "h:2", "--scenario", "ycsb-a", "--mix", "put"], "--mix: a scenario has it in its file"),

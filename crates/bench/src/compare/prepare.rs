@@ -58,9 +58,12 @@ impl CompareOptions {
     /// Returns the options of the RESP suite for a side under a load of puts and gets.
     fn resp_of(&self, side: &Side, at: usize, load: &HttpLoad) -> Result<RespOptions, BenchError> {
         let mut resp = resp::options_of(load)?;
-        (resp.password, resp.database) = (self.password.clone(), self.database);
+        resp.database = self.database;
         match side {
-            Side::Running(_, url) => resp.server = vec![resp_server(url)?],
+            Side::Running(_, url) => {
+                resp.server = vec![resp_server(url)?];
+                resp.password.clone_from(&self.password);
+            }
             Side::Program(_, path) => {
                 resp.server_binary = Some(path.clone());
                 resp.server_arg = self.arguments_of(at).to_vec();
@@ -76,7 +79,6 @@ impl CompareOptions {
         let arguments = [std::slice::from_ref(name), &self.load.given].concat();
         let mut scenario: ScenarioOptions =
             parsed(&arguments).map_err(|message| BenchError::Option { option: "--scenario", message })?;
-        (scenario.password, scenario.database) = (self.password.clone(), self.database);
         let (Side::Program(protocol, _) | Side::Running(protocol, _)) = side else { return Ok(None) };
         scenario.protocol = *protocol;
         // RESP has no level in a request. A level that both sides could not request is refused before.
@@ -86,6 +88,7 @@ impl CompareOptions {
             Side::Running(WireProtocol::Resp, url) => {
                 let server = resp_server(url)?;
                 scenario.database = server.database.unwrap_or(self.database);
+                scenario.password.clone_from(&self.password);
                 scenario.server.target = Some(server.choice.to_string());
             }
             Side::Running(_, url) => scenario.server.target = Some(url.clone()),

@@ -1,4 +1,4 @@
-//! Comparison of two stored reports, from the windows of their runs.
+//! Comparison of two stored reports, from the values of their runs.
 
 use std::path::Path;
 
@@ -34,9 +34,10 @@ pub(super) fn run(options: &CompareOptions, paths: [&Path; 2]) -> Result<Report,
         }));
     }
     report.condition("levels", levels.clone());
-    let rows = rows(of_a, of_b);
+    let is_void = a.first_invalid().or(b.first_invalid()).is_some();
+    let rows = rows(of_a, of_b, is_void);
     if rows.is_empty() {
-        let message = "A and B have no figure of the same scenario with enough windows in common".to_owned();
+        let message = "A and B have no figure of the same scenario in common".to_owned();
         return Err(BenchError::Option { option: "A, B", message });
     }
     for row in rows.iter().filter(|row| row.decides) {
@@ -46,10 +47,10 @@ pub(super) fn run(options: &CompareOptions, paths: [&Path; 2]) -> Result<Report,
     report.plots.push(drawing::changes(&levels, &rows));
     let deciding = pairs(of_a, of_b).filter(|(a, _)| a.role == Role::Deciding);
     report.plots.extend(deciding.filter_map(|(a, b)| drawing::course(&levels, a, b)));
-    report.tables.push(table(format!("B against A, {levels}, mean of the windows"), &rows));
+    report.tables.push(table(format!("B against A, {levels}, means of the runs"), &rows));
     report.notes.push(describe_method());
     report.notes.push(
-        "the interval covers what changed within each measurement, but not what changed on the machine between them; \
+        "the interval covers what changed between the runs of each measurement, but not what changed on the machine between them; \
          only alternating runs can distinguish the two: thalweg bench compare with two programs or addresses"
             .to_owned(),
     );
@@ -77,14 +78,15 @@ fn pairs<'a>(a: &'a [Samples], b: &'a [Samples]) -> impl Iterator<Item = (&'a Sa
     a.iter().filter_map(|a| Some((a, b.iter().find(|b| a.is_same_figure(b))?)))
 }
 
-fn rows(a: &[Samples], b: &[Samples]) -> Vec<Row> {
+/// Returns the compared figures, without verdicts if runs of a side are void.
+fn rows(a: &[Samples], b: &[Samples], is_void: bool) -> Vec<Row> {
     let compared = pairs(a, b).filter(|(a, _)| a.role != Role::Shown);
     let row = |(a, b): (&Samples, &Samples)| match compare_samples(a, b) {
         Ok(effect) => Some(Row {
             scenario: a.scenario.clone(),
             figure: a.figure.clone(),
             decides: a.role == Role::Deciding,
-            effect,
+            effect: if is_void { effect.of_void_runs() } else { effect },
         }),
         Err(Incomparable::TooFew { .. } | Incomparable::NotPositive) => None,
     };
@@ -104,8 +106,18 @@ mod tests {
     }
 
     fn store(scratch: &Scratch, name: &str, durability: &str, value: f64) -> String {
+        store_runs(scratch, name, durability, value, 6, Verdict::Met)
+    }
+
+    /// Stores a report with this number of runs, whose check of validity has this verdict.
+    fn store_runs(scratch: &Scratch, name: &str, durability: &str, value: f64, runs: u32, verdict: Verdict) -> String {
         let mut report = Report::begin("http", scratch.path());
-        let windows = (0..20).map(|at| Some(value * (1.0 + 0.01 * f64::from(at % 3)))).collect();
+        let windows: Vec<_> = (0..20).map(|at| Some(value * (1.0 + 0.01 * f64::from(at % 3)))).collect();
+        let run = |at: u32| Run {
+            whole: Some(value * (1.0 + 0.01 * f64::from(at % 3))),
+            windows: windows.clone(),
+            is_void: false,
+        };
         report.samples.push(Samples {
             scenario: "put".to_owned(),
             durability: durability.to_owned(),
@@ -113,8 +125,10 @@ mod tests {
             better: Better::Lower,
             role: Role::Deciding,
             window_seconds: 0.25,
-            runs: vec![Run { whole: Some(value), windows }],
+            runs: (0..runs).map(run).collect(),
         });
+        let (what, required, measured) = ("put".to_owned(), "valid".to_owned(), String::new());
+        report.checks.push(Check { what, required, measured, verdict, is_goal: false });
         let path = scratch.path().join(name);
         std::fs::write(&path, report.to_json()).unwrap();
         path.to_str().unwrap().to_owned()
@@ -123,6 +137,20 @@ mod tests {
     fn compared(arguments: &[&str]) -> Result<Report, BenchError> {
         let cli = <Cli as clap::Parser>::parse_from(["compare"].iter().chain(arguments));
         super::super::run(&cli.options, &mut crate::Quiet)
+    }
+
+    #[test]
+    fn few_or_void_runs_give_no_verdict() {
+        let scratch = Scratch::below(None).unwrap();
+        let good = store(&scratch, "good.json", "disk", 100.0);
+        let few = store_runs(&scratch, "few.json", "disk", 200.0, 3, Verdict::Met);
+        let void = store_runs(&scratch, "void.json", "disk", 200.0, 6, Verdict::Void);
+        for other in [few, void] {
+            let report = compared(&[&good, &other, "--fail-if-worse"]).unwrap();
+            assert!(report.summary[0].contains("No verdict") && report.summary[0].contains("at least 6 valid runs"));
+            assert_eq!(report.verdict(), Verdict::Void);
+            assert!(report.to_html().contains("p99 µs (decides): no verdict"));
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The result of a comparison in words and as a table, and the refusal of different durability levels.
 
-use thalweg_lab::comparison::{CONFIDENCE, Difference, Effect};
+use thalweg_lab::comparison::{CONFIDENCE, Difference, Effect, MIN_RUNS};
 
 use crate::{
     BenchError,
@@ -51,7 +51,8 @@ pub(crate) fn table(title: String, rows: &[Row]) -> Table {
         };
         row.extend(cells! {
             "figure" => figure.as_str(), "A" => effect.a, "B" => effect.b, "change" => percent(effect.change),
-            "interval from" => percent(effect.interval.0), "to" => percent(effect.interval.1),
+            "interval from" => effect.interval.map(|(low, _)| signed(low)),
+            "to" => effect.interval.map(|(_, high)| signed(high)),
             "B is" => effect.difference.name(),
         });
         table.row(row);
@@ -68,8 +69,12 @@ impl Row {
     pub(crate) fn sentence(&self, levels: &str) -> String {
         let Self { figure, effect: Effect { a, b, change, interval, difference }, .. } = self;
         let values = format!("{figure} {} with A and {} with B ({levels})", number(*a), number(*b));
-        let interval = format!("{:.0} % interval {} to {}", 100.0 * CONFIDENCE, signed(interval.0), signed(interval.1));
+        let interval = interval.map_or_else(
+            || format!("no interval, which needs at least {MIN_RUNS} valid runs of each side"),
+            |(low, high)| format!("{:.0} % interval {} to {}", 100.0 * CONFIDENCE, signed(low), signed(high)),
+        );
         match difference {
+            Difference::NoVerdict => format!("No verdict: {values}; change {}, {interval}.", signed(*change)),
             Difference::NoneSeen => format!("No difference seen: {values}; change {}, {interval}.", signed(*change)),
             _ => format!("B is {}: {values}; change {}, {interval}.", difference.name(), signed(*change)),
         }
@@ -77,12 +82,16 @@ impl Row {
 
     /// Creates the check that B is not worse than A.
     pub(crate) fn check(&self) -> Check {
-        let is_worse = self.effect.difference == Difference::Worse;
+        let verdict = match self.effect.difference {
+            Difference::Worse => Verdict::Missed,
+            Difference::Better | Difference::NoneSeen => Verdict::Met,
+            Difference::NoVerdict => Verdict::Void,
+        };
         Check {
             what: format!("{}, {}", self.scenario, self.figure),
             required: "B is not worse than A".to_owned(),
             measured: format!("{}, {}", signed(self.effect.change), self.effect.difference.name()),
-            verdict: if is_worse { Verdict::Missed } else { Verdict::Met },
+            verdict,
             is_goal: false,
         }
     }
@@ -132,6 +141,9 @@ mod tests {
         assert_eq!(row(1.5).check().verdict, Verdict::Met);
         assert_eq!(row(0.5).check().verdict, Verdict::Missed);
         assert!(row(1.0).sentence("").starts_with("No difference seen"));
+        let void = Row { effect: row(0.5).effect.of_void_runs(), ..row(0.5) };
+        assert!(void.sentence("").starts_with("No verdict"), "{}", void.sentence(""));
+        assert_eq!(void.check().verdict, Verdict::Void);
         assert_eq!(row(1.0).check().verdict, Verdict::Met);
     }
 

@@ -233,6 +233,7 @@ impl Suite<'_> {
             thread_cpu: usage::thread_cpu().saturating_sub(cpu),
             longest: probed.times.max(),
             times: probed.times,
+            apart: None,
             payload_bytes: operations * data.len() as u64,
             hits: None,
             cost: Cost { fsyncs: Some(operations), ..Usage::read(MeasuredProcess::Own).since(&before) },

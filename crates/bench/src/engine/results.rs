@@ -220,6 +220,7 @@ impl Results {
             if !rows.is_empty() {
                 tables.push(self.figures(level, &rows, first));
                 tables.push(costs(level, &rows));
+                tables.extend(apart(level, &rows));
             }
         }
         if !self.space.is_empty() {
@@ -291,6 +292,7 @@ fn figure_cells(row: &Row, own: Option<&Row>) -> report::Row {
     cells! {
         "test" => row.test.name, "parameters" => row.parameters.as_str(), "backend" => row.contender.as_str(),
         "operations/s" => rates.median, "± MAD" => rates.mad, "p50 µs" => at(50.0), "p90 µs" => at(90.0),
+        "p95 µs" => at(95.0),
         "p99 µs" => at(99.0), "p99.9 µs" => at(99.9), "longest µs" => micros(longest),
         "thread CPU ns/operation" => median(&row.nanos()),
         "hits" => hits.last().map(|share| format!("{:.1} %", share * 100.0)),
@@ -298,6 +300,28 @@ fn figure_cells(row: &Row, own: Option<&Row>) -> report::Row {
         "by thread CPU" => other.map(|own| ratio(&row.nanos(), &own.nanos())),
         "published / here" => row.test.published,
     }
+}
+
+/// Returns the times of the reads and of the writes of each mix; `None` without mixes.
+fn apart(level: Level, rows: &[&Row]) -> Option<Table> {
+    let mut table = Table::new(format!("durability {level}, 1 thread: reads and writes of a mix apart"));
+    for row in rows {
+        let of = |is_read: bool| {
+            let times = row.rounds.iter().filter_map(|round| round.apart.as_ref());
+            Latencies::sum(times.map(|apart| if is_read { &apart.reads } else { &apart.writes }))
+        };
+        for (name, times) in
+            [("read", of(true)), ("write", of(false))].into_iter().filter(|(_, times)| times.count() > 0)
+        {
+            let at = |percentile| micros(times.percentile(percentile));
+            table.row(cells! {
+                "test" => row.test.name, "backend" => row.contender.as_str(), "operation" => name,
+                "timed" => times.count(), "p50 µs" => at(50.0), "p90 µs" => at(90.0), "p95 µs" => at(95.0),
+                "p99 µs" => at(99.0), "p99.9 µs" => at(99.9), "max µs" => at(100.0),
+            });
+        }
+    }
+    (!table.rows.is_empty()).then_some(table)
 }
 
 fn costs(level: Level, rows: &[&Row]) -> Table {

@@ -29,6 +29,8 @@ pub struct Measure {
     pub thread_cpu: Duration,
     /// Durations of the operations that were timed singly.
     pub times: Latencies,
+    /// The same durations for reads and writes apart; `None` unless the test mixes them.
+    pub apart: Option<Apart>,
     /// Longest duration of a stride of consecutive operations.
     pub longest: Duration,
     /// Bytes of keys and values written, or of values read.
@@ -37,6 +39,15 @@ pub struct Measure {
     pub hits: Option<u64>,
     /// Resources that the process used during the round.
     pub cost: Cost,
+}
+
+/// Durations of the reads and of the writes of a mix.
+#[derive(Clone, Debug, Default)]
+pub struct Apart {
+    /// Durations of the reads that were timed singly.
+    pub reads: Latencies,
+    /// Durations of the writes that were timed singly.
+    pub writes: Latencies,
 }
 
 impl Measure {
@@ -56,7 +67,34 @@ pub fn timed(
     subject: &dyn KvSubject,
     operations: u64,
     stride: u64,
+    operation: impl FnMut(u64) -> Result<(), BenchError>,
+) -> Result<Measure, BenchError> {
+    timed_each(subject, operations, stride, operation, |_, _| {})
+}
+
+/// Calls `operation` with each number of a mix's operations and measures the calls, those that are reads and the others
+/// apart. `is_read` says which are reads.
+pub(super) fn timed_apart(
+    subject: &dyn KvSubject,
+    operations: u64,
+    stride: u64,
+    is_read: impl Fn(u64) -> bool,
+    operation: impl FnMut(u64) -> Result<(), BenchError>,
+) -> Result<Measure, BenchError> {
+    let mut apart = Apart::default();
+    let measure = timed_each(subject, operations, stride, operation, |number, time| {
+        let times = if is_read(number) { &mut apart.reads } else { &mut apart.writes };
+        times.record(time);
+    })?;
+    Ok(Measure { apart: Some(apart), ..measure })
+}
+
+fn timed_each(
+    subject: &dyn KvSubject,
+    operations: u64,
+    stride: u64,
     mut operation: impl FnMut(u64) -> Result<(), BenchError>,
+    mut note: impl FnMut(u64, Duration),
 ) -> Result<Measure, BenchError> {
     usage::reset_peak(usage::MeasuredProcess::Own);
     let before = (Usage::read(MeasuredProcess::Own), subject.fsyncs());
@@ -71,7 +109,9 @@ pub fn timed(
             longest = longest.max(began - stride_began);
             stride_began = began;
             operation(number)?;
-            times.record(began.elapsed());
+            let time = began.elapsed();
+            times.record(time);
+            note(number, time);
         } else {
             operation(number)?;
         }
@@ -81,5 +121,5 @@ pub fn timed(
     let seconds = begun.elapsed().as_secs_f64();
     let mut cost = Usage::read(MeasuredProcess::Own).since(&before.0);
     cost.fsyncs = subject.fsyncs().zip(before.1).map(|(now, then)| now - then);
-    Ok(Measure { operations, seconds, thread_cpu, times, longest, payload_bytes: 0, hits: None, cost })
+    Ok(Measure { operations, seconds, thread_cpu, times, apart: None, longest, payload_bytes: 0, hits: None, cost })
 }

@@ -12,7 +12,7 @@ use thalweg_engine::Compaction;
 use super::{
     results::{Results, Space, Test, count_at, counts_at},
     subject::{Contender, KvSubject, Level, LookupResult, StoreOptions},
-    timing::{FAST_STRIDE, Measure, timed},
+    timing::{FAST_STRIDE, Measure, timed, timed_apart},
 };
 use crate::{
     BenchError, Progress,
@@ -205,7 +205,8 @@ pub(super) fn mixed(context: &mut Context<'_>) -> Result<(), BenchError> {
         let mut rng = generator(seed + 4);
         let reads: Vec<bool> = (0..operations.len()).map(|_| rng.random_range(0..100) < reads_percent).collect();
         let mut bad = None;
-        let mut measure = timed(&*subject, operations.len(), stride, |number| {
+        let is_read = |number: u64| reads[number as usize];
+        let mut measure = timed_apart(&*subject, operations.len(), stride, is_read, |number| {
             let (index, key) = operations.at(number);
             if reads[number as usize] {
                 if subject.get(key, values.of(index))? != LookupResult::Right {

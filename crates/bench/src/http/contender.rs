@@ -20,7 +20,7 @@ struct HttpRuns {
 pub(crate) fn contender(target: Target, load: HttpLoad, progress: &mut dyn Progress) -> Result<Contender, BenchError> {
     let level = level(&target, &load)?;
     store_keys(&target, &load, progress)?;
-    let place = format!("HTTP at {}", target.address);
+    let place = format!("HTTP at {}, {}", target.address, target.build());
     Ok(Contender { load: sampled(&load, level), place, runs: Box::new(HttpRuns { target, load }) })
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::scenario::Scenario;
 use crate::{
     load::{
-        Knee, Objective, Pace, Rounds, Validity,
+        Knee, Limit, Objective, Pace, Rounds, Validity,
         http::{Counts, Outcome},
     },
     report::{
@@ -47,6 +47,10 @@ pub(super) fn sentence(scenario: &Scenario, level: &str, rounds: &Rounds<Counts>
 pub(super) fn knee_sentence(knee: &Knee, objective: &Objective, scenario: &Scenario, level: &str) -> String {
     let what = format!("{}, {} connections, {}", scenario.name, scenario.load.connections, in_words(level));
     match (knee.rate, knee.fails_at) {
+        (rate, _) if knee.limited_by == Limit::Machine => {
+            let rate = rate.map_or_else(String::new, |rate| format!(" {} requests/s meet {objective}.", number(rate)));
+            format!("The search ended early ({what}), because the machine disturbed the runs.{rate}")
+        }
         (None, _) => format!("No rate meets {objective} ({what}){}.", knee.why()),
         (Some(rate), Some(above)) => format!(
             "The highest rate that meets {objective} ({what}) is between {} and {} requests/s: the lower one passed every \

@@ -14,6 +14,7 @@ mod scenario;
 mod suite;
 
 pub(crate) use contender::contender;
+pub(crate) use options::OF_SCHEDULES;
 pub use options::{ApiChoice, HttpLoad, HttpOptions, Mix, Preset, ServerOptions};
 pub(crate) use running::{api, level, plan, sampled, start, store_keys, target};
 pub use suite::run;

@@ -15,6 +15,12 @@ use crate::{
 /// Number of keys unless the options say otherwise.
 pub(super) const DEFAULT_KEYS: u64 = 100_000;
 
+/// Options of a scheduled load, which a closed loop does not have.
+pub(crate) const OF_SCHEDULES: [&str; 2] = ["rate", "arrivals"];
+/// Options of one scenario, which those of a preset have values of their own for.
+const OF_SCENARIOS: [&str; 9] =
+    ["rate", "arrivals", "closed", "connections", "pipeline", "value_size", "mix", "durability", "api"];
+
 /// Kind of the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Mix {
@@ -61,7 +67,7 @@ pub enum Preset {
 #[derive(Clone, Debug, clap::Args)]
 pub struct ServerOptions {
     /// Address of a running server, as http://host:port. Without it the benchmark starts a server of its own.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["server_binary", "server_arg"])]
     pub target: Option<String>,
     /// Server to start without a target.
     #[command(flatten)]
@@ -132,6 +138,7 @@ pub struct HttpLoad {
 
 /// Options of the HTTP suite.
 #[derive(Clone, Debug, clap::Args)]
+#[command(mut_arg("closed", |arg| arg.conflicts_with_all(OF_SCHEDULES)))]
 pub struct HttpOptions {
     /// Server under load.
     #[command(flatten)]
@@ -147,10 +154,10 @@ pub struct HttpOptions {
     #[arg(long, conflicts_with_all = ["closed", "preset"])]
     pub search: Option<Objective>,
     /// Highest rate that the search tries, in requests per second.
-    #[arg(long, default_value_t = 1e6)]
+    #[arg(long, default_value_t = 1e6, requires = "search")]
     pub max_rate: f64,
     /// A fixed set of scenarios to run, instead of the one scenario of the options.
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, conflicts_with_all = OF_SCENARIOS)]
     pub preset: Option<Preset>,
     /// Profiles of the server.
     #[command(flatten)]

@@ -4,12 +4,12 @@ use std::collections::HashSet;
 
 use super::{
     findings::{self, in_words},
-    options::{ApiChoice, HttpLoad, HttpOptions},
+    options::{ApiChoice, HttpLoad, HttpOptions, Mix},
     running::{self, api, level, sampled, store_keys},
     scenario::Scenario,
 };
 use crate::{
-    BenchError, Progress, Report,
+    BenchError, Progress, Report, Spectrum,
     account::{Account, Stages, add_stages, cost_row, cost_table},
     figures::SampledLoad,
     latency::micros,
@@ -19,6 +19,7 @@ use crate::{
     },
     profiling::{LONGEST_PROFILE, Profiler},
     report::{Check, Row, Table, cells, number, table},
+    saturation::{Course, Evidence},
     server::Target,
     stats::ratio,
 };
@@ -32,6 +33,7 @@ pub fn run(options: &HttpOptions, progress: &mut dyn Progress) -> Result<Report,
     let (mut report, scratch) = Report::begin_below("http", options.server.start.dir.as_deref())?;
     let target = running::target(&options.server, &scratch, progress)?;
     report.condition("target", target_name(options, &target));
+    report.condition("server build", target.build());
     report.condition(
         "load",
         format!(
@@ -86,7 +88,7 @@ impl Suite<'_> {
             self.load_keys(&scenario.load)?;
             let level = level(self.target, &scenario.load)?;
             let (rounds, account) = self.rounds(scenario, echo)?;
-            figures.row(figure_row(scenario, &rounds, account.fsyncs()));
+            figures.row(figure_row(scenario, &rounds, account.fsyncs_per_run()));
             let runs: Vec<&Outcome> = rounds.subject.outcomes.iter().collect();
             costs.row(cost_row(&format!("{} ({})", scenario.name, in_words(&level)), &runs, &account));
             stages.extend(write_stages(scenario, &level, &rounds.subject, &account));
@@ -100,6 +102,10 @@ impl Suite<'_> {
             tails.push(findings::bar(scenario, &level, &rounds.subject, |outcome| outcome.time_us(99.0)));
             let line = |outcome| findings::spectrum_line(format!("{}, {}", scenario.name, in_words(&level)), outcome);
             spectra.extend(rounds.subject.outcomes.last().map(line));
+            report.spectra.extend(whole_spectra(&format!("{} ({})", scenario.name, in_words(&level)), &rounds.subject));
+            if scenario.load.mix == Mix::Mixed {
+                report.tables.push(apart_table(scenario, &rounds.subject));
+            }
             if level != "-" && !levels.contains(&level) {
                 levels.push(level);
             }
@@ -117,7 +123,7 @@ impl Suite<'_> {
         report.tables.push(costs);
         add_stages(report, "stages of a durable write", &stages);
         if let (Some(outcome), true) = (last, is_alone) {
-            report.tables.push(spectrum_table(&outcome));
+            report.tables.push(spectrum_table("of the last run", &outcome));
             report.tables.push(status_table(&outcome));
         }
         Ok(())
@@ -185,28 +191,36 @@ impl Suite<'_> {
         }
         report.tables.push(conditions_table(&scenarios));
         let mut table = Table::new("search: climb, bisect, confirm both ends");
-        let (mut last_good, mut course) = (None, Vec::new());
+        let (mut good, mut course, mut resources) = (Vec::new(), Vec::new(), Course::default());
         let knee = find_knee(&bounds, |rate| {
             let pace = Pace::Open { rate, arrivals: options.load.arrivals };
             let plan = self.plan(&options.load, Kind::Subject, pace);
-            let outcome = load::run(&Plan { give_up: objective.patience(LEAST_PATIENCE), ..plan })?;
+            let (plan, mut account) =
+                (Plan { give_up: objective.patience(LEAST_PATIENCE), ..plan }, Account::default());
+            let outcome = account.around(|| self.target.metrics(), || load::run(&plan))?;
+            resources.push(rate, Evidence::of(&outcome, &account, Some(self.target.address)));
             let trial = trial_of(&outcome, objective)?;
             self.print_round(&scenarios[0], pace, "", 1, &outcome);
             table.row(trial_row(rate, &outcome, &trial));
             course
                 .push((rate, findings::percentiles(objective).map(|percentile| outcome.time_us(percentile)).collect()));
             if trial == Trial::Pass {
-                last_good = Some(outcome);
+                good.push((rate, outcome));
             }
             Ok::<_, BenchError>(trial)
         })?;
         report.tables.push(table);
-        report.tables.extend(last_good.iter().map(spectrum_table));
+        // The last good run may be one at a lower rate.
+        let at_knee = good.into_iter().rev().find(|(rate, _)| Some(*rate) == knee.rate);
+        let title = |rate: f64| format!("at the knee, {}/s", number(rate));
+        report.tables.extend(at_knee.iter().map(|(rate, run)| spectrum_table(&title(*rate), run)));
+        report.spectra.extend(at_knee.iter().filter_map(|(rate, run)| Spectrum::of(title(*rate), &run.times)));
         report.plots.push(findings::search_plot(course, objective));
         report.plots.extend(findings::spectrum_plots(
-            &last_good.iter().map(|run| findings::spectrum_line(String::new(), run)).collect::<Vec<_>>(),
+            &at_knee.iter().map(|(rate, run)| findings::spectrum_line(title(*rate), run)).collect::<Vec<_>>(),
         ));
         report.summary.push(findings::knee_sentence(&knee, objective, &scenarios[0], &level));
+        resources.conclude(&knee, report);
         let what = format!("highest rate with {objective}, stable over {} repeats", bounds.repeats);
         report.checks.push(knee.check(what, |rate| format!("{rate:.0}/s")));
         knee.rate.map_or(Ok(()), |rate| self.profile_knee(rate, report))
@@ -274,12 +288,11 @@ fn conditions_table(scenarios: &[Scenario]) -> Table {
     }
 }
 
-fn figure_row(scenario: &Scenario, Rounds { subject, echo }: &Rounds, fsyncs: Option<u64>) -> Row {
+fn figure_row(scenario: &Scenario, Rounds { subject, echo }: &Rounds, fsyncs_per_run: f64) -> Row {
     let rate = subject.rate();
     let written = |outcome: &Outcome| {
-        let puts = outcome.tally.times[Operation::Put as usize].count();
         let bytes = outcome.spent.server.and_then(|cost| cost.written_bytes).map_or(f64::NAN, |bytes| bytes as f64);
-        bytes / (puts as f64 * scenario.load.value_size as f64)
+        bytes / (all_puts(outcome) * scenario.load.value_size as f64)
     };
     cells! {
         "scenario" => scenario.name.as_str(), "requests/s" => rate.median, "± MAD" => rate.mad,
@@ -292,16 +305,27 @@ fn figure_row(scenario: &Scenario, Rounds { subject, echo }: &Rounds, fsyncs: Op
         "received MiB/s" => subject.median(|outcome| outcome.received_mib()),
         "sent MiB/s" => subject.median(|outcome| outcome.sent_mib()),
         "server CPU µs/request" => subject.median(|outcome| outcome.server_cpu(outcome.tally.all_right)),
+        "generator CPU µs/request" => subject.median(|outcome| outcome.generator_cpu(outcome.tally.all_right)),
+        "generator busy %" => subject.busy_percent(),
         "server peak RSS MiB" => subject.peak_rss(), "written B/payload B" => subject.median(written),
-        "fsyncs" => fsyncs, "echo requests/s" => echo.rate().median,
-        "of echo" => ratio(&subject.rates(), &echo.rates()), "verdict" => subject.validity().name(),
+        "fsyncs/run" => fsyncs_per_run, "fsyncs/put" => fsyncs_per_run / subject.median(all_puts),
+        "echo requests/s" => echo.rate().median,
+        "of echo" => ratio(&subject.rates(), &echo.rates()), "verdict" => subject.verdict(),
     }
+}
+
+/// Returns the number of puts of a whole run with its warm-up, the span in which the server's bytes and fsyncs are counted.
+/// In a mix their share is that of the counted requests; NaN without puts.
+fn all_puts(outcome: &Outcome) -> f64 {
+    let puts = outcome.tally.times[Operation::Put as usize].count() as f64;
+    let all = outcome.tally.all_right as f64 * puts / outcome.times.count() as f64;
+    if all > 0.0 { all } else { f64::NAN }
 }
 
 fn checks(scenario: &Scenario, Rounds { subject, echo }: &Rounds) -> Vec<Check> {
     let pace = scenario.load.pace().name("/s");
     let what = format!("{} ({pace}, {})", scenario.name, scenario.load.durability_name());
-    let mut checks = vec![subject.validity().check(&what, "all answered, rightly, in step")];
+    let mut checks = vec![subject.check(&what, "all answered, rightly, in step")];
     checks.extend(scenario.echo_share.map(|share| {
         let measured = ratio(&subject.rates(), &echo.rates());
         Check::at_least(format!("{what}: rate against the route that stores nothing"), measured, share, " ×")
@@ -309,10 +333,38 @@ fn checks(scenario: &Scenario, Rounds { subject, echo }: &Rounds) -> Vec<Check> 
     checks
 }
 
-fn spectrum_table(outcome: &Outcome) -> Table {
+/// Returns the whole distributions of the last round: of all response times, of those of gets and puts if there are both, and
+/// of the service times.
+fn whole_spectra(name: &str, rounds: &load::Rounds<Counts>) -> Vec<Spectrum> {
+    let Some(last) = rounds.outcomes.last() else { return Vec::new() };
+    let of_kind = |kind: Operation| &last.tally.times[kind as usize];
+    let is_mixed = of_kind(Operation::Get).count() > 0 && of_kind(Operation::Put).count() > 0;
+    let all = [
+        (String::new(), &last.times, true),
+        (", gets".to_owned(), of_kind(Operation::Get), is_mixed),
+        (", puts".to_owned(), of_kind(Operation::Put), is_mixed),
+        (", service times".to_owned(), &last.tally.own.service, true),
+    ];
+    let shown = all.into_iter().filter(|(_, _, is_shown)| *is_shown);
+    shown.filter_map(|(part, times, _)| Spectrum::of(format!("{name}{part}"), times)).collect()
+}
+
+/// Returns the figures of the gets and of the puts of a mix.
+fn apart_table(scenario: &Scenario, rounds: &load::Rounds<Counts>) -> Table {
+    table! {
+        format!("{}: gets and puts apart", scenario.name); (name, kind) in [("get", Operation::Get), ("put", Operation::Put)];
+        let of = |outcome: &Outcome| outcome.tally.times[kind as usize].clone();
+        let at = |percentile| rounds.median(|outcome| micros(of(outcome).percentile(percentile)));
+        "requests" => name, "requests/s" => rounds.median(|outcome| of(outcome).count() as f64 / outcome.seconds),
+        "p50 µs" => at(50.0), "p90 µs" => at(90.0), "p95 µs" => at(95.0), "p99 µs" => at(99.0), "p99.9 µs" => at(99.9),
+        "max µs" => at(100.0),
+    }
+}
+
+fn spectrum_table(which: &str, outcome: &Outcome) -> Table {
     let service = outcome.tally.own.service.spectrum();
     table! {
-        "percentile spectrum of the last good run"; (line, service) in outcome.times.spectrum().iter().zip(service);
+        format!("percentile spectrum {which}"); (line, service) in outcome.times.spectrum().iter().zip(service);
         "percentile" => format!("{}", line.percentile), "response µs" => line.time_us,
         "requests at or below" => line.count, "1/(1-percentile)" => line.one_in(), "service µs" => service.time_us,
     }
@@ -348,7 +400,11 @@ fn trial_row(rate: f64, outcome: &Outcome, trial: &Trial) -> Row {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Quiet;
+    use crate::{
+        Quiet,
+        report::Cell,
+        usage::{Cost, Spent},
+    };
     use clap::Parser as _;
 
     #[derive(clap::Parser)]
@@ -359,6 +415,24 @@ mod tests {
 
     fn options(more: &[&str]) -> HttpOptions {
         Cli::parse_from(["bench"].iter().chain(more)).options
+    }
+
+    #[test]
+    fn bytes_and_fsyncs_are_of_the_same_span_as_the_puts() {
+        let mut tally = load::Tally::<Counts>::new(2);
+        tally.times[Operation::Put as usize].record_nanos_times(1000, 40);
+        tally.times[Operation::Get as usize].record_nanos_times(1000, 60);
+        // A fifth of the run is warm-up, so 48 of its 120 requests are puts.
+        (tally.right, tally.all_right) = (100, 120);
+        let server = Some(Cost { written_bytes: Some(48 * 300), ..Cost::default() });
+        let outcome = Outcome::new(tally, 1.0, Spent { server, ..Spent::default() });
+        let mut rounds = Rounds::default();
+        (0..3).for_each(|_| rounds.subject.push(outcome.clone()));
+        let scenario = &Scenario::all(&options(&["--mix", "mixed", "--value-size", "100"]))[0];
+        let row = figure_row(scenario, &rounds, 24.0);
+        let value = |name| row.iter().find(|(column, _)| *column == name).unwrap().1.clone();
+        assert_eq!((value("written B/payload B"), value("fsyncs/run")), (Cell::Number(3.0), Cell::Number(24.0)));
+        assert_eq!(value("fsyncs/put"), Cell::Number(0.5));
     }
 
     #[test]

@@ -10,16 +10,31 @@ use crate::{
     BenchError, ProfileOptions,
     load::{Arrivals, Objective, Pace},
     native::{Depth, HEAD_BYTES, LoadOptions, Profile, ServerOptions},
-    options::{parse_duration, rate_within, require, steady, within},
+    options::{parse_duration, rate_within, require, scheduled, steady, within},
 };
+
+/// Options of one scenario, which those of a preset have values of their own for.
+const OF_SCENARIOS: [&str; 10] = [
+    "payload",
+    "batch",
+    "publishers",
+    "connections",
+    "streams",
+    "fan_out",
+    "queue_members",
+    "subscriber_connections",
+    "subscriber_streams",
+    "rate",
+];
 
 /// Options of `thalweg bench pubsub`.
 #[derive(Clone, Debug, clap::Args)]
+#[command(group(clap::ArgGroup::new("searches").args(["search", "preset"])))]
 pub struct PubsubOptions {
     #[command(flatten)]
     pub(super) server: ServerOptions,
     /// A fixed set of scenarios to run, instead of the one scenario of the options.
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, conflicts_with_all = OF_SCENARIOS)]
     pub preset: Option<Preset>,
     /// Size of a message in bytes; its first 24 bytes identify it.
     #[arg(long, default_value_t = 128)]
@@ -91,7 +106,7 @@ pub struct PubsubOptions {
     #[arg(long, conflicts_with = "preset", value_parser = Objective::of_times)]
     pub search: Option<Objective>,
     /// Highest rate that the search tries, in messages per second.
-    #[arg(long, default_value_t = 2e7)]
+    #[arg(long, default_value_t = 2e7, requires = "searches")]
     pub max_rate: f64,
     /// Compare every byte of messages above 512 B too. Otherwise the benchmark compares their head, their end, and 64
     /// bytes at a position that differs from message to message.
@@ -233,11 +248,24 @@ impl PubsubOptions {
         let can_send = self.window_messages > 0 && self.window_bytes > 0;
         require(can_send, "--window-messages, --window-bytes", "nothing would ever be sent: must be above 0")?;
         rate_within(self.rate, 1_000_000_000)?;
-        let is_own = self.preset.is_none() || self.arrivals.change().is_none();
-        require(is_own, "--arrivals", "the scenarios of a preset have a rate that stays the same")?;
+        self.check_preset()?;
         steady(self.search.as_ref(), self.arrivals)?;
         let is_scheduled = self.rate.is_some() || self.search.is_some() || self.preset.is_some();
         let is_valid = self.linger.is_none() || is_scheduled;
-        require(is_valid, "--linger", "is about messages on a schedule: give --rate or --search")
+        require(is_valid, "--linger", "is about messages on a schedule: give --rate or --search")?;
+        scheduled(self.arrivals, is_scheduled)
+    }
+
+    /// Returns an error if an option is given that the scenarios of the preset have values of their own for.
+    fn check_preset(&self) -> Result<(), BenchError> {
+        let Some(preset) = self.preset else { return Ok(()) };
+        let searches = matches!(preset, Preset::RowF | Preset::Profiles);
+        let is_own = self.arrivals == Arrivals::Constant || (searches && self.arrivals.change().is_none());
+        require(is_own, "--arrivals", "the scenarios of this preset have their own")?;
+        let batches = matches!(preset, Preset::RowF | Preset::Profiles | Preset::Lanes);
+        require(!batches || self.linger.is_none(), "--linger", "the scenarios of this preset publish whole batches")?;
+        let tunes = matches!(preset, Preset::Profiles | Preset::Singles | Preset::Knobs);
+        let is_untuned = !tunes || self.server_profile.is_none();
+        require(is_untuned, "--server-profile", "the scenarios of this preset choose the profiles")
     }
 }

@@ -47,9 +47,11 @@ pub(super) struct PublishChannel {
     unacked: usize,
     /// Time at which batches were last composed, in nanoseconds since the start of the run.
     now: u64,
-    /// True if the last write did not take all bytes. The server then causes the lateness of later batches, not the
-    /// generator.
+    /// True if the last write did not take all bytes.
     is_blocked: bool,
+    /// Time since which a batch could always have been sent, in nanoseconds since the start: the server accepted bytes, and
+    /// a request id was free. The server, not the generator, causes the lateness of batches that were due before.
+    free_since: u64,
     /// True if everything is published and acknowledged, and the counts are reported.
     is_reported: bool,
     pool: Pool,
@@ -90,6 +92,7 @@ impl PublishChannel {
             unacked: 0,
             now: 0,
             is_blocked: false,
+            free_since: 0,
             is_reported: false,
             pool: Pool::default(),
             delivered: 0,
@@ -157,7 +160,7 @@ impl PublishChannel {
     }
 
     fn lag(&self, due: u64) {
-        if !self.is_blocked && due >= self.shared.counted.start {
+        if self.free_since <= due && due >= self.shared.counted.start {
             self.shared.tally.borrow_mut().lag.record_nanos(self.now - due);
         }
     }
@@ -203,6 +206,9 @@ impl Session for PublishChannel {
     /// Composes the batches that are due, up to the size of one write.
     fn compose(&mut self, line: &mut ReadyChannel) -> Result<(), ChannelError> {
         self.now = self.shared.clock.now();
+        if self.is_blocked {
+            self.free_since = self.now;
+        }
         let (mut index, mut idle) = (0, 0);
         while idle < self.publishers.len() && line.out.len() < WRITE_BYTES && !(self.acked && self.free.is_empty()) {
             idle = if self.compose_one(index, line) { 0 } else { idle + 1 };
@@ -212,6 +218,9 @@ impl Session for PublishChannel {
     }
 
     fn receive(&mut self, line: &mut ReadyChannel, _: usize) -> Result<(), ChannelError> {
+        if self.acked && self.free.is_empty() {
+            self.free_since = self.shared.clock.now();
+        }
         while let Some(raw) = line.frame()? {
             if raw.header.kind != Kind::Published as u16 {
                 return Err(unexpected(raw));

@@ -122,7 +122,8 @@ impl Figures {
             "scenario" => name.as_str(), "transport" => carrier.name(), "pace" => pace_name(options),
             "published/s" => rate.median / options.fan_out as f64, "deliveries/s" => rate.median,
             "± MAD" => rate.mad, "payload MB/s" => rate.median * options.payload as f64 / 1e6,
-            "p50 µs" => own.time_us(50.0), "p90 µs" => own.time_us(90.0), "p99 µs" => own.time_us(99.0),
+            "p50 µs" => own.time_us(50.0), "p90 µs" => own.time_us(90.0), "p95 µs" => own.time_us(95.0),
+            "p99 µs" => own.time_us(99.0),
             "p99.9 µs" => own.time_us(99.9), "max µs" => own.time_us(100.0),
             "lag p99 µs" => own.median(|outcome| outcome.lag_us()),
             "server CPU s/M deliveries" => own.median(|outcome| outcome.server_cpu(outcome.tally.all_right)),
@@ -134,14 +135,14 @@ impl Figures {
             "of bare, bytes that server and subscribers receive" => rounds.of_bare_received(options),
             "bare relay MB/s" => median(&rounds.relayed) / 1e6,
             "of relay, bytes that subscribers receive" => ratio(&rounds.received(), &rounds.relayed),
-            "deliveries/s by round" => own.by_round(), "verdict" => validity.name(),
+            "deliveries/s by round" => own.by_round(), "verdict" => own.verdict(),
         });
         let runs: Vec<&Outcome> = own.outcomes.iter().collect();
         self.costs.row(cost_row(&format!("{}, per delivery", scenario.label()), &runs, &rounds.account));
         let end_to_end_us = own.median(|outcome| micros(outcome.times.mean()));
         self.stages.extend(rounds.account.publishes(&scenario.label(), end_to_end_us));
         let what = scenario.label();
-        report.checks.push(validity.clone().check(&what, "all delivered, rightly, in order"));
+        report.checks.push(own.check(&what, "all delivered, rightly, in order"));
         rate_check(report, scenario, rounds, &what);
         if let (Some((p50, p99)), None, Validity::Good) = (scenario.below, &scenario.knee, validity) {
             report.checks.push(Check::below(format!("{what}: p50"), own.time_us(50.0), micros(p50), " µs"));
@@ -232,7 +233,7 @@ pub(super) fn trials(scenario: &Scenario, objective: &Objective) -> Table {
 pub(super) fn trial_row(table: &mut Table, rate: f64, outcome: &Outcome, trial: &Trial) {
     let times = outcome.times.quantiles();
     table.row(cells! {
-        "offered msg/s" => rate, "deliveries/s" => outcome.rate, "p50 µs" => times.p50_us,
+        "offered msg/s" => rate, "deliveries/s" => outcome.rate, "p50 µs" => times.p50_us, "p95 µs" => times.p95_us,
         "p99 µs" => times.p99_us, "p99.9 µs" => times.p999_us, "max µs" => times.max_us,
         "lag p99 µs" => outcome.lag_us(), "generator busy %" => 100.0 * outcome.spent.busiest,
         "outcome" => trial.to_string(),

@@ -36,7 +36,8 @@ pub(super) fn run(place: &NativeEndpoint, options: &PubsubOptions, server: Optio
         async |number| stage.open(number).await,
         async |opened, clock| stage.work(opened, clock).await,
     )?;
-    let mut outcome = Outcome::new(Tally::sum(1, brought), options.load.duration.as_secs_f64(), spent);
+    let seconds = options.load.duration.as_secs_f64();
+    let mut outcome = Outcome::new(Tally::sum(1, brought), seconds, spent).paced(options.pace());
     outcome.validity = judge(options, &stage.finish, &outcome);
     Ok(outcome)
 }

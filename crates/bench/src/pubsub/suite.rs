@@ -8,13 +8,14 @@ use super::{
     stage,
 };
 use crate::{
-    BenchError, Progress, Report, Scratch,
+    BenchError, Progress, Report, Scratch, Spectrum,
     account::Account,
     load::{Bounds, Faults, Knee, LEAST_PATIENCE, Objective, find_knee},
     native::{Server, bare, relay},
     options::require,
     profiling::LONGEST_PROFILE,
     report::plots::{self, Axis},
+    saturation::{Course, Evidence},
 };
 
 /// Share of the highest rate that meets the objective, at which response times are measured.
@@ -82,6 +83,7 @@ impl Suite<'_> {
         }
         if let Some((_, server)) = &self.server {
             self.report.condition("server", server.name());
+            self.report.condition("server build", server.build());
         }
         std::mem::take(&mut self.figures).finish(self.report);
         if let ([_], Some((options, outcome))) = (&scenarios[..], &self.last) {
@@ -199,17 +201,21 @@ impl Suite<'_> {
         repeats: u32,
     ) -> Result<Knee, BenchError> {
         let bounds = Bounds { start, max: self.options.max_rate, precision: 0.05, repeats };
-        let mut table = report::trials(scenario, objective);
+        let (mut table, mut resources) = (report::trials(scenario, objective), Course::default());
         let knee = find_knee(&bounds, |rate| {
             let mut scenario = scenario.at(rate, self.options.arrivals);
             scenario.options.load.give_up = objective.patience(LEAST_PATIENCE);
-            let outcome = self.one(&scenario, None)?;
+            let mut account = Account::default();
+            let outcome = self.one(&scenario, Some(&mut account))?;
+            let address = self.server.as_ref().map(|(_, server)| server.address);
+            resources.push(rate, Evidence::of(&outcome, &account, address));
             let trial = objective.judge("the server", &outcome, Faults::Serious)?;
             self.print_run(&scenario, "trial", &outcome);
             report::trial_row(&mut table, rate, &outcome, &trial);
             Ok::<_, BenchError>(trial)
         })?;
         self.report.tables.push(table);
+        resources.conclude(&knee, self.report);
         let what = format!("{}, {}: highest rate with {objective}", scenario.name, scenario.carrier.name());
         let fan_out = scenario.options.fan_out as f64;
         let all = |rate: f64| format!("{rate:.0} msg/s, {:.0} deliveries/s", rate * fan_out);
@@ -224,6 +230,7 @@ impl Suite<'_> {
     /// Stores the options and figures of the last run, and its percentiles for a plot.
     fn keep(&mut self, scenario: &Scenario, mut rounds: Rounds) {
         let Some(last) = rounds.own.outcomes.pop() else { return };
+        self.report.spectra.extend(Spectrum::of(scenario.label(), &last.times));
         let spectrum = last.times.spectrum();
         let points = spectrum.iter().filter(|line| line.percentile < 100.0);
         let points = points.map(|line| (line.one_in(), line.time_us)).collect();

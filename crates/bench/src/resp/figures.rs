@@ -7,6 +7,7 @@ use super::{
     scenario::{Scenario, Work},
 };
 use crate::{
+    Spectrum,
     account::{Account, Stages, cost_row},
     latency::micros,
     load::{MAX_BUSY, Validity},
@@ -107,6 +108,15 @@ impl Line<'_> {
         Validity::worst(self.rounds.iter().map(Round::validity))
     }
 
+    /// Returns the validity as a short name for a table.
+    fn verdict(&self) -> &'static str {
+        let is_lower_bound = self.outcomes().iter().any(|outcome| outcome.is_lower_bound);
+        match self.validity() {
+            Validity::Good if is_lower_bound => "lower bound: generator saturated",
+            validity => validity.name(),
+        }
+    }
+
     /// Returns the percentile spectrum of the last round; `None` for redis-benchmark, which prints no counts.
     pub(super) fn spectrum(&self) -> Option<Table> {
         match self.rounds.last()? {
@@ -115,6 +125,11 @@ impl Line<'_> {
             }
             Round::External(_) => None,
         }
+    }
+
+    /// Returns the whole distribution of the last round's times; `None` for redis-benchmark.
+    pub(super) fn whole_spectrum(&self) -> Option<Spectrum> {
+        Spectrum::of(self.label(), &self.rounds.last()?.outcome()?.times)
     }
 
     /// Returns the outcomes of this process's load generator.
@@ -155,7 +170,7 @@ impl Line<'_> {
             "generator CPU µs/1" => own(|outcome| outcome.generator_cpu(outcome.tally.all_right)),
             "generator busy %" => own(|outcome| 100.0 * outcome.spent.busiest),
             "server peak RSS MiB" => mebibytes(self.rounds.iter().filter_map(Round::peak_rss_bytes).max()),
-            "verdict" => self.validity().name(),
+            "verdict" => self.verdict(),
         }
     }
 }

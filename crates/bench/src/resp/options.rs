@@ -7,9 +7,13 @@ use crate::{
     BenchError, ProfileOptions,
     load::{Address, Arrivals, Objective, Pace},
     native::HEAD_BYTES,
-    options::{parse_duration, rate_within, require, steady, within},
+    options::{parse_duration, rate_within, require, scheduled, steady, within},
     random::Distribution,
 };
+
+/// Options of one scenario, which those of a preset have values of their own for.
+const OF_SCENARIOS: [&str; 8] =
+    ["mix", "subscribers", "rate", "server", "connections", "pipeline", "distribution", "database"];
 
 /// Options of the RESP suite.
 #[derive(Clone, Debug, clap::Args)]
@@ -59,10 +63,10 @@ pub struct RespOptions {
     #[arg(long, conflicts_with = "preset")]
     pub search: Option<Objective>,
     /// Highest rate that the search tries, in requests per second.
-    #[arg(long, default_value_t = 2e6)]
+    #[arg(long, default_value_t = 2e6, requires = "search")]
     pub max_rate: f64,
     /// A fixed set of scenarios with their own servers to run, instead of the one scenario of the options.
-    #[arg(long, value_enum, conflicts_with_all = ["mix", "subscribers", "rate", "server"])]
+    #[arg(long, value_enum, conflicts_with_all = OF_SCENARIOS)]
     pub preset: Option<Preset>,
     /// Run only scenarios whose name contains this text, such as "SET durable".
     #[arg(long, requires = "preset")]
@@ -163,6 +167,21 @@ impl RespOptions {
         rate_within(self.rate, 100_000_000)?;
         steady(self.search.as_ref(), self.arrivals)?;
         let is_scheduled = self.rate.is_some() || self.search.is_some();
+        scheduled(self.arrivals, is_scheduled)?;
+        let measures = |choice: fn(&ServerChoice) -> bool| self.server.iter().any(|spec| choice(&spec.choice));
+        let starts = self.preset.is_some() || measures(|choice| *choice == ServerChoice::Thalweg);
+        let is_given = self.server_binary.is_some() || !self.server_arg.is_empty();
+        require(
+            starts || !is_given,
+            "--server-binary, --server-arg",
+            "are for the server thalweg, which is not among --server",
+        )?;
+        let has_password = self.preset.is_none() && measures(|choice| matches!(choice, ServerChoice::At(_)));
+        require(
+            has_password || self.password.is_none(),
+            "--password",
+            "is for servers that run already: name one with --server",
+        )?;
         let is_simple = self.mix.operations().count() == 1 && !is_scheduled;
         let can_send = is_simple || !self.generator.contains(&Generator::RedisBenchmark);
         require(can_send, "--generator", "redis-benchmark has closed loops only, of one operation")?;

@@ -126,9 +126,9 @@ impl Server {
         let version = ["thalweg_version", "valkey_version", "redis_version"]
             .iter()
             .find_map(|name| Some(format!("{} {}", name.trim_end_matches("_version"), field(&info, name)?)));
-        self.version = match self.choice {
-            ServerChoice::Thalweg => format!("thalweg {}", env!("CARGO_PKG_VERSION")),
-            ServerChoice::Bare => "a bare server".to_owned(),
+        self.version = match (&self.choice, &self.own) {
+            (_, Some(OwnedProcess::Thalweg(target))) => format!("thalweg {}", target.build()),
+            (ServerChoice::Bare, _) => "a bare server".to_owned(),
             _ => version.unwrap_or_else(|| "a server that does not report its version".to_owned()),
         };
         let is_here = match &self.greeting.address {

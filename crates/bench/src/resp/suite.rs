@@ -24,6 +24,7 @@ use crate::{
     options::only,
     profiling::LONGEST_PROFILE,
     report::{Table, cells, duration, number},
+    saturation::{Course, Evidence},
 };
 
 /// Runs the RESP suite and returns its report.
@@ -149,6 +150,7 @@ impl Suite<'_> {
         if scenarios.len() == 1 {
             report.tables.extend(all.iter().flatten().filter_map(Line::spectrum));
         }
+        report.spectra.extend(all.iter().flatten().filter_map(Line::whole_spectrum));
         let pairs = || all.iter().flat_map(|lines| lines[1..].iter().map(|other| (&lines[0], other)));
         if pairs().next().is_some() {
             report.tables.push(ratios(pairs()));
@@ -289,6 +291,7 @@ impl Suite<'_> {
             turn.fill(Generator::Own)?;
             let durability = turn.server.durability(turn.database)?;
             let server = format!("{} ({durability})", turn.server.name(turn.database));
+            let mut resources = Course::default();
             let knee = find_knee(&bounds, |rate| {
                 self.streams += 1;
                 let pace = Pace::Open { rate, arrivals: options.arrivals };
@@ -297,7 +300,9 @@ impl Suite<'_> {
                 if objective.errors.is_some() {
                     plan.protocol.on_wrong = OnWrong::CountRefusals;
                 }
-                let outcome = load::run(&plan)?;
+                let mut account = Account::default();
+                let outcome = account.around(|| self.server(&contender.0).metrics(), || load::run(&plan))?;
+                resources.push(rate, Evidence::of(&outcome, &account, None));
                 let faults = if outcome.tally.lost > 0 { Faults::Serious } else { Faults::Refusals };
                 let trial = objective.judge(&server, &outcome, faults)?;
                 let p99 = number(outcome.time_us(99.0));
@@ -310,6 +315,7 @@ impl Suite<'_> {
                 });
                 Ok::<_, BenchError>(trial)
             })?;
+            resources.conclude(&knee, report);
             let what = format!("{server}: highest rate with {objective}, stable over {} repeats", bounds.repeats);
             report.checks.push(knee.check(what, |rate| format!("{rate:.0}/s")));
             let Some(knee) = knee.rate else { continue };

@@ -43,7 +43,8 @@ pub(crate) fn contender(
 impl<C: Codec + 'static> ScenarioRuns<C> {
     fn prepare(subject: Subject<C>, suite: Suite, progress: &mut dyn Progress) -> Result<Contender, BenchError> {
         suite.prepare(&subject, progress)?;
-        let place = format!("{}, {}", suite.options.protocol.name(), subject.name);
+        let build = subject.target.as_ref().map_or_else(String::new, |target| format!(", {}", target.build()));
+        let place = format!("{}, {}{build}", suite.options.protocol.name(), subject.name);
         let load = suite.sampled(&subject);
         let runs = Self { suite, subject, arrivals: Arrivals::default(), cache_reads: (0, 0) };
         Ok(Contender { load, place, runs: Box::new(runs) })

@@ -78,7 +78,7 @@ pub struct ScenarioOptions {
     #[arg(long)]
     pub search: Option<Objective>,
     /// Highest rate that the search tries, in operations per second.
-    #[arg(long, default_value_t = 1e6)]
+    #[arg(long, default_value_t = 1e6, requires = "search")]
     pub max_rate: f64,
     /// Duration of each run, instead of the file's `load.duration`.
     #[arg(long, value_parser = parse_duration)]
@@ -163,6 +163,10 @@ impl ScenarioOptions {
     pub(super) fn scenario(&self) -> Result<Scenario, BenchError> {
         within("--rounds", self.rounds, 100)?;
         rate_within(self.search.as_ref().map(|_| self.max_rate), 10_000_000)?;
+        let runs_resp = self.protocol == WireProtocol::Resp && self.server.target.is_some();
+        let why = "is for a RESP server that runs already: give --protocol resp and --target";
+        require(runs_resp || self.password.is_none(), "--password", why)?;
+        require(runs_resp || self.database == 0, "--database", why)?;
         let is_level_free = self.durability.is_none() || self.protocol != WireProtocol::Resp;
         require(is_level_free, "--durability", "requests over RESP name no level; give it to the server")?;
         let name = self.name();

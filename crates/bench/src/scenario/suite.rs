@@ -12,11 +12,11 @@ use super::{
     work::{CacheKeys, Counts, Draws, ScenarioPhase, Workload},
 };
 use crate::{
-    BenchError, Progress, Report,
+    BenchError, Progress, Report, Spectrum,
     account::{Account, SYNC_METRIC, Stages, TimedRequests, add_stages, cost_row, cost_table},
     latency::{Latencies, micros, nanos},
     load::{
-        self, Bounds, Faults, LEAST_PATIENCE, Merge as _, Objective, Outcome, Pace, Plan, Rounds, Validity,
+        self, Bounds, Faults, LEAST_PATIENCE, Merge as _, Objective, Outcome, Pace, Plan, Rounds, Trial, Validity,
         feeds::FeedFaults,
         find_knee,
         live::FsyncCount,
@@ -25,6 +25,7 @@ use crate::{
     profiling::{LONGEST_PROFILE, Profiler},
     random::KeyChooser,
     report::{Table, cells, number},
+    saturation::{Course, Evidence},
     server::{Metrics, Target},
 };
 
@@ -140,7 +141,7 @@ impl Suite {
         report.summary.push(self.sentence(subject, &rounds));
         report.tables.push(operations(&self.scenario.mix, &rounds));
         report.tables.extend(subject.feed.as_ref().map(|feed| feed.table(&rounds, &arrivals)));
-        report.tables.push(run_table(&rounds, account.fsyncs()));
+        report.tables.push(run_table(&rounds, account.fsyncs_per_run()));
         let mut costs = cost_table();
         costs.row(cost_row(self.options.name(), &rounds.outcomes.iter().collect::<Vec<_>>(), &account));
         report.tables.push(costs);
@@ -148,9 +149,18 @@ impl Suite {
         add_stages(report, "stages of a durable write", stages.as_slice());
         let spectrum = |last: &Outcome<Counts>| last.spectrum("percentile spectrum of the last run, all operations");
         report.tables.extend(rounds.outcomes.last().map(spectrum));
+        if let Some(last) = rounds.outcomes.last() {
+            let name = self.options.name();
+            report.spectra.extend(Spectrum::of(format!("{name}, all operations"), &last.times));
+            for kind in self.scenario.mix.kinds() {
+                report
+                    .spectra
+                    .extend(Spectrum::of(format!("{name}, {}", kind.name()), &last.tally.times[kind as usize]));
+            }
+        }
         let what =
             format!("{} ({}, {})", self.options.name(), self.scenario.pace().name("/s"), self.durability(subject));
-        report.checks.push(rounds.validity().check(&what, "all answered, rightly, in step"));
+        report.checks.push(rounds.check(&what, "all answered, rightly, in step"));
         self.verify(subject, &what, &arrivals, report, progress)?;
         self.profile(subject, (&what, ""), self.scenario.pace(), report, progress)
     }
@@ -200,11 +210,14 @@ impl Suite {
         let start = load.rate.unwrap_or(SEARCH_START);
         let bounds = Bounds { start, max: options.max_rate, precision: 0.03, repeats: options.rounds };
         let mut table = Table::new("search: climb, bisect, confirm both ends");
-        let mut arrivals = Arrivals::default();
+        let (mut arrivals, mut good, mut resources) = (Arrivals::default(), Vec::new(), Course::default());
+        let address = subject.target.as_ref().map(|target| target.address);
         let knee = find_knee(&bounds, |rate| {
             let plan = self.plan(subject, ScenarioPhase::Run, Pace::Open { rate, arrivals: load.arrivals });
             let plan = Plan { give_up: objective.patience(LEAST_PATIENCE), ..plan };
-            let outcome = run_once(subject, &plan, &mut arrivals)?;
+            let mut account = Account::default();
+            let outcome = account.around(|| subject.metrics(), || run_once(subject, &plan, &mut arrivals))?;
+            resources.push(rate, Evidence::of(&outcome, &account, address));
             let is_serious =
                 outcome.tally.own.wrong_values > 0 || outcome.tally.own.faults.any() || outcome.tally.lost > 0;
             let faults = if is_serious { Faults::Serious } else { Faults::Refusals };
@@ -216,9 +229,17 @@ impl Suite {
                 "p99.9 µs" => outcome.time_us(99.9), "max µs" => outcome.time_us(100.0),
                 "lag p99 µs" => outcome.lag_us(), "outcome" => trial.to_string(),
             });
+            if trial == Trial::Pass {
+                good.push((rate, outcome.times));
+            }
             Ok::<_, BenchError>(trial)
         })?;
         report.tables.push(table);
+        resources.conclude(&knee, report);
+        let at_knee = good.iter().rev().find(|(rate, _)| Some(*rate) == knee.rate);
+        report.spectra.extend(at_knee.and_then(|(rate, times)| {
+            Spectrum::of(format!("{} at the knee, {}/s", options.name(), number(*rate)), times)
+        }));
         let what = format!(
             "{} ({}): highest rate with {objective}, stable over {} repeats",
             options.name(),

@@ -38,7 +38,7 @@ pub(super) fn times(outcome: &Outcome<Counts>, kind: Option<Kind>) -> &Latencies
 }
 
 /// Returns the figures of the runs as a whole.
-pub(super) fn run_table(rounds: &Rounds<Counts>, fsyncs: Option<u64>) -> Table {
+pub(super) fn run_table(rounds: &Rounds<Counts>, fsyncs_per_run: f64) -> Table {
     let (rate, operations) = (rounds.rate(), |outcome: &Outcome<Counts>| outcome.tally.all_right);
     let rows_of_scan = |outcome: &Outcome<Counts>| {
         let scans = outcome.tally.times[Kind::Scan as usize].count();
@@ -58,7 +58,8 @@ pub(super) fn run_table(rounds: &Rounds<Counts>, fsyncs: Option<u64>) -> Table {
         "received MiB/s" => rounds.median(Outcome::received_mib), "sent MiB/s" => rounds.median(Outcome::sent_mib),
         "server CPU µs/operation" => rounds.median(|outcome| outcome.server_cpu(operations(outcome))),
         "generator CPU µs/operation" => rounds.median(|outcome| outcome.generator_cpu(operations(outcome))),
-        "server peak RSS MiB" => rounds.peak_rss(), "fsyncs" => fsyncs, "verdict" => rounds.validity().name(),
+        "generator busy %" => rounds.busy_percent(),
+        "server peak RSS MiB" => rounds.peak_rss(), "fsyncs/run" => fsyncs_per_run, "verdict" => rounds.verdict(),
     });
     table
 }

@@ -90,6 +90,9 @@ impl Suite {
         let Scenario { description, load, mix, .. } = &self.scenario;
         report.condition("scenario", format!("{}: {description}", self.options.name()));
         report.condition("server", subject.name.clone());
+        if let Some(target) = &subject.target {
+            report.condition("server build", target.build());
+        }
         report.condition("protocol", self.options.protocol.name());
         report.condition("durability", self.durability(subject));
         report.condition(

@@ -2,7 +2,7 @@
 
 use super::scenario::Scenario;
 use crate::{
-    Report,
+    Report, Spectrum,
     load::Rounds,
     native::TransportKind,
     probe::steadiness,
@@ -58,7 +58,7 @@ pub(super) fn add(
     let Measured { rounds, beside } = measured;
     let each = |figure: fn(&Beside) -> f64| beside.iter().map(figure).collect::<Vec<_>>();
     let middle = |figure: fn(&Beside) -> f64| median_of(beside, figure);
-    let (rate, validity) = (rounds.rate(), rounds.validity());
+    let rate = rounds.rate();
     let payload_rate = |rate: f64| rate * scenario.payload_bytes as f64;
     let of_probe = ratio(&rounds.over(|outcome| outcome.replies_rate()), &each(Beside::probed_rate));
     let of_bare = ratio(&rounds.over(|outcome| payload_rate(outcome.rate)), &each(|beside| beside.stream));
@@ -66,7 +66,8 @@ pub(super) fn add(
         "scenario" => scenario.name.as_str(), "transport" => carrier.name(), "records/s" => rate.median,
         "± MAD" => rate.mad, "payload MB/s" => payload_rate(rate.median) / 1e6,
         "requests/s" => rounds.median(|outcome| outcome.replies_rate()), "p50 µs" => rounds.time_us(50.0),
-        "p99 µs" => rounds.time_us(99.0), "max µs" => rounds.time_us(100.0),
+        "p90 µs" => rounds.time_us(90.0), "p95 µs" => rounds.time_us(95.0), "p99 µs" => rounds.time_us(99.0),
+        "p99.9 µs" => rounds.time_us(99.9), "max µs" => rounds.time_us(100.0),
         "bare round trip p50 µs" => middle(|beside| beside.round_trip_us),
         "bare fdatasync p50 µs" => middle(|beside| beside.fdatasync_us),
         "1/(round trip + fdatasync)" => middle(Beside::probed_rate), "of that" => of_probe,
@@ -76,10 +77,11 @@ pub(super) fn add(
         "generator busy %" => rounds.busy_percent(), "fsyncs" => middle(|beside| beside.fsyncs),
         "zeroes written MB" => middle(|beside| beside.zeroed) / 1e6,
         "server peak RSS MiB" => rounds.peak_rss(), "records/s by round" => rounds.by_round(),
-        "verdict" => validity.name(),
+        "verdict" => rounds.verdict(),
     });
     let what = format!("{}, {}", scenario.name, carrier.name());
-    report.checks.push(validity.check(&what, "all acked or read, in order, with the right content"));
+    report.spectra.extend(rounds.outcomes.last().and_then(|last| Spectrum::of(what.as_str(), &last.times)));
+    report.checks.push(rounds.check(&what, "all acked or read, in order, with the right content"));
     if let (Some(share), TransportKind::Tcp) = (scenario.of_probe, carrier) {
         let times = each(|beside| beside.fdatasync_us);
         report.checks.extend(steadiness(format!("{what}: bare fdatasync"), &times, " µs"));

@@ -20,8 +20,8 @@ use crate::{
     latency::{Latencies, micros},
     load::{Pace, Tally, Validity, run_threads},
     native::{
-        CallPlan, Depth, HEAD_BYTES, LoadOptions, NativeEndpoint, Payloads, Server, ServerOptions, Share,
-        SubscriberAccount, bare,
+        CallPlan, DEFAULT_MAX_LAG, Depth, HEAD_BYTES, LoadOptions, NativeEndpoint, Payloads, Server, ServerOptions,
+        Share, SubscriberAccount, bare,
         requests::{self, Outcome},
     },
     options::{only, parse_duration, require, within},
@@ -30,6 +30,7 @@ use crate::{
 
 /// Options of `thalweg bench streams`.
 #[derive(Clone, Debug, clap::Args)]
+#[command(mut_arg("max_lag", |arg| arg.hide(true)))]
 pub struct StreamsOptions {
     #[command(flatten)]
     server: ServerOptions,
@@ -86,6 +87,8 @@ const MAX_REQUEST_BYTES: usize = 15 << 20;
 impl StreamsOptions {
     fn check(&self) -> Result<(), BenchError> {
         self.load.check()?;
+        let is_usual = parse_duration(DEFAULT_MAX_LAG) == Ok(self.load.max_lag);
+        require(is_usual, "--max-lag", "these runs have no schedule that the generator could be late for")?;
         let fits = self.payload.is_none_or(|bytes| bytes >= HEAD_BYTES);
         require(fits, "--payload", format!("must be at least {HEAD_BYTES}"))?;
         let bytes = self.payload.unwrap_or(0).saturating_add(5).saturating_mul(self.batch as usize);
@@ -109,6 +112,7 @@ pub fn run(options: &StreamsOptions, progress: &mut dyn Progress) -> Result<Repo
     let scenarios = only(scenarios, options.only.as_deref(), |scenario| &scenario.name)?;
     let server = Server::connect_or_start(&options.server, &scratch, &[], progress)?;
     report.condition("server", server.name());
+    report.condition("server build", server.build());
     report.condition("durability", options.durability.name());
     report.condition("load", options.load.describe());
     let retention = Retention(Some(options.retention_mib << 20).filter(|bytes| *bytes > 0));

@@ -66,7 +66,7 @@ fn report() -> Report {
         better: Better::Lower,
         role: Role::Deciding,
         window_seconds: 0.25,
-        runs: vec![Run { whole: Some(3.0), windows: vec![Some(2.0), None, Some(4.0)] }],
+        runs: vec![Run { whole: Some(3.0), windows: vec![Some(2.0), None, Some(4.0)], is_void: false }],
     });
     report
 }

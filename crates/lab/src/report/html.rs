@@ -65,6 +65,14 @@ impl Report {
             let _ = writeln!(out, "<h2>{}</h2>", escaped(&self.titled(&table.title)));
             write_table(&mut out, table);
         }
+        for spectrum in &self.spectra {
+            let _ = writeln!(
+                out,
+                "<details><summary>{}</summary><pre>{}</pre></details>",
+                escaped(&self.titled(&format!("Whole percentile spectrum: {}", spectrum.name))),
+                escaped(&spectrum.to_text())
+            );
+        }
         self.write_configuration(&mut out);
         out
     }
@@ -317,6 +325,26 @@ mod tests {
     }
 
     #[test]
+    fn whole_spectra_are_in_the_page_the_text_and_the_data() {
+        let mut report = sample();
+        let mut times = crate::latency::Latencies::default();
+        (1..1000).for_each(|number| times.record_nanos(number * 1000));
+        report.spectra.extend(crate::Spectrum::of("put <1>", &times));
+        let (html, text) = (report.to_html(), report.to_text());
+        assert!(
+            html.contains("<summary>Whole percentile spectrum: put &lt;1&gt;, durability disk</summary><pre>"),
+            "{html}"
+        );
+        assert!(html.contains("1/(1-Percentile)") && text.contains("  Detailed Percentile spectrum:"), "{text}");
+        let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
+        let spectrum = &json["spectra"][0];
+        assert_eq!((spectrum["count"].as_u64(), spectrum["lines"][0]["percentile"].as_f64()), (Some(999), Some(0.0)));
+        assert!(spectrum["histogram"].as_str().is_some_and(|base64| base64.starts_with("HISTEw")), "{spectrum}");
+        report.spectra = vec![report.spectra[0].clone(); 9];
+        assert!(report.to_text().contains("9 whole percentile spectra"));
+    }
+
+    #[test]
     fn samples_become_plots_over_time() {
         let mut report = sample();
         report.samples.push(Samples {
@@ -326,7 +354,7 @@ mod tests {
             better: Better::Lower,
             role: Role::Deciding,
             window_seconds: 0.25,
-            runs: vec![Run { whole: Some(3.0), windows: vec![Some(2.0), None, Some(4.0)] }],
+            runs: vec![Run { whole: Some(3.0), windows: vec![Some(2.0), None, Some(4.0)], is_void: false }],
         });
         assert!(report.to_html().contains("<h2>p99 µs over time, durability disk: put</h2>"));
     }

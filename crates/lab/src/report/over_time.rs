@@ -68,7 +68,7 @@ mod tests {
             better: Better::Lower,
             role,
             window_seconds: 0.25,
-            runs: vec![Run { whole: Some(1.0), windows: vec![Some(2.0); windows] }; 10],
+            runs: vec![Run { whole: Some(1.0), windows: vec![Some(2.0); windows], is_void: false }; 10],
         }
     }
 

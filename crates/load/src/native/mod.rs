@@ -30,7 +30,7 @@ pub use self::{
     endpoint::{NativeEndpoint, TransportKind},
     finish::Finish,
     line::{ChannelError, ReadyChannel, body, unexpected},
-    options::LoadOptions,
+    options::{DEFAULT_MAX_LAG, LoadOptions},
     payload::{Depth, HEAD_BYTES, Head, Payloads},
     place::{NativePlace, decode_request},
     requests::{CallPlan, ChannelRequests},

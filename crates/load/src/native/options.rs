@@ -7,6 +7,9 @@ use crate::{
     options::{parse_duration, require, within},
 };
 
+/// Default of the largest lateness of the generator's sends.
+pub const DEFAULT_MAX_LAG: &str = "1ms";
+
 /// Duration, number and threads of the runs.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LoadOptions {
@@ -26,7 +29,7 @@ pub struct LoadOptions {
     #[arg(long, default_value_t = 1)]
     pub workers: usize,
     /// Maximum lateness of the load generator's sends (99th percentile). Above it a scheduled run is void.
-    #[arg(long, default_value = "1ms", value_parser = parse_duration)]
+    #[arg(long, default_value = DEFAULT_MAX_LAG, value_parser = parse_duration)]
     pub max_lag: Duration,
     /// Seed of the random content and arrival times.
     #[arg(long, default_value_t = 1)]

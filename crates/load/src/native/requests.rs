@@ -86,7 +86,8 @@ pub fn run<W: ChannelRequests>(
     let (tallies, works): (Vec<_>, Vec<_>) = brought.into_iter().unzip();
     let mut works: Vec<(usize, W)> = works.into_iter().flatten().collect();
     works.sort_by_key(|(channel, _)| *channel);
-    let mut outcome = Outcome::new(Tally::sum(1, tallies), plan.load.duration.as_secs_f64(), spent);
+    let seconds = plan.load.duration.as_secs_f64();
+    let mut outcome = Outcome::new(Tally::sum(1, tallies), seconds, spent).paced(plan.pace);
     outcome.validity = judge(plan, &outcome);
     Ok((outcome, works.into_iter().map(|(_, work)| work).collect()))
 }
@@ -128,22 +129,16 @@ async fn call<W: ChannelRequests>(
     lines: Vec<(usize, ReadyChannel)>,
     make: impl Fn(usize) -> W,
 ) -> (Tally<()>, Vec<(usize, W)>) {
-    let shared = Rc::new(Shared { clock, tally: Tally::new(1).into(), is_over: Cell::new(false) });
+    let end = nanos(plan.load.warmup + plan.load.duration + plan.load.give_up);
+    let shared = Rc::new(Shared { clock, end, tally: Tally::new(1).into(), is_over: Cell::new(false) });
     let mut tasks: JoinSet<(usize, W)> = JoinSet::new();
     for (channel, line) in lines {
         let caller = Caller::new(&line, channel, make(channel), plan, Rc::clone(&shared));
         tasks.spawn_local(async move { (channel, caller.run(line).await) });
     }
-    let end = nanos(plan.load.warmup + plan.load.duration + plan.load.give_up);
     let mut works = Vec::new();
-    let all = async {
-        while let Some(ended) = tasks.join_next().await {
-            works.push(ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic())));
-        }
-    };
-    if tokio::time::timeout(Duration::from_nanos(end.saturating_sub(clock.now())), all).await.is_err() {
-        shared.tally.borrow_mut().unanswered += tasks.len() as u64;
-        tasks.shutdown().await;
+    while let Some(ended) = tasks.join_next().await {
+        works.push(ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic())));
     }
     (shared.tally.take(), works)
 }
@@ -151,6 +146,8 @@ async fn call<W: ChannelRequests>(
 /// Data that the channels of one thread share.
 struct Shared {
     clock: Clock,
+    /// Time at which the wait for outstanding replies ends, in nanoseconds since the start.
+    end: u64,
     tally: RefCell<Tally<()>>,
     /// True if a channel has failed, so that all channels must stop.
     is_over: Cell<bool>,
@@ -164,8 +161,11 @@ struct Caller<W> {
     /// Due time of the request in each slot, in nanoseconds since the start.
     due: Vec<u64>,
     free: Vec<usize>,
-    /// Time since which at least one slot has always been free, in nanoseconds since the start.
+    /// Time since which a request could always have been sent, in nanoseconds since the start: a slot was free, and the
+    /// server accepted bytes.
     free_since: u64,
+    /// True if the last write did not take all bytes.
+    is_blocked: bool,
     /// Time at which requests were last composed, in nanoseconds since the start.
     now: u64,
     /// True if the work has no more requests to send.
@@ -185,18 +185,41 @@ impl<W: ChannelRequests> Caller<W> {
             due: vec![0; slots],
             free: (0..slots).rev().collect(),
             free_since: 0,
+            is_blocked: false,
             now: 0,
             has_no_requests: slots == 0,
         }
     }
 
     async fn run(mut self, mut line: ReadyChannel) -> W {
-        let clock = self.shared.clock;
-        if let Err(error) = drive(&mut line, &clock, &mut self).await {
-            self.shared.is_over.set(true);
-            self.shared.tally.borrow_mut().problem(|| error.to_string());
+        let Shared { clock, end, .. } = *self.shared;
+        let left = Duration::from_nanos(end.saturating_sub(clock.now()));
+        match tokio::time::timeout(left, drive(&mut line, &clock, &mut self)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                self.shared.is_over.set(true);
+                self.shared.tally.borrow_mut().problem(|| error.to_string());
+            }
+            Err(_) => self.count_unanswered(),
         }
         self.work
+    }
+
+    /// Counts all requests that were due and have no reply at the end of the wait, with the time that they waited.
+    fn count_unanswered(&mut self) {
+        let (now, mut tally) = (self.shared.clock.now(), self.shared.tally.borrow_mut());
+        let mut waits = vec![true; self.due.len()];
+        self.free.iter().for_each(|slot| waits[*slot] = false);
+        let sent = self.due.iter().zip(waits).filter(|(_, waits)| *waits).map(|(due, _)| *due);
+        for due in sent.filter(|due| self.pacer.counts(*due)) {
+            tally.unanswered(0, due, now);
+        }
+        while let Some(due) = self.pacer.scheduled().filter(|due| *due <= now && !self.has_no_requests) {
+            self.pacer.take();
+            if self.pacer.counts(due) {
+                tally.unanswered(0, due, now);
+            }
+        }
     }
 
     fn sends_no_more(&self) -> bool {
@@ -207,6 +230,9 @@ impl<W: ChannelRequests> Caller<W> {
 impl<W: ChannelRequests> Session for Caller<W> {
     fn compose(&mut self, line: &mut ReadyChannel) -> Result<(), ChannelError> {
         self.now = self.shared.clock.now();
+        if self.is_blocked {
+            self.free_since = self.now;
+        }
         while let Some(&slot) = self.free.last().filter(|_| !self.sends_no_more()) {
             let Some(due) = self.pacer.next_due(self.now).filter(|due| *due <= self.now) else { break };
             let id = u32::try_from(slot).unwrap_or(u32::MAX - 1) + 1;
@@ -252,11 +278,97 @@ impl<W: ChannelRequests> Session for Caller<W> {
     }
 
     fn next(&mut self, is_blocked: bool) -> SessionWait {
+        self.is_blocked = is_blocked;
         let due = self.pacer.next_due(self.now).filter(|_| !self.sends_no_more());
         match due {
             None if self.free.len() == self.due.len() => SessionWait::Done,
             Some(due) if !is_blocked && !self.free.is_empty() => SessionWait::Due(due),
             _ => SessionWait::Channel,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read as _, Write as _},
+        net::{SocketAddr, TcpListener},
+    };
+
+    use thalweg_transport::Endpoint;
+    use thalweg_types::{Durability, NodeId};
+    use thalweg_wire::{
+        Frame as _, Ping,
+        handshake::{self, ServerParameters},
+    };
+
+    use super::*;
+    use crate::{Arrivals, native::TransportKind};
+
+    /// Starts a server that welcomes clients and answers nothing.
+    fn silent_server() -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let parameters = ServerParameters {
+            max_frame_bytes: 1 << 20,
+            keep_alive: Duration::from_secs(60),
+            max_requests: 100,
+            max_subscriptions: 1,
+            durability: Durability::Os,
+            node: NodeId(1),
+            run: 1,
+            server: "silent",
+            features: &[],
+            spaces: &[],
+        };
+        let hello = handshake::hello("test", 1 << 20, Duration::ZERO, &[]);
+        let (agreed, mut welcome) = (parameters.accept(&hello).unwrap(), Vec::new());
+        parameters.welcome(&agreed).encode(&mut welcome, 0).unwrap();
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                stream.write_all(&welcome).unwrap();
+                std::thread::spawn(move || while stream.read(&mut [0; 4096]).is_ok_and(|count| count > 0) {});
+            }
+        });
+        address
+    }
+
+    struct Pings;
+
+    impl ChannelRequests for Pings {
+        fn ask(&mut self, _: usize, id: u32, out: &mut Outbox) -> Result<bool, ChannelError> {
+            Ping { token: 0 }.encode(out.buffer(), id).map_err(ChannelError::protocol)?;
+            Ok(true)
+        }
+
+        fn judge(&mut self, _: usize, raw: RawFrame<'_>) -> Result<u64, ChannelError> {
+            Err(super::super::line::unexpected(raw))
+        }
+    }
+
+    #[test]
+    fn each_unanswered_request_counts_with_the_time_that_it_waited() {
+        let load = LoadOptions {
+            warmup: Duration::ZERO,
+            duration: Duration::from_millis(100),
+            give_up: Duration::from_millis(200),
+            rounds: 1,
+            workers: 1,
+            max_lag: Duration::from_secs(1),
+            seed: 1,
+        };
+        let place =
+            NativeEndpoint { carrier: TransportKind::Tcp, endpoint: Endpoint::tcp(silent_server().to_string()) };
+        let open = Pace::Open { rate: 1000.0, arrivals: Arrivals::Constant };
+        // In an open loop all that were due count, also those that had to wait for a slot.
+        for (pace, unanswered) in [(Pace::Closed, 6), (open, 100)] {
+            let (place, load) = (place.clone(), load.clone());
+            let plan = CallPlan { place, connections: 2, streams: 1, in_flight: 6, pace, load, server: None };
+            let (outcome, works) = run(&plan, |_| Pings).unwrap();
+            assert_eq!((outcome.tally.unanswered, outcome.times.count(), works.len()), (unanswered, unanswered, 2));
+            assert!(outcome.times.percentile(0.0) > Duration::from_millis(190), "{:?}", outcome.times.quantiles());
+            // While all slots wait, nobody can send: the generator is not late.
+            assert!(outcome.tally.lag.count() <= 6, "{}", outcome.tally.lag.count());
         }
     }
 }

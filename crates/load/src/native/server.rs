@@ -14,7 +14,7 @@ use crate::{
 #[derive(Clone, Debug, clap::Args)]
 pub struct ServerOptions {
     /// Address of a running server's native port, as thalweg://host:port. Without it the benchmark starts a server of its own.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["server_binary", "server_arg"])]
     pub target: Option<String>,
     /// Id of the target server's process, if it is on this machine. Reports then include its CPU time and memory.
     #[arg(long, value_name = "PID", requires = "target")]
@@ -124,6 +124,11 @@ impl Server {
             (Some(_), Some(id)) => format!("own server at {}, process {id}", self.address),
             _ => self.address.to_string(),
         }
+    }
+
+    /// Describes the build of the server, as its status names it. The status is read over HTTP.
+    pub fn build(&self) -> String {
+        self.own.as_ref().map_or_else(|| "unknown: the server's HTTP port is not known".to_owned(), Target::build)
     }
 
     /// Returns a counter from the server's metrics, summed over its labels. Returns NaN if the benchmark did not start

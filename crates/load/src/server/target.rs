@@ -8,6 +8,8 @@ use std::{
     time::Duration,
 };
 
+use thalweg_lab::Build;
+
 use super::{
     client::Client,
     listener::other_process,
@@ -111,6 +113,14 @@ impl Target {
         self.process.as_ref().map(ServerProcess::id).or(self.found)
     }
 
+    /// Describes the build of the server, as its status names it.
+    pub fn build(&self) -> String {
+        let status = self.get("/v1/status").filter(|(status, _)| *status == 200);
+        status
+            .and_then(|(_, text)| build_of(&text))
+            .unwrap_or_else(|| "unknown: the server does not name it".to_owned())
+    }
+
     /// Returns the number of fsyncs of the server's log, for the live view.
     pub fn fsyncs(&self) -> FsyncCount {
         let address = self.address;
@@ -135,6 +145,27 @@ impl Target {
         let (_, text) = self.get("/metrics").filter(|(status, _)| *status == 200)?;
         Some(Metrics::parse(&text))
     }
+}
+
+/// Describes the build that a server's status names, if it names one. Builds from before this had a commit name only their
+/// version.
+fn build_of(status: &str) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct Status {
+        version: String,
+        build: Option<Named>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Named {
+        commit: Option<String>,
+        dirty: bool,
+        profile: String,
+    }
+    let Status { version, build } = serde_json::from_str(status).ok()?;
+    Some(match build {
+        Some(Named { commit, dirty, profile }) => Build::name(&version, &profile, commit.as_deref(), dirty),
+        None => format!("version {version}, commit unknown"),
+    })
 }
 
 fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
@@ -197,6 +228,15 @@ mod tests {
             let error = Target::running(url).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");
         }
+    }
+
+    #[test]
+    fn the_build_is_the_one_that_the_server_names() {
+        let named =
+            r#"{"version":"9.8","build":{"commit":"0123456789ab","dirty":true,"profile":"release"},"node":"1"}"#;
+        assert_eq!(build_of(named).unwrap(), "version 9.8 (release, commit 0123456789ab with changes)");
+        assert_eq!(build_of(r#"{"version":"9.8"}"#).unwrap(), "version 9.8, commit unknown");
+        assert_eq!(build_of("not found"), None);
     }
 
     #[test]

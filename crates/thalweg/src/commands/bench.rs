@@ -127,8 +127,8 @@ pub(crate) enum Bench {
                       The load is puts and gets over HTTP or RESP, or a scenario, over any protocol that has its operations. The\n\
                       protocol is that of the address, and --protocol for programs; A and B may have different ones. Only the level\n\
                       that a server names counts as its durability.\n\n\
-                      Stored reports are compared by the windows of their runs. Their interval does not cover what changed on the\n\
-                      machine between them.\n\n\
+                      Stored reports are compared by their runs; a verdict needs at least 6 on each side (--rounds 6). The\n\
+                      interval does not cover what changed on the machine between them. Void runs give no verdict.\n\n\
                       Examples:\n  thalweg bench compare ./thalweg-old ./thalweg-new --durability disk\n  \
                       thalweg bench compare ./thalweg ./thalweg --arg-a=--backend=lsm --arg-b=--backend=redb --closed\n  \
                       thalweg bench compare http://10.0.0.1:7070 http://10.0.0.2:7070 --mix get --pairs 20\n  \

@@ -1,8 +1,9 @@
-//! Measures a profile: clients append records to a server on this machine, each waiting for its acknowledgement.
+//! Measures a profile: clients append records to a node on this machine, alone or the leader of a cluster on this machine,
+//! each waiting for its acknowledgement.
 //!
 //! Rules: the first part of each run does not count; rounds alternate with sizes and numbers of clients, so that a slow minute of
 //! the machine does not fall on one of them; a run whose clients and whose server count different numbers of writes is void;
-//! at the end each stream must have exactly the acknowledged records.
+//! at the end each stream must have exactly the acknowledged records, and the same node must lead.
 
 use std::{
     collections::BTreeMap,
@@ -49,6 +50,7 @@ const ENDED: u8 = 2;
 /// Measures a profile below an existing directory. Calls `report` with each step.
 pub(super) fn measure(
     data: &Path,
+    replicas: u32,
     run_time: Duration,
     interrupt: &Interrupt,
     report: &dyn Fn(&str),
@@ -58,7 +60,7 @@ pub(super) fn measure(
     let storage = Storage::read(&system, data).map_err(|error| Failure::file(data, &error))?;
     let disk = raw_disk(data, interrupt)?;
     let limits = Limits::read(&system, None);
-    let server = Server::start(data)?;
+    let server = Server::start(data, replicas)?;
     let (mut runs, mut acknowledged) = (Vec::new(), BTreeMap::new());
     for round in 1..=ROUNDS {
         for size in SIZES {
@@ -84,8 +86,15 @@ pub(super) fn measure(
             kernel: system.text("proc/sys/kernel/osrelease"),
         },
         disk,
-        workload: "appends of one record each to a stream over HTTP/1.1, in a closed loop".to_owned(),
-        durability: "disk".to_owned(),
+        workload: match replicas {
+            1 => "appends of one record each to a stream over HTTP/1.1, in a closed loop".to_owned(),
+            nodes => format!(
+                "appends of one record each to a stream over HTTP/1.1, in a closed loop, to the leader of {nodes} nodes on one \
+                 machine"
+            ),
+        },
+        durability: if replicas == 1 { "disk" } else { "quorum" }.to_owned(),
+        replicas,
         runs,
     })
 }
@@ -222,6 +231,10 @@ fn client(
 /// Checks that each stream has the acknowledged records, and no others.
 fn verify(server: &Server, acknowledged: &BTreeMap<usize, u64>) -> Result<(), Failure> {
     let session = server.session()?;
+    if !server.leads(&session)? {
+        let message = "void: another node took over the leadership during the measurement";
+        return Err(Failure::new(Exit::Failed, "void", message).then("measure on a machine without other load"));
+    }
     for (size, count) in acknowledged {
         let row = session.stream(&stream_of(*size))?;
         if row.next != *count {

@@ -28,11 +28,12 @@ use crate::{
 };
 
 const AFTER_HELP: &str = "\
---measure starts a server in a new directory below --data, which must be on the disk of the future node, lets 1, 16 and 64
-clients append records of 100, 1,000 and 10,000 bytes over HTTP, twice each, and stores what it measured as a profile. That
-takes about 25 times --run-time, and needs some GiB of free space at most. The server and the directory, plan-probe-PID, are
-removed at the end and after a signal, but not after SIGKILL. Without --measure, the plan is computed from the stored profile,
-which may be that of another machine.
+--measure starts a cluster of --replicas nodes in a new directory below --data, which must be on the disk of a future node, lets
+1, 16 and 64 clients append records of 100, 1,000 and 10,000 bytes over HTTP, twice each, and stores what it measured as a
+profile. That takes about 25 times --run-time, and needs some GiB of free space at most. All nodes run on this machine, so
+nodes on machines of their own can do more. The nodes and the directory, plan-probe-PID, are removed at the end and after a
+signal, but not after SIGKILL. Without --measure, the plan is computed from the stored profile, which may be that of another
+machine, but must be that of as many nodes.
 
 Each figure has a formula and bounds: those within which one more run would lie in 95 of 100 cases. The plan uses the lower
 bound of the capacity, and leaves --headroom of every resource free.
@@ -40,7 +41,8 @@ bound of the capacity, and leaves --headroom of every resource free.
 Examples:
   thalweg plan --measure --data /var/lib/thalweg
   thalweg plan --writes 20000/s --size 1KB --retention 7d --replicas 3 --round-trip 500us --objective 'p99<10ms'
-  thalweg plan --profile other.json --writes 500/s --size 100 --retention 30d --replicas 1 --objective 'p999<50ms' --json";
+  thalweg plan --measure --data /var/lib/thalweg --replicas 1 --profile alone.json
+  thalweg plan --profile alone.json --writes 500/s --size 100 --retention 30d --replicas 1 --objective 'p999<50ms' --json";
 
 /// Largest size of a profile's file in bytes. A profile of 18 runs has 6 KiB.
 const MAX_PROFILE_BYTES: u64 = 1 << 20;
@@ -124,6 +126,8 @@ pub(crate) fn run(args: &Plan) -> Result<(), Failure> {
     let profile = load(&args.profile)?;
     let planned = plan(&profile, &request, &settings(args)?).map_err(|error| match error {
         PlanError::Profile(_) | PlanError::Request(_) => Failure::usage(error.to_string()),
+        PlanError::Replicas { wanted, .. } => Failure::usage(error.to_string())
+            .then(format!("measure one: `thalweg plan --measure --data DIR --replicas {wanted} --profile FILE`")),
         _ => Failure::new(Exit::Conflict, "no_plan", error.to_string())
             .then("relax the objective, or measure a profile on a machine with a faster disk or more processors"),
     })?;
@@ -143,7 +147,7 @@ fn measured(args: &Plan, data: &Path) -> Result<Profile, Failure> {
     }
     let interrupt = Interrupt::register()?;
     let bar = render::progress_bar(None, "{spinner} {msg}", args.json);
-    let profile = measure::measure(data, args.run_time, &interrupt, &|step| {
+    let profile = measure::measure(data, args.replicas, args.run_time, &interrupt, &|step| {
         bar.set_message(step.to_owned());
         bar.tick();
     });

@@ -1,15 +1,17 @@
-//! A server process for measurements, in a directory of its own, and the figures that the kernel and the server report
-//! about it.
+//! Server processes for measurements, a node alone or a cluster, in a directory of their own, and the figures that the kernel
+//! and the node report about the measured one.
 //!
-//! Invariant: dropping the server ends its process and removes its directory.
+//! Invariant: dropping the server ends its processes and removes its directory.
 
 use std::{
     fs,
     io::{BufRead as _, BufReader},
+    net::{SocketAddr, TcpListener},
+    ops::Range,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::mpsc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crate::{
@@ -24,11 +26,20 @@ const START: Duration = Duration::from_secs(60);
 /// Time of a tick in `/proc/PID/stat`: the kernel shows hundredths of a second, whatever its own clock is.
 const TICK_SECONDS: f64 = 0.01;
 
-/// A server process that the measurement has started, with its directory.
+/// Interval between questions for the leader of a new cluster.
+const LOOK: Duration = Duration::from_millis(50);
+/// Ports of a cluster's nodes for each other. They lie below those from which the kernel chooses for outgoing connections, so
+/// that no connection takes one while its node starts.
+const PORTS: Range<u16> = 12_000..32_000;
+
+/// Server processes that the measurement has started, with their directory: a node alone, or the nodes of a cluster.
 pub(super) struct Server {
-    child: Child,
+    nodes: Vec<Child>,
     directory: PathBuf,
+    /// Address of the measured node, which leads its cluster.
     url: String,
+    /// Number of the measured node.
+    measured: usize,
 }
 
 /// Counters of a server at one moment.
@@ -43,44 +54,72 @@ pub(super) struct Counters {
 }
 
 impl Server {
-    /// Starts a server in a new directory below `parent`, and waits until it is ready.
-    pub(super) fn start(parent: &Path) -> Result<Self, Failure> {
+    /// Starts a node, or a cluster of several nodes, in a new directory below `parent`, and waits until it is ready.
+    pub(super) fn start(parent: &Path, replicas: u32) -> Result<Self, Failure> {
         let directory = parent.join(format!("plan-probe-{}", std::process::id()));
         fs::create_dir(&directory).map_err(|error| Failure::file(&directory, &error))?;
-        let spawned = Self::spawn(&directory);
-        let child = spawned.inspect_err(|_| drop(fs::remove_dir_all(&directory)))?;
-        let mut server = Self { child, directory, url: String::new() };
-        server.url = server.await_url()?;
+        let mut server = Self { nodes: Vec::new(), directory, url: String::new(), measured: 0 };
+        if replicas == 1 {
+            server.spawn("data", &mut own_command()?)?;
+        } else {
+            server.found(replicas)?;
+        }
+        let urls = server.nodes.iter_mut().map(await_url).collect::<Result<Vec<_>, _>>()?;
+        server.await_leader(&urls)?;
         Ok(server)
     }
 
-    fn spawn(directory: &Path) -> Result<Child, Failure> {
-        let mut command = Command::new(std::env::current_exe()?);
-        let variables = std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("THALWEG_"));
-        for (name, _) in variables {
-            command.env_remove(name);
+    /// Starts the nodes of a cluster, which found it together.
+    fn found(&mut self, replicas: u32) -> Result<(), Failure> {
+        let peers = free_addresses(replicas)?;
+        let all = peers.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",");
+        let tokens = own_command()?.args(["cluster", "create-token", "--json"]).output()?;
+        let tokens: serde_json::Value = serde_json::from_slice(&tokens.stdout).unwrap_or_default();
+        let token =
+            tokens["join_token"].as_str().ok_or_else(|| Failure::new(Exit::Failed, "token", "there is no token"))?;
+        for (number, peer) in peers.iter().enumerate() {
+            let (name, peer, count) = (format!("n{}", number + 1), peer.to_string(), replicas.to_string());
+            let mut command = own_command()?;
+            command.env("THALWEG_JOIN_TOKEN", token);
+            let cluster = ["--cluster", &peer, "--advertise", &peer, "--node-name", &name, "--join", &all];
+            self.spawn_with(&name, &mut command, &[&cluster[..], &["--expect", &count]].concat())?;
         }
-        command.args(["serve", "--http", "127.0.0.1:0", "--native", "off", "--durability", "disk", "--data"]);
-        command.arg(directory.join("data")).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        Ok(command.spawn()?)
+        Ok(())
     }
 
-    /// Reads the startup line, which has the address.
-    fn await_url(&mut self) -> Result<String, Failure> {
-        let (send, lines) = mpsc::channel();
-        let stdout = self.child.stdout.take();
-        std::thread::spawn(move || {
-            for line in stdout.into_iter().flat_map(|out| BufReader::new(out).lines()).map_while(Result::ok) {
-                let _ = send.send(line);
+    fn spawn(&mut self, name: &str, command: &mut Command) -> Result<(), Failure> {
+        self.spawn_with(name, command, &[])
+    }
+
+    fn spawn_with(&mut self, name: &str, command: &mut Command, more: &[&str]) -> Result<(), Failure> {
+        command.args(["serve", "--http", "127.0.0.1:0", "--native", "off", "--durability", "disk"]).args(more);
+        command.arg("--data").arg(self.directory.join(name));
+        self.nodes.push(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?);
+        Ok(())
+    }
+
+    /// Waits until one of several nodes leads all of them, which is then the measured node.
+    fn await_leader(&mut self, urls: &[String]) -> Result<(), Failure> {
+        let until = Instant::now() + START;
+        loop {
+            for (number, url) in urls.iter().enumerate() {
+                (self.url, self.measured) = (url.clone(), number);
+                if self.session().and_then(|session| self.leads(&session)).unwrap_or(false) {
+                    return Ok(());
+                }
             }
-        });
-        let line = lines.recv_timeout(START).unwrap_or_default();
-        let url = line.split_whitespace().find(|word| word.starts_with("http://"));
-        let url = url.map(|url| url.trim_end_matches(',').to_owned());
-        url.ok_or_else(|| {
-            Failure::new(Exit::Failed, "server", "the server for the measurement did not start")
-                .then("start one by hand: `thalweg serve --data DIR` with a new directory below the same one")
-        })
+            if Instant::now() >= until {
+                return Err(Failure::new(Exit::Failed, "server", "the nodes for the measurement have no leader")
+                    .then("measure on a machine without other load"));
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Returns true if the measured node is alone, or leads the other nodes and all of them vote.
+    pub(super) fn leads(&self, session: &Session) -> Result<bool, Failure> {
+        let cluster = &session.status()?["cluster"];
+        Ok(self.nodes.len() == 1 || (cluster["leads"] == true && cluster["voters"] == self.nodes.len()))
     }
 
     /// Opens a connection to the server.
@@ -106,7 +145,7 @@ impl Server {
 
     /// Returns the CPU time of all threads of the process, user and system.
     fn cpu_seconds(&self) -> Option<f64> {
-        let text = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).ok()?;
+        let text = fs::read_to_string(format!("/proc/{}/stat", self.nodes[self.measured].id())).ok()?;
         // The name in parentheses may hold blanks: the fields begin after the last parenthesis.
         let mut fields = text.rsplit_once(')')?.1.split_whitespace().skip(11);
         let (user, system) = (fields.next()?.parse::<u64>().ok()?, fields.next()?.parse::<u64>().ok()?);
@@ -114,17 +153,60 @@ impl Server {
     }
 
     fn peak_memory_bytes(&self) -> Option<u64> {
-        let text = fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
+        let text = fs::read_to_string(format!("/proc/{}/status", self.nodes[self.measured].id())).ok()?;
         let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
         Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
     }
 }
 
+/// Returns a command that runs this program without its settings in the environment.
+fn own_command() -> Result<Command, Failure> {
+    let mut command = Command::new(std::env::current_exe()?);
+    let variables = std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("THALWEG_"));
+    for (name, _) in variables {
+        command.env_remove(name);
+    }
+    Ok(command)
+}
+
+/// Returns addresses of the loopback at which nothing listens now.
+fn free_addresses(count: u32) -> Result<Vec<SocketAddr>, Failure> {
+    let (offset, ports) = (std::process::id() % u32::from(PORTS.end - PORTS.start), PORTS);
+    let listeners = ports
+        .cycle()
+        .skip(offset as usize)
+        .take(PORTS.len())
+        .filter_map(|port| TcpListener::bind(("127.0.0.1", port)).ok());
+    // All of them listen until the last one is found, so that no port is found twice.
+    let listeners: Vec<TcpListener> = listeners.take(count as usize).collect();
+    Ok(listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?)
+}
+
+/// Reads a node's startup line, which has its address.
+fn await_url(node: &mut Child) -> Result<String, Failure> {
+    let (send, lines) = mpsc::channel();
+    let stdout = node.stdout.take();
+    std::thread::spawn(move || {
+        for line in stdout.into_iter().flat_map(|out| BufReader::new(out).lines()).map_while(Result::ok) {
+            let _ = send.send(line);
+        }
+    });
+    let line = lines.recv_timeout(START).unwrap_or_default();
+    let url = line.split_whitespace().find(|word| word.starts_with("http://"));
+    let url = url.map(|url| url.trim_end_matches(',').to_owned());
+    url.ok_or_else(|| {
+        Failure::new(Exit::Failed, "server", "the server for the measurement did not start")
+            .then("start one by hand: `thalweg serve --data DIR` with a new directory below the same one")
+    })
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
-        // Its data is removed, so there is nothing to end cleanly.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        // Their data is removed, so there is nothing to end cleanly.
+        for node in &mut self.nodes {
+            let _ = node.kill();
+            let _ = node.wait();
+        }
         let _ = fs::remove_dir_all(&self.directory);
     }
 }
