@@ -87,16 +87,23 @@ impl<'a> RunCursor<'a> {
         };
     }
 
+    /// Moves to the next block in the direction of the span. Returns false if the run ends, or if the next table is outside the
+    /// span.
     fn next_block(&mut self) -> bool {
         match self.span.direction {
             Direction::Forward if self.number + 1 < self.tables[self.table].index().len() => self.number += 1,
-            Direction::Forward if self.table + 1 < self.tables.len() => (self.table, self.number) = (self.table + 1, 0),
+            Direction::Forward => match self.tables.get(self.table + 1) {
+                Some(next) if !self.span.ends_before(next.min_key()) => (self.table, self.number) = (self.table + 1, 0),
+                _ => return false,
+            },
             Direction::Reverse if self.number > 0 => self.number -= 1,
-            Direction::Reverse if self.table > 0 => {
-                self.table -= 1;
+            Direction::Reverse => {
+                match self.table.checked_sub(1) {
+                    Some(next) if !self.span.begins_after(self.tables[next].max_key()) => self.table = next,
+                    _ => return false,
+                }
                 self.number = self.tables[self.table].index().len() - 1;
             }
-            _ => return false,
         }
         true
     }
@@ -137,12 +144,13 @@ impl Cursor for RunCursor<'_> {
 }
 
 /// Returns the block that contains the span's first pair, in the span's direction, or the block at which the search for
-/// this pair must begin.
+/// this pair must begin. Returns `None` without reading a block if no table reaches into the span.
 fn first_block(tables: &[Arc<Table>], span: &Span<'_>) -> Option<(usize, usize)> {
     match span.direction {
         Direction::Forward => {
             let table = tables.partition_point(|table| span.begins_after(table.max_key()));
-            let index = tables.get(table)?.index();
+            let first = tables.get(table).filter(|table| !span.ends_before(table.min_key()))?;
+            let index = first.index();
             let number = match span.lower {
                 Bound::Unbounded => Some(0),
                 Bound::Included(key) => index.first_ending_at_or_after(key),
@@ -153,6 +161,9 @@ fn first_block(tables: &[Arc<Table>], span: &Span<'_>) -> Option<(usize, usize)>
         Direction::Reverse => {
             let table = tables.partition_point(|table| !span.ends_before(table.min_key())).checked_sub(1)?;
             let index = tables[table].index();
+            if span.begins_after(tables[table].max_key()) {
+                return None;
+            }
             let number = match span.upper {
                 Bound::Unbounded => None,
                 Bound::Included(key) | Bound::Excluded(key) => index.first_ending_at_or_after(key),
