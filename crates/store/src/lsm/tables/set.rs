@@ -3,7 +3,7 @@
 //! Owns: [`TableSet`], the sorted runs of tables, newest data first, and reads of single keys in them. A set is
 //! immutable, and keeps its files on disk while it exists. Does not own: the replacement of one set by the next.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use super::table::{Table, TableEntry, key_hash};
 use crate::backend::BackendError;
@@ -94,6 +94,16 @@ impl TableSet {
     /// Iterates over the tables below level 0, which compactions have written or moved there.
     pub(super) fn tables_below_level_0(&self) -> impl Iterator<Item = &Arc<Table>> {
         self.runs[self.level_0_runs..].iter().flat_map(Run::tables)
+    }
+
+    /// Returns the bytes of the tables on level 0 that are not on level 0 of the later set `after`.
+    pub(crate) fn level_0_bytes_missing_in(&self, after: &Self) -> u64 {
+        let left: HashSet<u64> = after.level_0().map(|table| table.id()).collect();
+        self.level_0().filter(|table| !left.contains(&table.id())).map(|table| table.file_bytes()).sum()
+    }
+
+    fn level_0(&self) -> impl Iterator<Item = &Arc<Table>> {
+        self.runs[..self.level_0_runs].iter().flat_map(Run::tables)
     }
 
     /// Returns the total size of all table files in bytes.
