@@ -503,10 +503,10 @@ impl<'a> Needle<'a> {
         Self { bytes, words, word_count }
     }
 
-    /// Returns the first 16 bytes of the key, padded with zeroes, as two numbers that compare like the bytes.
+    /// Returns the first 24 bytes of the key, padded with zeroes, as numbers that compare like the bytes.
     #[inline]
-    pub(super) fn beginning(&self) -> [u64; 2] {
-        [self.words[0], self.words[1]]
+    pub(super) fn beginning(&self) -> [u64; 3] {
+        [self.words[0], self.words[1], self.words[2]]
     }
 
     /// Returns a well-mixed hash of the needle's key.
