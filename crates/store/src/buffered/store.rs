@@ -62,7 +62,7 @@ pub trait Store: Sized + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Counts a write of `_bytes` bytes to the memtables. Returns the duration for which the writer must pause because
+    /// Counts a write of `_bytes` bytes to the memtables; only the thread that holds the lock of their writer calls it. Returns the duration for which the writer must pause because
     /// the store's background work is behind; zero if it is not behind.
     #[inline]
     fn wrote(&self, _view: &Self::View, _bytes: usize) -> Duration {

@@ -78,10 +78,11 @@ pub(crate) struct Throttle {
 }
 
 impl Throttle {
-    /// Counts a write of a client.
+    /// Counts a write of a client. The caller holds the lock of the memtables' writer, so no two threads count at a time, and a
+    /// plain store does.
     #[inline]
     pub(crate) fn count_write(&self) {
-        self.writes.fetch_add(1, Ordering::Relaxed);
+        self.writes.store(self.writes.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     /// Stores the current backlog, which decides whether work is urgent.
