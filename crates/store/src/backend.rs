@@ -361,6 +361,12 @@ pub trait Backend: Any + Send + Sync + fmt::Debug {
     /// Flushes the state to disk if so much has changed since the last flush that a replay of the log would take long.
     /// A background thread calls this function periodically. Blocks.
     fn maintain(&self) -> Result<(), BackendError>;
+    /// Flushes the state to disk if the changes since the last flush take at least `bytes` bytes of memory. Returns true if it
+    /// did. A caller that has seen no writes for a while calls this, so that the log need not keep the changes. Blocks. The
+    /// default implementation does nothing, for backends whose flush writes the whole state.
+    fn flush_above(&self, _bytes: usize) -> Result<bool, BackendError> {
+        Ok(false)
+    }
     /// Reads all persisted data and verifies it, so that damage is found also where no reader would notice it. Calls
     /// `step` with the number of bytes read since the last call; if `step` returns `Break`, the verification ends early.
     /// Returns [`BackendError::Corrupt`] for the first damage. The default implementation is for a backend that persists

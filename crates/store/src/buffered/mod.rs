@@ -146,6 +146,10 @@ impl<S: Store> Backend for Buffered<S> {
         self.running.load_full().maintain()
     }
 
+    fn flush_above(&self, bytes: usize) -> Result<bool, BackendError> {
+        self.running.load_full().flush_above(bytes)
+    }
+
     fn verify(&self, step: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<VerifiedRows, BackendError> {
         // A view of the store alone, so that no memtable hides its pairs.
         self.running.load_full().shared.store.view()?.verify(step)
