@@ -431,8 +431,9 @@ impl<'a> Node<'a> {
         Some(version)
     }
 
+    /// Returns the version of the node's key at this offset, which [`Version::offset`] has returned; `None` for offset 0.
     #[inline]
-    fn version(self, offset: u32) -> Option<Version<'a>> {
+    pub(super) fn version(self, offset: u32) -> Option<Version<'a>> {
         (offset != 0).then_some(Version { arena: self.arena, offset })
     }
 }
@@ -449,6 +450,12 @@ impl<'a> Version<'a> {
     fn field(self, field: usize) -> u32 {
         // SAFETY: invariant 2: a version is written before its offset is stored, and never changes.
         unsafe { self.arena.at(self.offset as usize + field).cast::<u32>().read() }
+    }
+
+    /// Returns the position of the version in the arena.
+    #[inline]
+    pub(super) fn offset(self) -> u32 {
+        self.offset
     }
 
     /// Returns the number of the batch that wrote the version.

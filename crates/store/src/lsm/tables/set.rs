@@ -17,7 +17,7 @@ type KeyRange = (Box<[u8]>, Box<[u8]>);
 /// A sorted run: one or more tables in ascending order whose key ranges don't overlap.
 #[derive(Debug)]
 pub struct Run {
-    tables: Vec<Arc<Table>>,
+    tables: Arc<[Arc<Table>]>,
     /// First and last key of each table of the run, stored contiguously because every read compares them.
     ranges: Vec<KeyRange>,
 }
@@ -25,13 +25,19 @@ pub struct Run {
 impl Run {
     pub(super) fn new(tables: Vec<Arc<Table>>) -> Self {
         let ranges = tables.iter().map(|table| (table.min_key().into(), table.max_key().into())).collect();
-        Self { tables, ranges }
+        Self { tables: tables.into(), ranges }
     }
 
     /// Returns the tables of the run in ascending order.
     #[must_use]
     pub fn tables(&self) -> &[Arc<Table>] {
         &self.tables
+    }
+
+    /// Returns the tables of the run, shared, so that they stay open while the result exists.
+    #[must_use]
+    pub fn shared_tables(&self) -> Arc<[Arc<Table>]> {
+        Arc::clone(&self.tables)
     }
 
     /// Returns the only table of the run that can contain a key; `None` if none can.
