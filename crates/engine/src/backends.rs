@@ -26,6 +26,11 @@ use crate::{
     state_dir::StateDir,
 };
 
+/// Minimum and maximum size of tables. In between, tables are as large as memtables: levels 0 and 1 are full at four of them, so
+/// a compaction of level 0 rewrites about as much of level 1 as it adds. With smaller tables, large states need many files.
+const MIN_TABLE_BYTES: u64 = 16 << 20;
+const MAX_TABLE_BYTES: u64 = 64 << 20;
+
 /// Path of the data directory, as error messages show it.
 pub(crate) fn shown_path(disk: &Arc<dyn Disk>) -> PathBuf {
     disk.os_path().map_or_else(|| PathBuf::from("the simulated disk"), Path::to_owned)
@@ -119,6 +124,7 @@ pub(crate) fn open_in(
             let options = LsmOptions {
                 cache_bytes: options.cache_bytes,
                 memtable_bytes: options.memtable_bytes,
+                table_bytes: (options.memtable_bytes as u64).clamp(MIN_TABLE_BYTES, MAX_TABLE_BYTES),
                 compaction: options.compaction,
                 background,
                 ..LsmOptions::new(place.os_dir(kind, dir)?)

@@ -58,6 +58,7 @@ pub mod plant;
 #[cfg(not(feature = "plant"))]
 mod plant;
 mod producer;
+mod quiet;
 mod redis;
 mod redis_streams;
 mod repair_note;

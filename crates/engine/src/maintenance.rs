@@ -41,6 +41,7 @@ use crate::{
     inner::Inner,
     maintenance_counts::Maintenance,
     mover::Mover,
+    quiet::Quiet,
 };
 
 /// Maximum number of streams whose retention one maintenance round checks.
@@ -93,6 +94,8 @@ struct Rounds {
     pruned: Option<KeyspaceId>,
     /// Position of the search for stale index rows of deadlines and leases.
     stale: StaleCursor,
+    /// Time since which nothing was written.
+    quiet: Quiet,
     /// Id of the digest whose view is kept, and the number of rounds that have found this view.
     digest: Option<(u64, u32)>,
     /// Number of rounds so far.
@@ -134,6 +137,7 @@ impl Inner {
         first.default_on_error(rounds.compactor.round(self, &mut done));
         // A full disk may reject the flush. The following steps free space, so they still run.
         first.default_on_error(self.flush_and_release(rounds.mover.waits_for_state(), &mut rounds.full));
+        first.default_on_error(self.rest_if_quiet(&mut rounds.quiet));
         first.default_on_error(rounds.mover.round(self, &mut done));
         first.default_on_error(self.raise_history_floor());
         rounds.count = rounds.count.wrapping_add(1);

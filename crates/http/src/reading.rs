@@ -54,6 +54,18 @@ pub(crate) async fn on_reader<T: Send + 'static>(
     app.readers.run(account, bytes, read).await.map_err(|error| failed(&error))
 }
 
+/// Repeats `search`, which has `spent` the budget of a short read, on another thread. Only a long search requests its
+/// `bytes` of memory.
+pub(crate) async fn search_again<T: Send + 'static>(
+    spent: Spent,
+    app: &App,
+    account: &Arc<Account>,
+    bytes: usize,
+    search: impl FnMut() -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    app.readers.run_again(spent, account, bytes, search).await.map_err(|error| failed(&error))
+}
+
 /// Converts the error of a read that was lost.
 fn failed(error: &ReaderError) -> ApiError {
     let status = match error.action() {

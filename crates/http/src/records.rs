@@ -60,7 +60,7 @@ pub(crate) async fn read(app: &Arc<App>, call: &Call) -> Answer {
         return Err(ParseError::BadParameter { name: "limit", expected: "at least 1" }.into());
     }
     if media == Media::Events {
-        return tail::tail(app, call, stream, query);
+        return tail::tail(app, call, stream, query).await;
     }
     stream_pages(app, &call.account, stream, query, media).await
 }
@@ -76,7 +76,7 @@ async fn stream_pages(
         .take(Resource::Scans, 1)
         .ok_or_else(|| ApiError::overloaded("too many reads at a time: retry later"))?;
     let info = stream.info()?;
-    let next = begin(&stream, query.from.unwrap_or(StartPosition::Start))?;
+    let next = begin(app, account, &stream, query.from.unwrap_or(StartPosition::Start)).await?;
     if next > info.next {
         return Err(ReadError::BeyondEnd { requested: next, next: info.next }.into());
     }

@@ -10,11 +10,16 @@ use std::{io, ops::ControlFlow, sync::Arc};
 use bytes::Bytes;
 use thalweg_engine::{ReadError, Stream};
 use thalweg_serving::{
+    admission::Account,
     app::App,
     error::ApiError,
     limits::{ROOM_PAUSE, TAIL_PAGE_BYTES, TAIL_PAGE_ITEMS},
 };
-use thalweg_types::{Offset, budget, limits::MAX_RECORD_BYTES, steps::SHORT_READ};
+use thalweg_types::{
+    Offset, budget,
+    limits::{MAX_ENTRY_BYTES, MAX_RECORD_BYTES},
+    steps::SHORT_READ,
+};
 
 use crate::{
     call::{Answer, Call},
@@ -26,11 +31,11 @@ use crate::{
 };
 
 /// Handles a request for a tail. Without a position, the tail begins at the end of the stream.
-pub(crate) fn tail(app: &Arc<App>, call: &Call, stream: Stream, query: RecordsQuery) -> Answer {
+pub(crate) async fn tail(app: &Arc<App>, call: &Call, stream: Stream, query: RecordsQuery) -> Answer {
     let follower = Follower::admit(app, call)?;
     let resumed = resumed(call, "an offset")?.map(|next| StartPosition::Offset(Offset(next)));
     let since = resumed.or(query.from).unwrap_or(StartPosition::End);
-    let next = begin(&stream, since)?;
+    let next = begin(app, follower.account(), &stream, since).await?;
     let info = stream.info()?;
     if next > info.next {
         return Err(ReadError::BeyondEnd { requested: next, next: info.next }.into());
@@ -50,8 +55,25 @@ pub(crate) fn tail(app: &Arc<App>, call: &Call, stream: Stream, query: RecordsQu
     Ok(Format::Events.reply(tail.follower.bulk(), tail, step))
 }
 
-/// Returns the offset at which a read or a tail of a stream begins.
-pub(crate) fn begin(stream: &Stream, since: StartPosition) -> Result<Offset, ReadError> {
+/// Returns the offset at which a read or a tail of a stream begins. A search by time may need a batch of the log that is not
+/// in memory; a thread for cold reads then repeats the search.
+pub(crate) async fn begin(
+    app: &App,
+    account: &Arc<Account>,
+    stream: &Stream,
+    since: StartPosition,
+) -> Result<Offset, ApiError> {
+    match budget::within(SHORT_READ, || start_offset(stream, since)) {
+        Ok(found) => Ok(found?),
+        Err(spent) => {
+            let stream = stream.clone();
+            let search = move || start_offset(&stream, since);
+            Ok(reading::search_again(spent, app, account, MAX_ENTRY_BYTES, search).await??)
+        }
+    }
+}
+
+fn start_offset(stream: &Stream, since: StartPosition) -> Result<Offset, ReadError> {
     match since {
         StartPosition::Start => Ok(stream.info()?.start),
         StartPosition::End => Ok(stream.info()?.next),

@@ -26,6 +26,7 @@ mod record;
 mod record_kind;
 mod records;
 mod recovery;
+mod rest;
 mod segment;
 mod shared;
 mod space;

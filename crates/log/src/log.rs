@@ -133,6 +133,8 @@ impl Log {
     #[inline]
     pub(crate) fn prepare_if_stepped(&self) {
         if self.handle.is_stepped {
+            // The append could not wait for a thread to prepare a segment.
+            self.shared().segment_pool.end_rest();
             self.shared().segment_pool.perform_due();
         }
     }

@@ -17,7 +17,7 @@ pub struct LogOptions {
     /// Number of empty segment files kept ready for the writer, at least 2. The last of them is reserved for
     /// [`crate::Purpose::Reclaim`]. The files take `spare_segments * segment_bytes` bytes of disk. In
     /// addition, the log keeps as many recycled segments as the writer used in the last minute, up to 64
-    /// segments or 2 GiB.
+    /// segments or 2 GiB. While the log [rests](crate::Log::rest), it keeps none.
     pub spare_segments: u32,
     /// Maximum time between a write of durability level `interval` and its fsync. A power loss can discard
     /// the writes of this time.

@@ -91,6 +91,8 @@ struct State {
     /// True if another attempt to create a segment is due although the last one failed.
     retry: bool,
     stop: bool,
+    /// True while the log rests, and needs no prepared segments.
+    at_rest: bool,
     generation: u64,
     slots: BTreeSet<u32>,
     /// Monotonic times at which the writer took its latest segments. `last_interval` is the time between the last two of
@@ -100,6 +102,11 @@ struct State {
 }
 
 impl State {
+    /// Records that a writer needs segments: an attempt to prepare one is due, and the rest of the log ends.
+    fn need_segments(&mut self) {
+        (self.retry, self.at_rest) = (true, false);
+    }
+
     /// True if a thread or a task waits for an empty segment.
     fn is_awaited(&self) -> bool {
         self.waiting > 0 || !self.wakers.is_empty()
@@ -233,7 +240,7 @@ impl SegmentPool {
         if state.ready.len() <= kept_back {
             return None;
         }
-        state.retry = true;
+        state.need_segments();
         state.note_taken(self.clock.monotonic(), self.max_extra());
         self.work.notify_one();
         state.ready.pop_front()
@@ -246,7 +253,7 @@ impl SegmentPool {
         let mut state = self.state();
         let faults = state.faults;
         state.waiting += 1;
-        state.retry = true;
+        state.need_segments();
         self.work.notify_one();
         let deadline = Instant::now() + patience;
         let result = loop {
@@ -283,7 +290,7 @@ impl SegmentPool {
     pub(crate) fn request(&self, purpose: Purpose) -> u64 {
         let mut state = self.state();
         if state.ready.len() < Self::needed(purpose) {
-            state.retry = true;
+            state.need_segments();
             self.work.notify_one();
         }
         state.faults
@@ -309,6 +316,7 @@ impl SegmentPool {
         if !state.wakers.iter().any(|known| known.will_wake(waker)) {
             state.wakers.push(waker.clone());
         }
+        state.at_rest = false;
         // Zeroes are written at full speed from now on.
         self.work.notify_one();
     }
@@ -328,6 +336,27 @@ impl SegmentPool {
         state.freed.push(slot);
         state.retry = true;
         self.work.notify_one();
+    }
+
+    /// Removes all prepared segments until the rest ends. See the module `rest`.
+    pub(crate) fn rest(&self) {
+        self.state().at_rest = true;
+        self.work.notify_one();
+    }
+
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.state().at_rest
+    }
+
+    /// Ends the rest: segments are prepared again. Returns false if the log did not rest.
+    pub(crate) fn end_rest(&self) -> bool {
+        let mut state = self.state();
+        let rested = state.at_rest;
+        if rested {
+            state.need_segments();
+            self.work.notify_one();
+        }
+        rested
     }
 
     pub(crate) fn ready_count(&self) -> usize {
@@ -359,7 +388,10 @@ impl SegmentPool {
         self.state_bytes.store(state.needed_bytes, Ordering::Relaxed);
         self.reusable_bytes.store(state.reusable_bytes, Ordering::Relaxed);
         self.state_is_full.store(state.is_full, Ordering::Relaxed);
-        self.check_free_space();
+        if self.check_free_space().1 {
+            // Deletes may need the reserved segment soon.
+            self.end_rest();
+        }
     }
 
     /// Number of bytes that must become free on the disk before the log accepts data for a further segment.
@@ -453,7 +485,7 @@ impl SegmentPool {
             let surplus = state.ready.pop_back().expect("there are more than are kept");
             return Some(Job::Remove(surplus.slot));
         }
-        if state.ready.len() < self.target && state.retry {
+        if state.ready.len() < self.target && state.retry && !state.at_rest {
             state.retry = false;
             return Some(Job::Create);
         }
@@ -472,6 +504,9 @@ impl SegmentPool {
 
     /// Number of ready segments to keep; the preparer thread removes further ones.
     fn segments_to_keep(&self, state: &State) -> usize {
+        if state.at_rest {
+            return 0;
+        }
         if self.is_low() {
             return self.target;
         }

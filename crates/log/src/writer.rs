@@ -161,6 +161,9 @@ impl Shared {
                 return Err(self.fail(core, reason).into());
             }
         };
+        if core.rest.ends_at(core.written_bytes()) {
+            self.end_rest(&mut core);
+        }
         core.batches += 1;
         core.counters.appends += 1;
         core.counters.records += u64::from(batch.count);

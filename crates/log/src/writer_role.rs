@@ -20,6 +20,7 @@ use crate::{
     },
     gates::SyncRole,
     prepare::{Prepared, SegmentPool},
+    rest::Rest,
     segment::{Extent, Segment, SegmentKey, Table},
 };
 
@@ -76,6 +77,7 @@ pub(crate) struct Core {
     /// Number of record batches since the last sync began.
     pub batches: u64,
     pub counters: WriteCounters,
+    pub rest: Rest,
     /// True after a write that failed in part. No further batch may be written, because the segment ends with a torn
     /// batch.
     pub torn: bool,
@@ -98,8 +100,20 @@ impl Core {
             synced_at: Duration::ZERO,
             batches: 0,
             counters: WriteCounters::default(),
+            rest: Rest::default(),
             torn: false,
         }
+    }
+
+    /// Returns the position in the active segment after the last batch.
+    #[inline]
+    pub(crate) fn written_bytes(&self) -> u32 {
+        self.offset
+    }
+
+    /// Returns the number of bytes between the last batch and the end of the active segment.
+    pub(crate) fn free_bytes(&self) -> u32 {
+        self.active.key.limit.saturating_sub(self.offset)
     }
 
     pub(crate) fn fits(&self, total: u32) -> bool {
@@ -245,6 +259,8 @@ impl Core {
         self.unsynced.push(std::mem::replace(&mut self.active, fresh));
         self.mapping = mapping;
         self.offset = DATA_START;
+        // Taking the prepared segment has ended the rest.
+        self.rest.end_with_segment();
     }
 }
 

@@ -643,8 +643,20 @@ impl ChannelTask {
         if why.is_of_server() {
             self.log_lost_subscription(id, why);
         }
+        let begun = match self.requests.get_mut(id) {
+            Some(IdUse::Subscription(subscription)) => !subscription.is_starting(),
+            _ => true,
+        };
         self.requests.unsubscribed(id);
-        self.out.end(id, why);
+        match begun {
+            true => self.out.end(id, why),
+            // The request is refused: its client has no subscription yet.
+            false => {
+                let mut failure = why.clone();
+                failure.name_subject(self.session.app.db.blocking());
+                self.out.fail(id, &failure);
+            }
+        }
     }
 
     /// Logs the end of a subscription by a fault of the server, under the name of the request that began it.

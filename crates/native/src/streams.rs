@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use thalweg_engine::{ReadError, Stream};
-use thalweg_serving::limits::{ALONE_READ_BYTES, DEFAULT_RECORD_BYTES, INLINE_READ_BYTES};
+use thalweg_serving::{
+    app::App,
+    limits::{ALONE_READ_BYTES, DEFAULT_RECORD_BYTES, INLINE_READ_BYTES},
+};
 use thalweg_types::{
     Offset,
     budget::{Budget, Spent},
@@ -24,19 +27,20 @@ use super::{
 
 /// Handles a `read` request: replies with a page of a stream's records.
 pub(crate) fn read(turn: &mut Turn<'_>, request: &Request<'_>, read: &Read) -> Result<Handled, Failure> {
-    let stream = turn.app.db.blocking().stream_by_id(read.stream);
-    let from = begin(&stream, &read.from)?;
+    let (stream, from) = (turn.app.db.blocking().stream_by_id(read.stream), read.from.clone());
     let max_records = if read.max_records == 0 { u64::MAX } else { read.max_records.into() };
     let max_bytes = if read.max_bytes == 0 { DEFAULT_RECORD_BYTES } else { read.max_bytes.into() };
     let max_bytes = max_bytes.min(room_for_records(turn.out.max_frame_bytes())).min(turn.app.config.reading_bytes());
-    let page = Page { from, max_records, max_bytes, enough_records: u64::MAX, hard_max_bytes: max_bytes };
+    let limits = Page { from: Offset(0), max_records, max_bytes, enough_records: u64::MAX, hard_max_bytes: max_bytes };
+    // A search for a start by time may read a batch of the log, like the page itself.
+    let page = move |app: &App, stream: &Stream| Page { from: begin(stream, &from)?, ..limits }.read(app, stream);
     let (on_the_spot, budget) = match turn.is_sole_client {
         true => (ALONE_READ_BYTES, Budget::alone(u64::MAX)),
         false => (INLINE_READ_BYTES, Budget::RESIDENT),
     };
     let mut spent = Spent::Steps;
     if max_bytes <= on_the_spot {
-        match budget.perform(|| page.read(turn.app, &stream)) {
+        match budget.perform(|| page(turn.app, &stream)) {
             Ok(found) => {
                 found?.put(turn.out, Kind::Records, request.id, FrameMemory::Reserve)?;
                 return Ok(Handled::Replied);
@@ -46,14 +50,28 @@ pub(crate) fn read(turn: &mut Turn<'_>, request: &Request<'_>, read: &Read) -> R
     }
     let app = Arc::clone(turn.app);
     Ok(reply_off_thread(turn, request, spent, max_bytes as usize, move |out, id| {
-        page.read(&app, &stream)?.put(out, Kind::Records, id, FrameMemory::Reserve)
+        page(&app, &stream)?.put(out, Kind::Records, id, FrameMemory::Reserve)
     }))
 }
 
 /// Handles a `tail` request: begins a subscription to the present and future records of a stream.
 pub(crate) fn tail(turn: &mut Turn<'_>, request: &Request<'_>, tail: &wire::Tail) -> Result<Handled, Failure> {
     let stream = turn.app.db.blocking().stream_by_id(tail.stream);
-    let next = begin(&stream, &tail.from)?;
+    let tail = match turn.budget().perform(|| tailing(&stream, &tail.from)) {
+        Ok(reply) => {
+            let reply = reply?;
+            turn.out.reply(request.id, &reply)?;
+            Tail::new(turn.app, stream, &reply)
+        }
+        // The tail's first step searches for its start on another thread, and sends the reply.
+        Err(spent) => Tail::starting(turn.app, stream, tail.from.clone(), spent),
+    };
+    Ok(Handled::Began(Source::Tail(Box::new(tail))))
+}
+
+/// Finds the start of a tail, and returns the reply that states it. The search may read a batch of the log.
+pub(crate) fn tailing(stream: &Stream, from: &Position) -> Result<Tailing, Failure> {
+    let next = begin(stream, from)?;
     let info = stream.info()?;
     if next > info.next {
         return Err(ReadError::BeyondEnd { requested: next, next: info.next }.into());
@@ -61,9 +79,7 @@ pub(crate) fn tail(turn: &mut Turn<'_>, request: &Request<'_>, tail: &wire::Tail
     if next < info.start {
         return Err(ReadError::Trimmed { requested: next, start: info.start }.into());
     }
-    turn.out.reply(request.id, &Tailing { next, high_watermark: info.next })?;
-    let tail = Tail::new(turn.app, stream, next, next < info.next);
-    Ok(Handled::Began(Source::Tail(Box::new(tail))))
+    Ok(Tailing { next, high_watermark: info.next })
 }
 
 /// Handles a `find offset` request: replies with the first offset whose record was appended at or after a time.

@@ -65,13 +65,18 @@ impl Source {
     }
 
     /// Position (an offset or a revision) at which a later subscription can resume. `None` for a push, and for events of the
-    /// cluster, each of which has its own number.
+    /// cluster, each of which has its own number, and for a tail that is starting.
     fn next(&self) -> Option<u64> {
         match self {
-            Self::Tail(tail) => Some(tail.next().0),
+            Self::Tail(tail) => tail.next().map(|next| next.0),
             Self::Push(_) | Self::Events(_) => None,
             Self::Watch(watch) => Some(watch.next().0),
         }
+    }
+
+    /// Returns true if the next frame of the source is the reply to the request that began the subscription.
+    fn is_starting(&self) -> bool {
+        matches!(self, Self::Tail(tail) if tail.next().is_none())
     }
 }
 
@@ -83,6 +88,8 @@ pub(crate) struct Subscription {
     /// Position at which a later subscription can resume: after the frames in the outbox, even if a step has read
     /// further. `None` for a push and for events of the cluster.
     next: Option<u64>,
+    /// True until the reply to the client's request is in the outbox. The step that finds it needs no credit.
+    is_starting: bool,
     credit: SendCredit,
     /// Number of messages that may still be sent until the limit of the subscription.
     left: u64,
@@ -117,8 +124,13 @@ impl Subscription {
         trace: Option<Box<str>>,
     ) -> Self {
         let (credit, left) = (SendCredit::new(permit), limit.unwrap_or(u64::MAX));
-        let next = source.next();
-        Self { source: Some(source), next, credit, left, ending: None, stop: Arc::default(), held, trace }
+        let (next, is_starting) = (source.next(), source.is_starting());
+        Self { source: Some(source), next, is_starting, credit, left, ending: None, stop: Arc::default(), held, trace }
+    }
+
+    /// Returns true if the request that began the subscription has no reply yet.
+    pub(crate) fn is_starting(&self) -> bool {
+        self.is_starting
     }
 
     /// Returns the name that the client has given to the request that began the subscription, if it has one.
@@ -129,10 +141,10 @@ impl Subscription {
     /// Returns the action that the channel must take next for the subscription.
     pub(crate) fn next(&mut self, max_frame_bytes: usize) -> NextAction {
         let Some(source) = self.source.take() else { return NextAction::Wait };
-        if self.left == 0 {
+        if self.left == 0 && !self.is_starting {
             return NextAction::End(self.with_position(super::failure::limit_reached()));
         }
-        let may_send = self.credit.may_send();
+        let may_send = self.credit.may_send() || self.is_starting;
         let patience = match &self.ending {
             Some((why, CancelMode::Now)) => return NextAction::End(self.with_position(why.clone())),
             Some((why, CancelMode::Drain)) if !may_send => return NextAction::End(self.with_position(why.clone())),
@@ -159,7 +171,7 @@ impl Subscription {
                 self.left = self.left.saturating_sub(messages);
                 let failed = encode(out, id).err();
                 if failed.is_none() {
-                    self.next = source.next();
+                    (self.next, self.is_starting) = (source.next(), source.is_starting());
                 }
                 failed
             }

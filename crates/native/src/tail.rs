@@ -10,8 +10,9 @@ use thalweg_serving::{app::App, limits::NATIVE_PAGE_BYTES};
 use thalweg_types::{
     Offset,
     budget::{Budget, Spent},
+    limits::MAX_ENTRY_BYTES,
 };
-use thalweg_wire::Kind;
+use thalweg_wire::{Kind, Position, Tailing};
 
 use super::{
     blocking::run_again,
@@ -19,6 +20,7 @@ use super::{
     records::{Page, RecordsFrame, room_for_records},
     replies::FrameMemory,
     step::{StepLimits, StepResult, WhenEmpty},
+    streams::tailing,
 };
 
 /// A tail of a stream, which supplies the frames of a subscription.
@@ -29,23 +31,46 @@ pub(crate) struct Tail {
     next: Offset,
     /// True if the last page did not reach the end of the stream, so that the next read may block on the disk.
     behind: bool,
+    /// Position at which the tail starts, while the offset of that position is unknown.
+    start: Option<UnknownStart>,
+}
+
+/// Start of a tail whose offset could not be found on the channel's thread.
+#[derive(Clone, Debug)]
+struct UnknownStart {
+    from: Position,
+    /// Reason why the search on the channel's thread ended.
+    spent: Spent,
 }
 
 impl Tail {
-    /// Creates a tail that begins at offset `next`; `behind` is true if the stream already has records there.
+    /// Creates a tail whose start the client knows from `reply`.
     #[must_use]
-    pub(crate) fn new(app: &Arc<App>, stream: Stream, next: Offset, behind: bool) -> Self {
-        Self { app: Arc::clone(app), stream, next, behind }
+    pub(crate) fn new(app: &Arc<App>, stream: Stream, reply: &Tailing) -> Self {
+        let (next, behind) = (reply.next, reply.next < reply.high_watermark);
+        Self { app: Arc::clone(app), stream, next, behind, start: None }
     }
 
-    /// Returns the offset at which a later tail can resume.
+    /// Creates a tail whose first step finds the offset of the start `from`, and sends the reply with it. The search on the
+    /// channel's thread has `spent` its budget.
     #[must_use]
-    pub(crate) fn next(&self) -> Offset {
-        self.next
+    pub(crate) fn starting(app: &Arc<App>, stream: Stream, from: Position, spent: Spent) -> Self {
+        let start = Some(UnknownStart { from, spent });
+        Self { app: Arc::clone(app), stream, next: Offset(0), behind: true, start }
     }
 
-    /// Runs one step: waits until the stream has records to send, and returns a page of them.
+    /// Returns the offset at which a later tail can resume; `None` before the tail's start is known.
+    #[must_use]
+    pub(crate) fn next(&self) -> Option<Offset> {
+        self.start.is_none().then_some(self.next)
+    }
+
+    /// Runs one step: waits until the stream has records to send, and returns a page of them. If the tail's start is
+    /// unknown, finds it and returns the reply that states it.
     pub(crate) async fn step(&mut self, wanted: StepLimits) -> StepResult {
+        if let Some(start) = self.start.clone() {
+            return self.find_start(start, &wanted).await;
+        }
         loop {
             let from = self.next;
             match self.look(&wanted).await {
@@ -72,6 +97,23 @@ impl Tail {
                     return StepResult::Ended(self.stream_gone());
                 },
             }
+        }
+    }
+
+    async fn find_start(&mut self, start: UnknownStart, wanted: &StepLimits) -> StepResult {
+        let (stream, UnknownStart { from, spent }) = (self.stream.clone(), start);
+        let search = move || tailing(&stream, &from);
+        let found = tokio::select! {
+            biased;
+            () = wanted.stop.notified() => return StepResult::Nothing,
+            found = run_again(&self.app, spent, &wanted.account, MAX_ENTRY_BYTES, search) => found,
+        };
+        match found {
+            Ok(reply) => {
+                *self = Self::new(&self.app, self.stream.clone(), &reply);
+                StepResult::frame(0, 0, move |out, id| out.reply(id, &reply))
+            }
+            Err(failure) => StepResult::Ended(failure),
         }
     }
 

@@ -50,12 +50,14 @@ impl Default for Counts {
 }
 
 impl Counts {
-    /// Counts an applied entry with this number of commands.
+    /// Counts an applied entry with this number of commands. The caller holds the lock under which entries are applied: that
+    /// of the role on a node alone, that of the cursor on a member. So no two threads count at a time, and plain stores do.
     #[inline]
     pub(crate) fn count(&self, commands: u64) {
-        self.entries.fetch_add(1, Relaxed);
-        self.commands.fetch_add(commands, Relaxed);
-        self.entry_sizes[Log2Histogram::bucket_of(commands)].fetch_add(1, Relaxed);
+        let add = |counter: &AtomicU64, count| counter.store(counter.load(Relaxed).wrapping_add(count), Relaxed);
+        add(&self.entries, 1);
+        add(&self.commands, commands);
+        add(&self.entry_sizes[Log2Histogram::bucket_of(commands)], 1);
     }
 
     pub(crate) fn stats(&self, queue: &Queue) -> ReplicaStats {

@@ -296,8 +296,35 @@ pub trait View: Send + Sync {
     fn scan_once(&self, lower: Bound<&[u8]>, visit: &mut Visit<'_>) -> Result<(), BackendError> {
         self.scan(lower, Bound::Unbounded, Direction::Forward, visit)
     }
+    /// Returns a cursor over the pairs within the bounds, in the order of a [scan](Self::scan). It keeps the data of the view alive.
+    /// Returns `None` if this kind of view has no cursors; callers then scan.
+    fn cursor(
+        &self,
+        _lower: Bound<&[u8]>,
+        _upper: Bound<&[u8]>,
+        _direction: Direction,
+    ) -> Result<Option<Box<dyn PairCursor>>, BackendError> {
+        Ok(None)
+    }
     /// Returns the position in the log up to which the view's data is applied.
     fn applied(&self) -> Applied;
+}
+
+/// A position among the pairs of a view, which the caller moves. At first it is before the first pair.
+pub trait PairCursor: Send + Sync {
+    /// Moves to the next pair. Returns false if there is none. If the [budget](thalweg_types::budget) of the thread's read is
+    /// spent, it returns false, too, and a later call continues.
+    fn advance(&mut self) -> Result<bool, BackendError>;
+    /// Returns key and value of the pair on which the cursor is positioned; `None` before the first pair and after the last.
+    fn pair(&self) -> Option<(&[u8], &[u8])>;
+    /// Returns a cursor at the same position.
+    fn boxed_clone(&self) -> Box<dyn PairCursor>;
+}
+
+impl Clone for Box<dyn PairCursor> {
+    fn clone(&self) -> Self {
+        (**self).boxed_clone()
+    }
 }
 
 /// Makes the log durable up to an LSN. A backend calls this barrier before it persists changes, so that the persisted
@@ -361,6 +388,12 @@ pub trait Backend: Any + Send + Sync + fmt::Debug {
     /// Flushes the state to disk if so much has changed since the last flush that a replay of the log would take long.
     /// A background thread calls this function periodically. Blocks.
     fn maintain(&self) -> Result<(), BackendError>;
+    /// Flushes the state to disk if the changes since the last flush take at least `bytes` bytes of memory. Returns true if it
+    /// did. A caller that has seen no writes for a while calls this, so that the log need not keep the changes. Blocks. The
+    /// default implementation does nothing, for backends whose flush writes the whole state.
+    fn flush_above(&self, _bytes: usize) -> Result<bool, BackendError> {
+        Ok(false)
+    }
     /// Reads all persisted data and verifies it, so that damage is found also where no reader would notice it. Calls
     /// `step` with the number of bytes read since the last call; if `step` returns `Break`, the verification ends early.
     /// Returns [`BackendError::Corrupt`] for the first damage. The default implementation is for a backend that persists

@@ -36,7 +36,7 @@ pub mod sqlite;
 
 pub use backend::{
     Applied, Backend, BackendError, BackendHealth, BackendStats, BarrierFailed, Change, Direction, LogBarrier,
-    Replaced, SyncMode, VerifiedRows, View, Visit, WriteBatch, bounds_are_empty,
+    PairCursor, Replaced, SyncMode, VerifiedRows, View, Visit, WriteBatch, bounds_are_empty,
 };
 pub use buffered::{Background, BufferOptions};
 pub use passed::deleted_rows_passed;

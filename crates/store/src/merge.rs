@@ -52,12 +52,14 @@ pub enum Source<'a, C> {
     Run(Box<C>),
 }
 
-impl<'a, C: Cursor> Source<'a, C> {
+impl<'a, C> Source<'a, C> {
     /// Creates a source from a range of a memtable; returns `None` if the range is empty.
     pub fn of_range(mut range: Range<'a>) -> Option<Self> {
         range.next().map(|head| Self::Memtable { range, head })
     }
+}
 
+impl<C: Cursor> Cursor for Source<'_, C> {
     #[inline]
     fn key(&self) -> &[u8] {
         match self {
@@ -108,8 +110,9 @@ pub(crate) fn merge<C: Cursor>(
     Ok(())
 }
 
+/// Compares the keys of two sources in the order of the merge.
 #[inline]
-fn order<C: Cursor>(left: &Source<'_, C>, right: &Source<'_, C>, direction: Direction) -> Ordering {
+pub(crate) fn order<S: Cursor>(left: &S, right: &S, direction: Direction) -> Ordering {
     match direction {
         Direction::Forward => left.key().cmp(right.key()),
         Direction::Reverse => right.key().cmp(left.key()),
@@ -118,8 +121,8 @@ fn order<C: Cursor>(left: &Source<'_, C>, right: &Source<'_, C>, direction: Dire
 
 /// Returns the source with the first key in order; if several sources have this key, the newest of them. Moves the
 /// older sources past the key.
-fn settle_leader<C: Cursor>(
-    sources: &mut Vec<Source<'_, C>>,
+pub(crate) fn settle_leader<S: Cursor>(
+    sources: &mut Vec<S>,
     direction: Direction,
 ) -> Result<Option<usize>, BackendError> {
     let mut leader = 0;

@@ -1,21 +1,26 @@
 //! The range of keys, the direction and the caching of one scan.
 
-use std::ops::Bound;
+use std::{ops::Bound, sync::Arc};
 
 use crate::backend::Direction;
 
-/// The bounds and direction of a scan.
+/// The bounds and direction of a scan, with bounds of type `K`.
 #[derive(Clone, Copy)]
-pub struct Span<'a> {
+pub struct SpanOf<K> {
     /// Bound with the lowest keys of the scan, whatever its direction.
-    pub lower: Bound<&'a [u8]>,
+    pub lower: Bound<K>,
     /// Bound with the highest keys of the scan, whatever its direction.
-    pub upper: Bound<&'a [u8]>,
+    pub upper: Bound<K>,
     /// Order in which the pairs are visited.
     pub direction: Direction,
     /// Choice of caching for the blocks that the scan reads from files.
     pub reads: Reads,
 }
+
+/// The bounds and direction of a scan that borrows its bounds.
+pub(crate) type Span<'a> = SpanOf<&'a [u8]>;
+/// The bounds and direction of a scan that outlives its caller. Clones share the bounds.
+pub(crate) type OwnedSpan = SpanOf<Arc<[u8]>>;
 
 /// Expectation whether the blocks that a scan reads will soon be read again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,9 +32,27 @@ pub enum Reads {
 }
 
 impl Span<'_> {
+    /// Returns the span with copies of its bounds.
+    pub fn to_owned(self) -> OwnedSpan {
+        let Self { lower, upper, direction, reads } = self;
+        OwnedSpan { lower: lower.map(Arc::from), upper: upper.map(Arc::from), direction, reads }
+    }
+}
+
+impl<K: AsRef<[u8]>> SpanOf<K> {
+    /// Returns the lower bound, borrowed.
+    pub fn lower(&self) -> Bound<&[u8]> {
+        self.lower.as_ref().map(K::as_ref)
+    }
+
+    /// Returns the upper bound, borrowed.
+    pub fn upper(&self) -> Bound<&[u8]> {
+        self.upper.as_ref().map(K::as_ref)
+    }
+
     /// Returns true if the lower bound excludes the key, so that the span begins after the key.
     pub fn begins_after(&self, key: &[u8]) -> bool {
-        match self.lower {
+        match self.lower() {
             Bound::Unbounded => false,
             Bound::Included(lower) => key < lower,
             Bound::Excluded(lower) => key <= lower,
@@ -38,7 +61,7 @@ impl Span<'_> {
 
     /// Returns true if the upper bound excludes the key, so that the span ends before the key.
     pub fn ends_before(&self, key: &[u8]) -> bool {
-        match self.upper {
+        match self.upper() {
             Bound::Unbounded => false,
             Bound::Included(upper) => key > upper,
             Bound::Excluded(upper) => key >= upper,

@@ -23,7 +23,7 @@ use rustix::fs::OFlags;
 
 pub use self::{
     direct::{DIRECT_BLOCK_BYTES, set_direct},
-    resident::read_resident,
+    resident::{decode_resident, read_resident},
     write_out::write_out,
 };
 use self::{file::RealFile, locks::RealLock};

@@ -1,11 +1,19 @@
 //! Reads of bytes that the kernel has in memory.
 
 use std::{
+    cell::Cell,
     fs::File,
     io::{self, IoSliceMut},
 };
 
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
+
+/// Size in bytes of the buffer that each thread keeps for these reads: enough for a block of a table.
+const BUFFER_BYTES: usize = 32 << 10;
+
+thread_local! {
+    static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
 
 /// Reads `len` bytes at `offset` if the kernel has them in its page cache. Returns `None` if the read would have to wait for
 /// the disk, or if the file system cannot read without waiting. Does not begin to read the bytes from the disk.
@@ -13,20 +21,62 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 /// # Errors
 /// `UnexpectedEof` if the file ends within the bytes, and the kernel's other errors.
 pub fn read_resident(file: &File, len: usize, offset: u64) -> io::Result<Option<Vec<u8>>> {
-    let mut bytes = vec![0; len];
+    with_buffer(|buffer| {
+        let mut bytes = Vec::new();
+        while bytes.len() < len {
+            let piece = &mut buffer[..BUFFER_BYTES.min(len - bytes.len())];
+            if !fill(file, piece, offset + bytes.len() as u64)? {
+                return Ok(None);
+            }
+            // Nothing is allocated before the first bytes turn out to be in memory.
+            bytes.reserve_exact(len - bytes.len());
+            bytes.extend_from_slice(piece);
+        }
+        Ok(Some(bytes))
+    })
+}
+
+/// Reads bytes like [`read_resident`], and returns what `decode` makes of them. As a rule, the bytes are in a buffer of the
+/// thread, so that the read neither allocates memory nor fills it with zeroes.
+///
+/// # Errors
+/// Same errors as [`read_resident`].
+pub fn decode_resident<T>(
+    file: &File,
+    len: usize,
+    offset: u64,
+    decode: impl FnOnce(&[u8]) -> T,
+) -> io::Result<Option<T>> {
+    if len > BUFFER_BYTES {
+        return Ok(read_resident(file, len, offset)?.map(|bytes| decode(&bytes)));
+    }
+    with_buffer(|buffer| Ok(fill(file, &mut buffer[..len], offset)?.then(|| decode(&buffer[..len]))))
+}
+
+/// Calls `read` with the buffer of the thread.
+fn with_buffer<T>(read: impl FnOnce(&mut [u8]) -> T) -> T {
+    let mut buffer = BUFFER.take();
+    buffer.resize(BUFFER_BYTES, 0);
+    let result = read(&mut buffer);
+    BUFFER.set(buffer);
+    result
+}
+
+/// Fills `bytes` from the file. Returns false if not all of them are in memory.
+fn fill(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<bool> {
     let mut filled = 0;
-    while filled < len {
+    while filled < bytes.len() {
         let at = offset + filled as u64;
         match preadv2(file, &mut [IoSliceMut::new(&mut bytes[filled..])], at, ReadWriteFlags::NOWAIT) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             // A short read ends where a page is missing, and the next attempt says so.
             Ok(read) => filled += read,
             Err(Errno::INTR) => {}
-            Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => return Ok(None),
+            Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => return Ok(false),
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(Some(bytes))
+    Ok(true)
 }
 
 #[cfg(test)]
@@ -45,6 +95,12 @@ mod tests {
         // On a file system that does not support this query, the result is `None`, which is permitted.
         if let Some(bytes) = read_resident(&file, 50_000, 1_234).unwrap() {
             assert!(bytes == content[1_234..51_234]);
+            for len in [0, 1, 16 << 10, BUFFER_BYTES, BUFFER_BYTES + 1, 60_000] {
+                let is_same = |bytes: &[u8]| *bytes == content[777..777 + len];
+                assert_eq!(decode_resident(&file, len, 777, is_same).unwrap(), Some(true), "{len} bytes");
+            }
+            let error = decode_resident(&file, 10, 99_995, <[u8]>::len).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
             let error = read_resident(&file, 10, 99_995).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
         }
@@ -60,6 +116,7 @@ mod tests {
         // A file system in memory drops nothing, and the kernel may ignore the advice.
         match read_resident(&file, 64 << 10, 0).unwrap() {
             None => {
+                assert_eq!(decode_resident(&file, 16 << 10, 0, <[u8]>::len).unwrap(), None);
                 assert_eq!(read_resident(&file, 4 << 10, 60 << 10).unwrap(), None, "the attempt reads nothing ahead");
             }
             Some(bytes) => assert!(bytes == [7; 64 << 10]),

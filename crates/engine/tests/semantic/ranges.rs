@@ -7,7 +7,7 @@ use thalweg_engine::{
     types::{
         Durability,
         budget::{Budget, Spent},
-        command::CommitBuilder,
+        command::{CommitBuilder, Deadline},
     },
 };
 
@@ -123,6 +123,70 @@ fn the_iterator_and_pages_have_what_the_visitor_sees(node: &mut Node) {
     }
 }
 
+/// Takes pairs by lending, which copies nothing where the backend has cursors.
+fn lend(iter: &mut KeyspaceIter, pairs: &mut Pairs, most: usize) {
+    for _ in 0..most {
+        let Some(item) = iter.next_pair().transpose().unwrap() else { return };
+        let value = item.value.to_vec().into();
+        pairs.push((item.key.to_vec(), Entry { value, revision: item.revision, expiry: item.expiry }));
+    }
+}
+
+/// Pairs are lent from a cursor and read in pages, in turns, while writes, flushes and compactions go on.
+fn lent_pairs_are_those_of_the_iterator(node: &mut Node) {
+    let mut rng = Rng(seed(22));
+    let keyspace = node.db().keyspace("k").unwrap().with_durability(Durability::Os);
+    let lease = node.db().leases().grant(Duration::from_secs(5)).unwrap().id;
+    for round in 0..80 {
+        write(node, &keyspace, &mut rng, if round == 0 { KEYS } else { 100 });
+        match round % 8 {
+            1 => drop(keyspace.delete_prefix(format!("{}/", rng.below(7)).as_bytes()).unwrap()),
+            3 => drop(node.db().flush().unwrap()),
+            5 => node.db().compact().unwrap(),
+            7 => node.pass(Duration::from_secs(1)),
+            _ => {
+                let mut commit = CommitBuilder::new();
+                commit
+                    .put_until(keyspace.id(), &key(rng.below(KEYS)), b"leased", Deadline::Default, Some(lease))
+                    .unwrap();
+                // Fails once the lease has ended.
+                let _ = node.db().commit(&commit);
+            }
+        }
+        let range = random_range(&mut rng);
+        let owned: Pairs =
+            keyspace.iter(range.clone()).map(|pair| pair.map(|(key, entry)| (key.to_vec(), entry)).unwrap()).collect();
+        let (mut lending, mut mixed) = (keyspace.iter(range.clone()), keyspace.iter(range.clone()));
+        // What is written from here on is after both views.
+        write(node, &keyspace, &mut rng, 100);
+        let mut found = Pairs::new();
+        lend(&mut lending, &mut found, rng.below(300) as usize);
+        let mut copy = lending.clone();
+        let mut of_copy = found.clone();
+        lend(&mut lending, &mut found, usize::MAX);
+        assert_eq!(found, owned, "round {round}: {range:?}");
+        assert!(lending.next_pair().is_none() && lending.next().is_none());
+        lend(&mut copy, &mut of_copy, usize::MAX);
+        assert_eq!(of_copy, owned, "a copy in round {round}: {range:?}");
+        let mut found = Pairs::new();
+        loop {
+            let before = found.len();
+            lend(&mut mixed, &mut found, rng.below(200) as usize);
+            take(&mut mixed, &mut found, rng.below(3) as usize * 70);
+            let page = mixed.next_page(1 + rng.below(50) as usize, 5000).unwrap();
+            if mixed.next_value_bytes().is_ok() && page.is_empty() && found.len() == before {
+                break;
+            }
+            found.extend(page.into_iter().map(|(key, entry)| (key.to_vec(), entry)));
+        }
+        // A page does not have the pairs that the iterator has read ahead, so their order may differ.
+        found.sort_by(|left, right| left.0.cmp(&right.0));
+        let mut expected = owned;
+        expected.sort_by(|left, right| left.0.cmp(&right.0));
+        assert_eq!(found, expected, "in turns in round {round}: {range:?}");
+    }
+}
+
 /// A page that the budget of its thread cut short is no end of the range.
 fn a_spent_budget_is_not_the_end_of_a_range(node: &mut Node) {
     let keyspace = node.db().keyspace("k").unwrap();
@@ -133,8 +197,16 @@ fn a_spent_budget_is_not_the_end_of_a_range(node: &mut Node) {
     let spent = Budget::waiting(100).perform(|| iter.next_page(1000, usize::MAX).map(drop));
     assert_eq!(spent, Err(Spent::Steps));
     assert!(iter.next().is_some(), "it goes on");
+    let mut lending = keyspace.iter(ScanRange::default());
+    let spent = Budget::waiting(100).perform(|| while lending.next_pair().is_some() {});
+    assert_eq!(spent, Err(Spent::Steps));
+    assert!(lending.next_pair().is_some(), "it goes on");
     let all = Budget::waiting(1_000_000).perform(|| keyspace.iter(ScanRange::default()).count());
     assert_eq!(all, Ok(500));
 }
 
-on_every_backend!(the_iterator_and_pages_have_what_the_visitor_sees, a_spent_budget_is_not_the_end_of_a_range);
+on_every_backend!(
+    the_iterator_and_pages_have_what_the_visitor_sees,
+    lent_pairs_are_those_of_the_iterator,
+    a_spent_budget_is_not_the_end_of_a_range,
+);

@@ -8,7 +8,7 @@ use std::{
 
 use thalweg_disk::{Disk, File, LockGuard, Mapping, SimDisk};
 use thalweg_log::{AppendError, Log, LogOptions, ReadError, crc32c};
-use thalweg_types::{BlobRef, Durability, Generation, Lsn, SpaceTime};
+use thalweg_types::{BlobRef, Durability, Generation, Lsn, ManualClock, SpaceTime};
 
 use crate::common::*;
 
@@ -344,4 +344,72 @@ fn the_write_path_creates_renames_and_extends_nothing() {
     let others: Vec<_> = changes.iter().filter(|(thread, _)| thread != "log-prepare").collect();
     assert!(others.is_empty(), "{others:?}");
     assert!(sim.counts().extensions > 0);
+}
+
+/// A log to which nothing is appended gives its prepared segments back, and prepares others before it needs them.
+#[test]
+fn a_log_at_rest_keeps_no_prepared_segments() {
+    let sim = SimDisk::new(9);
+    let (disk, clock): (Arc<dyn Disk>, _) = (Arc::new(sim.clone()), Arc::new(ManualClock::default()));
+    let (log, _) = Log::open(Arc::clone(&disk), "log", small_options(), clock.clone(), 7).unwrap();
+    let spares = || log.stats().spare_segments;
+    let until_spares = |wanted| {
+        while spares() != wanted {
+            pause();
+        }
+    };
+    let mut payloads = Vec::new();
+    let mut add = |len| {
+        payloads.push(payload(payloads.len() as u64, len));
+        append(&log, &payloads[payloads.len() - 1..], Durability::Os).unwrap();
+    };
+    add(100);
+    until_spares(2);
+    log.rest();
+    until_spares(0);
+    add(100);
+    log.rest();
+    assert_eq!(spares(), 0, "so few bytes need no segment");
+    add(5000);
+    until_spares(2);
+    log.rest();
+    assert_eq!(spares(), 2, "so few bytes do not pay for new segments");
+    clock.advance(Duration::from_secs(600));
+    log.rest();
+    until_spares(0);
+    // A batch that does not fit into the rest of the segment waits for another one.
+    add(log.max_batch_bytes() as usize - 200);
+    until_spares(2);
+    clock.advance(Duration::from_secs(600));
+    log.rest();
+    assert_eq!(spares(), 2, "the next append needs a segment");
+    add(1000);
+    log.rest();
+    until_spares(0);
+    // The disk becomes nearly full, so deletes may soon need a segment.
+    sim.set_capacity(1 << 30);
+    sim.set_capacity((1 << 30) - disk.free_bytes().unwrap() + (320 << 10));
+    log.rest();
+    until_spares(2);
+    assert_records(&read_all(&log), 0, &payloads);
+    drop(log);
+    let (log, _) = open_still(&disk, small_options()).unwrap();
+    assert_records(&read_all(&log), 0, &payloads);
+}
+
+/// Without a thread that prepares segments, each append ends the rest before it could have to wait.
+#[test]
+fn a_stepped_log_rests_only_between_appends() {
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(10));
+    let clock = Arc::new(ManualClock::default());
+    let (log, _) = Log::open_stepped(Arc::clone(&disk), "log", small_options(), clock, 7).unwrap();
+    for number in 0..40 {
+        append(&log, &[payload(number, 5000)], Durability::Os).unwrap();
+        log.rest();
+        log.step();
+        let active = log.segments().pop().unwrap();
+        let rests = u64::from(small_options().segment_bytes - active.bytes) > 30_000;
+        assert!(!rests || log.stats().spare_segments == 0, "{active:?}");
+    }
+    assert_eq!(read_all(&log).len(), 40);
 }

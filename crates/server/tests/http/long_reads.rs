@@ -219,3 +219,38 @@ async fn a_fetch_of_records_on_disk_holds_up_no_thread_of_the_server() {
     assert_eq!(node.metric("reads_handed_over_total{kind=\"cold\"}").await, MEMBERS as f64);
     node.stop().await;
 }
+
+/// A read and a tail that start at a time search the log for it, on the disk.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn starts_by_time_on_disk_hold_up_no_thread_of_the_server() {
+    const CLIENTS: usize = 6;
+    let (node, gate) = gated::node().await;
+    node.db.keyspace("default").unwrap().put(b"small", b"v").unwrap();
+    let (time, start) = gated::compacted_stream(&node.db);
+    let target = format!("/v1/streams/s/records?since={}", time.0);
+    gate.hold_reads(true);
+    let mut waiting = Vec::new();
+    for client in 0..CLIENTS {
+        let accept = if client % 2 == 0 { "application/x-ndjson" } else { "text/event-stream" };
+        let mut client = node.connect().await;
+        client.send("GET", &target, &[("accept", accept)], b"").await;
+        waiting.push(client);
+    }
+    gate.until_reads_wait(CLIENTS).await;
+    assert_eq!(node.get("/v1/kv/default/small").await.is(200).body, b"v");
+    gate.hold_reads(false);
+    for (number, client) in waiting.iter_mut().enumerate() {
+        if number % 2 == 0 {
+            assert_eq!(client.reply("GET").await.is(200).lines()[0]["offset"], start.0);
+            continue;
+        }
+        client.head().await.is(200);
+        let mut text = String::new();
+        while !text.contains("id: ") {
+            text.push_str(&String::from_utf8(client.chunk().await.unwrap()).unwrap());
+        }
+        assert!(text.contains(&format!("id: {}\n", start.0)), "{text}");
+    }
+    drop(waiting);
+    node.stop().await;
+}

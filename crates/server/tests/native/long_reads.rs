@@ -6,11 +6,17 @@ use std::sync::{
 };
 
 use thalweg_types::{KeyspaceId, Offset, Revision, command::CommitBuilder, limits::MAX_VALUE_BYTES};
-use thalweg_wire::{Get, Kind, List, MultiGet, Order, Position, Read, RemainingBytes, Scan, ServerFrame, Values};
+use thalweg_wire::{
+    Cancel, CancelMode, Credit, Get, Kind, List, MultiGet, Order, Permit, Position, Read, RemainingBytes, Scan,
+    ServerFrame, Tail, Values,
+};
 
 use crate::{
     expect,
-    support::{Node, gated, native::Raw},
+    support::{
+        Node, gated,
+        native::{Raw, UNLIMITED},
+    },
 };
 
 /// Number of hidden keys at the beginning of the keyspace, which a scan examines before it finds the first pair.
@@ -201,5 +207,48 @@ async fn reads_from_disk_do_not_keep_other_requests_waiting() {
     assert_eq!(ids, [1, 2]);
     assert_eq!(value_bytes(&mut waiting, keyspace, b"cold").await, COLD_BYTES);
     assert_eq!(node.metric("reads_handed_over_total{kind=\"cold\"}").await, 2.0);
+    node.stop().await;
+}
+
+/// A read and a tail that start at a time search the log for it, on the disk. Neither holds up another client of the thread.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn starts_by_time_on_disk_do_not_keep_other_requests_waiting() {
+    let (node, gate) = gated::node_with(1 << 20, |config| config.native_threads = 1).await;
+    let keyspace = node.db.keyspace("k").unwrap();
+    keyspace.put(b"small", b"value").unwrap();
+    let (keyspace, (time, start)) = (keyspace.id(), gated::compacted_stream(&node.db));
+    let (mut good, mut waiting) = (node.raw().await, node.raw().await);
+    let stream = waiting.stream("s").await;
+    // The other client was active just now, so this one is not the only one.
+    assert_eq!(value_bytes(&mut good, keyspace, b"small").await, 5);
+    gate.hold_reads(true);
+    let (from, no_credit) = (Position::Time { time }, Permit { messages: 0, bytes: 0 });
+    waiting.put(1, &Read { stream, from: from.clone(), max_records: 1, max_bytes: 1000 });
+    waiting.put(2, &Tail { stream, from: from.clone(), permit: no_credit });
+    waiting.put(3, &Tail { stream, from: from.clone(), permit: UNLIMITED });
+    waiting.put(4, &get(keyspace, b"small"));
+    waiting.flush().await;
+    expect!(waiting, 4, ServerFrame::Value(found) => assert_eq!(found.value.0, b"value"));
+    gate.until_reads_wait(3).await;
+    assert_eq!(value_bytes(&mut good, keyspace, b"small").await, 5);
+    // A tail that is cancelled before it has started is a refused request.
+    waiting.send(3, &Cancel { mode: CancelMode::Drain }).await;
+    assert_eq!(waiting.fails(3).await, "cancelled");
+    gate.hold_reads(false);
+    let mut seen = Vec::new();
+    for _ in 0..2 {
+        let frame = waiting.next().await;
+        let envelope = ServerFrame::decode(frame.raw()).unwrap();
+        match envelope.frame {
+            ServerFrame::Records(page) => assert_eq!(page.runs.iter().next().unwrap().first, start),
+            ServerFrame::Tailing(reply) => assert_eq!((reply.next, reply.high_watermark), (start, Offset(20))),
+            other => panic!("{other:?} came"),
+        }
+        seen.push(envelope.id);
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, [1, 2]);
+    waiting.send(2, &Credit { messages: 1, bytes: 1000 }).await;
+    expect!(waiting, 2, ServerFrame::Tailed(page) => assert_eq!(page.runs.iter().next().unwrap().first, start));
     node.stop().await;
 }

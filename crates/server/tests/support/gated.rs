@@ -5,12 +5,17 @@ use std::{
     io,
     path::Path,
     sync::{Arc, Condvar, Mutex},
+    time::Duration,
 };
 
 use thalweg_disk::{Disk, File, LockGuard, Mapping, SimDisk};
 use thalweg_engine::Database;
 use thalweg_server::Config;
-use thalweg_types::SystemClock;
+use thalweg_types::{
+    Offset, SpaceTime, SystemClock,
+    command::{Compaction, StreamConfig},
+    record::{Record, RecordBatch},
+};
 
 use super::{Node, PATIENCE, pause};
 
@@ -33,6 +38,35 @@ pub async fn node_with(segment_bytes: u32, change: impl FnOnce(&mut Config)) -> 
     let options = thalweg_engine::Options { segment_bytes, ..super::small_options(&config) };
     let db = Database::open_on(Arc::new(disk), Arc::new(SystemClock::default()), 1, options).unwrap();
     (Node::over(config, db).await, gate)
+}
+
+/// Fills the stream `s` with records of few keys and compacts it, so that a search for most of its times reads the log.
+/// Returns such a time, and the offset that the search for it finds.
+pub fn compacted_stream(db: &Database) -> (SpaceTime, Offset) {
+    let compaction = Some(Compaction { tombstone_grace: Duration::from_secs(60) });
+    let (stream, _) = db.create_stream("s", &StreamConfig { compaction, ..StreamConfig::default() }).unwrap();
+    let mut times = Vec::new();
+    for number in 0..20 {
+        let (key, mut batch) = (format!("k{}", number % 5), RecordBatch::new());
+        batch.push(&Record { key: Some(key.as_bytes()), payload: b"record", ..Record::default() }).unwrap();
+        stream.append(&batch).unwrap();
+        times.push(stream.info().unwrap().last_time);
+    }
+    // Only sealed segments are compacted.
+    let (filler, mut batch) = (db.stream("filler").unwrap(), RecordBatch::new());
+    batch.push_payload(&[7; 64 << 10]).unwrap();
+    for _ in 0..48 {
+        filler.append(&batch).unwrap();
+    }
+    let mut dropped = 0;
+    for _ in 0..6 {
+        db.flush().unwrap();
+        dropped += db.maintain().unwrap().compacted_records;
+    }
+    assert_eq!(dropped, 15);
+    let offset = stream.offset_at(times[17]).unwrap();
+    assert!(times[0] < times[17] && offset >= Offset(15));
+    (times[17], offset)
 }
 
 /// Gate of a disk. Syncs and reads wait while it is closed for them.

@@ -276,7 +276,8 @@ knobs! {
     /// large segments is freed later.
     segment_bytes: ByteSize = |engine| ByteSize(u64::from(engine.segment_bytes));
     /// Prepared, zero-filled segments that are kept ready. Too few make writes wait. While writes use segments quickly,
-    /// the server keeps up to 64 more for reuse, or 2GiB. Cost: `segment_bytes` of disk per spare segment.
+    /// the server keeps up to 64 more for reuse, or 2GiB; after 30 seconds without a write, it keeps none. Cost:
+    /// `segment_bytes` of disk per spare segment.
     spare_segments: u32 = |engine| engine.spare_segments;
     /// Maximum time between a write at level `interval` and its fsync. Cost: a power failure can lose this much time of
     /// acknowledged `interval` writes.

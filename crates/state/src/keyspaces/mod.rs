@@ -14,12 +14,14 @@
 //! * `live`: the value of a key at the time of the entry being applied.
 //! * `counts`: exact counts of keys and bytes.
 //! * `read_view`: a consistent view with gets and scans.
+//! * `range_cursor`: a scan that its caller moves from pair to pair.
 //! * `reads`: reads of the newest values and of the catalog.
 
 pub(crate) mod admin;
 pub(crate) mod catalog;
 pub(crate) mod counts;
 pub(crate) mod live;
+mod range_cursor;
 pub(crate) mod read_view;
 pub(crate) mod reads;
 pub(crate) mod row_head;
@@ -28,5 +30,6 @@ pub(crate) mod writes;
 
 pub use catalog::{KeyspaceLife, KeyspaceRow};
 pub use counts::Counts;
+pub use range_cursor::RangeCursor;
 pub use read_view::{Collections, Fetch, Item, ReadView, ScanRange};
 pub use values::{CollectionRef, Stored, StoredRef, StoredValue};

@@ -21,6 +21,7 @@ use crate::{
     expiry::rows::{Expiry, Lease},
     keys::{self, KeyRange},
     keyspaces::{
+        range_cursor::RangeCursor,
         row_head::RowHead,
         values::{Decoded, Stored, StoredRef, decode_owned, decode_value, is_collection},
     },
@@ -260,6 +261,12 @@ impl ReadView {
         }
     }
 
+    /// Opens a cursor over the pairs of a range, which shows the same pairs as [`scan`](Self::scan). It ignores the limit of the
+    /// range. Returns `None` if the backend has no cursors; callers then scan.
+    pub fn cursor(&self, keyspace: KeyspaceId, range: &ScanRange<'_>) -> Result<Option<RangeCursor>, MachineError> {
+        RangeCursor::open(self, keyspace, range)
+    }
+
     /// Visits all rows of a range of a keyspace in order until `visit` breaks. Hidden rows are passed to `visit`
     /// without a value.
     pub(crate) fn scan_rows(
@@ -319,7 +326,7 @@ enum ScanStop {
 }
 
 #[inline]
-fn decode_item<'a>(key: &'a [u8], value: &'a [u8], fetch: Fetch) -> Result<Item<'a>, MachineError> {
+pub(super) fn decode_item<'a>(key: &'a [u8], value: &'a [u8], fetch: Fetch) -> Result<Item<'a>, MachineError> {
     let user_key = key.get(keys::DATA_PREFIX_LEN..).unwrap_or_default();
     let Decoded { revision, value, expiry } = decode_value(key, value)?;
     Ok(Item { key: user_key, revision, value: (fetch == Fetch::Values).then_some(value), expiry })

@@ -22,6 +22,7 @@
 mod checked;
 #[cfg(any(feature = "redb", feature = "sqlite"))]
 mod contents;
+mod cursor;
 mod options;
 #[cfg(any(feature = "redb", feature = "sqlite"))]
 mod paged;
@@ -43,6 +44,7 @@ use crate::backend::{
 pub(crate) use checked::{CHECKSUM_BYTES, checked, checksum};
 #[cfg(any(feature = "redb", feature = "sqlite"))]
 pub(crate) use contents::Contents;
+pub(crate) use cursor::OwnedSource;
 pub use options::{Background, BufferOptions};
 #[cfg(any(feature = "redb", feature = "sqlite"))]
 pub(crate) use paged::{Page, PagedView};
@@ -144,6 +146,10 @@ impl<S: Store> Backend for Buffered<S> {
 
     fn maintain(&self) -> Result<(), BackendError> {
         self.running.load_full().maintain()
+    }
+
+    fn flush_above(&self, bytes: usize) -> Result<bool, BackendError> {
+        self.running.load_full().flush_above(bytes)
     }
 
     fn verify(&self, step: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<VerifiedRows, BackendError> {

@@ -8,11 +8,16 @@ use std::ops::{Bound, ControlFlow};
 
 use bytes::Bytes;
 
-use super::{checked::checksum, contents::Contents, store::StoreView};
+use super::{
+    checked::checksum,
+    contents::Contents,
+    cursor::{NoCursor, OwnedSource},
+    store::StoreView,
+};
 use crate::{
     backend::{BackendError, Direction, VerifiedRows},
     merge::{Cursor, Source},
-    span::Span,
+    span::{OwnedSpan, Span},
 };
 
 /// Number of pairs on the first page of a scan. Each later page has four times as many pairs as the previous one, up to
@@ -43,6 +48,7 @@ pub trait PagedView: Send + Sync + 'static {
 
 impl<V: PagedView> StoreView for V {
     type Cursor<'a> = PageCursor<'a, V>;
+    type OwnedCursor = NoCursor;
 
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError> {
         PagedView::get(self, key)
@@ -63,6 +69,11 @@ impl<V: PagedView> StoreView for V {
     ) -> Result<(), BackendError> {
         sources.extend(PageCursor::open(self, span)?.map(|cursor| Source::Run(Box::new(cursor))));
         Ok(())
+    }
+
+    /// A page may hold values in the memory of the store, which stay on one thread.
+    fn add_owned_sources(&self, _: &OwnedSpan, _: &mut Vec<OwnedSource<NoCursor>>) -> Result<bool, BackendError> {
+        Ok(false)
     }
 }
 

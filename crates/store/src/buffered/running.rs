@@ -187,6 +187,18 @@ impl<S: Store> Running<S> {
         self.shared.wait_until_persisted()
     }
 
+    /// Persists all applied batches if the active memtable has at least `bytes` bytes of them; see
+    /// [`Backend::flush_above`](crate::Backend::flush_above).
+    pub(super) fn flush_above(&self, bytes: usize) -> Result<bool, BackendError> {
+        let version = Arc::clone(&self.shared.lock().version);
+        let is_due = !version.active.is_empty() && version.active.used_bytes() >= bytes;
+        drop(version);
+        if is_due {
+            self.flush()?;
+        }
+        Ok(is_due)
+    }
+
     /// Persists if much has gathered, and returns disk space that readers have needed until now; see
     /// [`Backend::maintain`](crate::Backend::maintain).
     pub(super) fn maintain(&self) -> Result<(), BackendError> {

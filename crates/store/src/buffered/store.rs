@@ -4,10 +4,11 @@ use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
+use super::cursor::OwnedSource;
 use crate::{
     backend::{Applied, BackendError, BackendStats, Change, VerifiedRows},
     merge::{Cursor, Source},
-    span::Span,
+    span::{OwnedSpan, Span},
 };
 
 /// An ordered map on disk, behind memtables, that accepts changes in durable transactions.
@@ -62,7 +63,7 @@ pub trait Store: Sized + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Counts a write of `_bytes` bytes to the memtables. Returns the duration for which the writer must pause because
+    /// Counts a write of `_bytes` bytes to the memtables; only the thread that holds the lock of their writer calls it. Returns the duration for which the writer must pause because
     /// the store's background work is behind; zero if it is not behind.
     #[inline]
     fn wrote(&self, _view: &Self::View, _bytes: usize) -> Duration {
@@ -133,6 +134,9 @@ pub trait StoreView: Send + Sync + 'static {
     where
         Self: 'a;
 
+    /// Cursor over one sorted run of pairs that keeps the data of the view alive.
+    type OwnedCursor: Cursor + Clone + Send + Sync + 'static;
+
     /// Returns the value of a key; `None` if the key does not exist.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError>;
 
@@ -148,4 +152,12 @@ pub trait StoreView: Send + Sync + 'static {
         span: Span<'a>,
         sources: &mut Vec<Source<'a, Self::Cursor<'a>>>,
     ) -> Result<(), BackendError>;
+
+    /// Adds sources like [`add_sources`](Self::add_sources), but ones that keep the data of the view alive. Returns false if the
+    /// store has no such cursors.
+    fn add_owned_sources(
+        &self,
+        span: &OwnedSpan,
+        sources: &mut Vec<OwnedSource<Self::OwnedCursor>>,
+    ) -> Result<bool, BackendError>;
 }

@@ -16,9 +16,9 @@ use std::{
 use bytes::Bytes;
 use thalweg_types::{budget, steps::read_bytes};
 
-use super::store::StoreView;
+use super::{cursor, store::StoreView};
 use crate::{
-    backend::{Applied, BackendError, Direction, View, Visit, bounds_are_empty},
+    backend::{Applied, BackendError, Direction, PairCursor, View, Visit, bounds_are_empty},
     memtable::{BatchNumber, Entry, Memtable, Range},
     merge::{Source, merge},
     passed::note_passed,
@@ -149,6 +149,15 @@ impl<V: StoreView> View for BufferedView<V> {
     fn scan_once(&self, lower: Bound<&[u8]>, visit: &mut Visit<'_>) -> Result<(), BackendError> {
         let (upper, direction) = (Bound::Unbounded, Direction::Forward);
         self.version.scan(self.upto, Span { lower, upper, direction, reads: Reads::Once }, visit)
+    }
+
+    fn cursor(
+        &self,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        direction: Direction,
+    ) -> Result<Option<Box<dyn PairCursor>>, BackendError> {
+        cursor::open(&self.version, self.upto, Span { lower, upper, direction, reads: Reads::Again })
     }
 
     fn applied(&self) -> Applied {

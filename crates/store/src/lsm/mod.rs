@@ -10,6 +10,7 @@
 //! ```
 
 mod options;
+mod slowdown;
 mod store;
 mod tables;
 mod view;

@@ -8,11 +8,12 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use super::{
     options::{Compaction, LsmOptions},
+    slowdown::{STOP_LEVEL_0_RUNS, Slowdown},
     tables::{Backlog, TableOptions, TableSet, TableStore},
 };
 use crate::{
@@ -20,18 +21,12 @@ use crate::{
     buffered::{Demand, Store},
 };
 
-/// Number of sorted runs on level 0 from which writes are slowed down, because compaction is behind.
-const SLOW_LEVEL_0_RUNS: usize = 12;
-/// Number of sorted runs on level 0 from which writes wait for compaction.
-const STOP_LEVEL_0_RUNS: usize = 24;
-/// Maximum rate of slowed-down writes in bytes per second.
-const SLOW_BYTES_PER_SECOND: u64 = 16 << 20;
-
 /// The sorted tables of an LSM tree, as a store behind memtables; see the [module](super).
 pub struct LsmStore {
     tables: TableStore,
     memtable_bytes: u64,
     compaction: Compaction,
+    slowdown: Slowdown,
     is_compacting: AtomicBool,
     compactions: AtomicU64,
     compacted_bytes: AtomicU64,
@@ -87,6 +82,7 @@ impl LsmStore {
             tables: TableStore::open(&options.dir, table_options)?,
             memtable_bytes: options.memtable_bytes as u64,
             compaction: options.compaction,
+            slowdown: Slowdown::default(),
             is_compacting: AtomicBool::default(),
             compactions: AtomicU64::default(),
             compacted_bytes: AtomicU64::default(),
@@ -113,7 +109,7 @@ impl LsmStore {
     /// Runs a compaction. Returns true if it changed the tables.
     pub(super) fn compact(&self, extent: Extent) -> Result<bool, BackendError> {
         let written_bytes = match extent {
-            Extent::MostUrgent => self.tables.compact()?,
+            Extent::MostUrgent => self.compact_most_urgent()?,
             Extent::Reclaim => self.tables.reclaim()?,
             Extent::All { .. } => self.tables.compact_all()?,
         };
@@ -122,6 +118,18 @@ impl LsmStore {
             self.compacted_bytes.fetch_add(written_bytes, Ordering::Relaxed);
         }
         Ok(written_bytes.is_some())
+    }
+
+    /// Runs the most urgent compaction, and measures it if it was not throttled.
+    fn compact_most_urgent(&self) -> Result<Option<u64>, BackendError> {
+        let (before, begun) = (self.tables.newest(), Instant::now());
+        let is_throttled = self.tables.pace().throttles_compactions();
+        let written_bytes = self.tables.compact()?;
+        if !is_throttled && written_bytes.is_some() {
+            let removed_bytes = before.level_0_bytes_missing_in(&self.tables.newest());
+            self.slowdown.add_compaction(removed_bytes, begun.elapsed());
+        }
+        Ok(written_bytes)
     }
 
     /// Reads newly written blocks into the cache while the cache has room. Returns false only if `go_on` returned false
@@ -164,10 +172,8 @@ impl Store for LsmStore {
     #[inline]
     fn wrote(&self, tables: &TableSet, bytes: usize) -> Duration {
         self.tables.pace().count_write();
-        if tables.level_0_runs() < SLOW_LEVEL_0_RUNS || !self.is_compaction_automatic() {
-            return Duration::ZERO;
-        }
-        Duration::from_nanos(bytes as u64 * 1_000_000_000 / SLOW_BYTES_PER_SECOND)
+        let pause = self.slowdown.pause(tables.level_0_runs(), bytes);
+        if self.is_compaction_automatic() { pause } else { Duration::ZERO }
     }
 
     fn is_behind(&self, tables: &TableSet) -> bool {

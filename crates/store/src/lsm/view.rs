@@ -4,16 +4,17 @@ use std::ops::{Bound, ControlFlow};
 
 use bytes::Bytes;
 
-use super::tables::{RESERVED, RunCursor, TableEntry, TableSet};
+use super::tables::{BorrowedRunCursor, OwnedRunCursor, RESERVED, RunCursor, TableEntry, TableSet};
 use crate::{
     backend::{BackendError, VerifiedRows},
-    buffered::StoreView,
+    buffered::{OwnedSource, StoreView},
     merge::Source,
-    span::Span,
+    span::{OwnedSpan, Span},
 };
 
 impl StoreView for TableSet {
-    type Cursor<'a> = RunCursor<'a>;
+    type Cursor<'a> = BorrowedRunCursor<'a>;
+    type OwnedCursor = OwnedRunCursor;
 
     #[inline]
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError> {
@@ -44,13 +45,29 @@ impl StoreView for TableSet {
     fn add_sources<'a>(
         &'a self,
         span: Span<'a>,
-        sources: &mut Vec<Source<'a, RunCursor<'a>>>,
+        sources: &mut Vec<Source<'a, BorrowedRunCursor<'a>>>,
     ) -> Result<(), BackendError> {
         let span = Span { upper: exclude_reserved(span.upper), ..span };
         for run in self.runs() {
             sources.extend(RunCursor::open(run.tables(), span)?.map(|cursor| Source::Run(Box::new(cursor))));
         }
         Ok(())
+    }
+
+    fn add_owned_sources(
+        &self,
+        span: &OwnedSpan,
+        sources: &mut Vec<OwnedSource<OwnedRunCursor>>,
+    ) -> Result<bool, BackendError> {
+        let upper = match exclude_reserved(span.upper()) {
+            Bound::Excluded(RESERVED) => Bound::Excluded(RESERVED.into()),
+            _ => span.upper.clone(),
+        };
+        let span = OwnedSpan { upper, ..span.clone() };
+        for run in self.runs() {
+            sources.extend(RunCursor::open(run.shared_tables(), span.clone())?.map(OwnedSource::Run));
+        }
+        Ok(true)
     }
 }
 

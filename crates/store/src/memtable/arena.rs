@@ -431,8 +431,9 @@ impl<'a> Node<'a> {
         Some(version)
     }
 
+    /// Returns the version of the node's key at this offset, which [`Version::offset`] has returned; `None` for offset 0.
     #[inline]
-    fn version(self, offset: u32) -> Option<Version<'a>> {
+    pub(super) fn version(self, offset: u32) -> Option<Version<'a>> {
         (offset != 0).then_some(Version { arena: self.arena, offset })
     }
 }
@@ -449,6 +450,12 @@ impl<'a> Version<'a> {
     fn field(self, field: usize) -> u32 {
         // SAFETY: invariant 2: a version is written before its offset is stored, and never changes.
         unsafe { self.arena.at(self.offset as usize + field).cast::<u32>().read() }
+    }
+
+    /// Returns the position of the version in the arena.
+    #[inline]
+    pub(super) fn offset(self) -> u32 {
+        self.offset
     }
 
     /// Returns the number of the batch that wrote the version.
@@ -503,10 +510,10 @@ impl<'a> Needle<'a> {
         Self { bytes, words, word_count }
     }
 
-    /// Returns the first 16 bytes of the key, padded with zeroes, as two numbers that compare like the bytes.
+    /// Returns the first 24 bytes of the key, padded with zeroes, as numbers that compare like the bytes.
     #[inline]
-    pub(super) fn beginning(&self) -> [u64; 2] {
-        [self.words[0], self.words[1]]
+    pub(super) fn beginning(&self) -> [u64; 3] {
+        [self.words[0], self.words[1], self.words[2]]
     }
 
     /// Returns a well-mixed hash of the needle's key.

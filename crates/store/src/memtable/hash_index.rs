@@ -106,7 +106,8 @@ impl HashIndex {
 
     /// Adds a node whose key is not in the hash index yet. Only the memtable's writer may call this function.
     pub(super) fn insert(&self, hash: u32, node: u32) {
-        let len = self.len.fetch_add(1, Ordering::Relaxed) + 1;
+        let len = self.len.load(Ordering::Relaxed) + 1;
+        self.len.store(len, Ordering::Relaxed);
         if len * 2 > self.table().len() {
             self.grow();
         }

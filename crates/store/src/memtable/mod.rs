@@ -13,6 +13,7 @@
 //! not visible, whatever number they request.
 
 mod arena;
+mod cursor;
 mod hash_index;
 mod order;
 mod skip_list;
@@ -30,6 +31,7 @@ use std::{
 use crate::backend::{Change, Direction, WriteBatch};
 pub(crate) use arena::ArenaPool;
 use arena::{ArenaWriter, HEAD_BYTES, MAX_HEIGHT, Needle, Node, max_entry_bytes, new_arena};
+pub(crate) use cursor::MemtableCursor;
 use hash_index::{HashIndex, Lookup};
 use order::{Order, WriterFinger};
 use skip_list::SkipList;

@@ -132,6 +132,30 @@ fn order_is_right_however_many_keys_wait_for_theirs() {
     }
 }
 
+/// Keys that differ before, at and after the bytes that the queue compares itself, and keys that are parts of others.
+#[test]
+fn queued_keys_of_all_lengths_are_sorted() {
+    let mut keys = Vec::new();
+    for len in 0..40 {
+        for last in [0, 1, 255] {
+            keys.push([vec![b'a'; len], vec![last]].concat());
+            keys.push([vec![0; len], vec![last]].concat());
+        }
+    }
+    let mut sorted = keys.clone();
+    sorted.sort_unstable();
+    let (memtable, mut writer) = Memtable::create(1 << 20);
+    let mut random = Random(3);
+    let mut batch = WriteBatch::new();
+    while !keys.is_empty() {
+        batch.clear();
+        batch.put(&[&keys.swap_remove(random.below(keys.len() as u64) as usize)], &[b"v"]);
+        writer.apply(&batch).unwrap();
+    }
+    sorted.dedup();
+    assert!(memtable.iter(memtable.visible()).map(|(key, _)| key).eq(sorted.iter().map(Vec::as_slice)));
+}
+
 #[test]
 fn a_batch_that_writes_a_key_again_and_again_takes_room_for_it_once() {
     let (memtable, mut writer) = Memtable::create(1 << 20);

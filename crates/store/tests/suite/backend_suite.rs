@@ -47,6 +47,23 @@ fn collect(view: &dyn View, lower: Bound<&[u8]>, upper: Bound<&[u8]>, direction:
         if pairs.len() == limit { std::ops::ControlFlow::Break(()) } else { std::ops::ControlFlow::Continue(()) }
     };
     view.scan(lower, upper, direction, visit).unwrap();
+    if let Some(mut cursor) = view.cursor(lower, upper, direction).unwrap() {
+        assert!(cursor.pair().is_none(), "a cursor begins before the first pair");
+        for (number, (key, value)) in pairs.iter().enumerate() {
+            if number % 7 == 3 {
+                // A copy goes on from the same pair.
+                let copy = cursor.boxed_clone();
+                assert_eq!(copy.pair(), cursor.pair());
+                cursor = copy;
+            }
+            assert!(cursor.advance().unwrap());
+            assert_eq!(cursor.pair(), Some((key.as_slice(), value.as_slice())));
+        }
+        if pairs.len() < limit {
+            assert!(!cursor.advance().unwrap() && cursor.pair().is_none());
+            assert!(!cursor.advance().unwrap(), "the end stays");
+        }
+    }
     pairs
 }
 

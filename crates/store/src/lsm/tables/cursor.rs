@@ -11,14 +11,15 @@ use super::{block::DataBlock, table::Table};
 use crate::{
     backend::{BackendError, Direction, Visit},
     merge::Cursor,
-    span::Span,
+    span::SpanOf,
 };
 
 /// A position in a sorted run of tables. Until [`advance`](Cursor::advance) returns false, the cursor is positioned on
-/// a pair.
-pub struct RunCursor<'a> {
-    tables: &'a [Arc<Table>],
-    span: Span<'a>,
+/// a pair. `T` are the tables and `K` the bounds of the scan, either borrowed or shared.
+#[derive(Clone)]
+pub struct RunCursor<T, K> {
+    tables: T,
+    span: SpanOf<K>,
     /// Index in the run of the table with the current block. `number` is the number of the block within this table.
     table: usize,
     number: usize,
@@ -29,11 +30,16 @@ pub struct RunCursor<'a> {
     is_last: bool,
 }
 
-impl<'a> RunCursor<'a> {
+/// A cursor that borrows the tables and the bounds.
+pub(crate) type BorrowedRunCursor<'a> = RunCursor<&'a [Arc<Table>], &'a [u8]>;
+/// A cursor that keeps the tables of the run open.
+pub(crate) type OwnedRunCursor = RunCursor<Arc<[Arc<Table>]>, Arc<[u8]>>;
+
+impl<T: AsRef<[Arc<Table>]>, K: AsRef<[u8]>> RunCursor<T, K> {
     /// Opens a cursor on the first pair within the span; returns `None` if the span contains no pair.
-    pub fn open(tables: &'a [Arc<Table>], span: Span<'a>) -> Result<Option<Self>, BackendError> {
-        let Some((table, number)) = first_block(tables, &span) else { return Ok(None) };
-        let block = tables[table].block(number, span.reads)?;
+    pub fn open(tables: T, span: SpanOf<K>) -> Result<Option<Self>, BackendError> {
+        let Some((table, number)) = first_block(tables.as_ref(), &span) else { return Ok(None) };
+        let block = tables.as_ref()[table].block(number, span.reads)?;
         let mut cursor = Self { tables, span, table, number, block, left: 0..0, is_last: false };
         cursor.enter_block();
         Ok(cursor.settle()?.then_some(cursor))
@@ -54,7 +60,7 @@ impl<'a> RunCursor<'a> {
             if self.is_last || !self.next_block() {
                 return Ok(false);
             }
-            self.block = self.tables[self.table].block(self.number, self.span.reads)?;
+            self.block = self.tables.as_ref()[self.table].block(self.number, self.span.reads)?;
             self.enter_block();
         }
         Ok(true)
@@ -62,20 +68,20 @@ impl<'a> RunCursor<'a> {
 
     /// Determines which items of the current block are within the span.
     fn enter_block(&mut self) {
-        let table = &*self.tables[self.table];
+        let table = &*self.tables.as_ref()[self.table];
         let index = table.index();
         // All keys of the block are greater than the last key of the previous block, and at most its own last key.
         let cut_below = match self.number.checked_sub(1) {
-            Some(before) => self.span.begins_after(index.end_key(before)) && self.span.lower != Bound::Unbounded,
+            Some(before) => self.span.begins_after(index.end_key(before)) && self.span.lower() != Bound::Unbounded,
             None => self.span.begins_after(table.min_key()),
         };
         let cut_above = self.span.ends_before(index.end_key(self.number));
-        let start = match self.span.lower {
+        let start = match self.span.lower() {
             Bound::Included(key) if cut_below => self.block.rank(key, false),
             Bound::Excluded(key) if cut_below => self.block.rank(key, true),
             _ => 0,
         };
-        let end = match self.span.upper {
+        let end = match self.span.upper() {
             Bound::Included(key) if cut_above => self.block.rank(key, true),
             Bound::Excluded(key) if cut_above => self.block.rank(key, false),
             _ => self.block.len(),
@@ -87,22 +93,30 @@ impl<'a> RunCursor<'a> {
         };
     }
 
+    /// Moves to the next block in the direction of the span. Returns false if the run ends, or if the next table is outside the
+    /// span.
     fn next_block(&mut self) -> bool {
+        let tables = self.tables.as_ref();
         match self.span.direction {
-            Direction::Forward if self.number + 1 < self.tables[self.table].index().len() => self.number += 1,
-            Direction::Forward if self.table + 1 < self.tables.len() => (self.table, self.number) = (self.table + 1, 0),
+            Direction::Forward if self.number + 1 < tables[self.table].index().len() => self.number += 1,
+            Direction::Forward => match tables.get(self.table + 1) {
+                Some(next) if !self.span.ends_before(next.min_key()) => (self.table, self.number) = (self.table + 1, 0),
+                _ => return false,
+            },
             Direction::Reverse if self.number > 0 => self.number -= 1,
-            Direction::Reverse if self.table > 0 => {
-                self.table -= 1;
-                self.number = self.tables[self.table].index().len() - 1;
+            Direction::Reverse => {
+                match self.table.checked_sub(1) {
+                    Some(next) if !self.span.begins_after(tables[next].max_key()) => self.table = next,
+                    _ => return false,
+                }
+                self.number = tables[self.table].index().len() - 1;
             }
-            _ => return false,
         }
         true
     }
 }
 
-impl Cursor for RunCursor<'_> {
+impl<T: AsRef<[Arc<Table>]>, K: AsRef<[u8]>> Cursor for RunCursor<T, K> {
     #[inline]
     fn key(&self) -> &[u8] {
         self.block.key(self.current())
@@ -137,13 +151,14 @@ impl Cursor for RunCursor<'_> {
 }
 
 /// Returns the block that contains the span's first pair, in the span's direction, or the block at which the search for
-/// this pair must begin.
-fn first_block(tables: &[Arc<Table>], span: &Span<'_>) -> Option<(usize, usize)> {
+/// this pair must begin. Returns `None` without reading a block if no table reaches into the span.
+fn first_block<K: AsRef<[u8]>>(tables: &[Arc<Table>], span: &SpanOf<K>) -> Option<(usize, usize)> {
     match span.direction {
         Direction::Forward => {
             let table = tables.partition_point(|table| span.begins_after(table.max_key()));
-            let index = tables.get(table)?.index();
-            let number = match span.lower {
+            let first = tables.get(table).filter(|table| !span.ends_before(table.min_key()))?;
+            let index = first.index();
+            let number = match span.lower() {
                 Bound::Unbounded => Some(0),
                 Bound::Included(key) => index.first_ending_at_or_after(key),
                 Bound::Excluded(key) => index.first_ending_after(key),
@@ -153,7 +168,10 @@ fn first_block(tables: &[Arc<Table>], span: &Span<'_>) -> Option<(usize, usize)>
         Direction::Reverse => {
             let table = tables.partition_point(|table| !span.ends_before(table.min_key())).checked_sub(1)?;
             let index = tables[table].index();
-            let number = match span.upper {
+            if span.begins_after(tables[table].max_key()) {
+                return None;
+            }
+            let number = match span.upper() {
                 Bound::Unbounded => None,
                 Bound::Included(key) | Bound::Excluded(key) => index.first_ending_at_or_after(key),
             };

@@ -18,7 +18,7 @@ mod table;
 mod throttle;
 mod writeback;
 
-pub(super) use cursor::RunCursor;
+pub(super) use cursor::{BorrowedRunCursor, OwnedRunCursor, RunCursor};
 pub(super) use set::TableSet;
 pub(super) use store::{RESERVED, TableOptions, TableStore};
 pub(super) use table::TableEntry;

@@ -3,7 +3,7 @@
 //! Owns: [`TableSet`], the sorted runs of tables, newest data first, and reads of single keys in them. A set is
 //! immutable, and keeps its files on disk while it exists. Does not own: the replacement of one set by the next.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use super::table::{Table, TableEntry, key_hash};
 use crate::backend::BackendError;
@@ -17,7 +17,7 @@ type KeyRange = (Box<[u8]>, Box<[u8]>);
 /// A sorted run: one or more tables in ascending order whose key ranges don't overlap.
 #[derive(Debug)]
 pub struct Run {
-    tables: Vec<Arc<Table>>,
+    tables: Arc<[Arc<Table>]>,
     /// First and last key of each table of the run, stored contiguously because every read compares them.
     ranges: Vec<KeyRange>,
 }
@@ -25,13 +25,19 @@ pub struct Run {
 impl Run {
     pub(super) fn new(tables: Vec<Arc<Table>>) -> Self {
         let ranges = tables.iter().map(|table| (table.min_key().into(), table.max_key().into())).collect();
-        Self { tables, ranges }
+        Self { tables: tables.into(), ranges }
     }
 
     /// Returns the tables of the run in ascending order.
     #[must_use]
     pub fn tables(&self) -> &[Arc<Table>] {
         &self.tables
+    }
+
+    /// Returns the tables of the run, shared, so that they stay open while the result exists.
+    #[must_use]
+    pub fn shared_tables(&self) -> Arc<[Arc<Table>]> {
+        Arc::clone(&self.tables)
     }
 
     /// Returns the only table of the run that can contain a key; `None` if none can.
@@ -94,6 +100,16 @@ impl TableSet {
     /// Iterates over the tables below level 0, which compactions have written or moved there.
     pub(super) fn tables_below_level_0(&self) -> impl Iterator<Item = &Arc<Table>> {
         self.runs[self.level_0_runs..].iter().flat_map(Run::tables)
+    }
+
+    /// Returns the bytes of the tables on level 0 that are not on level 0 of the later set `after`.
+    pub(crate) fn level_0_bytes_missing_in(&self, after: &Self) -> u64 {
+        let left: HashSet<u64> = after.level_0().map(|table| table.id()).collect();
+        self.level_0().filter(|table| !left.contains(&table.id())).map(|table| table.file_bytes()).sum()
+    }
+
+    fn level_0(&self) -> impl Iterator<Item = &Arc<Table>> {
+        self.runs[..self.level_0_runs].iter().flat_map(Run::tables)
     }
 
     /// Returns the total size of all table files in bytes.

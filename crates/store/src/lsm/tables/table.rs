@@ -18,7 +18,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use thalweg_disk::read_resident;
+use thalweg_disk::decode_resident;
 use thalweg_types::budget;
 use xxhash_rust::xxh3::Xxh3Default;
 
@@ -248,8 +248,9 @@ impl Table {
         let handle = BlockHandle::new(BlockOffset(offset), size);
         let (file, compression) = (self.file.get(), self.inner.metadata.data_block_compression);
         // The crate has assertions about damaged headers.
-        let resident = || match read_resident(file, size as usize, offset) {
-            Ok(bytes) => bytes.map(|bytes| caught(|| Block::from_reader(&mut &bytes[..], compression))),
+        let decode = |mut bytes: &[u8]| caught(|| Block::from_reader(&mut bytes, compression));
+        let resident = || match decode_resident(file, size as usize, offset, decode) {
+            Ok(block) => block,
             Err(error) => Some(Ok(Err(error.into()))),
         };
         let block = budget::read_file(resident, || caught(|| Block::from_file(file, handle, compression)));

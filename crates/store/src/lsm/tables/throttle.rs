@@ -7,7 +7,8 @@
 //! pauses between them. With consecutive pieces of 1 MiB, the fsyncs of a log alone had a 99.9th percentile of 4.0 to
 //! 4.5 ms; with pieces of 128 KiB and pauses, 0.7 to 0.8 ms. *Urgent* work runs at full speed: a flush or compaction is
 //! urgent while a caller waits for it; a flush also while a second memtable waits; a compaction also from
-//! [`URGENT_LEVEL_0_RUNS`] runs on level 0. All of these conditions become true before writers are slowed down.
+//! [`URGENT_LEVEL_0_RUNS`] runs on level 0 until fewer than [`CALM_LEVEL_0_RUNS`] are left. All of these conditions become true
+//! before writers are slowed down.
 
 use std::{
     sync::{
@@ -25,6 +26,9 @@ const MAX_REST: Duration = Duration::from_millis(5);
 const ACTIVE: Duration = Duration::from_millis(100);
 /// Number of runs on level 0 from which compactions are urgent and are not throttled.
 pub(super) const URGENT_LEVEL_0_RUNS: usize = 7;
+/// Number of runs on level 0 below which urgent compactions have caught up. Without the gap to the number above, compactions of
+/// a long load would be throttled each time that they have just begun to catch up.
+const CALM_LEVEL_0_RUNS: usize = 4;
 
 /// Kind of work that a background thread of the LSM tree does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,10 +53,11 @@ pub(crate) struct Backlog {
 }
 
 impl Backlog {
-    fn is_calm(self, chore: WorkKind) -> bool {
+    /// Returns true if the work is calm. `is_behind` is true if level 0 has too many runs.
+    fn is_calm(self, chore: WorkKind, is_behind: bool) -> bool {
         let is_behind = match chore {
             WorkKind::Flush => self.sealed > 1,
-            WorkKind::Compaction => self.level_0_runs >= URGENT_LEVEL_0_RUNS,
+            WorkKind::Compaction => is_behind,
         };
         !self.is_awaited && !is_behind
     }
@@ -64,6 +69,8 @@ impl Backlog {
 pub(crate) struct Throttle {
     /// Number of writes of clients so far.
     writes: AtomicU64,
+    /// True from the time at which level 0 had [`URGENT_LEVEL_0_RUNS`] runs until it has fewer than [`CALM_LEVEL_0_RUNS`].
+    is_behind: AtomicBool,
     flush_is_calm: AtomicBool,
     compaction_is_calm: AtomicBool,
     /// Free disk space in bytes that compactions must leave for flushes.
@@ -71,18 +78,27 @@ pub(crate) struct Throttle {
 }
 
 impl Throttle {
-    /// Counts a write of a client.
+    /// Counts a write of a client. The caller holds the lock of the memtables' writer, so no two threads count at a time, and a
+    /// plain store does.
     #[inline]
     pub(crate) fn count_write(&self) {
-        self.writes.fetch_add(1, Ordering::Relaxed);
+        self.writes.store(self.writes.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     /// Stores the current backlog, which decides whether work is urgent.
     pub(crate) fn report(&self, backlog: Backlog) {
+        let was_behind = self.is_behind.load(Ordering::Relaxed);
+        let is_behind = backlog.level_0_runs >= if was_behind { CALM_LEVEL_0_RUNS } else { URGENT_LEVEL_0_RUNS };
+        self.is_behind.store(is_behind, Ordering::Relaxed);
         for chore in [WorkKind::Flush, WorkKind::Compaction] {
-            self.is_calm(chore).store(backlog.is_calm(chore), Ordering::Relaxed);
+            self.is_calm(chore).store(backlog.is_calm(chore, is_behind), Ordering::Relaxed);
         }
         self.flush_bytes.store(backlog.flush_bytes, Ordering::Relaxed);
+    }
+
+    /// Returns true if compactions are throttled while clients write.
+    pub(crate) fn throttles_compactions(&self) -> bool {
+        self.compaction_is_calm.load(Ordering::Relaxed)
     }
 
     /// Returns the number of bytes of disk space that a compaction must leave free for flushes.
@@ -139,11 +155,25 @@ mod tests {
 
     #[test]
     fn work_is_urgent_if_it_is_awaited_or_writers_would_soon_be() {
-        let calm = |backlog: Backlog| [WorkKind::Flush, WorkKind::Compaction].map(|chore| backlog.is_calm(chore));
+        let calm = |backlog: Backlog| {
+            let pace = Throttle::default();
+            pace.report(backlog);
+            [WorkKind::Flush, WorkKind::Compaction].map(|chore| pace.is_calm(chore).load(Ordering::Relaxed))
+        };
         assert_eq!(calm(CALM), [true, true]);
         assert_eq!(calm(Backlog { is_awaited: true, ..CALM }), [false, false]);
         assert_eq!(calm(Backlog { sealed: 2, ..CALM }), [false, true]);
         assert_eq!(calm(Backlog { level_0_runs: 7, ..CALM }), [true, false]);
+    }
+
+    #[test]
+    fn compactions_that_are_behind_are_urgent_until_they_have_caught_up() {
+        let pace = Throttle::default();
+        let throttled = [6, 7, 9, 5, 4, 3, 5, 6, 7, 4].map(|level_0_runs| {
+            pace.report(Backlog { level_0_runs, ..CALM });
+            pace.throttles_compactions()
+        });
+        assert_eq!(throttled, [true, false, false, false, false, true, true, true, false, false]);
     }
 
     #[test]

@@ -69,7 +69,8 @@ fn prepared(report: &Report) -> Option<Finding> {
     let log = &report.log;
     let message = "segments that are written in advance, so that writes do not wait for the file system".to_owned();
     let next = format!(
-        "lower `spare_segments` ({}) or `segment_bytes` ({}); after a burst of writes, the node keeps more for a minute",
+        "lower `spare_segments` ({}) or `segment_bytes` ({}); after a burst of writes, the node keeps more for a minute, \
+        and after 30 s without a write it keeps none",
         log.spare_segments,
         render::bytes(log.segment_bytes),
     );

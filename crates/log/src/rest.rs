@@ -1,0 +1,94 @@
+//! Rest of a log to which nothing is appended: its prepared segments go back to the disk.
+//!
+//! Owns: the conditions under which a log rests, and the end of its rest. Does not own: noticing that nothing is appended, which
+//! the log's user does, or removing and creating the files (see `prepare`).
+//!
+//! A log that rests has room for appends in its active segment only. So that appends rarely wait for a new segment, and so that
+//! deletes find room on a disk that fills up meanwhile:
+//!
+//! * the log rests only while at least a quarter of the active segment is free, and while the disk has much more room than the
+//!   segments take;
+//! * the rest ends with the first append after [`REST_BYTES`], long before the segment is full. Prepared segments are then written
+//!   again;
+//! * that costs zeroes, so a log rests again only after it has written a segment, or after [`MIN_AWAKE`].
+
+use std::time::Duration;
+
+use crate::{log::Log, shared::Shared, writer_role::Core};
+
+/// Number of bytes that may be appended before a rest ends. In small segments it is one in [`REST_SHARE`] of a segment.
+const REST_BYTES: u32 = 1 << 20;
+const REST_SHARE: u32 = 16;
+/// Time after which a log may rest again although it has written less than a segment since its last rest.
+const MIN_AWAKE: Duration = Duration::from_secs(600);
+/// Share of the active segment that must be free at the beginning of a rest: one in this number.
+const FREE_SHARE: u32 = 4;
+/// Number of segments, beyond the reserve and the prepared segments, for which the disk must have room.
+const ROOM_SEGMENTS: u64 = 4;
+
+/// The writer's part of a rest.
+#[derive(Debug)]
+pub(crate) struct Rest {
+    /// Position in the active segment above which an append ends the rest; `u32::MAX` while the log does not rest.
+    until: u32,
+    /// Number of bytes that the log had appended at the end of its last rest, and the monotonic time of this end.
+    ended: Option<(u64, Duration)>,
+}
+
+impl Default for Rest {
+    fn default() -> Self {
+        Self { until: u32::MAX, ended: None }
+    }
+}
+
+impl Rest {
+    /// Returns true if an append up to this position in the active segment ends the rest.
+    #[inline]
+    pub(crate) fn ends_at(&self, offset: u32) -> bool {
+        offset > self.until
+    }
+
+    /// Notes that the writer continues in another segment.
+    pub(crate) fn end_with_segment(&mut self) {
+        self.until = u32::MAX;
+    }
+}
+
+impl Log {
+    /// Removes the prepared segments if the log can do without them for now. The log's user calls this repeatedly while nothing
+    /// is appended; appends end the rest. If the disk has become nearly full meanwhile, the call ends it, too.
+    pub fn rest(&self) {
+        let shared = self.shared();
+        let (pool, segment_bytes) = (&shared.segment_pool, shared.options.segment_bytes);
+        let (free, is_low) = pool.check_free_space();
+        let segments = u64::from(shared.options.spare_segments) + ROOM_SEGMENTS;
+        let needed = pool.reserve_bytes().saturating_add(segments * u64::from(segment_bytes));
+        let mut core = shared.core();
+        if is_low || free < needed {
+            shared.end_rest(&mut core);
+            return;
+        }
+        if pool.is_at_rest() || core.free_bytes() < segment_bytes / FREE_SHARE {
+            return;
+        }
+        let now = shared.clock.monotonic();
+        let is_early = core.rest.ended.is_some_and(|(bytes, ended)| {
+            core.counters.bytes - bytes < u64::from(segment_bytes) && now.saturating_sub(ended) < MIN_AWAKE
+        });
+        if !is_early {
+            core.rest.until = core.written_bytes() + REST_BYTES.min(segment_bytes / REST_SHARE);
+            pool.rest();
+        }
+    }
+}
+
+impl Shared {
+    /// Ends the rest of the log, if it rests: segments are prepared again.
+    #[cold]
+    pub(crate) fn end_rest(&self, core: &mut Core) {
+        core.rest.until = u32::MAX;
+        if self.segment_pool.end_rest() {
+            core.rest.ended = Some((core.counters.bytes, self.clock.monotonic()));
+        }
+    }
+}

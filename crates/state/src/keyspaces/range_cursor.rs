@@ -1,0 +1,122 @@
+//! A cursor over the pairs of a range of a keyspace, which its owner moves.
+//!
+//! Owns: [`RangeCursor`], which shows the same pairs as [`ReadView::scan`], one at a time, and borrows nothing but the pair that it
+//! shows. Does not own: the order of the rows (`thalweg_store`), or the limit of the range, which the caller counts.
+
+use std::collections::HashMap;
+
+use thalweg_store::PairCursor;
+use thalweg_types::{
+    KeyspaceId, LeaseId, Revision, budget,
+    steps::{ROW, SCAN},
+};
+
+use super::{
+    read_view::{Collections, Fetch, Item, ReadView, ScanRange, decode_item},
+    values::is_collection,
+};
+use crate::{
+    error::MachineError,
+    expiry::rows::{Expiry, Lease},
+    keys::KeyRange,
+};
+
+/// A cursor over the pairs of a range of a keyspace in one view; see the [module](self).
+#[derive(Clone)]
+pub struct RangeCursor {
+    rows: Box<dyn PairCursor>,
+    view: ReadView,
+    keyspace: KeyspaceId,
+    /// Last revision that the view has applied.
+    as_of: Revision,
+    /// True if deleted prefixes may hide rows of the keyspace.
+    has_clears: bool,
+    fetch: Fetch,
+    collections: Collections,
+    /// Leases of pairs that the cursor has met.
+    leases: HashMap<LeaseId, Option<Lease>>,
+}
+
+impl std::fmt::Debug for RangeCursor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RangeCursor")
+            .field("keyspace", &self.keyspace)
+            .field("view", &self.view)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RangeCursor {
+    /// Opens a cursor before the first pair of a range, whose limit it ignores. Returns `None` if the backend has no cursors.
+    pub(super) fn open(
+        view: &ReadView,
+        keyspace: KeyspaceId,
+        range: &ScanRange<'_>,
+    ) -> Result<Option<Self>, MachineError> {
+        let _ = budget::charge(SCAN);
+        let full = KeyRange::of_keyspace(keyspace, range.prefix, range.start, range.end);
+        let Some(rows) = view.view().cursor(full.lower(), full.upper(), range.direction)? else { return Ok(None) };
+        let as_of = view.applied().revision;
+        Ok(Some(Self {
+            rows,
+            view: view.clone(),
+            keyspace,
+            as_of,
+            has_clears: view.visibility_at(keyspace, as_of).clears.is_some(),
+            fetch: range.fetch,
+            collections: range.collections,
+            leases: HashMap::new(),
+        }))
+    }
+
+    /// Returns the next pair, borrowed until the next call; `None` at the end of the range. If the [budget] of the thread's read
+    /// is spent, it returns `None`, too, and a later call continues.
+    #[inline]
+    pub fn next(&mut self) -> Result<Option<Item<'_>>, MachineError> {
+        loop {
+            if budget::charge(ROW).is_break() || !self.rows.advance()? {
+                return Ok(None);
+            }
+            if self.is_shown()? {
+                break;
+            }
+        }
+        self.item()
+    }
+
+    /// Returns the key of the pair that [`next`](Self::next) returned last; `None` before the first pair and after the last.
+    #[must_use]
+    pub fn key(&self) -> Option<&[u8]> {
+        self.item().ok()?.map(|item| item.key)
+    }
+
+    #[inline]
+    fn item(&self) -> Result<Option<Item<'_>>, MachineError> {
+        self.rows.pair().map(|(key, row)| decode_item(key, row, self.fetch)).transpose()
+    }
+
+    /// Returns true if the view shows the row on which the cursor is positioned.
+    #[inline]
+    fn is_shown(&mut self) -> Result<bool, MachineError> {
+        let Some((key, row)) = self.rows.pair() else { return Ok(false) };
+        if self.collections == Collections::Skip && is_collection(row) {
+            return Ok(false);
+        }
+        let Item { key, revision, expiry, .. } = decode_item(key, row, Fetch::KeysOnly)?;
+        if self.has_clears && !self.view.visibility_at(self.keyspace, self.as_of).shows(key, revision) {
+            return Ok(false);
+        }
+        if expiry == Expiry::NEVER {
+            return Ok(true);
+        }
+        let (view, leases) = (self.view.view(), &mut self.leases);
+        expiry.is_live(self.view.time(), |id| match leases.get(&id) {
+            Some(known) => Ok(*known),
+            None => {
+                let found = Lease::in_view(view, id)?;
+                leases.insert(id, found);
+                Ok(found)
+            }
+        })
+    }
+}

@@ -1,0 +1,158 @@
+//! The cursor of a view, which the caller moves.
+//!
+//! Owns: [`MergedCursor`], which merges the memtables of a version and the runs of its store like a scan of the version does, but
+//! returns one pair at a time and borrows nothing. Does not own: the order of the sources.
+//!
+//! Invariants: `sources` are ordered newest first. On a pair, `leader` is the newest source with the first key in order, all other
+//! sources are past this key, and `second` is the one of them with the next key.
+
+use std::cmp::Ordering;
+
+use super::{store::StoreView, version::Version};
+use crate::{
+    backend::{BackendError, Direction, PairCursor, bounds_are_empty},
+    memtable::{BatchNumber, MemtableCursor},
+    merge::{Cursor, order, settle_leader},
+    passed::note_passed,
+    span::{OwnedSpan, Span},
+};
+
+/// One input of a merged cursor, positioned on a pair.
+#[derive(Clone)]
+pub enum OwnedSource<C> {
+    Memtable(MemtableCursor),
+    Run(C),
+}
+
+impl<C: Cursor> Cursor for OwnedSource<C> {
+    #[inline]
+    fn key(&self) -> &[u8] {
+        match self {
+            Self::Memtable(cursor) => cursor.key(),
+            Self::Run(cursor) => cursor.key(),
+        }
+    }
+
+    #[inline]
+    fn value(&self) -> Option<&[u8]> {
+        match self {
+            Self::Memtable(cursor) => cursor.value(),
+            Self::Run(cursor) => cursor.value(),
+        }
+    }
+
+    #[inline]
+    fn advance(&mut self) -> Result<bool, BackendError> {
+        match self {
+            Self::Memtable(cursor) => cursor.advance(),
+            Self::Run(cursor) => cursor.advance(),
+        }
+    }
+}
+
+/// A cursor over the merged pairs of a version; see the [module](self).
+#[derive(Clone)]
+struct MergedCursor<C> {
+    sources: Vec<OwnedSource<C>>,
+    direction: Direction,
+    /// Index of the source on whose pair the cursor is positioned; `None` before the first pair and after the last one.
+    leader: Option<usize>,
+    second: Option<usize>,
+}
+
+/// Opens a cursor over the pairs of a version within the span, without the batches of the active memtable after batch `upto`.
+/// Returns `None` if the store has no cursors that outlive a call.
+pub(super) fn open<V: StoreView>(
+    version: &Version<V>,
+    upto: BatchNumber,
+    span: Span<'_>,
+) -> Result<Option<Box<dyn PairCursor>>, BackendError> {
+    let mut sources = Vec::new();
+    if !bounds_are_empty(span.lower, span.upper) {
+        let span: OwnedSpan = span.to_owned();
+        sources.reserve(1 + version.sealed.len() + version.stored.run_count());
+        let memtable = |memtable, upto| MemtableCursor::open(memtable, &span, upto).map(OwnedSource::Memtable);
+        sources.extend(memtable(&version.active, upto));
+        sources.extend(version.sealed.iter().filter_map(|sealed| memtable(&sealed.memtable, BatchNumber::MAX)));
+        if !version.stored.add_owned_sources(&span, &mut sources)? {
+            return Ok(None);
+        }
+    }
+    let direction = span.direction;
+    Ok(Some(Box::new(MergedCursor { sources, direction, leader: None, second: None })))
+}
+
+impl<C: Cursor> MergedCursor<C> {
+    /// Moves to the next key, which may be deleted. Returns false if there is none.
+    #[inline]
+    fn next_key(&mut self) -> Result<bool, BackendError> {
+        if let Some(leader) = self.leader {
+            if !self.sources[leader].advance()? {
+                self.sources.remove(leader);
+            } else if self.second.is_none_or(|second| self.order(leader, second).is_lt()) {
+                return Ok(true);
+            }
+        }
+        self.settle()
+    }
+
+    /// Chooses the leader anew.
+    fn settle(&mut self) -> Result<bool, BackendError> {
+        self.leader = settle_leader(&mut self.sources, self.direction)?;
+        self.second = self.leader.and_then(|leader| {
+            let others = (0..self.sources.len()).filter(|other| *other != leader);
+            others.min_by(|left, right| self.order(*left, *right))
+        });
+        Ok(self.leader.is_some())
+    }
+
+    #[inline]
+    fn order(&self, left: usize, right: usize) -> Ordering {
+        order(&self.sources[left], &self.sources[right], self.direction)
+    }
+}
+
+impl<C: Cursor + Clone + Send + Sync + 'static> PairCursor for MergedCursor<C> {
+    #[inline]
+    fn advance(&mut self) -> Result<bool, BackendError> {
+        while self.next_key()? {
+            if self.leader.is_some_and(|leader| self.sources[leader].value().is_some()) {
+                return Ok(true);
+            }
+            if note_passed().is_break() {
+                return Ok(false);
+            }
+        }
+        Ok(false)
+    }
+
+    #[inline]
+    fn pair(&self) -> Option<(&[u8], &[u8])> {
+        let source = &self.sources[self.leader?];
+        Some((source.key(), source.value()?))
+    }
+
+    fn boxed_clone(&self) -> Box<dyn PairCursor> {
+        Box::new(self.clone())
+    }
+}
+
+/// The cursor of a store that has none which outlive a call. No value of this type exists.
+#[derive(Clone, Copy, Debug)]
+#[cfg(any(feature = "redb", feature = "sqlite"))]
+pub enum NoCursor {}
+
+#[cfg(any(feature = "redb", feature = "sqlite"))]
+impl Cursor for NoCursor {
+    fn key(&self) -> &[u8] {
+        match *self {}
+    }
+
+    fn value(&self) -> Option<&[u8]> {
+        match *self {}
+    }
+
+    fn advance(&mut self) -> Result<bool, BackendError> {
+        match *self {}
+    }
+}
