@@ -37,10 +37,7 @@ const WORDS: &[(&[&str], &str)] = &[
         &["void"],
         "not valid: the run says nothing about the server, for example because the load generator was too slow",
     ),
-    (
-        &["lower bound"],
-        "the load generator was busy all the time, so the server may be able to do more than this rate",
-    ),
+    (&["lower bound"], "the load generator was busy all the time, so the server may be able to do more than this rate"),
     (&["goals", "goal"], "a figure that Thalweg's developers want to reach on the machine of docs/performance.md"),
     (
         &["published"],
