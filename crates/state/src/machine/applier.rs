@@ -24,6 +24,7 @@ use crate::{
         counts::Counts,
     },
     machine::{running_hash::RunningHash, staged::Staged, undo::UndoList},
+    redis::growth::GrownStreams,
     segments::{inline_floor::InlineFloor, liveness::LivenessChanges},
     streams::{checked_producers::CheckedProducers, heads::Head},
 };
@@ -75,6 +76,8 @@ pub(crate) struct Applier {
     pub(crate) steps: u64,
     /// Steps of the reads that this node has performed for its clients, in addition to `steps`.
     pub(crate) read_steps: u64,
+    /// Redis streams that may have got entries by the commands of the current log record.
+    pub(crate) grown: GrownStreams,
     /// Id of the state digest that a command of the current log record requested; `None` if none did.
     pub(crate) digest_wanted: Option<u64>,
     pub(crate) scratch: Vec<u8>,
@@ -132,6 +135,7 @@ impl Applier {
             reads: Vec::new(),
             steps: 0,
             read_steps: 0,
+            grown: GrownStreams::None,
             digest_wanted: None,
             scratch: Vec::new(),
         }

@@ -19,6 +19,7 @@ use crate::{
     groups::table::GroupTable,
     keyspaces::{catalog::KeyspaceTable, counts::Counts},
     machine::applier::Applier,
+    redis::growth::GrowthNotes,
     segments::liveness::{Liveness, LivenessTable},
     streams::heads::StreamTable,
     sync::{lock, read, write},
@@ -64,6 +65,8 @@ pub struct Machine {
     /// Number of callers on this node that wait for settlements (acks and nacks). It affects only which of them are
     /// woken, never an outcome.
     pub(crate) settlement_waiters: AtomicUsize,
+    /// Redis streams that may have got entries, for callers on this node that wait for entries.
+    pub(crate) growth: Arc<GrowthNotes>,
     /// Highest version of the state machine that this machine executes.
     pub(crate) known_version: u16,
     /// Length in bytes of values that are always stored in the state, which [`inline_floor`](Self::inline_floor)
