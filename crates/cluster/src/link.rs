@@ -521,6 +521,9 @@ impl Link {
         if address.is_empty() {
             return Err("its address is not known".to_owned());
         }
+        if self.0.credentials.removal.is_set() {
+            return Err(HandshakeError::Removed.to_string());
+        }
         let connecting = tokio::time::timeout(CONNECT_LIMIT, TcpStream::connect(address));
         let connected = connecting.await.map_err(|_| format!("no connection to {address} within {CONNECT_LIMIT:?}"))?;
         let stream = connected.map_err(|error| format!("{address}: {error}"))?;

@@ -45,7 +45,7 @@ use tokio::{
 
 use crate::{
     convert::{Parts, Range, append, ask_pre_vote, ask_vote, entry_id, heartbeat, peer_vote, raft_vote, vote_response},
-    handshake::Credentials,
+    handshake::{Credentials, RemovalNotice},
     hearing::HearingRecord,
     link::{CallError, Connection, Link, Owned, Path, PendingReply},
     link_counters::{ChannelCounter, LinkBytes, LinkCounters},
@@ -118,6 +118,11 @@ impl fmt::Debug for Network {
 impl Network {
     pub(crate) fn new(credentials: Rc<Credentials>, hearing: HearingRecord, counters: LinkCounters) -> Self {
         Self(Rc::new(Inner { credentials, peers: RefCell::default(), hearing, counters, log: OnceCell::new() }))
+    }
+
+    /// Notice that this node was removed from the cluster.
+    pub(crate) fn removal(&self) -> &RemovalNotice {
+        &self.0.credentials.removal
     }
 
     fn new_links(&self, node: NodeId, address: &str) -> PeerLinks {

@@ -4,6 +4,7 @@
 //! ([`cluster`](super::cluster)).
 
 use serde_json::Value;
+use thalweg_server::cluster::REMOVED_REASON;
 
 /// Free disk space in bytes below which a node is reported.
 const LOW_DISK_BYTES: u64 = 1 << 30;
@@ -263,6 +264,11 @@ fn of_nodes(found: &mut Findings, nodes: &[Node]) {
                 format!("the disk of {name} is full"),
                 "make room on the disk; meanwhile the node takes part with its reserve",
             ),
+            "stopped_serving" if text(&status["health"], "reason") == REMOVED_REASON => found.problem(
+                "not_member",
+                format!("{name} is running but was removed from the cluster"),
+                "stop the node",
+            ),
             "stopped_serving" => found.problem(
                 "state_differs",
                 format!("{name} has stopped serving: {}", text(&status["health"], "reason")),
@@ -291,7 +297,7 @@ fn of_nodes(found: &mut Findings, nodes: &[Node]) {
                  of another member; docs/guides/damage.md",
             );
         }
-        if cluster["role"].is_null() {
+        if cluster["role"].is_null() && text(&status["health"], "reason") != REMOVED_REASON {
             found.problem("not_member", format!("{name} is running but was removed from the cluster"), "stop the node");
         }
     }
@@ -403,6 +409,11 @@ mod tests {
             status["health"] = json!({ "status": "stopped_serving", "reason": "it differs" });
         }
         assert_eq!(codes(&status, &members, &nodes), ["state_differs"]);
+        let (_, _, mut nodes) = good();
+        if let Ok((status, _)) = &mut nodes[1].answer {
+            status["health"] = json!({ "status": "stopped_serving", "reason": REMOVED_REASON });
+        }
+        assert_eq!(codes(&status, &members, &nodes), ["not_member"]);
         let (_, _, mut nodes) = good();
         if let Ok((status, _)) = &mut nodes[0].answer {
             status["log"]["free_disk_bytes"] = json!(1000);
