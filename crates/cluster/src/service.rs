@@ -28,10 +28,10 @@ use thalweg_types::{
 use thalweg_wire::{
     RemainingBytes,
     peer::{
-        Append, AskChunk, AskDigest, AskHistory, AskMarks, AskPreVote, AskSource, AskVote, Barrier, BeginSnapshot,
+        Append, AskChunk, AskDigest, AskHistory, AskMarks, AskPreVote, AskSource, AskVersions, AskVote, Barrier, BeginSnapshot,
         Channel, Chunk, ChunkStored, Describe, Description, Digest, EndSnapshot, EntryId, Facts, Failed, HashMark,
         Heartbeat, History, Manage, ManageKind, Managed, Marks, PeerFrame, PeerKind, Ping, Pong, Propose, Proposed,
-        ReadBarrier, Sign, SnapshotBegun, SnapshotChunk, SnapshotInstalled, Source, Transfer, Transferred,
+        ReadBarrier, Sign, SnapshotBegun, SnapshotChunk, SnapshotInstalled, Source, Transfer, Transferred, Versions,
     },
 };
 use tokio::{net::TcpStream, sync::watch};
@@ -412,6 +412,12 @@ impl Requests {
         reply(id, asked.map(|AskHistory {}| History { has_voted, has_entries }))
     }
 
+    fn ask_versions(&self, id: u64, body: &Bytes) -> Vec<u8> {
+        let db = &self.data.0;
+        let versions = Versions { known: db.known_version(), in_force: db.version_in_force() };
+        reply(id, AskVersions::decode_body(body).map_err(Refusal::from).map(|AskVersions {}| versions))
+    }
+
     async fn begin_snapshot(self: Rc<Self>, from: NodeId, id: u64, body: Bytes) -> Vec<u8> {
         let result = async {
             let frame = BeginSnapshot::decode_body(&body)?;
@@ -573,6 +579,7 @@ impl Service for Requests {
             Some(PeerKind::EndSnapshot) => boxed(self.end_snapshot(from, id, body)),
             Some(PeerKind::AskSource) => boxed(ready(self.ask_source(id, &body))),
             Some(PeerKind::AskChunk) => boxed(self.ask_chunk(id, body)),
+            Some(PeerKind::AskVersions) => boxed(ready(self.ask_versions(id, &body))),
             Some(PeerKind::AskHistory) => boxed(ready(self.ask_history(id, &body))),
             _ => {
                 let refusal = Refusal::new(Action::Fix, "unknown_kind", "this node does not know the kind of request");

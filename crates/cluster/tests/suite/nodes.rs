@@ -209,6 +209,24 @@ fn members_are_added_and_removed_and_leadership_is_transferred() {
     assert!(report.members.iter().all(|member| member.node != gone && member.role == MemberRole::Voter));
 }
 
+#[test]
+fn members_state_which_versions_of_the_state_machine_they_know() {
+    let mut cluster = TestCluster::start(3);
+    let known = cluster.nodes[0].db.known_version();
+    let stated = |cluster: &TestCluster, at: usize| {
+        let versions = wait(cluster.nodes[at].node.known_versions(soon())).unwrap_or_default();
+        versions.into_iter().map(|version| version.known).collect::<Vec<_>>()
+    };
+    for at in 0..3 {
+        wait_until("all members answer", || stated(&cluster, at) == [Ok(known), Ok(known), Ok(known)]);
+    }
+    cluster.nodes.remove(cluster.follower()).stop();
+    wait_until("one member does not answer", || {
+        let stated = stated(&cluster, cluster.follower());
+        stated.len() == 3 && stated.iter().filter(|known| known.is_err()).count() == 1
+    });
+}
+
 /// The leader sends no entries to a node that it has removed, so the node would go on as if it were a member.
 #[test]
 fn a_removed_node_that_still_runs_stops_serving() {

@@ -77,6 +77,39 @@ async fn changes_need_the_admin_token_on_loopback_too() {
 }
 
 #[tokio::test]
+async fn the_version_is_raised_with_the_token_once_all_members_know_it() {
+    let member = Member::start().await;
+    let json = ("content-type", "application/json");
+    let raise = async |body: Value| {
+        let token = format!("Bearer {}", member.admin.reveal());
+        let headers = [json, ("authorization", token.as_str())];
+        member.node.call("POST", "/v1/state/version", &headers, body.to_string().as_bytes()).await
+    };
+    for to in [1, 2] {
+        let body = json!({ "to": to }).to_string();
+        let reply = member.node.call("POST", "/v1/state/version", &[json], body.as_bytes()).await;
+        reply.refused(401, "token_missing", "fix");
+    }
+    raise(json!({ "to": 1 })).await.is(200);
+    let message = |error: &Value| error["message"].as_str().unwrap().to_owned();
+    let unknown = raise(json!({ "to": 2, "force": true })).await.refused(409, "version_unknown", "fix");
+    assert!(message(&unknown).starts_with("n1, n2, n3 can't execute version 2"), "{unknown}");
+    [1, 2].into_iter().for_each(|node| member.cluster.set_version(node, Ok(2)));
+    let unknown = raise(json!({ "to": 2, "force": true })).await.refused(409, "version_unknown", "fix");
+    assert!(message(&unknown).starts_with("n3 can't"), "{unknown}");
+    member.cluster.set_version(3, Err("it is down".to_owned()));
+    let silent = raise(json!({ "to": 2 })).await.refused(409, "version_unconfirmed", "fix");
+    assert!(message(&silent).starts_with("n3 did not say"), "{silent}");
+    // The members pass, and the server itself refuses.
+    for known in [Err("it is down".to_owned()), Ok(2)] {
+        member.cluster.set_version(3, known);
+        let refused = raise(json!({ "to": 2, "force": true })).await.refused(409, "version_unknown", "fix");
+        assert!(message(&refused).contains("upgrade the node first"), "{refused}");
+    }
+    assert_eq!(member.node.get("/v1/state/version").await.is(200).json()["in_force"], 1);
+}
+
+#[tokio::test]
 async fn reads_wait_for_their_level_and_show_a_revision() {
     let member = Member::start().await;
     member.node.put("/v1/kv/k/a", b"1").await.is(204);

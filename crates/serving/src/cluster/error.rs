@@ -88,6 +88,25 @@ pub enum ClusterError {
         /// Number of members without a digest.
         missing: usize,
     },
+    /// Members do not support a version of the state machine. The text has their names.
+    #[error("{members} can't execute version {to} of the state machine, and would stop: upgrade all nodes first")]
+    VersionUnknown {
+        /// Version that was to be put in force.
+        to: u16,
+        /// Names of the members.
+        members: String,
+    },
+    /// Members have not said which versions of the state machine they support. The text has their names.
+    #[error(
+        "{members} did not say in time whether version {to} of the state machine is supported there, and would stop without: \
+         start the nodes, or remove them, or repeat the request with force"
+    )]
+    VersionUnconfirmed {
+        /// Version that was to be put in force.
+        to: u16,
+        /// Names of the members.
+        members: String,
+    },
     /// The change is not possible.
     #[error("{reason}")]
     Refused {
@@ -134,6 +153,8 @@ classified! {
         Self::OutcomeUnknown => "outcome_unknown", Retry;
         Self::NoSuchMember(_) => "no_such_member", Fix;
         Self::Refused { .. } => "change_refused", Fix;
+        Self::VersionUnknown { .. } => "version_unknown", Fix;
+        Self::VersionUnconfirmed { .. } => "version_unconfirmed", Fix;
         Self::AlreadyMember(_) => "already_member", Fix;
         Self::ChangeInProgress => "change_in_progress", Retry;
         Self::LearnerBehind { .. } => "learner_behind", Retry;
@@ -161,6 +182,8 @@ impl ClusterError {
             | Self::LastVoter
             | Self::QuorumAtRisk { .. }
             | Self::Refused { .. }
+            | Self::VersionUnknown { .. }
+            | Self::VersionUnconfirmed { .. }
             | Self::NotVoter(_) => StatusCode::CONFLICT,
             Self::NoSuchMember(_) => StatusCode::NOT_FOUND,
             Self::TokenMissing | Self::TokenWrong => StatusCode::UNAUTHORIZED,

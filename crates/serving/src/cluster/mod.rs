@@ -29,7 +29,7 @@ pub use events::{Beginning, ClusterEvent, Event, EventLog, Missed};
 pub use leader_watch::LeaderWatch;
 pub use report::{
     ClusterReport, DigestComparison, JoinRequest, Lag, LinkTraffic, MemberDigest, MemberHealth, MemberReport,
-    MemberRole, NodeAddresses, Removal, Since, Triggers,
+    MemberRole, MemberVersion, NodeAddresses, Removal, Since, Triggers,
 };
 
 /// Reason for which a node that was removed from the cluster has stopped serving.
@@ -90,6 +90,9 @@ pub trait ClusterHandle: fmt::Debug + Send + Sync {
 
     /// Computes the digests of the state of all reachable members at one index.
     fn digest(&self, deadline: Instant) -> ClusterFuture<DigestComparison>;
+
+    /// Asks all members which versions of the state machine they support.
+    fn known_versions(&self, deadline: Instant) -> ClusterFuture<Vec<MemberVersion>>;
 
     /// Returns the log of the cluster's events.
     fn events(&self) -> &Arc<EventLog>;

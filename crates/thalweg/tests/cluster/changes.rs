@@ -204,7 +204,13 @@ fn data_of_an_earlier_format_is_upgraded_in_place() {
         serde_json::from_slice::<Value>(&body).unwrap()
     };
     let known = version(0)["known"].as_u64().expect("a version");
-    let raise = |to: u64| cluster.node(1).cli(&["state", "raise-version", &to.to_string()]);
+    let without_token = cluster.node(1).cli(&["state", "raise-version", &known.to_string()]).fails(2);
+    assert!(without_token.contains("admin token"), "{without_token}");
+    let raise = |to: u64| {
+        let mut command = command();
+        command.args(["state", "raise-version", &to.to_string()]).env("THALWEG_ADMIN_TOKEN", &cluster.tokens.admin);
+        run(command.env("THALWEG_SERVER", &cluster.node(1).url), b"")
+    };
     until("the version is in force", || raise(known).code == Some(0));
     for number in 0..2 {
         until("each node has it", || version(number)["in_force"] == known);

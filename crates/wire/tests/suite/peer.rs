@@ -100,6 +100,18 @@ fn the_frames_about_a_nodes_history_are_pinned() {
 }
 
 #[test]
+fn the_frames_about_versions_of_the_state_machine_are_pinned() {
+    let mut out = Vec::new();
+    encode(&AskVersions {}, 7, &mut out).unwrap();
+    assert_eq!(out, [0, 0, 0, 0, 60, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0]);
+    let mut out = Vec::new();
+    encode(&Versions { known: 0x0203, in_force: 1 }, 7, &mut out).unwrap();
+    assert_eq!(out, [4, 0, 0, 0, 61, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 3, 2, 1, 0]);
+    assert_eq!(Versions::decode_body(&[3, 2, 1, 0]).unwrap(), Versions { known: 0x0203, in_force: 1 });
+    assert!(Versions::decode_body(&[3, 2, 1]).is_err() && Versions::decode_body(&[3, 2, 1, 0, 0]).is_err());
+}
+
+#[test]
 fn long_bodies_are_compressed_and_come_back() {
     let payload = b"thalweg ".repeat(16 * 1024);
     let entries = [LogEntry { id: id(1, 1), kind: EntryKind::Commands, time: SpaceTime(1), payload: &payload }];

@@ -86,6 +86,10 @@ impl ClusterHandle for Gated {
         refused()
     }
 
+    fn known_versions(&self, _: Instant) -> ClusterFuture<Vec<MemberVersion>> {
+        refused()
+    }
+
     fn events(&self) -> &Arc<EventLog> {
         &self.events
     }
