@@ -16,6 +16,25 @@ fn three_empty_nodes_found_a_cluster_together() {
     assert_eq!(cluster.node(leader).cli(&["get", "k", "a"]).ok(), "1");
 }
 
+/// The first member keeps only the hash of the admin token.
+#[test]
+fn a_first_start_that_fails_does_not_lose_the_admin_token() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("n0");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (http, address) = (taken.local_addr().unwrap().to_string(), free_address());
+    let flags = ["--cluster", &address, "--cluster-init"];
+    let mut first = command();
+    first.args(["serve", "--http", &http, "--segment-bytes", "17MiB", "--spare-segments", "2", "--data"]).arg(&data);
+    let failed = run(first.args(flags).env("THALWEG_NATIVE", "127.0.0.1:0"), b"");
+    assert!(failed.code != Some(0) && failed.err.contains("in use"), "{failed:?}");
+    let token = failed.out.lines().find_map(|line| line.strip_prefix("admin token: ")).expect("the admin token");
+    let node = Node::start_of(command(), &data, &flags);
+    let mut asking = command();
+    asking.args(["cluster", "join-token"]).env("THALWEG_SERVER", &node.url).env("THALWEG_ADMIN_TOKEN", token);
+    assert!(run(&mut asking, b"").ok().starts_with("thalweg-join-"));
+}
+
 #[test]
 fn a_node_whose_directory_was_lost_is_started_in_the_same_way_and_joins_again() {
     let mut cluster = Cluster::start_as(3, Founding::Together);
