@@ -42,7 +42,7 @@ pub(crate) fn millis(time: Duration) -> u32 {
 
 fn propose_error(error: CallError) -> ProposeError {
     match error {
-        CallError::Unreachable { .. } => ProposeError::NoLeader,
+        CallError::Unreachable { .. } | CallError::OwnAddress => ProposeError::NoLeader,
         CallError::Failed { code, leader, text, .. } => match code.as_str() {
             "not_leader" => ProposeError::NotLeader { leader },
             "no_leader" => ProposeError::NoLeader,
@@ -135,7 +135,7 @@ pub(crate) async fn manage(
 
 fn change_error(error: CallError, node: NodeId) -> ChangeError {
     match error {
-        CallError::Unreachable { .. } => ChangeError::NotLeader { leader: None },
+        CallError::Unreachable { .. } | CallError::OwnAddress => ChangeError::NotLeader { leader: None },
         CallError::Failed { code, text, leader, .. } => match code.as_str() {
             "not_leader" => ChangeError::NotLeader { leader },
             "change_in_progress" => ChangeError::InProgress,

@@ -89,6 +89,9 @@ impl Credentials {
 /// member.
 pub(crate) type Names = Option<NodeInfo>;
 
+/// Code with which a node rejects a connection of a node with its own id. Such a node has usually dialled itself.
+pub(crate) const OWN_ADDRESS: &str = "self";
+
 /// Reason for which this node accepts no connections of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Rejection {
@@ -358,7 +361,7 @@ fn check_hello(
         return Err(refused("secret", "the node does not know the secret of the cluster"));
     }
     if hello.node == credentials.node {
-        return Err(refused("node", "the node has the id of this node"));
+        return Err(refused(OWN_ADDRESS, "the node has the id of this node"));
     }
     if hello.protection != credentials.protection() {
         let reason = match hello.protection {
@@ -495,7 +498,7 @@ mod tests {
         let (dialled, _) = meet(node(1, 9, 5), node(2, 9, 5), Err("it is not wanted".into())).await;
         assert_eq!(code(dialled), "node");
         let (dialled, _) = meet(node(2, 9, 5), node(2, 9, 5), Ok(())).await;
-        assert_eq!(code(dialled), "node");
+        assert_eq!(code(dialled), "self");
     }
 
     #[tokio::test]

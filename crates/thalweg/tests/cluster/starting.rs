@@ -55,6 +55,23 @@ fn a_node_whose_directory_was_lost_is_started_in_the_same_way_and_joins_again() 
     assert!(cluster.members().iter().all(|member| member["node"] != former.as_str()));
 }
 
+/// The option `cluster` takes an IP address, while `join` may have the names of hosts, the own one among them.
+#[test]
+fn nodes_found_a_cluster_together_that_name_themselves_in_another_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let (tokens, addresses) = (Tokens::create(), [free_address(), free_address(), free_address()]);
+    let all = addresses.clone().map(|address| address.replace("127.0.0.1", "localhost")).join(",");
+    let nodes = addresses.each_ref().map(|address| {
+        let mut binary = command();
+        binary.env("THALWEG_JOIN_TOKEN", &tokens.join);
+        let data = dir.path().join(address.replace(':', "-"));
+        Node::start_of(binary, &data, &["--cluster", address, "--join", &all, "--expect", "3"])
+    });
+    for node in &nodes {
+        until("all nodes vote", || node.cli(&["cluster", "status", "--json"]).out.contains("\"voters\":3"));
+    }
+}
+
 #[test]
 fn two_nodes_whose_directories_were_lost_wait_and_say_so() {
     let mut cluster = Cluster::start_as(3, Founding::Together);
