@@ -515,9 +515,8 @@ impl Link {
 
     /// Returns the connection, and dials if there is none. The dialling continues after `deadline`, for later requests.
     pub(crate) async fn connection(&self, deadline: Instant) -> Result<Connection, CallError> {
-        let failed = |DialFailure { reason, is_own }| match is_own {
-            true => CallError::OwnAddress,
-            false => CallError::Unreachable { node: self.0.node, reason },
+        let failed = |DialFailure { reason, is_own }| {
+            if is_own { CallError::OwnAddress } else { CallError::Unreachable { node: self.0.node, reason } }
         };
         if let Some(connection) = self.established() {
             return Ok(connection);

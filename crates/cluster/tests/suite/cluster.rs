@@ -156,7 +156,6 @@ impl TestCluster {
             node: id,
             name: name.to_owned(),
             address: "127.0.0.1:1".to_owned(),
-            zone: String::new(),
             stays_learner: true,
         };
         crate::nodes::wait(self.nodes[0].node.join(request, crate::nodes::soon())).unwrap();

@@ -320,14 +320,16 @@ async fn the_members_and_their_lag_are_shown() {
 #[tokio::test]
 async fn members_are_added_promoted_and_removed() {
     let member = Member::start().await;
-    let joining = json!({ "node": "00000000000000ff", "address": "h:7072", "name": "new", "zone": "b" });
+    let joining = json!({ "node": "00000000000000ff", "address": "h:7072", "name": "new" });
     assert_eq!(member.post("join", &joining).await.is(200).json(), json!({ "node": "00000000000000ff" }));
     let error = member.post("join", &joining).await.refused(409, "already_member", "fix");
     holds(error["message"].as_str().unwrap(), "new is a member already");
     for wrong in [
         json!({ "node": "ff", "address": "h:1" }),
         json!({ "node": "00000000000000fe", "address": "h" }),
-        json!({ "node": "00000000000000fe", "address": "h:1", "name": "x".repeat(256) }),
+        json!({ "node": "00000000000000fe", "address": "h:1", "name": "x".repeat(65) }),
+        json!({ "node": "00000000000000fe", "address": format!("{}:1", "h".repeat(254)) }),
+        json!({ "node": "00000000000000fe", "address": "h:1", "zone": "z" }),
         json!({ "node": "00000000000000fe", "address": "h:1", "other": 1 }),
     ] {
         member.post("join", &wrong).await.refused(400, "bad_json", "fix");

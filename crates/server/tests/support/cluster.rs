@@ -231,11 +231,10 @@ impl ClusterHandle for FakeCluster {
         if let Some(known) = report.members.iter().find(|member| member.node == request.node) {
             return done(Err(ClusterError::AlreadyMember(known.name.clone())));
         }
-        let JoinRequest { node, name, address, zone, .. } = request;
+        let JoinRequest { node, name, address, .. } = request;
         report.members.push(MemberReport {
             name,
             address,
-            zone,
             ..member(node.0, MemberRole::Learner, MemberHealth::Suspect)
         });
         self.events.push(1, Event::Joined(node));

@@ -201,8 +201,6 @@ pub struct JoinRequest {
     pub name: String,
     /// Address at which the members reach the new node.
     pub address: String,
-    /// Zone of the new node; empty if it has none.
-    pub zone: String,
     /// True if the node stays a learner until an administrator promotes it.
     pub stays_learner: bool,
 }
