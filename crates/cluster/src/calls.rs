@@ -71,7 +71,7 @@ fn change_error(error: ChangeError, name_of: impl Fn(NodeId) -> String) -> Clust
         ChangeError::Lags { entries, .. } => ClusterError::LearnerBehind { entries },
         ChangeError::NoMajority { alive, voters } => ClusterError::QuorumAtRisk { alive, voters },
         ChangeError::LastVoter(_) => ClusterError::LastVoter,
-        ChangeError::NoSuccessor => ClusterError::TransferTimeout,
+        ChangeError::NoSuccessor => ClusterError::NoSuccessor,
         ChangeError::OutcomeUnknown { .. } => ClusterError::OutcomeUnknown,
         ChangeError::Stopped(reason) => ClusterError::Failed { reason },
         other @ (ChangeError::Removed(_) | ChangeError::Refused(_) | ChangeError::Membership(_)) => {
@@ -137,7 +137,7 @@ impl Tasks {
     }
 
     /// Returns the name of a member, or its address if it has no name. A node that is no member has only an id.
-    fn name_of(&self, node: NodeId) -> String {
+    pub(crate) fn name_of(&self, node: NodeId) -> String {
         match self.consensus.status().members.get(&node) {
             Some(member) if member.info.name.is_empty() => format!("the node at {}", member.info.address),
             Some(member) => member.info.name.clone(),

@@ -18,7 +18,7 @@ use futures_util::future::join_all;
 use thalweg_engine::{Database, RepairNote};
 use thalweg_raft::{ChangeError, Consensus, MemberStatus};
 use thalweg_replica::{Leadership, NodeInfo};
-use thalweg_serving::cluster::{ClusterReport, Event, MemberHealth, MemberReport, MemberRole, REMOVED_REASON};
+use thalweg_serving::cluster::{ClusterReport, Event, Lag, MemberHealth, MemberReport, MemberRole, REMOVED_REASON, Since};
 use thalweg_types::{ClusterId, Index, NodeId};
 use thalweg_wire::peer::{Channel, Describe, ManageKind};
 use tokio::{task::spawn_local, time::sleep};
@@ -176,12 +176,19 @@ impl Tasks {
     fn note_members(&self, known: &BTreeMap<NodeId, MemberRole>, now: &BTreeMap<NodeId, MemberRole>) {
         for (node, role) in now {
             match (known.get(node), role) {
-                (None, _) => self.events.push(Event::Joined(*node)),
-                (Some(MemberRole::Learner), MemberRole::Voter) => self.events.push(Event::Promoted(*node)),
+                (None, _) => {
+                    tracing::info!(%node, name = self.name_of(*node), "a node has joined the cluster as a learner");
+                    self.events.push(Event::Joined(*node));
+                }
+                (Some(MemberRole::Learner), MemberRole::Voter) => {
+                    tracing::info!(%node, name = self.name_of(*node), "a learner has caught up and votes now");
+                    self.events.push(Event::Promoted(*node));
+                }
                 _ => {}
             }
         }
         for node in known.keys().filter(|node| !now.contains_key(node)) {
+            tracing::info!(%node, "a node was removed from the cluster");
             self.events.push(Event::Removed(*node));
         }
     }
@@ -227,6 +234,8 @@ impl Tasks {
     /// Notes replicas that have fallen behind or caught up. Only the leader knows how far the others are.
     fn note_lags(&self, members: &[MemberReport]) {
         if !self.consensus.member().leads() {
+            // Otherwise a condition from before would never end here, and would not be reported when this node leads again.
+            self.peers.forget_lags();
             return;
         }
         for member in members.iter().filter(|member| member.node != self.here()) {
@@ -240,14 +249,20 @@ impl Tasks {
                 (facts.is_lagging, facts.is_stale) = (member.is_lagging(triggers), member.is_stale(triggers));
                 (was, (facts.is_lagging, facts.is_stale))
             });
+            let (node, name) = (member.node, member.name.as_str());
+            let Lag { entries, bytes } = member.lag.unwrap_or_default();
             if is.0 && !was.0 {
-                self.events.push(Event::Lagging(member.node));
+                tracing::warn!(%node, name, entries, bytes, "a replica lacks many entries");
+                self.events.push(Event::Lagging(node));
             }
             if is.1 && !was.1 {
-                self.events.push(Event::Stale(member.node));
+                let behind_ms = member.behind.map(|Since(millis)| millis);
+                tracing::warn!(%node, name, behind_ms, entries, "a replica was not up to date for long");
+                self.events.push(Event::Stale(node));
             }
             if (was.0 || was.1) && !is.0 && !is.1 {
-                self.events.push(Event::CaughtUp(member.node));
+                tracing::info!(%node, name, entries, "a replica keeps up again");
+                self.events.push(Event::CaughtUp(node));
             }
         }
     }
@@ -416,8 +431,7 @@ impl Tasks {
                 .filter(|(_, member)| !member.votes && !member.info.stays_learner && member.matched.is_some());
             for (node, _) in learners {
                 match self.consensus.promote(*node).await {
-                    Ok(()) => tracing::info!(%node, "a learner has caught up and votes now"),
-                    Err(ChangeError::Lags { .. } | ChangeError::InProgress) => {}
+                    Ok(()) | Err(ChangeError::Lags { .. } | ChangeError::InProgress) => {}
                     Err(error) => tracing::debug!(%node, %error, "a learner is not promoted yet"),
                 }
             }

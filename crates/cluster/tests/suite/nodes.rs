@@ -220,11 +220,21 @@ fn members_state_which_versions_of_the_state_machine_they_know() {
     for at in 0..3 {
         wait_until("all members answer", || stated(&cluster, at) == [Ok(known), Ok(known), Ok(known)]);
     }
-    cluster.nodes.remove(cluster.follower()).stop();
+    let stopped = cluster.follower();
+    cluster.nodes.remove(stopped).stop();
     wait_until("one member does not answer", || {
         let stated = stated(&cluster, cluster.follower());
         stated.len() == 3 && stated.iter().filter(|known| known.is_err()).count() == 1
     });
+}
+
+#[test]
+fn a_leader_without_a_live_voter_beside_it_says_so_when_it_shall_pass_on_the_leadership() {
+    let cluster = TestCluster::start(1);
+    let node = &cluster.nodes[0].node;
+    wait_until("the node leads", || node.leads());
+    assert_eq!(wait(node.hand_over(soon())), Err(ClusterError::NoSuccessor));
+    assert_eq!(wait(node.transfer(None, soon())), Err(ClusterError::NoSuccessor));
 }
 
 /// The leader sends no entries to a node that it has removed, so the node would go on as if it were a member.

@@ -317,6 +317,34 @@ async fn the_members_and_their_lag_are_shown() {
     member_.node.get("/health").await.is(200);
 }
 
+/// Prometheus drops series that are there twice.
+#[tokio::test]
+async fn members_with_one_name_have_series_of_their_own() {
+    let member_ = Member::start().await;
+    member_.cluster.change(|report| report.members[2].name = "n2".to_owned());
+    let metrics = String::from_utf8(member_.node.get("/metrics").await.is(200).body).unwrap();
+    for line in [
+        "thalweg_cluster_lag_entries{node=\"n1\"} 2",
+        "thalweg_cluster_lag_entries{node=\"n2 (0000000000000002)\"} 2",
+        "thalweg_cluster_lag_entries{node=\"n2 (0000000000000003)\"} 2",
+        "thalweg_cluster_subject_filters{node=\"n2 (0000000000000002)\"} 3",
+    ] {
+        holds(&metrics, line);
+    }
+    let series: Vec<_> = metrics.lines().filter(|line| !line.starts_with('#')).collect();
+    let names: std::collections::BTreeSet<_> = series.iter().filter_map(|line| Some(line.rsplit_once(' ')?.0)).collect();
+    assert_eq!(names.len(), series.len(), "no series is there twice");
+}
+
+#[tokio::test]
+async fn the_last_voter_does_not_leave() {
+    let member = Member::start().await;
+    member.cluster.change(|report| report.members.retain(|member| member.node != NodeId(2)));
+    let error = member.post("leave", &json!({})).await.refused(409, "last_voter", "fix");
+    holds(error["message"].as_str().unwrap(), "add another one first");
+    assert!(member.cluster.stopped.lock().unwrap().is_empty(), "the leadership stays where it is");
+}
+
 #[tokio::test]
 async fn members_are_added_promoted_and_removed() {
     let member = Member::start().await;

@@ -80,6 +80,9 @@ pub enum ClusterError {
     /// another node.
     #[error("the leadership was not taken over in time: retry")]
     TransferTimeout,
+    /// No other voter can take over the leadership, because none is alive.
+    #[error("no other voter is alive that could take over the leadership: retry when one is")]
+    NoSuccessor,
     /// Nodes did not reach a common index for their digests in time.
     #[error("the digests were not complete in time, because {missing} members did not reach index {index}")]
     DigestTimeout {
@@ -162,6 +165,7 @@ classified! {
         Self::QuorumAtRisk { .. } => "quorum_at_risk", Fix;
         Self::NotVoter(_) => "not_voter", Fix;
         Self::TransferTimeout => "transfer_timeout", Retry;
+        Self::NoSuccessor => "no_successor", Retry;
         Self::DigestTimeout { .. } => "digest_timeout", Retry;
         Self::TokenMissing => "token_missing", Fix;
         Self::TokenWrong => "token_wrong", Fix;
@@ -195,6 +199,7 @@ impl ClusterError {
             | Self::RevisionNotReached { .. }
             | Self::ChangeInProgress
             | Self::TransferTimeout
+            | Self::NoSuccessor
             | Self::DigestTimeout { .. }
             | Self::Overloaded
             | Self::Stopping

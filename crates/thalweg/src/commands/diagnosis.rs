@@ -171,12 +171,17 @@ fn clocks(found: &mut Findings, members: &[Value], nodes: &[Node]) {
 fn health(found: &mut Findings, members: &[Value]) {
     for member in members {
         let name = text(member, "name");
+        // A command that names a member needs a name that only this member has.
+        let is_shared = members.iter().filter(|other| other["name"] == member["name"]).count() > 1;
+        let id = text(member, "node");
+        let (shown, named) = if is_shared { (format!("{name} ({id})"), id) } else { (name.to_owned(), name) };
+        let name = shown;
         match text(member, "health") {
             "down" => found.problem(
                 "member_down",
                 format!("{name} is down"),
                 format!(
-                    "start it again, or replace it: `thalweg cluster remove {name}`, then start a new node with --join"
+                    "start it again, or replace it: `thalweg cluster remove {named}`, then start a new node with --join"
                 ),
             ),
             "suspect" => found.problem(
@@ -387,6 +392,24 @@ mod tests {
             cluster["time_behind_millis"] = json!(3_600_000);
         }
         assert_eq!(codes(&status, &members, &nodes), ["time_behind"]);
+    }
+
+    #[test]
+    fn members_with_one_name_are_told_apart_by_their_ids() {
+        let (status, mut members, nodes) = good();
+        let found = |members: &[Value]| {
+            let found = diagnose(&status, members, &nodes).into_iter().find(|finding| finding.code == "member_down");
+            found.map(|finding| (finding.message, finding.next)).expect("a finding")
+        };
+        members[2]["health"] = json!("down");
+        let (message, next) = found(&members);
+        assert!(message.starts_with("c is down") && next.contains("remove c`"), "{message}: {next}");
+        for (member, id) in members.iter_mut().zip(["01", "02", "03"]) {
+            member["node"] = json!(id);
+        }
+        members[1]["name"] = json!("c");
+        let (message, next) = found(&members);
+        assert!(message.starts_with("c (03) is down") && next.contains("remove 03`"), "{message}: {next}");
     }
 
     #[test]

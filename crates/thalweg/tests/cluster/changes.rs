@@ -105,6 +105,23 @@ fn a_cluster_grows_from_one_node_to_five_and_shrinks_again_while_writes_go_on() 
 }
 
 #[test]
+fn nodes_leave_by_themselves_except_for_the_last_voter() {
+    let mut cluster = Cluster::start(2);
+    let (leader, follower) = (cluster.leader(), cluster.follower());
+    cluster.cli(follower, &["leave"]).ok();
+    let left = cluster.take(follower);
+    until("it is not ready", || get(&format!("{}/ready", left.url), &[]).is_some_and(|(status, _)| status == 503));
+    cluster.until_voters(1);
+    let refused = cluster.cli(leader, &["leave"]).fails(2);
+    assert!(refused.contains("last voter"), "{refused}");
+    until("it serves", || put(&cluster.url(leader, "/v1/kv/k/a"), "1").is_some_and(|(status, _)| status == 204));
+    let last = cluster.take(leader);
+    last.signal(libc::SIGTERM);
+    let (_, log) = last.wait(crate::PATIENCE);
+    assert!(log.contains("a node was removed from the cluster"), "{log}");
+}
+
+#[test]
 fn a_learner_stays_one_until_it_is_promoted_and_events_are_watched() {
     let mut cluster = Cluster::start(1);
     let watch = Watch::start(&cluster, 0);
