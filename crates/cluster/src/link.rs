@@ -544,7 +544,8 @@ impl Link {
             link.finish(&address, &dialled);
             dialled
         });
-        let attempt = task.map(|dialled| dialled.unwrap_or_else(|error| Err(error.to_string().into()))).boxed_local().shared();
+        let attempt =
+            task.map(|dialled| dialled.unwrap_or_else(|error| Err(error.to_string().into()))).boxed_local().shared();
         dialling.attempt = Some(attempt.clone());
         Ok(attempt)
     }

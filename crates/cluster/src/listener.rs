@@ -171,7 +171,8 @@ impl<S: Service> Shared<S> {
     fn greet(&self, number: u64, node: NodeId) -> Result<Names, Rejection> {
         let admitted = self.service.admits(node);
         if matches!(admitted, Ok(_) | Err(Rejection::Removed))
-            && let Some(task) = end(&self.half_open, number) {
+            && let Some(task) = end(&self.half_open, number)
+        {
             begin(&self.greeted, number, task);
         }
         admitted

@@ -28,10 +28,11 @@ use thalweg_types::{
 use thalweg_wire::{
     RemainingBytes,
     peer::{
-        Append, AskChunk, AskDigest, AskHistory, AskMarks, AskPreVote, AskSource, AskVersions, AskVote, Barrier, BeginSnapshot,
-        Channel, Chunk, ChunkStored, Describe, Description, Digest, EndSnapshot, EntryId, Facts, Failed, HashMark,
-        Heartbeat, History, Manage, ManageKind, Managed, Marks, PeerFrame, PeerKind, Ping, Pong, Propose, Proposed,
-        ReadBarrier, Sign, SnapshotBegun, SnapshotChunk, SnapshotInstalled, Source, Transfer, Transferred, Versions,
+        Append, AskChunk, AskDigest, AskHistory, AskMarks, AskPreVote, AskSource, AskVersions, AskVote, Barrier,
+        BeginSnapshot, Channel, Chunk, ChunkStored, Describe, Description, Digest, EndSnapshot, EntryId, Facts, Failed,
+        HashMark, Heartbeat, History, Manage, ManageKind, Managed, Marks, PeerFrame, PeerKind, Ping, Pong, Propose,
+        Proposed, ReadBarrier, Sign, SnapshotBegun, SnapshotChunk, SnapshotInstalled, Source, Transfer, Transferred,
+        Versions,
     },
 };
 use tokio::{net::TcpStream, sync::watch};

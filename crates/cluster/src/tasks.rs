@@ -18,7 +18,9 @@ use futures_util::future::join_all;
 use thalweg_engine::{Database, RepairNote};
 use thalweg_raft::{ChangeError, Consensus, MemberStatus};
 use thalweg_replica::{Leadership, NodeInfo};
-use thalweg_serving::cluster::{ClusterReport, Event, Lag, MemberHealth, MemberReport, MemberRole, REMOVED_REASON, Since};
+use thalweg_serving::cluster::{
+    ClusterReport, Event, Lag, MemberHealth, MemberReport, MemberRole, REMOVED_REASON, Since,
+};
 use thalweg_types::{ClusterId, Index, NodeId};
 use thalweg_wire::peer::{Channel, Describe, ManageKind};
 use tokio::{task::spawn_local, time::sleep};
@@ -219,7 +221,9 @@ impl Tasks {
         }
         self.was_removed.set(true);
         self.network.removal().set();
-        tracing::error!("this node was removed from the cluster: it stops serving, and can only join with a new directory");
+        tracing::error!(
+            "this node was removed from the cluster: it stops serving, and can only join with a new directory"
+        );
         self.db.stop_serving(REMOVED_REASON);
         // Without an entry, the membership here still has this node.
         if members.contains_key(&self.here()) {

@@ -21,7 +21,15 @@ pub(crate) const SERVER: NodeId = NodeId(2);
 pub(crate) fn credentials(node: NodeId, secret: u8) -> Rc<Credentials> {
     let (cluster, address) = (ClusterId(9), format!("n{node}:1"));
     let secret = Secret::new(&[secret; 32]);
-    Rc::new(Credentials { cluster, node, address, secret, tls: None, max_version: VERSION, removal: RemovalNotice::default() })
+    Rc::new(Credentials {
+        cluster,
+        node,
+        address,
+        secret,
+        tls: None,
+        max_version: VERSION,
+        removal: RemovalNotice::default(),
+    })
 }
 
 type Answer = Box<dyn Fn(Channel, Frame) -> LocalBoxFuture<'static, Vec<u8>>>;

@@ -7,14 +7,10 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use thalweg_redis::streams::growth::GrownStreams;
 use thalweg_replica::Observer;
-use thalweg_state::{
-    machine::Machine,
-    redis::{GrownStreams, GrowthWaiter},
-};
+use thalweg_state::machine::Machine;
 use thalweg_types::command::Outcome;
-
-use crate::database::Database;
 
 /// Receiver of the notification that Redis streams may have got entries. It is called on the thread that applies entries.
 pub trait GrowthListener: fmt::Debug + Send + Sync {
@@ -32,6 +28,11 @@ pub(crate) struct StreamGrowth {
 impl StreamGrowth {
     pub(crate) fn new(machine: Arc<Machine>) -> Self {
         Self { machine, listener: Mutex::default() }
+    }
+
+    /// Sets the listener in place of an earlier one.
+    pub(crate) fn set_listener(&self, listener: Arc<dyn GrowthListener>) {
+        *self.listener.lock().unwrap_or_else(PoisonError::into_inner) = Some(listener);
     }
 
     /// Passes the notes that are not taken yet to the listener.
@@ -57,20 +58,5 @@ impl Observer for StreamGrowth {
         if outcomes.iter().any(|outcome| matches!(outcome, Outcome::Stream { created: true, .. })) {
             self.pass(&GrownStreams::Any);
         }
-    }
-}
-
-impl Database {
-    /// Sets the receiver of the notification that Redis streams may have got entries. It replaces an earlier one. It is called only
-    /// while a caller [waits](Self::await_stream_growth).
-    pub fn listen_to_stream_growth(&self, listener: Arc<dyn GrowthListener>) {
-        *self.inner.open.growth.listener.lock().unwrap_or_else(PoisonError::into_inner) = Some(listener);
-    }
-
-    /// Registers a caller that waits for entries of Redis streams. The caller must look at its streams afterwards: entries that
-    /// were applied before cause no notification.
-    #[must_use]
-    pub fn await_stream_growth(&self) -> GrowthWaiter {
-        self.inner.open.machine.await_stream_growth()
     }
 }

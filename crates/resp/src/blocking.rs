@@ -89,7 +89,8 @@ impl Session {
         };
         let depends = blocked.has_group() && matches!(self.store(), Database::Batched(_));
         let recheck = depends.then(|| Box::pin(tokio::time::sleep(RECHECK)));
-        let wait = Box::new(Wait { blocked, waiter, others, _growth: growth, until, recheck, muted: self.muted, _held: held });
+        let wait =
+            Box::new(Wait { blocked, waiter, others, _growth: growth, until, recheck, muted: self.muted, _held: held });
         // A change between the read and the registration caused no notification, so the first poll checks the keys.
         wait.waiter.ring();
         Some(self.try_to_read(command, arguments, wait, out))

@@ -6,8 +6,13 @@ use thalweg_redis::wire::Trust;
 use thalweg_serving::app::App;
 
 use super::{
-    auth_failures::AuthFailures, client::Clients, cursors::Cursors, databases::{Databases, Numbered}, metrics::Metrics,
-    pubsub::Registry, waiting::{AppliedGrowth, WaitingClients},
+    auth_failures::AuthFailures,
+    client::Clients,
+    cursors::Cursors,
+    databases::{Databases, Numbered},
+    metrics::Metrics,
+    pubsub::Registry,
+    waiting::{AppliedGrowth, WaitingClients},
 };
 
 /// State of the Redis protocol that all its connections share.

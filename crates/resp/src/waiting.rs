@@ -100,7 +100,7 @@ impl WaitingClients {
             // The command changes keys that it does not name, possibly all.
             *touched = TouchedKeys::Any;
         } else if may_end_waits(command, arguments) {
-            keys.extend(command.keys_of(arguments).map(|key| stream_key_hash(key)));
+            keys.extend(command.keys_of(arguments).map(stream_key_hash));
         }
     }
 

@@ -160,7 +160,7 @@ fn pings_and_proposals_pass_a_snapshot_that_nobody_reads() {
 #[test]
 fn a_node_that_cannot_be_connected_to_is_warned_of_once_a_minute() {
     let (warnings, begun) = (DialWarnings::default(), Instant::now());
-    let warned = |address, seconds| warnings.may_warn(address, begun + Duration::from_secs(seconds));
+    let warned = |address: &str, seconds| warnings.may_warn(address, begun + Duration::from_secs(seconds));
     assert!(warned("a:1", 0) && !warned("a:1", 0) && warned("b:1", 1));
     assert!(!warned("a:1", 59) && warned("a:1", 60) && !warned("a:1", 119));
     (0..3 * MAX_WARNED as u64).for_each(|port| assert!(warned(&format!("c:{port}"), 200 + port)));

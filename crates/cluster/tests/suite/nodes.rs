@@ -269,6 +269,7 @@ fn a_removed_node_that_still_runs_stops_serving() {
         assert_eq!(node.db.keyspace("k").unwrap().get(b"late").unwrap(), None);
     }
     // A later run is told at once, too.
+    drop(keyspace);
     let (path, options) = removed.stop();
     let again = TestNode::start(path, MemberIdentity::Existing, options, Some(cluster.id));
     wait_until("the node stops serving again", || again.db.stopped_serving().is_some());

@@ -332,7 +332,8 @@ async fn members_with_one_name_have_series_of_their_own() {
         holds(&metrics, line);
     }
     let series: Vec<_> = metrics.lines().filter(|line| !line.starts_with('#')).collect();
-    let names: std::collections::BTreeSet<_> = series.iter().filter_map(|line| Some(line.rsplit_once(' ')?.0)).collect();
+    let names: std::collections::BTreeSet<_> =
+        series.iter().filter_map(|line| Some(line.rsplit_once(' ')?.0)).collect();
     assert_eq!(names.len(), series.len(), "no series is there twice");
 }
 

@@ -33,7 +33,8 @@ pub use report::{
 };
 
 /// Reason for which a node that was removed from the cluster has stopped serving.
-pub const REMOVED_REASON: &str = "it was removed from the cluster; stop it, and give it a new directory if it shall join again";
+pub const REMOVED_REASON: &str =
+    "it was removed from the cluster; stop it, and give it a new directory if it shall join again";
 
 /// Future of a call of the cluster. It owns its data, so a protocol may keep it beside the request.
 pub type ClusterFuture<T> = Pin<Box<dyn Future<Output = Result<T, ClusterError>> + Send>>;

@@ -9,6 +9,7 @@ use std::{
     sync::Arc,
 };
 
+use thalweg_redis::streams::growth::GrownStreams;
 use thalweg_store::Applied;
 use thalweg_types::{KeyspaceId, Offset, StreamId, command::HistoryFloor};
 
@@ -24,7 +25,6 @@ use crate::{
         counts::Counts,
     },
     machine::{running_hash::RunningHash, staged::Staged, undo::UndoList},
-    redis::growth::GrownStreams,
     segments::{inline_floor::InlineFloor, liveness::LivenessChanges},
     streams::{checked_producers::CheckedProducers, heads::Head},
 };

@@ -8,6 +8,7 @@ use std::{
     },
 };
 
+use thalweg_redis::streams::growth::{GrownStreams, GrowthNotes, GrowthWaiter};
 use thalweg_store::{Applied, Backend};
 use thalweg_types::{Generation, KeyspaceId, Lsn, limits::DEFAULT_INLINE_VALUE_BYTES};
 
@@ -19,7 +20,6 @@ use crate::{
     groups::table::GroupTable,
     keyspaces::{catalog::KeyspaceTable, counts::Counts},
     machine::applier::Applier,
-    redis::growth::GrowthNotes,
     segments::liveness::{Liveness, LivenessTable},
     streams::heads::StreamTable,
     sync::{lock, read, write},
@@ -137,6 +137,20 @@ impl Machine {
     #[must_use]
     pub fn visible(&self) -> Lsn {
         Lsn(self.published.visible.load(Ordering::Acquire))
+    }
+
+    /// Registers a caller that waits for entries of Redis streams. While any caller is registered, the keys of grown streams are
+    /// noted.
+    #[must_use]
+    pub fn await_stream_growth(&self) -> GrowthWaiter {
+        self.growth.register()
+    }
+
+    /// Returns the Redis streams that may have got entries since the last call, all of them visible to readers. Without
+    /// waiting callers, a call costs one atomic load and returns [`GrownStreams::None`].
+    #[must_use]
+    pub fn take_grown_streams(&self) -> GrownStreams {
+        self.growth.take()
     }
 
     /// Returns the number of [steps](thalweg_types::steps) that the commands of all entries have taken since the machine

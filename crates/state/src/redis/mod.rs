@@ -12,12 +12,10 @@
 //!   changes.
 //! * `parts`: changes and removal of parts. `part_rows`: keys of their rows.
 //! * `view`: commands that only read, over a view.
-//! * `growth`: notes about streams that may have got entries, for callers that wait for entries.
 //! * `errors`: conversion of errors between the machine and `thalweg-redis`.
 
 pub(crate) mod apply;
 pub(crate) mod errors;
-pub(crate) mod growth;
 pub(crate) mod part_rows;
 pub(crate) mod parts;
 pub(crate) mod perform;
@@ -25,5 +23,4 @@ pub(crate) mod read;
 pub(crate) mod store;
 pub(crate) mod view;
 
-pub use growth::{GrownStreams, GrowthWaiter, stream_key_hash};
 pub use view::{RedisView, Resolve};

@@ -3,11 +3,14 @@
 
 use std::{ops::ControlFlow, sync::atomic::Ordering, time::Duration};
 
-use thalweg_redis::{Collection, Kind, Reply, StoreError};
+use thalweg_redis::{
+    Collection, Kind, Reply, StoreError,
+    streams::growth::{GrownStreams, stream_key_hash},
+};
 use thalweg_state::{
     keyspaces::{Counts, ScanRange, StoredValue},
     machine::{Machine, MachineOptions},
-    redis::{GrownStreams, RedisView, stream_key_hash},
+    redis::RedisView,
 };
 use thalweg_types::{
     KeyspaceId, Revision,

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use thalweg_types::{Index, NodeId, SpaceTime, Term, codec::List};
 use thalweg_wire::peer::{
-    Append, AskHistory, Channel, EntryId, EntryKind, HEADER_BYTES, Header, Hello, History, LogEntry, MAX_BODY_BYTES,
-    MAX_HANDSHAKE_BYTES, Nonce, PeerFrame, PeerKind, PeerVote, Protection, VERSION, decompress, encode,
-    encode_compressed, structures,
+    Append, AskHistory, AskVersions, Channel, EntryId, EntryKind, HEADER_BYTES, Header, Hello, History, LogEntry,
+    MAX_BODY_BYTES, MAX_HANDSHAKE_BYTES, Nonce, PeerFrame, PeerKind, PeerVote, Protection, VERSION, Versions,
+    decompress, encode, encode_compressed, structures,
 };
 
 use crate::common::{Document, Random, seeds};

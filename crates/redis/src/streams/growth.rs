@@ -1,7 +1,7 @@
-//! Notes about the Redis streams that may have got entries, for callers on this node that wait for entries.
+//! Notes about the streams that may have got entries, for callers on this node that wait for entries.
 //!
-//! Owns: the notes from the apply of a command until the engine takes them. Does not own: the waiting callers. The notes affect
-//! only who is woken, never an outcome.
+//! Owns: the notes from the apply of a command until they are taken. Does not own: the waiting callers. The notes affect only which
+//! of them are woken, never an outcome.
 //!
 //! Invariant: a note is taken only after its entry is visible to readers. So a caller that registers, and then reads a view
 //! without the entry, finds its key in a later note.
@@ -10,14 +10,12 @@ use std::{
     collections::hash_map::DefaultHasher,
     hash::Hasher,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
-use thalweg_redis::Command;
-
-use crate::{machine::state_machine::Machine, sync::lock};
+use crate::command::Command;
 
 /// Maximum number of keys in the notes that are not taken yet. With more, the notes say only that some streams have grown.
 const MAX_KEYS: usize = 1024;
@@ -73,7 +71,7 @@ fn adds_entries(command: &Command) -> bool {
 
 /// Notes of a machine that the engine has not taken yet.
 #[derive(Debug, Default)]
-pub(crate) struct GrowthNotes {
+pub struct GrowthNotes {
     /// Number of callers on this node that wait for entries.
     waiters: AtomicUsize,
     has_grown: AtomicBool,
@@ -81,9 +79,27 @@ pub(crate) struct GrowthNotes {
 }
 
 impl GrowthNotes {
+    /// Registers a caller that waits for entries.
+    #[must_use]
+    pub fn register(self: &Arc<Self>) -> GrowthWaiter {
+        self.waiters.fetch_add(1, Ordering::SeqCst);
+        GrowthWaiter(Arc::clone(self))
+    }
+
+    /// Returns the notes, if a caller waits, and forgets them.
+    #[must_use]
+    pub fn take(&self) -> GrownStreams {
+        if self.waiters.load(Ordering::SeqCst) == 0 || !self.has_grown.load(Ordering::Acquire) {
+            return GrownStreams::None;
+        }
+        let mut grown = self.lock();
+        self.has_grown.store(false, Ordering::Release);
+        std::mem::take(&mut grown)
+    }
+
     /// Notes, in the notes of the log record being applied, the keys of a command that was carried out.
     #[inline]
-    pub(crate) fn note(&self, of_record: &mut GrownStreams, command: &Command, args: &[&[u8]]) {
+    pub fn note(&self, of_record: &mut GrownStreams, command: &Command, args: &[&[u8]]) {
         if !adds_entries(command) {
             return;
         }
@@ -95,16 +111,20 @@ impl GrowthNotes {
     }
 
     /// Adds the notes of a log record that is visible to readers now.
-    pub(crate) fn publish(&self, of_record: &mut GrownStreams) {
+    pub fn publish(&self, of_record: &mut GrownStreams) {
         if *of_record != GrownStreams::None {
-            lock(&self.grown).merge(std::mem::take(of_record));
+            self.lock().merge(std::mem::take(of_record));
             self.has_grown.store(true, Ordering::Release);
         }
     }
 
     /// Notes that any stream may have got entries.
-    pub(crate) fn note_all(&self) {
+    pub fn note_all(&self) {
         self.publish(&mut GrownStreams::Any);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, GrownStreams> {
+        self.grown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -115,29 +135,6 @@ pub struct GrowthWaiter(Arc<GrowthNotes>);
 impl Drop for GrowthWaiter {
     fn drop(&mut self) {
         self.0.waiters.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-impl Machine {
-    /// Registers a caller that waits for entries of Redis streams. While any caller is registered, the keys of grown streams are
-    /// noted.
-    #[must_use]
-    pub fn await_stream_growth(&self) -> GrowthWaiter {
-        self.growth.waiters.fetch_add(1, Ordering::AcqRel);
-        GrowthWaiter(Arc::clone(&self.growth))
-    }
-
-    /// Returns the Redis streams that may have got entries since the last call, all of them visible to readers. Without
-    /// waiting callers, a call costs one atomic load and returns [`GrownStreams::None`].
-    #[must_use]
-    pub fn take_grown_streams(&self) -> GrownStreams {
-        let notes = &self.growth;
-        if notes.waiters.load(Ordering::Acquire) == 0 || !notes.has_grown.load(Ordering::Acquire) {
-            return GrownStreams::None;
-        }
-        let mut grown = lock(&notes.grown);
-        notes.has_grown.store(false, Ordering::Release);
-        std::mem::take(&mut grown)
     }
 }
 
