@@ -135,7 +135,9 @@ pub(crate) fn failed<E: std::fmt::Display>(doing: &'static str) -> impl Fn(E) ->
 /// Connects to a cluster whose nodes serve the native protocol at these addresses.
 pub(crate) async fn connect(nodes: &[SocketAddr]) -> Result<Client, BenchError> {
     let seeds: Vec<_> = nodes.iter().map(|node| Endpoint::tcp(node.to_string())).collect();
-    let options = Options { name: "thalweg-bench".to_owned(), timeout: Some(PATIENCE), ..Options::default() };
+    let (name, timeout) = ("thalweg-bench".to_owned(), Some(PATIENCE));
+    // Each key has one writer.
+    let options = Options { name, timeout, repeat_puts: true, ..Options::default() };
     let client = Client::connect(seeds, options).await.map_err(BenchError::target("the cluster"))?;
     Ok(client.durability(Durability::Quorum))
 }

@@ -5,9 +5,9 @@
 //!
 //! The client retries a request if the server or the connection failed in a way that may pass (class
 //! *retry*), and either the request had no effect or sending it twice does no harm. Reads do no harm. Puts
-//! and deletes without conditions do no harm either, since the state after two of them is the state after
-//! one. A commit with conditions may already have been carried out, and would then fail because of its own
-//! first execution. In that case the caller gets an error with unknown effect.
+//! and deletes without conditions do none if no other client writes their keys, which the option `repeat_puts`
+//! states. A commit with conditions may already have been carried out, and would then fail because of its own
+//! first execution. In these cases the caller gets an error with unknown effect.
 //!
 //! In a cluster, writes ask for a redirect to the leader. While a new leader is found, requests without an effect are
 //! retried until their timeout, whatever the maximum number of retries. Requests that only one member can answer wait for a

@@ -277,13 +277,15 @@ impl Keyspace {
         self.commit(put).await
     }
 
-    /// Sends a command that leaves the same state if it is carried out twice.
+    /// Sends a command that leaves the same state if it is carried out twice, unless another client writes in between.
     async fn set(
         &self,
         encode: impl Fn(&mut Vec<u8>, KeyspaceId) -> Result<(), CommandError>,
     ) -> Result<Revision, Error> {
         let encode = |out: &mut Vec<u8>, id| encode(out, KeyspaceId(id));
-        Ok(self.0.write(RetrySafety::Harmless, encode, committed).await?.revision)
+        let repeats = self.0.client.options().repeat_puts;
+        let retry_safety = if repeats { RetrySafety::Harmless } else { RetrySafety::IfNoEffect };
+        Ok(self.0.write(retry_safety, encode, committed).await?.revision)
     }
 
     /// Carries out the commit that `build` makes with the keyspace's id.

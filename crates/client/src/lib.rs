@@ -29,7 +29,8 @@
 //!   spread over all ([`SpreadCache`]).
 //! * **Errors** state the next step ([`Classified`]): retry, fix, or stop. They also state whether the request may
 //!   have had an effect ([`Error::effect`]). The client itself retries requests that do no harm if they are sent
-//!   twice; another write that may have happened ends with [`Error::OutcomeUnknown`].
+//!   twice; another write that may have happened ends with [`Error::OutcomeUnknown`]. Puts and deletes are among the
+//!   former only with [`Options::repeat_puts`].
 //! * **Bounds**: every queue has a bound, see [`Options`]. At the bound callers wait.
 //! * **Cancelling**: dropping a request's future cancels it on the server; dropping a subscription ends it.
 

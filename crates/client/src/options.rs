@@ -35,6 +35,11 @@ pub struct Options {
     /// Maximum number of retries of a failed request, and the pauses between retries and between attempts to
     /// reconnect.
     pub retries: Retries,
+    /// True if the client repeats puts and deletes without conditions whose effect is unknown, such as after a lost connection. The
+    /// first one may still be carried out after the repetition, so it can undo a write of another client that was acknowledged in
+    /// between. Use it for keys that one client writes, or if the last of several writes may lose. If false, such a put or delete
+    /// ends with [`Error::OutcomeUnknown`](crate::Error::OutcomeUnknown).
+    pub repeat_puts: bool,
     /// Maximum number of requests in progress on one channel. The server may set a lower maximum. At the
     /// maximum further callers wait.
     pub max_requests: usize,
@@ -118,6 +123,7 @@ impl Default for Options {
             connect_timeout: Duration::from_secs(5),
             timeout: Some(Duration::from_secs(30)),
             retries: DEFAULT_RETRIES,
+            repeat_puts: false,
             max_requests: 4096,
             max_unsent_bytes: 1024 * 1024,
             max_frame_bytes: 32 * 1024 * 1024,

@@ -7,16 +7,16 @@ use std::{rc::Rc, time::Duration};
 
 use thalweg_raft::{BarrierError, ChangeError};
 use thalweg_replica::Leadership;
-use thalweg_serving::cluster::{ClusterError, DigestComparison, MemberDigest};
-use thalweg_types::{Index, NodeId, ReadLevel, Revision};
-use thalweg_wire::peer::AskDigest;
+use thalweg_serving::cluster::{ClusterError, DigestComparison, MemberDigest, MemberVersion};
+use thalweg_types::{Index, NodeId, ReadLevel, Revision, command::FIRST_VERSION};
+use thalweg_wire::peer::{AskDigest, AskVersions, Versions};
 use tokio::{sync::mpsc, task::spawn_local};
 
 use crate::{
     forwarder::{manage, millis},
-    link::DigestText,
+    link::{CallError, DigestText, Owned},
     shared::{Admitted, Call, Change},
-    tasks::Tasks,
+    tasks::{ASK_LIMIT, Tasks},
 };
 
 /// Answers calls until the last handle is dropped.
@@ -71,7 +71,7 @@ fn change_error(error: ChangeError, name_of: impl Fn(NodeId) -> String) -> Clust
         ChangeError::Lags { entries, .. } => ClusterError::LearnerBehind { entries },
         ChangeError::NoMajority { alive, voters } => ClusterError::QuorumAtRisk { alive, voters },
         ChangeError::LastVoter(_) => ClusterError::LastVoter,
-        ChangeError::NoSuccessor => ClusterError::TransferTimeout,
+        ChangeError::NoSuccessor => ClusterError::NoSuccessor,
         ChangeError::OutcomeUnknown { .. } => ClusterError::OutcomeUnknown,
         ChangeError::Stopped(reason) => ClusterError::Failed { reason },
         other @ (ChangeError::Removed(_) | ChangeError::Refused(_) | ChangeError::Membership(_)) => {
@@ -87,6 +87,7 @@ impl Tasks {
             Call::Read(level, within, reply) => drop(reply.send(self.read(level, within).await)),
             Call::Change(change, within, reply) => drop(reply.send(self.change(change, within).await)),
             Call::Digest(index, within, reply) => drop(reply.send(Ok(self.compare_digests(index, within).await))),
+            Call::Versions(within, reply) => drop(reply.send(self.known_versions(within).await)),
             Call::HandOver(within, reply) => drop(reply.send(self.hand_over(within).await)),
         }
     }
@@ -136,7 +137,7 @@ impl Tasks {
     }
 
     /// Returns the name of a member, or its address if it has no name. A node that is no member has only an id.
-    fn name_of(&self, node: NodeId) -> String {
+    pub(crate) fn name_of(&self, node: NodeId) -> String {
         match self.consensus.status().members.get(&node) {
             Some(member) if member.info.name.is_empty() => format!("the node at {}", member.info.address),
             Some(member) => member.info.name.clone(),
@@ -160,6 +161,29 @@ impl Tasks {
             MemberDigest { node, digest }
         });
         DigestComparison { index, members: futures_util::future::join_all(asked).await }
+    }
+
+    /// Asks all members which versions of the state machine they support. A read barrier comes first, so that the membership is not
+    /// older than the call.
+    async fn known_versions(&self, within: Duration) -> Result<Vec<MemberVersion>, ClusterError> {
+        let deadline = tokio::time::Instant::now() + within;
+        self.read(ReadLevel::Linearizable, within).await?;
+        let here = self.here();
+        let asked = self.consensus.status().members.into_iter().map(|(node, member)| async move {
+            if node == here {
+                return MemberVersion { node, known: Ok(self.db.known_version()) };
+            }
+            let link = self.network.peer(node, &member.info.address).control;
+            let deadline = deadline.min(tokio::time::Instant::now() + ASK_LIMIT);
+            let known = match link.call::<_, Owned, Versions>(&AskVersions {}, deadline).await {
+                Ok(versions) => Ok(versions.known),
+                // Builds without this request know the first version only.
+                Err(CallError::Failed { code, .. }) if code == "unknown_kind" => Ok(FIRST_VERSION),
+                Err(error) => Err(error.to_string()),
+            };
+            MemberVersion { node, known }
+        });
+        Ok(futures_util::future::join_all(asked).await)
     }
 
     async fn hand_over(&self, within: Duration) -> Result<(), ClusterError> {

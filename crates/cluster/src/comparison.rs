@@ -58,6 +58,9 @@ impl Tasks {
         let mut said = None;
         loop {
             sleep(self.options.compare_every).await;
+            if self.was_removed.get() {
+                return;
+            }
             if self.db.stopped_serving().is_none() {
                 self.compare(&mut equal_at).await;
             }

@@ -17,6 +17,7 @@ use thalweg_wire::{
 use tokio::time::Instant;
 
 use crate::{
+    handshake::REMOVED,
     link::{CallError, Link, Owned},
     network::Network,
 };
@@ -41,7 +42,7 @@ pub(crate) fn millis(time: Duration) -> u32 {
 
 fn propose_error(error: CallError) -> ProposeError {
     match error {
-        CallError::Unreachable { .. } => ProposeError::NoLeader,
+        CallError::Unreachable { .. } | CallError::OwnAddress => ProposeError::NoLeader,
         CallError::Failed { code, leader, text, .. } => match code.as_str() {
             "not_leader" => ProposeError::NotLeader { leader },
             "no_leader" => ProposeError::NoLeader,
@@ -50,7 +51,7 @@ fn propose_error(error: CallError) -> ProposeError {
                 let reason = text.strip_prefix("disk full: ").unwrap_or(&text);
                 ProposeError::NoRoom { reason: format!("the leader of the cluster says: {reason}") }
             }
-            "too_large" => ProposeError::LeaderRefused { reason: text },
+            "too_large" | REMOVED => ProposeError::LeaderRefused { reason: text },
             _ => ProposeError::OutcomeUnknown { reason: text },
         },
         CallError::Lost { reason, .. } => {
@@ -80,7 +81,8 @@ impl Forwarder for LinkForwarder {
         requests: String,
         within: Duration,
     ) -> LocalBoxFuture<'static, Result<Index, ProposeError>> {
-        let link = self.0.peer(node, &info.address).proposals;
+        let network = self.0.clone();
+        let link = network.peer(node, &info.address).proposals;
         // The place is that of this call, and not that of the first poll.
         let turn = link.queue();
         async move {
@@ -92,6 +94,11 @@ impl Forwarder for LinkForwarder {
             };
             let deadline = Instant::now() + within + ON_THE_WAY;
             let proposed = link.call_in_turn::<_, Owned, Proposed>(Some(turn), &frame, deadline).await;
+            let proposed = proposed.inspect_err(|error| {
+                if matches!(error, CallError::Failed { code, .. } if code == REMOVED) {
+                    network.removal().set();
+                }
+            });
             Ok(proposed.map_err(propose_error)?.index)
         }
         .boxed_local()
@@ -128,7 +135,7 @@ pub(crate) async fn manage(
 
 fn change_error(error: CallError, node: NodeId) -> ChangeError {
     match error {
-        CallError::Unreachable { .. } => ChangeError::NotLeader { leader: None },
+        CallError::Unreachable { .. } | CallError::OwnAddress => ChangeError::NotLeader { leader: None },
         CallError::Failed { code, text, leader, .. } => match code.as_str() {
             "not_leader" => ChangeError::NotLeader { leader },
             "change_in_progress" => ChangeError::InProgress,

@@ -5,6 +5,7 @@
 //! | the nodes at the addresses `join` | this node |
 //! |---|---|
 //! | one has voted or has entries, or is too old to say so | asks to join, and founds nothing |
+//! | one is this node itself, under another spelling of its address | leaves that address out |
 //! | one gives no answer | waits: it may have the only copy of the data |
 //! | all are empty, and this node has the lowest id of `expect` nodes | founds the cluster |
 //! | all are empty otherwise | waits for the one with the lowest id |
@@ -32,6 +33,8 @@ pub(crate) enum Answer {
     Empty(NodeId, String),
     /// The node may have data of the cluster, for the reason that is stated.
     InUse(String),
+    /// This node itself answers there: the address is another spelling of its own one.
+    Own,
     /// There is no answer, for the reason that is stated.
     Silent(String),
 }
@@ -64,6 +67,7 @@ pub(crate) async fn ask(link: &Link, deadline: Instant) -> Answer {
         Err(CallError::Failed { code, .. }) if code == "unknown_kind" => {
             Answer::InUse("runs an earlier version, which cannot tell whether it has data".to_owned())
         }
+        Err(CallError::OwnAddress) => Answer::Own,
         Err(error) => Answer::Silent(error.to_string()),
     }
 }
@@ -76,6 +80,7 @@ pub(crate) fn decide(own: (NodeId, NodeInfo), expect: usize, answers: Vec<(Strin
     for (address, answer) in answers {
         match answer {
             Answer::InUse(reason) => return Step::Join(format!("the node at {address} {reason}")),
+            Answer::Own => {}
             Answer::Silent(reason) => silent = Some(format!("no answer from {address}: {reason}")),
             Answer::Empty(node, name) => _ = members.insert(node, NodeInfo { name, ..NodeInfo::at(address) }),
         }
@@ -128,12 +133,33 @@ mod tests {
         for (others, part) in [
             (vec![empty(5), empty(2)], "another node founds"),
             (vec![empty(5)], "2 of 3"),
+            (vec![empty(5), Answer::Own], "2 of 3"),
             (vec![empty(5), empty(4), empty(6)], "4 of 3"),
             (vec![empty(5), Answer::Silent("refused".to_owned())], "n1:1: refused"),
         ] {
             let step = decide(own(3), 3, answers(&others));
             assert!(matches!(&step, Step::Wait(reason) if reason.contains(part)), "{step:?}");
         }
+    }
+
+    /// The list `join` may have names of hosts, while the node only knows the IP address at which it listens.
+    #[test]
+    fn an_own_address_in_another_spelling_is_left_out() {
+        let Step::Found(members) = decide(own(3), 3, answers(&[empty(5), Answer::Own, empty(4)])) else {
+            panic!("it founds")
+        };
+        assert_eq!(members.keys().map(|node| node.0).collect::<Vec<_>>(), [3, 4, 5]);
+        run(async {
+            let server = Server::start(|_, _| unreachable!("no request arrives")).await;
+            let itself = Link::new(
+                crate::testing::credentials(SERVER, 5),
+                crate::link::UNKNOWN,
+                server.address.to_string(),
+                Channel::Control,
+                crate::link::Path::default(),
+            );
+            assert_eq!(ask(&itself, Instant::now() + ASK_LIMIT * 10).await, Answer::Own);
+        });
     }
 
     /// Nobody founds if any node has a history, however many directories were lost.

@@ -11,7 +11,7 @@ use thalweg_broker::{Broker, NodeStats};
 use thalweg_replica::NodeInfo;
 use thalweg_serving::cluster::{
     ClusterError, ClusterFuture, ClusterHandle, ClusterReport, DigestComparison, EventLog, JoinRequest, LinkTraffic,
-    NodeAddresses, Removal,
+    MemberVersion, NodeAddresses, Removal,
 };
 use thalweg_types::{NodeId, ReadLevel, Revision};
 use thalweg_wire::peer::ManageKind;
@@ -126,6 +126,10 @@ impl ClusterHandle for Node {
                 tokio::time::sleep(LOOK_AGAIN).await;
             }
         })
+    }
+
+    fn known_versions(&self, deadline: Instant) -> ClusterFuture<Vec<MemberVersion>> {
+        answer(self.shared.calls.send(|reply| Call::Versions(left(deadline), reply)))
     }
 
     fn events(&self) -> &Arc<EventLog> {

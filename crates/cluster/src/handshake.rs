@@ -7,7 +7,15 @@
 //! keeps nothing else of the peer. A side that accepts begins a TLS session only after a hello that it accepts, and
 //! until then allocates less than 4 KiB.
 
-use std::{borrow::Cow, io, time::Duration};
+use std::{
+    borrow::Cow,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use thalweg_replica::NodeInfo;
 use thalweg_transport::PeerTls;
@@ -48,7 +56,28 @@ pub struct Credentials {
     pub tls: Option<PeerTls>,
     /// Highest version of the protocol that this node offers.
     pub max_version: u16,
+    /// Notice that this node was removed from the cluster. A handshake with a member sets it.
+    pub removal: RemovalNotice,
 }
+
+/// Notice that this node was removed from the cluster, as another member has said. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct RemovalNotice(Arc<AtomicBool>);
+
+impl RemovalNotice {
+    pub(crate) fn set(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// Code with which a member rejects the connections and the frames of a node that was removed.
+pub(crate) const REMOVED: &str = "removed";
+/// Reason of such a rejection, for people.
+pub(crate) const WAS_REMOVED: &str = "the node was removed from the cluster; it can only join with a new directory";
 
 impl Credentials {
     fn protection(&self) -> Protection {
@@ -59,6 +88,25 @@ impl Credentials {
 /// Description of a node in the membership, against which its certificate is checked; `None` if the node is not a
 /// member.
 pub(crate) type Names = Option<NodeInfo>;
+
+/// Code with which a node rejects a connection of a node with its own id. Such a node has usually dialled itself.
+pub(crate) const OWN_ADDRESS: &str = "self";
+
+/// Reason for which this node accepts no connections of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Rejection {
+    /// The node was removed from the cluster. It is told so once both sides have proved that they know the secret, so that nobody
+    /// else can stop a node by saying so.
+    Removed,
+    /// Another reason, for people.
+    Other(Cow<'static, str>),
+}
+
+impl From<&'static str> for Rejection {
+    fn from(reason: &'static str) -> Self {
+        Self::Other(reason.into())
+    }
+}
 
 /// Error of a handshake.
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +128,9 @@ pub enum HandshakeError {
         /// Reason, for people.
         reason: String,
     },
+    /// The peer is a member of the cluster, and says that this node was removed from it.
+    #[error("this node was removed from the cluster; it can only join with a new directory")]
+    Removed,
     /// The peer does not know the secret of the cluster, or another party relays the connection and ended its TLS
     /// session.
     #[error(
@@ -215,7 +266,14 @@ async fn dial_unbounded<S: AsyncRead + AsyncWrite + Unpin>(
         return Err(HandshakeError::OtherNode { expected, found: challenge.node });
     }
     write_frame(&mut stream, &Proof { proof: credentials.secret.prove(Role::Dialler, proven) }).await?;
-    let frame = expect(&mut stream, PeerKind::Welcome).await?;
+    // The peer has proved that it knows the secret.
+    let frame = match expect(&mut stream, PeerKind::Welcome).await {
+        Err(HandshakeError::Rejected { code, .. }) if code == REMOVED => {
+            credentials.removal.set();
+            return Err(HandshakeError::Removed);
+        }
+        welcome => welcome?,
+    };
     Welcome::decode_body(&frame.body).map_err(|_| malformed("a malformed welcome"))?;
     Ok((Met { node: challenge.node, version: challenge.version }, stream))
 }
@@ -237,7 +295,7 @@ fn after_tls(error: HandshakeError) -> HandshakeError {
 pub(crate) async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     credentials: &Credentials,
-    admits: impl FnOnce(NodeId) -> Result<Names, Cow<'static, str>>,
+    admits: impl FnOnce(NodeId) -> Result<Names, Rejection>,
 ) -> Result<(Peer, Secured<S>), HandshakeError> {
     let accepted = timeout(HANDSHAKE_LIMIT, accept_unbounded(stream, credentials, admits)).await;
     accepted.unwrap_or(Err(HandshakeError::TooSlow))
@@ -256,11 +314,11 @@ async fn reject<T>(stream: &mut (impl AsyncWrite + Unpin), error: HandshakeError
 async fn accept_unbounded<S: AsyncRead + AsyncWrite + Unpin>(
     mut stream: S,
     credentials: &Credentials,
-    admits: impl FnOnce(NodeId) -> Result<Names, Cow<'static, str>>,
+    admits: impl FnOnce(NodeId) -> Result<Names, Rejection>,
 ) -> Result<(Peer, Secured<S>), HandshakeError> {
     let frame = expect(&mut stream, PeerKind::Hello).await?;
     let hello = Hello::decode_body(&frame.body).map_err(|_| malformed("a malformed hello"))?;
-    let (version, names) = match check_hello(&hello, &frame.body, credentials, admits) {
+    let (version, admitted) = match check_hello(&hello, &frame.body, credentials, admits) {
         Ok(checked) => checked,
         Err(error) => return reject(&mut stream, error).await,
     };
@@ -271,7 +329,7 @@ async fn accept_unbounded<S: AsyncRead + AsyncWrite + Unpin>(
     let mut stream = secured.map_err(|error| {
         HandshakeError::Tls(format!("node {} at {}, as it calls itself: {error}", hello.node, hello.address))
     })?;
-    match check_proof(&mut stream, &hello, &frame.body, version, &names, credentials).await {
+    match check_proof(&mut stream, &hello, &frame.body, version, &admitted, credentials).await {
         Ok(peer) => Ok((peer, stream)),
         Err(error) => reject(&mut stream, error).await,
     }
@@ -281,13 +339,14 @@ fn refused(code: &'static str, reason: impl Into<String>) -> HandshakeError {
     HandshakeError::Refused { code, reason: reason.into() }
 }
 
-/// Checks a hello, before anything else is read or allocated for its sender.
+/// Checks a hello, before anything else is read or allocated for its sender. Returns the version in use, and the members' description
+/// of the sender; `None` if the sender was removed.
 fn check_hello(
     hello: &Hello<'_>,
     body: &[u8],
     credentials: &Credentials,
-    admits: impl FnOnce(NodeId) -> Result<Names, Cow<'static, str>>,
-) -> Result<(u16, Names), HandshakeError> {
+    admits: impl FnOnce(NodeId) -> Result<Names, Rejection>,
+) -> Result<(u16, Option<Names>), HandshakeError> {
     let Some(version) = hello.common_version(credentials.max_version) else {
         let (own_max, min, max) = (credentials.max_version, hello.min_version, hello.max_version);
         return Err(refused(
@@ -302,7 +361,7 @@ fn check_hello(
         return Err(refused("secret", "the node does not know the secret of the cluster"));
     }
     if hello.node == credentials.node {
-        return Err(refused("node", "the node has the id of this node"));
+        return Err(refused(OWN_ADDRESS, "the node has the id of this node"));
     }
     if hello.protection != credentials.protection() {
         let reason = match hello.protection {
@@ -311,20 +370,26 @@ fn check_hello(
         };
         return Err(refused("protection", reason));
     }
-    let names = admits(hello.node).map_err(|reason| refused("node", reason))?;
-    Ok((version, names))
+    match admits(hello.node) {
+        Ok(names) => Ok((version, Some(names))),
+        Err(Rejection::Removed) => Ok((version, None)),
+        Err(Rejection::Other(reason)) => Err(refused("node", reason)),
+    }
 }
 
-/// Exchanges proofs over the secured connection.
+/// Exchanges proofs over the secured connection. `admitted` is the members' description of the peer; `None` if the peer was removed,
+/// which it is told in place of a welcome.
 async fn check_proof<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut Secured<S>,
     hello: &Hello<'_>,
     body: &[u8],
     version: u16,
-    names: &Names,
+    admitted: &Option<Names>,
     credentials: &Credentials,
 ) -> Result<Peer, HandshakeError> {
-    if credentials.tls.as_ref().is_some_and(PeerTls::has_authority) {
+    if let Some(names) = admitted
+        && credentials.tls.as_ref().is_some_and(PeerTls::has_authority)
+    {
         check_certificate(stream, hello, names)?;
     }
     let nonce = nonce();
@@ -336,6 +401,9 @@ async fn check_proof<S: AsyncRead + AsyncWrite + Unpin>(
     let answer = Proof::decode_body(&answer.body).map_err(|_| malformed("a malformed proof"))?;
     if !credentials.secret.verify(Role::Dialler, proven, &answer.proof) {
         return Err(refused("secret", "the node does not know the secret of the cluster"));
+    }
+    if admitted.is_none() {
+        return Err(refused(REMOVED, WAS_REMOVED));
     }
     write_frame(stream, &Welcome { software: SOFTWARE }).await?;
     Ok(Peer { node: hello.node, address: hello.address.to_owned(), channel: hello.channel, version })
@@ -383,13 +451,14 @@ mod tests {
             secret,
             tls: None,
             max_version: VERSION,
+            removal: RemovalNotice::default(),
         }
     }
 
     async fn meet(
         dialler: Credentials,
         acceptor: Credentials,
-        admits: Result<(), Cow<'static, str>>,
+        admits: Result<(), Rejection>,
     ) -> (Result<Met, HandshakeError>, Result<Peer, HandshakeError>) {
         let (near, far) = tokio::io::duplex(4096);
         let expected = Some(acceptor.node);
@@ -426,10 +495,31 @@ mod tests {
         let (dialled, accepted) = meet(node(1, 8, 5), node(2, 9, 5), Ok(())).await;
         assert_eq!(code(dialled), "cluster");
         assert!(matches!(accepted, Err(HandshakeError::Refused { code: "cluster", .. })));
-        let (dialled, _) = meet(node(1, 9, 5), node(2, 9, 5), Err("it was removed".into())).await;
+        let (dialled, _) = meet(node(1, 9, 5), node(2, 9, 5), Err("it is not wanted".into())).await;
         assert_eq!(code(dialled), "node");
         let (dialled, _) = meet(node(2, 9, 5), node(2, 9, 5), Ok(())).await;
-        assert_eq!(code(dialled), "node");
+        assert_eq!(code(dialled), "self");
+    }
+
+    #[tokio::test]
+    async fn a_removed_node_is_told_so_by_members_only() {
+        let removed = node(1, 9, 5);
+        let (dialled, accepted) = meet(removed.clone(), node(2, 9, 5), Err(Rejection::Removed)).await;
+        assert!(matches!(dialled, Err(HandshakeError::Removed)), "{dialled:?}");
+        assert!(matches!(accepted, Err(HandshakeError::Refused { code: REMOVED, .. })));
+        assert!(removed.removal.is_set());
+        // A stranger answers the hello in the same words, without a proof.
+        let (near, mut far) = tokio::io::duplex(4096);
+        let member = node(1, 9, 5);
+        let notice = member.removal.clone();
+        let lying = async move {
+            expect(&mut far, PeerKind::Hello).await.unwrap();
+            write_frame(&mut far, &Rejected { code: REMOVED, reason: WAS_REMOVED }).await
+        };
+        let dialling = async move { dial(near, &member, Channel::Control, None, "n2").await.map(drop) };
+        let (dialled, lied) = tokio::join!(dialling, lying);
+        assert!(matches!(dialled, Err(HandshakeError::Rejected { .. })) && lied.is_ok(), "{dialled:?}");
+        assert!(!notice.is_set());
     }
 
     #[tokio::test]

@@ -47,7 +47,7 @@ use tokio::{
 use crate::{
     about::AboutNode,
     frames::{FrameSender, Heads, encoded, encoded_elsewhere, frame_queue, keep_alive, read_headed},
-    handshake::{Credentials, HandshakeError, Met, dial, host_of},
+    handshake::{Credentials, HandshakeError, Met, OWN_ADDRESS, dial, host_of},
     link_counters::{ChannelCounter, LinkBytes},
     secured::Secured,
     sent_facts::SentFacts,
@@ -85,6 +85,9 @@ pub enum CallError {
         /// Reason, for people.
         reason: String,
     },
+    /// This node itself answers at the address, and the request was not sent.
+    #[error("this node itself answers at this address")]
+    OwnAddress,
     /// The request was sent, and no reply has arrived. It may have had its effect.
     #[error("{} did not answer: {reason}", shown(.node))]
     Lost {
@@ -142,18 +145,44 @@ impl Reply {
 
 type Waiting = Rc<RefCell<HashMap<u64, oneshot::Sender<Reply>>>>;
 
+/// Minimum time between two warnings that a node cannot be connected to. All channels dial it again and again.
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
+/// Number of addresses above which those without a recent warning are forgotten.
+const MAX_WARNED: usize = 1024;
+
+/// Times of the last warnings about addresses that cannot be connected to. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DialWarnings(Rc<RefCell<HashMap<String, Instant>>>);
+
+impl DialWarnings {
+    /// Returns true if a warning about an address is due, and notes it.
+    fn may_warn(&self, address: &str, now: Instant) -> bool {
+        let mut warned = self.0.borrow_mut();
+        let is_recent = |at: &Instant| now.saturating_duration_since(*at) < WARNING_INTERVAL;
+        if warned.get(address).is_some_and(is_recent) {
+            return false;
+        }
+        if warned.len() >= MAX_WARNED {
+            warned.retain(|_, at| is_recent(at));
+        }
+        warned.insert(address.to_owned(), now);
+        true
+    }
+}
+
 /// Network path to a node, which all connections to it share.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Path {
     /// Notified when the node is silent; all connections to the node then end.
     silent: Rc<Notify>,
     bytes: LinkBytes,
+    warnings: DialWarnings,
 }
 
 impl Path {
-    /// Creates a path. `counted` counts the bytes of its connections.
-    pub(crate) fn counted(bytes: LinkBytes) -> Self {
-        Self { silent: Rc::default(), bytes }
+    /// Creates a path. `bytes` counts the bytes of its connections.
+    pub(crate) fn new(bytes: LinkBytes, warnings: DialWarnings) -> Self {
+        Self { silent: Rc::default(), bytes, warnings }
     }
 }
 
@@ -405,15 +434,36 @@ async fn read_replies(
     Ok(())
 }
 
+/// Reason why an attempt to dial has failed.
+#[derive(Clone, Debug)]
+struct DialFailure {
+    reason: String,
+    /// True if this node itself has answered.
+    is_own: bool,
+}
+
+impl From<String> for DialFailure {
+    fn from(reason: String) -> Self {
+        Self { reason, is_own: false }
+    }
+}
+
+impl DialFailure {
+    fn of(error: &HandshakeError) -> Self {
+        let is_own = matches!(error, HandshakeError::Rejected { code, .. } if code == OWN_ADDRESS);
+        Self { reason: error.to_string(), is_own }
+    }
+}
+
 /// An attempt to dial, for which any number of requests wait.
-type Attempt = Shared<LocalBoxFuture<'static, Result<Connection, String>>>;
+type Attempt = Shared<LocalBoxFuture<'static, Result<Connection, DialFailure>>>;
 
 #[derive(Default)]
 struct Dialling {
     attempt: Option<Attempt>,
     failures: u32,
     /// Time before which no further attempt is made, and the reason of the last failure.
-    pause: Option<(Instant, String)>,
+    pause: Option<(Instant, DialFailure)>,
 }
 
 struct Inner {
@@ -465,25 +515,27 @@ impl Link {
 
     /// Returns the connection, and dials if there is none. The dialling continues after `deadline`, for later requests.
     pub(crate) async fn connection(&self, deadline: Instant) -> Result<Connection, CallError> {
-        let unreachable = |reason: String| CallError::Unreachable { node: self.0.node, reason };
+        let failed = |DialFailure { reason, is_own }| {
+            if is_own { CallError::OwnAddress } else { CallError::Unreachable { node: self.0.node, reason } }
+        };
         if let Some(connection) = self.established() {
             return Ok(connection);
         }
-        let attempt = self.attempt().map_err(unreachable)?;
+        let attempt = self.attempt().map_err(failed)?;
         let connected = timeout_at(deadline, attempt).await;
-        connected.map_err(|_| unreachable("the time is over".to_owned()))?.map_err(unreachable)
+        connected.map_err(|_| failed("the time is over".to_owned().into()))?.map_err(failed)
     }
 
     /// Returns the present attempt to dial, or begins one. Returns the reason of the last failure during the pause after it.
-    fn attempt(&self) -> Result<Attempt, String> {
+    fn attempt(&self) -> Result<Attempt, DialFailure> {
         let mut dialling = self.0.dialling.borrow_mut();
         if let Some(attempt) = &dialling.attempt {
             return Ok(attempt.clone());
         }
-        if let Some((until, reason)) = &dialling.pause
+        if let Some((until, failure)) = &dialling.pause
             && Instant::now() < *until
         {
-            return Err(reason.clone());
+            return Err(failure.clone());
         }
         let link = self.clone();
         let task = spawn_local(async move {
@@ -492,13 +544,14 @@ impl Link {
             link.finish(&address, &dialled);
             dialled
         });
-        let attempt = task.map(|dialled| dialled.unwrap_or_else(|error| Err(error.to_string()))).boxed_local().shared();
+        let attempt =
+            task.map(|dialled| dialled.unwrap_or_else(|error| Err(error.to_string().into()))).boxed_local().shared();
         dialling.attempt = Some(attempt.clone());
         Ok(attempt)
     }
 
     /// Notes the result of an attempt, unless the address has changed in the meantime.
-    fn finish(&self, address: &str, dialled: &Result<Connection, String>) {
+    fn finish(&self, address: &str, dialled: &Result<Connection, DialFailure>) {
         if *self.0.address.borrow() != address {
             return;
         }
@@ -509,17 +562,20 @@ impl Link {
                 *dialling = Dialling::default();
                 *self.0.connection.borrow_mut() = Some(connection.clone());
             }
-            Err(reason) => {
+            Err(failure) => {
                 let pause = MAX_PAUSE.min(MIN_PAUSE * 2_u32.pow(dialling.failures.min(4)));
                 dialling.failures += 1;
-                dialling.pause = Some((Instant::now() + pause, reason.clone()));
+                dialling.pause = Some((Instant::now() + pause, failure.clone()));
             }
         }
     }
 
-    async fn dial(&self, address: &str) -> Result<Connection, String> {
+    async fn dial(&self, address: &str) -> Result<Connection, DialFailure> {
         if address.is_empty() {
-            return Err("its address is not known".to_owned());
+            return Err("its address is not known".to_owned().into());
+        }
+        if self.0.credentials.removal.is_set() {
+            return Err(DialFailure::of(&HandshakeError::Removed));
         }
         let connecting = tokio::time::timeout(CONNECT_LIMIT, TcpStream::connect(address));
         let connected = connecting.await.map_err(|_| format!("no connection to {address} within {CONNECT_LIMIT:?}"))?;
@@ -530,10 +586,16 @@ impl Link {
         match dialled {
             Ok((met, stream)) => Ok(Connection::begin(met, self.0.channel, &self.0.path, stream)),
             Err(error) => {
-                if !matches!(error, HandshakeError::Io(_)) {
-                    tracing::warn!(node = %self.0.node, %address, %error, "cannot connect to a node of the cluster");
+                let failure = DialFailure::of(&error);
+                // A node that starts or stops is not worth a warning, and a removal has a line of its own.
+                let is_expected = failure.is_own || matches!(error, HandshakeError::Io(_) | HandshakeError::Removed);
+                if !is_expected && self.0.path.warnings.may_warn(address, Instant::now()) {
+                    tracing::warn!(
+                        node = %self.0.node, %address, %error,
+                        "cannot connect to a node of the cluster; this is logged at most once a minute"
+                    );
                 }
-                Err(error.to_string())
+                Err(failure)
             }
         }
     }

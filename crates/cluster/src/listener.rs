@@ -10,7 +10,6 @@
 //! number of strangers that do not know the id cannot displace a member that is in this longer part of its handshake.
 
 use std::{
-    borrow::Cow,
     cell::{Cell, RefCell},
     collections::VecDeque,
     io,
@@ -18,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{StreamExt, future::LocalBoxFuture, stream::FuturesUnordered};
+use futures_util::{FutureExt, StreamExt, future::LocalBoxFuture, stream::FuturesUnordered};
 use thalweg_types::NodeId;
 use thalweg_wire::peer::MAX_BODY_BYTES;
 use tokio::{
@@ -26,12 +25,12 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,
     task::{AbortHandle, spawn_local},
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
 use crate::{
     frames::{Frame, Heads, frame_queue, keep_alive, read_headed},
-    handshake::{Credentials, HandshakeError, Names, Peer, accept},
+    handshake::{Credentials, HandshakeError, Names, Peer, Rejection, accept},
     link_counters::ChannelCounter,
     secured::Secured,
 };
@@ -46,6 +45,8 @@ const MAX_REQUESTS: usize = 256;
 const READ_BYTES: usize = 64 * 1024;
 /// Minimum time between two logged rejections.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum time for the replies to the last requests of a peer that must be served no more.
+const DISMISSAL_LIMIT: Duration = Duration::from_secs(1);
 /// Pause after the system could not accept a connection, for example for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -53,7 +54,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) trait Service: 'static {
     /// Decides whether this node accepts connections of a node. Returns the node's entry in the membership, or the
     /// reason for the rejection.
-    fn admits(&self, node: NodeId) -> Result<Names, Cow<'static, str>>;
+    fn admits(&self, node: NodeId) -> Result<Names, Rejection>;
 
     /// Notes a connection whose handshake has succeeded.
     fn connected(&self, peer: &Peer);
@@ -62,6 +63,11 @@ pub(crate) trait Service: 'static {
     /// otherwise. The handshake has succeeded.
     fn take_over(&self, _peer: &Peer, stream: Secured<TcpStream>) -> Option<Secured<TcpStream>> {
         Some(stream)
+    }
+
+    /// Completes when this node must serve no more requests of the connection's peer.
+    fn dismissal(&self, _peer: &Peer) -> LocalBoxFuture<'static, ()> {
+        std::future::pending().boxed_local()
     }
 
     /// Returns the counter of the bytes of a connection.
@@ -162,12 +168,14 @@ impl<S: Service> Shared<S> {
 
     /// Moves a connection whose hello was accepted to the list of connections that prove themselves, which have more
     /// time.
-    fn greet(&self, number: u64, node: NodeId) -> Result<Names, Cow<'static, str>> {
-        let names = self.service.admits(node)?;
-        if let Some(task) = end(&self.half_open, number) {
+    fn greet(&self, number: u64, node: NodeId) -> Result<Names, Rejection> {
+        let admitted = self.service.admits(node);
+        if matches!(admitted, Ok(_) | Err(Rejection::Removed))
+            && let Some(task) = end(&self.half_open, number)
+        {
             begin(&self.greeted, number, task);
         }
-        Ok(names)
+        admitted
     }
 
     async fn run(self: Rc<Self>, number: u64, stream: TcpStream) -> Result<(), HandshakeError> {
@@ -206,6 +214,7 @@ impl<S: Service> Shared<S> {
         let mut stop = self.stop.clone();
         let mut running = FuturesUnordered::new();
         let mut has_ended = false;
+        let mut dismissed = self.service.dismissal(peer).fuse();
         // A frame that is read in part must not be dropped when another branch is ready, so the reading future is kept.
         let mut next = Box::pin(read_next(&mut reading, heads));
         loop {
@@ -230,12 +239,24 @@ impl<S: Service> Shared<S> {
                         None => has_ended = true,
                     }
                 }
+                () = &mut dismissed => break,
                 _ = stop.wait_for(|stop| *stop) => return Ok(()),
             }
             if has_ended && running.is_empty() {
                 return Ok(());
             }
         }
+        // The peer gets the replies to its last requests, one of which may have asked for its removal.
+        let finishing = async move {
+            while let Some(reply) = running.next().await {
+                if !reply.is_empty() && replies.try_send(reply).is_err() {
+                    break;
+                }
+            }
+            drop(replies);
+            writer.await
+        };
+        timeout(DISMISSAL_LIMIT, finishing).await.unwrap_or(Ok(()))
     }
 }
 

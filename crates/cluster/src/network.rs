@@ -45,9 +45,9 @@ use tokio::{
 
 use crate::{
     convert::{Parts, Range, append, ask_pre_vote, ask_vote, entry_id, heartbeat, peer_vote, raft_vote, vote_response},
-    handshake::Credentials,
+    handshake::{Credentials, RemovalNotice},
     hearing::HearingRecord,
-    link::{CallError, Connection, Link, Owned, Path, PendingReply},
+    link::{CallError, Connection, DialWarnings, Link, Owned, Path, PendingReply},
     link_counters::{ChannelCounter, LinkBytes, LinkCounters},
     types::{Rt, Types},
 };
@@ -78,8 +78,7 @@ pub(crate) struct PeerLinks {
 }
 
 impl PeerLinks {
-    fn new(credentials: &Rc<Credentials>, node: NodeId, address: &str, bytes: LinkBytes) -> Self {
-        let path = Path::counted(bytes);
+    fn new(credentials: &Rc<Credentials>, node: NodeId, address: &str, path: &Path) -> Self {
         let link = |channel| Link::new(Rc::clone(credentials), node, address.to_owned(), channel, path.clone());
         Self {
             appends: link(Channel::Appends),
@@ -101,6 +100,7 @@ struct Inner {
     peers: RefCell<BTreeMap<NodeId, PeerLinks>>,
     hearing: HearingRecord,
     counters: LinkCounters,
+    warnings: DialWarnings,
     /// Reader of this node's log. Set once consensus runs, because consensus is created with this network.
     log: OnceCell<LogReader>,
 }
@@ -117,11 +117,18 @@ impl fmt::Debug for Network {
 
 impl Network {
     pub(crate) fn new(credentials: Rc<Credentials>, hearing: HearingRecord, counters: LinkCounters) -> Self {
-        Self(Rc::new(Inner { credentials, peers: RefCell::default(), hearing, counters, log: OnceCell::new() }))
+        let (peers, warnings, log) = (RefCell::default(), DialWarnings::default(), OnceCell::new());
+        Self(Rc::new(Inner { credentials, peers, hearing, counters, warnings, log }))
+    }
+
+    /// Notice that this node was removed from the cluster.
+    pub(crate) fn removal(&self) -> &RemovalNotice {
+        &self.0.credentials.removal
     }
 
     fn new_links(&self, node: NodeId, address: &str) -> PeerLinks {
-        PeerLinks::new(&self.0.credentials, node, address, self.0.counters.of(node))
+        let path = Path::new(self.0.counters.of(node), self.0.warnings.clone());
+        PeerLinks::new(&self.0.credentials, node, address, &path)
     }
 
     /// Returns the counter of the bytes that a node exchanges with this one over a channel.
@@ -169,7 +176,8 @@ impl Network {
 
     /// Returns a new link to a node at an address, for a node that may not be in the membership.
     pub(crate) fn link_to(&self, node: NodeId, address: &str, channel: Channel) -> Link {
-        Link::new(Rc::clone(&self.0.credentials), node, address.to_owned(), channel, Path::default())
+        let path = Path::new(LinkBytes::default(), self.0.warnings.clone());
+        Link::new(Rc::clone(&self.0.credentials), node, address.to_owned(), channel, path)
     }
 
     /// Drops the links to all nodes but these.

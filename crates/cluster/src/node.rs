@@ -7,7 +7,7 @@
 //! outcome), then the syncs; then the thread ends.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     fmt,
     net::SocketAddr,
     rc::Rc,
@@ -33,7 +33,7 @@ use crate::{
     data::Data,
     events::Events,
     forwarder::LinkForwarder,
-    handshake::Credentials,
+    handshake::{Credentials, RemovalNotice},
     hearing::HearingRecord,
     link_counters::LinkCounters,
     listener,
@@ -155,6 +155,7 @@ impl Node {
             secret: options.secret.clone(),
             tls: options.tls.clone(),
             max_version: options.max_version,
+            removal: RemovalNotice::default(),
         };
         let mesh = Mesh::new(credentials.clone(), stopping.clone());
         let shared = Arc::new(Shared {
@@ -325,6 +326,7 @@ async fn begin(start: Start, shared: &Arc<Shared>) -> Result<impl Future<Output 
         note: RefCell::new(note),
         cluster,
         advertise,
+        was_removed: Cell::new(false),
     });
     Tasks::spawn(&tasks);
     tokio::task::spawn_local(answer_calls(Rc::clone(&tasks), calls));

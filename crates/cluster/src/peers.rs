@@ -48,6 +48,11 @@ impl Peers {
         change(self.0.borrow_mut().entry(node).or_default())
     }
 
+    /// Forgets which nodes lag or are stale.
+    pub(crate) fn forget_lags(&self) {
+        self.0.borrow_mut().values_mut().for_each(|facts| (facts.is_lagging, facts.is_stale) = (false, false));
+    }
+
     pub(crate) fn keep(&self, nodes: &[NodeId]) {
         self.0.borrow_mut().retain(|node, _| nodes.contains(node));
     }

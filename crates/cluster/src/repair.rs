@@ -28,7 +28,7 @@ use thalweg_wire::peer::{AskChunk, Channel};
 use tokio::{runtime::LocalOptions, time::Instant};
 
 use crate::{
-    handshake::Credentials,
+    handshake::{Credentials, RemovalNotice},
     link::{CallError, Link, Path, SentChunk},
     network::CHUNK_LIMIT,
     options::NodeOptions,
@@ -104,6 +104,7 @@ pub fn repair(
         secret: options.secret.clone(),
         tls: options.tls.clone(),
         max_version: options.max_version,
+        removal: RemovalNotice::default(),
     });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
     let installed = runtime.block_on(async {

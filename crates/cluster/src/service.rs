@@ -4,8 +4,8 @@
 //! that is being received (`raft`).
 
 use std::{
-    borrow::Cow,
     cell::RefCell,
+    collections::BTreeSet,
     fmt,
     future::{Future, ready},
     rc::Rc,
@@ -28,13 +28,14 @@ use thalweg_types::{
 use thalweg_wire::{
     RemainingBytes,
     peer::{
-        Append, AskChunk, AskDigest, AskHistory, AskMarks, AskPreVote, AskSource, AskVote, Barrier, BeginSnapshot,
-        Channel, Chunk, ChunkStored, Describe, Description, Digest, EndSnapshot, EntryId, Facts, Failed, HashMark,
-        Heartbeat, History, Manage, ManageKind, Managed, Marks, PeerFrame, PeerKind, Ping, Pong, Propose, Proposed,
-        ReadBarrier, Sign, SnapshotBegun, SnapshotChunk, SnapshotInstalled, Source, Transfer, Transferred,
+        Append, AskChunk, AskDigest, AskHistory, AskMarks, AskPreVote, AskSource, AskVersions, AskVote, Barrier,
+        BeginSnapshot, Channel, Chunk, ChunkStored, Describe, Description, Digest, EndSnapshot, EntryId, Facts, Failed,
+        HashMark, Heartbeat, History, Manage, ManageKind, Managed, Marks, PeerFrame, PeerKind, Ping, Pong, Propose,
+        Proposed, ReadBarrier, Sign, SnapshotBegun, SnapshotChunk, SnapshotInstalled, Source, Transfer, Transferred,
+        Versions,
     },
 };
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, sync::watch};
 
 use crate::{
     about::AboutNode,
@@ -45,7 +46,7 @@ use crate::{
     data::Data,
     events::Events,
     frames::{Frame, encoded},
-    handshake::{Names, Peer},
+    handshake::{Names, Peer, REMOVED, Rejection, WAS_REMOVED},
     hearing::HearingRecord,
     link::UNKNOWN,
     link_counters::ChannelCounter,
@@ -75,6 +76,10 @@ struct Refusal {
 impl Refusal {
     fn of(error: &(impl Classified + fmt::Display), leader: Option<(NodeId, String)>) -> Self {
         Self { class: error.action(), code: error.code().to_owned(), text: error.to_string(), leader }
+    }
+
+    fn removed() -> Self {
+        Self::new(Action::Stop, REMOVED, WAS_REMOVED)
     }
 
     fn new(class: Action, code: &str, text: impl fmt::Display) -> Self {
@@ -166,6 +171,8 @@ pub(crate) struct Requests {
     pub data: Data,
     pub about: RefCell<AboutNode>,
     pub receiving: Receiving,
+    /// Nodes that were removed while this node ran. Their connections end, and their frames are refused.
+    pub removed: watch::Sender<BTreeSet<NodeId>>,
 }
 
 impl fmt::Debug for Requests {
@@ -184,7 +191,22 @@ impl Requests {
         about: AboutNode,
     ) -> Self {
         let (about, receiving) = (RefCell::new(about), Receiving::new(MAX_IDLE_TICKS));
-        Self { consensus, network, hearing, events, mesh, signs, snapshots, data, about, receiving }
+        let removed = watch::Sender::default();
+        Self { consensus, network, hearing, events, mesh, signs, snapshots, data, about, receiving, removed }
+    }
+
+    /// Ends the connections of a node that was removed, and refuses its frames from now on.
+    pub(crate) fn dismiss(&self, node: NodeId) {
+        self.removed.send_if_modified(|removed| removed.insert(node));
+    }
+
+    /// Returns an error if a node was removed, as far as this node has applied the log. Its connections end a moment later.
+    fn check_not_removed(&self, node: NodeId) -> Result<(), Refusal> {
+        match self.consensus.is_removed(node) {
+            Ok(false) => Ok(()),
+            Ok(true) => Err(Refusal::removed()),
+            Err(error) => Err(raft_failed(error)),
+        }
     }
 
     /// Notes the last ping that the sender of an append has heard. Returns an error if the append must be ignored,
@@ -270,6 +292,7 @@ impl Requests {
     async fn read_barrier(self: Rc<Self>, from: NodeId, id: u64, body: Bytes) -> Vec<u8> {
         self.network.note_waiting(from);
         let result = async {
+            self.check_not_removed(from)?;
             let ReadBarrier { timeout_millis } = ReadBarrier::decode_body(&body)?;
             Ok(Barrier { index: self.consensus.serve_read_index(within(timeout_millis)).await? })
         };
@@ -279,6 +302,7 @@ impl Requests {
     async fn propose(self: Rc<Self>, from: NodeId, id: u64, body: Bytes) -> Vec<u8> {
         self.network.note_waiting(from);
         let result = async {
+            self.check_not_removed(from)?;
             let frame = Propose::decode_body(&body)?;
             let purpose = if frame.reclaims { Purpose::Reclaim } else { Purpose::Data };
             let payload = body.slice_ref(frame.payload.0);
@@ -331,8 +355,9 @@ impl Requests {
         })
     }
 
-    async fn manage(self: Rc<Self>, id: u64, body: Bytes) -> Vec<u8> {
+    async fn manage(self: Rc<Self>, from: NodeId, id: u64, body: Bytes) -> Vec<u8> {
         let result = async {
+            self.check_not_removed(from)?;
             let Manage { kind, node, name, address, timeout_millis } = Manage::decode_body(&body)?;
             let info = NodeInfo { name: name.to_owned(), ..NodeInfo::at(address) };
             let node = self.change_members(kind, node, info, within(timeout_millis)).await?;
@@ -386,6 +411,12 @@ impl Requests {
         let thalweg_raft::History { has_voted, has_entries } = self.consensus.history();
         let asked = AskHistory::decode_body(body).map_err(Refusal::from);
         reply(id, asked.map(|AskHistory {}| History { has_voted, has_entries }))
+    }
+
+    fn ask_versions(&self, id: u64, body: &Bytes) -> Vec<u8> {
+        let db = &self.data.0;
+        let versions = Versions { known: db.known_version(), in_force: db.version_in_force() };
+        reply(id, AskVersions::decode_body(body).map_err(Refusal::from).map(|AskVersions {}| versions))
     }
 
     async fn begin_snapshot(self: Rc<Self>, from: NodeId, id: u64, body: Bytes) -> Vec<u8> {
@@ -474,11 +505,11 @@ impl Requests {
 }
 
 impl Service for Requests {
-    fn admits(&self, node: NodeId) -> Result<Names, Cow<'static, str>> {
+    fn admits(&self, node: NodeId) -> Result<Names, Rejection> {
         match self.consensus.is_removed(node) {
             Ok(false) => Ok(self.consensus.status().members.get(&node).map(|member| member.info.clone())),
-            Ok(true) => Err("the node was removed from the cluster; it can only join with a new directory".into()),
-            Err(error) => Err(format!("this node cannot read its state: {error}").into()),
+            Ok(true) => Err(Rejection::Removed),
+            Err(error) => Err(Rejection::Other(format!("this node cannot read its state: {error}").into())),
         }
     }
 
@@ -498,12 +529,27 @@ impl Service for Requests {
         None
     }
 
+    fn dismissal(&self, peer: &Peer) -> LocalBoxFuture<'static, ()> {
+        let (mut removed, node) = (self.removed.subscribe(), peer.node);
+        async move {
+            if removed.wait_for(|removed| removed.contains(&node)).await.is_err() {
+                // This node stops, which ends the connection as well.
+                std::future::pending::<()>().await;
+            }
+        }
+        .boxed_local()
+    }
+
     fn counter(&self, peer: &Peer) -> ChannelCounter {
         self.network.counter(peer.node, peer.channel)
     }
 
     fn serve(self: Rc<Self>, peer: &Peer, request: Frame) -> LocalBoxFuture<'static, Vec<u8>> {
         let (from, id, body) = (peer.node, request.id, request.body);
+        if self.removed.borrow().contains(&from) {
+            let refused = if id == 0 { Vec::new() } else { reply::<Pong>(id, Err(Refusal::removed())) };
+            return ready(refused).boxed_local();
+        }
         // A member that repairs its state takes part in nothing.
         let is_alive = request.kind != Some(PeerKind::AskChunk);
         if is_alive && let Some(change) = self.hearing.alive(from) {
@@ -525,7 +571,7 @@ impl Service for Requests {
             Some(PeerKind::Heartbeat) => boxed(self.heartbeat(from, id, body)),
             Some(PeerKind::ReadBarrier) => boxed(self.read_barrier(from, id, body)),
             Some(PeerKind::Propose) => boxed(self.propose(from, id, body)),
-            Some(PeerKind::Manage) => boxed(self.manage(id, body)),
+            Some(PeerKind::Manage) => boxed(self.manage(from, id, body)),
             Some(PeerKind::Describe) => boxed(ready(self.describe(id, &body))),
             Some(PeerKind::AskDigest) => boxed(self.ask_digest(id, body)),
             Some(PeerKind::AskMarks) => boxed(ready(self.ask_marks(id, &body))),
@@ -534,6 +580,7 @@ impl Service for Requests {
             Some(PeerKind::EndSnapshot) => boxed(self.end_snapshot(from, id, body)),
             Some(PeerKind::AskSource) => boxed(ready(self.ask_source(id, &body))),
             Some(PeerKind::AskChunk) => boxed(self.ask_chunk(id, body)),
+            Some(PeerKind::AskVersions) => boxed(ready(self.ask_versions(id, &body))),
             Some(PeerKind::AskHistory) => boxed(ready(self.ask_history(id, &body))),
             _ => {
                 let refusal = Refusal::new(Action::Fix, "unknown_kind", "this node does not know the kind of request");

@@ -8,7 +8,7 @@ use std::{
 
 use thalweg_engine::Database;
 use thalweg_replica::{Member, NodeInfo};
-use thalweg_serving::cluster::{ClusterError, ClusterReport, DigestComparison, EventLog, NodeAddresses};
+use thalweg_serving::cluster::{ClusterError, ClusterReport, DigestComparison, EventLog, MemberVersion, NodeAddresses};
 use thalweg_types::{Index, NodeId, ReadLevel, Revision};
 use thalweg_wire::peer::ManageKind;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
@@ -24,6 +24,7 @@ pub(crate) enum Call {
     Read(ReadLevel, Duration, oneshot::Sender<Result<Revision, ClusterError>>),
     Change(Change, Duration, oneshot::Sender<Result<NodeId, ClusterError>>),
     Digest(Index, Duration, oneshot::Sender<Result<DigestComparison, ClusterError>>),
+    Versions(Duration, oneshot::Sender<Result<Vec<MemberVersion>, ClusterError>>),
     HandOver(Duration, oneshot::Sender<Result<(), ClusterError>>),
 }
 

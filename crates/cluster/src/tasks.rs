@@ -7,7 +7,7 @@
 //! All tasks end with the runtime of the consensus thread.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     collections::{BTreeMap, BTreeSet},
     rc::Rc,
     sync::{Arc, PoisonError},
@@ -18,7 +18,9 @@ use futures_util::future::join_all;
 use thalweg_engine::{Database, RepairNote};
 use thalweg_raft::{ChangeError, Consensus, MemberStatus};
 use thalweg_replica::{Leadership, NodeInfo};
-use thalweg_serving::cluster::{ClusterReport, Event, MemberHealth, MemberReport, MemberRole};
+use thalweg_serving::cluster::{
+    ClusterReport, Event, Lag, MemberHealth, MemberReport, MemberRole, REMOVED_REASON, Since,
+};
 use thalweg_types::{ClusterId, Index, NodeId};
 use thalweg_wire::peer::{Channel, Describe, ManageKind};
 use tokio::{task::spawn_local, time::sleep};
@@ -89,6 +91,8 @@ pub(crate) struct Tasks {
     pub cluster: ClusterId,
     /// Address at which the other nodes reach this one.
     pub advertise: String,
+    /// True once this node was removed from the cluster.
+    pub was_removed: Cell<bool>,
 }
 
 impl Tasks {
@@ -121,6 +125,7 @@ impl Tasks {
     /// Refreshes the report, and notes changes of the members and of the leadership.
     async fn look(self: Rc<Self>) {
         let mut known: BTreeMap<NodeId, MemberRole> = BTreeMap::new();
+        let mut leaving = BTreeSet::new();
         let mut leader = None;
         let (mut is_first, mut has_room) = (true, true);
         loop {
@@ -149,6 +154,8 @@ impl Tasks {
             if !is_first && !known.is_empty() {
                 self.note_members(&known, &now);
             }
+            self.dismiss_removed(&known, &now, &mut leaving);
+            self.check_own_removal(&now);
             known = now;
             is_first = false;
             self.note_lags(&report.members);
@@ -171,19 +178,68 @@ impl Tasks {
     fn note_members(&self, known: &BTreeMap<NodeId, MemberRole>, now: &BTreeMap<NodeId, MemberRole>) {
         for (node, role) in now {
             match (known.get(node), role) {
-                (None, _) => self.events.push(Event::Joined(*node)),
-                (Some(MemberRole::Learner), MemberRole::Voter) => self.events.push(Event::Promoted(*node)),
+                (None, _) => {
+                    tracing::info!(%node, name = self.name_of(*node), "a node has joined the cluster as a learner");
+                    self.events.push(Event::Joined(*node));
+                }
+                (Some(MemberRole::Learner), MemberRole::Voter) => {
+                    tracing::info!(%node, name = self.name_of(*node), "a learner has caught up and votes now");
+                    self.events.push(Event::Promoted(*node));
+                }
                 _ => {}
             }
         }
         for node in known.keys().filter(|node| !now.contains_key(node)) {
+            tracing::info!(%node, "a node was removed from the cluster");
             self.events.push(Event::Removed(*node));
         }
+    }
+
+    /// Ends the connections of the members that were removed. `leaving` are those whose removal this node has not applied yet.
+    fn dismiss_removed(
+        &self,
+        known: &BTreeMap<NodeId, MemberRole>,
+        now: &BTreeMap<NodeId, MemberRole>,
+        leaving: &mut BTreeSet<NodeId>,
+    ) {
+        leaving.extend(known.keys().filter(|node| !now.contains_key(node)));
+        leaving.retain(|node| {
+            // If the state cannot be read, consensus ends, too.
+            let is_removed = self.consensus.is_removed(*node).unwrap_or(false);
+            if is_removed {
+                self.requests.dismiss(*node);
+            }
+            !is_removed && !now.contains_key(node)
+        });
+    }
+
+    /// Stops serving once this node was removed, as it has applied, or as a member has told it. The leader sends no entries to a node
+    /// that it has removed, so the node seldom has the entry of its removal.
+    fn check_own_removal(&self, members: &BTreeMap<NodeId, MemberRole>) {
+        if self.was_removed.get() || !(self.network.removal().is_set() || self.has_applied_own_removal()) {
+            return;
+        }
+        self.was_removed.set(true);
+        self.network.removal().set();
+        tracing::error!(
+            "this node was removed from the cluster: it stops serving, and can only join with a new directory"
+        );
+        self.db.stop_serving(REMOVED_REASON);
+        // Without an entry, the membership here still has this node.
+        if members.contains_key(&self.here()) {
+            self.events.push(Event::Removed(self.here()));
+        }
+    }
+
+    fn has_applied_own_removal(&self) -> bool {
+        self.consensus.is_removed(self.here()).unwrap_or(false)
     }
 
     /// Notes replicas that have fallen behind or caught up. Only the leader knows how far the others are.
     fn note_lags(&self, members: &[MemberReport]) {
         if !self.consensus.member().leads() {
+            // Otherwise a condition from before would never end here, and would not be reported when this node leads again.
+            self.peers.forget_lags();
             return;
         }
         for member in members.iter().filter(|member| member.node != self.here()) {
@@ -197,14 +253,20 @@ impl Tasks {
                 (facts.is_lagging, facts.is_stale) = (member.is_lagging(triggers), member.is_stale(triggers));
                 (was, (facts.is_lagging, facts.is_stale))
             });
+            let (node, name) = (member.node, member.name.as_str());
+            let Lag { entries, bytes } = member.lag.unwrap_or_default();
             if is.0 && !was.0 {
-                self.events.push(Event::Lagging(member.node));
+                tracing::warn!(%node, name, entries, bytes, "a replica lacks many entries");
+                self.events.push(Event::Lagging(node));
             }
             if is.1 && !was.1 {
-                self.events.push(Event::Stale(member.node));
+                let behind_ms = member.behind.map(|Since(millis)| millis);
+                tracing::warn!(%node, name, behind_ms, entries, "a replica was not up to date for long");
+                self.events.push(Event::Stale(node));
             }
             if (was.0 || was.1) && !is.0 && !is.1 {
-                self.events.push(Event::CaughtUp(member.node));
+                tracing::info!(%node, name, entries, "a replica keeps up again");
+                self.events.push(Event::CaughtUp(node));
             }
         }
     }
@@ -225,7 +287,7 @@ impl Tasks {
     async fn sign_to_all(self: Rc<Self>) {
         let mut described: BTreeMap<NodeId, Instant> = BTreeMap::new();
         let interval = self.options.detector.interval.min(self.options.consensus.heartbeat);
-        loop {
+        while !self.was_removed.get() {
             let own = self.signs.own_facts(number_of(&self.requests.about.borrow()));
             for (node, info) in self.others() {
                 let link = self.network.peer(node, &info.address).control;
@@ -267,7 +329,7 @@ impl Tasks {
     async fn take_part(self: Rc<Self>) {
         let info = self.own_info();
         let (mut failures, mut was_member) = (0_u32, false);
-        loop {
+        while !self.was_removed.get() {
             let status = self.consensus.status();
             let own = status.members.get(&self.here());
             if own.is_some_and(|member| is_known_as(&member.info, &info)) {
@@ -373,8 +435,7 @@ impl Tasks {
                 .filter(|(_, member)| !member.votes && !member.info.stays_learner && member.matched.is_some());
             for (node, _) in learners {
                 match self.consensus.promote(*node).await {
-                    Ok(()) => tracing::info!(%node, "a learner has caught up and votes now"),
-                    Err(ChangeError::Lags { .. } | ChangeError::InProgress) => {}
+                    Ok(()) | Err(ChangeError::Lags { .. } | ChangeError::InProgress) => {}
                     Err(error) => tracing::debug!(%node, %error, "a learner is not promoted yet"),
                 }
             }

@@ -1,6 +1,6 @@
 //! Nodes of tests: a listener on loopback with a service that a test gives.
 
-use std::{borrow::Cow, cell::RefCell, net::SocketAddr, rc::Rc};
+use std::{cell::RefCell, net::SocketAddr, rc::Rc};
 
 use futures_util::future::LocalBoxFuture;
 use thalweg_types::{ClusterId, NodeId};
@@ -9,7 +9,7 @@ use tokio::{net::TcpListener, sync::watch, task::spawn_local};
 
 use crate::{
     frames::{Frame, encoded},
-    handshake::{Credentials, Names, Peer},
+    handshake::{Credentials, Names, Peer, Rejection, RemovalNotice},
     link::{Link, Path},
     listener::{Service, serve},
     secret::Secret,
@@ -21,7 +21,15 @@ pub(crate) const SERVER: NodeId = NodeId(2);
 pub(crate) fn credentials(node: NodeId, secret: u8) -> Rc<Credentials> {
     let (cluster, address) = (ClusterId(9), format!("n{node}:1"));
     let secret = Secret::new(&[secret; 32]);
-    Rc::new(Credentials { cluster, node, address, secret, tls: None, max_version: VERSION })
+    Rc::new(Credentials {
+        cluster,
+        node,
+        address,
+        secret,
+        tls: None,
+        max_version: VERSION,
+        removal: RemovalNotice::default(),
+    })
 }
 
 type Answer = Box<dyn Fn(Channel, Frame) -> LocalBoxFuture<'static, Vec<u8>>>;
@@ -33,7 +41,7 @@ pub(crate) struct Scripted {
 }
 
 impl Service for Scripted {
-    fn admits(&self, _: NodeId) -> Result<Names, Cow<'static, str>> {
+    fn admits(&self, _: NodeId) -> Result<Names, Rejection> {
         Ok(None)
     }
 

@@ -29,6 +29,7 @@ use crate::{
     open_replica::{OpenedSpace, SpaceParts},
     options::{BackendKind, Create, Options},
     state_dir::{self, StateDir},
+    stream_growth::StreamGrowth,
     tails::Tails,
     unfinished_restore::is_unfinished,
     waiting_fetches::WaitingFetches,
@@ -89,6 +90,7 @@ pub(crate) struct Opened {
     pub(crate) os_dir: Option<PathBuf>,
     pub(crate) tails: Arc<Tails>,
     pub(crate) watches: Arc<Hub>,
+    pub(crate) growth: Arc<StreamGrowth>,
     pub(crate) waits: WaitingFetches,
     pub(crate) report: OpenReport,
     /// Lock of the directory. It is the last field, so that it is released only after all other fields are dropped.
@@ -223,7 +225,8 @@ pub(crate) fn on(
     let witness = Arc::<OnceLock<Arc<dyn Observer>>>::default();
     let source = Source { log: log.clone(), machine: machine.clone(), space: SpaceId::ZERO };
     let watches = Hub::new(source, mode, options.max_watch_queues_bytes);
-    let observers = Observers { tails: tails.clone(), watches: watches.clone() };
+    let growth = Arc::new(StreamGrowth::new(machine.clone()));
+    let observers = Observers { tails: tails.clone(), watches: watches.clone(), growth: growth.clone() };
     match replica.member() {
         None => replica.observe(Arc::new(observers)),
         Some(_) => {
@@ -259,6 +262,7 @@ pub(crate) fn on(
         mode,
         tails,
         watches,
+        growth,
         waits: WaitingFetches::default(),
         report,
         _lock: lock,

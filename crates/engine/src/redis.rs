@@ -1,9 +1,12 @@
 //! Redis commands over the database. Commands that only read use one consistent view. Commands that write are commands
 //! of the log, built with [`RedisBuilder`](thalweg_types::command::RedisBuilder) and proposed like any other.
 
-use std::{cell::RefCell, sync::atomic::Ordering};
+use std::{
+    cell::RefCell,
+    sync::{Arc, atomic::Ordering},
+};
 
-use thalweg_redis::{Read, StoreError};
+use thalweg_redis::{Read, StoreError, streams::growth::GrowthWaiter};
 use thalweg_state::{machine::MachineError, redis::RedisView};
 use thalweg_types::{
     KeyspaceId,
@@ -14,6 +17,7 @@ use crate::{
     database::Database,
     error::{ReadError, WriteError},
     keyspace::Keyspace,
+    stream_growth::GrowthListener,
 };
 
 /// Maximum number of views that a read tries, if values are freed just before it reads them. Each view is newer than
@@ -58,6 +62,19 @@ impl Database {
             }
         }
         Err(ReadError::ViewExpired)
+    }
+
+    /// Sets the receiver of the notification that Redis streams may have got entries. It replaces an earlier one. It is called only
+    /// while a caller [waits](Self::await_stream_growth).
+    pub fn listen_to_stream_growth(&self, listener: Arc<dyn GrowthListener>) {
+        self.inner.open.growth.set_listener(listener);
+    }
+
+    /// Registers a caller that waits for entries of Redis streams. The caller must look at its streams afterwards: entries that
+    /// were applied before cause no notification.
+    #[must_use]
+    pub fn await_stream_growth(&self) -> GrowthWaiter {
+        self.inner.open.machine.await_stream_growth()
     }
 
     /// Returns the keyspace with this name for Redis clients. A missing keyspace is created with the settings that

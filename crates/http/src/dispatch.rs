@@ -636,6 +636,7 @@ impl Operation {
                 | Self::ClusterRemove
                 | Self::ClusterTransfer
                 | Self::ClusterJoinToken
+                | Self::StateVersionRaise
         )
     }
 

@@ -1,13 +1,18 @@
 //! Handlers for the database state as a whole: digests by which replicas are compared, and the version of the state
 //! machine.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use thalweg_engine::{Database, DigestReport};
-use thalweg_serving::{app::App, error::ApiError};
+use thalweg_serving::{
+    app::App,
+    cluster::{Cluster, ClusterError, MemberVersion},
+    error::ApiError,
+    limits::DEFAULT_WAIT,
+};
 use thalweg_types::Action;
 use tokio::sync::{Semaphore, oneshot};
 use utoipa::ToSchema;
@@ -75,19 +80,46 @@ pub(crate) fn version(app: &Arc<App>, call: &Call) -> Answer {
 struct JsonRaise {
     /// Version to put in force.
     to: u16,
+    /// True to raise the version although a member of the cluster does not answer. That member stops when it gets the entry, if it
+    /// does not support the version.
+    #[serde(default)]
+    force: bool,
 }
 
-/// Handles `POST /v1/state/version`: raises the version of the state machine.
+/// Returns an error if a member of the cluster does not support a version of the state machine: it would stop. Members that do not
+/// answer pass with `force`.
+async fn check_members(cluster: &Cluster, to: u16, force: bool, deadline: Instant) -> Result<(), ClusterError> {
+    let versions = cluster.handle.known_versions(deadline).await?;
+    let report = cluster.handle.report();
+    let named = |lacks: &dyn Fn(&MemberVersion) -> bool| {
+        let lacking = versions.iter().filter(|version| lacks(version));
+        lacking.map(|version| report.shown_name(version.node)).collect::<Vec<_>>().join(", ")
+    };
+    let unknown = named(&|version| version.known.as_ref().is_ok_and(|known| *known < to));
+    if !unknown.is_empty() {
+        return Err(ClusterError::VersionUnknown { to, members: unknown });
+    }
+    let silent = named(&|version| version.known.is_err());
+    if silent.is_empty() || force { Ok(()) } else { Err(ClusterError::VersionUnconfirmed { to, members: silent }) }
+}
+
+/// Handles `POST /v1/state/version`: raises the version of the state machine. In a cluster it needs the admin token.
 #[utoipa::path(
     post, path = "/v1/state/version", params(Level), request_body = JsonRaise,
+    security((), ("admin_token" = [])),
     responses((status = 200, description = "The versions.", body = VersionShown))
 )]
 pub(crate) async fn raise_version(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     call.require_json()?;
     let body = body::read(app, &call.account, call.body.get_mut()).await?;
-    let to = json::parse::<JsonRaise>(&body)?.to;
+    let JsonRaise { to, force } = json::parse(&body)?;
     drop(body);
+    if let Some(cluster) = &app.cluster
+        && to > app.db.blocking().version_in_force()
+    {
+        check_members(cluster, to, force, call.deadline(DEFAULT_WAIT)?).await?;
+    }
     call.db(app)?.raise_version(to, call.level(app)?).await?;
     Ok(reply::json(StatusCode::OK, &version_json(app.db.blocking())))
 }

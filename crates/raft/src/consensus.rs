@@ -24,7 +24,7 @@ use openraft::{
     storage::RaftLogStorage,
     type_config::{TypeConfigExt, alias::InstantOf},
 };
-use thalweg_replica::{Leadership, Member, NodeInfo, ProposeError};
+use thalweg_replica::{Leadership, Member, Membership, NodeInfo, ProposeError};
 use thalweg_types::{Index, NodeId, SpaceTime, Term};
 
 use crate::{
@@ -218,6 +218,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
     /// Founds the space with its first members. Call it only on a node whose [`history`](Self::history) and those of all other
     /// members are empty, and on only one node.
     pub async fn found(&self, members: BTreeMap<NodeId, NodeInfo>) -> io::Result<()> {
+        // The log refuses a membership that breaks a limit, and consensus ends when its log fails.
+        Membership::new(vec![members.keys().copied().collect()], members.clone()).map_err(io::Error::other)?;
         let members: BTreeMap<u64, NodeInfo> = members.into_iter().map(|(node, info)| (node.0, info)).collect();
         self.0.raft.initialize(members).await.map_err(|error| io::Error::other(error.to_string()))
     }
@@ -417,7 +419,7 @@ fn has_promised(member: &Member, reader: &LogReader) -> bool {
     let has_voted = reader.has_voted();
     let membership = reader.membership().map(|(_, membership)| membership).or_else(|| {
         let stored = member.machine().membership().ok().flatten()?;
-        thalweg_replica::Membership::decode(&stored.payload)
+        Membership::decode(&stored.payload)
     });
     let is_alone = membership.is_some_and(|membership| membership.sole_voter() == Some(member.node()));
     has_voted && !is_alone

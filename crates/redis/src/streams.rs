@@ -17,6 +17,7 @@ mod entries;
 mod graves;
 mod group_commands;
 mod groups;
+pub mod growth;
 mod id;
 mod info;
 pub mod layout;

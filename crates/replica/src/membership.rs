@@ -37,12 +37,13 @@ use std::{
 use thalweg_types::{
     NodeId, Term,
     codec::{Malformed, Reader},
+    limits::MAX_NODE_NAME_BYTES,
 };
 
 /// Maximum length of a member's address in bytes.
 pub const MAX_ADDRESS_BYTES: usize = 1024;
 /// Maximum length of a member's name in bytes.
-pub const MAX_NAME_BYTES: usize = 64;
+pub const MAX_NAME_BYTES: usize = MAX_NODE_NAME_BYTES;
 /// Bit of an address's length that is set for members that stay learners.
 const STAYS_LEARNER: u16 = 1 << 15;
 /// Maximum number of members of a space, including learners.

@@ -7,9 +7,10 @@
 //! for a notification, checks its keys, and runs the command again if that would return something. If several clients
 //! wait for an entry of one consumer group, the first to run its command gets it, not the first that waited.
 //!
-//! Entries of a keyspace's streams come only from Redis clients, which notify waiting readers; the log notifies of
-//! entries of native streams. Nothing polls for entries. Only the loss of a group's stream (it expired, or an HTTP
-//! client overwrote its key) causes no notification: readers of groups check for it every `RECHECK`.
+//! Two notifications wake the client. A Redis client of this node that has changed the key notifies it after its commit. The
+//! apply of an entry notifies it of all additions to streams, whichever node has proposed them. Nothing polls for entries. Only the
+//! loss of a group's stream (it expired, or a client of another protocol or of another node removed or overwrote its key) causes
+//! no notification of the second kind: readers of groups check for it every `RECHECK`.
 //!
 //! Limits: each blocked read counts as a tail (`max_tails`), and waits for at most [`MAX_STREAMS`] streams, because its
 //! thread looks at all of them whenever one may have changed.
@@ -38,8 +39,8 @@ use super::{
 };
 
 /// Interval at which a client that waits for entries of a consumer group checks whether the stream still exists: it
-/// may have expired, or a client of another protocol may have overwritten or removed it. Changes by Redis clients
-/// are notified immediately. Each check costs one lookup of a key and of a group.
+/// may have expired, or a client of another protocol or node may have overwritten or removed it. Changes by Redis clients of this
+/// node are notified immediately. Each check costs one lookup of a key and of a group.
 const RECHECK: Duration = Duration::from_secs(1);
 
 /// Budget for reading the keys of a blocked read. It permits a few waits for the disk, because no other thread loads
@@ -82,9 +83,14 @@ impl Session {
         let waiter = self.resp.waiting.register(self.database, blocked.keys().map(|key| &key[..]));
         let until = blocked.timeout().map(|timeout| Box::pin(tokio::time::sleep(timeout)));
         let others = self.appended_by_others(&blocked);
+        let growth = match self.store() {
+            Database::Batched(_) => Some(self.resp.app.db.blocking().await_stream_growth()),
+            Database::Immediate(_) => None,
+        };
         let depends = blocked.has_group() && matches!(self.store(), Database::Batched(_));
         let recheck = depends.then(|| Box::pin(tokio::time::sleep(RECHECK)));
-        let wait = Box::new(Wait { blocked, waiter, others, until, recheck, muted: self.muted, _held: held });
+        let wait =
+            Box::new(Wait { blocked, waiter, others, _growth: growth, until, recheck, muted: self.muted, _held: held });
         // A change between the read and the registration caused no notification, so the first poll checks the keys.
         wait.waiter.ring();
         Some(self.try_to_read(command, arguments, wait, out))
@@ -164,11 +170,13 @@ impl Session {
         is_over
     }
 
-    /// Ends the client's blocked read with an error if its stream or its group no longer exists.
+    /// Ends the client's blocked read with an error if its stream or its group no longer exists. Reads again if there is an entry,
+    /// although the client was not notified of it.
     fn check_group_exists(&mut self, out: &mut Outbox) {
         let Some(wait) = &self.blocked else { return };
         let reply = match self.store().read_briefly(LOOK, |read| wait.blocked.poll(read)) {
-            Ok(Ok(Found::Waiting | Found::Ready)) | Err(_) => return,
+            Ok(Ok(Found::Ready)) => return self.retry_read(out),
+            Ok(Ok(Found::Waiting)) | Err(_) => return,
             Ok(Ok(Found::Ended(reply))) => reply,
             Ok(Err(failure)) => Reply::Error(failure.0),
         };

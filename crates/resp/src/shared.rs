@@ -6,8 +6,13 @@ use thalweg_redis::wire::Trust;
 use thalweg_serving::app::App;
 
 use super::{
-    auth_failures::AuthFailures, client::Clients, cursors::Cursors, databases::Databases, metrics::Metrics,
-    pubsub::Registry, waiting::WaitingClients,
+    auth_failures::AuthFailures,
+    client::Clients,
+    cursors::Cursors,
+    databases::{Databases, Numbered},
+    metrics::Metrics,
+    pubsub::Registry,
+    waiting::{AppliedGrowth, WaitingClients},
 };
 
 /// State of the Redis protocol that all its connections share.
@@ -37,12 +42,17 @@ impl Resp {
     /// Creates the state of the Redis protocol over these databases.
     #[must_use]
     pub fn new(app: &Arc<App>, databases: Databases, metrics: Arc<Metrics>) -> Arc<Self> {
+        let waiting = Arc::<WaitingClients>::default();
+        let is_durable = |(at, numbered): (usize, &Numbered)| numbered.database.is_durable().then_some(at);
+        let durable = databases.list.iter().enumerate().filter_map(is_durable).collect();
+        let growth = AppliedGrowth { waiting: Arc::downgrade(&waiting), databases: durable };
+        app.db.blocking().listen_to_stream_growth(Arc::new(growth));
         Arc::new(Self {
             app: Arc::clone(app),
             databases,
             clients: Arc::default(),
             cursors: Cursors::default(),
-            waiting: Arc::default(),
+            waiting,
             subscriptions: Registry::default(),
             auth_failures: AuthFailures::default(),
             run: app.new_number(),

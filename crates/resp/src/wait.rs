@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 
+use thalweg_engine::GrowthWaiter;
 use thalweg_redis::streams::block::Blocked;
 use thalweg_serving::admission::Reservation;
 use tokio::time::Sleep;
@@ -17,6 +18,8 @@ pub(crate) struct Wait {
     pub waiter: Waiter,
     /// Futures that complete when clients of other protocols append to one of the streams.
     pub others: Vec<Appended>,
+    /// Registration for entries that other nodes have proposed; `None` in a cache.
+    pub _growth: Option<GrowthWaiter>,
     /// Timer that ends the read after its timeout; `None` if the read waits forever.
     pub until: Option<Pin<Box<Sleep>>>,
     /// Timer of the regular check that the consumer group still exists; `None` if the read needs no such check.

@@ -7,16 +7,16 @@
 //! notification.
 
 use std::{
-    collections::{HashMap, hash_map::RandomState},
-    hash::BuildHasher,
+    collections::HashMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll},
 };
 
 use futures_util::task::AtomicWaker;
+use thalweg_engine::{GrownStreams, GrowthListener, stream_key_hash};
 use thalweg_redis::{Command, command::Keys};
 
 /// Handle that wakes one task. If the bell is rung while the task does not listen, the ring is stored for the
@@ -59,7 +59,6 @@ pub(crate) struct WaitingClients {
     bells: Mutex<HashMap<WaitedKey, Vec<Arc<Bell>>>>,
     /// Number of clients that wait in blocking reads. The number is mostly 0; then writers skip the table.
     count: AtomicUsize,
-    random: RandomState,
 }
 
 impl WaitingClients {
@@ -71,7 +70,7 @@ impl WaitingClients {
     /// Registers a client that waits for changes of some keys of a database. The client is notified of changes from
     /// now on.
     pub(crate) fn register<'k>(self: &Arc<Self>, database: usize, keys: impl Iterator<Item = &'k [u8]>) -> Waiter {
-        let keys: Vec<WaitedKey> = keys.map(|key| (database, self.random.hash_one(key))).collect();
+        let keys: Vec<WaitedKey> = keys.map(|key| (database, stream_key_hash(key))).collect();
         let bell = Arc::new(Bell::default());
         self.count.fetch_add(1, Ordering::AcqRel);
         let mut bells = self.bells.lock().unwrap_or_else(PoisonError::into_inner);
@@ -101,7 +100,7 @@ impl WaitingClients {
             // The command changes keys that it does not name, possibly all.
             *touched = TouchedKeys::Any;
         } else if may_end_waits(command, arguments) {
-            keys.extend(command.keys_of(arguments).map(|key| self.random.hash_one(key)));
+            keys.extend(command.keys_of(arguments).map(stream_key_hash));
         }
     }
 
@@ -118,6 +117,27 @@ impl WaitingClients {
             }
             TouchedKeys::Keys(keys) => keys.iter().filter_map(|key| bells.get(&(database, *key))).for_each(ring),
         }
+    }
+}
+
+/// Notification of the clients that wait for entries of keyspaces and native streams, after the apply of entries that any client of
+/// any node has proposed.
+#[derive(Debug)]
+pub(crate) struct AppliedGrowth {
+    pub(crate) waiting: Weak<WaitingClients>,
+    /// Numbers, in the list of databases, of those whose writes go through the log.
+    pub(crate) databases: Vec<usize>,
+}
+
+impl GrowthListener for AppliedGrowth {
+    fn have_grown(&self, streams: &GrownStreams) {
+        let Some(waiting) = self.waiting.upgrade() else { return };
+        let touched = match streams {
+            GrownStreams::None => return,
+            GrownStreams::Keys(keys) => TouchedKeys::Keys(keys.clone()),
+            GrownStreams::Any => TouchedKeys::Any,
+        };
+        self.databases.iter().for_each(|database| waiting.changed(*database, &touched));
     }
 }
 
@@ -194,6 +214,11 @@ mod tests {
         waiting.changed(0, &touch(b"b"));
         assert_eq!([rung(&a), rung(&a), rung(&c), rung(&other)], [true, false, false, false]);
         waiting.changed(0, &TouchedKeys::Any);
+        assert_eq!([rung(&a), rung(&c), rung(&other)], [true, true, false]);
+        let applied = AppliedGrowth { waiting: Arc::downgrade(&waiting), databases: vec![0] };
+        applied.have_grown(&GrownStreams::Keys(vec![stream_key_hash(b"c")]));
+        assert_eq!([rung(&a), rung(&c), rung(&other)], [false, true, false]);
+        applied.have_grown(&GrownStreams::Any);
         assert_eq!([rung(&a), rung(&c), rung(&other)], [true, true, false]);
         drop((a, c, other));
         assert_eq!((waiting.count(), waiting.bells.lock().unwrap().len()), (0, 0));

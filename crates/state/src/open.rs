@@ -96,6 +96,7 @@ impl Machine {
             groups: Mutex::new(groups),
             groups_woken: AtomicBool::new(false),
             settlement_waiters: AtomicUsize::new(0),
+            growth: Arc::default(),
             known_version: known,
             inline_floor,
             digest_view: Mutex::default(),

@@ -96,6 +96,7 @@ impl Replacement<'_> {
             groups: other_groups,
             groups_woken: _,
             settlement_waiters: _,
+            growth: _,
             known_version: _,
             inline_floor: _,
             digest_view: _,
@@ -156,6 +157,7 @@ impl Replacement<'_> {
         *write(&published.applied) = into(applied);
         *groups = taken;
         machine.groups_woken.store(true, Ordering::Release);
+        machine.growth.note_all();
         drop(groups);
         machine.drop_digest_view();
         let steps = applier.steps;

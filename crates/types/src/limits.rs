@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+/// Maximum length of a cluster member's name in bytes. A start or a request with a longer one is rejected with an error.
+pub const MAX_NODE_NAME_BYTES: usize = 64;
 /// Maximum length of a key in bytes. A request with a longer one is rejected with an error.
 pub const MAX_KEY_BYTES: usize = 32 * 1024;
 /// Maximum size of a value in bytes. A request with a larger one is rejected with an error.

@@ -229,7 +229,8 @@ impl Peer {
 
 /// Options with a refresh that is long enough not to help: the test's requests must find the leader by themselves.
 fn unrefreshed() -> Options {
-    Options { refresh: Duration::from_secs(600), timeout: Some(Duration::from_secs(60)), ..quick() }
+    let timeout = Some(Duration::from_secs(60));
+    Options { refresh: Duration::from_secs(600), timeout, repeat_puts: true, ..quick() }
 }
 
 async fn put(client: &Client) -> u64 {

@@ -134,6 +134,35 @@ async fn what_may_be_repeated_is_and_what_may_not_is_told() {
     assert_eq!(error.failure().unwrap().detail("retry_after"), Some(3));
 }
 
+/// Fails the first put without a known effect, and answers the second one if there is one.
+async fn put_of_unknown_effect(repeat_puts: bool) -> Result<Revision, Error> {
+    let server = Server::new().await;
+    let (client, mut peer) = server.connected(Options { repeat_puts, ..quick() }).await;
+    let users = client.keyspace("users");
+    let mut asked = tokio::spawn(async move { users.put(b"a", b"1").await });
+    let id = peer.any().await;
+    peer.send(id, &found(5)).await;
+    let id = peer.any().await;
+    let overloaded = SessionFull::Requests { limit: 1 };
+    peer.send(id, &Failed { effect: Effect::Unknown, ..Failed::of(&overloaded, "the log has failed") }).await;
+    tokio::select! {
+        answer = &mut asked => answer.unwrap(),
+        id = peer.any() => {
+            peer.send(id, &committed(9)).await;
+            asked.await.unwrap()
+        }
+    }
+}
+
+/// The first put may be carried out after the second one, and undo a write of another client in between.
+#[tokio::test]
+async fn a_put_of_unknown_effect_is_repeated_only_if_the_options_say_so() {
+    assert_eq!(put_of_unknown_effect(true).await.unwrap(), Revision(9));
+    let error = put_of_unknown_effect(false).await.unwrap_err();
+    assert!(matches!(&error, Error::OutcomeUnknown { .. }), "{error}");
+    assert_eq!(error.effect(), Effect::Unknown);
+}
+
 #[tokio::test]
 async fn repetitions_have_a_bound() {
     let server = Server::new().await;

@@ -77,6 +77,7 @@ fn strangers_are_rejected_before_they_cost_4_kib() {
         secret: secret.clone(),
         tls: tls.clone(),
         max_version: VERSION,
+        removal: RemovalNotice::default(),
     };
     let own = node(2, 9, &secret, "n2:1".to_owned());
     let hello = |credentials: &Credentials| sealed_hello(credentials, Channel::Control).unwrap();
@@ -163,6 +164,7 @@ fn mutated_handshakes_are_rejected_within_the_bound() {
         secret: secret.clone(),
         tls,
         max_version: VERSION,
+        removal: RemovalNotice::default(),
     };
     let tls = Some(PeerTls::without_authority().unwrap());
     let (mut mutated, mut whole) = (0, 0);

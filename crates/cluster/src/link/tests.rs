@@ -156,3 +156,13 @@ fn pings_and_proposals_pass_a_snapshot_that_nobody_reads() {
         assert!(matches!(first, Err(CallError::Lost { .. })), "the snapshot is still waiting: {first:?}");
     });
 }
+
+#[test]
+fn a_node_that_cannot_be_connected_to_is_warned_of_once_a_minute() {
+    let (warnings, begun) = (DialWarnings::default(), Instant::now());
+    let warned = |address: &str, seconds| warnings.may_warn(address, begun + Duration::from_secs(seconds));
+    assert!(warned("a:1", 0) && !warned("a:1", 0) && warned("b:1", 1));
+    assert!(!warned("a:1", 59) && warned("a:1", 60) && !warned("a:1", 119));
+    (0..3 * MAX_WARNED as u64).for_each(|port| assert!(warned(&format!("c:{port}"), 200 + port)));
+    assert!(warnings.0.borrow().len() <= 2 * MAX_WARNED);
+}

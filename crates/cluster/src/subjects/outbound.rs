@@ -28,7 +28,7 @@ use tokio::{
 use super::place::PeerAddress;
 use crate::{
     frames::keep_alive,
-    handshake::{Credentials, dial, host_of},
+    handshake::{Credentials, HandshakeError, dial, host_of},
     secured::Secured,
 };
 
@@ -122,6 +122,9 @@ impl Outbound {
     }
 
     async fn connect(&self, address: &str) -> io::Result<Secured<TcpStream>> {
+        if self.credentials.removal.is_set() {
+            return Err(io::Error::other(HandshakeError::Removed));
+        }
         let stream = timeout(CONNECT_LIMIT, TcpStream::connect(address)).await??;
         stream.set_nodelay(true)?;
         keep_alive(&stream)?;

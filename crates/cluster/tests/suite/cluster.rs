@@ -152,13 +152,8 @@ impl TestCluster {
         let id = db.member_parts().unwrap().member.node();
         db.close().unwrap();
         drop(db);
-        let request = JoinRequest {
-            node: id,
-            name: name.to_owned(),
-            address: "127.0.0.1:1".to_owned(),
-            zone: String::new(),
-            stays_learner: true,
-        };
+        let request =
+            JoinRequest { node: id, name: name.to_owned(), address: "127.0.0.1:1".to_owned(), stays_learner: true };
         crate::nodes::wait(self.nodes[0].node.join(request, crate::nodes::soon())).unwrap();
         self.add(name);
         id

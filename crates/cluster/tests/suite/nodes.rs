@@ -6,11 +6,11 @@ use thalweg_disk::{
     SimDisk,
     sim::{Errno, Event, Fault, Operation},
 };
-use thalweg_engine::{Ack, Keyspace, WriteError};
-use thalweg_serving::cluster::{ClusterError, ClusterHandle, MemberRole, Removal};
+use thalweg_engine::{Ack, Keyspace, MemberIdentity, WriteError};
+use thalweg_serving::cluster::{ClusterError, ClusterEvent, ClusterHandle, MemberRole, Removal};
 use thalweg_types::{Durability, NodeId, ReadLevel};
 
-use crate::cluster::{TestCluster, wait_until};
+use crate::cluster::{TestCluster, TestNode, wait_until};
 
 pub fn soon() -> Instant {
     Instant::now() + Duration::from_secs(60)
@@ -207,6 +207,73 @@ fn members_are_added_and_removed_and_leadership_is_transferred() {
     cluster.check_equal();
     let report = cluster.nodes[0].report();
     assert!(report.members.iter().all(|member| member.node != gone && member.role == MemberRole::Voter));
+}
+
+#[test]
+fn members_state_which_versions_of_the_state_machine_they_know() {
+    let mut cluster = TestCluster::start(3);
+    let known = cluster.nodes[0].db.known_version();
+    let stated = |cluster: &TestCluster, at: usize| {
+        let versions = wait(cluster.nodes[at].node.known_versions(soon())).unwrap_or_default();
+        versions.into_iter().map(|version| version.known).collect::<Vec<_>>()
+    };
+    for at in 0..3 {
+        wait_until("all members answer", || stated(&cluster, at) == [Ok(known), Ok(known), Ok(known)]);
+    }
+    let stopped = cluster.follower();
+    cluster.nodes.remove(stopped).stop();
+    wait_until("one member does not answer", || {
+        let stated = stated(&cluster, cluster.follower());
+        stated.len() == 3 && stated.iter().filter(|known| known.is_err()).count() == 1
+    });
+}
+
+#[test]
+fn a_leader_without_a_live_voter_beside_it_says_so_when_it_shall_pass_on_the_leadership() {
+    let cluster = TestCluster::start(1);
+    let node = &cluster.nodes[0].node;
+    wait_until("the node leads", || node.leads());
+    assert_eq!(wait(node.hand_over(soon())), Err(ClusterError::NoSuccessor));
+    assert_eq!(wait(node.transfer(None, soon())), Err(ClusterError::NoSuccessor));
+}
+
+/// The leader sends no entries to a node that it has removed, so the node would go on as if it were a member.
+#[test]
+fn a_removed_node_that_still_runs_stops_serving() {
+    let mut cluster = TestCluster::start(3);
+    put_again(&cluster, 0, b"key", b"value");
+    let (leader, other) = (cluster.leader(), cluster.follower());
+    let gone = cluster.nodes[other].id();
+    let keyspace = cluster.nodes[other].db.keyspace("k").unwrap();
+    wait_until("the node is removed", || match wait(cluster.nodes[leader].node.remove(gone, Removal::Safe, soon())) {
+        Ok(()) | Err(ClusterError::NoSuchMember(_)) => true,
+        Err(ClusterError::ChangeInProgress | ClusterError::NotLeader { .. } | ClusterError::NoLeader) => false,
+        Err(other) => panic!("{other}"),
+    });
+    // The node need not know yet that it was removed. The leader does.
+    let late = keyspace.put(b"late", b"value");
+    assert!(late.is_err(), "{late:?}");
+    let removed = cluster.nodes.remove(other);
+    wait_until("the node stops serving", || removed.db.stopped_serving().is_some_and(|why| why.contains("removed")));
+    assert!(matches!(keyspace.put(b"late", b"value"), Err(WriteError::StoppedServing { .. })));
+    for level in [ReadLevel::Linearizable, ReadLevel::Lease] {
+        let read = wait(removed.node.read(level, soon()));
+        assert!(matches!(read, Err(ClusterError::StoppedServing { .. })), "{read:?}");
+    }
+    let says_so = |event: &ClusterEvent| event.event == thalweg_serving::cluster::Event::Removed(gone);
+    wait_until("an event says so", || removed.node.events().after(0).1.iter().any(says_so));
+    cluster.wait_for_voters(2);
+    put_again(&cluster, 0, b"key", b"other");
+    cluster.check_equal();
+    for node in &cluster.nodes {
+        assert_eq!(node.db.keyspace("k").unwrap().get(b"late").unwrap(), None);
+    }
+    // A later run is told at once, too.
+    drop(keyspace);
+    let (path, options) = removed.stop();
+    let again = TestNode::start(path, MemberIdentity::Existing, options, Some(cluster.id));
+    wait_until("the node stops serving again", || again.db.stopped_serving().is_some());
+    again.stop();
 }
 
 #[test]

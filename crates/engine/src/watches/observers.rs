@@ -8,21 +8,25 @@ use thalweg_types::command::Outcome;
 
 use crate::{
     digests::{HASH_INTERVAL, HashMark, HashMarks},
+    stream_growth::StreamGrowth,
     tails::Tails,
     watches::hub::Hub,
 };
 
-/// The two receivers of the notification that an entry was applied: waiting stream readers, and watches.
+/// Receivers of the notification that an entry was applied: waiting readers of native streams, watches, and waiting readers of
+/// Redis streams.
 #[derive(Debug)]
 pub(crate) struct Observers {
     pub(crate) tails: Arc<Tails>,
     pub(crate) watches: Arc<Hub>,
+    pub(crate) growth: Arc<StreamGrowth>,
 }
 
 impl Observer for Observers {
     fn applied(&self, outcomes: &[Outcome]) {
         self.tails.applied(outcomes);
         self.watches.notify();
+        self.growth.applied(outcomes);
     }
 }
 

@@ -5,11 +5,11 @@ use thalweg_serving::{
     cluster::{ClusterReport, DigestComparison, JoinRequest, MemberHealth, MemberReport, Removal, Since},
     error::ApiError,
 };
-use thalweg_types::NodeId;
+use thalweg_types::{NodeId, limits::MAX_NODE_NAME_BYTES};
 use utoipa::ToSchema;
 
-/// Longest name, address or zone of a node in bytes.
-const MAX_TEXT_BYTES: usize = 255;
+/// Longest address of a node in bytes.
+const MAX_ADDRESS_BYTES: usize = 255;
 
 /// Returns the id of a node as clients see it: 16 hexadecimal digits.
 pub(super) fn id_of(node: NodeId) -> String {
@@ -255,7 +255,6 @@ pub(crate) struct JsonJoin {
     address: String,
     /// Name of the new node; its id if missing.
     name: Option<String>,
-    zone: Option<String>,
     /// True if the node stays a learner until it is promoted by a request.
     learner: Option<bool>,
 }
@@ -264,18 +263,21 @@ impl JsonJoin {
     /// Checks the request.
     pub(super) fn request(self) -> Result<JoinRequest, ApiError> {
         let bad = |message: &'static str| ApiError::bad_request("bad_json", message);
-        let Self { node, address, name, zone, learner } = self;
+        let Self { node, address, name, learner } = self;
         let id =
             Some(&node).filter(|digits| digits.len() == 16).and_then(|digits| u64::from_str_radix(digits, 16).ok());
         let id = id.ok_or_else(|| bad("node must be 16 hexadecimal digits"))?;
-        let (name, zone) = (name.unwrap_or(node), zone.unwrap_or_default());
-        if [&address, &name, &zone].iter().any(|text| text.len() > MAX_TEXT_BYTES) {
-            return Err(bad("address, name and zone have 255 bytes at most"));
+        let name = name.unwrap_or(node);
+        if address.len() > MAX_ADDRESS_BYTES {
+            return Err(bad("address has 255 bytes at most"));
+        }
+        if name.len() > MAX_NODE_NAME_BYTES {
+            return Err(bad("name has 64 bytes at most"));
         }
         if !address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok()) {
             return Err(bad("address must be HOST:PORT"));
         }
-        Ok(JoinRequest { node: NodeId(id), name, address, zone, stays_learner: learner.unwrap_or(false) })
+        Ok(JoinRequest { node: NodeId(id), name, address, stays_learner: learner.unwrap_or(false) })
     }
 }
 

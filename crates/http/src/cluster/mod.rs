@@ -145,6 +145,10 @@ pub(crate) async fn leave(app: &Arc<App>, call: &mut Call) -> Answer {
         let message = format!("this node is not {other:?}: leave out `node`, or use /v1/cluster/remove");
         return Err(ApiError::bad_request("other_node", message));
     }
+    // A sole voter cannot pass on the leadership, so the answer must not be that nobody has taken over.
+    if report.voters().all(|voter| voter.node == report.node) && report.voters().next().is_some() {
+        return Err(ClusterError::LastVoter.into());
+    }
     let until = deadline(call)?;
     if handle.leads() {
         handle.hand_over(until).await?;

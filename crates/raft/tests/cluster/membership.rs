@@ -9,11 +9,27 @@ use thalweg_types::{Index, NodeId, Term, info::Removal};
 
 use crate::{
     commands::{put, run},
-    node::{Cluster, Node},
+    node::{Cluster, Node, Settings},
 };
 
 fn voters(node: &Node) -> BTreeSet<u64> {
     node.consensus.membership().unwrap().voters().into_iter().map(|voter| voter.0).collect()
+}
+
+/// The log refuses such a membership, and consensus ended with it.
+#[test]
+fn a_membership_that_breaks_a_limit_founds_nothing() {
+    run(async {
+        let cluster = Cluster::unfounded(1, Settings::default()).await;
+        let named = |bytes: usize| NodeInfo { name: "n".repeat(bytes), ..NodeInfo::at("node1:1") };
+        let node = cluster.node(1);
+        let refused = node.consensus.found([(NodeId(1), named(65))].into()).await.unwrap_err();
+        assert!(refused.to_string().contains("name"), "{refused}");
+        assert_eq!(node.consensus.failure(), None);
+        node.consensus.found([(NodeId(1), named(64))].into()).await.unwrap();
+        let leader = cluster.leader().await;
+        assert_eq!(leader.consensus.status().members[&NodeId(1)].info, named(64));
+    });
 }
 
 #[test]

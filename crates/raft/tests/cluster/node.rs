@@ -234,13 +234,19 @@ impl Cluster {
         Self::founded_with(size, Settings { max_wait, ..Settings::default() }).await
     }
 
-    pub async fn founded_with(size: u64, settings: Settings) -> Self {
+    /// Starts nodes 1 to `size`, none of which has founded a cluster.
+    pub async fn unfounded(size: u64, settings: Settings) -> Self {
         let disks = (1..=size).map(|id| (id, SimDisk::new(id))).collect();
         let cluster =
             Self { network: Network::default(), disks: RefCell::new(disks), nodes: RefCell::default(), settings };
         for id in 1..=size {
             cluster.start(id).await;
         }
+        cluster
+    }
+
+    pub async fn founded_with(size: u64, settings: Settings) -> Self {
+        let cluster = Self::unfounded(size, settings).await;
         let members = (1..=size).map(|id| (NodeId(id), NodeInfo::at(format!("node{id}:1")))).collect();
         cluster.node(1).consensus.found(members).await.unwrap();
         let created = cluster.write(&create()).await;

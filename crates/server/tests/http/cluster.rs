@@ -77,6 +77,39 @@ async fn changes_need_the_admin_token_on_loopback_too() {
 }
 
 #[tokio::test]
+async fn the_version_is_raised_with_the_token_once_all_members_know_it() {
+    let member = Member::start().await;
+    let json = ("content-type", "application/json");
+    let raise = async |body: Value| {
+        let token = format!("Bearer {}", member.admin.reveal());
+        let headers = [json, ("authorization", token.as_str())];
+        member.node.call("POST", "/v1/state/version", &headers, body.to_string().as_bytes()).await
+    };
+    for to in [1, 2] {
+        let body = json!({ "to": to }).to_string();
+        let reply = member.node.call("POST", "/v1/state/version", &[json], body.as_bytes()).await;
+        reply.refused(401, "token_missing", "fix");
+    }
+    raise(json!({ "to": 1 })).await.is(200);
+    let message = |error: &Value| error["message"].as_str().unwrap().to_owned();
+    let unknown = raise(json!({ "to": 2, "force": true })).await.refused(409, "version_unknown", "fix");
+    assert!(message(&unknown).starts_with("n1, n2, n3 can't execute version 2"), "{unknown}");
+    [1, 2].into_iter().for_each(|node| member.cluster.set_version(node, Ok(2)));
+    let unknown = raise(json!({ "to": 2, "force": true })).await.refused(409, "version_unknown", "fix");
+    assert!(message(&unknown).starts_with("n3 can't"), "{unknown}");
+    member.cluster.set_version(3, Err("it is down".to_owned()));
+    let silent = raise(json!({ "to": 2 })).await.refused(409, "version_unconfirmed", "fix");
+    assert!(message(&silent).starts_with("n3 did not say"), "{silent}");
+    // The members pass, and the server itself refuses.
+    for known in [Err("it is down".to_owned()), Ok(2)] {
+        member.cluster.set_version(3, known);
+        let refused = raise(json!({ "to": 2, "force": true })).await.refused(409, "version_unknown", "fix");
+        assert!(message(&refused).contains("upgrade the node first"), "{refused}");
+    }
+    assert_eq!(member.node.get("/v1/state/version").await.is(200).json()["in_force"], 1);
+}
+
+#[tokio::test]
 async fn reads_wait_for_their_level_and_show_a_revision() {
     let member = Member::start().await;
     member.node.put("/v1/kv/k/a", b"1").await.is(204);
@@ -284,17 +317,48 @@ async fn the_members_and_their_lag_are_shown() {
     member_.node.get("/health").await.is(200);
 }
 
+/// Prometheus drops series that are there twice.
+#[tokio::test]
+async fn members_with_one_name_have_series_of_their_own() {
+    let member_ = Member::start().await;
+    member_.cluster.change(|report| report.members[2].name = "n2".to_owned());
+    let metrics = String::from_utf8(member_.node.get("/metrics").await.is(200).body).unwrap();
+    for line in [
+        "thalweg_cluster_lag_entries{node=\"n1\"} 2",
+        "thalweg_cluster_lag_entries{node=\"n2 (0000000000000002)\"} 2",
+        "thalweg_cluster_lag_entries{node=\"n2 (0000000000000003)\"} 2",
+        "thalweg_cluster_subject_filters{node=\"n2 (0000000000000002)\"} 3",
+    ] {
+        holds(&metrics, line);
+    }
+    let series: Vec<_> = metrics.lines().filter(|line| !line.starts_with('#')).collect();
+    let names: std::collections::BTreeSet<_> =
+        series.iter().filter_map(|line| Some(line.rsplit_once(' ')?.0)).collect();
+    assert_eq!(names.len(), series.len(), "no series is there twice");
+}
+
+#[tokio::test]
+async fn the_last_voter_does_not_leave() {
+    let member = Member::start().await;
+    member.cluster.change(|report| report.members.retain(|member| member.node != NodeId(2)));
+    let error = member.post("leave", &json!({})).await.refused(409, "last_voter", "fix");
+    holds(error["message"].as_str().unwrap(), "add another one first");
+    assert!(member.cluster.stopped.lock().unwrap().is_empty(), "the leadership stays where it is");
+}
+
 #[tokio::test]
 async fn members_are_added_promoted_and_removed() {
     let member = Member::start().await;
-    let joining = json!({ "node": "00000000000000ff", "address": "h:7072", "name": "new", "zone": "b" });
+    let joining = json!({ "node": "00000000000000ff", "address": "h:7072", "name": "new" });
     assert_eq!(member.post("join", &joining).await.is(200).json(), json!({ "node": "00000000000000ff" }));
     let error = member.post("join", &joining).await.refused(409, "already_member", "fix");
     holds(error["message"].as_str().unwrap(), "new is a member already");
     for wrong in [
         json!({ "node": "ff", "address": "h:1" }),
         json!({ "node": "00000000000000fe", "address": "h" }),
-        json!({ "node": "00000000000000fe", "address": "h:1", "name": "x".repeat(256) }),
+        json!({ "node": "00000000000000fe", "address": "h:1", "name": "x".repeat(65) }),
+        json!({ "node": "00000000000000fe", "address": format!("{}:1", "h".repeat(254)) }),
+        json!({ "node": "00000000000000fe", "address": "h:1", "zone": "z" }),
         json!({ "node": "00000000000000fe", "address": "h:1", "other": 1 }),
     ] {
         member.post("join", &wrong).await.refused(400, "bad_json", "fix");

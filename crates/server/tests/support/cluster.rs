@@ -1,6 +1,7 @@
 //! A cluster in memory, for tests of the protocols: the test determines its members and its barriers.
 
 use std::{
+    collections::BTreeMap,
     future::ready,
     sync::{Arc, Mutex, MutexGuard, OnceLock},
     time::Instant,
@@ -10,7 +11,7 @@ use thalweg_broker::{Broker, Budget, NodeBatch, NodeLink, NodeStats};
 use thalweg_server::cluster::{
     AdminToken, Cluster, ClusterError, ClusterFuture, ClusterHandle, ClusterReport, Credentials, DigestComparison,
     Event, EventLog, JoinRequest, Lag, LinkTraffic, MemberDigest, MemberHealth, MemberReport, MemberRole,
-    NodeAddresses, Removal, Since, Triggers,
+    MemberVersion, NodeAddresses, Removal, Since, Triggers,
 };
 use thalweg_types::{Index, NodeId, ReadLevel, Revision, Term};
 use tokio::sync::watch;
@@ -37,6 +38,8 @@ pub struct FakeCluster {
     /// Number of barriers that have begun.
     begun: watch::Sender<u64>,
     broker: OnceLock<Broker>,
+    /// Versions of the state machine that members do or do not state; the others know version 1.
+    versions: Mutex<BTreeMap<NodeId, Result<u16, String>>>,
     /// Names of the calls that stop the node, in order.
     pub stopped: Mutex<Vec<&'static str>>,
 }
@@ -92,6 +95,7 @@ impl FakeCluster {
             barriers: watch::Sender::new(Barriers::Open),
             begun: watch::Sender::new(0),
             broker: OnceLock::new(),
+            versions: Mutex::default(),
             stopped: Mutex::default(),
         });
         let cluster =
@@ -102,6 +106,11 @@ impl FakeCluster {
     /// Changes the knowledge of the node.
     pub fn change(&self, change: impl FnOnce(&mut ClusterReport)) {
         change(&mut self.lock());
+    }
+
+    /// Sets the highest version of the state machine that a member states, or why it states none.
+    pub fn set_version(&self, node: u64, known: Result<u16, String>) {
+        self.versions.lock().unwrap().insert(NodeId(node), known);
     }
 
     /// Adds an event.
@@ -222,11 +231,10 @@ impl ClusterHandle for FakeCluster {
         if let Some(known) = report.members.iter().find(|member| member.node == request.node) {
             return done(Err(ClusterError::AlreadyMember(known.name.clone())));
         }
-        let JoinRequest { node, name, address, zone, .. } = request;
+        let JoinRequest { node, name, address, .. } = request;
         report.members.push(MemberReport {
             name,
             address,
-            zone,
             ..member(node.0, MemberRole::Learner, MemberHealth::Suspect)
         });
         self.events.push(1, Event::Joined(node));
@@ -276,6 +284,15 @@ impl ClusterHandle for FakeCluster {
             },
         };
         done(Ok(DigestComparison { index: Index(42), members: self.lock().members.iter().map(digest).collect() }))
+    }
+
+    fn known_versions(&self, _: Instant) -> ClusterFuture<Vec<MemberVersion>> {
+        let stated = self.versions.lock().unwrap().clone();
+        let version = |member: &MemberReport| {
+            let known = stated.get(&member.node).cloned().unwrap_or(Ok(1));
+            MemberVersion { node: member.node, known }
+        };
+        done(Ok(self.lock().members.iter().map(version).collect()))
     }
 
     fn events(&self) -> &Arc<EventLog> {

@@ -80,6 +80,9 @@ pub enum ClusterError {
     /// another node.
     #[error("the leadership was not taken over in time: retry")]
     TransferTimeout,
+    /// No other voter can take over the leadership, because none is alive.
+    #[error("no other voter is alive that could take over the leadership: retry when one is")]
+    NoSuccessor,
     /// Nodes did not reach a common index for their digests in time.
     #[error("the digests were not complete in time, because {missing} members did not reach index {index}")]
     DigestTimeout {
@@ -87,6 +90,25 @@ pub enum ClusterError {
         index: Index,
         /// Number of members without a digest.
         missing: usize,
+    },
+    /// Members do not support a version of the state machine. The text has their names.
+    #[error("{members} can't execute version {to} of the state machine, and would stop: upgrade all nodes first")]
+    VersionUnknown {
+        /// Version that was to be put in force.
+        to: u16,
+        /// Names of the members.
+        members: String,
+    },
+    /// Members have not said which versions of the state machine they support. The text has their names.
+    #[error(
+        "{members} did not say in time whether version {to} of the state machine is supported there, and would stop without: \
+         start the nodes, or remove them, or repeat the request with force"
+    )]
+    VersionUnconfirmed {
+        /// Version that was to be put in force.
+        to: u16,
+        /// Names of the members.
+        members: String,
     },
     /// The change is not possible.
     #[error("{reason}")]
@@ -134,6 +156,8 @@ classified! {
         Self::OutcomeUnknown => "outcome_unknown", Retry;
         Self::NoSuchMember(_) => "no_such_member", Fix;
         Self::Refused { .. } => "change_refused", Fix;
+        Self::VersionUnknown { .. } => "version_unknown", Fix;
+        Self::VersionUnconfirmed { .. } => "version_unconfirmed", Fix;
         Self::AlreadyMember(_) => "already_member", Fix;
         Self::ChangeInProgress => "change_in_progress", Retry;
         Self::LearnerBehind { .. } => "learner_behind", Retry;
@@ -141,6 +165,7 @@ classified! {
         Self::QuorumAtRisk { .. } => "quorum_at_risk", Fix;
         Self::NotVoter(_) => "not_voter", Fix;
         Self::TransferTimeout => "transfer_timeout", Retry;
+        Self::NoSuccessor => "no_successor", Retry;
         Self::DigestTimeout { .. } => "digest_timeout", Retry;
         Self::TokenMissing => "token_missing", Fix;
         Self::TokenWrong => "token_wrong", Fix;
@@ -161,6 +186,8 @@ impl ClusterError {
             | Self::LastVoter
             | Self::QuorumAtRisk { .. }
             | Self::Refused { .. }
+            | Self::VersionUnknown { .. }
+            | Self::VersionUnconfirmed { .. }
             | Self::NotVoter(_) => StatusCode::CONFLICT,
             Self::NoSuchMember(_) => StatusCode::NOT_FOUND,
             Self::TokenMissing | Self::TokenWrong => StatusCode::UNAUTHORIZED,
@@ -172,6 +199,7 @@ impl ClusterError {
             | Self::RevisionNotReached { .. }
             | Self::ChangeInProgress
             | Self::TransferTimeout
+            | Self::NoSuccessor
             | Self::DigestTimeout { .. }
             | Self::Overloaded
             | Self::Stopping

@@ -29,8 +29,12 @@ pub use events::{Beginning, ClusterEvent, Event, EventLog, Missed};
 pub use leader_watch::LeaderWatch;
 pub use report::{
     ClusterReport, DigestComparison, JoinRequest, Lag, LinkTraffic, MemberDigest, MemberHealth, MemberReport,
-    MemberRole, NodeAddresses, Removal, Since, Triggers,
+    MemberRole, MemberVersion, NodeAddresses, Removal, Since, Triggers,
 };
+
+/// Reason for which a node that was removed from the cluster has stopped serving.
+pub const REMOVED_REASON: &str =
+    "it was removed from the cluster; stop it, and give it a new directory if it shall join again";
 
 /// Future of a call of the cluster. It owns its data, so a protocol may keep it beside the request.
 pub type ClusterFuture<T> = Pin<Box<dyn Future<Output = Result<T, ClusterError>> + Send>>;
@@ -87,6 +91,9 @@ pub trait ClusterHandle: fmt::Debug + Send + Sync {
 
     /// Computes the digests of the state of all reachable members at one index.
     fn digest(&self, deadline: Instant) -> ClusterFuture<DigestComparison>;
+
+    /// Asks all members which versions of the state machine they support.
+    fn known_versions(&self, deadline: Instant) -> ClusterFuture<Vec<MemberVersion>>;
 
     /// Returns the log of the cluster's events.
     fn events(&self) -> &Arc<EventLog>;

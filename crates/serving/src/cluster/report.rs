@@ -135,6 +135,19 @@ impl ClusterReport {
         self.members.iter().find(|member| member.node == node).map(|member| member.name.as_str())
     }
 
+    /// Returns the name of a node for people and metrics: with its id behind it if another member has the same name, and the id alone
+    /// if the node has no name or is no member.
+    #[must_use]
+    pub fn shown_name(&self, node: NodeId) -> String {
+        match self.name_of(node) {
+            None | Some("") => node.to_string(),
+            Some(name) if self.members.iter().any(|other| other.node != node && other.name == name) => {
+                format!("{name} ({node})")
+            }
+            Some(name) => name.to_owned(),
+        }
+    }
+
     /// Returns the voters.
     pub fn voters(&self) -> impl Iterator<Item = &MemberReport> {
         self.members.iter().filter(|member| member.role == MemberRole::Voter)
@@ -188,10 +201,17 @@ pub struct JoinRequest {
     pub name: String,
     /// Address at which the members reach the new node.
     pub address: String,
-    /// Zone of the new node; empty if it has none.
-    pub zone: String,
     /// True if the node stays a learner until an administrator promotes it.
     pub stays_learner: bool,
+}
+
+/// Versions of the state machine that one member supports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberVersion {
+    /// Id of the member.
+    pub node: NodeId,
+    /// Highest version that the member supports, or the reason why it has not said so.
+    pub known: Result<u16, String>,
 }
 
 /// Digest of one member's state.

@@ -2,11 +2,11 @@
 
 use std::{fmt, net::SocketAddr, sync::Arc};
 
-use thalweg_types::ReadLevel;
+use thalweg_types::{ReadLevel, limits::MAX_NODE_NAME_BYTES};
 
 use super::{Setting, units::optional_address};
 
-/// Longest name or zone of a node, and longest address of a host, in bytes.
+/// Longest zone of a node, and longest address of a host, in bytes.
 const MAX_TEXT_BYTES: usize = 255;
 
 /// Address at which a node listens for the other nodes of its cluster.
@@ -92,7 +92,26 @@ impl Setting for Advertise {
     }
 }
 
-/// A short text for people, such as the name of a node.
+/// Name of a node, for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeName(pub String);
+
+impl Setting for NodeName {
+    const VALUE_NAME: &'static str = "NAME";
+
+    fn parse(text: &str) -> Result<Self, &'static str> {
+        let is_short = text.len() <= MAX_NODE_NAME_BYTES && !text.contains(char::is_control);
+        if is_short { Ok(Self(text.to_owned())) } else { Err("at most 64 bytes without control characters") }
+    }
+
+    fn show(&self) -> String {
+        self.0.clone()
+    }
+}
+
+const _: () = assert!(MAX_NODE_NAME_BYTES == 64, "the message of `NodeName` states the limit");
+
+/// A short text for people, such as the zone of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Label(pub String);
 
@@ -175,6 +194,10 @@ mod tests {
         }
         for text in ["cluster_init = true", "join = \"a:1,b:1\"\nexpect = 3", "node_name = \"n1\"\nzone = \"z\""] {
             assert!(resolve(&format!("{address}{text}")).is_ok(), "{text}");
+        }
+        for (bytes, fits) in [(MAX_NODE_NAME_BYTES, true), (MAX_NODE_NAME_BYTES + 1, false)] {
+            let resolved = resolve(&format!("{address}node_name = \"{}\"", "n".repeat(bytes)));
+            assert_eq!(resolved.is_ok(), fits, "{bytes} bytes");
         }
         assert!(matches!(resolve("cluster = \"127.0.0.1:7070\""), Err(ConfigError::SamePort { .. })));
         assert!(resolve("read_level = \"at-least=7\"").is_err(), "no revision suits all reads");

@@ -38,7 +38,7 @@ use thalweg_types::{
 use crate::{limits::MAX_CONNECTION_THREADS, pace::MinRate};
 
 pub use certificate::{PeerPem, PemFile};
-pub use cluster::{Advertise, ClusterAddress, HostPort, JoinAddresses, Label};
+pub use cluster::{Advertise, ClusterAddress, HostPort, JoinAddresses, Label, NodeName};
 pub use explain::example;
 pub use hosts::AllowedHosts;
 pub use layers::{Layers, Resolved, Source};
@@ -219,8 +219,8 @@ knobs! {
     /// Token with which the node joins, as `thalweg cluster join-token` prints it; the node keeps it in its directory. Set
     /// it in the environment or in the file: a flag is visible in the list of processes. Cost: none.
     join_token: Password = |_| Password::default();
-    /// Name of the node in the cluster, for people; its id if empty. Cost: none.
-    node_name: Label = |_| Label::default();
+    /// Name of the node in the cluster, for people, of at most 64 bytes; its id if empty. Cost: none.
+    node_name: NodeName = |_| NodeName::default();
     /// Zone of the node, such as a rack or a data center; clients may prefer nodes of their zone. Cost: none.
     zone: Label = |_| Label::default();
     /// Address and port at which the other nodes reach this one; `listening` is the address of `cluster`. Cost: none.

@@ -105,14 +105,11 @@ impl Collector for ClusterCollector {
             let mut family = to.encode_descriptor(name, help, None, MetricType::Gauge)?;
             for member in &report.members {
                 let Some(value) = value(member) else { continue };
-                let labels = vec![("node", member.name.as_str())];
-                ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
+                let name = report.shown_name(member.node);
+                ConstGauge::new(value).encode(family.encode_family(&vec![("node", name.as_str())])?)?;
             }
         }
-        let name = |node| {
-            let member = report.members.iter().find(|member| member.node == node);
-            member.map_or_else(|| node.to_string(), |member| member.name.clone())
-        };
+        let name = |node| report.shown_name(node);
         let traffic: Vec<_> = self.0.link_traffic().into_iter().map(|traffic| (name(traffic.node), traffic)).collect();
         for (metric, help, figure) in LINK_COUNTERS.into_iter().filter(|_| !traffic.is_empty()) {
             let mut family = to.encode_descriptor(metric, help, None, MetricType::Counter)?;

@@ -9,6 +9,7 @@ use std::{
     sync::Arc,
 };
 
+use thalweg_redis::streams::growth::GrownStreams;
 use thalweg_store::Applied;
 use thalweg_types::{KeyspaceId, Offset, StreamId, command::HistoryFloor};
 
@@ -75,6 +76,8 @@ pub(crate) struct Applier {
     pub(crate) steps: u64,
     /// Steps of the reads that this node has performed for its clients, in addition to `steps`.
     pub(crate) read_steps: u64,
+    /// Redis streams that may have got entries by the commands of the current log record.
+    pub(crate) grown: GrownStreams,
     /// Id of the state digest that a command of the current log record requested; `None` if none did.
     pub(crate) digest_wanted: Option<u64>,
     pub(crate) scratch: Vec<u8>,
@@ -132,6 +135,7 @@ impl Applier {
             reads: Vec::new(),
             steps: 0,
             read_steps: 0,
+            grown: GrownStreams::None,
             digest_wanted: None,
             scratch: Vec::new(),
         }

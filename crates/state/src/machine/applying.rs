@@ -155,6 +155,7 @@ impl<'m> Applying<'m> {
             running_hash,
             digest_wanted,
             inline_floor,
+            grown,
             ..
         } = self.applier;
         let batch = staged.batch();
@@ -218,6 +219,7 @@ impl<'m> Applying<'m> {
         pending.stream_names.clear();
         pending.producers.clear();
         *write(&published.applied) = self.applied;
+        self.machine.growth.publish(grown);
         if let Some(mut groups) = self.groups {
             groups.applying = false;
             if !groups.woken.is_empty() {

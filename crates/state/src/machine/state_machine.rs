@@ -8,6 +8,7 @@ use std::{
     },
 };
 
+use thalweg_redis::streams::growth::{GrownStreams, GrowthNotes, GrowthWaiter};
 use thalweg_store::{Applied, Backend};
 use thalweg_types::{Generation, KeyspaceId, Lsn, limits::DEFAULT_INLINE_VALUE_BYTES};
 
@@ -64,6 +65,8 @@ pub struct Machine {
     /// Number of callers on this node that wait for settlements (acks and nacks). It affects only which of them are
     /// woken, never an outcome.
     pub(crate) settlement_waiters: AtomicUsize,
+    /// Redis streams that may have got entries, for callers on this node that wait for entries.
+    pub(crate) growth: Arc<GrowthNotes>,
     /// Highest version of the state machine that this machine executes.
     pub(crate) known_version: u16,
     /// Length in bytes of values that are always stored in the state, which [`inline_floor`](Self::inline_floor)
@@ -134,6 +137,20 @@ impl Machine {
     #[must_use]
     pub fn visible(&self) -> Lsn {
         Lsn(self.published.visible.load(Ordering::Acquire))
+    }
+
+    /// Registers a caller that waits for entries of Redis streams. While any caller is registered, the keys of grown streams are
+    /// noted.
+    #[must_use]
+    pub fn await_stream_growth(&self) -> GrowthWaiter {
+        self.growth.register()
+    }
+
+    /// Returns the Redis streams that may have got entries since the last call, all of them visible to readers. Without
+    /// waiting callers, a call costs one atomic load and returns [`GrownStreams::None`].
+    #[must_use]
+    pub fn take_grown_streams(&self) -> GrownStreams {
+        self.growth.take()
     }
 
     /// Returns the number of [steps](thalweg_types::steps) that the commands of all entries have taken since the machine

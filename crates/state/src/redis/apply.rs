@@ -94,9 +94,9 @@ pub(crate) fn apply(applying: &mut Applying<'_>, batch: RedisBatch<'_>, at: LogP
             continue;
         }
         store.begin(&args);
-        let reply = match admitted {
+        let reply = match &admitted {
             Ok(command) => run(&mut store, command, &args).map_err(failure)?,
-            Err(reply) => reply,
+            Err(reply) => reply.clone(),
         };
         let reply = store.within_bounds(reply);
         if store.check_steps().is_err() {
@@ -107,7 +107,13 @@ pub(crate) fn apply(applying: &mut Applying<'_>, batch: RedisBatch<'_>, at: LogP
         }
         match reply {
             Reply::Error(_) => store.undo(),
-            _ => store.keep(),
+            _ => {
+                store.keep();
+                if let Ok(command) = admitted {
+                    let Applying { machine, applier, .. } = &mut *store.applying;
+                    machine.growth.note(&mut applier.grown, command, &args);
+                }
+            }
         }
         replies.push(reply);
     }

@@ -3,7 +3,10 @@
 
 use std::{ops::ControlFlow, sync::atomic::Ordering, time::Duration};
 
-use thalweg_redis::{Collection, Kind, Reply, StoreError};
+use thalweg_redis::{
+    Collection, Kind, Reply, StoreError,
+    streams::growth::{GrownStreams, stream_key_hash},
+};
 use thalweg_state::{
     keyspaces::{Counts, ScanRange, StoredValue},
     machine::{Machine, MachineOptions},
@@ -65,6 +68,29 @@ fn run_in(bench: &mut Bench, keyspace: KeyspaceId, time: u64, words: &str) -> Re
 
 fn run(bench: &mut Bench, words: &str) -> Reply {
     run_in(bench, KS, 2, words)
+}
+
+#[test]
+fn streams_that_get_entries_are_noted_for_callers_that_wait() {
+    let mut bench = bench(MachineOptions::default());
+    assert!(matches!(run(&mut bench, "xadd early * f v"), Reply::Bulk(_)));
+    assert_eq!(bench.machine.take_grown_streams(), GrownStreams::None, "nobody waits");
+    let waiter = bench.machine.await_stream_growth();
+    // A caller that begins to wait while an entry is applied must be woken, although its key was not noted.
+    assert_eq!(bench.machine.take_grown_streams(), GrownStreams::Any);
+    let grown = |bench: &mut Bench, words: &str| {
+        run(bench, words);
+        bench.machine.take_grown_streams()
+    };
+    let keys = |keys: &[&str]| GrownStreams::Keys(keys.iter().map(|key| stream_key_hash(key.as_bytes())).collect());
+    assert_eq!(grown(&mut bench, "xadd a * f v"), keys(&["a"]));
+    assert_eq!(grown(&mut bench, "rename a b"), keys(&["a", "b"]));
+    assert_eq!(grown(&mut bench, "copy b c"), keys(&["b", "c"]));
+    for none in ["xadd a 0-0 f v", "set k v", "xlen b", "del b", "xgroup create d g $ mkstream"] {
+        assert_eq!(grown(&mut bench, none), GrownStreams::None, "{none}");
+    }
+    drop(waiter);
+    assert_eq!(grown(&mut bench, "xadd a * f v"), GrownStreams::None);
 }
 
 fn counts(bench: &Bench) -> Counts {

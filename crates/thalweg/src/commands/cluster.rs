@@ -56,7 +56,7 @@ pub(crate) struct TokenArgs {
 
 impl TokenArgs {
     /// Returns the admin token that the user gives, if any.
-    fn token(&self) -> Result<Option<String>, Failure> {
+    pub(crate) fn token(&self) -> Result<Option<String>, Failure> {
         if let Some(path) = &self.token_file {
             let text = fs::read_to_string(path).map_err(|error| Failure::file(path, &error))?;
             return Ok(Some(text.trim().to_owned()));

@@ -4,6 +4,7 @@
 //! ([`cluster`](super::cluster)).
 
 use serde_json::Value;
+use thalweg_server::cluster::REMOVED_REASON;
 
 /// Free disk space in bytes below which a node is reported.
 const LOW_DISK_BYTES: u64 = 1 << 30;
@@ -170,12 +171,17 @@ fn clocks(found: &mut Findings, members: &[Value], nodes: &[Node]) {
 fn health(found: &mut Findings, members: &[Value]) {
     for member in members {
         let name = text(member, "name");
+        // A command that names a member needs a name that only this member has.
+        let is_shared = members.iter().filter(|other| other["name"] == member["name"]).count() > 1;
+        let id = text(member, "node");
+        let (shown, named) = if is_shared { (format!("{name} ({id})"), id) } else { (name.to_owned(), name) };
+        let name = shown;
         match text(member, "health") {
             "down" => found.problem(
                 "member_down",
                 format!("{name} is down"),
                 format!(
-                    "start it again, or replace it: `thalweg cluster remove {name}`, then start a new node with --join"
+                    "start it again, or replace it: `thalweg cluster remove {named}`, then start a new node with --join"
                 ),
             ),
             "suspect" => found.problem(
@@ -263,6 +269,11 @@ fn of_nodes(found: &mut Findings, nodes: &[Node]) {
                 format!("the disk of {name} is full"),
                 "make room on the disk; meanwhile the node takes part with its reserve",
             ),
+            "stopped_serving" if text(&status["health"], "reason") == REMOVED_REASON => found.problem(
+                "not_member",
+                format!("{name} is running but was removed from the cluster"),
+                "stop the node",
+            ),
             "stopped_serving" => found.problem(
                 "state_differs",
                 format!("{name} has stopped serving: {}", text(&status["health"], "reason")),
@@ -291,7 +302,7 @@ fn of_nodes(found: &mut Findings, nodes: &[Node]) {
                  of another member; docs/guides/damage.md",
             );
         }
-        if cluster["role"].is_null() {
+        if cluster["role"].is_null() && text(&status["health"], "reason") != REMOVED_REASON {
             found.problem("not_member", format!("{name} is running but was removed from the cluster"), "stop the node");
         }
     }
@@ -384,6 +395,24 @@ mod tests {
     }
 
     #[test]
+    fn members_with_one_name_are_told_apart_by_their_ids() {
+        let (status, mut members, nodes) = good();
+        let found = |members: &[Value]| {
+            let found = diagnose(&status, members, &nodes).into_iter().find(|finding| finding.code == "member_down");
+            found.map(|finding| (finding.message, finding.next)).expect("a finding")
+        };
+        members[2]["health"] = json!("down");
+        let (message, next) = found(&members);
+        assert!(message.starts_with("c is down") && next.contains("remove c`"), "{message}: {next}");
+        for (member, id) in members.iter_mut().zip(["01", "02", "03"]) {
+            member["node"] = json!(id);
+        }
+        members[1]["name"] = json!("c");
+        let (message, next) = found(&members);
+        assert!(message.starts_with("c (03) is down") && next.contains("remove 03`"), "{message}: {next}");
+    }
+
+    #[test]
     fn nodes_are_asked_themselves() {
         let (status, members, mut nodes) = good();
         nodes[1] = node("b", true, 2);
@@ -403,6 +432,11 @@ mod tests {
             status["health"] = json!({ "status": "stopped_serving", "reason": "it differs" });
         }
         assert_eq!(codes(&status, &members, &nodes), ["state_differs"]);
+        let (_, _, mut nodes) = good();
+        if let Ok((status, _)) = &mut nodes[1].answer {
+            status["health"] = json!({ "status": "stopped_serving", "reason": REMOVED_REASON });
+        }
+        assert_eq!(codes(&status, &members, &nodes), ["not_member"]);
         let (_, _, mut nodes) = good();
         if let Ok((status, _)) = &mut nodes[0].answer {
             status["log"]["free_disk_bytes"] = json!(1000);

@@ -198,6 +198,10 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
         Part::Alone => None,
         Part::Member(member) => {
             membership::keep(member, &resolved.config.data)?;
+            // The directory has only the token's hash. A start that fails later must not lose the token.
+            if let Some(admin) = &member.admin {
+                let _ = writeln!(io::stdout(), "admin token: {}", admin.reveal());
+            }
             Some((member.identity, member.credentials.cluster))
         }
     };
@@ -296,9 +300,6 @@ async fn serve(
     tokio::spawn(reload_at(hangup, config.clone(), (server.certificate(), links), log, move || again.resolve()));
     // Stdout may have no reader; the node must keep running in that case.
     let _ = writeln!(io::stdout(), "{}", startup_line(&server, config, database.report()));
-    if let Some(admin) = member.and_then(|(_, part)| part.admin.as_ref()) {
-        let _ = writeln!(io::stdout(), "admin token: {}", admin.reveal());
-    }
     if let Some(fingerprint) = server.fingerprint() {
         let _ = writeln!(io::stdout(), "native certificate: SHA-256 {fingerprint}");
     }

@@ -9,6 +9,7 @@ use thalweg_engine::{Options, state_files};
 
 use crate::{
     args::{Plain, TargetArgs},
+    commands::cluster::TokenArgs,
     failure::Failure,
     render,
     session::{Access, Session},
@@ -66,13 +67,19 @@ pub(crate) struct Digest {
 #[derive(Args, Debug)]
 #[command(
     after_help = "A node that does not support the version stops until it is upgraded, so upgrade every node first. The version\n\
-                  can't be lowered again.\n\n\
+                  can't be lowered again. In a cluster the command needs the admin token (THALWEG_ADMIN_TOKEN), and is\n\
+                  refused while a member does not know the version, or does not answer.\n\n\
                   Example:\n  thalweg state version\n  thalweg state raise-version 1"
 )]
 pub(crate) struct RaiseVersion {
     /// The new version; a lower one than the version in force changes nothing
     #[arg(value_name = "VERSION")]
     pub to: u16,
+    /// Raise the version although members of the cluster do not answer
+    #[arg(long)]
+    pub force: bool,
+    #[command(flatten)]
+    pub token: TokenArgs,
     #[command(flatten)]
     pub place: TargetArgs,
 }
@@ -85,7 +92,9 @@ pub(crate) fn run(args: &State) -> Result<(), Failure> {
             show_version(&Session::with(&args.place, Access::Inspect, Session::state_version)?, args.place.json)
         }
         State::RaiseVersion(args) => {
-            let version = Session::with(&args.place, Access::Read, |session| session.raise_version(args.to))?;
+            let token = args.token.token()?;
+            let raise = |session: &Session| session.raise_version(args.to, args.force, token.as_deref());
+            let version = Session::with(&args.place, Access::Read, raise)?;
             show_version(&version, args.place.json)
         }
         State::Verify(args) => verify(args),

@@ -52,8 +52,14 @@ impl Session {
         self.http.json(RequestBuilder::get("/v1/state/version"))
     }
 
-    /// Raises the version of the state machine in force, and returns the versions as JSON.
-    pub(crate) fn raise_version(&self, to: u16) -> Result<Value, Failure> {
-        self.write_json(RequestBuilder::post("/v1/state/version").json(&json!({ "to": to })))
+    /// Raises the version of the state machine in force, and returns the versions as JSON. With `force`, members of the cluster that
+    /// do not answer do not matter.
+    pub(crate) fn raise_version(&self, to: u16, force: bool, token: Option<&str>) -> Result<Value, Failure> {
+        let body = if force { json!({ "to": to, "force": true }) } else { json!({ "to": to }) };
+        let mut ask = RequestBuilder::post("/v1/state/version").json(&body);
+        if let Some(token) = token {
+            ask = ask.header("authorization", format!("Bearer {token}"));
+        }
+        self.write_json(ask)
     }
 }

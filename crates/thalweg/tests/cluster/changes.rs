@@ -105,6 +105,23 @@ fn a_cluster_grows_from_one_node_to_five_and_shrinks_again_while_writes_go_on() 
 }
 
 #[test]
+fn nodes_leave_by_themselves_except_for_the_last_voter() {
+    let mut cluster = Cluster::start(2);
+    let (leader, follower) = (cluster.leader(), cluster.follower());
+    cluster.cli(follower, &["leave"]).ok();
+    let left = cluster.take(follower);
+    until("it is not ready", || get(&format!("{}/ready", left.url), &[]).is_some_and(|(status, _)| status == 503));
+    cluster.until_voters(1);
+    let refused = cluster.cli(leader, &["leave"]).fails(2);
+    assert!(refused.contains("last voter"), "{refused}");
+    until("it serves", || put(&cluster.url(leader, "/v1/kv/k/a"), "1").is_some_and(|(status, _)| status == 204));
+    let last = cluster.take(leader);
+    last.signal(libc::SIGTERM);
+    let (_, log) = last.wait(crate::PATIENCE);
+    assert!(log.contains("a node was removed from the cluster"), "{log}");
+}
+
+#[test]
 fn a_learner_stays_one_until_it_is_promoted_and_events_are_watched() {
     let mut cluster = Cluster::start(1);
     let watch = Watch::start(&cluster, 0);
@@ -204,7 +221,13 @@ fn data_of_an_earlier_format_is_upgraded_in_place() {
         serde_json::from_slice::<Value>(&body).unwrap()
     };
     let known = version(0)["known"].as_u64().expect("a version");
-    let raise = |to: u64| cluster.node(1).cli(&["state", "raise-version", &to.to_string()]);
+    let without_token = cluster.node(1).cli(&["state", "raise-version", &known.to_string()]).fails(2);
+    assert!(without_token.contains("admin token"), "{without_token}");
+    let raise = |to: u64| {
+        let mut command = command();
+        command.args(["state", "raise-version", &to.to_string()]).env("THALWEG_ADMIN_TOKEN", &cluster.tokens.admin);
+        run(command.env("THALWEG_SERVER", &cluster.node(1).url), b"")
+    };
     until("the version is in force", || raise(known).code == Some(0));
     for number in 0..2 {
         until("each node has it", || version(number)["in_force"] == known);

@@ -52,7 +52,8 @@ impl Cluster {
 }
 
 fn options() -> Options {
-    Options { timeout: Some(PATIENCE), ..Options::default() }
+    // Each key has one writer.
+    Options { timeout: Some(PATIENCE), repeat_puts: true, ..Options::default() }
 }
 
 /// Fails the test if a future takes longer than a hang.

@@ -245,15 +245,21 @@ impl Cluster {
 
     /// Sends inline commands to the Redis port of a node, and returns the replies.
     fn redis(&self, number: usize, commands: &str) -> String {
-        let line = &self.node(number).line;
-        let address = line.split_whitespace().find_map(|word| word.strip_prefix("redis://"));
-        let address = address.expect("it says where Redis clients are served").trim_end_matches(',');
-        let mut stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut stream = self.redis_stream(number);
         stream.write_all(format!("{commands}QUIT\r\n").as_bytes()).unwrap();
         let mut replies = String::new();
         stream.read_to_string(&mut replies).unwrap();
         replies
+    }
+
+    /// Connects to a node as a Redis client.
+    fn redis_stream(&self, number: usize) -> TcpStream {
+        let line = &self.node(number).line;
+        let address = line.split_whitespace().find_map(|word| word.strip_prefix("redis://"));
+        let address = address.expect("it says where Redis clients are served").trim_end_matches(',');
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
     }
 }
 

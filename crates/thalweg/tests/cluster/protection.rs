@@ -10,7 +10,7 @@ use thalweg_server::cluster::Credentials;
 use crate::{
     Cluster, Founding, Links, get,
     node::{Node, Run, command, free_address, run},
-    until,
+    put, until,
 };
 
 fn cli(args: &[&str]) -> Run {
@@ -108,6 +108,34 @@ fn strangers_do_not_join_and_are_told_why() {
     let wrong = Credentials::of_cluster(id).unwrap().0.join_token();
     refused(&cluster, &wrong, &strs(&ours), "secret");
     assert_serves(&cluster);
+}
+
+/// The node still has a valid certificate and the secret, and its connections are open when it is removed.
+#[test]
+fn a_removed_node_loses_its_rights_while_it_runs() {
+    let mut cluster = Cluster::start_with(3, Founding::ByFirst, Links::Authority);
+    let leader = cluster.leader();
+    let gone = if leader == 2 { 1 } else { 2 };
+    let name = format!("n{gone}");
+    let is_member = |cluster: &Cluster| cluster.members().iter().any(|member| member["name"] == name.as_str());
+    until("the node is removed", || {
+        cluster.cli(leader, &["remove", &name]).code == Some(0)
+            || cluster.cli(leader, &["members"]).code == Some(0) && !is_member(&cluster)
+    });
+    let removed = cluster.take(gone);
+    let code = |path: &str| {
+        let (status, body) = get(&format!("{}{path}", removed.url), &[]).expect("an answer");
+        let body: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
+        (status, body["code"].as_str().unwrap_or_default().to_owned())
+    };
+    let stopped = (503, "stopped_serving".to_owned());
+    until("the node is not ready", || code("/ready") == stopped);
+    assert_eq!(code("/v1/kv/k/key"), stopped);
+    assert_eq!(put(&format!("{}/v1/kv/k/key", removed.url), "late").map(|(status, _)| status), Some(503));
+    assert_serves(&cluster);
+    removed.signal(libc::SIGTERM);
+    let (_, log) = removed.wait(crate::PATIENCE);
+    assert!(log.contains("this node was removed from the cluster"), "{log}");
 }
 
 #[test]

@@ -1,5 +1,10 @@
 //! Every node serves every protocol, and reads show their level on each of them.
 
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpStream,
+};
+
 use crate::{Cluster, read, until, write};
 
 #[test]
@@ -32,6 +37,53 @@ fn redis_clients_use_any_node() {
     }
     assert!(write(&cluster.url(follower, "/v1/kv/redis/b"), "7").is_some());
     answers(cluster.leader(), "GET b\r\n", "$1\r\n7\r\n");
+}
+
+/// Sends a command, and returns the stream. Its reply is read later.
+fn send(cluster: &Cluster, node: usize, command: &str) -> TcpStream {
+    let mut stream = cluster.redis_stream(node);
+    stream.write_all(format!("{command}\r\n").as_bytes()).unwrap();
+    stream
+}
+
+/// Reads the reply to a command until it contains `part`.
+fn until_reply(stream: &mut TcpStream, part: &str) {
+    let (mut reply, mut bytes) = (String::new(), [0; 4096]);
+    while !reply.contains(part) {
+        let count = stream.read(&mut bytes).unwrap_or_else(|error| panic!("{error}, after {reply:?}"));
+        assert!(count > 0, "the connection ended after {reply:?}");
+        reply.push_str(std::str::from_utf8(&bytes[..count]).unwrap());
+        assert!(!reply.starts_with('-'), "{reply}");
+    }
+}
+
+/// A blocked reader would wait for ever if only clients of its own node woke it.
+#[test]
+fn an_entry_of_one_node_wakes_readers_that_block_at_another() {
+    let cluster = Cluster::start(3);
+    let (leader, follower) = (cluster.leader(), cluster.follower());
+    // The keyspace exists, and the follower has it, when the readers begin.
+    until("the group exists", || cluster.redis(leader, "XGROUP CREATE jobs g $ MKSTREAM\r\n").starts_with('+'));
+    until("the follower has the stream", || cluster.redis(follower, "XLEN jobs\r\n").starts_with(":0"));
+    for (reading, writing) in [(follower, leader), (leader, follower)] {
+        let mut reader = send(&cluster, reading, "XREAD BLOCK 0 STREAMS jobs other $ $");
+        let mut consumer = send(&cluster, reading, "XREADGROUP GROUP g c BLOCK 0 STREAMS jobs >");
+        let blocked = || cluster.redis(reading, "INFO clients\r\n").contains("blocked_clients:2");
+        until("both readers block", blocked);
+        until("the entry is added", || cluster.redis(writing, "XADD jobs * field here\r\n").starts_with('$'));
+        until_reply(&mut reader, "here");
+        until_reply(&mut consumer, "here");
+        // The stream does not exist yet at the first reader.
+        let mut renamed = send(&cluster, reading, "XREAD BLOCK 0 STREAMS renamed 0");
+        until("the reader blocks", || cluster.redis(reading, "INFO clients\r\n").contains("blocked_clients:1"));
+        let rename = |from: &str, to: &str| {
+            let renamed = || cluster.redis(writing, &format!("RENAME {from} {to}\r\n")).starts_with("+OK");
+            until("the stream is renamed", renamed);
+        };
+        rename("jobs", "renamed");
+        until_reply(&mut renamed, "here");
+        rename("renamed", "jobs");
+    }
 }
 
 #[test]

@@ -16,6 +16,25 @@ fn three_empty_nodes_found_a_cluster_together() {
     assert_eq!(cluster.node(leader).cli(&["get", "k", "a"]).ok(), "1");
 }
 
+/// The first member keeps only the hash of the admin token.
+#[test]
+fn a_first_start_that_fails_does_not_lose_the_admin_token() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("n0");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (http, address) = (taken.local_addr().unwrap().to_string(), free_address());
+    let flags = ["--cluster", &address, "--cluster-init"];
+    let mut first = command();
+    first.args(["serve", "--http", &http, "--segment-bytes", "17MiB", "--spare-segments", "2", "--data"]).arg(&data);
+    let failed = run(first.args(flags).env("THALWEG_NATIVE", "127.0.0.1:0"), b"");
+    assert!(failed.code != Some(0) && failed.err.contains("in use"), "{failed:?}");
+    let token = failed.out.lines().find_map(|line| line.strip_prefix("admin token: ")).expect("the admin token");
+    let node = Node::start_of(command(), &data, &flags);
+    let mut asking = command();
+    asking.args(["cluster", "join-token"]).env("THALWEG_SERVER", &node.url).env("THALWEG_ADMIN_TOKEN", token);
+    assert!(run(&mut asking, b"").ok().starts_with("thalweg-join-"));
+}
+
 #[test]
 fn a_node_whose_directory_was_lost_is_started_in_the_same_way_and_joins_again() {
     let mut cluster = Cluster::start_as(3, Founding::Together);
@@ -34,6 +53,23 @@ fn a_node_whose_directory_was_lost_is_started_in_the_same_way_and_joins_again() 
     until("the former node is removed", || cluster.cli(lost, &["remove", &former]).code == Some(0));
     cluster.until_voters(3);
     assert!(cluster.members().iter().all(|member| member["node"] != former.as_str()));
+}
+
+/// The option `cluster` takes an IP address, while `join` may have the names of hosts, the own one among them.
+#[test]
+fn nodes_found_a_cluster_together_that_name_themselves_in_another_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let (tokens, addresses) = (Tokens::create(), [free_address(), free_address(), free_address()]);
+    let all = addresses.clone().map(|address| address.replace("127.0.0.1", "localhost")).join(",");
+    let nodes = addresses.each_ref().map(|address| {
+        let mut binary = command();
+        binary.env("THALWEG_JOIN_TOKEN", &tokens.join);
+        let data = dir.path().join(address.replace(':', "-"));
+        Node::start_of(binary, &data, &["--cluster", address, "--join", &all, "--expect", "3"])
+    });
+    for node in &nodes {
+        until("all nodes vote", || node.cli(&["cluster", "status", "--json"]).out.contains("\"voters\":3"));
+    }
 }
 
 #[test]

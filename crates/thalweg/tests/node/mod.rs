@@ -85,7 +85,11 @@ impl Node {
                 let _ = send.send(line);
             }
         });
-        let line = receive.recv_timeout(PATIENCE).unwrap_or_default();
+        let mut line = receive.recv_timeout(PATIENCE).unwrap_or_default();
+        // The first member of a cluster prints its admin token before it opens the directory.
+        if line.starts_with("admin token: ") {
+            line = receive.recv_timeout(PATIENCE).unwrap_or_default();
+        }
         let url = line.split_whitespace().find(|word| word.starts_with("http://")).map(|url| url.trim_end_matches(','));
         let Some(url) = url.map(str::to_owned) else {
             let _ = child.kill();

@@ -170,6 +170,10 @@ kinds! {
     AskHistory = 58,
     /// Reply to `AskHistory`.
     History = 59,
+    /// Question for the versions of the state machine.
+    AskVersions = 60,
+    /// Reply to `AskVersions`.
+    Versions = 61,
     /// Reply to any request: it had no effect, or its effect is unknown.
     Failed<'a> = 63,
 }
@@ -685,6 +689,21 @@ structure! {
         has_voted: bool,
         /// True if the node has entries, or had some that it has purged.
         has_entries: bool,
+    }
+}
+
+structure! {
+    /// Question for the versions of the state machine, before one of them is put in force.
+    AskVersions as "ask versions" {}
+}
+
+structure! {
+    /// Reply to [`AskVersions`].
+    Versions as "versions" {
+        /// Highest version that the node supports.
+        known: u16,
+        /// Version that is in force after the last entry that the node has applied.
+        in_force: u16,
     }
 }
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use thalweg_types::{Index, NodeId, SpaceTime, Term, codec::List};
 use thalweg_wire::peer::{
-    Append, AskHistory, Channel, EntryId, EntryKind, HEADER_BYTES, Header, Hello, History, LogEntry, MAX_BODY_BYTES,
-    MAX_HANDSHAKE_BYTES, Nonce, PeerFrame, PeerKind, PeerVote, Protection, VERSION, decompress, encode,
-    encode_compressed, structures,
+    Append, AskHistory, AskVersions, Channel, EntryId, EntryKind, HEADER_BYTES, Header, Hello, History, LogEntry,
+    MAX_BODY_BYTES, MAX_HANDSHAKE_BYTES, Nonce, PeerFrame, PeerKind, PeerVote, Protection, VERSION, Versions,
+    decompress, encode, encode_compressed, structures,
 };
 
 use crate::common::{Document, Random, seeds};
@@ -97,6 +97,18 @@ fn the_frames_about_a_nodes_history_are_pinned() {
         assert_eq!(History::decode_body(&body).unwrap(), History { has_voted, has_entries });
     }
     assert!(History::decode_body(&[0]).is_err() && History::decode_body(&[0, 0, 0]).is_err());
+}
+
+#[test]
+fn the_frames_about_versions_of_the_state_machine_are_pinned() {
+    let mut out = Vec::new();
+    encode(&AskVersions {}, 7, &mut out).unwrap();
+    assert_eq!(out, [0, 0, 0, 0, 60, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0]);
+    let mut out = Vec::new();
+    encode(&Versions { known: 0x0203, in_force: 1 }, 7, &mut out).unwrap();
+    assert_eq!(out, [4, 0, 0, 0, 61, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 3, 2, 1, 0]);
+    assert_eq!(Versions::decode_body(&[3, 2, 1, 0]).unwrap(), Versions { known: 0x0203, in_force: 1 });
+    assert!(Versions::decode_body(&[3, 2, 1]).is_err() && Versions::decode_body(&[3, 2, 1, 0, 0]).is_err());
 }
 
 #[test]

@@ -464,6 +464,7 @@ impl Work {
         }
         open.tails.wake_all();
         open.watches.notify();
+        open.growth.notify();
         inner.note_state_space();
         // Waits for the threads that work on the former state's files.
         drop(replaced);

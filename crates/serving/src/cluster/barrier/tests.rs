@@ -9,7 +9,9 @@ use thalweg_types::{ClusterId, Index, NodeId, Revision, Term};
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::cluster::{ClusterReport, DigestComparison, EventLog, JoinRequest, NodeAddresses, Removal, Since, Triggers};
+use crate::cluster::{
+    ClusterReport, DigestComparison, EventLog, JoinRequest, MemberVersion, NodeAddresses, Removal, Since, Triggers,
+};
 
 /// A cluster whose reads end when the test says so.
 #[derive(Debug, Default)]
@@ -83,6 +85,10 @@ impl ClusterHandle for Gated {
     }
 
     fn digest(&self, _: Instant) -> ClusterFuture<DigestComparison> {
+        refused()
+    }
+
+    fn known_versions(&self, _: Instant) -> ClusterFuture<Vec<MemberVersion>> {
         refused()
     }
 
