@@ -16,6 +16,7 @@ pub mod ids;
 pub mod info;
 pub mod limits;
 pub mod message;
+pub mod meter;
 pub mod printable;
 pub mod read_level;
 pub mod record;

@@ -3,7 +3,7 @@
 //!
 //! Owns: the prices, which belong to version 1 of the state machine. Every node charges the same steps for the same
 //! command, so every node rejects the same commands. A change of a price, of
-//! [`MAX_COMMAND_STEPS`], or of [`MAX_COMMAND_SEARCH_STEPS`](crate::limits::MAX_COMMAND_SEARCH_STEPS) needs another version. Does not own: charging (`crates/state/src/machine/meter.rs`), or the
+//! [`MAX_COMMAND_STEPS`], or of [`MAX_COMMAND_SEARCH_STEPS`](crate::limits::MAX_COMMAND_SEARCH_STEPS) needs another version. Does not own: charging ([`meter`](crate::meter)), or the
 //! bound that a proposer computes before it knows the state ([`max_steps`](crate::command::max_steps)).
 //!
 //! A step is about 100 ns of work on rows in memory. Prices count logical work only: rows and bytes of the replicated

@@ -34,7 +34,6 @@ pub(crate) mod applier;
 pub(crate) mod applying;
 pub(crate) mod digest_view;
 pub(crate) mod gaps;
-pub(crate) mod meter;
 pub(crate) mod running_hash;
 pub(crate) mod savepoint;
 pub(crate) mod staged;

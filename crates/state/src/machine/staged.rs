@@ -30,15 +30,15 @@ use hashbrown::{HashTable, hash_table::Entry};
 use thalweg_store::{
     Applied, BackendError, Change, Direction, View, Visit, WriteBatch, bounds_are_empty, deleted_rows_passed,
 };
-use thalweg_types::steps::{MAX_PASSED_BYTES, READ, ROW, SCAN, WRITE, read_bytes, written_bytes};
+use thalweg_types::{
+    meter::Meter,
+    steps::{MAX_PASSED_BYTES, READ, ROW, SCAN, WRITE, read_bytes, written_bytes},
+};
 
 use crate::{
     keys::{TAG_DATA, TAG_INDEX, TAG_LIVENESS, TAG_MARK, TAG_MEMBERSHIP, TAG_VERDICT, TAG_VERSIONS},
     keyspaces::{row_head::LargeRows, values::value_len_of_row},
-    machine::{
-        gaps::{Gaps, Span},
-        meter::Meter,
-    },
+    machine::gaps::{Gaps, Span},
 };
 
 /// The row changes of the log record being applied.

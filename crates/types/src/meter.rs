@@ -1,7 +1,7 @@
 //! The meter: counts the steps that commands take, and compares them with the budget of the current command.
 //!
-//! Owns: the count, and the budget. Does not own: the prices (`thalweg_types::steps`). Reads and writes of rows are
-//! charged in one place, where every command makes them (`staged`); bytes of values are charged where a command reads
+//! Owns: the count, and the budget. Does not own: the prices ([`steps`](crate::steps)). Reads and writes of rows are
+//! charged in one place, where every command makes them (`crates/state/src/machine/staged.rs`); bytes of values are charged where a command reads
 //! or computes them, by their length in the replicated state, because the row of a long value differs between nodes.
 //!
 //! Two counts have a bound: the steps of a command, and those of its steps that it uses for searching.
@@ -18,7 +18,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use thalweg_types::{
+use crate::{
     command::Outcome,
     limits::{MAX_COMMAND_SEARCH_STEPS, MAX_COMMAND_STEPS},
 };
@@ -26,7 +26,7 @@ use thalweg_types::{
 /// Counter of steps, with the count at which the budget of the current command ends. Only the applying thread uses it;
 /// the counts are atomic because views of the staged changes are shared by reference.
 #[derive(Debug)]
-pub(crate) struct Meter {
+pub struct Meter {
     used: AtomicU64,
     end: AtomicU64,
     /// Steps used for searching, which are also part of `used`.
@@ -44,26 +44,28 @@ impl Default for Meter {
 impl Meter {
     /// Adds steps to the count.
     #[inline]
-    pub(crate) fn charge(&self, steps: u64) {
+    pub fn charge(&self, steps: u64) {
         // Only one thread writes, so no atomic addition is needed.
         self.used.store(self.used.load(Relaxed).saturating_add(steps), Relaxed);
     }
 
     /// Counts steps that were charged as used for searching.
     #[inline]
-    pub(crate) fn note_searched(&self, steps: u64) {
+    pub fn note_searched(&self, steps: u64) {
         self.searched.store(self.searched.load(Relaxed).saturating_add(steps), Relaxed);
     }
 
-    /// Number of steps charged so far, over all commands.
+    /// Returns the number of steps charged so far, over all commands.
     #[inline]
-    pub(crate) fn used(&self) -> u64 {
+    #[must_use]
+    pub fn used(&self) -> u64 {
         self.used.load(Relaxed)
     }
 
     /// Returns true if the current command has used more steps than its budget, or more for searching than it may.
     #[inline]
-    pub(crate) fn is_spent(&self) -> bool {
+    #[must_use]
+    pub fn is_spent(&self) -> bool {
         self.used.load(Relaxed) > self.end.load(Relaxed) || self.has_searched_too_much()
     }
 
@@ -73,21 +75,23 @@ impl Meter {
     }
 
     /// Returns the outcome of a command that is rejected because [`is_spent`](Self::is_spent) is true.
-    pub(crate) fn too_expensive(&self) -> Outcome {
+    #[must_use]
+    pub fn too_expensive(&self) -> Outcome {
         let limit = if self.has_searched_too_much() { MAX_COMMAND_SEARCH_STEPS } else { MAX_COMMAND_STEPS };
         Outcome::TooExpensive { limit }
     }
 
-    /// Number of steps that are left of the budget.
+    /// Returns the number of steps that are left of the budget.
     #[inline]
-    pub(crate) fn left(&self) -> u64 {
+    #[must_use]
+    pub fn left(&self) -> u64 {
         self.end.load(Relaxed).saturating_sub(self.used.load(Relaxed))
     }
 
     /// Gives the command that begins now a budget of [`MAX_COMMAND_STEPS`], of which it may use
     /// [`MAX_COMMAND_SEARCH_STEPS`] for searching.
     #[inline]
-    pub(crate) fn begin_budget(&self) {
+    pub fn begin_budget(&self) {
         self.end.store(self.used.load(Relaxed).saturating_add(MAX_COMMAND_STEPS), Relaxed);
         self.search_end.store(self.searched.load(Relaxed).saturating_add(MAX_COMMAND_SEARCH_STEPS), Relaxed);
     }
@@ -95,7 +99,8 @@ impl Meter {
     /// Gives the read that begins now a budget of `steps`, apart from the budget of the current command. Returns the
     /// state that [`end_read`](Self::end_read) restores.
     #[inline]
-    pub(crate) fn begin_read(&self, steps: u64) -> CommandBudget {
+    #[must_use]
+    pub fn begin_read(&self, steps: u64) -> CommandBudget {
         let (used, end) = (self.used.load(Relaxed), self.end.load(Relaxed));
         let (searched, search_end) = (self.searched.load(Relaxed), self.search_end.load(Relaxed));
         self.end.store(used.saturating_add(steps), Relaxed);
@@ -105,7 +110,7 @@ impl Meter {
 
     /// Ends a read: restores count and budget of the current command. Returns the steps that the read has used.
     #[inline]
-    pub(crate) fn end_read(&self, command: CommandBudget) -> u64 {
+    pub fn end_read(&self, command: CommandBudget) -> u64 {
         let used = self.used.load(Relaxed) - command.used;
         self.used.store(command.used, Relaxed);
         self.end.store(command.end, Relaxed);
@@ -117,13 +122,13 @@ impl Meter {
     /// Sets the count back to an earlier one, because the work that was charged since then had already been charged in
     /// advance.
     #[inline]
-    pub(crate) fn set_back(&self, used: u64) {
+    pub fn set_back(&self, used: u64) {
         self.used.store(used, Relaxed);
     }
 
     /// Ends the budget: further work is charged, but never rejected.
     #[inline]
-    pub(crate) fn end_budget(&self) {
+    pub fn end_budget(&self) {
         self.end.store(u64::MAX, Relaxed);
         self.search_end.store(u64::MAX, Relaxed);
     }
@@ -131,7 +136,7 @@ impl Meter {
 
 /// Count and budget of a command while a read is charged apart.
 #[derive(Debug)]
-pub(crate) struct CommandBudget {
+pub struct CommandBudget {
     used: u64,
     end: u64,
     searched: u64,
