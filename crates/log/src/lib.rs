@@ -35,6 +35,7 @@ mod syncer;
 mod truncations;
 mod try_append;
 mod writer;
+mod writer_rest;
 mod writer_role;
 
 pub use crc::crc32c;

@@ -26,34 +26,6 @@ const FREE_SHARE: u32 = 4;
 /// Number of segments, beyond the reserve and the prepared segments, for which the disk must have room.
 const ROOM_SEGMENTS: u64 = 4;
 
-/// The writer's part of a rest.
-#[derive(Debug)]
-pub(crate) struct Rest {
-    /// Position in the active segment above which an append ends the rest; `u32::MAX` while the log does not rest.
-    until: u32,
-    /// Number of bytes that the log had appended at the end of its last rest, and the monotonic time of this end.
-    ended: Option<(u64, Duration)>,
-}
-
-impl Default for Rest {
-    fn default() -> Self {
-        Self { until: u32::MAX, ended: None }
-    }
-}
-
-impl Rest {
-    /// Returns true if an append up to this position in the active segment ends the rest.
-    #[inline]
-    pub(crate) fn ends_at(&self, offset: u32) -> bool {
-        offset > self.until
-    }
-
-    /// Notes that the writer continues in another segment.
-    pub(crate) fn end_with_segment(&mut self) {
-        self.until = u32::MAX;
-    }
-}
-
 impl Log {
     /// Removes the prepared segments if the log can do without them for now. The log's user calls this repeatedly while nothing
     /// is appended; appends end the rest. If the disk has become nearly full meanwhile, the call ends it, too.

@@ -20,8 +20,8 @@ use crate::{
     },
     gates::SyncRole,
     prepare::{Prepared, SegmentPool},
-    rest::Rest,
     segment::{Extent, Segment, SegmentKey, Table},
+    writer_rest::Rest,
 };
 
 /// Counters protected by the mutex `Shared::core`, which every append holds anyway.

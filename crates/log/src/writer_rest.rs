@@ -1,0 +1,33 @@
+//! The writer's part of a rest of the log: where a rest ends, and when the last one has ended.
+//!
+//! Owns: [`Rest`]. Does not own: the conditions of a rest (see `rest`).
+
+use std::time::Duration;
+
+/// The writer's part of a rest.
+#[derive(Debug)]
+pub(crate) struct Rest {
+    /// Position in the active segment above which an append ends the rest; `u32::MAX` while the log does not rest.
+    pub(crate) until: u32,
+    /// Number of bytes that the log had appended at the end of its last rest, and the monotonic time of this end.
+    pub(crate) ended: Option<(u64, Duration)>,
+}
+
+impl Default for Rest {
+    fn default() -> Self {
+        Self { until: u32::MAX, ended: None }
+    }
+}
+
+impl Rest {
+    /// Returns true if an append up to this position in the active segment ends the rest.
+    #[inline]
+    pub(crate) fn ends_at(&self, offset: u32) -> bool {
+        offset > self.until
+    }
+
+    /// Notes that the writer continues in another segment.
+    pub(crate) fn end_with_segment(&mut self) {
+        self.until = u32::MAX;
+    }
+}
