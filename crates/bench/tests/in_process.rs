@@ -131,7 +131,7 @@ fn a_server_that_lets_publishers_wait_for_acks_is_overloaded() {
     let node = Node::start();
     // One batch at a time cannot reach the rate: the publisher waits for acks, and that is not the generator's lag.
     let flags = format!(
-        "--target {} --duration 200ms --warmup 30ms --rounds 1 --give-up 200ms --payload 128 --in-flight 1 --rate 1000000",
+        "--target {} --duration 200ms --warmup 30ms --rounds 1 --give-up 50ms --payload 128 --batch 1 --in-flight 1 --rate 100000000",
         node.native
     );
     let report = pubsub::run(&options::<PubsubOptions>(&flags, "--bare 0"), &mut Quiet).unwrap();

@@ -413,7 +413,7 @@ mod tests {
     fn the_busiest_thread_is_named() {
         let meter = Meter::begin(Some(std::process::id()));
         let work = || {
-            while thread_cpu() < Duration::from_millis(300) {
+            while thread_cpu() < Duration::from_millis(1500) {
                 std::hint::black_box(0);
             }
             // The kernel lists the thread until it has ended.

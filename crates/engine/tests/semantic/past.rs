@@ -428,7 +428,11 @@ fn the_log_keeps_what_versions_need(node: &mut Node) {
             plain.put(b"filler", &[filler; 3000]).unwrap();
         }
     }
+    // A delete keeps four values, and a put keeps three beside the new one.
     keyspace.delete(&[3]).unwrap();
+    let (revision, key, byte) = revisions[3];
+    assert_eq!(at(&keyspace, &[key], revision), Some(vec![byte; 2000]));
+    keyspace.put(&[3], b"again").unwrap();
     drop((keyspace, plain));
     let check = |db: &Database| {
         for &(revision, key, byte) in &revisions {

@@ -61,7 +61,7 @@ pub(super) const ALL: &[Figures] = &[
         "snapshot --compress zstd",
         "--entries 20000 --duration 300ms --rounds 1",
     ),
-    run("cluster-resp-appends", "The cluster", "cluster --parts resp,appends --goals", SHORT),
+    run("cluster-resp-appends", "The cluster", "cluster --parts founding,resp,appends --goals", SHORT),
     run("cluster-failover", "The cluster", "cluster --parts failover --kills 200 --goals", ""),
     run("cluster-rolling", "The cluster", "cluster --parts rolling --restarts 20 --goals", ""),
     run("cluster-lag", "The cluster", "cluster --parts lag,heartbeats,detection --goals", ""),
