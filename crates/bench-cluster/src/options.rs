@@ -13,7 +13,7 @@ pub enum Part {
     Puts,
     /// Gets on the leader, on a follower and on all nodes together, by level.
     Gets,
-    /// From empty directories until three nodes serve.
+    /// The time from empty directories until three nodes serve.
     Founding,
     /// `SET` of Redis clients, 50 connections with 16 requests in flight each, to the leader and spread over all nodes.
     Resp,

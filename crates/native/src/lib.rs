@@ -83,6 +83,7 @@ mod shared;
 mod stages;
 mod status;
 mod step;
+mod stream_start;
 mod streams;
 mod subject_requests;
 mod subjects;

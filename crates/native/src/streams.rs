@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use thalweg_engine::{ReadError, Stream};
+use thalweg_engine::Stream;
 use thalweg_serving::{
     app::App,
     limits::{ALONE_READ_BYTES, DEFAULT_RECORD_BYTES, INLINE_READ_BYTES},
@@ -12,7 +12,7 @@ use thalweg_types::{
     budget::{Budget, Spent},
     limits::MAX_ENTRY_BYTES,
 };
-use thalweg_wire::{self as wire, Kind, Position, Read, Tailing};
+use thalweg_wire::{self as wire, Kind, Read};
 
 use super::{
     failure::Failure,
@@ -20,6 +20,7 @@ use super::{
     records::{Page, room_for_records},
     replies::{FrameMemory, Replies},
     request::Request,
+    stream_start::{begin, tailing},
     subscription::Source,
     tail::Tail,
     turn::{Handled, Turn},
@@ -69,19 +70,6 @@ pub(crate) fn tail(turn: &mut Turn<'_>, request: &Request<'_>, tail: &wire::Tail
     Ok(Handled::Began(Source::Tail(Box::new(tail))))
 }
 
-/// Finds the start of a tail, and returns the reply that states it. The search may read a batch of the log.
-pub(crate) fn tailing(stream: &Stream, from: &Position) -> Result<Tailing, Failure> {
-    let next = begin(stream, from)?;
-    let info = stream.info()?;
-    if next > info.next {
-        return Err(ReadError::BeyondEnd { requested: next, next: info.next }.into());
-    }
-    if next < info.start {
-        return Err(ReadError::Trimmed { requested: next, start: info.start }.into());
-    }
-    Ok(Tailing { next, high_watermark: info.next })
-}
-
 /// Handles a `find offset` request: replies with the first offset whose record was appended at or after a time.
 pub(crate) fn find_offset(
     turn: &mut Turn<'_>,
@@ -93,19 +81,5 @@ pub(crate) fn find_offset(
     inline_or_blocking(turn, request, 1, MAX_ENTRY_BYTES, move || {
         let offset = stream.offset_at(time)?;
         Ok(move |out: &mut Replies, id: u32| out.reply(id, &wire::OffsetFound { offset }))
-    })
-}
-
-/// Converts the position in a request to the offset at which reading begins.
-fn begin(stream: &Stream, from: &Position) -> Result<Offset, Failure> {
-    Ok(match *from {
-        Position::Offset { offset } => offset,
-        Position::Start {} => stream.info()?.start,
-        Position::End {} => stream.info()?.next,
-        Position::Time { time } => stream.offset_at(time)?,
-        Position::Last { records } => {
-            let info = stream.info()?;
-            Offset(info.next.0.saturating_sub(records)).max(info.start)
-        }
     })
 }

@@ -20,7 +20,7 @@ use super::{
     records::{Page, RecordsFrame, room_for_records},
     replies::FrameMemory,
     step::{StepLimits, StepResult, WhenEmpty},
-    streams::tailing,
+    stream_start::tailing,
 };
 
 /// A tail of a stream, which supplies the frames of a subscription.

@@ -21,6 +21,7 @@ mod backend;
 mod buffered;
 mod caught;
 mod checksum;
+mod cursor;
 mod files;
 pub mod journal;
 pub mod lsm;

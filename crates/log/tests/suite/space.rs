@@ -397,7 +397,7 @@ fn a_log_at_rest_keeps_no_prepared_segments() {
     assert_records(&read_all(&log), 0, &payloads);
 }
 
-/// Without a thread that prepares segments, each append ends the rest before it could have to wait.
+/// If no thread prepares segments, each append ends the rest before it could have to wait.
 #[test]
 fn a_stepped_log_rests_only_between_appends() {
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(10));

@@ -46,13 +46,17 @@ impl std::fmt::Debug for RangeCursor {
     }
 }
 
+impl ReadView {
+    /// Opens a cursor over the pairs of a range, which shows the same pairs as [`scan`](Self::scan). It ignores the limit of the
+    /// range. Returns `None` if the backend has no cursors; callers then scan.
+    pub fn cursor(&self, keyspace: KeyspaceId, range: &ScanRange<'_>) -> Result<Option<RangeCursor>, MachineError> {
+        RangeCursor::open(self, keyspace, range)
+    }
+}
+
 impl RangeCursor {
     /// Opens a cursor before the first pair of a range, whose limit it ignores. Returns `None` if the backend has no cursors.
-    pub(super) fn open(
-        view: &ReadView,
-        keyspace: KeyspaceId,
-        range: &ScanRange<'_>,
-    ) -> Result<Option<Self>, MachineError> {
+    fn open(view: &ReadView, keyspace: KeyspaceId, range: &ScanRange<'_>) -> Result<Option<Self>, MachineError> {
         let _ = budget::charge(SCAN);
         let full = KeyRange::of_keyspace(keyspace, range.prefix, range.start, range.end);
         let Some(rows) = view.view().cursor(full.lower(), full.upper(), range.direction)? else { return Ok(None) };

@@ -21,7 +21,6 @@ use crate::{
     expiry::rows::{Expiry, Lease},
     keys::{self, KeyRange},
     keyspaces::{
-        range_cursor::RangeCursor,
         row_head::RowHead,
         values::{Decoded, Stored, StoredRef, decode_owned, decode_value, is_collection},
     },
@@ -259,12 +258,6 @@ impl ReadView {
                 }
             }
         }
-    }
-
-    /// Opens a cursor over the pairs of a range, which shows the same pairs as [`scan`](Self::scan). It ignores the limit of the
-    /// range. Returns `None` if the backend has no cursors; callers then scan.
-    pub fn cursor(&self, keyspace: KeyspaceId, range: &ScanRange<'_>) -> Result<Option<RangeCursor>, MachineError> {
-        RangeCursor::open(self, keyspace, range)
     }
 
     /// Visits all rows of a range of a keyspace in order until `visit` breaks. Hidden rows are passed to `visit`

@@ -6,49 +6,17 @@
 //! Invariants: `sources` are ordered newest first. On a pair, `leader` is the newest source with the first key in order, all other
 //! sources are past this key, and `second` is the one of them with the next key.
 
-use std::cmp::Ordering;
+use std::{cmp::Ordering, sync::Arc};
 
-use super::{store::StoreView, version::Version};
+use super::{owned_source::OwnedSource, store::StoreView};
 use crate::{
     backend::{BackendError, Direction, PairCursor, bounds_are_empty},
-    memtable::{BatchNumber, MemtableCursor},
-    merge::{Cursor, order, settle_leader},
+    cursor::Cursor,
+    memtable::{BatchNumber, Memtable, MemtableCursor},
+    merge::{order, settle_leader},
     passed::note_passed,
     span::{OwnedSpan, Span},
 };
-
-/// One input of a merged cursor, positioned on a pair.
-#[derive(Clone)]
-pub enum OwnedSource<C> {
-    Memtable(MemtableCursor),
-    Run(C),
-}
-
-impl<C: Cursor> Cursor for OwnedSource<C> {
-    #[inline]
-    fn key(&self) -> &[u8] {
-        match self {
-            Self::Memtable(cursor) => cursor.key(),
-            Self::Run(cursor) => cursor.key(),
-        }
-    }
-
-    #[inline]
-    fn value(&self) -> Option<&[u8]> {
-        match self {
-            Self::Memtable(cursor) => cursor.value(),
-            Self::Run(cursor) => cursor.value(),
-        }
-    }
-
-    #[inline]
-    fn advance(&mut self) -> Result<bool, BackendError> {
-        match self {
-            Self::Memtable(cursor) => cursor.advance(),
-            Self::Run(cursor) => cursor.advance(),
-        }
-    }
-}
 
 /// A cursor over the merged pairs of a version; see the [module](self).
 #[derive(Clone)]
@@ -60,21 +28,20 @@ struct MergedCursor<C> {
     second: Option<usize>,
 }
 
-/// Opens a cursor over the pairs of a version within the span, without the batches of the active memtable after batch `upto`.
-/// Returns `None` if the store has no cursors that outlive a call.
-pub(super) fn open<V: StoreView>(
-    version: &Version<V>,
-    upto: BatchNumber,
+/// Opens a cursor over the pairs of memtables and of the view of a store within the span. `memtables` are ordered newest first,
+/// each with the last batch that is visible. Returns `None` if the store has no cursors that outlive a call.
+pub(super) fn open<'a, V: StoreView>(
+    memtables: impl Iterator<Item = (&'a Arc<Memtable>, BatchNumber)>,
+    stored: &V,
     span: Span<'_>,
 ) -> Result<Option<Box<dyn PairCursor>>, BackendError> {
     let mut sources = Vec::new();
     if !bounds_are_empty(span.lower, span.upper) {
         let span: OwnedSpan = span.to_owned();
-        sources.reserve(1 + version.sealed.len() + version.stored.run_count());
-        let memtable = |memtable, upto| MemtableCursor::open(memtable, &span, upto).map(OwnedSource::Memtable);
-        sources.extend(memtable(&version.active, upto));
-        sources.extend(version.sealed.iter().filter_map(|sealed| memtable(&sealed.memtable, BatchNumber::MAX)));
-        if !version.stored.add_owned_sources(&span, &mut sources)? {
+        let found = memtables.filter_map(|(memtable, upto)| MemtableCursor::open(memtable, &span, upto));
+        sources.extend(found.map(OwnedSource::Memtable));
+        sources.reserve(stored.run_count());
+        if !stored.add_owned_sources(&span, &mut sources)? {
             return Ok(None);
         }
     }

@@ -24,6 +24,7 @@ mod checked;
 mod contents;
 mod cursor;
 mod options;
+mod owned_source;
 #[cfg(any(feature = "redb", feature = "sqlite"))]
 mod paged;
 mod running;
@@ -44,8 +45,8 @@ use crate::backend::{
 pub(crate) use checked::{CHECKSUM_BYTES, checked, checksum};
 #[cfg(any(feature = "redb", feature = "sqlite"))]
 pub(crate) use contents::Contents;
-pub(crate) use cursor::OwnedSource;
 pub use options::{Background, BufferOptions};
+pub(crate) use owned_source::OwnedSource;
 #[cfg(any(feature = "redb", feature = "sqlite"))]
 pub(crate) use paged::{Page, PagedView};
 use running::Running;

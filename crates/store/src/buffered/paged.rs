@@ -8,15 +8,11 @@ use std::ops::{Bound, ControlFlow};
 
 use bytes::Bytes;
 
-use super::{
-    checked::checksum,
-    contents::Contents,
-    cursor::{NoCursor, OwnedSource},
-    store::StoreView,
-};
+use super::{checked::checksum, contents::Contents, cursor::NoCursor, owned_source::OwnedSource, store::StoreView};
 use crate::{
     backend::{BackendError, Direction, VerifiedRows},
-    merge::{Cursor, Source},
+    cursor::Cursor,
+    merge::Source,
     span::{OwnedSpan, Span},
 };
 

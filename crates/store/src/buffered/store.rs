@@ -4,10 +4,11 @@ use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::cursor::OwnedSource;
+use super::owned_source::OwnedSource;
 use crate::{
     backend::{Applied, BackendError, BackendStats, Change, VerifiedRows},
-    merge::{Cursor, Source},
+    cursor::Cursor,
+    merge::Source,
     span::{OwnedSpan, Span},
 };
 

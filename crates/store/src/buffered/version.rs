@@ -157,7 +157,10 @@ impl<V: StoreView> View for BufferedView<V> {
         upper: Bound<&[u8]>,
         direction: Direction,
     ) -> Result<Option<Box<dyn PairCursor>>, BackendError> {
-        cursor::open(&self.version, self.upto, Span { lower, upper, direction, reads: Reads::Again })
+        let sealed = self.version.sealed.iter().map(|sealed| (&sealed.memtable, BatchNumber::MAX));
+        let memtables = std::iter::once((&self.version.active, self.upto)).chain(sealed);
+        let span = Span { lower, upper, direction, reads: Reads::Again };
+        cursor::open(memtables, &*self.version.stored, span)
     }
 
     fn applied(&self) -> Applied {

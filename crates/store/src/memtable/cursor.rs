@@ -8,7 +8,7 @@ use std::{ops::Bound, sync::Arc};
 use super::{BatchNumber, Memtable, Node, first_from, last_to};
 use crate::{
     backend::{BackendError, Direction},
-    merge::Cursor,
+    cursor::Cursor,
     span::OwnedSpan,
 };
 

@@ -10,7 +10,7 @@ use std::{ops::Bound, sync::Arc};
 use super::{block::DataBlock, table::Table};
 use crate::{
     backend::{BackendError, Direction, Visit},
-    merge::Cursor,
+    cursor::Cursor,
     span::SpanOf,
 };
 

@@ -388,8 +388,8 @@ mod tests {
     };
     use crate::{
         backend::{Direction, WriteBatch},
+        cursor::Cursor as _,
         memtable::Memtable,
-        merge::Cursor as _,
         span::{Reads, Span},
     };
 
