@@ -415,7 +415,7 @@ impl KeyspaceIter {
     #[inline]
     fn next_of_cursor(&mut self) -> Option<Result<ScanItem<'_>, ReadError>> {
         let Self { cursor: LendingCursor::Open(cursor), keyspace, left, lent, failed, .. } = self else { return None };
-        let item = match cursor.next() {
+        let item = match cursor.next_item() {
             Ok(Some(item)) => item,
             Ok(None) => {
                 if !budget::is_spent() {

@@ -76,7 +76,7 @@ impl RangeCursor {
     /// Returns the next pair, borrowed until the next call; `None` at the end of the range. If the [budget] of the thread's read
     /// is spent, it returns `None`, too, and a later call continues.
     #[inline]
-    pub fn next(&mut self) -> Result<Option<Item<'_>>, MachineError> {
+    pub fn next_item(&mut self) -> Result<Option<Item<'_>>, MachineError> {
         loop {
             if budget::charge(ROW).is_break() || !self.rows.advance()? {
                 return Ok(None);
@@ -88,7 +88,7 @@ impl RangeCursor {
         self.item()
     }
 
-    /// Returns the key of the pair that [`next`](Self::next) returned last; `None` before the first pair and after the last.
+    /// Returns the key of the pair that [`next_item`](Self::next_item) returned last; `None` before the first pair and after the last.
     #[must_use]
     pub fn key(&self) -> Option<&[u8]> {
         self.item().ok()?.map(|item| item.key)
