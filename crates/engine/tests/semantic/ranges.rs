@@ -141,7 +141,7 @@ fn lent_pairs_are_those_of_the_iterator(node: &mut Node) {
         write(node, &keyspace, &mut rng, if round == 0 { KEYS } else { 100 });
         match round % 8 {
             1 => drop(keyspace.delete_prefix(format!("{}/", rng.below(7)).as_bytes()).unwrap()),
-            3 => drop(node.db().flush().unwrap()),
+            3 => node.db().flush().unwrap(),
             5 => node.db().compact().unwrap(),
             7 => node.pass(Duration::from_secs(1)),
             _ => {
