@@ -21,7 +21,7 @@ use crate::{
     keys::KeyRange,
 };
 
-/// A cursor over the pairs of a range of a keyspace in one view; see the [module](self).
+/// A cursor over the pairs of a range of a keyspace in one view.
 #[derive(Clone)]
 pub struct RangeCursor {
     rows: Box<dyn PairCursor>,
