@@ -46,6 +46,9 @@ use crate::{
 
 /// Time between two refreshes of the report, checks of the members, and ticks of the snapshot that is being received.
 const LOOK: Duration = RECEIVING_TICK;
+/// Longest silence of a member whose missing entries stay in the log. A member that restarts within it continues from the log
+/// and needs no snapshot.
+const FLOOR_GRACE: Duration = Duration::from_secs(60);
 /// Minimum time between two descriptions of another node.
 const DESCRIBE_EVERY: Duration = Duration::from_secs(2);
 /// Time between two attempts to join, to promote, or to correct this node's address.
@@ -271,9 +274,10 @@ impl Tasks {
         }
     }
 
-    /// Keeps the log that live followers still need, within the bounds for history.
+    /// Keeps the log that the followers heard within [`FLOOR_GRACE`] still need, within the bounds for history.
     fn keep_for_followers(&self, members: &[MemberReport]) {
-        let needed = members.iter().filter(|member| member.node != self.here() && self.is_heard(member.node));
+        let is_recent = |node| self.hearing.state(node).is_some_and(|(_, silent_for)| silent_for <= FLOOR_GRACE);
+        let needed = members.iter().filter(|member| member.node != self.here() && is_recent(member.node));
         let floor = needed.filter_map(|member| member.log_index).min();
         self.db.set_follower_floor(floor.map(Index::next));
     }
