@@ -118,6 +118,8 @@ pub(crate) struct Inner<Rt: AsyncRuntime> {
     pub facts: Facts<Rt>,
     pub elections: Elections<Rt>,
     pub is_stopped: Cell<bool>,
+    /// True while this node sends no heartbeats because its fsyncs hang. It takes no proposals then.
+    pub is_silent: Cell<bool>,
     /// Ends writes that wait for room in the log.
     pub stops_writes: Rc<Cell<bool>>,
 }
@@ -196,6 +198,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             facts: Facts::default(),
             elections: Elections::default(),
             is_stopped: Cell::new(false),
+            is_silent: Cell::new(false),
             stops_writes,
         };
         let consensus = Self(Rc::new(inner));
@@ -360,7 +363,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             let term = Term(seen.vote.leader_id.term);
             if seen.state.is_leader() {
                 let is_followed = self.has_quorum(term, seen.membership_config.membership().voter_ids().count());
-                if is_followed { Leadership::Leader { term } } else { Leadership::Follower { leader: None, term } }
+                // Appends with entries would keep the followers from an election.
+                if is_followed && !self.0.is_silent.get() { Leadership::Leader { term } } else { Leadership::Follower { leader: None, term } }
             } else {
                 let leader = seen.current_leader.filter(|leader| *leader != seen.id).map(|leader| {
                     let info = seen.membership_config.membership().get_node(&leader).cloned();

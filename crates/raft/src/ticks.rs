@@ -6,8 +6,8 @@
 //!
 //! **Watchdog.** A leader whose fsyncs hang still commits, because its followers are a majority, but its unsynced entries
 //! grow in memory. When the oldest write is older than a second, or 64 MiB are unsynced, it transfers its leadership to a
-//! voter that has all entries. If it still leads after [`MAX_TRANSFER`], it stops its heartbeats, so that the followers
-//! elect another. It sends them again when its fsyncs return.
+//! voter that has all entries. If it still leads after [`MAX_TRANSFER`], it stops its heartbeats and takes no proposals, so that
+//! the followers elect another, and tries the transfer again from time to time. It leads again when its fsyncs return.
 
 use std::time::Duration;
 
@@ -30,8 +30,8 @@ enum Watch {
     Healthy,
     /// The fsyncs hang, and a transfer of leadership began this number of ticks ago.
     Transferring(u32),
-    /// Heartbeats are off.
-    Silent,
+    /// Heartbeats are off, and the last transfer of leadership began this number of ticks ago.
+    Silent(u32),
 }
 
 impl<Rt: AsyncRuntime> Consensus<Rt> {
@@ -81,12 +81,19 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         let options = &self.0.options;
         let hangs = unsynced.age > options.max_sync_age || unsynced.bytes > options.max_unsynced_bytes;
         match watch {
-            Watch::Silent if !hangs => {
+            Watch::Silent(_) if !hangs => {
                 self.0.raft.runtime_config().heartbeat(true);
+                self.0.is_silent.set(false);
                 Watch::Healthy
             }
             _ if !hangs => Watch::Healthy,
-            Watch::Silent => Watch::Silent,
+            Watch::Silent(ticks) if TICK * ticks < MAX_TRANSFER || !self.holds_leadership() => {
+                Watch::Silent(ticks.saturating_add(1))
+            }
+            Watch::Silent(_) => {
+                let _ = self.begin_transfer(None).await;
+                Watch::Silent(0)
+            }
             // A leader that no majority has answered for a while takes no proposals, but still sends heartbeats.
             _ if !self.holds_leadership() => Watch::Healthy,
             Watch::Healthy => {
@@ -97,7 +104,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             Watch::Transferring(ticks) if TICK * ticks < MAX_TRANSFER => Watch::Transferring(ticks + 1),
             Watch::Transferring(_) => {
                 self.0.raft.runtime_config().heartbeat(false);
-                Watch::Silent
+                self.0.is_silent.set(true);
+                Watch::Silent(0)
             }
         }
     }

@@ -103,11 +103,16 @@ fn check_follows(machine: &Machine, record: &LogRecord) -> Result<(), OpenError>
 }
 
 /// Checks that a truncation record declares void only entries that the state has not applied.
+///
+/// An install replaces the state while the log holds entries of another history, which consensus truncates then. The record
+/// of that lies after the position of the new state, and its index is at most that of the snapshot, which the state notes
+/// as its last purged entry. Consensus truncates no purged entry in any other case.
 fn check_truncation(machine: &Machine, record: &LogRecord) -> Result<(), OpenError> {
     let (applied, index) = (machine.applied().index, record.index);
     // Index 0 belongs to the first membership, if there is one.
     let has_entries = applied > Index::ZERO || machine.membership()?.is_some();
-    if has_entries && index <= applied {
+    let is_of_replaced = || Ok::<_, OpenError>(machine.purged()?.is_some_and(|purged| index <= purged.index));
+    if has_entries && index <= applied && !is_of_replaced()? {
         return Err(OpenError::Truncated { lsn: record.lsn, index, applied });
     }
     Ok(())

@@ -39,7 +39,7 @@ pub use client::{Client, ClientAddress, Origin};
 pub use clock::{NOTE_AHEAD, SpaceClock, TimeKeeper};
 pub use counts::ReplicaStats;
 pub use error::{OpenError, ProposeError};
-pub use member::{AppliedEntry, Batch, Leadership, Member, MemberClock, MemberOptions, ProposalDriver};
+pub use member::{AppliedEntry, ApplyingPause, Batch, Leadership, Member, MemberClock, MemberOptions, ProposalDriver};
 pub use membership::{
     MAX_ADDRESS_BYTES, MAX_CONFIGS, MAX_MEMBERS, MAX_NAME_BYTES, Membership, MembershipError, NodeInfo, Vote,
 };

@@ -5,7 +5,7 @@
 
 use std::{
     io,
-    ops::{Bound, ControlFlow, Range},
+    ops::{Bound, ControlFlow},
     sync::Arc,
 };
 
@@ -16,7 +16,7 @@ use thalweg_state::{
     portable::{self, Row},
 };
 use thalweg_store::{Applied, Backend, View};
-use thalweg_types::{Lsn, NodeId, SpaceId};
+use thalweg_types::{Index, Lsn, NodeId, SpaceId};
 
 use crate::{
     error::SnapshotError,
@@ -35,8 +35,9 @@ pub(crate) enum Cursor {
     Begin,
     /// The snapshot continues with the rows after this key; `None` for the first row.
     Rows(Option<Vec<u8>>, Totals),
-    /// The snapshot continues with the log entries from this LSN on.
-    Entries(Lsn, Totals),
+    /// The snapshot continues with the log entries from this LSN on, after the entry with this index. The index is unknown
+    /// before the first entry if the log no longer has the one before it.
+    Entries(Lsn, Option<Index>, Totals),
     End(Totals),
     Done(Totals),
 }
@@ -45,7 +46,7 @@ impl Cursor {
     pub(crate) fn totals(&self) -> Totals {
         match self {
             Self::Begin => Totals::default(),
-            Self::Rows(_, totals) | Self::Entries(_, totals) | Self::End(totals) | Self::Done(totals) => *totals,
+            Self::Rows(_, totals) | Self::Entries(_, _, totals) | Self::End(totals) | Self::Done(totals) => *totals,
         }
     }
 }
@@ -63,6 +64,10 @@ pub(crate) enum Source {
         valid: Valid,
         since: Lsn,
         end: Lsn,
+        /// Index of the last entry before `since`; `None` if the log no longer has it.
+        before: Option<Index>,
+        /// Index of the last entry before `end`.
+        last: Index,
     },
 }
 
@@ -95,15 +100,17 @@ impl Source {
         }
         let log = log.clone();
         let valid = Valid::of(&log, SpaceId::ZERO);
-        let before = last_entry_before(&log, &valid, since)?;
+        let before = last_entry_before(&log, &valid, since, &applied)?;
         let info = SnapshotInfo { kind: PartKind::Increment, node, since, applied, before };
-        Ok((Self::Log { log, valid, since, end: applied.lsn }, Begin { info, membership: None }))
+        let (end, last) = (applied.lsn, applied.index);
+        let known = Some(before.index).filter(|index| *index > Index::ZERO);
+        Ok((Self::Log { log, valid, since, end, before: known, last }, Begin { info, membership: None }))
     }
 
     pub(crate) fn first(&self) -> Cursor {
         match self {
             Self::State { .. } => Cursor::Rows(None, Totals::default()),
-            Self::Log { since, .. } => Cursor::Entries(*since, Totals::default()),
+            Self::Log { since, before, .. } => Cursor::Entries(*since, *before, Totals::default()),
         }
     }
 }
@@ -116,20 +123,28 @@ fn log_error(since: Lsn, error: &ReadError) -> SnapshotError {
     }
 }
 
-/// Returns the last entry before the start of an increment; all fields are 0 if the log no longer has this entry.
-fn last_entry_before(log: &Log, valid: &Valid, since: Lsn) -> Result<EntryId, SnapshotError> {
+/// Returns the last entry before the start of an increment up to `applied`; all fields are 0 if the log no longer has it.
+///
+/// After an install the log may end with entries that the new state does not follow. They are not returned: the first entry
+/// of the increment does not follow them.
+fn last_entry_before(log: &Log, valid: &Valid, since: Lsn, applied: &Applied) -> Result<EntryId, SnapshotError> {
     let from = Lsn(since.0.saturating_sub(LOOK_BACK)).max(log.start()).min(since);
     let mut last = EntryId::default();
     for record in log.records_from(from).map_err(|error| log_error(since, &error))? {
         let record = record.map_err(|error| log_error(since, &error))?;
-        if record.lsn >= since {
+        if record.lsn >= applied.lsn {
             break;
         }
-        if valid.is_entry(&record) {
-            last = EntryId { term: record.term, index: record.index, time: record.time };
+        if !valid.is_entry(&record) {
+            continue;
         }
+        if record.lsn >= since {
+            return Ok(if record.index == last.index.next() { last } else { EntryId::default() });
+        }
+        last = EntryId { term: record.term, index: record.index, time: record.time };
     }
-    Ok(last)
+    // The increment has no entries.
+    Ok(EntryId { term: applied.term, index: applied.index, time: applied.time })
 }
 
 /// Uncompressed contents of a chunk, and the snapshot's position after this chunk.
@@ -157,7 +172,7 @@ impl Gatherer {
         stop: Arc<Stop>,
     ) -> Result<Self, SnapshotError> {
         let records = match (&source, &next) {
-            (Source::Log { log, since, .. }, Cursor::Entries(from, _)) => {
+            (Source::Log { log, since, .. }, Cursor::Entries(from, ..)) => {
                 Some(log.records_from(*from).map_err(|error| log_error(*since, &error))?)
             }
             _ => None,
@@ -189,11 +204,10 @@ impl Gatherer {
                 self.next = rows(&**view, log, after.as_deref(), *totals, bounds, plain)?;
                 Ok(ChunkKind::Rows)
             }
-            (Source::Log { valid, since, end, .. }, Cursor::Entries(from, totals)) => {
+            (Source::Log { valid, since, end, last, .. }, Cursor::Entries(from, before, totals)) => {
                 let records = self.records.as_mut().ok_or_else(stopped)?;
-                let next = entries(records, valid, *from..*end, *totals, bounds, plain);
-                let next = next.map_err(|error| log_error(*since, &error))?;
-                self.next = next.ok_or_else(stopped)?;
+                let range = EntryRange { valid, since: *since, from: *from, end: *end, last: *last };
+                self.next = entries(records, &range, *before, *totals, bounds, plain)?;
                 Ok(ChunkKind::Entries)
             }
             _ => Err(SnapshotError::Io(stopped())),
@@ -254,30 +268,49 @@ fn row(log: &Log, key: &[u8], value: &[u8], plain: &mut Vec<u8>, totals: &mut To
     Ok(())
 }
 
+/// Log entries of an increment that are still to be gathered.
+struct EntryRange<'a> {
+    valid: &'a Valid,
+    /// Start of the increment.
+    since: Lsn,
+    from: Lsn,
+    end: Lsn,
+    /// Index of the last entry before `end`.
+    last: Index,
+}
+
 /// Appends the valid log entries of a range to the chunk's contents, until the chunk is full or no entry is left. Returns
-/// the snapshot's new position; `None` if the snapshot was stopped.
+/// the snapshot's new position. `before` is the index of the last entry before the range, if it is known.
+///
+/// The indexes must follow each other. After the install of a snapshot they do not: the log lacks the entries that the new
+/// state contains, so no increment can cover them.
 fn entries(
     records: &mut Records,
-    valid: &Valid,
-    Range { start: from, end }: Range<Lsn>,
+    range: &EntryRange<'_>,
+    mut before: Option<Index>,
     mut totals: Totals,
     (chunk_bytes, stop): (usize, &Stop),
     plain: &mut Vec<u8>,
-) -> Result<Option<Cursor>, ReadError> {
+) -> Result<Cursor, SnapshotError> {
+    let &EntryRange { valid, since, from, end, last } = range;
     let mut next = from;
     while next < end && plain.len() < chunk_bytes {
         let Some(record) = records.next() else { break };
-        let record = record?;
+        let record = record.map_err(|error| log_error(since, &error))?;
         if stop.is_set() {
-            return Ok(None);
+            return Err(stopped().into());
         }
         if record.lsn >= end {
-            return Ok(Some(Cursor::End(totals)));
+            break;
         }
         next = record.lsn.next();
         if !valid.is_entry(&record) {
             continue;
         }
+        if before.is_some_and(|before| record.index != before.next()) {
+            return Err(SnapshotError::Compacted { since, oldest: record.lsn });
+        }
+        before = Some(record.index);
         let (kind, payload) = match record.kind {
             RecordKind::Entry => (EntryKind::Commands, &record.payload[..]),
             _ => (EntryKind::Blank, &[][..]),
@@ -287,8 +320,13 @@ fn entries(
         totals.add(&item);
         item.encode(plain);
     }
-    let is_full = next < end && plain.len() >= chunk_bytes;
-    Ok(Some(if is_full { Cursor::Entries(next, totals) } else { Cursor::End(totals) }))
+    if next < end && plain.len() >= chunk_bytes {
+        return Ok(Cursor::Entries(next, before, totals));
+    }
+    if before.is_some_and(|before| before != last) {
+        return Err(SnapshotError::Compacted { since, oldest: end });
+    }
+    Ok(Cursor::End(totals))
 }
 
 /// Creates the error that is reported if a thread of the snapshot has ended without a result.

@@ -9,6 +9,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -320,14 +321,17 @@ fn truncate_and_crash_everywhere(backend: BackendKind) {
     (10..20_u8).for_each(|number| put_in(Term(5), &group, &[number]));
     let (expected, snapshot) = (shown(&group.leader().db), group.leader().applied());
     let chunks = chunks(group.leader().db.snapshot(&SnapshotOptions::default()).unwrap());
+    put_in(Term(5), &group, &[20]);
+    let later = group.leader().entries(snapshot.next());
+    let continued = shown(&group.leader().db);
 
     let (disk, tables) = (SimDisk::new(1), tempfile::tempdir().unwrap());
     let recorder =
         Arc::new(Recorder { disk: disk.clone(), tables: tables.path().to_owned(), crashes: Mutex::default() });
     let hooked = HookedDisk { disk: disk.clone(), hook: Arc::clone(&recorder) as _ };
     let db = open(Arc::new(hooked), tables.path(), &group, backend);
-    let entries = group.leader().entries(Index::ZERO);
-    let (entries, _): (Vec<_>, Vec<_>) = entries.into_iter().partition(|record| record.index <= common);
+    let mut entries = group.leader().entries(Index::ZERO);
+    entries.retain(|record| record.index <= common);
     follow(&db, &disk, &entries);
     let node = Node { db: db.clone(), parts: parts(&db), disk: disk.clone() };
     let time = node.parts.machine.applied().time;
@@ -367,6 +371,8 @@ fn truncate_and_crash_everywhere(backend: BackendKind) {
         if found == expected {
             let last = status.last.map(|last| (last.term, last.index));
             assert_eq!(last, Some((Term(5), snapshot)), "{context}");
+            follow(&db, &crash.disk, &later);
+            assert_eq!(shown(&db), continued, "{context}");
         }
     }
 }
@@ -377,9 +383,52 @@ fn a_truncation_before_an_install_survives_every_power_loss_with_the_memory_back
 }
 
 #[test]
+fn a_truncation_before_an_install_survives_every_power_loss_with_the_lsm_backend() {
+    truncate_and_crash_everywhere(BackendKind::Lsm);
+}
+
+#[test]
 #[cfg(feature = "redb")]
 fn a_truncation_before_an_install_survives_every_power_loss_with_redb() {
     truncate_and_crash_everywhere(BackendKind::Redb);
+}
+
+/// Lets another thread apply the member's records at the first operation of the disk, and gives it time to begin.
+#[derive(Debug, Default)]
+struct Intruder {
+    member: Mutex<Option<MemberParts>>,
+    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+}
+
+impl Hook for Intruder {
+    fn changes(&self) {
+        let Some(parts) = self.member.lock().unwrap().take() else { return };
+        let thread = std::thread::spawn(move || parts.member.apply_local().unwrap());
+        std::thread::sleep(Duration::from_millis(50));
+        *self.thread.lock().unwrap() = Some(thread);
+    }
+}
+
+#[test]
+fn a_thread_that_applies_records_during_a_switch_does_not_stop_the_member() {
+    let scene = Scene::new();
+    let (disk, tables) = (SimDisk::new(1), tempfile::tempdir().unwrap());
+    let intruder = Arc::<Intruder>::default();
+    let hooked = HookedDisk { disk: disk.clone(), hook: Arc::clone(&intruder) as _ };
+    let db = scene.follower(Arc::new(hooked), &disk, tables.path(), BackendKind::Memory);
+    let mut install = db.install().unwrap();
+    scene.chunks.iter().for_each(|chunk| _ = install.push(chunk.clone()).unwrap());
+    install.prepare().unwrap();
+    let node = Node { db: db.clone(), parts: parts(&db), disk: disk.clone() };
+    node.append(RecordKind::Vote, (Term(4), Index::ZERO), node.parts.machine.applied().time, &vote_in(4).encode());
+    *intruder.member.lock().unwrap() = Some(parts(&db));
+    install.finish().unwrap();
+    let thread = intruder.thread.lock().unwrap().take().expect("the switch writes to the disk");
+    thread.join().unwrap();
+    assert_eq!(parts(&db).member.failure(), None);
+    assert_eq!(shown(&db), scene.new);
+    follow(&db, &disk, &scene.entries(scene.snapshot, Index::MAX));
+    assert_eq!(shown(&db), scene.last);
 }
 
 /// Flips a bit in a table or on the disk.

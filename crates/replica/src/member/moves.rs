@@ -88,7 +88,18 @@ impl Member {
         self.shared.moves.wake_all();
         applied
     }
+
+    /// Keeps all threads of the member from applying records until the returned value is dropped, for example while a state
+    /// from a snapshot replaces the present one.
+    #[must_use]
+    pub fn pause_applying(&self) -> ApplyingPause<'_> {
+        ApplyingPause(self.shared.cursor())
+    }
 }
+
+/// A time in which a member applies no records.
+#[derive(Debug)]
+pub struct ApplyingPause<'a>(#[expect(dead_code, reason = "the guard is held, and not used")] MutexGuard<'a, Cursor>);
 
 impl Shared {
     fn append_move(&self, payload: &[u8]) -> Result<Lsn, ProposeError> {

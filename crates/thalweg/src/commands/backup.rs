@@ -163,7 +163,10 @@ fn into_directory(args: &Backup, session: &Session, dir: &Path) -> Result<(), Fa
         render::note(&format!("{} has no full backup yet: taking one", dir.display()));
     }
     let node = there.first().map(|(_, info)| info.node);
-    let name = |info: &SnapshotInfo| part_path(dir, node, info);
+    let name = |verified: &Verified| {
+        check_follows(&there, verified)?;
+        part_path(dir, node, &verified.info)
+    };
     let partial = (dir, "backup");
     let mut covered = next_increment(&there);
     if let Some(newest) = newest {
@@ -229,6 +232,26 @@ fn is_out_of_reach(failure: &Failure) -> bool {
     matches!(&*failure.code, "compacted" | "past_end")
 }
 
+/// Checks that an increment has all entries after the backup at whose end it begins. A node of a cluster that was replaced by
+/// a snapshot of another node in between does not have them in its log.
+fn check_follows(there: &[(PathBuf, SnapshotInfo)], new: &Verified) -> Result<(), Failure> {
+    let Verified { info, totals, .. } = new;
+    let is_before = |other: &&(PathBuf, SnapshotInfo)| other.1.applied.lsn == info.since;
+    let Some((path, before)) = there.iter().find(is_before).filter(|_| info.kind == PartKind::Increment) else {
+        return Ok(());
+    };
+    let (from, to) = (before.applied.index, info.applied.index);
+    if from.0.saturating_add(totals.entries) >= to.0 {
+        return Ok(());
+    }
+    let message = format!(
+        "{} ends with entry {from}, and the node's log lacks some of the entries up to {to}, because it took its state from \
+         another node in between",
+        path.display()
+    );
+    Err(Failure::new(Exit::NotFound, "compacted", message))
+}
+
 /// Returns the path for a new backup file in a directory of backups; `None` if the directory already contains
 /// everything that the new backup contains.
 fn part_path(dir: &Path, node: Option<NodeId>, info: &SnapshotInfo) -> Result<Option<PathBuf>, Failure> {
@@ -269,14 +292,14 @@ fn take(
     session: &Session,
     since: Option<Lsn>,
     (dir, stem): (&Path, &str),
-    name: &dyn Fn(&SnapshotInfo) -> Result<Option<PathBuf>, Failure>,
+    name: &dyn Fn(&Verified) -> Result<Option<PathBuf>, Failure>,
 ) -> Result<Option<(PathBuf, Verified)>, Failure> {
     for swept in unfinished_file::sweep(dir, stem) {
         render::note(&format!("{swept} was not finished, and is removed: taking the backup again"));
     }
     let partial = UnfinishedFile::create(dir, stem).map_err(|error| Failure::file(dir, &error))?;
     let verified = take_partial(args, session, since, &partial)?;
-    let Some(path) = name(&verified.info)? else { return Ok(None) };
+    let Some(path) = name(&verified)? else { return Ok(None) };
     refuse_existing(&path)?;
     partial.finish(&path).map_err(|error| Failure::file(&path, &error))?;
     Ok(Some((path, verified)))

@@ -425,6 +425,9 @@ impl Work {
         let machine = &prepared.machine;
         let Applied { index: last, time, .. } = prepared.info.applied;
         let (former, new) = self.dirs()?;
+        // Other threads of the member look up the next record of the log first and apply it then. In between, the new state
+        // would pass that record.
+        let applying = open.replica.member().map(|member| member.pause_applying());
         let replacement = open.machine.begin_replacement();
         let switched = catch_up(&open.log, machine, last).and_then(|passed| {
             if passed == Passed::CoveredEntries {
@@ -456,6 +459,7 @@ impl Work {
             Ok(replaced) => replaced,
             Err(error) => return Err(self.keep_both(&std::io::Error::other(error.to_string()))),
         };
+        drop(applying);
         if let Some(hold) = self.hold.take() {
             hold.switched(new);
         }

@@ -8,7 +8,10 @@ use thalweg_state::membership::LogId;
 use thalweg_types::{Durability, Index, Lsn, NodeId, SpaceId, SpaceTime, Term};
 
 use super::support::{Node, begin, chunks, digest, follow, furnish, go_on, install, verify, visible_state};
-use crate::{BackendKind, Database, snapshot::InstallError};
+use crate::{
+    BackendKind, Database,
+    snapshot::{InstallError, SnapshotError, SnapshotOptions},
+};
 
 /// Appends a record that the state does not apply yet, as a member of a group does with an entry that is not committed.
 fn append(db: &Database, kind: RecordKind, (term, index): (u64, u64), payload: &[u8]) {
@@ -147,6 +150,57 @@ fn entries_of_another_history_and_those_that_a_truncation_voids_are_not_applied(
         assert_eq!((digest(other.db()), visible_state(other.db())), (digest(node.db()), visible_state(node.db())));
         other.reopen();
         assert_eq!((digest(other.db()), visible_state(other.db())), (digest(node.db()), visible_state(node.db())));
+    }
+}
+
+#[test]
+fn an_increment_does_not_reach_across_an_install() {
+    let node = Node::new(BackendKind::Memory);
+    furnish(node.db());
+    let chunks = chunks(node.db());
+    let last = node.db().inner.open.machine.applied().index.0;
+    let at = node.db().inner.open.machine.applied().lsn;
+    // The log holds some entries after the last one that was applied, or none of them.
+    for (number, logged) in [(1, last - 3), (2, 5)] {
+        let mut other = Node::new(BackendKind::Memory);
+        copy_entries(node.db(), other.db(), 1..=5);
+        other.reopen();
+        let before = other.db().inner.open.machine.applied();
+        assert_eq!(before.index, Index(5));
+        for index in 6..=logged {
+            append(other.db(), RecordKind::Blank, (1, index), &[]);
+        }
+        install(other.db(), &chunks).unwrap();
+        let installed = other.db().inner.open.machine.applied().lsn;
+        let taken = |since| {
+            let options = SnapshotOptions { since, ..SnapshotOptions::default() };
+            let mut snapshot = other.db().snapshot(&options)?;
+            let mut file = Vec::new();
+            while let Some(chunk) = snapshot.next_chunk()? {
+                file.extend_from_slice(&chunk);
+            }
+            let verified = crate::snapshot::verify(&file[..]).unwrap();
+            Ok::<_, SnapshotError>((verified.info, verified.totals.entries))
+        };
+        let end = |since| taken(since).map(|(info, entries)| (info.before.index.0, entries, info.applied.index.0));
+        // Without any entry in its range, an increment states the installed entry as the one before it.
+        assert_eq!(end(Some(installed)).unwrap(), (last, 0, last));
+        if logged > 5 {
+            assert_eq!(end(Some(before.lsn)).unwrap_err().code(), "compacted");
+        } else {
+            assert_eq!(end(Some(before.lsn)).unwrap(), (last, 0, last));
+        }
+        go_on(node.db(), number);
+        follow(node.db(), at, other.db());
+        let now = other.db().inner.open.machine.applied().index.0;
+        let (known, entries, to) = end(Some(installed)).unwrap();
+        assert!([0, last].contains(&known), "{known}");
+        assert_eq!((entries, to), (now - last, now));
+        match end(Some(before.lsn)) {
+            Err(error) => assert_eq!(error.code(), "compacted"),
+            // Without an entry before the gap, the count shows it.
+            Ok((known, entries, to)) => assert!(logged == 5 && known == 0 && to > before.index.0 + entries),
+        }
     }
 }
 
