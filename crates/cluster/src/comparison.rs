@@ -1,11 +1,12 @@
 //! Comparison of a node's state with those of the other members, and the beginning of its repair.
 //!
 //! Owns: the rules by which a node stops serving, and by which it takes the state of other members. Does not own: running
-//! hashes (`engine`), and the repair, which another run of the node makes (`repair`).
+//! hashes and digests (`engine`), and the repair, which another run of the node makes (`repair`).
 //!
 //! A running hash covers all entries before it, so a state that differs once differs at all later entries, until it is
-//! replaced. The log and the votes of the node are not affected: the node continues with consensus until it is
-//! repaired.
+//! replaced. It does not show damage of rows that were written long ago. A digest of all rows does: the leader requests one
+//! from all members at intervals ([`NodeOptions::digest_every`](crate::NodeOptions::digest_every)). The log and the votes of the
+//! node are not affected: the node continues with consensus until it is repaired.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,14 +16,14 @@ use std::{
 
 use thalweg_engine::{RepairDue, RepairNote};
 use thalweg_types::{Index, NodeId};
-use thalweg_wire::peer::{AskMarks, AskSource, Source};
+use thalweg_wire::peer::{AskDigest, AskMarks, AskSource, Source};
 use tokio::{
     task::spawn_blocking,
     time::{Instant, sleep},
 };
 
 use crate::{
-    link::{CallError, MarkList, Owned},
+    link::{CallError, DigestText, MarkList, Owned},
     tasks::{ASK_LIMIT, Tasks},
 };
 
@@ -33,6 +34,17 @@ struct Other {
     votes: bool,
     /// Running hashes; none if the member does not answer.
     marks: BTreeMap<Index, u64>,
+}
+
+/// Progress of the comparison of digests.
+#[derive(Debug)]
+struct ComparedDigests {
+    /// Entry up to which the digests of a majority are equal to this node's.
+    through: Index,
+    /// Entry of this node's newest digest.
+    newest: Index,
+    /// Time of the newest digest, of the last request for one, or of the start of this node.
+    since: Instant,
 }
 
 /// Returns the reason why a node whose state is wrong after an entry does not serve. `done` is the last entry of an earlier
@@ -55,6 +67,7 @@ impl Tasks {
     /// enough members can give it their states. It does the same after a scrub has found damage in its state.
     pub(crate) async fn compare_states(self: Rc<Self>) {
         let mut equal_at = BTreeMap::new();
+        let mut digests = ComparedDigests { through: Index::ZERO, newest: Index::ZERO, since: Instant::now() };
         let mut said = None;
         loop {
             sleep(self.options.compare_every).await;
@@ -63,6 +76,10 @@ impl Tasks {
             }
             if self.db.stopped_serving().is_none() {
                 self.compare(&mut equal_at).await;
+            }
+            if self.db.stopped_serving().is_none() {
+                self.compare_digest(&mut digests).await;
+                self.request_digest(&mut digests).await;
             }
             let is_stopped = self.db.stopped_serving().is_some();
             if !self.options.repairs_itself {
@@ -111,6 +128,54 @@ impl Tasks {
             self.stop_differing(*after).await;
         } else if let Some((index, count)) = differing.first_key_value() {
             tracing::warn!(index = index.0, members = count, "members have another state than this node");
+        }
+    }
+
+    /// Compares this node's last digest with those that the other members have after the same entry. A digest that a majority
+    /// has computed equally is not compared again.
+    async fn compare_digest(&self, digests: &mut ComparedDigests) {
+        // A digest without an id was computed on this node alone.
+        let Some(own) = self.db.last_state_digest().filter(|report| report.id.is_some()) else { return };
+        let index = own.state.applied.index;
+        if index > digests.newest {
+            (digests.newest, digests.since) = (index, Instant::now());
+        }
+        if index <= digests.through {
+            return;
+        }
+        let others = self.others();
+        let members = others.len() + 1;
+        let own = own.state.digest.to_string();
+        let mut counts = BTreeMap::from([(own.clone(), 1_usize)]);
+        for (node, info) in others {
+            let link = self.network.peer(node, &info.address).control;
+            let ask = AskDigest { index, timeout_millis: 0 };
+            if let Ok(digest) = link.call::<_, DigestText, String>(&ask, Instant::now() + ASK_LIMIT).await {
+                *counts.entry(digest).or_default() += 1;
+            }
+        }
+        match counts.iter().find(|(_, count)| 2 * **count > members) {
+            Some((digest, _)) if *digest != own => self.stop_differing(index).await,
+            Some(_) => {
+                digests.through = index;
+                if counts.len() > 1 {
+                    tracing::warn!(index = index.0, "a member's state has another digest than those of a majority");
+                }
+            }
+            // Some members have not computed it yet, or do not answer.
+            None => {}
+        }
+    }
+
+    /// Requests a digest from all members if this node leads and the last one is older than the interval.
+    async fn request_digest(&self, digests: &mut ComparedDigests) {
+        let every = self.options.digest_every;
+        if every.is_zero() || digests.since.elapsed() < every || !self.consensus.member().leads() {
+            return;
+        }
+        digests.since = Instant::now();
+        if let Err(error) = self.db.to_async().request_digest().await {
+            tracing::debug!(%error, "no digest was requested from the members");
         }
     }
 

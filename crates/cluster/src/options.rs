@@ -38,6 +38,9 @@ pub struct NodeOptions {
     pub triggers: Triggers,
     /// Time between two comparisons of this node's running hashes with those of the others; zero for none.
     pub compare_every: Duration,
+    /// Time after which the leader requests another digest of all rows from all members, which then compare it; zero for
+    /// none.
+    pub digest_every: Duration,
     /// Highest version of the protocol between nodes that this node offers. A lower one is for tests of clusters whose nodes
     /// have different versions.
     pub max_version: u16,
@@ -52,6 +55,8 @@ impl NodeOptions {
         Triggers { lag_entries: 1000, lag_bytes: 64 * 1024 * 1024, stale_after: Since(30_000) };
     /// Default time between two comparisons of running hashes.
     pub const DEFAULT_COMPARE_EVERY: Duration = Duration::from_secs(10);
+    /// Default time between two digests of all rows.
+    pub const DEFAULT_DIGEST_EVERY: Duration = Duration::from_secs(7 * 24 * 3600);
 
     /// Highest version of the protocol between nodes.
     pub const NEWEST_VERSION: u16 = VERSION;
@@ -96,6 +101,7 @@ impl NodeOptions {
             detector: DetectorOptions::DEFAULTS,
             triggers: Self::DEFAULT_TRIGGERS,
             compare_every: Self::DEFAULT_COMPARE_EVERY,
+            digest_every: Self::DEFAULT_DIGEST_EVERY,
             max_version: Self::NEWEST_VERSION,
             repairs_itself: false,
         }

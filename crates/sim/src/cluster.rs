@@ -47,6 +47,8 @@ const QUIET_AFTER: Duration = Duration::from_millis(400);
 const PURGED_WITHIN: Duration = Duration::from_secs(5);
 /// Time within which a node that is reached again gets a snapshot, if it gets one.
 const INSTALL_WITHIN: Duration = Duration::from_secs(3);
+/// Event of the cut of a node's power in an install.
+pub(crate) const INSTALL_CUT: &str = "is about to lose power amid its install";
 /// Maximum number of operations of a node's disk between the first chunk of a snapshot and the cut of its power.
 const INSTALL_OPERATIONS: u64 = 250;
 /// Longest time for which the first answer after a fault is awaited.
@@ -601,7 +603,7 @@ impl Cluster {
                 }
                 sleep(Duration::from_micros(200)).await;
             }
-            record(id, "is about to lose power amid its install");
+            record(id, INSTALL_CUT);
             cluster.cut_power(id, random(0..INSTALL_OPERATIONS));
             sleep(SLOW_BEFORE_LOSS + Duration::from_millis(random(1..300))).await;
             cluster.restart(id).await;

@@ -19,7 +19,7 @@ use thalweg_sim::{
     Plant, Report, Settings,
     backends::remove_tables,
     faults::{FaultKind, Overlap},
-    report::{Gap, percentile},
+    report::{Gap, Installs, percentile},
     run,
     shrink::shrink,
 };
@@ -161,6 +161,7 @@ struct Totals {
     unknown: usize,
     elapsed: Duration,
     gaps: Vec<Gap>,
+    installs: Installs,
     /// Seeds with a violation, each with the first one.
     failed: Vec<(u64, String)>,
 }
@@ -178,6 +179,7 @@ impl Totals {
             unknown: 0,
             elapsed: Duration::ZERO,
             gaps: Vec::new(),
+            installs: Installs::default(),
             failed: Vec::new(),
         }
     }
@@ -191,6 +193,7 @@ impl Totals {
         self.unknown += report.unknown;
         self.elapsed += report.elapsed;
         self.gaps.extend(&report.gaps);
+        self.installs.add(report.installs());
         if let Some(violation) = report.violations.first() {
             self.failed.push((report.settings.seed, violation.clone()));
         }
@@ -298,6 +301,9 @@ fn print_totals(totals: &Totals) {
             "virtual_seconds": totals.elapsed.as_secs_f64(),
             "times_real_time": times_real,
             "next_answer_after_fault": gaps,
+            "installs": totals.installs.done,
+            "installs_cut": totals.installs.cut,
+            "installs_not_switched": totals.installs.not_switched,
             "failed": totals.failed,
         });
         return println!("{text:#}");
@@ -318,6 +324,8 @@ fn print_totals(totals: &Totals) {
         totals.unknown,
         totals.elapsed.as_secs_f64()
     );
+    let Installs { done, cut, not_switched } = totals.installs;
+    println!("{done} snapshots installed, {cut} power cuts in or after an install, {not_switched} failed switches");
     for (seed, violation) in &totals.failed {
         println!("seed {seed}: {violation}");
     }

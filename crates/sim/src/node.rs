@@ -47,7 +47,7 @@ use crate::{
 
 /// Time between two background steps of a log.
 const STEP: Duration = Duration::from_millis(2);
-/// Free bytes of a disk below which a node is not maintained.
+/// Free bytes of a disk below which a node with redb is not maintained.
 const MIN_FREE_BYTES: u64 = 16 << 20;
 /// Time without an answer after which a leader keeps no log for a follower.
 const DOWN_AFTER: Duration = Duration::from_secs(1);
@@ -391,7 +391,7 @@ impl NodeParts {
                 consensus.clone(),
                 snapshots,
                 self.disk.borrow().clone(),
-                self.options.get().maintenance_pause,
+                self.options.get(),
                 failed,
             ),
         );
@@ -407,15 +407,15 @@ async fn maintain(
     consensus: SimConsensus,
     snapshots: NodeSnapshots,
     disk: SimDisk,
-    pause: Duration,
+    options: NodeOptions,
     failed: impl Fn(String),
 ) {
     loop {
-        sleep(random_duration(Duration::from_micros(1)..2 * pause)).await;
+        sleep(random_duration(Duration::from_micros(1)..2 * options.maintenance_pause)).await;
         snapshots.drop_old();
-        // redb fails permanently if the disk is full.
+        // redb fails permanently if the disk is full. The others must flush, move and free on a full disk, too.
         let needed = MIN_FREE_BYTES + 2 * consensus.member().machine().backend().bytes_to_persist();
-        if disk.free_bytes().is_ok_and(|free| free < needed) {
+        if options.backend == BackendKind::Redb && disk.free_bytes().is_ok_and(|free| free < needed) {
             continue;
         }
         db.set_follower_floor(follower_floor(&consensus));

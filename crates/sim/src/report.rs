@@ -5,9 +5,11 @@ use std::{fmt, process::Command, sync::OnceLock, time::Duration};
 use serde_json::{Value, json};
 
 use crate::{
+    cluster::INSTALL_CUT,
     faults::{FaultKind, Overlap},
     runtime::Event,
     settings::Settings,
+    snapshots::{INSTALLED, NOT_INSTALLED},
 };
 
 /// Time from a fault until the next answered write.
@@ -50,7 +52,34 @@ pub struct Report {
     pub events: Vec<Event>,
 }
 
+/// Numbers of installs of snapshots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Installs {
+    /// Installs that have ended with the new state.
+    pub done: usize,
+    /// Installs during which, or after which soon, the node's power was cut.
+    pub cut: usize,
+    /// Attempts to switch to the new state that have failed.
+    pub not_switched: usize,
+}
+
+impl Installs {
+    /// Adds those of another simulation.
+    pub const fn add(&mut self, other: Self) {
+        self.done += other.done;
+        self.cut += other.cut;
+        self.not_switched += other.not_switched;
+    }
+}
+
 impl Report {
+    /// Counts the installs of snapshots among the events.
+    #[must_use]
+    pub fn installs(&self) -> Installs {
+        let count = |text: &str| self.events.iter().filter(|event| event.text.starts_with(text)).count();
+        Installs { done: count(INSTALLED), cut: count(INSTALL_CUT), not_switched: count(NOT_INSTALLED) }
+    }
+
     /// Returns the story: one line an event.
     #[must_use]
     pub fn story(&self) -> String {

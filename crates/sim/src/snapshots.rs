@@ -28,6 +28,10 @@ use crate::{
 
 /// Time for which a snapshot is kept after its transfer was interrupted.
 const KEEP: Duration = Duration::from_secs(2);
+/// Beginning of the event of an install.
+pub(crate) const INSTALLED: &str = "has installed a snapshot";
+/// Beginning of the event of an install that has failed to switch to the new state.
+pub(crate) const NOT_INSTALLED: &str = "does not install a snapshot";
 /// Time that a chunk takes on a disk.
 const CHUNK_TIME: std::ops::Range<Duration> = Duration::from_micros(50)..Duration::from_micros(500);
 
@@ -203,13 +207,13 @@ impl SnapshotWriter for ChunkWriter {
             let installed = match install.finish() {
                 Ok(installed) => installed,
                 Err(error @ InstallError::NotSwitched { .. }) => {
-                    record(self.of.node, format!("does not install a snapshot: {error}"));
+                    record(self.of.node, format!("{NOT_INSTALLED}: {error}"));
                     self.install = Some(install);
                     return Ok(Switch::Failed(io::Error::other(error)));
                 }
                 Err(error) => return Err(io::Error::other(error)),
             };
-            record(self.of.node, format!("has installed a snapshot up to entry {}", installed.applied.index));
+            record(self.of.node, format!("{INSTALLED} up to entry {}", installed.applied.index));
             self.of.truth.opened(self.of.node, installed.applied);
             Ok(Switch::Done)
         }

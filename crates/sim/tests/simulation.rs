@@ -6,7 +6,7 @@ use clap::ValueEnum as _;
 use thalweg_sim::{
     Plant, Settings,
     faults::{FaultKind, Overlap},
-    report::commit,
+    report::{Installs, commit},
     run,
     shrink::shrink,
 };
@@ -98,6 +98,22 @@ fn five_nodes_break_no_promise() {
         let report = run(&Settings { seed, nodes: 5, lasts: Duration::from_secs(8), ..Settings::default() });
         assert_eq!(report.violations, Vec::<String>::new(), "{}", report.story());
     }
+}
+
+/// Each seed has several of these faults, but a node does not always lack entries that the others have purged.
+#[test]
+fn snapshots_are_installed_and_cut() {
+    let mut installs = Installs::default();
+    for seed in 1..=20 {
+        let (kinds, lasts) = (vec![FaultKind::CutInstall], Duration::from_secs(8));
+        let report = run(&Settings { seed, kinds, lasts, ..Settings::default() });
+        assert_eq!(report.violations, Vec::<String>::new(), "{}", report.story());
+        installs.add(report.installs());
+        if installs.done > 1 && installs.cut > 0 && installs.not_switched > 0 {
+            return;
+        }
+    }
+    panic!("{installs:?}");
 }
 
 #[test]

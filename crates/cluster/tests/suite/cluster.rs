@@ -30,6 +30,7 @@ pub struct TestCluster {
     pub dir: TempDir,
     pub id: ClusterId,
     pub nodes: Vec<TestNode>,
+    pub digest_every: Duration,
 }
 
 pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
@@ -102,10 +103,16 @@ impl TestNode {
 impl TestCluster {
     /// Starts a cluster of `count` voters.
     pub fn start(count: usize) -> Self {
+        Self::start_with_digests(count, NodeOptions::DEFAULT_DIGEST_EVERY)
+    }
+
+    /// Starts a cluster whose leader requests digests of all rows at this interval.
+    pub fn start_with_digests(count: usize, digest_every: Duration) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let first = TestNode::start(dir.path().join("n1"), MemberIdentity::Found, node_options("n1"), None);
+        let options = NodeOptions { digest_every, ..node_options("n1") };
+        let first = TestNode::start(dir.path().join("n1"), MemberIdentity::Found, options, None);
         let id = first.db.report().cluster.unwrap();
-        let mut cluster = Self { dir, id, nodes: vec![first] };
+        let mut cluster = Self { dir, id, nodes: vec![first], digest_every };
         for number in 2..=count {
             cluster.add(&format!("n{number}"));
         }
@@ -130,7 +137,7 @@ impl TestCluster {
 
     fn joining(&self, name: &str) -> NodeOptions {
         let join = self.nodes.iter().map(|node| node.node.address().to_string()).collect();
-        NodeOptions { join, ..node_options(name) }
+        NodeOptions { join, digest_every: self.digest_every, ..node_options(name) }
     }
 
     /// Waits until a node has freed the beginning of its log.

@@ -30,7 +30,8 @@ impl Together {
         let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let addresses = listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
         drop(listeners);
-        let cluster = TestCluster { dir: tempfile::tempdir().unwrap(), id: CLUSTER, nodes: Vec::new() };
+        let digest_every = NodeOptions::DEFAULT_DIGEST_EVERY;
+        let cluster = TestCluster { dir: tempfile::tempdir().unwrap(), id: CLUSTER, nodes: Vec::new(), digest_every };
         let mut all = Self { addresses, cluster };
         (0..count).for_each(|number| all.add(number));
         all.cluster.wait_for_voters(count);

@@ -314,8 +314,9 @@ knobs! {
     /// a node that was off for longer must be started once with a larger value.
     max_clock_jump: Span = |engine| Span(engine.max_clock_jump);
     /// Time between scrubs, which read all stored data and report damage in the metrics and the status; 0s disables
-    /// them. The first one begins within ten minutes of a start. Cost: `scrub_bytes_per_second` of the disk while a scrub
-    /// runs.
+    /// them. The first one begins within ten minutes of a start. In a cluster, the leader also asks all members for a digest of
+    /// all rows at this interval, and a member whose digest differs from that of a majority stops serving. Cost:
+    /// `scrub_bytes_per_second` of the disk while a scrub runs.
     scrub_interval: Span = |engine| Span(engine.scrub_interval);
     /// Maximum number of bytes that a scrub reads per second. Cost: this much of the disk's throughput; lower rates let
     /// the files of redb and sqlite grow by what is written during the longer scrub.

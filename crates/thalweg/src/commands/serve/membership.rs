@@ -152,6 +152,7 @@ pub(super) fn node_options(
         expect: config.expect as usize,
         tls: link_tls::of(config)?,
         repairs_itself: config.cluster_repair,
+        digest_every: config.scrub_interval.0,
         ..options.with_timing(heartbeat, suspect_after, config.cluster_down_after.0)
     }))
 }
