@@ -234,8 +234,15 @@ knobs! {
     cluster_suspect_after: Span = |_| Span(Duration::from_millis(700));
     /// Silence after which another node is down. A node whose pings often come late is down up to two thirds later. Elections
     /// do not wait for it. Cost: short times report nodes as down that only pause: a node that counts its leader as down is
-    /// not ready, messages for subscribers on a node that is down are lost, and the log for it is not kept.
+    /// not ready, and messages for subscribers on a node that is down are lost.
     cluster_down_after: Span = |_| Span(Duration::from_millis(850));
+    /// Number of missing entries above which a member is reported as `lagging`, in events, the status and the metrics. Cost:
+    /// none.
+    cluster_lag_entries: u64 = |_| 1000;
+    /// Number of missing bytes above which a member is reported as `lagging`. Cost: none.
+    cluster_lag_bytes: ByteSize = |_| ByteSize(64 * MIB);
+    /// Time without an up-to-date state after which a member is reported as `stale`. Cost: none.
+    cluster_stale_after: Span = |_| Span(Duration::from_secs(30));
     /// Use TLS between the nodes of the cluster also if `cluster` is a loopback address. At any other address the links
     /// always use it. All nodes need the same choice. Cost: the consensus
     /// thread encrypts what it sends and receives.

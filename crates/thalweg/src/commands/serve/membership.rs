@@ -19,7 +19,7 @@ use std::path::Path;
 use thalweg_cluster::{NodeOptions, Secret};
 use thalweg_engine::{Database, MemberIdentity};
 use thalweg_server::{
-    cluster::{AdminToken, CREDENTIALS_FILE, Credentials},
+    cluster::{AdminToken, CREDENTIALS_FILE, Credentials, Since, Triggers},
     config::{Advertise, Config},
 };
 use thalweg_types::NodeId;
@@ -153,6 +153,11 @@ pub(super) fn node_options(
         tls: link_tls::of(config)?,
         repairs_itself: config.cluster_repair,
         digest_every: config.scrub_interval.0,
+        triggers: Triggers {
+            lag_entries: config.cluster_lag_entries,
+            lag_bytes: config.cluster_lag_bytes.0,
+            stale_after: Since(u64::try_from(config.cluster_stale_after.0.as_millis()).unwrap_or(u64::MAX)),
+        },
         ..options.with_timing(heartbeat, suspect_after, config.cluster_down_after.0)
     }))
 }
@@ -207,7 +212,10 @@ mod tests {
         };
         let (set, default) =
             (options(&[ADDRESS]), NodeOptions::new(([127, 0, 0, 1], 7072).into(), Secret::new(&[7; 32])));
-        assert_eq!((set.consensus, set.detector), (default.consensus, default.detector));
+        assert_eq!(
+            (set.consensus, set.detector, set.triggers, set.digest_every),
+            (default.consensus, default.detector, default.triggers, default.digest_every)
+        );
         let slow = options(&[
             ADDRESS,
             ("cluster_heartbeat", "5s"),
@@ -216,6 +224,15 @@ mod tests {
         ]);
         assert_eq!(slow.consensus.heartbeat, Duration::from_secs(5));
         assert_eq!(slow.detector.down_after, Duration::from_secs(15));
+        let lags = options(&[
+            ADDRESS,
+            ("cluster_lag_entries", "7"),
+            ("cluster_lag_bytes", "1MiB"),
+            ("cluster_stale_after", "90s"),
+            ("scrub_interval", "0s"),
+        ]);
+        let triggers = Triggers { lag_entries: 7, lag_bytes: 1 << 20, stale_after: Since(90_000) };
+        assert_eq!((lags.triggers, lags.digest_every), (triggers, Duration::ZERO));
     }
 
     #[test]
