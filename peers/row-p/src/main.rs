@@ -130,6 +130,10 @@ fn measure(options: &Options) -> Result<Report, Failure> {
                 report.add(subject, &figures);
             }
         }
+        // A run takes half an hour. If it is interrupted, the finished rounds are not lost.
+        if round + 1 < rounds {
+            eprintln!("\nafter {} of {rounds} rounds:\n{}", round + 1, report.to_text());
+        }
     }
     // Fails if the directory has other contents, which are not ours to remove.
     let _ = std::fs::remove_dir(&options.dir);
