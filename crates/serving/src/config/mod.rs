@@ -238,7 +238,7 @@ knobs! {
     cluster_down_after: Span = |_| Span(Duration::from_millis(850));
     /// Number of missing entries above which a member is reported as `lagging`, in events, the status and the metrics. Cost:
     /// none.
-    cluster_lag_entries: u64 = |_| 1000;
+    cluster_lag_entries: u32 = |_| 1000;
     /// Number of missing bytes above which a member is reported as `lagging`. Cost: none.
     cluster_lag_bytes: ByteSize = |_| ByteSize(64 * MIB);
     /// Time without an up-to-date state after which a member is reported as `stale`. Cost: none.

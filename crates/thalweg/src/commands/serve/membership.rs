@@ -154,7 +154,7 @@ pub(super) fn node_options(
         repairs_itself: config.cluster_repair,
         digest_every: config.scrub_interval.0,
         triggers: Triggers {
-            lag_entries: config.cluster_lag_entries,
+            lag_entries: config.cluster_lag_entries.into(),
             lag_bytes: config.cluster_lag_bytes.0,
             stale_after: Since(u64::try_from(config.cluster_stale_after.0.as_millis()).unwrap_or(u64::MAX)),
         },
