@@ -93,6 +93,8 @@ struct State {
     stop: bool,
     /// True while the log rests, and needs no prepared segments.
     at_rest: bool,
+    /// Monotonic time at which the last rest ended.
+    rest_ended: Option<Duration>,
     generation: u64,
     slots: BTreeSet<u32>,
     /// Monotonic times at which the writer took its latest segments. `last_interval` is the time between the last two of
@@ -103,8 +105,18 @@ struct State {
 
 impl State {
     /// Records that a writer needs segments: an attempt to prepare one is due, and the rest of the log ends.
-    fn need_segments(&mut self) {
-        (self.retry, self.at_rest) = (true, false);
+    fn need_segments(&mut self, now: Duration) {
+        self.retry = true;
+        self.end_rest(now);
+    }
+
+    /// Ends the rest of the log: an attempt to prepare a segment is due. Returns false if the log did not rest.
+    fn end_rest(&mut self, now: Duration) -> bool {
+        let rested = std::mem::take(&mut self.at_rest);
+        if rested {
+            (self.retry, self.rest_ended) = (true, Some(now));
+        }
+        rested
     }
 
     /// True if a thread or a task waits for an empty segment.
@@ -240,8 +252,9 @@ impl SegmentPool {
         if state.ready.len() <= kept_back {
             return None;
         }
-        state.need_segments();
-        state.note_taken(self.clock.monotonic(), self.max_extra());
+        let now = self.clock.monotonic();
+        state.need_segments(now);
+        state.note_taken(now, self.max_extra());
         self.work.notify_one();
         state.ready.pop_front()
     }
@@ -253,7 +266,7 @@ impl SegmentPool {
         let mut state = self.state();
         let faults = state.faults;
         state.waiting += 1;
-        state.need_segments();
+        state.need_segments(self.clock.monotonic());
         self.work.notify_one();
         let deadline = Instant::now() + patience;
         let result = loop {
@@ -290,7 +303,7 @@ impl SegmentPool {
     pub(crate) fn request(&self, purpose: Purpose) -> u64 {
         let mut state = self.state();
         if state.ready.len() < Self::needed(purpose) {
-            state.need_segments();
+            state.need_segments(self.clock.monotonic());
             self.work.notify_one();
         }
         state.faults
@@ -316,7 +329,7 @@ impl SegmentPool {
         if !state.wakers.iter().any(|known| known.will_wake(waker)) {
             state.wakers.push(waker.clone());
         }
-        state.at_rest = false;
+        state.end_rest(self.clock.monotonic());
         // Zeroes are written at full speed from now on.
         self.work.notify_one();
     }
@@ -338,10 +351,17 @@ impl SegmentPool {
         self.work.notify_one();
     }
 
-    /// Removes all prepared segments until the rest ends. See the module `rest`.
-    pub(crate) fn rest(&self) {
-        self.state().at_rest = true;
+    /// Removes all prepared segments until the rest ends. See the module `rest`. Returns false, and changes nothing, while a
+    /// thread or a task waits for a segment: the segment being prepared for it would be removed before it is taken.
+    pub(crate) fn rest(&self) -> bool {
+        let mut state = self.state();
+        // A future that was dropped leaves its waker behind, which awaits nothing once segments are ready.
+        if state.waiting > 0 || state.is_awaited() && state.ready.len() < Self::needed(Purpose::Data) {
+            return false;
+        }
+        state.at_rest = true;
         self.work.notify_one();
+        true
     }
 
     pub(crate) fn is_at_rest(&self) -> bool {
@@ -350,13 +370,16 @@ impl SegmentPool {
 
     /// Ends the rest: segments are prepared again. Returns false if the log did not rest.
     pub(crate) fn end_rest(&self) -> bool {
-        let mut state = self.state();
-        let rested = state.at_rest;
+        let rested = self.state().end_rest(self.clock.monotonic());
         if rested {
-            state.need_segments();
             self.work.notify_one();
         }
         rested
+    }
+
+    /// Returns the monotonic time at which the last rest ended; `None` before that.
+    pub(crate) fn rest_ended(&self) -> Option<Duration> {
+        self.state().rest_ended
     }
 
     pub(crate) fn ready_count(&self) -> usize {
