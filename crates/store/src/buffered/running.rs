@@ -14,6 +14,7 @@ use std::{
 
 use super::{
     options::{Background, BufferOptions},
+    pauses::{MAX_OWED, MAX_PAUSE},
     shared::{Shared, lock},
     store::Store,
     worker::{self, ThreadMain},
@@ -102,7 +103,7 @@ impl<S: Store> Running<S> {
             state.applied = Some(applied);
             self.shared.store.wrote(&state.version.stored, batch.byte_len())
         };
-        writer.owed += owed;
+        self.add_pause(&mut writer, owed, !batch.is_empty());
         if !std::mem::take(&mut writer.has_waited) {
             self.pause(&mut writer);
         }
@@ -115,12 +116,32 @@ impl<S: Store> Running<S> {
         self.replace_active(writer, bytes, seal)
     }
 
-    /// Makes the pauses that are due because the store's background work is behind.
-    fn pause(&self, writer: &mut Writer) {
-        if writer.owed >= MIN_PAUSE {
-            let pause = std::mem::take(&mut writer.owed).min(self.shared.options.max_stall);
-            self.shared.count_stall(|| std::thread::sleep(pause));
+    /// Adds the pause of a write. In stepped mode there is none, because no other thread catches up meanwhile.
+    fn add_pause(&self, writer: &mut Writer, owed: Duration, has_changes: bool) {
+        if owed.is_zero() {
+            // The store has caught up, so earlier pauses have no purpose any more.
+            if has_changes {
+                writer.owed = Duration::ZERO;
+            }
+        } else if !self.shared.is_stepped() {
+            writer.owed = (writer.owed + owed).min(MAX_OWED);
         }
+    }
+
+    /// Makes the pauses that are due because the store's background work is behind, or leaves them to the caller.
+    fn pause(&self, writer: &mut Writer) {
+        if writer.owed < MIN_PAUSE {
+            return;
+        }
+        let pauses = &self.shared.pauses;
+        if pauses.are_left_to_caller() {
+            pauses.owe(std::mem::take(&mut writer.owed));
+            return;
+        }
+        let pause = writer.owed.min(MAX_PAUSE);
+        writer.owed -= pause;
+        std::thread::sleep(pause);
+        pauses.count(pause);
     }
 
     fn sync(&self, batch: &WriteBatch, applied: Applied) -> Result<(), BackendError> {
@@ -242,6 +263,8 @@ impl<S: Store> Running<S> {
             flushed_bytes: count(&counters.flushed_bytes),
             stalls: count(&counters.stalls),
             stall_micros: count(&counters.stall_micros),
+            pauses: count(&self.shared.pauses.made),
+            pause_micros: count(&self.shared.pauses.micros),
             estimated_keys: memtables().map(|memtable| memtable.len() as u64).sum(),
             ..BackendStats::default()
         };

@@ -16,6 +16,7 @@ use arc_swap::ArcSwap;
 
 use super::{
     options::BufferOptions,
+    pauses::Pauses,
     store::{Demand, Store},
     version::{BufferedView, Sealed, Version},
 };
@@ -53,6 +54,7 @@ pub struct Shared<S: Store> {
     /// thread has ended.
     progress: Condvar,
     pub(super) counters: Counters,
+    pub(super) pauses: Pauses,
     /// Work that callers do in stepped mode, in place of background threads; empty in the other mode.
     steps: Vec<ThreadMain<S>>,
 }
@@ -176,11 +178,12 @@ impl<S: Store> Shared<S> {
             upkeep: Condvar::new(),
             progress: Condvar::new(),
             counters: Counters::default(),
+            pauses: Pauses::default(),
             steps,
         })
     }
 
-    fn is_stepped(&self) -> bool {
+    pub(super) fn is_stepped(&self) -> bool {
         !self.steps.is_empty()
     }
 
@@ -268,6 +271,11 @@ impl<S: Store> Shared<S> {
     fn report_demand(&self, state: &State<S>) {
         let is_awaited = state.stop || state.waiting > 0;
         let demand = Demand { is_awaited, sealed: state.version.sealed.len() };
+        // A caller that learns that it need not wait can apply as much as fits into a memtable. In stepped mode nothing
+        // waits for another thread.
+        let may_be_stopped = demand.sealed + 1 >= self.options.max_sealed.max(2);
+        let may_wait = may_be_stopped || self.store.slows_down(&state.version.stored);
+        self.pauses.set_may_wait(may_wait && !self.is_stepped());
         self.store.report_demand(&state.version.stored, &state.upkeep, demand);
     }
 

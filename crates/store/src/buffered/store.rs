@@ -71,6 +71,11 @@ pub trait Store: Sized + Send + Sync + 'static {
         Duration::ZERO
     }
 
+    /// Returns true if [`wrote`](Self::wrote) may return a pause while this is the newest view.
+    fn slows_down(&self, _view: &Self::View) -> bool {
+        false
+    }
+
     /// Returns true if no further memtable may be sealed until the store's background work has caught up.
     fn is_behind(&self, _view: &Self::View) -> bool {
         false

@@ -13,7 +13,7 @@ use std::{
 
 use super::{
     options::{Compaction, LsmOptions},
-    slowdown::{STOP_LEVEL_0_RUNS, Slowdown},
+    slowdown::{SLOW_LEVEL_0_RUNS, STOP_LEVEL_0_RUNS, Slowdown},
     tables::{Backlog, TableOptions, TableSet, TableStore},
 };
 use crate::{
@@ -174,6 +174,10 @@ impl Store for LsmStore {
         self.tables.pace().count_write();
         let pause = self.slowdown.pause(tables.level_0_runs(), bytes);
         if self.is_compaction_automatic() { pause } else { Duration::ZERO }
+    }
+
+    fn slows_down(&self, tables: &TableSet) -> bool {
+        tables.level_0_runs() >= SLOW_LEVEL_0_RUNS && self.is_compaction_automatic()
     }
 
     fn is_behind(&self, tables: &TableSet) -> bool {
