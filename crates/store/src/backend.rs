@@ -534,6 +534,8 @@ pub struct BackendStats {
     pub pauses: u64,
     /// Total time in microseconds of these pauses.
     pub pause_micros: u64,
+    /// Rate in bytes per second at which compactions have lately removed data from level 0, to which writes are slowed down.
+    pub slowdown_bytes_per_second: u64,
     /// Estimated number of stored keys, including overwritten and deleted versions of keys.
     pub estimated_keys: u64,
     /// Bytes of table blocks in the block cache.

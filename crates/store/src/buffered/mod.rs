@@ -50,6 +50,8 @@ pub use options::{Background, BufferOptions};
 pub(crate) use owned_source::OwnedSource;
 #[cfg(any(feature = "redb", feature = "sqlite"))]
 pub(crate) use paged::{Page, PagedView};
+#[cfg(test)]
+pub(crate) use pauses::OwedPause;
 use running::Running;
 pub(crate) use shared::{Shared, State, Work};
 pub(crate) use store::{Demand, Store, StoreView};

@@ -1,7 +1,8 @@
 //! Waits of writes for a store whose background work is behind.
 //!
-//! Owns: [`Pauses`]: the sign that a write may have to wait, the pauses that a caller makes itself, and their counters. Does not
-//! own: the length of a pause, which the store determines, or sleeping (see `running`).
+//! Owns: [`OwedPause`], the pauses that a writer has not made yet; and [`Pauses`]: the sign that a write may have to wait, the
+//! pauses that a caller makes itself, and their counters. Does not own: the time that a write costs, which the store determines,
+//! or sleeping (see `running`).
 //!
 //! A write waits in two ways. A *pause* is short, and slows writes down to the speed of the background work. A *stop* lasts
 //! until there is room for another memtable. A caller that must not sleep in `apply`, because other work runs on its thread,
@@ -13,11 +14,32 @@ use std::{
     time::Duration,
 };
 
+/// Minimum duration of one pause. Shorter pauses are added up until they reach this duration.
+const MIN_PAUSE: Duration = Duration::from_millis(1);
 /// Maximum duration of one pause, so that a thread that holds locks or a role gives them up soon.
-pub(super) const MAX_PAUSE: Duration = Duration::from_millis(50);
+const MAX_PAUSE: Duration = Duration::from_millis(50);
 /// Maximum sum of the pauses that writes have not made yet. Writes that are much larger than a pause allows for are slowed down
 /// by stops.
-pub(super) const MAX_OWED: Duration = Duration::from_secs(1);
+const MAX_OWED: Duration = Duration::from_secs(1);
+
+/// Sum of the pauses that a writer should have made but has not made yet.
+#[derive(Debug, Default)]
+pub(crate) struct OwedPause(Duration);
+
+impl OwedPause {
+    /// Adds the pause of a write. A write without one shows that the store has caught up, so earlier pauses have no purpose any
+    /// more.
+    pub(crate) fn add(&mut self, pause: Duration) {
+        self.0 = if pause.is_zero() { Duration::ZERO } else { self.0.saturating_add(pause).min(MAX_OWED) };
+    }
+
+    /// Returns the pause to make now; `None` if it is not worth while yet.
+    pub(crate) fn take(&mut self) -> Option<Duration> {
+        let pause = self.0.min(MAX_PAUSE);
+        self.0 -= if pause < MIN_PAUSE { Duration::ZERO } else { pause };
+        (pause >= MIN_PAUSE).then_some(pause)
+    }
+}
 
 /// Waits of writes, apart from the state under the lock of the memtables; see the [module](self).
 #[derive(Debug, Default)]
@@ -75,6 +97,23 @@ impl Pauses {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pauses_are_neither_very_short_nor_long() {
+        let mut owed = OwedPause::default();
+        owed.add(Duration::from_micros(999));
+        assert_eq!(owed.take(), None);
+        owed.add(Duration::from_micros(2));
+        assert_eq!(owed.take(), Some(Duration::from_micros(1001)));
+        owed.add(Duration::MAX);
+        for _ in 0..20 {
+            assert_eq!(owed.take(), Some(MAX_PAUSE));
+        }
+        assert_eq!(owed.take(), None);
+        owed.add(Duration::from_millis(7));
+        owed.add(Duration::ZERO);
+        assert_eq!(owed.take(), None, "the store has caught up");
+    }
 
     #[test]
     fn what_a_caller_owes_is_taken_once_and_has_a_bound() {

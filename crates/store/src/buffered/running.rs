@@ -9,12 +9,11 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
     thread::JoinHandle,
-    time::Duration,
 };
 
 use super::{
     options::{Background, BufferOptions},
-    pauses::{MAX_OWED, MAX_PAUSE},
+    pauses::OwedPause,
     shared::{Shared, lock},
     store::Store,
     worker::{self, ThreadMain},
@@ -31,8 +30,6 @@ const SPARE_ARENAS: usize = 1;
 const ROOM_SHARE: usize = 16;
 /// Size in bytes of a change in a memtable, assumed while the memtable has none.
 const DEFAULT_CHANGE_BYTES: usize = 256;
-/// Minimum duration of one pause of a slowed-down write. Shorter pauses are added up until they reach this duration.
-const MIN_PAUSE: Duration = Duration::from_millis(1);
 
 /// Memtables in front of one store, with the threads that work on them.
 pub(super) struct Running<S: Store> {
@@ -44,8 +41,7 @@ pub(super) struct Running<S: Store> {
 
 struct Writer {
     memtable: MemtableWriter,
-    /// Sum of the pauses that slowed-down writes should have made but have not made yet.
-    owed: Duration,
+    owed: OwedPause,
     /// True if the caller of the next `apply` has waited for room already, so that this call does not wait.
     has_waited: bool,
 }
@@ -65,7 +61,7 @@ impl<S: Store> Running<S> {
         let steps = if is_stepped { worker::all(upkeep) } else { Vec::new() };
         let shared = Arc::new(Shared::new(store, options, barrier, pool, active, steps)?);
         let threads = if is_stepped { Vec::new() } else { worker::start(&shared, upkeep)? };
-        let writer = Mutex::new(Writer { memtable, owed: Duration::ZERO, has_waited: false });
+        let writer = Mutex::new(Writer { memtable, owed: OwedPause::default(), has_waited: false });
         Ok(Self { shared, writer, threads: Mutex::new(threads) })
     }
 
@@ -103,7 +99,10 @@ impl<S: Store> Running<S> {
             state.applied = Some(applied);
             self.shared.store.wrote(&state.version.stored, batch.byte_len())
         };
-        self.add_pause(&mut writer, owed, !batch.is_empty());
+        // In stepped mode there are no pauses, because no other thread catches up meanwhile.
+        if !batch.is_empty() && !self.shared.is_stepped() {
+            writer.owed.add(owed);
+        }
         if !std::mem::take(&mut writer.has_waited) {
             self.pause(&mut writer);
         }
@@ -116,32 +115,16 @@ impl<S: Store> Running<S> {
         self.replace_active(writer, bytes, seal)
     }
 
-    /// Adds the pause of a write. In stepped mode there is none, because no other thread catches up meanwhile.
-    fn add_pause(&self, writer: &mut Writer, owed: Duration, has_changes: bool) {
-        if owed.is_zero() {
-            // The store has caught up, so earlier pauses have no purpose any more.
-            if has_changes {
-                writer.owed = Duration::ZERO;
-            }
-        } else if !self.shared.is_stepped() {
-            writer.owed = (writer.owed + owed).min(MAX_OWED);
-        }
-    }
-
-    /// Makes the pauses that are due because the store's background work is behind, or leaves them to the caller.
+    /// Makes the pause that is due because the store's background work is behind, or leaves it to the caller.
     fn pause(&self, writer: &mut Writer) {
-        if writer.owed < MIN_PAUSE {
-            return;
-        }
+        let Some(pause) = writer.owed.take() else { return };
         let pauses = &self.shared.pauses;
         if pauses.are_left_to_caller() {
-            pauses.owe(std::mem::take(&mut writer.owed));
-            return;
+            pauses.owe(pause);
+        } else {
+            std::thread::sleep(pause);
+            pauses.count(pause);
         }
-        let pause = writer.owed.min(MAX_PAUSE);
-        writer.owed -= pause;
-        std::thread::sleep(pause);
-        pauses.count(pause);
     }
 
     fn sync(&self, batch: &WriteBatch, applied: Applied) -> Result<(), BackendError> {

@@ -81,6 +81,12 @@ pub trait Store: Sized + Send + Sync + 'static {
         false
     }
 
+    /// Returns the number of bytes that the store has written since it was opened, approximately and also those of work in
+    /// progress, so that slow work can be told from work that stands still.
+    fn written_bytes(&self) -> u64 {
+        0
+    }
+
     /// Reports to the store how urgent its background work is. Called after each change of one of the arguments.
     fn report_demand(&self, _view: &Self::View, _upkeep: &Self::Upkeep, _demand: Demand) {}
 

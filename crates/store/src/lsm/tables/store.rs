@@ -210,6 +210,35 @@ impl TableStore {
         self.compacted_since(&before)
     }
 
+    /// Returns the bytes on level 0 that the most urgent compaction of this set will remove from there: all or none. This
+    /// repeats the choice of [`Leveled`], which does not tell it: the compaction of the level that exceeds its size most, and
+    /// first of all one into an empty level.
+    pub(crate) fn level_0_bytes_to_compact(&self, set: &TableSet) -> u64 {
+        let (tables, bytes) = (set.tables_per_level(), set.bytes_per_level());
+        let flushes = u64::from(LEVEL_0_FLUSHES);
+        let Some(first) = (1..tables.len()).find(|level| tables[*level] > 0) else {
+            return bytes.first().copied().unwrap_or(0);
+        };
+        let target =
+            |level: usize, first: usize| (self.table_bytes * flushes) as f64 * 10_f64.powi((level - first) as i32);
+        let below = || (first..tables.len()).filter(|level| tables[*level] > 0);
+        // If all levels are full, the crate puts another one above them.
+        let grows = first > 1 && below().all(|level| bytes[level] as f64 > target(level, first));
+        let first = if grows { first - 1 } else { first };
+        let excess = |level: usize| bytes[level] as f64 / target(level, first);
+        let is_more_urgent = |level: usize| {
+            let goes_into_empty = tables.get(level + 1).is_some_and(|next| *next == 0);
+            excess(level) > 1.0 && (goes_into_empty || excess(level) >= tables[0] as f64 / flushes as f64)
+        };
+        let is_last = |level: usize| level + 1 == tables.len();
+        if below().any(|level| !is_last(level) && is_more_urgent(level)) { 0 } else { bytes[0] }
+    }
+
+    /// Returns the number of bytes that flushes and compactions have written, also those in progress.
+    pub(crate) fn written_bytes(&self) -> u64 {
+        self.growth.written_bytes()
+    }
+
     /// Merges all tables into one sorted run. Returns the number of bytes written; `None` if there was nothing to
     /// merge.
     pub(crate) fn compact_all(&self) -> Result<Option<u64>, BackendError> {
@@ -492,6 +521,39 @@ mod tests {
         let (pairs, cached) = walk(Reads::Again);
         assert!(pairs == 10_000 && cached > 10_000 * 100, "{cached} bytes in memory");
         assert_eq!(walk(Reads::Once), (10_000, cached), "what is in memory is used");
+    }
+
+    #[test]
+    fn compactions_of_level_0_are_foreseen() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = TableOptions { cache_bytes: 1 << 20, table_bytes: 32 << 10 };
+        let store = TableStore::open(dir.path(), options).unwrap();
+        let (mut of_level_0, mut of_others) = (0, 0);
+        for round in 0..200_u32 {
+            let (memtable, mut writer) = Memtable::create(1 << 20);
+            let mut batch = WriteBatch::new();
+            for number in 0..200 {
+                let key = (round * 200 + number).wrapping_mul(0x9e37_79b9);
+                batch.put(&[b"k", &key.to_be_bytes()], &[&[7; 100]]);
+            }
+            writer.apply(&batch).unwrap();
+            store.flush(memtable.changes(), Applied::default()).unwrap();
+            if round % 5 < 3 {
+                // Runs gather on level 0.
+                continue;
+            }
+            loop {
+                let before = store.newest();
+                let foreseen = store.level_0_bytes_to_compact(&before);
+                if store.compact().unwrap().is_none() {
+                    break;
+                }
+                let removed = before.level_0_bytes_missing_in(&store.newest());
+                assert_eq!(foreseen, removed, "round {round}: {:?}", before.bytes_per_level());
+                *(if removed > 0 { &mut of_level_0 } else { &mut of_others }) += 1;
+            }
+        }
+        assert!(of_level_0 > 10 && of_others > 10, "{of_level_0} and {of_others}");
     }
 
     #[test]
