@@ -95,6 +95,8 @@ struct State {
     at_rest: bool,
     /// Monotonic time at which the last rest ended.
     rest_ended: Option<Duration>,
+    /// True from the end of a rest until all segments are prepared again.
+    is_refilling: bool,
     generation: u64,
     slots: BTreeSet<u32>,
     /// Monotonic times at which the writer took its latest segments. `last_interval` is the time between the last two of
@@ -114,7 +116,7 @@ impl State {
     fn end_rest(&mut self, now: Duration) -> bool {
         let rested = std::mem::take(&mut self.at_rest);
         if rested {
-            (self.retry, self.rest_ended) = (true, Some(now));
+            (self.retry, self.is_refilling, self.rest_ended) = (true, true, Some(now));
         }
         rested
     }
@@ -139,8 +141,12 @@ impl State {
     }
 
     /// Minimum duration of one step of zero-filling, chosen so that preparing a segment takes half the time
-    /// in which the writer fills one. The result is between `PACE_STEP` and `EASY_PACE_STEP`.
+    /// in which the writer fills one. The result is between `PACE_STEP` and `EASY_PACE_STEP`. After a rest it is
+    /// `PACE_STEP`: the writer may need a segment soon, and the time of its earlier ones says nothing.
     fn pace_step(&self, segment_bytes: u32) -> Duration {
+        if self.is_refilling {
+            return PACE_STEP;
+        }
         let steps = (u64::from(segment_bytes) / PACE_STEP_BYTES).max(1) as u32;
         (self.last_interval / 2 / steps).clamp(PACE_STEP, EASY_PACE_STEP)
     }
@@ -368,6 +374,11 @@ impl SegmentPool {
         self.state().at_rest
     }
 
+    /// Returns the bytes of the files of all prepared segments.
+    pub(crate) fn ready_bytes(&self) -> u64 {
+        self.ready_count() as u64 * u64::from(self.segment_bytes)
+    }
+
     /// Ends the rest: segments are prepared again. Returns false if the log did not rest.
     pub(crate) fn end_rest(&self) -> bool {
         let rested = self.state().end_rest(self.clock.monotonic());
@@ -472,6 +483,7 @@ impl SegmentPool {
             Ok(Some(prepared)) => {
                 state.fault = None;
                 state.ready.push_back(prepared);
+                state.is_refilling &= state.ready.len() < self.target;
             }
             Ok(None) => {}
             Err(fault) => {
@@ -722,4 +734,24 @@ pub(crate) fn write_spare_header(slot: &Slot, id: SegmentId, generation: Generat
     let block = header.encode_block();
     slot.file.write_all_at(&block, 0)?;
     slot.file.write_all_at(&block, HEADER_BLOCK_BYTES.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zeroes_are_written_slowly_for_a_slow_writer_but_not_after_a_rest() {
+        let hour = Duration::from_secs(3600);
+        let mut state = State::default();
+        for takes in 0..2 {
+            state.note_taken(hour * takes, 8);
+        }
+        assert_eq!(state.pace_step(64 << 20), EASY_PACE_STEP);
+        assert!(!state.end_rest(hour), "it did not rest");
+        assert_eq!(state.pace_step(64 << 20), EASY_PACE_STEP);
+        state.at_rest = true;
+        assert!(state.end_rest(hour));
+        assert_eq!((state.pace_step(64 << 20), state.rest_ended), (PACE_STEP, Some(hour)));
+    }
 }

@@ -10,6 +10,8 @@
 //!   segments take;
 //! * the rest ends with the first append after [`REST_BYTES`], long before the segment is full, and with an append that needs
 //!   another segment. Prepared segments are then written again;
+//! * a rest must be worth while, because the first burst of appends after it may have to wait for zeroes: the user of the log says
+//!   how many bytes the disk must gain;
 //! * a log does not rest while an append waits for a segment;
 //! * a rest costs zeroes, so a log rests again only after it has written a segment, or after [`MIN_AWAKE`].
 
@@ -28,9 +30,10 @@ const FREE_SHARE: u32 = 4;
 const ROOM_SEGMENTS: u64 = 4;
 
 impl Log {
-    /// Removes the prepared segments if the log can do without them for now. The log's user calls this repeatedly while nothing
-    /// is appended; appends end the rest. If the disk has become nearly full meanwhile, the call ends it, too.
-    pub fn rest(&self) {
+    /// Removes the prepared segments if they take more than `worth_bytes` and the log can do without them for now. The log's
+    /// user calls this repeatedly while nothing is appended; appends end the rest. If the disk has become nearly full
+    /// meanwhile, the call ends it, too.
+    pub fn rest(&self, worth_bytes: u64) {
         let shared = self.shared();
         let (pool, segment_bytes) = (&shared.segment_pool, shared.options.segment_bytes);
         let (free, is_low) = pool.check_free_space();
@@ -41,7 +44,7 @@ impl Log {
             shared.end_rest(&mut core);
             return;
         }
-        if pool.is_at_rest() || core.free_bytes() < segment_bytes / FREE_SHARE {
+        if pool.is_at_rest() || pool.ready_bytes() <= worth_bytes || core.free_bytes() < segment_bytes / FREE_SHARE {
             return;
         }
         let now = shared.clock.monotonic();

@@ -375,31 +375,33 @@ fn a_log_at_rest_keeps_no_prepared_segments() {
     };
     add(100);
     until_spares(2);
-    log.rest();
+    log.rest(2 * u64::from(small_options().segment_bytes));
+    assert_eq!(spares(), 2, "they are not worth a rest");
+    log.rest(2 * u64::from(small_options().segment_bytes) - 1);
     until_spares(0);
     add(100);
-    log.rest();
+    log.rest(0);
     assert_eq!(spares(), 0, "so few bytes need no segment");
     add(5000);
     until_spares(2);
-    log.rest();
+    log.rest(0);
     assert_eq!(spares(), 2, "so few bytes do not pay for new segments");
     clock.advance(Duration::from_secs(600));
-    log.rest();
+    log.rest(0);
     until_spares(0);
     // A batch that does not fit into the rest of the segment waits for another one.
     add(log.max_batch_bytes() as usize - 200);
     until_spares(2);
     clock.advance(Duration::from_secs(600));
-    log.rest();
+    log.rest(0);
     assert_eq!(spares(), 2, "the next append needs a segment");
     add(1000);
-    log.rest();
+    log.rest(0);
     until_spares(0);
     // The disk becomes nearly full, so deletes may soon need a segment.
     sim.set_capacity(1 << 30);
     sim.set_capacity((1 << 30) - disk.free_bytes().unwrap() + (320 << 10));
-    log.rest();
+    log.rest(0);
     until_spares(2);
     assert_records(&read_all(&log), 0, &payloads);
     drop(log);
@@ -422,7 +424,7 @@ fn a_segment_that_an_append_waits_for_is_not_given_back() {
     for (number, is_early) in [(1, true), (2, false), (3, true)] {
         append(&log, &[payload(0, 10)], Durability::Os).unwrap();
         ready(2);
-        log.rest();
+        log.rest(0);
         ready(0);
         std::thread::scope(|scope| {
             let appending = scope.spawn(|| append(&log, &[payload(number, len)], Durability::Os));
@@ -431,7 +433,7 @@ fn a_segment_that_an_append_waits_for_is_not_given_back() {
                     // A log may rest again after this time, whatever it has written.
                     clock.advance(Duration::from_secs(600));
                 }
-                log.rest();
+                log.rest(0);
                 pause();
             }
             appending.join().unwrap().unwrap();
@@ -450,7 +452,7 @@ fn a_stepped_log_rests_only_between_appends() {
     let mut rested_at = Vec::new();
     for number in 0..40 {
         append(&log, &[payload(number, 5000)], Durability::Os).unwrap();
-        log.rest();
+        log.rest(0);
         log.step();
         if log.stats().spare_segments == 0 {
             rested_at.push(log.stats().bytes);
