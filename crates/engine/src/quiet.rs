@@ -12,6 +12,9 @@ use crate::{error::WriteError, inner::Inner};
 
 /// Time without a log record after which the state persists its newest changes.
 const QUIET_BEFORE_FLUSH: Duration = Duration::from_secs(10);
+/// Share of the disk space of a node that its prepared segments must exceed, so that giving them back is worth while: one in this
+/// number.
+const REST_SHARE: u64 = 16;
 /// Time without a log record after which the log gives its prepared segments back.
 const QUIET_BEFORE_REST: Duration = Duration::from_secs(30);
 /// Share of a full memtable from which its changes are persisted: one in this number. A smaller share would make a node that is
@@ -40,7 +43,7 @@ impl Inner {
         }
         let time = now.saturating_sub(quiet.since);
         if time >= QUIET_BEFORE_REST {
-            self.open.log.rest();
+            self.open.log.rest(self.disk_bytes() / REST_SHARE);
         }
         if time >= QUIET_BEFORE_FLUSH && !self.is_disk_full() {
             let is_rare = quiet.flushed.is_none_or(|flushed| now.saturating_sub(flushed) >= RARE_FLUSH_INTERVAL);
@@ -50,5 +53,11 @@ impl Inner {
             }
         }
         Ok(())
+    }
+
+    /// Returns the bytes that the log and the state take on the disk, without prepared segments.
+    fn disk_bytes(&self) -> u64 {
+        let log: u64 = self.open.log.segments().iter().map(|segment| u64::from(segment.bytes)).sum();
+        log + self.open.backend.stats().disk_bytes
     }
 }

@@ -93,6 +93,10 @@ struct State {
     stop: bool,
     /// True while the log rests, and needs no prepared segments.
     at_rest: bool,
+    /// Monotonic time at which the last rest ended.
+    rest_ended: Option<Duration>,
+    /// True from the end of a rest until all segments are prepared again.
+    is_refilling: bool,
     generation: u64,
     slots: BTreeSet<u32>,
     /// Monotonic times at which the writer took its latest segments. `last_interval` is the time between the last two of
@@ -103,8 +107,18 @@ struct State {
 
 impl State {
     /// Records that a writer needs segments: an attempt to prepare one is due, and the rest of the log ends.
-    fn need_segments(&mut self) {
-        (self.retry, self.at_rest) = (true, false);
+    fn need_segments(&mut self, now: Duration) {
+        self.retry = true;
+        self.end_rest(now);
+    }
+
+    /// Ends the rest of the log: an attempt to prepare a segment is due. Returns false if the log did not rest.
+    fn end_rest(&mut self, now: Duration) -> bool {
+        let rested = std::mem::take(&mut self.at_rest);
+        if rested {
+            (self.retry, self.is_refilling, self.rest_ended) = (true, true, Some(now));
+        }
+        rested
     }
 
     /// True if a thread or a task waits for an empty segment.
@@ -127,8 +141,12 @@ impl State {
     }
 
     /// Minimum duration of one step of zero-filling, chosen so that preparing a segment takes half the time
-    /// in which the writer fills one. The result is between `PACE_STEP` and `EASY_PACE_STEP`.
+    /// in which the writer fills one. The result is between `PACE_STEP` and `EASY_PACE_STEP`. After a rest it is
+    /// `PACE_STEP`: the writer may need a segment soon, and the time of its earlier ones says nothing.
     fn pace_step(&self, segment_bytes: u32) -> Duration {
+        if self.is_refilling {
+            return PACE_STEP;
+        }
         let steps = (u64::from(segment_bytes) / PACE_STEP_BYTES).max(1) as u32;
         (self.last_interval / 2 / steps).clamp(PACE_STEP, EASY_PACE_STEP)
     }
@@ -240,8 +258,9 @@ impl SegmentPool {
         if state.ready.len() <= kept_back {
             return None;
         }
-        state.need_segments();
-        state.note_taken(self.clock.monotonic(), self.max_extra());
+        let now = self.clock.monotonic();
+        state.need_segments(now);
+        state.note_taken(now, self.max_extra());
         self.work.notify_one();
         state.ready.pop_front()
     }
@@ -253,7 +272,7 @@ impl SegmentPool {
         let mut state = self.state();
         let faults = state.faults;
         state.waiting += 1;
-        state.need_segments();
+        state.need_segments(self.clock.monotonic());
         self.work.notify_one();
         let deadline = Instant::now() + patience;
         let result = loop {
@@ -290,7 +309,7 @@ impl SegmentPool {
     pub(crate) fn request(&self, purpose: Purpose) -> u64 {
         let mut state = self.state();
         if state.ready.len() < Self::needed(purpose) {
-            state.need_segments();
+            state.need_segments(self.clock.monotonic());
             self.work.notify_one();
         }
         state.faults
@@ -316,7 +335,7 @@ impl SegmentPool {
         if !state.wakers.iter().any(|known| known.will_wake(waker)) {
             state.wakers.push(waker.clone());
         }
-        state.at_rest = false;
+        state.end_rest(self.clock.monotonic());
         // Zeroes are written at full speed from now on.
         self.work.notify_one();
     }
@@ -338,25 +357,40 @@ impl SegmentPool {
         self.work.notify_one();
     }
 
-    /// Removes all prepared segments until the rest ends. See the module `rest`.
-    pub(crate) fn rest(&self) {
-        self.state().at_rest = true;
+    /// Removes all prepared segments until the rest ends. See the module `rest`. Returns false, and changes nothing, while a
+    /// thread or a task waits for a segment: the segment being prepared for it would be removed before it is taken.
+    pub(crate) fn rest(&self) -> bool {
+        let mut state = self.state();
+        // A future that was dropped leaves its waker behind, which awaits nothing once segments are ready.
+        if state.waiting > 0 || state.is_awaited() && state.ready.len() < Self::needed(Purpose::Data) {
+            return false;
+        }
+        state.at_rest = true;
         self.work.notify_one();
+        true
     }
 
     pub(crate) fn is_at_rest(&self) -> bool {
         self.state().at_rest
     }
 
+    /// Returns the bytes of the files of all prepared segments.
+    pub(crate) fn ready_bytes(&self) -> u64 {
+        self.ready_count() as u64 * u64::from(self.segment_bytes)
+    }
+
     /// Ends the rest: segments are prepared again. Returns false if the log did not rest.
     pub(crate) fn end_rest(&self) -> bool {
-        let mut state = self.state();
-        let rested = state.at_rest;
+        let rested = self.state().end_rest(self.clock.monotonic());
         if rested {
-            state.need_segments();
             self.work.notify_one();
         }
         rested
+    }
+
+    /// Returns the monotonic time at which the last rest ended; `None` before that.
+    pub(crate) fn rest_ended(&self) -> Option<Duration> {
+        self.state().rest_ended
     }
 
     pub(crate) fn ready_count(&self) -> usize {
@@ -449,6 +483,7 @@ impl SegmentPool {
             Ok(Some(prepared)) => {
                 state.fault = None;
                 state.ready.push_back(prepared);
+                state.is_refilling &= state.ready.len() < self.target;
             }
             Ok(None) => {}
             Err(fault) => {
@@ -699,4 +734,24 @@ pub(crate) fn write_spare_header(slot: &Slot, id: SegmentId, generation: Generat
     let block = header.encode_block();
     slot.file.write_all_at(&block, 0)?;
     slot.file.write_all_at(&block, HEADER_BLOCK_BYTES.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zeroes_are_written_slowly_for_a_slow_writer_but_not_after_a_rest() {
+        let hour = Duration::from_secs(3600);
+        let mut state = State::default();
+        for takes in 0..2 {
+            state.note_taken(hour * takes, 8);
+        }
+        assert_eq!(state.pace_step(64 << 20), EASY_PACE_STEP);
+        assert!(!state.end_rest(hour), "it did not rest");
+        assert_eq!(state.pace_step(64 << 20), EASY_PACE_STEP);
+        state.at_rest = true;
+        assert!(state.end_rest(hour));
+        assert_eq!((state.pace_step(64 << 20), state.rest_ended), (PACE_STEP, Some(hour)));
+    }
 }

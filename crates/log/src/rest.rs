@@ -8,13 +8,16 @@
 //!
 //! * the log rests only while at least a quarter of the active segment is free, and while the disk has much more room than the
 //!   segments take;
-//! * the rest ends with the first append after [`REST_BYTES`], long before the segment is full. Prepared segments are then written
-//!   again;
-//! * that costs zeroes, so a log rests again only after it has written a segment, or after [`MIN_AWAKE`].
+//! * the rest ends with the first append after [`REST_BYTES`], long before the segment is full, and with an append that needs
+//!   another segment. Prepared segments are then written again;
+//! * a rest must be worth while, because the first burst of appends after it may have to wait for zeroes: the user of the log says
+//!   how many bytes the disk must gain;
+//! * a log does not rest while an append waits for a segment;
+//! * a rest costs zeroes, so a log rests again only after it has written a segment, or after [`MIN_AWAKE`].
 
 use std::time::Duration;
 
-use crate::{log::Log, shared::Shared, writer_role::Core};
+use crate::{log::Log, shared::Shared, writer_rest::Rest, writer_role::Core};
 
 /// Number of bytes that may be appended before a rest ends. In small segments it is one in [`REST_SHARE`] of a segment.
 const REST_BYTES: u32 = 1 << 20;
@@ -27,9 +30,10 @@ const FREE_SHARE: u32 = 4;
 const ROOM_SEGMENTS: u64 = 4;
 
 impl Log {
-    /// Removes the prepared segments if the log can do without them for now. The log's user calls this repeatedly while nothing
-    /// is appended; appends end the rest. If the disk has become nearly full meanwhile, the call ends it, too.
-    pub fn rest(&self) {
+    /// Removes the prepared segments if they take more than `worth_bytes` and the log can do without them for now. The log's
+    /// user calls this repeatedly while nothing is appended; appends end the rest. If the disk has become nearly full
+    /// meanwhile, the call ends it, too.
+    pub fn rest(&self, worth_bytes: u64) {
         let shared = self.shared();
         let (pool, segment_bytes) = (&shared.segment_pool, shared.options.segment_bytes);
         let (free, is_low) = pool.check_free_space();
@@ -40,16 +44,16 @@ impl Log {
             shared.end_rest(&mut core);
             return;
         }
-        if pool.is_at_rest() || core.free_bytes() < segment_bytes / FREE_SHARE {
+        if pool.is_at_rest() || pool.ready_bytes() <= worth_bytes || core.free_bytes() < segment_bytes / FREE_SHARE {
             return;
         }
         let now = shared.clock.monotonic();
-        let is_early = core.rest.ended.is_some_and(|(bytes, ended)| {
-            core.counters.bytes - bytes < u64::from(segment_bytes) && now.saturating_sub(ended) < MIN_AWAKE
+        let is_early = pool.rest_ended().is_some_and(|ended| {
+            core.counters.bytes - core.rest.began < u64::from(segment_bytes) && now.saturating_sub(ended) < MIN_AWAKE
         });
-        if !is_early {
-            core.rest.until = core.written_bytes() + REST_BYTES.min(segment_bytes / REST_SHARE);
-            pool.rest();
+        if !is_early && pool.rest() {
+            let until = core.written_bytes() + REST_BYTES.min(segment_bytes / REST_SHARE);
+            core.rest = Rest { until, began: core.counters.bytes };
         }
     }
 }
@@ -59,8 +63,6 @@ impl Shared {
     #[cold]
     pub(crate) fn end_rest(&self, core: &mut Core) {
         core.rest.until = u32::MAX;
-        if self.segment_pool.end_rest() {
-            core.rest.ended = Some((core.counters.bytes, self.clock.monotonic()));
-        }
+        self.segment_pool.end_rest();
     }
 }

@@ -1,21 +1,19 @@
-//! The writer's part of a rest of the log: where a rest ends, and when the last one has ended.
+//! The writer's part of a rest of the log: where a rest ends, and where the last one began.
 //!
-//! Owns: [`Rest`]. Does not own: the conditions of a rest (see `rest`).
-
-use std::time::Duration;
+//! Owns: [`Rest`]. Does not own: the conditions of a rest (see `rest`), or the time at which it ends (see `prepare`).
 
 /// The writer's part of a rest.
 #[derive(Debug)]
 pub(crate) struct Rest {
     /// Position in the active segment above which an append ends the rest; `u32::MAX` while the log does not rest.
     pub(crate) until: u32,
-    /// Number of bytes that the log had appended at the end of its last rest, and the monotonic time of this end.
-    pub(crate) ended: Option<(u64, Duration)>,
+    /// Number of bytes that the log had appended when its last rest began.
+    pub(crate) began: u64,
 }
 
 impl Default for Rest {
     fn default() -> Self {
-        Self { until: u32::MAX, ended: None }
+        Self { until: u32::MAX, began: 0 }
     }
 }
 

@@ -6,6 +6,9 @@
 //! queue, which grows up to its own bound. A proposer is answered at its own deadline at the latest, and the other proposers
 //! of its batch keep waiting. The bytes of a batch count until consensus has decided.
 //!
+//! While the background work of the leader's state is behind, the leader takes commands only after pauses
+//! ([`Member::pause_left`]), so that applying them does not hold up the consensus thread.
+//!
 //! An entry is written only in the term in which this node has checked its commands and its room, and takes its space time in
 //! that term. If openraft has another term by then, it refuses the entry unwritten. Commands that require the former term end
 //! with `not_leader` or `no_leader`; the others may go to another leader.
@@ -26,6 +29,7 @@
 //! then goes to the leader that one of the two nodes knows at that time. This happens at most [`MAX_FORWARDS`] times,
 //! and not if later batches have overtaken the batch (`target`).
 //!
+//! [`Member::pause_left`]: thalweg_replica::Member::pause_left
 //! [`ConsensusOptions::max_in_flight_bytes`]: crate::ConsensusOptions::max_in_flight_bytes
 
 use std::{
@@ -65,6 +69,10 @@ const LAST_ANSWER: Duration = Duration::from_millis(500);
 /// Maximum number of nodes to which a batch is forwarded, one after the other.
 const MAX_FORWARDS: u32 = 3;
 
+/// Longest time between two looks at a pause, and the shortest.
+const MAX_PAUSE_STEP: Duration = Duration::from_millis(20);
+const MIN_PAUSE_STEP: Duration = Duration::from_millis(1);
+
 type Decided<Rt> = OneshotReceiverOf<Types<Rt>, ClientWriteResult<Types<Rt>>>;
 
 /// Bytes of a proposal in flight, which are given back when it is dropped.
@@ -89,13 +97,20 @@ impl<Rt: AsyncRuntime> Drop for InFlight<Rt> {
 impl<Rt: AsyncRuntime> Consensus<Rt> {
     /// Takes batches as long as consensus runs.
     pub(crate) async fn run_proposals(self) {
+        let mut pause = Duration::ZERO;
         while !self.0.is_stopped.get() {
             // Commands of an address that makes a pause are taken when it ends.
-            match self.0.member.time_to_next() {
+            let to_next = if pause.is_zero() { self.0.member.time_to_next() } else { Some(pause_step(pause)) };
+            match to_next {
                 Some(pause) if !pause.is_zero() => _ = Types::<Rt>::timeout(pause, self.0.bell.heard()).await,
                 _ => self.0.bell.heard().await,
             }
+            pause = Duration::ZERO;
             while self.has_room() {
+                pause = self.0.member.pause_left();
+                if !pause.is_zero() {
+                    break;
+                }
                 self.first_acknowledgement().await;
                 let Some(batch) = self.0.member.take_batch() else { break };
                 self.submit(batch).await;
@@ -132,8 +147,12 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         let may_write = async {
             self.first_acknowledgement().await;
             turn.come().await;
+            self.end_of_pause().await;
         };
         let is_acknowledged = Types::<Rt>::timeout_at(gives_up, may_write).await.is_ok();
+        if !is_acknowledged && !member.pause_left().is_zero() {
+            return Err(ProposeError::Overloaded { queued_bytes: self.0.in_flight_bytes.get() as usize });
+        }
         let leadership = member.leadership();
         if !is_acknowledged || leadership.led_term() != Some(term) {
             return Err(leadership.refusal());
@@ -160,6 +179,17 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             if let Ok(Err(_)) = Types::<Rt>::timeout(self.0.options.heartbeat, metrics.changed()).await {
                 return;
             }
+        }
+    }
+
+    /// Waits while this node, as the leader, should take no commands.
+    async fn end_of_pause(&self) {
+        loop {
+            let pause = self.0.member.pause_left();
+            if pause.is_zero() {
+                return;
+            }
+            Types::<Rt>::sleep(pause_step(pause)).await;
         }
     }
 
@@ -369,6 +399,10 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             other => ProposeError::OutcomeUnknown { reason: other.to_string() },
         }
     }
+}
+
+fn pause_step(pause: Duration) -> Duration {
+    pause.clamp(MIN_PAUSE_STEP, MAX_PAUSE_STEP)
 }
 
 /// Returns a decision when it comes. The bytes of the entry count until then, also if nobody waits for the decision any more:

@@ -1,6 +1,6 @@
 //! The interface of a state backend: an ordered map of bytes to bytes that stores the state of a space.
 
-use std::{any::Any, fmt, io, ops::Bound, ops::ControlFlow, sync::Arc};
+use std::{any::Any, fmt, io, ops::Bound, ops::ControlFlow, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use thalweg_types::{Action, Classified, Index, Lsn, Revision, SpaceTime, Term};
@@ -346,8 +346,9 @@ pub struct BarrierFailed(pub String);
 /// `apply` and `flush` may be called during reads. Two threads never call `apply` at the same time; any thread may
 /// call every other method at any time.
 pub trait Backend: Any + Send + Sync + fmt::Debug {
-    /// Applies a batch atomically and stores the position `applied` with the batch. May block, for a bounded time,
-    /// until flushes and compactions catch up (a write stall, counted in the statistics). Every view created afterwards
+    /// Applies a batch atomically and stores the position `applied` with the batch. While flushes and compactions are
+    /// behind, the call may pause for up to 50 ms, and may block until there is room (a write stall); the statistics count
+    /// both. Every view created afterwards
     /// contains the whole batch. The batch is not durable yet when the call returns, except in [`SyncMode::PerBatch`].
     fn apply(&self, batch: &WriteBatch, applied: Applied) -> Result<(), BackendError>;
     /// Returns the log position up to which batches have been applied; `None` for a new state.
@@ -374,6 +375,18 @@ pub trait Backend: Any + Send + Sync + fmt::Debug {
     /// memtable instead of waiting. The default implementation does nothing, for backends whose `apply` never waits.
     fn make_room(&self, _bytes: usize) -> Result<(), BackendError> {
         Ok(())
+    }
+    /// Returns true if the next [`apply`](Self::apply) may pause or block, because flushes and compactions are behind. A
+    /// thread that must not wait leaves the call to another thread then. Takes no lock.
+    fn may_wait(&self) -> bool {
+        false
+    }
+    /// Makes [`apply`](Self::apply) and [`make_room`](Self::make_room) leave their pauses to the caller from now on, which
+    /// makes them as [`take_pause`](Self::take_pause) says. They still block when there is no room.
+    fn leave_pauses(&self) {}
+    /// Returns the sum of the pauses, at most 1 s, that writes since the last call have left to the caller.
+    fn take_pause(&self) -> Duration {
+        Duration::ZERO
     }
     /// Returns the newest consistent view of the backend's map.
     fn view(&self) -> Arc<dyn View>;
@@ -513,10 +526,16 @@ pub struct BackendStats {
     pub flushed_bytes: u64,
     /// Bytes written by compactions since the backend was opened.
     pub compacted_bytes: u64,
-    /// Number of calls of `apply` that had to wait for flushes or compactions (write stalls).
+    /// Number of calls of `apply` that had to wait until flushes or compactions made room (write stalls).
     pub stalls: u64,
     /// Total time in microseconds that calls of `apply` have waited in write stalls.
     pub stall_micros: u64,
+    /// Number of pauses that slowed writes down because compactions were behind.
+    pub pauses: u64,
+    /// Total time in microseconds of these pauses.
+    pub pause_micros: u64,
+    /// Rate in bytes per second at which compactions have lately removed data from level 0, to which writes are slowed down.
+    pub slowdown_bytes_per_second: u64,
     /// Estimated number of stored keys, including overwritten and deleted versions of keys.
     pub estimated_keys: u64,
     /// Bytes of table blocks in the block cache.

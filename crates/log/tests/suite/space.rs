@@ -218,11 +218,16 @@ fn lsns_never_go_back_when_all_but_the_active_segment_are_gone() {
     }
 }
 
+/// Changes of directories and lengths, each with the name of the thread that made it.
+type Changes = Arc<Mutex<Vec<(String, &'static str)>>>;
+
 /// A disk that records which threads change directories or lengths.
 #[derive(Debug)]
 struct Watched {
     disk: SimDisk,
-    changes: Arc<Mutex<Vec<(String, &'static str)>>>,
+    changes: Changes,
+    /// Time that each growth of a file takes.
+    growth_takes: Duration,
 }
 
 impl Watched {
@@ -230,18 +235,20 @@ impl Watched {
         let thread = std::thread::current().name().unwrap_or("unnamed").to_owned();
         self.changes.lock().unwrap().push((thread, what));
     }
+
+    fn watched(&self, file: Arc<dyn File>) -> Arc<dyn File> {
+        Arc::new(WatchedFile { file, changes: Arc::clone(&self.changes), growth_takes: self.growth_takes })
+    }
 }
 
 impl Disk for Watched {
     fn open(&self, path: &str) -> io::Result<Arc<dyn File>> {
         self.note("open");
-        let file = self.disk.open(path)?;
-        Ok(Arc::new(WatchedFile { file, changes: Arc::clone(&self.changes) }))
+        Ok(self.watched(self.disk.open(path)?))
     }
     fn create(&self, path: &str) -> io::Result<Arc<dyn File>> {
         self.note("create");
-        let file = self.disk.create(path)?;
-        Ok(Arc::new(WatchedFile { file, changes: Arc::clone(&self.changes) }))
+        Ok(self.watched(self.disk.create(path)?))
     }
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         self.note("rename");
@@ -275,7 +282,8 @@ impl Disk for Watched {
 #[derive(Debug)]
 struct WatchedFile {
     file: Arc<dyn File>,
-    changes: Arc<Mutex<Vec<(String, &'static str)>>>,
+    changes: Changes,
+    growth_takes: Duration,
 }
 
 impl WatchedFile {
@@ -283,6 +291,7 @@ impl WatchedFile {
         if end > self.file.len().unwrap() {
             let thread = std::thread::current().name().unwrap_or("unnamed").to_owned();
             self.changes.lock().unwrap().push((thread, "extend"));
+            std::thread::sleep(self.growth_takes);
         }
     }
 }
@@ -320,9 +329,10 @@ impl File for WatchedFile {
 
 #[test]
 fn the_write_path_creates_renames_and_extends_nothing() {
-    let changes = Arc::new(Mutex::new(Vec::new()));
+    let changes = Changes::default();
     let sim = SimDisk::new(6);
-    let disk: Arc<dyn Disk> = Arc::new(Watched { disk: sim.clone(), changes: Arc::clone(&changes) });
+    let (watched, growth_takes) = (Arc::clone(&changes), Duration::ZERO);
+    let disk: Arc<dyn Disk> = Arc::new(Watched { disk: sim.clone(), changes: watched, growth_takes });
     let options = LogOptions { segment_bytes: 256 * 1024, ..options() };
     let (log, _) = open_still(&disk, options).unwrap();
     changes.lock().unwrap().clear();
@@ -365,31 +375,33 @@ fn a_log_at_rest_keeps_no_prepared_segments() {
     };
     add(100);
     until_spares(2);
-    log.rest();
+    log.rest(2 * u64::from(small_options().segment_bytes));
+    assert_eq!(spares(), 2, "they are not worth a rest");
+    log.rest(2 * u64::from(small_options().segment_bytes) - 1);
     until_spares(0);
     add(100);
-    log.rest();
+    log.rest(0);
     assert_eq!(spares(), 0, "so few bytes need no segment");
     add(5000);
     until_spares(2);
-    log.rest();
+    log.rest(0);
     assert_eq!(spares(), 2, "so few bytes do not pay for new segments");
     clock.advance(Duration::from_secs(600));
-    log.rest();
+    log.rest(0);
     until_spares(0);
     // A batch that does not fit into the rest of the segment waits for another one.
     add(log.max_batch_bytes() as usize - 200);
     until_spares(2);
     clock.advance(Duration::from_secs(600));
-    log.rest();
+    log.rest(0);
     assert_eq!(spares(), 2, "the next append needs a segment");
     add(1000);
-    log.rest();
+    log.rest(0);
     until_spares(0);
     // The disk becomes nearly full, so deletes may soon need a segment.
     sim.set_capacity(1 << 30);
     sim.set_capacity((1 << 30) - disk.free_bytes().unwrap() + (320 << 10));
-    log.rest();
+    log.rest(0);
     until_spares(2);
     assert_records(&read_all(&log), 0, &payloads);
     drop(log);
@@ -397,19 +409,57 @@ fn a_log_at_rest_keeps_no_prepared_segments() {
     assert_records(&read_all(&log), 0, &payloads);
 }
 
-/// If no thread prepares segments, each append ends the rest before it could have to wait.
+/// The disk is slow, so that an append waits for its segment while the log's user goes on calling `rest`.
+#[test]
+fn a_segment_that_an_append_waits_for_is_not_given_back() {
+    let disk = Watched { disk: SimDisk::new(11), changes: Changes::default(), growth_takes: Duration::from_millis(30) };
+    let clock = Arc::new(ManualClock::default());
+    let (log, _) = Log::open(Arc::new(disk), "log", small_options(), clock.clone(), 7).unwrap();
+    let ready = |wanted| {
+        while log.stats().spare_segments != wanted {
+            pause();
+        }
+    };
+    let len = log.max_batch_bytes() as usize - 200;
+    for (number, is_early) in [(1, true), (2, false), (3, true)] {
+        append(&log, &[payload(0, 10)], Durability::Os).unwrap();
+        ready(2);
+        log.rest(0);
+        ready(0);
+        std::thread::scope(|scope| {
+            let appending = scope.spawn(|| append(&log, &[payload(number, len)], Durability::Os));
+            while !appending.is_finished() {
+                if !is_early {
+                    // A log may rest again after this time, whatever it has written.
+                    clock.advance(Duration::from_secs(600));
+                }
+                log.rest(0);
+                pause();
+            }
+            appending.join().unwrap().unwrap();
+        });
+        // The next append needs another segment, in which the log may rest.
+        append(&log, &[payload(number, len / 2)], Durability::Os).unwrap();
+    }
+}
+
+/// If no thread prepares segments, each append ends the rest before it could have to wait. That costs zeroes, as each rest does.
 #[test]
 fn a_stepped_log_rests_only_between_appends() {
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(10));
     let clock = Arc::new(ManualClock::default());
     let (log, _) = Log::open_stepped(Arc::clone(&disk), "log", small_options(), clock, 7).unwrap();
+    let mut rested_at = Vec::new();
     for number in 0..40 {
         append(&log, &[payload(number, 5000)], Durability::Os).unwrap();
-        log.rest();
+        log.rest(0);
         log.step();
-        let active = log.segments().pop().unwrap();
-        let rests = u64::from(small_options().segment_bytes - active.bytes) > 30_000;
-        assert!(!rests || log.stats().spare_segments == 0, "{active:?}");
+        if log.stats().spare_segments == 0 {
+            rested_at.push(log.stats().bytes);
+        }
     }
     assert_eq!(read_all(&log).len(), 40);
+    assert!(rested_at.len() >= 3, "{rested_at:?}");
+    let written = rested_at.windows(2).map(|rests| rests[1] - rests[0]);
+    assert!(written.min().unwrap() >= small_options().segment_bytes.into(), "{rested_at:?}");
 }

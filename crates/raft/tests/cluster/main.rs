@@ -2,6 +2,7 @@
 
 #![allow(unreachable_pub, reason = "a test program has no interface")]
 
+mod behind;
 mod commands;
 mod failover;
 mod membership;

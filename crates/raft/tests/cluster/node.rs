@@ -19,7 +19,7 @@ use thalweg_state::{
     machine::{Machine, MachineOptions},
 };
 use thalweg_store::{
-    BarrierFailed, LogBarrier,
+    Backend, BarrierFailed, LogBarrier,
     memory::{MemoryBackend, MemoryOptions},
 };
 use thalweg_types::{
@@ -28,6 +28,7 @@ use thalweg_types::{
 };
 
 use crate::{
+    behind::Slow,
     commands::{KEYSPACE, create},
     network::{Consensus, Network},
     snapshots::Copies,
@@ -143,11 +144,13 @@ pub struct Settings {
     pub max_wait: Duration,
     pub forwards: bool,
     pub consensus: ConsensusOptions,
+    /// Pause that the state leaves to consensus after each entry.
+    pub pause: Duration,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { max_wait: Duration::from_secs(10), forwards: true, consensus: options() }
+        Self { max_wait: Duration::from_secs(10), forwards: true, consensus: options(), pause: Duration::ZERO }
     }
 }
 
@@ -175,7 +178,9 @@ impl Node {
         let (log, _) = Log::open(Arc::new(disk.clone()), "log", log_options, Arc::clone(&clock), id).unwrap();
         let barrier = Arc::new(Barrier(log.clone()));
         let backend = MemoryBackend::open(Arc::new(disk.clone()), MemoryOptions::default(), barrier).unwrap();
-        let machine = Arc::new(Machine::open(Arc::new(backend), MachineOptions::default()).unwrap());
+        let backend: Arc<dyn Backend> =
+            if settings.pause.is_zero() { Arc::new(backend) } else { Arc::new(Slow::new(backend, settings.pause)) };
+        let machine = Arc::new(Machine::open(backend, MachineOptions::default()).unwrap());
         let options =
             MemberOptions { max_wait: settings.max_wait, ..MemberOptions::new(SpaceId::ZERO, NodeId(id), 1 << 20) };
         let member = Member::open(log.clone(), Arc::clone(&machine), clock, &options).unwrap();

@@ -153,6 +153,8 @@ struct Shared {
     /// Reason why this node, while it leads, refuses new data although its own disk has room.
     no_room: Mutex<Option<String>>,
     is_closed: AtomicBool,
+    /// Monotonic time in microseconds until which this node, while it leads, takes no commands.
+    pause_ends_micros: AtomicU64,
     counts: Counts,
 }
 
@@ -357,10 +359,33 @@ impl Member {
         *shared.leadership.write().unwrap_or_else(PoisonError::into_inner) = leadership;
         shared.leads.store(leads, Ordering::SeqCst);
         shared.is_led.store(is_led, Ordering::SeqCst);
+        // The pauses of a former leadership, or of a follower, are not those of this one.
+        let _ = shared.machine.backend().take_pause();
+        shared.pause_ends_micros.store(0, Ordering::Relaxed);
         if !is_led {
             shared.fail_queued(&ProposeError::NoLeader);
         }
         shared.notify();
+    }
+
+    /// Returns the time for which this node, as the leader, should take no commands, because the background work of its
+    /// state is behind. It is the sum of the pauses that applying has left to consensus, whose thread must not sleep. Zero
+    /// on a follower: a follower that is slower than its leader is only stopped when its state has no room. Only consensus
+    /// calls this.
+    #[must_use]
+    pub fn pause_left(&self) -> Duration {
+        let shared = &*self.shared;
+        let owed = shared.machine.backend().take_pause();
+        let mut ends = shared.pause_ends_micros.load(Ordering::Relaxed);
+        if ends == 0 && owed.is_zero() || !self.leads() {
+            return Duration::ZERO;
+        }
+        let now = micros(shared.clock.monotonic());
+        if !owed.is_zero() {
+            ends = ends.max(now) + micros(owed);
+            shared.pause_ends_micros.store(ends, Ordering::Relaxed);
+        }
+        Duration::from_micros(ends.saturating_sub(now))
     }
 
     /// Makes this node refuse new data while it leads, because other members lack room. `None` ends the refusal.

@@ -47,6 +47,8 @@ impl Member {
         }
         let begins_at = if applied.time == SpaceTime::default() { clock.wall() } else { applied.time };
         let anchor = options.anchor.unwrap_or(begins_at).max(applied.time);
+        // Entries are applied on the thread of consensus, which has to answer the other members meanwhile.
+        machine.backend().leave_pauses();
         // Reads hide ended values by the time of the last applied entry, which the machine does without a clock.
         let shared = Shared {
             clock: Arc::new(MemberClock::new(clock, anchor)),
@@ -66,6 +68,7 @@ impl Member {
             failure: OnceLock::new(),
             no_room: Mutex::default(),
             is_closed: AtomicBool::new(false),
+            pause_ends_micros: AtomicU64::new(0),
             counts: Counts::default(),
         };
         Ok(Self { shared: Arc::new(shared) })

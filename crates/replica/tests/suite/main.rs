@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stdout, reason = "seeds and figures are printed")]
 
+mod behind;
 mod lead;
 mod member;
 mod solo;

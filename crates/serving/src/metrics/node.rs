@@ -156,8 +156,12 @@ fn encode_state(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Resu
     counter(encoder, "state_flushed_bytes", "Bytes written by flushes", state.flushed_bytes)?;
     counter(encoder, "state_compactions", "Compactions", state.compactions)?;
     counter(encoder, "state_compacted_bytes", "Bytes written by compactions", state.compacted_bytes)?;
-    counter(encoder, "state_stalls", "Applies that had to wait for flushes or compactions", state.stalls)?;
-    seconds(encoder, "state_stall", "Time that applies waited for flushes or compactions", state.stall_micros)?;
+    counter(encoder, "state_stalls", "Applies that had to wait until flushes or compactions made room", state.stalls)?;
+    seconds(encoder, "state_stall", "Time that applies waited for room", state.stall_micros)?;
+    counter(encoder, "state_pauses", "Pauses that slowed writes down because compactions are behind", state.pauses)?;
+    seconds(encoder, "state_pause", "Time of these pauses", state.pause_micros)?;
+    let help = "Rate at which compactions remove data from level 0, to which writes are slowed down";
+    gauge(encoder, "state_slowdown_bytes_per_second", help, state.slowdown_bytes_per_second)?;
     gauge(encoder, "state_estimated_keys", "Keys, dead versions included", state.estimated_keys)?;
     gauge(encoder, "state_cache_bytes", "Bytes of cached blocks", state.cache_bytes)?;
     let help = "Tables of each level";

@@ -27,13 +27,14 @@ mod options;
 mod owned_source;
 #[cfg(any(feature = "redb", feature = "sqlite"))]
 mod paged;
+mod pauses;
 mod running;
 mod shared;
 mod store;
 mod version;
 mod worker;
 
-use std::{any::Any, ops::ControlFlow, sync::Arc};
+use std::{any::Any, ops::ControlFlow, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -49,6 +50,8 @@ pub use options::{Background, BufferOptions};
 pub(crate) use owned_source::OwnedSource;
 #[cfg(any(feature = "redb", feature = "sqlite"))]
 pub(crate) use paged::{Page, PagedView};
+#[cfg(test)]
+pub(crate) use pauses::OwedPause;
 use running::Running;
 pub(crate) use shared::{Shared, State, Work};
 pub(crate) use store::{Demand, Store, StoreView};
@@ -132,6 +135,18 @@ impl<S: Store> Backend for Buffered<S> {
         self.running.load_full().make_room(bytes)
     }
 
+    fn may_wait(&self) -> bool {
+        self.running.load().shared.pauses.may_wait()
+    }
+
+    fn leave_pauses(&self) {
+        self.running.load().shared.pauses.leave_to_caller();
+    }
+
+    fn take_pause(&self) -> Duration {
+        self.running.load().shared.pauses.take()
+    }
+
     fn view(&self) -> Arc<dyn View> {
         self.with_state(|state| Arc::new(state.view()) as _)
     }
@@ -188,6 +203,9 @@ impl<S: Store> Backend for Buffered<S> {
         let (old, new) = (self.running.load_full(), other.running.load_full());
         if Arc::ptr_eq(&old, &new) {
             return Err(BackendError::OtherKind { kind: S::NAME });
+        }
+        if old.shared.pauses.are_left_to_caller() {
+            new.shared.pauses.leave_to_caller();
         }
         let former = {
             // While both are locked, no reader can take a view or a position of either. So a caller that has read the

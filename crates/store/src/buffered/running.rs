@@ -9,11 +9,11 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
     thread::JoinHandle,
-    time::Duration,
 };
 
 use super::{
     options::{Background, BufferOptions},
+    pauses::OwedPause,
     shared::{Shared, lock},
     store::Store,
     worker::{self, ThreadMain},
@@ -30,8 +30,6 @@ const SPARE_ARENAS: usize = 1;
 const ROOM_SHARE: usize = 16;
 /// Size in bytes of a change in a memtable, assumed while the memtable has none.
 const DEFAULT_CHANGE_BYTES: usize = 256;
-/// Minimum duration of one pause of a slowed-down write. Shorter pauses are added up until they reach this duration.
-const MIN_PAUSE: Duration = Duration::from_millis(1);
 
 /// Memtables in front of one store, with the threads that work on them.
 pub(super) struct Running<S: Store> {
@@ -43,8 +41,7 @@ pub(super) struct Running<S: Store> {
 
 struct Writer {
     memtable: MemtableWriter,
-    /// Sum of the pauses that slowed-down writes should have made but have not made yet.
-    owed: Duration,
+    owed: OwedPause,
     /// True if the caller of the next `apply` has waited for room already, so that this call does not wait.
     has_waited: bool,
 }
@@ -64,7 +61,7 @@ impl<S: Store> Running<S> {
         let steps = if is_stepped { worker::all(upkeep) } else { Vec::new() };
         let shared = Arc::new(Shared::new(store, options, barrier, pool, active, steps)?);
         let threads = if is_stepped { Vec::new() } else { worker::start(&shared, upkeep)? };
-        let writer = Mutex::new(Writer { memtable, owed: Duration::ZERO, has_waited: false });
+        let writer = Mutex::new(Writer { memtable, owed: OwedPause::default(), has_waited: false });
         Ok(Self { shared, writer, threads: Mutex::new(threads) })
     }
 
@@ -102,7 +99,10 @@ impl<S: Store> Running<S> {
             state.applied = Some(applied);
             self.shared.store.wrote(&state.version.stored, batch.byte_len())
         };
-        writer.owed += owed;
+        // In stepped mode there are no pauses, because no other thread catches up meanwhile.
+        if !batch.is_empty() && !self.shared.is_stepped() {
+            writer.owed.add(owed);
+        }
         if !std::mem::take(&mut writer.has_waited) {
             self.pause(&mut writer);
         }
@@ -115,11 +115,15 @@ impl<S: Store> Running<S> {
         self.replace_active(writer, bytes, seal)
     }
 
-    /// Makes the pauses that are due because the store's background work is behind.
+    /// Makes the pause that is due because the store's background work is behind, or leaves it to the caller.
     fn pause(&self, writer: &mut Writer) {
-        if writer.owed >= MIN_PAUSE {
-            let pause = std::mem::take(&mut writer.owed).min(self.shared.options.max_stall);
-            self.shared.count_stall(|| std::thread::sleep(pause));
+        let Some(pause) = writer.owed.take() else { return };
+        let pauses = &self.shared.pauses;
+        if pauses.are_left_to_caller() {
+            pauses.owe(pause);
+        } else {
+            std::thread::sleep(pause);
+            pauses.count(pause);
         }
     }
 
@@ -242,6 +246,8 @@ impl<S: Store> Running<S> {
             flushed_bytes: count(&counters.flushed_bytes),
             stalls: count(&counters.stalls),
             stall_micros: count(&counters.stall_micros),
+            pauses: count(&self.shared.pauses.made),
+            pause_micros: count(&self.shared.pauses.micros),
             estimated_keys: memtables().map(|memtable| memtable.len() as u64).sum(),
             ..BackendStats::default()
         };

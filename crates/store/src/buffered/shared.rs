@@ -16,6 +16,7 @@ use arc_swap::ArcSwap;
 
 use super::{
     options::BufferOptions,
+    pauses::Pauses,
     store::{Demand, Store},
     version::{BufferedView, Sealed, Version},
 };
@@ -53,6 +54,7 @@ pub struct Shared<S: Store> {
     /// thread has ended.
     progress: Condvar,
     pub(super) counters: Counters,
+    pub(super) pauses: Pauses,
     /// Work that callers do in stepped mode, in place of background threads; empty in the other mode.
     steps: Vec<ThreadMain<S>>,
 }
@@ -118,6 +120,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 #[derive(Default)]
 pub(super) struct Counters {
+    /// Number of changes that flushes have read from memtables, also those of the flush in progress.
+    persisted_changes: AtomicU64,
     pub flushes: AtomicU64,
     pub flushed_bytes: AtomicU64,
     pub stalls: AtomicU64,
@@ -176,11 +180,12 @@ impl<S: Store> Shared<S> {
             upkeep: Condvar::new(),
             progress: Condvar::new(),
             counters: Counters::default(),
+            pauses: Pauses::default(),
             steps,
         })
     }
 
-    fn is_stepped(&self) -> bool {
+    pub(super) fn is_stepped(&self) -> bool {
         !self.steps.is_empty()
     }
 
@@ -268,6 +273,11 @@ impl<S: Store> Shared<S> {
     fn report_demand(&self, state: &State<S>) {
         let is_awaited = state.stop || state.waiting > 0;
         let demand = Demand { is_awaited, sealed: state.version.sealed.len() };
+        // A caller that learns that it need not wait can apply as much as fits into a memtable. In stepped mode nothing
+        // waits for another thread.
+        let may_be_stopped = demand.sealed + 1 >= self.options.max_sealed.max(2);
+        let may_wait = may_be_stopped || self.store.slows_down(&state.version.stored);
+        self.pauses.set_may_wait(may_wait && !self.is_stepped());
         self.store.report_demand(&state.version.stored, &state.upkeep, demand);
     }
 
@@ -379,6 +389,7 @@ impl<S: Store> Shared<S> {
     ) -> Result<(), BackendError> {
         // The changes were taken before the log is synced, so the log contains all of them.
         self.barrier.sync_through(applied.lsn)?;
+        let changes = changes.inspect(|_| _ = self.counters.persisted_changes.fetch_add(1, Ordering::Relaxed));
         let bytes = self.store.persist(changes, applied)?;
         self.counters.flushes.fetch_add(1, Ordering::Relaxed);
         self.counters.flushed_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -413,15 +424,30 @@ impl<S: Store> Shared<S> {
             state = self.lock();
         }
         if is_full(&mut state) {
-            let wait = || self.progress.wait_timeout_while(state, self.options.max_stall, is_full);
-            let (waited, timeout) = self.count_stall(wait).unwrap_or_else(PoisonError::into_inner);
-            state = waited;
-            if timeout.timed_out() {
-                let message = format!("the store did not catch up within {:?}", self.options.max_stall);
+            state = self.count_stall(|| self.wait_while_work_goes_on(state, is_full));
+        }
+        self.unless_failed(state)
+    }
+
+    /// Waits while `is_full` returns true. If the background work stands still for `max_stall` meanwhile, records a failure,
+    /// which ends the wait. Work that goes on slowly, as on a slow disk, is not a failure, however long it takes.
+    fn wait_while_work_goes_on<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State<S>>,
+        mut is_full: impl FnMut(&mut State<S>) -> bool,
+    ) -> MutexGuard<'a, State<S>> {
+        let max_stall = self.options.max_stall;
+        let work = || self.counters.persisted_changes.load(Ordering::Relaxed) + self.store.written_bytes();
+        let mut watch = WorkWatch { seen: work(), since: Instant::now() };
+        while is_full(&mut state) {
+            let waited = self.progress.wait_timeout_while(state, LOOK_EVERY.min(max_stall), &mut is_full);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if watch.time_without_work(work(), Instant::now()) >= max_stall && is_full(&mut state) {
+                let message = format!("the store did not catch up, and wrote nothing for {max_stall:?}");
                 state.failure = Some(BackendError::Failed(message));
             }
         }
-        self.unless_failed(state)
+        state
     }
 
     /// Locks the state to seal another memtable, without waiting for room.
@@ -514,6 +540,40 @@ impl<S: Store> Shared<S> {
     }
 }
 
+/// Watch over the progress of background work.
+struct WorkWatch {
+    /// Amount of work that was done when progress was last seen.
+    seen: u64,
+    since: Instant,
+}
+
+impl WorkWatch {
+    /// Returns for how long no progress was seen. `work` is the amount of work done until now.
+    fn time_without_work(&mut self, work: u64, now: Instant) -> Duration {
+        if work != self.seen {
+            (self.seen, self.since) = (work, now);
+        }
+        now.saturating_duration_since(self.since)
+    }
+}
+
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_that_goes_on_slowly_does_not_stand_still() {
+        let (begun, second) = (Instant::now(), Duration::from_secs(1));
+        let mut watch = WorkWatch { seen: 7, since: begun };
+        let waits: Vec<_> = [7, 7, 8, 8, 8, 9, 9]
+            .into_iter()
+            .zip(1..)
+            .map(|(work, seconds)| watch.time_without_work(work, begun + second * seconds))
+            .collect();
+        assert_eq!(waits, [1, 2, 0, 1, 2, 0, 1].map(|seconds| second * seconds));
+    }
 }

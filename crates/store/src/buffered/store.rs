@@ -71,9 +71,20 @@ pub trait Store: Sized + Send + Sync + 'static {
         Duration::ZERO
     }
 
+    /// Returns true if [`wrote`](Self::wrote) may return a pause while this is the newest view.
+    fn slows_down(&self, _view: &Self::View) -> bool {
+        false
+    }
+
     /// Returns true if no further memtable may be sealed until the store's background work has caught up.
     fn is_behind(&self, _view: &Self::View) -> bool {
         false
+    }
+
+    /// Returns the number of bytes that the store has written since it was opened, approximately and also those of work in
+    /// progress, so that slow work can be told from work that stands still.
+    fn written_bytes(&self) -> u64 {
+        0
     }
 
     /// Reports to the store how urgent its background work is. Called after each change of one of the arguments.

@@ -142,6 +142,10 @@ impl<B: Backend> Backend for Journaled<B> {
         self.backend.make_room(bytes)
     }
 
+    fn may_wait(&self) -> bool {
+        self.backend.may_wait()
+    }
+
     fn view(&self) -> Arc<dyn View> {
         self.backend.view()
     }

@@ -36,8 +36,8 @@ pub struct LsmOptions {
     pub table_bytes: u64,
     /// Choice of when the tables are compacted: automatically or only on request.
     pub compaction: Compaction,
-    /// Maximum time that one write waits for flushes and compactions to catch up. If the wait is longer, the backend
-    /// fails, because its memory would grow without bound.
+    /// Maximum time that a write waits while flushes and compactions write nothing. If the wait is longer, the backend
+    /// fails, because its memory would grow without bound. As long as they write, the write waits.
     pub max_stall: Duration,
     /// Number of log records, applied since the last flush, after which [`maintain`](crate::backend::Backend::maintain)
     /// flushes the memtables, even if they are small. This bounds the replay at open.

@@ -1,11 +1,18 @@
 //! Slowdown of writes while compactions are behind.
 //!
-//! Owns: the rate at which compactions have lately removed data from level 0, and the pause of a write that follows from this
-//! rate and from the number of runs on level 0. Does not own: making the pause, or the wait at the maximum number of runs.
+//! Owns: the rate at which compactions have lately removed data from level 0, the merge of level 0 that runs, and the pause of a
+//! write that follows from both. Does not own: making the pause, or the wait at the maximum number of runs.
 //!
-//! From [`SLOW_LEVEL_0_RUNS`] runs on, each write pauses. The pause grows linearly with the number of runs; just below
-//! [`STOP_LEVEL_0_RUNS`] it is as long as compactions take for the bytes of the write. So the rate of writes falls to that of
-//! the compactions before a write has to wait for a whole compaction, and no further.
+//! A compaction of level 0 takes all of its runs, and they count until it ends. So the number of runs alone does not say how far
+//! compactions are behind: it rises while a merge of many runs goes on, and then falls at once.
+//!
+//! * While level 0 is merged, writes get the *room* up to a few runs below [`STOP_LEVEL_0_RUNS`], spread over the time that the
+//!   merge still needs. The slowdown begins at [`SLOW_LEVEL_0_RUNS`] runs.
+//! * While it is not, because a compaction makes room on a level below, writes get the rate of compactions from
+//!   [`BEHIND_LEVEL_0_RUNS`] runs on.
+//!
+//! The rate is measured over compactions that ran at full speed, so it is too low at first on a fast disk and too high on a slow
+//! one. Some runs are left for this error. Beyond them, writes stop until the merge ends.
 
 use std::{
     sync::{
@@ -15,10 +22,16 @@ use std::{
     time::Duration,
 };
 
-/// Number of sorted runs on level 0 from which writes are slowed down, because compaction is behind.
-pub(super) const SLOW_LEVEL_0_RUNS: usize = 12;
+/// Number of sorted runs on level 0 from which writes are slowed down while level 0 is merged.
+pub(super) const SLOW_LEVEL_0_RUNS: usize = 8;
+/// Number of sorted runs on level 0 from which writes are slowed down while level 0 is not merged.
+const BEHIND_LEVEL_0_RUNS: usize = 12;
 /// Number of sorted runs on level 0 from which writes wait for compaction.
 pub(super) const STOP_LEVEL_0_RUNS: usize = 24;
+/// Number of runs below [`STOP_LEVEL_0_RUNS`] that are left for errors of the measured rate.
+const SPARE_RUNS: usize = 4;
+/// Share of the expected time of a merge that it is taken to need still, however long it has run: one in this number.
+const MIN_LEFT_SHARE: u64 = 10;
 /// Rate of compactions in bytes per second that is assumed until one was measured.
 const ASSUMED_BYTES_PER_SECOND: u64 = 16 << 20;
 /// Lowest rate that is used. Compactions on a disk that hangs for a moment must not hold up each write for long.
@@ -26,12 +39,18 @@ const MIN_BYTES_PER_SECOND: u64 = 4 << 20;
 /// Time of compactions over which the rate is an average, at most. It covers several compactions, of which some remove nothing
 /// from level 0, because they make room on the levels below.
 const WINDOW: Duration = Duration::from_secs(20);
+/// Beginning of a merge that does not run at full speed yet.
+const NOT_YET: u64 = u64::MAX;
 
-/// The measured rate of compactions; see the [module](self).
+/// The measured rate of compactions, and the merge of level 0; see the [module](self).
 #[derive(Debug)]
 pub(super) struct Slowdown {
     bytes_per_second: AtomicU64,
     recent: Mutex<RecentCompactions>,
+    /// Bytes on level 0 that the running compaction will remove from there; 0 if it removes none.
+    merged_bytes: AtomicU64,
+    /// Time at which the running compaction began to run at full speed, in nanoseconds since an arbitrary one.
+    merge_begun_nanos: AtomicU64,
 }
 
 /// Sums over the compactions of the last time; older ones count less.
@@ -41,14 +60,44 @@ struct RecentCompactions {
     took: Duration,
 }
 
+/// Guard of a running merge of level 0, which ends when the guard is dropped.
+#[derive(Debug)]
+pub(super) struct Merge<'a>(&'a Slowdown);
+
+impl Drop for Merge<'_> {
+    fn drop(&mut self) {
+        self.0.merged_bytes.store(0, Relaxed);
+    }
+}
+
 impl Default for Slowdown {
     fn default() -> Self {
-        Self { bytes_per_second: AtomicU64::new(ASSUMED_BYTES_PER_SECOND), recent: Mutex::default() }
+        Self {
+            bytes_per_second: AtomicU64::new(ASSUMED_BYTES_PER_SECOND),
+            recent: Mutex::default(),
+            merged_bytes: AtomicU64::new(0),
+            merge_begun_nanos: AtomicU64::new(NOT_YET),
+        }
     }
 }
 
 impl Slowdown {
-    /// Adds a compaction that was not throttled: the bytes that it removed from level 0, and its duration.
+    /// Notes that a compaction begins that will remove so many bytes from level 0.
+    #[must_use]
+    pub(super) fn begin_merge(&self, level_0_bytes: u64) -> Merge<'_> {
+        self.merge_begun_nanos.store(NOT_YET, Relaxed);
+        self.merged_bytes.store(level_0_bytes, Relaxed);
+        Merge(self)
+    }
+
+    /// Notes that the running compaction, if there is one, runs at full speed at `now`. Until then, it counts as not begun.
+    pub(super) fn hurry_merge(&self, now: Duration) {
+        if self.merge_begun_nanos.load(Relaxed) == NOT_YET {
+            self.merge_begun_nanos.store(now.as_nanos() as u64, Relaxed);
+        }
+    }
+
+    /// Adds a compaction that was never throttled: the bytes that it removed from level 0, and its duration.
     pub(super) fn add_compaction(&self, level_0_bytes: u64, took: Duration) {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         recent.level_0_bytes += level_0_bytes;
@@ -63,51 +112,174 @@ impl Slowdown {
         }
     }
 
-    /// Returns the pause of a write of `bytes` bytes while level 0 has `runs` runs.
-    #[inline]
-    pub(super) fn pause(&self, runs: usize, bytes: usize) -> Duration {
-        if runs < SLOW_LEVEL_0_RUNS { Duration::ZERO } else { self.pause_behind(runs, bytes) }
+    /// Returns the rate at which compactions remove data from level 0, in bytes per second.
+    pub(super) fn bytes_per_second(&self) -> u64 {
+        self.bytes_per_second.load(Relaxed)
     }
 
-    #[cold]
-    fn pause_behind(&self, runs: usize, bytes: usize) -> Duration {
-        let (steps, all) =
-            (runs.min(STOP_LEVEL_0_RUNS - 1) + 1 - SLOW_LEVEL_0_RUNS, STOP_LEVEL_0_RUNS - SLOW_LEVEL_0_RUNS);
-        let absorbed = bytes as u128 * 1_000_000_000 / u128::from(self.bytes_per_second.load(Relaxed));
-        Duration::from_nanos(u64::try_from(absorbed * steps as u128 / all as u128).unwrap_or(u64::MAX))
+    /// Returns the pause of a write of `bytes` bytes at `now`, while level 0 has `runs` runs. A run is the result of
+    /// `run_bytes` bytes of writes.
+    pub(super) fn pause(&self, runs: usize, run_bytes: u64, bytes: usize, now: Duration) -> Duration {
+        let bytes = u128::from(bytes as u64);
+        let nanos = match self.merge_nanos_left(now) {
+            Some(left) if runs >= SLOW_LEVEL_0_RUNS => {
+                let room = (STOP_LEVEL_0_RUNS - SPARE_RUNS).saturating_sub(runs).max(1) as u128;
+                bytes * u128::from(left) / (room * u128::from(run_bytes.max(1)))
+            }
+            None if runs >= BEHIND_LEVEL_0_RUNS => bytes * 1_000_000_000 / u128::from(self.bytes_per_second()),
+            _ => 0,
+        };
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    /// Returns the time that the running merge of level 0 still needs; `None` if none runs.
+    fn merge_nanos_left(&self, now: Duration) -> Option<u64> {
+        let merged_bytes = self.merged_bytes.load(Relaxed);
+        if merged_bytes == 0 {
+            return None;
+        }
+        let all = u128::from(merged_bytes) * 1_000_000_000 / u128::from(self.bytes_per_second());
+        let all = u64::try_from(all).unwrap_or(u64::MAX);
+        let elapsed = (now.as_nanos() as u64).saturating_sub(self.merge_begun_nanos.load(Relaxed));
+        Some(all.saturating_sub(elapsed).max(all / MIN_LEFT_SHARE))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::buffered::OwedPause;
+
+    const RUN_BYTES: u64 = 64 << 20;
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn pause(slowdown: &Slowdown, runs: usize, bytes: u64, now: Duration) -> Duration {
+        slowdown.pause(runs, RUN_BYTES, bytes as usize, now)
+    }
 
     #[test]
-    fn the_pause_grows_with_the_runs_up_to_the_time_of_compactions() {
+    fn without_a_merge_writes_get_the_rate_of_compactions() {
         let slowdown = Slowdown::default();
-        assert_eq!(slowdown.pause(11, 1 << 30), Duration::ZERO);
-        assert_eq!(slowdown.pause(23, 16 << 20), Duration::from_secs(1), "nothing was measured");
-        slowdown.add_compaction(96 << 20, Duration::from_secs(2));
-        let pauses: Vec<_> = (12..24).map(|runs| slowdown.pause(runs, 48 << 20).as_millis()).collect();
-        assert_eq!(pauses, [83, 166, 250, 333, 416, 500, 583, 666, 750, 833, 916, 1000]);
-        assert_eq!(slowdown.pause(40, 48 << 20), Duration::from_secs(1));
+        assert_eq!(pause(&slowdown, 11, 1 << 30, SECOND), Duration::ZERO);
+        assert_eq!(pause(&slowdown, 12, 16 << 20, SECOND), SECOND, "nothing was measured");
+        slowdown.add_compaction(96 << 20, SECOND * 2);
+        assert_eq!(pause(&slowdown, 23, 48 << 20, SECOND), SECOND);
+    }
+
+    #[test]
+    fn during_a_merge_writes_get_the_room_over_the_time_that_is_left() {
+        let slowdown = Slowdown::default();
+        slowdown.add_compaction(RUN_BYTES, SECOND);
+        let merge = slowdown.begin_merge(10 * RUN_BYTES);
+        assert_eq!(pause(&slowdown, 7, RUN_BYTES, SECOND), Duration::ZERO);
+        // It is throttled at first, which says nothing about its progress.
+        assert_eq!(pause(&slowdown, 10, RUN_BYTES, SECOND * 5), SECOND, "10 s for 10 runs");
+        slowdown.hurry_merge(SECOND * 5);
+        slowdown.hurry_merge(SECOND * 6);
+        assert_eq!(pause(&slowdown, 10, RUN_BYTES, SECOND * 7), SECOND * 8 / 10, "8 s for 10 runs");
+        assert_eq!(pause(&slowdown, 18, RUN_BYTES, SECOND * 7), SECOND * 4, "8 s for 2 runs");
+        assert_eq!(pause(&slowdown, 22, RUN_BYTES, SECOND * 7), SECOND * 8, "a run is always left");
+        assert_eq!(pause(&slowdown, 18, RUN_BYTES, SECOND * 60), SECOND / 2, "it takes longer than it should");
+        drop(merge);
+        assert_eq!(pause(&slowdown, 18, RUN_BYTES, SECOND * 60), SECOND);
+        let _of_a_lower_level = slowdown.begin_merge(0);
+        assert_eq!(pause(&slowdown, 11, RUN_BYTES, SECOND * 60), Duration::ZERO);
     }
 
     #[test]
     fn the_rate_follows_compactions_and_includes_those_of_lower_levels() {
         let slowdown = Slowdown::default();
-        let second_of = |bytes| slowdown.pause(23, bytes) == Duration::from_secs(1);
-        slowdown.add_compaction(0, Duration::from_secs(1));
+        let second_of = |bytes| pause(&slowdown, 23, bytes, SECOND) == SECOND;
+        slowdown.add_compaction(0, SECOND);
         assert!(second_of(16 << 20), "a compaction of a lower level says nothing alone");
-        slowdown.add_compaction(64 << 20, Duration::from_secs(1));
+        slowdown.add_compaction(64 << 20, SECOND);
         assert!(second_of(32 << 20));
-        slowdown.add_compaction(0, Duration::from_secs(2));
+        slowdown.add_compaction(0, SECOND * 2);
         assert!(second_of(16 << 20));
         for _ in 0..100 {
-            slowdown.add_compaction(256 << 20, Duration::from_secs(2));
+            slowdown.add_compaction(256 << 20, SECOND * 2);
         }
-        assert!(slowdown.pause(23, 128 << 20) < Duration::from_millis(1010), "older ones are forgotten");
-        slowdown.add_compaction(1, Duration::from_secs(3600));
+        assert!(pause(&slowdown, 23, 128 << 20, SECOND) < Duration::from_millis(1010), "older ones are forgotten");
+        slowdown.add_compaction(1, SECOND * 3600);
         assert!(second_of(4 << 20));
+    }
+
+    /// Writers that write at a rate as long as they are not slowed down, and one compaction at a time.
+    struct Model {
+        slowdown: Slowdown,
+        /// Rate of compactions, and of writers, in bytes per second.
+        rate: u64,
+        wanted: u64,
+        /// A compaction of a lower level follows each so many of level 0, and takes so long as that of so many runs.
+        lower: Option<(usize, u32)>,
+    }
+
+    struct Seen {
+        most_runs: usize,
+        longest_pause: Duration,
+        /// Rate at which writers wrote, as a share of the rate of compactions.
+        rate: f64,
+    }
+
+    impl Model {
+        fn run(&self, duration: Duration) -> Seen {
+            const WRITE: u64 = 64 << 10;
+            let time_of = |bytes: u64, rate| Duration::from_secs_f64(bytes as f64 / rate as f64);
+            let (mut now, mut runs, mut filled, mut written) = (Duration::ZERO, 0_usize, 0, 0);
+            let mut owed = OwedPause::default();
+            // The runs that a compaction takes, its beginning and its end, and the guard.
+            let mut running: Option<(usize, Duration, Duration, Merge<'_>)> = None;
+            let mut merges = 0;
+            let mut seen = Seen { most_runs: 0, longest_pause: Duration::ZERO, rate: 0.0 };
+            while now < duration {
+                if let Some((taken, begun, end, merge)) = running.take_if(|(_, _, end, _)| *end <= now) {
+                    self.slowdown.add_compaction(taken as u64 * RUN_BYTES, end - begun);
+                    drop(merge);
+                    runs -= taken;
+                    merges += usize::from(taken > 0);
+                    let lower = self.lower.filter(|(every, _)| taken > 0 && merges % every == 0);
+                    if let Some((_, length)) = lower {
+                        let takes = time_of(RUN_BYTES, self.rate) * length;
+                        running = Some((0, now, now + takes, self.slowdown.begin_merge(0)));
+                    }
+                }
+                if running.is_none() && runs >= 4 {
+                    let bytes = runs as u64 * RUN_BYTES;
+                    let merge = self.slowdown.begin_merge(bytes);
+                    self.slowdown.hurry_merge(now);
+                    running = Some((runs, now, now + time_of(bytes, self.rate), merge));
+                }
+                now += time_of(WRITE, self.wanted);
+                (filled, written) = (filled + WRITE, written + WRITE);
+                if filled >= RUN_BYTES {
+                    (filled, runs) = (0, runs + 1);
+                }
+                seen.most_runs = seen.most_runs.max(runs);
+                owed.add(pause(&self.slowdown, runs, WRITE, now));
+                let slept = owed.take().unwrap_or_default();
+                seen.longest_pause = seen.longest_pause.max(slept);
+                now += slept;
+            }
+            seen.rate = written as f64 / now.as_secs_f64() / self.rate as f64;
+            seen
+        }
+    }
+
+    #[test]
+    fn writers_of_any_speed_are_slowed_down_and_never_stopped() {
+        for rate in [16 << 20, 64 << 20, 200 << 20] {
+            for factor in [1.2, 2.0, 10.0] {
+                for lower in [None, Some((3, 5))] {
+                    let wanted = (rate as f64 * factor) as u64;
+                    let model = Model { slowdown: Slowdown::default(), rate, wanted, lower };
+                    let seen = model.run(Duration::from_secs(200));
+                    let case = format!("{factor} times {rate} with {lower:?}: {} runs", seen.most_runs);
+                    assert!(seen.most_runs < STOP_LEVEL_0_RUNS, "{case}");
+                    assert!(seen.longest_pause <= Duration::from_millis(50), "{case}: {:?}", seen.longest_pause);
+                    let least = if lower.is_some() { 0.7 } else { 0.95 };
+                    assert!(seen.rate > least, "{case}: {} of the rate of compactions", seen.rate);
+                }
+            }
+        }
     }
 }

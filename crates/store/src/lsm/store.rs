@@ -6,14 +6,14 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use super::{
     options::{Compaction, LsmOptions},
-    slowdown::{STOP_LEVEL_0_RUNS, Slowdown},
+    slowdown::{SLOW_LEVEL_0_RUNS, STOP_LEVEL_0_RUNS, Slowdown},
     tables::{Backlog, TableOptions, TableSet, TableStore},
 };
 use crate::{
@@ -27,9 +27,51 @@ pub struct LsmStore {
     memtable_bytes: u64,
     compaction: Compaction,
     slowdown: Slowdown,
+    opened: Instant,
+    written: WrittenRuns,
     is_compacting: AtomicBool,
     compactions: AtomicU64,
     compacted_bytes: AtomicU64,
+}
+
+/// Counters of the bytes of batches, from which follows how many of them become one run on level 0. The bytes of a table
+/// differ from these, because only the last change of a key reaches it.
+struct WrittenRuns {
+    bytes: AtomicU64,
+    /// Value of `bytes` when a memtable was last sealed.
+    sealed_bytes: AtomicU64,
+    /// Number of sealed memtables at the last report.
+    sealed: AtomicUsize,
+    /// Mean bytes of a run; later ones count more.
+    run_bytes: AtomicU64,
+}
+
+impl WrittenRuns {
+    fn new(memtable_bytes: u64) -> Self {
+        let none = || AtomicU64::new(0);
+        let run_bytes = AtomicU64::new(memtable_bytes);
+        Self { bytes: none(), sealed_bytes: none(), sealed: AtomicUsize::new(0), run_bytes }
+    }
+
+    /// Counts the bytes of a batch. Only the thread that holds the lock of the memtables' writer calls this.
+    #[inline]
+    fn add(&self, bytes: usize) {
+        self.bytes.store(self.bytes.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Notes the number of sealed memtables. It rises when one is sealed, which becomes a run. Called under the lock of the
+    /// memtables.
+    fn note_sealed(&self, sealed: usize) {
+        if sealed > self.sealed.swap(sealed, Ordering::Relaxed) {
+            let bytes = self.bytes.load(Ordering::Relaxed);
+            let added = bytes - self.sealed_bytes.swap(bytes, Ordering::Relaxed);
+            self.run_bytes.store(u64::midpoint(self.run_bytes.load(Ordering::Relaxed), added), Ordering::Relaxed);
+        }
+    }
+
+    fn run_bytes(&self) -> u64 {
+        self.run_bytes.load(Ordering::Relaxed)
+    }
 }
 
 /// Pending work of the background threads: compaction, and reading new blocks into the cache.
@@ -83,6 +125,8 @@ impl LsmStore {
             memtable_bytes: options.memtable_bytes as u64,
             compaction: options.compaction,
             slowdown: Slowdown::default(),
+            opened: Instant::now(),
+            written: WrittenRuns::new(options.memtable_bytes as u64),
             is_compacting: AtomicBool::default(),
             compactions: AtomicU64::default(),
             compacted_bytes: AtomicU64::default(),
@@ -123,9 +167,15 @@ impl LsmStore {
     /// Runs the most urgent compaction, and measures it if it was not throttled.
     fn compact_most_urgent(&self) -> Result<Option<u64>, BackendError> {
         let (before, begun) = (self.tables.newest(), Instant::now());
-        let is_throttled = self.tables.pace().throttles_compactions();
+        let is_throttled = || self.tables.pace().throttles_compactions();
+        let merge = self.slowdown.begin_merge(self.tables.level_0_bytes_to_compact(&before));
+        let was_throttled = is_throttled();
+        if !was_throttled {
+            self.slowdown.hurry_merge(self.opened.elapsed());
+        }
         let written_bytes = self.tables.compact()?;
-        if !is_throttled && written_bytes.is_some() {
+        drop(merge);
+        if !was_throttled && !is_throttled() && written_bytes.is_some() {
             let removed_bytes = before.level_0_bytes_missing_in(&self.tables.newest());
             self.slowdown.add_compaction(removed_bytes, begun.elapsed());
         }
@@ -172,8 +222,20 @@ impl Store for LsmStore {
     #[inline]
     fn wrote(&self, tables: &TableSet, bytes: usize) -> Duration {
         self.tables.pace().count_write();
-        let pause = self.slowdown.pause(tables.level_0_runs(), bytes);
-        if self.is_compaction_automatic() { pause } else { Duration::ZERO }
+        self.written.add(bytes);
+        if !self.slows_down(tables) {
+            return Duration::ZERO;
+        }
+        self.slowdown.pause(tables.level_0_runs(), self.written.run_bytes(), bytes, self.opened.elapsed())
+    }
+
+    fn written_bytes(&self) -> u64 {
+        self.tables.written_bytes()
+    }
+
+    #[inline]
+    fn slows_down(&self, tables: &TableSet) -> bool {
+        tables.level_0_runs() >= SLOW_LEVEL_0_RUNS && self.is_compaction_automatic()
     }
 
     fn is_behind(&self, tables: &TableSet) -> bool {
@@ -181,6 +243,7 @@ impl Store for LsmStore {
     }
 
     fn report_demand(&self, tables: &TableSet, upkeep: &Upkeep, demand: Demand) {
+        self.written.note_sealed(demand.sealed);
         self.tables.pace().report(Backlog {
             is_awaited: demand.is_awaited || upkeep.answered < upkeep.asked,
             sealed: demand.sealed,
@@ -188,6 +251,9 @@ impl Store for LsmStore {
             // The memtable in use can be sealed at any time.
             flush_bytes: (demand.sealed as u64 + 1) * self.memtable_bytes,
         });
+        if !self.tables.pace().throttles_compactions() {
+            self.slowdown.hurry_merge(self.opened.elapsed());
+        }
     }
 
     fn request_space(upkeep: &mut Upkeep) {
@@ -211,6 +277,7 @@ impl Store for LsmStore {
         stats.deletions += tables.deletion_count();
         stats.compactions += self.compactions.load(Ordering::Relaxed);
         stats.is_compacting = self.is_compacting.load(Ordering::Relaxed);
+        stats.slowdown_bytes_per_second = self.slowdown.bytes_per_second();
         stats.compacted_bytes += self.compacted_bytes.load(Ordering::Relaxed);
         stats.estimated_keys += tables.item_count();
         stats.cache_bytes += self.tables.cached_bytes();

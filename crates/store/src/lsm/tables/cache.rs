@@ -8,9 +8,12 @@
 //! bound, the oldest block is evicted, unless the block was read again since it was last at the front; in this case it
 //! moves to the back of the queue. So a walk over much data does not evict blocks that are read repeatedly.
 //!
-//! Invariants, with the queue locked: a slot contains a block exactly if the slot's table and block number are in the
-//! queue, and the queue contains each pair once; `bytes` is the total size of the blocks in the queue. Tables are
-//! removed from the queue before they are dropped.
+//! The blocks of a dropped table leave their slots at once. Their entries stay in the queue, which is long, until they reach its
+//! front or are most of it, so that the thread that drops a table does not hold up others.
+//!
+//! Invariants, with the queue locked: a slot contains a block only if the slot's table and block number are in the
+//! queue; the entries whose slots are empty are those of dropped tables, and `dead` counts them; `bytes` is at least the total
+//! size of the blocks in the slots.
 
 use std::{
     collections::VecDeque,
@@ -38,6 +41,8 @@ pub(super) struct BlockCache {
 struct Queue {
     entries: VecDeque<(Arc<Slots>, u32)>,
     bytes: u64,
+    /// Number of entries of dropped tables.
+    dead: usize,
 }
 
 /// Slots for the cached blocks of one table, indexed by the number of the block.
@@ -99,15 +104,16 @@ impl BlockCache {
 
     /// Removes all blocks of a table from the cache. Called when the table is about to be dropped.
     pub(super) fn forget(&self, slots: &Arc<Slots>) {
+        // An eviction can empty a slot at the same time; only one of the two gets the block.
+        let held = slots.0.iter().filter(|slot| slot.load().is_some()).filter_map(|slot| slot.swap(None));
+        let (blocks, bytes) = held.fold((0, 0), |(blocks, bytes), block| (blocks + 1, bytes + block.memory_bytes()));
+        if blocks == 0 {
+            return;
+        }
         let mut queue = self.lock();
-        let Queue { entries, bytes } = &mut *queue;
-        entries.retain(|(other, number)| {
-            let is_other = !Arc::ptr_eq(slots, other);
-            if !is_other && let Some(block) = slots.0[*number as usize].swap(None) {
-                *bytes -= block.memory_bytes();
-            }
-            is_other
-        });
+        queue.bytes -= bytes;
+        queue.dead += blocks;
+        queue.drop_dead();
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
@@ -129,7 +135,17 @@ impl Queue {
                 self.entries.push_back((slots, number));
             } else if let Some(block) = slot.swap(None) {
                 self.bytes -= block.memory_bytes();
+            } else {
+                self.dead = self.dead.saturating_sub(1);
             }
+        }
+    }
+
+    /// Removes the entries of dropped tables if they are more than half of the queue.
+    fn drop_dead(&mut self) {
+        if self.dead > self.entries.len() / 2 {
+            self.entries.retain(|(slots, number)| slots.holds(*number as usize));
+            self.dead = 0;
         }
     }
 }
@@ -189,7 +205,33 @@ mod tests {
         cache.forget(&one);
         assert_eq!((held(&one), held(&other)), (vec![], vec![1]));
         assert_eq!(cache.bytes(), block().memory_bytes());
-        assert_eq!(cache.lock().entries.len(), 1);
+        assert_eq!(cache.lock().entries.len(), 2, "half of the queue may be of dropped tables");
+    }
+
+    #[test]
+    fn entries_of_dropped_tables_leave_the_queue_when_they_are_most_of_it_or_at_its_front() {
+        let bytes = block().memory_bytes();
+        let cache = BlockCache::new(4 * bytes);
+        let tables: Vec<_> = (0..3).map(|_| Arc::new(Slots::new(4))).collect();
+        for (table, number) in [(0, 0), (1, 1), (2, 2), (2, 3)] {
+            cache.insert(&tables[table], number, &block());
+        }
+        cache.forget(&tables[0]);
+        let counts = || {
+            let queue = cache.lock();
+            (queue.entries.len(), queue.dead, queue.bytes / bytes)
+        };
+        assert_eq!(counts(), (4, 1, 3));
+        cache.forget(&tables[0]);
+        assert_eq!(counts(), (4, 1, 3), "it had no blocks any more");
+        cache.insert(&tables[1], 0, &block());
+        cache.insert(&tables[1], 2, &block());
+        assert_eq!(counts(), (4, 0, 4), "the dead entry was at the front, and one block was evicted");
+        assert_eq!(held(&tables[1]), [0, 2]);
+        cache.forget(&tables[2]);
+        assert_eq!(counts(), (4, 2, 2));
+        cache.forget(&tables[1]);
+        assert_eq!(counts(), (0, 0, 0));
     }
 
     #[test]

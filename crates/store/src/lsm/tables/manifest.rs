@@ -1,6 +1,7 @@
 //! The checksum of the file that lists the tables.
 //!
-//! Owns: the check of that file before the LSM crate reads it. Does not own: the file, which the LSM crate writes.
+//! Owns: the check of that file before the LSM crate reads it, and the number of the version that a restart would find. Does not
+//! own: the file, which the LSM crate writes.
 //!
 //! ```text
 //! current:  number of the version u64 | XXH3-128 of the file `v` + number | kind of the checksum u8, 0      little-endian
@@ -28,6 +29,16 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, BackendError> {
     }
 }
 
+/// Returns the number of the version that the file `current` in `dir` names; `None` if it cannot be read.
+pub(super) fn current_version(dir: &Path) -> Option<u64> {
+    let current = fs::read(dir.join(CURRENT)).ok()?;
+    Some(number_in(&<[u8; CURRENT_BYTES]>::try_from(current).ok()?))
+}
+
+fn number_in(current: &[u8; CURRENT_BYTES]) -> u64 {
+    u64::from_le_bytes(*current.first_chunk().expect("the file begins with 8 bytes"))
+}
+
 /// Checks that the list of tables in `dir` is as it was written. A directory without one has no tables yet.
 pub(super) fn check(dir: &Path) -> Result<(), BackendError> {
     let corrupt = |what: &str| Err(BackendError::corrupt(dir.display(), what));
@@ -35,9 +46,8 @@ pub(super) fn check(dir: &Path) -> Result<(), BackendError> {
     let Ok(current) = <[u8; CURRENT_BYTES]>::try_from(current) else {
         return corrupt("the file `current` has another length than it was written with");
     };
-    let (number, rest) = current.split_at(8);
-    let (sum, kind) = rest.split_at(16);
-    let number = number.iter().rev().fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
+    let number = number_in(&current);
+    let (sum, kind) = current[8..].split_at(16);
     let Some(list) = read(&dir.join(format!("v{number}")))? else {
         return corrupt("the list of tables that the file `current` names is missing");
     };

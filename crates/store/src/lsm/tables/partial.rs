@@ -6,8 +6,13 @@
 //! The LSM crate does not remove the files of a flush or compaction that ends with an error. On a full disk these files
 //! would take the room that the next attempt needs.
 //!
+//! The crate makes a version current by renaming the file `current`, and then syncs that file and the directory. If a sync
+//! fails, the version in memory is still the former one, but a restart may find the new one, whose tables must then be there.
+//! So files are removed only after the error of a full disk, and only if `current` names the version in memory. Otherwise the
+//! error is final: another attempt would write the list of the new version again, and a crash amid that would leave none.
+//!
 //! Invariant: a file is removed only while no flush and no compaction runs, and only if its number was assigned since
-//! the first failure whose files are still there, and the current version does not contain the table.
+//! the first failure whose files are still there, and neither the version in memory nor that on the disk contains the table.
 
 use std::{
     collections::HashSet,
@@ -18,26 +23,35 @@ use std::{
 
 use lsm_tree::{AbstractTree, Tree};
 
+use super::manifest;
 use crate::backend::BackendError;
 
 /// Remover of the tables that failed flushes and compactions leave behind; see the [module](self).
 #[derive(Debug)]
 pub(super) struct PartialTables {
-    tables: PathBuf,
+    dir: PathBuf,
     /// Locked for reading while a flush or compaction writes tables.
     writing: RwLock<()>,
-    /// Number of the first table that a failed flush or compaction may have left behind; `None` if there is none.
-    from: Mutex<Option<u64>>,
+    left: Mutex<Left>,
+}
+
+/// Files that failed flushes and compactions may have left behind.
+#[derive(Debug, Default)]
+struct Left {
+    /// Number of the first such table; `None` if there is none.
+    from: Option<u64>,
+    /// True after an error after which nothing is removed any more. The next open removes the files.
+    is_final: bool,
 }
 
 impl PartialTables {
     /// Creates the remover for the LSM crate's directory `dir`.
     pub(super) fn in_dir(dir: &Path) -> Self {
-        Self { tables: dir.join("tables"), writing: RwLock::new(()), from: Mutex::new(None) }
+        Self { dir: dir.to_owned(), writing: RwLock::new(()), left: Mutex::default() }
     }
 
-    /// Calls `write`, which writes tables. If it fails, removes the tables that it has left behind, or marks them for
-    /// the next call if another thread writes tables at the same time.
+    /// Calls `write`, which writes tables. If it finds the disk full, removes the tables that it has left behind, or marks
+    /// them for the next call if another thread writes tables at the same time.
     pub(super) fn discard_on_error<T>(
         &self,
         tree: &Tree,
@@ -48,24 +62,31 @@ impl PartialTables {
             let _writing = self.writing.read().unwrap_or_else(PoisonError::into_inner);
             write()
         };
-        if written.is_err() {
-            let mut from = self.from();
-            *from = Some(from.unwrap_or(next).min(next));
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = &written {
+            left.from = Some(left.from.unwrap_or(next).min(next));
+            left.is_final |= !error.is_disk_full();
         }
-        self.discard(tree);
-        written
+        self.discard(tree, &mut left);
+        match written {
+            Err(full) if left.is_final && full.is_disk_full() => {
+                Err(BackendError::io("make tables current", format!("{full}; a restart may find them current")))
+            }
+            written => written,
+        }
     }
 
-    fn from(&self) -> std::sync::MutexGuard<'_, Option<u64>> {
-        self.from.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn discard(&self, tree: &Tree) {
-        let mut from = self.from();
-        let Some(first) = *from else { return };
+    fn discard(&self, tree: &Tree, left: &mut Left) {
+        let Some(first) = left.from.filter(|_| !left.is_final) else { return };
+        // While another thread writes tables, the versions in memory and on the disk can differ for a moment.
         let Ok(_alone) = self.writing.try_write() else { return };
-        let current: HashSet<u64> = tree.current_version().iter_tables().map(lsm_tree::Table::id).collect();
-        let Ok(files) = fs::read_dir(&self.tables) else { return };
+        let version = tree.current_version();
+        if manifest::current_version(&self.dir) != Some(version.id()) {
+            left.is_final = true;
+            return;
+        }
+        let current: HashSet<u64> = version.iter_tables().map(lsm_tree::Table::id).collect();
+        let Ok(files) = fs::read_dir(self.dir.join("tables")) else { return };
         for file in files.flatten() {
             let number = file.file_name().to_str().and_then(|name| name.parse::<u64>().ok());
             if number.is_some_and(|number| number >= first && !current.contains(&number)) {
@@ -73,6 +94,76 @@ impl PartialTables {
                 let _ = fs::remove_file(file.path());
             }
         }
-        *from = None;
+        left.from = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lsm_tree::{AnyTree, Config, SequenceNumberCounter};
+
+    use super::*;
+
+    struct Dir(tempfile::TempDir, Tree, PartialTables);
+
+    impl Dir {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let config = Config::new(dir.path(), SequenceNumberCounter::default(), SequenceNumberCounter::default());
+            let AnyTree::Standard(tree) = config.open().unwrap() else { panic!("a tree without blobs") };
+            let partial = PartialTables::in_dir(dir.path());
+            Self(dir, tree, partial)
+        }
+
+        fn table(&self) -> PathBuf {
+            // A number that the crate has not assigned yet.
+            self.0.path().join("tables").join("1000")
+        }
+
+        /// Writes a table, and fails with `error` before the crate knows of the table.
+        fn fail(&self, error: BackendError, and: impl FnOnce()) -> BackendError {
+            let write = || {
+                fs::write(self.table(), b"partial").unwrap();
+                and();
+                Err::<(), _>(error)
+            };
+            self.2.discard_on_error(&self.1, write).unwrap_err()
+        }
+    }
+
+    fn full() -> BackendError {
+        BackendError::DiskFull { operation: "test", message: String::new() }
+    }
+
+    #[test]
+    fn what_a_full_disk_leaves_behind_is_removed() {
+        let dir = Dir::new();
+        assert!(dir.fail(full(), || {}).is_disk_full());
+        assert!(!dir.table().exists());
+    }
+
+    #[test]
+    fn after_another_error_nothing_is_removed_any_more() {
+        let dir = Dir::new();
+        assert!(!dir.fail(BackendError::io("test", "a sync failed"), || {}).is_disk_full());
+        assert!(dir.table().exists());
+        assert!(!dir.fail(full(), || {}).is_disk_full(), "the room of the first tables is not free");
+        assert!(dir.table().exists());
+        assert!(dir.2.discard_on_error(&dir.1, || Ok(())).is_ok());
+        assert!(dir.table().exists());
+    }
+
+    #[test]
+    fn tables_that_a_restart_would_find_current_are_kept() {
+        let dir = Dir::new();
+        let current = dir.0.path().join("current");
+        let rename = || {
+            let mut bytes = fs::read(&current).unwrap();
+            bytes[0] += 1;
+            fs::write(&current, bytes).unwrap();
+        };
+        let error = dir.fail(full(), rename);
+        assert!(!error.is_disk_full(), "{error}");
+        assert!(dir.table().exists());
     }
 }

@@ -18,9 +18,13 @@
 use std::{
     collections::{HashMap, HashSet},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
+use arc_swap::ArcSwap;
 use lsm_tree::{
     AbstractTree, AnyTree, Cache, CompressionType, Config, InternalValue, SequenceNumberCounter, Tree, ValueType,
     compaction::Leveled,
@@ -90,9 +94,12 @@ pub(crate) struct TableStore {
     /// Numbers of the tables at the last attempt to return space to the disk, if that attempt freed nothing. The next
     /// attempt is skipped while the tables are the same.
     not_reclaimable: Mutex<Vec<u64>>,
-    /// The newest set of tables and the sequence number of the next flush. Locked while a set is read from the LSM
-    /// crate, so that an older set never replaces a newer one.
-    newest: Mutex<Newest>,
+    /// The newest set of tables. Read without a lock, because callers hold the lock of the memtables.
+    newest: ArcSwap<TableSet>,
+    /// Lock that is held while a set is read from the LSM crate and its new files are opened, so that an older set never
+    /// replaces a newer one.
+    refreshing: Mutex<()>,
+    next_seqno: AtomicU64,
 }
 
 /// Origin of a table: found at open, or written since.
@@ -102,11 +109,6 @@ enum Origin {
     Found,
     /// This process wrote the table after it opened the store.
     Written,
-}
-
-struct Newest {
-    set: Arc<TableSet>,
-    next_seqno: u64,
 }
 
 impl TableStore {
@@ -127,14 +129,21 @@ impl TableStore {
         growth.begin(tree.get_next_table_id());
         let discarding = Discarding::start().map_err(io_error("start thread"))?;
         let next_seqno = tree.get_highest_persisted_seqno().map_or(FIRST_SEQNO, |highest| highest + 1);
-        let newest = Newest { set: Arc::default(), next_seqno: next_seqno.max(FIRST_SEQNO) };
-        let table_bytes = options.table_bytes;
-        let partial = PartialTables::in_dir(dir);
-        let newest = Mutex::new(newest);
-        let not_reclaimable = Mutex::default();
-        let dir = dir.to_owned();
-        let store = Self { dir, tree, cache, growth, pace, discarding, table_bytes, partial, not_reclaimable, newest };
-        store.refresh(&mut store.lock(), Origin::Found)?;
+        let store = Self {
+            dir: dir.to_owned(),
+            tree,
+            cache,
+            growth,
+            pace,
+            discarding,
+            table_bytes: options.table_bytes,
+            partial: PartialTables::in_dir(dir),
+            not_reclaimable: Mutex::default(),
+            newest: ArcSwap::default(),
+            refreshing: Mutex::default(),
+            next_seqno: AtomicU64::new(next_seqno.max(FIRST_SEQNO)),
+        };
+        store.refresh(Origin::Found)?;
         Ok(store)
     }
 
@@ -145,7 +154,7 @@ impl TableStore {
 
     /// Returns the newest set of tables, which reads should use.
     pub(crate) fn newest(&self) -> Arc<TableSet> {
-        Arc::clone(&self.lock().set)
+        self.newest.load_full()
     }
 
     /// Returns the applied position that is stored in the newest tables; `None` if there are no tables.
@@ -168,11 +177,7 @@ impl TableStore {
         changes: impl Iterator<Item = Change<'a>>,
         applied: Applied,
     ) -> Result<u64, BackendError> {
-        let seqno = {
-            let mut newest = self.lock();
-            newest.next_seqno += 1;
-            newest.next_seqno - 1
-        };
+        let seqno = self.next_seqno.fetch_add(1, Ordering::Relaxed);
         let items = changes.map(|change| match change {
             Change::Put(key, value) => InternalValue::from_components(key, value, seqno, ValueType::Value),
             Change::Delete(key) => InternalValue::new_tombstone(key, seqno),
@@ -188,7 +193,7 @@ impl TableStore {
             self.tree.register_tables(&tables, None, None, &[], EVERYTHING)?;
             Ok(tables.iter().map(|table| table.metadata.file_size).sum())
         })?;
-        self.refresh(&mut self.lock(), Origin::Written)?;
+        self.refresh(Origin::Written)?;
         Ok(written_bytes)
     }
 
@@ -208,6 +213,35 @@ impl TableStore {
         let strategy = Leveled::default().with_l0_threshold(LEVEL_0_FLUSHES).with_table_target_size(self.table_bytes);
         self.write("compaction", || self.tree.compact(Arc::new(strategy), EVERYTHING))?;
         self.compacted_since(&before)
+    }
+
+    /// Returns the bytes on level 0 that the most urgent compaction of this set will remove from there: all or none. This
+    /// repeats the choice of [`Leveled`], which does not tell it: the compaction of the level that exceeds its size most, and
+    /// first of all one into an empty level.
+    pub(crate) fn level_0_bytes_to_compact(&self, set: &TableSet) -> u64 {
+        let (tables, bytes) = (set.tables_per_level(), set.bytes_per_level());
+        let flushes = u64::from(LEVEL_0_FLUSHES);
+        let Some(first) = (1..tables.len()).find(|level| tables[*level] > 0) else {
+            return bytes.first().copied().unwrap_or(0);
+        };
+        let target =
+            |level: usize, first: usize| (self.table_bytes * flushes) as f64 * 10_f64.powi((level - first) as i32);
+        let below = || (first..tables.len()).filter(|level| tables[*level] > 0);
+        // If all levels are full, the crate puts another one above them.
+        let grows = first > 1 && below().all(|level| bytes[level] as f64 > target(level, first));
+        let first = if grows { first - 1 } else { first };
+        let excess = |level: usize| bytes[level] as f64 / target(level, first);
+        let is_more_urgent = |level: usize| {
+            let goes_into_empty = tables.get(level + 1).is_some_and(|next| *next == 0);
+            excess(level) > 1.0 && (goes_into_empty || excess(level) >= tables[0] as f64 / flushes as f64)
+        };
+        let is_last = |level: usize| level + 1 == tables.len();
+        if below().any(|level| !is_last(level) && is_more_urgent(level)) { 0 } else { bytes[0] }
+    }
+
+    /// Returns the number of bytes that flushes and compactions have written, also those in progress.
+    pub(crate) fn written_bytes(&self) -> u64 {
+        self.growth.written_bytes()
     }
 
     /// Merges all tables into one sorted run. Returns the number of bytes written; `None` if there was nothing to
@@ -271,7 +305,7 @@ impl TableStore {
     /// Publishes the set of tables that a compaction has left; `before` is the set before the compaction. Returns the
     /// number of bytes that the compaction wrote; `None` if it changed no table.
     fn compacted_since(&self, before: &TableSet) -> Result<Option<u64>, BackendError> {
-        let set = self.refresh(&mut self.lock(), Origin::Written)?;
+        let set = self.refresh(Origin::Written)?;
         // A flush may have finished in the meantime; it only adds to level 0.
         let known: HashSet<u64> = before.tables().map(|table| table.id()).collect();
         let below: Vec<_> = set.tables_below_level_0().collect();
@@ -300,10 +334,6 @@ impl TableStore {
         self.cache.bytes()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Newest> {
-        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn open_table(&self, table: lsm_tree::Table, origin: Origin) -> Result<Table, BackendError> {
         if matches!(origin, Origin::Written) {
             private::restrict(&table.path).map_err(io_error("set permissions"))?;
@@ -316,8 +346,10 @@ impl TableStore {
     }
 
     /// Reads the set of current tables from the LSM crate, and opens the new ones among them.
-    fn refresh(&self, newest: &mut Newest, origin: Origin) -> Result<Arc<TableSet>, BackendError> {
-        let known: HashMap<u64, &Arc<Table>> = newest.set.tables().map(|table| (table.id(), table)).collect();
+    fn refresh(&self, origin: Origin) -> Result<Arc<TableSet>, BackendError> {
+        let _refreshing = self.refreshing.lock().unwrap_or_else(PoisonError::into_inner);
+        let newest = self.newest();
+        let known: HashMap<u64, &Arc<Table>> = newest.tables().map(|table| (table.id(), table)).collect();
         let mut set = TableSet::default();
         let version = self.tree.current_version();
         for (level, runs) in version.iter_levels().enumerate() {
@@ -340,8 +372,9 @@ impl TableStore {
             }
         }
         private::restrict_manifests(&self.dir).map_err(io_error("set permissions"))?;
-        newest.set = Arc::new(set);
-        Ok(Arc::clone(&newest.set))
+        let set = Arc::new(set);
+        self.newest.store(Arc::clone(&set));
+        Ok(set)
     }
 }
 
@@ -492,6 +525,39 @@ mod tests {
         let (pairs, cached) = walk(Reads::Again);
         assert!(pairs == 10_000 && cached > 10_000 * 100, "{cached} bytes in memory");
         assert_eq!(walk(Reads::Once), (10_000, cached), "what is in memory is used");
+    }
+
+    #[test]
+    fn compactions_of_level_0_are_foreseen() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = TableOptions { cache_bytes: 1 << 20, table_bytes: 32 << 10 };
+        let store = TableStore::open(dir.path(), options).unwrap();
+        let (mut of_level_0, mut of_others) = (0, 0);
+        for round in 0..200_u32 {
+            let (memtable, mut writer) = Memtable::create(1 << 20);
+            let mut batch = WriteBatch::new();
+            for number in 0..200 {
+                let key = (round * 200 + number).wrapping_mul(0x9e37_79b9);
+                batch.put(&[b"k", &key.to_be_bytes()], &[&[7; 100]]);
+            }
+            writer.apply(&batch).unwrap();
+            store.flush(memtable.changes(), Applied::default()).unwrap();
+            if round % 5 < 3 {
+                // Runs gather on level 0.
+                continue;
+            }
+            loop {
+                let before = store.newest();
+                let foreseen = store.level_0_bytes_to_compact(&before);
+                if store.compact().unwrap().is_none() {
+                    break;
+                }
+                let removed = before.level_0_bytes_missing_in(&store.newest());
+                assert_eq!(foreseen, removed, "round {round}: {:?}", before.bytes_per_level());
+                *(if removed > 0 { &mut of_level_0 } else { &mut of_others }) += 1;
+            }
+        }
+        assert!(of_level_0 > 10 && of_others > 10, "{of_level_0} and {of_others}");
     }
 
     #[test]

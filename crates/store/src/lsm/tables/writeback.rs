@@ -48,13 +48,16 @@ struct Shared {
     free_bytes: fn(&Path) -> io::Result<u64>,
     /// Number of the next table file to be written. Files with lower numbers are complete, or a thread handles them.
     next: AtomicU64,
+    /// Number of bytes passed to the LSM crate by all flushes and compactions, rounded down to pieces.
+    written_bytes: AtomicU64,
 }
 
 impl WritebackTracker {
     /// Creates a tracker of the tables in the LSM crate's directory `dir`.
     pub(super) fn of(dir: &Path, pace: &Arc<Throttle>) -> Self {
         let next = AtomicU64::new(u64::MAX);
-        Self(Arc::new(Shared { tables: dir.join("tables"), pace: Arc::clone(pace), free_bytes, next }))
+        let (tables, pace, written_bytes) = (dir.join("tables"), Arc::clone(pace), AtomicU64::new(0));
+        Self(Arc::new(Shared { tables, pace, free_bytes, next, written_bytes }))
     }
 
     /// Starts the tracking of new table files. `next` is the number that the LSM crate will give to its next table.
@@ -66,6 +69,11 @@ impl WritebackTracker {
     pub(super) fn room(&self) -> u64 {
         let free = (self.0.free_bytes)(&self.0.tables).unwrap_or(u64::MAX);
         free.saturating_sub(self.0.pace.kept_free_bytes())
+    }
+
+    /// Returns the number of bytes that flushes and compactions have written, also those in progress.
+    pub(super) fn written_bytes(&self) -> u64 {
+        self.0.written_bytes.load(Ordering::Relaxed)
     }
 
     /// Creates the writeback handle of one flush or compaction.
@@ -103,7 +111,7 @@ impl Writeback {
         self.small_bytes += bytes as u64;
         let is_complete = self.small_bytes >= SMALL_PIECE_BYTES || self.bytes >= PIECE_BYTES;
         if is_complete {
-            self.small_bytes = 0;
+            self.shared.written_bytes.fetch_add(std::mem::take(&mut self.small_bytes), Ordering::Relaxed);
             self.write_back();
         }
         is_complete
