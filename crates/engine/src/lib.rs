@@ -96,7 +96,8 @@ pub use error::{OpenError, ReadError, WriteError};
 pub use expiry::{Lifetime, PutOptions};
 pub use group::{
     Credit, Delivery, Extended, FetchRequest, Group, GroupError, GroupFigures, GroupInfo, GroupMember, GroupStart,
-    HeldAttempt, MAX_LISTED_MEMBERS, Message, Push, PushRequest, PushWaits, Ready, Settled, UnreadDelivery,
+    HeldAttempt, MAX_LISTED_MEMBERS, Message, PreparedFetch, Push, PushRequest, PushWaits, Ready, Settled,
+    UnreadDelivery,
 };
 pub use identity::MemberIdentity;
 pub use key_history::{KeyVersion, KeyVersions, VersionLifetime};
