@@ -36,6 +36,7 @@ use crate::{
     open::{self, OpenReport, Opened, Surroundings},
     open_parts::Mode,
     options::Options,
+    row_fetch::FetchGate,
     scrub::{Scrub, ScrubStats},
 };
 
@@ -113,6 +114,7 @@ impl Database {
         let digests = Digests::new(open.machine.applied().lsn);
         let (log, backend) = (open.log.clone(), open.backend.clone());
         let scrub = Scrub::start(log, backend, options.scrub_interval, options.scrub_bytes_per_second);
+        let fetch_gate = FetchGate::new(open.backend.stats().disk_bytes > 0);
         let installs = Arc::new(Slot::new(open.state_dir));
         let inner = Arc::new(Inner {
             scrub,
@@ -123,6 +125,7 @@ impl Database {
             snapshot_counters: Arc::default(),
             installs,
             redis_views: AtomicU64::new(0),
+            fetch_gate,
             maintenance_error: Mutex::default(),
             digests,
             follower_floor: AtomicU64::new(u64::MAX),

@@ -41,7 +41,7 @@ use crate::{
 pub use asynchronous::UnreadDelivery;
 pub use delivery::{Delivery, Message};
 pub use error::GroupError;
-pub use fetch::FetchRequest;
+pub use fetch::{FetchRequest, PreparedFetch};
 pub use figures::GroupFigures;
 pub use push::{Credit, Push, PushRequest, PushWait as PushWaits};
 pub use thalweg_state::groups::HeldAttempt;

@@ -31,6 +31,7 @@ use crate::{
     maintenance_counts::Maintenance,
     open::Opened,
     options::Options,
+    row_fetch::FetchGate,
     scrub::Scrub,
 };
 
@@ -49,6 +50,8 @@ pub(crate) struct Inner {
     pub(crate) installs: Arc<Slot>,
     /// Number of state views taken for Redis commands since the database was opened.
     pub(crate) redis_views: AtomicU64,
+    /// Gate of the reads of rows before commands are proposed.
+    pub(crate) fetch_gate: FetchGate,
     /// Message of the error in the last round of maintenance; `None` if that round succeeded.
     pub(crate) maintenance_error: Mutex<Option<String>>,
     pub(crate) digests: Digests,

@@ -62,6 +62,7 @@ mod quiet;
 mod redis;
 mod redis_streams;
 mod repair_note;
+mod row_fetch;
 mod runs;
 mod scan_page;
 mod scan_range;
@@ -96,7 +97,8 @@ pub use error::{OpenError, ReadError, WriteError};
 pub use expiry::{Lifetime, PutOptions};
 pub use group::{
     Credit, Delivery, Extended, FetchRequest, Group, GroupError, GroupFigures, GroupInfo, GroupMember, GroupStart,
-    HeldAttempt, MAX_LISTED_MEMBERS, Message, Push, PushRequest, PushWaits, Ready, Settled, UnreadDelivery,
+    HeldAttempt, MAX_LISTED_MEMBERS, Message, PreparedFetch, Push, PushRequest, PushWaits, Ready, Settled,
+    UnreadDelivery,
 };
 pub use identity::MemberIdentity;
 pub use key_history::{KeyVersion, KeyVersions, VersionLifetime};
@@ -111,6 +113,7 @@ pub use options::{BackendKind, Create, Options, Repair};
 pub use producer::{AsyncProducer, Producer};
 pub use redis_streams::RedisStreams;
 pub use repair_note::{RepairDue, RepairNote};
+pub use row_fetch::{RowFetch, RowsOf};
 pub use runs::{RunLimits, StreamRun};
 pub use scan_range::{Order, ScanRange, Values};
 pub use scrub::ScrubStats;

@@ -42,6 +42,9 @@ pub struct Stats {
     pub entry_commands: Log2Histogram,
     /// Times of the stages of writes that wait for an fsync. A member of a cluster counts none.
     pub write_stages: WriteStages,
+    /// Number of reads of files by the thread that applies entries, including reads of bytes that the kernel had in
+    /// memory. Nobody commits during such a read.
+    pub apply_file_reads: u64,
     /// Number of keyspaces.
     pub keyspaces: u64,
     /// Number of streams.
@@ -128,6 +131,7 @@ impl Inner {
             entries: solo.entries,
             entry_commands: solo.entry_commands,
             write_stages: solo.write_stages,
+            apply_file_reads: open.machine.file_reads(),
             keyspaces: open.machine.keyspaces().len() as u64,
             streams: open.machine.stream_count() as u64,
             maintenance: *self.totals.lock().unwrap_or_else(PoisonError::into_inner),

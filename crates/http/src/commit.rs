@@ -6,8 +6,8 @@ use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use thalweg_broker::Batch;
-use thalweg_engine::Ack;
-use thalweg_serving::{app::App, error::ApiError};
+use thalweg_engine::{Ack, RowsOf};
+use thalweg_serving::{app::App, error::ApiError, fetched::fetch_rows};
 use thalweg_types::{Action, Durability, command::CommitBuilder};
 use utoipa::ToSchema;
 
@@ -92,7 +92,10 @@ pub(crate) async fn commit(app: &Arc<App>, call: &mut Call) -> Answer {
     let batches = sent.publish.iter().map(JsonPublish::batch).collect::<Result<Vec<_>, _>>()?;
     let names = Names::of(app, call, targets(&sent.conditions, sent.writes.iter())).await?;
     let appends = sent.appends();
-    let committed = call.db(app)?.commit(&sent.build(&names)?, level);
+    let (db, commit) = (call.db(app)?, sent.build(&names)?);
+    fetch_rows(app, &call.account, &db, RowsOf::Commit(&commit)).await;
+    let committed = db.commit(&commit, level);
+    drop(commit);
     let conditions = sent.conditions;
     // The body stays counted while a part of it is in memory: conditions, to name a failed one, or messages to publish.
     let kept = (!conditions.is_empty() || !batches.is_empty()).then_some(body);

@@ -49,7 +49,7 @@ pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     let (id, level) = (id(call)?, call.level(app)?);
     let value = body::read(app, &call.account, call.body.get_mut()).await?;
     let keyspace = call.keyspace(app, KEYSPACE).await?;
-    let ack = kv::store(&call.db(app)?, &keyspace, &id, value, None, level).await?;
+    let ack = kv::store(app, call, &keyspace, &id, value, None, level).await?;
     let mut response = reply::empty(StatusCode::CREATED);
     reply::put_ack(response.headers_mut(), &ack);
     Ok(response)
@@ -60,7 +60,7 @@ pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
 pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     let (id, level) = (id(call)?, call.level(app)?);
     let keyspace = call.keyspace(app, KEYSPACE).await?;
-    let ack = kv::remove(&call.db(app)?, &keyspace, &id, None, level).await?;
+    let ack = kv::remove(app, call, &keyspace, &id, None, level).await?;
     let mut response = reply::empty(StatusCode::ACCEPTED);
     reply::put_ack(response.headers_mut(), &ack);
     Ok(response)

@@ -7,9 +7,11 @@ use std::{borrow::Cow, sync::Arc};
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use thalweg_engine::RowsOf;
 use thalweg_serving::{
     app::App,
     error::{ApiError, no_such_key},
+    fetched::fetch_rows,
     limits::DEFAULT_RANGE_ITEMS,
 };
 use thalweg_types::command::CommitBuilder;
@@ -81,13 +83,15 @@ pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     let body = body::read(app, &call.account, call.body.get_mut()).await?;
     let keyspace = call.keyspace(app, KEYSPACE).await?;
     if let Some(key) = key {
-        let ack = kv::store(&call.db(app)?, &keyspace, &key, body, None, level).await?;
+        let ack = kv::store(app, call, &keyspace, &key, body, None, level).await?;
         return Ok(reply::acked_json(&ack, StatusCode::OK, key_object(&key)));
     }
     let pair: JsonPair = json::parse(&body)?;
     let key = required_bytes("key", pair.key.as_ref(), pair.key_base64.as_ref())?;
     let value = required_bytes("value", pair.value.as_ref(), pair.value_base64.as_ref())?;
-    let ack = call.db(app)?.put(keyspace.id(), &key, &value, level).await?;
+    let db = call.db(app)?;
+    fetch_rows(app, &call.account, &db, RowsOf::Write(keyspace.id(), &key)).await;
+    let ack = db.put(keyspace.id(), &key, &value, level).await?;
     Ok(reply::acked_json(&ack, StatusCode::OK, key_object(&key)))
 }
 
@@ -125,7 +129,7 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
 pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     let (key, level) = (required_key(call)?, call.level(app)?);
     let keyspace = call.keyspace(app, KEYSPACE).await?;
-    let ack = kv::remove(&call.db(app)?, &keyspace, &key, None, level).await?;
+    let ack = kv::remove(app, call, &keyspace, &key, None, level).await?;
     Ok(reply::acked_json(&ack, StatusCode::OK, key_object(&key)))
 }
 
@@ -179,7 +183,9 @@ pub(crate) async fn batch(app: &Arc<App>, call: &mut Call) -> Answer {
         builder.put(keyspace, &key, &value)?;
     }
     let count = items.len();
-    let committed = call.db(app)?.commit(&builder, level);
+    let db = call.db(app)?;
+    fetch_rows(app, &call.account, &db, RowsOf::Commit(&builder)).await;
+    let committed = db.commit(&builder, level);
     drop((builder, items, body));
     let ack = committed.await?;
     Ok(reply::acked_json(&ack, StatusCode::OK, json!({ "count": count })))

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use axum_core::body::Body;
 use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::json;
-use thalweg_engine::{Ack, AsyncDatabase, Entry, Keyspace, WriteError};
+use thalweg_engine::{Ack, Entry, Keyspace, RowsOf, WriteError};
 use thalweg_serving::{
     app::App,
     error::{ApiError, no_such_key},
+    fetched::fetch_rows,
 };
 use thalweg_types::{
     Action, Durability, Revision,
@@ -163,25 +164,29 @@ pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     let (name, key) = kv_path(call.path_after(PREFIX))?;
     let keyspace = call.keyspace(app, &name).await?;
     if !terms.is_plain() {
-        let options = terms.options(expect);
-        let committed = call.db(app)?.put_with(&keyspace, &key.unwrap_or_default(), &value, &options, level);
+        let (options, key, db) = (terms.options(expect), key.unwrap_or_default(), call.db(app)?);
+        fetch_rows(app, &call.account, &db, RowsOf::Key(keyspace.id(), &key)).await;
+        let committed = db.put_with(&keyspace, &key, &value, &options, level);
         drop(value);
         return Ok(reply::acked(&committed.await?, StatusCode::NO_CONTENT));
     }
-    let ack = store(&call.db(app)?, &keyspace, &key.unwrap_or_default(), value, expect, level).await?;
+    let ack = store(app, call, &keyspace, &key.unwrap_or_default(), value, expect, level).await?;
     Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
 }
 
 /// Stores a value, and frees the memory of the request's body before waiting for the disk.
 pub(crate) async fn store(
-    db: &AsyncDatabase,
+    app: &App,
+    call: &Call,
     keyspace: &Keyspace,
     key: &[u8],
     value: body::HeldBody,
     expect: Option<Expect<'_>>,
     level: Durability,
 ) -> Result<Ack, ApiError> {
+    let db = call.db(app)?;
     let Some(expect) = expect else {
+        fetch_rows(app, &call.account, &db, RowsOf::Write(keyspace.id(), key)).await;
         let stored = db.put(keyspace.id(), key, &value, level);
         drop(value);
         return Ok(stored.await?);
@@ -189,6 +194,7 @@ pub(crate) async fn store(
     let committed = {
         let mut commit = CommitBuilder::new();
         commit.expect(keyspace.id(), key, expect)?.put(keyspace.id(), key, &value)?;
+        fetch_rows(app, &call.account, &db, RowsOf::Commit(&commit)).await;
         db.commit(&commit, level)
     };
     drop(value);
@@ -208,7 +214,7 @@ pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
         }
         Err(error) => return Err(error),
     };
-    let ack = remove(&call.db(app)?, &keyspace, &key.unwrap_or_default(), expect, level).await?;
+    let ack = remove(app, call, &keyspace, &key.unwrap_or_default(), expect, level).await?;
     Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
 }
 
@@ -229,16 +235,22 @@ async fn delete_nothing(app: &Arc<App>, call: &Call, expect: Option<Expect<'_>>,
 
 /// Removes a key from a keyspace.
 pub(crate) async fn remove(
-    db: &AsyncDatabase,
+    app: &App,
+    call: &Call,
     keyspace: &Keyspace,
     key: &[u8],
     expect: Option<Expect<'_>>,
     level: Durability,
 ) -> Result<Ack, ApiError> {
-    let Some(expect) = expect else { return Ok(db.delete(keyspace.id(), key, level).await?) };
+    let db = call.db(app)?;
+    let Some(expect) = expect else {
+        fetch_rows(app, &call.account, &db, RowsOf::Write(keyspace.id(), key)).await;
+        return Ok(db.delete(keyspace.id(), key, level).await?);
+    };
     let committed = {
         let mut commit = CommitBuilder::new();
         commit.expect(keyspace.id(), key, expect)?.delete(keyspace.id(), key)?;
+        fetch_rows(app, &call.account, &db, RowsOf::Commit(&commit)).await;
         db.commit(&commit, level)
     };
     Ok(committed.await?)

@@ -8,10 +8,11 @@ use std::{sync::Arc, time::Duration};
 
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use serde::Deserialize;
-use thalweg_engine::{Expiry, PutOptions};
+use thalweg_engine::{Expiry, PutOptions, RowsOf};
 use thalweg_serving::{
     app::App,
     error::{ApiError, no_such_key},
+    fetched::fetch_rows,
 };
 use thalweg_types::{
     LeaseId,
@@ -177,7 +178,9 @@ pub(crate) async fn touch(app: &Arc<App>, call: &mut Call) -> Answer {
     }
     let (name, key) = kv_path(call.path_after("/v1/kv/"))?;
     let keyspace = read_gate::look_up(app, call, || app.find_keyspace(&name)).await?;
-    let touched = call.db(app)?.touch(&keyspace, &key.unwrap_or_default(), terms.deadline, expect, level);
+    let (key, db) = (key.unwrap_or_default(), call.db(app)?);
+    fetch_rows(app, &call.account, &db, RowsOf::Key(keyspace.id(), &key)).await;
+    let touched = db.touch(&keyspace, &key, terms.deadline, expect, level);
     let ack = touched.await?.ok_or_else(no_such_key)?;
     // The reply has no revision: the key's revision did not change, and clients would mistake the commit's revision for
     // it.

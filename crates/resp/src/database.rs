@@ -7,6 +7,7 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc, task::Context};
 
 use thalweg_engine::Origin;
 use thalweg_redis::{Read, Reply, StoreError};
+use thalweg_serving::fetched::RowFetcher;
 use thalweg_types::budget::{Budget, Spent};
 
 use super::{cache::CacheDatabase, commands::Commands, failure::Failure};
@@ -14,7 +15,7 @@ use super::{cache::CacheDatabase, commands::Commands, failure::Failure};
 /// Result of commands that were proposed to a [`Batched`] database: their replies in order, or `None` if a watched
 /// key had changed, so that no command was executed.
 pub(crate) type Outcome = Result<Option<Vec<Reply>>, Failure>;
-/// Future of commands that were proposed to a database. Dropping the future does not undo the commands.
+/// Future of commands that were given to a database. Dropping the future does not undo commands that were proposed.
 pub(crate) type PendingOutcome = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 /// A key that a client watches with `WATCH`, and the version that the key must have; 0 means that the key must not
 /// exist.
@@ -43,8 +44,15 @@ pub(crate) trait Batched: fmt::Debug + Send + Sync {
     /// of the last call counts.
     fn read(&self, act: &mut dyn FnMut(&dyn Read) -> Result<(), StoreError>) -> Result<(), Failure>;
     /// Proposes commands of a client. All of them run without other commands in between, or none if a watched key has
-    /// changed.
-    fn propose(&self, origin: &Origin, commands: &Commands, watched: &[Watched]) -> PendingOutcome;
+    /// changed. A database may first have `fetcher` read rows that the commands need; it then proposes them when the future
+    /// is polled after that.
+    fn propose(
+        &self,
+        origin: &Origin,
+        fetcher: RowFetcher<'_>,
+        commands: &Commands,
+        watched: &[Watched],
+    ) -> PendingOutcome;
     /// Returns a future that completes after a client of another protocol has appended to this stream; `None` if
     /// other protocols can't append to it.
     fn appended(&self, _key: &[u8]) -> Option<Appended> {

@@ -1,23 +1,26 @@
 //! A keyspace as a database: reads of one view of the state, writes as commands of the log.
 
-use thalweg_engine::{AsyncDatabase, CommandResult, Keyspace, Origin, Purpose, Wake, WriteError};
+use thalweg_engine::{
+    AsyncDatabase, CommandResult, Keyspace, Origin, PendingCommand, Purpose, RowsOf, Wake, WriteError,
+};
 use thalweg_redis::{Flags, Read, Reply, StoreError};
+use thalweg_serving::fetched::RowFetcher;
 use thalweg_types::{
     Durability, KeyspaceId,
     budget::Budget,
-    command::{Command, KeyspaceConfig, Outcome, RedisBuilder},
+    command::{Command, KeyspaceConfig, Outcome as CommandOutcome, RedisBuilder},
 };
 
 use super::{
     commands::{Commands, is_mark},
-    database::{Batched, PendingOutcome, Watched},
+    database::{Batched, Outcome, PendingOutcome, Watched},
     failure::Failure,
     gathering,
     value_reads::ValueLookups,
 };
 
 /// A keyspace that serves Redis clients as a database; see the module's documentation.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct KeyspaceDatabase {
     db: AsyncDatabase,
     keyspace: KeyspaceId,
@@ -73,6 +76,62 @@ impl KeyspaceDatabase {
         let lookups = ValueLookups::of(commands)?;
         let read = || self.db.blocking().redis_read(self.keyspace, |view| lookups.steps(view));
         Budget::RESIDENT.perform(read).ok()?.ok()
+    }
+
+    /// Proposes a batch, and returns the future of its outcome, with the outcomes of the batches that continue it. The batch
+    /// is proposed when this function is called, on the thread that serves the client.
+    fn outcome(
+        self,
+        origin: &Origin,
+        built: Built,
+        value_reads: Option<u64>,
+    ) -> impl Future<Output = Outcome> + Send + use<> {
+        let Built { batch: command, purpose, replies: expected, splits } = built;
+        let (db, level) = (self.db.for_origin(&Origin { value_reads, ..origin.clone() }), self.level);
+        let propose = move |command: &[u8]| -> PendingCommand {
+            let under_way = db.propose_command(command, purpose, level, Wake::Later);
+            gathering::commit_soon(&db);
+            under_way
+        };
+        let under_way = propose(&command);
+        async move {
+            let Some(mut replies) = redis_outcome(under_way.await)? else { return Ok(None) };
+            let (mut command, mut expected, mut splits) = (command, expected, splits);
+            let bytes_of = |replies: &[Reply]| replies.iter().map(Reply::content_bytes).sum::<usize>();
+            let (mut ran, mut bytes) = (replies.len(), None);
+            loop {
+                if ran == 1
+                    && replies.last().is_some_and(is_too_expensive)
+                    && let Some(halves) = halved(&command)
+                {
+                    replies.pop();
+                    split_again(&mut splits, replies.len());
+                    (command, expected) = (halves, expected + 1);
+                } else if replies.len() >= expected {
+                    break;
+                } else if *bytes.get_or_insert_with(|| bytes_of(&replies)) > MAX_BURST_REPLY_BYTES {
+                    replies.resize_with(expected, || Reply::error(REPLIES_TOO_LARGE));
+                    break;
+                } else {
+                    // Commands without a reply have changed nothing, because the commands before them took all steps of
+                    // a batch. They follow as another one. Each batch runs at least one command.
+                    command = rest(&command, ran);
+                }
+                match redis_outcome(propose(&command).await) {
+                    Ok(Some(more)) if !more.is_empty() => {
+                        (ran, bytes) = (more.len(), bytes.map(|bytes| bytes + bytes_of(&more)));
+                        replies.extend(more);
+                    }
+                    Ok(_) => break,
+                    // The commands before have happened, so they get their replies.
+                    Err(Failure(text)) => {
+                        replies.resize_with(expected, || Reply::Error(text.clone()));
+                        break;
+                    }
+                }
+            }
+            Ok(Some(merge(replies, &splits)))
+        }
     }
 }
 
@@ -140,7 +199,7 @@ fn merge(replies: Vec<Reply>, splits: &[Split]) -> Vec<Reply> {
 /// Returns the replies in the result of a proposed batch.
 fn redis_outcome(result: Result<CommandResult, WriteError>) -> Result<Option<Vec<Reply>>, Failure> {
     match result {
-        Ok((_, Some(Outcome::Redis(outcome)))) => Ok(outcome),
+        Ok((_, Some(CommandOutcome::Redis(outcome)))) => Ok(outcome),
         Ok(other) => Err(Failure(format!("MISCONF the log returned an unexpected outcome: {other:?}").into())),
         Err(error) => Err(Failure::of(&error)),
     }
@@ -199,54 +258,26 @@ impl Batched for KeyspaceDatabase {
         self.db.blocking().redis_read(self.keyspace, |read| act(read)).map_err(|error| Failure::of(&error))
     }
 
-    fn propose(&self, origin: &Origin, commands: &Commands, watched: &[Watched]) -> PendingOutcome {
-        let Built { batch: command, purpose, replies: expected, splits } = match self.build(commands, watched) {
+    fn propose(
+        &self,
+        origin: &Origin,
+        fetcher: RowFetcher<'_>,
+        commands: &Commands,
+        watched: &[Watched],
+    ) -> PendingOutcome {
+        let built = match self.build(commands, watched) {
             Ok(built) => built,
             Err(error) => return Box::pin(std::future::ready(Err(Failure::of(&error)))),
         };
-        let origin = Origin { value_reads: self.value_reads(commands), ..origin.clone() };
-        let (db, level) = (self.db.for_origin(&origin), self.level);
-        let under_way = db.propose_command(&command, purpose, level, Wake::Later);
-        gathering::commit_soon(&db);
+        let Some(fetching) = fetcher.begin(self.db.blocking(), RowsOf::Command(&built.batch)) else {
+            return Box::pin(self.clone().outcome(origin, built, self.value_reads(commands)));
+        };
+        let (this, origin, commands) = (self.clone(), origin.clone(), commands.clone());
         Box::pin(async move {
-            let Some(mut replies) = redis_outcome(under_way.await)? else { return Ok(None) };
-            let (mut command, mut expected, mut splits) = (command, expected, splits);
-            let bytes_of = |replies: &[Reply]| replies.iter().map(Reply::content_bytes).sum::<usize>();
-            let (mut ran, mut bytes) = (replies.len(), None);
-            loop {
-                if ran == 1
-                    && replies.last().is_some_and(is_too_expensive)
-                    && let Some(halves) = halved(&command)
-                {
-                    replies.pop();
-                    split_again(&mut splits, replies.len());
-                    (command, expected) = (halves, expected + 1);
-                } else if replies.len() >= expected {
-                    break;
-                } else if *bytes.get_or_insert_with(|| bytes_of(&replies)) > MAX_BURST_REPLY_BYTES {
-                    replies.resize_with(expected, || Reply::error(REPLIES_TOO_LARGE));
-                    break;
-                } else {
-                    // Commands without a reply have changed nothing, because the commands before them took all steps of
-                    // a batch. They follow as another one. Each batch runs at least one command.
-                    command = rest(&command, ran);
-                }
-                let under_way = db.propose_command(&command, purpose, level, Wake::Later);
-                gathering::commit_soon(&db);
-                match redis_outcome(under_way.await) {
-                    Ok(Some(more)) if !more.is_empty() => {
-                        (ran, bytes) = (more.len(), bytes.map(|bytes| bytes + bytes_of(&more)));
-                        replies.extend(more);
-                    }
-                    Ok(_) => break,
-                    // The commands before have happened, so they get their replies.
-                    Err(Failure(text)) => {
-                        replies.resize_with(expected, || Reply::Error(text.clone()));
-                        break;
-                    }
-                }
-            }
-            Ok(Some(merge(replies, &splits)))
+            fetching.done().await;
+            let value_reads = this.value_reads(&commands);
+            drop(commands);
+            this.outcome(&origin, built, value_reads).await
         })
     }
 }

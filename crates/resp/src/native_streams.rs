@@ -18,7 +18,7 @@ use thalweg_redis::{
     Command, Read, Reply, StoreError, run_read,
     streams::native::{TrimBound, Write, id_of},
 };
-use thalweg_serving::{app::App, cluster::ClusterHandle, limits::DEFAULT_WAIT};
+use thalweg_serving::{app::App, cluster::ClusterHandle, fetched::RowFetcher, limits::DEFAULT_WAIT};
 use thalweg_types::{
     Action, Classified, Durability, ReadLevel, SpaceTime,
     command::{CommitBuilder, StreamConfig},
@@ -64,7 +64,7 @@ impl Batched for NativeStreams {
         act(&self.db.blocking().redis_streams()).map_err(Failure::from)
     }
 
-    fn propose(&self, origin: &Origin, commands: &Commands, watched: &[Watched]) -> PendingOutcome {
+    fn propose(&self, origin: &Origin, _: RowFetcher<'_>, commands: &Commands, watched: &[Watched]) -> PendingOutcome {
         if !watched.is_empty() {
             return Box::pin(std::future::ready(Err(Failure(NO_WATCH.into()))));
         }

@@ -30,6 +30,7 @@ use thalweg_serving::{
     admission::{Account, Reservation, Resource},
     bulk::Slice,
     cluster::{Cluster, ConnectionBarrier, Gate},
+    fetched::RowFetcher,
     limits::{COUNTED_REPLY_BYTES, DEFAULT_WAIT, OUTBOX_BYTES},
     served_socket::ServedSocket,
     threads::ThreadLoad,
@@ -685,7 +686,8 @@ impl Session {
         let Database::Batched(database) = &self.resp.databases.list[self.burst.database].database else { return };
         // The burst has the name of its last request.
         let origin = self.resp.app.origin(&self.account, || self.request_id().to_string());
-        let commands = database.propose(&origin, &self.burst.commands, &self.burst.watched);
+        let fetcher = RowFetcher { readers: &self.resp.app.readers, account: &self.account, budget: self.budget() };
+        let commands = database.propose(&origin, fetcher, &self.burst.commands, &self.burst.watched);
         // The pending burst needs only its reply slots.
         self.burst.commands.clear();
         self.burst.watched = Vec::new();

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use thalweg_engine::{AsyncDatabase, Origin};
 use thalweg_redis::{Read, StoreError, model::Model};
+use thalweg_serving::fetched::RowFetcher;
 use thalweg_types::Durability;
 
 use super::{
@@ -55,12 +56,22 @@ impl Batched for UncreatedKeyspace {
         }
     }
 
-    fn propose(&self, origin: &Origin, commands: &Commands, watched: &[Watched]) -> PendingOutcome {
+    fn propose(
+        &self,
+        origin: &Origin,
+        fetcher: RowFetcher<'_>,
+        commands: &Commands,
+        watched: &[Watched],
+    ) -> PendingOutcome {
         if let Some(created) = self.find() {
-            return created.propose(origin, commands, watched);
+            return created.propose(origin, fetcher, commands, watched);
         }
-        let (this, origin) = (self.clone(), origin.clone());
+        let (this, origin, budget) = (self.clone(), origin.clone(), fetcher.budget);
+        let (readers, account) = (Arc::clone(fetcher.readers), Arc::clone(fetcher.account));
         let (commands, watched) = (commands.clone(), watched.to_vec());
-        Box::pin(async move { this.create().await?.propose(&origin, &commands, &watched).await })
+        Box::pin(async move {
+            let fetcher = RowFetcher { readers: &readers, account: &account, budget };
+            this.create().await?.propose(&origin, fetcher, &commands, &watched).await
+        })
     }
 }

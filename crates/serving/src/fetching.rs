@@ -9,10 +9,10 @@
 use std::sync::Arc;
 
 use http::StatusCode;
-use thalweg_engine::{Delivery, FetchRequest, Group, Ready, UnreadDelivery};
+use thalweg_engine::{Delivery, FetchRequest, Group, GroupStart, PreparedFetch, Ready, Stream, UnreadDelivery};
 use thalweg_types::{
     Attempt, Durability,
-    budget::Budget,
+    budget::{Budget, Spent},
     command::groups::{Redelivery, Settlement},
 };
 use tokio::time::Instant;
@@ -40,7 +40,8 @@ pub async fn wait_and_fetch(
             Ready::Now => {
                 let room = account.reply_room(request.max_bytes);
                 let smaller = (room < request.max_bytes).then(|| FetchRequest { max_bytes: room, ..request.clone() });
-                let unread = app.db.fetch_unread(group, smaller.as_ref().unwrap_or(request), level).await?;
+                let prepared = prepare(app, account, group, smaller.as_ref().unwrap_or(request)).await?;
+                let unread = app.db.fetch_prepared(prepared, level).await?;
                 let delivery = read(app, account, unread).await?;
                 if !delivery.is_empty() {
                     return Ok(delivery);
@@ -65,6 +66,57 @@ pub async fn wait_and_fetch(
     }
 }
 
+/// Performs the lookups before a fetch: on this thread if they are short and their bytes are in memory, else on another one.
+async fn prepare(
+    app: &App,
+    account: &Arc<Account>,
+    group: &Group,
+    request: &FetchRequest,
+) -> Result<PreparedFetch, ApiError> {
+    let spent = match Budget::RESIDENT.perform(|| PreparedFetch::new(group, request)) {
+        Ok(prepared) => return Ok(prepared?),
+        Err(spent) => spent,
+    };
+    // The records of a group with order per key are read to find their keys.
+    let bytes = usize::try_from(request.max_bytes).unwrap_or(usize::MAX);
+    let (group, request) = (group.clone(), request.clone());
+    on_reader(app, account, spent, bytes, move || PreparedFetch::new(&group, &request)).await
+}
+
+/// Converts the start of a group by time to one by offset, so that the search for the time holds up no other client of the
+/// calling thread. Returns other starts unchanged.
+pub async fn resolve_start(
+    app: &App,
+    account: &Arc<Account>,
+    stream: &Stream,
+    start: GroupStart,
+) -> Result<GroupStart, ApiError> {
+    let GroupStart::Time(time) = start else { return Ok(start) };
+    let offset = match Budget::RESIDENT.perform(|| stream.offset_at(time)) {
+        Ok(found) => found?,
+        Err(spent) => {
+            let stream = stream.clone();
+            on_reader(app, account, spent, 0, move || stream.offset_at(time)).await?
+        }
+    };
+    Ok(GroupStart::Offset(offset))
+}
+
+/// Performs a read that has spent its budget again, on another thread.
+async fn on_reader<T: Send + 'static, E: Send + 'static>(
+    app: &App,
+    account: &Arc<Account>,
+    spent: Spent,
+    bytes: usize,
+    read: impl FnMut() -> Result<T, E> + Send + 'static,
+) -> Result<T, ApiError>
+where
+    ApiError: From<E>,
+{
+    let read = app.readers.run_again(spent, account, bytes, read);
+    Ok(read.await.map_err(|error| ApiError::classified(StatusCode::SERVICE_UNAVAILABLE, &error))??)
+}
+
 /// Reads the records of a delivery: on this thread if they are in memory, else on a thread that waits for the disk.
 async fn read(app: &App, account: &Arc<Account>, unread: UnreadDelivery) -> Result<Delivery, ApiError> {
     // The bounds of the delivery limit the steps.
@@ -73,9 +125,7 @@ async fn read(app: &App, account: &Arc<Account>, unread: UnreadDelivery) -> Resu
         Err(spent) => spent,
     };
     let bytes = usize::try_from(unread.max_bytes()).unwrap_or(usize::MAX);
-    let read = app.readers.run_again(spent, account, bytes, move || unread.read());
-    let delivery = read.await.map_err(|error| ApiError::classified(StatusCode::SERVICE_UNAVAILABLE, &error))?;
-    Ok(delivery?)
+    on_reader(app, account, spent, bytes, move || unread.read()).await
 }
 
 /// Returns the records of a delivery to their group, because there is no room for the reply that would contain them. They

@@ -3,7 +3,7 @@
 //! Owns: [`app::App`], the state that requests of every protocol share; [`config`]; [`admission`], [`half_open`],
 //! [`held_log`], [`pace`] and [`limits`], the bounds on work and memory, and the shares of clients in them (`created`: in what
 //! they create in the database); [`readers`],
-//! the threads for long reads; [`error`], the codes and messages of failed requests; [`metrics`], counters and
+//! the threads for long reads; [`fetched`], reads of rows before writes are proposed; [`error`], the codes and messages of failed requests; [`metrics`], counters and
 //! collectors; [`aside`], [`threads`], [`accepting`] and [`served_socket`], the life of a connection from listener to close;
 //! [`pushing`], pushes of consumer groups; [`watching`], reports of the progress of watches; [`views`], subjects and caches; [`cluster`], the cluster as the protocols see it.
 //! Does not own: protocols. `thalweg-http`, `thalweg-native` and `thalweg-resp` are crates above this one. They do not
@@ -20,6 +20,7 @@ mod created;
 mod creating;
 pub mod error;
 mod fair_queue;
+pub mod fetched;
 pub mod fetching;
 pub mod half_open;
 pub mod held_log;

@@ -101,6 +101,7 @@ impl Machine {
             inline_floor,
             digest_view: Mutex::default(),
             replacements: AtomicU64::new(0),
+            file_reads: AtomicU64::new(0),
         };
         machine.show_version(meta.version);
         machine.find_trimmed_groups()?;

@@ -101,6 +101,7 @@ impl Replacement<'_> {
             inline_floor: _,
             digest_view: _,
             replacements: _,
+            file_reads: _,
         } = other;
         let Published {
             keyspaces,

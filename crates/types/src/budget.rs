@@ -1,6 +1,7 @@
 //! Budget of the reads that a thread performs outside the log, in [steps](crate::steps).
 //!
-//! Owns: the remaining steps of the thread's current read, and the rule for files that are not in memory. A thread that
+//! Owns: the remaining steps of the thread's current read, the rule for files that are not in memory, and the number of reads of
+//! files that the thread has begun. A thread that
 //! serves many clients begins each read with a small [`Budget`]. A read that spends it, or that would have to wait for the
 //! disk, is abandoned, and another thread performs it again. Does not own: the prices, the other threads, or the budget of a
 //! command in the log, which is part of the state machine.
@@ -23,6 +24,7 @@ const UNLIMITED: u64 = u64::MAX;
 thread_local! {
     static LEFT: Cell<u64> = const { Cell::new(UNLIMITED) };
     static DISK: Cell<DiskRule> = const { Cell::new(DiskRule::Wait) };
+    static FILE_READS: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Rule for a read that needs bytes of a file which are not in memory.
@@ -124,6 +126,7 @@ pub fn within<T>(steps: u64, read: impl FnOnce() -> T) -> Result<T, Spent> {
 /// The bytes are not in memory, and the thread must not wait for them. The budget is spent, so the caller's result is
 /// dropped, whatever it is.
 pub fn read_file<T>(resident: impl FnOnce() -> Option<T>, waiting: impl FnOnce() -> T) -> Result<T, Spent> {
+    FILE_READS.set(FILE_READS.get().wrapping_add(1));
     let rule = DISK.get();
     if rule == DiskRule::Wait {
         return Ok(waiting());
@@ -137,6 +140,13 @@ pub fn read_file<T>(resident: impl FnOnce() -> Option<T>, waiting: impl FnOnce()
     LEFT.set(0);
     DISK.set(DiskRule::Refused);
     Err(Spent::Disk)
+}
+
+/// Returns the number of reads of files that the calling thread has begun, whether the kernel had the bytes in memory or
+/// not. A caller takes the difference over a piece of work; the number wraps around.
+#[must_use]
+pub fn file_reads() -> u64 {
+    FILE_READS.get()
 }
 
 /// Charges work to the budget of the current read, if it has one. Returns `Break` if the budget is spent: the caller then
@@ -158,6 +168,13 @@ pub fn charge(steps: u64) -> ControlFlow<()> {
 #[must_use]
 pub fn is_bounded() -> bool {
     LEFT.get() != UNLIMITED
+}
+
+/// Returns true if the current read may wait for the disk as often as it needs.
+#[inline]
+#[must_use]
+pub fn may_wait() -> bool {
+    DISK.get() == DiskRule::Wait
 }
 
 /// Returns true if the current read has a budget and has spent it.
@@ -208,6 +225,7 @@ mod tests {
     #[test]
     fn a_read_that_must_not_wait_ends_at_the_first_byte_on_disk() {
         assert_eq!(cold(), Ok("waited"), "no budget");
+        assert!(may_wait() && Budget::COLD.perform(may_wait).unwrap() && !Budget::RESIDENT.perform(may_wait).unwrap());
         assert_eq!(warm(), Ok("waited"), "no budget: one system call");
         assert_eq!(Budget::RESIDENT.perform(warm), Ok(Ok("in memory")));
         let mut reads = Vec::new();
@@ -215,6 +233,16 @@ mod tests {
         assert_eq!(Budget::RESIDENT.perform(read), Err(Spent::Disk), "whatever it returns");
         assert_eq!(reads[..2], [Err(Spent::Disk), Err(Spent::Disk)]);
         assert_eq!(Budget::RESIDENT.perform(|| ()), Ok(()), "the next read has a budget of its own");
+    }
+
+    #[test]
+    fn reads_of_files_are_counted_with_and_without_a_budget() {
+        let before = file_reads();
+        let reads = || drop((cold(), warm()));
+        reads();
+        assert_eq!(file_reads() - before, 2);
+        assert_eq!(Budget::RESIDENT.perform(reads), Err(Spent::Disk));
+        assert_eq!(file_reads() - before, 4);
     }
 
     #[test]

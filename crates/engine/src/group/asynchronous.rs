@@ -23,8 +23,8 @@ use thalweg_types::{
 };
 
 use super::{
-    Delivery, Extended, FetchRequest, Group, GroupError, GroupStart, Ready, Settled, extended, fetch, seek_result,
-    settled,
+    Delivery, Extended, FetchRequest, Group, GroupError, GroupStart, PreparedFetch, Ready, Settled, extended, fetch,
+    seek_result, settled,
 };
 use crate::{
     ack::{Ack, ack, check_outcome_known},
@@ -63,7 +63,7 @@ impl UnreadDelivery {
 
 impl AsyncDatabase {
     /// Returns the stream's consumer group with this name, and creates it if it is missing. The flag is true if this
-    /// call created the group.
+    /// call created the group. A start by time is searched on the calling thread, and may read the log.
     pub fn create_group(
         &self,
         stream: &Stream,
@@ -89,22 +89,20 @@ impl AsyncDatabase {
         request: &FetchRequest,
         level: Durability,
     ) -> impl Future<Output = Result<Delivery, GroupError>> + Send + use<> {
-        let fetched = self.fetch_unread(group, request, level);
-        async move { fetched.await?.read() }
+        let fetched = PreparedFetch::new(group, request).map(|prepared| self.fetch_prepared(prepared, level));
+        async move { fetched?.await?.read() }
     }
 
-    /// Fetches records like [`fetch`](Self::fetch), but does not read them, so that the caller chooses the thread that
-    /// waits for the disk.
-    pub fn fetch_unread(
+    /// Fetches records like [`fetch`](Self::fetch), after the lookups of [`PreparedFetch::new`], and does not read them, so
+    /// that the caller chooses the threads that wait for the disk.
+    pub fn fetch_prepared(
         &self,
-        group: &Group,
-        request: &FetchRequest,
+        prepared: PreparedFetch,
         level: Durability,
     ) -> impl Future<Output = Result<UnreadDelivery, GroupError>> + Send + use<> {
-        let proposed = group.prepare(request).and_then(|prepared| {
-            self.propose_for_group(level, Purpose::Data, |out| prepared.encode(group, request, out))
-        });
-        let (db, group, request) = (self.clone(), group.clone(), request.clone());
+        let proposed = self.propose_for_group(level, Purpose::Data, |out| prepared.encode(out));
+        let db = self.clone();
+        let PreparedFetch { group, request, .. } = prepared;
         async move {
             let committed = proposed?.await.map_err(WriteError::from)?;
             let (fetched, level) = fetch::fetched(committed)?;
@@ -175,7 +173,8 @@ impl AsyncDatabase {
         async move { extended(proposed?.await.map_err(WriteError::from)?) }
     }
 
-    /// Moves the group's cursor. The future resolves to the new cursor.
+    /// Moves the group's cursor. The future resolves to the new cursor. A position by time is searched on the calling
+    /// thread, and may read the log.
     pub fn seek_group(
         &self,
         group: &Group,

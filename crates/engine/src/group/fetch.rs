@@ -111,33 +111,13 @@ impl Group {
     }
 
     fn fetch_once(&self, request: &FetchRequest) -> Result<Delivery, GroupError> {
-        let prepared = self.prepare(request)?;
-        let encode = |out: &mut Vec<u8>| prepared.encode(self, request, out);
+        let prepared = PreparedFetch::new(self, request)?;
+        let encode = |out: &mut Vec<u8>| prepared.encode(out);
         let committed = self.db.inner.propose(self.db.durability(), Purpose::Data, encode)?;
         let (fetched, durability) = fetched(committed)?;
         self.read(request, &fetched, durability, |purpose, encode| {
             self.db.inner.propose(Durability::Os, purpose, encode).map(drop)
         })
-    }
-
-    /// Collects the facts for a fetch that only the stream shows, not the state: the number of records that fit into
-    /// the byte limit or, in a group with order per key, the hashes of the keys of the next records.
-    pub(crate) fn prepare(&self, request: &FetchRequest) -> Result<Prepared, GroupError> {
-        let machine = &self.db.inner.open.machine;
-        let cursor = machine.group_cursor(self.id).map_err(ReadError::from)?;
-        let (_, cursor, config) = cursor.ok_or(GroupError::NoSuchGroup(self.id))?;
-        let start = machine.stream(self.stream).ok_or(ReadError::NoSuchStream(self.stream))?.start;
-        let window = cursor.max(start);
-        let most = request.max_records.clamp(1, MAX_FETCH_RECORDS);
-        match config.order {
-            GroupOrder::Competing => {
-                Ok(Prepared { max: self.records_that_fit(window, most, request), window, keys: Vec::new() })
-            }
-            GroupOrder::PerKey => {
-                let keys = self.keys_from(window, most, request.max_bytes)?;
-                Ok(Prepared { max: most, window, keys })
-            }
-        }
     }
 
     /// Estimates, from the sizes of batches, how many records from the offset `window` on fit into the byte limit. If
@@ -211,17 +191,40 @@ impl Group {
     }
 }
 
-/// A fetch after all lookups, ready to be proposed as a command.
+/// A fetch after the lookups that precede it: the facts for it that only the stream shows, not the state. These are the
+/// number of records that fit into the byte limit or, in a group with order per key, the hashes of the keys of the next
+/// records.
 #[derive(Debug)]
-pub(crate) struct Prepared {
+pub struct PreparedFetch {
+    pub(super) group: Group,
+    pub(super) request: FetchRequest,
     max: u32,
     window: Offset,
     keys: Vec<u64>,
 }
 
-impl Prepared {
-    pub(crate) fn encode(&self, group: &Group, request: &FetchRequest, out: &mut Vec<u8>) -> Result<(), CommandError> {
-        encode_fetch(out, group.id, self.max, self.window, &self.keys, &request.member)
+impl PreparedFetch {
+    /// Looks up the facts for a fetch, in the index of the stream and, in a group with order per key, in the log. If the
+    /// lookups spend the [budget](thalweg_types::budget) of the thread, they may be repeated on another thread.
+    ///
+    /// # Errors
+    /// The group or its stream is gone, or the log cannot be read.
+    pub fn new(group: &Group, request: &FetchRequest) -> Result<Self, GroupError> {
+        let machine = &group.db.inner.open.machine;
+        let cursor = machine.group_cursor(group.id).map_err(ReadError::from)?;
+        let (_, cursor, config) = cursor.ok_or(GroupError::NoSuchGroup(group.id))?;
+        let start = machine.stream(group.stream).ok_or(ReadError::NoSuchStream(group.stream))?.start;
+        let window = cursor.max(start);
+        let most = request.max_records.clamp(1, MAX_FETCH_RECORDS);
+        let (max, keys) = match config.order {
+            GroupOrder::Competing => (group.records_that_fit(window, most, request), Vec::new()),
+            GroupOrder::PerKey => (most, group.keys_from(window, most, request.max_bytes)?),
+        };
+        Ok(Self { group: group.clone(), request: request.clone(), max, window, keys })
+    }
+
+    pub(super) fn encode(&self, out: &mut Vec<u8>) -> Result<(), CommandError> {
+        encode_fetch(out, self.group.id, self.max, self.window, &self.keys, &self.request.member)
     }
 }
 

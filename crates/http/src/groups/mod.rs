@@ -16,6 +16,7 @@ use thalweg_engine::{Database, Group, GroupStart, Stream};
 use thalweg_serving::{
     app::App,
     error::ApiError,
+    fetching,
     limits::{DEFAULT_LISTED, MAX_LISTED},
 };
 use thalweg_types::{Durability, GroupId, StreamId, command::groups::GroupConfig};
@@ -154,6 +155,7 @@ pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
         Some(_) => None,
         None => Some(app.may_create_group(&call.account)?),
     };
+    let start = fetching::resolve_start(app, &call.account, &stream, start).await?;
     let db = call.db_at_level(app)?;
     let (group, created) = db.create_group(&stream, &group, start, &config).await?;
     if let Some(held) = held.filter(|_| created) {
@@ -254,6 +256,7 @@ pub(crate) async fn seek(app: &Arc<App>, call: &mut Call) -> Answer {
     let to = required::<JsonSeek>(app, call).await?.to.place();
     let group = find_to_change(app, call).await?;
     let level = call.level(app)?;
+    let to = fetching::resolve_start(app, &call.account, &group.stream(), to).await?;
     let cursor = call.db(app)?.seek_group(&group, to, level).await?;
     Ok(shown(StatusCode::OK, &json!({ "cursor": cursor.0 }), level))
 }

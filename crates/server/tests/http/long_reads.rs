@@ -1,7 +1,11 @@
 //! Reads that take longer than a connection's thread may spend on one client.
 
 use serde_json::json;
-use thalweg_types::{command::CommitBuilder, limits::MAX_VALUE_BYTES, record::RecordBatch};
+use thalweg_types::{
+    command::CommitBuilder,
+    limits::MAX_VALUE_BYTES,
+    record::{Record, RecordBatch},
+};
 
 use crate::support::{Node, PATIENCE, gated, pause};
 
@@ -252,5 +256,65 @@ async fn starts_by_time_on_disk_hold_up_no_thread_of_the_server() {
         assert!(text.contains(&format!("id: {}\n", start.0)), "{text}");
     }
     drop(waiting);
+    node.stop().await;
+}
+
+/// A group that begins at a time, and a seek to a time, search the log for it, on the disk.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn groups_that_begin_at_a_time_on_disk_hold_up_no_thread_of_the_server() {
+    const GROUPS: usize = 6;
+    let (node, gate) = gated::node().await;
+    node.db.keyspace("default").unwrap().put(b"small", b"v").unwrap();
+    let (time, start) = gated::compacted_stream(&node.db);
+    let group = |number: usize| format!("/v1/streams/s/groups/g{number}");
+    node.put_json(&group(0), &json!({})).await.is(201);
+    let place = json!({ "time_micros": time.0 });
+    gate.hold_reads(true);
+    let mut waiting = Vec::new();
+    for number in 0..GROUPS {
+        let mut client = node.connect().await;
+        match number {
+            0 => {
+                let body = json!({ "to": place }).to_string();
+                client.send("POST", &format!("{}/seek", group(0)), JSON, body.as_bytes()).await;
+            }
+            _ => client.send("PUT", &group(number), JSON, json!({ "start": place }).to_string().as_bytes()).await,
+        }
+        waiting.push(client);
+    }
+    gate.until_reads_wait(GROUPS).await;
+    assert_eq!(node.get("/v1/kv/default/small").await.is(200).body, b"v");
+    gate.hold_reads(false);
+    for (number, client) in waiting.iter_mut().enumerate() {
+        client.reply(if number == 0 { "POST" } else { "PUT" }).await.is(if number == 0 { 200 } else { 201 });
+        assert_eq!(node.get(&group(number)).await.is(200).json()["cursor"], start.0);
+    }
+    node.stop().await;
+}
+
+/// A group with order per key reads the records ahead before it proposes a fetch.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_keys_ahead_of_a_fetch_are_read_from_disk_before_it_is_proposed() {
+    let (node, gate) = gated::node().await;
+    node.db.keyspace("default").unwrap().put(b"small", b"v").unwrap();
+    let (stream, mut batch) = (node.db.stream("jobs").unwrap(), RecordBatch::new());
+    for key in [b"a", b"a", b"b"] {
+        batch.push(&Record { key: Some(key), payload: b"job", ..Record::default() }).unwrap();
+    }
+    stream.append(&batch).unwrap();
+    let group = "/v1/streams/jobs/groups/workers";
+    node.put_json(group, &json!({ "order": "per_key" })).await.is(201);
+    gate.hold_reads(true);
+    let before = node.db.stats().commands;
+    let mut waiting = node.connect().await;
+    let fetch = json!({ "member": "m", "max_records": 3 }).to_string();
+    waiting.send("POST", &format!("{group}/fetch"), JSON, fetch.as_bytes()).await;
+    gate.until_reads_wait(1).await;
+    assert_eq!(node.get("/v1/kv/default/small").await.is(200).body, b"v");
+    assert_eq!(node.db.stats().commands, before, "nothing is delivered yet");
+    gate.hold_reads(false);
+    let delivered = waiting.reply("POST").await.is(200).json();
+    let offsets: Vec<_> = delivered["messages"].as_array().unwrap().iter().map(|record| &record["offset"]).collect();
+    assert_eq!(offsets, [0, 2], "the second record of a key waits for the first: {delivered}");
     node.stop().await;
 }

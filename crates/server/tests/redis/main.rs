@@ -14,6 +14,7 @@ mod cold_reads;
 mod commands;
 mod databases;
 mod differential;
+mod fetched;
 mod limits;
 mod long_reads;
 mod long_work;

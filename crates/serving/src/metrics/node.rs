@@ -101,6 +101,8 @@ fn encode_engine(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Res
     counter(encoder, "commands", "Commands applied", stats.commands)?;
     counter(encoder, "entries", "Log entries applied; commands / entries is the size of a group", stats.entries)?;
     histogram(encoder, "entry_commands", "Commands of each entry", None, &stats.entry_commands, 1.0)?;
+    let what = "Reads of files by the thread that applies entries, also of bytes that the kernel had in memory";
+    counter(encoder, "apply_file_reads", what, stats.apply_file_reads)?;
     encode_stages(encoder, &stats.write_stages)?;
     gauge(encoder, "queue_commands", "Commands queued for the writer", stats.queue_commands)?;
     gauge(encoder, "queue_bytes", "Bytes of commands queued for the writer", stats.queue_bytes)?;

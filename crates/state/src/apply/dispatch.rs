@@ -4,8 +4,10 @@
 //! Owns: the order of these steps, and the dispatch of commands to the modules that execute them. Does not own: the
 //! effect of a command.
 
+use std::sync::atomic::Ordering;
+
 use thalweg_types::{
-    Index, LogPosition, Lsn, SpaceTime, Term,
+    Index, LogPosition, Lsn, SpaceTime, Term, budget,
     command::{Command, Commands, FIRST_VERSION, Outcome, TimeCommand},
 };
 
@@ -87,10 +89,15 @@ impl Machine {
         // Reset only on success: after an error, or a panic that did not poison the lock, the machine stays
         // stopped.
         applier.stopped = true;
+        let before = budget::file_reads();
         let mut applying = Applying::begin(&mut applier, self, position, payload);
         let result = change(&mut applying)?;
         applying.finish()?;
         applier.stopped = false;
+        let file_reads = budget::file_reads().wrapping_sub(before);
+        if file_reads > 0 {
+            self.file_reads.fetch_add(file_reads, Ordering::Relaxed);
+        }
         Ok(result)
     }
 }

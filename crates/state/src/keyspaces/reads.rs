@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use thalweg_types::{KeyspaceId, SpaceTime};
+use thalweg_types::{BlobRef, KeyspaceId, SpaceTime};
 
 use crate::{
     error::MachineError,
@@ -13,7 +13,7 @@ use crate::{
         catalog::KeyspaceRow,
         counts::Counts,
         read_view::ReadView,
-        values::{Stored, decode_owned},
+        values::{Stored, decode_owned, decode_value},
     },
     machine::state_machine::Machine,
     sync::read,
@@ -137,6 +137,28 @@ impl Machine {
             return self.read_view().stored(keyspace, key);
         }
         self.row(keyspace, key)
+    }
+
+    /// Reads the row that a command about this key will read, so that the row is in memory when the command is applied, and
+    /// returns the position of its value if the value stays in the log. If the key holds a Redis collection, also reads the
+    /// row of its part `part`. Expired and deleted rows are read, too.
+    pub fn fetch_row(
+        &self,
+        keyspace: KeyspaceId,
+        key: &[u8],
+        part: Option<&[u8]>,
+    ) -> Result<Option<BlobRef>, MachineError> {
+        let mut found = Ok((None, None));
+        keys::with_data_key(keyspace, key, |full| {
+            self.backend.look(full, &mut |row| {
+                found = decode_value(full, row).map(|head| (head.value.blob(), head.value.collection()));
+            })
+        })?;
+        let (blob, collection) = found?;
+        if let (Some(id), Some(name)) = (collection, part) {
+            self.backend.look(&[&keys::part_prefix(keyspace, id), name].concat(), &mut |_| {})?;
+        }
+        Ok(blob)
     }
 
     #[inline]

@@ -76,6 +76,8 @@ pub struct Machine {
     pub(crate) digest_view: Mutex<Option<DigestView>>,
     /// Number of times that another state has replaced the state.
     pub(crate) replacements: AtomicU64,
+    /// Number of reads of files that the applying thread has begun.
+    pub(crate) file_reads: AtomicU64,
 }
 
 /// Tables in memory that readers see in addition to the backend, as of the last applied entry. Locked only for short
@@ -171,6 +173,13 @@ impl Machine {
     pub fn work(&self) -> Result<u64, crate::error::MachineError> {
         let applier = self.applier.lock().map_err(|_| crate::error::MachineError::Stopped)?;
         Ok(applier.steps + applier.read_steps)
+    }
+
+    /// Returns the number of reads of files that the thread that applies entries has begun since the machine was opened,
+    /// including those of bytes that the kernel had in memory. Nobody commits during such a read.
+    #[must_use]
+    pub fn file_reads(&self) -> u64 {
+        self.file_reads.load(Ordering::Relaxed)
     }
 
     /// Returns true if a keyspace keeps former values, or kept them at some time since the machine was opened.

@@ -3,9 +3,15 @@
 //! Owns: [`RunCursor`], which finds the first pair within bounds and moves from pair to pair, one block at a time.
 //! Keys and values are borrowed from the block. Does not own: merging runs, or hiding deletes.
 //!
+//! A scan that has read [`BLOCKS_BEFORE_AHEAD`] blocks from files one after the other is expected to go on. If its thread may
+//! wait for the disk, the kernel then reads the next blocks in advance. The kernel does this by itself for a single reader
+//! that moves forward; readers of one table share its file, and disturb each other in that.
+//!
 //! Invariant: the tables of a run ascend and don't overlap, and a table contains each key once.
 
 use std::{ops::Bound, sync::Arc};
+
+use thalweg_types::budget;
 
 use super::{block::DataBlock, table::Table};
 use crate::{
@@ -28,7 +34,14 @@ pub struct RunCursor<T, K> {
     left: std::ops::Range<usize>,
     /// True if the bounds of the scan end within the current block, so that no further block is needed.
     is_last: bool,
+    /// Number of blocks since the last one that was in the cache.
+    loaded: usize,
+    /// Number of further blocks of the table that the kernel was asked to read.
+    ahead: usize,
 }
+
+/// Number of consecutive blocks from files after which a scan reads ahead.
+const BLOCKS_BEFORE_AHEAD: usize = 4;
 
 /// A cursor that borrows the tables and the bounds.
 pub(crate) type BorrowedRunCursor<'a> = RunCursor<&'a [Arc<Table>], &'a [u8]>;
@@ -40,7 +53,7 @@ impl<T: AsRef<[Arc<Table>]>, K: AsRef<[u8]>> RunCursor<T, K> {
     pub fn open(tables: T, span: SpanOf<K>) -> Result<Option<Self>, BackendError> {
         let Some((table, number)) = first_block(tables.as_ref(), &span) else { return Ok(None) };
         let block = tables.as_ref()[table].block(number, span.reads)?;
-        let mut cursor = Self { tables, span, table, number, block, left: 0..0, is_last: false };
+        let mut cursor = Self { tables, span, table, number, block, left: 0..0, is_last: false, loaded: 0, ahead: 0 };
         cursor.enter_block();
         Ok(cursor.settle()?.then_some(cursor))
     }
@@ -60,10 +73,37 @@ impl<T: AsRef<[Arc<Table>]>, K: AsRef<[u8]>> RunCursor<T, K> {
             if self.is_last || !self.next_block() {
                 return Ok(false);
             }
+            self.read_ahead();
             self.block = self.tables.as_ref()[self.table].block(self.number, self.span.reads)?;
             self.enter_block();
         }
         Ok(true)
+    }
+
+    /// Returns the number of the current block in its table.
+    #[cfg(test)]
+    pub(super) fn block_number(&self) -> usize {
+        self.number
+    }
+
+    /// Returns the number of blocks from the current one on that the kernel was asked to read.
+    #[cfg(test)]
+    pub(super) fn blocks_ahead(&self) -> usize {
+        self.ahead
+    }
+
+    /// Has the kernel read blocks from the current one on, if the scan has come far enough and they are not in the cache.
+    fn read_ahead(&mut self) {
+        let table = &*self.tables.as_ref()[self.table];
+        self.ahead = self.ahead.saturating_sub(1);
+        if table.holds(self.number) {
+            self.loaded = 0;
+            return;
+        }
+        self.loaded += 1;
+        if self.loaded > BLOCKS_BEFORE_AHEAD && self.ahead == 0 && budget::may_wait() {
+            self.ahead = table.read_ahead(self.number, self.span.direction);
+        }
     }
 
     /// Determines which items of the current block are within the span.

@@ -636,6 +636,51 @@ mod tests {
     }
 
     #[test]
+    fn a_long_scan_that_may_wait_for_the_disk_reads_ahead() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = filled(dir.path(), 0);
+        let set = store.newest();
+        let tables = set.runs()[0].tables();
+        let block_bytes = |number: usize| u64::from(tables[0].index().block_position(number).1);
+        for direction in [Direction::Forward, Direction::Reverse] {
+            let span = Span { lower: Bound::Unbounded, upper: Bound::Unbounded, direction, reads: Reads::Once };
+            // Visits whole blocks, and returns the number of blocks ahead after each.
+            let ahead = |blocks: usize| {
+                let Ok(Some(mut cursor)) = RunCursor::open(tables, span) else { return Vec::new() };
+                let mut ahead = vec![cursor.blocks_ahead()];
+                let mut block = cursor.block_number();
+                while ahead.len() < blocks && cursor.advance().unwrap_or(false) {
+                    if cursor.block_number() != block {
+                        block = cursor.block_number();
+                        ahead.push(cursor.blocks_ahead());
+                    }
+                }
+                ahead
+            };
+            let first = ahead(8);
+            assert_eq!(first[..5], [0; 5], "a short scan reads what it visits: {first:?}");
+            assert_eq!([first[6], first[7]], [first[5] - 1, first[5] - 2]);
+            let middle = tables[0].index().len() / 2;
+            let bytes = first[5] as u64 * block_bytes(middle);
+            assert!((200 << 10..300 << 10).contains(&bytes), "{bytes} bytes ahead");
+            // To the end of the table and no further.
+            let all = ahead(tables[0].index().len());
+            assert_eq!(all.last(), Some(&1), "{all:?}");
+            let resident = Budget::resident(u64::MAX).perform(|| ahead(8));
+            assert!(resident.is_err() || resident.is_ok_and(|ahead| ahead == [0; 8]), "another thread will do it");
+        }
+        let cached = filled(&dir.path().join("cached"), 64 << 20);
+        assert!(cached.warm(&|| true).unwrap());
+        let set = cached.newest();
+        let (lower, upper) = (Bound::Unbounded, Bound::Unbounded);
+        let span = Span { lower, upper, direction: Direction::Forward, reads: Reads::Again };
+        let mut cursor = RunCursor::open(set.runs()[0].tables(), span).unwrap().unwrap();
+        while cursor.advance().unwrap() {
+            assert_eq!(cursor.blocks_ahead(), 0, "the blocks are in the cache");
+        }
+    }
+
+    #[test]
     fn reading_ahead_ends_where_it_would_push_something_out() {
         let dir = tempfile::tempdir().unwrap();
         let capacity = super::super::cache::ROOM_LEFT_BYTES + (200 << 10);

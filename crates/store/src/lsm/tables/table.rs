@@ -9,6 +9,7 @@
 use std::{
     cmp::Ordering,
     fmt::Display,
+    num::NonZeroU64,
     ops::ControlFlow,
     os::unix::fs::FileExt as _,
     sync::{
@@ -18,6 +19,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use rustix::fs::{Advice, fadvise};
 use thalweg_disk::decode_resident;
 use thalweg_types::budget;
 use xxhash_rust::xxh3::Xxh3Default;
@@ -34,7 +36,7 @@ use super::{
     filter::Filter,
 };
 use crate::{
-    backend::{BackendError, VerifiedRows},
+    backend::{BackendError, Direction, VerifiedRows},
     caught::caught,
     files::io_error,
     span::Reads,
@@ -43,6 +45,9 @@ use crate::{
 /// Maximum length in bytes of a value that is copied out of its block. Longer values share the block's memory. Shorter
 /// values are copied, so that a caller that keeps many small values does not keep a block alive for each of them.
 const MAX_COPIED_BYTES: usize = 1024;
+/// Number of bytes of blocks that a long scan has the kernel read in advance. A scan that ends early has caused reads of so
+/// many bytes in vain.
+pub(super) const READ_AHEAD_BYTES: u64 = 256 * 1024;
 /// Number of bytes that a verification reads at a time.
 const VERIFY_PIECE_BYTES: usize = 256 * 1024;
 
@@ -228,6 +233,34 @@ impl Table {
         Ok(ControlFlow::Continue(()))
     }
 
+    /// Asks the kernel to read blocks of the table into memory while the caller goes on: about [`READ_AHEAD_BYTES`] from the
+    /// block with this number on, in the direction of a scan. Returns the number of blocks.
+    pub(super) fn read_ahead(&self, number: usize, direction: Direction) -> usize {
+        let (mut first, mut last) = (number, number);
+        let mut bytes = u64::from(self.index.block_position(number).1);
+        while bytes < READ_AHEAD_BYTES {
+            let next = match direction {
+                Direction::Forward => Some(last + 1).filter(|next| *next < self.index.len()),
+                Direction::Reverse => first.checked_sub(1),
+            };
+            let Some(next) = next else { break };
+            (first, last) = (first.min(next), last.max(next));
+            bytes += u64::from(self.index.block_position(next).1);
+        }
+        let (begin, _) = self.index.block_position(first);
+        let (last_begin, last_bytes) = self.index.block_position(last);
+        let len = NonZeroU64::new(last_begin + u64::from(last_bytes) - begin);
+        // Without the advice, the scan waits for each block.
+        let _ = fadvise(self.file.get(), begin, len, Advice::WillNeed);
+        last - first + 1
+    }
+
+    /// Returns true if the block with this number is in the cache.
+    #[inline]
+    pub(super) fn holds(&self, number: usize) -> bool {
+        self.slots.holds(number)
+    }
+
     /// Marks all blocks of the table as handled, so that [`warm`](Self::warm) reads none of them.
     pub(super) fn without_warming(self) -> Self {
         self.warmed.store(self.index.len(), Relaxed);
@@ -351,7 +384,8 @@ impl BlockIndex {
         &self.keys[place.key_at as usize..][..usize::from(place.key_len)]
     }
 
-    fn block_position(&self, number: usize) -> (u64, u32) {
+    /// Returns the offset and the size in bytes of the block with this number in the file.
+    pub(super) fn block_position(&self, number: usize) -> (u64, u32) {
         let place = &self.places[number];
         (place.offset, place.size)
     }

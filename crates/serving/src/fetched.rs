@@ -1,0 +1,62 @@
+//! Rows that writes will read when they are applied, read before the writes are proposed, so that nobody's commit waits for
+//! the disk.
+//!
+//! Owns: the transfer of these reads to the [readers](crate::readers) if the rows are not in memory. Does not own: the choice
+//! of the rows, or the decision whether they are looked up (`row_fetch` of the engine).
+//!
+//! A client whose rows are fetched waits for them alone. If the client goes away meanwhile, its writes are not proposed.
+
+use std::sync::Arc;
+
+use thalweg_engine::{AsyncDatabase, Database, RowsOf};
+use thalweg_types::budget::Budget;
+
+use crate::{
+    admission::Account,
+    app::App,
+    readers::{PendingRead, Readers},
+};
+
+/// Reader of the rows of one client's writes.
+#[derive(Clone, Copy, Debug)]
+pub struct RowFetcher<'a> {
+    /// Threads that read rows that are not in memory.
+    pub readers: &'a Arc<Readers>,
+    /// Account of the client, whose reads take turns with those of others.
+    pub account: &'a Arc<Account>,
+    /// Budget of the first attempt, on the thread that serves the client.
+    pub budget: Budget,
+}
+
+/// Reads of rows that other threads perform. Dropping them removes those that have not begun.
+#[derive(Debug)]
+#[must_use = "the write is proposed after the reads"]
+pub struct FetchingRows(Vec<PendingRead<()>>);
+
+impl RowFetcher<'_> {
+    /// Begins to read the rows that writes will read. Returns `None` if the rows are in memory, or are expected to be.
+    pub fn begin(&self, db: &Database, of: RowsOf<'_>) -> Option<FetchingRows> {
+        let fetch = db.row_fetch(self.budget, of)?;
+        let spent = fetch.spent();
+        let read = |part: thalweg_engine::RowFetch| self.readers.run_again(spent, self.account, 0, move || part.read());
+        Some(FetchingRows(fetch.split().into_iter().map(read).collect()))
+    }
+}
+
+impl FetchingRows {
+    /// Waits until the rows are read. Errors are ignored: they appear when the write is applied.
+    pub async fn done(self) {
+        for read in self.0 {
+            let _ = read.await;
+        }
+    }
+}
+
+/// Reads the rows that writes of the client of `account` will read when they are applied. The caller proposes the writes
+/// afterwards.
+pub async fn fetch_rows(app: &App, account: &Arc<Account>, db: &AsyncDatabase, of: RowsOf<'_>) {
+    let fetcher = RowFetcher { readers: &app.readers, account, budget: Budget::RESIDENT };
+    if let Some(fetching) = fetcher.begin(db.blocking(), of) {
+        fetching.done().await;
+    }
+}
