@@ -44,7 +44,30 @@ pub(crate) fn figures<C>(pace: Pace, unit: &str) -> Vec<Figure<C>> {
         lower("p90 µs".to_owned(), Role::Compared, |run| run.time_us(90.0), Some(|window, _| percentile(window, 90.0))),
         lower("p99 µs".to_owned(), of_p99, |run| run.time_us(99.0), Some(|window, _| percentile(window, 99.0))),
         lower(format!("server CPU µs/{unit}"), Role::Compared, |run| run.server_cpu(run.tally.all_right), None),
+        lower(
+            "server fsyncs/s".to_owned(),
+            Role::Shown,
+            |run| average(run, |window| window.fsyncs_per_second),
+            Some(|window, _| window.fsyncs_per_second),
+        ),
+        lower(
+            "server RSS MiB".to_owned(),
+            Role::Shown,
+            |run| average(run, resident_mib),
+            Some(|window, _| resident_mib(window)),
+        ),
     ]
+}
+
+fn resident_mib(window: &Window) -> Option<f64> {
+    window.resident_bytes.map(|bytes| bytes as f64 / f64::from(1 << 20))
+}
+
+/// Returns the average of a value over the windows of a run that have it; NaN without such windows.
+fn average<C>(run: &Outcome<C>, value: fn(&Window) -> Option<f64>) -> f64 {
+    let windows = run.tally.timeline.as_ref().map_or(&[][..], Timeline::windows);
+    let values: Vec<f64> = windows.iter().filter_map(value).collect();
+    values.iter().sum::<f64>() / values.len() as f64
 }
 
 fn percentile(window: &Window, percentile: f64) -> Option<f64> {

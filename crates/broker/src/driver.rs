@@ -281,6 +281,13 @@ impl Link {
         taken
     }
 
+    /// Number of bytes of the first batch in a subscription's queue; 0 if no batch waits. The policy of the subscription may
+    /// replace the batch before the next [`take`](Self::take).
+    #[must_use]
+    pub fn next_bytes(&self, id: SubscriptionId) -> u64 {
+        self.shared.lock().get(id).map_or(0, Subscription::next_bytes)
+    }
+
     /// Returns the figures of a subscription's queue.
     #[must_use]
     pub fn queue_stats(&self, id: SubscriptionId) -> Option<QueueStats> {

@@ -124,6 +124,11 @@ impl StreamPage {
         Ok(())
     }
 
+    /// Returns the size in bytes of the batches that contain the records.
+    pub(crate) fn stored_bytes(&self) -> usize {
+        self.batches.iter().map(|batch| batch.bytes.len()).sum()
+    }
+
     /// Number of records in the page.
     #[must_use]
     pub fn record_count(&self) -> u64 {

@@ -15,6 +15,7 @@ use axum_core::body::Body;
 use bytes::{Bytes, BytesMut};
 use http::StatusCode;
 use http_body::Body as _;
+use serde::de::DeserializeOwned;
 use thalweg_serving::{
     admission::{Account, Reservation, Resource},
     app::App,
@@ -26,7 +27,7 @@ use thalweg_serving::{
 use thalweg_types::Action;
 use tokio::time::Instant;
 
-use crate::reading;
+use crate::{json, reading};
 
 /// Maximum length of a JSON body that is parsed on the thread of its connection. Lists of operations take longest: about half
 /// a millisecond for this length, as long as a [short read](thalweg_types::steps::SHORT_READ).
@@ -92,6 +93,25 @@ pub(crate) async fn parse<T: Send + 'static>(
     }
     let bytes = body.len();
     reading::on_reader(app, account, bytes, move || Ok((parse(&body)?, body))).await?
+}
+
+/// Parses a body of JSON like [`parse`], for a value that is much smaller than the body may be.
+pub(crate) async fn parsed<T: DeserializeOwned + Send + 'static>(
+    app: &App,
+    account: &Arc<Account>,
+    body: HeldBody,
+) -> Result<T, ApiError> {
+    Ok(parse(app, account, body, json::parse).await?.0)
+}
+
+/// Works on `bytes` bytes that a request has sent or reads: here if they are few, else on a thread for long reads.
+pub(crate) async fn work<T: Send + 'static>(
+    app: &App,
+    account: &Arc<Account>,
+    bytes: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    if bytes <= SHORT_JSON_BYTES { Ok(work()) } else { reading::on_reader(app, account, bytes, work).await }
 }
 
 /// Ensures that a body of `total` bytes is within the request's limit and counted in the server's limit on body bytes.

@@ -15,6 +15,7 @@ use thalweg_types::{Action, Durability, command::StreamConfig};
 use crate::{
     parse::{Media, Params, ParseError, is_form, request_media},
     reply::DURABILITY,
+    reply_memory::ReplyMemory,
 };
 
 /// Header with the time that a request may wait for its cluster.
@@ -39,9 +40,23 @@ pub(crate) struct Call {
     /// Time at which the request began to wait for its cluster. All its waits together last as long as `Thalweg-Timeout`
     /// states.
     pub waits_since: OnceLock<Instant>,
+    /// Way in which the reply is counted if its size is known.
+    pub reply_memory: ReplyMemory,
 }
 
 impl Call {
+    /// Creates a request that no handler has seen yet.
+    #[must_use]
+    pub(crate) fn new(
+        account: Arc<Account>,
+        head: Parts,
+        id: HeaderValue,
+        body: Body,
+        reply_memory: ReplyMemory,
+    ) -> Self {
+        Self { account, head, id, body: SyncWrapper::new(body), waits_since: OnceLock::new(), reply_memory }
+    }
+
     /// Returns the rest of the path after `prefix`, which the route has matched.
     #[must_use]
     pub(crate) fn path_after(&self, prefix: &str) -> &str {

@@ -50,6 +50,12 @@ impl JsonCommit {
         Ok(level)
     }
 
+    /// Converts the messages to batches of the broker.
+    fn with_batches(mut self) -> Result<(Self, Vec<Batch>), ApiError> {
+        let publish = std::mem::take(&mut self.publish);
+        Ok((self, publish.iter().map(JsonPublish::batch).collect::<Result<_, _>>()?))
+    }
+
     fn build(&self, names: &Names) -> Result<CommitBuilder, ApiError> {
         let mut builder = CommitBuilder::new();
         for condition in &self.conditions {
@@ -89,14 +95,18 @@ pub(crate) async fn commit(app: &Arc<App>, call: &mut Call) -> Answer {
     let body = body::read(app, &call.account, call.body.get_mut()).await?;
     let (sent, body): (JsonCommit, _) = body::parse(app, &call.account, body, json::parse).await?;
     let level = sent.level(asked)?;
-    let batches = sent.publish.iter().map(JsonPublish::batch).collect::<Result<Vec<_>, _>>()?;
+    let bytes = body.len();
+    let (sent, batches) = match sent.publish.is_empty() {
+        true => (sent, Vec::new()),
+        false => body::work(app, &call.account, bytes, move || sent.with_batches()).await??,
+    };
     let names = Names::of(app, call, targets(&sent.conditions, sent.writes.iter())).await?;
-    let appends = sent.appends();
-    let (db, commit) = (call.db(app)?, sent.build(&names)?);
+    let build = move || Ok::<_, ApiError>((sent.build(&names)?, sent.appends(), sent.conditions));
+    let (commit, appends, conditions) = body::work(app, &call.account, bytes, build).await??;
+    let db = call.db(app)?;
     fetch_rows(app, &call.account, &db, RowsOf::Commit(&commit)).await;
     let committed = db.commit(&commit, level);
     drop(commit);
-    let conditions = sent.conditions;
     // The body stays counted while a part of it is in memory: conditions, to name a failed one, or messages to publish.
     let kept = (!conditions.is_empty() || !batches.is_empty()).then_some(body);
     let carried_out = async move {

@@ -15,7 +15,9 @@ use crate::{
     cluster, commit,
     describe::{BINARY, Binary},
     document::{self, Documented},
-    entity, groups, home, key_history, keys, keyspaces, kv, leases, producers, reading, records, reply, scan, shapes,
+    entity, groups, home, key_history, keys, keyspaces, kv, leases, producers, reading, records, reply,
+    reply_memory::ReplyMemory,
+    scan, shapes,
     shared::Http,
     snapshot, space, state, status, streams, subjects, transaction, ttl, watch,
 };
@@ -472,7 +474,7 @@ operations! {
         => now status::ready(app, call);
     /// Returns metrics for Prometheus.
     Metrics = "metrics", GET "/metrics"
-        => now status::metrics(&http.registry);
+        => now status::metrics(&http.metrics, call);
     /// Returns the server's figures for operators.
     Status = "status", GET "/v1/status"
         => now status::status(app);
@@ -484,7 +486,7 @@ operations! {
         => boxed space::space(app, &http.spaces, call);
     /// Returns the OpenAPI document.
     OpenApi = "openapi", GET "/openapi.json"
-        => now status::openapi(&OPENAPI);
+        => now status::openapi(&OPENAPI, call);
     /// Reads a body and stores nothing, to measure the cost of HTTP alone.
     Echo = "echo", POST "/v1/echo"
         => inline echo(app, call);
@@ -638,6 +640,13 @@ impl Operation {
                 | Self::ClusterJoinToken
                 | Self::StateVersionRaise
         )
+    }
+
+    /// Returns the way in which the reply to a request with this method is counted if its size is known. A handler may
+    /// change it.
+    pub(crate) fn reply_memory(self, method: &Method) -> ReplyMemory {
+        let only_reads = matches!(*method, Method::GET | Method::HEAD) || self == Self::CacheMultiGet;
+        if only_reads { ReplyMemory::Reserve } else { ReplyMemory::Exceed }
     }
 
     /// Returns true if the server answers the operation even when all its request slots are taken, because an operator

@@ -35,7 +35,7 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     };
     let level = app.db.blocking().visible_durability();
     let entry = entry.ok_or_else(|| ApiError { shown: Some(level), ..no_such_key() })?;
-    let mut response = reply::shown(Media::Binary, reply::counted_body(&call.account, entry.value)?, level);
+    let mut response = reply::shown(Media::Binary, entry.value.into(), level);
     reply::put_revision(response.headers_mut(), entry.revision);
     Ok(response)
 }

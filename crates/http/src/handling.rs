@@ -1,21 +1,17 @@
 //! Handling of one HTTP request, from head to reply.
 //!
-//! Owns: request ids, and the order of steps: select the operation, admit, dispatch, turn errors into JSON, discard an
-//! unread body, count.
+//! Owns: request ids, and the order of steps: select the operation, admit, dispatch, count the memory of the reply, turn
+//! errors into JSON, discard an unread body, count.
 //! Does not own: the selection (`routes`), and the handler of each operation (`dispatch`).
 //! Invariant: every reply has the request's id and is counted exactly once.
 
-use std::{
-    sync::{Arc, OnceLock},
-    time::Instant,
-};
+use std::{sync::Arc, time::Instant};
 
 use axum_core::body::Body;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Request, Response, header, request::Parts};
+use http::{HeaderMap, HeaderValue, Request, Response, header};
 use http_body::Body as _;
 use prometheus_client::collector::Collector;
-use sync_wrapper::SyncWrapper;
 use thalweg_serving::{
     admission::{Reservation, Resource},
     app::App,
@@ -32,6 +28,7 @@ use crate::{
     draining,
     origin::{self, Forbidden},
     reply::{self, DURABILITY, REQUEST_ID},
+    reply_memory::{self, ReplyMemory},
     routes::{Selected, select},
     shared::Http,
 };
@@ -78,8 +75,8 @@ impl Http {
         let Selected { operation, is_without_body, allow } = select(&head.method, head.uri.path());
         let id = self.request_id(&head.headers);
         let Caller { account, service } = caller;
-        let mut call =
-            Call { account, head, id: id.clone(), body: SyncWrapper::new(body), waits_since: OnceLock::new() };
+        let reply_memory = operation.reply_memory(&head.method);
+        let mut call = Call::new(account, head, id.clone(), body, reply_memory);
         let answer = match self.admit(operation, &call, service, forbidden) {
             Ok(_held) => match &self.app.cluster {
                 None => dispatch(operation, self, &mut call).await,
@@ -87,7 +84,14 @@ impl Http {
             },
             Err(error) => Err(error),
         };
-        let mut response = answer.unwrap_or_else(|error| self.refuse(operation, &call.head, error, &id));
+        let answer = match answer {
+            // A reply to a HEAD request is sent without its body.
+            Ok(response) if !is_without_body => {
+                reply_memory::count(response, call.reply_memory, call.head.version, &call.account)
+            }
+            answer => answer,
+        };
+        let mut response = answer.unwrap_or_else(|error| self.refuse(operation, &call, error, &id));
         if !draining::is_settled(&mut call) {
             Box::pin(draining::settle(&self.app, &mut call, &mut response)).await;
         }
@@ -139,7 +143,7 @@ impl Http {
         held.map(Some).ok_or_else(|| ApiError::overloaded("too many requests in flight: retry later"))
     }
 
-    fn refuse(&self, operation: Operation, head: &Parts, error: ApiError, id: &HeaderValue) -> Response<Body> {
+    fn refuse(&self, operation: Operation, call: &Call, error: ApiError, id: &HeaderValue) -> Response<Body> {
         let id = id.to_str().unwrap_or_default();
         // The log reports the state of the cluster once, and not with every request.
         let is_usual = matches!(
@@ -147,10 +151,13 @@ impl Http {
             "overloaded" | "no_leader" | "not_leader" | "read_timeout" | "revision_not_reached" | "recovering"
         );
         if error.status.is_server_error() && !is_usual {
-            let (name, path) = (operation.name(), head.uri.path());
+            let (name, path) = (operation.name(), call.head.uri.path());
             tracing::warn!(operation = name, path, code = error.code, request_id = id, "{}", error.message);
         }
-        reply::refusal(error.with_names(self.app.db.blocking()), Some(id))
+        let error = error.with_names(self.app.db.blocking());
+        let response = reply::refusal(&error, Some(id));
+        reply_memory::count(response, ReplyMemory::Reserve, call.head.version, &call.account)
+            .unwrap_or_else(|_| reply::refusal(&error.shortened(), Some(id)))
     }
 
     /// Returns the request id that the client sent if it is short and printable, or else a new one.

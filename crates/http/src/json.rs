@@ -9,6 +9,9 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use thalweg_serving::error::ApiError;
 
+/// Maximum number of bytes of the parser's description of an error.
+const MAX_ERROR_BYTES: usize = 512;
+
 /// Appends a JSON field with bytes: `"name":"text"` if they are UTF-8, else `"name_base64":"..."`.
 pub(crate) fn push_bytes(out: &mut Vec<u8>, name: &str, bytes: &[u8]) {
     out.push(b'"');
@@ -90,6 +93,9 @@ pub(crate) fn required_bytes<'a>(
 /// Parses a JSON body.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     serde_json::from_slice(bytes).map_err(|error| {
+        // It quotes unknown names of fields, which may be as long as the body.
+        let mut error = error.to_string();
+        error.truncate(error.floor_char_boundary(MAX_ERROR_BYTES));
         ApiError::bad_request("bad_json", format!("the body is not the JSON that this route expects: {error}"))
     })
 }

@@ -7,11 +7,7 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::{HeaderValue, StatusCode, header};
 use serde_json::{Map, Value, json};
 use thalweg_engine::{KeyVersion, KeyVersions, Keyspace, ScanCursor, VersionEnd, VersionLifetime};
-use thalweg_serving::{
-    admission::{Account, Resource},
-    app::App,
-    error::ApiError,
-};
+use thalweg_serving::{admission::Resource, app::App, error::ApiError};
 use thalweg_types::{Revision, limits::MAX_CURSOR_BYTES};
 
 use crate::{
@@ -27,14 +23,7 @@ use crate::{
 const DEFAULT_VERSIONS: usize = 10;
 
 /// Returns the value that a key had at a revision.
-pub(crate) fn get(
-    app: &App,
-    account: &Arc<Account>,
-    keyspace: &Keyspace,
-    key: &[u8],
-    revision: Revision,
-    body: WithValue,
-) -> Answer {
+pub(crate) fn get(app: &App, keyspace: &Keyspace, key: &[u8], revision: Revision, body: WithValue) -> Answer {
     let entry = keyspace.get_at(key, revision)?;
     let level = app.db.blocking().visible_durability();
     let entry = entry.ok_or_else(|| ApiError {
@@ -42,7 +31,7 @@ pub(crate) fn get(
         ..ApiError::not_found("not_found", format!("the key had no value at revision {revision}"))
     })?;
     let len = entry.value.len();
-    let value = if body == WithValue::Yes { reply::counted_body(account, entry.value)? } else { Body::empty() };
+    let value = if body == WithValue::Yes { Body::from(entry.value) } else { Body::empty() };
     let mut response = reply::shown(Media::Binary, value, level);
     reply::put_revision(response.headers_mut(), entry.revision);
     if body == WithValue::No {

@@ -86,12 +86,18 @@ pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
         let ack = kv::store(app, call, &keyspace, &key, body, None, level).await?;
         return Ok(reply::acked_json(&ack, StatusCode::OK, key_object(&key)));
     }
-    let pair: JsonPair = json::parse(&body)?;
-    let key = required_bytes("key", pair.key.as_ref(), pair.key_base64.as_ref())?;
-    let value = required_bytes("value", pair.value.as_ref(), pair.value_base64.as_ref())?;
+    let parse = |body: &[u8]| {
+        let pair: JsonPair = json::parse(body)?;
+        let key = required_bytes("key", pair.key.as_ref(), pair.key_base64.as_ref())?;
+        let value = required_bytes("value", pair.value.as_ref(), pair.value_base64.as_ref())?;
+        Ok::<_, ApiError>((key.into_owned(), value.into_owned()))
+    };
+    let ((key, value), body) = body::parse(app, &call.account, body, parse).await?;
     let db = call.db(app)?;
     fetch_rows(app, &call.account, &db, RowsOf::Write(keyspace.id(), &key)).await;
-    let ack = db.put(keyspace.id(), &key, &value, level).await?;
+    let stored = db.put(keyspace.id(), &key, &value, level);
+    drop((value, body));
+    let ack = stored.await?;
     Ok(reply::acked_json(&ack, StatusCode::OK, key_object(&key)))
 }
 
@@ -115,8 +121,7 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     out.push(b',');
     push_number(&mut out, "revision", entry.revision.0);
     out.extend_from_slice(b"}\n");
-    let body = reply::counted_body(&call.account, out.into())?;
-    let mut response = reply::shown(Media::Json, body, level);
+    let mut response = reply::shown(Media::Json, out.into(), level);
     reply::put_revision(response.headers_mut(), entry.revision);
     Ok(response)
 }
@@ -176,17 +181,21 @@ pub(crate) async fn batch(app: &Arc<App>, call: &mut Call) -> Answer {
         return Err(ApiError::bad_request("bad_json", "a batch has at least one item"));
     }
     let keyspace = call.keyspace(app, KEYSPACE).await?.id();
-    let mut builder = CommitBuilder::new();
-    for item in &items {
-        let key: Cow<'_, [u8]> = required_bytes("key", item.key.as_ref(), item.key_base64.as_ref())?;
-        let value = required_bytes("value", item.value.as_ref(), item.value_base64.as_ref())?;
-        builder.put(keyspace, &key, &value)?;
-    }
     let count = items.len();
+    let build = move || {
+        let mut builder = CommitBuilder::new();
+        for item in &items {
+            let key: Cow<'_, [u8]> = required_bytes("key", item.key.as_ref(), item.key_base64.as_ref())?;
+            let value = required_bytes("value", item.value.as_ref(), item.value_base64.as_ref())?;
+            builder.put(keyspace, &key, &value)?;
+        }
+        Ok::<_, ApiError>(builder)
+    };
+    let builder = body::work(app, &call.account, body.len(), build).await??;
     let db = call.db(app)?;
     fetch_rows(app, &call.account, &db, RowsOf::Commit(&builder)).await;
     let committed = db.commit(&builder, level);
-    drop((builder, items, body));
+    drop((builder, body));
     let ack = committed.await?;
     Ok(reply::acked_json(&ack, StatusCode::OK, json!({ "count": count })))
 }

@@ -18,7 +18,7 @@ use crate::{
     body,
     call::{Answer, Call},
     describe::{Acked, KeyspacePath, Level},
-    json::{self, present_field, span_of_seconds},
+    json::{present_field, span_of_seconds},
     parse::name_segment,
     read_gate, reading, reply,
 };
@@ -108,7 +108,7 @@ async fn sent_config(app: &Arc<App>, call: &mut Call) -> Result<JsonConfig, ApiE
         return Ok(JsonConfig::default());
     }
     call.require_json()?;
-    json::parse(&body)
+    body::parsed(app, &call.account, body).await
 }
 
 fn name(call: &Call) -> Result<String, ApiError> {

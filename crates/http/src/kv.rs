@@ -42,14 +42,7 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     let (name, key) = kv_path(call.path_after(PREFIX))?;
     let keyspace = app.find_keyspace(&name)?;
     if let Some(revision) = asked.revision {
-        return key_history::get(
-            app,
-            &call.account,
-            &keyspace,
-            &key.unwrap_or_default(),
-            Revision(revision),
-            WithValue::Yes,
-        );
+        return key_history::get(app, &keyspace, &key.unwrap_or_default(), Revision(revision), WithValue::Yes);
     }
     let key = key.unwrap_or_default();
     let mut head = None;
@@ -68,7 +61,7 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     if let Some(other) = stale(call, entry.revision, level)? {
         return Ok(other);
     }
-    let mut response = reply::shown(Media::Binary, reply::counted_body(&call.account, entry.value)?, level);
+    let mut response = reply::shown(Media::Binary, Body::from(entry.value), level);
     reply::put_revision(response.headers_mut(), entry.revision);
     put_remaining(app, &mut response, &entry.expiry)?;
     Ok(response)
@@ -96,14 +89,7 @@ pub(crate) fn head(app: &Arc<App>, call: &Call) -> Answer {
     let (name, key) = kv_path(call.path_after(PREFIX))?;
     let keyspace = app.find_keyspace(&name)?;
     if let Some(revision) = asked.revision {
-        return key_history::get(
-            app,
-            &call.account,
-            &keyspace,
-            &key.unwrap_or_default(),
-            Revision(revision),
-            WithValue::No,
-        );
+        return key_history::get(app, &keyspace, &key.unwrap_or_default(), Revision(revision), WithValue::No);
     }
     let head = keyspace.head(&key.unwrap_or_default())?;
     let level = app.db.blocking().visible_durability();

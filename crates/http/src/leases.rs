@@ -21,7 +21,7 @@ use crate::{
     body,
     call::{Answer, Call},
     describe::{Acked, Durable, LeasePath, Level},
-    json::{self, insert_bytes, span_of_seconds},
+    json::{insert_bytes, span_of_seconds},
     parse::{LeaseQuery, LeasesQuery, decode},
     reply,
     shapes::LeaseKeyName,
@@ -133,8 +133,7 @@ pub(crate) async fn grant(app: &Arc<App>, call: &mut Call) -> Answer {
     let level = call.level(app)?;
     call.require_json()?;
     let body = body::read(app, &call.account, call.body.get_mut()).await?;
-    let (id, ttl) = json::parse::<JsonGrant>(&body)?.terms()?;
-    drop(body);
+    let (id, ttl) = body::parsed::<JsonGrant>(app, &call.account, body).await?.terms()?;
     let held = app.may_grant_lease(&call.account)?;
     let granted = call.db(app)?.grant_lease(id, ttl, level).await?;
     app.granted_lease(granted.id, granted.ttl, held);

@@ -6,7 +6,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use thalweg_engine::WriteError;
-use thalweg_serving::error::ApiError;
+use thalweg_serving::{app::App, error::ApiError};
 use thalweg_types::{
     Durability, GroupId, KeyspaceId, Offset, Revision, StreamId,
     command::{
@@ -314,6 +314,20 @@ impl JsonOperation {
     /// Returns true if the operation changes nothing.
     pub(crate) fn reads(&self) -> bool {
         matches!(self, Self::Get { .. } | Self::Scan { .. })
+    }
+
+    /// Returns true if the operation is a scan.
+    pub(crate) fn scans(&self) -> bool {
+        matches!(self, Self::Scan { .. })
+    }
+
+    /// Returns the current size of the value that the operation gets.
+    pub(crate) fn value_bytes(&self, app: &App, names: &Names) -> u64 {
+        let Self::Get { keyspace, key, key_base64 } = self else { return 0 };
+        let Ok(key) = required_bytes("key", key.as_ref(), key_base64.as_ref()) else { return 0 };
+        let keyspace = names.keyspace(keyspace).ok().and_then(|id| app.db.blocking().keyspace_by_id(id));
+        let head = keyspace.and_then(|keyspace| keyspace.head(&key).ok().flatten());
+        head.map_or(0, |head| head.value_bytes)
     }
 
     /// Returns the keyspace, stream or group that the operation refers to.

@@ -3,7 +3,8 @@
 //! Owns: requesting pages from a [`PageSource`] on a thread for long reads. The next page is made after the client has
 //! received the last one, so a slow client holds no thread. A page is larger than usual if it holds one large pair or
 //! record. Such a page counts in the limit `max_reply_bytes_in_flight` until it is sent; if the limit has no room, the
-//! reply ends there.
+//! reply ends there. A source is kept until its last page is sent, and with it the source's slot, such as one in `max_scans`.
+//! A body of one page has a known size, so `reply_memory` counts it instead.
 
 use std::{
     collections::VecDeque,
@@ -17,6 +18,7 @@ use std::{
 use axum_core::body::Body;
 use bytes::Bytes;
 use http_body::Frame;
+use sync_wrapper::SyncWrapper;
 use thalweg_serving::{
     admission::{Account, Resource, counted},
     app::App,
@@ -80,36 +82,53 @@ pub(crate) async fn body<S: PageSource>(
     framing: Framing,
 ) -> Result<Body, ApiError> {
     let (page, source) = match first {
-        FirstPageThread::Inline => match budget::within(SHORT_READ, || made(&mut source)) {
+        FirstPageThread::Inline => match budget::within(SHORT_READ, || made(&mut source, framing)) {
             Ok(page) => (page, source),
             Err(_) => {
                 source.restart();
-                blocking(source).await?
+                blocking(source, framing).await?
             }
         },
-        FirstPageThread::Blocking => blocking(source).await?,
+        FirstPageThread::Blocking => blocking(source, framing).await?,
     };
     let mut page = page?;
-    if page.last && page.frames.len() <= 1 && framing == Framing::Any {
+    if page.is_whole(framing) {
         return Ok(page.frames.pop().map_or_else(Body::empty, Body::from));
     }
-    let state = (!page.last).then_some(source);
-    Ok(Body::new(Unfold { frames: page.frames.into(), state, running: None, step: next_page::<S>, bulk: None }))
+    let (frames, state) = page.with_source(source);
+    Ok(Body::new(Unfold { frames: frames.into(), state, running: None, step: next_page::<S>, bulk: None }))
 }
 
-async fn blocking<S: PageSource>(mut source: S) -> Result<(Result<Page, ApiError>, S), ApiError> {
+impl Page {
+    /// Returns true if the page is sent as a body with its length.
+    fn is_whole(&self, framing: Framing) -> bool {
+        self.last && self.frames.len() <= 1 && framing == Framing::Any
+    }
+
+    /// Returns the frames of the page, and its source if more pages follow. The frames of the last page keep the source,
+    /// because its slot covers their memory.
+    fn with_source<S: PageSource>(self, source: S) -> (Vec<Bytes>, Option<S>) {
+        if !self.last || !source.is_counted() {
+            return (self.frames, (!self.last).then_some(source));
+        }
+        let source = Arc::new(SyncWrapper::new(source));
+        (self.frames.into_iter().map(|frame| counted(frame, Arc::clone(&source))).collect(), None)
+    }
+}
+
+async fn blocking<S: PageSource>(mut source: S, framing: Framing) -> Result<(Result<Page, ApiError>, S), ApiError> {
     let (app, account) = source.reader();
     let (app, account) = (Arc::clone(app), Arc::clone(account));
     // The size of the next pair is unknown.
     let bytes = if source.is_counted() { MAX_VALUE_BYTES } else { 0 };
-    reading::on_reader(&app, &account, bytes, move || (made(&mut source), source)).await
+    reading::on_reader(&app, &account, bytes, move || (made(&mut source, framing), source)).await
 }
 
 /// Makes the next page of a source, and counts the page in the limit on reply bytes if it is large.
-fn made<S: PageSource>(source: &mut S) -> Result<Page, ApiError> {
+fn made<S: PageSource>(source: &mut S, framing: Framing) -> Result<Page, ApiError> {
     let page = source.page()?;
     let bytes: usize = page.frames.iter().map(Bytes::len).sum();
-    if bytes <= COUNTED_PAGE_BYTES || !source.is_counted() {
+    if bytes <= COUNTED_PAGE_BYTES || !source.is_counted() || page.is_whole(framing) {
         return Ok(page);
     }
     let held = source.reader().1.take(Resource::ReplyBytes, bytes as u64).ok_or_else(reply::no_room)?;
@@ -128,9 +147,10 @@ pub(crate) fn gathered(mut bytes: Vec<u8>) -> Bytes {
 
 fn next_page<S: PageSource>(source: S) -> Running<S> {
     Box::pin(async move {
-        match blocking(source).await {
+        // Only a first page may be the whole body.
+        match blocking(source, Framing::Chunks).await {
             Err(error) => Err(io::Error::other(error.message.into_owned())),
-            Ok((Ok(page), source)) => Ok((page.frames, (!page.last).then_some(source))),
+            Ok((Ok(page), source)) => Ok(page.with_source(source)),
             Ok((Err(error), mut source)) => match source.failure(&error) {
                 Some(line) => Ok((vec![line], None)),
                 None => Err(io::Error::other(error.message.into_owned())),

@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use axum_core::body::Body;
 use http::StatusCode;
-use sync_wrapper::SyncWrapper;
 use thalweg_serving::{admission::Account, app::App, error::ApiError, readers::ReaderError};
 use thalweg_types::{
     Action, Classified,
@@ -36,9 +35,9 @@ pub(crate) async fn long(app: &Arc<App>, call: &Call, read: Read) -> Answer {
 /// Calls a handler that has `spent` the budget of a short read on another thread.
 pub(crate) async fn again(spent: Spent, app: &Arc<App>, call: &Call, read: Read) -> Answer {
     let (shared, account) = (Arc::clone(app), Arc::clone(&call.account));
-    let body = SyncWrapper::new(Body::empty());
-    let (head, id, waits_since) = (call.head.clone(), call.id.clone(), call.waits_since.clone());
-    let call = Call { account: Arc::clone(&account), head, id, body, waits_since };
+    let (owner, head, id) = (Arc::clone(&account), call.head.clone(), call.id.clone());
+    let fresh = Call::new(owner, head, id, Body::empty(), call.reply_memory);
+    let call = Call { waits_since: call.waits_since.clone(), ..fresh };
     // The size of a value is unknown.
     let read = app.readers.run_again(spent, &account, MAX_VALUE_BYTES, move || read(&shared, &call));
     read.await.map_err(|error| failed(&error))?

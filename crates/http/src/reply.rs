@@ -1,14 +1,12 @@
 //! Construction of replies: headers with revisions and durability levels, and bodies of known size.
 
-use std::sync::Arc;
-
 use axum_core::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use serde::Serialize;
 use serde_json::{Value, json};
 use thalweg_engine::Ack;
-use thalweg_serving::{admission::Account, error::ApiError};
+use thalweg_serving::error::ApiError;
 use thalweg_types::{Action, Durability, Offset, Revision};
 
 use crate::parse::Media;
@@ -89,12 +87,6 @@ pub(crate) fn json_of(status: StatusCode, value: &impl Serialize) -> Response<Bo
     response
 }
 
-/// Creates a reply body. The server's limit on reply bytes counts the body until it is sent. Returns an error if too
-/// many bytes are waiting for clients.
-pub(crate) fn counted_body(account: &Arc<Account>, bytes: Bytes) -> Result<Body, ApiError> {
-    account.reply(bytes).map(Body::from).ok_or_else(no_room)
-}
-
 /// Returns error 503 for a large reply that does not fit into the limit on reply bytes.
 pub(crate) fn no_room() -> ApiError {
     ApiError::overloaded("too many bytes of replies wait for clients: retry later")
@@ -102,7 +94,7 @@ pub(crate) fn no_room() -> ApiError {
 
 /// Creates the reply to a failed request.
 #[must_use]
-pub(crate) fn refusal(error: ApiError, request_id: Option<&str>) -> Response<Body> {
+pub(crate) fn refusal(error: &ApiError, request_id: Option<&str>) -> Response<Body> {
     let mut body = error.to_json(request_id).to_string();
     body.push('\n');
     let mut response = Response::new(Body::from(body));

@@ -8,6 +8,7 @@ use tokio::sync::Semaphore;
 
 use crate::{
     metrics::{RequestCollector, Requests},
+    metrics_page::MetricsPage,
     snapshot::Snapshots,
 };
 
@@ -25,7 +26,7 @@ pub struct Http {
     /// Semaphore with one permit: only one report about disk space is made at a time.
     pub(crate) spaces: Arc<Semaphore>,
     /// All metrics of the server, for `/metrics`.
-    pub(crate) registry: Registry,
+    pub(crate) metrics: MetricsPage,
 }
 
 impl Http {
@@ -46,7 +47,7 @@ impl Http {
             snapshots: Arc::default(),
             digests: Arc::new(Semaphore::new(1)),
             spaces: Arc::new(Semaphore::new(1)),
-            registry,
+            metrics: MetricsPage::new(registry),
         })
     }
 }

@@ -21,7 +21,7 @@ use crate::{
     body,
     call::{Answer, Call},
     describe::Level,
-    json, reply,
+    reply,
 };
 
 /// Handles `POST /v1/state/digest`. Reads the whole state on a thread of its own. If the client leaves, the thread
@@ -113,8 +113,7 @@ pub(crate) async fn raise_version(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     call.require_json()?;
     let body = body::read(app, &call.account, call.body.get_mut()).await?;
-    let JsonRaise { to, force } = json::parse(&body)?;
-    drop(body);
+    let JsonRaise { to, force } = body::parsed(app, &call.account, body).await?;
     if let Some(cluster) = &app.cluster
         && to > app.db.blocking().version_in_force()
     {

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use axum_core::body::Body;
 use http::{HeaderValue, Response, StatusCode, header};
-use prometheus_client::{encoding::text, registry::Registry};
 use serde_json::{Value, json};
 use thalweg_engine::Health;
 use thalweg_serving::{app::App, cluster::ClusterError, error::ApiError, status::server_status};
@@ -12,8 +11,10 @@ use thalweg_types::Action;
 
 use crate::{
     call::{Answer, Call},
+    metrics_page::MetricsPage,
     parse::ReadyQuery,
     reply,
+    reply_memory::ReplyMemory,
 };
 
 fn unavailable(code: &'static str, action: Action, message: String) -> ApiError {
@@ -70,12 +71,9 @@ pub(crate) fn ready(app: &Arc<App>, call: &Call) -> Answer {
     responses((status = 200, description = "OpenMetrics text.", body = String,
             content_type = "application/openmetrics-text"))
 )]
-pub(crate) fn metrics(registry: &Registry) -> Answer {
-    let mut out = String::with_capacity(16 * 1024);
-    if text::encode(&mut out, registry).is_err() {
-        tracing::warn!("metrics could not be encoded");
-    }
-    let mut response = Response::new(Body::from(out));
+pub(crate) fn metrics(page: &MetricsPage, call: &mut Call) -> Answer {
+    call.reply_memory = ReplyMemory::Counted;
+    let mut response = Response::new(Body::from(page.text(&call.account, call.head.version)));
     let media = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, media);
     Ok(response)
@@ -91,7 +89,9 @@ pub(crate) fn status(app: &Arc<App>) -> Answer {
 
 /// Handles `GET /openapi.json`: returns the OpenAPI document.
 #[utoipa::path(get, path = "/openapi.json", responses((status = 200, description = "OpenAPI 3.1.", body = Object)))]
-pub(crate) fn openapi(document: &'static str) -> Answer {
+pub(crate) fn openapi(document: &'static str, call: &mut Call) -> Answer {
+    // All replies share the document.
+    call.reply_memory = ReplyMemory::Counted;
     let mut response = Response::new(Body::from(document));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(response)

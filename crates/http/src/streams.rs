@@ -23,7 +23,7 @@ use crate::{
     batch, body,
     call::{Answer, Call},
     describe::{Accepted, Acked, AppendParameters, BINARY, Binary, Level, NDJSON, StreamPath},
-    json::{self, present_field, span_of_seconds},
+    json::{present_field, span_of_seconds},
     parse::{AppendQuery, Cursor, ListQuery, name_segment, rfc3339},
     read_gate, reading, reply,
     shapes::Appended,
@@ -253,7 +253,7 @@ async fn sent_config(app: &Arc<App>, call: &mut Call) -> Result<JsonConfig, ApiE
         return Ok(JsonConfig::default());
     }
     call.require_json()?;
-    json::parse(&body)
+    body::parsed(app, &call.account, body).await
 }
 
 /// Handles `PUT /v1/streams/{stream}`. Creates the stream. An existing stream stays unchanged.
@@ -322,8 +322,7 @@ pub(crate) async fn trim(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     call.require_json()?;
     let body = body::read(app, &call.account, call.body.get_mut()).await?;
-    let before = json::parse::<JsonTrim>(&body)?.before;
-    drop(body);
+    let before = body::parsed::<JsonTrim>(app, &call.account, body).await?.before;
     let stream = find_to_change(app, call, "/trim").await?;
     let ack = call.db_at_level(app)?.trim_stream(stream.id(), Offset(before)).await?;
     let start = stream.info()?.start;

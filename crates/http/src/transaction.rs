@@ -3,16 +3,19 @@
 
 use std::sync::Arc;
 
-use http::StatusCode;
+use axum_core::body::Body;
+use bytes::Bytes;
+use http::{Response, StatusCode};
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use thalweg_engine::TransactionAck;
 use thalweg_serving::{admission::Account, app::App, error::ApiError};
 use thalweg_types::{
     Durability, Revision,
-    budget::{Budget, Spent},
-    command::{Command, OperationResult, ScannedItem, TransactionBuilder},
+    budget::{self, Budget, Spent},
+    command::{Command, OperationResult, ScanPage, ScannedItem, TransactionBuilder},
     limits::{MAX_COMMAND_STEPS, MAX_TRANSACTION_RESULT_BYTES},
+    steps::SHORT_READ,
 };
 use utoipa::ToSchema;
 
@@ -20,11 +23,13 @@ use crate::{
     body,
     call::{Answer, Call},
     describe::{Durable, KeyPath, KeyspacePath, Level},
-    json,
+    json::{self, push_number},
+    long_json::LongJson,
     names::Names,
     operations::{JsonCondition, JsonOperation, level_of, targets},
-    parse::{AddQuery, PrefixQuery, Required, kv_path},
+    parse::{AddQuery, Media, PrefixQuery, Required, kv_path},
     read_gate, reading, reply,
+    reply_memory::ReplyMemory,
     shapes::{Added, PrefixDeleted},
 };
 
@@ -64,8 +69,76 @@ impl JsonTransaction {
         Ok(builder)
     }
 
-    fn answer(&self, ack: &TransactionAck) -> Value {
-        let operations = if ack.succeeded() { &self.then } else { &self.otherwise };
+    /// Returns the gets of a list, and the number of its scans.
+    fn reads(operations: &[JsonOperation]) -> (Vec<&JsonOperation>, usize) {
+        let (scans, gets): (Vec<_>, Vec<_>) =
+            operations.iter().filter(|operation| operation.reads()).partition(|operation| operation.scans());
+        (gets, scans.len())
+    }
+
+    /// Estimates the number of bytes of the results, from the current sizes of the values that the transaction gets.
+    fn estimated_result_bytes(&self, app: &App, names: &Names) -> u64 {
+        const MOST: u64 = MAX_TRANSACTION_RESULT_BYTES as u64;
+        let of_list = |operations: &[JsonOperation]| {
+            let (gets, scans) = Self::reads(operations);
+            if scans > 0 || gets.len() > MAX_ESTIMATED_GETS {
+                return MOST;
+            }
+            let bytes = || gets.iter().map(|get| get.value_bytes(app, names)).sum::<u64>();
+            budget::within(SHORT_READ, bytes).unwrap_or(MOST)
+        };
+        of_list(&self.then).max(of_list(&self.otherwise)).min(MOST)
+    }
+
+    /// Returns an error if the transaction reads and there is no room for the reply. Later it would be too late: a
+    /// transaction that was carried out is not refused.
+    fn check_reply_room(&self, app: &App, call: &Call, names: &Names) -> Result<(), ApiError> {
+        if !self.operations().any(JsonOperation::reads) {
+            return Ok(());
+        }
+        let bytes = || Ok::<_, ApiError>(Some(self.estimated_result_bytes(app, names)));
+        if call.account.has_reply_room(bytes)? { Ok(()) } else { Err(reply::no_room()) }
+    }
+
+    /// Returns what the reply needs of the request.
+    fn into_requested(self) -> Requested {
+        let names = |operations: Vec<JsonOperation>| operations.into_iter().map(RequestedOperation::of).collect();
+        Requested { conditions: self.conditions, then: names(self.then), otherwise: names(self.otherwise) }
+    }
+}
+
+/// Number of gets of a transaction up to which the sizes of their values are looked up to estimate the reply.
+const MAX_ESTIMATED_GETS: usize = 16;
+
+/// A transaction that was proposed, without its data.
+struct Requested {
+    conditions: Vec<JsonCondition>,
+    then: Vec<RequestedOperation>,
+    otherwise: Vec<RequestedOperation>,
+}
+
+/// An operation of a transaction, as far as its result must show it.
+enum RequestedOperation {
+    /// An append to a stream with this name.
+    Append(String),
+    Ack,
+    /// Another operation.
+    Other,
+}
+
+impl RequestedOperation {
+    fn of(operation: JsonOperation) -> Self {
+        match operation {
+            JsonOperation::Append { stream, .. } => Self::Append(stream),
+            JsonOperation::Ack { .. } => Self::Ack,
+            _ => Self::Other,
+        }
+    }
+}
+
+impl Requested {
+    /// Encodes the reply up to its results.
+    fn outline(&self, ack: &TransactionAck) -> Vec<u8> {
         let failed = ack.outcome.failed.map(|failed| {
             let condition = self.conditions.get(failed.condition as usize);
             let mut object = condition.map(JsonCondition::named).unwrap_or_default();
@@ -73,23 +146,70 @@ impl JsonTransaction {
             object.insert("revision".to_owned(), json!(failed.actual.map(Revision::get)));
             object
         });
-        json!({
-            "succeeded": ack.succeeded(),
-            "failed": failed,
-            "wrote": ack.outcome.wrote,
-            "revision": ack.outcome.revision.0,
-            "durability": ack.durability.name(),
-            "results": operations.iter().zip(&ack.outcome.results)
-                .map(|(operation, result)| result_json(operation, result)).collect::<Vec<_>>(),
-        })
+        let (succeeded, wrote, revision) = (ack.succeeded(), ack.outcome.wrote, ack.outcome.revision.0);
+        let (failed, level) = (json!(failed), ack.durability.name());
+        format!(
+            "{{\"succeeded\":{succeeded},\"failed\":{failed},\"wrote\":{wrote},\"revision\":{revision},\
+             \"durability\":\"{level}\",\"results\":"
+        )
+        .into()
     }
+
+    /// Creates the reply from its outline and the results.
+    fn answer(&self, outline: &[u8], succeeded: bool, results: &[OperationResult]) -> LongJson {
+        let operations = if succeeded { &self.then } else { &self.otherwise };
+        let mut out = LongJson::new(outline);
+        for (at, (operation, result)) in operations.iter().zip(results).enumerate() {
+            out.json().push(if at == 0 { b'[' } else { b',' });
+            push_result(&mut out, operation, result);
+        }
+        out.json().extend_from_slice(if results.is_empty() { b"[]}\n" } else { b"]}\n" });
+        out
+    }
+}
+
+/// Returns the number of bytes that results have read.
+fn read_bytes(results: &[OperationResult]) -> usize {
+    let of_item = |item: &ScannedItem| item.key.len() + item.value.as_ref().map_or(0, Bytes::len) + ITEM_BYTES;
+    let of_result = |result: &OperationResult| match result {
+        OperationResult::Got(Some(got)) => got.value.len(),
+        OperationResult::Scanned(page) => page.items.iter().map(of_item).sum(),
+        _ => 0,
+    };
+    results.iter().map(|result| of_result(result) + ITEM_BYTES).sum()
+}
+
+/// Length of the JSON of a result without its values.
+const ITEM_BYTES: usize = 64;
+
+/// Creates the reply to a transaction. A reply for which there is no room is an error if the transaction only reads.
+/// Otherwise it has no results, because the client must learn that the transaction was carried out.
+async fn answer(app: &App, call: &mut Call, requested: Requested, ack: TransactionAck, only_reads: bool) -> Answer {
+    let (durability, revision, succeeded) = (ack.durability, ack.outcome.revision, ack.succeeded());
+    let (outline, results) = (requested.outline(&ack), ack.outcome.results);
+    let mut brief = LongJson::new(&outline);
+    brief.json().extend_from_slice(b"null}\n");
+    let bytes = read_bytes(&results);
+    let make = move || requested.answer(&outline, succeeded, &results);
+    let made = body::work(app, &call.account, bytes, make).await;
+    let body = match made.and_then(|answer| answer.into_body(app, call)) {
+        Ok(body) => body,
+        Err(error) if only_reads => return Err(error),
+        Err(_) => {
+            call.reply_memory = ReplyMemory::Exceed;
+            Body::from(brief.into_bytes())
+        }
+    };
+    Ok(done(durability, revision, body))
 }
 
 /// Handles `POST /v1/txn`: executes conditions that choose between two lists of operations.
 #[utoipa::path(
     post, path = "/v1/txn", params(Level), request_body = JsonTransaction,
     responses((status = 200,
-            description = "succeeded, failed, wrote, revision, durability, and `results`, one per executed operation.",
+            description = "succeeded, failed, wrote, revision, durability, and `results`, one per executed operation. \
+                           `results` is null if the transaction was carried out and no memory is free to send them: \
+                           read the keys.",
             body = Object))
 )]
 pub(crate) async fn transaction(app: &Arc<App>, call: &mut Call) -> Answer {
@@ -102,15 +222,19 @@ pub(crate) async fn transaction(app: &Arc<App>, call: &mut Call) -> Answer {
     let only_reads = level != Durability::None && sent.only_reads();
     let shown = read_gate::before_transaction(app, call, only_reads).await?;
     let names = Names::of(app, call, targets(&sent.conditions, sent.operations())).await?;
-    let transaction = sent.build(&names)?;
+    sent.check_reply_room(app, call, &names)?;
+    let build = move || Ok::<_, ApiError>((sent.build(&names)?, sent.into_requested()));
+    let (transaction, requested) = body::work(app, &call.account, body.len(), build).await??;
     if only_reads {
         let ack = read(app, &call.account, &transaction).await?;
-        return Ok(read_gate::showing(done(ack.durability, ack.outcome.revision, &sent.answer(&ack)), shown));
+        return Ok(read_gate::showing(answer(app, call, requested, ack, only_reads).await?, shown));
     }
     let transacted = call.db(app)?.transact(&transaction, level);
-    drop((transaction, body));
+    drop(transaction);
+    // The body stays counted while its conditions are in memory, to name a failed one.
+    let _kept = (!requested.conditions.is_empty()).then_some(body);
     let ack = transacted.await?;
-    Ok(done(ack.durability, ack.outcome.revision, &sent.answer(&ack)))
+    answer(app, call, requested, ack, only_reads).await
 }
 
 /// Answers a transaction that only reads, without the log.
@@ -137,65 +261,76 @@ async fn read(
     Ok(ack??)
 }
 
-fn done(durability: Durability, revision: Revision, object: &Value) -> http::Response<axum_core::body::Body> {
-    let mut response = reply::json(StatusCode::OK, object);
-    let headers = response.headers_mut();
-    headers.insert(reply::DURABILITY, reply::level_value(durability));
-    reply::put_revision(headers, revision);
+fn done(durability: Durability, revision: Revision, body: Body) -> Response<Body> {
+    let mut response = reply::shown(Media::Json, body, durability);
+    reply::put_revision(response.headers_mut(), revision);
     response
 }
 
-fn result_json(operation: &JsonOperation, result: &OperationResult) -> Value {
-    let named = |op: &str| Map::from_iter([("op".to_owned(), Value::from(op))]);
-    let with = |op: &str, fields: Value| {
-        let mut object = named(op);
-        if let Value::Object(fields) = fields {
-            object.extend(fields);
-        }
-        Value::Object(object)
+fn push_result(out: &mut LongJson, operation: &RequestedOperation, result: &OperationResult) {
+    let short = |fields: Value| {
+        let mut object = fields;
+        object["op"] = name_of(operation, result).into();
+        object
     };
-    match result {
-        OperationResult::Put => Value::Object(named("put")),
-        OperationResult::Deleted { existed } => with("delete", json!({ "existed": existed })),
-        OperationResult::Touched { existed } => with("touch", json!({ "existed": existed })),
-        OperationResult::Appended(at) => {
-            let stream = if let JsonOperation::Append { stream, .. } = operation { stream.as_str() } else { "" };
-            let last = reply::last(at.first, at.count);
-            with("append", json!({ "stream": stream, "first": at.first.0, "last": last, "count": at.count }))
-        }
-        OperationResult::Added { value } => with("add", json!({ "value": value })),
-        OperationResult::PrefixDeleted { keys } => with("delete_prefix", json!({ "keys": keys })),
-        OperationResult::Settled { records } => with(
-            if matches!(operation, JsonOperation::Ack { .. }) { "ack" } else { "nack" },
-            json!({ "settled": records }),
-        ),
-        OperationResult::Got(None) => with("get", json!({ "found": false })),
+    let fields = match result {
         OperationResult::Got(Some(got)) => {
-            let mut object = named("get");
-            object.insert("found".into(), true.into());
-            json::insert_bytes(&mut object, "value", &got.value);
-            object.insert("revision".into(), got.revision.0.into());
-            Value::Object(object)
+            out.json().extend_from_slice(b"{\"op\":\"get\",\"found\":true,");
+            out.push_shared("value", &got.value);
+            out.json().push(b',');
+            push_number(out.json(), "revision", got.revision.0);
+            return out.json().push(b'}');
         }
-        OperationResult::Scanned(page) => {
-            let mut object = named("scan");
-            object.insert("items".into(), page.items.iter().map(item_json).collect());
-            if let Some(after) = &page.after {
-                json::insert_bytes(&mut object, "after", after);
-            }
-            Value::Object(object)
+        OperationResult::Scanned(page) => return push_page(out, page),
+        OperationResult::Got(None) => json!({ "found": false }),
+        OperationResult::Put => json!({}),
+        OperationResult::Deleted { existed } | OperationResult::Touched { existed } => json!({ "existed": existed }),
+        OperationResult::Appended(at) => {
+            let stream = if let RequestedOperation::Append(stream) = operation { stream } else { "" };
+            let last = reply::last(at.first, at.count);
+            json!({ "stream": stream, "first": at.first.0, "last": last, "count": at.count })
         }
+        OperationResult::Added { value } => json!({ "value": value }),
+        OperationResult::PrefixDeleted { keys } => json!({ "keys": keys }),
+        OperationResult::Settled { records } => json!({ "settled": records }),
+    };
+    serde_json::to_writer(out.json(), &short(fields)).expect("writing to memory");
+}
+
+fn name_of(operation: &RequestedOperation, result: &OperationResult) -> &'static str {
+    match result {
+        OperationResult::Put => "put",
+        OperationResult::Deleted { .. } => "delete",
+        OperationResult::Touched { .. } => "touch",
+        OperationResult::Appended(_) => "append",
+        OperationResult::Added { .. } => "add",
+        OperationResult::PrefixDeleted { .. } => "delete_prefix",
+        OperationResult::Settled { .. } if matches!(operation, RequestedOperation::Ack) => "ack",
+        OperationResult::Settled { .. } => "nack",
+        OperationResult::Got(_) => "get",
+        OperationResult::Scanned(_) => "scan",
     }
 }
 
-fn item_json(item: &ScannedItem) -> Value {
-    let mut object = Map::new();
-    json::insert_bytes(&mut object, "key", &item.key);
-    if let Some(value) = &item.value {
-        json::insert_bytes(&mut object, "value", value);
+fn push_page(out: &mut LongJson, page: &ScanPage) {
+    out.json().extend_from_slice(b"{\"op\":\"scan\",\"items\":[");
+    for (at, item) in page.items.iter().enumerate() {
+        out.json().extend_from_slice(if at == 0 { b"{" } else { b",{" });
+        out.push_shared("key", &item.key);
+        out.json().push(b',');
+        if let Some(value) = &item.value {
+            out.push_shared("value", value);
+            out.json().push(b',');
+        }
+        push_number(out.json(), "revision", item.revision.0);
+        out.json().push(b'}');
     }
-    object.insert("revision".into(), item.revision.0.into());
-    Value::Object(object)
+    out.json().push(b']');
+    if let Some(after) = &page.after {
+        out.json().push(b',');
+        out.push_shared("after", after);
+    }
+    out.json().push(b'}');
 }
 
 /// Handles `POST /v1/kv/{keyspace}/{key}?add=5`: adds to a counter.
@@ -220,7 +355,7 @@ pub(crate) async fn add_to(app: &Arc<App>, call: &mut Call) -> Answer {
     };
     let revision = ack.outcome.revision;
     let object = json!({ "value": value, "revision": revision.0, "durability": ack.durability.name() });
-    Ok(done(ack.durability, revision, &object))
+    Ok(done(ack.durability, revision, Body::from(format!("{object}\n"))))
 }
 
 /// Handles `DELETE /v1/kv/{keyspace}?prefix=`: removes all keys with a prefix.
@@ -253,5 +388,5 @@ pub(crate) async fn delete_prefix(app: &Arc<App>, call: &mut Call) -> Answer {
     };
     let revision = ack.outcome.revision;
     let object = json!({ "keys": keys, "revision": revision.0, "durability": ack.durability.name() });
-    Ok(done(ack.durability, revision, &object))
+    Ok(done(ack.durability, revision, Body::from(format!("{object}\n"))))
 }

@@ -40,6 +40,7 @@ pub mod run_threads;
 mod schedule;
 mod search;
 pub mod server;
+mod server_samples;
 mod tally;
 pub mod tasks;
 mod timeline;

@@ -54,6 +54,11 @@ impl FsyncCount {
     pub fn new(read: impl Fn() -> Option<u64> + Send + Sync + 'static) -> Self {
         Self(Arc::new(read))
     }
+
+    /// Reads the number; `None` if the server does not answer.
+    pub(crate) fn read(&self) -> Option<u64> {
+        (self.0)()
+    }
 }
 
 impl fmt::Debug for FsyncCount {
@@ -180,7 +185,7 @@ impl<'a> Line<'a> {
     }
 
     fn look_at_fsyncs(&mut self, now: Instant) {
-        let Some(count) = self.fsyncs.and_then(|FsyncCount(read)| read()) else { return };
+        let Some(count) = self.fsyncs.and_then(FsyncCount::read) else { return };
         if let Some((before, at)) = self.synced {
             let seconds = nanos(now - at) as f64 / 1e9;
             self.fsyncs_per_second = Some(count.saturating_sub(before) as f64 / seconds.max(1e-3));

@@ -154,6 +154,6 @@ pub struct Plan<P> {
     pub seed: u64,
     /// Id of the server's process, whose CPU time and memory the run measures; `None` if it is not known.
     pub server: Option<u32>,
-    /// Number of the server's fsyncs, for the live view.
+    /// Number of the server's fsyncs, for the live view and the windows of the run.
     pub fsyncs: Option<FsyncCount>,
 }

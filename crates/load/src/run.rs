@@ -8,7 +8,9 @@ use super::{
     protocol::{OnLoss, Plan, Protocol},
     rounds::Outcome,
     run_threads,
+    server_samples::{self, Source},
     tally::{Merge as _, Tally},
+    timeline::Timeline,
     validity::{BACKLOG, Validity, saturated, unusable_clocks},
     worker::Worker,
 };
@@ -18,9 +20,16 @@ use crate::{BenchError, report::duration, usage::Spent};
 pub fn run<P: Protocol>(plan: &Plan<P>) -> Result<Outcome<P::Counts>, BenchError> {
     let workers = plan.workers.clamp(1, plan.connections.max(1));
     let mut tally = Tally::new(plan.protocol.kinds());
-    let ended = live::shown(plan.pace, plan.warmup, plan.duration, plan.fsyncs.as_ref(), |shared| {
-        let open = async |number| Worker::open(plan, number, workers, shared);
-        run_threads::run(workers, plan.server, open, async |worker, clock| worker.run(clock))
+    let windows = Timeline::over(&plan.pace.counted(plan.warmup, plan.duration));
+    let source = plan.server.map(|process| Source { process, fsyncs: plan.fsyncs.as_ref() });
+    let (ended, readings) = server_samples::beside(source, windows.as_ref(), |started| {
+        live::shown(plan.pace, plan.warmup, plan.duration, plan.fsyncs.as_ref(), |shared| {
+            let open = async |number| Worker::open(plan, number, workers, shared);
+            run_threads::run(workers, plan.server, open, async |worker, clock| {
+                let _ = started.set(clock);
+                worker.run(clock)
+            })
+        })
     });
     let spent = match ended {
         Ok((brought, spent)) => {
@@ -34,6 +43,9 @@ pub fn run<P: Protocol>(plan: &Plan<P>) -> Result<Outcome<P::Counts>, BenchError
         }
         Err(error) => return Err(error),
     };
+    if let Some(timeline) = &mut tally.timeline {
+        timeline.set_server(&readings);
+    }
     let counted = plan.pace.counted(plan.warmup, plan.duration);
     let replied = tally.last_reply.saturating_sub(counted.start) as f64 / 1e9;
     let seconds = match plan.pace {

@@ -31,6 +31,21 @@ pub struct Window {
     pub right: u64,
     /// Response times of the requests that were due in the window, with two significant digits; `None` if none was due.
     pub times: Option<Box<Latencies>>,
+    /// Number of fsyncs of the server per second; `None` if it is not known.
+    pub fsyncs_per_second: Option<f64>,
+    /// Resident memory of the server's process at the end of the window; `None` if it is not known.
+    pub resident_bytes: Option<u64>,
+}
+
+/// A reading of the server's figures.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Reading {
+    /// Time of the reading, in nanoseconds since the start of the run.
+    pub at: u64,
+    /// Number of fsyncs so far; `None` if they were not read.
+    pub fsyncs: Option<u64>,
+    /// Resident memory of the server's process.
+    pub resident_bytes: Option<u64>,
 }
 
 impl Timeline {
@@ -51,6 +66,29 @@ impl Timeline {
     /// Length of a window in seconds.
     pub fn window_seconds(&self) -> f64 {
         self.window as f64 / 1e9
+    }
+
+    /// Returns the borders of the windows, from the start of the first to the end of the last, in nanoseconds since the start
+    /// of the run.
+    pub(super) fn borders(&self) -> Vec<u64> {
+        (0..=self.windows.len() as u64).map(|number| self.begin + number * self.window).collect()
+    }
+
+    /// Sets the figures of the server from its readings at the [borders](Self::borders). Fsyncs between two readings are
+    /// spread evenly over the windows between them.
+    pub(super) fn set_server(&mut self, readings: &[Reading]) {
+        for (window, reading) in self.windows.iter_mut().zip(readings.iter().skip(1)) {
+            window.resident_bytes = reading.resident_bytes;
+        }
+        let counts: Vec<_> =
+            (0..).zip(readings).filter_map(|(border, reading)| Some((border, reading.at, reading.fsyncs?))).collect();
+        for pair in counts.windows(2) {
+            let [(from, begun, before), (to, ended, after)] = *pair else { continue };
+            let seconds = ended.saturating_sub(begun) as f64 / 1e9;
+            let rate = (seconds > 0.0).then(|| after.saturating_sub(before) as f64 / seconds);
+            let windows: &mut [Window] = self.windows.get_mut(from..to).unwrap_or_default();
+            windows.iter_mut().for_each(|window| window.fsyncs_per_second = rate);
+        }
     }
 
     /// Counts `count` right replies that arrived at `now` to requests that were due at `due`.
@@ -108,6 +146,23 @@ mod tests {
         assert_eq!(Timeline::over(&(0..SECOND / 10)).unwrap().windows.len(), 1);
         assert!(Timeline::over(&(0..u64::MAX)).is_none() && Timeline::over(&(5..5)).is_none());
         assert!((Timeline::over(&(0..30 * SECOND)).unwrap().window_seconds() - 0.25).abs() < 1e-9);
+    }
+
+    #[test]
+    fn fsyncs_are_spread_over_the_windows_between_two_readings() {
+        let mut timeline = Timeline::over(&(SECOND..2 * SECOND)).unwrap();
+        let borders = timeline.borders();
+        assert_eq!((borders.len(), borders[0], borders[4]), (5, SECOND, 2 * SECOND));
+        let fsyncs = [Some(10), None, Some(60), None, Some(61)];
+        let reading = |(&at, fsyncs)| Reading { at, fsyncs, resident_bytes: Some(at / SECOND).filter(|_| at > SECOND) };
+        timeline.set_server(&borders.iter().zip(fsyncs).map(reading).collect::<Vec<_>>());
+        let rates: Vec<_> = timeline.windows.iter().map(|window| window.fsyncs_per_second.unwrap()).collect();
+        assert_eq!(rates, [100.0, 100.0, 2.0, 2.0]);
+        assert_eq!(timeline.windows[3].resident_bytes, Some(2));
+        timeline.set_server(&[]);
+        let mut short = Timeline::over(&(SECOND..2 * SECOND)).unwrap();
+        short.set_server(&[Reading { at: SECOND, fsyncs: Some(1), resident_bytes: None }]);
+        assert!(short.windows.iter().all(|window| window.fsyncs_per_second.is_none()));
     }
 
     #[test]

@@ -150,6 +150,21 @@ impl Replies {
         self.put(FrameMemory::Reserve, |out| frame.encode(out, id).map(|()| true)).map(drop)
     }
 
+    /// Puts a reply into the outbox like [`reply`](Self::reply), which `encode` appends to a buffer.
+    ///
+    /// # Errors
+    /// Same errors as [`reply`](Self::reply).
+    pub(crate) fn reply_encoded(
+        &mut self,
+        id: u32,
+        encode: impl FnOnce(&mut Vec<u8>) -> Result<bool, EncodeError>,
+    ) -> Result<(), Failure> {
+        if id == 0 {
+            return Ok(());
+        }
+        self.put(FrameMemory::Reserve, encode).map(drop)
+    }
+
     /// Puts a reply into the outbox like [`reply`](Self::reply), for a frame of about `bytes` bytes, with the
     /// reservation `room`. The buffer is allocated in advance, so that encoding does not use more memory than that.
     ///

@@ -13,7 +13,7 @@ use thalweg_types::{
     },
     limits::{MAX_COMMAND_STEPS, MAX_TRANSACTION_RESULT_BYTES},
 };
-use thalweg_wire::{ClientCommand, Level, Write, WriteAndPublish, command::AtNone};
+use thalweg_wire::{ClientCommand, Level, Write, WriteAndPublish, command::AtNone, put_outcome};
 
 use super::{
     failure::Failure,
@@ -79,8 +79,9 @@ fn read(
 }
 
 fn put(out: &mut Replies, id: u32, ack: TransactionAck) -> Result<(), Failure> {
-    let outcome = Outcome::Transacted(Box::new(ack.outcome));
-    Reply::Outcome((ack.durability, Some(outcome))).put(out, id)
+    let (level, outcome) = (ack.durability, Outcome::Transacted(Box::new(ack.outcome)));
+    out.states(level);
+    out.reply_encoded(id, |out| put_outcome(out, id, level, Some(&outcome)))
 }
 
 /// Handles a `write and publish` request: proposes the client's command, and publishes batches of messages once the

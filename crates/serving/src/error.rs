@@ -24,6 +24,9 @@ use thalweg_types::{
     record::RecordError,
 };
 
+/// Maximum number of bytes of a message that is [shortened](ApiError::shortened).
+const MAX_SHORT_MESSAGE_BYTES: usize = 128;
+
 /// An error of a request, in the form that clients receive.
 #[derive(Clone, Debug)]
 pub struct ApiError {
@@ -131,6 +134,14 @@ impl ApiError {
             self.message = subject.named_in(self.message, db);
         }
         self
+    }
+
+    /// Returns the error with a short message and without the part of the request that caused it, for a client that may
+    /// not hold a long reply.
+    #[must_use]
+    pub fn shortened(self) -> Self {
+        let end = self.message.floor_char_boundary(MAX_SHORT_MESSAGE_BYTES);
+        Self { message: self.message[..end].to_owned().into(), culprit: None, ..self }
     }
 
     fn with(mut self, name: &'static str, value: u64) -> Self {

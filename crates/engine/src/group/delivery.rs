@@ -74,6 +74,12 @@ impl Delivery {
         self.parts.iter().map(|part| part.page.record_count()).sum()
     }
 
+    /// Returns the size in bytes of the batches that the records were appended in, which is at least that of the records.
+    #[must_use]
+    pub fn stored_bytes(&self) -> usize {
+        self.parts.iter().map(|part| part.page.stored_bytes()).sum()
+    }
+
     /// Returns the records as the log stores them: for each number of deliveries (including this one), the runs of
     /// records that were delivered that many times.
     pub fn into_runs(self) -> Result<Vec<(u32, Vec<StreamRun>)>, ReadError> {

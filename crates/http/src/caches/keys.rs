@@ -132,16 +132,16 @@ pub(super) fn seconds_left(entry: &CacheEntry, now: Moment) -> Option<f64> {
 /// Handles `GET /v1/caches/{cache}/keys/{key}`: returns an entry of a cache.
 #[utoipa::path(get, path = "/v1/caches/{cache}/keys/{key}", params(EntryPath, ReadConditions), responses(EntryReply))]
 pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
-    read(app, call, |value| reply::counted_body(&call.account, Bytes::copy_from_slice(value)))
+    read(app, call, |value| Body::from(Bytes::copy_from_slice(value)))
 }
 
 /// Handles `HEAD /v1/caches/{cache}/keys/{key}`: returns the version and size of an entry of a cache.
 #[utoipa::path(head, path = "/v1/caches/{cache}/keys/{key}", params(EntryPath, ReadConditions), responses(EntryHead))]
 pub(crate) fn head(app: &Arc<App>, call: &Call) -> Answer {
-    read(app, call, |_| Ok(Body::empty()))
+    read(app, call, |_| Body::empty())
 }
 
-fn read(app: &Arc<App>, call: &Call, body: impl FnOnce(&[u8]) -> Result<Body, ApiError>) -> Answer {
+fn read(app: &Arc<App>, call: &Call, body: impl FnOnce(&[u8]) -> Body) -> Answer {
     call.no_query()?;
     let (name, key) = path(call)?;
     let now = app.views.now();
@@ -156,7 +156,7 @@ fn read(app: &Arc<App>, call: &Call, body: impl FnOnce(&[u8]) -> Result<Body, Ap
         }
         Freshness::Failed => return Err(CacheError::ConditionFailed { version: Some(entry.version) }.into()),
     }
-    let mut response = Response::new(body(&entry.value)?);
+    let mut response = Response::new(body(&entry.value));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(Media::Binary.name()));
     headers.insert(header::CONTENT_LENGTH, HeaderValue::from(entry.value.len()));

@@ -4,11 +4,13 @@
 use std::sync::Arc;
 
 use axum_core::body::Body;
+use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use serde::Deserialize;
 use serde_json::json;
-use thalweg_broker::{Expiry, ScanCursor};
+use thalweg_broker::{Cache, CacheEntry, Expiry, Moment, ScanCursor};
 use thalweg_serving::{
+    admission::Account,
     app::App,
     aside,
     error::ApiError,
@@ -31,8 +33,9 @@ use crate::{
     call::{Answer, Call},
     describe::{CachePath, Done},
     json::{self, push_bytes, push_number, required_bytes},
+    long_json::LongJson,
     parse::{CacheKeysQuery, Cursor, Media},
-    reply,
+    reading, reply,
     shapes::{CacheEntries, CacheKeys, Put},
     ttl::JsonTtl,
 };
@@ -82,34 +85,56 @@ pub(crate) async fn multi_get(app: &Arc<App>, call: &mut Call) -> Answer {
     too_many(sent.keys.len())?;
     let cache = find(app, &name(call, "/get")?)?.cache;
     let now = app.views.now();
-    let (mut out, mut bytes) = (b"{\"entries\":[".to_vec(), 0);
-    for (at, key) in sent.keys.iter().enumerate() {
-        let key = key.bytes()?;
-        if at > 0 {
-            out.push(b',');
-        }
-        out.push(b'{');
-        push_bytes(&mut out, "key", &key);
-        let Some(entry) = cache.get(now, &key) else {
-            out.extend_from_slice(b",\"found\":false}");
-            continue;
-        };
-        bytes += entry.value.len();
+    let shown = if sent.keys.len() > MAX_INLINE_GETS {
+        let read = move || entries_json(&sent.keys, found(&cache, &sent.keys, now)?.0, now);
+        reading::on_reader(app, &call.account, MAX_TRANSACTION_RESULT_BYTES, read).await??
+    } else {
+        let (entries, bytes) = found(&cache, &sent.keys, now)?;
+        body::work(app, &call.account, bytes, move || entries_json(&sent.keys, entries, now)).await??
+    };
+    Ok(json_body(shown.into_body(app, call)?))
+}
+
+/// Number of keys up to which a request is answered on the thread of its connection, if the values are short.
+const MAX_INLINE_GETS: usize = 128;
+
+/// Returns the entries of keys, and the sum of the lengths of the values. Returns an error if the values are too long for
+/// one reply.
+fn found(cache: &Cache, keys: &[JsonKey], now: Moment) -> Result<(Vec<Option<CacheEntry>>, usize), ApiError> {
+    let (mut entries, mut bytes) = (Vec::with_capacity(keys.len()), 0);
+    for key in keys {
+        let entry = cache.get(now, &key.bytes()?);
+        bytes += entry.as_ref().map_or(0, |entry| entry.value.len());
         if bytes > MAX_TRANSACTION_RESULT_BYTES {
             let message = format!("the values exceed {MAX_TRANSACTION_RESULT_BYTES} bytes: request fewer keys");
             return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "result_too_large", Action::Fix, message));
         }
-        out.extend_from_slice(b",\"found\":true,");
-        push_bytes(&mut out, "value", &entry.value);
-        out.push(b',');
-        push_number(&mut out, "version", entry.version.0);
-        if let Some(seconds) = seconds_left(&entry, now) {
-            out.extend_from_slice(format!(",\"ttl_seconds\":{seconds:.6}").as_bytes());
-        }
-        out.push(b'}');
+        entries.push(entry);
     }
-    out.extend_from_slice(b"]}\n");
-    Ok(json_body(reply::counted_body(&call.account, out.into())?))
+    Ok((entries, bytes))
+}
+
+fn entries_json(keys: &[JsonKey], entries: Vec<Option<CacheEntry>>, now: Moment) -> Result<LongJson, ApiError> {
+    let mut out = LongJson::new(b"{\"entries\":[");
+    for (at, (key, entry)) in keys.iter().zip(entries).enumerate() {
+        out.json().extend_from_slice(if at == 0 { b"{" } else { b",{" });
+        out.push("key", &key.bytes()?);
+        let Some(entry) = entry else {
+            out.json().extend_from_slice(b",\"found\":false}");
+            continue;
+        };
+        out.json().extend_from_slice(b",\"found\":true,");
+        let left = seconds_left(&entry, now);
+        out.push_shared("value", &Bytes::from_owner(entry.value));
+        out.json().push(b',');
+        push_number(out.json(), "version", entry.version.0);
+        if let Some(seconds) = left {
+            out.json().extend_from_slice(format!(",\"ttl_seconds\":{seconds:.6}").as_bytes());
+        }
+        out.json().push(b'}');
+    }
+    out.json().extend_from_slice(b"]}\n");
+    Ok(out)
 }
 
 fn json_body(body: Body) -> Response<Body> {
@@ -146,19 +171,27 @@ pub(crate) async fn multi_put(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     call.require_json()?;
     let body = body::read(app, &call.account, call.body.get_mut()).await?;
-    let (sent, _body): (JsonPut, _) = body::parse(app, &call.account, body, json::parse).await?;
+    let (sent, body): (JsonPut, _) = body::parse(app, &call.account, body, json::parse).await?;
     too_many(sent.items.len())?;
+    let (shared, account, name) = (Arc::clone(app), Arc::clone(&call.account), name(call, "/put")?.into_owned());
+    let put = move || put_all(&shared, &account, &name, &sent);
+    let count = body::work(app, &call.account, body.len(), put).await??;
+    Ok(reply::json(StatusCode::OK, &json!({ "put": count })))
+}
+
+/// Puts the items of a request into a cache, and returns their number.
+fn put_all(app: &App, account: &Arc<Account>, name: &str, sent: &JsonPut) -> Result<usize, ApiError> {
     let mut pairs = Vec::with_capacity(sent.items.len());
     for item in &sent.items {
         let key = required_bytes("key", item.key.as_ref(), item.key_base64.as_ref())?;
         pairs.push((key, required_bytes("value", item.value.as_ref(), item.value_base64.as_ref())?));
     }
-    let (named, _) = app.views.cache(&call.account, &name(call, "/put")?, None)?;
+    let (named, _) = app.views.cache(account, name, None)?;
     let now = app.views.now();
     let ttl = sent.ttl_seconds.as_ref().map(JsonTtl::deadline).transpose()?;
     let expiry = ttl.map_or(Ok(Expiry::Never), |ttl| expiry_of(ttl, now))?;
     named.cache.put_many(now, pairs.iter().map(|(key, value)| (&**key, &**value)), expiry)?;
-    Ok(reply::json(StatusCode::OK, &json!({ "put": pairs.len() })))
+    Ok(pairs.len())
 }
 
 /// Handles `GET /v1/caches/{cache}/keys`: lists keys of a cache.

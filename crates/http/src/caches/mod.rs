@@ -24,7 +24,6 @@ use crate::{
     body,
     call::{Answer, Call},
     describe::{CachePath, Done},
-    json,
     parse::name_segment,
     reply,
 };
@@ -127,7 +126,7 @@ pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
         JsonConfig::default()
     } else {
         call.require_json()?;
-        json::parse(&body)?
+        body::parsed(app, &call.account, body).await?
     };
     let (named, created) = app.views.cache(&call.account, &name(call, "")?, config.max_bytes)?;
     Ok(reply::json(if created { StatusCode::CREATED } else { StatusCode::OK }, &json!(shown(&named))))

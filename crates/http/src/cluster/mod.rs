@@ -70,14 +70,14 @@ fn member(handle: &Arc<dyn ClusterHandle>, named: &str) -> Result<MemberReport, 
 }
 
 /// Reads the JSON body of a request. An empty body is `{}`.
-async fn sent<T: serde::de::DeserializeOwned>(app: &Arc<App>, call: &mut Call) -> Result<T, ApiError> {
+async fn sent<T: serde::de::DeserializeOwned + Send + 'static>(app: &Arc<App>, call: &mut Call) -> Result<T, ApiError> {
     call.no_query()?;
     let body = body::read(app, &call.account, call.body.get_mut()).await?;
     if body.is_empty() {
         return bytes_json::parse(b"{}");
     }
     call.require_json()?;
-    bytes_json::parse(&body)
+    body::parsed(app, &call.account, body).await
 }
 
 fn deadline(call: &Call) -> Result<Instant, ApiError> {

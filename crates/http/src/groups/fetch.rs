@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use thalweg_serving::{
     app::App,
+    error::ApiError,
     fetching::{return_delivery, wait_and_fetch},
 };
 
@@ -13,6 +14,7 @@ use super::{
     sent,
 };
 use crate::{
+    body,
     call::{Answer, Call},
     describe::{GroupPath, Level},
     parse::Media,
@@ -32,9 +34,10 @@ pub(crate) async fn fetch(app: &Arc<App>, call: &mut Call) -> Answer {
     let level = call.level(app)?;
     let request = sent.request(app.config.max_body_bytes.0)?;
     let delivery = wait_and_fetch(app, &call.account, &group, &request, level).await?;
-    let body = delivered(&delivery)?.into();
-    let body = reply::counted_body(&call.account, body).inspect_err(|_| {
-        return_delivery(app, &group, delivery.attempt);
-    })?;
-    Ok(reply::shown(Media::Json, body, delivery.durability))
+    let (attempt, durability, bytes) = (delivery.attempt, delivery.durability, delivery.stored_bytes());
+    let shown = body::work(app, &call.account, bytes, move || delivered(&delivery)).await;
+    let return_records = |_: &ApiError| return_delivery(app, &group, attempt);
+    let document = shown.inspect_err(return_records)??;
+    let body = document.into_body(app, call).inspect_err(return_records)?;
+    Ok(reply::shown(Media::Json, body, durability))
 }

@@ -14,6 +14,7 @@ use utoipa::ToSchema;
 
 use crate::{
     json::{present_field, push_number, push_text, span_of_seconds},
+    long_json::LongJson,
     parse::rfc3339,
     record_json::push_json,
 };
@@ -168,32 +169,35 @@ impl JsonFetch {
     }
 }
 
-/// Encodes a delivery as a JSON object followed by a newline.
-pub(super) fn delivered(delivery: &Delivery) -> Result<Vec<u8>, ApiError> {
-    let mut out = b"{".to_vec();
+/// Returns a delivery as a JSON object followed by a newline.
+pub(super) fn delivered(delivery: &Delivery) -> Result<LongJson, ApiError> {
+    let mut document = LongJson::new(b"{");
+    let out = document.json();
     if !delivery.is_empty() {
-        push_number(&mut out, "attempt", delivery.attempt.0);
+        push_number(out, "attempt", delivery.attempt.0);
         out.push(b',');
-        push_number(&mut out, "deadline_micros", delivery.deadline.0);
+        push_number(out, "deadline_micros", delivery.deadline.0);
         out.push(b',');
     }
     out.extend_from_slice(b"\"messages\":[");
     let mut first = true;
     delivery.for_each(&mut |message| {
         if !std::mem::take(&mut first) {
-            out.push(b',');
+            document.json().push(b',');
         }
-        push_json(&mut out, message.offset, message.time, message.record);
+        push_json(&mut document, message.offset, message.time, message.record);
+        let out = document.json();
         out.pop();
         out.push(b',');
-        push_number(&mut out, "deliveries", message.deliveries.into());
+        push_number(out, "deliveries", message.deliveries.into());
         out.push(b'}');
         ControlFlow::Continue(())
     })?;
+    let out = document.json();
     out.extend_from_slice(b"],\"durability\":");
-    push_text(&mut out, delivery.durability.name());
+    push_text(out, delivery.durability.name());
     out.extend_from_slice(b"}\n");
-    Ok(out)
+    Ok(document)
 }
 
 /// Records of a delivery (attempt) to ack or nack: ranges of first and last offset, inclusive, or all records of the

@@ -66,13 +66,16 @@ pub(crate) fn no_such_group(stream: &str, group: &str) -> ApiError {
     ApiError::not_found("no_such_group", message)
 }
 
-async fn sent<T: serde::de::DeserializeOwned + Default>(app: &Arc<App>, call: &mut Call) -> Result<T, ApiError> {
+async fn sent<T: serde::de::DeserializeOwned + Default + Send + 'static>(
+    app: &Arc<App>,
+    call: &mut Call,
+) -> Result<T, ApiError> {
     let body = body::read(app, &call.account, call.body.get_mut()).await?;
     if body.is_empty() {
         return Ok(T::default());
     }
     call.require_json()?;
-    crate::json::parse(&body)
+    body::parsed(app, &call.account, body).await
 }
 
 /// Reads and parses the JSON body of a request that must have one.
@@ -82,7 +85,7 @@ async fn required<T: serde::de::DeserializeOwned + Send + 'static>(
 ) -> Result<T, ApiError> {
     call.require_json()?;
     let body = body::read(app, &call.account, call.body.get_mut()).await?;
-    Ok(body::parse(app, &call.account, body, crate::json::parse).await?.0)
+    body::parsed(app, &call.account, body).await
 }
 
 fn shown(status: StatusCode, value: &Value, level: Durability) -> Response<Body> {

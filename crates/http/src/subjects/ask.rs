@@ -6,9 +6,16 @@
 use std::{sync::Arc, time::Duration};
 
 use axum_core::body::Body;
+use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use thalweg_broker::{Batch, Budget, Link, Outbound, Pattern, Policy, RequestError, SubscribeOptions, SubscriptionId};
-use thalweg_serving::{app::App, error::ApiError, limits::DEFAULT_WAIT, views::Bell};
+use thalweg_serving::{
+    admission::{Reservation, Resource, counted},
+    app::App,
+    error::ApiError,
+    limits::{DEFAULT_WAIT, ROOM_PAUSE},
+    views::Bell,
+};
 use thalweg_types::{Action, limits::MAX_REQUEST_TIMEOUT};
 use thalweg_wire as wire;
 
@@ -17,9 +24,14 @@ use crate::{
     batch, body,
     call::{Answer, Call},
     describe::{AskParameters, BINARY, Binary, NDJSON, SubjectPath},
+    long_json::{self, LongJson},
     parse::{Media, PublishQuery, negotiate},
+    reply_memory::{self, ReplyMemory},
     shapes::Message,
 };
+
+/// The subscription of the link.
+const SUBSCRIPTION: SubscriptionId = SubscriptionId(0);
 
 /// Handles `POST /v1/ask/{subject}`: publishes a message and waits for an answer to it.
 #[utoipa::path(
@@ -58,29 +70,35 @@ pub(crate) async fn ask(app: &Arc<App>, call: &mut Call) -> Answer {
     let bell = Bell::new();
     let link = app.views.broker.open_link(Arc::clone(&bell) as _)?;
     let options = SubscribeOptions { policy: Policy::DropNew, max_messages: 1, ..SubscribeOptions::DEFAULTS };
-    link.subscribe(SubscriptionId(0), replies, &options)?;
+    link.subscribe(SUBSCRIPTION, replies, &options)?;
     let patience = query.timeout.unwrap_or(DEFAULT_WAIT).min(MAX_REQUEST_TIMEOUT);
-    let answered = tokio::time::timeout(patience, exchange(app, &batch, patience, &link, &bell)).await;
-    show(&answered.map_err(|_| RequestError::TimedOut)??, shown)
+    let exchange = exchange(app, call, &batch, patience, &link, &bell);
+    let (answer, held) = tokio::time::timeout(patience, exchange).await.map_err(|_| RequestError::TimedOut)??;
+    drop((link, batch));
+    show(app, call, answer, held, shown).await
 }
 
+/// Publishes the message, and waits for its answer and for room for the reply. Without room the answer stays in its queue:
+/// the request has been published, so it is not refused, but times out.
 async fn exchange(
     app: &Arc<App>,
+    call: &Call,
     batch: &Batch,
     patience: Duration,
     link: &Link,
     bell: &Bell,
-) -> Result<Batch, ApiError> {
+) -> Result<(Batch, Reservation), ApiError> {
     if let Some(error) = RequestError::of(publish_within(&app.views, batch, patience).await?) {
         return Err(error.into());
     }
     let mut stopping = app.stopping.clone();
     let mut out = Vec::new();
     loop {
+        let held = room(call, link.next_bytes(SUBSCRIPTION)).await;
         // The budget is unlimited, so one take empties the queue.
         let _ = link.take(&mut out, Budget::UNLIMITED);
         if let Some(Outbound::Batch { batch, .. }) = out.drain(..).find(|item| matches!(item, Outbound::Batch { .. })) {
-            return Ok(batch);
+            return Ok((batch, held));
         }
         tokio::select! {
             () = bell.rung() => {}
@@ -89,7 +107,40 @@ async fn exchange(
     }
 }
 
-fn show(answer: &Batch, media: Media) -> Answer {
+/// Waits until there is room for the reply with an answer of `bytes` bytes, and reserves it.
+async fn room(call: &Call, bytes: u64) -> Reservation {
+    let wanted = long_json::most_held_bytes(bytes);
+    if !reply_memory::is_counted(wanted, call.head.version) {
+        return call.account.empty(Resource::ReplyBytes);
+    }
+    loop {
+        if let Some(held) = call.account.take_quietly(Resource::ReplyBytes, wanted) {
+            return held;
+        }
+        tokio::time::sleep(ROOM_PAUSE).await;
+    }
+}
+
+async fn show(app: &App, call: &mut Call, answer: Batch, held: Reservation, media: Media) -> Answer {
+    let bytes = answer.encoded().len();
+    let content = body::work(app, &call.account, bytes, move || content(&answer, media)).await??;
+    call.reply_memory = ReplyMemory::Counted;
+    let body = match content {
+        Content::Payload(payload) => Body::from(counted(payload, held)),
+        Content::Message(message) => message.into_reserved_body(app, held),
+    };
+    let mut response = Response::new(body);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media.name()));
+    Ok(response)
+}
+
+/// Content of the reply to a request.
+enum Content {
+    Payload(Bytes),
+    Message(LongJson),
+}
+
+fn content(answer: &Batch, media: Media) -> Result<Content, ApiError> {
     let malformed = |what: String| {
         // The broker checked the batch when it was published.
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", Action::Stop, what)
@@ -97,16 +148,11 @@ fn show(answer: &Batch, media: Media) -> Answer {
     let batch = wire::Batch::decode(answer.encoded()).map_err(|error| malformed(error.to_string()))?;
     let first = batch.messages().next().transpose().map_err(|error| malformed(error.to_string()))?;
     let message = first.ok_or_else(|| malformed("an answer without a message".to_owned()))?;
-    let body = match media {
-        Media::Json => {
-            let mut out = Vec::new();
-            messages::push_message(&mut out, &batch, &message);
-            out.push(b'\n');
-            out
-        }
-        _ => message.payload.to_vec(),
-    };
-    let mut response = Response::new(Body::from(body));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media.name()));
-    Ok(response)
+    if media != Media::Json {
+        return Ok(Content::Payload(answer.encoded().slice_ref(message.payload)));
+    }
+    let mut out = LongJson::sharing(answer.encoded());
+    messages::push_message(&mut out, &batch, &message);
+    out.json().push(b'\n');
+    Ok(Content::Message(out))
 }

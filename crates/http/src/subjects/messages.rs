@@ -9,9 +9,9 @@ use utoipa::ToSchema;
 
 use crate::{
     batch::{self, JsonRecord, push_records},
-    json::{push_bytes, required_bytes},
+    json::required_bytes,
     parse::Media,
-    record_json::push_content,
+    record_json::{JsonOutput, push_content},
 };
 
 /// Encodes a request's body as a batch of messages.
@@ -71,13 +71,13 @@ impl JsonPublish {
 }
 
 /// Appends a message as a JSON object.
-pub(super) fn push_message(out: &mut Vec<u8>, batch: &wire::Batch<'_>, message: &Message<'_>) {
-    out.push(b'{');
-    push_bytes(out, "subject", batch.subject());
+pub(super) fn push_message(out: &mut impl JsonOutput, batch: &wire::Batch<'_>, message: &Message<'_>) {
+    out.json().push(b'{');
+    out.push_bytes("subject", batch.subject());
     if !batch.reply().is_empty() {
-        out.push(b',');
-        push_bytes(out, "reply", batch.reply());
+        out.json().push(b',');
+        out.push_bytes("reply", batch.reply());
     }
     push_content(out, message.key, message.headers.iter(), message.payload, message.is_tombstone);
-    out.push(b'}');
+    out.json().push(b'}');
 }

@@ -7,18 +7,20 @@
 //! `slow_consumer`.
 //!
 //! Bounds: a subscriber counts as a tail. It takes at most [`TAKEN`] from its queue before the client has taken the
-//! previous page, so that policies apply to the messages that wait in the queue. It encodes at most a page of
-//! [`TAIL_PAGE_BYTES`] at a time, or one message.
+//! previous page, so that policies apply to the messages that wait in the queue. A batch that is larger counts in
+//! `max_reply_bytes_in_flight` from the moment when it leaves its queue, and stays in the queue until there is room. A
+//! page has at most [`TAIL_PAGE_BYTES`] and one message; a long message is encoded in slices, while it is sent.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, io, sync::Arc};
 
 use bytes::Bytes;
 use http::StatusCode;
 use thalweg_broker::{Batch, Budget, Credit, Link, Outbound, Pattern, Policy, SubscriptionId, TakeResult};
 use thalweg_serving::{
+    admission::{Reservation, Resource},
     app::App,
     error::ApiError,
-    limits::TAIL_PAGE_BYTES,
+    limits::{ROOM_PAUSE, TAIL_PAGE_BYTES},
     views::{Bell, SubscriptionShare},
 };
 use thalweg_types::Action;
@@ -26,10 +28,12 @@ use thalweg_wire as wire;
 
 use super::{PREFIX, messages::push_message};
 use crate::{
+    body,
     call::{Answer, Call},
     describe::{EVENTS, NDJSON, PatternPath},
     following::{Follower, Format, LAST_EVENT_ID, WakeReason},
     json::push_number,
+    long_json::{LongJson, Slices},
     pages::Running,
     parse::{ParseError, SubscribeQuery, decode},
     shapes::Message,
@@ -37,6 +41,10 @@ use crate::{
 
 /// Limits, as a number and in bytes, of the batches that one take removes from the subscription's queue.
 const TAKEN: Budget = Budget { batches: 64, bytes: TAIL_PAGE_BYTES as u64 };
+/// Size in bytes from which a message is encoded in slices.
+const LONG_MESSAGE_BYTES: usize = 8 * 1024;
+/// The subscription of the link.
+const SUBSCRIPTION: SubscriptionId = SubscriptionId(0);
 
 /// Handles `GET /v1/subjects/{pattern}`: streams messages of subjects as they are published.
 #[utoipa::path(
@@ -65,9 +73,12 @@ pub(crate) fn subscribe(app: &Arc<App>, call: &Call) -> Answer {
     let SubscribeQuery { group, policy, max_messages, max_bytes, limit } = query;
     let (messages, bytes) = (max_messages.unwrap_or(0), max_bytes.unwrap_or(0));
     let options = app.views.subscribe_options(policy, messages, bytes, Credit::UNLIMITED, &group.unwrap_or_default());
-    link.subscribe(SubscriptionId(0), pattern, &options)?;
+    link.subscribe(SUBSCRIPTION, pattern, &options)?;
+    let taken_bytes = call.account.empty(Resource::ReplyBytes);
     let following = SubscriptionStream {
         follower,
+        taken_bytes,
+        long: None,
         _held: held,
         link,
         bell,
@@ -89,8 +100,12 @@ struct SubscriptionStream {
     taken: Vec<Outbound>,
     /// Batches and notices taken from the queue and not encoded for the client yet.
     waiting: VecDeque<Outbound>,
+    /// Size of the batches in `waiting`, if it counts in the limit on reply bytes.
+    taken_bytes: Reservation,
     /// Number of bytes of the first waiting batch's messages that were already encoded for the client.
     within: usize,
+    /// Rest of a long message, of which a part was sent.
+    long: Option<Slices>,
     format: Format,
     /// Number of messages that the subscription may still send before it reaches its `limit`.
     left: u64,
@@ -105,16 +120,25 @@ fn step(following: SubscriptionStream) -> Running<SubscriptionStream> {
             return Ok((vec![greeting], Some(following)));
         }
         loop {
+            if let Some(slice) = following.next_slice() {
+                return Ok((vec![slice], Some(following)));
+            }
             if following.follower.is_over() || following.left == 0 {
                 return Ok((Vec::new(), None));
             }
             let mut more = TakeResult::All;
             if following.waiting.is_empty() {
-                more = following.link.take(&mut following.taken, TAKEN);
-                following.waiting.extend(following.taken.drain(..));
+                let Some(taken) = following.take_when_room().await else { return Ok((Vec::new(), None)) };
+                more = taken;
             }
-            if let Some((page, last)) = following.page() {
-                return Ok((vec![page], (!last).then_some(following)));
+            match following.page() {
+                Some(Page::Items(page)) => return Ok((vec![page], Some(following))),
+                Some(Page::Last(page)) => return Ok((vec![page], None)),
+                Some(Page::Long(long)) => {
+                    following.begin_long(long).await?;
+                    continue;
+                }
+                None => {}
             }
             if more == TakeResult::More {
                 continue;
@@ -131,71 +155,156 @@ fn step(following: SubscriptionStream) -> Running<SubscriptionStream> {
     })
 }
 
+/// A part of the reply.
+enum Page {
+    Items(Bytes),
+    /// The last part of the reply.
+    Last(Bytes),
+    /// A long message, which is not encoded yet.
+    Long(LongMessage),
+}
+
+/// A long message of a batch.
+struct LongMessage {
+    batch: Batch,
+    /// Position of the message among the batch's messages, in bytes.
+    at: usize,
+}
+
+impl LongMessage {
+    /// Creates the item for the client.
+    fn document(&self, format: Format) -> Option<LongJson> {
+        let mut out = LongJson::sharing(self.batch.encoded());
+        let batch = wire::Batch::decode(self.batch.encoded()).ok()?;
+        let message = wire::Messages::new(batch.records().get(self.at..)?).next()?.ok()?;
+        begin(format, out.json(), None);
+        push_message(&mut out, &batch, &message);
+        end(format, out.json());
+        Some(out)
+    }
+}
+
 impl SubscriptionStream {
-    /// Returns the next page of the waiting batches and notices, and true if it is the last page. Returns `None` if
-    /// nothing waits.
-    fn page(&mut self) -> Option<(Bytes, bool)> {
+    /// Takes messages from the queue. Waits until the limit on reply bytes has room if the next batch is large, and leaves
+    /// it in its queue meanwhile. Returns `None` if the server stops.
+    async fn take_when_room(&mut self) -> Option<TakeResult> {
+        self.taken_bytes.shrink_to(0);
+        loop {
+            let next_bytes = self.link.next_bytes(SUBSCRIPTION);
+            if next_bytes <= TAIL_PAGE_BYTES as u64 {
+                break;
+            }
+            if let Some(held) = self.follower.account().take_quietly(Resource::ReplyBytes, next_bytes) {
+                self.taken_bytes = held;
+                break;
+            }
+            if let WakeReason::Stopping = self.follower.wait(tokio::time::sleep(ROOM_PAUSE)).await {
+                return None;
+            }
+        }
+        let more = self.link.take(&mut self.taken, TAKEN);
+        let bytes = |item: &Outbound| if let Outbound::Batch { batch, .. } = item { batch.encoded().len() } else { 0 };
+        let bytes: usize = self.taken.iter().map(bytes).sum();
+        // The policy may have replaced the batch in the meantime.
+        self.taken_bytes.set(if bytes > TAIL_PAGE_BYTES { bytes as u64 } else { 0 });
+        self.waiting.extend(self.taken.drain(..));
+        Some(more)
+    }
+
+    /// Begins to send a long message.
+    async fn begin_long(&mut self, long: LongMessage) -> io::Result<()> {
+        let (bytes, format) = (long.batch.encoded().len(), self.format);
+        let account = Arc::clone(self.follower.account());
+        let made = body::work(&self.follower.app, &account, bytes, move || long.document(format)).await;
+        self.long = made.map_err(|error| io::Error::other(error.message.into_owned()))?.map(Slices::new);
+        Ok(())
+    }
+
+    /// Returns the next slice of the long message that is being sent, if there is one.
+    fn next_slice(&mut self) -> Option<Bytes> {
+        let mut out = Vec::new();
+        if !self.long.as_mut()?.push_slice(&mut out) {
+            self.long = None;
+            if self.waiting.is_empty() {
+                self.taken_bytes.shrink_to(0);
+            }
+        }
+        Some(out.into())
+    }
+
+    /// Returns the next page of the waiting batches and notices. Returns `None` if nothing waits.
+    fn page(&mut self) -> Option<Page> {
         let mut out = Vec::new();
         while let Some(item) = self.waiting.pop_front() {
             match item {
-                Outbound::Batch { batch, subscriptions } => {
-                    if !self.show(&mut out, &batch) {
+                Outbound::Batch { batch, subscriptions } => match self.show(&mut out, &batch) {
+                    Shown::All => {}
+                    Shown::Part => {
                         self.waiting.push_front(Outbound::Batch { batch, subscriptions });
+                        break;
                     }
-                }
+                    Shown::Long(long) => {
+                        if self.within > 0 {
+                            self.waiting.push_front(Outbound::Batch { batch, subscriptions });
+                        }
+                        return Some(Page::Long(long));
+                    }
+                },
                 Outbound::Gap { messages, .. } => self.gap(&mut out, messages),
                 Outbound::Disconnect { messages, .. } => {
                     self.failure(&mut out, messages);
-                    return Some((out.into(), true));
+                    return Some(Page::Last(out.into()));
                 }
             }
             if self.left == 0 || out.len() >= TAIL_PAGE_BYTES {
                 break;
             }
         }
-        (!out.is_empty()).then(|| (out.into(), false))
+        if self.waiting.is_empty() {
+            self.taken_bytes.shrink_to(0);
+        }
+        (!out.is_empty()).then(|| Page::Items(out.into()))
     }
 
-    /// Encodes messages of a batch, beginning after the last message of the previous page. Returns true if the batch is
-    /// finished.
-    fn show(&mut self, out: &mut Vec<u8>, batch: &Batch) -> bool {
+    /// Encodes messages of a batch, beginning after the last message of the previous page.
+    fn show(&mut self, out: &mut Vec<u8>, shared: &Batch) -> Shown {
         // The broker checked the batch when it was published.
-        let Ok(batch) = wire::Batch::decode(batch.encoded()) else { return true };
-        let Some(rest) = batch.records().get(self.within..) else { return true };
+        let Ok(batch) = wire::Batch::decode(shared.encoded()) else { return Shown::All };
+        let begun = self.within;
+        let Some(rest) = batch.records().get(begun..) else { return Shown::All };
         let mut messages = wire::Messages::new(rest);
         while self.left > 0 && out.len() < TAIL_PAGE_BYTES {
+            let at = messages.position();
             let Some(Ok(message)) = messages.next() else {
                 self.within = 0;
-                return true;
+                return Shown::All;
             };
-            self.left -= 1;
-            self.begin(out, None);
-            push_message(out, &batch, &message);
-            self.end(out);
-        }
-        self.within += messages.position();
-        false
-    }
-
-    fn begin(&self, out: &mut Vec<u8>, event: Option<&str>) {
-        if self.format == Format::Events {
-            if let Some(event) = event {
-                out.extend_from_slice(format!("event: {event}\n").as_bytes());
+            let is_long = messages.position() - at >= LONG_MESSAGE_BYTES;
+            if is_long && !out.is_empty() {
+                // It begins the next page.
+                self.within = begun + at;
+                return Shown::Part;
             }
-            out.extend_from_slice(b"data: ");
+            self.left -= 1;
+            if is_long {
+                let is_last = messages.position() == rest.len();
+                self.within = if is_last { 0 } else { begun + messages.position() };
+                return Shown::Long(LongMessage { batch: shared.clone(), at: begun + at });
+            }
+            begin(self.format, out, None);
+            push_message(out, &batch, &message);
+            end(self.format, out);
         }
-    }
-
-    fn end(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(if self.format == Format::Events { b"\n\n" } else { b"\n" });
+        self.within = begun + messages.position();
+        Shown::Part
     }
 
     fn gap(&self, out: &mut Vec<u8>, messages: u64) {
-        self.begin(out, Some("gap"));
+        begin(self.format, out, Some("gap"));
         out.push(b'{');
         push_number(out, "gap", messages);
         out.push(b'}');
-        self.end(out);
+        end(self.format, out);
     }
 
     fn failure(&self, out: &mut Vec<u8>, messages: u64) {
@@ -210,4 +319,27 @@ impl SubscriptionStream {
             Format::Lines => Bytes::from_static(b"{\"subscribed\":true}\n"),
         }
     }
+}
+
+/// Result of encoding messages of a batch.
+enum Shown {
+    /// The batch is finished.
+    All,
+    /// The page ends within the batch.
+    Part,
+    /// The next message is a long one.
+    Long(LongMessage),
+}
+
+fn begin(format: Format, out: &mut Vec<u8>, event: Option<&str>) {
+    if format == Format::Events {
+        if let Some(event) = event {
+            out.extend_from_slice(format!("event: {event}\n").as_bytes());
+        }
+        out.extend_from_slice(b"data: ");
+    }
+}
+
+fn end(format: Format, out: &mut Vec<u8>) {
+    out.extend_from_slice(if format == Format::Events { b"\n\n" } else { b"\n" });
 }

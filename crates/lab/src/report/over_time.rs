@@ -13,13 +13,14 @@ const MAX_RUNS: usize = 8;
 /// Scenarios above this number get only the plot of the figure that decides.
 const FEW_SCENARIOS: usize = 4;
 
-/// Returns a plot for each scenario's rate and 99th percentile over time, or for the figure that decides alone if there are
-/// many scenarios.
+/// Returns plots of each scenario's rate and 99th percentile, and of the server's fsyncs and memory, over time; or only of the
+/// figure that decides if there are many scenarios.
 pub(super) fn over_time(samples: &[Samples]) -> Vec<Plot> {
     let scenarios: BTreeSet<_> = samples.iter().map(|samples| (&samples.scenario, &samples.durability)).collect();
     let is_few = scenarios.len() <= FEW_SCENARIOS;
     let is_shown = |samples: &&Samples| {
-        let is_main = samples.figure.ends_with("/s") || samples.figure.starts_with("p99 ");
+        let is_main = ["p99 ", "server RSS "].iter().any(|name| samples.figure.starts_with(name));
+        let is_main = is_main || samples.figure.ends_with("/s");
         samples.role == Role::Deciding || (is_few && is_main)
     };
     samples.iter().filter(is_shown).enumerate().filter_map(|(number, samples)| plot(number, samples)).collect()
@@ -79,9 +80,12 @@ mod tests {
             samples("put", "p50 µs", Role::Compared, 4),
             samples("put", "p99 µs", Role::Deciding, 4),
             samples("get", "p99 µs", Role::Deciding, 1),
+            samples("put", "server fsyncs/s", Role::Shown, 4),
+            samples("put", "server RSS MiB", Role::Shown, 4),
+            samples("put", "server CPU µs/request", Role::Compared, 4),
         ];
         let plots = over_time(&all);
-        assert_eq!(plots.len(), 2, "a single window is no course of time");
+        assert_eq!(plots.len(), 4, "a single window is no course of time");
         assert!(plots[1].title.starts_with("p99 µs over time, durability disk: put"));
         assert!(
             plots[1].svg.contains("run 8") && !plots[1].svg.contains("run 9") && plots[1].caption.contains("2 further")

@@ -1,4 +1,5 @@
-//! Clients that generators make from the OpenAPI document. Each test is skipped where its generator is not installed.
+//! Clients that generators make from the OpenAPI document. Each test is skipped where its generator is not installed;
+//! `THALWEG_REQUIRE_GENERATORS=1` makes that a failure.
 
 use std::{
     fs,
@@ -14,6 +15,15 @@ use crate::{skip::skip, support::Node};
 fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|dir| dir.join(name)).find(|path| path.is_file())
+}
+
+/// Reports that a test is skipped because a program is missing.
+fn missing(test: &str, reason: &str) {
+    assert!(
+        std::env::var_os("THALWEG_REQUIRE_GENERATORS").is_none(),
+        "THALWEG_REQUIRE_GENERATORS is set, and {reason}"
+    );
+    skip(test, reason);
 }
 
 /// Runs a program to its end on another thread, so that the server can answer it.
@@ -52,7 +62,7 @@ assert appended.status_code == 200 and (appended.parsed.first, appended.parsed.l
 #[tokio::test]
 async fn a_generated_python_client_puts_gets_and_appends() {
     let Some(generator) = program("openapi-python-client") else {
-        return skip("a_generated_python_client_puts_gets_and_appends", "openapi-python-client is not installed");
+        return missing("a_generated_python_client_puts_gets_and_appends", "openapi-python-client is not installed");
     };
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("openapi.json"), OPENAPI.as_str()).unwrap();
@@ -91,7 +101,7 @@ check(appended.response.status === 200 && first === 0 && last === 1, appended);
 #[tokio::test]
 async fn a_generated_typescript_client_puts_gets_and_appends() {
     let (Some(generator), Some(tsx)) = (program("openapi-ts"), program("tsx")) else {
-        return skip(
+        return missing(
             "a_generated_typescript_client_puts_gets_and_appends",
             "@hey-api/openapi-ts or tsx is not installed",
         );

@@ -1,5 +1,7 @@
 //! Reads that take longer than a connection's thread may spend on one client.
 
+use std::time::{Duration, Instant};
+
 use serde_json::json;
 use thalweg_types::{
     command::CommitBuilder,
@@ -83,11 +85,57 @@ async fn long_bodies_of_json_are_parsed_on_threads_for_long_reads() {
             let broken = body.to_string() + "]";
             node.call("POST", target, JSON, broken.as_bytes()).await.refused(400, "bad_json", "fix");
         }
-        assert_eq!(parsed().await - before, long * 2 * requests.len() as u64, "{count} operations");
+        // All bodies are parsed there twice, and all but that of the append are then converted.
+        assert_eq!(parsed().await - before, long * (3 * requests.len() as u64 - 1), "{count} operations");
     }
     let scans = vec![json!({"op": "scan", "keyspace": "a", "limit": 1}); 1001];
     let both = json!({"then": [{"op": "put", "keyspace": "a", "key": "k", "value": "v"}], "else": scans});
     node.call("POST", "/v1/txn", JSON, both.to_string().as_bytes()).await.refused(413, "too_many_scans", "fix");
+    node.stop().await;
+}
+
+/// The JSON of these records is 96 MiB long, and takes seconds to encode in a test build. Here all tasks have one thread.
+#[tokio::test]
+async fn a_get_beside_a_fetch_of_control_characters_is_not_delayed() {
+    const RECORDS: usize = 64;
+    const BYTES: usize = (16 << 20) / RECORDS - 1000;
+    let node = Node::with_large_segments(|_| ()).await;
+    node.put("/v1/kv/a/small", b"v").await.is(204);
+    let stream = node.db.stream("s").unwrap();
+    let mut batch = RecordBatch::new();
+    for _ in 0..RECORDS / 2 {
+        batch.push_payload(&[1; BYTES]).unwrap();
+    }
+    stream.append(&batch).unwrap();
+    stream.append(&batch).unwrap();
+    node.put_json("/v1/streams/s/groups/g", &json!({})).await.is(201);
+    let before = node.metric("reads_handed_over_total{kind=\"long\"}").await;
+    let mut fetching = node.connect().await;
+    let fetch = json!({"max_records": RECORDS, "max_bytes": 16 << 20}).to_string();
+    fetching.send("POST", "/v1/streams/s/groups/g/fetch", JSON, fetch.as_bytes()).await;
+    let fetched = tokio::spawn(async move {
+        fetching.head().await.is(200);
+        let mut body = Vec::new();
+        while let Some(chunk) = fetching.chunk().await {
+            body.extend(chunk);
+        }
+        body
+    });
+    let (mut client, mut gets, mut longest) = (node.connect().await, 0, Duration::ZERO);
+    while !fetched.is_finished() {
+        let begun = Instant::now();
+        assert_eq!(client.call("GET", "/v1/kv/a/small", &[], b"").await.is(200).body, b"v");
+        longest = longest.max(begun.elapsed());
+        gets += 1;
+        pause().await;
+    }
+    let delivery: serde_json::Value = serde_json::from_slice(&fetched.await.unwrap()).unwrap();
+    let messages = delivery["messages"].as_array().unwrap();
+    assert_eq!(messages.len(), RECORDS);
+    assert!(messages.iter().all(|message| message["payload"].as_str().unwrap() == "\u{1}".repeat(BYTES)));
+    assert!(gets >= 20 && longest < Duration::from_secs(1), "{gets} requests, and one took {longest:?}");
+    assert!(node.metric("reads_handed_over_total{kind=\"long\"}").await > before);
+    node.until("http_in_use{bound=\"reply_bytes\"}", 0.0).await;
     node.stop().await;
 }
 

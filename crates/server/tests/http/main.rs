@@ -24,6 +24,7 @@ mod leases;
 mod long_reads;
 mod past;
 mod push;
+mod replies;
 mod shares;
 mod simple;
 mod snapshots;

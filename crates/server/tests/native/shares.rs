@@ -3,15 +3,18 @@
 use std::time::Duration;
 
 use thalweg_engine::GroupStart;
-use thalweg_server::config::{Setting, Span, SubjectPatterns};
+use thalweg_server::config::{ByteSize, Setting, Span, SubjectPatterns};
 use thalweg_types::{
     Durability, LeaseId, Offset,
     command::{
-        encode_create_keyspace, encode_grant_lease, encode_put, encode_revoke_lease,
+        TransactionBuilder, encode_create_keyspace, encode_grant_lease, encode_put, encode_revoke_lease,
         groups::{GroupConfig, encode_create_group},
     },
 };
-use thalweg_wire::{Header, Kind, Permit, Policy, Position, Reason, ServerFrame, ShortBytes, Subscribe, Tail};
+use thalweg_wire::{
+    Header, Kind, Level, Permit, Policy, Position, Reason, RemainingBytes, ServerFrame, ShortBytes, Subscribe, Tail,
+    Write,
+};
 
 use crate::{
     expect,
@@ -277,5 +280,46 @@ async fn subscribers_may_block_publishers_only_on_configured_subjects() {
         raw.send(id, &subscribe(pattern)).await;
         assert_eq!(raw.fails(id).await, "blocking_not_allowed");
     }
+    node.stop().await;
+}
+
+/// Transactions that only read have no effect, so they are refused like other reads when there is no room for their replies.
+#[tokio::test]
+async fn unread_transactions_that_only_read_stay_within_the_bound_on_replies() {
+    const VALUE: usize = 3 << 20;
+    const LIMIT: u64 = 24 << 20;
+    let node = Node::with(|config| config.max_reply_bytes_in_flight = ByteSize(LIMIT)).await;
+    let keyspace = node.db.keyspace("k").unwrap();
+    keyspace.put(b"large", &vec![b'x'; VALUE]).unwrap();
+    let mut transaction = TransactionBuilder::new();
+    transaction.then().get(keyspace.id(), b"large").unwrap();
+    let mut command = Vec::new();
+    transaction.encode(&mut command).unwrap();
+    let write = Write { level: Level(None), command: RemainingBytes(&command) };
+    const HELD: &str = "http_in_use{bound=\"reply_bytes\"}";
+    // Each connection requests more than a socket takes, and reads nothing.
+    let mut greedy = Vec::new();
+    while node.metric("http_shed_total{bound=\"reply_bytes\"}").await < 10.0 {
+        let mut raw = node.raw_from(GREEDY).await;
+        for id in 1..=8 {
+            raw.put(id, &write);
+        }
+        raw.flush().await;
+        greedy.push(raw);
+        assert!(node.metric(HELD).await <= LIMIT as f64);
+        assert!(greedy.len() < 1000, "the bound is never reached");
+    }
+    for id in 1..=8 {
+        let mut refused = node.raw_from(GREEDY).await;
+        refused.send(id, &write).await;
+        assert_eq!(refused.fails(id).await, "overloaded");
+    }
+    assert!(node.metric(HELD).await <= LIMIT as f64);
+    drop(greedy);
+    node.until(HELD, 0.0).await;
+    let mut good = node.raw().await;
+    good.send(1, &write).await;
+    let transacted = expect!(good, 1, ServerFrame::Transacted(transacted) => transacted.results.len());
+    assert_eq!(transacted, 1);
     node.stop().await;
 }

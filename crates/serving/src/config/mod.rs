@@ -30,7 +30,7 @@ use thalweg_transport::MAX_QUIC_SOCKETS;
 use thalweg_types::{
     Action, Classified, Durability, ReadLevel,
     limits::{
-        DEFAULT_LINK_BYTES, DEFAULT_SUBSCRIPTION_BYTES, DEFAULT_SUBSCRIPTION_MESSAGES, MAX_PUBLISH_BYTES,
+        DEFAULT_LINK_BYTES, DEFAULT_SUBSCRIPTION_BYTES, DEFAULT_SUBSCRIPTION_MESSAGES, MAX_PUBLISH_BYTES, MAX_WATCHES,
         MIN_CACHE_BYTES,
     },
 };
@@ -350,16 +350,18 @@ knobs! {
     /// Redis clients queue behind MULTI. Above it requests are rejected, over HTTP with 503. Cost: up
     /// to three times this much memory, for the body, its decoded form and the encoded command.
     max_body_bytes_in_flight: ByteSize = |_| ByteSize(64 * MIB);
-    /// Maximum size of the large replies that wait for clients. Replies above 128 KiB count in all protocols, and
-    /// native replies above 4 KiB that another thread has read. Above it, reads with large replies are rejected as
-    /// `overloaded`: with 503 over HTTP, with `BUSY` for Redis clients. Cost: this much memory.
+    /// Maximum size of the large replies that wait for clients. Replies from 128 KiB on count in all protocols, those from
+    /// 1 KiB on over HTTP/2, and native replies from 4 KiB on that another thread has read. Values in long JSON replies
+    /// count as they are stored. Above it, reads with large replies are rejected as `overloaded`, with 503 over HTTP and
+    /// `BUSY` for Redis clients; tails, watches, pushes and subscriptions wait. Writes are answered even above it. Cost:
+    /// this much memory.
     max_reply_bytes_in_flight: ByteSize = |_| ByteSize(256 * MIB);
     /// Maximum number of scans, record reads and long reads of Redis clients in progress; further ones are rejected.
     /// Cost: up to two pages of 512 KiB per scan; a larger page, which holds one large value, counts in
     /// `max_reply_bytes_in_flight`.
     max_scans: u32 = |_| 64;
-    /// Maximum number of tails, pushes and watches, and of subscribers over HTTP; further ones are rejected. Cost: up
-    /// to two pages each, of 64 KiB over HTTP and 256 KiB for native clients.
+    /// Maximum number of tails, pushes and watches, and of subscribers over HTTP, at most 10000; further ones are
+    /// rejected. Cost: up to two pages each, of 64 KiB over HTTP and 256 KiB for native clients.
     max_tails: u32 = |_| 1024;
     /// Part of every bound that is kept for the clients that hold least of it, in percent, at most 50; 0 keeps none. One
     /// client alone uses everything but this part. When a bound is reached, the connection and then the address that
@@ -550,6 +552,10 @@ impl Config {
             if value == 0 {
                 return wrong(name, "at least 1");
             }
+        }
+        // The database's own bound on watches has no shares for clients, so it must not be the first that is reached.
+        if self.max_tails as usize > MAX_WATCHES {
+            return wrong("max_tails", "at most 10000, which is the maximum number of watches");
         }
         if self.share_reserve_percent > 50 {
             return wrong("share_reserve_percent", "at most 50");

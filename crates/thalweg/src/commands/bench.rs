@@ -94,7 +94,8 @@ pub(crate) enum Bench {
     Resp(Suite<RespOptions>),
     /// A mix of operations from a TOML file, or a built-in one such as YCSB A to F; every reply is checked
     #[command(after_help = "A file has these tables and fields; other names are errors:\n  \
-                      [load]    connections, threads, rate, arrivals (constant, poisson; with a rate), warmup, duration\n  \
+                      [load]    connections, threads, rate, warmup, duration, arrivals (with a rate: constant, poisson,\n            \
+                                ramp:FROM:TIME, step:FROM:TIME, replay:FILE)\n  \
                       [keys]    count, distribution (uniform, zipf, latest, sequential), theta (of zipf and latest)\n  \
                       [values]  bytes, or min_bytes and max_bytes\n  \
                       [mix]     weights of read, update, insert, scan, read_modify_write (of keys), append, read_records,\n            \

@@ -280,6 +280,9 @@ attacks! { crate::attacks::bounds:
     caches
     keyspaces
     unread_replies
+    unread_transactions
+    unread_http_subscribers
+    metrics_over_http2
     blocking_subscribers
 }
 

@@ -8,7 +8,7 @@ use std::{io::Write, net::Ipv4Addr, time::Duration};
 use super::{
     Attack, MIB, PLAIN, REFUSED, call, fill, get, hold, is_refusal, never_read, post, reply, slow::http2_streams,
 };
-use crate::{OWN, Progress, connect, redis::encode};
+use crate::{OWN, Progress, Server, connect, redis::encode};
 
 /// Requests over HTTP/2 whose bodies never begin: more than may be in flight, over few connections.
 pub(crate) fn requests_over_http2() -> Attack {
@@ -178,17 +178,65 @@ pub(crate) fn unread_replies() -> Attack {
         name: "8 MiB values that are never read",
         threads: 2,
         reaches: &[r#"thalweg_http_shed_total{bound="reply_bytes"}"#],
-        prepare: |server| {
-            let mut stream = connect(OWN, server.resp).unwrap();
-            stream.write_all(&encode(&format!("SETRANGE large {} x", 8 * MIB - 1000))).unwrap();
-            assert!(reply(&mut stream).unwrap().starts_with(b":"));
-        },
+        prepare: write_large_value,
         run: |server, from, number, progress| {
             if number == 0 {
                 never_read(server.http, from, 100, &get("/v1/kv/redis/large", "*/*"), progress);
             } else {
                 never_read(server.resp, from, 100, &encode("GET large").repeat(8), progress);
             }
+        },
+        ..PLAIN
+    }
+}
+
+/// Writes a value of almost 8 MiB of control characters, which are six times as long in JSON.
+fn write_large_value(server: &Server) {
+    let mut stream = connect(OWN, server.resp).unwrap();
+    stream.write_all(&encode(&format!("SETRANGE large {} x", 8 * MIB - 1000))).unwrap();
+    assert!(reply(&mut stream).unwrap().starts_with(b":"));
+}
+
+/// Transactions that read a value of 8 MiB, and whose replies are never read.
+pub(crate) fn unread_transactions() -> Attack {
+    Attack {
+        name: "transactions that are never read",
+        reaches: &[r#"thalweg_http_shed_total{bound="reply_bytes"}"#],
+        prepare: write_large_value,
+        run: |server, from, _, progress| {
+            let body = r#"{"then":[{"op":"get","keyspace":"redis","key":"large"}]}"#;
+            never_read(server.http, from, 200, &post("/v1/txn", body), progress);
+        },
+        ..PLAIN
+    }
+}
+
+/// Subscribers over HTTP that never read, and a publisher of messages of 8 MiB to them.
+pub(crate) fn unread_http_subscribers() -> Attack {
+    Attack {
+        name: "HTTP subscribers that are never read",
+        threads: 2,
+        reaches: &[r#"thalweg_http_in_use{bound="reply_bytes"}"#],
+        run: |server, from, number, progress| {
+            if number == 0 {
+                return never_read(server.http, from, 200, &get("/v1/subjects/flood", "text/event-stream"), progress);
+            }
+            let message = publication("/v1/subjects/flood", 8 * MIB - 1000);
+            while !progress.is_over() {
+                progress.count(call(from, server.http, &message));
+            }
+        },
+        ..PLAIN
+    }
+}
+
+/// Requests for metrics over HTTP/2, whose replies cannot be sent.
+pub(crate) fn metrics_over_http2() -> Attack {
+    Attack {
+        name: "metrics over HTTP/2 without a window",
+        reaches: &[r#"thalweg_http_in_use{bound="reply_bytes"}"#],
+        run: |server, from, _, progress| {
+            hold(server.http, from, 200, &http2_streams(&[("GET", "/metrics")], 0), progress);
         },
         ..PLAIN
     }

@@ -1,0 +1,141 @@
+//! The text of `/metrics`, within bounded memory.
+//!
+//! Owns: the text, and the texts that clients have not read yet. Does not own: the metrics.
+//!
+//! The server answers `/metrics` even when it is full, so the page must not make it fuller. A text is made for each
+//! request. If it is large, it counts in `max_reply_bytes_in_flight` until the client has read it. A client for whose text
+//! the limit has no room shares a text with other such clients. The shared text is at most [`MAX_AGE`] old, unless clients
+//! still read [`MAX_SHARED`] earlier ones.
+//!
+//! Invariant: at most [`MAX_SHARED`] texts that are not counted are in memory, besides those of small replies.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use http::Version;
+use prometheus_client::{encoding::text, registry::Registry};
+use thalweg_serving::admission::{Account, Resource, counted};
+
+use crate::reply_memory::is_counted;
+
+/// Age from which a shared text is made again.
+const MAX_AGE: Duration = Duration::from_millis(100);
+/// Maximum number of shared texts in memory.
+const MAX_SHARED: usize = 8;
+
+/// The page with all metrics of the server.
+#[derive(Debug)]
+pub(crate) struct MetricsPage {
+    registry: Registry,
+    shared: Mutex<Shared>,
+}
+
+/// Texts that are shared by clients which may not hold one of their own.
+#[derive(Debug, Default)]
+struct Shared {
+    newest: Option<(Instant, Bytes)>,
+    /// One reference for each shared text in memory, and this one.
+    in_memory: Arc<()>,
+}
+
+impl Shared {
+    /// Returns the newest shared text. `text` becomes the newest one if the last one is too old and few are in memory.
+    fn text(&mut self, text: Bytes, now: Instant) -> Bytes {
+        if let Some((made, newest)) = &self.newest
+            && (now.saturating_duration_since(*made) < MAX_AGE || Arc::strong_count(&self.in_memory) > MAX_SHARED)
+        {
+            return newest.clone();
+        }
+        // The last text is dropped first, so it does not count if no client reads it any more.
+        self.newest = None;
+        let text = counted(text, Arc::clone(&self.in_memory));
+        self.newest = Some((now, text.clone()));
+        text
+    }
+}
+
+impl MetricsPage {
+    /// Creates the page of these metrics.
+    pub(crate) fn new(registry: Registry) -> Self {
+        Self { registry, shared: Mutex::default() }
+    }
+
+    /// Returns the text for a request of the client of `account`.
+    pub(crate) fn text(&self, account: &Arc<Account>, version: Version) -> Bytes {
+        let text = self.encode();
+        if !is_counted(text.len() as u64, version) {
+            return text;
+        }
+        match account.take_quietly(Resource::ReplyBytes, text.len() as u64) {
+            Some(held) => counted(text, held),
+            None => self.shared.lock().unwrap_or_else(PoisonError::into_inner).text(text, Instant::now()),
+        }
+    }
+
+    fn encode(&self) -> Bytes {
+        let mut out = String::with_capacity(16 * 1024);
+        if text::encode(&mut out, &self.registry).is_err() {
+            tracing::warn!("metrics could not be encoded");
+        }
+        out.shrink_to_fit();
+        out.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_serving::{
+        admission::{AddressKey, Admission},
+        config::{ByteSize, Config},
+    };
+
+    use super::*;
+
+    #[test]
+    fn texts_without_room_are_few_and_shared() {
+        let (mut shared, begun) = (Shared::default(), Instant::now());
+        let at = |millis: u64| begun + Duration::from_millis(millis);
+        let mut text = |content: &'static str, millis| shared.text(Bytes::from_static(content.as_bytes()), at(millis));
+        let mut unread = vec![text("0", 0)];
+        assert_eq!(text("new", 99), "0");
+        for made in 1..MAX_SHARED as u64 {
+            unread.push(text("new", 100 * made));
+            assert_eq!(unread[made as usize], "new");
+        }
+        let most = 100 * MAX_SHARED as u64;
+        assert_eq!(text("newest", most), "new", "clients read all texts that may be in memory");
+        unread.remove(0);
+        assert_eq!(text("newest", most), "newest");
+        drop(unread);
+        assert_eq!(text("later", most + 100), "later");
+    }
+
+    #[test]
+    fn a_text_is_new_while_the_limit_has_room_for_it() {
+        let limit = 24 << 20;
+        let admission = Admission::new(&Config { max_reply_bytes_in_flight: ByteSize(limit), ..Config::default() });
+        let [greedy, other] = [1, 2].map(|last| admission.account(AddressKey::of([127, 0, 0, last].into())));
+        let mut registry = Registry::default();
+        for number in 0..100 {
+            let counter = prometheus_client::metrics::counter::Counter::<u64>::default();
+            registry.register(format!("counter_{number}"), "A counter that makes the text long", counter);
+        }
+        let page = MetricsPage::new(registry);
+        let used = || admission.bound(Resource::ReplyBytes).used();
+        drop(page.text(&greedy, Version::HTTP_2));
+        assert_eq!(used(), 0);
+        let unread = page.text(&greedy, Version::HTTP_2);
+        assert_eq!(used(), unread.len() as u64);
+        assert_eq!((page.text(&greedy, Version::HTTP_11).len(), used()), (unread.len(), unread.len() as u64));
+        let mut all = greedy.empty(Resource::ReplyBytes);
+        while all.grow(1000) {}
+        let before = used();
+        let shared = [page.text(&greedy, Version::HTTP_2), page.text(&greedy, Version::HTTP_2)];
+        assert_eq!((used(), shared[0].as_ptr()), (before, shared[1].as_ptr()), "one text for both");
+        let own = page.text(&other, Version::HTTP_2);
+        assert_eq!(used(), before + own.len() as u64, "another address has room");
+    }
+}

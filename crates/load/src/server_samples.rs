@@ -1,0 +1,114 @@
+//! Readings of the server's fsyncs and memory during a run, for the windows of its [`Timeline`].
+//!
+//! Owns: the thread that reads, beside the threads of the load. Does not own: the windows, and the ways to read.
+//!
+//! The memory is read at each border between two windows, from the kernel. The number of fsyncs costs the server a request,
+//! so it is read at most once in [`FSYNC_INTERVAL`].
+
+use std::{
+    sync::{
+        OnceLock,
+        mpsc::{self, Receiver, RecvTimeoutError},
+    },
+    thread,
+    time::Duration,
+};
+
+use super::{
+    live::FsyncCount,
+    run_threads::Clock,
+    timeline::{Reading, Timeline},
+};
+use crate::usage::{MeasuredProcess, resident_bytes};
+
+/// Shortest time between two readings of the server's fsyncs, in nanoseconds.
+const FSYNC_INTERVAL: u64 = 1_000_000_000;
+/// Interval at which the thread checks if the load has started.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Source of the readings of one server.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Source<'a> {
+    /// Id of the server's process.
+    pub process: u32,
+    /// Number of the server's fsyncs.
+    pub fsyncs: Option<&'a FsyncCount>,
+}
+
+/// Performs a run and reads the figures of a server meanwhile, if there is one. `run` gets a place for the clock of the run,
+/// and sets it when the load starts. Returns the result of the run, and the readings at the borders of the windows.
+pub(crate) fn beside<T>(
+    source: Option<Source<'_>>,
+    windows: Option<&Timeline>,
+    run: impl FnOnce(&OnceLock<Clock>) -> T,
+) -> (T, Vec<Reading>) {
+    let started = OnceLock::new();
+    let (Some(source), Some(windows)) = (source, windows) else { return (run(&started), Vec::new()) };
+    let (stop, stopped) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        let started = &started;
+        let reader = scope.spawn(move || source.read_at(&windows.borders(), started, &stopped));
+        let result = run(started);
+        drop(stop);
+        (result, reader.join().unwrap_or_default())
+    })
+}
+
+impl Source<'_> {
+    fn read_at(self, borders: &[u64], started: &OnceLock<Clock>, stopped: &Receiver<()>) -> Vec<Reading> {
+        let ends_within = |time| stopped.recv_timeout(time) != Err(RecvTimeoutError::Timeout);
+        let clock = loop {
+            match started.get() {
+                Some(clock) => break clock,
+                None if ends_within(LOOK) => return Vec::new(),
+                None => {}
+            }
+        };
+        let (mut readings, mut next_fsyncs) = (Vec::with_capacity(borders.len()), 0);
+        for (number, &border) in borders.iter().enumerate() {
+            let is_over = ends_within(Duration::from_nanos(border.saturating_sub(clock.now())));
+            let is_last = is_over || number + 1 == borders.len();
+            let reads_fsyncs = border >= next_fsyncs || is_last;
+            next_fsyncs = if reads_fsyncs { border + FSYNC_INTERVAL } else { next_fsyncs };
+            let fsyncs = self.fsyncs.filter(|_| reads_fsyncs).and_then(FsyncCount::read);
+            let resident_bytes = resident_bytes(MeasuredProcess::Process(self.process));
+            readings.push(Reading { at: clock.now(), fsyncs, resident_bytes });
+            if is_over {
+                break;
+            }
+        }
+        readings
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn the_server_is_read_while_the_load_runs() {
+        let count = AtomicU64::new(0);
+        let fsyncs = FsyncCount::new(move || Some(100 * count.fetch_add(1, Ordering::Relaxed)));
+        let source = Some(Source { process: std::process::id(), fsyncs: Some(&fsyncs) });
+        let mut windows = Timeline::over(&(0..600_000_000)).unwrap();
+        let (result, readings) = beside(source, Some(&windows), |started| {
+            let _ = started.set(Clock::start());
+            thread::sleep(Duration::from_millis(700));
+            7
+        });
+        let figures: Vec<_> = readings.iter().map(|reading| reading.fsyncs).collect();
+        assert_eq!((result, figures), (7, vec![Some(0), None, Some(100)]), "the first and the last border");
+        assert!(readings.iter().all(|reading| reading.resident_bytes.unwrap() > 1 << 20));
+        windows.set_server(&readings);
+        for window in windows.windows() {
+            let rate = window.fsyncs_per_second.unwrap();
+            assert!((50.0..200.0).contains(&rate) && window.resident_bytes.is_some(), "{rate}");
+        }
+        let (_, none) = beside(None, Some(&windows), |_| ());
+        assert!(none.is_empty());
+        let (_, none) = beside(source, Some(&windows), |_| ());
+        assert!(none.is_empty(), "the load never starts");
+    }
+}
