@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn reads_of_files_are_counted_with_and_without_a_budget() {
         let before = file_reads();
-        let reads = || drop((cold(), warm()));
+        let reads = || _ = (cold(), warm());
         reads();
         assert_eq!(file_reads() - before, 2);
         assert_eq!(Budget::RESIDENT.perform(reads), Err(Spent::Disk));

@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use thalweg_log::{Draft, Purpose, RecordKind};
 use thalweg_replica::Vote;
 use thalweg_state::membership::LogId;
-use thalweg_types::{Durability, Index, Lsn, NodeId, SpaceId, SpaceTime, Term};
+use thalweg_types::{Classified as _, Durability, Index, Lsn, NodeId, SpaceId, SpaceTime, Term};
 
 use super::support::{Node, begin, chunks, digest, follow, furnish, go_on, install, verify, visible_state};
 use crate::{
