@@ -3,14 +3,15 @@
 //! Owns: the text, and the texts that clients have not read yet. Does not own: the metrics.
 //!
 //! The server answers `/metrics` even when it is full, so the page must not make it fuller. A text is made for each
-//! request. If it is large, it counts in `max_reply_bytes_in_flight` until the client has read it. A client for whose text
-//! the limit has no room shares a text with other such clients. The shared text is at most [`MAX_AGE`] old, unless clients
-//! still read [`MAX_SHARED`] earlier ones.
+//! request while that takes little time ([`Credit`]). If it is large, it counts in `max_reply_bytes_in_flight` until the client
+//! has read it. Requests for which there is no time, or for whose text the limit has no room, share a text. The shared text is at
+//! most [`MAX_AGE`] old, unless clients still read [`MAX_SHARED`] earlier ones.
 //!
-//! Invariant: at most [`MAX_SHARED`] texts that are not counted are in memory, besides those of small replies.
+//! Invariants: at most [`MAX_SHARED`] texts that are not counted are in memory, besides those of small replies; making texts takes
+//! at most one in [`ENCODING_SHARE`] of a processor's time, and one text in each [`MAX_AGE`] besides.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -26,6 +27,37 @@ const MAX_AGE: Duration = Duration::from_millis(100);
 /// Maximum number of shared texts in memory.
 const MAX_SHARED: usize = 8;
 
+/// Part of a processor's time that texts for single requests may take.
+const ENCODING_SHARE: u32 = 10;
+/// Time for which texts may be made one after the other.
+const MAX_CREDIT: Duration = Duration::from_millis(500);
+
+/// The time that may be spent on texts for single requests. It grows by one in [`ENCODING_SHARE`] of the time that passes.
+#[derive(Debug)]
+struct Credit {
+    left: Duration,
+    /// Last time at which it has grown.
+    at: Option<Instant>,
+}
+
+impl Default for Credit {
+    fn default() -> Self {
+        Self { left: MAX_CREDIT, at: None }
+    }
+}
+
+impl Credit {
+    fn is_left(&mut self, now: Instant) -> bool {
+        let passed = self.at.replace(now).map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
+        self.left = (self.left + passed / ENCODING_SHARE).min(MAX_CREDIT);
+        !self.left.is_zero()
+    }
+
+    fn spend(&mut self, took: Duration) {
+        self.left = self.left.saturating_sub(took);
+    }
+}
+
 /// The page with all metrics of the server.
 #[derive(Debug)]
 pub(crate) struct MetricsPage {
@@ -39,11 +71,12 @@ struct Shared {
     newest: Option<(Instant, Bytes)>,
     /// One reference for each shared text in memory, and this one.
     in_memory: Arc<()>,
+    credit: Credit,
 }
 
 impl Shared {
-    /// Returns the newest shared text. `text` becomes the newest one if the last one is too old and few are in memory.
-    fn text(&mut self, text: Bytes, now: Instant) -> Bytes {
+    /// Returns the newest shared text. `make` makes the newest one if the last one is too old and few are in memory.
+    fn text(&mut self, make: impl FnOnce() -> Bytes, now: Instant) -> Bytes {
         if let Some((made, newest)) = &self.newest
             && (now.saturating_duration_since(*made) < MAX_AGE || Arc::strong_count(&self.in_memory) > MAX_SHARED)
         {
@@ -51,7 +84,7 @@ impl Shared {
         }
         // The last text is dropped first, so it does not count if no client reads it any more.
         self.newest = None;
-        let text = counted(text, Arc::clone(&self.in_memory));
+        let text = counted(make(), Arc::clone(&self.in_memory));
         self.newest = Some((now, text.clone()));
         text
     }
@@ -65,14 +98,23 @@ impl MetricsPage {
 
     /// Returns the text for a request of the client of `account`.
     pub(crate) fn text(&self, account: &Arc<Account>, version: Version) -> Bytes {
+        let begun = Instant::now();
+        if !self.shared().credit.is_left(begun) {
+            return self.shared().text(|| self.encode(), begun);
+        }
         let text = self.encode();
+        self.shared().credit.spend(begun.elapsed());
         if !is_counted(text.len() as u64, version) {
             return text;
         }
         match account.take_quietly(Resource::ReplyBytes, text.len() as u64) {
             Some(held) => counted(text, held),
-            None => self.shared.lock().unwrap_or_else(PoisonError::into_inner).text(text, Instant::now()),
+            None => self.shared().text(|| text, begun),
         }
+    }
+
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn encode(&self) -> Bytes {
@@ -98,7 +140,7 @@ mod tests {
     fn texts_without_room_are_few_and_shared() {
         let (mut shared, begun) = (Shared::default(), Instant::now());
         let at = |millis: u64| begun + Duration::from_millis(millis);
-        let mut text = |content: &'static str, millis| shared.text(Bytes::from_static(content.as_bytes()), at(millis));
+        let mut text = |content: &'static str, millis| shared.text(|| Bytes::from_static(content.as_bytes()), at(millis));
         let mut unread = vec![text("0", 0)];
         assert_eq!(text("new", 99), "0");
         for made in 1..MAX_SHARED as u64 {
@@ -111,6 +153,24 @@ mod tests {
         assert_eq!(text("newest", most), "newest");
         drop(unread);
         assert_eq!(text("later", most + 100), "later");
+    }
+
+    #[test]
+    fn making_texts_takes_a_tenth_of_a_processor() {
+        let (mut credit, begun) = (Credit::default(), Instant::now());
+        assert!(credit.is_left(begun));
+        credit.spend(Duration::from_secs(2));
+        assert!(!credit.is_left(begun));
+        let (mut spent, each) = (Duration::ZERO, Duration::from_millis(5));
+        for millis in 1..=10_000 {
+            if credit.is_left(begun + Duration::from_millis(millis)) {
+                credit.spend(each);
+                spent += each;
+            }
+        }
+        let share = spent.as_secs_f64() / 10.0;
+        assert!((0.09..0.55).contains(&share), "{share}");
+        assert!(credit.is_left(begun + Duration::from_secs(3600)) && credit.left == MAX_CREDIT);
     }
 
     #[test]
