@@ -11,7 +11,6 @@
 use std::{
     collections::{HashMap, HashSet},
     fmt,
-    ops::ControlFlow,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
@@ -29,7 +28,7 @@ use crate::watches::{
     event::WatchEvent,
     interval::{IntervalIndex, KeyInterval},
     queue::{PushResult, Queue, QueueEnd},
-    reader::{ReadEnd, Reader, Source},
+    reader::{ReadEnd, Reader, Source, Visited},
 };
 
 /// Time for which the dispatcher pauses after a round that found changes, so that further changes gather.
@@ -83,7 +82,14 @@ pub(crate) struct WatchRegistration {
     id: u64,
     pub(crate) queue: Arc<Queue>,
     /// Revision after which the queue receives changes.
-    pub(crate) joined: Revision,
+    joined: Revision,
+}
+
+impl WatchRegistration {
+    /// Returns the revision after which the queue receives changes; `None` before the dispatcher knows the watch.
+    pub(crate) fn joined(&self) -> Option<Revision> {
+        Some(self.joined)
+    }
 }
 
 impl Drop for WatchRegistration {
@@ -337,7 +343,7 @@ impl Registry {
             commits += 1;
             bytes += commit.bytes;
             let full = commits >= ROUND_COMMITS || bytes >= ROUND_BYTES;
-            Ok(if full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+            Ok(if full { Visited::Last } else { Visited::Continue })
         })
     }
 

@@ -39,6 +39,16 @@ struct Inner {
     waiter: Option<Waiter>,
 }
 
+/// Events that a watch has taken from its queue.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(crate) events: Vec<WatchEvent>,
+    /// True if the queue has no more events.
+    pub(crate) is_emptied: bool,
+    /// Reason of the queue's end, if the queue has ended and has no more events.
+    pub(crate) ended: Option<QueueEnd>,
+}
+
 /// Queue of events that the dispatcher fills and one watch empties.
 #[derive(Debug)]
 pub(crate) struct Queue {
@@ -84,12 +94,36 @@ impl Queue {
         self.lock().ended.get_or_insert(how);
     }
 
-    /// Takes all queued events. Also returns the reason of the end, if the queue has ended.
-    pub(crate) fn take(&self) -> (Vec<WatchEvent>, Option<QueueEnd>) {
+    /// Takes queued events: whole commits, as many as fit into `max_events` and `max_bytes`, and at least one.
+    pub(crate) fn take(&self, max_events: usize, max_bytes: usize) -> Taken {
         let mut inner = self.lock();
-        self.total.fetch_sub(inner.bytes, Ordering::Relaxed);
-        inner.bytes = 0;
-        (std::mem::take(&mut inner.events).into(), inner.ended.clone())
+        if inner.events.len() <= max_events && inner.bytes <= max_bytes {
+            self.total.fetch_sub(std::mem::take(&mut inner.bytes), Ordering::Relaxed);
+            let events = std::mem::take(&mut inner.events).into();
+            return Taken { events, is_emptied: true, ended: inner.ended.clone() };
+        }
+        let (mut count, mut bytes) = (0, 0);
+        while let Some(first) = inner.events.get(count) {
+            let commit = inner.events.range(count..).take_while(|event| event.revision == first.revision);
+            let (more, more_bytes) = commit.fold((0, 0), |(more, bytes), event| (more + 1, bytes + event.memory()));
+            if count > 0 && (count + more > max_events || bytes + more_bytes > max_bytes) {
+                break;
+            }
+            (count, bytes) = (count + more, bytes + more_bytes);
+        }
+        let events = inner.events.drain(..count).collect();
+        inner.bytes -= bytes;
+        self.total.fetch_sub(bytes, Ordering::Relaxed);
+        let is_emptied = inner.events.is_empty();
+        Taken { events, is_emptied, ended: inner.ended.clone().filter(|_| is_emptied) }
+    }
+
+    /// Returns the error with which the dispatcher ended the queue, if it did.
+    pub(crate) fn failure(&self) -> Option<WatchError> {
+        match &self.lock().ended {
+            Some(QueueEnd::Failed(error)) => Some(error.clone()),
+            _ => None,
+        }
     }
 
     pub(crate) fn is_quiet(&self) -> bool {
@@ -138,7 +172,7 @@ mod tests {
 
     /// Returns the first revision that a queue lost, if it has ended.
     fn lost(queue: &Queue) -> Option<Revision> {
-        match queue.take().1 {
+        match queue.take(usize::MAX, usize::MAX).ended {
             Some(QueueEnd::Lost(revision)) => Some(revision),
             Some(QueueEnd::Failed(error)) => panic!("{error}"),
             None => None,
@@ -159,7 +193,10 @@ mod tests {
         assert_eq!(lost(last), Some(Revision(2)), "it reports the first lost revision");
         assert_eq!(total.load(Ordering::Relaxed), fitting * large.memory(), "lost events use no memory");
         let after = Queue::new(total.clone(), MAX_TOTAL);
-        assert_eq!((others[0].take().0.len(), after.push(Revision(3), &[large])), (1, PushResult::Queued));
+        assert_eq!(
+            (others[0].take(usize::MAX, usize::MAX).events.len(), after.push(Revision(3), &[large])),
+            (1, PushResult::Queued)
+        );
         drop((queues, after));
         assert_eq!(total.load(Ordering::Relaxed), 0);
     }
@@ -171,8 +208,31 @@ mod tests {
         let queue = Queue::new(total.clone(), MAX_TOTAL);
         assert_eq!(queue.push(Revision(1), &small), PushResult::Queued);
         assert_eq!(queue.push(Revision(2), &small[..2]), PushResult::Lost, "only one of the two fits");
-        assert_eq!((queue.take().0.len(), lost(&queue)), (small.len(), Some(Revision(2))));
+        assert_eq!((queue.take(usize::MAX, usize::MAX).events.len(), lost(&queue)), (small.len(), Some(Revision(2))));
         let queue = Queue::new(total, MAX_TOTAL);
         assert_eq!(queue.push(Revision(1), &[event(MAX_WATCH_QUEUE_BYTES)]), PushResult::Lost);
+    }
+
+    #[test]
+    fn a_watch_takes_whole_commits_within_its_limits() {
+        let total = Arc::new(AtomicUsize::new(0));
+        let queue = Queue::new(total.clone(), MAX_TOTAL);
+        let at = |revision| WatchEvent { revision: Revision(revision), ..event(100) };
+        for (revision, count) in [(1, 1), (2, 3), (3, 1), (4, 1)] {
+            assert_eq!(queue.push(Revision(revision), &vec![at(revision); count]), PushResult::Queued);
+        }
+        queue.end(QueueEnd::Lost(Revision(5)));
+        let revisions = |taken: &Taken| taken.events.iter().map(|event| event.revision.0).collect::<Vec<_>>();
+        for (max_events, max_bytes, wanted) in
+            [(3, usize::MAX, vec![1]), (1, usize::MAX, vec![2, 2, 2]), (9, 1, vec![3])]
+        {
+            let taken = queue.take(max_events, max_bytes);
+            assert_eq!((revisions(&taken), taken.is_emptied), (wanted, false));
+            assert!(taken.ended.is_none(), "the rest comes first");
+        }
+        assert_eq!(total.load(Ordering::Relaxed), at(4).memory());
+        let taken = queue.take(1, 1);
+        assert_eq!((revisions(&taken), taken.is_emptied), (vec![4], true));
+        assert!(matches!(taken.ended, Some(QueueEnd::Lost(Revision(5)))));
     }
 }
