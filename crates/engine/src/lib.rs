@@ -132,7 +132,7 @@ pub use thalweg_store::lsm::Compaction;
 pub use thalweg_types as types;
 pub use thalweg_types::info::Producer as ProducerInfo;
 pub use transaction::{Added, PrefixDeleted, TransactionAck};
-pub use watch::{Watch, WatchBatch, WatchKeys};
+pub use watch::{Watch, WatchBatch, WatchKeys, WatchLimits};
 pub use watches::{
     error::WatchError,
     event::{WatchChange, WatchEvent},

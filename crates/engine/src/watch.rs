@@ -12,19 +12,22 @@
 //! queue gets changes. It then reads the log up to that revision, and takes later changes from the queue. If the queue
 //! becomes full, it ends at some revision, and the watch reads the log from that revision on.
 //!
+//! Between two calls, a watch that is behind holds a position: no bytes of the log, and no segment of it.
+//!
 //! Invariant: a watch delivers the changes of its keys in the order of their revisions, all changes of a commit
-//! together. [`Watch::position`] is above the revision of every delivered change and not above that of any later one.
+//! together, unless its caller permits parts of large commits ([`WatchLimits::part_bytes`]). [`Watch::position`] is above
+//! the revision of every commit that was delivered completely, and not above that of any later change.
 
 use std::{
     future::{self, Future},
-    ops::{Bound, ControlFlow},
+    ops::Bound,
     sync::Arc,
     task::Poll,
     thread,
     time::{Duration, Instant},
 };
 
-use thalweg_state::changes::KeyChange;
+use thalweg_state::changes::{EntryCommit, KeyChange};
 use thalweg_types::{
     KeyspaceId, Revision, SpaceTime,
     limits::{MAX_WATCH_QUEUE_BYTES, MAX_WATCH_QUEUE_EVENTS},
@@ -39,8 +42,8 @@ use crate::{
         event::{WatchChange, WatchEvent},
         hub::WatchRegistration,
         interval::KeyInterval,
-        queue::{Queue, QueueEnd},
-        reader::{ReadEnd, Reader},
+        queue::{Queue, QueueEnd, Taken},
+        reader::{ReadEnd, Reader, ReaderPosition, Visited},
     },
 };
 
@@ -75,12 +78,31 @@ impl WatchKeys {
 /// A batch of events from a watch, and the revision that the watch has reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchBatch {
-    /// Events in order. All events of a commit are in one batch. Empty if none of the changes that were read is of an
-    /// observed key.
+    /// Events in order. All events of a commit are in one batch, unless the caller permits
+    /// [parts](WatchLimits::part_bytes). Empty if none of the changes that were read is of an observed key.
     pub events: Vec<WatchEvent>,
     /// Revision below which all changes have been delivered: a new watch from this revision on continues without a
-    /// gap.
+    /// gap. If the batch ends within a commit, this is the revision of that commit, and the new watch delivers all of it.
     pub next: Revision,
+}
+
+/// Limits of one batch of a watch. A batch holds at least one commit, or a part of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WatchLimits {
+    /// Maximum number of events of a batch with several commits.
+    pub events: usize,
+    /// Maximum [memory](WatchEvent::memory) in bytes of the events of a batch with several commits.
+    pub bytes: usize,
+    /// Memory in bytes of the events above which a single commit is delivered in several batches. Each of them holds at
+    /// least one event. `usize::MAX` keeps all commits whole.
+    pub part_bytes: usize,
+}
+
+impl Default for WatchLimits {
+    /// As many events as the queue of a watch holds, in whole commits.
+    fn default() -> Self {
+        Self { events: MAX_WATCH_QUEUE_EVENTS, bytes: MAX_WATCH_QUEUE_BYTES, part_bytes: usize::MAX }
+    }
 }
 
 /// A watch on keys of a keyspace; see [`Keyspace::watch`](crate::Keyspace::watch).
@@ -90,11 +112,23 @@ pub struct Watch {
     keyspace: KeyspaceId,
     interval: KeyInterval,
     next: Revision,
+    /// Number of events of the commit `next` that were delivered in [parts](WatchLimits::part_bytes).
+    delivered: usize,
     live: Option<WatchRegistration>,
-    /// Reader of the log, while the watch is behind live changes; `None` otherwise.
+    /// Reader of the log, while the watch is behind live changes; `None` otherwise. It rests between two calls.
     reader: Option<Reader>,
+    /// Position before the last batch, if that batch was read from the log.
+    before: Option<Before>,
     /// True if the last delivered event was the deletion of all keys, which also happens when the keyspace is dropped.
     cleared: bool,
+}
+
+/// Position of a watch before it read a batch from the log.
+#[derive(Clone, Copy, Debug)]
+struct Before {
+    next: Revision,
+    delivered: usize,
+    reader: ReaderPosition,
 }
 
 impl Watch {
@@ -112,17 +146,22 @@ impl Watch {
             return Err(WatchError::BeyondEnd { requested: next, next: now });
         }
         let interval = keys.interval();
-        let mut watch = Self { db: db.clone(), keyspace, interval, next, live: None, reader: None, cleared: false };
+        let db = db.clone();
+        let (delivered, live, reader, before, cleared) = (0, None, None, None, false);
+        let mut watch = Self { db, keyspace, interval, next, delivered, live, reader, before, cleared };
         watch.check_keyspace()?;
+        let hub = &watch.db.inner.open.watches;
         if next == now {
             let live = hub.register(keyspace, &watch.interval)?;
-            if from.is_none() {
-                watch.next = next.max(live.joined.next());
+            if let (None, Some(joined)) = (from, live.joined()) {
+                watch.next = next.max(joined.next());
             }
             watch.live = Some(live);
         } else {
             // Fail immediately if the log does not reach back that far.
-            watch.reader = Some(Reader::open(hub.source(), next)?);
+            let mut reader = Reader::open(hub.source(), next)?;
+            reader.rest();
+            watch.reader = Some(reader);
         }
         Ok(watch)
     }
@@ -136,7 +175,17 @@ impl Watch {
     /// Returns true if the next call of [`try_next`](Self::try_next) may read the log from disk.
     #[must_use]
     pub fn is_behind(&self) -> bool {
-        self.live.as_ref().is_none_or(|live| live.joined >= self.next)
+        self.source() == ChangeSource::Log
+    }
+
+    /// Returns the source of the next changes.
+    fn source(&self) -> ChangeSource {
+        match self.live.as_ref().map(WatchRegistration::joined) {
+            Some(None) => ChangeSource::Joining,
+            // The queue has the rest of a commit only together with the part that was delivered.
+            Some(Some(joined)) if joined < self.next && self.delivered == 0 => ChangeSource::Queue,
+            _ => ChangeSource::Log,
+        }
     }
 
     /// Returns the available events; `None` if all have been delivered. May read from disk if the watch [is
@@ -147,22 +196,31 @@ impl Watch {
     /// [`WatchError::Compacted`] if the watch was so far behind that the log no longer has the changes. After an error
     /// the watch has ended; [`position`](Self::position) is the revision that it had reached.
     pub fn try_next(&mut self) -> Result<Option<WatchBatch>, WatchError> {
+        self.try_next_within(&WatchLimits::default())
+    }
+
+    /// Returns the available events like [`try_next`](Self::try_next), within limits of the caller.
+    ///
+    /// # Errors
+    /// The errors of [`try_next`](Self::try_next).
+    pub fn try_next_within(&mut self, limits: &WatchLimits) -> Result<Option<WatchBatch>, WatchError> {
+        self.before = None;
         loop {
             let hub = &self.db.inner.open.watches;
             if hub.is_closed() {
                 return Err(WatchError::Closed);
             }
-            match &self.live {
-                Some(live) if live.joined < self.next => {
+            match (&self.live, self.source()) {
+                (Some(live), ChangeSource::Queue) => {
                     self.reader = None;
                     let dispatched = hub.dispatched();
-                    let (mut events, ended) = live.queue.take();
+                    let Taken { mut events, is_emptied, ended } = live.queue.take(limits.events, limits.bytes);
                     events.retain(|event| event.revision >= self.next);
                     // A lost queue contains all earlier changes and none of the later ones.
                     let reached = match ended {
-                        None => dispatched.next(),
+                        None if is_emptied => dispatched.next(),
+                        None | Some(QueueEnd::Failed(_)) => self.next,
                         Some(QueueEnd::Lost(revision)) => revision,
-                        Some(QueueEnd::Failed(_)) => self.next,
                     };
                     let last = events.last().map_or(self.next, |event| event.revision.next());
                     self.next = self.next.max(reached).max(last);
@@ -175,7 +233,7 @@ impl Watch {
                         self.cleared = last.change == WatchChange::DeletePrefix && last.key.is_empty();
                         return Ok(Some(WatchBatch { events, next: self.next }));
                     }
-                    if self.live.is_some() {
+                    if self.live.is_some() && is_emptied {
                         // A drop of the keyspace is reported as the deletion of all keys; the end of the watch
                         // follows.
                         if self.cleared || dispatched >= hub.source().machine.applied().revision {
@@ -184,9 +242,16 @@ impl Watch {
                         return Ok(None);
                     }
                 }
+                (Some(live), ChangeSource::Joining) => {
+                    // The dispatcher wakes the watch when it has joined.
+                    return match live.queue.failure() {
+                        Some(error) => Err(error),
+                        None => Ok(None),
+                    };
+                }
                 _ => {
-                    let batch = self.read_history()?;
-                    if !batch.events.is_empty() || self.reader.is_some() {
+                    let batch = self.read_history(limits)?;
+                    if !batch.events.is_empty() || self.is_behind() {
                         return Ok(Some(batch));
                     }
                 }
@@ -194,33 +259,46 @@ impl Watch {
         }
     }
 
+    /// Returns to the position before the last batch, if that batch was read from the log, so that the next call reads it
+    /// again. Meant for a caller that has no memory for the batch. A batch of live changes is not returned.
+    pub fn unread(&mut self) {
+        if let Some(Before { next, delivered, reader }) = self.before.take() {
+            (self.next, self.delivered) = (next, delivered);
+            self.reader = Some(Reader::resting(self.db.inner.open.watches.source(), reader));
+        }
+    }
+
     /// Reads further changes from the log. At the end of the log it registers the watch with the dispatcher, and drops
     /// the reader if that leaves no gap.
-    fn read_history(&mut self) -> Result<WatchBatch, WatchError> {
+    fn read_history(&mut self, limits: &WatchLimits) -> Result<WatchBatch, WatchError> {
         self.check_keyspace()?;
         let hub = &self.db.inner.open.watches;
         let reader = match &mut self.reader {
             Some(reader) => reader,
             none => none.insert(Reader::open(hub.source(), self.next)?),
         };
-        let mut page = Page { keyspace: self.keyspace, interval: &self.interval, events: Vec::new(), bytes: 0 };
+        self.before = Some(Before { next: self.next, delivered: self.delivered, reader: reader.position() });
+        let mut page = Page::new(self.keyspace, &self.interval, limits, (self.next, self.delivered));
         let (mut commits, mut bytes) = (0, 0);
         let reached = reader.read(&mut |time, commit| {
+            if page.add(commit, time)? == Visited::NotYet {
+                return Ok(Visited::NotYet);
+            }
             commits += 1;
             bytes += commit.bytes;
-            let visited = commit.visit(&mut |change| page.add(&change, commit.revision, time));
-            visited.map_err(|error| ReadError::Corrupt(error.to_string()))?;
             let full = commits >= PAGE_COMMITS || bytes >= PAGE_BYTES || page.is_full();
-            Ok(if full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+            Ok(if full { Visited::Last } else { Visited::Continue })
         })?;
-        let events = page.events;
+        let Page { events, cut_at, .. } = page;
         self.next = self.next.max(reader.done().next());
+        self.delivered = cut_at.unwrap_or(0);
+        reader.rest();
         if reached == ReadEnd::End {
             let live = match &mut self.live {
                 Some(live) => live,
                 none => none.insert(hub.register(self.keyspace, &self.interval)?),
             };
-            if live.joined < self.next {
+            if live.joined().is_some_and(|joined| joined < self.next) {
                 self.reader = None;
             }
         }
@@ -273,31 +351,81 @@ impl Watch {
     }
 }
 
-/// Events that a watch has read from the log in one step: at most as many as a queue would hold, or those of one
-/// commit.
+/// Source from which a watch gets its next changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ChangeSource {
+    /// The watch reads the log.
+    Log,
+    /// The watch waits until the dispatcher has registered it.
+    Joining,
+    /// The watch takes the changes that the dispatcher has queued.
+    Queue,
+}
+
+/// Events that a watch has read from the log in one step.
 struct Page<'a> {
     keyspace: KeyspaceId,
     interval: &'a KeyInterval,
+    limits: &'a WatchLimits,
+    /// Revision of a commit, and the number of its events that were delivered before.
+    delivered: (Revision, usize),
     events: Vec<WatchEvent>,
     bytes: usize,
+    /// Number of delivered events of the last commit, if the page ends within that commit.
+    cut_at: Option<usize>,
 }
 
-impl Page<'_> {
-    fn add(&mut self, change: &KeyChange<'_>, revision: Revision, time: SpaceTime) {
+impl<'a> Page<'a> {
+    fn new(
+        keyspace: KeyspaceId,
+        interval: &'a KeyInterval,
+        limits: &'a WatchLimits,
+        delivered: (Revision, usize),
+    ) -> Self {
+        Self { keyspace, interval, limits, delivered, events: Vec::new(), bytes: 0, cut_at: None }
+    }
+
+    /// Adds the events of a commit. Returns [`Visited::NotYet`] if the page ends before this commit or within it.
+    fn add(&mut self, commit: &EntryCommit<'_>, time: SpaceTime) -> Result<Visited, WatchError> {
+        let (events_before, bytes_before) = (self.events.len(), self.bytes);
+        let delivered = if self.delivered.0 == commit.revision { self.delivered.1 } else { 0 };
+        let (mut number, mut is_over) = (0, false);
+        let visited = commit.visit(&mut |change| {
+            if is_over || !self.wants(&change) {
+                return;
+            }
+            number += 1;
+            if number <= delivered {
+                return;
+            }
+            let bytes = self.bytes + WatchEvent::memory_of(&change);
+            if events_before > 0 && (bytes > self.limits.bytes || self.events.len() >= self.limits.events) {
+                is_over = true;
+            } else if !self.events.is_empty() && bytes > self.limits.part_bytes {
+                (is_over, self.cut_at) = (true, Some(number - 1));
+            } else {
+                self.bytes = bytes;
+                self.events.push(WatchEvent::of(&change, commit.revision, time));
+            }
+        });
+        visited.map_err(|error| ReadError::Corrupt(error.to_string()))?;
+        if is_over && self.cut_at.is_none() {
+            self.events.truncate(events_before);
+            self.bytes = bytes_before;
+        }
+        Ok(if is_over { Visited::NotYet } else { Visited::Continue })
+    }
+
+    fn wants(&self, change: &KeyChange<'_>) -> bool {
         let (keyspace, key) = change.target();
-        let wanted = keyspace == self.keyspace
+        keyspace == self.keyspace
             && match change {
                 KeyChange::DeletePrefix { .. } => self.interval.meets_prefix(key),
                 _ => self.interval.contains(key),
-            };
-        if wanted {
-            let event = WatchEvent::of(change, revision, time);
-            self.bytes += event.memory();
-            self.events.push(event);
-        }
+            }
     }
 
     fn is_full(&self) -> bool {
-        self.events.len() >= MAX_WATCH_QUEUE_EVENTS || self.bytes >= MAX_WATCH_QUEUE_BYTES
+        self.events.len() >= self.limits.events || self.bytes >= self.limits.bytes
     }
 }

@@ -17,7 +17,7 @@ use thalweg_serving::{
     error::ApiError,
     limits::{COUNTED_TAIL_BYTES, ROOM_PAUSE},
 };
-use thalweg_types::Action;
+use thalweg_types::{Action, limits::MAX_VALUE_BYTES};
 use tokio::sync::watch;
 
 use crate::{
@@ -100,6 +100,21 @@ pub(crate) enum WakeReason<T> {
     Stopping,
 }
 
+/// Error of a page for which the limit on reply bytes has no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoRoom {
+    /// Size of the page in bytes.
+    bytes: u64,
+}
+
+impl NoRoom {
+    /// Returns the bytes for which the follower waits. JSON can be several times as long as a value of the maximum size,
+    /// and longer than the limit. The bytes beyond two such values are counted above the limit, so that the page is sent.
+    fn awaited(self) -> u64 {
+        self.bytes.min(2 * MAX_VALUE_BYTES as u64)
+    }
+}
+
 /// A client of a tail, watch, push or subscription. It holds a slot in `max_tails` until it is dropped.
 pub(crate) struct Follower {
     /// State that all protocols of the server share.
@@ -140,25 +155,31 @@ impl Follower {
         *self.stopping.borrow()
     }
 
-    /// Converts an encoded page to bytes, and counts the bytes in the limit on reply bytes if the page is large.
-    /// Returns `None` if the limit has no room for the page.
-    pub(crate) fn counted(&self, page: Vec<u8>) -> Option<Bytes> {
+    /// Converts an encoded page to bytes, and counts the bytes in the limit on reply bytes if the page is large. `room` is
+    /// the reservation with which the follower [waited](Self::room) for this page, if it did. Without room for the page the
+    /// page is dropped.
+    pub(crate) fn counted(&self, page: Vec<u8>, room: Option<Reservation>) -> Result<Bytes, NoRoom> {
         if page.len() <= COUNTED_TAIL_BYTES {
-            return Some(page.into());
+            return Ok(page.into());
         }
-        let held = self.held.account().take_quietly(Resource::ReplyBytes, page.len() as u64)?;
-        Some(counted(gathered(page), held))
+        let no_room = NoRoom { bytes: page.len() as u64 };
+        let Some(mut held) = room else {
+            let held = self.held.account().take_quietly(Resource::ReplyBytes, no_room.bytes).ok_or(no_room)?;
+            return Ok(counted(gathered(page), held));
+        };
+        if !held.grow_to(no_room.awaited()) {
+            return Err(no_room);
+        }
+        held.set(no_room.bytes);
+        Ok(counted(gathered(page), held))
     }
 
-    /// Converts an encoded page to bytes like [`counted`](Self::counted), and waits until the limit has room for the page.
-    /// Returns `None` if the server stops in the meantime.
-    pub(crate) async fn counted_when_room(&mut self, page: Vec<u8>) -> Option<Bytes> {
-        if page.len() <= COUNTED_TAIL_BYTES {
-            return Some(page.into());
-        }
+    /// Waits until the limit on reply bytes has room for a page that was dropped, and reserves the room. In the meantime
+    /// the caller holds neither the page nor its data. Returns `None` if the server stops.
+    pub(crate) async fn room(&mut self, page: NoRoom) -> Option<Reservation> {
         while !self.is_over() {
-            if let Some(held) = self.held.account().take_quietly(Resource::ReplyBytes, page.len() as u64) {
-                return Some(counted(gathered(page), held));
+            if let Some(held) = self.held.account().take_quietly(Resource::ReplyBytes, page.awaited()) {
+                return Some(held);
             }
             if let WakeReason::Stopping = self.wait(tokio::time::sleep(ROOM_PAUSE)).await {
                 break;

@@ -13,7 +13,7 @@ use thalweg_serving::{
     admission::Account,
     app::App,
     error::ApiError,
-    limits::{ROOM_PAUSE, TAIL_PAGE_BYTES, TAIL_PAGE_ITEMS},
+    limits::{TAIL_PAGE_BYTES, TAIL_PAGE_ITEMS},
 };
 use thalweg_types::{
     Offset, budget,
@@ -108,6 +108,7 @@ fn step(tail: Tail) -> Running<Tail> {
         if tail.follower.is_new() {
             return Ok((vec![Bytes::from_static(b": tail\n\n")], Some(tail)));
         }
+        let mut room = None;
         loop {
             if tail.follower.is_over() || tail.left == 0 || tail.bytes_left == 0 {
                 return Ok((Vec::new(), None));
@@ -116,19 +117,17 @@ fn step(tail: Tail) -> Running<Tail> {
             let (found, returned) = read_page(tail).await?;
             tail = returned;
             match found {
-                Ok(TailRead::Events(events)) => match tail.follower.counted(events) {
-                    Some(events) => return Ok((vec![events], Some(tail))),
-                    None => {
+                Ok(TailRead::Events(events)) => match tail.follower.counted(events, room.take()) {
+                    Ok(events) => return Ok((vec![events], Some(tail))),
+                    Err(no_room) => {
                         // The tail reads the page again when there is room, and holds no memory in the meantime.
                         (tail.next, tail.left, tail.bytes_left) = before;
                         tail.behind = true;
-                        if let WakeReason::Stopping = tail.follower.wait(tokio::time::sleep(ROOM_PAUSE)).await {
-                            return Ok((Vec::new(), None));
-                        }
+                        room = tail.follower.room(no_room).await;
                     }
                 },
                 Ok(TailRead::Nothing) => match tail.wait().await {
-                    WakeReason::Ready(true) => {}
+                    WakeReason::Ready(true) => room = None,
                     WakeReason::Silence => return Ok((vec![Bytes::from_static(b": still here\n\n")], Some(tail))),
                     WakeReason::Ready(false) | WakeReason::Stopping => return Ok((Vec::new(), None)),
                 },

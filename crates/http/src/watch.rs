@@ -7,24 +7,47 @@
 //! matches for a while, `progress` states the revision up to which the client missed nothing, often enough that a client
 //! that reconnects finds the log's history floor below it. The watch ends when the server stops or `limit` changes were sent. If an
 //! error ends the watch, a last event or line states the reason.
+//!
+//! Bounds: a watch holds the changes of one batch of at most [`HELD_BYTES`], and sends them in pages of [`TAIL_PAGE_BYTES`].
+//! Changes above that are encoded where they are read, on a thread for long reads, and count in the limit on reply bytes.
+//! Without room for them a watch returns to its position before them, and holds nothing while it waits. A commit can span
+//! several pages and batches; only the page with its last change has the commit's `id` or `last`.
 
-use std::{io, sync::Arc};
+use std::{collections::VecDeque, io, sync::Arc};
 
 use bytes::Bytes;
-use thalweg_engine::{Watch, WatchBatch, WatchChange, WatchError, WatchEvent};
-use thalweg_serving::{app::App, watching::ProgressTimer};
-use thalweg_types::{Durability, Revision};
+use thalweg_engine::{Watch, WatchBatch, WatchChange, WatchError, WatchEvent, WatchLimits};
+use thalweg_serving::{
+    admission::Reservation,
+    app::App,
+    limits::{NATIVE_PAGE_BYTES, TAIL_PAGE_BYTES},
+    watching::ProgressTimer,
+};
+use thalweg_types::{
+    Durability, Revision,
+    limits::{MAX_VALUE_BYTES, MAX_WATCH_QUEUE_BYTES, MAX_WATCH_QUEUE_EVENTS},
+};
 
 use crate::{
     call::{Answer, Call},
     describe::{EVENTS, KeyspacePath, LastEvent, NDJSON},
-    following::{Follower, Format, WakeReason, resumed},
+    following::{Follower, Format, NoRoom, WakeReason, resumed},
     json::{push_bytes, push_number, push_text},
     pages::Running,
     parse::{WatchQuery, name_segment},
     reading,
     shapes::Change,
 };
+
+/// Memory in bytes of the changes that a watch holds while its client does not read, beside a page that is being sent.
+const HELD_BYTES: usize = MAX_WATCH_QUEUE_BYTES;
+const _: () = assert!(HELD_BYTES as u64 <= NATIVE_PAGE_BYTES);
+/// Limits of the batches of a watch. A part of a large commit is larger than other batches, because each part reads the
+/// commit from the log again.
+const LIMITS: WatchLimits =
+    WatchLimits { events: MAX_WATCH_QUEUE_EVENTS, bytes: HELD_BYTES, part_bytes: 4 * HELD_BYTES };
+/// Factor by which JSON can be longer than the bytes in it: a control character takes six.
+const MAX_JSON_FACTOR: usize = 6;
 
 /// Handles `GET /v1/watch/{keyspace}`: streams changes of keys.
 #[utoipa::path(
@@ -46,6 +69,8 @@ pub(crate) async fn keyspace(app: &Arc<App>, call: &Call) -> Answer {
         reported: Revision::ZERO,
         timer: ProgressTimer::new(&app.config, app.db.blocking()),
         watch,
+        held: VecDeque::new(),
+        held_until: Revision::ZERO,
         format,
         left: query.limit.unwrap_or(u64::MAX),
     };
@@ -55,12 +80,28 @@ pub(crate) async fn keyspace(app: &Arc<App>, call: &Call) -> Answer {
 struct WatchStream {
     follower: Follower,
     watch: Watch,
+    /// Changes that were taken from the watch and not sent yet, at most [`HELD_BYTES`].
+    held: VecDeque<WatchEvent>,
+    /// Revision below which all changes are in `held` or were sent.
+    held_until: Revision,
     format: Format,
     /// Last revision that the server reported to the client: the client has missed no change below this revision.
     reported: Revision,
     /// When a new position must be reported.
     timer: ProgressTimer,
     left: u64,
+}
+
+/// Result of one look for changes.
+enum Found {
+    /// A page of changes.
+    Page(Bytes),
+    /// The next page is large, and the limit on reply bytes has no room for it.
+    NoRoom(NoRoom),
+    /// The watch has moved on without a change of its keys.
+    Progress,
+    /// There are no changes now.
+    Nothing,
 }
 
 fn step(following: WatchStream) -> Running<WatchStream> {
@@ -70,31 +111,23 @@ fn step(following: WatchStream) -> Running<WatchStream> {
             let greeting = following.progress();
             return Ok((vec![greeting], Some(following)));
         }
-        let mut is_silent = false;
+        let (mut is_silent, mut room) = (false, None);
         loop {
             if following.follower.is_over() || following.left == 0 {
                 return Ok((Vec::new(), None));
             }
-            let (found, returned) = take_changes(following).await?;
+            let (found, returned) = look(following, room.take()).await?;
             following = returned;
             match found {
-                Ok(Some(batch)) if batch.events.is_empty() => {
-                    return Ok((vec![following.progress()], Some(following)));
-                }
-                Ok(Some(batch)) => {
-                    let shown = following.show(&batch);
-                    drop(batch);
-                    // A client that the server's stop cuts off resumes after the last change that it got.
-                    let Some(shown) = following.follower.counted_when_room(shown).await else {
-                        return Ok((Vec::new(), None));
-                    };
-                    return Ok((vec![shown], Some(following)));
-                }
+                Ok(Found::Page(page)) => return Ok((vec![page], Some(following))),
+                // A client that the server's stop cuts off resumes after the last change that it got.
+                Ok(Found::NoRoom(no_room)) => room = following.follower.room(no_room).await,
+                Ok(Found::Progress) => return Ok((vec![following.progress()], Some(following))),
                 // The watch has looked for changes after the silence, so its position is the present one.
-                Ok(None) if is_silent && following.owes_progress() => {
+                Ok(Found::Nothing) if is_silent && following.owes_progress() => {
                     return Ok((vec![following.progress()], Some(following)));
                 }
-                Ok(None) => {
+                Ok(Found::Nothing) => {
                     let (silence, ready) = (following.timer.pause(), following.watch.ready());
                     match following.follower.wait_at_most(silence, ready).await {
                         WakeReason::Ready(()) => {}
@@ -110,14 +143,18 @@ fn step(following: WatchStream) -> Running<WatchStream> {
     })
 }
 
-/// Takes the changes that are queued in memory on the current thread, or reads changes from the log on a thread for
-/// long reads.
-async fn take_changes(mut following: WatchStream) -> io::Result<(Result<Option<WatchBatch>, WatchError>, WatchStream)> {
-    if !following.watch.is_behind() {
-        return Ok((following.watch.try_next(), following));
+/// Looks for changes: in memory on the current thread, or in the log on a thread for long reads. `room` is the memory for
+/// which the watch has waited, if it has.
+async fn look(
+    mut following: WatchStream,
+    room: Option<Reservation>,
+) -> io::Result<(Result<Found, WatchError>, WatchStream)> {
+    if !following.held.is_empty() || !following.watch.is_behind() {
+        return Ok((following.look(room), following));
     }
     let (app, account) = (Arc::clone(&following.follower.app), Arc::clone(following.follower.account()));
-    let read = reading::on_reader(&app, &account, 0, move || (following.watch.try_next(), following));
+    // The size of the next change is unknown.
+    let read = reading::on_reader(&app, &account, MAX_VALUE_BYTES, move || (following.look(room), following));
     read.await.map_err(|error| io::Error::other(error.message.into_owned()))
 }
 
@@ -130,37 +167,116 @@ impl WatchStream {
             || self.timer.silence() >= app.config.tail_keep_alive.0
     }
 
-    fn show(&mut self, batch: &WatchBatch) -> Vec<u8> {
-        self.timer.reported(self.follower.app.db.blocking());
-        // The level is read after the changes were taken, so that it covers all of them.
-        let level = self.follower.app.db.blocking().visible_durability();
-        let mut out = Vec::new();
-        let mut events = batch.events.iter().peekable();
-        while let Some(event) = events.next() {
-            if self.left == 0 {
-                break;
+    /// Returns the next page of the changes in memory, or takes changes from the watch.
+    fn look(&mut self, room: Option<Reservation>) -> Result<Found, WatchError> {
+        if self.held.is_empty() {
+            let Some(WatchBatch { mut events, next }) = self.watch.try_next_within(&LIMITS)? else {
+                return Ok(Found::Nothing);
+            };
+            if events.is_empty() {
+                return Ok(Found::Progress);
             }
-            self.left -= 1;
-            let ends_commit = events.peek().is_none_or(|next| next.revision != event.revision);
-            match self.format {
-                Format::Events => {
-                    if ends_commit {
-                        out.extend_from_slice(format!("id: {}\n", event.revision).as_bytes());
-                    }
-                    out.extend_from_slice(b"data: ");
-                    push_change(&mut out, event, level, false);
-                    out.extend_from_slice(b"\n\n");
-                }
-                Format::Lines => {
-                    push_change(&mut out, event, level, ends_commit);
-                    out.push(b'\n');
-                }
+            self.held_until = next;
+            if events.iter().map(WatchEvent::memory).sum::<usize>() > HELD_BYTES {
+                return Ok(self.show_all(&events, room));
             }
-            if ends_commit {
-                self.reported = event.revision.next();
+            // The held bytes do not include spare capacity.
+            events.shrink_to_fit();
+            self.held = events.into();
+        }
+        Ok(self.show_held(room))
+    }
+
+    /// Returns a page with all events of a large batch, without holding the events. If there is no room for the page, the
+    /// watch returns to its position before them.
+    fn show_all(&mut self, events: &[WatchEvent], room: Option<Reservation>) -> Found {
+        let shown = usize::try_from(self.left).unwrap_or(usize::MAX).min(events.len());
+        let (mut out, level) = (Vec::new(), self.level());
+        for (at, event) in events[..shown].iter().enumerate() {
+            self.push(&mut out, event, level, self.ends_commit(event, events.get(at + 1)));
+        }
+        match self.follower.counted(out, room) {
+            Ok(page) => {
+                self.timer.reported(self.follower.app.db.blocking());
+                for (at, event) in events[..shown].iter().enumerate() {
+                    self.sent(event, self.ends_commit(event, events.get(at + 1)));
+                }
+                Found::Page(page)
+            }
+            Err(no_room) => {
+                self.watch.unread();
+                Found::NoRoom(no_room)
             }
         }
-        out
+    }
+
+    /// Returns a page of the changes that the watch holds. A change whose JSON may be large is a page of its own. It stays
+    /// held if there is no room for that page.
+    fn show_held(&mut self, room: Option<Reservation>) -> Found {
+        let (mut out, mut shown, level) = (Vec::new(), 0, self.level());
+        let most = usize::try_from(self.left).unwrap_or(usize::MAX);
+        while let Some(event) = self.held.get(shown).filter(|_| shown < most) {
+            let is_large = event.memory() * MAX_JSON_FACTOR > TAIL_PAGE_BYTES;
+            if shown > 0 && (is_large || out.len() >= TAIL_PAGE_BYTES) {
+                break;
+            }
+            self.push(&mut out, event, level, self.ends_commit(event, self.held.get(shown + 1)));
+            shown += 1;
+            if is_large {
+                break;
+            }
+        }
+        match self.follower.counted(out, room) {
+            Ok(page) => {
+                self.timer.reported(self.follower.app.db.blocking());
+                for _ in 0..shown {
+                    let Some(event) = self.held.pop_front() else { break };
+                    self.sent(&event, self.ends_commit(&event, self.held.front()));
+                }
+                if self.held.is_empty() {
+                    self.held = VecDeque::new();
+                }
+                Found::Page(page)
+            }
+            Err(no_room) => Found::NoRoom(no_room),
+        }
+    }
+
+    /// Returns the level of the changes that were taken from the watch. It is read after they were taken, so that it covers
+    /// all of them.
+    fn level(&self) -> Durability {
+        self.follower.app.db.blocking().visible_durability()
+    }
+
+    /// Returns true if an event is the last one of its commit. `next` is the event after it, if that has been read.
+    fn ends_commit(&self, event: &WatchEvent, next: Option<&WatchEvent>) -> bool {
+        next.map_or(self.held_until, |next| next.revision) > event.revision
+    }
+
+    /// Appends an event or a line with a change.
+    fn push(&self, out: &mut Vec<u8>, event: &WatchEvent, level: Durability, ends_commit: bool) {
+        match self.format {
+            Format::Events => {
+                if ends_commit {
+                    out.extend_from_slice(format!("id: {}\n", event.revision).as_bytes());
+                }
+                out.extend_from_slice(b"data: ");
+                push_change(out, event, level, false);
+                out.extend_from_slice(b"\n\n");
+            }
+            Format::Lines => {
+                push_change(out, event, level, ends_commit);
+                out.push(b'\n');
+            }
+        }
+    }
+
+    /// Notes that a change is in a page for the client.
+    fn sent(&mut self, event: &WatchEvent, ends_commit: bool) {
+        self.left -= 1;
+        if ends_commit {
+            self.reported = event.revision.next();
+        }
     }
 
     /// Returns a message with the revision up to which the client missed no change. As a server-sent event it carries

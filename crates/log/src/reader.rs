@@ -7,6 +7,7 @@ use thalweg_types::{BlobRef, Generation, Lsn, budget};
 
 use crate::{
     crc::crc32c,
+    cursor::CHUNK_BYTES,
     errors::{Corruption, Explain, ReadError},
     format::{DATA_START, Damage},
     log::Log,
@@ -16,6 +17,12 @@ use crate::{
 impl Log {
     /// Iterates over the records from `lsn` to the end that the log has at the time of the call.
     pub fn records_from(&self, lsn: Lsn) -> Result<Records, ReadError> {
+        self.records_in_chunks(lsn, CHUNK_BYTES)
+    }
+
+    /// Iterates like [`records_from`](Self::records_from), and loads `chunk_bytes` bytes of the log at a time, or one batch
+    /// if that is larger. Meant for readers that read little before they are dropped.
+    pub fn records_in_chunks(&self, lsn: Lsn, chunk_bytes: usize) -> Result<Records, ReadError> {
         let table = self.shared().table.load_full();
         let segments = table.contiguous();
         let oldest = segments[0].first;
@@ -27,7 +34,7 @@ impl Log {
             return Err(ReadError::PastEnd { lsn, end });
         }
         let at = segments.partition_point(|segment| segment.first <= lsn) - 1;
-        Ok(Records::new(&segments[at..], lsn))
+        Ok(Records::new(&segments[at..], lsn, chunk_bytes))
     }
 
     /// Extends an iteration of [`records_from`](Self::records_from) to the current end of the log. The

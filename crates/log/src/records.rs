@@ -1,6 +1,7 @@
 //! Iteration over records in order, without locking the writer.
 //!
-//! Owns: [`Records`]. Memory: about 1 MiB of buffer for each iterator, or one batch if that is larger.
+//! Owns: [`Records`]. Memory: a buffer of 1 MiB for each iterator, or of the size that its caller chose, or one batch if that
+//! is larger.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -24,6 +25,8 @@ pub struct Records {
     batch: Option<BatchRecords>,
     /// LSN at which the iteration begins; records below it are skipped.
     from: Lsn,
+    /// Number of bytes that one read loads from a segment file.
+    chunk_bytes: usize,
     sums: Vec<u8>,
 }
 
@@ -38,9 +41,9 @@ struct ReadPosition {
 }
 
 impl ReadPosition {
-    fn start(segment: Arc<Segment>, until: u32, at: u32) -> Self {
+    fn start(segment: Arc<Segment>, until: u32, at: u32, chunk_bytes: usize) -> Self {
         let expected = (at == DATA_START).then_some(Expected { first: segment.first, chain: segment.base_chain });
-        let window = Window::new(Arc::clone(&segment.file), until, CHUNK_BYTES);
+        let window = Window::new(Arc::clone(&segment.file), until, chunk_bytes);
         Self { segment, window, at, expected }
     }
 
@@ -58,18 +61,18 @@ impl ReadPosition {
 }
 
 impl Records {
-    pub(crate) fn new(segments: &[Arc<Segment>], from: Lsn) -> Self {
+    pub(crate) fn new(segments: &[Arc<Segment>], from: Lsn, chunk_bytes: usize) -> Self {
         let mut ahead: VecDeque<_> = segments.iter().map(|segment| (Arc::clone(segment), segment.written())).collect();
         let position = ahead.pop_front().map(|(segment, until)| {
             let at = segment.seek(from).min(until);
-            ReadPosition::start(segment, until, at)
+            ReadPosition::start(segment, until, at, chunk_bytes)
         });
-        Self { ahead, position, batch: None, from, sums: Vec::new() }
+        Self { ahead, position, batch: None, from, chunk_bytes, sums: Vec::new() }
     }
 
     /// Iterates over all records of a segment.
     pub(crate) fn of_segment(segment: &Arc<Segment>) -> Self {
-        Self::new(std::slice::from_ref(segment), Lsn::ZERO)
+        Self::new(std::slice::from_ref(segment), Lsn::ZERO, CHUNK_BYTES)
     }
 
     /// Returns the next record of the current batch, if there is one.
@@ -115,7 +118,7 @@ impl Iterator for Records {
             if position.at >= position.window.end() {
                 // Keeps the last position, because a later extension may read records written after it.
                 let (segment, until) = self.ahead.pop_front()?;
-                self.position = Some(ReadPosition::start(segment, until, DATA_START));
+                self.position = Some(ReadPosition::start(segment, until, DATA_START, self.chunk_bytes));
                 continue;
             }
             match position.next_batch(&mut self.sums) {

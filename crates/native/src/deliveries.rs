@@ -28,7 +28,8 @@ pub(crate) fn delivery_limits(max_frame_bytes: usize) -> (u64, u32) {
 #[derive(Debug)]
 pub(crate) struct DeliveryFrame {
     durability: thalweg_types::Durability,
-    attempt: thalweg_types::Attempt,
+    /// Attempt by which the records are settled.
+    pub attempt: thalweg_types::Attempt,
     deadline: thalweg_types::SpaceTime,
     /// Parts of the delivery: the number of deliveries so far, and the runs of records that were delivered that many
     /// times.

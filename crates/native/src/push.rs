@@ -1,5 +1,8 @@
 //! Pushes of consumer groups: one delivery per step.
 //!
+//! A delivery of one large record counts in the limit on reply bytes. Without room for it the record returns to the group, and
+//! does not count as delivered.
+//!
 //! Owns: the steps of a push as a subscription. Does not own: the end of a push on a member of a cluster and the return of
 //! its records (`serving::pushing`), credit and limits (`subscription`), and the bytes of a delivery (`deliveries`).
 
@@ -14,6 +17,7 @@ use thalweg_wire::{Kind, Release};
 use super::{
     deliveries::{DeliveryFrame, delivery_limits},
     failure,
+    replies::FrameMemory,
     step::{StepLimits, StepResult, WhenEmpty},
 };
 
@@ -44,28 +48,41 @@ impl PushSource {
         let (credit_records, credit_bytes) = wanted.credit;
         let max_records = wanted.max_messages.min(credit_records).min(most_records.into());
         self.0.limit_delivery(max_records, credit_bytes.min(most_bytes).min(NATIVE_PAGE_BYTES));
-        let delivery = tokio::select! {
-            biased;
-            () = wanted.stop.notified() => return StepResult::Nothing,
-            delivery = self.0.next() => delivery,
-        };
-        match delivery {
-            Ok(delivery) => match DeliveryFrame::of(delivery) {
-                Ok(delivered) => found(delivered, &wanted).await,
-                Err(failure) => StepResult::Ended(failure),
-            },
-            Err(PushEnd::Moved) => StepResult::Ended(PushEnd::moved().into()),
-            Err(PushEnd::Stopping) => StepResult::Ended(failure::stopping()),
-            Err(PushEnd::Failed(error)) => StepResult::Ended(error.into()),
+        loop {
+            let delivery = tokio::select! {
+                biased;
+                () = wanted.stop.notified() => return StepResult::Nothing,
+                delivery = self.0.next() => delivery,
+            };
+            let delivered = match delivery.map(DeliveryFrame::of) {
+                Ok(Ok(delivered)) => delivered,
+                Ok(Err(failure)) => return StepResult::Ended(failure),
+                Err(PushEnd::Moved) => return StepResult::Ended(PushEnd::moved().into()),
+                Err(PushEnd::Stopping) => return StepResult::Ended(failure::stopping()),
+                Err(PushEnd::Failed(error)) => return StepResult::Ended(error.into()),
+            };
+            let bytes = records_bytes(&delivered);
+            if let Some(room) = wanted.room_for(bytes) {
+                return found(delivered, room);
+            }
+            // The push holds no records while it waits. The room is not kept for the next delivery, because it may come
+            // much later or be another one.
+            self.0.return_delivery(delivered.attempt);
+            drop(delivered);
+            if wanted.wait_for_room(bytes).await.is_none() {
+                return StepResult::Nothing;
+            }
         }
     }
 }
 
-/// Waits until there is memory for a delivery, and converts the delivery into a push frame.
-async fn found(delivered: DeliveryFrame, wanted: &StepLimits) -> StepResult {
-    let runs = || delivered.parts.iter().flat_map(|(_, runs)| runs);
-    let records = runs().map(|run| u64::from(run.count)).sum();
-    let bytes = runs().map(|run| run.bytes.len() as u64).sum();
-    let room = wanted.wait_for_room(bytes).await;
+fn records_bytes(delivered: &DeliveryFrame) -> u64 {
+    delivered.parts.iter().flat_map(|(_, runs)| runs).map(|run| run.bytes.len() as u64).sum()
+}
+
+/// Converts a delivery into a push frame.
+fn found(delivered: DeliveryFrame, room: FrameMemory) -> StepResult {
+    let records = delivered.parts.iter().flat_map(|(_, runs)| runs).map(|run| u64::from(run.count)).sum();
+    let bytes = records_bytes(&delivered);
     StepResult::frame(records, bytes, move |out, id| delivered.put(out, Kind::Pushed, id, room))
 }

@@ -55,25 +55,17 @@ impl StepLimits {
         }
     }
 
-    /// Sleeps for a moment until memory for a large frame is checked again. Returns true if the subscription's step
-    /// was stopped while it slept.
-    pub(crate) async fn pause(&self) -> bool {
-        tokio::select! {
-            biased;
-            () = self.stop.notified() => true,
-            () = tokio::time::sleep(ROOM_PAUSE) => false,
-        }
-    }
-
-    /// Waits until memory for the frame can be [reserved](Self::room_for). In the meantime the step keeps the frame's
-    /// data in memory. A stopped step does not wait.
-    pub(crate) async fn wait_for_room(&self, bytes: u64) -> FrameMemory {
+    /// Waits until memory for a frame with `bytes` bytes of messages can be [reserved](Self::room_for). In the meantime the
+    /// step holds neither the frame nor its data. Returns `None` if the subscription's step was stopped while it waited.
+    pub(crate) async fn wait_for_room(&self, bytes: u64) -> Option<FrameMemory> {
         loop {
-            if let Some(room) = self.room_for(bytes) {
-                return room;
+            tokio::select! {
+                biased;
+                () = self.stop.notified() => return None,
+                () = tokio::time::sleep(ROOM_PAUSE) => {}
             }
-            if self.pause().await {
-                return FrameMemory::Exceed;
+            if let Some(room) = self.room_for(bytes) {
+                return Some(room);
             }
         }
     }

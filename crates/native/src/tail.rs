@@ -71,24 +71,28 @@ impl Tail {
         if let Some(start) = self.start.clone() {
             return self.find_start(start, &wanted).await;
         }
+        let mut room = None;
         loop {
             let from = self.next;
             match self.look(&wanted).await {
                 Err(failure) => return StepResult::Ended(failure),
-                Ok(Some(shown)) => match wanted.room_for(shown.bytes()) {
+                Ok(Some(shown)) => match room.take().or_else(|| wanted.room_for(shown.bytes())) {
                     Some(room) => return found(shown, room),
                     None => {
                         // The page is dropped and read again when there is memory, so that a waiting tail holds none.
+                        let bytes = shown.bytes();
                         drop(shown);
                         (self.next, self.behind) = (from, true);
-                        match wanted.pause().await {
-                            true => return StepResult::Nothing,
-                            false => continue,
+                        match wanted.wait_for_room(bytes).await {
+                            Some(found) => room = Some(found),
+                            None => return StepResult::Nothing,
                         }
+                        continue;
                     }
                 },
                 Ok(None) if wanted.when_empty == WhenEmpty::Return => return StepResult::Nothing,
-                Ok(None) => {}
+                // No room is kept while the tail waits for records.
+                Ok(None) => room = None,
             }
             tokio::select! {
                 biased;

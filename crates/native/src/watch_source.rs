@@ -1,12 +1,19 @@
 //! Watches: subscriptions to the changes of keys. Each step sends one batch of changes.
 //!
 //! Owns: the position of a watch, and the frames of its changes. Does not own: credit and limits (`subscription`).
+//!
+//! Bounds: a step takes one batch, of at most [`NATIVE_PAGE_BYTES`] and of about as many changes as the client's credit
+//! permits. A larger batch holds a single commit, or a part of one, and counts in the limit on reply bytes. Without room for
+//! it the watch returns to its position before the batch, and holds nothing while it waits.
 
 use std::sync::Arc;
 
-use thalweg_engine::{WatchBatch, WatchChange, WatchError, WatchEvent};
-use thalweg_serving::{admission::Account, app::App, watching::ProgressTimer};
-use thalweg_types::{Durability, Revision};
+use thalweg_engine::{WatchBatch, WatchChange, WatchError, WatchEvent, WatchLimits};
+use thalweg_serving::{app::App, limits::NATIVE_PAGE_BYTES, watching::ProgressTimer};
+use thalweg_types::{
+    Durability, Revision,
+    limits::{MAX_VALUE_BYTES, MAX_WATCH_QUEUE_BYTES, MAX_WATCH_QUEUE_EVENTS},
+};
 use thalweg_wire::{Change, ChangeKind, Changes, HEADER_BYTES, List};
 
 use super::{
@@ -20,6 +27,11 @@ use super::{
 const CHANGE_HEAD_BYTES: usize = 1 + 8 + 8 + 4 + 4;
 /// Number of bytes of a `changes` frame in addition to the changes: durability, next revision, number of changes.
 const CHANGES_HEAD_BYTES: usize = 1 + 8 + 4;
+
+/// Memory in bytes of the changes above which a commit is sent in parts. A part is larger than a batch of several commits,
+/// because each part reads the commit from the log again.
+const PART_BYTES: usize = 4 * MAX_WATCH_QUEUE_BYTES;
+const _: () = assert!(MAX_WATCH_QUEUE_BYTES as u64 <= NATIVE_PAGE_BYTES);
 
 /// A watch of keys, which supplies the frames of a subscription.
 #[derive(Debug)]
@@ -52,16 +64,30 @@ impl WatchSource {
     /// Runs one step: waits for changes of the watched keys and returns them. After a while without changes, returns a
     /// frame with only the revision reached.
     pub(crate) async fn step(&mut self, wanted: StepLimits) -> StepResult {
-        let mut has_waited = false;
+        let (mut has_waited, mut room) = (false, None);
         loop {
-            match self.look(&wanted.account).await {
+            match self.look(&wanted).await {
                 Err(failure) => return StepResult::Ended(failure),
                 Ok(Some(batch)) if batch.events.is_empty() => return self.progress(),
-                Ok(Some(batch)) => return self.show(batch, &wanted).await,
+                Ok(Some(batch)) => {
+                    let bytes = frame_bytes(&batch.events);
+                    match room.take().or_else(|| wanted.room_for(bytes)) {
+                        Some(room) => return self.show(batch, &wanted, room),
+                        None => {
+                            // The batch is dropped and read again when there is memory.
+                            drop(batch);
+                            self.unread();
+                            // A step that is stopped sends what it has found.
+                            room = Some(wanted.wait_for_room(bytes).await.unwrap_or(FrameMemory::Exceed));
+                            continue;
+                        }
+                    }
+                }
                 Ok(None) if wanted.when_empty == WhenEmpty::Return => return StepResult::Nothing,
                 // The watch has looked for changes after the wait, so its position is the present one.
                 Ok(None) if has_waited && self.owes_progress() => return self.progress(),
-                Ok(None) => {}
+                // No room is kept while the watch waits for changes.
+                Ok(None) => room = None,
             }
             let Some(watch) = &self.watch else { return StepResult::Ended(failure::stopping()) };
             tokio::select! {
@@ -75,12 +101,15 @@ impl WatchSource {
 
     /// Returns the engine's next batch of changes; `None` if there are none now. Changes in the queue are taken
     /// immediately; reads of the log run on a thread that may block.
-    async fn look(&mut self, account: &Arc<Account>) -> Result<Option<WatchBatch>, Failure> {
+    async fn look(&mut self, wanted: &StepLimits) -> Result<Option<WatchBatch>, Failure> {
         let Some(mut watch) = self.watch.take() else { return Err(failure::stopping()) };
+        let limits = limits_of(wanted);
         let (found, watch) = if watch.is_behind() {
-            run_blocking(&self.app, account, 0, move || Ok((watch.try_next(), watch))).await?
+            // The size of the next change is unknown.
+            let read = move || Ok((watch.try_next_within(&limits), watch));
+            run_blocking(&self.app, &wanted.account, MAX_VALUE_BYTES, read).await?
         } else {
-            (watch.try_next(), watch)
+            (watch.try_next_within(&limits), watch)
         };
         self.position = watch.position();
         self.watch = Some(watch);
@@ -89,6 +118,14 @@ impl WatchSource {
             // The client sees the same end as from a stopping server.
             Err(WatchError::Closed) => Err(failure::stopping()),
             Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Returns to the position before the last batch.
+    fn unread(&mut self) {
+        if let Some(watch) = &mut self.watch {
+            watch.unread();
+            self.position = watch.position();
         }
     }
 
@@ -104,7 +141,7 @@ impl WatchSource {
         StepResult::frame(0, 0, move |out, id| out.push(id, &Changes { durability, next, changes: List::default() }))
     }
 
-    async fn show(&mut self, batch: WatchBatch, wanted: &StepLimits) -> StepResult {
+    fn show(&mut self, batch: WatchBatch, wanted: &StepLimits, room: FrameMemory) -> StepResult {
         let WatchBatch { mut events, mut next } = batch;
         let limit = usize::try_from(wanted.max_messages).unwrap_or(usize::MAX);
         if events.len() > limit {
@@ -117,11 +154,26 @@ impl WatchSource {
         // The durability is read after the changes were taken, so that it covers all of them.
         let durability = self.app.db.blocking().visible_durability();
         let bytes = events.iter().map(|event| (event.key.len() + value(event).len()) as u64).sum();
-        // Enough for the heads of as many frames as there can be.
-        let heads = events.len() * (CHANGE_HEAD_BYTES + HEADER_BYTES + CHANGES_HEAD_BYTES);
-        let (max, room) = (wanted.max_frame_bytes, wanted.wait_for_room(bytes + heads as u64).await);
+        let max = wanted.max_frame_bytes;
         StepResult::frame(events.len() as u64, bytes, move |out, id| put(out, id, durability, next, &events, max, room))
     }
+}
+
+/// Returns the limits of the batch of a step. A commit may exceed the client's credit.
+fn limits_of(wanted: &StepLimits) -> WatchLimits {
+    let at_most = |credit: u64, most: usize| usize::try_from(credit).unwrap_or(most).clamp(1, most);
+    let (credit_messages, credit_bytes) = wanted.credit;
+    WatchLimits {
+        events: at_most(credit_messages.min(wanted.max_messages), MAX_WATCH_QUEUE_EVENTS),
+        bytes: at_most(credit_bytes, MAX_WATCH_QUEUE_BYTES),
+        part_bytes: PART_BYTES,
+    }
+}
+
+/// Returns the size of the frames of changes, with the heads of as many frames as there can be.
+fn frame_bytes(events: &[WatchEvent]) -> u64 {
+    let changes: usize = events.iter().map(|event| event.key.len() + value(event).len()).sum();
+    (changes + events.len() * (CHANGE_HEAD_BYTES + HEADER_BYTES + CHANGES_HEAD_BYTES)) as u64
 }
 
 /// Puts changes into the outbox, in as few frames as the client's maximum frame size allows. In all frames of a commit

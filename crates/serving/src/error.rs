@@ -264,7 +264,7 @@ impl From<WatchError> for ApiError {
             WatchError::Compacted { .. } => StatusCode::GONE,
             WatchError::BeyondEnd { .. } => StatusCode::RANGE_NOT_SATISFIABLE,
             WatchError::NoSuchKeyspace(_) => StatusCode::NOT_FOUND,
-            WatchError::TooMany | WatchError::Closed => StatusCode::SERVICE_UNAVAILABLE,
+            WatchError::TooMany | WatchError::NoThread | WatchError::Closed => StatusCode::SERVICE_UNAVAILABLE,
         };
         let api = Self::classified(status, &error);
         match error {

@@ -12,7 +12,7 @@ use std::{future::pending, time::Duration};
 
 use http::StatusCode;
 use thalweg_engine::{Delivery, GroupError, Push, PushWaits, WriteError};
-use thalweg_types::Action;
+use thalweg_types::{Action, Attempt};
 use tokio::{
     sync::watch,
     time::{Instant, timeout_at},
@@ -120,6 +120,12 @@ impl ServedPush {
     pub fn limit_delivery(&mut self, max_records: u64, max_bytes: u64) {
         self.push.limit_delivery(max_records);
         self.push.limit_delivery_bytes(max_bytes);
+    }
+
+    /// Returns the records of a delivery to their group, because there is no memory for the reply that would contain them.
+    /// They do not count as delivered. If the return fails, the ack deadline of the records passes.
+    pub fn return_delivery(&self, attempt: Attempt) {
+        self.push.return_delivery(attempt);
     }
 
     /// Returns the reason why the push waits; `None` if it need not wait.

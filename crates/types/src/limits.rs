@@ -161,7 +161,8 @@ pub const MAX_WATCH_QUEUE_EVENTS: usize = 1024;
 /// Maximum number of bytes of events queued for one watch. At this limit no more events are queued for the watch, and
 /// it reads the following changes from the log.
 pub const MAX_WATCH_QUEUE_BYTES: usize = 256 * 1024;
-/// Maximum number of bytes of events queued for all watches together. At this limit the watch that would get the next
+/// Maximum number of bytes of events queued for all watches together. An event that several watches queue counts once, with a
+/// few bytes more for each of them. At this limit the watch that would get the next
 /// event gets no more events in its queue, and reads the following changes from the log.
 pub const MAX_WATCH_QUEUES_BYTES: usize = 64 * 1024 * 1024;
 /// Default size in bytes above which a key's value stays in the log and the state stores only its position in the log.

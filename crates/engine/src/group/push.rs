@@ -192,6 +192,14 @@ impl Push {
         })
     }
 
+    /// Returns the records of one delivery to the group, because the caller cannot pass them on now. They do not count as
+    /// delivered. The caller need not wait for the result: records that are not returned can be redelivered after their ack
+    /// deadline.
+    pub fn return_delivery(&self, attempt: Attempt) {
+        let settlements = [Settlement::all(attempt)];
+        drop(self.db.nack_group(&self.group, &settlements, Redelivery::Uncounted, "", Durability::Os));
+    }
+
     /// Returns all unsettled records to the group, because the receiver has disconnected. Their deliveries stay
     /// counted, so a record that crashes its receivers becomes a dead letter. The caller need not wait for the result:
     /// records that are not returned can be redelivered after their ack deadline.

@@ -31,6 +31,9 @@ pub enum WatchError {
     /// The maximum number of watches that follow live changes is reached.
     #[error("too many watches: the limit is {MAX_WATCHES}")]
     TooMany,
+    /// The system provides no thread for the watches of live changes.
+    #[error("the server can start no thread for watches: retry later")]
+    NoThread,
     /// The log or the state could not be read.
     #[error(transparent)]
     Read(#[from] ReadError),
@@ -46,6 +49,7 @@ impl Classified for WatchError {
             Self::BeyondEnd { .. } => "beyond_end",
             Self::NoSuchKeyspace(_) => "no_such_keyspace",
             Self::TooMany => "too_many",
+            Self::NoThread => "overloaded",
             Self::Read(error) => error.code(),
             Self::Closed => "closed",
         }
@@ -54,7 +58,7 @@ impl Classified for WatchError {
     fn action(&self) -> Action {
         match self {
             Self::Compacted { .. } | Self::BeyondEnd { .. } | Self::NoSuchKeyspace(_) => Action::Fix,
-            Self::TooMany => Action::Retry,
+            Self::TooMany | Self::NoThread => Action::Retry,
             Self::Read(error) => error.action(),
             Self::Closed => Action::Stop,
         }

@@ -49,11 +49,21 @@ impl WatchEvent {
     }
 
     /// Approximate memory of the event in bytes.
-    pub(crate) fn memory(&self) -> usize {
+    #[must_use]
+    pub fn memory(&self) -> usize {
         let value = match &self.change {
             WatchChange::Put(value) => value.len(),
             _ => 0,
         };
         size_of::<Self>() + self.key.len() + value
+    }
+
+    /// Returns the [memory](Self::memory) that the event of a change would use.
+    pub(crate) fn memory_of(change: &KeyChange<'_>) -> usize {
+        let value = match change {
+            KeyChange::Put { value, .. } => value.len(),
+            _ => 0,
+        };
+        size_of::<Self>() + change.target().1.len() + value
     }
 }

@@ -5,15 +5,17 @@
 //! after some work the dispatcher looks again before it sleeps. Without watches no thread does any work, and the
 //! applying thread pays one atomic load.
 //!
-//! Invariant: all changes up to the revision [`Hub::dispatched`] are in the queues of the watches that were
-//! registered.
+//! The dispatcher holds the registry during a round. Other threads never wait for it: they join and leave at once while the
+//! registry is free, and leave a note for the next round otherwise. A watch whose note waits knows no revision from which
+//! its queue gets changes yet, and is woken when it does.
+//!
+//! Invariant: all changes up to the revision [`Hub::dispatched`] are in the queues of the watches that have joined.
 
 use std::{
     collections::{HashMap, HashSet},
-    fmt,
-    ops::ControlFlow,
+    fmt, io,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError, TryLockError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
     },
     thread::{self, JoinHandle, Thread},
@@ -28,24 +30,28 @@ use crate::watches::{
     error::WatchError,
     event::WatchEvent,
     interval::{IntervalIndex, KeyInterval},
-    queue::{PushResult, Queue, QueueEnd},
-    reader::{ReadEnd, Reader, Source},
+    queue::{PushResult, Queue, QueueEnd, QueuedEvent},
+    reader::{ReadEnd, Reader, Source, Visited},
 };
 
 /// Time for which the dispatcher pauses after a round that found changes, so that further changes gather.
 const LINGER: Duration = Duration::from_millis(1);
 /// Longest sleep of the dispatcher. It bounds the delay that a missed wake-up can cause.
 const LONGEST_SLEEP: Duration = Duration::from_millis(500);
-/// Number of commits after which a round of the dispatcher pauses, so that watches can register. It also pauses after
-/// [`ROUND_BYTES`] of commits.
+/// Number of commits after which a round of the dispatcher pauses, so that watches join, leave and are woken. It also pauses
+/// after [`ROUND_BYTES`] of commits, and after [`ROUND_DELIVERIES`].
 const ROUND_COMMITS: usize = 4096;
 const ROUND_BYTES: usize = 4 * 1024 * 1024;
+/// Number of commits that a round puts into queues, counted once for each queue.
+const ROUND_DELIVERIES: usize = 4096;
 
 /// State that the applying thread, the dispatcher and the watches share.
 pub(crate) struct Hub {
     source: Source,
     mode: Mode,
+    /// Number of watches that follow live changes, or will when the dispatcher lets them join.
     watching: AtomicUsize,
+    next_id: AtomicU64,
     /// True while the dispatcher sleeps and must be woken to notice changes.
     idle: AtomicBool,
     closed: AtomicBool,
@@ -53,14 +59,26 @@ pub(crate) struct Hub {
     queued_bytes: Arc<AtomicUsize>,
     max_queued_bytes: usize,
     registry: Mutex<Registry>,
+    /// Joins and leaves that found the registry in use. Locked for moments only, and never before the registry.
+    notes: Mutex<Notes>,
+    /// Starts the dispatcher's thread.
+    spawn: fn(Arc<Self>) -> io::Result<JoinHandle<()>>,
     dispatcher: Mutex<Option<(Thread, JoinHandle<()>)>>,
     /// Handle of the dispatcher's thread, by which the applying thread wakes it.
     sleeper: std::sync::OnceLock<Thread>,
 }
 
+/// Joins and leaves for the next round of the dispatcher, in the order of their lists.
+#[derive(Debug, Default)]
+struct Notes {
+    joins: Vec<(u64, Registered)>,
+    leaves: Vec<u64>,
+}
+
 #[derive(Debug, Default)]
 struct Registry {
-    next: u64,
+    /// Number of the present round of the dispatcher.
+    round: u64,
     watches: HashMap<u64, Registered>,
     indexes: HashMap<KeyspaceId, IntervalIndex>,
     /// Keyspaces whose index of watched intervals is out of date.
@@ -74,6 +92,8 @@ struct Registered {
     keyspace: KeyspaceId,
     interval: KeyInterval,
     queue: Arc<Queue>,
+    /// Number of the last round that queued changes for the watch.
+    touched: u64,
 }
 
 /// Registration of a watch with the dispatcher. Dropping it ends the registration.
@@ -82,13 +102,22 @@ pub(crate) struct WatchRegistration {
     hub: Arc<Hub>,
     id: u64,
     pub(crate) queue: Arc<Queue>,
-    /// Revision after which the queue receives changes.
-    pub(crate) joined: Revision,
+}
+
+impl WatchRegistration {
+    /// Returns the revision after which the queue receives changes; `None` before the dispatcher knows the watch.
+    pub(crate) fn joined(&self) -> Option<Revision> {
+        self.queue.joined()
+    }
 }
 
 impl Drop for WatchRegistration {
     fn drop(&mut self) {
-        self.hub.unregister(self.id);
+        self.hub.free_place(&self.queue);
+        // Once a queue has ended, the dispatcher has removed its watch.
+        if !self.queue.has_ended() {
+            self.hub.unregister(self.id);
+        }
     }
 }
 
@@ -101,11 +130,14 @@ impl Hub {
             mode,
             max_queued_bytes,
             watching: AtomicUsize::new(0),
+            next_id: AtomicU64::new(0),
             idle: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             dispatched: AtomicU64::new(0),
             queued_bytes: Arc::default(),
             registry: Mutex::default(),
+            notes: Mutex::default(),
+            spawn: |hub| thread::Builder::new().name("thalweg-watch".to_owned()).spawn(move || hub.run()),
             dispatcher: Mutex::default(),
             sleeper: std::sync::OnceLock::new(),
         })
@@ -149,19 +181,58 @@ impl Hub {
         }
     }
 
-    /// Registers a watch: from now on the dispatcher queues the changes of the keys in `interval` for it.
+    /// Registers a watch. The dispatcher queues the changes of the keys in `interval` for it from the revision on that
+    /// [`WatchRegistration::joined`] returns. Does not wait for a round of the dispatcher.
     pub(crate) fn register(
         self: &Arc<Self>,
         keyspace: KeyspaceId,
         interval: &KeyInterval,
     ) -> Result<WatchRegistration, WatchError> {
-        let mut registry = self.registry();
         if self.is_closed() {
             return Err(WatchError::Closed);
         }
-        if registry.watches.len() >= MAX_WATCHES {
+        self.start()?;
+        let place = |watching| (watching < MAX_WATCHES).then_some(watching + 1);
+        if self.watching.fetch_update(Ordering::SeqCst, Ordering::SeqCst, place).is_err() {
             return Err(WatchError::TooMany);
         }
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let queue = Arc::new(Queue::new(Arc::clone(&self.queued_bytes), self.max_queued_bytes));
+        let registered = Registered { keyspace, interval: interval.clone(), queue: Arc::clone(&queue), touched: 0 };
+        // If this function fails, the registration frees the place.
+        let registration = WatchRegistration { hub: Arc::clone(self), id, queue };
+        match self.free_registry() {
+            Some(mut registry) => {
+                let touched = self.carry_out_notes(&mut registry);
+                let joined = self.join(&mut registry, id, registered);
+                drop(registry);
+                touched.iter().for_each(|queue| queue.wake());
+                joined?;
+            }
+            None => self.notes().joins.push((id, registered)),
+        }
+        // A hub that was closed before the note was written has not ended the queue.
+        if self.is_closed() {
+            return Err(WatchError::Closed);
+        }
+        self.wake();
+        Ok(registration)
+    }
+
+    fn unregister(&self, id: u64) {
+        match self.free_registry() {
+            Some(mut registry) => {
+                let touched = self.carry_out_notes(&mut registry);
+                registry.leave(id);
+                drop(registry);
+                touched.iter().for_each(|queue| queue.wake());
+            }
+            None => self.notes().leaves.push(id),
+        }
+    }
+
+    /// Lets a watch join at the dispatcher's position.
+    fn join(&self, registry: &mut Registry, id: u64, watch: Registered) -> Result<(), WatchError> {
         let joined = match &registry.reader {
             Some(reader) => reader.done(),
             None => {
@@ -170,39 +241,42 @@ impl Hub {
                 registry.reader.insert(reader).done()
             }
         };
-        let id = registry.next;
-        registry.next += 1;
-        let queue = Arc::new(Queue::new(Arc::clone(&self.queued_bytes), self.max_queued_bytes));
-        let registered = Registered { keyspace, interval: interval.clone(), queue: Arc::clone(&queue) };
-        registry.watches.insert(id, registered);
-        registry.changed.insert(keyspace);
-        self.watching.store(registry.watches.len(), Ordering::SeqCst);
-        drop(registry);
-        self.start();
-        self.wake();
-        Ok(WatchRegistration { hub: Arc::clone(self), id, queue, joined })
+        watch.queue.join(joined);
+        registry.join(id, watch);
+        Ok(())
     }
 
-    fn unregister(&self, id: u64) {
-        let mut registry = self.registry();
-        if let Some(gone) = registry.watches.remove(&id) {
-            registry.changed.insert(gone.keyspace);
-            self.watching.store(registry.watches.len(), Ordering::SeqCst);
-            if registry.watches.is_empty() {
-                registry.stop();
+    /// Carries out the joins and leaves that found the registry in use. Returns the queues whose watches must be woken when
+    /// the registry is free.
+    fn carry_out_notes(&self, registry: &mut Registry) -> Vec<Arc<Queue>> {
+        let Notes { joins, leaves } = std::mem::take(&mut *self.notes());
+        let mut touched = Vec::with_capacity(joins.len());
+        for (id, watch) in joins {
+            let queue = Arc::clone(&watch.queue);
+            if let Err(error) = self.join(registry, id, watch) {
+                queue.end(QueueEnd::Failed(error));
             }
+            touched.push(queue);
+        }
+        leaves.iter().for_each(|id| registry.leave(*id));
+        touched
+    }
+
+    /// Frees the place of a watch in the maximum number of watches, unless that has happened already.
+    fn free_place(&self, queue: &Queue) {
+        if queue.give_up_place() {
+            self.watching.fetch_sub(1, Ordering::SeqCst);
         }
     }
 
     /// Ends all watches and the dispatcher thread.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
-        let mut ended = Vec::new();
         let mut registry = self.registry();
+        let mut ended = self.carry_out_notes(&mut registry);
         registry.end_all(&QueueEnd::Failed(WatchError::Closed), &mut ended);
-        self.watching.store(0, Ordering::SeqCst);
         drop(registry);
-        ended.iter().for_each(|queue| queue.wake());
+        self.wake_all(&ended);
         let dispatcher = self.dispatcher.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((thread, handle)) = dispatcher {
             thread.unpark();
@@ -215,22 +289,19 @@ impl Hub {
         }
     }
 
-    fn start(self: &Arc<Self>) {
+    fn start(self: &Arc<Self>) -> Result<(), WatchError> {
         if self.mode == Mode::Stepped {
-            return;
+            return Ok(());
         }
         let mut dispatcher = self.dispatcher.lock().unwrap_or_else(PoisonError::into_inner);
         if dispatcher.is_some() || self.is_closed() {
-            return;
+            return Ok(());
         }
-        let hub = Arc::clone(self);
-        let handle = thread::Builder::new()
-            .name("thalweg-watch".to_owned())
-            .spawn(move || hub.run())
-            .expect("the system can start a thread");
+        let handle = (self.spawn)(Arc::clone(self)).map_err(|_| WatchError::NoThread)?;
         let thread = handle.thread().clone();
         let _ = self.sleeper.set(thread.clone());
         *dispatcher = Some((thread, handle));
+        Ok(())
     }
 
     /// Runs one round of the dispatcher on the caller's thread. Returns true if it found changes.
@@ -246,7 +317,7 @@ impl Hub {
             }
             self.idle.store(true, Ordering::SeqCst);
             fence(Ordering::SeqCst);
-            if !self.is_behind() && !self.is_closed() {
+            if !self.is_behind() && !self.has_joins() && !self.is_closed() {
                 thread::park_timeout(LONGEST_SLEEP);
             }
             self.idle.store(false, Ordering::SeqCst);
@@ -257,12 +328,16 @@ impl Hub {
         self.watching() > 0 && self.source.machine.applied().revision > self.dispatched()
     }
 
+    fn has_joins(&self) -> bool {
+        !self.notes().joins.is_empty()
+    }
+
     /// Runs one round of the dispatcher: queues the changes applied since the last round, up to the bounds of a round.
     fn round(&self) -> DispatchWork {
-        let mut touched = Vec::new();
         let mut registry = self.registry();
+        let mut touched = self.carry_out_notes(&mut registry);
         let before = self.dispatched();
-        let reached = registry.dispatch(&mut touched);
+        let reached = registry.dispatch(&self.queued_bytes, &mut touched);
         match (&reached, &registry.reader) {
             (Ok(_), Some(reader)) => self.dispatched.store(reader.done().0, Ordering::Release),
             (Ok(_), None) => {}
@@ -272,17 +347,37 @@ impl Hub {
         if registry.watches.is_empty() {
             registry.stop();
         }
-        self.watching.store(registry.watches.len(), Ordering::SeqCst);
         let done = self.dispatched();
         drop(registry);
-        touched.sort_unstable_by_key(Arc::as_ptr);
-        touched.dedup_by_key(|queue| Arc::as_ptr(queue));
-        touched.iter().for_each(|queue| queue.wake());
+        self.wake_all(&touched);
         if done > before || matches!(reached, Ok(ReadEnd::Stop)) { DispatchWork::Some } else { DispatchWork::None }
+    }
+
+    /// Wakes watches. Frees the places of those whose queues have ended.
+    fn wake_all(&self, queues: &[Arc<Queue>]) {
+        for queue in queues {
+            if queue.has_ended() {
+                self.free_place(queue);
+            }
+            queue.wake();
+        }
     }
 
     fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the registry if no round is in progress, and no other thread joins or leaves.
+    fn free_registry(&self) -> Option<MutexGuard<'_, Registry>> {
+        match self.registry.try_lock() {
+            Ok(registry) => Some(registry),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    fn notes(&self) -> MutexGuard<'_, Notes> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -307,6 +402,26 @@ impl Registry {
         self.changed.clear();
     }
 
+    fn join(&mut self, id: u64, watch: Registered) {
+        let (indexes, changed) = (&mut self.indexes, &self.changed);
+        let index = indexes.get_mut(&watch.keyspace).filter(|_| !changed.contains(&watch.keyspace));
+        if !index.is_some_and(|index| index.join(&watch.interval, id)) {
+            self.changed.insert(watch.keyspace);
+        }
+        self.watches.insert(id, watch);
+    }
+
+    fn leave(&mut self, id: u64) {
+        let Some(watch) = self.watches.remove(&id) else { return };
+        let index = self.indexes.get_mut(&watch.keyspace);
+        if !index.is_some_and(|index| index.leave(&watch.interval, id)) {
+            self.changed.insert(watch.keyspace);
+        }
+        if self.watches.is_empty() {
+            self.stop();
+        }
+    }
+
     fn renew_indexes(&mut self) {
         for keyspace in std::mem::take(&mut self.changed) {
             let here = self.watches.iter().filter(|(_, watch)| watch.keyspace == keyspace);
@@ -319,25 +434,34 @@ impl Registry {
         }
     }
 
-    fn dispatch(&mut self, touched: &mut Vec<Arc<Queue>>) -> Result<ReadEnd, WatchError> {
+    /// Queues changes for the watches, and adds the queues to `touched`, each once. The events count in `queued_bytes`.
+    fn dispatch(
+        &mut self,
+        queued_bytes: &Arc<AtomicUsize>,
+        touched: &mut Vec<Arc<Queue>>,
+    ) -> Result<ReadEnd, WatchError> {
         self.renew_indexes();
-        let Self { watches, indexes, reader, changed, .. } = self;
+        self.round += 1;
+        let Self { round, watches, indexes, reader, changed } = self;
         let Some(reader) = reader else { return Ok(ReadEnd::End) };
-        let (mut commits, mut bytes, mut matches) = (0, 0, Matches::default());
+        let (mut commits, mut bytes, mut deliveries, mut matches) = (0, 0, 0, Matches::default());
         reader.read(&mut |time, commit| {
-            matches.gather(indexes, time, commit)?;
-            matches.deliver(commit.revision, |id, revision, events| {
-                let Some(watch) = watches.get(&id) else { return };
-                touched.push(Arc::clone(&watch.queue));
-                if watch.queue.push(revision, events) == PushResult::Lost {
+            matches.gather(indexes, queued_bytes, time, commit)?;
+            matches.deliver(|id, events| {
+                let Some(watch) = watches.get_mut(&id) else { return };
+                deliveries += 1;
+                if std::mem::replace(&mut watch.touched, *round) != *round {
+                    touched.push(Arc::clone(&watch.queue));
+                }
+                if watch.queue.push(commit.revision, events) == PushResult::Lost {
                     changed.insert(watch.keyspace);
                     watches.remove(&id);
                 }
             });
             commits += 1;
             bytes += commit.bytes;
-            let full = commits >= ROUND_COMMITS || bytes >= ROUND_BYTES;
-            Ok(if full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+            let full = commits >= ROUND_COMMITS || bytes >= ROUND_BYTES || deliveries >= ROUND_DELIVERIES;
+            Ok(if full { Visited::Last } else { Visited::Continue })
         })
     }
 
@@ -350,50 +474,74 @@ impl Registry {
     }
 }
 
-/// Events of one commit, each with the number of a watch that wants it.
+/// Events of one commit, and the watches that want them.
 #[derive(Default)]
 struct Matches {
-    /// Number of the watch and event. The events are in the order of the changes until they are sorted by watch.
-    found: Vec<(u64, WatchEvent)>,
-    events: Vec<WatchEvent>,
+    /// Events that at least one watch wants, in the order of the changes. All interested watches share one copy.
+    events: Vec<Arc<QueuedEvent>>,
+    /// Number of a watch and position of an event in `events`. In the order of the changes, until they are sorted by watch.
+    found: Vec<(u64, usize)>,
 }
 
 impl Matches {
+    /// Gathers the events of a commit in place of those of the last one.
     fn gather(
         &mut self,
         indexes: &HashMap<KeyspaceId, IntervalIndex>,
+        queued_bytes: &Arc<AtomicUsize>,
         time: SpaceTime,
         commit: &EntryCommit<'_>,
     ) -> Result<(), WatchError> {
-        let revision = commit.revision;
+        let Self { events, found } = self;
+        events.clear();
+        found.clear();
         let visited = commit.visit(&mut |change| {
             let (keyspace, key) = change.target();
             let Some(index) = indexes.get(&keyspace) else { return };
-            // All interested watches share one copy.
-            let mut event = None;
-            let mut add = |id| {
-                let event = event.get_or_insert_with(|| WatchEvent::of(&change, revision, time));
-                self.found.push((id, event.clone()));
-            };
+            let (at, before) = (events.len(), found.len());
+            let mut add = |id| found.push((id, at));
             match change {
                 KeyChange::DeletePrefix { .. } => index.meeting_prefix(key, &mut add),
                 _ => index.containing(key, &mut add),
             }
+            if found.len() > before {
+                events.push(QueuedEvent::new(WatchEvent::of(&change, commit.revision, time), queued_bytes));
+            }
         });
+        // The sort is stable, so the changes of one watch stay in order.
+        found.sort_by_key(|(id, _)| *id);
         visited.map_err(|error| WatchError::Read(crate::error::ReadError::Corrupt(error.to_string())))
     }
 
-    /// Calls `each` once for each watch with the watch's events, and clears all events.
-    fn deliver(&mut self, revision: Revision, mut each: impl FnMut(u64, Revision, &[WatchEvent])) {
-        // The sort is stable, so the changes of one watch stay in order.
-        self.found.sort_by_key(|(id, _)| *id);
-        let mut found = self.found.drain(..).peekable();
-        while let Some((id, event)) = found.next() {
-            self.events.push(event);
-            if found.peek().is_none_or(|(next, _)| *next != id) {
-                each(id, revision, &self.events);
-                self.events.clear();
-            }
+    /// Calls `each` once for each watch with the watch's events.
+    fn deliver<'m>(&'m self, mut each: impl FnMut(u64, MatchedEvents<'m>)) {
+        for of_watch in self.found.chunk_by(|(id, _), (next, _)| id == next) {
+            each(of_watch[0].0, MatchedEvents { events: &self.events, found: of_watch.iter() });
         }
     }
 }
+
+/// Events of a commit that one watch wants.
+#[derive(Clone)]
+struct MatchedEvents<'m> {
+    events: &'m [Arc<QueuedEvent>],
+    found: std::slice::Iter<'m, (u64, usize)>,
+}
+
+impl<'m> Iterator for MatchedEvents<'m> {
+    type Item = &'m Arc<QueuedEvent>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.found.next().map(|(_, at)| &self.events[*at])
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.found.size_hint()
+    }
+}
+
+impl ExactSizeIterator for MatchedEvents<'_> {}
+
+#[cfg(test)]
+#[path = "hub_tests.rs"]
+mod tests;

@@ -1,7 +1,7 @@
 //! Intervals of keys that watches observe, and an index that finds the intervals containing a key without checking
 //! each.
 
-use std::ops::Bound;
+use std::{cmp::Ordering, ops::Bound};
 
 /// Half-open interval of keys, from `start` up to and excluding `end`. If `end` is `None`, the interval has no upper
 /// bound.
@@ -46,6 +46,15 @@ impl KeyInterval {
     fn is_before_end(&self, key: &[u8]) -> bool {
         self.end.as_deref().is_none_or(|end| key < end)
     }
+
+    /// Compares two intervals by their start, and then by their end.
+    fn order(&self, other: &Self) -> Ordering {
+        let ends = || match (&self.end, &other.end) {
+            (Some(end), Some(other)) => end.cmp(other),
+            (end, other) => other.is_some().cmp(&end.is_some()),
+        };
+        self.start.cmp(&other.start).then_with(ends)
+    }
 }
 
 /// Returns the lowest possible key above `key`.
@@ -61,10 +70,11 @@ fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Index over numbered intervals of keys. A search takes `O(log n)` for each interval found: the intervals are sorted
-/// by their start and form a balanced tree in place, in which each node stores the highest end beneath it.
+/// by their start and form a balanced tree in place, in which each node stores the highest end beneath it. Equal intervals
+/// share one node, so that a number can join or leave them without building the tree again.
 #[derive(Debug, Default)]
 pub(crate) struct IntervalIndex {
-    /// Nodes of the tree, sorted by the start of their interval. The root of the subtree `from..to` is the node in the
+    /// Nodes of the tree, sorted by the start and the end of their interval. The root of the subtree `from..to` is the node in the
     /// middle.
     nodes: Vec<Node>,
 }
@@ -72,18 +82,49 @@ pub(crate) struct IntervalIndex {
 #[derive(Debug)]
 struct Node {
     interval: KeyInterval,
-    number: u64,
+    /// Numbers of the intervals that are equal to `interval`.
+    numbers: Vec<u64>,
     /// Highest end of the intervals in this node and all nodes beneath it; `None` for no upper bound.
     highest_end: Option<Vec<u8>>,
 }
 
 impl IntervalIndex {
     pub(crate) fn new(intervals: impl IntoIterator<Item = (KeyInterval, u64)>) -> Self {
-        let node = |(interval, number): (KeyInterval, u64)| Node { interval, number, highest_end: None };
-        let mut nodes: Vec<_> = intervals.into_iter().map(node).collect();
-        nodes.sort_by(|a, b| a.interval.start.cmp(&b.interval.start));
+        let mut intervals: Vec<_> = intervals.into_iter().collect();
+        intervals.sort_by(|(a, _), (b, _)| a.order(b));
+        let mut nodes: Vec<Node> = Vec::new();
+        for (interval, number) in intervals {
+            match nodes.last_mut() {
+                Some(last) if last.interval == interval => last.numbers.push(number),
+                _ => nodes.push(Node { interval, numbers: vec![number], highest_end: None }),
+            }
+        }
         set_highest_ends(&mut nodes);
         Self { nodes }
+    }
+
+    /// Adds a number to an interval. Returns false if the index has no equal interval yet and must be built again.
+    pub(crate) fn join(&mut self, interval: &KeyInterval, number: u64) -> bool {
+        let node = self.node(interval);
+        if let Some(node) = &node {
+            debug_assert!(!node.numbers.contains(&number));
+        }
+        node.map(|node| node.numbers.push(number)).is_some()
+    }
+
+    /// Removes a number from an interval. Returns false if the interval has no number left, and the index should be built
+    /// again.
+    pub(crate) fn leave(&mut self, interval: &KeyInterval, number: u64) -> bool {
+        let Some(node) = self.node(interval) else { return false };
+        if let Some(at) = node.numbers.iter().position(|here| *here == number) {
+            node.numbers.swap_remove(at);
+        }
+        !node.numbers.is_empty()
+    }
+
+    fn node(&mut self, interval: &KeyInterval) -> Option<&mut Node> {
+        let at = self.nodes.binary_search_by(|node| node.interval.order(interval)).ok()?;
+        self.nodes.get_mut(at)
     }
 
     /// Calls `found` with the number of every interval that contains this key.
@@ -130,7 +171,7 @@ fn search(nodes: &[Node], lowest: &[u8], begins: &dyn Fn(&[u8]) -> bool, found: 
         return;
     }
     if node.interval.is_before_end(lowest.max(&node.interval.start)) {
-        found(node.number);
+        node.numbers.iter().for_each(|number| found(*number));
     }
     search(&nodes[middle + 1..], lowest, begins, found);
 }
@@ -183,6 +224,35 @@ mod tests {
                 index.meeting_prefix(&wanted, &mut |number| found.push(number));
                 found.sort_unstable();
                 assert_eq!(found, linear(&|interval| interval.meets_prefix(&wanted)), "seed {seed}, prefix {wanted:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_join_and_leave_equal_intervals() {
+        for seed in 0..50 {
+            let mut state = seed;
+            // Few keys, so that many intervals are equal.
+            let mut intervals: Vec<_> = (0..20).map(|number| (interval(&mut state), number)).collect();
+            let mut index = IntervalIndex::new(intervals.clone());
+            for number in 20..120 {
+                let new = interval(&mut state);
+                let is_known = intervals.iter().any(|(known, _)| *known == new);
+                assert_eq!(index.join(&new, number), is_known, "seed {seed}");
+                intervals.push((new, number));
+                let (gone, number) = intervals.swap_remove((next(&mut state) % intervals.len() as u64) as usize);
+                let stays = index.leave(&gone, number);
+                if !is_known || !stays {
+                    index = IntervalIndex::new(intervals.clone());
+                }
+                let wanted = key(&mut state);
+                let mut found = Vec::new();
+                index.containing(&wanted, &mut |number| found.push(number));
+                found.sort_unstable();
+                let mut linear: Vec<_> =
+                    intervals.iter().filter(|(known, _)| known.contains(&wanted)).map(|(_, number)| *number).collect();
+                linear.sort_unstable();
+                assert_eq!(found, linear, "seed {seed}, key {wanted:?}");
             }
         }
     }

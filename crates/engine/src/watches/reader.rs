@@ -1,11 +1,13 @@
 //! Reading the changes of commits from the log, from any revision that the log still has.
 //!
 //! Owns: finding the position of a revision, pairing entries with their verdicts (rows about facts that an entry's
-//! bytes do not determine), and counting revisions. Bound: the log's read buffer (about 1 MiB, or one entry) and
-//! [`VERDICT_BYTES`]. Invariants: only applied entries are read, and none that a truncation has undone. The revisions
-//! counted must match those of the state; otherwise the data is corrupt.
+//! bytes do not determine), and counting revisions. Bound: the log's read buffer ([`CHUNK_BYTES`] for a watch, or one batch)
+//! and [`VERDICT_BYTES`] while it reads, and nothing while it rests. A resting reader keeps no segment of the log.
+//!
+//! Invariants: only applied entries are read, and none that a truncation has undone. The revisions counted must match those
+//! of the state; otherwise the data is corrupt.
 
-use std::{collections::VecDeque, ops::ControlFlow, sync::Arc};
+use std::{collections::VecDeque, sync::Arc};
 
 use bytes::Bytes;
 use thalweg_log::{Log, LogRecord, RecordKind, Records};
@@ -18,6 +20,10 @@ use thalweg_types::{Index, Lsn, Revision, SpaceId, SpaceTime};
 
 use crate::{error::ReadError, watches::error::WatchError};
 
+/// Number of bytes of the log that the reader of one watch loads at a time: about a page of the watch.
+const CHUNK_BYTES: usize = 256 * 1024;
+/// Number of bytes of the log that the reader of the dispatcher loads at a time. There is one such reader.
+const FOLLOWING_CHUNK_BYTES: usize = 1024 * 1024;
 /// Number of verdicts (rows about single log entries) fetched from the state at a time.
 const VERDICT_ROWS: usize = 256;
 /// Number of bytes after which a fetch of verdicts (rows about single log entries) from the state ends.
@@ -55,34 +61,62 @@ pub(crate) enum ReadEnd {
     Stop,
 }
 
+/// Result of a visit of a commit: the choice whether the reader goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Visited {
+    /// The reader visits the next commit.
+    Continue,
+    /// The read ends after this commit.
+    Last,
+    /// The read ends before this commit: the next read visits it again.
+    NotYet,
+}
+
 /// Callback that receives each commit and the time of its log entry.
-pub(crate) type Visit<'a> = dyn FnMut(SpaceTime, &EntryCommit<'_>) -> Result<ControlFlow<()>, WatchError> + 'a;
+pub(crate) type Visit<'a> = dyn FnMut(SpaceTime, &EntryCommit<'_>) -> Result<Visited, WatchError> + 'a;
+
+/// Position of a reader in the log and in the revisions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReaderPosition {
+    /// LSN of the first record that has not been visited completely.
+    next: Lsn,
+    /// Last revision used before that record.
+    counted: Revision,
+    /// Revision up to which all commits have been visited or were not wanted. `counted <= done`, unless the position
+    /// was just found, which lies before the wanted revision.
+    done: Revision,
+    /// Number of times that another state had replaced the state when the reader was opened. After another replacement
+    /// the reader ends, because the log may lack the entries that led to the new state.
+    replacements: u64,
+}
 
 /// Reader of the changes in the log. The next read continues where the previous one stopped.
 #[derive(Debug)]
 pub(crate) struct Reader {
     source: Source,
+    position: ReaderPosition,
+    /// Number of bytes of the log that the reader loads at a time.
+    chunk_bytes: usize,
+    /// Buffers and the iteration over the log; `None` while the reader rests.
+    open: Option<OpenReader>,
+}
+
+/// The parts of a reader that use memory and keep segments of the log.
+#[derive(Debug)]
+struct OpenReader {
     records: Records,
-    /// Decides which records are valid. It knows all truncations that the log has gained since the reader was opened
-    /// and that the reader has not passed.
+    /// Decides which records are valid. It knows all truncations that the log has gained since it was opened and that the
+    /// reader has not passed.
     valid: Valid,
     /// LSN of the last record read; before the first read, of the first record to read.
-    position: Lsn,
+    last: Lsn,
     /// Record that was read from the log before the state had applied it, kept for the next read.
     held: Option<LogRecord>,
     /// Log entry in which the callback stopped the last read, and the state's row about this entry, if there is one.
     pending: Option<(LogRecord, Option<Bytes>)>,
-    /// Last revision used before the entry `pending`, or before the next record if there is no such entry.
-    counted: Revision,
-    /// Revision up to which all commits have been visited or were not wanted. `counted <= done`, unless the position
-    /// was just found, which lies before the wanted revision.
-    done: Revision,
     verdicts: VecDeque<(Index, Bytes)>,
     /// Index of the last log entry for which the state's row about it has been fetched.
     known: Option<Index>,
-    /// Number of times that another state had replaced the state when the reader was opened. After another replacement
-    /// the reader ends, because the log may lack the entries that led to the new state.
-    replacements: u64,
 }
 
 impl Reader {
@@ -91,79 +125,108 @@ impl Reader {
         let done = Revision(from.0.saturating_sub(1));
         let replacements = source.machine.replacements();
         let Some(mark) = source.machine.history_mark(done)? else { return Err(source.compacted(from)) };
-        Self::at(source, mark.lsn, mark.revision, done, replacements)
+        let position = ReaderPosition { next: mark.lsn, counted: mark.revision, done, replacements };
+        let mut reader = Self::resting(source, position);
+        reader.wake()?;
+        Ok(reader)
     }
 
     /// Opens a reader that visits only commits after the present applied position.
     pub(crate) fn at_end(source: &Source) -> Result<Self, WatchError> {
         let replacements = source.machine.replacements();
         let applied = source.machine.applied();
-        Self::at(source, applied.lsn, applied.revision, applied.revision, replacements)
+        let (counted, done) = (applied.revision, applied.revision);
+        let position = ReaderPosition { next: applied.lsn, counted, done, replacements };
+        let mut reader = Self { chunk_bytes: FOLLOWING_CHUNK_BYTES, ..Self::resting(source, position) };
+        reader.wake()?;
+        Ok(reader)
     }
 
-    fn at(source: &Source, lsn: Lsn, counted: Revision, done: Revision, replacements: u64) -> Result<Self, WatchError> {
+    /// Creates a reader at a [position](Self::position) of another one. It uses no memory until it reads.
+    pub(crate) fn resting(source: &Source, position: ReaderPosition) -> Self {
+        Self { source: source.clone(), position, chunk_bytes: CHUNK_BYTES, open: None }
+    }
+
+    /// Releases the buffers and the segments of the log. The next read opens the log again, and fails if the log has
+    /// freed the segment of the reader's position.
+    pub(crate) fn rest(&mut self) {
+        self.open = None;
+    }
+
+    /// Opens the log at the reader's position, if the reader rests.
+    fn wake(&mut self) -> Result<(), WatchError> {
+        if self.open.is_some() {
+            return Ok(());
+        }
+        let (source, position) = (&self.source, &self.position);
         // Read the truncations before the records: data freed in between is in neither.
         let valid = Valid::of(&source.log, source.space);
-        let records = source.log.records_from(lsn).map_err(|error| explain(source, done, error))?;
-        let (source, position) = (source.clone(), lsn);
-        Ok(Self {
-            source,
-            records,
-            valid,
-            position,
-            held: None,
-            pending: None,
-            counted,
-            done,
-            verdicts: VecDeque::new(),
-            known: None,
-            replacements,
-        })
+        let records = source.log.records_in_chunks(position.next, self.chunk_bytes);
+        let records = records.map_err(|error| explain(source, position.done, error))?;
+        let (held, pending, known, verdicts) = (None, None, None, VecDeque::new());
+        self.open = Some(OpenReader { records, valid, last: position.next, held, pending, verdicts, known });
+        Ok(())
     }
 
     /// Returns the revision up to which all commits have been visited.
     pub(crate) fn done(&self) -> Revision {
-        self.done
+        self.position.done
+    }
+
+    /// Returns the position from which the next read continues.
+    pub(crate) fn position(&self) -> ReaderPosition {
+        self.position
     }
 
     /// Visits commits in order until `visit` stops, or all commits applied at the time of the call have been visited.
     pub(crate) fn read(&mut self, visit: &mut Visit<'_>) -> Result<ReadEnd, WatchError> {
         let applied = self.source.machine.applied();
         // Do this after reading the applied position: if it is of the new state, the number has been raised.
-        if self.source.machine.replacements() != self.replacements {
-            return Err(self.source.compacted(self.done.next()));
+        if self.source.machine.replacements() != self.position.replacements {
+            return Err(self.source.compacted(self.position.done.next()));
         }
-        let extended = self.source.log.extend_records(&mut self.records);
-        extended.map_err(|error| explain(&self.source, self.done, error))?;
+        self.wake()?;
+        let Self { source, position, open: Some(open), .. } = self else { unreachable!("the reader was opened above") };
+        let extended = source.log.extend_records(&mut open.records);
+        extended.map_err(|error| explain(source, position.done, error))?;
         // Do this after reading the applied position: by then all truncations of the records below it are known.
-        self.valid.update(&self.source.log, self.position);
-        while let Some((record, verdict)) = self.next_entry(applied.lsn)? {
-            let mut commits = EntryCommits::new(&record.payload, verdict.as_deref(), self.counted);
+        open.valid.update(&source.log, open.last);
+        while let Some((record, verdict)) = open.next_entry(source, position, applied.lsn)? {
+            let mut commits = EntryCommits::new(&record.payload, verdict.as_deref(), position.counted);
             while let Some(commit) = commits.next_commit().map_err(|error| corrupt(&record, &error))? {
-                if commit.revision <= self.done {
+                if commit.revision <= position.done {
                     continue;
                 }
-                let flow = visit(record.time, &commit)?;
-                self.done = commit.revision;
-                if flow.is_break() {
-                    self.pending = Some((record, verdict));
+                let visited = visit(record.time, &commit)?;
+                if visited != Visited::NotYet {
+                    position.done = commit.revision;
+                }
+                if visited != Visited::Continue {
+                    open.pending = Some((record, verdict));
                     return Ok(ReadEnd::Stop);
                 }
             }
-            self.counted = commits.revision();
+            (position.counted, position.next) = (commits.revision(), record.lsn.next());
         }
-        if self.counted != applied.revision {
-            let (counted, revision) = (self.counted, applied.revision);
+        if position.counted != applied.revision {
+            let (counted, revision) = (position.counted, applied.revision);
             let message = format!("the log has revisions up to {counted}, the state has applied {revision}");
             return Err(ReadError::Corrupt(message).into());
         }
-        self.done = self.done.max(applied.revision);
+        position.done = position.done.max(applied.revision);
         Ok(ReadEnd::End)
     }
+}
 
+impl OpenReader {
     /// Returns the next valid log entry below the LSN `end`, with the state's row about it if there is one; `None` if
     /// no such entry follows.
-    fn next_entry(&mut self, end: Lsn) -> Result<Option<(LogRecord, Option<Bytes>)>, WatchError> {
+    fn next_entry(
+        &mut self,
+        source: &Source,
+        position: &mut ReaderPosition,
+        end: Lsn,
+    ) -> Result<Option<(LogRecord, Option<Bytes>)>, WatchError> {
         if let Some(pending) = self.pending.take() {
             return Ok(Some(pending));
         }
@@ -172,29 +235,30 @@ impl Reader {
                 Some(record) => record,
                 None => match self.records.next() {
                     None => return Ok(None),
-                    Some(record) => record.map_err(|error| explain(&self.source, self.done, error))?,
+                    Some(record) => record.map_err(|error| explain(source, position.done, error))?,
                 },
             };
-            self.position = record.lsn;
+            (self.last, position.next) = (record.lsn, record.lsn);
             if record.lsn >= end {
                 self.held = Some(record);
                 return Ok(None);
             }
             if record.kind == RecordKind::Entry && self.valid.is_entry(&record) {
-                let verdict = self.verdict_of(record.index)?;
+                let verdict = self.verdict_of(source, position.done, record.index)?;
                 return Ok(Some((record, verdict)));
             }
+            position.next = record.lsn.next();
         }
     }
 
     /// Returns the state's row about an applied log entry (its verdict); `None` if there is none. Must be called in
     /// the order of entries.
-    fn verdict_of(&mut self, index: Index) -> Result<Option<Bytes>, WatchError> {
+    fn verdict_of(&mut self, source: &Source, done: Revision, index: Index) -> Result<Option<Bytes>, WatchError> {
         if self.known.is_none_or(|known| known < index) {
-            let found = self.source.machine.verdicts(index, VERDICT_ROWS, VERDICT_BYTES)?;
+            let found = source.machine.verdicts(index, VERDICT_ROWS, VERDICT_BYTES)?;
             if index < found.floor.index {
                 // The verdict may have been forgotten while this reader held on to its segment.
-                return Err(self.source.compacted(self.done.next()));
+                return Err(source.compacted(done.next()));
             }
             self.known = Some(found.through);
             self.verdicts = found.rows.into();

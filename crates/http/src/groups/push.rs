@@ -10,7 +10,9 @@
 //! When the connection ends, its unsettled records lapse at their deadlines. With `release=true` the server nacks them
 //! immediately, which suits a receiver that settles only while it is connected.
 //!
-//! Bounds: a push counts as a tail. It holds at most one delivery of [`PUSH_PAGE_BYTES`], or of one record, in memory.
+//! Bounds: a push counts as a tail. It holds at most one delivery of [`PUSH_PAGE_BYTES`] in memory. A delivery of one larger
+//! record counts in the limit on reply bytes. Without room for it the record returns to the group, does not count as
+//! delivered, and the push waits for room.
 
 use std::{io, ops::ControlFlow, sync::Arc};
 
@@ -86,12 +88,18 @@ fn step(pushing: PushStream) -> Running<PushStream> {
         pushing.push.limit_delivery(pushing.left, PUSH_PAGE_BYTES);
         match pushing.follower.wait(pushing.push.next()).await {
             WakeReason::Ready(Ok(delivery)) => {
+                let (attempt, left) = (delivery.attempt, pushing.left);
                 let shown = pushing.show(&delivery).map_err(|error| io::Error::other(error.to_string()))?;
                 drop(delivery);
-                // If the server stops in the meantime, the ack deadline of the records passes.
-                match pushing.follower.counted_when_room(shown).await {
-                    Some(shown) => Ok((vec![shown], Some(pushing))),
-                    None => Ok((Vec::new(), None)),
+                match pushing.follower.counted(shown, None) {
+                    Ok(shown) => Ok((vec![shown], Some(pushing))),
+                    Err(no_room) => {
+                        pushing.left = left;
+                        pushing.push.return_delivery(attempt);
+                        // The room is not kept for the next delivery, because it may come much later or be another one.
+                        let has_room = pushing.follower.room(no_room).await.is_some();
+                        Ok((Vec::new(), has_room.then_some(pushing)))
+                    }
                 }
             }
             WakeReason::Ready(Err(PushEnd::Stopping)) | WakeReason::Stopping => Ok((Vec::new(), None)),

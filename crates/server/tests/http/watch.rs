@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use thalweg_server::config::ByteSize;
-use thalweg_types::Durability;
+use thalweg_types::{Durability, Revision, command::CommitBuilder};
 
 use crate::support::{Client, Node};
 
@@ -223,4 +223,51 @@ async fn a_watch_of_a_rare_prefix_is_told_its_progress_with_each_segment() {
     // The server no longer has the first changes.
     node.get("/v1/watch/a?prefix=rare&from=1").await.refused(410, "compacted", "fix");
     node.stop().await;
+}
+
+/// Sets `changes` keys to values of `bytes` bytes in one commit. Returns its revision.
+fn large_commit(node: &Node, changes: u32, bytes: usize) -> Revision {
+    let keyspace = node.db.find_keyspace("a").unwrap().id();
+    let mut commit = CommitBuilder::new();
+    for change in 0..changes {
+        commit.put(keyspace, format!("large-{change:03}").as_bytes(), &vec![b'v'; bytes]).unwrap();
+    }
+    node.db.commit(&commit).unwrap();
+    node.db.stats().applied_revision
+}
+
+/// A commit of several MiB comes in many pieces, of which only the last one ends it. A client whose connection breaks in
+/// between gets the whole commit again.
+#[tokio::test]
+async fn a_commit_spans_several_pieces_and_is_resumed_from_its_beginning() {
+    const CHANGES: u32 = 100;
+    for (bytes, is_behind) in [(40_000, true), (2_000, true), (2_000, false)] {
+        let node = Node::with_large_segments(|_| {}).await;
+        node.put("/v1/kv/a/first", b"1").await.is(204);
+        let mut live = Some(watch(&node, "", &[]).await);
+        let revision = large_commit(&node, CHANGES, bytes);
+        node.put("/v1/kv/a/last", b"1").await.is(204);
+        let mut resume = "0".to_owned();
+        // Numbers of changes after which the connection breaks.
+        for received in [3, 50, CHANGES + 1] {
+            let (mut client, mut buffer) = match live.take() {
+                Some(live) if !is_behind => live,
+                _ => watch(&node, "", &[("last-event-id", &resume)]).await,
+            };
+            let mut of_commit = 0;
+            for _ in 0..received {
+                let (id, data) = change(&mut client, &mut buffer).await.unwrap();
+                if data["revision"] == revision.0 {
+                    assert_eq!(data["key"], format!("large-{of_commit:03}"));
+                    assert_eq!(data["value"].as_str().unwrap().len(), bytes);
+                    of_commit += 1;
+                    assert_eq!(id.is_some(), of_commit == CHANGES, "the last change ends the commit");
+                }
+                resume = id.unwrap_or(resume);
+            }
+            assert!(of_commit > 1);
+        }
+        assert_eq!(resume, (revision.0 + 1).to_string(), "the client has missed nothing");
+        node.stop().await;
+    }
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use thalweg_server::config::Span;
+use thalweg_engine::Database;
+use thalweg_server::config::{ByteSize, Span};
 use thalweg_types::{
     Attempt, Durability, GroupId, KeyspaceId, Offset, Revision, StreamId,
     command::{
@@ -19,8 +20,9 @@ use thalweg_wire::{
 use crate::{
     expect,
     support::{
-        HELD_BY_ONE_ADDRESS, Node, PATIENCE,
+        HELD_BY_ONE_ADDRESS, Node, PATIENCE, config,
         native::{Raw, UNLIMITED},
+        pause, small_options,
     },
 };
 
@@ -403,6 +405,53 @@ async fn a_watch_keeps_to_credit_limit_and_frame() {
         (end.code.to_owned(), end.details.iter().next().map(|detail| detail.value))
     });
     assert_eq!((code.as_str(), next), ("limit_reached", Some(from.0)));
+    node.stop().await;
+}
+
+/// A client that permits one change and then stops gets this one. Its watch keeps no segment of the log.
+#[tokio::test]
+async fn a_watch_without_credit_lets_the_log_go() {
+    let mut config = config();
+    (config.history_bytes, config.segment_bytes) = (ByteSize(4 << 20), ByteSize(1 << 20));
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::over(config.clone(), Database::open(dir.path(), small_options(&config)).unwrap()).await;
+    let mut raw = node.raw().await;
+    let keyspace = raw.keyspace("k").await;
+    let begin = Revision(node.db.stats().applied_revision.0 + 1);
+    let writer = node.db.find_keyspace("k").unwrap().with_durability(Durability::Os);
+    let write = || (0..120).for_each(|_| _ = writer.put(b"x", &vec![b'x'; 100_000]).unwrap());
+    // All of it is in the log before the watch begins, and the watch reads from there.
+    write();
+    let permit = Permit { messages: 1, bytes: u64::MAX };
+    let all = WatchKeys::Prefix { prefix: b"" };
+    raw.send(1, &Watch { permit, ..watch(keyspace, begin, all) }).await;
+    expect!(raw, 1, ServerFrame::Watching(_) => ());
+    let (seen, next) = changes(&mut raw, 1, 1).await;
+    assert_eq!((seen.len(), next), (1, Revision(begin.0 + 1)), "the credit permits one change");
+    // The history floor rises above the segments that the watch has not read.
+    write();
+    let files_of_the_log_only = async {
+        loop {
+            node.db.flush().unwrap();
+            node.db.maintain().unwrap();
+            let log = node.db.stats().log;
+            let files = std::fs::read_dir(dir.path().join("log")).unwrap().count() as u64;
+            if log.segments <= 8 && files <= log.segments + log.spare_segments + 1 {
+                break;
+            }
+            pause().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, files_of_the_log_only).await.expect("no file belongs to a freed segment");
+    raw.send(1, &Credit { messages: 2, bytes: u64::MAX }).await;
+    loop {
+        let frame = raw.next().await;
+        match ServerFrame::decode(frame.raw()).unwrap().frame {
+            ServerFrame::Changes(page) => assert!(page.changes.is_empty()),
+            ServerFrame::Ended(end) => break assert_eq!(end.code, "compacted"),
+            other => panic!("{other:?}"),
+        }
+    }
     node.stop().await;
 }
 

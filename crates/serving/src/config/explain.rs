@@ -5,16 +5,21 @@ use std::fmt::Write as _;
 
 use super::{ByteSize, Config, KNOBS, MemorySize, Resolved, RespAddress, memory::FOLLOWERS};
 
+use thalweg_types::limits::MAX_WATCH_QUEUE_BYTES;
+
 use crate::limits::{
-    CACHED_SUBJECT_BYTES, COLD_READ_BYTES, CONNECTION_BYTES, COUNTED_PAGE_BYTES, COUNTED_REPLY_BYTES, HANDSHAKE_BYTES,
-    MAX_COLD_READ_THREADS, MAX_STATUS_CONNECTIONS, NATIVE_PAGE_BYTES, OUTBOX_BYTES, PUSH_LEDGER_BYTES, QUIC_SEND_BYTES,
-    QUIC_SOCKET_BYTES, REQUEST_BYTES, RESP_CURSORS_BYTES, SUBSCRIPTION_BYTES, TAIL_PAGE_BYTES,
+    CACHED_SUBJECT_BYTES, COLD_READ_BYTES, CONNECTION_BYTES, COUNTED_PAGE_BYTES, COUNTED_REPLY_BYTES,
+    COUNTED_TAIL_BYTES, HANDSHAKE_BYTES, MAX_COLD_READ_THREADS, MAX_STATUS_CONNECTIONS, NATIVE_PAGE_BYTES,
+    OUTBOX_BYTES, PUSH_LEDGER_BYTES, QUIC_SEND_BYTES, QUIC_SOCKET_BYTES, REQUEST_BYTES, RESP_CURSORS_BYTES,
+    SUBSCRIPTION_BYTES, TAIL_PAGE_BYTES,
 };
 
 /// Memory in bytes of a tail: two pages, the one that is being sent and the next one. Computed for native
-/// clients, whose pages are the largest.
+/// clients, whose pages are the largest. A watch over HTTP holds as many bytes of changes as such a page has, and a shorter
+/// page that is being sent. Larger pages count as replies, and no tail, push or watch holds one without room for it.
 const TAIL_BYTES: u64 = 2 * NATIVE_PAGE_BYTES;
 const _: () = assert!(TAIL_PAGE_BYTES as u64 <= NATIVE_PAGE_BYTES);
+const _: () = assert!(MAX_WATCH_QUEUE_BYTES + COUNTED_TAIL_BYTES <= TAIL_BYTES as usize);
 
 /// Memory in bytes of replies that wait for a native client, without large replies: an outbox that still has room, and
 /// a frame just below the size that is counted.

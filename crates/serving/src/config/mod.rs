@@ -361,7 +361,9 @@ knobs! {
     /// `max_reply_bytes_in_flight`.
     max_scans: u32 = |_| 64;
     /// Maximum number of tails, pushes and watches, and of subscribers over HTTP, at most 10000; further ones are
-    /// rejected. Cost: up to two pages each, of 64 KiB over HTTP and 256 KiB for native clients.
+    /// rejected. Cost: up to 512 KiB each: two pages of 64 KiB for a tail over HTTP, two of 256 KiB for a native
+    /// client, and a page and 256 KiB of changes for a watch over HTTP. Larger records and changes count in
+    /// `max_reply_bytes_in_flight`.
     max_tails: u32 = |_| 1024;
     /// Part of every bound that is kept for the clients that hold least of it, in percent, at most 50; 0 keeps none. One
     /// client alone uses everything but this part. When a bound is reached, the connection and then the address that

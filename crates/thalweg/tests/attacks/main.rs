@@ -275,6 +275,7 @@ attacks! { crate::attacks:
 attacks! { crate::attacks::bounds:
     requests_over_http2
     unread_watches
+    unread_watches_of_large_values
     snapshots
     subscriptions
     caches

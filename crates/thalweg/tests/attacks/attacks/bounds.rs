@@ -46,6 +46,27 @@ pub(crate) fn unread_watches() -> Attack {
     }
 }
 
+/// Watches that are never read, of a key that is set to values of 7 MiB all the time.
+pub(crate) fn unread_watches_of_large_values() -> Attack {
+    Attack {
+        name: "watches of large values that are never read",
+        threads: 2,
+        prepare: |server| {
+            let mut stream = connect(OWN, server.resp).unwrap();
+            stream.write_all(&encode("SET watched 1")).unwrap();
+            assert_eq!(reply(&mut stream).unwrap(), b"+OK\r\n");
+        },
+        run: |server, from, number, progress| match number {
+            0 => never_read(server.http, from, 200, &get("/v1/watch/redis", "text/event-stream"), progress),
+            _ => {
+                let change = encode(&format!("SET watched {}", "w".repeat(7 * MIB)));
+                repeat(from, server.resp, &change, progress);
+            }
+        },
+        ..PLAIN
+    }
+}
+
 /// Snapshots that are never read, and others whose clients disconnect after the first bytes.
 pub(crate) fn snapshots() -> Attack {
     Attack {
