@@ -5,7 +5,7 @@
 //! system's cluster on the same work, `suite` runs the rows alternately and makes the report. Scenarios have nodes of their own and
 //! a module each:
 //! `founding`, `resp`, `publishers`, `failover`, `rolling`, `lag`, `catch_up`, `snapshot`, `heartbeats`, `detection` (with
-//! `simulated_detection`), `tls`, `slow_follower` (with `quota`, `disks` and `unused_share`). They share `scenario` and
+//! `simulated_detection`), `tls`, `slow_follower` (with `disks` and `unused_share`). They share `scenario` and
 //! `appends`.
 //!
 //! Does not own: the load generator, which is the crate `load`; histograms, statistics and reports, which are the crate
@@ -25,7 +25,6 @@ mod options;
 mod peer;
 mod probes;
 mod publishers;
-mod quota;
 mod relay;
 mod resp;
 mod rolling;

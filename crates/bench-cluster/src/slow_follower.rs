@@ -15,6 +15,7 @@ use std::{
 };
 
 use rustix::process::{Pid, Signal, kill_process};
+use thalweg_lab::control_group::ControlGroup;
 
 use crate::{
     BenchError,
@@ -22,7 +23,6 @@ use crate::{
     load::{Validity, turns},
     nodes::{Nodes, Setup},
     options::ClusterOptions,
-    quota::CpuGroup,
     report::{Check, Table, cells},
     scenario::{Figures, Scenario},
     stats::{Summary, median, median_of, ratio},
@@ -45,7 +45,7 @@ const DISK_MOVES: Duration = Duration::from_secs(4);
 enum Slowness {
     None,
     /// The process is in the control group.
-    Quota(std::rc::Rc<CpuGroup>),
+    Quota(std::rc::Rc<ControlGroup>),
     /// The file system is frozen for a time, and then not.
     Frozen,
     /// The process is alternately stopped and running for these times.
@@ -77,7 +77,7 @@ fn conditions(disks: &Result<Disks, String>) -> ([Condition; 3], Vec<String>) {
          share when all run, because nodes on machines of their own get none from each other"
             .to_owned(),
     ];
-    let little = match CpuGroup::create(CPU_PERCENT) {
+    let little = match ControlGroup::with_processor(CPU_PERCENT) {
         Ok(group) => Condition {
             name: "one follower has 10 % of a processor",
             slowness: Slowness::Quota(std::rc::Rc::new(group)),

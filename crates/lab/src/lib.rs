@@ -1,16 +1,17 @@
 //! Measurements and their evaluation, without load and without servers.
 //!
-//! Owns: histograms of durations ([`latency`]), resource usage of a process ([`usage`]), seeded randomness ([`random`]),
-//! statistics over rounds ([`stats`]) and over series whose values depend on each other ([`estimate`]), the samples of a
-//! run ([`samples`]), the comparison of two measurements ([`comparison`]), reports as text, JSON and HTML
-//! ([`report`]), profiles of a process ([`profile`]), and the list of runs that give the documented figures, with their
-//! repetition ([`regenerate`]). Does not own: workloads, load generators and suites, which are in
-//! the crates `bench` and `bench-cluster` above this one.
+//! Owns: histograms of durations ([`latency`]), resource usage of a process ([`usage`]) and control groups that limit
+//! it ([`control_group`]), seeded randomness ([`random`]), statistics over rounds ([`stats`]) and over series whose
+//! values depend on each other ([`estimate`]), the samples of a run ([`samples`]), the comparison of two measurements
+//! ([`comparison`]), reports as text, JSON and HTML ([`report`]), profiles of a process ([`profile`]), and the list of
+//! runs that give the documented figures, with their repetition ([`regenerate`]). Does not own: workloads, load
+//! generators and suites, which are in the crates `bench`, `bench-cluster` and `bench-pressure` above this one.
 //!
 //! Invariant: this crate itself measures only the resources and profiles of processes. The functions that evaluate take
 //! numbers and return numbers, so tests use synthetic data whose true answer is known.
 
 pub mod comparison;
+pub mod control_group;
 mod embedded;
 mod error;
 pub mod estimate;

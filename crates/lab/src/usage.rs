@@ -135,6 +135,11 @@ pub fn resident_bytes(whose: MeasuredProcess) -> Option<u64> {
     field(&format!("{}/status", whose.dir()), "VmRSS:").map(|kib| kib * 1024)
 }
 
+/// Returns the memory of a process that belongs to no file, such as its heap, at this moment, in bytes.
+pub fn anonymous_bytes(whose: MeasuredProcess) -> Option<u64> {
+    field(&format!("{}/status", whose.dir()), "RssAnon:").map(|kib| kib * 1024)
+}
+
 /// Returns the CPU time that this process has used since it began, user and system.
 pub fn process_cpu() -> Duration {
     from_timespec(clock_gettime(ClockId::ProcessCPUTime))

@@ -8,8 +8,8 @@
 //! many tasks on one of them ([`tasks`]); the reasons for which a run's figures are void
 //! ([`Validity`]); reaching or starting a server ([`server`]); and the limits of the machine itself: servers without a
 //! database ([`native::bare`], [`native::relay`], [`resp::bare`]) and the write speed of the bare disk ([`probe`]). Does not
-//! own: histograms, statistics and reports, which are in the crate `lab`; the suites of `thalweg bench`, which are in the crates `bench` and
-//! `bench-cluster`.
+//! own: histograms, statistics and reports, which are in the crate `lab`; the suites of `thalweg bench`, which are in the crates `bench`,
+//! `bench-cluster` and `bench-pressure`.
 //!
 //! The loop of the native protocol's channels ([`native::drive()`]) is another one, because a channel may be TLS or QUIC
 //! and therefore needs a runtime. It uses the same threads, pace, clock, counts and judgement of runs.

@@ -7,6 +7,7 @@
 //! load thread one more histogram entry for each reply and a lock every quarter of a second.
 
 use std::{
+    cell::Cell,
     fmt,
     sync::{Arc, Mutex, OnceLock, PoisonError, mpsc},
     thread,
@@ -38,6 +39,19 @@ static VIEW: OnceLock<Box<dyn LiveView>> = OnceLock::new();
 /// Shows all further runs of this process on a view. Only the first call has an effect.
 pub fn show_runs_on(view: Box<dyn LiveView>) {
     let _ = VIEW.set(view);
+}
+
+thread_local! {
+    /// True while the runs that this thread starts are not shown.
+    static IS_HIDDEN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Performs work whose runs are not shown: another run is, at the same time.
+pub fn hidden<T>(work: impl FnOnce() -> T) -> T {
+    let before = IS_HIDDEN.replace(true);
+    let ended = work();
+    IS_HIDDEN.set(before);
+    ended
 }
 
 /// Returns true if runs are shown.
@@ -106,7 +120,7 @@ pub(crate) fn shown<T>(
     fsyncs: Option<&FsyncCount>,
     run: impl FnOnce(Option<&Shared>) -> T,
 ) -> T {
-    let Some(view) = VIEW.get() else { return run(None) };
+    let Some(view) = VIEW.get().filter(|_| !IS_HIDDEN.get()) else { return run(None) };
     let (shared, (stop, stopped)) = (&Shared::default(), mpsc::channel::<()>());
     let mut line = Line::begin(pace, warmup, duration, fsyncs);
     let ended = thread::scope(|scope| {
@@ -247,6 +261,7 @@ mod tests {
             5
         });
         assert_eq!(ended, 5);
+        hidden(|| shown(Pace::Closed, Duration::ZERO, TICK, None, |shared| assert!(shared.is_none())));
         let seen = seen.0.lock().unwrap();
         assert!(seen.iter().any(|line| line.contains(", p50 ")), "{seen:?}");
         assert!(seen.iter().any(|line| line == "clear"), "{seen:?}");

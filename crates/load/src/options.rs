@@ -46,3 +46,33 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     };
     Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
 }
+
+/// Parses a number of bytes such as `4096`, `64KiB`, `512MiB` or `2GiB`.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text:?} is not a number of bytes: write for example 512MiB or 2GiB");
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.trim() {
+        "" | "B" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    number.checked_mul(1 << shift).ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_bytes_have_units() {
+        let parsed = ["0", "4096", "1 KiB", "512MiB", "2GiB"].map(|text| parse_bytes(text).unwrap());
+        assert_eq!(parsed, [0, 4096, 1024, 512 << 20, 2 << 30]);
+        for wrong in ["", "MiB", "1.5GiB", "-1", "1MB", "99999999999GiB", "18446744073709551616"] {
+            assert!(parse_bytes(wrong).unwrap_err().contains("512MiB"), "{wrong}");
+        }
+    }
+}

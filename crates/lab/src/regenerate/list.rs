@@ -56,6 +56,24 @@ pub(super) const ALL: &[Figures] = &[
     ),
     run("resp", "Redis clients", "resp --preset goals", "--duration 200ms --warmup 50ms --rounds 1"),
     run(
+        "pressure",
+        "More data than memory",
+        "pressure --parts load,gets,misses --goals",
+        "--no-limit --data 4MiB --duration 300ms --warmup 100ms --probe 100ms --settle 1s --rounds 1",
+    ),
+    run(
+        "pressure-keys",
+        "More data than memory",
+        "pressure --parts keys --goals",
+        "--no-limit --keys 20000 --duration 300ms --warmup 100ms --settle 1s",
+    ),
+    run(
+        "pressure-tails",
+        "More data than memory",
+        "pressure --parts tails --goals",
+        "--rate 500 --tail-duration 1s --duration 300ms --warmup 100ms --rounds 1",
+    ),
+    run(
         "snapshot",
         "Snapshots while others write",
         "snapshot --compress zstd",

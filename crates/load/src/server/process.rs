@@ -35,8 +35,13 @@ impl ServerProcess {
 
     /// Waits until `is_ready` returns true. Returns an error if the process ends before, or is not ready in time.
     pub fn wait_until(&mut self, is_ready: impl Fn() -> bool) -> Result<(), String> {
+        self.wait_at_most(START_TIMEOUT, is_ready)
+    }
+
+    /// Waits like [`wait_until`](Self::wait_until), at most `patience`.
+    pub fn wait_at_most(&mut self, patience: Duration, is_ready: impl Fn() -> bool) -> Result<(), String> {
         let begun = Instant::now();
-        while begun.elapsed() < START_TIMEOUT {
+        while begun.elapsed() < patience {
             if let Ok(Some(status)) = self.0.try_wait() {
                 return Err(format!("it ended with {status}"));
             }
@@ -45,13 +50,45 @@ impl ServerProcess {
             }
             std::thread::sleep(LOOK);
         }
-        Err(format!("it was not ready after {START_TIMEOUT:?}"))
+        Err(format!("it was not ready after {patience:?}"))
     }
 
     /// Ends the process with SIGKILL, and waits for its end.
     pub fn kill(mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+
+    /// Ends the process with SIGTERM, and waits for its end. Returns the time that this took, or `None` if the process did
+    /// not end within `patience`; it is then killed.
+    pub fn stop(mut self, patience: Duration) -> Option<Duration> {
+        let begun = Instant::now();
+        self.terminate(patience).then(|| begun.elapsed())
+    }
+
+    /// Returns true if the process has ended.
+    pub fn has_ended(&mut self) -> bool {
+        matches!(self.0.try_wait(), Ok(Some(_)))
+    }
+
+    /// Sends SIGTERM, and SIGKILL if the process has not ended after `patience`. Returns true if the first was enough.
+    fn terminate(&mut self, patience: Duration) -> bool {
+        if self.has_ended() {
+            return true;
+        }
+        if let Some(pid) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        let begun = Instant::now();
+        while begun.elapsed() < patience {
+            if !matches!(self.0.try_wait(), Ok(None)) {
+                return true;
+            }
+            std::thread::sleep(LOOK);
+        }
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+        false
     }
 
     /// Returns the process's id.
@@ -62,21 +99,7 @@ impl ServerProcess {
 
 impl Drop for ServerProcess {
     fn drop(&mut self) {
-        if matches!(self.0.try_wait(), Ok(Some(_))) {
-            return;
-        }
-        if let Some(pid) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
-            let _ = kill_process(pid, Signal::TERM);
-        }
-        let begun = Instant::now();
-        while begun.elapsed() < STOP_TIMEOUT {
-            if !matches!(self.0.try_wait(), Ok(None)) {
-                return;
-            }
-            std::thread::sleep(LOOK);
-        }
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        self.terminate(STOP_TIMEOUT);
     }
 }
 

@@ -1,4 +1,4 @@
-//! `bench`: runs the suites of `thalweg_bench` and `thalweg_bench_cluster`, prints their reports as text or JSON, and exits with their verdicts.
+//! `bench`: runs the suites of `thalweg_bench`, `thalweg_bench_cluster` and `thalweg_bench_pressure`, prints their reports as text or JSON, and exits with their verdicts.
 
 use std::{
     io::{self, IsTerminal as _},
@@ -28,6 +28,7 @@ use thalweg_bench::{
     streams::{self, StreamsOptions},
 };
 use thalweg_bench_cluster::{self as cluster, ClusterOptions};
+use thalweg_bench_pressure::{self as pressure, PressureOptions};
 
 use crate::{
     failure::{Exit, Failure},
@@ -90,6 +91,20 @@ pub(crate) enum Bench {
                       peers/etcd/run.sh --rounds 5      # with etcd in turns"
     )]
     Cluster(Suite<ClusterOptions>),
+    /// A server with more data than memory: loading, random gets beside the bare disk, misses, many keys; the tail of durable
+    /// puts
+    #[command(
+        after_help = "The server alone is in a control group with the limit of memory, which needs root; --no-limit measures without.\n\
+                      The page cache of its files counts as its memory. The parts need free disk space of several times the\n\
+                      data, which is looked for first and removed at the end.\n\n\
+                      Examples:\n  thalweg bench pressure --goals\n  \
+                      thalweg bench pressure --parts load --memory 256MiB --rounds 5\n  \
+                      thalweg bench pressure --parts gets,misses --protocols resp --clients 1,16,64\n  \
+                      thalweg bench pressure --parts keys --keys 100000000 --dir /mnt/disk --goals\n  \
+                      thalweg bench pressure --parts tails --rate 4000 --tail-sizes 100\n  \
+                      thalweg bench pressure --memory 256MiB --data 512MiB --rounds 1 --duration 2s    # a short trial"
+    )]
+    Pressure(Suite<PressureOptions>),
     /// Servers that speak RESP, measured in turns in one run; every reply is compared
     Resp(Suite<RespOptions>),
     /// A mix of operations from a TOML file, or a built-in one such as YCSB A to F; every reply is checked
@@ -142,7 +157,7 @@ pub(crate) enum Bench {
     /// Repeats the runs that give the figures of docs/performance.md, into a directory with a page of links
     #[command(
         after_help = "Each run is a process of its own. DIR gets its report as JSON, as HTML and as text, its progress, and the page\n\
-                      index.html. A run that fails does not stop the others. A complete run takes about an hour and is worth\n\
+                      index.html. A run that fails does not stop the others. A complete run takes about three hours and is worth\n\
                       something only on an idle machine. The comparisons with other stores and with etcd are programs of their\n\
                       own, which docs/performance.md names.\n\n\
                       Examples:\n  thalweg bench report --list --all\n  thalweg bench report --all --into figures\n  \
@@ -235,6 +250,7 @@ pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
         Bench::Cache(suite) => suite.finish(cache::run(&suite.options, &mut progress)),
         Bench::Streams(suite) => suite.finish(streams::run(&suite.options, &mut progress)),
         Bench::Cluster(suite) => suite.finish(cluster::run(&suite.options, &mut progress)),
+        Bench::Pressure(suite) => suite.finish(pressure::run(&suite.options, &mut progress)),
         Bench::Resp(suite) => suite.finish(resp::run(&suite.options, &mut progress)),
         Bench::Scenario(suite) => match suite.options.printed().map_err(|error| Failure::of(&error))? {
             Some(text) => render::line(text.trim_end()),

@@ -39,6 +39,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("load", &["types", "disk", "doctor", "wire", "transport", "redis", "lab"]),
     ("bench", &["types", "disk", "log", "store", "wire", "transport", "engine", "redis", "lab", "load"]),
     ("bench-cluster", &["types", "client", "cluster", "lab", "load"]),
+    ("bench-pressure", &["types", "lab", "load"]),
     (
         "thalweg",
         &[
@@ -55,6 +56,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "server",
             "bench",
             "bench-cluster",
+            "bench-pressure",
         ],
     ),
 ];

@@ -311,6 +311,50 @@ fn the_snapshot_suite_runs() {
     assert_eq!(report["checks"].as_array().map(Vec::len), Some(2), "{report}");
 }
 
+/// The tests may not create a control group everywhere, so this one measures without a limit of memory.
+#[cfg(feature = "bench")]
+#[test]
+fn the_pressure_suite_runs() {
+    let sizes = ["--no-limit", "--data", "2MiB", "--keys", "5000", "--tail-sizes", "100", "--clients", "1,4"];
+    let times =
+        ["--duration", "200ms", "--warmup", "50ms", "--probe", "50ms", "--settle", "10ms", "--tail-duration", "300ms"];
+    let rates =
+        ["--rate", "200", "--resident-rate", "100", "--tail-connections", "4", "--rounds", "1", "--max-lag", "1s"];
+    let report = bench(&[&["pressure", "--parts", "load,gets,misses,keys,tails"][..], &sizes, &times, &rates].concat());
+    let titles: Vec<&str> =
+        report["tables"].as_array().unwrap().iter().filter_map(|table| table["title"].as_str()).collect();
+    for part in ["load: values", "gets of random keys", "misses: ", "keys: ", "tails: "] {
+        assert!(titles.iter().any(|title| title.starts_with(part)), "{part} in {titles:?}");
+    }
+    let wrong: Vec<&Value> = report["checks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|check| {
+            check["what"].as_str().is_some_and(|what| what.starts_with("gets over") || what.starts_with("misses over"))
+                && check["verdict"] == "missed"
+        })
+        .collect();
+    assert!(wrong.is_empty(), "all replies are right: {wrong:?}");
+}
+
+#[cfg(feature = "bench")]
+#[test]
+fn the_pressure_suite_limits_the_memory_of_the_server_only() {
+    let arguments = ["bench", "pressure", "--parts", "load", "--memory", "192MiB", "--data", "8MiB", "--rounds", "1"];
+    let measured = thalweg(&[&arguments[..], &["--server-arg=--memory=64MiB", "--json", "--goals"]].concat());
+    if measured.err.contains("no control group") {
+        assert!(measured.err.contains("--no-limit"), "the error says what to do: {}", measured.err);
+        return crate::node::skip("the pressure suite under a limit of memory", "no control group can be created");
+    }
+    assert!(matches!(measured.code, Some(0 | 1 | 4)), "{measured:?}");
+    let report: Value = serde_json::from_str(&measured.out).unwrap();
+    let rows = report["tables"][1]["rows"].as_array().unwrap();
+    let limited = rows.iter().find(|row| row["memory"] == "192 MiB").unwrap_or_else(|| panic!("{rows:?}"));
+    assert_eq!(limited["server's own MiB"], 64.0, "{limited}");
+    assert!(limited["page cache MiB"].as_f64().is_some_and(|mib| mib > 0.0 && mib <= 192.0), "{limited}");
+}
+
 #[cfg(feature = "bench")]
 #[test]
 fn the_http_suite_runs() {

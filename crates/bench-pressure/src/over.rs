@@ -1,0 +1,129 @@
+//! Runs of the load generator against the server, over each protocol.
+//!
+//! Owns: which protocol reaches which keyspace, and the plan of a run. Does not own: what a reply must be (`work`).
+
+use std::time::Duration;
+
+use crate::{
+    BenchError,
+    load::{
+        self, Address, Arrivals, Outcome, Pace, Plan,
+        native::NativePlace,
+        pairs::{Codec, HttpCodec, NativeCodec, RespCodec},
+        resp::client::Greeting,
+    },
+    options::{PressureOptions, WireProtocol},
+    random::{Distribution, KeyChooser},
+    server::Server,
+    work::{Action, Counts, KeyWork, Keys},
+};
+
+/// Longest wait for a reply. A server that is short of memory may stand still for a while; what stands still longer is an
+/// error.
+const GIVE_UP: Duration = Duration::from_secs(120);
+
+/// Figures of a run.
+pub(crate) type Figures = Outcome<Counts>;
+
+/// A run of requests of one kind.
+#[derive(Clone, Debug)]
+pub(crate) struct Job {
+    /// Name of the keyspace, and the number of its database over RESP.
+    pub place: (&'static str, u32),
+    pub keys: Keys,
+    pub action: Action,
+    pub connections: usize,
+    /// Requests in flight on each connection.
+    pub pipeline: usize,
+    pub pace: Pace,
+    pub warmup: Duration,
+    pub duration: Duration,
+}
+
+impl Job {
+    /// Returns a job that loads all keys from the position `first` on, `count` of them, as the options request.
+    pub(crate) fn loading(
+        place: (&'static str, u32),
+        keys: &Keys,
+        (first, count): (u64, u64),
+        options: &PressureOptions,
+    ) -> Self {
+        Self {
+            place,
+            keys: keys.from(first),
+            action: Action::Load,
+            connections: options.connections,
+            pipeline: options.pipeline,
+            pace: Pace::Each { keys: count },
+            warmup: Duration::ZERO,
+            duration: GIVE_UP,
+        }
+    }
+
+    /// Returns a job in which each of `clients` connections has one request in flight for the duration of the options.
+    pub(crate) fn reading(
+        place: (&'static str, u32),
+        keys: &Keys,
+        action: Action,
+        clients: usize,
+        options: &PressureOptions,
+    ) -> Self {
+        Self {
+            place,
+            keys: keys.clone(),
+            action,
+            connections: clients,
+            pipeline: 1,
+            pace: Pace::Closed,
+            warmup: options.warmup,
+            duration: options.duration,
+        }
+    }
+
+    /// Makes the requests due by a schedule of equal gaps.
+    #[must_use]
+    pub(crate) fn at_rate(self, rate: f64) -> Self {
+        Self { pace: Pace::Open { rate, arrivals: Arrivals::Constant }, ..self }
+    }
+}
+
+/// Performs a job over a protocol. Writes have the durability of the server.
+pub(crate) fn run(
+    protocol: WireProtocol,
+    server: &Server,
+    job: &Job,
+    options: &PressureOptions,
+) -> Result<Figures, BenchError> {
+    let (name, database) = job.place;
+    match protocol {
+        WireProtocol::Resp => {
+            let greeting = Greeting { address: Address::Tcp(server.resp), password: None, database, is_resp3: false };
+            run_with(RespCodec { greeting }, server, job, options)
+        }
+        WireProtocol::Native => {
+            let codec = NativeCodec::open(&NativePlace::Server(server.native), name, None)?;
+            run_with(codec, server, job, options)
+        }
+        WireProtocol::Http => {
+            run_with(HttpCodec::new(server.http, &server.http.to_string(), name), server, job, options)
+        }
+    }
+}
+
+fn run_with<C: Codec>(codec: C, server: &Server, job: &Job, options: &PressureOptions) -> Result<Figures, BenchError> {
+    load::run(&Plan {
+        protocol: KeyWork { codec, keys: job.keys.clone(), action: job.action },
+        connections: job.connections,
+        workers: 1,
+        pipeline: job.pipeline,
+        pace: job.pace,
+        keys: KeyChooser::new(Distribution::Uniform, job.keys.count()),
+        warmup: job.warmup,
+        duration: job.duration,
+        give_up: GIVE_UP,
+        max_lag: options.max_lag,
+        seed: options.seed,
+        server: Some(server.process()),
+        fsyncs: None,
+    })
+}

@@ -1,0 +1,101 @@
+//! Memory of the server during a run: the largest values of many looks.
+//!
+//! Owns: the thread that looks, which ends with the run. Memory that is taken and returned between two looks is not seen; the
+//! kernel's own peak of the resident memory sees it.
+
+use std::{
+    sync::mpsc::{RecvTimeoutError, channel},
+    time::Duration,
+};
+
+use crate::{
+    control_group::{ControlGroup, GroupMemory},
+    usage::{MeasuredProcess, anonymous_bytes},
+};
+
+/// Time between two looks.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Largest values of a run, and the increase of the kernel's counts in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Peaks {
+    /// Largest memory of the process that belongs to no file, in bytes; `None` if the kernel does not tell it.
+    pub anonymous: Option<u64>,
+    /// Largest values of the group's memory, and the increase of its counts; `None` without a group.
+    pub group: Option<GroupMemory>,
+}
+
+impl Peaks {
+    fn look(&mut self, process: u32, group: Option<&ControlGroup>) {
+        self.anonymous = self.anonymous.max(anonymous_bytes(MeasuredProcess::Process(process)));
+        if let Some(now) = group.and_then(ControlGroup::memory) {
+            self.group = Some(highest(self.group.unwrap_or_default(), now));
+        }
+    }
+}
+
+/// Returns the larger value of each field.
+fn highest(a: GroupMemory, b: GroupMemory) -> GroupMemory {
+    GroupMemory {
+        anonymous_bytes: a.anonymous_bytes.max(b.anonymous_bytes),
+        cache_bytes: a.cache_bytes.max(b.cache_bytes),
+        dirty_bytes: a.dirty_bytes.max(b.dirty_bytes),
+        major_faults: a.major_faults.max(b.major_faults),
+        times_at_limit: a.times_at_limit.max(b.times_at_limit),
+        killed: a.killed.max(b.killed),
+    }
+}
+
+/// Does the work while a thread looks at the memory of a process and its group.
+pub(crate) fn watched<T>(process: u32, group: Option<&ControlGroup>, work: impl FnOnce() -> T) -> (T, Peaks) {
+    let (over, ended) = channel::<()>();
+    let before = group.and_then(ControlGroup::memory).unwrap_or_default();
+    std::thread::scope(|scope| {
+        let looking = scope.spawn(move || {
+            let mut peaks = Peaks::default();
+            loop {
+                peaks.look(process, group);
+                if ended.recv_timeout(LOOK) != Err(RecvTimeoutError::Timeout) {
+                    break;
+                }
+            }
+            // The counts may have risen since the last look.
+            peaks.look(process, group);
+            if let Some(group) = &mut peaks.group {
+                group.major_faults -= before.major_faults.min(group.major_faults);
+                group.times_at_limit -= before.times_at_limit.min(group.times_at_limit);
+            }
+            peaks
+        });
+        // A panic of the work drops it too, which ends the thread.
+        let over = over;
+        let result = work();
+        drop(over);
+        (result, looking.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_a_run_is_seen_without_a_group() {
+        let (sum, peaks) = watched(std::process::id(), None, || {
+            let taken = vec![1_u8; 64 << 20];
+            std::thread::sleep(LOOK * 3);
+            taken.iter().map(|byte| u64::from(*byte)).sum::<u64>()
+        });
+        assert_eq!(sum, 64 << 20);
+        assert!(peaks.anonymous.is_some_and(|bytes| bytes >= 64 << 20), "{peaks:?}");
+        assert_eq!(peaks.group, None);
+    }
+
+    #[test]
+    fn each_field_has_its_largest_value() {
+        let a = GroupMemory { anonymous_bytes: 5, cache_bytes: 1, times_at_limit: 3, ..GroupMemory::default() };
+        let b = GroupMemory { anonymous_bytes: 2, cache_bytes: 9, killed: 1, ..GroupMemory::default() };
+        let all = GroupMemory { anonymous_bytes: 5, cache_bytes: 9, times_at_limit: 3, killed: 1, ..a };
+        assert_eq!((highest(a, b), highest(b, a)), (all, all));
+    }
+}

@@ -1,0 +1,84 @@
+//! Free disk space for the data of a run, which is looked for before the run begins.
+
+use std::path::Path;
+
+use crate::{
+    BenchError,
+    load::options::require,
+    options::{Part, PressureOptions},
+    report::number,
+};
+
+/// Bytes on disk for each byte of keys and values while a server loads: the log, the tables, and the tables that a compaction
+/// reads and writes at the same time.
+const SPACE_FACTOR: u64 = 3;
+/// Bytes of a row in addition to its value: key, revision, frames of the log.
+const ROW_BYTES: u64 = 64;
+/// Bytes for segments that the log prepares, however little is loaded.
+const LEAST_BYTES: u64 = 512 << 20;
+
+/// Returns the bytes that a part has on the disk at the same time.
+fn needed(part: Part, options: &PressureOptions) -> u64 {
+    let loaded = |keys: u64, value: usize| {
+        let bytes = keys.saturating_mul(value as u64 + ROW_BYTES).saturating_mul(SPACE_FACTOR);
+        bytes.saturating_add(LEAST_BYTES)
+    };
+    let data = loaded(options.values(), options.value_size);
+    match part {
+        Part::Load => data,
+        // The file of the probe is beside the data.
+        Part::Gets => data.saturating_add(options.data_bytes()),
+        // One server under the limit and one without.
+        Part::Misses => data.saturating_mul(2),
+        Part::Keys => loaded(options.keys, options.key_value_size),
+        // A minute of puts is less than other parts have; its bytes depend on the rate.
+        Part::Tails => 4 << 30,
+    }
+}
+
+/// Returns an error that says what to do if the file system of `dir` has less free space than the largest part needs.
+pub(crate) fn check(dir: &Path, options: &PressureOptions) -> Result<(), BenchError> {
+    let free = rustix::fs::statvfs(dir).map_err(|error| BenchError::files(dir)(error.into()))?;
+    judge(options, free.f_bavail.saturating_mul(free.f_frsize), dir)
+}
+
+fn judge(options: &PressureOptions, free: u64, dir: &Path) -> Result<(), BenchError> {
+    let gib = |bytes: u64| number(bytes as f64 / f64::from(1 << 30));
+    for &part in &options.parts {
+        let needed = needed(part, options);
+        let message = format!(
+            "the part {} needs {} GiB and {} has {} GiB free: choose another directory, or less data with --data and --keys",
+            part.name(),
+            gib(needed),
+            dir.display(),
+            gib(free)
+        );
+        require(needed <= free, "--dir", message)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        options: PressureOptions,
+    }
+
+    #[test]
+    fn the_largest_part_decides_and_the_error_says_what_to_do() {
+        let options = |parts: &str| Cli::try_parse_from(["pressure", "--parts", parts]).unwrap().options;
+        let judge = |parts: &str, free: u64| judge(&options(parts), free << 30, Path::new("/there"));
+        judge("load,gets", 10).unwrap();
+        let error = judge("load,misses", 10).unwrap_err().to_string();
+        assert!(error.contains("misses") && error.contains("/there") && error.contains("--data"), "{error}");
+        assert!(judge("keys", 40).is_err());
+        judge("keys", 50).unwrap();
+        check(Path::new("."), &options("tails")).ok();
+    }
+}

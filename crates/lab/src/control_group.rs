@@ -1,0 +1,343 @@
+//! Control groups that limit the processor time or the memory of a process, and count what the process takes.
+//!
+//! Owns: the group, which ends with its handle, and the kernel's counts about it. Both versions of control groups are
+//! supported. Does not own: the processes in it. A process that is only [held](ControlGroup::hold) goes back to the group of
+//! this process; one that was [started inside](ControlGroup::command) has to end before the handle is dropped.
+//!
+//! The kernel counts the page cache of a group's reads and writes as its memory. A process therefore has to be in the group
+//! before it touches a file: pages that were read before belong to another group, and stay there.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+/// Period over which the kernel counts the processor time of the group, in microseconds.
+const PERIOD_MICROS: u32 = 100_000;
+
+/// Shell script that enters the groups before `--` and then becomes the command after it.
+const ENTER: &str =
+    "while [ \"$1\" != -- ]; do echo $$ > \"$1/cgroup.procs\" || exit 1; shift; done; shift; exec \"$@\"";
+
+/// Version of the control groups of this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
+}
+
+/// Part of the kernel that limits or counts one kind of resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Controller {
+    /// Limits processor time.
+    Processor,
+    /// Limits memory.
+    Memory,
+    /// Counts operations of disks.
+    Disk,
+}
+
+impl Controller {
+    /// Returns the name of the controller in `/proc/self/cgroup`, with version 1.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Processor => "cpu",
+            Self::Memory => "memory",
+            Self::Disk => "blkio",
+        }
+    }
+
+    /// Returns the directories at which the controller's groups may be mounted, with their versions. On machines with both
+    /// versions, those of version 1 have the controllers.
+    fn mounts(self) -> &'static [(&'static str, Version)] {
+        const TWO: (&str, Version) = ("/sys/fs/cgroup", Version::Two);
+        match self {
+            Self::Processor => {
+                &[("/sys/fs/cgroup/cpu", Version::One), ("/sys/fs/cgroup/cpu,cpuacct", Version::One), TWO]
+            }
+            Self::Memory => &[("/sys/fs/cgroup/memory", Version::One), TWO],
+            Self::Disk => &[("/sys/fs/cgroup/blkio", Version::One), TWO],
+        }
+    }
+
+    /// Returns a file that a group of the controller has.
+    fn file(self, version: Version) -> &'static str {
+        match (self, version) {
+            (Self::Processor, Version::One) => "cpu.cfs_quota_us",
+            (Self::Processor, Version::Two) => "cpu.max",
+            (Self::Memory, Version::One) => "memory.limit_in_bytes",
+            (Self::Memory, Version::Two) => "memory.max",
+            (Self::Disk, Version::One) => "blkio.throttle.io_serviced",
+            (Self::Disk, Version::Two) => "io.stat",
+        }
+    }
+}
+
+/// Directory of the group for one controller. With version 2 several controllers share one.
+#[derive(Clone, Debug)]
+struct GroupDirectory {
+    controller: Controller,
+    version: Version,
+    dir: PathBuf,
+    /// Group of this process, to which processes go back.
+    home: PathBuf,
+}
+
+/// A control group; removed when dropped.
+#[derive(Debug)]
+pub struct ControlGroup {
+    places: Vec<GroupDirectory>,
+}
+
+/// Memory of a group, as the kernel counts it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GroupMemory {
+    /// Bytes of memory that belong to no file, such as the heap.
+    pub anonymous_bytes: u64,
+    /// Bytes of the page cache.
+    pub cache_bytes: u64,
+    /// Bytes of the page cache that are not on the disk yet.
+    pub dirty_bytes: u64,
+    /// Number of page faults that waited for the disk.
+    pub major_faults: u64,
+    /// Number of times that the group was at its limit, so that the kernel had to free pages of it.
+    pub times_at_limit: u64,
+    /// Number of processes that the kernel killed because it could free no pages.
+    pub killed: u64,
+}
+
+impl ControlGroup {
+    /// Creates a group that gets this many percent of one processor. Returns the reason if that is not possible here.
+    pub fn with_processor(percent: u32) -> Result<Self, String> {
+        let group = Self::create(Controller::Processor)?;
+        let place = &group.places[0];
+        let quota = PERIOD_MICROS / 100 * percent;
+        let limited = match place.version {
+            Version::One => place
+                .set("cpu.cfs_period_us", &PERIOD_MICROS.to_string())
+                .and_then(|()| place.set("cpu.cfs_quota_us", &quota.to_string())),
+            Version::Two => place.set("cpu.max", &format!("{quota} {PERIOD_MICROS}")),
+        };
+        limited.map_err(|error| format!("{}: {error}", place.dir.display()))?;
+        Ok(group)
+    }
+
+    /// Creates a group that counts memory and, where the kernel permits it, operations of disks. With a limit it gets at most
+    /// this many bytes of memory and no swap space. Returns the reason if that is not possible here.
+    pub fn with_memory(limit_bytes: Option<u64>) -> Result<Self, String> {
+        let mut group = Self::create(Controller::Memory)?;
+        let place = &group.places[0];
+        if let Some(bytes) = limit_bytes {
+            let (limit, bytes) = (place.controller.file(place.version), bytes.to_string());
+            place.set(limit, &bytes).map_err(|error| format!("{}/{limit}: {error}", place.dir.display()))?;
+            // Without swap space, or where the kernel does not count it, there is nothing to limit.
+            let _ = match place.version {
+                Version::One => place.set("memory.memsw.limit_in_bytes", &bytes),
+                Version::Two => place.set("memory.swap.max", "0"),
+            };
+        }
+        match group.places[0].version {
+            Version::One => {
+                let counting = Self::create(Controller::Disk).into_iter().flat_map(Self::into_directories);
+                group.places.extend(counting.inspect(GroupDirectory::count_operations));
+            }
+            Version::Two => {
+                let place = GroupDirectory { controller: Controller::Disk, ..group.places[0].clone() };
+                group.places.push(place);
+            }
+        }
+        Ok(group)
+    }
+
+    /// Returns the directories of the group, which the caller removes.
+    fn into_directories(mut self) -> Vec<GroupDirectory> {
+        std::mem::take(&mut self.places)
+    }
+
+    fn create(controller: Controller) -> Result<Self, String> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let own = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
+        let name = format!("thalweg-bench-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        let mut reason = format!("no control groups with the controller {} are mounted", controller.name());
+        for &(mount, version) in controller.mounts() {
+            let mount = Path::new(mount);
+            let dir = mount.join(&name);
+            if let Err(error) = fs::create_dir(&dir) {
+                if mount.exists() {
+                    reason = format!("{}: {error}", dir.display());
+                }
+                continue;
+            }
+            let home = mount.join(own_group(&own, controller, version).trim_start_matches('/'));
+            let place = GroupDirectory { controller, version, dir, home };
+            // The kernel creates this file if groups here have the controller.
+            let has_controller = place.dir.join(controller.file(version)).exists();
+            let group = Self { places: vec![place] };
+            if has_controller {
+                return Ok(group);
+            }
+            reason = format!("groups below {} have no controller {}", mount.display(), controller.name());
+        }
+        Err(reason)
+    }
+
+    /// Returns a command that starts a program inside the group. Its process has the id of the command's.
+    pub fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", ENTER, "sh"]);
+        command.args(self.places.iter().map(|place| &place.dir)).arg("--").arg(program);
+        command
+    }
+
+    /// Returns the directories of the group, which remain if this process ends without dropping the group.
+    pub fn directories(&self) -> impl Iterator<Item = &Path> {
+        self.places.iter().map(|place| &*place.dir)
+    }
+
+    /// Puts a process with all its threads into the group until the returned value is dropped.
+    pub fn hold(&self, process: u32) -> io::Result<HeldProcess<'_>> {
+        for place in &self.places {
+            fs::write(place.dir.join("cgroup.procs"), process.to_string())?;
+        }
+        Ok(HeldProcess { group: self, process })
+    }
+
+    /// Returns the memory of the group; `None` if the group does not count memory.
+    pub fn memory(&self) -> Option<GroupMemory> {
+        let place = self.directory(Controller::Memory)?;
+        let read = |file: &str| fs::read_to_string(place.dir.join(file)).unwrap_or_default();
+        Some(match place.version {
+            Version::One => GroupMemory {
+                // A charge that memory and swap space together refuse counts in the second file only.
+                times_at_limit: count_of(&read("memory.failcnt")) + count_of(&read("memory.memsw.failcnt")),
+                killed: count_after(&read("memory.oom_control"), "oom_kill").unwrap_or(0),
+                ..GroupMemory::of_version_one(&read("memory.stat"))
+            },
+            Version::Two => GroupMemory::of_version_two(&read("memory.stat"), &read("memory.events")),
+        })
+    }
+
+    /// Returns the number of read operations that the disks have done for the group since it exists; `None` if the group does
+    /// not count them. Reads from the page cache need no operation, and one operation may read several blocks in a row.
+    pub fn disk_reads(&self) -> Option<u64> {
+        let place = self.directory(Controller::Disk)?;
+        let text = fs::read_to_string(place.dir.join(place.controller.file(place.version))).ok()?;
+        Some(match place.version {
+            Version::One => reads_of_version_one(&text),
+            Version::Two => reads_of_version_two(&text),
+        })
+    }
+
+    fn directory(&self, controller: Controller) -> Option<&GroupDirectory> {
+        self.places.iter().find(|place| place.controller == controller)
+    }
+}
+
+impl GroupDirectory {
+    /// Makes the kernel count the operations of all disks for a group of version 1. It counts those of a disk from the moment
+    /// on at which a rule about the disk was written, even one that limits nothing, which is what 0 means.
+    fn count_operations(&self) {
+        let disks = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+        for device in disks.filter_map(|disk| fs::read_to_string(disk.path().join("dev")).ok()) {
+            // Where the kernel refuses the rule, no operations are counted.
+            let _ = self.set("blkio.throttle.read_iops_device", &format!("{} 0", device.trim()));
+        }
+    }
+
+    /// Writes a file that the kernel has created. No other file may be created in a group.
+    fn set(&self, file: &str, text: &str) -> io::Result<()> {
+        let mut file = fs::File::options().write(true).open(self.dir.join(file))?;
+        io::Write::write_all(&mut file, text.as_bytes())
+    }
+}
+
+impl Drop for ControlGroup {
+    fn drop(&mut self) {
+        for place in &self.places {
+            // Works once no process is in it. With version 2 the second attempt finds nothing.
+            let _ = fs::remove_dir(&place.dir);
+        }
+    }
+}
+
+/// A process in the group.
+#[derive(Debug)]
+pub struct HeldProcess<'a> {
+    group: &'a ControlGroup,
+    process: u32,
+}
+
+impl Drop for HeldProcess<'_> {
+    fn drop(&mut self) {
+        for place in &self.group.places {
+            // Fails if the process has ended.
+            let _ = fs::write(place.home.join("cgroup.procs"), self.process.to_string());
+        }
+    }
+}
+
+impl GroupMemory {
+    /// Parses `memory.stat` of version 1.
+    fn of_version_one(stat: &str) -> Self {
+        let count = |label: &str| count_after(stat, label).unwrap_or(0);
+        Self {
+            anonymous_bytes: count("total_rss"),
+            cache_bytes: count("total_cache"),
+            dirty_bytes: count("total_dirty"),
+            major_faults: count("total_pgmajfault"),
+            ..Self::default()
+        }
+    }
+
+    /// Parses `memory.stat` and `memory.events` of version 2.
+    fn of_version_two(stat: &str, events: &str) -> Self {
+        let count = |text: &str, label: &str| count_after(text, label).unwrap_or(0);
+        Self {
+            anonymous_bytes: count(stat, "anon"),
+            cache_bytes: count(stat, "file"),
+            dirty_bytes: count(stat, "file_dirty"),
+            major_faults: count(stat, "pgmajfault"),
+            times_at_limit: count(events, "max"),
+            killed: count(events, "oom_kill"),
+        }
+    }
+}
+
+/// Returns the number that a file of the kernel consists of; 0 without one.
+fn count_of(text: &str) -> u64 {
+    text.trim().parse().unwrap_or(0)
+}
+
+/// Returns the number in the line `label number`.
+fn count_after(text: &str, label: &str) -> Option<u64> {
+    let mut lines = text.lines().filter_map(|line| line.split_once(' '));
+    lines.find(|(name, _)| *name == label)?.1.trim().parse().ok()
+}
+
+/// Parses `blkio.throttle.io_serviced`, which has lines such as `253:0 Read 17`.
+fn reads_of_version_one(text: &str) -> u64 {
+    let reads = text.lines().filter_map(|line| line.split_once(" Read "));
+    reads.filter_map(|(_, count)| count.trim().parse::<u64>().ok()).sum()
+}
+
+/// Parses `io.stat`, which has lines such as `253:0 rbytes=4096 wbytes=0 rios=1 wios=0`.
+fn reads_of_version_two(text: &str) -> u64 {
+    let words = text.split_whitespace().filter_map(|word| word.strip_prefix("rios="));
+    words.filter_map(|count| count.parse::<u64>().ok()).sum()
+}
+
+/// Returns the path of a process's group below the mount, from the contents of `/proc/self/cgroup`.
+fn own_group(groups: &str, controller: Controller, version: Version) -> &str {
+    let is_wanted = |line: &&str| match (line.split(':').nth(1), version) {
+        (Some(controllers), Version::One) => controllers.split(',').any(|name| name == controller.name()),
+        (Some(controllers), Version::Two) => controllers.is_empty(),
+        (None, _) => false,
+    };
+    groups.lines().find(is_wanted).and_then(|line| line.splitn(3, ':').nth(2)).unwrap_or("/")
+}
+
+#[cfg(test)]
+#[path = "control_group_tests.rs"]
+mod tests;
