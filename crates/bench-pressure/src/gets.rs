@@ -114,7 +114,8 @@ fn measure(
     options: &PressureOptions,
 ) -> Result<(over::Figures, over::Figures, PerRequest), BenchError> {
     let gets = Job::reading(VALUES, keys, Action::Get, clients, options);
-    let beside = Job::reading(RESIDENT, resident, Action::Get, RESIDENT_CONNECTIONS, options).at_rate(options.resident_rate);
+    let beside =
+        Job::reading(RESIDENT, resident, Action::Get, RESIDENT_CONNECTIONS, options).at_rate(options.resident_rate);
     let before = server.counts();
     let shared = &*server;
     let (gets, beside) = std::thread::scope(|scope| {

@@ -140,7 +140,8 @@ mod tests {
     fn texts_without_room_are_few_and_shared() {
         let (mut shared, begun) = (Shared::default(), Instant::now());
         let at = |millis: u64| begun + Duration::from_millis(millis);
-        let mut text = |content: &'static str, millis| shared.text(|| Bytes::from_static(content.as_bytes()), at(millis));
+        let mut text =
+            |content: &'static str, millis| shared.text(|| Bytes::from_static(content.as_bytes()), at(millis));
         let mut unread = vec![text("0", 0)];
         assert_eq!(text("new", 99), "0");
         for made in 1..MAX_SHARED as u64 {

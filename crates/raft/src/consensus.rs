@@ -364,7 +364,11 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             if seen.state.is_leader() {
                 let is_followed = self.has_quorum(term, seen.membership_config.membership().voter_ids().count());
                 // Appends with entries would keep the followers from an election.
-                if is_followed && !self.0.is_silent.get() { Leadership::Leader { term } } else { Leadership::Follower { leader: None, term } }
+                if is_followed && !self.0.is_silent.get() {
+                    Leadership::Leader { term }
+                } else {
+                    Leadership::Follower { leader: None, term }
+                }
             } else {
                 let leader = seen.current_leader.filter(|leader| *leader != seen.id).map(|leader| {
                     let info = seen.membership_config.membership().get_node(&leader).cloned();

@@ -386,14 +386,7 @@ impl NodeParts {
         network.connect(self.id, consensus.clone(), Rc::new(snapshots.clone()));
         spawn(
             self.id,
-            maintain(
-                db.clone(),
-                consensus.clone(),
-                snapshots,
-                self.disk.borrow().clone(),
-                self.options.get(),
-                failed,
-            ),
+            maintain(db.clone(), consensus.clone(), snapshots, self.disk.borrow().clone(), self.options.get(), failed),
         );
         *self.running.borrow_mut() = Some(Running::new(db, member, consensus, plant));
         Ok(())

@@ -43,9 +43,7 @@ use thalweg_types::{
     command::{Framed, Outcome},
 };
 
-pub use self::{
-    batch::Batch, clock::MemberClock, cursor::AppliedEntry, moves::ApplyingPause, options::MemberOptions,
-};
+pub use self::{batch::Batch, clock::MemberClock, cursor::AppliedEntry, moves::ApplyingPause, options::MemberOptions};
 use self::{
     batch::{fail_all, refuse},
     cursor::{Cursor, Moves, Parts},
