@@ -286,7 +286,7 @@ async fn subscribers_may_block_publishers_only_on_configured_subjects() {
 /// Transactions that only read have no effect, so they are refused like other reads when there is no room for their replies.
 #[tokio::test]
 async fn unread_transactions_that_only_read_stay_within_the_bound_on_replies() {
-    const VALUE: usize = 3 << 20;
+    const VALUE: usize = 900 << 10;
     const LIMIT: u64 = 24 << 20;
     let node = Node::with(|config| config.max_reply_bytes_in_flight = ByteSize(LIMIT)).await;
     let keyspace = node.db.keyspace("k").unwrap();
