@@ -30,6 +30,7 @@
 mod log_tail;
 
 #[cfg(test)]
+#[path = "../../../tests/install/mod.rs"]
 mod tests;
 
 use std::{
