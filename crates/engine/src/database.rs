@@ -28,6 +28,7 @@ use crate::{
     blocking::block_on,
     digests::Digests,
     error::{OpenError, WriteError},
+    fetch_gate::FetchGate,
     identity::Part,
     inner::Inner,
     install_slot::Slot,
@@ -36,7 +37,6 @@ use crate::{
     open::{self, OpenReport, Opened, Surroundings},
     open_parts::Mode,
     options::Options,
-    row_fetch::FetchGate,
     scrub::{Scrub, ScrubStats},
 };
 

@@ -27,11 +27,11 @@ use crate::{
     ack::Ack,
     digests::Digests,
     error::{ReadError, WriteError, holds, refusal},
+    fetch_gate::FetchGate,
     install_slot::Slot,
     maintenance_counts::Maintenance,
     open::Opened,
     options::Options,
-    row_fetch::FetchGate,
     scrub::Scrub,
 };
 

@@ -34,6 +34,7 @@ mod database;
 mod digests;
 mod error;
 mod expiry;
+mod fetch_gate;
 mod group;
 mod identity;
 mod inner;

@@ -1,14 +1,10 @@
 //! Rows that a command will read when it is applied, read before it is proposed.
 //!
-//! Owns: the list of these rows, and the gate that decides whether they are looked up at all. Does not own: the threads
+//! Owns: the list of these rows. Does not own: the gate that decides whether they are looked up (`fetch_gate`), and the threads
 //! that wait for the disk.
 //!
 //! Nobody commits while the thread that applies entries waits for the disk. So a caller that proposes a command first has
 //! its rows read, by [`Database::row_fetch`] and, if they are not in memory, by other threads with [`RowFetch::read`].
-//!
-//! The gate is open while reads of files are likely: at first, if the state has files, and whenever the applying thread or
-//! a fetch has read from a file. After [`OPEN_COMMANDS`] commands whose rows were all in memory it closes. So data that fits
-//! into memory costs two atomic loads a command, and the first cold command after a long time is read while it is applied.
 //!
 //! Invariants:
 //! * A fetch never affects an outcome. A row that leaves memory before the command is applied, or that another command
@@ -16,10 +12,7 @@
 //! * A command causes at most [`MAX_ROWS`] lookups. The other rows of a larger command are read while it is applied, as are
 //!   the rows of ranges (scans, all fields of a hash, `unchanged` conditions), of leases, of streams and of consumer groups.
 
-use std::{
-    ops::ControlFlow,
-    sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
-};
+use std::ops::ControlFlow;
 
 use thalweg_state::machine::Machine;
 use thalweg_types::{
@@ -40,44 +33,6 @@ const ROWS_PER_PART: usize = 16;
 const MAX_PARTS: usize = 8;
 const _: () = assert!(MAX_ROWS as u64 * READ < SHORT_READ, "rows in memory are looked up within a short read");
 const _: () = assert!((MAX_ROWS / MAX_PARTS) as u64 * READ < COLD_READ, "a part is a short cold read");
-/// Number of commands whose rows were all in memory, after which the gate closes.
-const OPEN_COMMANDS: u32 = 4096;
-
-/// Decides whether the rows of commands are looked up before they are proposed; see the [module](self).
-#[derive(Debug)]
-pub(crate) struct FetchGate {
-    /// Number of reads of files by the applying thread, as the gate has seen it last.
-    seen: AtomicU64,
-    /// Number of further commands for which the gate is open.
-    left: AtomicU32,
-}
-
-impl FetchGate {
-    /// Creates a gate, which is open if the state has files.
-    pub(crate) fn new(has_files: bool) -> Self {
-        Self { seen: AtomicU64::new(0), left: AtomicU32::new(if has_files { OPEN_COMMANDS } else { 0 }) }
-    }
-
-    fn is_open(&self, machine: &Machine) -> bool {
-        let reads = machine.file_reads();
-        if self.seen.load(Relaxed) != reads {
-            self.seen.store(reads, Relaxed);
-            self.left.store(OPEN_COMMANDS, Relaxed);
-        }
-        self.left.load(Relaxed) > 0
-    }
-
-    /// Notes that the rows of a command were looked up, with or without reads of files.
-    fn note(&self, has_read_files: bool) {
-        if has_read_files {
-            self.left.store(OPEN_COMMANDS, Relaxed);
-        } else {
-            // An error means that the gate is closed already.
-            let _ = self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
-        }
-    }
-}
-
 /// Writes whose rows are read by a [`RowFetch`].
 #[derive(Clone, Copy, Debug)]
 pub enum RowsOf<'a> {
@@ -345,10 +300,15 @@ fn value_use(name: &str, args: &[&[u8]]) -> ValueUse {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, AtomicU64};
+
     use thalweg_types::command::{Deadline, KeyspaceConfig, RedisBuilder, TransactionBuilder};
 
     use super::*;
-    use crate::options::{BackendKind, Options};
+    use crate::{
+        fetch_gate::{FetchGate, OPEN_COMMANDS},
+        options::{BackendKind, Options},
+    };
 
     fn open() -> (tempfile::TempDir, Database, [KeyspaceId; 2]) {
         let dir = tempfile::tempdir().unwrap();

@@ -42,7 +42,7 @@ use crate::{
         event::{WatchChange, WatchEvent},
         hub::WatchRegistration,
         interval::KeyInterval,
-        queue::{Queue, QueueEnd, Taken},
+        queue::{Queue, QueueEnd, TakenEvents},
         reader::{ReadEnd, Reader, ReaderPosition, Visited},
     },
 };
@@ -214,7 +214,7 @@ impl Watch {
                 (Some(live), ChangeSource::Queue) => {
                     self.reader = None;
                     let dispatched = hub.dispatched();
-                    let Taken { mut events, is_emptied, ended } = live.queue.take(limits.events, limits.bytes);
+                    let TakenEvents { mut events, is_emptied, ended } = live.queue.take(limits.events, limits.bytes);
                     events.retain(|event| event.revision >= self.next);
                     // A lost queue contains all earlier changes and none of the later ones.
                     let reached = match ended {

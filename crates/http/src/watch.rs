@@ -93,7 +93,7 @@ struct WatchStream {
 }
 
 /// Result of one look for changes.
-enum Found {
+enum WatchStep {
     /// A page of changes.
     Page(Bytes),
     /// The next page is large, and the limit on reply bytes has no room for it.
@@ -119,15 +119,15 @@ fn step(following: WatchStream) -> Running<WatchStream> {
             let (found, returned) = look(following, room.take()).await?;
             following = returned;
             match found {
-                Ok(Found::Page(page)) => return Ok((vec![page], Some(following))),
+                Ok(WatchStep::Page(page)) => return Ok((vec![page], Some(following))),
                 // A client that the server's stop cuts off resumes after the last change that it got.
-                Ok(Found::NoRoom(no_room)) => room = following.follower.room(no_room).await,
-                Ok(Found::Progress) => return Ok((vec![following.progress()], Some(following))),
+                Ok(WatchStep::NoRoom(no_room)) => room = following.follower.room(no_room).await,
+                Ok(WatchStep::Progress) => return Ok((vec![following.progress()], Some(following))),
                 // The watch has looked for changes after the silence, so its position is the present one.
-                Ok(Found::Nothing) if is_silent && following.owes_progress() => {
+                Ok(WatchStep::Nothing) if is_silent && following.owes_progress() => {
                     return Ok((vec![following.progress()], Some(following)));
                 }
-                Ok(Found::Nothing) => {
+                Ok(WatchStep::Nothing) => {
                     let (silence, ready) = (following.timer.pause(), following.watch.ready());
                     match following.follower.wait_at_most(silence, ready).await {
                         WakeReason::Ready(()) => {}
@@ -148,7 +148,7 @@ fn step(following: WatchStream) -> Running<WatchStream> {
 async fn look(
     mut following: WatchStream,
     room: Option<Reservation>,
-) -> io::Result<(Result<Found, WatchError>, WatchStream)> {
+) -> io::Result<(Result<WatchStep, WatchError>, WatchStream)> {
     if !following.held.is_empty() || !following.watch.is_behind() {
         return Ok((following.look(room), following));
     }
@@ -168,13 +168,13 @@ impl WatchStream {
     }
 
     /// Returns the next page of the changes in memory, or takes changes from the watch.
-    fn look(&mut self, room: Option<Reservation>) -> Result<Found, WatchError> {
+    fn look(&mut self, room: Option<Reservation>) -> Result<WatchStep, WatchError> {
         if self.held.is_empty() {
             let Some(WatchBatch { mut events, next }) = self.watch.try_next_within(&LIMITS)? else {
-                return Ok(Found::Nothing);
+                return Ok(WatchStep::Nothing);
             };
             if events.is_empty() {
-                return Ok(Found::Progress);
+                return Ok(WatchStep::Progress);
             }
             self.held_until = next;
             if events.iter().map(WatchEvent::memory).sum::<usize>() > HELD_BYTES {
@@ -189,7 +189,7 @@ impl WatchStream {
 
     /// Returns a page with all events of a large batch, without holding the events. If there is no room for the page, the
     /// watch returns to its position before them.
-    fn show_all(&mut self, events: &[WatchEvent], room: Option<Reservation>) -> Found {
+    fn show_all(&mut self, events: &[WatchEvent], room: Option<Reservation>) -> WatchStep {
         let shown = usize::try_from(self.left).unwrap_or(usize::MAX).min(events.len());
         let (mut out, level) = (Vec::new(), self.level());
         for (at, event) in events[..shown].iter().enumerate() {
@@ -201,18 +201,18 @@ impl WatchStream {
                 for (at, event) in events[..shown].iter().enumerate() {
                     self.sent(event, self.ends_commit(event, events.get(at + 1)));
                 }
-                Found::Page(page)
+                WatchStep::Page(page)
             }
             Err(no_room) => {
                 self.watch.unread();
-                Found::NoRoom(no_room)
+                WatchStep::NoRoom(no_room)
             }
         }
     }
 
     /// Returns a page of the changes that the watch holds. A change whose JSON may be large is a page of its own. It stays
     /// held if there is no room for that page.
-    fn show_held(&mut self, room: Option<Reservation>) -> Found {
+    fn show_held(&mut self, room: Option<Reservation>) -> WatchStep {
         let (mut out, mut shown, level) = (Vec::new(), 0, self.level());
         let most = usize::try_from(self.left).unwrap_or(usize::MAX);
         while let Some(event) = self.held.get(shown).filter(|_| shown < most) {
@@ -236,9 +236,9 @@ impl WatchStream {
                 if self.held.is_empty() {
                     self.held = VecDeque::new();
                 }
-                Found::Page(page)
+                WatchStep::Page(page)
             }
-            Err(no_room) => Found::NoRoom(no_room),
+            Err(no_room) => WatchStep::NoRoom(no_room),
         }
     }
 

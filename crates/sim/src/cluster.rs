@@ -30,6 +30,7 @@ use crate::{
     running::Running,
     runtime::{OUTSIDE, ProcessId, kill, now, random, record, resume, sleep, spawn, stop},
     settings::Settings,
+    snapshots::INSTALL_CUT,
     truth::Truth,
 };
 
@@ -47,8 +48,6 @@ const QUIET_AFTER: Duration = Duration::from_millis(400);
 const PURGED_WITHIN: Duration = Duration::from_secs(5);
 /// Time within which a node that is reached again gets a snapshot, if it gets one.
 const INSTALL_WITHIN: Duration = Duration::from_secs(3);
-/// Event of the cut of a node's power in an install.
-pub(crate) const INSTALL_CUT: &str = "is about to lose power amid its install";
 /// Maximum number of operations of a node's disk between the first chunk of a snapshot and the cut of its power.
 const INSTALL_OPERATIONS: u64 = 250;
 /// Longest time for which the first answer after a fault is awaited.

@@ -5,11 +5,10 @@ use std::{fmt, process::Command, sync::OnceLock, time::Duration};
 use serde_json::{Value, json};
 
 use crate::{
-    cluster::INSTALL_CUT,
     faults::{FaultKind, Overlap},
     runtime::Event,
     settings::Settings,
-    snapshots::{INSTALLED, NOT_INSTALLED},
+    snapshots::{INSTALL_CUT, INSTALLED, NOT_INSTALLED},
 };
 
 /// Time from a fault until the next answered write.

@@ -28,6 +28,8 @@ use crate::{
 
 /// Time for which a snapshot is kept after its transfer was interrupted.
 const KEEP: Duration = Duration::from_secs(2);
+/// Event of the cut of a node's power in an install.
+pub(crate) const INSTALL_CUT: &str = "is about to lose power amid its install";
 /// Beginning of the event of an install.
 pub(crate) const INSTALLED: &str = "has installed a snapshot";
 /// Beginning of the event of an install that has failed to switch to the new state.

@@ -71,7 +71,7 @@ struct Inner {
 
 /// Events that a watch has taken from its queue.
 #[derive(Debug)]
-pub(crate) struct Taken {
+pub(crate) struct TakenEvents {
     pub(crate) events: Vec<WatchEvent>,
     /// True if the queue has no more events.
     pub(crate) is_emptied: bool,
@@ -157,7 +157,7 @@ impl Queue {
     }
 
     /// Takes queued events: whole commits, as many as fit into `max_events` and `max_bytes`, and at least one.
-    pub(crate) fn take(&self, max_events: usize, max_bytes: usize) -> Taken {
+    pub(crate) fn take(&self, max_events: usize, max_bytes: usize) -> TakenEvents {
         let mut inner = self.lock();
         inner.has_just_joined = false;
         let (mut count, mut bytes) = (0, 0);
@@ -183,7 +183,7 @@ impl Queue {
         let ended = inner.ended.clone().filter(|_| is_emptied);
         drop(inner);
         self.total.fetch_sub(count * ENTRY_BYTES, Ordering::Relaxed);
-        Taken { events: taken.iter().map(|queued| queued.event.clone()).collect(), is_emptied, ended }
+        TakenEvents { events: taken.iter().map(|queued| queued.event.clone()).collect(), is_emptied, ended }
     }
 
     /// Returns the error with which the dispatcher ended the queue, if it did.
@@ -238,7 +238,7 @@ mod tests {
         WatchEvent { revision: Revision(1), time: SpaceTime(1), key: Bytes::new(), change }
     }
 
-    fn take_all(queue: &Queue) -> Taken {
+    fn take_all(queue: &Queue) -> TakenEvents {
         queue.take(usize::MAX, usize::MAX)
     }
 
@@ -321,7 +321,7 @@ mod tests {
             assert_eq!(push(&queue, revision, &vec![at(revision); count]), PushResult::Queued);
         }
         queue.end(QueueEnd::Lost(Revision(5)));
-        let revisions = |taken: &Taken| taken.events.iter().map(|event| event.revision.0).collect::<Vec<_>>();
+        let revisions = |taken: &TakenEvents| taken.events.iter().map(|event| event.revision.0).collect::<Vec<_>>();
         for (max_events, max_bytes, wanted) in
             [(3, usize::MAX, vec![1]), (1, usize::MAX, vec![2, 2, 2]), (9, 1, vec![3])]
         {

@@ -1,0 +1,50 @@
+//! The gate that decides whether the rows of a command are looked up before it is proposed.
+//!
+//! Owns: the gate. Does not own: the lookups (`row_fetch`).
+//!
+//! The gate is open while reads of files are likely: at first, if the state has files, and whenever the applying thread or
+//! a fetch has read from a file. After [`OPEN_COMMANDS`] commands whose rows were all in memory it closes. So data that fits
+//! into memory costs two atomic loads a command, and the first cold command after a long time is read while it is applied.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use thalweg_state::machine::Machine;
+
+/// Number of commands whose rows were all in memory, after which the gate closes.
+pub(crate) const OPEN_COMMANDS: u32 = 4096;
+
+/// Decides whether the rows of commands are looked up before they are proposed.
+#[derive(Debug)]
+pub(crate) struct FetchGate {
+    /// Number of reads of files by the applying thread, as the gate has seen it last.
+    pub(crate) seen: AtomicU64,
+    /// Number of further commands for which the gate is open.
+    pub(crate) left: AtomicU32,
+}
+
+impl FetchGate {
+    /// Creates a gate, which is open if the state has files.
+    pub(crate) fn new(has_files: bool) -> Self {
+        Self { seen: AtomicU64::new(0), left: AtomicU32::new(if has_files { OPEN_COMMANDS } else { 0 }) }
+    }
+
+    /// Returns true if the rows of a command should be looked up.
+    pub(crate) fn is_open(&self, machine: &Machine) -> bool {
+        let reads = machine.file_reads();
+        if self.seen.load(Relaxed) != reads {
+            self.seen.store(reads, Relaxed);
+            self.left.store(OPEN_COMMANDS, Relaxed);
+        }
+        self.left.load(Relaxed) > 0
+    }
+
+    /// Notes that the rows of a command were looked up, with or without reads of files.
+    pub(crate) fn note(&self, has_read_files: bool) {
+        if has_read_files {
+            self.left.store(OPEN_COMMANDS, Relaxed);
+        } else {
+            // An error means that the gate is closed already.
+            let _ = self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
+        }
+    }
+}
