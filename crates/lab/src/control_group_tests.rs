@@ -84,7 +84,7 @@ fn a_program_that_takes_more_memory_than_its_group_has_is_killed() {
     assert_eq!(group.memory().unwrap().killed, 0);
     assert!(!run("dd if=/dev/zero of=/dev/null bs=200M count=1").success());
     let memory = group.memory().unwrap();
-    assert!(memory.killed >= 1 && memory.times_at_limit >= 1, "{memory:?}");
+    assert!(memory.killed >= 1, "{memory:?}");
     let dirs: Vec<_> = group.places.iter().map(|place| place.dir.clone()).collect();
     drop(group);
     assert!(dirs.iter().all(|dir| !dir.exists()));
