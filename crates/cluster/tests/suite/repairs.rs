@@ -1,6 +1,7 @@
 //! A node whose state differs from that of a majority, and its repair without an operator.
 
 use std::{
+    io::IoSlice,
     ops::{Bound, ControlFlow},
     sync::atomic::AtomicBool,
     time::Duration,
@@ -11,9 +12,10 @@ use thalweg_engine::{
     Database, MemberIdentity, RepairNote,
     snapshot::{SnapshotError, SnapshotOptions},
 };
+use thalweg_log::{Draft, Purpose, RecordKind};
 use thalweg_serving::cluster::{ClusterError, ClusterHandle};
-use thalweg_store::WriteBatch;
-use thalweg_types::{Index, ReadLevel};
+use thalweg_store::{Applied, WriteBatch};
+use thalweg_types::{Durability, Index, ReadLevel, SpaceId, Term};
 
 use crate::{
     cluster::{TestCluster, TestNode, database_options, wait_until},
@@ -182,13 +184,20 @@ fn change_row(db: &Database, key: &[u8]) {
     };
     backend.view().scan_once(Bound::Unbounded, &mut change).unwrap();
     assert!(!changed.is_empty());
-    backend.apply(&changed, parts.machine.applied()).unwrap();
+    // The state persists only what is new in the log: its own vote again.
+    let applied = parts.machine.applied();
+    let vote = parts.machine.vote().unwrap().expect("it has voted");
+    let (term, index, time) = (Term::ZERO, Index::ZERO, applied.time);
+    let payload = &[IoSlice::new(&vote)];
+    let draft = Draft { space: SpaceId::ZERO, kind: RecordKind::Vote, term, index, time, payload };
+    let lsn = parts.log.append(&[draft], Durability::Disk, Purpose::Data).unwrap().first;
+    backend.apply(&changed, Applied { lsn: lsn.next(), ..applied }).unwrap();
     backend.flush().unwrap();
 }
 
 #[test]
 fn a_row_that_differs_is_found_by_the_digests_that_the_leader_requests() {
-    let mut cluster = TestCluster::start_with_digests(3, Duration::from_secs(1));
+    let mut cluster = TestCluster::start_with_digests(3, Duration::from_secs(8));
     cluster.nodes[cluster.leader()].db.keyspace("k").unwrap().put(b"a changed row", b"value").unwrap();
     cluster.check_equal();
     let follower = cluster.follower();
