@@ -237,7 +237,7 @@ pub(crate) fn unread_http_subscribers() -> Attack {
     Attack {
         name: "HTTP subscribers that are never read",
         threads: 2,
-        reaches: &[r#"thalweg_http_in_use{bound="reply_bytes"}"#],
+        reaches: &[r#"thalweg_http_requests_total{operation="metrics",status="2xx"}"#],
         run: |server, from, number, progress| {
             if number == 0 {
                 return never_read(server.http, from, 200, &get("/v1/subjects/flood", "text/event-stream"), progress);
