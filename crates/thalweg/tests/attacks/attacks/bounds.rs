@@ -237,7 +237,7 @@ pub(crate) fn unread_http_subscribers() -> Attack {
     Attack {
         name: "HTTP subscribers that are never read",
         threads: 2,
-        reaches: &[r#"thalweg_http_requests_total{operation="metrics",status="2xx"}"#],
+        reaches: &[r#"thalweg_http_in_use{bound="reply_bytes"}"#],
         run: |server, from, number, progress| {
             if number == 0 {
                 return never_read(server.http, from, 200, &get("/v1/subjects/flood", "text/event-stream"), progress);
@@ -255,7 +255,7 @@ pub(crate) fn unread_http_subscribers() -> Attack {
 pub(crate) fn metrics_over_http2() -> Attack {
     Attack {
         name: "metrics over HTTP/2 without a window",
-        reaches: &[r#"thalweg_http_in_use{bound="reply_bytes"}"#],
+        reaches: &[r#"thalweg_http_requests_total{operation="metrics",status="2xx"}"#],
         run: |server, from, _, progress| {
             hold(server.http, from, 200, &http2_streams(&[("GET", "/metrics")], 0), progress);
         },
