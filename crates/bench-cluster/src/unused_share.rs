@@ -69,10 +69,11 @@ mod tests {
     fn the_thread_uses_the_share_of_a_process_that_sleeps() {
         let mut child = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap();
         let work = || std::thread::sleep(Duration::from_millis(600));
-        let ((), shares) = using_rest(child.id(), 0.2, work);
-        assert!(shares.node < 0.05 && (0.02..0.3).contains(&shares.thread), "{shares:?}");
+        let ((), shares) = using_rest(child.id(), 0.5, work);
         let ((), none) = using_rest(child.id(), 0.0, work);
-        assert!(none.thread < 0.02, "{none:?}");
+        // On a busy machine the thread gets less than its share, and its looks at the process cost more.
+        assert!(shares.node < 0.05 && (0.1..0.6).contains(&shares.thread), "{shares:?}");
+        assert!(none.thread < shares.thread / 2.0, "{none:?}, {shares:?}");
         child.kill().unwrap();
         child.wait().unwrap();
     }

@@ -39,7 +39,7 @@ pub struct NodeOptions {
     /// Time between two comparisons of this node's running hashes with those of the others; zero for none.
     pub compare_every: Duration,
     /// Time after which the leader requests another digest of all rows from all members, which then compare it; zero for
-    /// none.
+    /// none. It must be longer than a member takes to compute one: a new request replaces one that a member has not begun.
     pub digest_every: Duration,
     /// Highest version of the protocol between nodes that this node offers. A lower one is for tests of clusters whose nodes
     /// have different versions.

@@ -33,6 +33,7 @@ const ROWS_PER_PART: usize = 16;
 const MAX_PARTS: usize = 8;
 const _: () = assert!(MAX_ROWS as u64 * READ < SHORT_READ, "rows in memory are looked up within a short read");
 const _: () = assert!((MAX_ROWS / MAX_PARTS) as u64 * READ < COLD_READ, "a part is a short cold read");
+
 /// Writes whose rows are read by a [`RowFetch`].
 #[derive(Clone, Copy, Debug)]
 pub enum RowsOf<'a> {

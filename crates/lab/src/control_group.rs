@@ -102,7 +102,8 @@ pub struct GroupMemory {
     pub dirty_bytes: u64,
     /// Number of page faults that waited for the disk.
     pub major_faults: u64,
-    /// Number of times that the group was at its limit, so that the kernel had to free pages of it.
+    /// Number of times that the group was at its limit, so that the kernel had to free pages of it. Some kernels with cgroup
+    /// version 1 do not count it, and it stays 0.
     pub times_at_limit: u64,
     /// Number of processes that the kernel killed because it could free no pages.
     pub killed: u64,

@@ -29,6 +29,7 @@
 
 mod log_tail;
 
+// These tests need private parts. They are kept beside the other tests because the size of the sources is bounded.
 #[cfg(test)]
 #[path = "../../../tests/install/mod.rs"]
 mod tests;
