@@ -771,6 +771,9 @@ pub enum ReadError {
     /// The stream does not exist. It may have been deleted.
     #[error("there is no stream with id {0}: it was deleted; look up the id of its name again")]
     NoSuchStream(StreamId),
+    /// The keyspace does not exist. It may have been dropped.
+    #[error("there is no keyspace with id {0}: it was dropped; look up the id of its name again")]
+    NoSuchKeyspace(KeyspaceId),
     /// The keyspace keeps no history, so it cannot be read at a past revision.
     #[error("the keyspace keeps no history: configure one to read at a revision from then on")]
     NoHistory,
@@ -827,6 +830,7 @@ impl Classified for ReadError {
             Self::Trimmed { .. } => "trimmed",
             Self::BeyondEnd { .. } => "beyond_end",
             Self::NoSuchStream(_) => "no_such_stream",
+            Self::NoSuchKeyspace(_) => "no_such_keyspace",
             Self::NoHistory => "no_history",
             Self::Compacted { .. } => "compacted",
             Self::FutureRevision { .. } => "future_revision",
@@ -842,7 +846,8 @@ impl Classified for ReadError {
     fn action(&self) -> Action {
         match self {
             Self::Trimmed { .. } | Self::BeyondEnd { .. } | Self::NoSuchStream(_) => Action::Fix,
-            Self::NoHistory
+            Self::NoSuchKeyspace(_)
+            | Self::NoHistory
             | Self::Compacted { .. }
             | Self::FutureRevision { .. }
             | Self::BadCursor { .. }

@@ -29,14 +29,16 @@ impl Database {
     /// view. If the bytes of a value in the log were freed in the meantime, `read` is called again with a newer view.
     ///
     /// # Errors
-    /// The state or the log cannot be read.
+    /// [`ReadError::NoSuchKeyspace`] if there is no keyspace with this id (then `read` was not called), or the state or the
+    /// log cannot be read.
     pub fn redis_read<T>(
         &self,
         keyspace: KeyspaceId,
         mut read: impl FnMut(&dyn Read) -> Result<T, StoreError>,
     ) -> Result<T, ReadError> {
         let inner = &self.inner;
-        let config = inner.open.machine.keyspace(keyspace).map(|row| row.config).unwrap_or_default();
+        let row = inner.open.machine.keyspace(keyspace).ok_or(ReadError::NoSuchKeyspace(keyspace))?;
+        let config = row.config;
         let kind = (config.exact_counts, config.history != KeyspaceHistory::default());
         let failure = RefCell::new(None);
         let clock = || inner.open.replica.now();

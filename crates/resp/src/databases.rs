@@ -8,8 +8,8 @@ use thalweg_serving::{app::App, config::RespDatabase};
 use thalweg_types::classified;
 
 use super::{
-    cache::CacheDatabase, database::Database, keyspaces::KeyspaceDatabase, native_streams::NativeStreams,
-    uncreated_keyspace::UncreatedKeyspace,
+    cache::CacheDatabase, database::Database, keyspaces::KeyspaceDatabase, named_keyspace::NamedKeyspace,
+    native_streams::NativeStreams,
 };
 
 /// A database with its number.
@@ -69,22 +69,14 @@ impl Databases {
             let number = *number;
             let database = match wanted {
                 RespDatabase::Keyspace(name) => {
-                    // An existing keyspace needs no command of the log, which a full disk would reject: so the server
-                    // can still start.
-                    let found = app.db.blocking().find_keyspace(name);
-                    if found.is_none() && (number > 0 || app.cluster.is_some()) {
-                        let uncreated = UncreatedKeyspace::new(&app.db, name, app.config.durability);
-                        list.push(Numbered { number, database: Database::Batched(Arc::new(uncreated)) });
-                        continue;
+                    let keyspace = Arc::new(NamedKeyspace::new(&app.db, name));
+                    if number == 0 && app.cluster.is_none() {
+                        // An existing keyspace needs no command of the log, which a full disk would reject: so the server
+                        // can still start.
+                        let created = keyspace.look_up_or_create(None).await;
+                        created.map_err(|error| DatabaseError::Keyspace { number, name: name.clone(), error })?;
                     }
-                    let keyspace = match found {
-                        Some(found) => found,
-                        None => {
-                            let created = app.db.create_keyspace(name, &KeyspaceDatabase::config()).await;
-                            created.map_err(|error| DatabaseError::Keyspace { number, name: name.clone(), error })?.0
-                        }
-                    };
-                    Database::Batched(Arc::new(KeyspaceDatabase::new(&app.db, &keyspace, app.config.durability)))
+                    Database::Batched(Arc::new(KeyspaceDatabase::new(&app.db, keyspace, app.config.durability)))
                 }
                 RespDatabase::Cache(name) => {
                     let created = app.views.cache(&app.local, name, None);

@@ -1,14 +1,16 @@
 //! A keyspace as a database: reads of one view of the state, writes as commands of the log.
+//!
+//! While there is no keyspace with the name, reads see an empty database, and the next write creates it.
 
-use thalweg_engine::{
-    AsyncDatabase, CommandResult, Keyspace, Origin, PendingCommand, Purpose, RowsOf, Wake, WriteError,
-};
-use thalweg_redis::{Flags, Read, Reply, StoreError};
+use std::sync::Arc;
+
+use thalweg_engine::{AsyncDatabase, CommandResult, Origin, PendingCommand, Purpose, ReadError, RowsOf, Wake, WriteError};
+use thalweg_redis::{Flags, Read, Reply, StoreError, model::Model};
 use thalweg_serving::fetched::RowFetcher;
 use thalweg_types::{
     Durability, KeyspaceId,
     budget::Budget,
-    command::{Command, KeyspaceConfig, Outcome as CommandOutcome, RedisBuilder},
+    command::{Command, Outcome as CommandOutcome, RedisBuilder},
 };
 
 use super::{
@@ -16,6 +18,7 @@ use super::{
     database::{Batched, Outcome, PendingOutcome, Watched},
     failure::Failure,
     gathering,
+    named_keyspace::NamedKeyspace,
     value_reads::ValueLookups,
 };
 
@@ -23,25 +26,19 @@ use super::{
 #[derive(Clone, Debug)]
 pub(crate) struct KeyspaceDatabase {
     db: AsyncDatabase,
-    keyspace: KeyspaceId,
+    keyspace: Arc<NamedKeyspace>,
     level: Durability,
 }
 
 impl KeyspaceDatabase {
     /// Returns a handle that serves a keyspace as a Redis database. Writes are acknowledged at the durability `level`,
     /// but at least at `os`, because below `os` the outcome of a command is unknown.
-    pub(crate) fn new(db: &AsyncDatabase, keyspace: &Keyspace, level: Durability) -> Self {
-        Self { db: db.clone(), keyspace: keyspace.id(), level: level.max(Durability::Os) }
+    pub(crate) fn new(db: &AsyncDatabase, keyspace: Arc<NamedKeyspace>, level: Durability) -> Self {
+        Self { db: db.clone(), keyspace, level: level.max(Durability::Os) }
     }
 
-    /// Returns the configuration of a new keyspace, which may contain hashes and streams.
-    #[must_use]
-    pub(crate) fn config() -> KeyspaceConfig {
-        KeyspaceConfig { exact_counts: true, ..KeyspaceConfig::default() }
-    }
-
-    fn build(&self, commands: &Commands, watched: &[Watched]) -> Result<Built, WriteError> {
-        let mut builder = RedisBuilder::with_capacity(self.keyspace, commands.bytes());
+    fn build(keyspace: KeyspaceId, commands: &Commands, watched: &[Watched]) -> Result<Built, WriteError> {
+        let mut builder = RedisBuilder::with_capacity(keyspace, commands.bytes());
         for (key, version) in watched {
             builder.watch(key, *version)?;
         }
@@ -73,8 +70,8 @@ impl KeyspaceDatabase {
 
     /// Returns the steps of the values that the reads of a batch return; `None` if they are not known, or not in memory.
     fn value_reads(&self, commands: &Commands) -> Option<u64> {
-        let lookups = ValueLookups::of(commands)?;
-        let read = || self.db.blocking().redis_read(self.keyspace, |view| lookups.steps(view));
+        let (lookups, keyspace) = (ValueLookups::of(commands)?, self.keyspace.known_id()?);
+        let read = || self.db.blocking().redis_read(keyspace, |view| lookups.steps(view));
         Budget::RESIDENT.perform(read).ok()?.ok()
     }
 
@@ -87,16 +84,13 @@ impl KeyspaceDatabase {
         value_reads: Option<u64>,
     ) -> impl Future<Output = Outcome> + Send + use<> {
         let Built { batch: command, purpose, replies: expected, splits } = built;
-        let (db, level) = (self.db.for_origin(&Origin { value_reads, ..origin.clone() }), self.level);
-        let propose = move |command: &[u8]| -> PendingCommand {
-            let under_way = db.propose_command(command, purpose, level, Wake::Later);
-            gathering::commit_soon(&db);
-            under_way
-        };
-        let under_way = propose(&command);
+        let db = self.db.for_origin(&Origin { value_reads, ..origin.clone() });
+        let proposer = Proposer { db, keyspace: self.keyspace, purpose, level: self.level };
+        let under_way = proposer.propose(&command);
         async move {
-            let Some(mut replies) = redis_outcome(under_way.await)? else { return Ok(None) };
-            let (mut command, mut expected, mut splits) = (command, expected, splits);
+            let mut command = command;
+            let Some(mut replies) = proposer.replies(&mut command, under_way).await? else { return Ok(None) };
+            let (mut expected, mut splits) = (expected, splits);
             let bytes_of = |replies: &[Reply]| replies.iter().map(Reply::content_bytes).sum::<usize>();
             let (mut ran, mut bytes) = (replies.len(), None);
             loop {
@@ -117,7 +111,8 @@ impl KeyspaceDatabase {
                     // a batch. They follow as another one. Each batch runs at least one command.
                     command = rest(&command, ran);
                 }
-                match redis_outcome(propose(&command).await) {
+                let under_way = proposer.propose(&command);
+                match proposer.replies(&mut command, under_way).await {
                     Ok(Some(more)) if !more.is_empty() => {
                         (ran, bytes) = (more.len(), bytes.map(|bytes| bytes + bytes_of(&more)));
                         replies.extend(more);
@@ -132,6 +127,34 @@ impl KeyspaceDatabase {
             }
             Ok(Some(merge(replies, &splits)))
         }
+    }
+}
+
+/// Proposes the batches of one burst.
+struct Proposer {
+    db: AsyncDatabase,
+    keyspace: Arc<NamedKeyspace>,
+    purpose: Purpose,
+    level: Durability,
+}
+
+impl Proposer {
+    fn propose(&self, batch: &[u8]) -> PendingCommand {
+        let under_way = self.db.propose_command(batch, self.purpose, self.level, Wake::Later);
+        gathering::commit_soon(&self.db);
+        under_way
+    }
+
+    /// Waits for the replies to a proposed batch. If its keyspace was dropped, none of its commands ran: then the batch is
+    /// proposed once more, for the keyspace that has the name now, or for a new one.
+    async fn replies(&self, batch: &mut Vec<u8>, under_way: PendingCommand) -> Outcome {
+        let dropped = match under_way.await {
+            Err(WriteError::NoSuchKeyspace(dropped)) => dropped,
+            result => return redis_outcome(result),
+        };
+        let found = self.keyspace.look_up_or_create(Some(dropped)).await.map_err(|error| Failure::of(&error))?;
+        *batch = for_keyspace(batch, found);
+        redis_outcome(self.propose(batch).await)
     }
 }
 
@@ -213,6 +236,14 @@ fn rest(batch: &[u8], ran: usize) -> Vec<u8> {
     }
 }
 
+/// Returns the batch of the same commands for another keyspace.
+fn for_keyspace(batch: &[u8], keyspace: KeyspaceId) -> Vec<u8> {
+    match Command::decode(batch) {
+        Ok(Command::Redis(batch)) => batch.for_keyspace(keyspace),
+        _ => Vec::new(),
+    }
+}
+
 /// Returns true if a command was rejected because it takes too many steps.
 fn is_too_expensive(reply: &Reply) -> bool {
     matches!(reply, Reply::Error(text) if text.starts_with("ERR too expensive"))
@@ -253,19 +284,16 @@ fn split_again(splits: &mut Vec<Split>, at: usize) {
     }
 }
 
-impl Batched for KeyspaceDatabase {
-    fn read(&self, act: &mut dyn FnMut(&dyn Read) -> Result<(), StoreError>) -> Result<(), Failure> {
-        self.db.blocking().redis_read(self.keyspace, |read| act(read)).map_err(|error| Failure::of(&error))
-    }
-
-    fn propose(
+impl KeyspaceDatabase {
+    fn propose_in(
         &self,
+        keyspace: KeyspaceId,
         origin: &Origin,
         fetcher: RowFetcher<'_>,
         commands: &Commands,
         watched: &[Watched],
     ) -> PendingOutcome {
-        let built = match self.build(commands, watched) {
+        let built = match Self::build(keyspace, commands, watched) {
             Ok(built) => built,
             Err(error) => return Box::pin(std::future::ready(Err(Failure::of(&error)))),
         };
@@ -278,6 +306,45 @@ impl Batched for KeyspaceDatabase {
             let value_reads = this.value_reads(&commands);
             drop(commands);
             this.outcome(&origin, built, value_reads).await
+        })
+    }
+}
+
+/// Maximum number of times that a read finds the keyspace with the last known id dropped. After that, the database is read as
+/// empty, as it was between a drop and the creation of the next keyspace.
+const MAX_DROPS: usize = 4;
+
+impl Batched for KeyspaceDatabase {
+    fn read(&self, act: &mut dyn FnMut(&dyn Read) -> Result<(), StoreError>) -> Result<(), Failure> {
+        let mut keyspace = self.keyspace.known_id();
+        for _ in 0..MAX_DROPS {
+            let Some(id) = keyspace else { break };
+            match self.db.blocking().redis_read(id, |read| act(read)) {
+                Err(ReadError::NoSuchKeyspace(_)) => keyspace = self.keyspace.look_up(),
+                read => return read.map_err(|error| Failure::of(&error)),
+            }
+        }
+        act(&Model::default()).map_err(Failure::from)
+    }
+
+    fn propose(
+        &self,
+        origin: &Origin,
+        fetcher: RowFetcher<'_>,
+        commands: &Commands,
+        watched: &[Watched],
+    ) -> PendingOutcome {
+        if let Some(keyspace) = self.keyspace.known_id() {
+            return self.propose_in(keyspace, origin, fetcher, commands, watched);
+        }
+        let (this, origin, budget) = (self.clone(), origin.clone(), fetcher.budget);
+        let (readers, account) = (Arc::clone(fetcher.readers), Arc::clone(fetcher.account));
+        let (commands, watched) = (commands.clone(), watched.to_vec());
+        Box::pin(async move {
+            let keyspace = this.keyspace.look_up_or_create(None).await.map_err(|error| Failure::of(&error))?;
+            let fetcher = RowFetcher { readers: &readers, account: &account, budget };
+            let proposed = this.propose_in(keyspace, &origin, fetcher, &commands, &watched);
+            proposed.await
         })
     }
 }

@@ -313,7 +313,7 @@ impl From<ReadError> for ApiError {
         let status = match &error {
             ReadError::Trimmed { .. } => StatusCode::GONE,
             ReadError::BeyondEnd { .. } => StatusCode::RANGE_NOT_SATISFIABLE,
-            ReadError::NoSuchStream(_) => StatusCode::NOT_FOUND,
+            ReadError::NoSuchStream(_) | ReadError::NoSuchKeyspace(_) => StatusCode::NOT_FOUND,
             ReadError::NoHistory | ReadError::HoldsCollection { .. } => StatusCode::CONFLICT,
             ReadError::Compacted { .. } => StatusCode::GONE,
             ReadError::FutureRevision { .. } => StatusCode::RANGE_NOT_SATISFIABLE,

@@ -83,6 +83,54 @@ async fn clients_that_first_write_at_the_same_time_share_a_new_keyspace() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_keyspace_is_an_empty_database_and_the_next_one_of_its_name_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = over(dir.path()).await;
+    let mut client = Resp::connect(&node).await;
+    for (number, name) in [(0, "redis"), (3, "redis-3")] {
+        let (keyspace, key) = (format!("/v1/keyspaces/{name}"), format!("/v1/kv/{name}/a"));
+        assert_eq!(client.call(&format!("SELECT {number}")).await, "+OK");
+        assert_eq!(client.pipeline(&["SET a 1", "HSET h f v"]).await, ["+OK", ":1"]);
+        node.delete(&keyspace).await.is(204);
+        assert_eq!(client.pipeline(&["GET a", "EXISTS a h", "DBSIZE"]).await, ["$-1", ":0", ":0"]);
+        // The next write creates a keyspace for hashes, too.
+        assert_eq!(client.pipeline(&["SET a 2", "HSET h f v", "GET a"]).await, ["+OK", ":1", "$1 2"]);
+        assert_eq!(node.get(&key).await.is(200).body, b"2");
+        // Also without a read in between.
+        node.delete(&keyspace).await.is(204);
+        assert_eq!(client.pipeline(&["MULTI", "SET a 3", "EXEC"]).await[2], "*1 +OK");
+        assert_eq!(node.get(&key).await.is(200).body, b"3");
+        // A client of another protocol creates the keyspace.
+        node.delete(&keyspace).await.is(204);
+        node.put(&key, b"other").await.is(204);
+        assert_eq!(client.call("GET a").await, "$5 other");
+        node.delete(&keyspace).await.is(204);
+        node.put(&key, b"other").await.is(204);
+        assert_eq!(client.pipeline(&["APPEND a +", "GET a"]).await, [":6", "$6 other+"]);
+    }
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watched_key_has_changed_if_its_keyspace_was_dropped() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = over(dir.path()).await;
+    let mut client = Resp::connect(&node).await;
+    for is_created_again in [false, true] {
+        assert_eq!(client.pipeline(&["SET a 1", "WATCH a"]).await, ["+OK", "+OK"]);
+        node.delete("/v1/keyspaces/redis").await.is(204);
+        if is_created_again {
+            node.put("/v1/kv/redis/a", b"1").await.is(204);
+        }
+        assert_eq!(client.pipeline(&["MULTI", "SET a 9", "EXEC"]).await[2], "*-1", "{is_created_again}");
+    }
+    assert_eq!(client.pipeline(&["DEL a", "WATCH a"]).await, [":1", "+OK"]);
+    node.delete("/v1/keyspaces/redis").await.is(204);
+    assert_eq!(client.pipeline(&["MULTI", "SET a 9", "EXEC"]).await[2], "*1 +OK", "the key is missing as before");
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cache_tells_its_limit_and_that_it_evicts() {
     let node = node().await;
     let mut client = Resp::connect(&node).await;

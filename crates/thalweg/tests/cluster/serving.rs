@@ -5,7 +5,7 @@ use std::{
     net::TcpStream,
 };
 
-use crate::{Cluster, read, until, write};
+use crate::{Cluster, agent, read, until, write};
 
 #[test]
 fn a_write_on_any_node_is_read_on_every_node() {
@@ -23,20 +23,44 @@ fn a_write_on_any_node_is_read_on_every_node() {
     }
 }
 
+/// Sends commands to a node until its replies begin with `expected`: a node that knows no leader for a moment refuses them.
+fn until_answer(cluster: &Cluster, node: usize, commands: &str, expected: &str) {
+    until(&format!("node {node} answers {expected:?}"), || cluster.redis(node, commands).starts_with(expected));
+}
+
 #[test]
 fn redis_clients_use_any_node() {
     let cluster = Cluster::start(3);
     let follower = cluster.follower();
-    // Each line of commands may be sent again: a node that knows no leader for a moment refuses it.
-    let answers = |node: usize, commands: &str, expected: &str| {
-        until(&format!("node {node} answers {expected:?}"), || cluster.redis(node, commands).starts_with(expected));
-    };
-    answers(follower, "SET a 1\r\nINCR a\r\nHSET h f v\r\nHGET h f\r\n", "+OK\r\n:2\r\n:");
+    until_answer(&cluster, follower, "SET a 1\r\nINCR a\r\nHSET h f v\r\nHGET h f\r\n", "+OK\r\n:2\r\n:");
     for reader in 0..3 {
-        answers(reader, "GET a\r\nHGET h f\r\n", "$1\r\n2\r\n$1\r\nv\r\n");
+        until_answer(&cluster, reader, "GET a\r\nHGET h f\r\n", "$1\r\n2\r\n$1\r\nv\r\n");
     }
     assert!(write(&cluster.url(follower, "/v1/kv/redis/b"), "7").is_some());
-    answers(cluster.leader(), "GET b\r\n", "$1\r\n7\r\n");
+    until_answer(&cluster, cluster.leader(), "GET b\r\n", "$1\r\n7\r\n");
+}
+
+#[test]
+fn redis_clients_of_all_nodes_find_a_keyspace_that_replaced_another_while_a_node_was_down() {
+    let mut cluster = Cluster::start(3);
+    let (leader, down) = (cluster.leader(), cluster.follower());
+    for node in 0..3 {
+        until_answer(&cluster, node, "SET a old\r\nGET a\r\n", "+OK\r\n$3\r\nold\r\n");
+    }
+    cluster.take(down).kill();
+    let keyspace = cluster.url(leader, "/v1/keyspaces/redis");
+    until("the keyspace is dropped", || {
+        agent().delete(&keyspace).call().is_ok_and(|reply| matches!(reply.status().as_u16(), 204 | 404))
+    });
+    assert!(write(&cluster.url(leader, "/v1/kv/redis/a"), "new").is_some());
+    // Its state still has the old keyspace when it starts.
+    cluster.restart(down);
+    for node in 0..3 {
+        until_answer(&cluster, node, "GET a\r\n", "$3\r\nnew\r\n");
+        let (set, get) = (format!("SET of{node} v\r\n"), format!("/v1/kv/redis/of{node}"));
+        until_answer(&cluster, node, &set, "+OK\r\n");
+        assert_eq!(read(&cluster.url(node, &get), &[]).1, b"v");
+    }
 }
 
 /// Sends a command, and returns the stream. Its reply is read later.

@@ -228,6 +228,14 @@ impl<'a> RedisBatch<'a> {
         batch
     }
 
+    /// Returns the encoded batch of the same conditions and commands for another keyspace.
+    #[must_use]
+    pub fn for_keyspace(&self, keyspace: KeyspaceId) -> Vec<u8> {
+        let mut batch = self.bytes.to_vec();
+        batch[1..HEAD_BYTES - 8].copy_from_slice(&keyspace.0.to_le_bytes());
+        batch
+    }
+
     /// Returns all pairs of a key and an argument that may have become the key's value. These are more pairs than
     /// values were written, but they include every value to which the state can refer in the log.
     pub fn values(&self) -> impl Iterator<Item = Write<'a>> + use<'a> {
@@ -376,6 +384,14 @@ mod tests {
         let joint = batch(&encoded).unwrap();
         assert!(!joint.reads_apart && matches!(Command::decode(&encoded), Ok(Command::RedisJoint(_))));
         assert!(matches!(Command::decode(&joint.rest(1)), Ok(Command::RedisJoint(_))));
+    }
+
+    #[test]
+    fn a_batch_for_another_keyspace_differs_in_the_keyspace_only() {
+        let encoded = built().finish();
+        let other = batch(&encoded).unwrap().for_keyspace(KeyspaceId(7));
+        assert_eq!(batch(&other).unwrap().keyspace, KeyspaceId(7));
+        assert_eq!(batch(&other).unwrap().for_keyspace(KS), encoded);
     }
 
     #[test]

@@ -1,0 +1,62 @@
+//! The keyspace of a Redis database, found by its name.
+//!
+//! Owns: the id of the keyspace that has the name, and its creation by the first write, so that databases without data cost
+//! nothing. Does not own reads and writes ([`keyspaces`](super::keyspaces)).
+//!
+//! Clients of other protocols can drop the keyspace and create another one with the name. The id is therefore a hint, which
+//! may have come from an old state of the node. No id is used twice, so a hint whose keyspace exists is right. A read that
+//! finds no keyspace with the id looks up the name again. So does a write that the log refuses with `NoSuchKeyspace`: none of
+//! its commands ran.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use thalweg_engine::{AsyncDatabase, WriteError};
+use thalweg_types::{KeyspaceId, command::KeyspaceConfig};
+
+/// Name and last known id of a keyspace; see the module's documentation.
+#[derive(Debug)]
+pub(crate) struct NamedKeyspace {
+    db: AsyncDatabase,
+    name: Box<str>,
+    /// Id that the keyspace had at the last lookup, or 0 if there was no keyspace. Ids begin at 1.
+    id: AtomicU32,
+}
+
+impl NamedKeyspace {
+    /// Creates the description of the keyspace with this name, which need not exist.
+    pub(crate) fn new(db: &AsyncDatabase, name: &str) -> Self {
+        Self { db: db.clone(), name: name.into(), id: AtomicU32::new(0) }
+    }
+
+    /// Returns the id of the keyspace as last known, and looks it up if it is not known. `None` if the keyspace does not
+    /// exist. The keyspace with the returned id may have been dropped.
+    pub(crate) fn known_id(&self) -> Option<KeyspaceId> {
+        match self.id.load(Ordering::Relaxed) {
+            0 => self.look_up(),
+            id => Some(KeyspaceId(id)),
+        }
+    }
+
+    /// Returns the id that the name has in the state of this node; `None` if there is no such keyspace.
+    pub(crate) fn look_up(&self) -> Option<KeyspaceId> {
+        let found = self.db.blocking().find_keyspace(&self.name).map(|keyspace| keyspace.id());
+        self.id.store(found.map_or(0, |id| id.0), Ordering::Relaxed);
+        found
+    }
+
+    /// Returns the id of the keyspace, which is created if it does not exist. `dropped` is the id of a keyspace that was
+    /// dropped, although the state of this node may still contain it.
+    pub(crate) async fn look_up_or_create(&self, dropped: Option<KeyspaceId>) -> Result<KeyspaceId, WriteError> {
+        if let Some(found) = self.look_up().filter(|id| Some(*id) != dropped) {
+            return Ok(found);
+        }
+        let (keyspace, _) = self.db.create_keyspace(&self.name, &Self::config()).await?;
+        self.id.store(keyspace.id().0, Ordering::Relaxed);
+        Ok(keyspace.id())
+    }
+
+    /// Returns the configuration of a new keyspace, which may contain hashes and streams.
+    fn config() -> KeyspaceConfig {
+        KeyspaceConfig { exact_counts: true, ..KeyspaceConfig::default() }
+    }
+}
