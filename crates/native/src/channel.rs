@@ -107,6 +107,8 @@ impl ChannelTask {
         let socket = ServedSocket::new(io, "native client", stopping, &session.app.config, session.tick(), seat);
         let keep_alive = session.is_first.then(|| KeepAlive::new(session.keep_alive, Duration::ZERO));
         session.native.metrics.channel_opened();
+        let mut barrier = ConnectionBarrier::default();
+        barrier.received(decoder.pending_bytes());
         Self {
             out: Replies::new(session.max_send_bytes, Arc::clone(&session.account)),
             requests: Requests::new(session.max_requests),
@@ -119,7 +121,7 @@ impl ChannelTask {
             arriving: None,
             phase: ChannelPhase::Open,
             active_at: Instant::now(),
-            barrier: ConnectionBarrier::default(),
+            barrier,
             barred: None,
             keep_alive,
         }
@@ -212,6 +214,7 @@ impl ChannelTask {
             }
             Received::Bytes(read) => {
                 self.session.native.metrics.received(read);
+                self.barrier.received(read);
                 if let Some(alive) = &mut self.keep_alive {
                     alive.record_receipt(self.socket.age());
                 }
@@ -260,7 +263,8 @@ impl ChannelTask {
                 Some(was_write) => wrote |= was_write,
                 None => break,
             }
-            self.barrier.took(header.map_or(0, |header| HEADER_BYTES + header.len as usize));
+            // A read that does not decode leaves the error of its barrier behind.
+            self.barred = None;
             (moved, self.socket.partial_since) = (true, None);
         }
         match wrote {
@@ -300,7 +304,6 @@ impl ChannelTask {
     /// channel handles no further frame meanwhile, so replies need no order of their own.
     #[cold]
     fn may_begin(&mut self) -> bool {
-        let arrived = self.decoder.pending_bytes();
         let Some(cluster) = &self.session.app.cluster else { return true };
         let Ok(Some(frame)) = self.decoder.peek_frame() else { return true };
         let Some(kind) = Kind::from_code(frame.header.kind) else { return true };
@@ -319,9 +322,11 @@ impl ChannelTask {
             }
             Consistency::Names | Consistency::Local => return true,
         };
-        let now = self.socket.now;
-        let deadline = || now + fields.timeout_micros.map_or(DEFAULT_WAIT, Duration::from_micros).min(MAX_BARRIER);
-        match self.barrier.check(&cluster.handle, level, arrived, deadline) {
+        let (now, timeout_micros) = (self.socket.now, fields.timeout_micros);
+        let deadline = || now + timeout_micros.map_or(DEFAULT_WAIT, Duration::from_micros).min(MAX_BARRIER);
+        // The frame is at the start of these bytes: the decoder has passed over the rest of a skipped frame.
+        let unhandled = self.decoder.pending_bytes();
+        match self.barrier.check(&cluster.handle, level, unhandled, deadline) {
             Gate::Open(_) => true,
             Gate::Failed(error) => {
                 self.barred = Some(error);

@@ -211,6 +211,7 @@ impl Connection {
                 Received::Bytes(read) => {
                     self.has_received = true;
                     self.session.resp.metrics.received(read);
+                    self.session.received(read);
                     self.socket.now = Instant::now();
                     self.turn_since = self.turn_since.or(Some(self.socket.now));
                     self.run_received();

@@ -114,8 +114,8 @@ pub(crate) struct Session {
     pending: Option<PendingBurst>,
     /// Barrier of the reads among the received commands. Unused on a node without a cluster.
     barrier: ConnectionBarrier,
-    /// Number of received bytes from the current command on.
-    arrived: usize,
+    /// Number of received bytes from the start of the current command on.
+    unhandled: usize,
     /// Read that the readers perform; `None` if there is none. The session has a pending burst, a long read or a blocking
     /// read, but never two of them.
     pub(super) reading: Option<Box<LongRead>>,
@@ -191,7 +191,7 @@ impl Session {
             burst: Burst::default(),
             pending: None,
             barrier: ConnectionBarrier::default(),
-            arrived: 0,
+            unhandled: 0,
             reading: None,
             blocked: None,
             may_block: None,
@@ -251,6 +251,12 @@ impl Session {
         &self.resp.databases.list[self.database].database
     }
 
+    /// Notes that this many bytes of the client were received.
+    #[inline]
+    pub(crate) fn received(&mut self, bytes: usize) {
+        self.barrier.received(bytes);
+    }
+
     // ----- commands
 
     /// Handles the client's received commands as far as possible, for a [`Slice`] at most from `socket.now`. Returns true if
@@ -279,15 +285,14 @@ impl Session {
     fn run_for(&mut self, slice: &mut Slice, input: &mut Input, out: &mut Outbox) -> bool {
         let mut moved = false;
         while self.listens() && out.len() < OUTBOX_BYTES && (slice.has_time() || self.gathers_burst()) {
-            self.arrived = input.pending_bytes();
             let flow = match input.next(self.trust) {
                 Ok(None) => break,
                 Ok(Some(request)) => {
-                    let (flow, bytes) = (self.command(&request, out), request.wire_bytes());
+                    let bytes = request.wire_bytes();
+                    self.unhandled = bytes + request.bytes_behind();
+                    let flow = self.command(&request, out);
                     if flow == CommandProgress::Again {
                         input.unread(bytes);
-                    } else {
-                        self.barrier.took(bytes);
                     }
                     flow
                 }
@@ -419,7 +424,7 @@ impl Session {
             return None;
         }
         let level = self.resp.app.config.resp_read_level;
-        match self.barrier.check(handle, level, self.arrived, || Instant::now() + DEFAULT_WAIT) {
+        match self.barrier.check(handle, level, self.unhandled, || Instant::now() + DEFAULT_WAIT) {
             Gate::Open(_) => None,
             Gate::Wait => Some(CommandProgress::Again),
             Gate::Failed(error) => {

@@ -241,7 +241,8 @@ impl Input {
             Ok(true) => {
                 self.again = false;
                 let begin = std::mem::replace(&mut self.start, self.at);
-                Ok(Some(Request::new(&self.buffer[begin..self.at], &self.parts)))
+                let behind = self.buffer.len() - self.at;
+                Ok(Some(Request::new(&self.buffer[begin..self.at], &self.parts, behind)))
             }
             Err(error) => {
                 self.failed = Some(error.clone());

@@ -29,14 +29,15 @@ impl Part {
 pub struct Request<'b> {
     bytes: &'b [u8],
     parts: &'b [Part],
+    bytes_behind: usize,
 }
 
 /// Maximum number of arguments that [`Request::with`] passes without an allocation.
 pub(super) const FEW: usize = 16;
 
 impl<'b> Request<'b> {
-    pub(super) fn new(bytes: &'b [u8], parts: &'b [Part]) -> Self {
-        Self { bytes, parts }
+    pub(super) fn new(bytes: &'b [u8], parts: &'b [Part], bytes_behind: usize) -> Self {
+        Self { bytes, parts, bytes_behind }
     }
 
     /// Number of arguments, including the name.
@@ -68,6 +69,12 @@ impl<'b> Request<'b> {
     #[must_use]
     pub fn wire_bytes(&self) -> usize {
         self.bytes.len()
+    }
+
+    /// Number of bytes that had been received behind the request when it was parsed.
+    #[must_use]
+    pub fn bytes_behind(&self) -> usize {
+        self.bytes_behind
     }
 
     /// Calls `act` with a slice of all arguments. Allocates only if there are more than 16.

@@ -2,13 +2,17 @@
 
 use std::sync::Arc;
 
-use thalweg_server::cluster::{ClusterError, Event};
+use thalweg_server::{
+    Config,
+    cluster::{ClusterError, Event},
+    config::ByteSize,
+};
 use thalweg_types::{
     Action, Durability, GroupId, KeyspaceId, NodeId, ReadLevel, Revision, Term,
     command::{TransactionBuilder, encode_put},
 };
 use thalweg_wire::{
-    Cancel, CancelMode, Credit, Fetch, Fields, Get, Level, MemberHealth, MemberRole, Permit, Push, ReadMembers,
+    Cancel, CancelMode, Credit, Fetch, Fields, Get, Header, Kind, Level, MemberHealth, MemberRole, Permit, Push, ReadMembers,
     Release, RemainingBytes, Route, ServerFrame, Values, WatchCluster, Write,
     handshake::{FEATURE_CLUSTER, hello},
 };
@@ -33,8 +37,12 @@ struct Tested {
 
 impl Tested {
     async fn start() -> Self {
+        Self::with(|_| ()).await
+    }
+
+    async fn with(change: impl FnOnce(&mut Config)) -> Self {
         let (cluster, handle, _) = FakeCluster::new();
-        let node = Node::in_cluster(handle, |_| ()).await;
+        let node = Node::in_cluster(handle, change).await;
         let mut raw = node.raw().await;
         let keyspace = raw.keyspace("k").await;
         raw.set(keyspace, b"a", b"value").await;
@@ -67,6 +75,48 @@ async fn pipelined_reads_wait_for_one_barrier() {
         tested.value(id).await;
     }
     assert_eq!(tested.cluster.begun(), before + 1);
+    tested.node.stop().await;
+}
+
+#[tokio::test]
+async fn a_frame_that_was_passed_over_covers_no_later_read() {
+    let bound = ByteSize(1 << 20);
+    let mut tested =
+        Tested::with(|config| (config.max_body_bytes, config.max_body_bytes_in_flight) = (bound, bound)).await;
+    let (before, keyspace) = (tested.cluster.begun(), tested.keyspace);
+    tested.cluster.set(Barriers::Closed);
+    tested.put_get(1, None, None);
+    tested.raw.put_command(2, Durability::Os, |out| encode_put(out, keyspace, b"b", &vec![1; 2 << 20]).unwrap());
+    let cluster = Arc::clone(&tested.cluster);
+    let opened = async move {
+        cluster.until_begun(before + 1).await;
+        cluster.set(Barriers::Open);
+    };
+    tokio::join!(tested.raw.flush(), opened);
+    tested.value(1).await;
+    assert_eq!(tested.raw.fails(2).await, "overloaded");
+    // This read arrives after the barrier of the first one began, so it needs another one.
+    tested.cluster.set(Barriers::Closed);
+    tested.put_get(3, None, None);
+    tested.raw.flush().await;
+    tested.cluster.until_begun(before + 2).await;
+    tested.cluster.set(Barriers::Open);
+    tested.value(3).await;
+    tested.node.stop().await;
+}
+
+#[tokio::test]
+async fn the_error_of_a_barrier_is_that_of_one_read_only() {
+    let mut tested = Tested::start().await;
+    tested.cluster.set(Barriers::Failing(ClusterError::NoLeader));
+    // A `get` without the key's keyspace does not decode.
+    tested.raw.bytes(&Header { len: 1, kind: Kind::Get as u16, fields: 0, id: 1 }.encode()).await;
+    tested.raw.bytes(b"x").await;
+    assert_eq!(tested.raw.fails(1).await, "malformed_frame");
+    let keyspace = tested.keyspace;
+    tested.raw.put_command(2, Durability::Os, |out| encode_put(out, keyspace, b"b", b"v").unwrap());
+    tested.raw.flush().await;
+    expect!(tested.raw, 2, ServerFrame::Committed(_) => ());
     tested.node.stop().await;
 }
 

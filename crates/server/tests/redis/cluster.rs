@@ -45,6 +45,22 @@ async fn a_burst_of_reads_waits_for_one_barrier() {
 }
 
 #[tokio::test]
+async fn empty_requests_cover_no_later_read() {
+    let (node, cluster) = member(ReadLevel::Linearizable).await;
+    let mut client = Resp::connect(&node).await;
+    assert_eq!(client.call("SET a 1").await, "+OK");
+    let before = cluster.begun();
+    for round in 1..=3 {
+        cluster.set(Barriers::Closed);
+        client.send(&[&b"GET a\r\n"[..], &b"\r\n".repeat(1000), &b"*0\r\n".repeat(1000)].concat()).await;
+        cluster.until_begun(before + round).await;
+        cluster.set(Barriers::Open);
+        assert_eq!(client.reply().await, "$1 1");
+    }
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn reads_behind_a_write_and_reads_of_a_cache_need_no_barrier() {
     let (node, cluster) = member(ReadLevel::Linearizable).await;
     let mut client = Resp::connect(&node).await;

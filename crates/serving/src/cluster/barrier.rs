@@ -3,13 +3,14 @@
 //! Owns: which of the received requests a barrier covers, and the wait for it. Does not own: the requests.
 //!
 //! A read may show the node's state once a barrier has ended that began after the read's request arrived. One barrier
-//! covers all requests that had arrived when it began, so a pipelined burst waits once. The barrier counts their bytes:
+//! covers all requests that had arrived when it began, so a pipelined burst waits once. They are told by their positions among all
+//! bytes that the connection has received, so it does not matter which bytes were handled, skipped or dropped in between:
 //!
 //! ```text
-//! received, not handled:  | request | request | request | ── arrived after the barrier began ── |
-//!                         └──────── covered bytes ──────┘
+//! received:  | request | request | request | ── arrived after the barrier began ── |
+//!                                          ^ end of the cover
 //! ```
-//! Invariant: `took` is called with the bytes of each request that was handled, in order.
+//! Invariant: `received` is called with all bytes that the connection's buffer gets, before they are handled.
 
 use std::{
     fmt,
@@ -36,13 +37,14 @@ pub enum Gate {
 struct Pending {
     barrier: ClusterFuture<Revision>,
     level: ReadLevel,
-    bytes: usize,
+    end: u64,
 }
 
 #[derive(Debug)]
 struct Covered {
     level: ReadLevel,
-    bytes: usize,
+    /// Number of bytes that the connection had received when the barrier began.
+    end: u64,
     outcome: Result<Revision, ClusterError>,
 }
 
@@ -51,6 +53,8 @@ struct Covered {
 pub struct ConnectionBarrier {
     pending: Option<Pending>,
     covered: Option<Covered>,
+    /// Number of bytes that the connection has received.
+    received: u64,
 }
 
 impl fmt::Debug for ConnectionBarrier {
@@ -69,16 +73,23 @@ impl ConnectionBarrier {
         self.pending.is_some()
     }
 
-    /// Returns whether a read at `level` may begin now. The request of the read is at the start of the `arrived` bytes
-    /// that were received and are not handled yet. Begins a barrier if the read needs one.
+    /// Notes that the connection has received this many bytes.
+    #[inline]
+    pub fn received(&mut self, bytes: usize) {
+        self.received += bytes as u64;
+    }
+
+    /// Returns whether a read at `level` may begin now. The request of the read begins `unhandled` bytes before the end of all
+    /// received bytes. Begins a barrier if the read needs one.
     pub fn check(
         &mut self,
         cluster: &Arc<dyn ClusterHandle>,
         level: ReadLevel,
-        arrived: usize,
+        unhandled: usize,
         deadline: impl FnOnce() -> Instant,
     ) -> Gate {
         if let Some(covered) = &self.covered
+            && self.received.saturating_sub(unhandled as u64) < covered.end
             && covered.covers(level)
         {
             return match &covered.outcome {
@@ -90,7 +101,7 @@ impl ConnectionBarrier {
             return Gate::Open(revision);
         }
         let barrier = cluster.read(level, deadline());
-        self.pending = Some(Pending { barrier, level, bytes: arrived });
+        self.pending = Some(Pending { barrier, level, end: self.received });
         Gate::Wait
     }
 
@@ -98,20 +109,9 @@ impl ConnectionBarrier {
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(pending) = &mut self.pending else { return Poll::Ready(()) };
         let Poll::Ready(outcome) = pending.barrier.as_mut().poll(cx) else { return Poll::Pending };
-        self.covered = Some(Covered { level: pending.level, bytes: pending.bytes, outcome });
+        self.covered = Some(Covered { level: pending.level, end: pending.end, outcome });
         self.pending = None;
         Poll::Ready(())
-    }
-
-    /// Notes that a request of this many bytes was handled.
-    #[inline]
-    pub fn took(&mut self, bytes: usize) {
-        if let Some(covered) = &mut self.covered {
-            covered.bytes = covered.bytes.saturating_sub(bytes);
-            if covered.bytes == 0 {
-                self.covered = None;
-            }
-        }
     }
 }
 

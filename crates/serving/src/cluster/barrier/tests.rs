@@ -118,8 +118,13 @@ impl Tested {
         Self { gated, handle, barrier: ConnectionBarrier::default() }
     }
 
-    fn check(&mut self, level: ReadLevel, arrived: usize) -> Gate {
-        self.barrier.check(&self.handle, level, arrived, || Instant::now() + Duration::from_secs(60))
+    fn received(mut self, bytes: usize) -> Self {
+        self.barrier.received(bytes);
+        self
+    }
+
+    fn check(&mut self, level: ReadLevel, unhandled: usize) -> Gate {
+        self.barrier.check(&self.handle, level, unhandled, || Instant::now() + Duration::from_secs(60))
     }
 
     fn poll(&mut self) -> bool {
@@ -129,36 +134,46 @@ impl Tested {
 
 #[test]
 fn one_barrier_covers_the_requests_that_had_arrived_when_it_began() {
-    let mut tested = Tested::new();
+    let mut tested = Tested::new().received(130);
     assert_eq!(tested.check(ReadLevel::Linearizable, 30), Gate::Wait);
     assert!(tested.barrier.is_pending() && !tested.poll());
     tested.gated.end(Ok(Revision(7)));
     assert!(tested.poll() && !tested.barrier.is_pending());
-    // 20 more bytes have arrived meanwhile.
-    for left in [50, 40, 30] {
+    tested.barrier.received(20);
+    for left in [50, 40, 21] {
         assert_eq!(tested.check(ReadLevel::Linearizable, left), Gate::Open(Revision(7)));
-        tested.barrier.took(10);
     }
     assert_eq!(tested.check(ReadLevel::Linearizable, 20), Gate::Wait, "the request arrived after the barrier began");
     assert_eq!(tested.gated.waiting(), 1);
 }
 
 #[test]
+fn bytes_that_were_skipped_cover_no_later_request() {
+    let mut tested = Tested::new().received(1000);
+    assert_eq!(tested.check(ReadLevel::Linearizable, 1000), Gate::Wait);
+    tested.gated.end(Ok(Revision(7)));
+    assert!(tested.poll());
+    assert_eq!(tested.check(ReadLevel::Linearizable, 1000), Gate::Open(Revision(7)));
+    // The rest of the received bytes is dropped without a request.
+    tested.barrier.received(10);
+    assert_eq!(tested.check(ReadLevel::Linearizable, 10), Gate::Wait);
+}
+
+#[test]
 fn a_failed_barrier_fails_the_reads_that_it_covers_and_no_weaker_ones() {
-    let mut tested = Tested::new();
+    let mut tested = Tested::new().received(20);
     assert_eq!(tested.check(ReadLevel::Linearizable, 20), Gate::Wait);
     tested.gated.end(Err(ClusterError::NoLeader));
     assert!(tested.poll());
     assert_eq!(tested.check(ReadLevel::Linearizable, 20), Gate::Failed(ClusterError::NoLeader));
-    tested.barrier.took(10);
     assert_eq!(tested.check(ReadLevel::Stale, 10), Gate::Open(Revision(1)));
-    tested.barrier.took(10);
+    tested.barrier.received(10);
     assert_eq!(tested.check(ReadLevel::Linearizable, 10), Gate::Wait, "later reads try again");
 }
 
 #[test]
 fn a_level_that_the_barrier_does_not_promise_begins_another_one() {
-    let mut tested = Tested::new();
+    let mut tested = Tested::new().received(20);
     assert_eq!(tested.check(ReadLevel::Lease, 20), Gate::Wait);
     tested.gated.end(Ok(Revision(3)));
     assert!(tested.poll());
