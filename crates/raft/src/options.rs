@@ -22,6 +22,9 @@ pub struct ConsensusOptions {
     pub max_sync_age: Duration,
     /// Bytes of entries without an fsync at which a leader gives up its leadership.
     pub max_unsynced_bytes: u64,
+    /// Time, at least two heartbeats, for which a new leader waits for the wall clocks of a majority. After that it gives its
+    /// time to entries without them.
+    pub max_catch_up: Duration,
     /// Number of entries that a learner may lack when it becomes a voter.
     pub max_promotion_lag: u64,
     /// Bounds of the space's memory.
@@ -37,6 +40,7 @@ impl ConsensusOptions {
         max_in_flight_bytes: 64 * 1024 * 1024,
         max_sync_age: Duration::from_secs(1),
         max_unsynced_bytes: 64 * 1024 * 1024,
+        max_catch_up: Duration::from_secs(1),
         max_promotion_lag: 1000,
         store: StoreOptions::DEFAULTS,
     };
@@ -61,10 +65,15 @@ impl ConsensusOptions {
         Duration::from_secs(5).max(4 * self.heartbeat)
     }
 
-    /// Time after the beginning of a leadership in which reports of more voters can raise space time again. Each voter
-    /// reports at least twice in this time.
-    pub(crate) fn catch_up_for(&self) -> Duration {
-        Duration::from_secs(3).max(2 * self.heartbeat)
+    /// Time after the beginning of a leadership in which every voter that lives has reported: members report once in a
+    /// heartbeat.
+    pub(crate) fn hear_all_for(&self) -> Duration {
+        2 * self.heartbeat
+    }
+
+    /// Time after the beginning of a leadership at which the leader takes commands although no majority has reported.
+    pub(crate) fn catch_up_within(&self) -> Duration {
+        self.max_catch_up.max(self.hear_all_for())
     }
 
     /// Returns openraft's configuration. `may_elect` is false for a node that may have promised its vote to a leader and
@@ -109,7 +118,7 @@ mod tests {
         assert_eq!(with(Duration::from_millis(10)).silent_after(), seconds(5));
         for heartbeat in [seconds(1), seconds(5), seconds(60)] {
             assert!(with(heartbeat).silent_after() >= 4 * heartbeat, "{heartbeat:?}");
-            assert!(with(heartbeat).catch_up_for() >= 2 * heartbeat, "{heartbeat:?}");
+            assert!(with(heartbeat).catch_up_within() >= 2 * heartbeat, "{heartbeat:?}");
         }
     }
 }

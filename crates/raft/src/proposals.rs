@@ -15,7 +15,7 @@
 //!
 //! openraft takes a proposal only while a majority has acknowledged the leader within a lease. The votes of an election are
 //! no such acknowledgements, so a new leader leaves batches in the queue until the first majority has acknowledged it, and
-//! forwarded commands wait as well.
+//! forwarded commands wait as well. They also wait until its time has caught up with the wall clocks (`weighing`).
 //!
 //! | result of openraft | answer to the proposers |
 //! |---|---|
@@ -111,7 +111,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
                 if !pause.is_zero() {
                     break;
                 }
-                self.first_acknowledgement().await;
+                self.begin_of_leadership().await;
                 let Some(batch) = self.0.member.take_batch() else { break };
                 self.submit(batch).await;
             }
@@ -142,10 +142,10 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             member.check_room()?;
         }
         let in_flight = InFlight::new(self, payload.len());
-        // Commands that wait for the first acknowledgement are written in the order of their arrival.
+        // Commands that wait for the beginning of the leadership are written in the order of their arrival.
         let turn = self.0.forwarded.queue();
         let may_write = async {
-            self.first_acknowledgement().await;
+            self.begin_of_leadership().await;
             turn.come().await;
             self.end_of_pause().await;
         };
@@ -168,6 +168,12 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             Ok(Err(_)) => Err(self.propose_stopped()),
             Err(unknown) => Err(unknown),
         }
+    }
+
+    /// If this node has just been elected, waits until a majority has acknowledged it and space time has caught up.
+    async fn begin_of_leadership(&self) {
+        self.first_acknowledgement().await;
+        self.caught_up().await;
     }
 
     /// If this node has just been elected, waits until a majority has acknowledged it, or until it leads no more. A leader
@@ -329,7 +335,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         };
         let here = self.0.member.node();
         let known = match self.0.member.leadership() {
-            Leadership::Leader { .. } => Some((here, NodeInfo::default())),
+            // A wait for the time could change the order of batches, so those that meet it are refused.
+            Leadership::Leader { term } => self.may_stamp(term).then(|| (here, NodeInfo::default())),
             Leadership::Follower { leader, .. } => leader,
         };
         let named = named.filter(|(node, _)| *node != here).map(|(node, address)| (node, NodeInfo::at(address)));

@@ -10,16 +10,25 @@
 //! to a voter with room, if a majority has room.
 //!
 //! **Time.** A member continues the time of the last entry with its monotonic clock, so space time needs no wall clock
-//! across a failover. Space time falls behind while no member runs. A new leader makes up for this lag from the wall
-//! clocks of a majority of the voters: space time rises to the latest time that a majority's clocks have reached. A
-//! wrong clock of a minority, the leader's own included, has no effect. A space with one voter has no other clock to
-//! ask, so the limit for single nodes applies (`max_clock_jump`): if the clock is further ahead, space time stays
-//! behind until an operator corrects the clock or raises the limit.
+//! across a failover. Space time falls behind while no member runs, and members that were restarted lack the time since the
+//! last entry. A new leader makes up for this lag from the wall clocks of a majority of the voters: space time rises to the
+//! latest time that a majority's clocks have reached. A wrong clock of a minority, the leader's own included, has no effect.
+//!
+//! This happens once in a leadership, and before the leader gives its time to the first entry: a rise after that would end
+//! leases and keys early that were granted under the same leader. So the leader takes no commands before it has recent
+//! reports of all voters, or of a majority after two heartbeats. Members also report to each other while none of them leads,
+//! so after a failover nothing is awaited. If no majority has reported after [`ConsensusOptions::max_catch_up`], the leader
+//! takes commands, and space time rises when one has.
+//!
+//! A space with one voter has no other clock to ask, so nothing is awaited, and the limit for single nodes applies
+//! (`max_clock_jump`): if the clock is further ahead, space time stays behind until an operator corrects the clock or raises
+//! the limit.
 //!
 //! Entries get their time from the leader's clock of the space as before, so they remain functions of the entries
 //! before them: no other part decides about time.
 //!
 //! [`ConsensusOptions::silent_after`]: crate::ConsensusOptions::silent_after
+//! [`ConsensusOptions::max_catch_up`]: crate::ConsensusOptions::max_catch_up
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -40,6 +49,8 @@ use crate::{
 /// Minimum distance between the wall clocks and space time at which space time is raised. Smaller distances are normal
 /// between wall clocks.
 const CATCH_UP_FROM: Duration = Duration::from_secs(1);
+/// Time between two looks of a new leader at the reports, before its first entry.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Time between two attempts of a leader with a full disk to pass on its leadership.
 const PASS_ON_EVERY: Duration = Duration::from_secs(5);
 
@@ -64,14 +75,11 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             self.0.facts.behind.set(None);
             return;
         };
-        let (sets, infos) = {
+        let sets = self.voter_sets();
+        let infos: BTreeMap<NodeId, NodeInfo> = {
             let metrics = self.0.raft.server_metrics();
-            let membership = metrics.borrow_watched().membership_config.membership().clone();
-            let sets: VoterSets =
-                membership.get_joint_config().iter().map(|set| set.iter().copied().map(NodeId).collect()).collect();
-            let infos: BTreeMap<NodeId, NodeInfo> =
-                membership.nodes().map(|(node, info)| (NodeId(*node), info.clone())).collect();
-            (sets, infos)
+            let seen = metrics.borrow_watched();
+            seen.membership_config.membership().nodes().map(|(node, info)| (NodeId(*node), info.clone())).collect()
         };
         self.0.facts.reports.borrow_mut().retain(|node, _| infos.contains_key(node));
         self.catch_up(term, &sets);
@@ -86,6 +94,14 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         if full.is_none() && self.0.member.log().check_room().is_err() {
             self.pass_on().await;
         }
+    }
+
+    /// Returns the sets of voters, each of which must have a majority.
+    fn voter_sets(&self) -> VoterSets {
+        let metrics = self.0.raft.server_metrics();
+        let seen = metrics.borrow_watched();
+        let sets = seen.membership_config.membership().get_joint_config().iter();
+        sets.map(|set| set.iter().copied().map(NodeId).collect()).collect()
     }
 
     /// Returns the newest facts about a member and their age; `None` if it has never reported.
@@ -106,8 +122,34 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         Room::of(self.facts_of(voter), self.0.options.silent_after())
     }
 
-    /// Raises space time to the latest time that a majority's wall clocks have reached, once at the beginning of each
-    /// leadership.
+    /// Waits until this node may give its time to entries, if it has just been elected. Returns as soon as it leads no more.
+    pub(crate) async fn caught_up(&self) {
+        while let Some(term) = self.0.member.leadership().led_term()
+            && !self.may_stamp(term)
+        {
+            Types::<Rt>::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Returns true if this leader may give its time to entries: space time has caught up with the wall clocks, or a majority
+    /// has not reported in time.
+    pub(crate) fn may_stamp(&self, term: Term) -> bool {
+        let is_caught_up = || self.0.facts.caught_up_in.get() == term;
+        if is_caught_up() {
+            return true;
+        }
+        let sets = self.voter_sets();
+        self.catch_up(term, &sets);
+        is_caught_up() || has_one_voter(&sets) || self.led_for(term) >= self.0.options.catch_up_within()
+    }
+
+    /// Returns the time for which this node has led in a term.
+    fn led_for(&self, term: Term) -> Duration {
+        let (led_term, led_since) = self.0.led_since.get();
+        if led_term == term { Types::<Rt>::now().saturating_duration_since(led_since) } else { Duration::ZERO }
+    }
+
+    /// Raises space time to the latest time that a majority's wall clocks have reached, once in each leadership.
     fn catch_up(&self, term: Term, sets: &VoterSets) {
         let options = &self.0.options;
         let wall = |voter: NodeId| {
@@ -118,15 +160,12 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         let (facts, clock) = (&self.0.facts, self.0.member.clock());
         let behind = clock.behind(reached);
         facts.behind.set(Some(behind));
-        let (led_term, led_since) = self.0.led_since.get();
-        let is_new =
-            led_term == term && Types::<Rt>::now().saturating_duration_since(led_since) <= options.catch_up_for();
-        if !is_new && facts.caught_up_in.get() == term {
+        let knows_all = || sets.iter().flatten().all(|voter| wall(*voter).is_some());
+        if facts.caught_up_in.get() == term || self.led_for(term) < options.hear_all_for() && !knows_all() {
             return;
         }
         let max = self.0.member.max_clock_jump();
-        let is_sole = sets.iter().all(|voters| voters.len() == 1);
-        if is_sole && !max.is_zero() && behind > max {
+        if has_one_voter(sets) && !max.is_zero() && behind > max {
             return;
         }
         facts.caught_up_in.set(term);
@@ -157,4 +196,9 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             let _ = self.begin_transfer(Some(*node)).await;
         }
     }
+}
+
+/// Returns true if each set has a single voter, which has no other clock to ask.
+fn has_one_voter(sets: &VoterSets) -> bool {
+    sets.iter().all(|voters| voters.len() == 1)
 }

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | append | the entry follows the last one; terms and times never decrease; the term is not beyond the node's vote |
 //! | append | log matching: an entry with the same term and index has the same content, and follows an entry of the same term, in all logs |
+//! | append of a leader | since its first entry in the term, space time has passed no faster than true time |
 //! | vote | the vote never goes back, and within a term it moves to another node only once, from a candidate to the leader |
 //! | vote of a quorum | a term has one leader, whose log has all entries that were committed in earlier terms |
 //! | truncation | no entry that is known to be committed is removed |
@@ -23,6 +24,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     hash::{DefaultHasher, Hash, Hasher},
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use openraft::EntryPayload;
@@ -31,7 +33,13 @@ use thalweg_replica::Vote;
 use thalweg_state::membership::LogId;
 use thalweg_types::{Index, NodeId, SpaceTime, Term};
 
-use crate::{runtime::ProcessId, truth::Truth};
+use crate::{
+    runtime::{ProcessId, now},
+    truth::Truth,
+};
+
+/// Span by which space time may pass faster than true time under one leader.
+const PACE_SLACK: Duration = Duration::from_millis(100);
 
 /// Contents of a node's log when it is opened.
 #[derive(Clone, Debug, Default)]
@@ -112,6 +120,10 @@ struct Inner {
     written: BTreeMap<LogId, Content>,
     /// Node that leads each term.
     leaders: BTreeMap<Term, NodeId>,
+    /// Time at which each node has voted for itself, by term. A leader of the term gives its time to entries after that.
+    stood: BTreeMap<(Term, ProcessId), Duration>,
+    /// Space time of the first entry of each term that has one.
+    first_times: BTreeMap<Term, SpaceTime>,
     committed: BTreeMap<Index, Committed>,
     /// Sets of voters of the memberships that were written, by their entries. Those before the last committed one are gone.
     memberships: BTreeMap<(Index, Term), Vec<BTreeSet<u64>>>,
@@ -232,6 +244,29 @@ impl Inner {
         Ok(())
     }
 
+    fn stands(&mut self, node: ProcessId, vote: Vote, now: Duration) {
+        if vote.node == NodeId(node) {
+            self.stood.entry((vote.term, node)).or_insert(now);
+        }
+    }
+
+    /// Checks an entry that a leader has given its time before `now`. A jump of space time after the first entry would end
+    /// leases early that the leader has granted.
+    fn check_pace(&mut self, node: ProcessId, entry: &RaftEntry, now: Duration) -> Checked {
+        let (id, EntryPayload::Normal(commands)) = (log_id(&entry.log_id), &entry.payload) else { return Ok(()) };
+        let Some(stood_at) = self.stood.get(&(id.term, node)) else { return Ok(()) };
+        if self.leaders.get(&id.term) != Some(&NodeId(node)) {
+            return Ok(());
+        }
+        let first = *self.first_times.entry(id.term).or_insert(commands.time);
+        let passed = Duration::from_micros(commands.time.0.saturating_sub(first.0));
+        let most = now.saturating_sub(*stood_at) + PACE_SLACK;
+        if passed > most {
+            return Err(format!("space time has passed by {passed:?} since the first entry of term {}", id.term));
+        }
+        Ok(())
+    }
+
     fn truncated(&mut self, node: ProcessId, last: Option<LogId>) -> Checked {
         let from = last.map_or(Index::ZERO, |last| last.index.next());
         let log = self.node(node);
@@ -320,12 +355,18 @@ impl Logs {
 
     /// Reports that the log of a node has confirmed a vote.
     pub fn voted(&self, node: ProcessId, vote: Vote) {
-        self.check(node, |inner| inner.voted(node, vote));
+        self.check(node, |inner| {
+            inner.stands(node, vote, now());
+            inner.voted(node, vote)
+        });
     }
 
     /// Reports that a node writes entries.
     pub fn appended(&self, node: ProcessId, entries: &[RaftEntry]) {
-        entries.iter().for_each(|entry| self.check(node, |inner| inner.appended(node, entry)));
+        for entry in entries {
+            self.check(node, |inner| inner.appended(node, entry));
+            self.check(node, |inner| inner.check_pace(node, entry, now()));
+        }
     }
 
     /// Reports that the log of a node has confirmed an entry, and so all entries before it.
@@ -425,6 +466,24 @@ mod tests {
         inner.write(2, id(3, 4)).unwrap();
         inner.write(1, id(3, 5)).unwrap();
         assert!(inner.write(2, id(3, 5)).is_err(), "it follows another entry");
+    }
+
+    #[test]
+    fn space_time_passes_no_faster_than_true_time_after_the_first_entry_of_a_leader() {
+        let seconds = Duration::from_secs;
+        let at = |index: u64, time: u64| entry(id(2, index), 1, time * 1_000_000);
+        let mut inner = group();
+        inner.stands(1, vote_of(2, 1, false), seconds(10));
+        inner.stands(2, vote_of(2, 1, false), seconds(10));
+        inner.voted(1, vote_of(2, 1, true)).expect("a vote");
+        inner.check_pace(1, &at(4, 500), seconds(11)).expect("the first entry");
+        inner.check_pace(1, &at(5, 501), seconds(12)).expect("a second later");
+        // Followers receive entries later.
+        inner.check_pace(2, &at(5, 501), seconds(10)).expect("no leader");
+        assert!(inner.check_pace(1, &at(6, 505), seconds(13)).is_err(), "five seconds in one");
+        inner.stands(1, vote_of(3, 1, false), seconds(14));
+        inner.voted(1, vote_of(3, 1, true)).expect("a vote");
+        inner.check_pace(1, &entry(id(3, 6), 1, 900_000_000), seconds(15)).expect("another leadership");
     }
 
     #[test]

@@ -10,4 +10,5 @@ mod network;
 mod node;
 mod reads;
 mod snapshots;
+mod time;
 mod writes;

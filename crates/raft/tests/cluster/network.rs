@@ -22,7 +22,7 @@ use openraft::{
 };
 use openraft_rt_tokio::TokioRuntime;
 use thalweg_log::Purpose;
-use thalweg_raft::{BarrierError, Forwarder, RaftSnapshot, RaftVote, SnapshotHandle, Snapshots};
+use thalweg_raft::{BarrierError, Forwarder, MemberFacts, RaftSnapshot, RaftVote, SnapshotHandle, Snapshots};
 use thalweg_replica::{NodeInfo, ProposeError};
 use thalweg_types::{Index, NodeId};
 
@@ -33,6 +33,7 @@ pub type Consensus = thalweg_raft::Consensus<TokioRuntime>;
 struct Inner {
     nodes: BTreeMap<u64, (Consensus, Rc<dyn Snapshots>)>,
     cuts: BTreeSet<(u64, u64)>,
+    holds_facts: bool,
 }
 
 /// The network; a clone refers to the same one.
@@ -64,6 +65,11 @@ impl Network {
         self.0.borrow_mut().cuts.insert((from, to));
     }
 
+    /// Lets no member learn the facts about another one, or ends that.
+    pub fn hold_facts(&self, holds: bool) {
+        self.0.borrow_mut().holds_facts = holds;
+    }
+
     pub fn heal(&self) {
         self.0.borrow_mut().cuts.clear();
     }
@@ -90,6 +96,17 @@ impl Links {
     /// Returns the other node, if it can be reached.
     fn reach(&self, to: u64) -> Result<Consensus, Unreachable<Types>> {
         Ok(self.reach_parts(to)?.0)
+    }
+
+    /// Reports the facts about both ends of a link to each other, as signs of life do. Each node has room.
+    fn exchange_facts(&self, to: u64) {
+        let inner = self.network.0.borrow();
+        let (Some((here, _)), Some((there, _))) = (inner.nodes.get(&self.from), inner.nodes.get(&to)) else { return };
+        if !inner.holds_facts {
+            let facts = |of: &Consensus| MemberFacts { lacks_room: false, ..of.own_facts() };
+            there.report(NodeId(self.from), facts(here));
+            here.report(NodeId(to), facts(there));
+        }
     }
 
     fn reach_parts(&self, to: u64) -> Result<(Consensus, Rc<dyn Snapshots>), Unreachable<Types>> {
@@ -123,6 +140,7 @@ impl Link {
     ) -> Result<T, RPCError<Types>> {
         let served = serve(self.links.reach(self.to)?).await;
         self.links.reach(self.to)?;
+        self.links.exchange_facts(self.to);
         served.map_err(|error| Unreachable::new(&error).into())
     }
 }

@@ -4,7 +4,10 @@ use std::{
     cell::RefCell,
     collections::BTreeMap,
     rc::Rc,
-    sync::{Arc, Condvar, Mutex},
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     thread::JoinHandle,
     time::Duration,
 };
@@ -23,7 +26,7 @@ use thalweg_store::{
     memory::{MemoryBackend, MemoryOptions},
 };
 use thalweg_types::{
-    Clock, Durability, Index, NodeId, SpaceId, SystemClock,
+    Clock, Durability, Index, NodeId, SpaceId, SpaceTime, SystemClock,
     command::{Framed, Outcome},
 };
 
@@ -154,6 +157,30 @@ impl Default for Settings {
     }
 }
 
+/// The clocks of all nodes: those of the operating system, whose wall time a test sets forward.
+#[derive(Debug, Default)]
+pub struct TestClock {
+    system: SystemClock,
+    ahead_micros: AtomicU64,
+}
+
+impl TestClock {
+    /// Sets the wall time forward, and not the monotonic time.
+    pub fn advance_wall(&self, by: Duration) {
+        self.ahead_micros.fetch_add(by.as_micros() as u64, Relaxed);
+    }
+}
+
+impl Clock for TestClock {
+    fn wall(&self) -> SpaceTime {
+        SpaceTime(self.system.wall().0 + self.ahead_micros.load(Relaxed))
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.system.monotonic()
+    }
+}
+
 /// A node that runs.
 #[derive(Clone)]
 pub struct Node {
@@ -166,8 +193,13 @@ pub struct Node {
 }
 
 impl Node {
-    pub async fn start(disk: &SimDisk, id: u64, network: &Network, settings: Settings) -> Self {
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+    pub async fn start(
+        disk: &SimDisk,
+        id: u64,
+        network: &Network,
+        clock: Arc<dyn Clock>,
+        settings: Settings,
+    ) -> Self {
         let log_options = LogOptions {
             segment_bytes: 2 * 1024 * 1024,
             reserve_bytes: 0,
@@ -223,6 +255,7 @@ impl Node {
 /// A cluster of nodes, each with a disk.
 pub struct Cluster {
     pub network: Network,
+    pub clock: Arc<TestClock>,
     pub disks: RefCell<BTreeMap<u64, SimDisk>>,
     nodes: RefCell<BTreeMap<u64, Node>>,
     settings: Settings,
@@ -242,8 +275,13 @@ impl Cluster {
     /// Starts nodes 1 to `size`, none of which has founded a cluster.
     pub async fn unfounded(size: u64, settings: Settings) -> Self {
         let disks = (1..=size).map(|id| (id, SimDisk::new(id))).collect();
-        let cluster =
-            Self { network: Network::default(), disks: RefCell::new(disks), nodes: RefCell::default(), settings };
+        let cluster = Self {
+            network: Network::default(),
+            clock: Arc::default(),
+            disks: RefCell::new(disks),
+            nodes: RefCell::default(),
+            settings,
+        };
         for id in 1..=size {
             cluster.start(id).await;
         }
@@ -263,7 +301,8 @@ impl Cluster {
     /// Starts a node from its disk, which is new if there is none.
     pub async fn start(&self, id: u64) -> Node {
         let disk = self.disks.borrow_mut().entry(id).or_insert_with(|| SimDisk::new(id)).clone();
-        let node = Node::start(&disk, id, &self.network, self.settings).await;
+        let clock = Arc::clone(&self.clock) as _;
+        let node = Node::start(&disk, id, &self.network, clock, self.settings).await;
         self.nodes.borrow_mut().insert(id, node.clone());
         node
     }
