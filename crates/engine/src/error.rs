@@ -631,6 +631,21 @@ impl WriteError {
     pub fn is_outcome_unknown(&self) -> bool {
         matches!(self, Self::LogFailed { .. } | Self::StateFailed { .. } | Self::OutcomeUnknown { .. } | Self::Closed)
     }
+
+    /// Returns true if the state machine has refused the command when it was applied. Errors that may also come from before
+    /// the log are not among them.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(
+            self,
+            Self::ConditionFailed { .. }
+                | Self::OffsetConflict { .. }
+                | Self::OverStreamLimit { .. }
+                | Self::ProducerRefused { .. }
+                | Self::NoSuchStream(_)
+                | Self::TooMany { .. }
+                | Self::TooExpensive { .. }
+        )
+    }
 }
 
 /// Formats where a client finds the leader, for a message.

@@ -8,6 +8,10 @@
 //! this open, the session keeps the batch and sends it again before anything else, so that the append happens exactly
 //! once.
 //!
+//! If the batch is sent again and is refused before it is in the log, for example because there is no leader, this says
+//! nothing about the first time: the session keeps the batch. Only an answer of the state machine, which knows whether the
+//! append has happened, frees its number.
+//!
 //! At level `none` an append has no answer, so a session appends at a level of at least `os`.
 
 use std::future::Future;
@@ -44,13 +48,31 @@ impl Session {
         AppendConditions { expected, producer }
     }
 
-    /// Updates the session after the append with the sequence `next` had this outcome.
-    fn record_outcome(&mut self, outcome: &Result<Ack, WriteError>) {
+    /// Updates the session after the append with the sequence `next` was sent for the first time, with this outcome.
+    fn record_first(&mut self, outcome: &Result<Ack, WriteError>) {
         match outcome {
             Ok(_) => (self.next, self.unknown_outcome) = (self.next + 1, None),
             Err(error) if error.is_outcome_unknown() => {}
             Err(_) => self.unknown_outcome = None,
         }
+    }
+
+    /// Updates the session after the append with the sequence `next`, whose outcome was unknown, was sent again with this
+    /// outcome.
+    fn record_repeated(&mut self, outcome: &Result<Ack, WriteError>) {
+        match outcome {
+            Err(error) if !error.is_refusal() => {}
+            outcome => self.record_first(outcome),
+        }
+    }
+
+    /// Checks that a commit may contain an append with the sequence `next`.
+    fn check_settled(&self) -> Result<(), WriteError> {
+        if self.unknown_outcome.is_none() {
+            return Ok(());
+        }
+        let reason = "an earlier append of this producer has no outcome yet: settle it first".to_owned();
+        Err(WriteError::OutcomeUnknown { reason })
     }
 }
 
@@ -142,15 +164,16 @@ impl Producer {
         if outcome.as_ref().is_err_and(WriteError::is_outcome_unknown) {
             self.session.unknown_outcome = Some((expected, batch.clone()));
         }
-        self.session.record_outcome(&outcome);
+        self.session.record_first(&outcome);
         outcome
     }
 
-    /// Sends the append whose outcome is unknown again, and returns its result; `None` if there is no such append.
+    /// Sends the append whose outcome is unknown again, and returns its result; `None` if there is no such append. After an
+    /// error that is no answer of the state machine, such as [`WriteError::NoLeader`], its outcome is still unknown.
     pub fn settle(&mut self) -> Result<Option<Ack>, WriteError> {
         let Some((expected, batch)) = &self.session.unknown_outcome else { return Ok(None) };
         let outcome = self.stream.append_with(batch, &self.session.conditions(*expected));
-        self.session.record_outcome(&outcome);
+        self.session.record_repeated(&outcome);
         outcome.map(Some)
     }
 
@@ -164,12 +187,16 @@ impl Producer {
 
     /// Adds an append with the next sequence number to a commit. Call [`committed`](Self::committed) when the commit
     /// is acknowledged; until then the same number is used again.
+    ///
+    /// # Errors
+    /// [`WriteError::OutcomeUnknown`] while the outcome of an earlier append is unknown: call [`settle`](Self::settle) first.
     pub fn append_to<'c>(
         &self,
         commit: &'c mut CommitBuilder,
         batch: &RecordBatch,
         expected: impl Into<ExpectedOffset>,
     ) -> Result<&'c mut CommitBuilder, WriteError> {
+        self.session.check_settled()?;
         Ok(commit.append_with(self.stream.id(), &self.session.conditions(expected.into()), batch)?)
     }
 
@@ -230,16 +257,23 @@ impl AsyncProducer {
     ) -> Result<Ack, WriteError> {
         self.settle().await?;
         // Store the append before sending it: this future may be dropped at the wait below.
-        self.session.unknown_outcome = Some((expected.into(), batch.clone()));
-        self.settle().await.map(|ack| ack.expect("the batch above has no outcome yet"))
+        let expected = expected.into();
+        self.session.unknown_outcome = Some((expected, batch.clone()));
+        let outcome = self.send(expected, batch).await;
+        self.session.record_first(&outcome);
+        outcome
     }
 
-    /// Sends the append whose outcome is unknown again, and returns its result; `None` if there is no such append.
+    /// Sends the append whose outcome is unknown again, and returns its result; `None` if there is no such append. After an
+    /// error that is no answer of the state machine, such as [`WriteError::NoLeader`], its outcome is still unknown.
     pub async fn settle(&mut self) -> Result<Option<Ack>, WriteError> {
         let Some((expected, batch)) = &self.session.unknown_outcome else { return Ok(None) };
-        let sent = self.db.append(self.stream, self.session.conditions(*expected), batch, self.level);
-        let outcome = sent.await;
-        self.session.record_outcome(&outcome);
+        let outcome = self.send(*expected, batch).await;
+        self.session.record_repeated(&outcome);
         outcome.map(Some)
+    }
+
+    async fn send(&self, expected: ExpectedOffset, batch: &RecordBatch) -> Result<Ack, WriteError> {
+        self.db.append(self.stream, self.session.conditions(expected), batch, self.level).await
     }
 }

@@ -27,6 +27,7 @@ mod model;
 mod mover;
 mod power_loss;
 mod power_loss_compaction;
+mod producers;
 mod reclaim_safety;
 mod redis_oracle;
 mod release;
