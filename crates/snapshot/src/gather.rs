@@ -12,6 +12,7 @@ use std::{
 use thalweg_log::{Log, ReadError, RecordKind, Records};
 use thalweg_replica::Valid;
 use thalweg_state::{
+    machine::Machine,
     membership::AppliedMembership,
     portable::{self, Row},
 };
@@ -87,20 +88,28 @@ impl Source {
         Ok((Self::State { view, log: log.clone() }, Begin { info, membership }))
     }
 
-    /// Creates a source of the changes since an LSN, up to the position `applied` of the state. The same holds for log
+    /// Creates a source of the changes since an LSN, up to the applied position of the state. The same holds for log
     /// segments as for [`of_state`](Self::of_state).
+    ///
+    /// # Errors
+    /// [`SnapshotError::Compacted`] if the log no longer begins before the LSN, or if the node has taken its state from another
+    /// node since then.
     pub(crate) fn of_log(
         node: NodeId,
         log: &Log,
-        applied: Applied,
+        machine: &Machine,
         since: Lsn,
     ) -> Result<(Self, Begin), SnapshotError> {
+        let applied = machine.applied();
         if since > applied.lsn {
             return Err(SnapshotError::PastEnd { since, applied: applied.lsn });
         }
         let log = log.clone();
         let valid = Valid::of(&log, SpaceId::ZERO);
-        let before = last_entry_before(&log, &valid, since, &applied)?;
+        let (before, follows) = last_entry_before(&log, &valid, since, &applied)?;
+        if !follows {
+            check_begins_after_install(machine, since, &applied)?;
+        }
         let info = SnapshotInfo { kind: PartKind::Increment, node, since, applied, before };
         let (end, last) = (applied.lsn, applied.index);
         let known = Some(before.index).filter(|index| *index > Index::ZERO);
@@ -123,11 +132,12 @@ fn log_error(since: Lsn, error: &ReadError) -> SnapshotError {
     }
 }
 
-/// Returns the last entry before the start of an increment up to `applied`; all fields are 0 if the log no longer has it.
+/// Returns the last entry before the start of an increment up to `applied`; all fields are 0 if the log no longer has it. The
+/// flag is false if the log has an entry before the start, and the increment does not follow that one.
 ///
 /// After an install the log may end with entries that the new state does not follow. They are not returned: the first entry
 /// of the increment does not follow them.
-fn last_entry_before(log: &Log, valid: &Valid, since: Lsn, applied: &Applied) -> Result<EntryId, SnapshotError> {
+fn last_entry_before(log: &Log, valid: &Valid, since: Lsn, applied: &Applied) -> Result<(EntryId, bool), SnapshotError> {
     let from = Lsn(since.0.saturating_sub(LOOK_BACK)).max(log.start()).min(since);
     let mut last = EntryId::default();
     for record in log.records_from(from).map_err(|error| log_error(since, &error))? {
@@ -139,12 +149,24 @@ fn last_entry_before(log: &Log, valid: &Valid, since: Lsn, applied: &Applied) ->
             continue;
         }
         if record.lsn >= since {
-            return Ok(if record.index == last.index.next() { last } else { EntryId::default() });
+            return Ok(match record.index == last.index.next() {
+                true => (last, true),
+                false => (EntryId::default(), last.index == Index::ZERO),
+            });
         }
         last = EntryId { term: record.term, index: record.index, time: record.time };
     }
     // The increment has no entries.
-    Ok(EntryId { term: applied.term, index: applied.index, time: applied.time })
+    let follows = last.index == Index::ZERO || last.index == applied.index;
+    Ok((EntryId { term: applied.term, index: applied.index, time: applied.time }, follows))
+}
+
+/// Checks an increment that does not follow the last entry before its start, because the node has taken its state from
+/// another node. The increment must begin after that: otherwise it lacks the changes that came with the state.
+fn check_begins_after_install(machine: &Machine, since: Lsn, applied: &Applied) -> Result<(), SnapshotError> {
+    // The install has left a mark, and the first one that is not below the history floor is not before it.
+    let oldest = machine.history_begin(Lsn::ZERO)?.map_or(applied.lsn, |mark| mark.lsn);
+    if since < oldest { Err(SnapshotError::Compacted { since, oldest }) } else { Ok(()) }
 }
 
 /// Uncompressed contents of a chunk, and the snapshot's position after this chunk.

@@ -131,7 +131,7 @@ impl Origin<'_> {
         let pin = self.pins.pin()?;
         let (source, begin) = match options.since {
             None => Source::of_state(self.node, self.log, &**self.backend)?,
-            Some(since) => Source::of_log(self.node, self.log, self.machine.applied(), since)?,
+            Some(since) => Source::of_log(self.node, self.log, self.machine, since)?,
         };
         self.log.sync_through(begin.info.applied.lsn).map_err(|error| SnapshotError::Log(error.to_string()))?;
         Ok((pin, source, begin))

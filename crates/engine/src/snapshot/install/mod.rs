@@ -35,11 +35,12 @@ mod log_tail;
 mod tests;
 
 use std::{
-    io::{Cursor, Read},
+    io::{Cursor, IoSlice, Read},
     sync::{Arc, atomic::Ordering},
 };
 
 use bytes::Bytes;
+use thalweg_log::{Draft, Purpose, RecordKind};
 use thalweg_snapshot::{Contents, Item, Loader, PartKind, SnapshotInfo, Totals, VisitError, read_unchecked};
 use thalweg_state::{
     machine::{Machine, MachineOptions},
@@ -47,7 +48,10 @@ use thalweg_state::{
     portable,
 };
 use thalweg_store::{Applied, Backend};
-use thalweg_types::{Index, NodeId};
+use thalweg_types::{
+    Durability, Index, NodeId, SpaceId, Term,
+    command::{HistoryFloor, MoveTarget},
+};
 
 use self::log_tail::{LogTail, Passed, catch_up};
 use crate::{
@@ -390,10 +394,32 @@ impl Work {
         Ok(Installed { from: info.node, applied, membership, totals, leftover })
     }
 
+    /// Appends a record without an effect if the former state ends where the log does, so that the new state has a later LSN.
+    /// Incremental backups that begin before the install differ from those after it only in this LSN.
+    fn separate(&self) -> Result<(), InstallError> {
+        let open = &self.inner.open;
+        let Applied { lsn, time, .. } = open.machine.applied();
+        if lsn < open.log.end() {
+            return Ok(());
+        }
+        let payload = MoveTarget::HistoryFloor { floor: HistoryFloor::default(), max: 0 }.encode_alone();
+        let draft = Draft {
+            space: SpaceId::ZERO,
+            kind: RecordKind::Move,
+            term: Term::ZERO,
+            index: Index::ZERO,
+            time,
+            payload: &[IoSlice::new(&payload)],
+        };
+        open.log.append(&[draft], Durability::Os, Purpose::Data)?;
+        Ok(())
+    }
+
     /// Completes the new state on disk, and loads its tables into memory.
     fn complete(&self, loading: Loading) -> Result<Machine, InstallError> {
         let Loading { contents, membership, backend, loader } = loading;
         let (open, info) = (&self.inner.open, contents.info());
+        self.separate()?;
         open.log.sync()?;
         let tail = LogTail::read(&open.log, open.machine.applied().lsn, info.applied.index)?;
         let vote = match tail.vote {
