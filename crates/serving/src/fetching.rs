@@ -5,13 +5,16 @@
 //!
 //! A delivery takes effect before its reply exists. So while replies use up the bound on their bytes, a fetch delivers
 //! fewer records, and a single large record for whose reply there is no room [goes back](return_delivery) to its group.
+//!
+//! A fetch that finds records is a command. The answer that there are none is not, so a member of a cluster first passes a
+//! linearizable barrier, and looks once more: another leader may have appended records.
 
 use std::sync::Arc;
 
 use http::StatusCode;
 use thalweg_engine::{Delivery, FetchRequest, Group, GroupStart, PreparedFetch, Ready, Stream, UnreadDelivery};
 use thalweg_types::{
-    Attempt, Durability,
+    Attempt, Durability, ReadLevel,
     budget::{Budget, Spent},
     command::groups::{Redelivery, Settlement},
 };
@@ -21,6 +24,7 @@ use crate::{
     admission::{Account, Resource},
     app::App,
     error::ApiError,
+    limits::DEFAULT_WAIT,
 };
 
 /// Fetches records for a member of a consumer group. Waits for records as long as the request allows, but not
@@ -34,7 +38,7 @@ pub async fn wait_and_fetch(
 ) -> Result<Delivery, ApiError> {
     let until = Instant::now() + request.wait;
     let mut stopping = app.stopping.clone();
-    let mut held = None;
+    let (mut held, mut has_passed) = (None, app.cluster.is_none());
     loop {
         let due = match group.ready()? {
             Ready::Now => {
@@ -50,8 +54,14 @@ pub async fn wait_and_fetch(
             }
             Ready::In(due) => due,
         };
-        if Instant::now() >= until || *stopping.borrow() {
+        let is_stopping = *stopping.borrow();
+        if is_stopping || Instant::now() >= until && has_passed {
             return Ok(Delivery::none(level));
+        }
+        if Instant::now() >= until {
+            pass_barrier(app).await?;
+            has_passed = true;
+            continue;
         }
         if held.is_none() {
             let taken = account.take(Resource::Tails, 1);
@@ -64,6 +74,14 @@ pub async fn wait_and_fetch(
             _ = stopping.wait_for(|stopping| *stopping) => {}
         }
     }
+}
+
+/// Waits until this node's state shows all that was acknowledged before the call, if the node is a member of a cluster.
+async fn pass_barrier(app: &App) -> Result<(), ApiError> {
+    if let Some(cluster) = &app.cluster {
+        cluster.handle.read(ReadLevel::Linearizable, (Instant::now() + DEFAULT_WAIT).into_std()).await?;
+    }
+    Ok(())
 }
 
 /// Performs the lookups before a fetch: on this thread if they are short and their bytes are in memory, else on another one.

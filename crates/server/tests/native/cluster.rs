@@ -179,6 +179,28 @@ async fn writes_need_no_barrier_and_names_need_one_where_they_may_be_missing() {
     tested.node.stop().await;
 }
 
+#[tokio::test]
+async fn the_answer_that_a_group_has_no_records_waits_for_a_barrier() {
+    let mut tested = Tested::start().await;
+    let stream = tested.raw.stream("s").await;
+    let group = group(&mut tested.raw, stream, "g").await;
+    let fetch = Fetch { group, member: "m", max_records: 1, max_bytes: 0, wait: 0, level: Level(None) };
+    let before = tested.cluster.begun();
+    tested.cluster.set(Barriers::Closed);
+    tested.raw.send(1, &fetch).await;
+    tested.cluster.until_begun(before + 1).await;
+    // Another leader has appended a record, which reaches the node before the barrier ends.
+    tested.node.raw().await.append(stream, &[b"a"]).await;
+    tested.cluster.set(Barriers::Open);
+    expect!(tested.raw, 1, ServerFrame::Delivery(d) => assert_eq!(offsets(&d.parts), (vec![0], 1)));
+    tested.raw.send(2, &fetch).await;
+    expect!(tested.raw, 2, ServerFrame::Delivery(d) => assert!(d.parts.is_empty()));
+    tested.cluster.set(Barriers::Failing(ClusterError::NoLeader));
+    tested.raw.send(3, &fetch).await;
+    assert_eq!(tested.raw.fails(3).await, "no_leader");
+    tested.node.stop().await;
+}
+
 impl Tested {
     /// Makes node 2 the leader, which serves native clients at this address.
     fn led_by_2(&self, address: Option<&str>) {
