@@ -34,10 +34,11 @@ use crate::{json, reading};
 const SHORT_JSON_BYTES: usize = 64 * 1024;
 
 /// A request body in memory. The limit `max_body_bytes_in_flight` counts its bytes until the body is dropped.
-#[derive(Debug)]
+/// Clones share the bytes, which count once.
+#[derive(Clone, Debug)]
 pub(crate) struct HeldBody {
     bytes: Bytes,
-    _held: Reservation,
+    _held: Arc<Reservation>,
 }
 
 impl Deref for HeldBody {
@@ -59,10 +60,10 @@ pub(crate) async fn read(app: &App, account: &Arc<Account>, body: &mut Body) -> 
     }
     let mut held = account.empty(Resource::BodyBytes);
     let mut arrival = Arrival { body, config: &app.config, pace: Pace::new(app.config.body_rate()), end: None };
-    let Some(first) = arrival.next().await? else { return Ok(HeldBody { bytes: Bytes::new(), _held: held }) };
+    let Some(first) = arrival.next().await? else { return Ok(HeldBody { bytes: Bytes::new(), _held: Arc::new(held) }) };
     count_body(first.len() as u64, limit, &mut held)?;
     if arrival.body.is_end_stream() {
-        return Ok(HeldBody { bytes: first, _held: held });
+        return Ok(HeldBody { bytes: first, _held: Arc::new(held) });
     }
     let mut all = BytesMut::with_capacity(first.len().max(BODY_STEP_BYTES.min(declared as usize)));
     all.extend_from_slice(&first);
@@ -77,7 +78,7 @@ pub(crate) async fn read(app: &App, account: &Arc<Account>, body: &mut Body) -> 
         }
         all.extend_from_slice(&data);
     }
-    Ok(HeldBody { bytes: all.freeze(), _held: held })
+    Ok(HeldBody { bytes: all.freeze(), _held: Arc::new(held) })
 }
 
 /// Parses a body of JSON. A long one is parsed on a thread for long reads, so that no other client of this thread waits for it.

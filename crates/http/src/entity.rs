@@ -48,8 +48,7 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
 pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     let (id, level) = (id(call)?, call.level(app)?);
     let value = body::read(app, &call.account, call.body.get_mut()).await?;
-    let keyspace = call.keyspace(app, KEYSPACE).await?;
-    let ack = kv::store(app, call, &keyspace, &id, value, None, level).await?;
+    let ack = kv::store_by_name(app, call, KEYSPACE, &id, value, None, level).await?;
     let mut response = reply::empty(StatusCode::CREATED);
     reply::put_ack(response.headers_mut(), &ack);
     Ok(response)

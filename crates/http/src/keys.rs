@@ -81,11 +81,11 @@ pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
         call.require_json()?;
     }
     let body = body::read(app, &call.account, call.body.get_mut()).await?;
-    let keyspace = call.keyspace(app, KEYSPACE).await?;
     if let Some(key) = key {
-        let ack = kv::store(app, call, &keyspace, &key, body, None, level).await?;
+        let ack = kv::store_by_name(app, call, KEYSPACE, &key, body, None, level).await?;
         return Ok(reply::acked_json(&ack, StatusCode::OK, key_object(&key)));
     }
+    let keyspace = call.keyspace(app, KEYSPACE).await?;
     let parse = |body: &[u8]| {
         let pair: JsonPair = json::parse(body)?;
         let key = required_bytes("key", pair.key.as_ref(), pair.key_base64.as_ref())?;

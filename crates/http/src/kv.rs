@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum_core::body::Body;
 use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::json;
-use thalweg_engine::{Ack, Entry, Keyspace, RowsOf, WriteError};
+use thalweg_engine::{Ack, Entry, Keyspace, PutOptions, RowsOf, WriteError};
 use thalweg_serving::{
     app::App,
     error::{ApiError, no_such_key},
@@ -23,6 +23,7 @@ use crate::{
         Acked, BINARY, Binary, KeyPath, Level, Lifetime, ReadConditions, ValueHead, ValueReply, WriteConditions,
     },
     key_history::{self, WithValue},
+    named_writes,
     parse::{Freshness, Media, RevisionQuery, kv_path, read_freshness, write_condition},
     read_gate, reply,
     ttl::{PutLifetime, put_remaining},
@@ -148,20 +149,58 @@ pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     let (level, expect, terms) = (call.level(app)?, condition(call)?, PutLifetime::of(call)?);
     let value = body::read(app, &call.account, call.body.get_mut()).await?;
     let (name, key) = kv_path(call.path_after(PREFIX))?;
-    let keyspace = call.keyspace(app, &name).await?;
+    let key = key.unwrap_or_default();
     if !terms.is_plain() {
-        let (options, key, db) = (terms.options(expect), key.unwrap_or_default(), call.db(app)?);
-        fetch_rows(app, &call.account, &db, RowsOf::Key(keyspace.id(), &key)).await;
-        let committed = db.put_with(&keyspace, &key, &value, &options, level);
-        drop(value);
-        return Ok(reply::acked(&committed.await?, StatusCode::NO_CONTENT));
+        let (keyspace, options) = (call.keyspace(app, &name).await?, terms.options(expect));
+        let spare = named_writes::may_lag(app).then(|| value.clone());
+        let mut stored = store_with(app, call, &keyspace, &key, value, &options, level).await;
+        if let Some(value) = spare.filter(|_| named_writes::lacks_keyspace(&stored)) {
+            let keyspace = named_writes::keyspace_again(app, call, &name).await?;
+            stored = Box::pin(store_with(app, call, &keyspace, &key, value, &options, level)).await;
+        }
+        return Ok(reply::acked(&stored?, StatusCode::NO_CONTENT));
     }
-    let ack = store(app, call, &keyspace, &key.unwrap_or_default(), value, expect, level).await?;
+    let ack = store_by_name(app, call, &name, &key, value, expect, level).await?;
     Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
 }
 
+/// Stores a value with a lifetime, like [`store`].
+async fn store_with(
+    app: &App,
+    call: &Call,
+    keyspace: &Keyspace,
+    key: &[u8],
+    value: body::HeldBody,
+    options: &PutOptions<'_>,
+    level: Durability,
+) -> Result<Ack, ApiError> {
+    let db = call.db(app)?;
+    fetch_rows(app, &call.account, &db, RowsOf::Key(keyspace.id(), key)).await;
+    let committed = db.put_with(keyspace, key, &value, options, level);
+    drop(value);
+    Ok(committed.await?)
+}
+
+/// Stores a value like [`store`], in the keyspace with this name, which is created if it does not exist.
+pub(crate) async fn store_by_name(
+    app: &App,
+    call: &Call,
+    name: &str,
+    key: &[u8],
+    value: body::HeldBody,
+    expect: Option<Expect<'_>>,
+    level: Durability,
+) -> Result<Ack, ApiError> {
+    let keyspace = call.keyspace(app, name).await?;
+    let spare = named_writes::may_lag(app).then(|| value.clone());
+    let stored = store(app, call, &keyspace, key, value, expect, level).await;
+    let Some(value) = spare.filter(|_| named_writes::lacks_keyspace(&stored)) else { return stored };
+    let keyspace = named_writes::keyspace_again(app, call, name).await?;
+    Box::pin(store(app, call, &keyspace, key, value, expect, level)).await
+}
+
 /// Stores a value, and frees the memory of the request's body before waiting for the disk.
-pub(crate) async fn store(
+async fn store(
     app: &App,
     call: &Call,
     keyspace: &Keyspace,
@@ -200,8 +239,16 @@ pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
         }
         Err(error) => return Err(error),
     };
-    let ack = remove(app, call, &keyspace, &key.unwrap_or_default(), expect, level).await?;
-    Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
+    let key = key.unwrap_or_default();
+    let mut removed = remove(app, call, &keyspace, &key, expect, level).await;
+    if named_writes::lacks_keyspace(&removed) && named_writes::may_lag(app) {
+        Box::pin(read_gate::catch_up(app, call)).await?;
+        match app.find_keyspace(&name) {
+            Ok(keyspace) => removed = Box::pin(remove(app, call, &keyspace, &key, expect, level)).await,
+            Err(_) => return Box::pin(delete_nothing(app, call, expect, level)).await,
+        }
+    }
+    Ok(reply::acked(&removed?, StatusCode::NO_CONTENT))
 }
 
 /// Answers the delete of a key in a keyspace that does not exist, and creates nothing. The reply has no revision, since

@@ -41,6 +41,7 @@ mod listen;
 mod long_json;
 mod metrics;
 mod metrics_page;
+mod named_writes;
 mod names;
 mod operations;
 mod origin;

@@ -65,6 +65,14 @@ pub(crate) async fn look_up_existing<T>(
     Ok(find())
 }
 
+/// Waits until this node's state shows everything that was acknowledged before, if the node is a member of a cluster.
+pub(crate) async fn catch_up(app: &App, call: &Call) -> Result<(), ApiError> {
+    match &app.cluster {
+        Some(cluster) => barrier(cluster, ReadLevel::Linearizable, call).await.map(drop),
+        None => Ok(()),
+    }
+}
+
 /// Waits until this node may look up the names of a command. Then the command goes to the leader.
 pub(crate) async fn may_look_up(cluster: &Cluster, call: &Call) -> Result<(), ApiError> {
     if cluster.handle.leads() {

@@ -6,7 +6,7 @@ use axum_core::body::Body;
 use http::{Response, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use thalweg_engine::{Ack, Database, Stream, StreamInfo};
+use thalweg_engine::{Ack, Database, Stream, StreamInfo, WriteError};
 use thalweg_serving::{
     app::App,
     error::ApiError,
@@ -24,6 +24,7 @@ use crate::{
     call::{Answer, Call},
     describe::{Accepted, Acked, AppendParameters, BINARY, Binary, Level, NDJSON, StreamPath},
     json::{present_field, span_of_seconds},
+    named_writes,
     parse::{AppendQuery, Cursor, ListQuery, name_segment, rfc3339},
     read_gate, reading, reply,
     shapes::Appended,
@@ -50,11 +51,19 @@ pub(crate) async fn append(app: &Arc<App>, call: &mut Call) -> Answer {
     let key = query.key.clone();
     let (batch, body) =
         batch::parse(app, call, media, body, move |body| batch::batch(media, body, key.as_deref())).await?;
-    let stream = call.stream(app, &name(call, "/records")?).await?;
-    let count = batch.count();
-    let appended = call.db(app)?.append(stream.id(), query.terms(), &batch, level);
-    drop((batch, body));
-    let ack = appended.await?;
+    let name = name(call, "/records")?.into_owned();
+    let (stream, db, count) = (call.stream(app, &name).await?, call.db(app)?, batch.count());
+    let appended = db.append(stream.id(), query.terms(), &batch, level);
+    let spare = named_writes::may_lag(app).then_some((batch, body));
+    let ack = match (appended.await, spare) {
+        (Err(WriteError::NoSuchStream(_)), Some((batch, body))) => {
+            let stream = named_writes::stream_again(app, call, &name).await?;
+            let appended = db.append(stream.id(), query.terms(), &batch, level);
+            drop((batch, body));
+            appended.await?
+        }
+        (appended, _) => appended?,
+    };
     Ok(appended_reply(&ack, count))
 }
 

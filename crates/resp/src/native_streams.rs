@@ -9,7 +9,8 @@
 //! not guarantee it.
 //!
 //! On a member of a cluster a burst looks at the node's state only after a read barrier, or after a commit of its own,
-//! which the node has applied.
+//! which the node has applied. Appends look up their streams without one: if the log refuses them because a stream was
+//! deleted, they pass the barrier, look up the names again, and are committed once more.
 
 use std::{sync::Arc, time::Instant};
 
@@ -72,7 +73,8 @@ impl Batched for NativeStreams {
         commands.each(|command, arguments| {
             wanted.push((command, arguments.iter().map(|argument| argument.to_vec()).collect()));
         });
-        let doing = StreamCommands { db: self.db.for_origin(origin), level: self.level, gate: self.gate.clone() };
+        let (gate, cluster) = (self.gate.clone(), self.gate.as_ref().map(|gate| Arc::clone(&gate.handle)));
+        let doing = StreamCommands { db: self.db.for_origin(origin), level: self.level, gate, cluster };
         let done = tokio::spawn(async move { doing.all(wanted).await });
         Box::pin(async move {
             done.await.map(Some).map_err(|_| Failure("MISCONF the outcome of these commands is unknown".into()))
@@ -96,6 +98,9 @@ type Request = (&'static Command, Vec<Vec<u8>>);
 /// An `XADD` that waits to be committed together with other `XADD`s.
 struct PendingAppend {
     reply: usize,
+    name: String,
+    /// True if a missing stream must not be created.
+    no_stream: bool,
     stream: Stream,
     trim: Option<TrimBound>,
     batch: RecordBatch,
@@ -106,6 +111,8 @@ struct StreamCommands {
     level: Durability,
     /// Barrier that the burst must still pass before it looks at the node's state.
     gate: Option<ReadGate>,
+    /// Cluster of the node; `None` on a node alone.
+    cluster: Option<Arc<dyn ClusterHandle>>,
 }
 
 impl StreamCommands {
@@ -115,8 +122,8 @@ impl StreamCommands {
         for (command, arguments) in wanted.iter().filter(|(command, _)| !is_mark(command)) {
             let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
             let reply = match (command.run, Write::parse(&arguments)) {
-                (_, Ok(Write::Add { stream, record, no_stream, trim })) => {
-                    match self.prepare(stream, &record, no_stream).await {
+                (_, Ok(Write::Add { stream: stream_name, record, no_stream, trim })) => {
+                    match self.prepare(stream_name, &record, no_stream).await {
                         Ok(Some((stream, batch))) => {
                             let needed = batch.bytes().len() + 64;
                             if bytes + needed > MAX_COMMAND_BYTES / 2 {
@@ -124,7 +131,8 @@ impl StreamCommands {
                                 bytes = 0;
                             }
                             bytes += needed;
-                            run.push(PendingAppend { reply: replies.len(), stream, trim, batch });
+                            let name = stream_name.to_owned();
+                            run.push(PendingAppend { reply: replies.len(), name, no_stream, stream, trim, batch });
                             // Placeholder until the commit fills in the id.
                             Reply::Null
                         }
@@ -190,12 +198,18 @@ impl StreamCommands {
         if no_stream && self.db.blocking().find_stream(name).is_none() {
             self.pass_gate().await?;
         }
-        let stream = match self.db.blocking().find_stream(name) {
-            Some(stream) => stream,
-            None if no_stream => return Ok(None),
-            None => self.db.create_stream(name, &StreamConfig::default()).await.map_err(|error| refusal(&error))?.0,
-        };
+        if no_stream && self.db.blocking().find_stream(name).is_none() {
+            return Ok(None);
+        }
+        let stream = self.find_or_create(name).await.map_err(|error| refusal(&error))?;
         Ok(Some((stream, batch)))
+    }
+
+    async fn find_or_create(&self, name: &str) -> Result<Stream, WriteError> {
+        match self.db.blocking().find_stream(name) {
+            Some(stream) => Ok(stream),
+            None => Ok(self.db.create_stream(name, &StreamConfig::default()).await?.0),
+        }
     }
 
     /// Commits the pending `XADD`s together and sets their replies. If the commit is rejected, commits each `XADD`
@@ -204,7 +218,18 @@ impl StreamCommands {
         if run.is_empty() {
             return;
         }
-        match self.append(run).await {
+        let mut appended = self.append(run).await;
+        if let Err(WriteError::NoSuchStream(_)) = appended {
+            appended = match self.look_up_again(run).await {
+                Ok(()) if run.is_empty() => return,
+                Ok(()) => self.append(run).await,
+                Err(reply) => {
+                    run.drain(..).for_each(|one| replies[one.reply] = reply.clone());
+                    return;
+                }
+            };
+        }
+        match appended {
             Err(error) if run.len() > 1 && error.action() == Action::Fix => {
                 for one in run.iter() {
                     match self.append(std::slice::from_ref(one)).await {
@@ -221,6 +246,20 @@ impl StreamCommands {
             }
         }
         run.clear();
+    }
+
+    /// Looks up the streams of appends again, because one of them was deleted. A member of a cluster first waits until its
+    /// state shows the present ones. Removes appends whose stream is missing and must not be created.
+    async fn look_up_again(&self, run: &mut Vec<PendingAppend>) -> Result<(), Reply> {
+        if let Some(cluster) = &self.cluster {
+            let passed = cluster.read(ReadLevel::Linearizable, Instant::now() + DEFAULT_WAIT).await;
+            passed.map_err(|error| Reply::Error(Failure::of(&error).0))?;
+        }
+        run.retain(|one| !one.no_stream || self.db.blocking().find_stream(&one.name).is_some());
+        for one in run {
+            one.stream = self.find_or_create(&one.name).await.map_err(|error| refusal(&error))?;
+        }
+        Ok(())
     }
 
     async fn append(&self, run: &[PendingAppend]) -> Result<Ack, WriteError> {

@@ -20,6 +20,7 @@ mod documents;
 mod generated_clients;
 mod groups;
 mod kv;
+mod lagging;
 mod leases;
 mod long_reads;
 mod past;

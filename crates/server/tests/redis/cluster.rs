@@ -3,14 +3,22 @@
 use std::sync::Arc;
 
 use thalweg_server::{
+    Config,
     cluster::ClusterError,
     config::{RespDatabases, Setting},
 };
-use thalweg_types::ReadLevel;
+use thalweg_types::{
+    ReadLevel,
+    command::{
+        KeyspaceConfig, StreamConfig, encode_create_keyspace, encode_create_stream, encode_delete_stream,
+        encode_drop_keyspace,
+    },
+};
 
 use crate::support::{
     Node,
     cluster::{Barriers, FakeCluster, taken},
+    lagging::Lagging,
     resp::{Resp, encode, serving},
 };
 
@@ -173,6 +181,58 @@ async fn native_streams_are_read_behind_a_barrier_also_in_a_burst() {
         ["$-1", ":0", ":1"]
     );
     node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writes_of_a_member_that_lags_go_to_the_present_keyspace() {
+    let member = Lagging::start(serving).await;
+    let mut client = Resp::connect(&member.node).await;
+    for is_created in [true, false] {
+        assert_eq!(client.call("SET a old").await, "+OK");
+        let old = member.node.db.find_keyspace("redis").unwrap().id();
+        member.elsewhere(|out| {
+            encode_drop_keyspace(out, old);
+            Ok(())
+        });
+        if is_created {
+            member.elsewhere(|out| encode_create_keyspace(out, "redis", &KeyspaceConfig::default()));
+        }
+        assert_eq!(client.pipeline(&["APPEND a new", "GET a"]).await, [":3", "$3 new"]);
+    }
+    member.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entries_of_a_member_that_lags_go_to_the_present_native_stream() {
+    let change = |config: &mut Config| {
+        serving(config);
+        config.resp_databases = RespDatabases::parse("0=streams").unwrap();
+    };
+    let member = Lagging::start(change).await;
+    let mut client = Resp::connect(&member.node).await;
+    for is_created in [true, false] {
+        client.pipeline(&["XADD s * f v", "XADD other * f v"]).await;
+        let (old, others) = (member.node.db.find_stream("s").unwrap().id(), client.call("XLEN other").await);
+        member.elsewhere(|out| {
+            encode_delete_stream(out, old);
+            Ok(())
+        });
+        if is_created {
+            member.elsewhere(|out| encode_create_stream(out, "s", &StreamConfig::default()));
+        }
+        let replies = client.pipeline(&["XADD s * f v", "XADD other * f v", "XLEN s"]).await;
+        assert!(replies[0].starts_with('$') && replies[1].starts_with('$'), "{replies:?}");
+        assert_eq!(replies[2], ":1", "{replies:?}");
+        assert_ne!(client.call("XLEN other").await, others);
+    }
+    let old = member.node.db.find_stream("s").unwrap().id();
+    member.elsewhere(|out| {
+        encode_delete_stream(out, old);
+        Ok(())
+    });
+    assert_eq!(client.call("XADD s NOMKSTREAM * f v").await, "$-1");
+    assert!(member.node.db.find_stream("s").is_none());
+    member.stop().await;
 }
 
 #[tokio::test]

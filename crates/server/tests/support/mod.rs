@@ -5,6 +5,7 @@ pub mod carried;
 pub mod cluster;
 pub mod gated;
 pub mod jobs;
+pub mod lagging;
 pub mod native;
 pub mod resp;
 
