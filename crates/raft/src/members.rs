@@ -26,7 +26,7 @@ use openraft::{
 };
 use thalweg_replica::{Leadership, Membership, NodeInfo, ProposeError};
 use thalweg_state::{machine::MachineError, membership::LogId};
-use thalweg_types::{Index, NodeId, info::Removal};
+use thalweg_types::{Index, NodeId, Term, info::Removal};
 
 use crate::{
     consensus::Consensus,
@@ -306,10 +306,31 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
                 *best.ok_or(ChangeError::NoSuccessor)?.0
             }
         };
-        self.0.transferred.set(Some(status.leadership.term()));
+        self.transfer_to(to, status.leadership.term()).await
+    }
+
+    /// Begins to transfer the leadership of a node that sends no heartbeats, and therefore does not count as the leader. Nobody
+    /// answers it, so the reports of the voters show which of them live.
+    pub(crate) async fn begin_silent_transfer(&self) -> Result<NodeId, ChangeError> {
+        let status = self.status();
+        let here = self.0.member.node();
+        let fit = status.members.iter().filter(|(node, member)| {
+            **node != here && member.votes && member.matched.is_some() && self.has_reported(**node)
+        });
+        let (best, _) = fit.max_by_key(|(_, member)| member.matched).ok_or(ChangeError::NoSuccessor)?;
+        self.transfer_to(*best, status.leadership.term()).await
+    }
+
+    async fn transfer_to(&self, to: NodeId, term: Term) -> Result<NodeId, ChangeError> {
+        self.0.transferred.set(Some(term));
         let begun = self.0.raft.trigger().transfer_leader(to.0).await;
         begun.map_err(|error| ChangeError::Stopped(error.to_string()))?;
         Ok(to)
+    }
+
+    /// Returns true if a member has reported its facts as recently as a living one answers.
+    fn has_reported(&self, node: NodeId) -> bool {
+        self.facts_of(node).is_some_and(|(_, age)| age <= ALIVE_LEASES * self.0.options.lease())
     }
 
     /// Returns the status of the space, if this node leads it.

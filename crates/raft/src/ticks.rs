@@ -91,7 +91,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
                 Watch::Silent(ticks.saturating_add(1))
             }
             Watch::Silent(_) => {
-                let _ = self.begin_transfer(None).await;
+                // Without a successor, the next attempt may find one.
+                let _ = self.begin_silent_transfer().await;
                 Watch::Silent(0)
             }
             // A leader that no majority has answered for a while takes no proposals, but still sends heartbeats.

@@ -105,7 +105,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
     }
 
     /// Returns the newest facts about a member and their age; `None` if it has never reported.
-    fn facts_of(&self, node: NodeId) -> Option<(MemberFacts, Duration)> {
+    pub(crate) fn facts_of(&self, node: NodeId) -> Option<(MemberFacts, Duration)> {
         if node == self.0.member.node() {
             return Some((self.own_facts(), Duration::ZERO));
         }

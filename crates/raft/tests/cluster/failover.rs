@@ -304,6 +304,36 @@ fn a_leader_whose_fsyncs_hang_gives_up() {
 }
 
 #[test]
+fn a_leader_whose_fsyncs_hang_repeats_its_transfer_until_another_takes_over() {
+    run(async {
+        let cluster = Cluster::founded(3).await;
+        cluster.write(&put("before", b"v")).await;
+        let old = cluster.leader().await;
+        // The others hear the leader, but cannot elect one of them, and the requests to take over get lost.
+        let followers: Vec<u64> = cluster.nodes().iter().map(|node| node.id).filter(|id| *id != old.id).collect();
+        for from in &followers {
+            for to in cluster.nodes().iter().filter(|node| node.id != *from) {
+                cluster.network.cut(*from, to.id);
+            }
+        }
+        cluster.network.lose_transfers();
+        old.syncs.hold();
+        let written = old.propose(put("meanwhile", b"v")).await;
+        assert!(written.is_ok(), "{written:?}");
+        // Each attempt sends a request to each follower.
+        let attempts = || cluster.network.transfers() / followers.len() as u64;
+        cluster.wait("the first attempt", || (attempts() > 0).then_some(())).await;
+        cluster.wait("a silent leader", || (!old.member.leads()).then_some(())).await;
+        cluster.wait("more attempts", || (attempts() > 2).then_some(())).await;
+        cluster.network.heal();
+        cluster.write_except(&[old.id], &put("after", b"v")).await;
+        let new = cluster.leader_except(&[old.id]).await;
+        assert_eq!(new.get("meanwhile"), Some(b"v".to_vec()));
+        old.syncs.release();
+    });
+}
+
+#[test]
 fn a_node_that_restarts_votes_for_nobody_for_one_lease() {
     run(async {
         let cluster = Cluster::founded(3).await;

@@ -34,6 +34,8 @@ struct Inner {
     nodes: BTreeMap<u64, (Consensus, Rc<dyn Snapshots>)>,
     cuts: BTreeSet<(u64, u64)>,
     holds_facts: bool,
+    loses_transfers: bool,
+    transfers: u64,
 }
 
 /// The network; a clone refers to the same one.
@@ -68,6 +70,16 @@ impl Network {
     /// Lets no member learn the facts about another one, or ends that.
     pub fn hold_facts(&self, holds: bool) {
         self.0.borrow_mut().holds_facts = holds;
+    }
+
+    /// Loses all requests to take over the leadership.
+    pub fn lose_transfers(&self) {
+        self.0.borrow_mut().loses_transfers = true;
+    }
+
+    /// Number of requests to take over the leadership, lost ones included.
+    pub fn transfers(&self) -> u64 {
+        self.0.borrow().transfers
     }
 
     pub fn heal(&self) {
@@ -177,6 +189,14 @@ impl RaftNetworkV2<Types> for Link {
         request: TransferLeaderRequest<Types>,
         _: RPCOption,
     ) -> Result<TransferLeaderResponse<Types>, RPCError<Types>> {
+        let is_lost = {
+            let mut inner = self.links.network.0.borrow_mut();
+            inner.transfers += 1;
+            inner.loses_transfers
+        };
+        if is_lost {
+            return Err(Unreachable::from_string("the request is lost").into());
+        }
         self.call(|peer| async move { peer.take_over(request).await }).await
     }
 
