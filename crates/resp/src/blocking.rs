@@ -8,8 +8,8 @@
 //! wait for an entry of one consumer group, the first to run its command gets it, not the first that waited.
 //!
 //! Two notifications wake the client. A Redis client of this node that has changed the key notifies it after its commit. The
-//! apply of an entry notifies it of all additions to streams, whichever node has proposed them. Nothing polls for entries. Only the
-//! loss of a group's stream (it expired, or a client of another protocol or of another node removed or overwrote its key) causes
+//! apply of an entry notifies it of all additions to streams, whichever node has proposed them. Nothing polls for entries, except for
+//! those of native streams that do not exist yet. Only the loss of a group's stream (it expired, or a client of another protocol or of another node removed or overwrote its key) causes
 //! no notification of the second kind: readers of groups check for it every `RECHECK`.
 //!
 //! Limits: each blocked read counts as a tail (`max_tails`), and waits for at most [`MAX_STREAMS`] streams, because its

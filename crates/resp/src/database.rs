@@ -53,8 +53,8 @@ pub(crate) trait Batched: fmt::Debug + Send + Sync {
         commands: &Commands,
         watched: &[Watched],
     ) -> PendingOutcome;
-    /// Returns a future that completes after a client of another protocol has appended to this stream; `None` if
-    /// other protocols can't append to it.
+    /// Returns a future that completes after a client of another protocol has appended to this stream, and from time to time
+    /// while there is no such stream; `None` if other protocols can't append to it.
     fn appended(&self, _key: &[u8]) -> Option<Appended> {
         None
     }

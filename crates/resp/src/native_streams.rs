@@ -12,7 +12,10 @@
 //! which the node has applied. Appends look up their streams without one: if the log refuses them because a stream was
 //! deleted, they pass the barrier, look up the names again, and are committed once more.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use thalweg_engine::{Ack, AsyncDatabase, Origin, Stream, WriteError};
 use thalweg_redis::{
@@ -32,6 +35,9 @@ use super::{
     database::{Appended as ReportedAppend, Batched, PendingOutcome, Watched},
     failure::Failure,
 };
+
+/// Interval at which a blocked read looks up a stream that does not exist.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 const NO_WATCH: &str = "ERR a transaction on native streams can't depend on WATCH: use a keyspace's database";
 
@@ -82,12 +88,16 @@ impl Batched for NativeStreams {
     }
 
     fn appended(&self, key: &[u8]) -> Option<ReportedAppend> {
-        let stream = self.db.blocking().find_stream(str::from_utf8(key).ok()?)?;
-        let appended = self.db.wait_for(stream.id(), stream.info().ok()?.next);
+        let stream = self.db.blocking().find_stream(str::from_utf8(key).ok()?);
+        let appended = stream.and_then(|stream| Some(self.db.wait_for(stream.id(), stream.info().ok()?.next)));
         Some(ReportedAppend(Box::pin(async move {
-            // A deleted stream never completes the wait.
-            if !appended.await {
-                std::future::pending::<()>().await;
+            let has_appended = match appended {
+                Some(appended) => appended.await,
+                None => false,
+            };
+            // A stream that is missing, or was deleted, may be created without a notification.
+            if !has_appended {
+                tokio::time::sleep(LOOK_EVERY).await;
             }
         })))
     }

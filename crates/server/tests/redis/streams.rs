@@ -96,3 +96,21 @@ async fn a_reader_that_waits_is_told_of_appends_from_everywhere() {
     assert_eq!(reader.call("XREAD BLOCK 1 STREAMS s $").await, "*-1");
     node.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_waits_for_a_stream_that_does_not_exist_gets_its_first_entry() {
+    let node = node().await;
+    let (mut reader, mut watcher) = (client(&node).await, client(&node).await);
+    for is_deleted in [false, true] {
+        reader.send(&encode("XREAD BLOCK 50000 STREAMS s $")).await;
+        watcher.until("CLIENT LIST", "flags=b").await;
+        if is_deleted {
+            node.delete("/v1/streams/s").await.is(204);
+            // The ids of the new stream begin with a later millisecond than that of the last entry.
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        assert!(node.call("POST", "/v1/streams/s/records", &[], b"first").await.status < 300);
+        assert!(reader.reply().await.contains("first"), "{is_deleted}");
+    }
+    node.stop().await;
+}
