@@ -34,7 +34,7 @@ use thalweg_raft::{Turn, Turns};
 use thalweg_serving::cluster::NodeAddresses;
 use thalweg_types::{Action, Index, NodeId, codec::EncodeError};
 use thalweg_wire::peer::{
-    Channel, Chunk, Description, Digest, Failed, History, MAX_BODY_BYTES, Marks, PeerFrame, PeerKind,
+    Channel, Chunk, Description, Digest, EntryRequests, Failed, History, MAX_BODY_BYTES, Marks, PeerFrame, PeerKind,
 };
 use tokio::{
     io::{BufReader, ReadHalf},
@@ -365,6 +365,16 @@ pub(crate) struct DigestText;
 impl<'a> ReadReply<'a, String> for DigestText {
     fn read(reply: &'a Reply, node: NodeId) -> Result<String, CallError> {
         Ok(reply.read::<Digest<'a>>(node)?.hex.to_owned())
+    }
+}
+
+/// Names of requests with the indexes of their entries, and the number of the first ones.
+pub(crate) struct NameList;
+
+impl<'a> ReadReply<'a, (u64, Vec<(Index, String)>)> for NameList {
+    fn read(reply: &'a Reply, node: NodeId) -> Result<(u64, Vec<(Index, String)>), CallError> {
+        let EntryRequests { first, entries } = reply.read::<EntryRequests<'a>>(node)?;
+        Ok((first, entries.iter().map(|entry| (entry.index, entry.requests.to_owned())).collect()))
     }
 }
 

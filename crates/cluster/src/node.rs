@@ -11,7 +11,7 @@ use std::{
     fmt,
     net::SocketAddr,
     rc::Rc,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicBool},
     time::Instant,
 };
 
@@ -166,6 +166,7 @@ impl Node {
             mesh,
             counters: LinkCounters::default(),
             calls,
+            names_requests: AtomicBool::new(false),
             serves: watch::Sender::default(),
             stop,
             repair_is_due: watch::Sender::new(false),

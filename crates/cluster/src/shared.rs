@@ -1,7 +1,7 @@
 //! State of a node that its thread and its handles share, and the calls between them.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic::AtomicBool},
     thread::JoinHandle,
     time::Duration,
 };
@@ -79,6 +79,8 @@ pub(crate) struct Shared {
     pub mesh: Mesh,
     pub counters: LinkCounters,
     pub calls: Calls,
+    /// True while this node leads and wants the names of its clients' requests, for log lines.
+    pub names_requests: AtomicBool,
     /// Addresses at which this node serves clients.
     pub serves: watch::Sender<NodeAddresses>,
     pub stop: watch::Sender<bool>,
