@@ -32,7 +32,7 @@ use futures_util::{
 };
 use thalweg_raft::{Turn, Turns};
 use thalweg_serving::cluster::NodeAddresses;
-use thalweg_types::{Action, Index, NodeId, codec::EncodeError};
+use thalweg_types::{Action, Index, NodeId, codec::EncodeError, limits::LINK_READ_BYTES};
 use thalweg_wire::peer::{
     Channel, Chunk, Description, Digest, EntryRequests, Failed, History, MAX_BODY_BYTES, Marks, PeerFrame, PeerKind,
 };
@@ -66,8 +66,6 @@ const TICK: Duration = Duration::from_millis(500);
 /// Number of ticks without any reply after which a node with open requests is silent. Ticks are counted instead of time,
 /// because a pause of this process must not count.
 const SILENT_TICKS: u32 = 4;
-/// Size of the buffer in which small frames are read together.
-const READ_BYTES: usize = 64 * 1024;
 
 /// Returns the name of a node in messages.
 fn shown(node: &NodeId) -> String {
@@ -431,7 +429,7 @@ async fn read_replies(
     traffic: &Traffic,
     counter: &ChannelCounter,
 ) -> std::io::Result<()> {
-    let mut reading = BufReader::with_capacity(READ_BYTES, reading);
+    let mut reading = BufReader::with_capacity(LINK_READ_BYTES, reading);
     while let Some(frame) = read_headed(&mut reading, heads, MAX_BODY_BYTES).await? {
         traffic.received.set(traffic.received.get() + 1);
         counter.received(frame.wire_bytes);

@@ -15,10 +15,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use crate::{link_counters::LinkCounters, subjects::Mesh};
 
-/// Maximum number of calls that wait for their answers. A further one is refused with error `overloaded`. Cost: about 1 KiB for
-/// each.
-pub(crate) const MAX_CALLS: usize = 16 * 1024;
-
 /// A call to the consensus thread.
 pub(crate) enum Call {
     Read(ReadLevel, Duration, oneshot::Sender<Result<Revision, ClusterError>>),

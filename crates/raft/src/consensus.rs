@@ -169,7 +169,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             LogStore::open(member.log().clone(), member.space(), &base, options.store, Arc::clone(&queue), driver)?;
         let store = store.with_member(member.clone());
         let (reader, stops_writes) = (store.reader(), store.stop_switch());
-        let applied = AppliedWatch::new(base.applied.map(|applied| applied.index));
+        let applied = AppliedWatch::new(base.applied.map(|applied| applied.index), options.max_outcome_bytes);
         let may_vote = !has_promised(&member, &reader);
         let applier = Applier::new(member.clone(), reader.clone(), applied.clone(), snapshots);
         let node = member.node().0;

@@ -6,17 +6,16 @@
 //! Entries have no names, because the state must be a function of its entries, and every replica would store them. So the
 //! leader keeps them beside, numbered in the order in which they were noted. It keeps none unless a member wants them.
 //!
-//! Invariant: a name that is kept belongs to an entry that is committed.
+//! Invariants: a name that is kept belongs to an entry that is committed; the oldest names are dropped beyond
+//! [`MAX_ENTRY_NAME_BYTES`].
 
 use std::{
     cell::{Cell, RefCell},
     collections::VecDeque,
 };
 
-use thalweg_types::Index;
+use thalweg_types::{Index, limits::MAX_ENTRY_NAME_BYTES};
 
-/// Maximum memory in bytes of the names that a leader keeps. Beyond it, the oldest ones are dropped.
-const MAX_NAMES_BYTES: usize = 256 * 1024;
 /// Memory in bytes of the names of an entry, in addition to the text.
 const ENTRY_BYTES: usize = 64;
 
@@ -68,7 +67,7 @@ impl EntryNames {
         let mut kept = self.kept.borrow_mut();
         kept.bytes += ENTRY_BYTES + names.len();
         kept.names.push_back((index, names));
-        while kept.bytes > MAX_NAMES_BYTES {
+        while kept.bytes > MAX_ENTRY_NAME_BYTES {
             kept.drop_first();
         }
     }
@@ -119,12 +118,12 @@ mod tests {
         let names = EntryNames::default();
         names.want(true);
         let text = "n".repeat(1000);
-        let count = 2 * MAX_NAMES_BYTES as u64 / 1000;
+        let count = 2 * MAX_ENTRY_NAME_BYTES as u64 / 1000;
         for index in 1..=count {
             names.note(Index(index), || text.clone());
         }
         let (first, kept) = indexes(&names, 1);
-        assert!(first > 2 && kept.len() * (1000 + ENTRY_BYTES) <= MAX_NAMES_BYTES, "{first}");
+        assert!(first > 2 && kept.len() * (1000 + ENTRY_BYTES) <= MAX_ENTRY_NAME_BYTES, "{first}");
         assert_eq!((kept[0], kept[kept.len() - 1]), (first, count));
     }
 }
