@@ -10,7 +10,10 @@ use std::{io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use socket2::{SockRef, TcpKeepalive};
-use thalweg_types::codec::EncodeError;
+use thalweg_types::{
+    codec::EncodeError,
+    limits::{LINK_WRITE_BYTES, MAX_LINK_QUEUE_BYTES},
+};
 use thalweg_wire::peer::{
     HEADER_BYTES, Header, MAX_BODY_BYTES, MAX_SHORT_BYTES, PeerFrame, PeerKind, SHORT_FROM, compress, decompress,
     encode, encode_compressed, shorten,
@@ -24,8 +27,6 @@ use tokio::{
 
 use crate::link_counters::ChannelCounter;
 
-/// Maximum bytes of frames that wait on one connection. A sender waits while there are more.
-const MAX_QUEUED_BYTES: usize = 16 * 1024 * 1024;
 /// Maximum number of frames that wait on one connection.
 const MAX_QUEUED_FRAMES: usize = 4096;
 /// Size of a body in bytes from which another thread compresses or decompresses it. A shorter one takes less than 2 ms.
@@ -33,8 +34,6 @@ const ELSEWHERE_BYTES: usize = 1024 * 1024;
 /// Silence after which the system probes whether the peer still exists, and interval of the probes. A peer that has
 /// lost power sends nothing, so its connections would otherwise stay open.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
-/// Bytes of frames that are written with one call.
-const WRITE_BYTES: usize = 256 * 1024;
 
 /// Form of the heads of a connection's frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,7 +200,7 @@ pub(crate) struct Ended;
 impl FrameSender {
     /// Queues one encoded frame with its header. Waits while the queue is full.
     pub(crate) async fn send(&self, bytes: Vec<u8>) -> Result<(), Ended> {
-        let wanted = bytes.len().min(MAX_QUEUED_BYTES) as u32;
+        let wanted = bytes.len().min(MAX_LINK_QUEUE_BYTES) as u32;
         let room = Arc::clone(&self.room).acquire_many_owned(wanted).await.map_err(|_| Ended)?;
         self.frames.send(Queued::new(bytes, self.heads, room)).await.map_err(|_| Ended)
     }
@@ -210,7 +209,7 @@ impl FrameSender {
 impl FrameSender {
     /// Queues one encoded frame with its header, unless the queue is full or the connection has ended.
     pub(crate) fn try_send(&self, bytes: Vec<u8>) -> Result<(), Ended> {
-        let wanted = bytes.len().min(MAX_QUEUED_BYTES) as u32;
+        let wanted = bytes.len().min(MAX_LINK_QUEUE_BYTES) as u32;
         let room = Arc::clone(&self.room).try_acquire_many_owned(wanted).map_err(|_| Ended)?;
         self.frames.try_send(Queued::new(bytes, self.heads, room)).map_err(|_| Ended)
     }
@@ -224,12 +223,12 @@ pub(crate) fn frame_queue<W: AsyncWrite + Unpin>(
     counter: ChannelCounter,
 ) -> (FrameSender, impl Future<Output = io::Result<()>> + use<W>) {
     let (frames, mut queue) = mpsc::channel::<Queued>(MAX_QUEUED_FRAMES);
-    let room = Arc::new(Semaphore::new(MAX_QUEUED_BYTES));
+    let room = Arc::new(Semaphore::new(MAX_LINK_QUEUE_BYTES));
     let writing = async move {
         while let Some(first) = queue.recv().await {
             let Queued { bytes: mut together, begin, room } = first;
             let mut rooms = vec![room];
-            while together.len() < WRITE_BYTES
+            while together.len() < LINK_WRITE_BYTES
                 && let Ok(next) = queue.try_recv()
             {
                 together.extend_from_slice(&next.bytes[next.begin..]);
@@ -305,7 +304,7 @@ mod tests {
     async fn a_queue_has_a_bound_and_frees_its_room_by_writing() {
         let (client, mut server) = tokio::io::duplex(1024);
         let (sender, writing) = frame_queue(client, Heads::Long, ChannelCounter::default());
-        sender.send(vec![1; MAX_QUEUED_BYTES]).await.unwrap();
+        sender.send(vec![1; MAX_LINK_QUEUE_BYTES]).await.unwrap();
         let blocked = tokio::time::timeout(std::time::Duration::from_millis(20), sender.send(vec![2; 1])).await;
         assert!(blocked.is_err(), "the queue is full");
         let writing = tokio::spawn(writing);
@@ -317,6 +316,6 @@ mod tests {
         sender.send(vec![2; 1]).await.unwrap();
         drop(sender);
         writing.await.unwrap().unwrap();
-        assert_eq!(reading.await.unwrap(), MAX_QUEUED_BYTES + 1);
+        assert_eq!(reading.await.unwrap(), MAX_LINK_QUEUE_BYTES + 1);
     }
 }

@@ -3,7 +3,7 @@
 //! Owns: the calls of other threads to the consensus thread. Does not own: their answers (`calls`).
 
 use std::{
-    sync::{Arc, PoisonError},
+    sync::{Arc, PoisonError, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
@@ -48,6 +48,10 @@ fn nothing(changed: ClusterFuture<NodeId>) -> ClusterFuture<()> {
 impl ClusterHandle for Node {
     fn leads(&self) -> bool {
         self.shared.member.leads()
+    }
+
+    fn names_requests(&self) -> bool {
+        self.shared.names_requests.load(Relaxed)
     }
 
     fn try_read(&self, level: ReadLevel) -> Option<Revision> {

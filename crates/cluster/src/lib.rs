@@ -17,6 +17,7 @@ mod comparison;
 mod convert;
 mod data;
 pub mod detector;
+mod entry_requests;
 mod events;
 mod forwarder;
 mod founding;

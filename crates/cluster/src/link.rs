@@ -32,9 +32,9 @@ use futures_util::{
 };
 use thalweg_raft::{Turn, Turns};
 use thalweg_serving::cluster::NodeAddresses;
-use thalweg_types::{Action, Index, NodeId, codec::EncodeError};
+use thalweg_types::{Action, Index, NodeId, codec::EncodeError, limits::LINK_READ_BYTES};
 use thalweg_wire::peer::{
-    Channel, Chunk, Description, Digest, Failed, History, MAX_BODY_BYTES, Marks, PeerFrame, PeerKind,
+    Channel, Chunk, Description, Digest, EntryRequests, Failed, History, MAX_BODY_BYTES, Marks, PeerFrame, PeerKind,
 };
 use tokio::{
     io::{BufReader, ReadHalf},
@@ -66,8 +66,6 @@ const TICK: Duration = Duration::from_millis(500);
 /// Number of ticks without any reply after which a node with open requests is silent. Ticks are counted instead of time,
 /// because a pause of this process must not count.
 const SILENT_TICKS: u32 = 4;
-/// Size of the buffer in which small frames are read together.
-const READ_BYTES: usize = 64 * 1024;
 
 /// Returns the name of a node in messages.
 fn shown(node: &NodeId) -> String {
@@ -368,6 +366,16 @@ impl<'a> ReadReply<'a, String> for DigestText {
     }
 }
 
+/// Names of requests with the indexes of their entries, and the number of the first ones.
+pub(crate) struct NameList;
+
+impl<'a> ReadReply<'a, (u64, Vec<(Index, String)>)> for NameList {
+    fn read(reply: &'a Reply, node: NodeId) -> Result<(u64, Vec<(Index, String)>), CallError> {
+        let EntryRequests { first, entries } = reply.read::<EntryRequests<'a>>(node)?;
+        Ok((first, entries.iter().map(|entry| (entry.index, entry.requests.to_owned())).collect()))
+    }
+}
+
 /// Running hashes, with the indexes of their entries.
 pub(crate) struct MarkList;
 
@@ -421,7 +429,7 @@ async fn read_replies(
     traffic: &Traffic,
     counter: &ChannelCounter,
 ) -> std::io::Result<()> {
-    let mut reading = BufReader::with_capacity(READ_BYTES, reading);
+    let mut reading = BufReader::with_capacity(LINK_READ_BYTES, reading);
     while let Some(frame) = read_headed(&mut reading, heads, MAX_BODY_BYTES).await? {
         traffic.received.set(traffic.received.get() + 1);
         counter.received(frame.wire_bytes);

@@ -3,7 +3,7 @@
 //! Owns: accepting, the bounds on connections, and reading requests and writing replies of each connection. Does not own:
 //! the meaning of requests ([`Service`]).
 //!
-//! A stranger costs a bounded amount. At most [`MAX_HALF_OPEN`] connections wait for a hello that this node accepts,
+//! A stranger costs a bounded amount. At most [`MAX_HALF_OPEN_LINKS`] connections wait for a hello that this node accepts,
 //! each with less than 4 KiB and a time limit; if there are more, the oldest one is closed. A member sends its hello
 //! immediately, so it is rarely the oldest. After an accepted hello, which states the id of the cluster, a connection
 //! moves to a second list with the same bound, on which the TLS session and the proof of the secret take place. So any
@@ -18,7 +18,10 @@ use std::{
 };
 
 use futures_util::{FutureExt, StreamExt, future::LocalBoxFuture, stream::FuturesUnordered};
-use thalweg_types::NodeId;
+use thalweg_types::{
+    NodeId,
+    limits::{LINK_READ_BYTES, MAX_HALF_OPEN_LINKS},
+};
 use thalweg_wire::peer::MAX_BODY_BYTES;
 use tokio::{
     io::{BufReader, ReadHalf},
@@ -35,14 +38,10 @@ use crate::{
     secured::Secured,
 };
 
-/// Maximum number of connections that wait for a hello, and separately of those that prove themselves after it.
-pub(crate) const MAX_HALF_OPEN: usize = 256;
 /// Maximum number of established connections: a few for each of the largest number of members.
 const MAX_CONNECTIONS: usize = 8192;
 /// Maximum number of requests of one connection that are served at a time. Further ones wait in the socket.
 const MAX_REQUESTS: usize = 256;
-/// Size of the buffer in which small frames are read together.
-const READ_BYTES: usize = 64 * 1024;
 /// Minimum time between two logged rejections.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum time for the replies to the last requests of a peer that must be served no more.
@@ -87,7 +86,7 @@ type HalfOpen = RefCell<VecDeque<(u64, AbortHandle)>>;
 fn begin(half_open: &HalfOpen, number: u64, task: AbortHandle) {
     let mut half_open = half_open.borrow_mut();
     half_open.push_back((number, task));
-    if half_open.len() > MAX_HALF_OPEN
+    if half_open.len() > MAX_HALF_OPEN_LINKS
         && let Some((_, oldest)) = half_open.pop_front()
     {
         oldest.abort();
@@ -202,7 +201,7 @@ impl<S: Service> Shared<S> {
 
     async fn serve(&self, peer: &Peer, stream: Secured<TcpStream>) -> io::Result<()> {
         let (reading, writing) = tokio::io::split(stream);
-        let mut reading = BufReader::with_capacity(READ_BYTES, reading);
+        let mut reading = BufReader::with_capacity(LINK_READ_BYTES, reading);
         let (counter, heads) = (self.service.counter(peer), Heads::of(peer.version));
         let (replies, writer) = frame_queue(writing, heads, counter.clone());
         // The writer runs in this task, so the queue must not be waited for.

@@ -33,7 +33,7 @@ use thalweg_raft::{
     without_needless_notices,
 };
 use thalweg_replica::NodeInfo;
-use thalweg_types::{Index, NodeId, SpaceTime};
+use thalweg_types::{Index, NodeId, SpaceTime, limits::MAX_PIPELINED_BYTES};
 use thalweg_wire::peer::{
     Appended, BeginSnapshot, Channel, ChunkStored, EndSnapshot, PreVoted, SHORT_FROM, SnapshotBegun, SnapshotChunk,
     SnapshotInstalled, Transfer, Transferred, Voted,
@@ -54,9 +54,6 @@ use crate::{
 
 /// Maximum number of appends to a follower that are on their way at a time.
 const MAX_PIPELINED: usize = 32;
-/// Maximum payload bytes of the appends to a follower that are on their way at a time. A larger append travels alone. A
-/// follower with a slow disk may hold this many bytes in memory.
-const MAX_PIPELINED_BYTES: usize = 16 * 1024 * 1024;
 /// Maximum time that a follower takes to write the entries of an append. openraft's limit for an append is one
 /// heartbeat interval, but a slow fsync takes longer, and the leader would send the same entries repeatedly. The
 /// follower's silence ends the wait sooner, see `link`.

@@ -11,7 +11,7 @@ use std::{
     fmt,
     net::SocketAddr,
     rc::Rc,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicBool},
     time::Instant,
 };
 
@@ -19,7 +19,7 @@ use thalweg_engine::{Database, MemberParts, RepairNote};
 use thalweg_raft::{Consensus, ConsensusParts, StartError, SyncQueue, SyncThread};
 use thalweg_serving::cluster::{EventLog, NodeAddresses};
 use thalweg_transport::PeerTls;
-use thalweg_types::{Action, Classified, ClusterId};
+use thalweg_types::{Action, Classified, ClusterId, limits::MAX_CLUSTER_CALLS};
 use tokio::{
     net::TcpListener,
     runtime::LocalOptions,
@@ -41,7 +41,7 @@ use crate::{
     options::NodeOptions,
     peers::Peers,
     service::Requests,
-    shared::{Admitted, Calls, MAX_CALLS, Shared},
+    shared::{Admitted, Calls, Shared},
     signs::Signs,
     subjects::Mesh,
     tasks::Tasks,
@@ -143,7 +143,7 @@ impl Node {
         let listener = std::net::TcpListener::bind(listen).map_err(bound)?;
         listener.set_nonblocking(true).map_err(bound)?;
         let address = listener.local_addr().map_err(bound)?;
-        let (calls, receiver) = Calls::new(MAX_CALLS);
+        let (calls, receiver) = Calls::new(MAX_CLUSTER_CALLS);
         let (stop, stopping) = watch::channel(false);
         let events = Arc::new(EventLog::default());
         let report = crate::report::empty(cluster, parts.member.node(), options.triggers);
@@ -166,6 +166,7 @@ impl Node {
             mesh,
             counters: LinkCounters::default(),
             calls,
+            names_requests: AtomicBool::new(false),
             serves: watch::Sender::default(),
             stop,
             repair_is_due: watch::Sender::new(false),

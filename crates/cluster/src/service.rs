@@ -4,12 +4,12 @@
 //! that is being received (`raft`).
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     collections::BTreeSet,
     fmt,
     future::{Future, ready},
     rc::Rc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -28,11 +28,11 @@ use thalweg_types::{
 use thalweg_wire::{
     RemainingBytes,
     peer::{
-        Append, AskChunk, AskDigest, AskHistory, AskMarks, AskPreVote, AskSource, AskVersions, AskVote, Barrier,
-        BeginSnapshot, Channel, Chunk, ChunkStored, Describe, Description, Digest, EndSnapshot, EntryId, Facts, Failed,
-        HashMark, Heartbeat, History, Manage, ManageKind, Managed, Marks, PeerFrame, PeerKind, Ping, Pong, Propose,
-        Proposed, ReadBarrier, Sign, SnapshotBegun, SnapshotChunk, SnapshotInstalled, Source, Transfer, Transferred,
-        Versions,
+        Append, AskChunk, AskDigest, AskHistory, AskMarks, AskPreVote, AskRequests, AskSource, AskVersions, AskVote,
+        Barrier, BeginSnapshot, Channel, Chunk, ChunkStored, Describe, Description, Digest, EndSnapshot, EntryId,
+        EntryRequests, Facts, Failed, HashMark, Heartbeat, History, Manage, ManageKind, Managed, Marks, NamedEntry,
+        PeerFrame, PeerKind, Ping, Pong, Propose, Proposed, ReadBarrier, Sign, SnapshotBegun, SnapshotChunk,
+        SnapshotInstalled, Source, Transfer, Transferred, Versions,
     },
 };
 use tokio::{net::TcpStream, sync::watch};
@@ -65,6 +65,9 @@ pub(crate) const RECEIVING_TICK: Duration = Duration::from_millis(100);
 const MAX_IDLE: Duration = Duration::from_secs(60);
 const MAX_IDLE_TICKS: u32 = (MAX_IDLE.as_millis() / RECEIVING_TICK.as_millis()) as u32;
 
+/// Maximum number of characters of the names of requests in a log line.
+const MAX_PRINTED: usize = 4096;
+
 /// Reply with an error.
 struct Refusal {
     class: Action,
@@ -87,10 +90,10 @@ impl Refusal {
     }
 }
 
-/// Returns the names of requests without control characters, for a log line. The sending node has escaped the names
-/// already; this ensures that they cannot break the line.
-fn printable(names: &str) -> String {
-    names.chars().filter(|char| !char.is_control()).collect()
+/// Returns the names of requests without control characters, for a log line. The sending node has escaped and bounded the
+/// names already; this ensures that they cannot break the line.
+pub(crate) fn printable(names: &str) -> String {
+    names.chars().filter(|char| !char.is_control()).take(MAX_PRINTED).collect()
 }
 
 impl From<ProposeError> for Refusal {
@@ -171,6 +174,8 @@ pub(crate) struct Requests {
     pub data: Data,
     pub about: RefCell<AboutNode>,
     pub receiving: Receiving,
+    /// Time at which a member has last asked for the names of requests.
+    pub names_asked: Cell<Option<Instant>>,
     /// Nodes that were removed while this node ran. Their connections end, and their frames are refused.
     pub removed: watch::Sender<BTreeSet<NodeId>>,
 }
@@ -191,8 +196,22 @@ impl Requests {
         about: AboutNode,
     ) -> Self {
         let (about, receiving) = (RefCell::new(about), Receiving::new(MAX_IDLE_TICKS));
+        let names_asked = Cell::default();
         let removed = watch::Sender::default();
-        Self { consensus, network, hearing, events, mesh, signs, snapshots, data, about, receiving, removed }
+        Self {
+            consensus,
+            network,
+            hearing,
+            events,
+            mesh,
+            signs,
+            snapshots,
+            data,
+            about,
+            receiving,
+            names_asked,
+            removed,
+        }
     }
 
     /// Ends the connections of a node that was removed, and refuses its frames from now on.
@@ -310,6 +329,7 @@ impl Requests {
             let proposed = self.consensus.propose_forwarded(payload, purpose, within(frame.timeout_millis)).await;
             match &proposed {
                 Ok(index) => {
+                    self.consensus.names().note(*index, || request_id.clone());
                     tracing::debug!(%from, request_id, bytes, index = index.0, "forwarded commands are committed");
                 }
                 // Their senders retry these, and the log reports their cause once.
@@ -411,6 +431,19 @@ impl Requests {
         let thalweg_raft::History { has_voted, has_entries } = self.consensus.history();
         let asked = AskHistory::decode_body(body).map_err(Refusal::from);
         reply(id, asked.map(|AskHistory {}| History { has_voted, has_entries }))
+    }
+
+    fn ask_requests(&self, id: u64, body: &Bytes) -> Vec<u8> {
+        let asked = AskRequests::decode_body(body);
+        let (first, names) = match &asked {
+            Ok(AskRequests { after }) => {
+                self.names_asked.set(Some(Instant::now()));
+                self.consensus.names().after(*after)
+            }
+            Err(_) => (0, Vec::new()),
+        };
+        let entries: Vec<_> = names.iter().map(|(index, requests)| NamedEntry { index: *index, requests }).collect();
+        reply(id, asked.map_err(Refusal::from).map(|_| EntryRequests { first, entries: List::Items(&entries) }))
     }
 
     fn ask_versions(&self, id: u64, body: &Bytes) -> Vec<u8> {
@@ -582,6 +615,7 @@ impl Service for Requests {
             Some(PeerKind::AskChunk) => boxed(self.ask_chunk(id, body)),
             Some(PeerKind::AskVersions) => boxed(ready(self.ask_versions(id, &body))),
             Some(PeerKind::AskHistory) => boxed(ready(self.ask_history(id, &body))),
+            Some(PeerKind::AskRequests) => boxed(ready(self.ask_requests(id, &body))),
             _ => {
                 let refusal = Refusal::new(Action::Fix, "unknown_kind", "this node does not know the kind of request");
                 boxed(ready(reply::<Pong>(id, Err(refusal))))

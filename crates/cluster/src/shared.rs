@@ -1,7 +1,7 @@
 //! State of a node that its thread and its handles share, and the calls between them.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic::AtomicBool},
     thread::JoinHandle,
     time::Duration,
 };
@@ -14,10 +14,6 @@ use thalweg_wire::peer::ManageKind;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use crate::{link_counters::LinkCounters, subjects::Mesh};
-
-/// Maximum number of calls that wait for their answers. A further one is refused with error `overloaded`. Cost: about 1 KiB for
-/// each.
-pub(crate) const MAX_CALLS: usize = 16 * 1024;
 
 /// A call to the consensus thread.
 pub(crate) enum Call {
@@ -79,6 +75,8 @@ pub(crate) struct Shared {
     pub mesh: Mesh,
     pub counters: LinkCounters,
     pub calls: Calls,
+    /// True while this node leads and wants the names of its clients' requests, for log lines.
+    pub names_requests: AtomicBool,
     /// Addresses at which this node serves clients.
     pub serves: watch::Sender<NodeAddresses>,
     pub stop: watch::Sender<bool>,

@@ -37,7 +37,7 @@ use thalweg_serving::{
     cluster::{ClusterReport, MemberHealth},
     views::Bell,
 };
-use thalweg_types::NodeId;
+use thalweg_types::{NodeId, limits::MAX_NODE_QUEUE_BYTES};
 use thalweg_wire::peer::SUBJECTS_FROM;
 use tokio::{
     net::TcpStream,
@@ -52,8 +52,6 @@ use crate::{
     secured::Secured,
 };
 
-/// Maximum bytes of the messages that wait for one other node. A message counts once for each filter that it matches.
-pub(crate) const NODE_QUEUE_BYTES: u64 = 32 * 1024 * 1024;
 /// Maximum number of accepted connections that wait for the thread. Others are closed, and their nodes dial again.
 const MAX_ACCEPTED: usize = 64;
 /// Number of nodes that have connected and are no members, above which they are forgotten.
@@ -276,7 +274,7 @@ async fn carry(mesh: &Mesh, parts: Parts, broker: Broker) {
 
 fn begin(node: NodeId, broker: &Broker, credentials: &Rc<Credentials>) -> Member {
     let bell = Bell::new();
-    let link = Arc::new(broker.open_node(Arc::clone(&bell) as _, NODE_QUEUE_BYTES));
+    let link = Arc::new(broker.open_node(Arc::clone(&bell) as _, MAX_NODE_QUEUE_BYTES));
     let (place, of_task) = watch::channel(PeerAddress::default());
     let sending = outbound::Outbound {
         node,

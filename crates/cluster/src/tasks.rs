@@ -105,6 +105,7 @@ impl Tasks {
         spawn_local(Rc::clone(this).sign_to_all());
         spawn_local(Rc::clone(this).take_part());
         spawn_local(Rc::clone(this).promote_learners());
+        spawn_local(Rc::clone(this).log_requests());
         if !this.options.compare_every.is_zero() {
             spawn_local(Rc::clone(this).compare_states());
         }
@@ -164,6 +165,7 @@ impl Tasks {
             self.note_lags(&report.members);
             self.hearing.tick().into_iter().for_each(|change| self.events.changed(change));
             self.keep_for_followers(&report.members);
+            self.keep_names();
             if let Some(from) = self.requests.receiving.tick() {
                 tracing::warn!(%from, "dropped an unfinished snapshot, because its sender is silent");
             }

@@ -19,7 +19,7 @@ use thalweg_types::{
     KeyspaceId,
     budget::{self, Budget, Spent},
     codec::Malformed,
-    command::{Command, CommitBuilder, Condition, Expect, RedisBatch, Write, unwrap},
+    command::{Command, CommitBuilder, Condition, Expect, RedisBatch, TransactionBuilder, Write, unwrap},
     steps::{COLD_READ, READ, SHORT_READ, read_bytes},
 };
 
@@ -41,6 +41,8 @@ pub enum RowsOf<'a> {
     Command(&'a [u8]),
     /// A commit.
     Commit(&'a CommitBuilder),
+    /// A transaction.
+    Transaction(&'a TransactionBuilder),
     /// A put or a delete of a key without conditions or deadline. It reads the row of its key in keyspaces with settings.
     Write(KeyspaceId, &'a [u8]),
     /// Another write whose effect depends on the row of its key.
@@ -111,6 +113,11 @@ impl Database {
         let of = match of {
             RowsOf::Commit(commit) => {
                 commit.encode(&mut encoded);
+                RowsOf::Command(&encoded)
+            }
+            RowsOf::Transaction(transaction) => {
+                // An error appears when the transaction is proposed.
+                transaction.encode(&mut encoded).ok()?;
                 RowsOf::Command(&encoded)
             }
             of => of,
@@ -184,8 +191,8 @@ fn visit<'a>(machine: &Machine, of: RowsOf<'a>, visit: &mut Visit<'_, 'a>) {
     };
     let _ = match of {
         RowsOf::Command(command) => rows.of_command(command),
-        // The caller encodes commits.
-        RowsOf::Commit(_) => ControlFlow::Continue(()),
+        // The caller encodes these.
+        RowsOf::Commit(_) | RowsOf::Transaction(_) => ControlFlow::Continue(()),
         RowsOf::Write(keyspace, key) => rows.replaced(keyspace, key),
         RowsOf::Key(keyspace, key) => rows.row(keyspace, key, ValueUse::None),
     };
@@ -303,7 +310,7 @@ fn value_use(name: &str, args: &[&[u8]]) -> ValueUse {
 mod tests {
     use std::sync::atomic::{AtomicU32, AtomicU64};
 
-    use thalweg_types::command::{Deadline, KeyspaceConfig, RedisBuilder, TransactionBuilder};
+    use thalweg_types::command::{Deadline, KeyspaceConfig, RedisBuilder};
 
     use super::*;
     use crate::{
@@ -388,6 +395,9 @@ mod tests {
         let mut encoded = Vec::new();
         transaction.encode(&mut encoded).unwrap();
         assert_eq!(names(&rows(&db, RowsOf::Command(&encoded))), ["if", "then", "else"]);
+        assert!(rows(&db, RowsOf::Transaction(&transaction)).is_empty(), "the caller encodes it");
+        let fetch = db.row_fetch_now(Budget::resident(1), RowsOf::Transaction(&transaction)).unwrap();
+        assert_eq!(fetch.rows.iter().map(|row| &*row.key).collect::<Vec<_>>(), [&b"if"[..], b"then", b"else"]);
         assert_eq!(names(&rows(&db, RowsOf::Write(counted, b"k"))), ["k"]);
         assert!(rows(&db, RowsOf::Write(plain, b"k")).is_empty());
         assert_eq!(names(&rows(&db, RowsOf::Key(plain, b"k"))), ["k"]);

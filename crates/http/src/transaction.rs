@@ -8,8 +8,8 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use thalweg_engine::TransactionAck;
-use thalweg_serving::{admission::Account, app::App, error::ApiError};
+use thalweg_engine::{RowsOf, TransactionAck};
+use thalweg_serving::{admission::Account, app::App, error::ApiError, fetched::fetch_rows};
 use thalweg_types::{
     Durability, Revision,
     budget::{self, Budget, Spent},
@@ -229,7 +229,9 @@ pub(crate) async fn transaction(app: &Arc<App>, call: &mut Call) -> Answer {
         let ack = read(app, &call.account, &transaction).await?;
         return Ok(read_gate::showing(answer(app, call, requested, ack, only_reads).await?, shown));
     }
-    let transacted = call.db(app)?.transact(&transaction, level);
+    let db = call.db(app)?;
+    fetch_rows(app, &call.account, &db, RowsOf::Transaction(&transaction)).await;
+    let transacted = db.transact(&transaction, level);
     drop(transaction);
     // The body stays counted while its conditions are in memory, to name a failed one.
     let _kept = (!requested.conditions.is_empty()).then_some(body);
@@ -344,9 +346,10 @@ pub(crate) async fn add_to(app: &Arc<App>, call: &mut Call) -> Answer {
     let (name, key) = kv_path(call.path_after("/v1/kv/"))?;
     let keyspace = call.keyspace(app, &name).await?;
     let transacted = {
-        let mut builder = TransactionBuilder::new();
+        let (db, mut builder) = (call.db(app)?, TransactionBuilder::new());
         builder.then().add(keyspace.id(), &key.unwrap_or_default(), delta)?;
-        call.db(app)?.transact(&builder, level)
+        fetch_rows(app, &call.account, &db, RowsOf::Transaction(&builder)).await;
+        db.transact(&builder, level)
     };
     let ack = transacted.await?;
     let value = match ack.outcome.results[..] {

@@ -14,7 +14,8 @@
 //!
 //! Backpressure: while [`OUTBOX_BYTES`](thalweg_serving::limits::OUTBOX_BYTES) or more bytes wait for the client, the
 //! task reads nothing, handles no frame and takes nothing from the broker. The memory used by a client that does not
-//! read its replies is therefore bounded.
+//! read its replies is therefore bounded. The task handles no frame either while too many writes wait for rows from the
+//! disk (`write_queue`).
 
 use std::{
     sync::Arc,
@@ -50,7 +51,7 @@ use super::{
     session::Session,
     subjects::Subjects,
     subscription::{NextAction, Subscription},
-    turn::{Handled, Reply, Turn},
+    turn::{Handled, Reply, Turn, Writes},
     write,
 };
 
@@ -80,6 +81,7 @@ pub(crate) struct ChannelTask {
     arriving: Option<Reservation>,
     out: Replies,
     requests: Requests,
+    writes: Writes,
     subjects: Subjects,
     /// Number of the channel, unique on this server.
     number: u64,
@@ -112,6 +114,7 @@ impl ChannelTask {
         Self {
             out: Replies::new(session.max_send_bytes, Arc::clone(&session.account)),
             requests: Requests::new(session.max_requests),
+            writes: Writes::default(),
             subjects: Subjects::new(&session.app, &session.native.metrics),
             number: session.app.new_number(),
             is_sole_client: false,
@@ -140,7 +143,8 @@ impl ChannelTask {
         self.socket.now = Instant::now();
         self.is_sole_client = self.session.app.sole_client.report_activity(self.number, self.socket.now);
         for _ in 0..MAX_TURNS {
-            let may_continue = self.continue_after_work(cx) | self.continue_after_barrier(cx);
+            let mut may_continue = self.continue_after_work(cx) | self.continue_after_barrier(cx);
+            may_continue |= self.continue_after_fetch(cx);
             let heard = self.receive(cx);
             let mut moved = self.answer(cx) | heard | may_continue;
             moved |= self.deliver(cx, heard);
@@ -163,7 +167,18 @@ impl ChannelTask {
 
     /// Returns true if the channel may handle its client's next frame.
     fn listens(&self) -> bool {
-        self.is_open() && self.out.has_room() && !self.subjects.is_blocked() && !self.barrier.is_pending()
+        let has_room = self.out.has_room() && !self.writes.is_full();
+        self.is_open() && has_room && !self.subjects.is_blocked() && !self.barrier.is_pending()
+    }
+
+    /// Proposes and commits writes whose rows are read. Returns true if there were any.
+    fn continue_after_fetch(&mut self, cx: &mut Context<'_>) -> bool {
+        let any = self.writes.propose_read(cx);
+        if any {
+            // The timeouts of the requests must fire even if the disk hangs, so this thread does not commit.
+            self.session.app.db.commit_queued();
+        }
+        any
     }
 
     /// Polls the barrier of reads. Returns true if it has ended.
@@ -273,6 +288,13 @@ impl ChannelTask {
             false => {}
         }
         moved
+    }
+
+    /// Proposes and commits all writes that wait for rows, because the channel is closing.
+    fn commit_waiting(&mut self) {
+        if self.writes.propose_all() {
+            self.session.app.db.commit_queued();
+        }
     }
 
     /// Reserves memory for the bytes of the next frame that have arrived, if that frame is large. A header alone
@@ -392,6 +414,7 @@ impl ChannelTask {
             ClientFrame::Pong(_) => {}
             ClientFrame::Goodbye(_) => {
                 self.subjects.flush();
+                self.commit_waiting();
                 self.phase = ChannelPhase::Closing;
             }
             ClientFrame::Hello(_) => self.protocol("a hello is only valid as the first frame of a connection"),
@@ -427,13 +450,14 @@ impl ChannelTask {
         };
         let admitted = barred.and_then(|()| redirected()).and_then(|()| self.check(request, permit.is_some()));
         let handled = admitted.and_then(|tail| {
-            let Self { session, out, subjects, is_sole_client, number, .. } = self;
+            let Self { session, out, subjects, writes, is_sole_client, number, .. } = self;
             let number = *number;
             let mut turn = Turn {
                 app: &session.app,
                 account: &session.account,
                 out,
                 subjects,
+                writes,
                 number,
                 is_sole_client: *is_sole_client,
             };
@@ -726,9 +750,8 @@ impl ChannelTask {
             self.protocol("the remaining bytes of a frame did not arrive in time");
         }
         let age = self.socket.age();
-        if let Some(alive) =
-            self.keep_alive.as_mut().filter(|_| self.phase != ChannelPhase::Open || !self.out.has_room())
-        {
+        let is_reading = self.phase == ChannelPhase::Open && self.out.has_room() && !self.writes.is_full();
+        if let Some(alive) = self.keep_alive.as_mut().filter(|_| !is_reading) {
             // The channel does not read now, so silence is no sign of a dead client.
             alive.record_receipt(age);
         }
@@ -817,6 +840,7 @@ impl ChannelTask {
         tracing::debug!(peer = %self.socket.peer(), reason = reason.code(), message, "channel ends");
         let said: Result<(), Failure> = self.out.push(0, &goodbye(reason, class, message) as &Goodbye<'_>);
         debug_assert!(said.is_ok(), "{said:?}");
+        self.commit_waiting();
         self.phase = ChannelPhase::Closing;
     }
 }

@@ -26,7 +26,8 @@
 //!   `reads::reply_off_thread` if they build a reply.
 //! * It proposes a **command** and returns `Handled::Write(..)`. This allocates only the command. Neither a cancel nor
 //!   a timeout stops the command: the client gets its outcome unless the timeout expires first. Commands of one read
-//!   are committed as one entry. A write that does more than its command returns `Handled::Unstoppable(..)`.
+//!   are committed as one entry. A write that does more than its command returns `Handled::Unstoppable(..)`. Commands
+//!   that read rows from the disk wait in `turn.writes` (`write_queue`) until the rows are read.
 //! * It **pauses the channel** through `turn.subjects`: while a publish waits for room at a subscriber, the channel
 //!   handles no further frame.
 //! * It **begins a subscription**: puts the first frame (`tailing`...) into the outbox and returns
@@ -41,7 +42,9 @@
 //!
 //! Connections, requests in flight and tails count against HTTP's limits. A channel has at most
 //! [`MAX_CHANNEL_REQUESTS`](thalweg_serving::limits::MAX_CHANNEL_REQUESTS) pending requests, and about
-//! [`OUTBOX_BYTES`](thalweg_serving::limits::OUTBOX_BYTES) plus one frame waiting for its client. Frames above 64 KiB
+//! [`OUTBOX_BYTES`](thalweg_serving::limits::OUTBOX_BYTES) plus one frame waiting for its client. Writes that wait for
+//! rows from the disk count against `max_body_bytes_in_flight`, and the channel handles no further frame while it has many
+//! of them. Frames above 64 KiB
 //! count against `max_body_bytes_in_flight` while they arrive; smaller frames fit into the channel's receive buffer.
 //! Replies from [`COUNTED_REPLY_BYTES`](thalweg_serving::limits::COUNTED_REPLY_BYTES) on count against
 //! `max_reply_bytes_in_flight` until they are sent, and so do the replies that `reads::reply_off_thread` builds before
@@ -95,5 +98,6 @@ mod turn;
 mod watch_source;
 mod watches;
 mod write;
+mod write_queue;
 
 pub use shared::Native;

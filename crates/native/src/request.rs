@@ -22,6 +22,7 @@ pub(crate) struct Request<'f> {
 }
 
 /// Name of a request in log lines.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestId<'w> {
     pub trace: Option<&'w str>,
     pub channel: u64,
@@ -44,6 +45,12 @@ impl Request<'_> {
     #[must_use]
     pub(crate) fn share(&self, part: &[u8]) -> Bytes {
         self.shared.map_or_else(|| Bytes::copy_from_slice(part), |frame| frame.share(part))
+    }
+
+    /// Returns the name of the request in log lines, on the channel with this number.
+    #[must_use]
+    pub(crate) fn name(&self, channel: u64) -> RequestId<'_> {
+        RequestId { trace: self.fields.trace, channel, id: self.id }
     }
 
     /// Longest time that the client waits for the reply; `None` if the request has no timeout.

@@ -7,7 +7,7 @@ use thalweg_serving::{admission::Account, app::App};
 use thalweg_types::budget::Budget;
 use thalweg_wire::{Frame, put_outcome};
 
-use super::{failure::Failure, replies::Replies, subjects::Subjects, subscription::Source};
+use super::{failure::Failure, replies::Replies, subjects::Subjects, subscription::Source, write_queue::WriteQueue};
 
 /// Parts of the channel and of the server that a handler can use while it handles a frame.
 pub(crate) struct Turn<'t> {
@@ -19,6 +19,8 @@ pub(crate) struct Turn<'t> {
     pub out: &'t mut Replies,
     /// The channel's state for subjects: publishing and subscriptions.
     pub subjects: &'t mut Subjects,
+    /// Writes of the channel that wait for rows from the disk.
+    pub writes: &'t mut Writes,
     /// Number of the channel, unique on this server.
     pub number: u64,
     /// True if no other channel has been active recently, so that a handler which blocks shortly delays no other
@@ -36,6 +38,9 @@ impl Turn<'_> {
 
 /// Future that completes with the reply to a request.
 pub(crate) type PendingReply = Pin<Box<dyn Future<Output = Result<Reply, Failure>> + Send>>;
+
+/// Queue of a channel's writes that wait for rows from the disk.
+pub(crate) type Writes = WriteQueue<Result<PendingReply, Failure>>;
 
 /// Result of a handler: the way in which its request is answered.
 pub(crate) enum Handled {

@@ -2,8 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
+use thalweg_broker::Batch;
 use thalweg_engine::{PendingCommand, Purpose, TransactionAck, Wake};
-use thalweg_serving::{admission::Reservation, app::App};
+use thalweg_serving::{
+    admission::{Account, Reservation},
+    app::App,
+    fetched::{FetchingRows, RowFetcher},
+};
 use thalweg_types::{
     Durability, LeaseId,
     budget::{Budget, Spent},
@@ -16,12 +22,12 @@ use thalweg_types::{
 use thalweg_wire::{ClientCommand, Level, Write, WriteAndPublish, command::AtNone, put_outcome};
 
 use super::{
-    failure::Failure,
+    failure::{self, Failure},
     reads::reply_off_thread,
     replies::Replies,
     request::{Request, RequestId},
     subject_requests,
-    turn::{Handled, Reply, Turn},
+    turn::{Handled, PendingReply, Reply, Turn},
 };
 
 /// Handles a `write` request: proposes the client's command and replies with its outcome.
@@ -30,22 +36,35 @@ pub(crate) fn write(turn: &mut Turn<'_>, request: &Request<'_>, write: &Write<'_
     match checked.reading_transaction() {
         Some(transaction) => {
             // At level `none` the transaction is rejected, like one that writes.
-            let wanted = write.level.0.unwrap_or(turn.app.config.durability);
-            checked.level(wanted).map_err(|refused| Failure::of(&refused))?;
+            level(turn.app, write.level, &checked)?;
             read(turn, request, write.command.0, &transaction)
         }
-        None => Ok(match propose(turn, request, write.level, &checked)? {
-            Proposed { pending, share: None } => Handled::Write(pending),
-            Proposed { pending, share: Some(share) } => {
-                let app = Arc::clone(turn.app);
-                Handled::Unstoppable(Box::pin(async move {
-                    let outcome = pending.await?;
-                    share.settle(&app, outcome.1.as_ref());
-                    Ok(Reply::Outcome(outcome))
-                }))
-            }
-        }),
+        None => {
+            let level = level(turn.app, write.level, &checked)?;
+            let Some(fetching) = begin_fetch(turn, &checked) else {
+                return Ok(match propose(turn.app, turn.account, request.name(turn.number), level, &checked)? {
+                    Proposed { pending, share: None } => Handled::Write(pending),
+                    proposed => Handled::Unstoppable(settled(turn.app, proposed)),
+                });
+            };
+            let waiting = WaitingCommand::of(turn, request, level, checked.bytes);
+            let bytes = waiting.bytes();
+            let propose = move || waiting.propose().map(|proposed| settled(&waiting.app, proposed));
+            Ok(wait(turn, fetching, bytes, propose))
+        }
     }
+}
+
+/// Returns the reply to a command that was proposed.
+fn settled(app: &Arc<App>, proposed: Proposed) -> PendingReply {
+    let (app, Proposed { pending, share }) = (Arc::clone(app), proposed);
+    Box::pin(async move {
+        let outcome = pending.await?;
+        if let Some(share) = share {
+            share.settle(&app, outcome.1.as_ref());
+        }
+        Ok(Reply::Outcome(outcome))
+    })
 }
 
 /// Returns true if the payload of a `write` frame, which begins with this number of bytes of optional fields, has a
@@ -97,8 +116,20 @@ pub(crate) fn write_and_publish(
     }
     let batches = subject_requests::broker_batches(turn.subjects, request, wanted.batches.iter())?;
     let checked = ClientCommand::check(wanted.command.0).map_err(|refused| Failure::of(&refused))?;
-    let Proposed { pending, share } = propose(turn, request, wanted.level, &checked)?;
-    let app = Arc::clone(turn.app);
+    let level = level(turn.app, wanted.level, &checked)?;
+    let Some(fetching) = begin_fetch(turn, &checked) else {
+        let proposed = propose(turn.app, turn.account, request.name(turn.number), level, &checked)?;
+        return Ok(Handled::Unstoppable(published_after(turn.app, proposed, batches)));
+    };
+    let waiting = WaitingCommand::of(turn, request, level, checked.bytes);
+    let bytes = waiting.bytes() + wanted.batches.iter().map(<[u8]>::len).sum::<usize>();
+    let propose = move || waiting.propose().map(|proposed| published_after(&waiting.app, proposed, batches));
+    Ok(wait(turn, fetching, bytes, propose))
+}
+
+/// Publishes batches once a command that was proposed is carried out. Returns the reply to the command.
+fn published_after(app: &Arc<App>, proposed: Proposed, batches: Vec<Batch>) -> PendingReply {
+    let (app, Proposed { pending, share }) = (Arc::clone(app), proposed);
     // The batches are published even if the connection is lost, so the task does not belong to the channel.
     let published = tokio::spawn(async move {
         let outcome = pending.await?;
@@ -111,14 +142,70 @@ pub(crate) fn write_and_publish(
         }
         Ok(outcome)
     });
-    Ok(Handled::Unstoppable(Box::pin(async move {
+    Box::pin(async move {
         match published.await {
             Ok(outcome) => outcome.map(Reply::Outcome),
             Err(error) => {
                 Err(Failure::new("internal", thalweg_types::Action::Stop, error.to_string()).with_unknown_effect())
             }
         }
-    })))
+    })
+}
+
+/// Begins to read the rows that a command will read when it is applied. Returns `None` if the command is proposed now.
+fn begin_fetch(turn: &Turn<'_>, checked: &ClientCommand<'_>) -> Option<FetchingRows> {
+    let fetcher = RowFetcher { readers: &turn.app.readers, account: turn.account, budget: turn.budget() };
+    turn.writes.begin(fetcher, turn.app.db.blocking(), checked.bytes)
+}
+
+/// Lets a command with `bytes` bytes of data wait until its rows are read and the writes before it are proposed.
+fn wait(
+    turn: &mut Turn<'_>,
+    fetching: FetchingRows,
+    bytes: usize,
+    propose: impl FnOnce() -> Result<PendingReply, Failure> + Send + 'static,
+) -> Handled {
+    let proposed = turn.writes.push(turn.account, fetching, bytes, Box::new(propose));
+    Handled::Unstoppable(Box::pin(async move {
+        // The queue is dropped only together with the channel and this future.
+        proposed.await.unwrap_or_else(|_| Err(failure::stopping()))?.await
+    }))
+}
+
+/// A client's command that was checked, and that waits until it can be proposed.
+struct WaitingCommand {
+    app: Arc<App>,
+    account: Arc<Account>,
+    trace: Option<Box<str>>,
+    channel: u64,
+    id: u32,
+    level: Durability,
+    command: Bytes,
+}
+
+impl WaitingCommand {
+    fn of(turn: &Turn<'_>, request: &Request<'_>, level: Durability, command: &[u8]) -> Self {
+        Self {
+            app: Arc::clone(turn.app),
+            account: Arc::clone(turn.account),
+            trace: request.fields.trace.map(Box::from),
+            channel: turn.number,
+            id: request.id,
+            level,
+            command: request.share(command),
+        }
+    }
+
+    /// Memory in bytes of the command and of the keys of its rows.
+    fn bytes(&self) -> usize {
+        2 * self.command.len()
+    }
+
+    fn propose(&self) -> Result<Proposed, Failure> {
+        let checked = ClientCommand::check(&self.command).map_err(|refused| Failure::of(&refused))?;
+        let name = RequestId { trace: self.trace.as_deref(), channel: self.channel, id: self.id };
+        propose(&self.app, &self.account, name, self.level, &checked)
+    }
 }
 
 /// A command that was proposed.
@@ -141,8 +228,8 @@ enum Share {
 impl Share {
     /// Finds the share that a command may change, and reserves what it needs. Returns an error if the client already
     /// holds its share.
-    fn reserve(turn: &Turn<'_>, command: &Command<'_>) -> Result<Option<Self>, Failure> {
-        let (app, account, db) = (turn.app, turn.account, turn.app.db.blocking());
+    fn reserve(app: &App, account: &Arc<Account>, command: &Command<'_>) -> Result<Option<Self>, Failure> {
+        let db = app.db.blocking();
         Ok(match command {
             Command::CreateKeyspace { name, .. } if db.find_keyspace(name).is_none() => {
                 let held = app.may_create_keyspace(account)?;
@@ -174,21 +261,25 @@ impl Share {
     }
 }
 
-/// Proposes a client's command, which was checked. The channel commits its queued commands at the end of its turn.
+/// Returns the durability level at which a client's command is proposed.
+fn level(app: &App, wanted: Level, checked: &ClientCommand<'_>) -> Result<Durability, Failure> {
+    checked.level(wanted.0.unwrap_or(app.config.durability)).map_err(|refused| Failure::of(&refused))
+}
+
+/// Proposes a client's command, which was checked, for the request with this name. The channel commits its queued commands at
+/// the end of its turn.
 fn propose(
-    turn: &Turn<'_>,
-    request: &Request<'_>,
-    level: Level,
+    app: &App,
+    account: &Arc<Account>,
+    name: RequestId<'_>,
+    level: Durability,
     checked: &ClientCommand<'_>,
 ) -> Result<Proposed, Failure> {
-    let app = turn.app;
-    let wanted = level.0.unwrap_or(app.config.durability);
-    let level = checked.level(wanted).map_err(|refused| Failure::of(&refused))?;
     // Few commands are of this kind, so only these are decoded.
-    let share = if checked.at_none == AtNone::Raised { Share::reserve(turn, &checked.command())? } else { None };
+    let raised = checked.at_none == AtNone::Raised;
+    let share = if raised { Share::reserve(app, account, &checked.command())? } else { None };
     let purpose = if checked.brings_data { Purpose::Data } else { Purpose::Reclaim };
-    let name = || RequestId { trace: request.fields.trace, channel: turn.number, id: request.id }.to_string();
-    let origin = app.origin(turn.account, name);
+    let origin = app.origin(account, || name.to_string());
     let pending = app.db.for_origin(&origin).propose_command(checked.bytes, purpose, level, Wake::Later);
     Ok(Proposed { pending, share })
 }

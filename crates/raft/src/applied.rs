@@ -6,9 +6,11 @@
 //!
 //! While commands of this node are on their way to the leader, this node does not know the index of their entry. It
 //! knows the payload of the entry, so it keeps the outcomes of all entries with this payload: at most [`MAX_KEPT`] of them, with at
-//! most [`MAX_KEPT_BYTES`], or one that is larger. The oldest ones make room for newer ones; their proposers then end with an
+//! most [`ConsensusOptions::max_outcome_bytes`], or one that is larger. The oldest ones make room for newer ones; their proposers then end with an
 //! unknown outcome, because their commands are committed and this node no longer knows the result.
 //! Entries of other nodes have their reads performed and their outcomes kept only if they consist of the same commands.
+//!
+//! [`ConsensusOptions::max_outcome_bytes`]: crate::ConsensusOptions::max_outcome_bytes
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 
@@ -26,9 +28,6 @@ use crate::types::{Response, Types};
 
 /// Maximum number of entries whose outcomes are kept.
 const MAX_KEPT: usize = 1024;
-/// Maximum bytes of the outcomes that are kept; one entry's outcomes may exceed it. The proposers of 64 MiB of replies take them a
-/// moment after they are applied, so only a leader whose answers are late makes a node reach the bound.
-const MAX_KEPT_BYTES: usize = 64 * 1024 * 1024;
 
 struct State<Rt: AsyncRuntime> {
     /// Last applied entry; `None` before the first one.
@@ -40,6 +39,9 @@ struct State<Rt: AsyncRuntime> {
     kept: BTreeMap<Index, (Response, usize)>,
     /// Bytes of all kept outcomes.
     kept_bytes: usize,
+    /// Maximum of `kept_bytes`; one entry's outcomes may exceed it. The proposers take their outcomes a moment after they are
+    /// applied, so only a leader whose answers are late makes a node reach the bound.
+    max_kept_bytes: usize,
     /// Payloads of the entries whose outcomes are kept, and the number of proposers that await each.
     awaited: BTreeMap<Bytes, usize>,
 }
@@ -93,13 +95,14 @@ impl<Rt: AsyncRuntime> Drop for KeptOutcomes<Rt> {
 }
 
 impl<Rt: AsyncRuntime> AppliedWatch<Rt> {
-    pub(crate) fn new(applied: Option<Index>) -> Self {
+    pub(crate) fn new(applied: Option<Index>, max_kept_bytes: usize) -> Self {
         Self(Rc::new(RefCell::new(State {
             applied,
             waiting: BTreeMap::new(),
             last: 0,
             kept: BTreeMap::new(),
             kept_bytes: 0,
+            max_kept_bytes,
             awaited: BTreeMap::new(),
         })))
     }
@@ -149,7 +152,7 @@ impl<Rt: AsyncRuntime> AppliedWatch<Rt> {
         if let Some((_, replaced)) = state.kept.insert(index, (response.clone(), bytes)) {
             state.kept_bytes -= replaced;
         }
-        while state.kept.len() > MAX_KEPT || state.kept_bytes > MAX_KEPT_BYTES && state.kept.len() > 1 {
+        while state.kept.len() > MAX_KEPT || state.kept_bytes > state.max_kept_bytes && state.kept.len() > 1 {
             if let Some((_, (_, bytes))) = state.kept.pop_first() {
                 state.kept_bytes -= bytes;
             }
@@ -186,9 +189,11 @@ mod tests {
 
     use super::*;
 
+    const MAX_KEPT_BYTES: usize = 1 << 20;
+
     #[test]
     fn outcomes_are_kept_for_entries_with_an_awaited_payload() {
-        let applied = AppliedWatch::<TokioRuntime>::new(None);
+        let applied = AppliedWatch::<TokioRuntime>::new(None, MAX_KEPT_BYTES);
         assert!(!applied.keeps_outcomes(Some(b"mine")) && !applied.keeps_outcomes(None));
         let first = applied.keep_outcomes(Bytes::from_static(b"mine"));
         let second = applied.keep_outcomes(Bytes::from_static(b"mine"));
@@ -208,7 +213,7 @@ mod tests {
 
     #[test]
     fn kept_outcomes_are_bounded_in_bytes_and_the_oldest_go_first() {
-        let applied = AppliedWatch::<TokioRuntime>::new(None);
+        let applied = AppliedWatch::<TokioRuntime>::new(None, MAX_KEPT_BYTES);
         let waiting = applied.keep_outcomes(Bytes::from_static(b"mine"));
         let response = |len: usize| {
             let replies = vec![Reply::Bulk(vec![7; len].into())];

@@ -34,6 +34,7 @@ use crate::{
     bell::Bell,
     convert::snapshot_meta,
     election_state::Elections,
+    entry_names::EntryNames,
     error::StartError,
     facts::Facts,
     forward::Forwarder,
@@ -117,6 +118,8 @@ pub(crate) struct Inner<Rt: AsyncRuntime> {
     pub led_since: Cell<(Term, InstantOf<Types<Rt>>)>,
     pub facts: Facts<Rt>,
     pub elections: Elections<Rt>,
+    /// Names of the requests in recent entries.
+    pub names: EntryNames,
     pub is_stopped: Cell<bool>,
     /// True while this node sends no heartbeats because its fsyncs hang. It takes no proposals then.
     pub is_silent: Cell<bool>,
@@ -166,7 +169,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             LogStore::open(member.log().clone(), member.space(), &base, options.store, Arc::clone(&queue), driver)?;
         let store = store.with_member(member.clone());
         let (reader, stops_writes) = (store.reader(), store.stop_switch());
-        let applied = AppliedWatch::new(base.applied.map(|applied| applied.index));
+        let applied = AppliedWatch::new(base.applied.map(|applied| applied.index), options.max_outcome_bytes);
         let may_vote = !has_promised(&member, &reader);
         let applier = Applier::new(member.clone(), reader.clone(), applied.clone(), snapshots);
         let node = member.node().0;
@@ -197,6 +200,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             led_since: Cell::new((Term::ZERO, now)),
             facts: Facts::default(),
             elections: Elections::default(),
+            names: EntryNames::default(),
             is_stopped: Cell::new(false),
             is_silent: Cell::new(false),
             stops_writes,
@@ -253,6 +257,12 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
     #[must_use]
     pub fn member(&self) -> &Member {
         &self.0.member
+    }
+
+    /// Returns the names of the requests in recent entries, which this node keeps while it leads and they are wanted.
+    #[must_use]
+    pub fn names(&self) -> &EntryNames {
+        &self.0.names
     }
 
     /// Returns a reader of the space's log.

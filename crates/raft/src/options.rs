@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use openraft::{Config, SnapshotPolicy};
+use thalweg_types::limits::{MAX_FORWARDED_OUTCOME_BYTES, MAX_IN_FLIGHT_BYTES};
 
 use crate::{error::StartError, store::StoreOptions};
 
@@ -18,6 +19,9 @@ pub struct ConsensusOptions {
     /// Maximum bytes of entries that this node has proposed or forwarded and whose outcome it does not know. Beyond it,
     /// commands wait in the queue. One entry may exceed it.
     pub max_in_flight_bytes: u64,
+    /// Maximum bytes of the outcomes of forwarded commands that this node keeps until the leader's answers name their entries.
+    /// One entry's outcomes may exceed it.
+    pub max_outcome_bytes: usize,
     /// Age of the oldest write without an fsync at which a leader gives up its leadership.
     pub max_sync_age: Duration,
     /// Bytes of entries without an fsync at which a leader gives up its leadership.
@@ -37,7 +41,8 @@ impl ConsensusOptions {
         heartbeat: Duration::from_millis(80),
         min_election: Duration::from_millis(250),
         max_election: Duration::from_millis(400),
-        max_in_flight_bytes: 64 * 1024 * 1024,
+        max_in_flight_bytes: MAX_IN_FLIGHT_BYTES,
+        max_outcome_bytes: MAX_FORWARDED_OUTCOME_BYTES,
         max_sync_age: Duration::from_secs(1),
         max_unsynced_bytes: 64 * 1024 * 1024,
         max_catch_up: Duration::from_secs(1),

@@ -251,6 +251,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             let answered = consensus.answer_of(here, gives_up, &mut decided);
             match consensus.expiring(&mut batch, answered).await {
                 Ok(Ok(Ok(written))) => {
+                    consensus.0.names.note(Index(written.log_id.index), || batch.requests());
                     let Response { outcomes, steps } = written.data;
                     batch.complete(outcomes, Some(steps));
                 }

@@ -26,7 +26,7 @@ use openraft::{
 use thalweg_log::{AppendError, Appended, Draft, Log, LogRecord, Purpose, RecordKind, TryAppendError};
 use thalweg_replica::Member;
 use thalweg_state::membership::LogId;
-use thalweg_types::{Index, Lsn, SpaceId, SpaceTime, Term};
+use thalweg_types::{Index, Lsn, SpaceId, SpaceTime, Term, limits::NEWEST_ENTRY_BYTES};
 
 use crate::{
     convert::{log_id, raft_log_id, record_of, vote},
@@ -63,7 +63,7 @@ pub struct StoreOptions {
 
 impl StoreOptions {
     /// Default value of every option.
-    pub const DEFAULTS: Self = Self { max_tail_bytes: 16 * 1024 * 1024, max_read_bytes: 1024 * 1024 };
+    pub const DEFAULTS: Self = Self { max_tail_bytes: NEWEST_ENTRY_BYTES, max_read_bytes: 1024 * 1024 };
 }
 
 impl Default for StoreOptions {

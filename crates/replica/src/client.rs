@@ -113,7 +113,7 @@ pub struct Origin {
     /// Client for which the command is proposed, if it is known.
     pub client: Option<Arc<Client>>,
     /// Name of the request in log lines, if it has one. A member sends it with the command when it forwards the command to
-    /// the leader. The log does not contain it.
+    /// the leader, and a leader keeps it in memory for the log lines of the members. The log does not contain it.
     pub request: Option<Arc<str>>,
     /// Sum of the [steps](thalweg_types::steps) of the values that the command's reads return, if the proposer knows them.
     /// It affects how many commands share an entry, never an outcome. A member does not send it with a forwarded command.

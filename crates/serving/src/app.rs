@@ -117,12 +117,13 @@ impl App {
     }
 
     /// Returns the origin of a client's commands. The request is named if this node may forward them to the leader of a
-    /// cluster; `name` is called only then.
+    /// cluster, or if a member logs the names of requests; `name` is called only then.
     pub fn origin<T: Into<Arc<str>>>(&self, account: &Arc<Account>, name: impl FnOnce() -> T) -> Origin {
-        let forwards = self.cluster.as_ref().is_some_and(|cluster| !cluster.handle.leads());
+        let cluster = self.cluster.as_ref().map(|cluster| &cluster.handle);
+        let is_named = cluster.is_some_and(|cluster| !cluster.leads() || cluster.names_requests());
         Origin {
             client: Some(Arc::clone(account.client())),
-            request: forwards.then(|| name().into()),
+            request: is_named.then(|| name().into()),
             ..Origin::default()
         }
     }

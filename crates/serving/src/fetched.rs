@@ -6,7 +6,12 @@
 //!
 //! A client whose rows are fetched waits for them alone. If the client goes away meanwhile, its writes are not proposed.
 
-use std::sync::Arc;
+use std::{
+    future::poll_fn,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
 
 use thalweg_engine::{AsyncDatabase, Database, RowsOf};
 use thalweg_types::budget::Budget;
@@ -29,7 +34,7 @@ pub struct RowFetcher<'a> {
 }
 
 /// Reads of rows that other threads perform. Dropping them removes those that have not begun.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[must_use = "the write is proposed after the reads"]
 pub struct FetchingRows(Vec<PendingRead<()>>);
 
@@ -44,11 +49,24 @@ impl RowFetcher<'_> {
 }
 
 impl FetchingRows {
-    /// Waits until the rows are read. Errors are ignored: they appear when the write is applied.
-    pub async fn done(self) {
-        for read in self.0 {
-            let _ = read.await;
+    /// Returns true if no read is left to wait for.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Polls the reads. Ready when the rows are read. Errors are ignored: they appear when the write is applied.
+    pub fn poll_done(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while let Some(read) = self.0.last_mut() {
+            let _ = ready!(Pin::new(read).poll(cx));
+            self.0.pop();
         }
+        Poll::Ready(())
+    }
+
+    /// Waits until the rows are read. Errors are ignored: they appear when the write is applied.
+    pub async fn done(mut self) {
+        poll_fn(|cx| self.poll_done(cx)).await;
     }
 }
 

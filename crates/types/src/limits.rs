@@ -360,6 +360,36 @@ pub const MAX_REDIS_CONSUMERS: u64 = 10_000;
 /// with a longer name gets an error reply.
 pub const MAX_REDIS_GROUP_NAME_BYTES: usize = 1024;
 
+/// Maximum number of bytes of commands that a member of a cluster has proposed or forwarded and whose outcome it does not know.
+/// Beyond it, commands wait in the queue. One entry may exceed it.
+pub const MAX_IN_FLIGHT_BYTES: u64 = 64 * 1024 * 1024;
+/// Maximum number of bytes of the outcomes of commands that a member has forwarded to the leader, until the leader's answers
+/// name their entries. One entry's outcomes may exceed it. The oldest ones make room, and their proposers get an error.
+pub const MAX_FORWARDED_OUTCOME_BYTES: usize = 64 * 1024 * 1024;
+/// Number of bytes of the newest entries that a member keeps in memory.
+pub const NEWEST_ENTRY_BYTES: usize = 16 * 1024 * 1024;
+/// Maximum number of bytes of the names of requests that a leader keeps for log lines.
+pub const MAX_ENTRY_NAME_BYTES: usize = 256 * 1024;
+/// Maximum number of payload bytes of the entries that are on their way from the leader to a follower. A larger entry travels
+/// alone. A follower with a slow disk may hold this many bytes in memory.
+pub const MAX_PIPELINED_BYTES: usize = 16 * 1024 * 1024;
+/// Maximum number of bytes of frames that wait on one connection to another node. A sender waits while there are more.
+pub const MAX_LINK_QUEUE_BYTES: usize = 16 * 1024 * 1024;
+/// Maximum number of connections between a node and another one.
+pub const MAX_NODE_CONNECTIONS: usize = 10;
+/// Size in bytes of the buffer in which small frames of a connection to another node are read together.
+pub const LINK_READ_BYTES: usize = 64 * 1024;
+/// Number of bytes of frames that are written to another node with one call.
+pub const LINK_WRITE_BYTES: usize = 256 * 1024;
+/// Maximum number of bytes of messages to subjects that wait for one other node. A message counts once for each filter that it
+/// matches. Further ones are lost.
+pub const MAX_NODE_QUEUE_BYTES: u64 = 32 * 1024 * 1024;
+/// Maximum number of calls of a server's protocols that wait for consensus. A further one is refused with the error
+/// `overloaded`. Cost: about 1 KiB for each.
+pub const MAX_CLUSTER_CALLS: usize = 16 * 1024;
+/// Maximum number of connections of other nodes that wait for a hello, and separately of those that prove themselves after it.
+pub const MAX_HALF_OPEN_LINKS: usize = 256;
+
 const _: () = assert!(MAX_VALUE_BYTES + MAX_KEY_BYTES < MAX_COMMAND_BYTES);
 const _: () = assert!(MAX_RECORD_BYTES < MAX_COMMAND_BYTES);
 // A row contains a key and little else.
@@ -368,6 +398,8 @@ const _: () = assert!(2 * MAX_VALUE_BYTES < MAX_REDIS_REPLY_BYTES);
 const _: () = assert!(MAX_REDIS_TRIM_BYTES + MAX_VALUE_BYTES < MAX_REDIS_READ_BYTES);
 // The largest entry is one command, and segments have whole blocks.
 const _: () = assert!(MAX_ENTRY_BYTES < MAX_COMMAND_BYTES && MIN_MEMBER_SEGMENT_BYTES.is_multiple_of(4096));
+// The entries that are on their way to a follower fit into the queue of their connection.
+const _: () = assert!(MAX_PIPELINED_BYTES <= MAX_LINK_QUEUE_BYTES && MAX_COMMAND_BYTES <= MAX_LINK_QUEUE_BYTES);
 // A frame can hold any command and any reply to a transaction, with all that surrounds them.
 const _: () = assert!(2 * MAX_COMMAND_BYTES <= MAX_FRAME_BYTES && 2 * MAX_TRANSACTION_RESULT_BYTES <= MAX_FRAME_BYTES);
 const _: () = assert!(4 * MAX_DELIVER_SUBSCRIPTIONS < MIN_FRAME_BYTES as usize && MAX_HELLO_BYTES < MIN_FRAME_BYTES);

@@ -50,8 +50,8 @@ fn most_strangers() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
     // The server's ends are at most twice the bound.
     let files = usize::try_from(limit).unwrap_or(usize::MAX);
-    let most = files.saturating_sub(OTHER_FILES + 2 * MAX_HALF_OPEN);
-    assert!(most > 4 * MAX_HALF_OPEN, "the limit of {files} open files is too low for this test");
+    let most = files.saturating_sub(OTHER_FILES + 2 * MAX_HALF_OPEN_LINKS);
+    assert!(most > 4 * MAX_HALF_OPEN_LINKS, "the limit of {files} open files is too low for this test");
     most.min(WANTED)
 }
 
@@ -154,7 +154,7 @@ fn half_open_connections_are_bounded_and_members_get_in() {
         assert_serves(&newcomer, 1).await;
         // All but the newest were closed by the server; waiting for them shows that the server has accepted all. The bound
         // holds twice: before the hello, and behind it.
-        for stream in &mut strangers[..strangers_now - KINDS * MAX_HALF_OPEN] {
+        for stream in &mut strangers[..strangers_now - KINDS * MAX_HALF_OPEN_LINKS] {
             let mut rest = Vec::new();
             let read = timeout(LONG, stream.read_to_end(&mut rest)).await.expect("the oldest are given up");
             assert!(rest.len() < 256, "a challenge at most, and not {rest:?}, {read:?}");

@@ -10,14 +10,11 @@ use std::{io, sync::Arc};
 
 use bytes::Bytes;
 use thalweg_broker::{Batch, Broker, NodeLink, Subject};
-use thalweg_types::{NodeId, codec::ShortBytes};
+use thalweg_types::{NodeId, codec::ShortBytes, limits::LINK_READ_BYTES};
 use thalweg_wire::peer::{Interest, MAX_BODY_BYTES, PeerFrame, PeerKind, SubjectBatch};
 use tokio::io::{AsyncRead, BufReader};
 
 use crate::frames::read_frame;
-
-/// Size of the buffer in which small frames are read together.
-const READ_BYTES: usize = 64 * 1024;
 
 fn invalid(error: impl std::fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error.to_string())
@@ -26,7 +23,7 @@ fn invalid(error: impl std::fmt::Display) -> io::Error {
 /// Receives until the connection ends, and then forgets the filters of the node.
 pub(crate) async fn receive(node: NodeId, stream: impl AsyncRead + Unpin, link: Arc<NodeLink>, broker: Broker) {
     link.begin();
-    let mut reading = BufReader::with_capacity(READ_BYTES, stream);
+    let mut reading = BufReader::with_capacity(LINK_READ_BYTES, stream);
     let mut receiver = Receiver { link, broker, subject: None };
     let ended = async {
         while let Some(frame) = read_frame(&mut reading, MAX_BODY_BYTES).await? {

@@ -242,7 +242,7 @@ fn a_node_that_does_not_read_loses_messages_and_slows_nobody() {
             }
         }
         let (slow_stats, fast_stats) = (tested.stats(slow.node), tested.stats(fast.node));
-        assert!(slow_stats.queued_bytes <= NODE_QUEUE_BYTES, "{slow_stats:?}");
+        assert!(slow_stats.queued_bytes <= MAX_NODE_QUEUE_BYTES, "{slow_stats:?}");
         assert_eq!((slow_stats.lost, fast_stats.lost), (1, 0));
         // A node that is down gets no messages, and what waits for it is lost.
         tested.set_health(slow.node, MemberHealth::Down);

@@ -17,6 +17,7 @@ mod caches;
 mod chromium;
 mod cluster;
 mod documents;
+mod fetched;
 mod generated_clients;
 mod groups;
 mod kv;

@@ -9,6 +9,7 @@ mod bulk;
 mod caches;
 mod channel;
 mod cluster;
+mod fetched;
 mod groups;
 mod long_reads;
 mod ports;

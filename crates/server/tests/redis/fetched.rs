@@ -1,93 +1,30 @@
 //! Rows that commands read are fetched from the disk before the commands are proposed.
 
 use std::{
-    fs::{self, File},
-    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use rustix::fs::{Advice, fadvise};
 use tempfile::TempDir;
-use thalweg_engine::{BackendKind, Database, Options};
-use thalweg_server::config::Backend;
 
 use crate::support::{
-    Node, config,
+    Node,
+    cold::{self, APPLY_READS, COLD_READS, KEYS, apart, is_cold, key},
     gated::{self, Gate},
     resp::{Resp, encode, serving},
-    small_options,
 };
 
-const KEYS: u32 = 20_000;
 /// Bytes of a value that stays in the log, because a row does not hold so many.
 const LONG_BYTES: usize = 5_000;
-const COLD_READS: &str = "reads_handed_over_total{kind=\"cold\"}";
-const APPLY_READS: &str = "apply_file_reads_total";
 const REQUESTS: &str = "http_in_use{bound=\"requests\"}";
 
-/// Starts a node with one thread for Redis clients, whose keyspace is in tables of an LSM tree, and not in memory as far as
-/// the file system permits.
+/// Starts a node with one thread for Redis clients, whose keyspace is cold.
 async fn cold_node(cache_bytes: u64) -> (Node, TempDir) {
-    let mut config = config();
-    serving(&mut config);
-    config.resp_threads = 1;
-    config.backend = Backend(Some(BackendKind::Lsm));
-    let dir = tempfile::tempdir().unwrap();
-    let open = || Database::open(dir.path(), Options { cache_bytes, ..small_options(&config) }).unwrap();
-    let db = open();
-    let keyspace = db.redis_keyspace("redis").unwrap();
-    let mut proposed = Vec::new();
-    for number in 0..KEYS {
-        proposed.push(db.to_async().put(keyspace.id(), key(number).as_bytes(), &[b'v'; 200], db.durability()));
-    }
-    for put in proposed {
-        put.await.unwrap();
-    }
-    db.close().unwrap();
-    drop((keyspace, db));
-    let node = Node::over(config.clone(), open()).await;
-    drop_pages(&dir.path().join("state"));
-    (node, dir)
-}
-
-fn key(number: u32) -> String {
-    format!("key-{number:06}")
-}
-
-/// Keys that are in different blocks.
-fn apart(count: u32) -> impl Iterator<Item = String> {
-    (0..count).map(move |number| key(number * (KEYS / count)))
-}
-
-/// Drops the files below a directory from the memory of the kernel, unless the file system keeps them there.
-fn drop_pages(dir: &Path) {
-    for entry in fs::read_dir(dir).unwrap() {
-        let path: PathBuf = entry.unwrap().path();
-        if path.is_dir() {
-            drop_pages(&path);
-        } else {
-            fadvise(File::open(&path).unwrap(), 0, None, Advice::DontNeed).unwrap();
-        }
-    }
-}
-
-/// Returns true if the largest file below a directory is not in memory. False on file systems that keep it there, or that
-/// cannot tell.
-fn is_cold(dir: &Path) -> bool {
-    let mut files = Vec::new();
-    let mut dirs = vec![dir.to_owned()];
-    while let Some(dir) = dirs.pop() {
-        for entry in fs::read_dir(dir).unwrap() {
-            let entry = entry.unwrap();
-            match entry.metadata().unwrap() {
-                data if data.is_dir() => dirs.push(entry.path()),
-                data => files.push((data.len(), entry.path())),
-            }
-        }
-    }
-    let (bytes, path) = files.into_iter().max().unwrap();
-    thalweg_disk::read_resident(&File::open(path).unwrap(), 4096, bytes / 2).unwrap().is_none()
+    cold::node(cache_bytes, |config| {
+        serving(config);
+        config.resp_threads = 1;
+    })
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

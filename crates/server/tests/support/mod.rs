@@ -3,6 +3,7 @@
 
 pub mod carried;
 pub mod cluster;
+pub mod cold;
 pub mod gated;
 pub mod jobs;
 pub mod lagging;

@@ -44,6 +44,11 @@ pub trait ClusterHandle: fmt::Debug + Send + Sync {
     /// Returns true if this node leads the cluster, as far as it knows.
     fn leads(&self) -> bool;
 
+    /// Returns true if this node, as the leader, wants the names of its clients' requests, because a member logs them.
+    fn names_requests(&self) -> bool {
+        false
+    }
+
     /// Returns the revision of this node's state if a read at this level may begin immediately. Returns `None` if the
     /// read must wait for [`read`](Self::read), or if its wait would fail.
     fn try_read(&self, level: ReadLevel) -> Option<Revision>;

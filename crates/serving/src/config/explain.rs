@@ -27,7 +27,7 @@ const NATIVE_REPLIES_BYTES: u64 = (OUTBOX_BYTES + COUNTED_REPLY_BYTES) as u64;
 
 /// Memory of a snapshot in progress, in chunks. Each of at most four compressing threads has a chunk before, in
 /// and after compression, and some chunks are being gathered and sent.
-const SNAPSHOT_CHUNKS: u64 = 16;
+pub(super) const SNAPSHOT_CHUNKS: u64 = 16;
 
 impl Config {
     /// Returns the worst-case memory of each bound, with the sum last. Not included are the page cache, which the
@@ -127,6 +127,7 @@ impl Config {
                 if self.resp == RespAddress::Off { 0 } else { RESP_CURSORS_BYTES },
             ),
         ];
+        parts.extend(self.cluster_memory());
         let sum = parts.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
         parts.push(("sum".to_owned(), sum));
         parts.into_iter().map(|(what, bytes)| (what, ByteSize(bytes))).collect()

@@ -146,7 +146,8 @@ struct Share {
 /// the configuration states, or else as all memory that the system offers, if that is possible.
 ///
 /// Each bound is a part of `memory`. If the sum is too large, the bounds on clients become smaller first, down to the
-/// least with which every request works, and then those of the state.
+/// least with which every request works, and then those of the state. They leave room for the fixed bounds of a member's
+/// links, but keep half of the memory.
 pub(super) fn plan(config: &Config, budget: &MemoryBudget, is_set: impl Fn(&str) -> bool + Copy) -> ConfigLayer {
     let Some(memory) = budget.bytes else { return ConfigLayer::default() };
     let is_stated = config.memory != MemorySize::Auto;
@@ -158,7 +159,10 @@ pub(super) fn plan(config: &Config, budget: &MemoryBudget, is_set: impl Fn(&str)
     let fits = |layer: &ConfigLayer| {
         let mut planned = config.clone();
         planned.take(layer);
-        planned.memory().last().is_none_or(|(_, sum)| sum.0 <= limit)
+        // The links of a member have fixed bounds, and must not leave its clients less than half of the memory.
+        let of_cluster = planned.cluster_memory().iter().map(|(_, bytes)| bytes).sum::<u64>();
+        let excess = of_cluster.saturating_sub(limit / 2);
+        planned.memory().last().is_none_or(|(_, sum)| sum.0 - excess <= limit)
     };
     let whole = at(memory, memory);
     if fits(&whole) {

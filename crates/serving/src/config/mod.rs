@@ -10,6 +10,7 @@
 mod certificate;
 mod cluster;
 mod cluster_checks;
+mod cluster_memory;
 mod explain;
 mod hosts;
 mod layers;

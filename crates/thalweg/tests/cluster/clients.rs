@@ -5,7 +5,7 @@ use std::{
     io::{BufRead, BufReader},
     process::{Child, Stdio},
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use thalweg_client::{
@@ -21,7 +21,7 @@ use tokio::runtime::Runtime;
 
 use crate::{
     Cluster, PATIENCE, agent,
-    node::{command, free_address},
+    node::{command, free_address, pause},
     until,
 };
 
@@ -309,6 +309,34 @@ fn the_leader_logs_the_names_of_forwarded_requests() {
     let ids: BTreeSet<_> = ids.map(|id| id.trim_matches('"').to_owned()).collect();
     let both = ids.iter().any(|id| forwarded.iter().any(|line| line.contains(&format!("request_id=\"{id}\""))));
     assert!(both, "{ids:?} in {forwarded:#?}");
+}
+
+/// The names travel beside the entries, so a member first has to ask for them.
+#[test]
+fn all_members_log_the_names_of_the_requests_in_the_entries_that_they_apply() {
+    let cluster = Cluster::start_logging(3, "debug");
+    let (leader, follower) = (cluster.leader(), cluster.follower());
+    let mut tried = 0;
+    until("all members log both requests", || {
+        tried += 1;
+        let names = [(leader, format!("direct-{tried}")), (follower, format!("passed-on-{tried}"))];
+        for (node, name) in &names {
+            let url = cluster.url(*node, "/v1/kv/k/a");
+            agent().put(url).header("x-request-id", name.as_str()).send("v").unwrap();
+        }
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let have_logged = || {
+            (0..3).all(|node| {
+                let log = cluster.node(node).log_so_far();
+                let lines: Vec<_> = log.lines().filter(|line| line.contains("of these requests is applied")).collect();
+                names.iter().all(|(_, name)| lines.iter().any(|line| line.contains(name)))
+            })
+        };
+        while Instant::now() < deadline && !have_logged() {
+            pause();
+        }
+        have_logged()
+    });
 }
 
 /// Records that `thalweg consume --push` has printed. The command is killed when this value is dropped.

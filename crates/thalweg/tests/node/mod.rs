@@ -6,13 +6,14 @@ pub mod count;
 mod skip;
 
 use std::{
-    io::{BufRead, BufReader, Read},
+    io::{BufRead, BufReader},
     net::TcpListener,
     ops::Range,
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Output, Stdio},
     sync::{
+        Arc, Mutex,
         atomic::{AtomicU16, Ordering},
         mpsc,
     },
@@ -39,8 +40,10 @@ pub struct Node {
     pub url: String,
     /// Startup line that the server printed when it was ready.
     pub line: String,
+    /// Lines that the server has written to stderr so far.
+    lines: Arc<Mutex<String>>,
     /// Thread that reads the server's stderr to its end.
-    log: Option<std::thread::JoinHandle<String>>,
+    log: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Node {
@@ -73,10 +76,14 @@ impl Node {
             .spawn()
             .expect("the binary starts");
         let stderr = child.stderr.take().expect("piped");
+        let lines = Arc::<Mutex<String>>::default();
+        let text = Arc::clone(&lines);
         let log = std::thread::spawn(move || {
-            let mut text = String::new();
-            let _ = BufReader::new(stderr).read_to_string(&mut text);
-            text
+            let (mut stderr, mut line) = (BufReader::new(stderr), Vec::new());
+            while stderr.read_until(b'\n', &mut line).is_ok_and(|bytes| bytes > 0) {
+                text.lock().unwrap().push_str(&String::from_utf8_lossy(&line));
+                line.clear();
+            }
         });
         let stdout = child.stdout.take().expect("piped");
         let (send, receive) = mpsc::channel();
@@ -93,10 +100,15 @@ impl Node {
         let url = line.split_whitespace().find(|word| word.starts_with("http://")).map(|url| url.trim_end_matches(','));
         let Some(url) = url.map(str::to_owned) else {
             let _ = child.kill();
-            let log = log.join().unwrap_or_default();
-            panic!("the server is not ready after {PATIENCE:?}: {line:?}\n{log}");
+            let _ = log.join();
+            panic!("the server is not ready after {PATIENCE:?}: {line:?}\n{}", lines.lock().unwrap());
         };
-        Self { child, url, line, log: Some(log) }
+        Self { child, url, line, lines, log: Some(log) }
+    }
+
+    /// Returns what the server has written to stderr so far.
+    pub fn log_so_far(&self) -> String {
+        self.lines.lock().unwrap().clone()
     }
 
     pub fn pid(&self) -> i32 {
@@ -112,7 +124,10 @@ impl Node {
     /// Waits for the process to end without sending it a signal.
     pub fn wait(mut self, at_most: Duration) -> (ExitStatus, String) {
         let status = wait_for(&mut self.child, at_most).expect("the server ends in time");
-        (status, self.log.take().map(|log| log.join().unwrap_or_default()).unwrap_or_default())
+        if let Some(log) = self.log.take() {
+            let _ = log.join();
+        }
+        (status, self.log_so_far())
     }
 
     /// Sends SIGTERM and checks that the server ends cleanly.

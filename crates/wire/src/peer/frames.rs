@@ -4,8 +4,8 @@
 //! openraft's types (crate `cluster`).
 //!
 //! Kinds below 16 belong to the handshake. Of the others, even numbers are requests and odd ones are replies. Each
-//! request gets one reply: the kind after its own, or [`Failed`]. A [`Heartbeat`] gets [`Appended`]. A [`Sign`], [`Facts`],
-//! and the frames of the channel for subjects get none. Kinds are below 64, because a short head has 6 bits for them.
+//! request gets one reply: the kind after its own, or [`Failed`]. A [`Heartbeat`] gets [`Appended`], and [`AskRequests`] gets
+//! [`EntryRequests`]. A [`Sign`], [`Facts`], and the frames of the channel for subjects get none. Kinds are below 64, because a short head has 6 bits for them.
 
 use thalweg_types::{
     Action, Index, NodeId, SpaceTime, Term,
@@ -154,6 +154,8 @@ kinds! {
     Marks<'a> = 45,
     /// Filters of a node's subscriptions; it gets no reply.
     Interest<'a> = 46,
+    /// Reply to `AskRequests`.
+    EntryRequests<'a> = 47,
     /// Batch of messages to a subject; it gets no reply.
     SubjectBatch<'a> = 48,
     /// Sign of life without facts; it gets no reply.
@@ -174,6 +176,8 @@ kinds! {
     AskVersions = 60,
     /// Reply to `AskVersions`.
     Versions = 61,
+    /// Question for the names of the requests in recent entries.
+    AskRequests = 62,
     /// Reply to any request: it had no effect, or its effect is unknown.
     Failed<'a> = 63,
 }
@@ -192,6 +196,7 @@ pub fn structures() -> Vec<(&'static str, String)> {
         of::<AppendResult>(),
         of::<ManageKind>(),
         of::<HashMark>(),
+        of::<NamedEntry<'_>>(),
         of::<SubjectFilter<'_>>(),
         of::<super::handshake::Channel>(),
         of::<super::handshake::Protection>(),
@@ -704,6 +709,34 @@ structure! {
         known: u16,
         /// Version that is in force after the last entry that the node has applied.
         in_force: u16,
+    }
+}
+
+structure! {
+    /// Question of a member, which logs the names of requests, for those in recent entries of the leader.
+    AskRequests as "ask requests" {
+        /// Number of the last names that the member has; 0 if it has none of this leader in its term.
+        after: u64,
+    }
+}
+
+structure! {
+    /// An entry and the names of its requests.
+    NamedEntry<'a> as "named entry" {
+        /// Index of the entry, which is committed.
+        index: Index,
+        /// Names of the requests, for log lines, joined by `, `.
+        requests: &'a str,
+    }
+}
+
+structure! {
+    /// Reply to [`AskRequests`].
+    EntryRequests<'a> as "entry requests" {
+        /// Number of the names of the first entry. The others have the next numbers.
+        first: u64,
+        /// Entries with names, in the order in which the leader has noted them.
+        entries: List<'a, NamedEntry<'a>>,
     }
 }
 

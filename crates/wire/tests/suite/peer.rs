@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use thalweg_types::{Index, NodeId, SpaceTime, Term, codec::List};
 use thalweg_wire::peer::{
-    Append, AskHistory, AskVersions, Channel, EntryId, EntryKind, HEADER_BYTES, Header, Hello, History, LogEntry,
-    MAX_BODY_BYTES, MAX_HANDSHAKE_BYTES, Nonce, PeerFrame, PeerKind, PeerVote, Protection, VERSION, Versions,
-    decompress, encode, encode_compressed, structures,
+    Append, AskHistory, AskRequests, AskVersions, Channel, EntryId, EntryKind, EntryRequests, HEADER_BYTES, Header,
+    Hello, History, LogEntry, MAX_BODY_BYTES, MAX_HANDSHAKE_BYTES, NamedEntry, Nonce, PeerFrame, PeerKind, PeerVote,
+    Protection, VERSION, Versions, decompress, encode, encode_compressed, structures,
 };
 
 use crate::common::{Document, Random, seeds};
@@ -109,6 +109,23 @@ fn the_frames_about_versions_of_the_state_machine_are_pinned() {
     assert_eq!(out, [4, 0, 0, 0, 61, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 3, 2, 1, 0]);
     assert_eq!(Versions::decode_body(&[3, 2, 1, 0]).unwrap(), Versions { known: 0x0203, in_force: 1 });
     assert!(Versions::decode_body(&[3, 2, 1]).is_err() && Versions::decode_body(&[3, 2, 1, 0, 0]).is_err());
+}
+
+#[test]
+fn the_frames_about_the_requests_in_entries_are_pinned() {
+    let mut out = Vec::new();
+    encode(&AskRequests { after: 0x0102 }, 7, &mut out).unwrap();
+    assert_eq!(out, [&[8, 0, 0, 0, 62, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0], &[2, 1, 0, 0, 0, 0, 0, 0][..]].concat());
+    let entries = [NamedEntry { index: Index(9), requests: "a, b" }, NamedEntry { index: Index(8), requests: "c" }];
+    let reply = EntryRequests { first: 3, entries: List::Items(&entries) };
+    let mut out = Vec::new();
+    encode(&reply, 7, &mut out).unwrap();
+    let body =
+        [b"\x03\0\0\0\0\0\0\0\x02\0\0\0".as_slice(), b"\x09\0\0\0\0\0\0\0\x04\0a, b", b"\x08\0\0\0\0\0\0\0\x01\0c"]
+            .concat();
+    assert_eq!(out, [&[body.len() as u8, 0, 0, 0, 47, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0], &body[..]].concat());
+    assert_eq!(EntryRequests::decode_body(&body).unwrap(), reply);
+    assert!(EntryRequests::decode_body(&body[..body.len() - 1]).is_err());
 }
 
 #[test]

@@ -143,7 +143,9 @@ pub(super) fn node_options(
         Advertise::At(address) => address.to_string(),
     };
     let (heartbeat, suspect_after) = (config.cluster_heartbeat.0, config.cluster_suspect_after.0);
-    let options = NodeOptions::new(listen, Secret::new(credentials.secret()));
+    let mut options = NodeOptions::new(listen, Secret::new(credentials.secret()));
+    options.consensus.max_in_flight_bytes = config.cluster_in_flight_bytes();
+    options.consensus.max_outcome_bytes = usize::try_from(config.cluster_outcome_bytes()).unwrap_or(usize::MAX);
     Ok(Some(NodeOptions {
         advertise,
         name: if config.node_name.0.is_empty() { format!("{:016x}", node.0) } else { config.node_name.0.clone() },

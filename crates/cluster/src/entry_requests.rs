@@ -1,0 +1,143 @@
+//! Log lines about the entries that this node has applied, with the names of the clients' requests in them.
+//!
+//! Owns: the choice whether this node, as the leader, keeps names, the questions for the names of another leader, and the
+//! log lines. Does not own: the names that a leader keeps (`EntryNames` of `raft`).
+//!
+//! The lines have the level `debug`. A node that logs it asks the leader for names once a second. A leader keeps names while it
+//! logs this level itself, or has been asked in the last [`WANTED_FOR`]. So a cluster that does not log this level does
+//! nothing of this, and entries are the same in both cases. The names that a leader keeps are lost when it leads no more.
+
+use std::{
+    rc::Rc,
+    sync::atomic::Ordering::Relaxed,
+    time::{Duration, Instant},
+};
+
+use thalweg_replica::Leadership;
+use thalweg_types::{Index, NodeId, Term};
+use thalweg_wire::peer::AskRequests;
+use tokio::time::sleep;
+
+use crate::{
+    link::NameList,
+    service::printable,
+    tasks::{ASK_LIMIT, Tasks},
+};
+
+/// Time between two questions for names.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+/// Time after a question for which a leader keeps names.
+const WANTED_FOR: Duration = Duration::from_secs(5);
+
+/// Names that this node has got from a leader.
+#[derive(Debug, Default)]
+struct LeaderNames {
+    /// The leader, and the term in which it leads.
+    of: Option<(NodeId, Term)>,
+    /// Number of the last of its names that this node has.
+    number: u64,
+    /// Names of entries that this node has not applied yet.
+    waiting: Vec<(Index, String)>,
+}
+
+impl LeaderNames {
+    /// Forgets the names of another leader.
+    fn continue_with(&mut self, of: (NodeId, Term)) {
+        if self.of != Some(of) {
+            *self = Self { of: Some(of), ..Self::default() };
+        }
+    }
+
+    /// Adds names, the first of which has the number `first`.
+    fn add(&mut self, first: u64, names: Vec<(Index, String)>) {
+        let missed = first.saturating_sub(self.number.saturating_add(1));
+        if missed > 0 && self.number > 0 {
+            tracing::debug!(missed, "the leader does not keep the names of the requests in some entries any more");
+        }
+        self.number = first.saturating_add(names.len() as u64).saturating_sub(1);
+        self.waiting.extend(names);
+    }
+
+    /// Removes and returns the names of the entries up to `applied`.
+    fn applied(&mut self, applied: Index) -> Vec<(Index, String)> {
+        self.waiting.extract_if(.., |(index, _)| *index <= applied).collect()
+    }
+}
+
+fn logs_requests() -> bool {
+    tracing::enabled!(tracing::Level::DEBUG)
+}
+
+impl Tasks {
+    /// Keeps names while this node leads and a member wants them.
+    pub(crate) fn keep_names(&self) {
+        let is_asked = self.requests.names_asked.get().is_some_and(|at: Instant| at.elapsed() < WANTED_FOR);
+        let keeps = self.consensus.member().leads() && (is_asked || logs_requests());
+        self.consensus.names().want(keeps);
+        self.shared.names_requests.store(keeps, Relaxed);
+    }
+
+    /// Logs which entries have which requests, as long as the node runs.
+    pub(crate) async fn log_requests(self: Rc<Self>) {
+        let mut names = LeaderNames::default();
+        loop {
+            sleep(ASK_EVERY).await;
+            if !logs_requests() {
+                names = LeaderNames::default();
+                continue;
+            }
+            // Further names are asked for only when those from before are logged, so they need no bound of their own.
+            if names.waiting.is_empty() {
+                self.get_names(&mut names).await;
+            }
+            let Some(applied) = self.consensus.applied() else { continue };
+            for (index, request_id) in names.applied(applied) {
+                tracing::debug!(index = index.0, request_id, "an entry with commands of these requests is applied");
+            }
+        }
+    }
+
+    async fn get_names(&self, names: &mut LeaderNames) {
+        match self.consensus.member().leadership() {
+            Leadership::Leader { term } => {
+                names.continue_with((self.here(), term));
+                let (first, new) = self.consensus.names().after(names.number);
+                names.add(first, new);
+            }
+            Leadership::Follower { leader: Some((leader, info)), term } => {
+                names.continue_with((leader, term));
+                let link = self.network.peer(leader, &info.address).control;
+                let deadline = tokio::time::Instant::now() + ASK_LIMIT;
+                let ask = AskRequests { after: names.number };
+                // A leader of an earlier build does not know the question.
+                if let Ok((first, new)) = link.call::<_, NameList, _>(&ask, deadline).await {
+                    names.add(first, new.into_iter().map(|(index, names)| (index, printable(&names))).collect());
+                }
+            }
+            Leadership::Follower { leader: None, .. } => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_wait_until_their_entries_are_applied() {
+        let (leader, name) = ((NodeId(1), Term(3)), |index: u64| (Index(index), format!("r{index}")));
+        let mut names = LeaderNames::default();
+        names.continue_with(leader);
+        names.add(1, vec![name(7), name(5), name(9)]);
+        assert!(names.applied(Index(4)).is_empty());
+        assert_eq!(names.applied(Index(8)), [name(7), name(5)]);
+        names.continue_with(leader);
+        assert_eq!((names.number, names.waiting.len()), (3, 1));
+        names.add(10, vec![name(10)]);
+        assert_eq!((names.number, names.applied(Index(10))), (10, vec![name(9), name(10)]));
+        names.add(11, vec![]);
+        assert_eq!(names.number, 10);
+        names.continue_with((NodeId(2), Term(4)));
+        assert_eq!(names.number, 0, "another leader has its own numbers");
+    }
+}

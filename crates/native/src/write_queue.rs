@@ -1,0 +1,209 @@
+//! Writes of a channel that wait for rows from the disk, or behind such writes.
+//!
+//! Owns: their order and their bounds. Does not own: the choice of the rows (`row_fetch` of the engine), the threads that
+//! read them (`thalweg_serving::readers`), and the proposals (`write`).
+//!
+//! A command that reads cold rows is proposed after other threads have read them, so that nobody's commit waits for the
+//! disk. Meanwhile the channel handles its next frames. Further writes queue behind the command, while their own rows
+//! are read.
+//!
+//! Invariants:
+//! * A channel's writes are proposed in the order in which they arrived. Nothing stops a waiting write: after the timeout
+//!   of its request it is proposed as well.
+//! * While [`MAX_FETCHES`] writes wait for rows, or the waiting writes take [`MAX_WAITING_BYTES`], the queue is full, and the
+//!   channel handles no further frame. Both bounds are exceeded by one write at most. The bytes count in
+//!   [`Resource::BodyBytes`]; a client without room there gets no reads of rows, and its waiting writes are proposed at once.
+//! * A channel that closes with a goodbye proposes all its waiting writes at once. A channel whose connection is lost
+//!   proposes none of them, and their reads end.
+
+use std::{collections::VecDeque, fmt, sync::Arc, task::Context};
+
+use thalweg_engine::{Database, RowsOf};
+use thalweg_serving::{
+    admission::{Account, Reservation, Resource},
+    fetched::{FetchingRows, RowFetcher},
+};
+use tokio::sync::oneshot;
+
+/// Maximum number of waiting writes whose rows other threads read: as many as there are threads for cold reads.
+const MAX_FETCHES: usize = 32;
+/// Memory in bytes that the waiting writes of a channel take at most.
+const MAX_WAITING_BYTES: usize = 1 << 20;
+/// Memory in bytes of a waiting write, in addition to its data.
+const WRITE_BYTES: usize = 1024;
+
+/// Function that proposes a write. The channel commits the command afterwards.
+pub(crate) type Propose<T> = Box<dyn FnOnce() -> T + Send>;
+
+/// Queue of the writes of a channel that wait for rows. Their proposals return a `T`. See the [module](self).
+pub(crate) struct WriteQueue<T> {
+    waiting: VecDeque<WaitingWrite<T>>,
+    /// Number of waiting writes that began with reads of rows.
+    fetches: usize,
+    /// Memory in bytes of the waiting writes.
+    bytes: usize,
+}
+
+struct WaitingWrite<T> {
+    fetching: FetchingRows,
+    /// True if the write began with reads of rows.
+    has_fetch: bool,
+    propose: Propose<T>,
+    proposed: oneshot::Sender<T>,
+    /// Memory in bytes of the write.
+    bytes: usize,
+    _held: Option<Reservation>,
+}
+
+impl<T> Default for WriteQueue<T> {
+    fn default() -> Self {
+        Self { waiting: VecDeque::new(), fetches: 0, bytes: 0 }
+    }
+}
+
+impl<T> WriteQueue<T> {
+    /// Returns true if the channel must not handle another frame, because too many writes wait.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.fetches >= MAX_FETCHES || self.bytes >= MAX_WAITING_BYTES
+    }
+
+    /// Begins to read the rows that a command will read when it is applied. Returns `None` if the command can be proposed
+    /// now. Otherwise the caller [adds](Self::push) it to the queue.
+    pub(crate) fn begin(&self, fetcher: RowFetcher<'_>, db: &Database, command: &[u8]) -> Option<FetchingRows> {
+        let fetching = fetcher.begin(db, RowsOf::Command(command));
+        if self.waiting.is_empty() { fetching } else { Some(fetching.unwrap_or_default()) }
+    }
+
+    /// Adds a write with `bytes` bytes of data, which `propose` will propose. The returned receiver gets the result, unless the
+    /// queue is dropped before. If the client may not hold so many bytes now, all waiting writes are proposed, and this one.
+    pub(crate) fn push(
+        &mut self,
+        account: &Arc<Account>,
+        fetching: FetchingRows,
+        bytes: usize,
+        propose: Propose<T>,
+    ) -> oneshot::Receiver<T> {
+        let bytes = WRITE_BYTES + bytes;
+        let held = account.take_quietly(Resource::BodyBytes, bytes as u64);
+        let has_room = held.is_some();
+        let (proposed, result) = oneshot::channel();
+        let has_fetch = !fetching.is_done();
+        self.fetches += usize::from(has_fetch);
+        self.bytes += bytes;
+        self.waiting.push_back(WaitingWrite { fetching, has_fetch, propose, proposed, bytes, _held: held });
+        if !has_room {
+            self.propose_all();
+        }
+        result
+    }
+
+    /// Proposes the writes whose rows are read, in order. Returns true if there were any; the channel then commits them.
+    pub(crate) fn propose_read(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut any = false;
+        while let Some(first) = self.waiting.front_mut() {
+            if first.fetching.poll_done(cx).is_pending() {
+                break;
+            }
+            any |= self.propose_first();
+        }
+        any
+    }
+
+    /// Proposes all waiting writes in order, without their rows. Returns true if there were any.
+    pub(crate) fn propose_all(&mut self) -> bool {
+        let mut any = false;
+        while self.propose_first() {
+            any = true;
+        }
+        any
+    }
+
+    fn propose_first(&mut self) -> bool {
+        let Some(write) = self.waiting.pop_front() else { return false };
+        self.fetches -= usize::from(write.has_fetch);
+        self.bytes -= write.bytes;
+        // Nobody waits for the reply if the timeout of the request has passed.
+        let _ = write.proposed.send((write.propose)());
+        true
+    }
+}
+
+impl<T> fmt::Debug for WriteQueue<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { waiting, fetches, bytes } = self;
+        write!(f, "WriteQueue({} writes, {fetches} with reads, {bytes} bytes)", waiting.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Mutex, task::Waker};
+
+    use super::*;
+    use crate::test_node::TestNode;
+
+    /// A queue whose writes note their numbers when they are proposed.
+    struct Tested {
+        account: Arc<Account>,
+        queue: WriteQueue<u32>,
+        proposed: Arc<Mutex<Vec<u32>>>,
+    }
+
+    impl Tested {
+        fn push(&mut self, number: u32, bytes: usize) -> oneshot::Receiver<u32> {
+            let proposed = Arc::clone(&self.proposed);
+            let propose = move || {
+                proposed.lock().unwrap().push(number);
+                number
+            };
+            self.queue.push(&self.account, FetchingRows::default(), bytes, Box::new(propose))
+        }
+
+        fn proposed(&self) -> Vec<u32> {
+            self.proposed.lock().unwrap().clone()
+        }
+
+        fn held(&self) -> u64 {
+            self.account.held(Resource::BodyBytes)
+        }
+    }
+
+    #[tokio::test]
+    async fn writes_wait_in_order_and_within_bounds() {
+        let node = TestNode::start().await;
+        let mut tested = Tested { account: node.account(), queue: WriteQueue::default(), proposed: Arc::default() };
+        let receivers = [1, 2, 3].map(|number| tested.push(number, 100));
+        assert_eq!((tested.proposed(), tested.held()), (vec![], 3 * (WRITE_BYTES as u64 + 100)));
+        assert!(tested.queue.propose_read(&mut Context::from_waker(Waker::noop())));
+        assert!(!tested.queue.propose_read(&mut Context::from_waker(Waker::noop())));
+        for (receiver, number) in receivers.into_iter().zip(1..) {
+            assert_eq!(receiver.await, Ok(number));
+        }
+        assert_eq!((tested.proposed(), tested.held()), (vec![1, 2, 3], 0));
+        // A receiver that is gone does not stop its write.
+        drop(tested.push(4, MAX_WAITING_BYTES));
+        assert!(tested.queue.is_full());
+        assert!(tested.queue.propose_all() && !tested.queue.is_full());
+        assert_eq!((tested.proposed().len(), tested.held()), (4, 0));
+        // A queue that is dropped with its channel proposes nothing.
+        let receiver = tested.push(5, 100);
+        tested.queue = WriteQueue::default();
+        assert!(receiver.await.is_err());
+        assert_eq!((tested.proposed().len(), tested.held()), (4, 0));
+    }
+
+    #[tokio::test]
+    async fn writes_do_not_wait_if_their_client_has_no_room() {
+        let node = TestNode::start().await;
+        let mut tested = Tested { account: node.account(), queue: WriteQueue::default(), proposed: Arc::default() };
+        let waiting = tested.push(1, 100);
+        let others = node.account();
+        let step = |bytes: u64| std::iter::from_fn(move || others.take_quietly(Resource::BodyBytes, bytes));
+        let held: Vec<_> = step(1 << 20).collect();
+        assert!(held.len() > 1 && tested.proposed().is_empty());
+        let large = tested.push(2, 2 << 20);
+        assert_eq!((waiting.await, large.await, tested.held()), (Ok(1), Ok(2), 0));
+        assert_eq!(tested.proposed(), [1, 2]);
+    }
+}
