@@ -138,7 +138,11 @@ mod tests {
         // Another process may have had the processor for most of the time.
         assert!(sum >= 0.01 && most > 0.0, "{sum} {most}");
         assert_eq!(threads.run(async { Err::<(), _>("no".to_owned()) }), Err("no".to_owned()));
-        assert_eq!(threads.run::<()>(async { panic!("on purpose") }), Err("the task panicked".to_owned()));
+        assert_eq!(threads.run(panics()), Err("the task panicked".to_owned()));
+    }
+
+    async fn panics() -> Result<(), String> {
+        panic!("on purpose")
     }
 
     #[test]

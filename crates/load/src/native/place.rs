@@ -56,11 +56,13 @@ impl NativePlace {
     pub fn connect(&self) -> Result<Connection, BenchError> {
         let fail = BenchError::target(self);
         let opened = match self {
-            Self::Server(address) => Connection::open(&Address::Tcp(*address)).map_err(|error| error.to_string()),
+            Self::Server(address) => {
+                Connection::open(&Address::Tcp(*address)).map_err(|error| format!("{error}; is the server running?"))
+            }
             Self::Tunnel(tunnel) => tunnel.open(),
             Self::InProcess { calls, .. } => return Ok(Connection::in_process(calls())),
         };
-        let mut connection = opened.map_err(|error| fail(format!("{error}; is the server running?")))?;
+        let mut connection = opened.map_err(&fail)?;
         let hello = handshake::hello("thalweg bench", MAX_FRAME_BYTES as u32, Duration::ZERO, &[]);
         hello.encode(connection.out(), 0).map_err(|error| fail(error.to_string()))?;
         let welcomed = exchange(&mut connection, |frame| match frame {

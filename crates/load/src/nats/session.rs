@@ -72,7 +72,7 @@ impl Session {
         }
     }
 
-    async fn publish(&self, request: Request) -> Result<Reply, String> {
+    async fn publish(&mut self, request: Request) -> Result<Reply, String> {
         // Before a subscriber can have the message.
         self.publishers.set(request.number, self.publisher);
         let messages = request.texts.len() as u64;

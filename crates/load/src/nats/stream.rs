@@ -133,7 +133,7 @@ impl StreamSession {
     }
 
     /// Appends records, and waits for the acks of all of them. Returns their positions.
-    pub(super) async fn append(&self, texts: Vec<Bytes>) -> Result<Reply, String> {
+    pub(super) async fn append(&mut self, texts: Vec<Bytes>) -> Result<Reply, String> {
         let mut acks = Vec::with_capacity(texts.len());
         for text in texts {
             let sent = self.context.publish(self.records.clone(), text).await;
