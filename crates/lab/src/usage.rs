@@ -150,6 +150,12 @@ pub fn thread_cpu() -> Duration {
     from_timespec(clock_gettime(ClockId::ThreadCPUTime))
 }
 
+/// Returns the CPU time of a thread of this process, by the kernel's id of the thread, in steps of 10 ms; `None` after its
+/// end.
+pub fn cpu_of_thread(id: u32) -> Option<Duration> {
+    cpu_of_stat(&format!("/proc/self/task/{id}"))
+}
+
 /// Measures the CPU time of the calling thread over a span of time.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {

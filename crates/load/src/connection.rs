@@ -3,6 +3,7 @@
 use std::{
     io::{self, ErrorKind, Read as _, Write as _},
     net::TcpStream,
+    os::{fd::OwnedFd, unix::net::UnixStream},
     sync::Arc,
     time::Duration,
 };
@@ -50,15 +51,21 @@ pub enum MoreInput {
 impl Connection {
     /// Connects to the server.
     pub fn open(address: &Address) -> io::Result<Self> {
-        Ok(Self {
-            line: Line::Socket(address.connect()?),
-            is_blocked: false,
-            out: Vec::new(),
-            out_at: 0,
-            input: vec![0; INPUT_BYTES],
-            from: 0,
-            to: 0,
-        })
+        Ok(Self::over(address.connect()?))
+    }
+
+    /// Creates a connection to another thread of this process, over a pair of sockets. Returns the other thread's socket,
+    /// which is non-blocking.
+    pub(crate) fn to_thread() -> io::Result<(Self, UnixStream)> {
+        let (own, other) = UnixStream::pair()?;
+        other.set_nonblocking(true)?;
+        // A socket is read and written with the same system calls, whatever its kind.
+        Ok((Self::over(OwnedFd::from(own).into()), other))
+    }
+
+    fn over(socket: TcpStream) -> Self {
+        let (line, input) = (Line::Socket(socket), vec![0; INPUT_BYTES]);
+        Self { line, is_blocked: false, out: Vec::new(), out_at: 0, input, from: 0, to: 0 }
     }
 
     /// Creates a connection whose requests are calls in this process, one at a time.

@@ -1,4 +1,4 @@
-//! One load generator for any server, over HTTP, RESP or the native protocol.
+//! One load generator for any server, over HTTP, RESP, the native protocol or NATS.
 //!
 //! Owns: the loop of a load thread (`worker`) over the trait of a protocol ([`Protocol`]), which [`http`] and [`resp`]
 //! implement, over sockets or calls in this process ([`Calls`]); the requests with their keys and values ([`data`], [`pairs`]) or their records and messages ([`feeds`]), and the check of each reply; connections, and when
@@ -6,7 +6,7 @@
 //! figures ([`Outcome`]) and their medians over the rounds of a scenario ([`Rounds`]); the search for the highest rate
 //! that meets an objective ([`find_knee`]); the threads ([`run_threads`]), the live view of runs ([`live`]), and
 //! many tasks on one of them ([`tasks`]); the reasons for which a run's figures are void
-//! ([`Validity`]); reaching or starting a server ([`server`]); and the limits of the machine itself: servers without a
+//! ([`Validity`]); threads for clients that need a runtime ([`ClientThreads`]); reaching or starting a server ([`server`]); and the limits of the machine itself: servers without a
 //! database ([`native::bare`], [`native::relay`], [`resp::bare`]) and the write speed of the bare disk ([`probe`]). Does not
 //! own: histograms, statistics and reports, which are in the crate `lab`; the suites of `thalweg bench`, which are in the crates `bench`,
 //! `bench-cluster` and `bench-pressure`.
@@ -19,12 +19,15 @@
 
 mod address;
 mod calls;
+mod client_threads;
 mod connection;
 pub mod data;
 pub mod feeds;
 pub mod http;
 pub mod live;
 pub mod native;
+#[cfg(feature = "nats")]
+pub mod nats;
 mod objective;
 pub mod options;
 mod pace;
@@ -52,6 +55,7 @@ use thalweg_lab::{BenchError, Progress, Scratch, latency, random, report, stats,
 pub use self::{
     address::Address,
     calls::{Calls, PendingReply},
+    client_threads::ClientThreads,
     connection::Connection,
     objective::{Faults, LEAST_PATIENCE, Objective, TimeBound, Trial},
     pace::{Pace, Pacer},

@@ -18,6 +18,7 @@ use tokio::runtime::{Builder, LocalOptions};
 
 use crate::{
     BenchError,
+    client_threads::ClientEffort,
     latency::nanos,
     usage::{Effort, Meter, Spent},
 };
@@ -56,11 +57,11 @@ pub fn run<S, T: Send>(
         has_failed.fetch_or(ready.is_err(), Ordering::AcqRel);
         // Nothing else runs on this thread: no load has begun, and setup is answered.
         if barrier.wait().is_leader() {
-            let _ = begun.set((Meter::begin(server), Clock::start()));
+            let _ = begun.set((Meter::begin(server), ClientEffort::begin(), Clock::start()));
         }
         barrier.wait();
         let ready = ready?;
-        let Some((_, clock)) = begun.get().filter(|_| !has_failed.load(Ordering::Acquire)) else { return Ok(None) };
+        let Some((_, _, clock)) = begun.get().filter(|_| !has_failed.load(Ordering::Acquire)) else { return Ok(None) };
         let effort = Effort::begin();
         let brought = load(ready, *clock).await;
         Ok(Some((brought, effort.end())))
@@ -73,14 +74,19 @@ pub fn run<S, T: Send>(
         };
         threads.into_iter().map(join).collect()
     });
-    let server = begun.get().and_then(|(meter, _)| meter.server());
-    let server_thread = begun.get().and_then(|(meter, _)| meter.server_thread());
-    let clocks = begun.get().map(|(meter, _)| meter.clocks()).unwrap_or_default();
+    let server = begun.get().and_then(|(meter, _, _)| meter.server());
+    let server_thread = begun.get().and_then(|(meter, _, _)| meter.server_thread());
+    let clocks = begun.get().map(|(meter, _, _)| meter.clocks()).unwrap_or_default();
     let (mut brought, mut spent) = (Vec::new(), Spent { server, server_thread, clocks, ..Spent::default() });
     // If a thread did not run, another one's error ends this loop.
     for (result, (cpu, busy)) in all.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten() {
         brought.push(result);
         spent.generator_cpu += cpu.as_secs_f64();
+        spent.busiest = spent.busiest.max(busy);
+    }
+    if let Some((_, clients, _)) = begun.get() {
+        let (cpu, busy) = clients.end();
+        spent.generator_cpu += cpu;
         spent.busiest = spent.busiest.max(busy);
     }
     Ok((brought, spent))

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use thalweg_transport::Fingerprint;
 use thalweg_types::Durability;
 
 use super::given::GivenLoad;
@@ -26,8 +27,9 @@ const OF_OTHERS_THAN_RESP: [&str; 3] = ["--durability", "--api", "--keyspace"];
 #[derive(Clone, Debug, clap::Args)]
 pub struct CompareOptions {
     /// The first side: a program to start as `A serve` (a path or a name on the search path), the address of a running
-    /// server (http://host:port, redis://host:port or redis://host:port@N for its database N, thalweg://host:port), a
-    /// directory of the embedded engine (embedded://PATH), or a report that `thalweg bench http` or `scenario` wrote with `--output FILE.json` or `--html FILE.html`.
+    /// server (http://host:port, redis://host:port or redis://host:port@N for its database N, thalweg://host:port,
+    /// thalweg+tls://host:port, thalweg+quic://host:port, nats://host:port, jetstream://host:port), a directory of the
+    /// embedded engine (embedded://PATH), or a report that `thalweg bench http` or `scenario` wrote with `--output FILE.json` or `--html FILE.html`.
     pub a: String,
     /// The second side, in the same forms. Its figures are compared with those of A. A report can only be compared with
     /// a report.
@@ -39,6 +41,12 @@ pub struct CompareOptions {
     /// Protocol of sides that are programs, and of addresses that begin with no protocol.
     #[arg(long, value_enum, default_value_t)]
     pub protocol: WireProtocol,
+    /// SHA-256 of the certificate of servers over TLS or QUIC that run already.
+    #[arg(long)]
+    pub fingerprint: Option<Fingerprint>,
+    /// SHA-256 of the certificate of B, if it differs from that of A.
+    #[arg(long, value_name = "FINGERPRINT")]
+    pub fingerprint_b: Option<Fingerprint>,
     /// Password for AUTH on RESP servers that run already.
     #[arg(long)]
     pub password: Option<String>,
@@ -92,9 +100,13 @@ impl Side {
             return if path.is_file() { Ok(Self::Stored(path.into())) } else { Err(fail("there is no such report")) };
         }
         if let Some(program) = program(text) {
-            let is_served = protocol != WireProtocol::Embedded;
-            let message = "a program is started as a server: name a directory of the engine as embedded://PATH";
-            return if is_served { Ok(Self::Program(protocol, program)) } else { Err(fail(message)) };
+            let message = "a program is started as a server of ours: name a directory of the engine as embedded://PATH, and a \
+                           NATS server as nats://host:port";
+            return if protocol.is_served_by_programs() {
+                Ok(Self::Program(protocol, program))
+            } else {
+                Err(fail(message))
+            };
         }
         let known = WireProtocol::SCHEMES.iter().find(|(scheme, _)| text.starts_with(*scheme));
         match known {
@@ -102,8 +114,8 @@ impl Side {
             Some((_, protocol)) => Ok(Self::Running(*protocol, text.to_owned())),
             None if text.contains(':') && !text.contains("//") => Ok(Self::Running(protocol, text.to_owned())),
             None => Err(fail(
-                "is neither a program, nor a report (.json, .html), nor an address (http://, redis:// or thalweg:// and \
-                 host:port, or embedded:// and a directory)",
+                "is neither a program, nor a report (.json, .html), nor an address (http://, redis://, thalweg://, \
+                 thalweg+tls://, thalweg+quic://, nats:// or jetstream:// and host:port, or embedded:// and a directory)",
             )),
         }
     }
@@ -157,6 +169,7 @@ impl CompareOptions {
         let has_password = |side: &Side| matches!(side, Side::Running(WireProtocol::Resp, _));
         let is_used = self.password.is_none() || sides.iter().any(has_password);
         require(is_used, "--password", "is for a RESP server that runs already, and no side is one")?;
+        self.check_fingerprints(&sides)?;
         self.check_protocols(sides.each_ref().map(Side::protocol))?;
         if let Some(option) = self.scenario.as_ref().and_then(|_| self.load.first_of(&OF_FILES)) {
             return Err(BenchError::Option { option, message: "a scenario has it in its file".to_owned() });
@@ -167,20 +180,31 @@ impl CompareOptions {
         Ok(sides)
     }
 
+    /// Returns an error if a fingerprint is given for a side that has no use for it.
+    fn check_fingerprints(&self, sides: &[Side; 2]) -> Result<(), BenchError> {
+        let is_pinned = |side: &Side| matches!(side, Side::Running(protocol, _) if protocol.is_encrypted());
+        let why = "is for a server over TLS or QUIC that runs already: give thalweg+tls:// or thalweg+quic://";
+        require(self.fingerprint.is_none() || sides.iter().any(is_pinned), "--fingerprint", why)?;
+        require(self.fingerprint_b.is_none() || is_pinned(&sides[1]), "--fingerprint-b", why)
+    }
+
     /// Returns an error if an option is for another protocol than those of the sides.
     fn check_protocols(&self, protocols: [Option<WireProtocol>; 2]) -> Result<(), BenchError> {
         let resp = protocols.map(|protocol| protocol == Some(WireProtocol::Resp));
-        let is_native = |protocol: &Option<_>| matches!(protocol, Some(WireProtocol::Native | WireProtocol::Embedded));
-        let has_load = self.scenario.is_some() || !protocols.iter().any(is_native);
-        let needed = "the native protocol and the embedded engine need one, such as --scenario ycsb-a";
+        let needs_scenario = |protocol: &WireProtocol| !matches!(protocol, WireProtocol::Http | WireProtocol::Resp);
+        let has_load = self.scenario.is_some() || !protocols.iter().flatten().any(needs_scenario);
+        let needed = "the native protocol, NATS and the embedded engine need one, such as --scenario ycsb-a";
         require(has_load, "--scenario", needed)?;
         let never = self.load.first_of(&NEVER_OVER_RESP).filter(|_| resp != [false; 2]);
         let others = self.load.first_of(&OF_OTHERS_THAN_RESP).filter(|_| resp == [true; 2]);
         if let Some(option) = never.or(others) {
             return Err(BenchError::Option { option, message: "requests over RESP have none".to_owned() });
         }
-        let is_level_free = self.durability_b.is_none() || !resp[1];
-        require(is_level_free, "--durability-b", "requests over RESP name no level; give it to the server")
+        let [a, b] = protocols.map(|protocol| protocol.is_none_or(WireProtocol::names_levels));
+        let why = "requests over RESP and NATS name no level; give it to the server";
+        let is_level_free = self.load.first_of(&["--durability"]).is_none();
+        require(a || b || is_level_free, "--durability", why)?;
+        require(b || self.durability_b.is_none(), "--durability-b", why)
     }
 }
 
@@ -194,6 +218,8 @@ mod tests {
         #[command(flatten)]
         options: CompareOptions,
     }
+
+    const PRINT: &str = "abababababababababababababababababababababababababababababababab";
 
     fn sides(arguments: &[&str]) -> Result<[Side; 2], String> {
         let cli = <Cli as clap::Parser>::parse_from(["compare"].iter().chain(arguments));
@@ -240,10 +266,33 @@ mod tests {
             (vec!["redis://h:1", "redis://h:2", "--durability", "os"], "--durability: requests over RESP"),
             (vec!["h:1", "redis://h:2", "--no-load"], "--no-load: requests over RESP"),
             (vec!["h:1", "redis://h:2", "--durability-b", "os"], "--durability-b"),
+            (vec!["nats://h:1", "thalweg://h:2"], "--scenario"),
+            (vec!["nats://h:1", "thalweg://h:2", "--scenario", "ycsb-a"], "mix.read: core NATS"),
+            (
+                vec!["jetstream://h:1", "redis://h:2", "--scenario", "events", "--durability", "os"],
+                "--durability: requests over RESP and NATS",
+            ),
+            (vec!["thalweg+quic://h:1", "thalweg+quic://h:2", "--scenario", "ycsb-a"], "--fingerprint: TLS and QUIC"),
+            (vec!["h:1", "h:2", "--fingerprint", PRINT], "--fingerprint: is for a server over TLS or QUIC"),
+            (
+                vec!["thalweg+tls://h:1", "thalweg://h:2", "--scenario", "ycsb-a", "--fingerprint-b", PRINT],
+                "--fingerprint-b",
+            ),
         ] {
             let error = sides(&arguments).unwrap_err();
             assert!(error.contains(part), "{error}");
         }
+    }
+
+    #[test]
+    fn each_side_may_have_a_certificate_of_its_own() {
+        let line =
+            ["compare", "thalweg+tls://h:1", "thalweg+quic://h:2", "--scenario", "ycsb-a", "--fingerprint", PRINT];
+        let other = PRINT.replace("ab", "cd");
+        let cli = <Cli as clap::Parser>::parse_from(line.into_iter().chain(["--fingerprint-b", other.as_str()]));
+        let sides = cli.options.sides().unwrap();
+        let of = |at: usize| cli.options.scenario_of(&sides[at], at).unwrap().unwrap().fingerprint;
+        assert_eq!((of(0), of(1)), (Some(PRINT.parse().unwrap()), Some(other.parse().unwrap())));
     }
 
     #[test]
@@ -263,7 +312,11 @@ mod tests {
         let sides = named.sides().unwrap();
         let scenario = |at: usize| named.scenario_of(&sides[at], at).unwrap().unwrap();
         let (a, b) = (scenario(0), scenario(1));
-        assert_eq!((a.rate, a.keys, a.protocol), (Some(1000.0), None, WireProtocol::Native), "the default, but named");
+        assert_eq!(
+            (a.rate, a.keys, a.protocol),
+            (Some(1000.0), None, Some(WireProtocol::Native)),
+            "the default, but named"
+        );
         assert_eq!((a.durability, b.durability), (Some(Durability::Os), None));
         assert_eq!((b.server.target.as_deref(), b.database), (Some("127.0.0.1:2"), 3));
     }

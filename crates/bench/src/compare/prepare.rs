@@ -34,9 +34,7 @@ pub(super) fn prepare(
             let resp = options.resp_of(side, at, &load)?;
             resp::contender(&resp, &load, scratch, progress)
         }
-        Side::Program(WireProtocol::Native | WireProtocol::Embedded, _)
-        | Side::Running(WireProtocol::Native | WireProtocol::Embedded, _)
-        | Side::Stored(_) => {
+        Side::Program(..) | Side::Running(..) | Side::Stored(_) => {
             unreachable!("the check of the options refuses such sides")
         }
     }
@@ -80,10 +78,10 @@ impl CompareOptions {
         let mut scenario: ScenarioOptions =
             parsed(&arguments).map_err(|message| BenchError::Option { option: "--scenario", message })?;
         let (Side::Program(protocol, _) | Side::Running(protocol, _)) = side else { return Ok(None) };
-        scenario.protocol = *protocol;
-        // RESP has no level in a request. A level that both sides could not request is refused before.
+        scenario.protocol = Some(*protocol);
+        // RESP and NATS have no level in a request. A level that both sides could not request is refused before.
         let asked = self.durability_b.filter(|_| at == 1).or(scenario.durability);
-        scenario.durability = asked.filter(|_| *protocol != WireProtocol::Resp);
+        scenario.durability = asked.filter(|_| protocol.names_levels());
         match side {
             Side::Running(WireProtocol::Resp, url) => {
                 let server = resp_server(url)?;
@@ -91,7 +89,11 @@ impl CompareOptions {
                 scenario.password.clone_from(&self.password);
                 scenario.server.target = Some(server.choice.to_string());
             }
-            Side::Running(_, url) => scenario.server.target = Some(url.clone()),
+            Side::Running(protocol, url) => {
+                let pinned = self.fingerprint_b.filter(|_| at == 1).or(self.fingerprint);
+                scenario.fingerprint = pinned.filter(|_| protocol.is_encrypted());
+                scenario.server.target = Some(url.clone());
+            }
             Side::Program(_, path) => {
                 scenario.server.start.server_binary = Some(path.clone());
                 scenario.server.start.server_arg = self.arguments_of(at).to_vec();

@@ -3,7 +3,8 @@
 use super::{
     feed_runs::Arrivals,
     mix::Kind,
-    options::{ScenarioOptions, WireProtocol},
+    options::ScenarioOptions,
+    protocols::WireProtocol,
     suite::{Subject, Suite, run_once},
     work::ScenarioPhase,
 };
@@ -29,14 +30,19 @@ pub(crate) fn contender(
     progress: &mut dyn Progress,
 ) -> Result<Contender, BenchError> {
     let suite = Suite::new(options)?;
-    match options.protocol {
+    match options.protocol() {
         WireProtocol::Http if suite.scenario.http.is_some() => {
             ScenarioRuns::prepare(suite.by_templates(scratch, progress)?, suite, progress)
         }
         WireProtocol::Http => ScenarioRuns::prepare(suite.over_http(scratch, progress)?, suite, progress),
         WireProtocol::Resp => ScenarioRuns::prepare(suite.over_resp(scratch, progress)?, suite, progress),
-        WireProtocol::Native => ScenarioRuns::prepare(suite.over_native(scratch, progress)?, suite, progress),
+        WireProtocol::Native | WireProtocol::NativeTls | WireProtocol::NativeQuic => {
+            ScenarioRuns::prepare(suite.over_native(scratch, progress)?, suite, progress)
+        }
         WireProtocol::Embedded => ScenarioRuns::prepare(suite.in_process(scratch)?, suite, progress),
+        WireProtocol::Nats | WireProtocol::Jetstream => {
+            ScenarioRuns::prepare(suite.over_nats(scratch)?, suite, progress)
+        }
     }
 }
 
@@ -44,7 +50,7 @@ impl<C: Codec + 'static> ScenarioRuns<C> {
     fn prepare(subject: Subject<C>, suite: Suite, progress: &mut dyn Progress) -> Result<Contender, BenchError> {
         suite.prepare(&subject, progress)?;
         let build = subject.target.as_ref().map_or_else(String::new, |target| format!(", {}", target.build()));
-        let place = format!("{}, {}{build}", suite.options.protocol.name(), subject.name);
+        let place = format!("{}, {}{build}", suite.options.protocol().name(), subject.name);
         let load = suite.sampled(&subject);
         let runs = Self { suite, subject, arrivals: Arrivals::default(), cache_reads: (0, 0) };
         Ok(Contender { load, place, runs: Box::new(runs) })

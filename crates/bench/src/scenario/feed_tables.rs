@@ -24,6 +24,19 @@ pub(super) struct Feeds {
     pub records: u64,
     /// Number of subscribers of the subject.
     pub subscribers: usize,
+    /// Place of the stream's records on a NATS server.
+    pub storage: Storage,
+}
+
+/// Place of the records of a JetStream stream on its server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Storage {
+    /// Files.
+    #[default]
+    File,
+    /// Memory, so that nothing outlives the server.
+    Memory,
 }
 
 /// Tables of a scenario file.
@@ -32,6 +45,7 @@ pub(super) struct FeedTables {
     pub streams: Option<StreamsTable>,
     pub groups: Option<GroupsTable>,
     pub subjects: Option<SubjectsTable>,
+    pub jetstream: Option<JetstreamTable>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -72,6 +86,13 @@ pub(super) struct SubjectsTable {
     subscribers: u32,
 }
 
+/// Settings of the stream on a NATS server, which other servers ignore.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct JetstreamTable {
+    storage: Storage,
+}
+
 fn one() -> u32 {
     1
 }
@@ -85,7 +106,7 @@ impl FeedTables {
     /// Returns the feeds that the tables describe. Returns an error if a table is missing that the mix needs, or if the
     /// mix does not use a table.
     pub(super) fn resolve(self, mix: &Mix) -> Result<Feeds, String> {
-        let Self { streams, groups, subjects } = self;
+        let Self { streams, groups, subjects, jetstream } = self;
         let needed = |kind: Kind| mix.share(kind) > 0.0;
         let has_streams = mix.has(Kind::uses_stream);
         match (&streams, has_streams) {
@@ -96,6 +117,9 @@ impl FeedTables {
             }
             (Some(_), false) => return Err("streams: the mix has no append, read_records or fetch".into()),
             _ => {}
+        }
+        if jetstream.is_some() && !has_streams {
+            return Err("jetstream: the mix has no append, read_records or fetch".into());
         }
         if groups.is_some() && !needed(Kind::Fetch) {
             return Err("groups: the mix has no fetches; set mix.fetch".into());
@@ -128,14 +152,15 @@ impl FeedTables {
             message_bytes: subjects.message_bytes,
             messages: subjects.batch,
         };
-        Ok(Feeds { sizes, records: streams.records, subscribers: subjects.subscribers as usize })
+        let storage = jetstream.map(|table| table.storage).unwrap_or_default();
+        Ok(Feeds { sizes, records: streams.records, subscribers: subjects.subscribers as usize, storage })
     }
 }
 
 impl Feeds {
     /// Returns an error that names a field whose value is out of its range, and the range.
     pub(super) fn check(&self) -> Result<(), String> {
-        let Self { sizes, records, subscribers } = self;
+        let Self { sizes, records, subscribers, .. } = self;
         let least = LEAST_TEXT_BYTES as u64;
         for (field, bytes, counts) in [
             (

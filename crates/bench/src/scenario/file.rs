@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 use thalweg_types::limits::MIN_CACHE_BYTES;
 
 use super::{
-    feed_tables::{FeedTables, Feeds, GroupsTable, StreamsTable, SubjectsTable, within},
+    feed_tables::{FeedTables, Feeds, GroupsTable, JetstreamTable, StreamsTable, SubjectsTable, within},
     http_table::HttpTable,
     mix::{Kind, Mix},
 };
@@ -181,6 +181,7 @@ struct File {
     subjects: Option<SubjectsTable>,
     caches: Option<CachesTable>,
     http: Option<HttpTable>,
+    jetstream: Option<JetstreamTable>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -263,13 +264,14 @@ fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::E
 
 impl File {
     fn resolve(self) -> Result<Scenario, String> {
-        let Self { description, load, keys, values, mix, scans, streams, groups, subjects, caches, http } = self;
+        let Self { description, load, keys, values, mix, scans, streams, groups, subjects, caches, http, jetstream } =
+            self;
         let weights = mix.mix();
         if caches.is_some() && !weights.has(Kind::uses_cache) {
             return Err("caches: the mix has no cache_get, cache_put or cache_delete".to_owned());
         }
         let http = http.map(|table| table.resolve(&weights)).transpose()?;
-        let feeds = FeedTables { streams, groups, subjects }.resolve(&weights)?;
+        let feeds = FeedTables { streams, groups, subjects, jetstream }.resolve(&weights)?;
         let (keys, value_bytes) = keys_and_values(keys, values, &weights)?;
         let arrivals = match (&load.arrivals, load.rate) {
             (Some(_), None) => {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::load::feeds::{FeedSizes, ReadFrom};
-use crate::scenario::mix::Kind;
+use crate::scenario::{feed_tables::Storage, mix::Kind};
 
 const SMALL: &str = "[load]\nconnections = 2\nduration = \"1s\"\n[keys]\ncount = 10\ndistribution = \"uniform\"\n\
                      [values]\nbytes = 100\n[mix]\nread = 1\n";
@@ -174,11 +174,13 @@ fn a_file_without_keys_has_streams_groups_and_subjects() {
         message_bytes: 100,
         messages: 3,
     };
-    assert_eq!(scenario.feeds, Feeds { sizes, records: 5, subscribers: 4 });
+    assert_eq!(scenario.feeds, Feeds { sizes, records: 5, subscribers: 4, storage: Storage::File });
     assert_eq!(scenario.keys.count, 0);
     let small = parsed("[streams]\nrecord_bytes = 50\n[mix]\nappend = 1\nfetch = 1\n").unwrap();
     let Feeds { sizes, records, .. } = small.feeds;
     assert_eq!((sizes.batch, sizes.fetch_records, sizes.read_from, records), (1, 100, ReadFrom::Tail, 0));
+    let table = "[streams]\nrecord_bytes = 50\n[jetstream]\nstorage = \"memory\"\n[mix]\nappend = 1\n";
+    assert_eq!(parsed(table).unwrap().feeds.storage, Storage::Memory);
 }
 
 #[test]
@@ -205,6 +207,11 @@ fn errors_about_feeds_name_the_table_or_the_field() {
         ),
         ("[caches]\n[streams]\nrecord_bytes = 50\n[mix]\nappend = 1\n", "caches: the mix has no cache_get"),
         ("[subjects]\nmessage_bytes = 50\nsubscribers = 0\n[mix]\npublish = 1\n", "subjects.subscribers"),
+        (
+            "[subjects]\nmessage_bytes = 50\n[jetstream]\nstorage = \"file\"\n[mix]\npublish = 1\n",
+            "jetstream: the mix has no append",
+        ),
+        ("[streams]\nrecord_bytes = 50\n[jetstream]\nstorage = \"disk\"\n[mix]\nappend = 1\n", "`memory`"),
         (
             "[keys]\ncount = 5\ndistribution = \"uniform\"\n[subjects]\nmessage_bytes = 50\n[mix]\npublish = 1\n",
             "keys, values",

@@ -1,12 +1,12 @@
 //! Scenarios from files (`thalweg bench scenario`): a mix of operations on key-value pairs, a cache, a stream, a consumer
-//! group and a subject over HTTP, RESP, the native protocol or calls of the embedded engine, with YCSB A to F and others built
-//! in.
+//! group and a subject over HTTP, RESP, the native protocol, NATS or calls of the embedded engine, with YCSB A to F and others
+//! built in.
 //!
 //! Owns: the schema of the files, the choice of operations, and the check of each reply against the writes so far. Does not
 //! own the load generator, the requests and the account of writes and records (`thalweg_load`), and the distributions
 //! (`thalweg_lab::random`).
 //!
-//! Parts: `file`, `feed_tables` and `http_table` are the schema, `mix` the kinds of operations, `work` joins them with the requests for the
+//! Parts: `file`, `feed_tables` and `http_table` are the schema, `mix` the kinds of operations, `protocols` those that each protocol has, `work` joins them with the requests for the
 //! load generator, `options`, `suite`, `targets`, `embedded` and `feed_runs` are
 //! the command, `tables` and `words` its report, and `contender` is a server in a comparison.
 
@@ -18,6 +18,7 @@ mod file;
 mod http_table;
 mod mix;
 mod options;
+mod protocols;
 mod suite;
 mod tables;
 mod targets;
@@ -25,5 +26,6 @@ mod words;
 mod work;
 
 pub(crate) use contender::contender;
-pub use options::{ScenarioOptions, WireProtocol};
+pub use options::ScenarioOptions;
+pub use protocols::WireProtocol;
 pub use suite::run;

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use thalweg_transport::Fingerprint;
 use thalweg_types::Durability;
 
 use super::{
     file::{BUILT_IN, Scenario},
     mix::Kind,
+    protocols::WireProtocol,
 };
 use crate::{
     BenchError, ProfileOptions,
@@ -15,16 +17,13 @@ use crate::{
     options::{parse_duration, rate_within, require, steady, within},
 };
 
-const TARGET_HELP: &str = "Address of a running server, as http://host:port, for RESP as redis://host:port, and for the native protocol as \
-     thalweg://host:port. With --protocol embedded a directory, as a path or embedded://PATH. The keys stay on it. Without a target \
-     the benchmark starts a server, or opens a directory, of its own";
-/// Beginning of the address of a directory.
-pub(super) const EMBEDDED_SCHEME: &str = "embedded://";
+const TARGET_HELP: &str = "Address of a running server, as http://host:port, for RESP as redis://host:port, for the native protocol as \
+     thalweg://host:port (over TLS thalweg+tls://host:port, over QUIC thalweg+quic://host:port), and for NATS as nats://host:port or, \
+     with JetStream, jetstream://host:port. With --protocol embedded a directory, as a path or embedded://PATH. The keys stay on it. \
+     Without a target the benchmark starts a server, or opens a directory, of its own";
 
 /// Longest wait for a reply, after which a run ends as overloaded.
 pub(super) const GIVE_UP: Duration = Duration::from_secs(10);
-/// Maximum number of rows and of bytes of a scan over the native protocol, whose pages are limited.
-const MAX_PAGE: (u32, usize) = (4096, 1 << 20);
 
 /// Options of `thalweg bench scenario`.
 #[derive(Clone, Debug, clap::Args)]
@@ -39,17 +38,20 @@ pub struct ScenarioOptions {
     /// Print the file of a built-in scenario, to be copied and edited, instead of running one.
     #[arg(long, value_name = "NAME", conflicts_with = "scenario")]
     pub show: Option<String>,
-    /// Protocol of the requests.
-    #[arg(long, value_enum, default_value_t)]
-    pub protocol: WireProtocol,
+    /// Protocol of the requests. Without it that of the target's address, or HTTP.
+    #[arg(long, value_enum)]
+    pub protocol: Option<WireProtocol>,
     /// Server under load.
     #[command(flatten)]
     pub server: ServerOptions,
+    /// SHA-256 of the target server's certificate, for the native protocol over TLS and QUIC.
+    #[arg(long, requires = "target")]
+    pub fingerprint: Option<Fingerprint>,
     /// Keyspace of the keys and name of the cache on a server that the benchmark starts, and on any server except over RESP. Names
     /// of streams, groups and subjects begin with it.
     #[arg(long, default_value = "scenario")]
     pub keyspace: String,
-    /// Durability level that each write requests, except over RESP; without it the default of the server or engine.
+    /// Durability level that each write requests, except over RESP and NATS; without it the default of the server or engine.
     #[arg(long)]
     pub durability: Option<Durability>,
     /// Password for AUTH on a RESP server that runs already.
@@ -100,41 +102,6 @@ pub struct ScenarioOptions {
     pub seed: u64,
 }
 
-/// Protocol of a scenario's requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
-pub enum WireProtocol {
-    /// HTTP, which has all operations.
-    #[default]
-    Http,
-    /// Redis's commands, for any server that speaks RESP; without scans.
-    Resp,
-    /// Native protocol over TCP without encryption, which has all operations.
-    Native,
-    /// Calls of the embedded engine in this process, without a server; no caches and no subjects.
-    Embedded,
-}
-
-impl WireProtocol {
-    /// Beginnings of addresses, and the protocols that they name.
-    pub(crate) const SCHEMES: [(&str, Self); 5] = [
-        ("http://", Self::Http),
-        ("redis://", Self::Resp),
-        ("resp://", Self::Resp),
-        ("thalweg://", Self::Native),
-        (EMBEDDED_SCHEME, Self::Embedded),
-    ];
-
-    /// Returns the name of the protocol in reports.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Http => "HTTP",
-            Self::Resp => "RESP2",
-            Self::Native => "native protocol over TCP",
-            Self::Embedded => "calls of the engine in this process, whose processor time is part of the generator's",
-        }
-    }
-}
-
 impl ScenarioOptions {
     /// Returns the text that the options request instead of a run: the list of the built-in scenarios, or the file of
     /// one. Returns `None` if they ask for a run.
@@ -163,12 +130,13 @@ impl ScenarioOptions {
     pub(super) fn scenario(&self) -> Result<Scenario, BenchError> {
         within("--rounds", self.rounds, 100)?;
         rate_within(self.search.as_ref().map(|_| self.max_rate), 10_000_000)?;
-        let runs_resp = self.protocol == WireProtocol::Resp && self.server.target.is_some();
+        let protocol = self.protocol();
+        let runs_resp = protocol == WireProtocol::Resp && self.server.target.is_some();
         let why = "is for a RESP server that runs already: give --protocol resp and --target";
         require(runs_resp || self.password.is_none(), "--password", why)?;
         require(runs_resp || self.database == 0, "--database", why)?;
-        let is_level_free = self.durability.is_none() || self.protocol != WireProtocol::Resp;
-        require(is_level_free, "--durability", "requests over RESP name no level; give it to the server")?;
+        let has_level = self.durability.is_none() || protocol.names_levels();
+        require(has_level, "--durability", "requests over RESP and NATS name no level; give it to the server")?;
         let name = self.name();
         let text = match built_in(name) {
             Some(text) => text.to_owned(),
@@ -190,41 +158,36 @@ impl ScenarioOptions {
         scenario.load.duration = self.duration.unwrap_or(scenario.load.duration);
         scenario.load.warmup = self.warmup.unwrap_or(scenario.load.warmup);
         scenario.check().map_err(fail)?;
-        if self.protocol == WireProtocol::Resp && scenario.mix.kinds().any(|kind| kind == Kind::Scan) {
-            return Err(fail("mix.scan: RESP has no scan in the order of keys; use --protocol http".to_owned()));
-        }
-        let rows = *scenario.scan_rows.end();
-        let is_page = rows <= MAX_PAGE.0 && rows as usize * (scenario.value_bytes.end() + 64) <= MAX_PAGE.1;
-        if matches!(self.protocol, WireProtocol::Native | WireProtocol::Embedded) && !is_page {
-            return Err(fail(
-                "scans: over the native protocol at most 4,096 rows and 1 MiB; use --protocol http".to_owned(),
-            ));
-        }
-        if self.protocol == WireProtocol::Embedded {
-            let start = &self.server.start;
-            let starts = start.server_binary.is_some() || !start.server_arg.is_empty();
-            require(!starts, "--protocol embedded", "starts no server: leave out --server-binary and --server-arg")?;
-            let is_served = |kind: &Kind| kind.uses_cache() || *kind == Kind::Publish;
-            if let Some(kind) = scenario.mix.kinds().find(is_served) {
-                let kind = kind.name();
-                return Err(fail(format!("mix.{kind}: caches and subjects belong to a server; use --protocol native")));
-            }
-        }
-        let has_level = scenario.http.is_none() || self.protocol != WireProtocol::Http;
+        protocol.check(&scenario).map_err(fail)?;
+        let has_level = scenario.http.is_none() || protocol != WireProtocol::Http;
         let header = "the requests of [http] name none; add a header to http.headers";
         require(has_level || self.durability.is_none(), "--durability", header)?;
-        if self.protocol == WireProtocol::Resp && scenario.mix.has(Kind::uses_cache) {
-            if scenario.mix.has(|kind| kind.uses_keyspace() || kind.uses_stream()) {
-                return Err(fail(
-                    "mix: over RESP a cache is a database of its own, so the mix has no operations on keys or streams"
-                        .into(),
-                ));
-            }
-            if scenario.cache_bytes.is_some() {
-                return Err(fail("caches.max_bytes: RESP creates no caches; set it in the server".into()));
-            }
-        }
+        self.check_server(protocol)?;
         Ok(scenario)
+    }
+
+    /// Returns the protocol of the requests.
+    pub(super) fn protocol(&self) -> WireProtocol {
+        let of_target = || WireProtocol::of_address(self.server.target.as_deref()?);
+        self.protocol.or_else(of_target).unwrap_or_default()
+    }
+
+    /// Returns an error if the server cannot be reached or started over the protocol.
+    fn check_server(&self, protocol: WireProtocol) -> Result<(), BenchError> {
+        let (start, has_target) = (&self.server.start, self.server.target.is_some());
+        let starts = start.server_binary.is_some() || !start.server_arg.is_empty();
+        let is_embedded = protocol == WireProtocol::Embedded;
+        let why = "starts no server: leave out --server-binary and --server-arg";
+        require(!(is_embedded && starts), "--protocol embedded", why)?;
+        let is_pinned = self.fingerprint.is_some();
+        let why = "is for servers of the native protocol over TLS or QUIC: give thalweg+tls:// or thalweg+quic://";
+        require(!is_pinned || protocol.is_encrypted(), "--fingerprint", why)?;
+        let why = "TLS and QUIC need the SHA-256 of the target's certificate, which a server prints when it starts";
+        require(is_pinned || !has_target || !protocol.is_encrypted(), "--fingerprint", why)?;
+        let why = "the benchmark starts no NATS server: give nats://host:port or jetstream://host:port";
+        require(has_target || !protocol.is_nats(), "--target", why)?;
+        let why = "this program has no client for NATS: build it with the feature nats";
+        require(cfg!(feature = "nats") || !protocol.is_nats(), "--protocol", why)
     }
 
     /// Returns the name of the scenario as it was given.
@@ -273,6 +236,33 @@ mod tests {
     }
 
     #[test]
+    fn the_address_names_the_protocol() {
+        for (flags, protocol) in [
+            ("ycsb-a", WireProtocol::Http),
+            ("ycsb-a --target h:1", WireProtocol::Http),
+            ("ycsb-a --target redis://h:1", WireProtocol::Resp),
+            ("ycsb-a --target thalweg://h:1", WireProtocol::Native),
+            ("ycsb-a --target thalweg+tls://h:1", WireProtocol::NativeTls),
+            ("ycsb-a --target thalweg://h:1 --protocol native-quic", WireProtocol::NativeQuic),
+            ("ycsb-a --target embedded://dir", WireProtocol::Embedded),
+            ("messages --target nats://h:1", WireProtocol::Nats),
+            ("events --target jetstream://h:1", WireProtocol::Jetstream),
+        ] {
+            assert_eq!(options(flags).protocol(), protocol, "{flags}");
+        }
+        let pinned = format!("ycsb-a --target http://h:1 --fingerprint {}", "ab".repeat(32));
+        let error = options(&pinned).scenario().unwrap_err().to_string();
+        assert!(error.contains("--fingerprint: is for servers of the native protocol over TLS or QUIC"), "{error}");
+    }
+
+    #[cfg(not(feature = "nats"))]
+    #[test]
+    fn a_build_without_the_client_says_so() {
+        let error = options("messages --target nats://h:1").scenario().unwrap_err().to_string();
+        assert!(error.contains("build it with the feature nats"), "{error}");
+    }
+
+    #[test]
     fn options_replace_values_of_the_file() {
         let scenario =
             options("ycsb-a --keys 7 --connections 3 --rate 50 --duration 2s --warmup 0").scenario().unwrap();
@@ -288,6 +278,14 @@ mod tests {
             ("messages --protocol embedded", "mix.publish: caches and subjects belong to a server"),
             ("sessions --protocol embedded", "mix.cache_get"),
             ("ycsb-a --protocol embedded --server-arg=x", "leave out --server-binary"),
+            ("ycsb-a --target nats://h:1", "mix.read: core NATS has only subjects"),
+            ("events --target nats://h:1", "mix.append: core NATS has only subjects"),
+            ("sessions --target jetstream://h:1", "mix.cache_get: JetStream has streams, groups and subjects"),
+            ("ycsb-e --target jetstream://h:1", "mix.insert: JetStream has"),
+            ("messages --protocol nats", "--target: the benchmark starts no NATS server"),
+            ("messages --target nats://h:1 --durability os", "--durability: requests over RESP and NATS"),
+            ("ycsb-a --target thalweg+quic://h:1", "--fingerprint: TLS and QUIC need"),
+            ("ycsb-a --target thalweg://h:1 --protocol native-tls", "--fingerprint: TLS and QUIC need"),
             ("ycsb-a --rounds 0", "--rounds"),
             ("ycsb-a --arrivals poisson", "give --rate"),
             ("ycsb-a --arrivals step:5:1s --search p99<5ms", "a search needs runs at one rate"),

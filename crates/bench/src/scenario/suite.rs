@@ -7,7 +7,8 @@ use super::{
     feed_runs::{Arrivals, FeedRun},
     file::{Distribution, Scenario},
     mix::Kind,
-    options::{GIVE_UP, ScenarioOptions, WireProtocol},
+    options::{GIVE_UP, ScenarioOptions},
+    protocols::WireProtocol,
     tables::{operations, run_table},
     work::{CacheKeys, Counts, Draws, ScenarioPhase, Workload},
 };
@@ -36,14 +37,19 @@ const SEARCH_START: f64 = 1000.0;
 pub fn run(options: &ScenarioOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     let suite = Suite::new(options)?;
     let (mut report, scratch) = Report::begin_below("scenario", options.server.start.dir.as_deref())?;
-    match options.protocol {
+    match options.protocol() {
         WireProtocol::Http if suite.scenario.http.is_some() => {
             suite.measure(&suite.by_templates(&scratch, progress)?, &mut report, progress)?;
         }
         WireProtocol::Http => suite.measure(&suite.over_http(&scratch, progress)?, &mut report, progress)?,
         WireProtocol::Resp => suite.measure(&suite.over_resp(&scratch, progress)?, &mut report, progress)?,
-        WireProtocol::Native => suite.measure(&suite.over_native(&scratch, progress)?, &mut report, progress)?,
+        WireProtocol::Native | WireProtocol::NativeTls | WireProtocol::NativeQuic => {
+            suite.measure(&suite.over_native(&scratch, progress)?, &mut report, progress)?;
+        }
         WireProtocol::Embedded => suite.measure(&suite.in_process(&scratch)?, &mut report, progress)?,
+        WireProtocol::Nats | WireProtocol::Jetstream => {
+            suite.measure(&suite.over_nats(&scratch)?, &mut report, progress)?;
+        }
     }
     Ok(report.finish())
 }
@@ -189,9 +195,9 @@ impl Suite {
             let times = Latencies::sum(kinds().map(|kind| &outcome.tally.times[kind as usize]));
             if times.count() == 0 { f64::NAN } else { micros(times.mean()) }
         });
-        let puts: TimedRequests<'_> = match self.options.protocol {
+        let puts: TimedRequests<'_> = match self.options.protocol() {
             WireProtocol::Http => ("thalweg_http_request_duration_seconds", &[("operation", "kv_put")]),
-            WireProtocol::Resp | WireProtocol::Native | WireProtocol::Embedded => ("", &[]),
+            _ => ("", &[]),
         };
         let label = format!("{} ({})", self.options.name(), self.durability(subject));
         account.durable_writes(&label, puts, Some(response_us).filter(|time| *time > 0.0))

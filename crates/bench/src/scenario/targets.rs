@@ -1,23 +1,29 @@
 //! Servers of a scenario, over each protocol: reaching or starting one, and its durability level.
 
-use std::path::PathBuf;
+use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 
 use serde::Deserialize;
+use thalweg_transport::Trust;
 use thalweg_types::Durability;
 
 use super::{
     embedded::Embedded,
     feed_runs::FeedRun,
     mix::Kind,
-    options::{EMBEDDED_SCHEME, GIVE_UP},
+    options::GIVE_UP,
+    protocols::EMBEDDED_SCHEME,
     suite::{Data, Subject, Suite},
 };
+#[cfg(feature = "nats")]
+use super::{feed_tables::Storage, protocols::WireProtocol, words::NOT_STORED};
+#[cfg(feature = "nats")]
+use crate::load::nats::{NatsFeed, NatsServer, StreamStorage};
 use crate::{
     BenchError, Progress, Scratch, http,
     load::{
         Address,
         feeds::{HttpFeed, NativeFeed, RespFeed},
-        native::NativePlace,
+        native::{NativeEndpoint, NativePlace, NativeTunnel, TransportKind, development_trust},
         pairs::{Codec, HttpCodec, NativeCodec, RespCodec, TemplateCodec},
         resp::client::{Client, Greeting},
     },
@@ -125,21 +131,24 @@ impl Suite {
         progress: &mut dyn Progress,
     ) -> Result<Subject<NativeCodec>, BenchError> {
         let options = &self.options;
-        let (target, name, address) = match &options.server.target {
+        let transport = options.protocol().transport().expect("the caller has looked");
+        let (target, name, address, trust) = match &options.server.target {
             Some(text) => {
-                let address = server::authority(text, "thalweg").and_then(server::resolve);
-                (None, text.clone(), address.map_err(BenchError::target(text))?)
+                let address = server::authority(without_transport(text, transport), "thalweg");
+                let address = address.and_then(server::resolve);
+                let address = address.map_err(BenchError::target(text))?;
+                (None, text.clone(), address, options.fingerprint.map(Trust::fingerprint))
             }
             None => {
-                let (binary, arguments) = (&options.server.start.server_binary, &options.server.start.server_arg);
-                let data = scratch.path().join("data");
-                let target = Target::start(binary.as_deref(), &data, NativePort::Free, arguments, progress)?;
+                let target = self.start_native(transport, scratch, progress)?;
                 let address = target.native.ok_or_else(|| BenchError::target(&target.host)("it has no native port"))?;
+                let trust =
+                    development_trust(&scratch.path().join("data")).map_err(BenchError::target(&target.host))?;
                 let name = own_server(&target);
-                (Some(target), name, address)
+                (Some(target), name, address, trust)
             }
         };
-        let place = NativePlace::Server(address);
+        let place = self.native_place(transport, address, trust)?;
         let cache = self.native_cache(&place)?;
         let (codec, feed) = self.native_codec(&place, cache.as_ref())?;
         let durability = self.level(&name, &codec, feed.as_ref())?;
@@ -147,6 +156,71 @@ impl Suite {
         let profiler = options.profile.profiler(process, scratch.path())?;
         let (loader, loaded) = (codec.clone().with_level(Durability::Os), "durability os");
         Ok(Subject { codec, loader, cache, loaded, durability, name, feed, target, embedded: None, process, profiler })
+    }
+
+    /// Starts a server with a native port that speaks the transport.
+    fn start_native(
+        &self,
+        transport: TransportKind,
+        scratch: &Scratch,
+        progress: &mut dyn Progress,
+    ) -> Result<Target, BenchError> {
+        let start = &self.options.server.start;
+        let mut arguments = start.server_arg.clone();
+        if transport == TransportKind::Tls && !arguments.iter().any(|argument| argument.starts_with("--native-tls")) {
+            arguments.push("--native-tls".to_owned());
+        }
+        let (binary, data) = (start.server_binary.as_deref(), scratch.path().join("data"));
+        Target::start(binary, &data, NativePort::Free, &arguments, progress)
+    }
+
+    /// Returns the place of requests to a native port.
+    fn native_place(
+        &self,
+        transport: TransportKind,
+        address: SocketAddr,
+        trust: Option<Trust>,
+    ) -> Result<NativePlace, BenchError> {
+        if transport == TransportKind::Tcp {
+            return Ok(NativePlace::Server(address));
+        }
+        let fail = BenchError::target(address);
+        let endpoint = NativeEndpoint::new(transport, address.to_string(), trust);
+        let endpoint = endpoint.ok_or_else(|| fail("its certificate is not known".to_owned()))?;
+        let tunnel = NativeTunnel::start(endpoint, self.scenario.load.threads);
+        Ok(NativePlace::Tunnel(Arc::new(tunnel.map_err(|error| fail(error.to_string()))?)))
+    }
+
+    /// Reaches the NATS server.
+    #[cfg(feature = "nats")]
+    pub(super) fn over_nats(&self, scratch: &Scratch) -> Result<Subject<NatsFeed>, BenchError> {
+        let (options, threads) = (&self.options, self.scenario.load.threads);
+        let text = options.server.target.as_deref().expect("the check of the options demands one");
+        let is_core = options.protocol() == WireProtocol::Nats;
+        let server = NatsServer::at(text, if is_core { "nats" } else { "jetstream" }, threads)?;
+        let (name, process) = (server.name.clone(), server::other_process(server.address));
+        let storage = match self.scenario.feeds.storage {
+            Storage::File => StreamStorage::File,
+            Storage::Memory => StreamStorage::Memory,
+        };
+        let mut created = None;
+        let feed = FeedRun::create(options, &self.scenario, &name, |name, parts| {
+            let feed = NatsFeed::create(server, &name, storage, parts)?;
+            created = Some(feed.clone());
+            Ok(feed)
+        })?;
+        let codec = created.expect("the check of the options refuses operations on keys");
+        let durability = if is_core { NOT_STORED.to_owned() } else { self.level(&name, &codec, feed.as_ref())? };
+        let profiler = options.profile.profiler(process, scratch.path())?;
+        let (loader, loaded, target) = (codec.clone(), "nothing", None);
+        let (cache, embedded) = (None, None);
+        Ok(Subject { codec, loader, cache, loaded, durability, name, feed, target, embedded, process, profiler })
+    }
+
+    /// The check of the options refuses NATS in a build without its client, so nothing calls this.
+    #[cfg(not(feature = "nats"))]
+    pub(super) fn over_nats(&self, _: &Scratch) -> Result<Subject<NativeCodec>, BenchError> {
+        unreachable!("the check of the options refuses NATS in a build without its client")
     }
 
     /// Opens the directory of the target, or a new one, in this process.
@@ -275,6 +349,16 @@ impl Suite {
         ledger.end(0, write);
         Ok(level)
     }
+}
+
+/// Returns an address without the scheme that names the transport. A server prints its address with another one.
+fn without_transport(text: &str, transport: TransportKind) -> &str {
+    let scheme = match transport {
+        TransportKind::Tcp => "thalweg://",
+        TransportKind::Tls => "thalweg+tls://",
+        TransportKind::Quic => "thalweg+quic://",
+    };
+    text.strip_prefix(scheme).unwrap_or(text)
 }
 
 fn own_server(target: &Target) -> String {

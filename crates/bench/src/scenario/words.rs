@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use super::{
+    feed_tables::Storage,
     file::{Distribution, Scenario},
     mix::Kind,
-    options::WireProtocol,
+    protocols::WireProtocol,
     suite::{Subject, Suite},
     work::Counts,
 };
@@ -21,18 +22,21 @@ use crate::{
 
 /// Durability of the writes to a cache.
 pub(super) const CACHED: &str = "none: a cache in memory";
+/// Durability of messages over core NATS.
+pub(super) const NOT_STORED: &str = "none: core NATS stores no messages";
 
 impl Suite {
     /// Describes the durability of the scenario's writes.
     pub(super) fn durability<C>(&self, subject: &Subject<C>) -> String {
-        self.level_of_writes(subject).unwrap_or_else(|| "without writes".to_owned())
+        let without = if self.options.protocol() == WireProtocol::Nats { NOT_STORED } else { "without writes" };
+        self.level_of_writes(subject).unwrap_or_else(|| without.to_owned())
     }
 
     /// Returns the durability level of the scenario's writes; `None` without writes.
     fn level_of_writes<C>(&self, subject: &Subject<C>) -> Option<String> {
         let mix = &self.scenario.mix;
         // Over RESP the level is that of the selected database, also of one that is a cache.
-        let is_cached = |kind: Kind| kind.uses_cache() && self.options.protocol != WireProtocol::Resp;
+        let is_cached = |kind: Kind| kind.uses_cache() && self.options.protocol() != WireProtocol::Resp;
         if mix.has(|kind| kind.writes() && !is_cached(kind)) {
             return Some(subject.durability.clone());
         }
@@ -93,7 +97,11 @@ impl Suite {
         if let Some(target) = &subject.target {
             report.condition("server build", target.build());
         }
-        report.condition("protocol", self.options.protocol.name());
+        report.condition("protocol", self.options.protocol().name());
+        if let Some(client) = self.options.protocol().client() {
+            let how = "a load thread reaches them over a pair of sockets, and their time is the generator's";
+            report.condition("client threads", format!("{}, on which {client}; {how}", load.threads));
+        }
         report.condition("durability", self.durability(subject));
         report.condition(
             "load",
@@ -137,7 +145,7 @@ impl Suite {
         report.condition("keys", format!("{} of 14 B, {loaded}; {spread}", keys.count));
         let bytes = ends(value_bytes.start(), value_bytes.end());
         report.condition("values", format!("one blob of {bytes} B each"));
-        let templates = self.scenario.http.as_ref().filter(|_| self.options.protocol == WireProtocol::Http);
+        let templates = self.scenario.http.as_ref().filter(|_| self.options.protocol() == WireProtocol::Http);
         let is_checked = templates.is_none_or(|templates| templates.reply.values() > 0);
         let check = match is_checked {
             true => {
@@ -178,6 +186,13 @@ impl Suite {
                     sizes.record_bytes, feeds.records, sizes.batch, sizes.read_records
                 ),
             );
+            if self.options.protocol() == WireProtocol::Jetstream {
+                let place = match feeds.storage {
+                    Storage::File => "files",
+                    Storage::Memory => "memory",
+                };
+                report.condition("stream on the server", format!("in {place}, one replica"));
+            }
             report.condition(
                 "check of records",
                 "each record read or fetched is the one that was acknowledged at its offset; after the runs the stream is read as a whole",
@@ -189,10 +204,15 @@ impl Suite {
         }
         if mix.share(Kind::Publish) > 0.0 {
             let FeedSizes { message_bytes, messages, .. } = sizes;
+            let order = match self.options.protocol().is_nats() {
+                true => "; the order of each publisher is checked, since NATS keeps no other",
+                false => "",
+            };
             report.condition(
                 "subject",
                 format!(
-                    "messages of {message_bytes} B, {messages} to a publish, {} subscribers on a thread of their own; at most once",
+                    "messages of {message_bytes} B, {messages} to a publish, {} subscribers on a thread of their own; at most \
+                     once{order}",
                     feeds.subscribers
                 ),
             );

@@ -1,6 +1,9 @@
 //! Deliveries to the members of a consumer group, and to the subscribers of a subject.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use super::{
     faults::{FeedFault, FeedFaults},
@@ -64,12 +67,15 @@ impl GroupLedger {
     }
 }
 
-/// Messages that one subscriber of a subject received. Messages are numbered; those of one publish follow each other.
+/// Messages that one subscriber of a subject received. Messages are numbered; those of one publish follow each other. Where a
+/// server keeps no order between publishers, the numbers of each publisher's messages rise, and nothing else is sure.
 #[derive(Debug)]
 pub struct SubscriberLedger {
     batch: u64,
     seen: Numbers,
     last: Option<u64>,
+    /// Last message of each publisher, if the server keeps no order between them.
+    last_of: BTreeMap<u64, u64>,
     /// Number of different messages that came.
     pub received: u64,
     /// Number of messages that the server reported as dropped.
@@ -83,18 +89,13 @@ impl SubscriberLedger {
     /// Creates the ledger of a subscriber to a subject on which each publish has `batch` messages.
     pub fn new(batch: u32) -> Self {
         let (seen, faults) = (Numbers::default(), FeedFaults::default());
-        Self { batch: u64::from(batch), seen, last: None, received: 0, dropped: 0, faults, order: 0 }
+        let (last_of, batch) = (BTreeMap::new(), u64::from(batch));
+        Self { batch, seen, last: None, last_of, received: 0, dropped: 0, faults, order: 0 }
     }
 
     /// Records a message; `None` means content that the run has not sent.
     pub fn take(&mut self, message: Option<u64>) {
-        let Some(message) = message.filter(|message| *message < MAX_NUMBERS) else {
-            return self.faults.add(FeedFault::Wrong, 1);
-        };
-        if !self.seen.set_bit(message) {
-            return self.faults.add(FeedFault::Duplicated, 1);
-        }
-        self.received += 1;
+        let Some(message) = self.receive(message) else { return };
         let follows = message % self.batch == 0 || self.last.is_some_and(|last| last + 1 == message);
         if !follows && self.dropped == 0 {
             self.faults.add(FeedFault::Reordered, 1);
@@ -103,14 +104,37 @@ impl SubscriberLedger {
         self.order = (self.order ^ message).wrapping_mul(0x0100_0000_01b3);
     }
 
+    /// Records a message of one of several publishers, between which the server keeps no order.
+    pub fn take_of(&mut self, publisher: u64, message: Option<u64>) {
+        let Some(message) = self.receive(message) else { return };
+        if self.last_of.insert(publisher, message).is_some_and(|last| last > message) {
+            self.faults.add(FeedFault::Reordered, 1);
+        }
+    }
+
+    /// Counts a message, and returns its number; `None` if it has a fault.
+    fn receive(&mut self, message: Option<u64>) -> Option<u64> {
+        let Some(message) = message.filter(|message| *message < MAX_NUMBERS) else {
+            self.faults.add(FeedFault::Wrong, 1);
+            return None;
+        };
+        if !self.seen.set_bit(message) {
+            self.faults.add(FeedFault::Duplicated, 1);
+            return None;
+        }
+        self.received += 1;
+        Some(message)
+    }
+
     /// Records that the server reported dropped messages.
     pub fn gap(&mut self, messages: u64) {
         self.dropped += messages;
     }
 
-    /// Returns a hash of the order of all messages, if this subscriber received all of `published`.
+    /// Returns a hash of the order of all messages, if this subscriber received all of `published` and the server keeps one
+    /// order for all subscribers.
     pub fn order(&self, published: u64) -> Option<u64> {
-        (self.received == published).then_some(self.order)
+        (self.received == published && self.last_of.is_empty()).then_some(self.order)
     }
 }
 
@@ -152,5 +176,22 @@ mod tests {
         assert!(!dropped.faults.any() && dropped.dropped == 1);
         dropped.take(None);
         assert_eq!(dropped.faults.wrong, 1);
+    }
+
+    #[test]
+    fn order_may_be_kept_for_each_publisher_only() {
+        let taken = |messages: &[(u64, u64)]| {
+            let mut ledger = SubscriberLedger::new(2);
+            messages.iter().for_each(|(publisher, message)| ledger.take_of(*publisher, Some(*message)));
+            ledger
+        };
+        let mixed = taken(&[(1, 2), (7, 0), (1, 3), (7, 1)]);
+        assert!(!mixed.faults.any() && mixed.received == 4);
+        assert_eq!(mixed.order(4), None, "another subscriber may have received them in another order");
+        assert_eq!(taken(&[(1, 3), (7, 0), (1, 2)]).faults, FeedFaults { reordered: 1, ..FeedFaults::default() });
+        assert_eq!(taken(&[(1, 0), (7, 0)]).faults, FeedFaults { duplicated: 1, ..FeedFaults::default() });
+        let mut wrong = taken(&[]);
+        wrong.take_of(1, None);
+        assert_eq!(wrong.faults.wrong, 1);
     }
 }

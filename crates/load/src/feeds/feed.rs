@@ -298,6 +298,11 @@ impl Feed {
         Some(number)
     }
 
+    /// Returns the publisher of a message, if the server keeps no order between publishers.
+    pub fn publisher(&self, message: u64) -> Option<u64> {
+        self.protocol.publisher(message / u64::from(self.sizes.messages))
+    }
+
     /// Counts the time since a record or message was due, if it was due within the counted time.
     fn arrived(&self, arrival: Arrival, due: u64) {
         if due > self.counted_from.load(Ordering::Acquire) {

@@ -133,7 +133,11 @@ impl Subscriber {
                         0
                     }
                     Arrived::Message(payload) => {
-                        ledger.take(payload.and_then(|payload| feed.message(payload)));
+                        let message = payload.and_then(|payload| feed.message(payload));
+                        match message.and_then(|message| feed.publisher(message)) {
+                            Some(publisher) => ledger.take_of(publisher, message),
+                            None => ledger.take(message),
+                        }
                         1
                     }
                     Arrived::Gap(messages) => {

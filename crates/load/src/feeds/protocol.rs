@@ -33,6 +33,12 @@ pub trait FeedProtocol: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Returns the publisher of a publish, if the server keeps the order of each publisher's messages only. `None` if all
+    /// messages have one order, which every subscriber sees.
+    fn publisher(&self, _publish: u64) -> Option<u64> {
+        None
+    }
+
     /// Opens a subscription to the subject, whose request is sent.
     fn subscribe(&self) -> Result<Box<dyn Subscription>, BenchError>;
 

@@ -1,6 +1,6 @@
 //! Address of a server's native port, together with the transport of connections to it.
 
-use thalweg_transport::{Dialer, Endpoint};
+use thalweg_transport::{Dialer, Endpoint, Trust};
 use thalweg_wire::{Frame, ServerFrame};
 
 use super::line::{ChannelError, ReadyChannel};
@@ -39,6 +39,17 @@ pub struct NativeEndpoint {
 }
 
 impl NativeEndpoint {
+    /// Returns the endpoint at `host:port`; `None` if the transport needs trust in the server's certificate, and there is none.
+    pub fn new(carrier: TransportKind, address: impl Into<String>, trust: Option<Trust>) -> Option<Self> {
+        let endpoint = match (carrier, trust) {
+            (TransportKind::Tcp, _) => Endpoint::tcp(address),
+            (TransportKind::Tls, Some(trust)) => Endpoint::tls(address, trust),
+            (TransportKind::Quic, Some(trust)) => Endpoint::quic(address, trust),
+            (TransportKind::Tls | TransportKind::Quic, None) => return None,
+        };
+        Some(Self { carrier, endpoint })
+    }
+
     /// Opens those of `connections` connections for which `mine` returns true, each with `streams` channels. Returns
     /// the channels with their numbers. If the transport allows only one channel for each connection, every channel is
     /// opened on a connection of its own.

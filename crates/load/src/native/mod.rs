@@ -7,7 +7,8 @@
 //! Parts: [`ReadyChannel`] is a channel of the protocol and [`drive()`] its event loop, [`Payloads`] makes and checks
 //! the payloads of messages, [`check`] checks whether each subscriber got every message, once, in order, [`Finish`]
 //! ends a run, [`requests`] sends requests and counts replies, [`Server`] reaches or starts a server and
-//! [`NativeEndpoint`] holds its port and transport; [`NativePlace`] is a place for one request at a time. [`bare`] and [`relay`] measure what the machine can carry without a
+//! [`NativeEndpoint`] holds its port and transport; [`NativePlace`] is a place for one request at a time, which
+//! [`NativeTunnel`] reaches over TLS or QUIC. [`bare`] and [`relay`] measure what the machine can carry without a
 //! server.
 
 pub mod bare;
@@ -22,6 +23,7 @@ mod place;
 pub mod relay;
 pub mod requests;
 mod server;
+mod tunnel;
 
 pub(crate) use self::place::{ID, answer_ping, frame, refusal};
 pub use self::{
@@ -34,5 +36,6 @@ pub use self::{
     payload::{Depth, HEAD_BYTES, Head, Payloads},
     place::{NativePlace, decode_request},
     requests::{CallPlan, ChannelRequests},
-    server::{Profile, Server, ServerOptions},
+    server::{Profile, Server, ServerOptions, development_trust},
+    tunnel::NativeTunnel,
 };

@@ -1,4 +1,4 @@
-//! Connections of the native protocol for one request at a time: over TCP, or as calls in this process.
+//! Connections of the native protocol for one request at a time: over TCP, TLS or QUIC, or as calls in this process.
 //!
 //! Owns: the handshake, the frames around requests and replies, and single requests during setup. Does not own: the
 //! contents of frames, and channels with many requests ([`super::ReadyChannel`]). The server may answer the requests of a
@@ -11,7 +11,7 @@ use thalweg_wire::{
     ClientFrame, Failed, Frame, HEADER_BYTES, Header, Kind, Ping, Pong, RawFrame, ServerFrame, handshake,
 };
 
-use super::line::body;
+use super::{line::body, tunnel::NativeTunnel};
 use crate::{Address, BenchError, Calls, Connection};
 
 /// Id of each request.
@@ -24,6 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub enum NativePlace {
     /// A server, over TCP without encryption.
     Server(SocketAddr),
+    /// A server, over TLS or QUIC.
+    Tunnel(Arc<NativeTunnel>),
     /// Calls in this process.
     InProcess {
         /// Name of the place in messages.
@@ -43,6 +45,7 @@ impl fmt::Display for NativePlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Server(address) => address.fmt(f),
+            Self::Tunnel(tunnel) => f.write_str(tunnel.address()),
             Self::InProcess { name, .. } => f.write_str(name),
         }
     }
@@ -52,12 +55,14 @@ impl NativePlace {
     /// Opens a connection that is ready for requests; its socket is non-blocking.
     pub fn connect(&self) -> Result<Connection, BenchError> {
         let fail = BenchError::target(self);
-        let address = match self {
-            Self::Server(address) => *address,
+        let opened = match self {
+            Self::Server(address) => {
+                Connection::open(&Address::Tcp(*address)).map_err(|error| format!("{error}; is the server running?"))
+            }
+            Self::Tunnel(tunnel) => tunnel.open(),
             Self::InProcess { calls, .. } => return Ok(Connection::in_process(calls())),
         };
-        let opened = Connection::open(&Address::Tcp(address));
-        let mut connection = opened.map_err(|error| fail(format!("{error}; is the server running?")))?;
+        let mut connection = opened.map_err(&fail)?;
         let hello = handshake::hello("thalweg bench", MAX_FRAME_BYTES as u32, Duration::ZERO, &[]);
         hello.encode(connection.out(), 0).map_err(|error| fail(error.to_string()))?;
         let welcomed = exchange(&mut connection, |frame| match frame {

@@ -1,8 +1,8 @@
 //! The measured server: one that runs already, or one that the benchmark starts in a process of its own.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, path::Path};
 
-use thalweg_transport::{CERTIFICATE_FILE, Endpoint, Fingerprint, Trust};
+use thalweg_transport::{CERTIFICATE_FILE, Fingerprint, Trust, TrustError};
 
 use super::endpoint::{NativeEndpoint, TransportKind};
 use crate::{
@@ -98,24 +98,15 @@ impl Server {
         let more = [&options.start.server_arg, more].concat();
         let own = Target::start(options.start.server_binary.as_deref(), &data, NativePort::Free, &more, progress)?;
         let address = own.native.ok_or_else(|| BenchError::target(&own.host)("it has no native port"))?;
-        // The certificate that the server has made for itself.
-        let certificate = Some(data.join(CERTIFICATE_FILE)).filter(|path| path.exists());
-        let trust = certificate.map(|path| Trust::pem_file(&path)).transpose();
-        let trust = trust.map_err(BenchError::target(&own.host))?;
+        let trust = development_trust(&data).map_err(BenchError::target(&own.host))?;
         Ok(Self { address, process: own.process(), trust, own: Some(own) })
     }
 
     /// Returns the address of the server's native port for one of the transports.
     pub fn place(&self, carrier: TransportKind) -> Result<NativeEndpoint, BenchError> {
-        let address = self.address.to_string();
         let unknown = "its certificate is not known, so nothing but TCP can be used";
-        let trust = || self.trust.clone().ok_or_else(|| BenchError::target(self.address)(unknown));
-        let endpoint = match carrier {
-            TransportKind::Tcp => Endpoint::tcp(address),
-            TransportKind::Tls => Endpoint::tls(address, trust()?),
-            TransportKind::Quic => Endpoint::quic(address, trust()?),
-        };
-        Ok(NativeEndpoint { carrier, endpoint })
+        let endpoint = NativeEndpoint::new(carrier, self.address.to_string(), self.trust.clone());
+        endpoint.ok_or_else(|| BenchError::target(self.address)(unknown))
     }
 
     /// Describes the server in words, for the report.
@@ -141,6 +132,12 @@ impl Server {
     pub fn metrics(&self) -> Option<Metrics> {
         self.own.as_ref()?.metrics()
     }
+}
+
+/// Returns the trust in the certificate that a server has made for itself in its directory; `None` if it has made none.
+pub fn development_trust(data: &Path) -> Result<Option<Trust>, TrustError> {
+    let certificate = Some(data.join(CERTIFICATE_FILE)).filter(|path| path.exists());
+    certificate.map(|path| Trust::pem_file(&path)).transpose()
 }
 
 #[cfg(test)]

@@ -121,17 +121,22 @@ pub(crate) enum Bench {
                       [subjects] message_bytes, batch, subscribers\n  \
                       [caches]  max_bytes (of a cache that the run creates)\n  \
                       [http]    read and write (method, path, body), reply, headers: requests to a server with another API, with\n            \
-                                {key} and {value} in their places; without it Thalweg's key-value API\n\n\
-                      HTTP and the native protocol support all operations, RESP all but scans (a cache is a database of the server,\n\
-                      and has a mix of its own), and --protocol embedded, the engine in this process, those on keys, streams and\n\
-                      groups. The keys are loaded before the runs. Without a rate the next operation follows a reply (closed loop).\n\
+                                {key} and {value} in their places; without it Thalweg's key-value API\n  \
+                      [jetstream] storage (file, memory) of the stream on a NATS server\n\n\
+                      The protocol is that of the target's address, or --protocol. HTTP and the native protocol, over TCP, TLS or\n\
+                      QUIC, support all operations, RESP all but scans (a cache is a database of the server, and has a mix of its\n\
+                      own), and --protocol embedded, the engine in this process, those on keys, streams and groups. Core NATS\n\
+                      (nats://) has subjects, and JetStream (jetstream://) streams, groups and subjects; both need a build with the\n\
+                      feature nats. The keys are loaded before the runs. Without a rate the next operation follows a reply (closed loop).\n\
                       A value names its key and its version, and a read is wrong if it returns another key's value or one that an acknowledged write\n\
                       had replaced. Lost, duplicated and reordered records make a run fail; lost messages are shown. A cache may\n\
                       forget: a read that finds nothing is a miss, which the report counts apart.\n\n\
                       Examples:\n  thalweg bench scenario --list\n  thalweg bench scenario ycsb-a\n  \
                       thalweg bench scenario --show ycsb-a > mine.toml; thalweg bench scenario mine.toml\n  \
                       thalweg bench scenario ycsb-b --rate 5000 --durability interval --html report.html\n  \
-                      thalweg bench scenario ycsb-f --protocol resp --target redis://127.0.0.1:6379\n  \
+                      thalweg bench scenario ycsb-f --target redis://127.0.0.1:6379\n  \
+                      thalweg bench scenario events --protocol native-quic\n  \
+                      thalweg bench scenario messages --target nats://127.0.0.1:4222\n  \
                       thalweg bench scenario jobs --protocol embedded --durability disk\n  \
                       thalweg bench scenario events --rate 2000 --durability interval")]
     Scenario(Suite<ScenarioOptions>),

@@ -1,0 +1,153 @@
+//! Threads for clients that need a runtime, beside the load threads.
+//!
+//! A load thread waits for its sockets itself and never yields to its runtime, so a client whose replies a runtime has to
+//! read would get none there. Its tasks run here, and a load thread talks to them over a pair of sockets
+//! ([`crate::Connection`]), as it does to a server.
+//!
+//! Owns: the threads with their runtime, and their CPU time, which counts as the load generator's. Does not own: the tasks.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    future::Future,
+    io,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        mpsc::{RecvTimeoutError, sync_channel},
+    },
+    time::{Duration, Instant},
+};
+
+use rustix::thread::gettid;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::usage::cpu_of_thread;
+
+/// Longest wait for a task during setup.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Ids of the running client threads of this process.
+static RUNNING: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
+/// Threads with a runtime, which end when they are dropped.
+#[derive(Debug)]
+pub struct ClientThreads {
+    /// Present until the drop.
+    runtime: Option<Runtime>,
+}
+
+impl ClientThreads {
+    /// Starts this number of threads, at least one.
+    pub fn start(threads: usize) -> io::Result<Self> {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(threads.max(1))
+            .thread_name("bench-client")
+            .enable_all()
+            .on_thread_start(|| {
+                running().insert(own_id());
+            })
+            .on_thread_stop(|| {
+                running().remove(&own_id());
+            })
+            .build()?;
+        Ok(Self { runtime: Some(runtime) })
+    }
+
+    /// Runs a task on the threads, and waits for its result during setup. The task may start others.
+    pub(crate) fn run<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = Result<T, String>> + Send + 'static,
+    ) -> Result<T, String> {
+        let (done, result) = sync_channel(1);
+        let runtime = self.runtime.as_ref().expect("it is present until the drop");
+        runtime.spawn(async move {
+            // The caller may have stopped waiting.
+            let _ = done.send(task.await);
+        });
+        match result.recv_timeout(PATIENCE) {
+            Ok(result) => result,
+            Err(RecvTimeoutError::Timeout) => Err(format!("no answer within {PATIENCE:?}")),
+            Err(RecvTimeoutError::Disconnected) => Err("the task panicked".to_owned()),
+        }
+    }
+}
+
+impl Drop for ClientThreads {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            // A load thread, which is inside a runtime itself, may not wait for another runtime's end.
+            runtime.shutdown_background();
+        }
+    }
+}
+
+fn running() -> MutexGuard<'static, BTreeSet<u32>> {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn own_id() -> u32 {
+    gettid().as_raw_nonzero().get().unsigned_abs()
+}
+
+/// CPU times of all client threads of this process at one moment.
+#[derive(Debug)]
+pub(crate) struct ClientEffort {
+    before: BTreeMap<u32, Duration>,
+    began: Instant,
+}
+
+impl ClientEffort {
+    /// Begins measuring now.
+    pub(crate) fn begin() -> Self {
+        Self { before: cpu_times(), began: Instant::now() }
+    }
+
+    /// Returns the CPU time in seconds that the threads used since [`begin`](Self::begin), and the largest share of the time,
+    /// from 0 to 1, in which one of them ran.
+    pub(crate) fn end(&self) -> (f64, f64) {
+        let (mut sum, mut most) = (0.0, 0.0_f64);
+        for (id, now) in cpu_times() {
+            let spent = now.saturating_sub(self.before.get(&id).copied().unwrap_or_default()).as_secs_f64();
+            sum += spent;
+            most = most.max(spent);
+        }
+        (sum, most / self.began.elapsed().as_secs_f64().max(1e-9))
+    }
+}
+
+fn cpu_times() -> BTreeMap<u32, Duration> {
+    running().iter().filter_map(|id| Some((*id, cpu_of_thread(*id)?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cpu_time_of_client_threads_is_counted() {
+        let threads = ClientThreads::start(1).unwrap();
+        let effort = ClientEffort::begin();
+        let work = async {
+            let (begun, mut rounds) = (Instant::now(), 0_u64);
+            while begun.elapsed() < Duration::from_millis(200) {
+                rounds = std::hint::black_box(rounds + 1);
+            }
+            Ok(rounds)
+        };
+        assert!(threads.run(work).unwrap() > 0);
+        let (sum, most) = effort.end();
+        // Another process may have had the processor for most of the time.
+        assert!(sum >= 0.01 && most > 0.0, "{sum} {most}");
+        assert_eq!(threads.run(async { Err::<(), _>("no".to_owned()) }), Err("no".to_owned()));
+        assert_eq!(threads.run(panics()), Err("the task panicked".to_owned()));
+    }
+
+    async fn panics() -> Result<(), String> {
+        panic!("on purpose")
+    }
+
+    #[test]
+    fn threads_may_be_dropped_on_a_load_thread() {
+        let threads = ClientThreads::start(1).unwrap();
+        crate::block_on_thread(async move { drop(threads) });
+    }
+}
