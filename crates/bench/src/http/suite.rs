@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     BenchError, Progress, Report, Spectrum,
-    account::{Account, Stages, add_stages, cost_row, cost_table},
+    account::{Account, cost_row, cost_table},
     figures::SampledLoad,
     latency::micros,
     load::{
@@ -20,7 +20,7 @@ use crate::{
     profiling::{LONGEST_PROFILE, Profiler},
     report::{Check, Row, Table, cells, number, table},
     saturation::{Course, Evidence},
-    server::Target,
+    server::{Stages, Target, add_stages},
     stats::ratio,
 };
 

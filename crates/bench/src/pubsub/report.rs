@@ -13,11 +13,12 @@ use super::{
 };
 use crate::{
     Report,
-    account::{Account, Stages, add_stages, cost_row, cost_table},
+    account::{Account, cost_row, cost_table},
     latency::{Latencies, micros},
     load::{self, MAX_BUSY, Objective, Pace, Trial, Validity},
     native::{Depth, Head, Payloads, Runs, Share, SubscriberAccount, TransportKind},
     report::{Check, Table, cells, table},
+    server::{Stages, add_stages},
     stats::{median, ratio},
 };
 

@@ -18,13 +18,14 @@ use super::{
 };
 use crate::{
     BenchError, Progress, Report, Scratch,
-    account::{Account, add_stages, cost_table},
+    account::{Account, cost_table},
     load::{self, Bounds, Faults, LEAST_PATIENCE, Objective, Pace, Validity, find_knee, turns},
     native::{TransportKind, bare},
     options::only,
     profiling::LONGEST_PROFILE,
     report::{Table, cells, duration, number},
     saturation::{Course, Evidence},
+    server::add_stages,
 };
 
 /// Runs the RESP suite and returns its report.

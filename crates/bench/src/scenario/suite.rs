@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     BenchError, Progress, Report, Spectrum,
-    account::{Account, SYNC_METRIC, Stages, TimedRequests, add_stages, cost_row, cost_table},
+    account::{Account, SYNC_METRIC, cost_row, cost_table},
     latency::{Latencies, micros, nanos},
     load::{
         self, Bounds, Faults, LEAST_PATIENCE, Merge as _, Objective, Outcome, Pace, Plan, Rounds, Trial, Validity,
@@ -26,7 +26,7 @@ use crate::{
     random::KeyChooser,
     report::{Table, cells, number},
     saturation::{Course, Evidence},
-    server::{Metrics, Target},
+    server::{Metrics, Stages, Target, TimedRequests, add_stages},
 };
 
 /// Rate at which a search begins if neither the options nor the file give a rate, in operations per second.
