@@ -43,7 +43,9 @@ pub fn run(options: &ClusterOptions, progress: &mut dyn Progress) -> Result<Repo
             options.seed
         ),
     );
-    report.condition("value B, keys, rounds", format!("{}, {}, {}", options.value_size, options.keys, options.rounds));
+    report.condition("value B, keys", format!("{}, {}", options.value_size, options.keys));
+    let [duration, warmup] = [options.duration, options.warmup].map(|time| time.as_secs_f64());
+    report.condition("runs", format!("{duration} s after {warmup} s of warm-up, {} rounds, medians", options.rounds));
     let works = Work::all(options);
     if !works.is_empty() {
         let nodes = if options.nodes.is_empty() {

@@ -290,6 +290,7 @@ pub(crate) fn closed_plan<P>(protocol: P, connections: usize, pipeline: usize, o
         keys: KeyChooser::Uniform { keys: options.keys },
         warmup: options.warmup,
         duration: options.duration,
+        window: None,
         give_up: GIVE_UP,
         max_lag: GIVE_UP,
         seed: options.seed,

@@ -14,7 +14,7 @@ use crate::{
     figures::SampledLoad,
     latency::micros,
     load::{
-        self, Bounds, Faults, LEAST_PATIENCE, Objective, Pace, Plan, Trial, find_knee,
+        self, Bounds, Faults, LEAST_PATIENCE, Objective, Pace, Plan, Timeline, Trial, find_knee,
         http::{Api, Counts, Http, Operation, Outcome},
     },
     profiling::{LONGEST_PROFILE, Profiler},
@@ -41,6 +41,7 @@ pub fn run(options: &HttpOptions, progress: &mut dyn Progress) -> Result<Report,
             options.load.workers, options.load.seed
         ),
     );
+    report.condition("windows", Timeline::describe(options.load.duration, options.load.window));
     let profiler = options.profile.profiler(target.process(), scratch.path())?;
     let mut suite = Suite { options, target: &target, profiler, loaded: HashSet::new(), progress };
     match &options.search {

@@ -12,7 +12,7 @@ use crate::{
     BenchError, ProfileOptions,
     http::ServerOptions,
     load::{Arrivals, Objective},
-    options::{parse_duration, rate_within, require, steady, within},
+    options::{check_window, parse_duration, rate_within, require, steady, within},
 };
 
 const TARGET_HELP: &str = "Address of a running server, as http://host:port, for RESP as redis://host:port, and for the native protocol as \
@@ -86,6 +86,10 @@ pub struct ScenarioOptions {
     /// Warm-up before each run, instead of the file's `load.warmup`.
     #[arg(long, value_parser = parse_duration)]
     pub warmup: Option<Duration>,
+    /// Length of the windows into which plots and the samples of a report divide each run, at least 10ms; a run has at most 1,200.
+    /// Without it, 250ms, or so much that a run has 120.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub window: Option<Duration>,
     /// Profiles of the server.
     #[command(flatten)]
     pub profile: ProfileOptions,
@@ -162,6 +166,7 @@ impl ScenarioOptions {
     /// Returns the scenario of the options: the named file, with the values that the options give instead.
     pub(super) fn scenario(&self) -> Result<Scenario, BenchError> {
         within("--rounds", self.rounds, 100)?;
+        check_window(self.window)?;
         rate_within(self.search.as_ref().map(|_| self.max_rate), 10_000_000)?;
         let runs_resp = self.protocol == WireProtocol::Resp && self.server.target.is_some();
         let why = "is for a RESP server that runs already: give --protocol resp and --target";
@@ -289,6 +294,7 @@ mod tests {
             ("sessions --protocol embedded", "mix.cache_get"),
             ("ycsb-a --protocol embedded --server-arg=x", "leave out --server-binary"),
             ("ycsb-a --rounds 0", "--rounds"),
+            ("ycsb-a --window 1ms", "--window: must be at least 10ms"),
             ("ycsb-a --arrivals poisson", "give --rate"),
             ("ycsb-a --arrivals step:5:1s --search p99<5ms", "a search needs runs at one rate"),
             ("ycsb-a --search p99<5ms --max-rate 0", "rate"),

@@ -376,6 +376,7 @@ impl Suite {
             keys: chooser,
             warmup: load.warmup,
             duration: load.duration,
+            window: self.options.window,
             give_up: GIVE_UP,
             max_lag: self.options.max_lag,
             seed: self.options.seed,

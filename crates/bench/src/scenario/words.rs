@@ -13,7 +13,7 @@ use crate::{
     Report,
     figures::SampledLoad,
     load::{
-        Pace, Rounds, Validity,
+        Pace, Rounds, Timeline, Validity,
         feeds::{FeedSizes, ReadFrom},
     },
     report::{duration, number},
@@ -111,6 +111,7 @@ impl Suite {
                 self.options.seed
             ),
         );
+        report.condition("windows", Timeline::describe(load.duration, self.options.window));
         if mix.has(Kind::has_key) {
             self.describe_keys(subject, report);
         }
