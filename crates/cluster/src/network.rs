@@ -29,8 +29,8 @@ use openraft::{
     },
 };
 use thalweg_raft::{
-    AppendTimes, FollowerRequests, LogReader, NoticeTimes, RaftEntry, RaftSnapshot, RaftVote, SnapshotHandle, SnapshotReader,
-    without_needless_notices,
+    AppendTimes, FollowerRequests, LogReader, NoticeTimes, RaftEntry, RaftSnapshot, RaftVote, SnapshotHandle,
+    SnapshotReader, without_needless_notices,
 };
 use thalweg_replica::NodeInfo;
 use thalweg_types::{Index, NodeId, SpaceTime};

@@ -67,7 +67,9 @@ fn only_some_groups_run_if_they_are_named() {
 
 #[test]
 fn what_makes_no_sense_is_refused() {
-    for flags in ["--samples 0", "--warmup-samples 10001", "--no-groups", "--sweep-size 5", "--sweep-readers 0 --no-groups"] {
+    for flags in
+        ["--samples 0", "--warmup-samples 10001", "--no-groups", "--sweep-size 5", "--sweep-readers 0 --no-groups"]
+    {
         let error = run(&options(flags), &mut Quiet).unwrap_err();
         assert!(matches!(error, BenchError::Option { .. }), "{flags}: {error}");
     }

@@ -110,7 +110,11 @@ pub struct EngineOptions {
 impl EngineOptions {
     fn check(&self) -> Result<(), BenchError> {
         require(self.rounds > 0 && !self.level.is_empty(), "--rounds, --level", "must be at least one")?;
-        require(self.rounds <= 10_000 && self.warmup_rounds <= 10_000, "--rounds, --warmup-rounds", "must be at most 10000")?;
+        require(
+            self.rounds <= 10_000 && self.warmup_rounds <= 10_000,
+            "--rounds, --warmup-rounds",
+            "must be at most 10000",
+        )?;
         require(self.scale > 0.0 && self.scale <= 100.0, "--scale", "must be above 0 and at most 100")
     }
 }

@@ -41,7 +41,8 @@ pub fn run(options: &LogOptions, progress: &mut dyn Progress) -> Result<Report, 
     report.condition("backend", "the log alone: no state, no replica");
     report
         .condition("records", format!("{} B, random bytes, read back and compared after each round", options.payload));
-    let warmup = if options.warmup.is_zero() { String::new() } else { format!(", after {:?} of warm-up", options.warmup) };
+    let warmup =
+        if options.warmup.is_zero() { String::new() } else { format!(", after {:?} of warm-up", options.warmup) };
     report.condition("rounds", format!("{} of {:?}, probe and log in turn{warmup}", options.rounds, options.time));
     report.condition("memory", format!("{} MiB touched before", warmed >> 20));
     let mut measured = Vec::new();

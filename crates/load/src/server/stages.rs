@@ -233,7 +233,8 @@ mod tests {
     const MICROS: [f64; 6] = [10.0, 1.0, 5.0, 100.0, 2.0, 2.0];
 
     fn metrics(metric: &str, stages: &[(&str, &str); 6]) -> Metrics {
-        let text: String = stages.iter().zip(MICROS).map(|((stage, _), micros)| histogram(metric, stage, micros)).collect();
+        let text: String =
+            stages.iter().zip(MICROS).map(|((stage, _), micros)| histogram(metric, stage, micros)).collect();
         Metrics::parse(&(text + &requests()))
     }
 
