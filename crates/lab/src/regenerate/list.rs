@@ -214,6 +214,14 @@ impl Figures {
     }
 }
 
+/// Returns arguments as one types them.
+pub(super) fn quoted(arguments: &[&str]) -> String {
+    let one = |argument: &&str| {
+        if argument.contains(['<', '>', '\'']) { format!("'{argument}'") } else { (*argument).to_owned() }
+    };
+    arguments.iter().map(one).collect::<Vec<_>>().join(" ")
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;

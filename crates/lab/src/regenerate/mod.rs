@@ -13,7 +13,7 @@ use std::{
 };
 
 use self::{
-    list::{ALL, Command, Figures},
+    list::{ALL, Command, Figures, quoted},
     processes::{Done, Outcome, Places},
 };
 use crate::{
@@ -191,14 +191,6 @@ fn write_index(dir: &Path, all: &[Done], is_quick: bool) -> Result<(), BenchErro
     let page = index_page(title, &all.iter().map(entry).collect::<Vec<_>>());
     let path = dir.join("index.html");
     fs::write(&path, page).map_err(BenchError::files(path))
-}
-
-/// Returns arguments as one types them.
-fn quoted(arguments: &[&str]) -> String {
-    let one = |argument: &&str| {
-        if argument.contains(['<', '>', '\'']) { format!("'{argument}'") } else { (*argument).to_owned() }
-    };
-    arguments.iter().map(one).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

@@ -12,10 +12,7 @@ use std::{
 
 use serde::Deserialize;
 
-use super::{
-    list::{Command, Figures},
-    quoted,
-};
+use super::list::{Command, Figures, quoted};
 use crate::BenchError;
 
 /// Exit code of `thalweg bench` after a check was missed.
