@@ -258,6 +258,34 @@ mod tests {
         }
     }
 
+    /// Returns the file of a program that a line of a shell names, relative to the root of the source tree; `None` for a line
+    /// that names none in a way that this test knows.
+    fn programs(line: &str) -> Option<Vec<String>> {
+        let words: Vec<&str> = line.split(' ').collect();
+        let behind = |option: &str| Some(*words.get(words.iter().position(|word| *word == option)? + 1)?);
+        if let Some(script) = words.iter().find(|word| word.ends_with("/run.sh")) {
+            return Some(vec![(*script).to_owned()]);
+        }
+        if let Some(manifest) = behind("--manifest-path") {
+            return Some(vec![manifest.to_owned()]);
+        }
+        let package = behind("-p")?;
+        let package = format!("crates/{}", package.strip_prefix("thalweg-").unwrap_or(package));
+        let kinds = [("--example", "examples"), ("--test", "tests"), ("--bench", "benches")];
+        let (directory, name) = kinds.iter().find_map(|(option, directory)| Some((directory, behind(option)?)))?;
+        Some(["", "/main"].map(|rest| format!("{package}/{directory}/{name}{rest}.rs")).to_vec())
+    }
+
+    #[test]
+    fn programs_of_the_source_tree_exist() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        for figures in ALL {
+            let Command::Source(line) = figures.command else { continue };
+            let files = programs(line).unwrap_or_else(|| panic!("no program is named in {line}"));
+            assert!(files.iter().any(|file| root.join(file).is_file()), "none of {files:?} exists, for {line}");
+        }
+    }
+
     /// Returns the text of a section of a page.
     fn section_of<'a>(page: &'a str, name: &str) -> &'a str {
         let (_, behind) = page.split_once(&format!("\n## {name}\n")).unwrap_or_else(|| panic!("no section {name}"));
