@@ -8,8 +8,8 @@
 use crate::{
     BenchError,
     load::Outcome,
-    report::{Row, Table, cells, mebibytes},
-    server::{Metrics, Stages, TimedRequests},
+    report::{Row, Table, cells, mebibytes, table},
+    server::{DiskUse, Metrics, Stages, TimedRequests},
     stats::{median, median_of},
 };
 
@@ -78,6 +78,18 @@ impl Account {
     pub(crate) fn publishes(&self, label: &str, end_to_end_us: f64) -> Option<Stages> {
         Stages::of_publishes(self.metrics.as_ref()?, label, end_to_end_us)
     }
+}
+
+/// Returns the table of the server's files after the runs; `None` if the server does not report them.
+pub(crate) fn disk_table(disk_use: &[DiskUse]) -> Option<Table> {
+    let all: u64 = disk_use.iter().map(|one| one.bytes).sum();
+    (all > 0).then(|| {
+        table! {
+            "disk: the server's files after the runs, by kind"; DiskUse { kind, files, bytes } in disk_use;
+            "kind" => kind.as_str(), "files" => *files, "MiB" => mebibytes(Some(*bytes)),
+            "share %" => 100.0 * *bytes as f64 / all as f64,
+        }
+    })
 }
 
 /// Returns the empty table of costs.
@@ -153,6 +165,15 @@ mod tests {
         }
         assert_eq!((account.fsyncs(), account.fsyncs_per_run()), (Some(68), 22.0), "20, 26 and 22");
         assert!(Account::default().fsyncs_per_run().is_nan());
+    }
+
+    #[test]
+    fn the_files_of_the_server_are_a_table_by_kind() {
+        assert!(disk_table(&[]).is_none());
+        let disk_use = [("log", 3, 3 << 20), ("tables", 1, 1 << 20)];
+        let disk_use = disk_use.map(|(kind, files, bytes)| DiskUse { kind: kind.to_owned(), files, bytes });
+        let table = disk_table(&disk_use).unwrap();
+        assert_eq!(table.rows[0][2..], [Cell::Number(3.0), Cell::Number(75.0)]);
     }
 
     #[test]

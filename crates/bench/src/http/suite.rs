@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     BenchError, Progress, Report, Spectrum,
-    account::{Account, cost_row, cost_table},
+    account::{Account, cost_row, cost_table, disk_table},
     figures::SampledLoad,
     latency::micros,
     load::{
@@ -122,6 +122,7 @@ impl Suite<'_> {
         report.plots.extend(findings::spectrum_plots(&spectra));
         report.tables.push(figures);
         report.tables.push(costs);
+        report.tables.extend(disk_table(&self.target.disk_use()));
         add_stages(report, "stages of a durable write", &stages);
         if let (Some(outcome), true) = (last, is_alone) {
             report.tables.push(spectrum_table("of the last run", &outcome));

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     BenchError, Progress, Report, Spectrum,
-    account::{Account, SYNC_METRIC, cost_row, cost_table},
+    account::{Account, SYNC_METRIC, cost_row, cost_table, disk_table},
     latency::{Latencies, micros, nanos},
     load::{
         self, Bounds, Faults, LEAST_PATIENCE, Merge as _, Objective, Outcome, Pace, Plan, Rounds, Trial, Validity,
@@ -145,6 +145,8 @@ impl Suite {
         let mut costs = cost_table();
         costs.row(cost_row(self.options.name(), &rounds.outcomes.iter().collect::<Vec<_>>(), &account));
         report.tables.push(costs);
+        let disk_use = subject.target.as_ref().map_or_else(Vec::new, Target::disk_use);
+        report.tables.extend(disk_table(&disk_use));
         let stages = self.write_stages(subject, &rounds, &account);
         add_stages(report, "stages of a durable write", stages.as_slice());
         let spectrum = |last: &Outcome<Counts>| last.spectrum("percentile spectrum of the last run, all operations");

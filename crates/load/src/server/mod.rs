@@ -19,5 +19,5 @@ pub use self::{
     process::{ServerProcess, free_port},
     reply::{Body, Incomplete, Reply, parse},
     stages::{Stages, TimedRequests, add_stages},
-    target::{NativePort, StartOptions, Target, authority, resolve, tail},
+    target::{DiskUse, NativePort, StartOptions, Target, authority, resolve, tail},
 };
