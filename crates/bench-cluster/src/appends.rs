@@ -56,10 +56,15 @@ impl Appends {
     /// Returns a load of this many records per second, as batches of a millisecond.
     pub(crate) fn at_rate(rate: u64, record_bytes: usize, time: Duration, seed: u64) -> Self {
         let every = Duration::from_millis(1);
-        let records_per_batch = (rate / 1000).max(1);
+        let records_per_batch = Self::batch_at_rate(rate);
         let batches = (time.as_secs_f64() * 1000.0) as u64;
         // An acknowledgement may take a second before the load waits: it then misses its rate, which the report shows.
         Self { records_per_batch, record_bytes, every, batches, in_flight: 1000, seed }
+    }
+
+    /// Returns the number of records in each batch of a load of this many records per second.
+    pub(crate) fn batch_at_rate(rate: u64) -> u64 {
+        (rate / 1000).max(1)
     }
 
     /// Returns a load of this many bytes, as fast as the cluster takes them.

@@ -1,8 +1,9 @@
 //! Replication lag: records that the leader shows and a follower does not show yet, at a given rate and delay of the network.
 //!
 //! Row S's table. The delay is that of relays on the loopback between the nodes ([`crate::relay`]); clients are not
-//! delayed. A sampler asks a follower for the end of its copy of the stream, and then the leader. The stream grows
-//! between the two requests, so the figure is too high by the rate times the time of a request.
+//! delayed. The bytes on the links are those of all nodes together, by their own counters. A sampler asks a follower for the
+//! end of its copy of the stream, and then the leader. The stream grows between the two requests, so the figure is too high
+//! by the rate times the time of a request.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -14,6 +15,7 @@ use serde_json::Value;
 use crate::{
     BenchError,
     appends::{Appended, Appends, STREAM},
+    counted::Counted,
     nodes::{Nodes, Setup},
     report::{Check, Table, Verdict, cells},
     scenario::{Figures, Scenario},
@@ -52,17 +54,22 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
         let nodes = Nodes::start(setup, scenario.progress)?;
         for (rate, bound) in rates {
             scenario.probe()?;
-            let (appended, lags) = measure(&nodes, scenario, rate)?;
+            let shared = &*scenario;
+            let (measured, counted) = Counted::around(&nodes, || measure(&nodes, shared, rate));
+            let (appended, warmed, lags) = measured?;
+            let link_bytes = counted.sent_bytes() / (appended.records + warmed) as f64;
             let of = |at| percentile(&lags.records, at);
             let millis = round_trip.as_millis() as u64;
             let name = format!("lag at {millis} ms and {rate}/s: p99");
             scenario.step(&format!("{name} {:.0}, reached {:.0}/s", of(99.0), appended.rate()));
             table.row(cells! {
                 "round trip ms" => millis, "asked records/s" => rate, "records/s" => appended.rate(),
+                "batches/s" => appended.rate() / Appends::batch_at_rate(rate) as f64,
+                "link MB/s" => link_bytes * appended.rate() / 1e6, "link B/record" => link_bytes,
                 "lag p50" => of(50.0), "lag p99" => of(99.0), "lag max" => of(100.0),
                 "published: below" => bound, "lag p50 log entries" => median(&lags.entries),
                 "samples" => lags.records.len(), "ack p50 ms" => millis_of(&appended, 50.0),
-                "ack p99 ms" => millis_of(&appended, 99.0),
+                "ack p95 ms" => millis_of(&appended, 95.0), "ack p99 ms" => millis_of(&appended, 99.0),
             });
             figures.checks.push(kept_up(rate, &appended, millis));
             figures.checks.push(Check::at_most(name, of(99.0), bound, " records"));
@@ -88,17 +95,18 @@ fn kept_up(rate: u64, appended: &Appended, millis: u64) -> Check {
     }
 }
 
-fn measure(nodes: &Nodes, scenario: &Scenario<'_>, rate: u64) -> Result<(Appended, Lags), BenchError> {
+/// Appends at a rate after a warm-up. Returns what was appended, the number of records of the warm-up, and the lags.
+fn measure(nodes: &Nodes, scenario: &Scenario<'_>, rate: u64) -> Result<(Appended, u64, Lags), BenchError> {
     let options = scenario.options;
     let load = |time| Appends::at_rate(rate, RECORD_BYTES, time, options.seed);
-    load(options.warmup).run(&nodes.native_addresses())?;
+    let warmed = load(options.warmup).run(&nodes.native_addresses())?.records;
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let sampling = scope.spawn(|| sample(nodes, &is_over));
         let appended = load(options.duration).run(&nodes.native_addresses());
         is_over.store(true, Ordering::Release);
         let lags = sampling.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        Ok((appended?, lags?))
+        Ok((appended?, warmed, lags?))
     })
 }
 

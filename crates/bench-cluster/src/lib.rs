@@ -1,8 +1,8 @@
 //! The suite `thalweg bench cluster`: several nodes in processes of their own, over the loopback.
 //!
 //! Parts: `options` has the options, `nodes` starts, kills, stops and restarts the nodes, `relay` delays the network
-//! between them, `work` has the requests of one row, `probes` measures the limits of the machine, `peer` drives another
-//! system's cluster on the same work, `suite` runs the rows alternately and makes the report. Scenarios have nodes of their own and
+//! between them, `work` has the requests of one row, `counted` reads the nodes' own counters, `probes` measures the limits of the
+//! machine, `peer` drives another system's cluster on the same work, `suite` runs the rows alternately and makes the report. Scenarios have nodes of their own and
 //! a module each:
 //! `founding`, `resp`, `publishers`, `failover`, `rolling`, `lag`, `catch_up`, `snapshot`, `heartbeats`, `detection` (with
 //! `simulated_detection`), `tls`, `slow_follower` (with `disks` and `unused_share`). They share `scenario` and
@@ -14,6 +14,7 @@
 
 mod appends;
 mod catch_up;
+mod counted;
 mod detection;
 mod disks;
 mod failover;

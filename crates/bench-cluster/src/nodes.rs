@@ -19,7 +19,7 @@ use crate::{
     BenchError, Progress,
     options::ClusterOptions,
     relay::Relay,
-    server::{Client, NativePort, ServerProcess, Target, tail},
+    server::{Client, Metrics, NativePort, ServerProcess, Target, tail},
     usage::{MeasuredProcess, Usage},
 };
 
@@ -394,6 +394,11 @@ impl Nodes {
     pub(crate) fn metrics(&self, number: usize) -> Option<String> {
         let (status, body) = get(self.all[number].http, "/metrics")?;
         (status == 200).then(|| String::from_utf8_lossy(&body).into_owned())
+    }
+
+    /// Returns the metrics of all nodes, by their numbers; `None` if a node is down, or shows none.
+    pub(crate) fn all_metrics(&self) -> Option<Vec<Metrics>> {
+        (0..self.all.len()).map(|number| self.metrics(number).map(|text| Metrics::parse(&text))).collect()
     }
 
     /// Waits until a condition holds.

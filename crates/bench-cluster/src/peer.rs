@@ -14,6 +14,7 @@ use serde_json::json;
 
 use crate::{
     BenchError,
+    counted::Counted,
     load::Validity,
     options::ClusterOptions,
     work::{Kind, Turn, Work},
@@ -100,9 +101,13 @@ impl Peer {
         Ok(Turn {
             rate: figures.per_second,
             p50_us: figures.p50_us,
+            p95_us: f64::NAN,
             p99_us: figures.p99_us,
+            mean_us: f64::NAN,
             node_cpu_us: each(figures.server_cpu_seconds),
             client_cpu_us: each(figures.client_cpu_seconds),
+            link_bytes: f64::NAN,
+            counted: Counted::default(),
             validity: match figures.errors {
                 0 => Validity::Good,
                 errors => Validity::Errors(format!("{errors} errors; first: {}", figures.first_error)),

@@ -23,6 +23,7 @@ use tokio::task::JoinSet;
 use crate::{
     BenchError,
     appends::{connect, encoded_batch, failed},
+    counted::Counted,
     data::Values,
     latency::Latencies,
     load::{block_on_thread, turns},
@@ -31,7 +32,7 @@ use crate::{
     probes::sequential_rate,
     report::{Check, Table, Verdict, cells},
     scenario::{Figures, Scenario},
-    server::NativePort,
+    server::{NativePort, Stages},
     stats::{Summary, median, median_of},
     usage::process_cpu,
 };
@@ -68,6 +69,10 @@ struct Turn {
     disk: f64,
     /// Records of acknowledged batches that the stream lacks.
     missing: u64,
+    /// Bytes that the nodes have sent to each other for each record; NaN if they are not known.
+    link_bytes: f64,
+    /// Increase of the nodes' own counters, warm-up included.
+    counted: Counted,
 }
 
 impl Turn {
@@ -103,7 +108,18 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
             rounds[turn].push(figures);
         }
     }
-    Ok(figures(options.count, &rounds))
+    let stages = IN_FLIGHT.iter().zip(&rounds).filter_map(|(in_flight, turns)| stages(*in_flight, turns));
+    let stages = stages.map(|stages| stages.table("stages of an append of a batch"));
+    let mut figures = figures(options.count, &rounds);
+    figures.tables.extend(stages);
+    Ok(figures)
+}
+
+/// Returns the stages of the appends over all rounds.
+fn stages(in_flight: usize, turns: &[Turn]) -> Option<Stages> {
+    let counted = Counted::sum(turns.iter().map(|turn| &turn.counted));
+    let mean_us = median_of(turns, |turn| turn.times.quantiles().mean_us);
+    counted.stages(&format!("{PUBLISHERS} publishers, {in_flight} in flight, quorum"), mean_us)
 }
 
 fn figures(nodes: usize, rounds: &[Vec<Turn>]) -> Figures {
@@ -118,8 +134,11 @@ fn figures(nodes: usize, rounds: &[Vec<Turn>]) -> Figures {
         let millis = |at| median_of(turns, |turn| turn.times.percentile(at).as_secs_f64() * 1e3);
         table.row(cells! {
             "batches in flight of each" => *in_flight, "records/s" => summary.median, "± MAD" => summary.mad,
+            "batches/s" => summary.median / RECORDS_PER_BATCH as f64,
             "MB/s" => summary.median * RECORD_BYTES as f64 / 1e6, "ack p50 ms" => millis(50.0),
-            "ack p99 ms" => millis(99.0), "disk MB/s" => median_of(turns, |turn| turn.disk / 1e6),
+            "ack p95 ms" => millis(95.0), "ack p99 ms" => millis(99.0),
+            "link MB/s" => median_of(turns, |turn| turn.link_bytes * turn.rate / 1e6),
+            "link B/record" => median_of(turns, |turn| turn.link_bytes), "disk MB/s" => median_of(turns, |turn| turn.disk / 1e6),
             "of disk ÷ 6.1" => share, "nodes' CPU µs each" => median_of(turns, |turn| turn.node_cpu_us),
             "clients' CPU µs each" => median_of(turns, |turn| turn.client_cpu_us),
         });
@@ -149,14 +168,19 @@ fn goal(name: &str, rate: f64, share: f64) -> Check {
 }
 
 fn once(nodes: &Nodes, in_flight: usize, disk: f64, options: &ClusterOptions) -> Result<Turn, BenchError> {
-    let (before, own_before) = (nodes.cpu(), process_cpu());
-    let (published, missing) = block_on_thread(publish(&nodes.native_addresses(), in_flight, options))?;
-    let cpu = nodes.cpu().zip(before).map(|(now, then)| now.saturating_sub(then));
-    // CPU times include the warm-up, and so does this count.
+    let ((published, cpu, own_cpu), counted) = Counted::around(nodes, || {
+        let (before, own_before) = (nodes.cpu(), process_cpu());
+        let published = block_on_thread(publish(&nodes.native_addresses(), in_flight, options));
+        let cpu = nodes.cpu().zip(before).map(|(now, then)| now.saturating_sub(then));
+        (published, cpu, process_cpu().saturating_sub(own_before))
+    });
+    let (published, missing) = published?;
+    // CPU times and counters include the warm-up, and so does this count.
+    let link_bytes = counted.sent_bytes() / published.all as f64;
     let each = |cpu: Duration| cpu.as_secs_f64() * 1e6 / published.all as f64;
-    let (node_cpu_us, client_cpu_us) = (cpu.map_or(f64::NAN, each), each(process_cpu().saturating_sub(own_before)));
+    let (node_cpu_us, client_cpu_us) = (cpu.map_or(f64::NAN, each), each(own_cpu));
     let rate = published.counted as f64 / options.duration.as_secs_f64();
-    Ok(Turn { rate, times: published.times, node_cpu_us, client_cpu_us, disk, missing })
+    Ok(Turn { rate, times: published.times, node_cpu_us, client_cpu_us, disk, missing, link_bytes, counted })
 }
 
 /// Has all publishers append for the time of the options. Returns what they have appended, and the number of acknowledged
@@ -229,7 +253,8 @@ mod tests {
     use super::*;
 
     fn turn(rate: f64, disk: f64, missing: u64) -> Turn {
-        Turn { rate, times: Latencies::default(), node_cpu_us: 1.0, client_cpu_us: 1.0, disk, missing }
+        let (times, counted) = (Latencies::default(), Counted::default());
+        Turn { rate, times, node_cpu_us: 1.0, client_cpu_us: 1.0, disk, missing, link_bytes: 2500.0, counted }
     }
 
     #[test]

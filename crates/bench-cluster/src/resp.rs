@@ -67,9 +67,11 @@ fn figures(nodes: usize, rounds: &[Vec<Turn>]) -> Figures {
         table.row(cells! {
             "node" => place.name(), "SETs/s" => summary.median, "± MAD" => summary.mad,
             "of the leader alone" => ratio(&rates(turns), &rates(&rounds[0])),
-            "p50 µs" => median_of(turns, |turn| turn.p50_us), "p99 µs" => median_of(turns, |turn| turn.p99_us),
+            "p50 µs" => median_of(turns, |turn| turn.p50_us), "p95 µs" => median_of(turns, |turn| turn.p95_us),
+            "p99 µs" => median_of(turns, |turn| turn.p99_us),
             "nodes' CPU µs each" => median_of(turns, |turn| turn.node_cpu_us),
             "clients' CPU µs each" => median_of(turns, |turn| turn.client_cpu_us),
+            "link B each" => median_of(turns, |turn| turn.link_bytes),
         });
         let name = format!("SET, -c {CONNECTIONS} -P {PIPELINE}, quorum, {}", place.name());
         let validity = Validity::worst(turns.iter().map(|turn| &turn.validity));

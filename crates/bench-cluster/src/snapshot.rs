@@ -124,7 +124,8 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
             "first byte s" => seconds(transfer.began), "transfer s" => seconds(transfer.ended.saturating_sub(transfer.began)),
             "MB/s" => transfer.rate() / 1e6, "then usable s" => seconds(transfer.usable.saturating_sub(transfer.ended)),
             "disk MB/s" => course.disk / 1e6, "p50 µs before" => micros(&course.before, 50.0),
-            "p99 µs before" => micros(&course.before, 99.0), "p50 µs meanwhile" => micros(&course.meanwhile, 50.0),
+            "p95 µs before" => micros(&course.before, 95.0), "p99 µs before" => micros(&course.before, 99.0),
+            "p50 µs meanwhile" => micros(&course.meanwhile, 50.0), "p95 µs meanwhile" => micros(&course.meanwhile, 95.0),
             "p99 µs meanwhile" => micros(&course.meanwhile, 99.0), "leader MiB above idle" => mebibytes(course.leader_bytes),
             "new node MiB above idle" => mebibytes(course.new_bytes),
         });

@@ -5,7 +5,9 @@ use std::path::Path;
 use clap::ValueEnum as _;
 
 use crate::{
-    BenchError, Progress, Report, catch_up, detection, failover, founding, heartbeats, lag,
+    BenchError, Progress, Report, catch_up,
+    counted::Counted,
+    detection, failover, founding, heartbeats, lag,
     load::{Validity, turns},
     nodes::{Nodes, Setup},
     options::{ClusterOptions, Part},
@@ -16,6 +18,7 @@ use crate::{
     report::{Check, Row, Table, cells},
     resp, rolling,
     scenario::{Figures, Scenario},
+    server::{Stages, add_stages},
     slow_follower, snapshot,
     stats::{Summary, median_of, ratio},
     tls,
@@ -40,7 +43,9 @@ pub fn run(options: &ClusterOptions, progress: &mut dyn Progress) -> Result<Repo
             options.seed
         ),
     );
-    report.condition("value B, keys, rounds", format!("{}, {}, {}", options.value_size, options.keys, options.rounds));
+    report.condition("value B, keys", format!("{}, {}", options.value_size, options.keys));
+    let [duration, warmup] = [options.duration, options.warmup].map(|time| time.as_secs_f64());
+    report.condition("runs", format!("{duration} s after {warmup} s of warm-up, {} rounds, medians", options.rounds));
     let works = Work::all(options);
     if !works.is_empty() {
         let nodes = if options.nodes.is_empty() {
@@ -127,6 +132,15 @@ struct Rounds {
     allowed: Vec<f64>,
 }
 
+impl Rounds {
+    /// Returns the stages of the row's puts over all rounds, with their average response time; `None` for gets.
+    fn stages(&self) -> Option<Stages> {
+        let counted = Counted::sum(self.ours.iter().map(|turn| &turn.counted));
+        let is_put = self.work.kind == Kind::Put;
+        is_put.then(|| counted.stages_of_puts(&self.work.name(), median_of(&self.ours, |turn| turn.mean_us)))?
+    }
+}
+
 impl Suite<'_> {
     fn rows(mut self, works: &[Work], report: &mut Report) -> Result<(), BenchError> {
         self.load_keys()?;
@@ -145,6 +159,7 @@ impl Suite<'_> {
         }
         report.tables.push(probe_table(&probed));
         report.tables.push(figures_table(&all));
+        add_stages(report, "stages of a put", &all.iter().filter_map(Rounds::stages).collect::<Vec<_>>());
         let values = |of: fn(&Probed) -> f64| probed.iter().map(of).collect::<Vec<_>>();
         report.checks.extend(steadiness("round trip over the loopback", &values(|probe| probe.round_trip_us), " µs"));
         report.checks.extend(steadiness("fsync", &values(|probe| probe.fsync_us), " µs"));
@@ -229,9 +244,10 @@ fn figure_row(rounds: &Rounds, system: &str, turns: &[Turn]) -> Row {
     cells! {
         "request" => what, "level" => level, "clients" => clients, "node" => place.name(), "system" => system,
         "requests/s" => rates.median, "± MAD" => rates.mad, "p50 µs" => median_of(turns, |turn| turn.p50_us),
-        "p99 µs" => median_of(turns, |turn| turn.p99_us), "× etcd" => of_etcd, "of 3 hops + fsync" => of_allowed,
+        "p95 µs" => median_of(turns, |turn| turn.p95_us), "p99 µs" => median_of(turns, |turn| turn.p99_us), "× etcd" => of_etcd, "of 3 hops + fsync" => of_allowed,
         "nodes' CPU µs each" => median_of(turns, |turn| turn.node_cpu_us),
         "clients' CPU µs each" => median_of(turns, |turn| turn.client_cpu_us),
+        "link B each" => median_of(turns, |turn| turn.link_bytes),
     }
 }
 
@@ -299,14 +315,7 @@ mod tests {
     fn puts_of_one_and_of_fifty_clients_are_held_against_the_published_ones() {
         let rounds = |clients, rate| Rounds {
             work: Work { kind: Kind::Put, place: TargetNodes::Leader, clients },
-            ours: vec![Turn {
-                rate,
-                p50_us: 1000.0,
-                p99_us: 2000.0,
-                node_cpu_us: 1.0,
-                client_cpu_us: 1.0,
-                validity: Validity::Good,
-            }],
+            ours: vec![Turn { p50_us: 1000.0, p99_us: 2000.0, ..Turn::of_rate(rate) }],
             peer: vec![],
             allowed: vec![1000.0],
         };

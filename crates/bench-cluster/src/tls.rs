@@ -44,8 +44,10 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
             table.row(cells! {
                 "links" => *name, "clients" => clients, "puts/s" => summary.median, "± MAD" => summary.mad,
                 "of plain" => ratio(&rates(turns), &rates(&rounds[0])),
-                "p50 µs" => median_of(turns, |turn| turn.p50_us), "p99 µs" => median_of(turns, |turn| turn.p99_us),
+                "p50 µs" => median_of(turns, |turn| turn.p50_us), "p95 µs" => median_of(turns, |turn| turn.p95_us),
+                "p99 µs" => median_of(turns, |turn| turn.p99_us),
                 "nodes' CPU µs each" => median_of(turns, |turn| turn.node_cpu_us),
+                "link B each" => median_of(turns, |turn| turn.link_bytes),
             });
             let validity = Validity::worst(turns.iter().map(|turn| &turn.validity));
             figures.checks.push(validity.check(format!("{name}: {}", work.name()), "all answered, rightly"));

@@ -15,6 +15,7 @@ use thalweg_types::Durability;
 
 use crate::{
     BenchError,
+    counted::Counted,
     data::Values,
     latency::Latencies,
     load::{
@@ -132,11 +133,19 @@ pub(crate) struct Turn {
     /// Right replies per second.
     pub rate: f64,
     pub p50_us: f64,
+    /// NaN if it is not known.
+    pub p95_us: f64,
     pub p99_us: f64,
+    /// Average time of a reply; NaN if it is not known.
+    pub mean_us: f64,
     /// CPU time of all nodes for each reply; NaN if it is not known.
     pub node_cpu_us: f64,
     /// CPU time of the clients for each reply.
     pub client_cpu_us: f64,
+    /// Bytes that the nodes have sent to each other for each reply; NaN if they are not known.
+    pub link_bytes: f64,
+    /// Increase of the nodes' own counters, warm-up included.
+    pub counted: Counted,
     pub validity: Validity,
 }
 
@@ -144,8 +153,18 @@ pub(crate) struct Turn {
 impl Turn {
     /// Returns the figures of a valid run with this rate.
     pub(crate) fn of_rate(rate: f64) -> Self {
-        let validity = Validity::Good;
-        Self { rate, p50_us: 1.0, p99_us: 2.0, node_cpu_us: 3.0, client_cpu_us: 4.0, validity }
+        Self {
+            rate,
+            p50_us: 1.0,
+            p95_us: 1.5,
+            p99_us: 2.0,
+            mean_us: 1.0,
+            node_cpu_us: 3.0,
+            client_cpu_us: 4.0,
+            link_bytes: 5.0,
+            counted: Counted::default(),
+            validity: Validity::Good,
+        }
     }
 }
 
@@ -172,15 +191,12 @@ pub(crate) fn share(clients: usize, nodes: usize, number: usize) -> usize {
 
 /// Runs plans at the same time, each on a thread of its own. Returns the figures of all together.
 pub(crate) fn run_together<P: Protocol>(nodes: &Nodes, plans: &[Plan<P>]) -> Result<Turn, BenchError> {
-    let before = nodes.cpu();
-    let outcomes = std::thread::scope(|scope| {
-        let threads: Vec<_> = plans.iter().map(|plan| scope.spawn(move || load::run(plan))).collect();
-        let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Outcome<P::Counts>, BenchError>>| {
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        threads.into_iter().map(join).collect::<Result<Vec<_>, _>>()
-    })?;
-    let cpu = nodes.cpu().zip(before).map(|(now, then)| now.saturating_sub(then));
+    let ((outcomes, cpu), counted) = Counted::around(nodes, || {
+        let before = nodes.cpu();
+        let outcomes = all_at_once(plans);
+        (outcomes, nodes.cpu().zip(before).map(|(now, then)| now.saturating_sub(then)))
+    });
+    let outcomes = outcomes?;
     let times = Latencies::sum(outcomes.iter().map(|outcome| &outcome.times)).quantiles();
     // CPU times include the warm-up, and so does this count.
     let replies: u64 = outcomes.iter().map(|outcome| outcome.tally.all_right).sum();
@@ -188,10 +204,25 @@ pub(crate) fn run_together<P: Protocol>(nodes: &Nodes, plans: &[Plan<P>]) -> Res
     Ok(Turn {
         rate: outcomes.iter().map(|outcome| outcome.rate).sum(),
         p50_us: times.p50_us,
+        p95_us: times.p95_us,
         p99_us: times.p99_us,
+        mean_us: times.mean_us,
         node_cpu_us: cpu.map_or(f64::NAN, |cpu| each(cpu.as_secs_f64())),
         client_cpu_us: each(outcomes.iter().map(|outcome| outcome.spent.generator_cpu).sum()),
+        link_bytes: counted.sent_bytes() / replies as f64,
+        counted,
         validity: Validity::worst(outcomes.iter().map(|outcome| &outcome.validity)),
+    })
+}
+
+/// Runs plans at the same time, each on a thread of its own. Returns their outcomes in the order of the plans.
+fn all_at_once<P: Protocol>(plans: &[Plan<P>]) -> Result<Vec<Outcome<P::Counts>>, BenchError> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = plans.iter().map(|plan| scope.spawn(move || load::run(plan))).collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Outcome<P::Counts>, BenchError>>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().map(join).collect()
     })
 }
 
@@ -259,6 +290,7 @@ pub(crate) fn closed_plan<P>(protocol: P, connections: usize, pipeline: usize, o
         keys: KeyChooser::Uniform { keys: options.keys },
         warmup: options.warmup,
         duration: options.duration,
+        window: None,
         give_up: GIVE_UP,
         max_lag: GIVE_UP,
         seed: options.seed,

@@ -134,8 +134,8 @@ fn figures(measured: &Measured, limit: MemoryLimit, options: &PressureOptions) -
         let times: &Latencies = &figures.times;
         let quantiles = times.quantiles();
         reads.row(cells! {
-            "clients" => *clients, "gets/s" => figures.rate, "p50 µs" => quantiles.p50_us, "p99 µs" => quantiles.p99_us,
-            "max µs" => quantiles.max_us, "disk reads each" => each.disk_reads, "KiB read each" => each.read_kib,
+            "clients" => *clients, "gets/s" => figures.rate, "p50 µs" => quantiles.p50_us, "p95 µs" => quantiles.p95_us,
+            "p99 µs" => quantiles.p99_us, "max µs" => quantiles.max_us, "disk reads each" => each.disk_reads, "KiB read each" => each.read_kib,
             "cold reads each" => each.cold_reads, "server's CPU µs each" => each.cpu_us, "verdict" => figures.verdict(),
         });
         let name = format!("keys: gets, {clients} clients");

@@ -103,6 +103,7 @@ fn figures(all: &[Rounds], options: &PressureOptions) -> Figures {
             "protocol" => rounds.protocol.name(), "memory" => rounds.limit.name(), "gets/s" => summary.median,
             "± MAD" => summary.mad, "of no limit" => share,
             "p50 µs" => median_of(runs, |(figures, _)| figures.time_us(50.0)),
+            "p95 µs" => median_of(runs, |(figures, _)| figures.time_us(95.0)),
             "p99 µs" => median_of(runs, |(figures, _)| figures.time_us(99.0)),
             "% that read the disk" => rounds.reads_percent(),
             "KiB read each" => median_of(runs, |(_, each)| each.read_kib),

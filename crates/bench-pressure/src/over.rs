@@ -120,6 +120,7 @@ fn run_with<C: Codec>(codec: C, server: &Server, job: &Job, options: &PressureOp
         keys: KeyChooser::new(Distribution::Uniform, job.keys.count()),
         warmup: job.warmup,
         duration: job.duration,
+        window: None,
         give_up: GIVE_UP,
         max_lag: options.max_lag,
         seed: options.seed,

@@ -81,6 +81,15 @@ fn conditions(options: &PressureOptions, limit: MemoryLimit) -> Vec<(&'static st
         ("memory", memory),
         ("durability", "interval: written to the kernel, and fsynced soon; disk for the part tails".to_owned()),
         ("data", data),
-        ("rounds", format!("{} of {} s; seed {}", options.rounds, options.duration.as_secs_f64(), options.seed)),
+        (
+            "runs",
+            format!(
+                "{} s after {} s of warm-up, {} rounds; seed {}",
+                options.duration.as_secs_f64(),
+                options.warmup.as_secs_f64(),
+                options.rounds,
+                options.seed
+            ),
+        ),
     ]
 }

@@ -1,41 +1,18 @@
 //! The server's own account of the measured runs: the cost of an operation, and the stages of a durable write.
 //!
-//! Owns: the increase of the server's metrics over the runs ([`Account`]), the table of costs, and the stages as a table and a
-//! plot. Does not own: the metrics themselves, which the server counts also without a benchmark.
+//! Owns: the increase of the server's metrics over the runs ([`Account`]), and the table of costs. Does not own: the metrics
+//! themselves, which the server counts also without a benchmark, and the stages as a table and a plot ([`Stages`]).
 //!
 //! A run's warm-up is part of the account, because the metrics are read before and after the whole run.
 
 use crate::{
-    BenchError, Report,
+    BenchError,
     load::Outcome,
-    report::{
-        Row, Table, cells, mebibytes,
-        plots::{self, Axis, Part},
-    },
-    server::Metrics,
+    report::{Row, Table, cells, mebibytes, table},
+    server::{DiskUse, Metrics, Stages, TimedRequests},
     stats::{median, median_of},
 };
 
-/// Stages of a write that waits for an fsync: the name of each stage at the server, and its name in reports.
-const WRITE_STAGES: [(&str, &str); 6] = [
-    ("queue", "queue: until a thread takes the command"),
-    ("form", "form: commands to log entries"),
-    ("write", "write: to the log's file"),
-    ("sync", "fsync"),
-    ("apply", "apply: to the state"),
-    ("answer", "answer: until the client's task is woken"),
-];
-/// Stages of a publish to subjects: the name of each stage at the server, and its name in reports. The stage `queue`
-/// includes the distribution to subscribers.
-const PUBLISH_STAGES: [(&str, &str); 3] = [
-    ("receive", "receive: decode and check"),
-    ("queue", "queue: distribute, until the connection's task takes it"),
-    ("send", "send: to the socket"),
-];
-/// Histogram of the stages of a publish.
-const PUBLISH_METRIC: &str = "thalweg_native_publish_stage_duration_seconds";
-/// Histogram of the stages of a write.
-const STAGE_METRIC: &str = "thalweg_write_stage_duration_seconds";
 /// Histogram of the times of the log's fsyncs.
 const SYNC_TIME_METRIC: &str = "thalweg_log_sync_duration_seconds";
 /// Counter of the fsyncs of the log.
@@ -48,25 +25,6 @@ pub(crate) struct Account {
     metrics: Option<Metrics>,
     /// Number of fsyncs of the server's log in each run, in order.
     fsyncs_by_run: Vec<f64>,
-}
-
-/// Requests whose time the server measures: the name of the histogram, and the labels to include.
-pub(crate) type TimedRequests<'a> = (&'a str, &'a [(&'a str, &'a str)]);
-
-/// Stages of the operations of one load, in order, with their average times.
-#[derive(Clone, Debug)]
-pub(crate) struct Stages {
-    label: String,
-    stages: Vec<Stage>,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-struct Stage {
-    name: &'static str,
-    average_us: f64,
-    /// Upper bound of the bucket with the 99th percentile, which is at most twice too high; `None` for a stage that is a
-    /// difference of averages.
-    p99_us: Option<f64>,
 }
 
 impl Account {
@@ -103,111 +61,35 @@ impl Account {
 
     /// Returns the share of a durable write's time in the server that it spends in the queue; `None` without such writes.
     pub(crate) fn queue_share(&self) -> Option<f64> {
-        let metrics = self.metrics.as_ref()?;
-        let averages = WRITE_STAGES.map(|(name, words)| stage(metrics, STAGE_METRIC, name, words));
-        let averages: Vec<f64> = averages.into_iter().flatten().map(|stage| stage.average_us).collect();
-        let all: f64 = averages.iter().sum();
-        (averages.len() == WRITE_STAGES.len() && all > 0.0).then(|| averages[0] / all)
+        Stages::queue_share(self.metrics.as_ref()?)
     }
 
-    /// Returns the stages of the writes that waited for an fsync; `None` if there were none. `requests` are the requests
-    /// with such writes, and `response_us` is their average response time, if the load generator has measured it.
+    /// Returns the stages of durable writes like [`Stages::of_durable_writes`].
     pub(crate) fn durable_writes(
         &self,
         label: &str,
         requests: TimedRequests<'_>,
         response_us: Option<f64>,
     ) -> Option<Stages> {
-        let metrics = self.metrics.as_ref()?;
-        let stages = WRITE_STAGES.map(|(name, words)| stage(metrics, STAGE_METRIC, name, words));
-        let stages = stages.into_iter().collect::<Option<Vec<_>>>()?;
-        let request_us = average_of(metrics, requests);
-        let outside = match request_us {
-            Some(_) => "outside: network, sockets, client",
-            None => "outside: protocol, network, sockets, client",
-        };
-        let names = ["protocol: the rest of the server's time", outside];
-        Some(Stages::new(label, stages, request_us, response_us, names))
+        Stages::of_durable_writes(self.metrics.as_ref()?, label, requests, response_us)
     }
 
-    /// Returns the stages of publishes to subjects over the native protocol; `None` if there were none. `end_to_end_us` is
-    /// the average time from the moment at which a message was due to its arrival at a subscriber.
+    /// Returns the stages of publishes like [`Stages::of_publishes`].
     pub(crate) fn publishes(&self, label: &str, end_to_end_us: f64) -> Option<Stages> {
-        let metrics = self.metrics.as_ref()?;
-        let stages = PUBLISH_STAGES.map(|(name, words)| stage(metrics, PUBLISH_METRIC, name, words));
-        // Messages that the server gathers into batches have no stage of their own before they are in a batch.
-        let stages: Vec<Stage> = stages.into_iter().flatten().collect();
-        let outside = ["", "outside: publisher, network, sockets, subscriber"];
-        let all = Stages::new(label, stages, None, Some(end_to_end_us), outside);
-        (all.stages.len() > 1).then_some(all)
+        Stages::of_publishes(self.metrics.as_ref()?, label, end_to_end_us)
     }
 }
 
-/// Returns a stage whose times a histogram has; `None` without values.
-fn stage(metrics: &Metrics, metric: &str, name: &str, words: &'static str) -> Option<Stage> {
-    let labels = [("stage", name)];
-    let (average, _) = metrics.average(metric, &labels)?;
-    let p99_us = metrics.quantile(metric, &labels, 0.99).map(|bound| bound * 1e6);
-    Some(Stage { name: words, average_us: average * 1e6, p99_us })
-}
-
-/// Returns the average time of requests in microseconds.
-fn average_of(metrics: &Metrics, (name, labels): TimedRequests<'_>) -> Option<f64> {
-    let all = labels.iter().filter_map(|label| metrics.average(name, &[*label]));
-    let (sum, count) = all.fold((0.0, 0.0), |(sum, all), (average, count)| (sum + average * count, all + count));
-    (count > 0.0).then(|| sum / count * 1e6)
-}
-
-impl Stages {
-    /// Adds the times outside the stages: the rest of the server's time for a request, and the rest of the client's
-    /// time.
-    fn new(
-        label: &str,
-        mut stages: Vec<Stage>,
-        request_us: Option<f64>,
-        response_us: Option<f64>,
-        [protocol, outside]: [&'static str; 2],
-    ) -> Self {
-        let inner: f64 = stages.iter().map(|stage| stage.average_us).sum();
-        let mut rest =
-            |name, average_us: f64| stages.push(Stage { name, average_us: average_us.max(0.0), p99_us: None });
-        if let Some(request) = request_us {
-            rest(protocol, request - inner);
+/// Returns the table of the server's files after the runs; `None` if the server does not report them.
+pub(crate) fn disk_table(disk_use: &[DiskUse]) -> Option<Table> {
+    let all: u64 = disk_use.iter().map(|one| one.bytes).sum();
+    (all > 0).then(|| {
+        table! {
+            "disk: the server's files after the runs, by kind"; DiskUse { kind, files, bytes } in disk_use;
+            "kind" => kind.as_str(), "files" => *files, "MiB" => mebibytes(Some(*bytes)),
+            "share %" => 100.0 * *bytes as f64 / all as f64,
         }
-        if let Some(response) = response_us {
-            rest(outside, response - request_us.unwrap_or(inner).max(inner));
-        }
-        Self { label: label.to_owned(), stages }
-    }
-
-    fn table(&self, title: &str) -> Table {
-        let all: f64 = self.stages.iter().map(|stage| stage.average_us).sum();
-        let mut table = Table::new(format!("{title}: {}", self.label));
-        for Stage { name, average_us, p99_us } in &self.stages {
-            table.row(cells! {
-                "stage" => *name, "average µs" => *average_us, "share %" => 100.0 * average_us / all,
-                "p99 µs at most" => *p99_us,
-            });
-        }
-        table
-    }
-}
-
-/// Adds the stages of several loads to a report, as a table for each and one plot.
-pub(crate) fn add_stages(report: &mut Report, title: &str, all: &[Stages]) {
-    if all.is_empty() {
-        return;
-    }
-    let bar = |Stages { label, stages }: &Stages| {
-        let parts = stages.iter().map(|stage| Part { name: stage.name.to_owned(), value: stage.average_us });
-        (label.clone(), parts.collect::<Vec<_>>())
-    };
-    let bars: Vec<_> = all.iter().map(bar).collect();
-    let caption = "Average times, one after the other, from the server's own histograms over the whole runs. Each of \
-                   the commands that share an fsync counts with its whole time. The rest of the average response time \
-                   is spent outside the server.";
-    report.plots.push(plots::stacked("stages", title, caption, &Axis::linear("µs, average"), &bars));
-    report.tables.extend(all.iter().map(|stages| stages.table(title)));
+    })
 }
 
 /// Returns the empty table of costs.
@@ -249,54 +131,25 @@ mod tests {
     };
 
     const BEFORE: &str = "thalweg_log_syncs_total 10\n";
-
-    fn after() -> String {
-        let mut text = "thalweg_log_syncs_total 30\n".to_owned();
-        for (place, (stage, _)) in WRITE_STAGES.iter().enumerate() {
-            let micros = [10.0, 1.0, 5.0, 100.0, 2.0, 2.0][place];
-            for (name, value) in [("sum", micros * 4e-6), ("count", 4.0)] {
-                text += &format!("{STAGE_METRIC}_{name}{{stage=\"{stage}\"}} {value}\n");
-            }
-            for (bound, count) in [("0.000064", 3), ("0.000128", 4), ("+Inf", 4)] {
-                text += &format!("{STAGE_METRIC}_bucket{{stage=\"{stage}\",le=\"{bound}\"}} {count}\n");
-            }
-        }
-        for (operation, micros) in [("kv_put", 150.0), ("kv_get", 5.0)] {
-            text += &format!("requests_sum{{operation=\"{operation}\",durability=\"disk\"}} {}\n", micros * 4e-6);
-            text += &format!("requests_count{{operation=\"{operation}\",durability=\"disk\"}} 4\n");
-        }
-        text
-    }
+    const AFTER: &str = "thalweg_log_syncs_total 30\n";
 
     fn account() -> Account {
         let (mut account, reads) = (Account::default(), std::cell::Cell::new(0));
         let read = || {
             reads.set(reads.get() + 1);
-            Some(Metrics::parse(if reads.get() == 1 { BEFORE } else { &*after().leak() }))
+            Some(Metrics::parse(if reads.get() == 1 { BEFORE } else { AFTER }))
         };
         account.around(read, || Ok(())).unwrap();
         account
     }
 
     #[test]
-    fn stages_and_the_rest_add_up_to_the_response_time() {
-        let stages = account().durable_writes("put", ("requests", &[("operation", "kv_put")]), Some(200.0)).unwrap();
-        let times: Vec<f64> = stages.stages.iter().map(|stage| stage.average_us).collect();
-        let wanted = [10.0, 1.0, 5.0, 100.0, 2.0, 2.0, 30.0, 50.0];
-        assert!(times.iter().zip(wanted).all(|(time, wanted)| (time - wanted).abs() < 1e-6), "{times:?}");
-        assert!(stages.stages[3].p99_us.is_some_and(|bound| (bound - 128.0).abs() < 1e-6), "{stages:?}");
-        let unknown = account().durable_writes("set", ("none", &[]), Some(100.0)).unwrap();
-        assert_eq!(unknown.stages.last().unwrap().average_us, 0.0, "less than the stages: nothing is left");
-        assert!(account().publishes("subjects", 100.0).is_none(), "nothing was published");
-        assert!(account().queue_share().is_some_and(|share| (share - 10.0 / 120.0).abs() < 1e-6), "10 of 120 µs");
-        assert_eq!((account().fsync_seconds(), Account::default().queue_share()), (None, None));
-        assert!(Account::default().durable_writes("put", ("requests", &[]), None).is_none());
-        let mut report = Report::begin("http", std::path::Path::new("."));
-        add_stages(&mut report, "stages of a durable write", &[stages, unknown]);
-        assert_eq!((report.plots.len(), report.tables.len()), (1, 2));
-        assert!(report.plots[0].svg.contains("fsync"));
-        add_stages(&mut report, "none", &[]);
-        assert_eq!(report.plots.len(), 1);
+    fn a_server_without_metrics_has_no_stages() {
+        for account in [Account::default(), account()] {
+            assert!(account.durable_writes("put", ("requests", &[]), None).is_none());
+            assert!(account.publishes("subjects", 100.0).is_none() && account.queue_share().is_none());
+        }
+        assert_eq!(account().fsync_seconds(), None);
     }
 
     #[test]
@@ -312,6 +165,15 @@ mod tests {
         }
         assert_eq!((account.fsyncs(), account.fsyncs_per_run()), (Some(68), 22.0), "20, 26 and 22");
         assert!(Account::default().fsyncs_per_run().is_nan());
+    }
+
+    #[test]
+    fn the_files_of_the_server_are_a_table_by_kind() {
+        assert!(disk_table(&[]).is_none());
+        let disk_use = [("log", 3, 3 << 20), ("tables", 1, 1 << 20)];
+        let disk_use = disk_use.map(|(kind, files, bytes)| DiskUse { kind: kind.to_owned(), files, bytes });
+        let table = disk_table(&disk_use).unwrap();
+        assert_eq!(table.rows[0][2..], [Cell::Number(3.0), Cell::Number(75.0)]);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::{
     BenchError, Progress, Report,
     compare::{Row, agree, describe_method, table},
     http::{self, HttpLoad, OF_SCHEDULES, ServerOptions},
-    load::{Validity, http::Outcome},
+    load::{Timeline, Validity, http::Outcome},
     options::{require, within},
     report::{Check, Verdict, number},
 };
@@ -75,6 +75,7 @@ pub fn save(options: &SaveOptions, progress: &mut dyn Progress) -> Result<Report
     report.condition("server build", target.build());
     report.condition("durability", measured.level.clone());
     report.condition("runs", options.runs.to_string());
+    report.condition("windows", Timeline::describe(options.load.duration, options.load.window));
     report.arguments = options.load.arguments();
     report.arguments.splice(0..0, ["--runs".to_owned(), options.runs.to_string()]);
     report.checks.push(measured.check(&options.load));
@@ -101,6 +102,8 @@ pub fn check(options: &CheckOptions, progress: &mut dyn Progress) -> Result<Repo
     report.condition("A", format!("baseline {}: {}", options.file.display(), stored.build_name()));
     report.condition("B", format!("this run: {}", target.build()));
     report.condition("durability", level);
+    report.condition("runs", runs.to_string());
+    report.condition("windows", Timeline::describe(load.duration, load.window));
     report.checks.push(measured.check(&load));
     let rows = rows(&stored.samples, &measured.samples);
     let deciding = rows.iter().find(|row| row.decides);

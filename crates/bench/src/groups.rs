@@ -53,6 +53,9 @@ pub struct GroupsOptions {
     /// Rounds with batched acks and rounds with single acks; medians are reported.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
+    /// Rounds of each kind before these, which are not counted. Each round begins with a fresh store.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub warmup_rounds: u32,
     /// Directory below which the store is created. This decides which disk is measured.
     #[arg(long)]
     pub dir: Option<PathBuf>,
@@ -94,10 +97,15 @@ pub fn run(options: &GroupsOptions, progress: &mut dyn Progress) -> Result<Repor
     report.condition("durability", options.durability.name());
     report.condition("concurrency", format!("{} members, a thread each", options.members));
     report.condition("payload", format!("records of {} B, {} to a fetch", options.record_bytes, options.batch));
+    let (rounds, warmups) = (options.rounds, options.warmup_rounds);
+    report.condition("rounds", format!("{rounds} of each kind of ack, after {warmups} of warm-up"));
     let mut table = Table::new("fetch and ack, one stream, one group");
     for (acks, wanted) in [(Acks::Batched, 100_000.0), (Acks::Single, 30_000.0)] {
         let mut rates = Vec::new();
-        for number in 1..=options.rounds {
+        for _ in 0..warmups {
+            one_round(options, acks, &scratch)?;
+        }
+        for number in 1..=rounds {
             let round = one_round(options, acks, &scratch)?;
             let rate = round.deliveries / round.seconds;
             progress.step(&format!("{}, round {number}: {rate:.0} deliveries/s", acks.name()));
@@ -255,6 +263,7 @@ mod tests {
             record_bytes: 16,
             durability: Durability::Os,
             rounds: 1,
+            warmup_rounds: 1,
             dir: None,
         };
         let report = run(&options, &mut Quiet).unwrap();

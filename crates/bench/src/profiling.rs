@@ -1,4 +1,4 @@
-//! Profiles of the measured server: one more run of a load while `perf` records the server's process.
+//! Profiles of the measured server: one more run of a load while the server's process is recorded.
 
 use std::{
     path::{Path, PathBuf},
@@ -10,7 +10,7 @@ use thalweg_lab::profile::{Profile, ProfileKind, Recording, Stacks};
 use crate::{
     BenchError, Progress, Report,
     load::Outcome,
-    report::{Table, number, plots, table},
+    report::{Table, cells, number, plots, table},
 };
 
 /// Longest run under a profile, which is enough for thousands of samples.
@@ -23,8 +23,8 @@ const MANY_NAMELESS: f64 = 0.3;
 /// Options for profiles of the server.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct ProfileOptions {
-    /// Also run the load once more for each of these kinds while perf records the server's process, and add flame graphs to
-    /// the report. --html also writes them as SVG files beside the page. With --search the load runs at the highest rate
+    /// Also run the load once more for each of these kinds while the server's process is recorded, by perf or, for alloc, by its
+    /// own allocator, and add flame graphs to the report. --html also writes them as SVG files beside the page. With --search the load runs at the highest rate
     /// that was found, and at half of it.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "KIND")]
     pub profile: Vec<ProfileKind>,
@@ -79,7 +79,7 @@ impl Profiler {
 
 fn add(profile: &Profile, (label, place): (&str, &str), rate: f64, report: &mut Report) {
     let (kind, stacks) = (profile.kind, &profile.stacks);
-    let (all, words) = (stacks.root().seconds, kind.in_words());
+    let (all, unit, words) = (stacks.root().weight, stacks.unit(), kind.in_words());
     let title = format!("{} profile: {label}", kind.name());
     if all <= 0.0 {
         report.summary.push(format!("{title}: no {words} was seen in {} samples.", profile.samples));
@@ -88,7 +88,7 @@ fn add(profile: &Profile, (label, place): (&str, &str), rate: f64, report: &mut 
     let functions = stacks.functions(FUNCTIONS);
     let (first, own, _) = &functions[0];
     report.summary.push(format!(
-        "{title}: {} s of {words} in the server ({} samples, at {} per second); {} % of it {} {first}.",
+        "{title}: {} {unit} of {words} in the server ({} samples, at {} per second); {} % of it {} {first}.",
         number(all),
         profile.samples,
         number(rate),
@@ -110,13 +110,14 @@ fn add(profile: &Profile, (label, place): (&str, &str), rate: f64, report: &mut 
 fn caption(kind: ProfileKind) -> String {
     let weight = match kind {
         ProfileKind::Cpu => "its share of the processor time",
+        ProfileKind::Alloc => "its share of the bytes that were allocated, whether they were freed soon or not",
         ProfileKind::Offcpu => "its share of the time in which threads did not run, idle threads included",
         ProfileKind::Lock => "its share of the time in which threads waited for a lock that another one held",
     };
     format!(
         "Each box is a function, and its width is {weight}. It was called by the box below; the lowest boxes are threads. Blue: \
-         Thalweg; orange: the kernel; green: other Rust code; grey: other code. perf slows the server down, so the figures \
-         of the report are those of other runs."
+         Thalweg; orange: the kernel; green: other Rust code; grey: other code. Recording slows the server down, so the \
+         figures of the report are those of other runs."
     )
 }
 
@@ -128,11 +129,13 @@ fn function_table(title: &str, functions: &[(String, f64, f64)], all: f64) -> Ta
 }
 
 fn thread_table(title: &str, stacks: &Stacks) -> Table {
-    let all = stacks.root().seconds;
-    table! {
-        format!("{title}: threads, by name"); (name, seconds) in stacks.threads();
-        "thread" => name, "seconds" => seconds, "%" => 100.0 * seconds / all,
+    let all = stacks.root().weight;
+    let unit = if stacks.unit() == "s" { "seconds" } else { stacks.unit() };
+    let mut table = Table::new(format!("{title}: threads, by name"));
+    for (name, weight) in stacks.threads() {
+        table.row(cells! { "thread" => name, unit => weight, "%" => 100.0 * weight / all });
     }
+    table
 }
 
 #[cfg(test)]

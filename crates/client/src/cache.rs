@@ -16,11 +16,12 @@ use thalweg_wire::{
 };
 
 use crate::{
-    client::{Client, RequestOptions, RetrySafety, Target},
+    client::{Client, RequestOptions, RetrySafety},
     error::Error,
     keyspace::remaining,
     names::Name,
     request::reply_of,
+    target::Target,
 };
 
 /// A handle of a cache identified by its name. Cheap to clone. The handle requests the cache's id at the

@@ -33,6 +33,8 @@ use crate::{
     options::{Options, ReadFrom},
     pool::{Pool, PoolRole},
     request::answer_of,
+    target::Target,
+    telemetry::{ClientTelemetry, Telemetry},
 };
 
 /// Longest pause before a request is retried while the client searches for the leader.
@@ -74,6 +76,7 @@ struct Inner {
     directory: Arc<Directory>,
     options: Arc<Options>,
     names: Names,
+    telemetry: Telemetry,
 }
 
 /// Effect of sending a request twice, which decides whether the client retries it.
@@ -100,17 +103,6 @@ pub(crate) struct RequestOptions {
     pub run: Run,
     /// Node of a cluster that should get the request.
     pub target: Target,
-}
-
-/// Node of a cluster that should get a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Target {
-    /// The leader, because the request proposes a command.
-    Leader,
-    /// Any node that can keep the promise of the client's read level.
-    Readable,
-    /// The node to which the client is connected.
-    Connected,
 }
 
 impl RequestOptions {
@@ -148,7 +140,8 @@ impl Client {
             .then(|| Pool::begin(&directory, PoolRole::Nearest, options.clone()).0);
         let (timeout, read_level) = (options.timeout, options.read_level);
         let (members, names) = (MemberPools::default(), Names::default());
-        let inner = Arc::new(Inner { pool, nearest, members, directory, options, names });
+        let telemetry = Telemetry::new(options.telemetry);
+        let inner = Arc::new(Inner { pool, nearest, members, directory, options, names, telemetry });
         Ok(Self { inner, timeout, level: Level(None), read_level, trace: None, member: None })
     }
 
@@ -198,6 +191,18 @@ impl Client {
     pub fn failed_without_reply(&self) -> u64 {
         let nearest = self.inner.nearest.as_ref().map_or(0, Pool::failures_without_id);
         self.inner.pool.failures_without_id() + nearest
+    }
+
+    /// Returns the counts and times of the requests that ended while [telemetry](Options::telemetry) was on, of this client and
+    /// its clones together.
+    #[must_use]
+    pub fn telemetry(&self) -> ClientTelemetry {
+        self.inner.telemetry.read()
+    }
+
+    /// Switches the telemetry of this client and its clones on or off. The counts stay.
+    pub fn set_telemetry(&self, is_on: bool) {
+        self.inner.telemetry.switch(is_on);
     }
 
     /// Measures the time of a round trip to the server.
@@ -281,6 +286,22 @@ impl Client {
     pub(crate) async fn call<R>(
         &self,
         how: RequestOptions,
+        encode: impl FnMut(&mut Vec<u8>, u32, &Fields<'_>) -> Result<(), Invalid>,
+        read: impl Fn(&SharedFrame) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        let telemetry = &self.inner.telemetry;
+        let began = telemetry.is_on().then(Instant::now);
+        let result = self.attempt(how, encode, read).await;
+        if let Some(began) = began {
+            telemetry.ended(how.target, began.elapsed(), result.is_ok());
+        }
+        result
+    }
+
+    /// Sends a request until it succeeds, or fails in a way that permits no retry.
+    async fn attempt<R>(
+        &self,
+        how: RequestOptions,
         mut encode: impl FnMut(&mut Vec<u8>, u32, &Fields<'_>) -> Result<(), Invalid>,
         read: impl Fn(&SharedFrame) -> Result<R, Error>,
     ) -> Result<R, Error> {
@@ -309,6 +330,7 @@ impl Client {
             let Some(pause) = pause.filter(|pause| clock.remaining().is_none_or(|left| left > *pause)) else {
                 return Err(final_error(how, error));
             };
+            self.inner.telemetry.retried(how.target);
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = moved, if looks => {}

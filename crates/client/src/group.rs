@@ -17,7 +17,7 @@ use thalweg_types::{
 use thalweg_wire::{self as wire, Fields, Frame as _, Permit, Release, SharedFrame};
 
 use crate::{
-    client::{Client, RequestOptions, RetrySafety, Target},
+    client::{Client, RequestOptions, RetrySafety},
     error::{Error, Invalid},
     named::NamedObject,
     names::Name,
@@ -26,6 +26,7 @@ use crate::{
     request::reply_of,
     stream::Stream,
     subscription::{Feed, Source},
+    target::Target,
     write::done,
 };
 

@@ -65,6 +65,8 @@ mod stream;
 mod stream_publisher;
 mod subject;
 mod subscription;
+mod target;
+mod telemetry;
 mod watch;
 mod write;
 
@@ -88,6 +90,7 @@ pub use status::Status;
 pub use stream::{ProducerInfo, Stream, StreamInfo, Tail};
 pub use stream_publisher::{Ack, StreamPublisher, StreamPublisherOptions};
 pub use subject::{Delivered, MessageBatch, OwnedMessage, Published, SubscribeOptions, Subscriber};
+pub use telemetry::{ClientTelemetry, RequestTelemetry};
 pub use watch::{Change, Changes, Watch, Watched};
 pub use write::{Appended, Committed, Transacted};
 

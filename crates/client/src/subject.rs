@@ -13,13 +13,14 @@ use thalweg_wire::{
 };
 
 use crate::{
-    client::{Client, Clock, RequestOptions, RetrySafety, Target, until_staged},
+    client::{Client, Clock, RequestOptions, RetrySafety, until_staged},
     error::{Error, Invalid, ProtocolError},
     link::WritingThread,
     mailbox::Item,
     options::Window,
     request::reply_of,
     subscription::{Event, Feed, Source},
+    target::Target,
 };
 
 /// Result of a publish.

@@ -29,8 +29,8 @@ use openraft::{
     },
 };
 use thalweg_raft::{
-    FollowerRequests, LogReader, NoticeTimes, RaftEntry, RaftSnapshot, RaftVote, SnapshotHandle, SnapshotReader,
-    without_needless_notices,
+    AppendTimes, FollowerRequests, LogReader, NoticeTimes, RaftEntry, RaftSnapshot, RaftVote, SnapshotHandle,
+    SnapshotReader, without_needless_notices,
 };
 use thalweg_replica::NodeInfo;
 use thalweg_types::{Index, NodeId, SpaceTime, limits::MAX_PIPELINED_BYTES};
@@ -100,6 +100,8 @@ struct Inner {
     warnings: DialWarnings,
     /// Reader of this node's log. Set once consensus runs, because consensus is created with this network.
     log: OnceCell<LogReader>,
+    /// Counters of the times of appends. Set together with the reader.
+    times: OnceCell<AppendTimes>,
 }
 
 /// Links to all other nodes. A clone uses the same links.
@@ -114,8 +116,9 @@ impl fmt::Debug for Network {
 
 impl Network {
     pub(crate) fn new(credentials: Rc<Credentials>, hearing: HearingRecord, counters: LinkCounters) -> Self {
-        let (peers, warnings, log) = (RefCell::default(), DialWarnings::default(), OnceCell::new());
-        Self(Rc::new(Inner { credentials, peers, hearing, counters, warnings, log }))
+        let (peers, warnings) = (RefCell::default(), DialWarnings::default());
+        let (log, times) = (OnceCell::new(), OnceCell::new());
+        Self(Rc::new(Inner { credentials, peers, hearing, counters, warnings, log, times }))
     }
 
     /// Notice that this node was removed from the cluster.
@@ -161,9 +164,22 @@ impl Network {
         }
     }
 
-    /// Sets the reader of this node's log. Only the first call has an effect.
-    pub(crate) fn set_log(&self, log: LogReader) {
+    /// Sets the reader of this node's log, and the counters of the times of appends. Only the first call has an effect.
+    pub(crate) fn set_log(&self, log: LogReader, times: AppendTimes) {
         let _ = self.0.log.set(log);
+        let _ = self.0.times.set(times);
+    }
+
+    /// Notes that an append was passed to its connection. Returns the time of that, if it is to be counted.
+    fn sent(&self, request: &AppendEntriesRequest<Types>) -> Option<Duration> {
+        self.0.times.get()?.sent(Index(request.entries.last()?.log_id.index))
+    }
+
+    /// Notes that a follower has acknowledged all entries of an append that was sent at this time.
+    fn acknowledged(&self, sent: Option<Duration>) {
+        if let Some((times, sent)) = self.0.times.get().zip(sent) {
+            times.acknowledged(sent);
+        }
     }
 
     /// Space time of the first entry of the space.
@@ -321,6 +337,7 @@ impl RaftNetworkV2<Types> for PeerNetwork {
             let network = self.network.clone();
             let room = Arc::new(Semaphore::new(MAX_PIPELINED_BYTES));
             let has_sent_entries = Rc::new(Cell::new(false));
+            let acknowledging = network.clone();
             let appends = without_needless_notices(input, NoticeTimes::DEFAULTS, links.requests.clone());
             let sent = appends.then(move |request| {
                 has_sent_entries.set(has_sent_entries.get() || !request.entries.is_empty());
@@ -331,16 +348,18 @@ impl RaftNetworkV2<Types> for PeerNetwork {
                     let room = room_for(room, &request).await;
                     let connection = link.connection(Instant::now() + setup).await?;
                     let (range, pending) = send_append(&connection, &request, hearing.echo(node), &network).await?;
-                    Ok::<_, CallError>((range, pending, connection, room))
+                    Ok::<_, CallError>(((range, pending, connection, room), network.sent(&request)))
                 }
             });
             let results = sent
-                .map(move |sent| async move {
-                    let (range, pending, _connection, _room) = sent.map_err(rpc)?;
+                .map(move |sent| (sent, acknowledging.clone()))
+                .map(|(sent, network)| async move {
+                    let ((range, pending, _connection, _room), sent) = sent.map_err(rpc)?;
                     let deadline = Instant::now() + APPEND_LIMIT;
                     let appended: Appended = pending.wait::<Owned, _>(deadline).await.map_err(rpc)?;
                     let result = range.result(&appended).map_err(rpc)?;
                     let is_whole = matches!(&result, Ok(last) if *last == range.last);
+                    network.acknowledged(sent.filter(|_| is_whole));
                     Ok((result, is_whole))
                 })
                 .buffered(MAX_PIPELINED);

@@ -291,7 +291,7 @@ async fn begin(start: Start, shared: &Arc<Shared>) -> Result<impl Future<Output 
         options.consensus,
     )
     .await?;
-    network.set_log(consensus.reader().clone());
+    network.set_log(consensus.reader().clone(), consensus.append_times());
     let about = AboutNode {
         name: options.name.clone(),
         zone: options.zone.clone(),

@@ -126,7 +126,9 @@ pub use stream_page::{StreamBatch, StreamPage};
 pub use thalweg_log::Purpose;
 pub use thalweg_recipes as recipes;
 pub use thalweg_redis::streams::growth::{GrownStreams, GrowthWaiter, stream_key_hash};
-pub use thalweg_replica::{Client, ClientAddress, Origin, ReplayProgress, Wake, WriteStage, WriteStages};
+pub use thalweg_replica::{
+    Client, ClientAddress, Origin, ReplayProgress, ReplicationStage, ReplicationStages, Wake, WriteStage, WriteStages,
+};
 pub use thalweg_state::expiry::Expiry;
 pub use thalweg_state::history::VersionEnd;
 pub use thalweg_store::lsm::Compaction;

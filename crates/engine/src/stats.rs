@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 
 use thalweg_log::{LogStats, SegmentUse};
-use thalweg_replica::WriteStages;
+use thalweg_replica::{ReplicationStages, WriteStages};
 use thalweg_snapshot::SnapshotStats;
 use thalweg_store::BackendStats;
 use thalweg_types::{Index, Log2Histogram, Lsn, Revision, SpaceTime};
@@ -42,6 +42,8 @@ pub struct Stats {
     pub entry_commands: Log2Histogram,
     /// Times of the stages of writes that wait for an fsync. A member of a cluster counts none.
     pub write_stages: WriteStages,
+    /// Times of the stages of replicated writes. A node alone counts none.
+    pub replication_stages: ReplicationStages,
     /// Number of reads of files by the thread that applies entries, including reads of bytes that the kernel had in
     /// memory. Nobody commits during such a read.
     pub apply_file_reads: u64,
@@ -131,6 +133,7 @@ impl Inner {
             entries: solo.entries,
             entry_commands: solo.entry_commands,
             write_stages: solo.write_stages,
+            replication_stages: solo.replication_stages,
             apply_file_reads: open.machine.file_reads(),
             keyspaces: open.machine.keyspaces().len() as u64,
             streams: open.machine.stream_count() as u64,

@@ -21,6 +21,12 @@ pub fn rate_within(rate: Option<f64>, most: u32) -> Result<(), BenchError> {
     require(is_valid, "--rate", format!("must be above 0 and at most {} million", most / 1_000_000))
 }
 
+/// Returns an error if windows of a run are given a length below 10 ms, which is shorter than the stalls that they show.
+pub fn check_window(window: Option<Duration>) -> Result<(), BenchError> {
+    let is_valid = window.is_none_or(|window| window >= Duration::from_millis(10));
+    require(is_valid, "--window", "must be at least 10ms")
+}
+
 /// Returns those items of `all` whose name contains `part`. If no name contains it, returns an error that lists the
 /// names.
 pub fn only<T>(all: Vec<T>, part: Option<&str>, name: impl Fn(&T) -> &str) -> Result<Vec<T>, BenchError> {

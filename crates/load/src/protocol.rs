@@ -145,6 +145,8 @@ pub struct Plan<P> {
     pub warmup: Duration,
     /// Time after the warm-up in which requests are counted.
     pub duration: Duration,
+    /// Length of the windows of the run's [`Timeline`](super::Timeline), if it is not the usual one.
+    pub window: Option<Duration>,
     /// Longest wait for a reply, after which the run is aborted.
     pub give_up: Duration,
     /// Maximum lateness of the generator's own sends, as a 99th percentile. Above it the figures of a scheduled run are

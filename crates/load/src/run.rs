@@ -20,7 +20,7 @@ use crate::{BenchError, report::duration, usage::Spent};
 pub fn run<P: Protocol>(plan: &Plan<P>) -> Result<Outcome<P::Counts>, BenchError> {
     let workers = plan.workers.clamp(1, plan.connections.max(1));
     let mut tally = Tally::new(plan.protocol.kinds());
-    let windows = Timeline::over(&plan.pace.counted(plan.warmup, plan.duration));
+    let windows = Timeline::over(&plan.pace.counted(plan.warmup, plan.duration), plan.window);
     let source = plan.server.map(|process| Source { process, fsyncs: plan.fsyncs.as_ref() });
     let (ended, readings) = server_samples::beside(source, windows.as_ref(), |started| {
         live::shown(plan.pace, plan.warmup, plan.duration, plan.fsyncs.as_ref(), |shared| {

@@ -92,7 +92,7 @@ mod tests {
         let count = AtomicU64::new(0);
         let fsyncs = FsyncCount::new(move || Some(100 * count.fetch_add(1, Ordering::Relaxed)));
         let source = Some(Source { process: std::process::id(), fsyncs: Some(&fsyncs) });
-        let mut windows = Timeline::over(&(0..600_000_000)).unwrap();
+        let mut windows = Timeline::over(&(0..600_000_000), None).unwrap();
         let (result, readings) = beside(source, Some(&windows), |started| {
             let _ = started.set(Clock::start());
             thread::sleep(Duration::from_millis(700));

@@ -5,14 +5,16 @@
 //! A reply counts in the window in which it arrived, for the rate, and its response time in the window in which the
 //! request was due. A stall therefore shows as a window without replies, and as long times in the windows before its end.
 
-use std::ops::Range;
+use std::{ops::Range, time::Duration};
 
-use crate::latency::Latencies;
+use crate::latency::{Latencies, nanos};
 
-/// Shortest window, in nanoseconds. Shorter ones hold too few requests for a percentile.
+/// Shortest window without an option, in nanoseconds. Shorter ones hold too few requests for a percentile at usual rates.
 const MIN_WINDOW: u64 = 250_000_000;
-/// Maximum number of windows of a run, each of which takes about 35 KB per worker.
+/// Maximum number of windows of a run without an option, each of which takes about 35 KB per worker.
 const MAX_WINDOWS: u64 = 120;
+/// Maximum number of windows of a run whose options state their length.
+const MAX_ASKED_WINDOWS: u64 = 1200;
 
 /// Counts of the windows of a run.
 #[derive(Clone, Debug)]
@@ -49,13 +51,23 @@ pub(crate) struct Reading {
 }
 
 impl Timeline {
-    /// Creates empty windows of equal length over the counted part of a run, in nanoseconds since the start of the run.
-    /// Returns `None` for a run without an end.
-    pub fn over(counted: &Range<u64>) -> Option<Self> {
+    /// Creates empty windows of equal length over the counted part of a run, in nanoseconds since the start of the run. They
+    /// are as long as `window`, or a little longer, so that they fill the run; a run has at most 1,200 of them. Without a
+    /// length they take 250 ms, or so long that there are 120. Returns `None` for a run without an end.
+    pub fn over(counted: &Range<u64>, window: Option<Duration>) -> Option<Self> {
         let length = counted.end.checked_sub(counted.start).filter(|length| *length > 0 && counted.end < u64::MAX)?;
-        let count = (length / MIN_WINDOW).clamp(1, MAX_WINDOWS);
+        let (shortest, most) = window.map_or((MIN_WINDOW, MAX_WINDOWS), |window| (nanos(window), MAX_ASKED_WINDOWS));
+        let count = (length / shortest.max(1)).clamp(1, most);
         let windows = vec![Window::default(); count as usize];
         Some(Self { begin: counted.start, window: length.div_ceil(count), windows })
+    }
+
+    /// Describes the windows of runs of this duration, for a report.
+    pub fn describe(duration: Duration, window: Option<Duration>) -> String {
+        match Self::over(&(0..nanos(duration)), window) {
+            Some(windows) => format!("{} of {:.3} s in each run", windows.windows.len(), windows.window_seconds()),
+            None => "none".to_owned(),
+        }
     }
 
     /// Returns the windows in order.
@@ -135,22 +147,34 @@ impl Timeline {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     const SECOND: u64 = 1_000_000_000;
 
     #[test]
     fn a_run_is_cut_into_equal_windows() {
-        let count = |seconds: u64| Timeline::over(&(SECOND..SECOND + seconds * SECOND)).unwrap().windows.len();
+        let count = |seconds: u64| Timeline::over(&(SECOND..SECOND + seconds * SECOND), None).unwrap().windows.len();
         assert_eq!([1, 5, 30, 3600].map(count), [4, 20, 120, 120]);
-        assert_eq!(Timeline::over(&(0..SECOND / 10)).unwrap().windows.len(), 1);
-        assert!(Timeline::over(&(0..u64::MAX)).is_none() && Timeline::over(&(5..5)).is_none());
-        assert!((Timeline::over(&(0..30 * SECOND)).unwrap().window_seconds() - 0.25).abs() < 1e-9);
+        assert_eq!(Timeline::over(&(0..SECOND / 10), None).unwrap().windows.len(), 1);
+        assert!(Timeline::over(&(0..u64::MAX), None).is_none() && Timeline::over(&(5..5), None).is_none());
+        assert!((Timeline::over(&(0..30 * SECOND), None).unwrap().window_seconds() - 0.25).abs() < 1e-9);
+    }
+
+    #[test]
+    fn windows_have_the_length_of_the_option() {
+        let of = |seconds: u64, window| {
+            let windows = Timeline::over(&(0..seconds * SECOND), Some(window)).unwrap();
+            (windows.windows.len(), windows.window)
+        };
+        assert_eq!(of(2, Duration::from_millis(100)), (20, 100_000_000));
+        assert_eq!(of(2, Duration::from_millis(300)), (6, 333_333_334), "they fill the run");
+        assert_eq!(of(2, Duration::from_secs(60)), (1, 2 * SECOND));
+        assert_eq!(of(3600, Duration::from_millis(10)).0, 1200, "bounded, as each takes memory");
+        assert_eq!(Timeline::describe(Duration::from_secs(5), None), "20 of 0.250 s in each run");
     }
 
     #[test]
     fn fsyncs_are_spread_over_the_windows_between_two_readings() {
-        let mut timeline = Timeline::over(&(SECOND..2 * SECOND)).unwrap();
+        let mut timeline = Timeline::over(&(SECOND..2 * SECOND), None).unwrap();
         let borders = timeline.borders();
         assert_eq!((borders.len(), borders[0], borders[4]), (5, SECOND, 2 * SECOND));
         let fsyncs = [Some(10), None, Some(60), None, Some(61)];
@@ -160,18 +184,18 @@ mod tests {
         assert_eq!(rates, [100.0, 100.0, 2.0, 2.0]);
         assert_eq!(timeline.windows[3].resident_bytes, Some(2));
         timeline.set_server(&[]);
-        let mut short = Timeline::over(&(SECOND..2 * SECOND)).unwrap();
+        let mut short = Timeline::over(&(SECOND..2 * SECOND), None).unwrap();
         short.set_server(&[Reading { at: SECOND, fsyncs: Some(1), resident_bytes: None }]);
         assert!(short.windows.iter().all(|window| window.fsyncs_per_second.is_none()));
     }
 
     #[test]
     fn replies_count_where_they_arrive_and_times_where_they_were_due() {
-        let mut timeline = Timeline::over(&(SECOND..2 * SECOND)).unwrap();
+        let mut timeline = Timeline::over(&(SECOND..2 * SECOND), None).unwrap();
         timeline.replies(SECOND + 1, SECOND + 300_000_000, 3);
         timeline.replies(2 * SECOND - 1, 2 * SECOND + 5, 1);
         timeline.replies(0, 1, 1);
-        let mut other = Timeline::over(&(SECOND..2 * SECOND)).unwrap();
+        let mut other = Timeline::over(&(SECOND..2 * SECOND), None).unwrap();
         other.times(SECOND, 7_000_000, 2);
         timeline.merge(other);
         let right: Vec<_> = timeline.windows.iter().map(|window| window.right).collect();

@@ -94,7 +94,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
         let bell = bell.map_err(BenchError::subject("an eventfd", "opening"))?;
         let connections = plan.connections / workers + usize::from(number < plan.connections % workers);
         let counted = plan.pace.counted(plan.warmup, plan.duration);
-        let (timeline, recent) = (Timeline::over(&counted), live.map(|_| Box::default()));
+        let (timeline, recent) = (Timeline::over(&counted, plan.window), live.map(|_| Box::default()));
         let tally = Tally { timeline, recent, ..Tally::new(plan.protocol.kinds()) };
         let mut worker = Self {
             plan,

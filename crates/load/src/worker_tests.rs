@@ -178,6 +178,7 @@ fn plan<const BURST: bool>(place: TestServer, pace: Pace, pipeline: usize) -> Pl
         keys: KeyChooser::new(Distribution::Uniform, 1),
         warmup: Duration::ZERO,
         duration: Duration::from_millis(100),
+        window: None,
         give_up: Duration::from_secs(5),
         max_lag: Duration::from_secs(2),
         seed: 1,

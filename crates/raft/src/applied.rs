@@ -199,9 +199,9 @@ mod tests {
         let second = applied.keep_outcomes(Bytes::from_static(b"mine"));
         assert!(applied.keeps_outcomes(Some(b"mine")) && !applied.keeps_outcomes(Some(b"theirs")));
         assert!(applied.keeps_outcomes(None), "a payload that is not in memory may be the awaited one");
-        let response = Response { outcomes: vec![Outcome::Redis(None)], steps: 1 };
+        let response = Response { outcomes: vec![Outcome::Redis(None)], steps: 1, times: None };
         applied.note_outcomes(Index(7), &response);
-        applied.note_outcomes(Index(8), &Response { outcomes: Vec::new(), steps: 1 });
+        applied.note_outcomes(Index(8), &Response { outcomes: Vec::new(), steps: 1, times: None });
         drop(first);
         assert!(applied.keeps_outcomes(Some(b"mine")));
         assert_eq!(second.take(Index(7)).map(|taken| taken.steps), Some(1));
@@ -217,7 +217,7 @@ mod tests {
         let waiting = applied.keep_outcomes(Bytes::from_static(b"mine"));
         let response = |len: usize| {
             let replies = vec![Reply::Bulk(vec![7; len].into())];
-            Response { outcomes: vec![Outcome::Redis(Some(replies))], steps: 1 }
+            Response { outcomes: vec![Outcome::Redis(Some(replies))], steps: 1, times: None }
         };
         let indexes = || applied.0.borrow().kept.keys().map(|index| index.0).collect::<Vec<_>>();
         let third = response(MAX_KEPT_BYTES / 3);

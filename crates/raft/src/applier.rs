@@ -17,7 +17,7 @@ use openraft::{
     storage::{EntryResponder, RaftStateMachine},
     type_config::TypeConfigExt,
 };
-use thalweg_replica::{Member, Membership};
+use thalweg_replica::{EntryTimes, Member, Membership};
 use thalweg_state::membership::LogId;
 use thalweg_types::Index;
 
@@ -85,17 +85,26 @@ impl<Rt: AsyncRuntime> Applier<Rt> {
 
     /// Applies a committed entry. `is_awaited` is true if consensus answers its proposer.
     fn apply_entry(&self, index: Index, is_awaited: bool) -> io::Result<Response> {
+        let begun = is_awaited.then(|| self.member.monotonic());
         let cached = self.reader.cached(index);
         let mut outcomes = Vec::new();
         let is_kept = self.applied.keeps_outcomes(cached.as_ref().map(|record| &record.payload[..]));
         let is_awaited = is_awaited || is_kept;
         let applied = self.member.apply(index, cached.as_ref(), is_awaited, &mut outcomes).map_err(io::Error::other)?;
-        let response = Response { outcomes, steps: applied.steps };
+        let times = begun.and_then(|begun| self.times(index, begun));
+        let response = Response { outcomes, steps: applied.steps, times };
         if is_kept {
             self.applied.note_outcomes(index, &response);
         }
         self.applied.raise(index);
         Ok(response)
+    }
+
+    /// Returns the times of an entry that has just been applied; `None` if its write is not among the newest ones.
+    fn times(&self, index: Index, apply_begun: Duration) -> Option<EntryTimes> {
+        let written = self.reader.written(index)?;
+        let applied = self.member.monotonic();
+        Some(EntryTimes { write_begun: written.begun, written: written.ended, apply_begun, applied })
     }
 }
 

@@ -28,6 +28,7 @@ use thalweg_replica::{Leadership, Member, Membership, NodeInfo, ProposeError};
 use thalweg_types::{Index, NodeId, SpaceTime, Term};
 
 use crate::{
+    append_times::AppendTimes,
     applied::AppliedWatch,
     applier::{Applier, Raft},
     barriers::Barriers,
@@ -269,6 +270,12 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
     #[must_use]
     pub fn reader(&self) -> &LogReader {
         &self.0.reader
+    }
+
+    /// Returns the counters of the times of appends to followers, for the network.
+    #[must_use]
+    pub fn append_times(&self) -> AppendTimes {
+        AppendTimes::new(self.0.member.clone(), self.0.reader.clone())
     }
 
     /// Returns openraft's handle, for tests and tools.

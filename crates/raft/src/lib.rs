@@ -18,6 +18,7 @@
 //! - no reader gets an entry that a truncation has voided;
 //! - entries of a space have indexes without gaps from the one after the purged entry.
 
+mod append_times;
 mod applied;
 mod applier;
 mod barriers;
@@ -51,7 +52,9 @@ mod ticks;
 mod turns;
 mod types;
 mod weighing;
+mod written;
 
+pub use append_times::AppendTimes;
 pub use applier::{Applier, Raft, SnapshotPoint};
 pub use commit_notices::{FollowerRequests, NoticeTimes, without_needless_notices};
 pub use consensus::{Consensus, ConsensusParts, History};

@@ -252,8 +252,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             match consensus.expiring(&mut batch, answered).await {
                 Ok(Ok(Ok(written))) => {
                     consensus.0.names.note(Index(written.log_id.index), || batch.requests());
-                    let Response { outcomes, steps } = written.data;
-                    batch.complete(outcomes, Some(steps));
+                    let Response { outcomes, steps, times } = written.data;
+                    consensus.0.member.complete(batch, outcomes, steps, times);
                 }
                 Ok(Ok(Err(error))) => {
                     // By now, later batches can have gone to the new leader.
@@ -381,7 +381,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             };
             match consensus.expiring(&mut batch, answered).await {
                 (Ok(Ok(index)), true) => match outcomes.take(index) {
-                    Some(Response { outcomes, steps }) => batch.complete(outcomes, Some(steps)),
+                    Some(Response { outcomes, steps, .. }) => batch.complete(outcomes, Some(steps)),
                     None => batch.fail(&outcomes_missing()),
                 },
                 (Ok(Ok(_)), false) => batch.fail(&not_applied_in_time()),

@@ -32,6 +32,7 @@ use crate::{
     error::StoreError,
     space_log::{SpaceLog, StoreStats},
     types::{RaftEntry, RaftLogId, RaftVote, Types},
+    written::Written,
 };
 
 /// Reads the log of one space; cheap to clone, safe from many threads.
@@ -117,6 +118,11 @@ impl LogReader {
     /// Returns the record of an entry that is in memory; `None` for an older one.
     pub(crate) fn cached(&self, index: Index) -> Option<LogRecord> {
         self.space_log().tail.from(index)?.next().cloned()
+    }
+
+    /// Returns the append with an entry, if it is among the newest that this node has written since it started.
+    pub(crate) fn written(&self, index: Index) -> Option<Written> {
+        self.space_log().written.of(index)
     }
 
     /// Reads the records of the entries from `from` to below `to`, as far as the log contains them. Stops before

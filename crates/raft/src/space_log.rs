@@ -11,7 +11,7 @@ use thalweg_replica::{Membership, Vote};
 use thalweg_state::membership::LogId;
 use thalweg_types::{Index, SpaceTime};
 
-use crate::{error::StoreError, index::SparseIndex, tail::Tail};
+use crate::{error::StoreError, index::SparseIndex, tail::Tail, written::WrittenTimes};
 
 /// Number of memberships kept: the committed one, and the next, which can be truncated.
 const KEPT_MEMBERSHIPS: usize = 2;
@@ -45,6 +45,8 @@ pub(crate) struct SpaceLog {
     has_older_memberships: bool,
     /// Number of truncations so far. A read that a truncation interrupts starts again.
     pub truncations: u64,
+    /// Times of the newest appends.
+    pub written: WrittenTimes,
 }
 
 impl SpaceLog {
@@ -59,6 +61,7 @@ impl SpaceLog {
             memberships: Vec::new(),
             has_older_memberships: false,
             truncations: 0,
+            written: WrittenTimes::default(),
         }
     }
 

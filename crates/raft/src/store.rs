@@ -24,7 +24,7 @@ use openraft::{
     type_config::TypeConfigExt,
 };
 use thalweg_log::{AppendError, Appended, Draft, Log, LogRecord, Purpose, RecordKind, TryAppendError};
-use thalweg_replica::Member;
+use thalweg_replica::{Member, ReplicationStage};
 use thalweg_state::membership::LogId;
 use thalweg_types::{Index, Lsn, SpaceId, SpaceTime, Term, limits::NEWEST_ENTRY_BYTES};
 
@@ -33,8 +33,9 @@ use crate::{
     error::StoreError,
     reader::LogReader,
     recovery::{Base, recover},
-    sync_queue::{SyncDriver, SyncQueue},
+    sync_queue::{SyncDriver, SyncQueue, SyncTiming},
     types::{RaftEntry, RaftLogId, RaftVote, Types},
+    written::Written,
 };
 
 /// Time after which an append to a full disk tries again.
@@ -173,12 +174,12 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
     /// Waits until all records below `lsn` are durable.
     async fn sync(&self, lsn: Lsn) -> io::Result<()> {
         let (sender, receiver) = Types::<Rt>::oneshot();
-        self.flush(lsn, 0, IOFlushed::signal(sender));
+        self.flush(lsn, 0, IOFlushed::signal(sender), None);
         receiver.await.unwrap_or_else(|_| Err(StoreError::Closed.into()))
     }
 
-    fn flush(&self, lsn: Lsn, bytes: u64, done: IOFlushed<Types<Rt>>) {
-        self.queue.push(lsn, bytes, done);
+    fn flush(&self, lsn: Lsn, bytes: u64, done: IOFlushed<Types<Rt>>, timing: Option<SyncTiming>) {
+        self.queue.push(lsn, bytes, done, timing);
         self.driver.notify();
     }
 
@@ -194,6 +195,21 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
             next_lsn = appended.next;
         }
         Ok((next_lsn, bytes))
+    }
+
+    /// Notes the times of an append of the entries from `first` to `last`, whose write began at `begun` and has just ended. On
+    /// a follower the write is a stage of its own; on the leader it is one of each command of the entries. Returns the timing
+    /// of the fsync.
+    fn note_written(&self, member: &Member, (first, last): (u64, u64), begun: Duration) -> SyncTiming {
+        let ended = member.monotonic();
+        let written = Written { first: Index(first), last: Index(last), begun, ended };
+        self.reader.space_log().written.push(written);
+        let leads = member.leads();
+        if !leads {
+            member.note_stage(ReplicationStage::FollowerWrite, ended.saturating_sub(begun));
+        }
+        let stage = if leads { ReplicationStage::Sync } else { ReplicationStage::FollowerSync };
+        SyncTiming { member: member.clone(), stage, since: ended }
     }
 
     /// Takes entries for one batch.
@@ -307,8 +323,13 @@ impl<Rt: AsyncRuntime> RaftLogStorage<Types<Rt>> for LogStore<Rt> {
         I::IntoIter: OptionalSend,
     {
         self.queue.room().await?;
-        let (next_lsn, bytes) = self.append_entries(entries.into_iter().collect()).await?;
-        self.flush(next_lsn, bytes, callback);
+        let begun = self.member.as_ref().map(Member::monotonic);
+        let entries: Vec<RaftEntry> = entries.into_iter().collect();
+        let indexes = entries.first().zip(entries.last()).map(|(first, last)| (first.log_id.index, last.log_id.index));
+        let (next_lsn, bytes) = self.append_entries(entries).await?;
+        let written = self.member.as_ref().zip(indexes).zip(begun);
+        let timing = written.map(|((member, indexes), begun)| self.note_written(member, indexes, begun));
+        self.flush(next_lsn, bytes, callback, timing);
         Ok(())
     }
 

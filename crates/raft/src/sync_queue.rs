@@ -19,6 +19,7 @@ use openraft::{
     type_config::{TypeConfigExt, alias::InstantOf},
 };
 use thalweg_log::Log;
+use thalweg_replica::{Member, ReplicationStage};
 use thalweg_types::Lsn;
 
 use crate::{error::StoreError, types::Types};
@@ -38,9 +39,24 @@ pub struct SyncQueue<Rt: AsyncRuntime> {
     state: Mutex<State<Rt>>,
 }
 
+/// A callback, with the LSN below which the log must be durable.
+struct Pending<Rt: AsyncRuntime> {
+    lsn: Lsn,
+    done: IOFlushed<Types<Rt>>,
+    timing: Option<SyncTiming>,
+}
+
+/// Timing of the wait of an append for its fsync.
+pub(crate) struct SyncTiming {
+    /// Member whose append it is, which counts the time.
+    pub member: Member,
+    pub stage: ReplicationStage,
+    /// Monotonic time at which the append was written.
+    pub since: Duration,
+}
+
 struct State<Rt: AsyncRuntime> {
-    /// Callbacks, each with the LSN below which the log must be durable.
-    pending: Vec<(Lsn, IOFlushed<Types<Rt>>)>,
+    pending: Vec<Pending<Rt>>,
     /// Appends that wait for room among the pending callbacks; at most one of each space.
     waiting: Vec<IOFlushed<Types<Rt>>>,
     failed: Option<StoreError>,
@@ -98,14 +114,14 @@ impl<Rt: AsyncRuntime> SyncQueue<Rt> {
     }
 
     /// Queues the callback of a write of `bytes` bytes, which is completed once all records below `lsn` are durable, or with
-    /// the error of the sync.
-    pub(crate) fn push(&self, lsn: Lsn, bytes: u64, done: IOFlushed<Types<Rt>>) {
+    /// the error of the sync. With a `timing` the wait is counted if the sync succeeds.
+    pub(crate) fn push(&self, lsn: Lsn, bytes: u64, done: IOFlushed<Types<Rt>>, timing: Option<SyncTiming>) {
         let mut state = self.state();
         if let Some(error) = state.failed.clone() {
             drop(state);
             return done.io_completed(Err(error.into()));
         }
-        state.pending.push((lsn, done));
+        state.pending.push(Pending { lsn, done, timing });
         state.pending_bytes += bytes;
         state.pending_since.get_or_insert_with(Types::<Rt>::now);
     }
@@ -136,17 +152,18 @@ impl<Rt: AsyncRuntime> SyncQueue<Rt> {
         state.running_since = state.pending_since.take();
         drop(state);
         waiting.into_iter().for_each(|waiter| waiter.io_completed(Ok(())));
-        let Some(through) = pending.iter().map(|(lsn, _)| *lsn).max() else { return 0 };
+        let Some(through) = pending.iter().map(|one| one.lsn).max() else { return 0 };
         let synced = self.log.sync_through(through).map_err(StoreError::from);
-        if let Err(error) = &synced {
-            self.fail(error);
+        match &synced {
+            Ok(()) => note_times(&pending),
+            Err(error) => self.fail(error),
         }
         {
             let mut state = self.state();
             (state.running_bytes, state.running_since) = (0, None);
         }
         let completed = pending.len();
-        for (_, done) in pending {
+        for Pending { done, .. } in pending {
             done.io_completed(synced.clone().map_err(Into::into));
         }
         completed
@@ -163,7 +180,16 @@ impl<Rt: AsyncRuntime> SyncQueue<Rt> {
         let pending = std::mem::take(&mut state.pending);
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
-        let callbacks = pending.into_iter().map(|(_, done)| done).chain(waiting);
+        let callbacks = pending.into_iter().map(|one| one.done).chain(waiting);
         callbacks.for_each(|done| done.io_completed(Err(error.clone().into())));
+    }
+}
+
+/// Counts the waits of the appends that an fsync has just made durable. The clock is read once for all of them.
+fn note_times<Rt: AsyncRuntime>(pending: &[Pending<Rt>]) {
+    let mut timings = pending.iter().filter_map(|one| one.timing.as_ref()).peekable();
+    let Some(now) = timings.peek().map(|timing| timing.member.monotonic()) else { return };
+    for SyncTiming { member, stage, since } in timings {
+        member.note_stage(*stage, now.saturating_sub(*since));
     }
 }

@@ -12,7 +12,7 @@ use openraft::{
     type_config::TypeConfigExt,
     vote::leader_id_std::CommittedLeaderId,
 };
-use thalweg_replica::NodeInfo;
+use thalweg_replica::{EntryTimes, NodeInfo};
 use thalweg_types::{SpaceTime, command::Outcome};
 
 use crate::snapshots::SnapshotHandle;
@@ -39,6 +39,8 @@ pub struct Response {
     pub outcomes: Vec<Outcome>,
     /// Steps that applying the entry took on this node, with the reads that it performed for its clients.
     pub steps: u64,
+    /// Times of the entry; `None` if this node did not write it as the leader for a proposer of its own.
+    pub times: Option<EntryTimes>,
 }
 
 impl fmt::Display for Response {

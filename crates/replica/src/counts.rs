@@ -6,6 +6,7 @@ use thalweg_types::{Log2Histogram, histogram::LOG2_BUCKETS};
 
 use crate::{
     queue::Queue,
+    replication::{ReplicationStages, ReplicationTimes},
     stages::{StageTimes, WriteStages},
 };
 
@@ -24,6 +25,8 @@ pub struct ReplicaStats {
     pub queue_commands: u64,
     /// Times of the stages of writes that wait for an fsync. A member of a cluster counts none.
     pub write_stages: WriteStages,
+    /// Times of the stages of replicated writes. A node alone counts none.
+    pub replication_stages: ReplicationStages,
 }
 
 /// Counters of applied entries.
@@ -36,6 +39,8 @@ pub(crate) struct Counts {
     entry_sizes: [AtomicU64; LOG2_BUCKETS],
     /// Times of the stages of writes that wait for an fsync.
     pub(crate) stages: StageTimes,
+    /// Times of the stages of replicated writes.
+    pub(crate) replication: ReplicationTimes,
 }
 
 impl Default for Counts {
@@ -45,6 +50,7 @@ impl Default for Counts {
             entries: AtomicU64::new(0),
             entry_sizes: [const { AtomicU64::new(0) }; LOG2_BUCKETS],
             stages: StageTimes::default(),
+            replication: ReplicationTimes::default(),
         }
     }
 }
@@ -72,6 +78,7 @@ impl Counts {
             queue_bytes: bytes as u64,
             queue_commands: len as u64,
             write_stages: self.stages.stats(),
+            replication_stages: self.replication.stats(),
         }
     }
 }

@@ -27,6 +27,7 @@ pub mod plant;
 mod queue;
 mod replay;
 mod replica;
+mod replication;
 mod slot;
 mod solo;
 mod stages;
@@ -45,6 +46,7 @@ pub use membership::{
 };
 pub use replay::{ReplayProgress, Replayed, replay, replay_while};
 pub use replica::Replica;
+pub use replication::{EntryTimes, ReplicationStage, ReplicationStages};
 pub use slot::{Committed, Proposal};
 pub use solo::{Observer, Solo, SoloOptions, Wake};
 pub use stages::{WriteStage, WriteStages};

@@ -37,7 +37,7 @@ pub(crate) struct Pending {
     pub(crate) counted_steps: u64,
     /// Number of the address's turn in which a member has taken the command, if a pause follows that turn; otherwise 0.
     pub(crate) turn: u64,
-    /// Monotonic time at which the command was queued, if it waits for an fsync on a single node; otherwise zero.
+    /// Monotonic time at which the command was queued; zero for one that waits for no fsync on a single node.
     pub(crate) queued_at: Duration,
     /// Monotonic time in microseconds at which a member gives the command up; 0 if never.
     pub(crate) expires_micros: u64,

@@ -1,6 +1,8 @@
 //! Times of the stages of writes that wait for an fsync.
 //!
-//! Owns: the stages and their histograms. Does not own: the stages' work, which the holder of the writer role does. Writes that wait for no fsync are not timed, because reading the clock would be a noticeable part of their time.
+//! Owns: the stages of a single node and their histograms. Does not own: the stages' work, which the holder of the writer role
+//! does, and the stages of replicated writes (`replication`). Writes that wait for no fsync are not timed, because reading the
+//! clock would be a noticeable part of their time.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -59,30 +61,43 @@ pub(crate) struct TimedGroup {
 }
 
 /// Counters of the times of all stages.
-#[derive(Debug)]
-pub(crate) struct StageTimes([Stage; WriteStage::ALL.len()]);
+#[derive(Debug, Default)]
+pub(crate) struct StageTimes([StageHistogram; WriteStage::ALL.len()]);
 
+/// Histogram of the times of one stage in nanoseconds, which several threads add to.
 #[derive(Debug)]
-struct Stage {
+pub(crate) struct StageHistogram {
     sum_nanos: AtomicU64,
     /// The buckets are those of [`Log2Histogram::bucket_of`].
     buckets: [AtomicU64; LOG2_BUCKETS],
 }
 
-impl Default for StageTimes {
+impl Default for StageHistogram {
     fn default() -> Self {
-        let stage = || Stage { sum_nanos: AtomicU64::new(0), buckets: [const { AtomicU64::new(0) }; LOG2_BUCKETS] };
-        Self(std::array::from_fn(|_| stage()))
+        Self { sum_nanos: AtomicU64::new(0), buckets: [const { AtomicU64::new(0) }; LOG2_BUCKETS] }
+    }
+}
+
+impl StageHistogram {
+    /// Adds `count` equal times.
+    pub(crate) fn record(&self, time: Duration, count: u64) {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.sum_nanos.fetch_add(nanos.saturating_mul(count), Relaxed);
+        self.buckets[Log2Histogram::bucket_of(nanos)].fetch_add(count, Relaxed);
+    }
+
+    pub(crate) fn read(&self) -> Log2Histogram {
+        Log2Histogram {
+            sum: self.sum_nanos.load(Relaxed),
+            buckets: std::array::from_fn(|at| self.buckets[at].load(Relaxed)),
+        }
     }
 }
 
 impl StageTimes {
     /// Adds the time of a stage for `count` commands.
     fn record(&self, stage: WriteStage, time: Duration, count: u64) {
-        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let stage = &self.0[stage as usize];
-        stage.sum_nanos.fetch_add(nanos.saturating_mul(count), Relaxed);
-        stage.buckets[Log2Histogram::bucket_of(nanos)].fetch_add(count, Relaxed);
+        self.0[stage as usize].record(time, count);
     }
 
     /// Notes the time at which a command is queued, if it waits for an fsync.
@@ -163,11 +178,7 @@ impl StageTimes {
     }
 
     pub(crate) fn stats(&self) -> WriteStages {
-        let histogram = |stage: &Stage| Log2Histogram {
-            sum: stage.sum_nanos.load(Relaxed),
-            buckets: std::array::from_fn(|at| stage.buckets[at].load(Relaxed)),
-        };
-        std::array::from_fn(|at| histogram(&self.0[at]))
+        std::array::from_fn(|at| self.0[at].read())
     }
 }
 

@@ -3,6 +3,8 @@
 //! Owns: the command line, its output, and the exit codes. Does not own: any behaviour of the database. Client commands
 //! use the HTTP API, either of a server (`--server`) or in this process over a directory (`--data`): see [`session`].
 //!
+//! With the feature `alloc-profile`, the allocator samples allocations while a client records them: see `alloc_profile`.
+//!
 //! ```text
 //! cli ──┬── commands ──┬── session ── args
 //!       │              └── figures, render, retry, span, failure, log_fields, permissions,
@@ -10,6 +12,8 @@
 //!       └── help, man
 //! ```
 
+#[cfg(any(test, feature = "alloc-profile"))]
+mod alloc_profile;
 mod args;
 mod cli;
 mod commands;
@@ -28,10 +32,17 @@ mod unfinished_file;
 
 use std::process::ExitCode;
 
+#[cfg(not(any(test, feature = "alloc-profile")))]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+#[cfg(any(test, feature = "alloc-profile"))]
+#[global_allocator]
+static ALLOCATOR: alloc_profile::SamplingAllocator = alloc_profile::SamplingAllocator;
+
 fn main() -> ExitCode {
+    #[cfg(feature = "alloc-profile")]
+    alloc_profile::listen();
     thalweg_types::build::set(stamp::BUILD);
     let (command, json) = cli::parse();
     match cli::run(command) {

@@ -1,7 +1,7 @@
 //! Measures one group of operations on all stores.
 //!
 //! The stores take turns sample by sample, and the order shifts by one store each time, so that drift of the machine's
-//! speed affects all stores equally. The first turn warms up and is not counted.
+//! speed affects all stores equally. The first turns warm up and are not counted.
 
 use std::time::{Duration, Instant};
 
@@ -68,6 +68,8 @@ impl Cell {
 pub(super) struct MeasuringEffort {
     /// Number of samples of each group on each store.
     pub samples: u64,
+    /// Number of samples before these, which are not counted.
+    pub warmups: u64,
     /// Size of each store's cache in bytes.
     pub cache_bytes: u64,
 }
@@ -81,8 +83,8 @@ struct RunningSubject<'a> {
     device: Option<DeviceCounts>,
 }
 
-/// Callback that runs once before each turn of the stores; its argument is the number of the turn.
-pub(super) type BetweenRounds<'a> = dyn FnMut(u64) -> Result<(), BenchError> + 'a;
+/// Callback that runs once before each turn of the stores that is counted.
+pub(super) type BetweenRounds<'a> = dyn FnMut() -> Result<(), BenchError> + 'a;
 
 /// Measures a group of operations on each store. The stores take turns.
 pub(super) fn measure(
@@ -105,10 +107,13 @@ pub(super) fn measure(
         running.push(RunningSubject { subject, store, micros: Vec::new(), operations: 0, device });
     }
     wait_until_quiet();
-    for sample in 0..=effort.samples {
-        beside(sample)?;
+    for sample in 0..effort.warmups + effort.samples {
+        let is_counted = sample >= effort.warmups;
+        if is_counted {
+            beside()?;
+        }
         for number in turns(sample, running.len()) {
-            running[number].sample(group, workload, sample, device)?;
+            running[number].sample(group, workload, (sample, is_counted), device)?;
         }
     }
     let cells = running.into_iter().map(|running| running.finish(group, workload.seed)).collect();
@@ -135,7 +140,7 @@ impl RunningSubject<'_> {
         &mut self,
         group: Group,
         workload: &Workload,
-        sample: u64,
+        (sample, is_counted): (u64, bool),
         device: Option<Device>,
     ) -> Result<(), BenchError> {
         let counts = || device.and_then(|device| device.counts());
@@ -145,7 +150,7 @@ impl RunningSubject<'_> {
         let took = begun.elapsed();
         let counted = counts().zip(counts_before).map(|(after, before)| after.since(&before));
         group.verify(&*self.store, workload, sample).map_err(|error| named(self.subject, error))?;
-        if sample == 0 {
+        if !is_counted {
             return Ok(());
         }
         self.micros.push(took.as_secs_f64() * 1e6 / group.operations() as f64);

@@ -74,6 +74,14 @@ impl Group {
         }
     }
 
+    /// Returns the number of sets of each batch; `None` for a group that writes no batches.
+    pub(super) const fn batch(self) -> Option<u64> {
+        match self {
+            Self::Transaction(writes) => Some(writes),
+            _ => None,
+        }
+    }
+
     /// Describes the operations of the group, with its parameter.
     pub(super) fn what(self) -> String {
         match self {

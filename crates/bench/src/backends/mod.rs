@@ -52,9 +52,12 @@ pub struct BackendsOptions {
     /// When writes are synced: by the engine's log, by the backend after each batch, or both measured.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Mode::ALL)]
     pub modes: Vec<Mode>,
-    /// Samples of each measurement, after one that warms up.
+    /// Samples of each measurement, without those that warm up.
     #[arg(long, default_value_t = 10)]
     pub samples: u64,
+    /// Samples before these, which warm up and are not counted.
+    #[arg(long, default_value_t = 1)]
+    pub warmup_samples: u64,
     /// Length of a value in bytes.
     #[arg(long, default_value_t = 100)]
     pub value_bytes: usize,
@@ -98,6 +101,7 @@ impl Default for BackendsOptions {
             backends: vec![BackendKind::Memory, BackendKind::Lsm, BackendKind::Redb, BackendKind::Sqlite],
             modes: Mode::ALL.to_vec(),
             samples: 10,
+            warmup_samples: 1,
             value_bytes: 100,
             cache_mib: 64,
             only: Vec::new(),
@@ -114,6 +118,7 @@ impl Default for BackendsOptions {
 impl BackendsOptions {
     fn check(&self) -> Result<(), BenchError> {
         within("--samples", self.samples, 10_000)?;
+        require(self.warmup_samples <= 10_000, "--warmup-samples", "must be at most 10000")?;
         let is_some = !self.backends.is_empty() && !self.modes.is_empty();
         require(is_some, "--backends, --modes", "must name at least one")?;
         require(self.value_bytes <= 1 << 20, "--value-bytes", "must be at most 1 MiB")?;
@@ -148,7 +153,11 @@ pub fn run_beside(
     let mut suite = Suite {
         subjects: &subjects,
         workload: Workload { values: Values::new(options.value_bytes, options.seed), seed: options.seed },
-        effort: MeasuringEffort { samples: options.samples, cache_bytes: options.cache_mib << 20 },
+        effort: MeasuringEffort {
+            samples: options.samples,
+            warmups: options.warmup_samples,
+            cache_bytes: options.cache_mib << 20,
+        },
         scratch: &scratch,
         report: &mut report,
         progress,
@@ -176,7 +185,8 @@ fn describe(options: &BackendsOptions, subjects: &[Subject<'_>], report: &mut Re
     }
     let payload = format!("keys of {KEY_BYTES} bytes, values of {}, one client unless said", options.value_bytes);
     report.condition("payload", payload);
-    report.condition("samples", format!("{} of each cell in turns, after one that warms up", options.samples));
+    let (samples, warmups) = (options.samples, options.warmup_samples);
+    report.condition("samples", format!("{samples} of each cell in turns, after {warmups} of warm-up"));
 }
 
 /// Probe of the disk's raw write rate, measured in rounds of 100 ms.
@@ -224,8 +234,8 @@ impl Suite<'_> {
             };
             let subjects: Vec<_> = self.subjects.iter().filter(takes_part).collect();
             // Figures that are compared with the disk's own rate take turns with it.
-            let beside = &mut |sample| match (group, sample) {
-                (Group::Writes(_), 1..) => probe.round().map(|rate| probed.push(rate)),
+            let beside = &mut || match group {
+                Group::Writes(_) => probe.round().map(|rate| probed.push(rate)),
                 _ => Ok(()),
             };
             let cells = self.measure(group, &subjects, beside)?;
@@ -306,7 +316,7 @@ impl Suite<'_> {
             .collect();
         let mut cells = Vec::new();
         for group in groups {
-            cells.extend(self.measure(group, &subjects, &mut |_| Ok(()))?);
+            cells.extend(self.measure(group, &subjects, &mut || Ok(()))?);
         }
         Ok(cells)
     }
@@ -344,7 +354,8 @@ fn overview(cells: &[Cell], subjects: &[Subject<'_>]) -> Table {
         let statistics = &cell.statistics;
         let half = (statistics.high - statistics.low) / 2.0;
         "group" => cell.group.name(), "what" => cell.group.what(), "store" => cell.store.as_str(),
-        "mode" => cell.mode.name(), "per s" => cell.rate(), "mean µs" => statistics.mean, "± 95 %" => half,
+        "mode" => cell.mode.name(), "per s" => cell.rate(),
+        "batches/s" => cell.group.batch().map(|sets| cell.rate() / sets as f64), "mean µs" => statistics.mean, "± 95 %" => half,
     }
 }
 

@@ -55,16 +55,21 @@ fn every_cell_is_filled_and_plotted() {
 
 #[test]
 fn only_some_groups_run_if_they_are_named() {
-    let report =
-        run(&options("--samples 1 --backends lsm --modes behind-log --only write_throughput"), &mut Quiet).unwrap();
+    let flags = "--samples 2 --warmup-samples 0 --backends lsm --modes behind-log --only write_throughput";
+    let report = run(&options(flags), &mut Quiet).unwrap();
     assert_eq!(report.tables[0].rows.len(), 1);
+    let details = &report.tables[1];
+    let samples = details.columns.iter().position(|column| *column == "samples").unwrap();
+    assert_eq!(details.rows[0][samples], crate::report::Cell::Count(2), "none warms up, so all are counted");
     assert!(Cli::try_parse_from(["bench", "--only", "writes"]).is_err());
     assert!(Cli::try_parse_from(["bench", "--only", "write_throughput", "--no-groups"]).is_err());
 }
 
 #[test]
 fn what_makes_no_sense_is_refused() {
-    for flags in ["--samples 0", "--no-groups", "--sweep-size 5", "--sweep-readers 0 --no-groups"] {
+    for flags in
+        ["--samples 0", "--warmup-samples 10001", "--no-groups", "--sweep-size 5", "--sweep-readers 0 --no-groups"]
+    {
         let error = run(&options(flags), &mut Quiet).unwrap_err();
         assert!(matches!(error, BenchError::Option { .. }), "{flags}: {error}");
     }

@@ -87,6 +87,9 @@ pub struct EngineOptions {
     /// Rounds of each test; medians are reported.
     #[arg(long, default_value_t = 3)]
     pub rounds: u32,
+    /// Rounds before these, which are not counted. Each round begins with fresh stores, so they warm the machine up and no store.
+    #[arg(long, default_value_t = 0)]
+    pub warmup_rounds: u32,
     /// Factor on all counts of operations: 1 runs the published benchmark's counts, less is a quick look.
     #[arg(long, default_value_t = 1.0)]
     pub scale: f64,
@@ -107,6 +110,11 @@ pub struct EngineOptions {
 impl EngineOptions {
     fn check(&self) -> Result<(), BenchError> {
         require(self.rounds > 0 && !self.level.is_empty(), "--rounds, --level", "must be at least one")?;
+        require(
+            self.rounds <= 10_000 && self.warmup_rounds <= 10_000,
+            "--rounds, --warmup-rounds",
+            "must be at most 10000",
+        )?;
         require(self.scale > 0.0 && self.scale <= 100.0, "--scale", "must be above 0 and at most 100")
     }
 }
@@ -146,11 +154,15 @@ pub fn run_all(
     report.condition("concurrency", "1 thread");
     report.condition("payload", format!("keys of {KEY_BYTES} B, values of {SMALL_VALUE_BYTES} or 200 B, random bytes"));
     report.condition("cache", format!("{} MiB each", options.cache_mib));
-    report.condition("rounds", format!("{}, in turn; counts × {}", options.rounds, options.scale));
+    let (rounds, warmups) = (options.rounds, options.warmup_rounds);
+    report.condition("rounds", format!("{rounds} after {warmups} of warm-up, in turn; counts × {}", options.scale));
     report.condition("memory", format!("{} MiB touched before", warmed >> 20));
     let (results, streams) = (Results::default(), Vec::new());
     let mut suite = Suite { options, contenders, scratch: &scratch, results, streams, progress };
-    for round in 1..=options.rounds {
+    for round in 1..=warmups + rounds {
+        if round == warmups + 1 {
+            (suite.results, suite.streams) = (Results::default(), Vec::new());
+        }
         suite.round(round)?;
     }
     let Suite { results, streams, .. } = suite;
@@ -184,7 +196,8 @@ struct Suite<'a> {
 impl Suite<'_> {
     fn round(&mut self, round: u32) -> Result<(), BenchError> {
         let options = self.options;
-        self.progress.step(&format!("round {round} of {}", options.rounds));
+        let warms_up = if round <= options.warmup_rounds { ", which warms up" } else { "" };
+        self.progress.step(&format!("round {round} of {}{warms_up}", options.warmup_rounds + options.rounds));
         let mut order: Vec<&dyn Contender> = self.contenders.to_vec();
         if round.is_multiple_of(2) {
             order.reverse();

@@ -70,6 +70,7 @@ pub(crate) fn plan(target: &Target, load: &HttpLoad, api: Api, pace: Pace) -> Pl
         keys: KeyChooser::new(load.distribution, load.keys),
         warmup: load.warmup,
         duration: load.duration,
+        window: load.window,
         give_up: GIVE_UP,
         max_lag: load.max_lag,
         seed: load.seed,

@@ -10,17 +10,17 @@ use super::{
 };
 use crate::{
     BenchError, Progress, Report, Spectrum,
-    account::{Account, Stages, add_stages, cost_row, cost_table},
+    account::{Account, cost_row, cost_table, disk_table},
     figures::SampledLoad,
     latency::micros,
     load::{
-        self, Bounds, Faults, LEAST_PATIENCE, Objective, Pace, Plan, Trial, find_knee,
+        self, Bounds, Faults, LEAST_PATIENCE, Objective, Pace, Plan, Timeline, Trial, find_knee,
         http::{Api, Counts, Http, Operation, Outcome},
     },
     profiling::{LONGEST_PROFILE, Profiler},
     report::{Check, Row, Table, cells, number, table},
     saturation::{Course, Evidence},
-    server::Target,
+    server::{Stages, Target, add_stages},
     stats::ratio,
 };
 
@@ -41,6 +41,7 @@ pub fn run(options: &HttpOptions, progress: &mut dyn Progress) -> Result<Report,
             options.load.workers, options.load.seed
         ),
     );
+    report.condition("windows", Timeline::describe(options.load.duration, options.load.window));
     let profiler = options.profile.profiler(target.process(), scratch.path())?;
     let mut suite = Suite { options, target: &target, profiler, loaded: HashSet::new(), progress };
     match &options.search {
@@ -121,6 +122,7 @@ impl Suite<'_> {
         report.plots.extend(findings::spectrum_plots(&spectra));
         report.tables.push(figures);
         report.tables.push(costs);
+        report.tables.extend(disk_table(&self.target.disk_use()));
         add_stages(report, "stages of a durable write", &stages);
         if let (Some(outcome), true) = (last, is_alone) {
             report.tables.push(spectrum_table("of the last run", &outcome));

@@ -72,6 +72,7 @@ pub(super) fn table(purpose: Purpose, rows: &[&Measured]) -> Table {
         let ms = |times: &Latencies, percentile| micros(times.percentile(percentile)) / 1e3;
         "durability" => cell.level.name(), "writers" => cell.writers, "as" => cell.run_as.name(),
         "batch" => cell.batch, "record B" => cell.payload, "records/s" => rates.median * cell.batch as f64,
+        "batches/s" => rates.median,
         "± MAD" => rates.mad * cell.batch as f64, "p50 ms" => ms(&times, 50.0), "p95 ms" => ms(&times, 95.0), "p99 ms" => ms(&times, 99.0),
         "p99.9 ms" => ms(&times, 99.9), "max ms" => ms(&times, 100.0),
         "probe writes/s" => median(&row.probe_rates()), "probe p50 ms" => ms(&row.probe_times(), 50.0),

@@ -41,7 +41,9 @@ pub fn run(options: &LogOptions, progress: &mut dyn Progress) -> Result<Report, 
     report.condition("backend", "the log alone: no state, no replica");
     report
         .condition("records", format!("{} B, random bytes, read back and compared after each round", options.payload));
-    report.condition("rounds", format!("{} of {:?}, probe and log in turn", options.rounds, options.time));
+    let warmup =
+        if options.warmup.is_zero() { String::new() } else { format!(", after {:?} of warm-up", options.warmup) };
+    report.condition("rounds", format!("{} of {:?}, probe and log in turn{warmup}", options.rounds, options.time));
     report.condition("memory", format!("{} MiB touched before", warmed >> 20));
     let mut measured = Vec::new();
     for cell in cells::all(options) {
@@ -74,6 +76,10 @@ fn measure(
     let data = vec![7; cell.batch * cell.payload];
     let sync = if cell.level.waits_for_sync() { Sync::Each } else { Sync::Never };
     let mut measured = Measured { cell, probes: Vec::new(), rounds: Vec::new() };
+    if !options.warmup.is_zero() {
+        // A round that is not counted has records of its own, too.
+        round::run(log, &cell, &values, options.warmup, options.rounds)?;
+    }
     for number in 0..options.rounds {
         measured.probes.push(probe.run(&data, sync, options.time / 2)?);
         probe.settle()?;

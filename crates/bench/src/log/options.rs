@@ -30,6 +30,9 @@ pub struct LogOptions {
     /// Duration of each round of a measurement; the disk probe beside it takes half of this.
     #[arg(long, default_value = "500ms", value_parser = parse_duration)]
     pub time: Duration,
+    /// Warm-up before the rounds of each measurement; its appends are not counted. 0: none.
+    #[arg(long, default_value = "0s", value_parser = parse_duration)]
+    pub warmup: Duration,
     /// Rounds of each measurement; medians are reported.
     #[arg(long, default_value_t = 3)]
     pub rounds: u32,

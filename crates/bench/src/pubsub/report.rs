@@ -13,11 +13,12 @@ use super::{
 };
 use crate::{
     Report,
-    account::{Account, Stages, add_stages, cost_row, cost_table},
+    account::{Account, cost_row, cost_table},
     latency::{Latencies, micros},
     load::{self, MAX_BUSY, Objective, Pace, Trial, Validity},
     native::{Depth, Head, Payloads, Runs, Share, SubscriberAccount, TransportKind},
     report::{Check, Table, cells, table},
+    server::{Stages, add_stages},
     stats::{median, ratio},
 };
 
@@ -121,7 +122,8 @@ impl Figures {
         self.table.row(cells! {
             "scenario" => name.as_str(), "transport" => carrier.name(), "pace" => pace_name(options),
             "published/s" => rate.median / options.fan_out as f64, "deliveries/s" => rate.median,
-            "± MAD" => rate.mad, "payload MB/s" => rate.median * options.payload as f64 / 1e6,
+            "± MAD" => rate.mad,
+            "published batches/s" => batches_rate(options, rate.median), "payload MB/s" => rate.median * options.payload as f64 / 1e6,
             "p50 µs" => own.time_us(50.0), "p90 µs" => own.time_us(90.0), "p95 µs" => own.time_us(95.0),
             "p99 µs" => own.time_us(99.0),
             "p99.9 µs" => own.time_us(99.9), "max µs" => own.time_us(100.0),
@@ -177,6 +179,13 @@ impl Default for Figures {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// Returns the batches per second that the publishers send, from the deliveries per second; `None` if a schedule of single
+/// messages decides how many share a batch.
+fn batches_rate(options: &PubsubOptions, deliveries: f64) -> Option<f64> {
+    let of_batch = options.fan_out as f64 * f64::from(options.batch);
+    options.linger.is_none().then_some(deliveries / of_batch)
 }
 
 impl Rounds {

@@ -8,10 +8,11 @@ use super::{
 };
 use crate::{
     Spectrum,
-    account::{Account, Stages, cost_row},
+    account::{Account, cost_row},
     latency::micros,
     load::{MAX_BUSY, Validity},
     report::{Row, Table, cells, mebibytes, table},
+    server::Stages,
     stats::{Summary, median_of, ratio},
 };
 

@@ -7,7 +7,7 @@ use crate::{
     BenchError, ProfileOptions,
     load::{Address, Arrivals, Objective, Pace},
     native::HEAD_BYTES,
-    options::{parse_duration, rate_within, require, scheduled, steady, within},
+    options::{check_window, parse_duration, rate_within, require, scheduled, steady, within},
     random::Distribution,
 };
 
@@ -80,6 +80,10 @@ pub struct RespOptions {
     /// Warm-up before each run; its requests are not counted.
     #[arg(long, default_value = "500ms", value_parser = parse_duration)]
     pub warmup: Duration,
+    /// Length of the windows into which plots and the samples of a report divide each run, at least 10ms; a run has at most 1,200.
+    /// Without it, 250ms, or so much that a run has 120.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub window: Option<Duration>,
     /// Longest wait for a reply before a run is aborted.
     #[arg(long, default_value = "10s", value_parser = parse_duration)]
     pub give_up: Duration,
@@ -158,6 +162,7 @@ impl RespOptions {
         within("--subscribers", self.subscribers.unwrap_or(1), 10_000)?;
         within("--keys", self.keys, 100_000_000)?;
         within("--rounds", self.rounds, 100)?;
+        check_window(self.window)?;
         let bytes = self.value_bytes();
         require(bytes <= MAX_VALUE_BYTES, "--value-size", "must be at most 1 MiB")?;
         let fits = self.subscribers.is_none() || bytes >= HEAD_BYTES;

@@ -18,13 +18,14 @@ use super::{
 };
 use crate::{
     BenchError, Progress, Report, Scratch,
-    account::{Account, add_stages, cost_table},
-    load::{self, Bounds, Faults, LEAST_PATIENCE, Objective, Pace, Validity, find_knee, turns},
+    account::{Account, cost_table},
+    load::{self, Bounds, Faults, LEAST_PATIENCE, Objective, Pace, Timeline, Validity, find_knee, turns},
     native::{TransportKind, bare},
     options::only,
     profiling::LONGEST_PROFILE,
     report::{Table, cells, duration, number},
     saturation::{Course, Evidence},
+    server::add_stages,
 };
 
 /// Runs the RESP suite and returns its report.
@@ -93,6 +94,7 @@ fn describe(suite: &Suite<'_>, report: &mut Report) -> Result<(), BenchError> {
             options.seed
         ),
     );
+    report.condition("windows", Timeline::describe(options.duration, options.window));
     let times = bare::round_trips(TransportKind::Tcp, 40, Duration::from_millis(200))?;
     report.condition(
         "bare round trip",

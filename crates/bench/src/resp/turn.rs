@@ -69,6 +69,7 @@ impl ServerTurn<'_> {
             keys: KeyChooser::new(options.distribution, options.keys),
             warmup: options.warmup,
             duration: options.duration,
+            window: options.window,
             give_up: options.give_up,
             max_lag: options.max_lag,
             seed: options.seed,

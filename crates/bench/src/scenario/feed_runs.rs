@@ -170,6 +170,8 @@ impl FeedRun {
                 "operation" => kind.name(),
                 "records/s" => rounds.median(|outcome| records(outcome) / outcome.seconds),
                 "records/operation" => rounds.median(|outcome| records(outcome) / operations(outcome)),
+                "batches/s" => matches!(kind, Kind::Append | Kind::Publish)
+                    .then(|| rounds.median(|outcome| operations(outcome) / outcome.seconds)),
                 "end to end p50 µs" => at(50.0), "p95 µs" => at(95.0), "p99 µs" => at(99.0), "p99.9 µs" => at(99.9),
                 "max µs" => at(100.0), "times" => times.map(Latencies::count),
             });

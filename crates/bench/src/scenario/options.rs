@@ -14,7 +14,7 @@ use crate::{
     BenchError, ProfileOptions,
     http::ServerOptions,
     load::{Arrivals, Objective},
-    options::{parse_duration, rate_within, require, steady, within},
+    options::{check_window, parse_duration, rate_within, require, steady, within},
 };
 
 const TARGET_HELP: &str = "Address of a running server, as http://host:port, for RESP as redis://host:port, for the native protocol as \
@@ -88,6 +88,10 @@ pub struct ScenarioOptions {
     /// Warm-up before each run, instead of the file's `load.warmup`.
     #[arg(long, value_parser = parse_duration)]
     pub warmup: Option<Duration>,
+    /// Length of the windows into which plots and the samples of a report divide each run, at least 10ms; a run has at most 1,200.
+    /// Without it, 250ms, or so much that a run has 120.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub window: Option<Duration>,
     /// Profiles of the server.
     #[command(flatten)]
     pub profile: ProfileOptions,
@@ -129,6 +133,7 @@ impl ScenarioOptions {
     /// Returns the scenario of the options: the named file, with the values that the options give instead.
     pub(super) fn scenario(&self) -> Result<Scenario, BenchError> {
         within("--rounds", self.rounds, 100)?;
+        check_window(self.window)?;
         rate_within(self.search.as_ref().map(|_| self.max_rate), 10_000_000)?;
         let protocol = self.protocol();
         let runs_resp = protocol == WireProtocol::Resp && self.server.target.is_some();
@@ -287,6 +292,7 @@ mod tests {
             ("ycsb-a --target thalweg+quic://h:1", "--fingerprint: TLS and QUIC need"),
             ("ycsb-a --target thalweg://h:1 --protocol native-tls", "--fingerprint: TLS and QUIC need"),
             ("ycsb-a --rounds 0", "--rounds"),
+            ("ycsb-a --window 1ms", "--window: must be at least 10ms"),
             ("ycsb-a --arrivals poisson", "give --rate"),
             ("ycsb-a --arrivals step:5:1s --search p99<5ms", "a search needs runs at one rate"),
             ("ycsb-a --search p99<5ms --max-rate 0", "rate"),

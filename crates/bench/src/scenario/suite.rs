@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     BenchError, Progress, Report, Spectrum,
-    account::{Account, SYNC_METRIC, Stages, TimedRequests, add_stages, cost_row, cost_table},
+    account::{Account, SYNC_METRIC, cost_row, cost_table, disk_table},
     latency::{Latencies, micros, nanos},
     load::{
         self, Bounds, Faults, LEAST_PATIENCE, Merge as _, Objective, Outcome, Pace, Plan, Rounds, Trial, Validity,
@@ -27,7 +27,7 @@ use crate::{
     random::KeyChooser,
     report::{Table, cells, number},
     saturation::{Course, Evidence},
-    server::{Metrics, Target},
+    server::{Metrics, Stages, Target, TimedRequests, add_stages},
 };
 
 /// Rate at which a search begins if neither the options nor the file give a rate, in operations per second.
@@ -151,6 +151,8 @@ impl Suite {
         let mut costs = cost_table();
         costs.row(cost_row(self.options.name(), &rounds.outcomes.iter().collect::<Vec<_>>(), &account));
         report.tables.push(costs);
+        let disk_use = subject.target.as_ref().map_or_else(Vec::new, Target::disk_use);
+        report.tables.extend(disk_table(&disk_use));
         let stages = self.write_stages(subject, &rounds, &account);
         add_stages(report, "stages of a durable write", stages.as_slice());
         let spectrum = |last: &Outcome<Counts>| last.spectrum("percentile spectrum of the last run, all operations");
@@ -382,6 +384,7 @@ impl Suite {
             keys: chooser,
             warmup: load.warmup,
             duration: load.duration,
+            window: self.options.window,
             give_up: GIVE_UP,
             max_lag: self.options.max_lag,
             seed: self.options.seed,

@@ -14,7 +14,7 @@ use crate::{
     Report,
     figures::SampledLoad,
     load::{
-        Pace, Rounds, Validity,
+        Pace, Rounds, Timeline, Validity,
         feeds::{FeedSizes, ReadFrom},
     },
     report::{duration, number},
@@ -119,6 +119,7 @@ impl Suite {
                 self.options.seed
             ),
         );
+        report.condition("windows", Timeline::describe(load.duration, self.options.window));
         if mix.has(Kind::has_key) {
             self.describe_keys(subject, report);
         }

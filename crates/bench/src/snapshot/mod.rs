@@ -90,7 +90,11 @@ fn conditions(options: &SnapshotOptions, report: &mut Report) {
         "snapshot",
         format!("full, into {place}, compression {}, {pace} beside writers", options.compress.name()),
     );
-    report.condition("rounds", format!("{}, without and with a snapshot in turn", options.rounds));
+    let (rounds, warmup) = (options.rounds, options.warmup.as_secs_f64());
+    report.condition(
+        "rounds",
+        format!("{rounds} after {warmup} s of warm-up, a window without and one with a snapshot in turn"),
+    );
 }
 
 /// Figures of all rounds of the suite.
@@ -147,6 +151,9 @@ fn measure(options: &SnapshotOptions, scratch: &Scratch, progress: &mut dyn Prog
     let alone = bench.measure_snapshot_alone()?;
     let mut times = bench.probe(&mut probe)?;
     let mut rounds = Vec::new();
+    if !options.warmup.is_zero() {
+        writers().open(load.rate, options.warmup, None)?;
+    }
     for number in 1..=options.rounds {
         let round = bench.round(number, load.rate, &alone, &mut writers)?;
         progress.step(&round.line(number, content.bytes() as f64));
@@ -293,7 +300,7 @@ impl Measured {
                 table.row(cells! {
                     "round" => number, "snapshot" => snapshot, "puts/s" => window.written.rate(),
                     "puts" => window.written.times.count(), "p50 µs" => quantiles.p50_us,
-                    "p99 µs" => quantiles.p99_us, "p99.9 µs" => quantiles.p999_us, "max µs" => quantiles.max_us,
+                    "p95 µs" => quantiles.p95_us, "p99 µs" => quantiles.p99_us, "p99.9 µs" => quantiles.p999_us, "max µs" => quantiles.max_us,
                     "slow fsyncs" => window.slow_syncs,
                     "stolen ms" => window.stolen.map_or(Cell::Missing(()), |stolen| (stolen.as_secs_f64() * 1e3).into()),
                 });
@@ -327,6 +334,7 @@ mod tests {
             rate: None,
             durability: Durability::Os,
             duration: Duration::from_millis(50),
+            warmup: Duration::from_millis(20),
             rounds: 2,
             dir: None,
             seed: 1,

@@ -56,6 +56,9 @@ pub struct SnapshotOptions {
     /// Minimum duration of a window without a snapshot, and duration of each run of the rate search.
     #[arg(long, default_value = "3s", value_parser = parse_duration)]
     pub duration: Duration,
+    /// Time for which the writers write before the first round, without being counted. 0: none.
+    #[arg(long, default_value = "0s", value_parser = parse_duration)]
+    pub warmup: Duration,
     /// Number of rounds, each with a window without and one with a snapshot. All windows of a kind are combined.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,

@@ -65,7 +65,8 @@ pub(super) fn add(
     table.row(cells! {
         "scenario" => scenario.name.as_str(), "transport" => carrier.name(), "records/s" => rate.median,
         "± MAD" => rate.mad, "payload MB/s" => payload_rate(rate.median) / 1e6,
-        "requests/s" => rounds.median(|outcome| outcome.replies_rate()), "p50 µs" => rounds.time_us(50.0),
+        "requests/s" => rounds.median(|outcome| outcome.replies_rate()),
+        "batches/s" => scenario.writes().then(|| rounds.median(|outcome| outcome.replies_rate())), "p50 µs" => rounds.time_us(50.0),
         "p90 µs" => rounds.time_us(90.0), "p95 µs" => rounds.time_us(95.0), "p99 µs" => rounds.time_us(99.0),
         "p99.9 µs" => rounds.time_us(99.9), "max µs" => rounds.time_us(100.0),
         "bare round trip p50 µs" => middle(|beside| beside.round_trip_us),

@@ -52,6 +52,11 @@ impl Scenario {
         }
     }
 
+    /// Returns true if the requests write batches of records.
+    pub(super) fn writes(&self) -> bool {
+        matches!(self.what, StreamWork::Publish { .. })
+    }
+
     /// Returns the scenarios with goals: each publish scenario with one request in progress, and again with several.
     pub(super) fn goals() -> Vec<Self> {
         let read = |what, name: &str| Self {

@@ -18,6 +18,31 @@ use crate::node::Node;
 const MINUTE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
+async fn telemetry_counts_requests_while_it_is_on() {
+    let node = Node::start().await;
+    let client = node.client().await;
+    let users = client.keyspace("users");
+    users.create_if_missing(&KeyspaceConfig::default()).await.unwrap();
+    users.put(b"a", b"1").await.unwrap();
+    assert_eq!(client.telemetry(), Default::default(), "it is off by default");
+    client.set_telemetry(true);
+    for _ in 0..5 {
+        users.put(b"a", b"2").await.unwrap();
+        users.get(b"a").await.unwrap();
+    }
+    let absent = Put { expect: Some(Expect::Absent), ..Put::default() };
+    assert!(users.put_with(b"a", b"3", absent).await.is_err());
+    client.clone().set_telemetry(false);
+    users.put(b"a", b"4").await.unwrap();
+    let counted = client.telemetry();
+    assert_eq!((counted.writes.succeeded.count(), counted.writes.failed), (5, 1), "{counted:?}");
+    assert_eq!((counted.reads.succeeded.count(), counted.reads.failed), (5, 0), "{counted:?}");
+    assert!(counted.writes.succeeded.sum > 5 * 1000, "a round trip takes more than a microsecond: {counted:?}");
+    client.close().await;
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn keyspaces() {
     let node = Node::start().await;
     let client = node.client().await;

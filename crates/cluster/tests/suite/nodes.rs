@@ -6,7 +6,7 @@ use thalweg_disk::{
     SimDisk,
     sim::{Errno, Event, Fault, Operation},
 };
-use thalweg_engine::{Ack, Keyspace, MemberIdentity, WriteError};
+use thalweg_engine::{Ack, Keyspace, MemberIdentity, ReplicationStage, WriteError};
 use thalweg_serving::cluster::{ClusterError, ClusterEvent, ClusterHandle, MemberRole, Removal};
 use thalweg_types::{Durability, NodeId, ReadLevel};
 
@@ -44,6 +44,19 @@ pub fn put_again(cluster: &TestCluster, at: usize, key: &[u8], value: &[u8]) {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+#[test]
+fn the_stages_of_replication_are_counted_on_the_leader_and_on_followers() {
+    let cluster = TestCluster::start(3);
+    let keyspace = cluster.nodes[cluster.leader()].db.keyspace("k").unwrap();
+    (0..20).for_each(|number: u32| _ = put_through(&keyspace, &number.to_le_bytes(), b"value"));
+    // Times of the follower that a majority does not need are counted a moment later.
+    wait_until("each stage is counted", || {
+        let stages: Vec<_> = cluster.nodes.iter().map(|node| node.db.stats().replication_stages).collect();
+        let is_counted = |stage: &ReplicationStage| stages.iter().any(|of| of[*stage as usize].count() > 0);
+        ReplicationStage::ALL.iter().all(is_counted)
+    });
 }
 
 #[test]

@@ -1,48 +1,26 @@
-//! Profiles of a server's process by `perf`: the functions that use its processor time, and those in which its threads wait.
+//! Profiles of a server's process: the functions that use its processor time, those in which its threads wait, and those that
+//! allocate its memory.
 //!
-//! Owns: running `perf record` and `perf script` ([`Recording`]), reading their text (`script`), and the stacks of calls
-//! with their weights ([`Stacks`]). Does not own: drawing the stacks ([`report::plots`](crate::report::plots)), and the
-//! load under which a server is profiled, which the suites run.
+//! Owns: recording by `perf` (`perf`, `script`), or by the allocator of a server that was built for it (`alloc`), and the
+//! stacks of calls with their weights ([`Stacks`]). Does not own: drawing the stacks
+//! ([`report::plots`](crate::report::plots)), and the load under which a server is profiled, which the suites run.
 //!
 //! A profile slows the server down, so the suites measure their figures in runs without it.
+//!
+//! Allocations are not recorded by perf. Its page faults show only the first use of a page, and an allocator gives most memory out
+//! many times. Its probes of functions (uprobes) enter the kernel at each allocation, also at those that are no sample, and need
+//! root and tracefs, which containers do not have. The server's allocator samples itself instead: it counts bytes that it knows
+//! anyway, and needs no right.
 
+mod alloc;
+mod kind;
 mod perf;
+mod recording;
 mod script;
 mod stacks;
 
 pub use self::{
-    perf::{Profile, Recording},
+    kind::{Profile, ProfileKind},
+    recording::Recording,
     stacks::{Call, Stacks},
 };
-
-/// Kind of a profile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum ProfileKind {
-    /// Processor time: samples of the running threads.
-    Cpu,
-    /// Waiting time: the time between the moment at which a thread stops running and the one at which it continues.
-    Offcpu,
-    /// Waiting time for locks that another thread holds: the part of `offcpu` below the lock functions of Rust's standard
-    /// library, parking_lot and the C library.
-    Lock,
-}
-
-impl ProfileKind {
-    /// Returns the name of the kind as it is typed on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Cpu => "cpu",
-            Self::Offcpu => "offcpu",
-            Self::Lock => "lock",
-        }
-    }
-
-    /// Describes the weight of the stacks in words.
-    pub fn in_words(self) -> &'static str {
-        match self {
-            Self::Cpu => "processor time",
-            Self::Offcpu => "waiting time",
-            Self::Lock => "waiting time for locks",
-        }
-    }
-}

@@ -9,7 +9,10 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{ProfileKind, Stacks, script::Script};
+use super::{
+    kind::{Profile, ProfileKind},
+    script::Script,
+};
 use crate::BenchError;
 
 /// Samples of each thread per second, each with several kilobytes of its stack. perf states for how many events a sample
@@ -31,7 +34,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A running `perf record` of a process. Dropping it ends perf and removes its file.
 #[derive(Debug)]
-pub struct Recording {
+pub(super) struct PerfRecording {
     kind: ProfileKind,
     child: Child,
     file: PathBuf,
@@ -45,23 +48,9 @@ enum Wait {
     TimedOut,
 }
 
-/// A finished profile.
-#[derive(Debug)]
-pub struct Profile {
-    /// Kind of the profile.
-    pub kind: ProfileKind,
-    /// Stacks of calls. The first call of each stack is the thread's name.
-    pub stacks: Stacks,
-    /// Number of samples.
-    pub samples: u64,
-    /// Share of the samples, from 0 to 1, of which no function of the program itself has a name, because the symbols of
-    /// the program are missing.
-    pub nameless: f64,
-}
-
-impl Recording {
+impl PerfRecording {
     /// Checks that perf can record this kind of profile of a process. Files are written to `dir`.
-    pub fn check(kind: ProfileKind, process: u32, dir: &Path) -> Result<(), BenchError> {
+    pub(super) fn check(kind: ProfileKind, process: u32, dir: &Path) -> Result<(), BenchError> {
         let file = dir.join("perf-check.data");
         attempt(|| {
             let mut command = record(kind, process, &file);
@@ -74,7 +63,7 @@ impl Recording {
     }
 
     /// Begins to record a profile of a process. Files are written to `dir`.
-    pub fn begin(kind: ProfileKind, process: u32, dir: &Path) -> Result<Self, BenchError> {
+    pub(super) fn begin(kind: ProfileKind, process: u32, dir: &Path) -> Result<Self, BenchError> {
         attempt(|| Self::try_begin(kind, process, dir))?.map_err(|said| refused(kind, &said))
     }
 
@@ -113,7 +102,7 @@ impl Recording {
     }
 
     /// Ends the recording and reads its stacks, which can take as long as the recording.
-    pub fn end(mut self) -> Result<Profile, BenchError> {
+    pub(super) fn end(mut self) -> Result<Profile, BenchError> {
         let is_good = self.stop();
         let kind = self.kind;
         if !is_good {
@@ -157,7 +146,7 @@ impl Recording {
     }
 }
 
-impl Drop for Recording {
+impl Drop for PerfRecording {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -182,11 +171,12 @@ fn record(kind: ProfileKind, process: u32, file: &Path) -> Command {
     let mut command = Command::new("perf");
     command.args(["record", "--quiet", "--pid", &process.to_string(), "--output"]).arg(file);
     command.arg("--call-graph").arg(format!("dwarf,{STACK_BYTES}"));
-    match kind {
+    if kind == ProfileKind::Cpu {
         // A clock instead of the processor's counters, which virtual machines do not have.
-        ProfileKind::Cpu => command.args(["--event", "cpu-clock"]),
-        ProfileKind::Offcpu | ProfileKind::Lock => command.args(["--event", "sched:sched_switch", "--switch-events"]),
-    };
+        command.args(["--event", "cpu-clock"]);
+    } else {
+        command.args(["--event", "sched:sched_switch", "--switch-events"]);
+    }
     command.args(["-F", SAMPLES_PER_SECOND]);
     command
 }
@@ -204,13 +194,10 @@ fn missing(error: &std::io::Error) -> BenchError {
 
 /// Returns the error for a profile that perf did not record; `said` is what it printed.
 fn refused(kind: ProfileKind, said: &str) -> BenchError {
-    let remedy = match kind {
-        ProfileKind::Cpu => {
-            "run as the server's user with kernel.perf_event_paranoid at 2 or lower (sysctl), or as root"
-        }
-        ProfileKind::Offcpu | ProfileKind::Lock => {
-            "scheduler events need root or CAP_PERFMON, and a mounted tracefs (/sys/kernel/tracing)"
-        }
+    let remedy = if kind == ProfileKind::Cpu {
+        "run as the server's user with kernel.perf_event_paranoid at 2 or lower (sysctl), or as root"
+    } else {
+        "scheduler events need root or CAP_PERFMON, and a mounted tracefs (/sys/kernel/tracing)"
     };
     let said: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).take(2).collect();
     BenchError::Profile { message: format!("perf recorded nothing ({}): {remedy}", said.join(" ")) }
@@ -231,7 +218,7 @@ mod tests {
     fn profiled(test: &str, kind: ProfileKind, work: impl Fn() + Send + Sync) -> Option<Profile> {
         let scratch = Scratch::below(None).unwrap();
         let process = std::process::id();
-        if let Err(error) = Recording::check(kind, process, scratch.path()) {
+        if let Err(error) = PerfRecording::check(kind, process, scratch.path()) {
             skip(test, &error.to_string());
             return None;
         }
@@ -244,7 +231,7 @@ mod tests {
                     }
                 });
             }
-            let profile = Recording::begin(kind, process, scratch.path()).map(|recording| {
+            let profile = PerfRecording::begin(kind, process, scratch.path()).map(|recording| {
                 std::thread::sleep(Duration::from_millis(1500));
                 recording.end()
             });
@@ -272,7 +259,7 @@ mod tests {
         let functions = profile.stacks.functions(20);
         let found = functions.iter().find(|(name, ..)| name.contains("burn_for_the_profile"));
         let (_, _, whole) = found.unwrap_or_else(|| panic!("{functions:?}"));
-        assert!(*whole > 0.3 * profile.stacks.root().seconds, "{functions:?}");
+        assert!(*whole > 0.3 * profile.stacks.root().weight, "{functions:?}");
     }
 
     #[test]
@@ -285,14 +272,14 @@ mod tests {
         };
         let Some(profile) = profiled("waiting_for_a_lock_is_found", ProfileKind::Lock, work) else { return };
         let functions = profile.stacks.functions(50);
-        assert!(profile.stacks.root().seconds > 0.05, "{functions:?}");
+        assert!(profile.stacks.root().weight > 0.05, "{functions:?}");
         assert!(functions.iter().any(|(name, ..)| name.contains("lock_contended")), "{functions:?}");
     }
 
     #[test]
     fn a_process_that_does_not_exist_is_an_error_with_a_remedy() {
         let scratch = Scratch::below(None).unwrap();
-        let error = Recording::check(ProfileKind::Cpu, u32::MAX / 2, scratch.path()).unwrap_err();
+        let error = PerfRecording::check(ProfileKind::Cpu, u32::MAX / 2, scratch.path()).unwrap_err();
         assert!(matches!(error, BenchError::Profile { .. }), "{error}");
         assert!(error.to_string().contains("perf"), "{error}");
     }

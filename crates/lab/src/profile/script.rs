@@ -10,7 +10,7 @@
 
 use std::{collections::HashMap, io::BufRead};
 
-use super::{ProfileKind, Stacks};
+use super::{kind::ProfileKind, stacks::Stacks};
 
 /// Most frames of a stack that are kept, counted from the outermost one.
 const MAX_FRAMES: usize = 256;
@@ -90,11 +90,10 @@ impl Script {
         if kind != ProfileKind::Cpu {
             end_at_system_call(&mut frames);
         }
-        match kind {
-            ProfileKind::Cpu => self.stacks.add(frames.iter().map(|frame| &**frame), period as f64 / 1e9),
-            ProfileKind::Offcpu | ProfileKind::Lock => {
-                self.stopped.insert(id, (frames, at, period));
-            }
+        if kind == ProfileKind::Cpu {
+            self.stacks.add(frames.iter().map(|frame| &**frame), period as f64 / 1e9);
+        } else {
+            self.stopped.insert(id, (frames, at, period));
         }
     }
 
@@ -190,8 +189,8 @@ mod tests {
 
     fn paths(stacks: &Stacks) -> Vec<(String, f64)> {
         fn walk(path: &str, call: &super::super::stacks::Call, out: &mut Vec<(String, f64)>) {
-            if call.own_seconds > 0.0 {
-                out.push((path.to_owned(), call.own_seconds));
+            if call.own_weight > 0.0 {
+                out.push((path.to_owned(), call.own_weight));
             }
             call.callees.iter().for_each(|(name, call)| walk(&format!("{path};{name}"), call, out));
         }

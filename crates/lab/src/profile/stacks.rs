@@ -3,35 +3,53 @@
 use std::collections::BTreeMap;
 
 /// Stacks of calls with their weights. A node of the tree is a function in the context of its callers.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Stacks {
     root: Call,
+    unit: &'static str,
+}
+
+/// Stacks without weight, in seconds.
+impl Default for Stacks {
+    fn default() -> Self {
+        Self::in_unit("s")
+    }
 }
 
 /// A function in the context of its callers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Call {
-    /// Weight of all stacks that contain this call, in seconds.
-    pub seconds: f64,
-    /// Weight of the stacks that end with this call, in seconds.
-    pub own_seconds: f64,
+    /// Weight of all stacks that contain this call.
+    pub weight: f64,
+    /// Weight of the stacks that end with this call.
+    pub own_weight: f64,
     /// Functions that this call calls, by name.
     pub callees: BTreeMap<String, Self>,
 }
 
 impl Stacks {
+    /// Creates stacks without weight, whose weights are in this unit, such as `MiB`.
+    pub fn in_unit(unit: &'static str) -> Self {
+        Self { root: Call::default(), unit }
+    }
+
+    /// Returns the unit of the weights.
+    pub fn unit(&self) -> &'static str {
+        self.unit
+    }
+
     /// Adds a stack of function names, the outermost one first.
-    pub fn add<'a>(&mut self, frames: impl IntoIterator<Item = &'a str>, seconds: f64) {
+    pub fn add<'a>(&mut self, frames: impl IntoIterator<Item = &'a str>, weight: f64) {
         let mut call = &mut self.root;
-        call.seconds += seconds;
+        call.weight += weight;
         for frame in frames {
             if !call.callees.contains_key(frame) {
                 call.callees.insert(frame.to_owned(), Call::default());
             }
             call = call.callees.get_mut(frame).expect("inserted when missing");
-            call.seconds += seconds;
+            call.weight += weight;
         }
-        call.own_seconds += seconds;
+        call.own_weight += weight;
     }
 
     /// Returns the call above all stacks, whose weight is that of all of them.
@@ -40,7 +58,7 @@ impl Stacks {
     }
 
     /// Returns the functions with the largest weights as name, weight of the stacks that end with the function, and weight
-    /// of all stacks that contain it, in seconds. The first frame of each stack, the name of the thread, is left out.
+    /// of all stacks that contain it. The first frame of each stack, the name of the thread, is left out.
     pub fn functions(&self, most: usize) -> Vec<(String, f64, f64)> {
         let mut sums = BTreeMap::new();
         for thread in self.root.callees.values() {
@@ -52,9 +70,9 @@ impl Stacks {
         all
     }
 
-    /// Returns the threads and the weights of their stacks in seconds, the largest first.
+    /// Returns the threads and the weights of their stacks, the largest first.
     pub fn threads(&self) -> Vec<(&str, f64)> {
-        let mut all: Vec<_> = self.root.callees.iter().map(|(name, call)| (&**name, call.seconds)).collect();
+        let mut all: Vec<_> = self.root.callees.iter().map(|(name, call)| (&**name, call.weight)).collect();
         all.sort_by(|left, right| right.1.total_cmp(&left.1));
         all
     }
@@ -63,9 +81,9 @@ impl Stacks {
 /// Adds the weights of a call and its callees to the sums of their functions. A function that calls itself counts once.
 fn sum<'a>(sums: &mut BTreeMap<&'a str, (f64, f64)>, callers: &mut Vec<&'a str>, name: &'a str, call: &'a Call) {
     let of = sums.entry(name).or_default();
-    of.0 += call.own_seconds;
+    of.0 += call.own_weight;
     if !callers.contains(&name) {
-        of.1 += call.seconds;
+        of.1 += call.weight;
     }
     callers.push(name);
     call.callees.iter().for_each(|(callee, call)| sum(sums, callers, callee, call));
@@ -82,7 +100,7 @@ mod tests {
         stacks.add(["t", "main", "work"], 2.0);
         stacks.add(["t", "main", "work", "main"], 1.0);
         stacks.add(["u", "main"], 0.5);
-        assert_eq!(stacks.root().seconds, 3.5);
+        assert_eq!(stacks.root().weight, 3.5);
         assert_eq!(stacks.threads(), [("t", 3.0), ("u", 0.5)]);
         let functions = stacks.functions(10);
         assert_eq!(functions[0], ("work".to_owned(), 2.0, 3.0));

@@ -1,20 +1,33 @@
-//! The runs that give the figures of docs/performance.md, each with its command and a shorter one.
+//! The runs that give the figures of docs/performance.md and docs/tuning.md, each with its command and a shorter one.
 
-/// A run of `thalweg bench`, and the section of docs/performance.md that has its figures.
+/// A run, and the section of docs/performance.md or docs/tuning.md that has its figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Figures {
     /// Name of the run's files, and its name in lists.
     pub name: &'static str,
-    /// Section of docs/performance.md.
+    /// Section of the page.
     pub section: &'static str,
-    /// Arguments of `thalweg bench`, separated by blanks. docs/performance.md has the same.
-    pub arguments: &'static str,
+    /// Command as the page has it.
+    pub command: Command,
     /// Further arguments that make the run short. Its figures then only show that the run works.
     pub quick: &'static str,
 }
 
+/// Command of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Command {
+    /// Arguments of `thalweg bench`, separated by blanks.
+    Bench(&'static str),
+    /// Line of a shell in the root of the source tree: comparisons with other systems, examples and tests.
+    Source(&'static str),
+}
+
 const fn run(name: &'static str, section: &'static str, arguments: &'static str, quick: &'static str) -> Figures {
-    Figures { name, section, arguments, quick }
+    Figures { name, section, command: Command::Bench(arguments), quick }
+}
+
+const fn source(name: &'static str, section: &'static str, line: &'static str) -> Figures {
+    Figures { name, section, command: Command::Source(line), quick: "" }
 }
 
 /// Options for short rounds of the suites under load.
@@ -22,13 +35,26 @@ const SHORT: &str = "--duration 300ms --warmup 100ms --rounds 1";
 /// Options for short rounds of suites over the native protocol, which also measure the machine without a server.
 const SHORT_NATIVE: &str = "--duration 300ms --warmup 100ms --rounds 1 --bare 50ms";
 
-/// All measurements, in the order of docs/performance.md.
+/// Options for a short comparison.
+const SHORT_COMPARISON: &str = "--pairs 6 --duration 300ms --warmup 100ms";
+/// Section of docs/tuning.md.
+const OPTIONS: &str = "Options that a comparison measures";
+
+/// All measurements, in the order of docs/performance.md, and behind them those of docs/tuning.md.
 pub(super) const ALL: &[Figures] = &[
     run("log", "The log", "log", "--time 50ms --rounds 2 --warm-mib 16"),
     run("log-checks", "The log", "log --only-checks --goals --durability disk --time 2s --rounds 5", ""),
     run("engine-quick", "The engine", "engine --mode quick", "--scale 0.02 --rounds 1 --warm-mib 16"),
     run("engine-full", "The engine", "engine --mode full", "--scale 0.002 --rounds 1 --warm-mib 16"),
     run("engine-compaction", "The engine", "engine --mode compaction", "--scale 0.05 --rounds 1 --warm-mib 16"),
+    source("engine-peers", "The engine", "cargo run --release --manifest-path peers/Cargo.toml -- --suite full"),
+    source(
+        "engine-scale",
+        "The engine",
+        "cargo test --release -p thalweg-engine --test scale -- --ignored --nocapture --test-threads 1",
+    ),
+    source("engine-watch", "The engine", "cargo bench -p thalweg-engine --bench watch"),
+    source("row-p", "The engine", "cargo run --release --manifest-path peers/row-p/Cargo.toml"),
     run("backends", "The backends", "backends", "--samples 1"),
     run(
         "backends-large",
@@ -36,6 +62,7 @@ pub(super) const ALL: &[Figures] = &[
         "backends --no-groups --modes behind-log --sweep-size 1000000 --sweep-readers 16",
         "--samples 1",
     ),
+    source("backends-peers", "The backends", "cargo run --release --manifest-path peers/Cargo.toml -- --backends"),
     run("groups", "Consumer groups", "groups", "--records 20000 --rounds 1"),
     run("http-ratios", "HTTP", "http --preset ratios", SHORT),
     run("http-row-h", "HTTP", "http --preset row-h", "--duration 300ms --warmup 100ms --rounds 1 --keys 2000"),
@@ -54,6 +81,16 @@ pub(super) const ALL: &[Figures] = &[
         "streams --transport tcp,quic --only publish --retention-mib 256",
         SHORT_NATIVE,
     ),
+    source("nats", "The native protocol", "peers/nats/run.sh -rounds 3 -json nats.json"),
+    source("transport", "The native protocol", "cargo run --release -p thalweg-transport --example throughput"),
+    source(
+        "idle-connections",
+        "The native protocol",
+        "cargo test -p thalweg-server --test alone native_idle::ten_thousand -- --ignored --nocapture",
+    ),
+    source("broker-fanout", "The broker's core", "cargo run --release -p thalweg-broker --example fanout_cost"),
+    source("broker-match", "The broker's core", "cargo run --release -p thalweg-broker --example match_cost"),
+    source("broker-cache", "The broker's core", "cargo run --release -p thalweg-broker --example cache_cost"),
     run("resp", "Redis clients", "resp --preset goals", "--duration 200ms --warmup 50ms --rounds 1"),
     run(
         "pressure",
@@ -73,12 +110,34 @@ pub(super) const ALL: &[Figures] = &[
         "pressure --parts tails --goals",
         "--rate 500 --tail-duration 1s --duration 300ms --warmup 100ms --rounds 1",
     ),
+    source(
+        "attacks",
+        "One client against the others",
+        "THALWEG_ATTACK_SECONDS=10 cargo test --release -p thalweg --test attacks -- --nocapture --test-threads=1",
+    ),
     run(
         "snapshot",
         "Snapshots while others write",
         "snapshot --compress zstd",
         "--entries 20000 --duration 300ms --rounds 1",
     ),
+    source(
+        "million",
+        "A million small streams",
+        "cargo test --release -p thalweg --test million -- --ignored --nocapture --test-threads 1",
+    ),
+    source(
+        "machine-cost",
+        "The state machine as a function of its log",
+        "cargo run --release -p thalweg-state --example machine_cost",
+    ),
+    source(
+        "replicated-commits",
+        "Replicated commits",
+        "cargo run --release -p thalweg-cluster --example replicated_commits",
+    ),
+    source("codec", "The wire codec", "cargo run --release -p thalweg-wire --example codec_cost"),
+    source("etcd", "The cluster", "peers/etcd/run.sh --clients 1,10,50,100 --goals"),
     run("cluster-resp-appends", "The cluster", "cluster --parts founding,resp,appends --goals", SHORT),
     run("cluster-failover", "The cluster", "cluster --parts failover --kills 200 --goals", ""),
     run("cluster-rolling", "The cluster", "cluster --parts rolling --restarts 20 --goals", ""),
@@ -102,43 +161,162 @@ pub(super) const ALL: &[Figures] = &[
         "--duration 300ms --warmup 100ms --rounds 1",
     ),
     run("cluster-slow-follower", "The cluster", "cluster --parts slow-follower --goals", ""),
+    option(
+        "option-commit-delay",
+        "compare thalweg thalweg --arg-b=--commit-delay=200us --durability disk --closed --connections 16",
+    ),
+    option(
+        "option-spare-segments",
+        "compare thalweg thalweg --arg-b=--spare-segments=8 --durability interval --rate 5000 --value-size 10000",
+    ),
+    option(
+        "option-segment-bytes",
+        "compare thalweg thalweg --arg-b=--segment-bytes=256MiB --durability interval --rate 5000 --value-size 10000",
+    ),
+    option(
+        "option-memtable-bytes",
+        "compare thalweg thalweg --arg-b=--memtable-bytes=16MiB --durability interval --rate 20000 --keys 1000000",
+    ),
+    option(
+        "option-inline-value-bytes",
+        "compare thalweg thalweg --arg-b=--inline-value-bytes=512 --durability interval --rate 10000 --mix mixed --value-size 1024",
+    ),
+    option(
+        "option-max-replay-bytes",
+        "compare thalweg thalweg --arg-b=--max-replay-bytes=64MiB --durability interval --rate 5000 --value-size 10000",
+    ),
+    option(
+        "option-native-threads",
+        "compare thalweg thalweg --arg-b=--native-threads=2 --protocol native --scenario ycsb-a --connections 64",
+    ),
+    option(
+        "option-resp-threads",
+        "compare thalweg thalweg --arg-b=--resp-threads=2 --protocol resp --mix mixed --closed --connections 50 --pipeline 16",
+    ),
+    option(
+        "option-maintenance-interval",
+        "compare thalweg thalweg --arg-b=--maintenance-interval=10s --durability interval --rate 5000 --value-size 10000",
+    ),
 ];
 
+const fn option(name: &'static str, arguments: &'static str) -> Figures {
+    run(name, OPTIONS, arguments, SHORT_COMPARISON)
+}
+
 impl Figures {
-    /// Returns the arguments of `thalweg bench`, or those of the shorter run. `None` if there is no shorter run,
-    /// because the run has no duration or measures one.
+    /// Returns the arguments of `thalweg bench`, or those of the shorter run. `None` if there is no shorter run, because the
+    /// run has no duration or measures one, and for a run that is not one of `thalweg bench`.
     pub(super) fn arguments(&self, is_quick: bool) -> Option<Vec<&'static str>> {
+        let Command::Bench(arguments) = self.command else { return None };
         let more = if is_quick { self.quick } else { "" };
         let is_there = !is_quick || !self.quick.is_empty();
-        is_there.then(|| self.arguments.split(' ').chain(more.split_whitespace()).collect())
+        is_there.then(|| arguments.split(' ').chain(more.split_whitespace()).collect())
     }
+}
+
+/// Returns arguments as one types them.
+pub(super) fn quoted(arguments: &[&str]) -> String {
+    let one = |argument: &&str| {
+        if argument.contains(['<', '>', '\'']) { format!("'{argument}'") } else { (*argument).to_owned() }
+    };
+    arguments.iter().map(one).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
-    /// Returns the commands `thalweg bench` in the blocks of docs/performance.md, without their comments and without
-    /// options that only say where plots are written.
-    fn documented() -> Vec<String> {
-        let text = include_str!("../../../../docs/performance.md");
-        let commands = text.lines().filter_map(|line| line.strip_prefix("thalweg bench "));
-        let clean = |command: &str| {
-            let command = command.split(" #").next().unwrap_or(command).replace('"', "").replace(" --plots plots", "");
-            command.split_whitespace().collect::<Vec<_>>().join(" ")
-        };
-        commands.map(clean).filter(|command| !command.starts_with("report")).collect()
+    const PERFORMANCE: &str = include_str!("../../../../docs/performance.md");
+    const TUNING: &str = include_str!("../../../../docs/tuning.md");
+    /// Sections of docs/performance.md without figures of their own.
+    const WITHOUT_FIGURES: [&str; 2] = ["How to read it", "Goals that are missed"];
+
+    /// Returns the commands in the fenced blocks of a text, without their comments and without options that only say where
+    /// plots are written. A command that a later section repeats is returned once.
+    fn documented(text: &str) -> Vec<String> {
+        let (mut is_fenced, mut commands) = (false, Vec::new());
+        for line in text.lines() {
+            if line.starts_with("```") {
+                is_fenced = !is_fenced;
+            } else if is_fenced {
+                let command = line.split(" #").next().unwrap_or(line).replace('"', "").replace(" --plots plots", "");
+                let command = command.split_whitespace().collect::<Vec<_>>().join(" ");
+                if !commands.contains(&command) {
+                    commands.push(command);
+                }
+            }
+        }
+        commands
+    }
+
+    fn listed(figures: &Figures) -> String {
+        match figures.command {
+            Command::Bench(arguments) => format!("thalweg bench {arguments}"),
+            Command::Source(line) => line.to_owned(),
+        }
+    }
+
+    /// Returns the file of a program that a line of a shell names, relative to the root of the source tree; `None` for a line
+    /// that names none in a way that this test knows.
+    fn programs(line: &str) -> Option<Vec<String>> {
+        let words: Vec<&str> = line.split(' ').collect();
+        let behind = |option: &str| Some(*words.get(words.iter().position(|word| *word == option)? + 1)?);
+        if let Some(script) = words.iter().find(|word| word.ends_with("/run.sh")) {
+            return Some(vec![(*script).to_owned()]);
+        }
+        if let Some(manifest) = behind("--manifest-path") {
+            return Some(vec![manifest.to_owned()]);
+        }
+        let package = behind("-p")?;
+        let package = format!("crates/{}", package.strip_prefix("thalweg-").unwrap_or(package));
+        let kinds = [("--example", "examples"), ("--test", "tests"), ("--bench", "benches")];
+        let (directory, name) = kinds.iter().find_map(|(option, directory)| Some((directory, behind(option)?)))?;
+        Some(["", "/main"].map(|rest| format!("{package}/{directory}/{name}{rest}.rs")).to_vec())
     }
 
     #[test]
-    fn the_runs_are_those_of_the_page() {
-        let ours: Vec<&str> = ALL.iter().map(|figures| figures.arguments).collect();
-        assert_eq!(documented(), ours);
-        let names: std::collections::BTreeSet<_> = ALL.iter().map(|figures| figures.name).collect();
-        assert_eq!(names.len(), ALL.len(), "each has files of its own");
-        let text = include_str!("../../../../docs/performance.md");
+    fn programs_of_the_source_tree_exist() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         for figures in ALL {
-            assert!(text.contains(&format!("## {}\n", figures.section)), "{}", figures.section);
+            let Command::Source(line) = figures.command else { continue };
+            let files = programs(line).unwrap_or_else(|| panic!("no program is named in {line}"));
+            assert!(files.iter().any(|file| root.join(file).is_file()), "none of {files:?} exists, for {line}");
+        }
+    }
+
+    /// Returns the text of a section of a page.
+    fn section_of<'a>(page: &'a str, name: &str) -> &'a str {
+        let (_, behind) = page.split_once(&format!("\n## {name}\n")).unwrap_or_else(|| panic!("no section {name}"));
+        behind.split("\n## ").next().unwrap_or(behind)
+    }
+
+    #[test]
+    fn the_runs_are_those_of_the_pages() {
+        let (options, ours): (Vec<&Figures>, Vec<_>) = ALL.iter().partition(|figures| figures.section == OPTIONS);
+        let ours: Vec<String> = ours.into_iter().map(listed).collect();
+        assert_eq!(
+            documented(PERFORMANCE),
+            ours,
+            "add new commands of docs/performance.md to the list, in their order"
+        );
+        let options: Vec<String> = options.into_iter().map(listed).collect();
+        assert_eq!(documented(section_of(TUNING, OPTIONS)), options);
+        let names: BTreeSet<_> = ALL.iter().map(|figures| figures.name).collect();
+        assert_eq!(names.len(), ALL.len(), "each has files of its own");
+    }
+
+    #[test]
+    fn each_section_with_figures_has_a_run_that_is_in_it() {
+        let sections = PERFORMANCE.lines().filter_map(|line| line.strip_prefix("## "));
+        for section in sections.filter(|section| !WITHOUT_FIGURES.contains(section)) {
+            assert!(ALL.iter().any(|figures| figures.section == section), "no run of {section}");
+        }
+        for figures in ALL {
+            let page = if figures.section == OPTIONS { TUNING } else { PERFORMANCE };
+            let found = documented(section_of(page, figures.section));
+            assert!(found.contains(&listed(figures)), "{} is not in {}", listed(figures), figures.section);
         }
     }
 }

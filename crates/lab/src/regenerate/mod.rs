@@ -1,21 +1,21 @@
-//! `thalweg bench report`: repeats the runs that give the figures of docs/performance.md, one after the other, into a
-//! directory.
+//! `thalweg bench report`: repeats the runs that give the figures of docs/performance.md and docs/tuning.md, one after the
+//! other, into a directory.
 //!
 //! Owns: the list of the runs (`list`), running each in a process of its own, so that none leaves memory or threads to the
-//! next, and the page with links to their reports. Does not own: the suites.
+//! next (`processes`), and the page with links to their reports. Does not own: the suites.
 
 mod list;
+mod processes;
 
 use std::{
-    fs::{self, File},
+    fs,
     path::{Path, PathBuf},
-    process::{Command, ExitStatus, Stdio},
-    time::Instant,
 };
 
-use serde::Deserialize;
-
-use self::list::{ALL, Figures};
+use self::{
+    list::{ALL, Command, Figures, quoted},
+    processes::{Done, Outcome, Places},
+};
 use crate::{
     BenchError, Progress, Report,
     report::{
@@ -24,15 +24,10 @@ use crate::{
     },
 };
 
-/// Exit code of `thalweg bench` after a check was missed.
-const MISSED: i32 = 4;
-/// Exit code of `thalweg bench` after a void run, or an error.
-const FAILED: i32 = 1;
-
 /// Options of `thalweg bench report`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct RegenerateOptions {
-    /// Run everything that docs/performance.md has figures of.
+    /// Run everything that docs/performance.md and docs/tuning.md have figures of.
     #[arg(long, required_unless_present_any = ["only", "list"])]
     pub all: bool,
     /// Run only the runs with one of these texts in their name or section, such as http or "The engine"; separated by
@@ -46,6 +41,10 @@ pub struct RegenerateOptions {
     /// are left out.
     #[arg(long)]
     pub quick: bool,
+    /// Root of Thalweg's source tree. With it, also those runs are made that are programs of the source tree: comparisons with
+    /// other systems, examples and tests. They need Rust, and some of them Go or Redis; --quick leaves them out.
+    #[arg(long, value_name = "DIR", conflicts_with = "quick")]
+    pub source: Option<PathBuf>,
     /// Directory for the reports, which is created if it does not exist.
     #[arg(long, value_name = "DIR", default_value = "figures")]
     pub into: PathBuf,
@@ -54,74 +53,57 @@ pub struct RegenerateOptions {
     pub program: Option<PathBuf>,
 }
 
-/// Result of one run.
-#[derive(Debug)]
-struct Done {
-    figures: Figures,
-    command: String,
-    seconds: f64,
-    outcome: Outcome,
-    /// First sentence of the report's summary, or the reason of a failure.
-    said: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
-    Met,
-    Missed,
-    Void,
-    /// There is no report.
-    Failed,
-}
-
-impl Outcome {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Met => "all checks met",
-            Self::Missed => "a check missed",
-            Self::Void => "void",
-            Self::Failed => "failed",
-        }
-    }
-}
-
-/// The part of a stored report that the list of reports shows.
-#[derive(Deserialize)]
-struct Stored {
-    #[serde(default)]
-    summary: Vec<String>,
-}
-
 impl RegenerateOptions {
     /// Returns the list of the runs if the options request it instead of running them.
     pub fn printed(&self) -> Result<Option<String>, BenchError> {
         if !self.list {
             return Ok(None);
         }
-        let line = |(figures, arguments): &(Figures, Vec<&str>)| {
-            format!("{:18} {:28} thalweg bench {}", figures.name, figures.section, quoted(arguments))
+        let line = |figures: &Figures| match figures.command {
+            Command::Bench(_) => {
+                let arguments = figures.arguments(self.quick)?;
+                Some(format!("{:27} {:35} thalweg bench {}", figures.name, figures.section, quoted(&arguments)))
+            }
+            Command::Source(_) if self.quick => None,
+            Command::Source(line) => Some(format!("{:27} {:35} {line}  (--source)", figures.name, figures.section)),
         };
-        Ok(Some(self.runs()?.iter().map(line).collect::<Vec<_>>().join("\n")))
+        let lines: Vec<_> = self.wanted().filter_map(line).collect();
+        check_any(&lines, "matches no run: --list shows their names and sections")?;
+        Ok(Some(lines.join("\n")))
     }
 
-    /// Returns the runs that the options select, with their arguments.
-    fn runs(&self) -> Result<Vec<(Figures, Vec<&'static str>)>, BenchError> {
-        let is_wanted = |figures: &&Figures| {
+    /// Returns the runs whose names or sections the options name.
+    fn wanted(&self) -> impl Iterator<Item = &'static Figures> {
+        let is_wanted = move |figures: &&Figures| {
             let has = |text: &String| figures.name.contains(&**text) || figures.section.contains(&**text);
             self.only.is_empty() || self.only.iter().any(has)
         };
-        let wanted = ALL.iter().filter(is_wanted);
-        let runs: Vec<_> = wanted.filter_map(|figures| Some((*figures, figures.arguments(self.quick)?))).collect();
-        check_any(&runs)?;
+        ALL.iter().filter(is_wanted)
+    }
+
+    /// Returns the runs that the options select.
+    fn runs(&self) -> Result<Vec<Figures>, BenchError> {
+        let is_run = |figures: &&Figures| match figures.command {
+            Command::Bench(_) => figures.arguments(self.quick).is_some(),
+            Command::Source(_) => self.source.is_some(),
+        };
+        check_any(&self.wanted().collect::<Vec<_>>(), "matches no run: --list shows their names and sections")?;
+        let runs: Vec<Figures> = self.wanted().filter(is_run).copied().collect();
+        check_any(&runs, "all of these runs need --source, or have no shorter form for --quick")?;
         Ok(runs)
+    }
+
+    /// Returns the names of the runs that the options name and that are left out because they need the source tree.
+    fn left_out(&self) -> Vec<&'static str> {
+        let needs_source = |figures: &&Figures| matches!(figures.command, Command::Source(_)) && self.source.is_none();
+        self.wanted().filter(needs_source).map(|figures| figures.name).collect()
     }
 }
 
 /// Returns an error if no run was chosen.
-fn check_any<T>(runs: &[T]) -> Result<(), BenchError> {
+fn check_any<T>(runs: &[T], message: &str) -> Result<(), BenchError> {
     if runs.is_empty() {
-        let message = "matches no run: --list shows their names and sections".to_owned();
-        return Err(BenchError::Option { option: "--only", message });
+        return Err(BenchError::Option { option: "--only", message: message.to_owned() });
     }
     Ok(())
 }
@@ -130,15 +112,20 @@ fn check_any<T>(runs: &[T]) -> Result<(), BenchError> {
 pub fn run(options: &RegenerateOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     let runs = options.runs()?;
     let program = match &options.program {
+        // A run may have another working directory. A name without a directory is looked up on the search path.
+        Some(program) if program.components().count() > 1 => {
+            std::path::absolute(program).map_err(BenchError::files(program))?
+        }
         Some(program) => program.clone(),
         None => std::env::current_exe().map_err(BenchError::files("the running command"))?,
     };
     fs::create_dir_all(&options.into).map_err(BenchError::files(&options.into))?;
     let mut report = Report::begin("report", &options.into);
     let mut all = Vec::new();
-    for (number, (figures, arguments)) in runs.iter().enumerate() {
-        progress.step(&format!("{} of {}: thalweg bench {}", number + 1, runs.len(), quoted(arguments)));
-        let done = one(&program, figures, arguments, &options.into)?;
+    let places = Places { program: &program, source: options.source.as_deref(), into: &options.into };
+    for (number, figures) in runs.iter().enumerate() {
+        let started = |command: &str| progress.step(&format!("{} of {}: {command}", number + 1, runs.len()));
+        let done = places.run(figures, options.quick, started)?;
         progress.step(&format!("{}: {} after {:.0} s. {}", figures.name, done.outcome.name(), done.seconds, done.said));
         all.push(done);
         write_index(&options.into, &all, options.quick)?;
@@ -146,49 +133,19 @@ pub fn run(options: &RegenerateOptions, progress: &mut dyn Progress) -> Result<R
     report.condition("directory", options.into.display().to_string());
     report.condition("page", options.into.join("index.html").display().to_string());
     describe(&mut report, &all, options.quick);
-    Ok(report.finish())
-}
-
-/// Runs one suite in a process of its own. Its progress and its report as text are in files beside the others.
-fn one(program: &Path, figures: &Figures, arguments: &[&'static str], dir: &Path) -> Result<Done, BenchError> {
-    let path = |extension: &str| dir.join(format!("{}.{extension}", figures.name));
-    let file = |path: PathBuf| File::create(&path).map_err(BenchError::files(path));
-    let json = path("json");
-    let _ = fs::remove_file(&json);
-    let mut command = Command::new(program);
-    command.arg("bench").args(arguments).arg("--output").arg(&json).arg("--html").arg(path("html"));
-    command.stdin(Stdio::null()).stdout(file(path("txt"))?).stderr(file(path("log"))?);
-    let begun = Instant::now();
-    let status = command.status().map_err(BenchError::files(program))?;
-    let stored = fs::read_to_string(&json).ok().and_then(|text| serde_json::from_str::<Stored>(&text).ok());
-    let outcome = outcome(status, stored.is_some());
-    let said = match &stored {
-        Some(stored) => stored.summary.first().cloned().unwrap_or_default(),
-        None => last_line(&path("log")),
-    };
-    let command = format!("thalweg bench {}", quoted(arguments));
-    Ok(Done { figures: *figures, command, seconds: begun.elapsed().as_secs_f64(), outcome, said })
-}
-
-fn outcome(status: ExitStatus, has_report: bool) -> Outcome {
-    match status.code() {
-        Some(0) if has_report => Outcome::Met,
-        Some(MISSED) if has_report => Outcome::Missed,
-        Some(FAILED) if has_report => Outcome::Void,
-        _ => Outcome::Failed,
+    let left_out = options.left_out();
+    if !left_out.is_empty() {
+        let names = left_out.join(", ");
+        report.notes.push(format!("left out, because they are programs of the source tree (--source): {names}"));
     }
-}
-
-fn last_line(path: &Path) -> String {
-    let text = fs::read_to_string(path).unwrap_or_default();
-    text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it said nothing").trim().to_owned()
+    Ok(report.finish())
 }
 
 fn describe(report: &mut Report, all: &[Done], is_quick: bool) {
     let mut table = Table::new("runs");
     for Done { figures, command, seconds, outcome, said } in all {
         table.row(cells! {
-            "run" => figures.name, "section of docs/performance.md" => figures.section, "command" => command.as_str(),
+            "run" => figures.name, "section" => figures.section, "command" => command.as_str(),
             "seconds" => *seconds, "outcome" => outcome.name(), "result" => said.as_str(),
         });
     }
@@ -196,7 +153,7 @@ fn describe(report: &mut Report, all: &[Done], is_quick: bool) {
     let failed: Vec<&str> =
         all.iter().filter(|done| done.outcome == Outcome::Failed).map(|done| done.figures.name).collect();
     report.checks.push(Check {
-        what: "runs with a report".to_owned(),
+        what: "runs with a result".to_owned(),
         required: all.len().to_string(),
         measured: format!("{}{}", all.len() - failed.len(), if failed.is_empty() { "" } else { ", without: " })
             + &failed.join(", "),
@@ -221,7 +178,7 @@ fn write_index(dir: &Path, all: &[Done], is_quick: bool) -> Result<(), BenchErro
             name: done.figures.name.to_owned(),
             command: done.command.clone(),
             outcome: format!("{}, {:.0} s", done.outcome.name(), done.seconds),
-            is_good: done.outcome == Outcome::Met,
+            is_good: matches!(done.outcome, Outcome::Met | Outcome::Done),
             said: done.said.clone(),
             links,
         }
@@ -229,19 +186,11 @@ fn write_index(dir: &Path, all: &[Done], is_quick: bool) -> Result<(), BenchErro
     let title = if is_quick {
         "Figures of short runs, which only show that they work"
     } else {
-        "Figures of docs/performance.md"
+        "Figures of docs/performance.md and docs/tuning.md"
     };
     let page = index_page(title, &all.iter().map(entry).collect::<Vec<_>>());
     let path = dir.join("index.html");
     fs::write(&path, page).map_err(BenchError::files(path))
-}
-
-/// Returns arguments as one types them.
-fn quoted(arguments: &[&str]) -> String {
-    let one = |argument: &&str| {
-        if argument.contains(['<', '>', '\'']) { format!("'{argument}'") } else { (*argument).to_owned() }
-    };
-    arguments.iter().map(one).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -266,7 +215,14 @@ mod tests {
     #[test]
     fn the_runs_are_selected_and_listed() {
         assert!(Cli::try_parse_from(["bench"]).is_err(), "something must be asked for");
-        assert_eq!(options(&["--all"]).runs().unwrap().len(), ALL.len());
+        let of_bench = ALL.iter().filter(|figures| matches!(figures.command, Command::Bench(_))).count();
+        assert_eq!(options(&["--all"]).runs().unwrap().len(), of_bench);
+        assert_eq!(options(&["--all", "--source", "."]).runs().unwrap().len(), ALL.len());
+        assert_eq!(options(&["--all"]).left_out().len(), ALL.len() - of_bench);
+        assert!(options(&["--all", "--source", "."]).left_out().is_empty());
+        assert!(options(&["--only", "codec"]).runs().unwrap_err().to_string().contains("--source"));
+        let list = options(&["--only", "codec", "--list"]).printed().unwrap().unwrap();
+        assert!(list.ends_with("--example codec_cost  (--source)"), "{list}");
         let list = options(&["--only", "http,The log", "--list"]).printed().unwrap().unwrap();
         assert_eq!(list.lines().count(), 5, "{list}");
         assert!(list.contains("thalweg bench http --search 'p99<5ms' --mix put"), "{list}");
@@ -301,7 +257,8 @@ exit 4
         let report = run(&options, &mut Quiet).unwrap();
         assert_eq!(report.verdict(), Verdict::Missed);
         let text = report.to_text();
-        for part in ["a check missed", "It was <fast>.", "failed", "no such disk", "3, without: groups"] {
+        for part in ["a check missed", "It was <fast>.", "failed", "no such disk", "3, without: groups", "engine-scale"]
+        {
             assert!(text.contains(part), "{part} in {text}");
         }
         let page = fs::read_to_string(into.join("index.html")).unwrap();
@@ -312,5 +269,29 @@ exit 4
         }
         assert!(!page.contains("groups.html"), "there is none");
         assert_eq!(fs::read_to_string(into.join("engine-full.txt")).unwrap(), "the text of engine\n");
+    }
+    #[test]
+    fn programs_of_the_source_tree_are_lines_of_a_shell_in_its_root() {
+        let scratch = Scratch::below(None).unwrap();
+        let (source, into) = (scratch.path().join("source"), scratch.path().join("figures"));
+        fs::create_dir_all(source.join("peers/nats")).unwrap();
+        let script = source.join("peers/nats/run.sh");
+        fs::write(&script, "#!/bin/sh\necho \"$THALWEG $*\"\necho 5 messages/s\n").unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        let options = RegenerateOptions {
+            source: Some(source),
+            into: into.clone(),
+            program: Some("/the/program".into()),
+            ..options(&["--only", "nats"])
+        };
+        let report = run(&options, &mut Quiet).unwrap();
+        assert_eq!(report.verdict(), Verdict::Met, "{}", report.to_text());
+        assert!(report.to_text().contains("5 messages/s"), "the last line of its output");
+        let output = fs::read_to_string(into.join("nats.txt")).unwrap();
+        assert_eq!(output, "/the/program -rounds 3 -json nats.json\n5 messages/s\n");
+        fs::write(&script, "#!/bin/sh\necho no Go >&2\nexit 3\n").unwrap();
+        let report = run(&options, &mut Quiet).unwrap();
+        assert_eq!(report.verdict(), Verdict::Missed);
+        assert!(report.to_text().contains("no Go"), "{}", report.to_text());
     }
 }

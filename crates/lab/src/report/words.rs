@@ -55,6 +55,13 @@ const WORDS: &[(&[&str], &str)] = &[
     (&["written B/payload B"], "bytes written to the disk for each byte of keys and values"),
     (&["spectrum"], "response times at rising percentiles, up to the longest one"),
     (&["rounds"], "repetitions of each scenario; figures are medians over them"),
+    (&["windows"], "parts of the measured time, each with figures of its own"),
+    (&["link"], "the connections between the nodes of a cluster; their bytes are those of all nodes together"),
+    (
+        &["in the commit"],
+        "of a replicated write: the time until a majority of the nodes has it on disk, so the slower one of the leader's own \
+         fsync and a follower's answer",
+    ),
 ];
 
 /// Returns the words that occur in a text, with their meanings.

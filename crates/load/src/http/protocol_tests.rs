@@ -101,6 +101,7 @@ fn load(address: SocketAddr, pace: Pace, get_percent: u8) -> Plan<Http> {
         keys: KeyChooser::new(Distribution::Uniform, 100),
         warmup: Duration::ZERO,
         duration: Duration::from_millis(600),
+        window: None,
         give_up: Duration::from_secs(5),
         // Other tests share the machine: here only the logic is tested, not how fast this machine is.
         max_lag: Duration::from_secs(2),

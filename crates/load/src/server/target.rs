@@ -121,6 +121,12 @@ impl Target {
             .unwrap_or_else(|| "unknown: the server does not name it".to_owned())
     }
 
+    /// Returns the server's use of the disk by kind of file; empty if the server does not say.
+    pub fn disk_use(&self) -> Vec<DiskUse> {
+        let space = self.get("/v1/space").filter(|(status, _)| *status == 200);
+        space.map_or_else(Vec::new, |(_, text)| kinds_of(&text))
+    }
+
     /// Returns the number of fsyncs of the server's log, for the live view.
     pub fn fsyncs(&self) -> FsyncCount {
         let address = self.address;
@@ -166,6 +172,26 @@ fn build_of(status: &str) -> Option<String> {
         Some(Named { commit, dirty, profile }) => Build::name(&version, &profile, commit.as_deref(), dirty),
         None => format!("version {version}, commit unknown"),
     })
+}
+
+/// Files of one kind in a server's directory.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
+pub struct DiskUse {
+    /// Name of the kind, such as that of log segments.
+    pub kind: String,
+    /// Number of files.
+    pub files: u64,
+    /// Bytes that they take on the disk.
+    pub bytes: u64,
+}
+
+/// Returns the use of the disk that a server's report about its space has; empty if the text is none.
+fn kinds_of(space: &str) -> Vec<DiskUse> {
+    #[derive(serde::Deserialize)]
+    struct Space {
+        kinds: Vec<DiskUse>,
+    }
+    serde_json::from_str(space).map_or_else(|_| Vec::new(), |Space { kinds }| kinds)
 }
 
 fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
@@ -237,6 +263,15 @@ mod tests {
         assert_eq!(build_of(named).unwrap(), "version 9.8 (release, commit 0123456789ab with changes)");
         assert_eq!(build_of(r#"{"version":"9.8"}"#).unwrap(), "version 9.8, commit unknown");
         assert_eq!(build_of("not found"), None);
+    }
+
+    #[test]
+    fn the_use_of_the_disk_is_the_one_that_the_server_reports() {
+        let space =
+            r#"{"backend":"lsm","kinds":[{"kind":"log","files":3,"bytes":192},{"kind":"tables","files":1,"bytes":5}]}"#;
+        let found: Vec<_> = kinds_of(space).into_iter().map(|one| (one.kind, one.files, one.bytes)).collect();
+        assert_eq!(found, [("log".to_owned(), 3, 192), ("tables".to_owned(), 1, 5)]);
+        assert!(kinds_of("not found").is_empty() && kinds_of("{}").is_empty());
     }
 
     #[test]

@@ -40,6 +40,7 @@ fn plan(server: &Synthetic, pace: Pace) -> Plan<Http> {
         keys: KeyChooser::new(Distribution::Uniform, 100),
         warmup: ms(500),
         duration: ms(1000),
+        window: None,
         give_up: Duration::from_secs(10),
         max_lag: Duration::from_secs(2),
         seed: 1,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::{FutureExt, join, join_all};
 use thalweg_disk::sim::{Errno, Fault, Operation};
 use thalweg_log::Purpose;
-use thalweg_replica::{Origin, ProposeError, Wake};
+use thalweg_replica::{Origin, ProposeError, ReplicationStage, Wake};
 use thalweg_state::machine::LocalOutcome;
 use thalweg_types::{
     Classified, Durability, Index, Offset, StreamId,
@@ -52,6 +52,26 @@ fn writes_on_all_nodes_reach_all_nodes_in_one_order() {
         }
         let stats = cluster.leader().await.member.stats();
         assert!(stats.commands >= 300 && stats.entries < 300, "commands that wait together share an entry: {stats:?}");
+    });
+}
+
+#[test]
+fn the_stages_of_writes_are_counted_where_they_happen() {
+    run(async {
+        let cluster = Cluster::founded(3).await;
+        for number in 0..20 {
+            cluster.write(&put(&format!("{number}"), b"v")).await;
+        }
+        cluster.wait_equal(Index(1)).await;
+        // Another node may have become the leader meanwhile, so the stages of all nodes are added.
+        let stages: Vec<_> = cluster.nodes().iter().map(|node| node.member.stats().replication_stages).collect();
+        let count = |stage: ReplicationStage| stages.iter().map(|of| of[stage as usize].count()).sum::<u64>();
+        let of_commands = &ReplicationStage::ALL[..6];
+        assert!(of_commands.iter().all(|stage| count(*stage) == count(ReplicationStage::Queue)), "{stages:?}");
+        assert!(count(ReplicationStage::Queue) >= 20, "{stages:?}");
+        for stage in [ReplicationStage::Sync, ReplicationStage::FollowerWrite, ReplicationStage::FollowerSync] {
+            assert!(count(stage) > 0, "{stage:?}: {stages:?}");
+        }
     });
 }
 

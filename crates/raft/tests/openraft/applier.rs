@@ -119,7 +119,7 @@ impl RaftStateMachine<Types> for Applier {
             let (entry, responder) = entry?;
             let outcomes = self.apply_through(Index(entry.log_id.index))?;
             if let Some(responder) = responder {
-                responder.send(Response { outcomes, steps: 0 });
+                responder.send(Response { outcomes, steps: 0, times: None });
             }
         }
         Ok(())

@@ -31,12 +31,30 @@ pub struct Batch {
     term: Option<Term>,
     /// Monotonic time in microseconds up to which proposers that give up have been answered; 0 at first.
     expired_micros: u64,
+    /// Monotonic time at which the proposals were taken from the queue; zero if it is not known.
+    taken_at: Duration,
 }
 
 impl Batch {
     pub(crate) fn new(proposals: Vec<Pending>, term: Option<Term>) -> Self {
         let payload = payload_of(&proposals).into_owned().into();
-        Self { proposals, payload, term, expired_micros: 0 }
+        Self { proposals, payload, term, expired_micros: 0, taken_at: Duration::ZERO }
+    }
+
+    /// Notes the time at which the proposals were taken from the queue.
+    pub(crate) fn taken(mut self, at: Duration) -> Self {
+        self.taken_at = at;
+        self
+    }
+
+    /// Monotonic time at which the proposals were taken from the queue; `None` if it is not known.
+    pub(crate) fn taken_at(&self) -> Option<Duration> {
+        Some(self.taken_at).filter(|at| !at.is_zero())
+    }
+
+    /// Monotonic times at which the proposals were queued.
+    pub(crate) fn queued_at(&self) -> impl Iterator<Item = Duration> {
+        self.proposals.iter().map(|pending| pending.queued_at)
     }
 
     /// Term in which this node led when it checked the batch's proposals, and outside of which it must not write them; `None`

@@ -55,6 +55,7 @@ use crate::{
     membership::NodeInfo,
     pending::Pending,
     queue::{DequeuedProposals, Lanes, Queue, WhenFull},
+    replication::{EntryTimes, ReplicationStage},
     slot::{Committed, Proposal, Slot},
     solo::{Observer, Wake},
 };
@@ -428,7 +429,8 @@ impl Member {
     fn admit(&self, proposals: Vec<Pending>) -> Option<Batch> {
         let leadership = self.leadership();
         let term = leadership.led_term();
-        let now = micros(self.shared.clock.monotonic());
+        let taken_at = self.shared.clock.monotonic();
+        let now = micros(taken_at);
         let proposals = refuse(proposals, |pending| pending.expires_micros <= now, || ProposeError::NoLeader);
         let is_of_other_term = |pending: &Pending| pending.term.is_some_and(|required| Some(required) != term);
         let mut proposals = refuse(proposals, is_of_other_term, || leadership.refusal());
@@ -437,7 +439,30 @@ impl Member {
         {
             proposals = refuse(proposals, |pending| pending.purpose == Purpose::Data, || error);
         }
-        (!proposals.is_empty()).then(|| Batch::new(proposals, term))
+        (!proposals.is_empty()).then(|| Batch::new(proposals, term).taken(taken_at))
+    }
+
+    /// Answers all proposals of a batch like [`Batch::complete`]. `times` are those of its entry, if this node has written it
+    /// as the leader; they are counted for each command.
+    pub fn complete(&self, batch: Batch, outcomes: Vec<Outcome>, steps: u64, times: Option<EntryTimes>) {
+        let replication = &self.shared.counts.replication;
+        let timed = times.zip(batch.taken_at());
+        let timed = timed.map(|(times, taken)| (replication.applied(batch.queued_at(), taken, &times), times.applied));
+        batch.complete(outcomes, Some(steps));
+        if let Some((count, applied)) = timed {
+            replication.record(ReplicationStage::Answer, self.monotonic().saturating_sub(applied), count);
+        }
+    }
+
+    /// Counts the time of a stage of a replicated append, which consensus has measured with [`monotonic`](Self::monotonic).
+    pub fn note_stage(&self, stage: ReplicationStage, time: Duration) {
+        self.shared.counts.replication.record(stage, time, 1);
+    }
+
+    /// Returns the monotonic time of the node, with which the stages of a replicated write are timed.
+    #[must_use]
+    pub fn monotonic(&self) -> Duration {
+        self.shared.clock.monotonic()
     }
 
     /// Returns the time until the last proposer of a batch gives up.
@@ -545,7 +570,8 @@ impl Shared {
                 return Err(leadership.refusal());
             }
         }
-        pending.expires_micros = micros(self.clock.monotonic() + max_wait);
+        pending.queued_at = self.clock.monotonic();
+        pending.expires_micros = micros(pending.queued_at + max_wait);
         self.queue.push(pending, when_full)?;
         // The leader may have been lost between the check and the push.
         if !self.is_led.load(Ordering::SeqCst) {

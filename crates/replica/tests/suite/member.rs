@@ -15,8 +15,8 @@ use std::{
 use thalweg_disk::SimDisk;
 use thalweg_log::{Draft, Log, LogOptions, LogRecord, Purpose, RecordKind};
 use thalweg_replica::{
-    Committed, Leadership, Member, MemberOptions, Membership, NodeInfo, Origin, Proposal, ProposalDriver, ProposeError,
-    Valid, Vote, Wake, replay,
+    Committed, EntryTimes, Leadership, Member, MemberOptions, Membership, NodeInfo, Origin, Proposal, ProposalDriver,
+    ProposeError, ReplicationStage, Valid, Vote, Wake, replay,
 };
 use thalweg_state::machine::{Machine, MachineOptions};
 use thalweg_store::{
@@ -217,6 +217,37 @@ fn a_batch_contains_what_waits_together_and_answers_it_with_the_outcomes() {
         assert_eq!(committed, Committed { durability: Durability::Quorum, outcome: Some(outcome) });
     }
     assert_eq!(node.member.stats().commands, 4);
+}
+
+#[test]
+fn the_stages_of_a_replicated_write_add_up_to_its_time() {
+    let node = open(&SimDisk::new(8));
+    node.found();
+    node.member.set_leadership(LEADS);
+    let micros = Duration::from_micros;
+    let mut first = node.propose(put("a", b"v")).unwrap();
+    node.clock.advance(micros(10));
+    let mut second = node.propose(put("b", b"v")).unwrap();
+    node.clock.advance(micros(20));
+    let batch = node.member.take_batch().unwrap();
+    let taken = node.member.monotonic();
+    node.append(RecordKind::Entry, 1, 2, batch.payload());
+    let mut outcomes = Vec::new();
+    let applied = node.member.apply(Index(2), None, true, &mut outcomes).unwrap();
+    let at = |after| taken + micros(after);
+    let times = EntryTimes { write_begun: at(1), written: at(4), apply_begun: at(104), applied: at(111) };
+    node.clock.advance(micros(116));
+    node.member.complete(batch, outcomes, applied.steps, Some(times));
+    assert!(poll(&mut first).is_ready() && poll(&mut second).is_ready());
+    let counted = |stage: ReplicationStage| {
+        let histogram = node.member.stats().replication_stages[stage as usize];
+        (histogram.count(), histogram.sum / 1000)
+    };
+    let found = ReplicationStage::ALL.map(counted);
+    assert_eq!(found[..6], [(2, 30 + 20), (2, 2), (2, 2 * 3), (2, 2 * 100), (2, 2 * 7), (2, 2 * 5)]);
+    assert!(found[6..].iter().all(|counted| *counted == (0, 0)), "{found:?}");
+    let sum: u64 = found[..6].iter().map(|(_, micros)| micros).sum();
+    assert_eq!(sum, (30 + 116) + (20 + 116), "the times of both commands, from the queue to the answer");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use prometheus_client::{
     metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
     registry::Unit,
 };
-use thalweg_engine::{Database, Health, ScrubStats, Stats, WriteStage, WriteStages, snapshot::SnapshotStats};
+use thalweg_engine::{Database, Health, ReplicationStage, ScrubStats, Stats, WriteStage, snapshot::SnapshotStats};
 use thalweg_types::Log2Histogram;
 
 use super::encode::{NoLabels, counter, gauge};
@@ -81,12 +81,16 @@ fn encode_log(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Result
     gauge(encoder, "disk_free_bytes", "Bytes free on the disk", log.free_disk_bytes)
 }
 
-fn encode_stages(encoder: &mut DescriptorEncoder<'_>, stages: &WriteStages) -> fmt::Result {
-    let help = "Time of each stage of a write that waits for an fsync, on a single node";
-    let mut metric =
-        encoder.encode_descriptor("write_stage_duration", help, Some(&Unit::Seconds), MetricType::Histogram)?;
-    for (stage, counted) in WriteStage::ALL.into_iter().zip(stages).filter(|(_, counted)| counted.count() > 0) {
-        let labels = vec![("stage", stage.name())];
+/// Encodes the times of the stages of writes: their names, and histograms in nanoseconds. Stages without times are left out.
+fn encode_stages<'a>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    stages: impl Iterator<Item = (&'static str, &'a Log2Histogram)>,
+) -> fmt::Result {
+    let mut metric = encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
+    for (stage, counted) in stages.filter(|(_, counted)| counted.count() > 0) {
+        let labels = vec![("stage", stage)];
         metric.encode_family(&labels)?.encode_histogram::<NoLabels>(
             counted.sum as f64 * 1e-9,
             counted.count(),
@@ -103,7 +107,12 @@ fn encode_engine(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Res
     histogram(encoder, "entry_commands", "Commands of each entry", None, &stats.entry_commands, 1.0)?;
     let what = "Reads of files by the thread that applies entries, also of bytes that the kernel had in memory";
     counter(encoder, "apply_file_reads", what, stats.apply_file_reads)?;
-    encode_stages(encoder, &stats.write_stages)?;
+    let help = "Time of each stage of a write that waits for an fsync, on a single node";
+    let stages = WriteStage::ALL.map(WriteStage::name).into_iter().zip(&stats.write_stages);
+    encode_stages(encoder, "write_stage_duration", help, stages)?;
+    let help = "Time of each stage of a replicated write, on a member of a cluster";
+    let stages = ReplicationStage::ALL.map(ReplicationStage::name).into_iter().zip(&stats.replication_stages);
+    encode_stages(encoder, "replication_stage_duration", help, stages)?;
     gauge(encoder, "queue_commands", "Commands queued for the writer", stats.queue_commands)?;
     gauge(encoder, "queue_bytes", "Bytes of commands queued for the writer", stats.queue_bytes)?;
     gauge(encoder, "replay_bytes", "Log bytes to replay if the node crashed now", stats.replay_bytes)?;

@@ -159,13 +159,13 @@ pub(crate) enum Bench {
                       thalweg bench compare before.json after.json --fail-if-worse"
     )]
     Compare(Suite<CompareOptions>),
-    /// Repeats the runs that give the figures of docs/performance.md, into a directory with a page of links
+    /// Repeats the runs that give the figures of docs/performance.md and docs/tuning.md, into a directory with a page of links
     #[command(
         after_help = "Each run is a process of its own. DIR gets its report as JSON, as HTML and as text, its progress, and the page\n\
-                      index.html. A run that fails does not stop the others. A complete run takes about three hours and is worth\n\
-                      something only on an idle machine. The comparisons with other stores and with etcd are programs of their\n\
-                      own, which docs/performance.md names.\n\n\
-                      Examples:\n  thalweg bench report --list --all\n  thalweg bench report --all --into figures\n  \
+                      index.html. A run that fails does not stop the others. A complete run takes several hours and is worth\n\
+                      something only on an idle machine. Comparisons with other systems, examples and tests are programs of the\n\
+                      source tree; --source names it.\n\n\
+                      Examples:\n  thalweg bench report --list --all\n  thalweg bench report --all --source . --into figures\n  \
                       thalweg bench report --all --quick\n  thalweg bench report --only http,resp"
     )]
     Report(Suite<RegenerateOptions>),
@@ -314,7 +314,11 @@ mod tests {
             let list = suite.options.printed().unwrap().unwrap();
             assert!(list.lines().count() > 20, "{list}");
             for line in list.lines() {
-                let command = line.split_once("thalweg bench ").unwrap().1.replace('\'', "");
+                let Some((_, command)) = line.split_once("thalweg bench ") else {
+                    assert!(line.ends_with("(--source)"), "{line}");
+                    continue;
+                };
+                let command = command.replace('\'', "");
                 let words = ["bench"].into_iter().chain(command.split(' '));
                 if let Err(error) = Cli::try_parse_from(words) {
                     panic!("{command}: {error}");

@@ -20,9 +20,11 @@ type Metrics = BTreeMap<String, BTreeSet<String>>;
 const OF_PROMETHEUS: [&str; 2] = ["instance", "job"];
 
 /// Words of the guide that look like options and are values and fields of the API.
-const NO_OPTIONS: [&str; 19] = [
-    // A stage of a publish.
+const NO_OPTIONS: [&str; 21] = [
+    // Stages of a publish, and of a replicated write.
     "fan_out",
+    "follower_write",
+    "follower_sync",
     "disk_full",
     "stopped_serving",
     "maintenance_error",

@@ -69,7 +69,7 @@ const TESTS_MAY_ALSO_USE: &[(&str, &[&str])] = &[
     ("client", &["engine", "server"]),
     ("bench", &["server"]),
     ("serving", &["wire", "redis"]),
-    ("thalweg", &["sim", "client", "wire"]),
+    ("thalweg", &["sim", "client", "wire", "lab"]),
     ("cluster", &["disk", "store"]),
     ("server", &["disk", "wire", "broker", "redis"]),
 ];

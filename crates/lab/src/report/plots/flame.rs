@@ -34,7 +34,7 @@ pub fn flame(name: &str, title: &str, caption: &str, stacks: &Stacks) -> Plot {
 fn draw(form: Form, title: &str, stacks: &Stacks) -> String {
     let width = if form == Form::Wide { WIDTH } else { form.width() };
     let root = stacks.root();
-    let scale = if root.seconds > 0.0 { width / root.seconds } else { 0.0 };
+    let scale = if root.weight > 0.0 { width / root.weight } else { 0.0 };
     let rows = rows_of(root, scale);
     let height = rows.max(1) as f64 * ROW + 4.0;
     let mut svg = format!(
@@ -42,7 +42,7 @@ fn draw(form: Form, title: &str, stacks: &Stacks) -> String {
         form.class(),
         escaped(title)
     );
-    let mut graph = Graph { form, svg: &mut svg, scale, height, all_seconds: root.seconds };
+    let mut graph = Graph { form, svg: &mut svg, scale, height, all: root.weight, unit: stacks.unit() };
     graph.callees(root, 0.0, 0);
     svg.push_str("</svg>");
     svg
@@ -50,17 +50,19 @@ fn draw(form: Form, title: &str, stacks: &Stacks) -> String {
 
 /// Returns the number of rows that a call's callees need.
 fn rows_of(call: &Call, scale: f64) -> usize {
-    let wide = call.callees.values().filter(|callee| callee.seconds * scale >= MIN_WIDTH);
+    let wide = call.callees.values().filter(|callee| callee.weight * scale >= MIN_WIDTH);
     wide.map(|callee| 1 + rows_of(callee, scale)).max().unwrap_or(0).min(MAX_ROWS)
 }
 
 struct Graph<'a> {
     form: Form,
     svg: &'a mut String,
-    /// Width of a second.
+    /// Width of a unit of weight.
     scale: f64,
     height: f64,
-    all_seconds: f64,
+    /// Weight of all stacks.
+    all: f64,
+    unit: &'static str,
 }
 
 impl Graph<'_> {
@@ -69,7 +71,7 @@ impl Graph<'_> {
             return;
         }
         for (name, callee) in &call.callees {
-            let width = callee.seconds * self.scale;
+            let width = callee.weight * self.scale;
             if width >= MIN_WIDTH {
                 self.rectangle(name, callee, (left, width), row);
                 self.callees(callee, left, row + 1);
@@ -97,8 +99,8 @@ impl Graph<'_> {
             );
         }
         if self.form == Form::Wide {
-            let percent = 100.0 * call.seconds / self.all_seconds;
-            let what = format!("{name}: {} s, {} %", number(call.seconds), number(percent));
+            let percent = 100.0 * call.weight / self.all;
+            let what = format!("{name}: {} {}, {} %", number(call.weight), self.unit, number(percent));
             let _ = write!(self.svg, "<title>{}</title>", escaped(&what));
         }
         self.svg.push_str("</g>");

@@ -1,0 +1,12 @@
+//! The node that should get a request.
+
+/// Node of a cluster that should get a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// The leader, because the request proposes a command.
+    Leader,
+    /// Any node that can keep the promise of the client's read level.
+    Readable,
+    /// The node to which the client is connected.
+    Connected,
+}

@@ -1,0 +1,54 @@
+//! The kinds of profiles, and a finished one.
+
+use super::stacks::Stacks;
+
+/// Kind of a profile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum ProfileKind {
+    /// Processor time: samples of the running threads.
+    Cpu,
+    /// Allocated memory: samples of the allocations, each of which counts for the bytes since the one before on its thread. The
+    /// server must be built with the feature alloc-profile.
+    Alloc,
+    /// Waiting time: the time between the moment at which a thread stops running and the one at which it continues.
+    Offcpu,
+    /// Waiting time for locks that another thread holds: the part of `offcpu` below the lock functions of Rust's standard
+    /// library, parking_lot and the C library.
+    Lock,
+}
+
+impl ProfileKind {
+    /// Returns the name of the kind as it is typed on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Alloc => "alloc",
+            Self::Offcpu => "offcpu",
+            Self::Lock => "lock",
+        }
+    }
+
+    /// Describes the weight of the stacks in words.
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Self::Cpu => "processor time",
+            Self::Alloc => "allocated memory",
+            Self::Offcpu => "waiting time",
+            Self::Lock => "waiting time for locks",
+        }
+    }
+}
+
+/// A finished profile.
+#[derive(Debug)]
+pub struct Profile {
+    /// Kind of the profile.
+    pub kind: ProfileKind,
+    /// Stacks of calls. The first call of each stack is the thread's name.
+    pub stacks: Stacks,
+    /// Number of samples.
+    pub samples: u64,
+    /// Share of the samples, from 0 to 1, of which no function of the program itself has a name, because the symbols of
+    /// the program are missing.
+    pub nameless: f64,
+}

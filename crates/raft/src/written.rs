@@ -1,0 +1,69 @@
+//! Times at which the newest appends of a space were written to this node's log, for the stages of a replicated write.
+//!
+//! Bound: [`MAX_APPENDS`] appends; the oldest one makes room for a newer one. The times of older appends are not known.
+//!
+//! Invariant: the appends are in the order of their indexes, and none overlaps another one.
+
+use std::{collections::VecDeque, time::Duration};
+
+use thalweg_types::Index;
+
+/// Maximum number of appends whose times are kept. A commit takes the time of a few appends.
+const MAX_APPENDS: usize = 1024;
+
+/// An append: its entries, and the monotonic times of its write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Written {
+    /// First entry.
+    pub first: Index,
+    /// Last entry, at or after the first one.
+    pub last: Index,
+    pub begun: Duration,
+    pub ended: Duration,
+}
+
+/// The newest appends.
+#[derive(Debug, Default)]
+pub(crate) struct WrittenTimes(VecDeque<Written>);
+
+impl WrittenTimes {
+    /// Adds an append. Appends with the same entries or later ones were truncated, and are dropped.
+    pub(crate) fn push(&mut self, written: Written) {
+        while self.0.back().is_some_and(|newest| newest.last >= written.first) {
+            self.0.pop_back();
+        }
+        if self.0.len() == MAX_APPENDS {
+            self.0.pop_front();
+        }
+        self.0.push_back(written);
+    }
+
+    /// Returns the append with an entry; `None` if it is not among the newest.
+    pub(crate) fn of(&self, index: Index) -> Option<Written> {
+        let at = self.0.partition_point(|written| written.last < index);
+        self.0.get(at).copied().filter(|written| written.first <= index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(first: u64, last: u64) -> Written {
+        let at = Duration::from_micros(first);
+        Written { first: Index(first), last: Index(last), begun: at, ended: at }
+    }
+
+    #[test]
+    fn an_entry_is_found_in_its_append_until_that_is_truncated_or_too_old() {
+        let mut times = WrittenTimes::default();
+        [written(3, 3), written(4, 9), written(12, 13)].into_iter().for_each(|one| times.push(one));
+        let first_of = |times: &WrittenTimes, index| times.of(Index(index)).map(|one| one.first.0);
+        let found = [2, 3, 4, 9, 10, 12, 13, 14].map(|index| first_of(&times, index));
+        assert_eq!(found, [None, Some(3), Some(4), Some(4), None, Some(12), Some(12), None]);
+        times.push(written(7, 8));
+        assert_eq!([5, 8, 12].map(|index| first_of(&times, index)), [None, Some(7), None], "4 to 9 was cut");
+        (100..100 + MAX_APPENDS as u64).for_each(|index| times.push(written(index, index)));
+        assert_eq!((first_of(&times, 8), first_of(&times, 100), times.0.len()), (None, Some(100), MAX_APPENDS));
+    }
+}
