@@ -35,6 +35,7 @@ SLACK_SECONDS = 180
 TURN_SECONDS = 600
 # Turns whose load generator judged its own figures void are repeated this many times; the report counts them.
 MAX_REPEATS = 2
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -94,8 +95,13 @@ class Children:
         return self
 
     def __exit__(self, *_):
-        for process, stop in reversed(self._running):
-            end(process, stop)
+        # A signal that comes now must not leave processes behind: it waits.
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+        try:
+            for process, stop in reversed(self._running):
+                end(process, stop)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
     def start(self, arguments, *, stop=signal.SIGTERM, log: str, **more) -> subprocess.Popen:
         """Starts a process that gets the signal `stop` in the end, or when this program dies. Its standard error goes to
@@ -141,8 +147,8 @@ class Children:
 
 def die_with_parent(number: signal.Signals):
     """Runs in a new process before its program: the kernel sends it this signal when this program dies."""
-    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ignored, signal.SIG_DFL)
+    for ending in ENDING:
+        signal.signal(ending, signal.SIG_DFL)
     if LIBC.prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
 
@@ -165,14 +171,13 @@ def end(process: subprocess.Popen, stop: signal.Signals):
 
 def end_on_signals():
     """Makes the signals that end this program run the ends of all `with` blocks first."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def stop(_number, _frame):
-        for number in numbers:
+        for number in ENDING:
             signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    for number in numbers:
+    for number in ENDING:
         signal.signal(number, stop)
 
 
@@ -424,6 +429,8 @@ def time_limit(seconds: float):
 def take_turn(report: Report, options, work: Work, subject: Subject) -> Figures:
     """Measures once. A void measurement is repeated."""
     for repeat in range(MAX_REPEATS + 1):
+        # The files of the turn before are deleted; what else waits for the disk must not slow this one down.
+        os.sync()
         try:
             with fresh_directory(options.dir) as directory, Children(directory) as children:
                 with time_limit(options.warmup + options.seconds + TURN_SECONDS):
