@@ -1,7 +1,7 @@
-"""Compares Kafka with Thalweg: appends to one log, one record at a time and in batches. `run.sh` builds what this runs.
+"""Compares Kafka with Thalweg: appends to one log, one record at a time and in batches. Run it with `run.sh`.
 
-Kafka runs as one broker in KRaft mode, which is its own controller, with one replica: as one Thalweg server does, it
-survives what its disk survives. ../README.md says which settings it gets, and why.
+Kafka runs as one broker in KRaft mode, which is its own controller, with one replica. ../README.md has each of its
+settings with the reason.
 """
 
 import json

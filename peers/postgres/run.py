@@ -1,7 +1,7 @@
 """Compares PostgreSQL with Thalweg: durable writes of single rows, and the same with a delayed fsync.
 
 PostgreSQL is driven by its own pgbench, over TCP with prepared statements; Thalweg by `thalweg bench http`. Both use one
-thread, and time every operation. ../README.md says which settings PostgreSQL gets, and why.
+thread, and time every operation. ../README.md has each setting of PostgreSQL with the reason.
 """
 
 import os
@@ -86,7 +86,7 @@ class Postgres:
         return ["-h", "127.0.0.1", "-p", str(self.port), "-U", "bench"]
 
     def sql(self, *statements: str) -> str:
-        """Runs statements, each in a transaction of its own. Returns what the last one prints."""
+        """Runs statements, each in a transaction of its own. Returns the last line of their output."""
         commands = [part for statement in statements for part in ("-c", statement)]
         psql = [self._program("psql"), *self._place(), "-XAtq", "-v", "ON_ERROR_STOP=1", "-d", "postgres", *commands]
         lines = self.children.run(psql, log="psql.log")[1].splitlines()
@@ -188,7 +188,7 @@ class Comparison:
         return int(number_in(output, r"number of transactions actually processed: (\d+)"))
 
     def _check(self, server: Postgres, work: Work, written: int):
-        """Compares the table with what was written. Few of the random keys of inserts may have come twice."""
+        """Checks the number of rows and the lengths of their values. Few of the random keys of inserts may have come twice."""
         found = server.sql("SELECT count(*), min(length(value)), max(length(value)) FROM kv")
         rows, shortest, longest = map(int, found.split("|"))
         is_right = rows == UPDATED_KEYS if work.kind == "update" else written * 0.999 <= rows <= written

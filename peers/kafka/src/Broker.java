@@ -8,7 +8,7 @@ import javax.management.ObjectName;
 /**
  * Runs Kafka's own server in this process until standard input ends, so that it never outlives its parent.
  *
- * <p>Argument: the file with the server's properties, whose data directories are formatted first. Each line of input is
+ * <p>Argument: the file with the server's properties. Its data directories are formatted first. Each line of input is
  * answered with the number of flushes of logs since the start, as Kafka counts them; a flush syncs the segment and its
  * indexes.
  */

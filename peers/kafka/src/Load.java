@@ -23,14 +23,14 @@ import org.apache.kafka.common.errors.TopicExistsException;
 
 /**
  * Appends to a topic in a closed loop, with Kafka's own producer. Each client is a thread with a producer of its own and
- * one request in flight. Every request is timed. Afterwards all records are read back and compared with what was
- * acknowledged. Prints the figures as one line of JSON.
+ * one request in flight. Every request is timed. Afterwards all records are read back and compared with the
+ * acknowledged ones. Prints the figures as one line of JSON.
  */
 public final class Load {
     static final String TOPIC = "bench";
     private static final Duration START = Duration.ofSeconds(60);
 
-    /** What the command line says. Times are in nanoseconds. */
+    /** Values of the command line. Times are in nanoseconds. */
     record Options(
             String address, long broker, int clients, int batch, int payload, int partitions, long flushMessages,
             long warmup, long measured) {
