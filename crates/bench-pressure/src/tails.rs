@@ -43,7 +43,7 @@ impl Minute {
     }
 }
 
-/// Minutes with one length of the values.
+/// Measured minutes with values of one length.
 #[derive(Debug)]
 struct Rounds {
     bytes: usize,

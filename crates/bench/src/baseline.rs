@@ -175,8 +175,8 @@ fn better_of(samples: &[Samples], row: &Row) -> Better {
     found.map_or(Better::Lower, |samples| samples.better)
 }
 
-/// Creates the check that a figure is not worse by more than the tolerance, in per cent: that the end of its interval
-/// nearer to no change is within the tolerance.
+/// Checks that a figure is worse than the baseline by at most `tolerance` per cent. The check fails only if the whole
+/// confidence interval of the change lies beyond the tolerance.
 fn tolerance_check(row: &Row, better: Better, tolerance: f64) -> Check {
     let Effect { change, interval, .. } = row.effect;
     let verdict = match (interval, better) {

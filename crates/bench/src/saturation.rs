@@ -19,7 +19,7 @@ use crate::{
 
 /// Share of all processors that the server and a generator on its machine use together, above which they are saturated.
 const CPU: f64 = 0.9;
-/// Share of its time that one thread of the server runs, above which it is saturated.
+/// Share of the run during which one server thread is on a processor, above which that thread counts as saturated.
 const THREAD: f64 = 0.95;
 /// Share of the time in which the log syncs, above which the disk is saturated.
 const FSYNC: f64 = 0.8;

@@ -44,7 +44,8 @@ use crate::{
     types::Rt,
 };
 
-/// Time between two refreshes of the report, checks of the members, and ticks of the snapshot that is being received.
+/// Interval at which this task refreshes the cluster report, checks the members, and drops an unfinished snapshot whose
+/// sender is silent.
 const LOOK: Duration = RECEIVING_TICK;
 /// Longest silence of a member whose missing entries stay in the log. A member that restarts within it continues from the log
 /// and needs no snapshot.

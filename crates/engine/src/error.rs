@@ -779,7 +779,7 @@ pub enum ReadError {
     Compacted {
         /// Revision that the reader requested.
         requested: Revision,
-        /// Oldest readable revision of the keyspace, or of the key whose past is not kept.
+        /// Oldest revision that can still be read, of the keyspace or of the key.
         oldest: Revision,
     },
     /// No command has used the requested revision yet.

@@ -118,9 +118,9 @@ impl Inner {
         })
     }
 
-    /// Proposes a command of maintenance, which this node has formed while it led in `term`. In another term the command is
-    /// refused, and nothing is written. On a node alone the command is committed before the future is ready for the first
-    /// time, as by [`propose`](Self::propose).
+    /// Proposes a maintenance command that this node formed as the leader of `term`. If the term has changed, the
+    /// command is refused and nothing is written. On a single node the first poll of the future commits the command, as
+    /// [`propose`](Self::propose) does.
     pub(crate) async fn propose_work<E>(
         &self,
         term: Term,

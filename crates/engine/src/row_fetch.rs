@@ -29,7 +29,8 @@ use crate::{database::Database, inner::Inner};
 const MAX_ROWS: usize = 512;
 /// Number of rows for each thread that reads the rows of a command.
 const ROWS_PER_PART: usize = 16;
-/// Maximum number of threads that read the rows of a command. A disk answers so many reads at once nearly as fast as one.
+/// Maximum number of threads that read the rows of a command. A disk serves this many concurrent reads nearly as fast
+/// as one.
 const MAX_PARTS: usize = 8;
 const _: () = assert!(MAX_ROWS as u64 * READ < SHORT_READ, "rows in memory are looked up within a short read");
 const _: () = assert!((MAX_ROWS / MAX_PARTS) as u64 * READ < COLD_READ, "a part is a short cold read");

@@ -99,7 +99,7 @@ pub struct WatchLimits {
 }
 
 impl Default for WatchLimits {
-    /// As many events as the queue of a watch holds, in whole commits.
+    /// Returns the limits of a watch's queue, with whole commits.
     fn default() -> Self {
         Self { events: MAX_WATCH_QUEUE_EVENTS, bytes: MAX_WATCH_QUEUE_BYTES, part_bytes: usize::MAX }
     }
@@ -182,7 +182,7 @@ impl Watch {
     fn source(&self) -> ChangeSource {
         match self.live.as_ref().map(WatchRegistration::joined) {
             Some(None) => ChangeSource::Joining,
-            // The queue has the rest of a commit only together with the part that was delivered.
+            // The queue holds whole commits, so the rest of a partly delivered commit is read from the log.
             Some(Some(joined)) if joined < self.next && self.delivered == 0 => ChangeSource::Queue,
             _ => ChangeSource::Log,
         }

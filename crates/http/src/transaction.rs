@@ -100,7 +100,7 @@ impl JsonTransaction {
         if call.account.has_reply_room(bytes)? { Ok(()) } else { Err(reply::no_room()) }
     }
 
-    /// Returns what the reply needs of the request.
+    /// Returns the parts of the request that the reply repeats.
     fn into_requested(self) -> Requested {
         let names = |operations: Vec<JsonOperation>| operations.into_iter().map(RequestedOperation::of).collect();
         Requested { conditions: self.conditions, then: names(self.then), otherwise: names(self.otherwise) }

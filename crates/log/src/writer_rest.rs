@@ -2,7 +2,7 @@
 //!
 //! Owns: [`Rest`]. Does not own: the conditions of a rest (see `rest`), or the time at which it ends (see `prepare`).
 
-/// The writer's part of a rest.
+/// Positions that the writer needs to end a rest (the time in which the log has no prepared segments; see `rest`).
 #[derive(Debug)]
 pub(crate) struct Rest {
     /// Position in the active segment above which an append ends the rest; `u32::MAX` while the log does not rest.

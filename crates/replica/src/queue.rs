@@ -538,7 +538,8 @@ mod tests {
         assert!(queue.is_empty());
     }
 
-    /// Returns the numbers of commands in the entries that are written together, out of a full queue.
+    /// Fills a queue with 2,000 equal proposals, takes one batch, and returns the number of commands in each of its
+    /// entries.
     fn group(proposal: impl Fn() -> Pending) -> Vec<usize> {
         let queue = Queue::new(usize::MAX);
         (0..2_000).for_each(|_| queue.push(proposal(), WhenFull::Refuse).unwrap());

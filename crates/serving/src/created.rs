@@ -94,8 +94,8 @@ impl<K: Hash + Eq + Clone> Created<K> {
         self.held.remove(key);
     }
 
-    /// Looks at the next `count` reservations, and releases those of what is gone. Those that are known to exist at `now`
-    /// are passed over.
+    /// Looks at the next `count` reservations, and releases those whose object no longer exists. Objects known to exist
+    /// at `now` are skipped.
     fn look_at(&mut self, count: usize, now: Option<Instant>, alive_until: impl Fn(&K) -> Option<Instant>) {
         for _ in 0..count.min(self.order.len()) {
             let Some(key) = self.order.pop_front() else { return };

@@ -156,8 +156,8 @@ impl Truth {
         }
     }
 
-    /// Requires all voters to apply entries soon, or ends that. The voters have the numbers from 1 as long as there was no
-    /// fault.
+    /// Starts or stops the check that every voter applies each entry within `APPLIED_WITHIN` of the first. Voters are
+    /// the processes 1 to `voters` until a fault changes the membership.
     pub fn expect_prompt(&self, is_prompt: bool) {
         self.inner().is_prompt = is_prompt;
     }

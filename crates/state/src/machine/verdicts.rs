@@ -128,7 +128,7 @@ pub(crate) fn load_floor(view: &dyn View) -> Result<HistoryFloor, MachineError> 
 /// view.
 #[derive(Clone, Debug)]
 pub struct Verdicts {
-    /// Index of each entry that has a verdict, and the content of that row.
+    /// Verdict rows of the range: the entry's index and the content of its row.
     pub rows: Vec<(Index, Bytes)>,
     /// Inclusive end of the range of entries. Entries of the range that are not in `rows` have no verdict.
     pub through: Index,

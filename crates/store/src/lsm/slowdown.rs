@@ -28,7 +28,8 @@ pub(super) const SLOW_LEVEL_0_RUNS: usize = 8;
 const BEHIND_LEVEL_0_RUNS: usize = 12;
 /// Number of sorted runs on level 0 from which writes wait for compaction.
 pub(super) const STOP_LEVEL_0_RUNS: usize = 24;
-/// Number of runs below [`STOP_LEVEL_0_RUNS`] that are left for errors of the measured rate.
+/// Runs kept free below [`STOP_LEVEL_0_RUNS`], so that writers do not reach the stop if the rate of compactions was
+/// overestimated.
 const SPARE_RUNS: usize = 4;
 /// Share of the expected time of a merge that it is taken to need still, however long it has run: one in this number.
 const MIN_LEFT_SHARE: u64 = 10;
@@ -82,7 +83,7 @@ impl Default for Slowdown {
 }
 
 impl Slowdown {
-    /// Notes that a compaction begins that will remove so many bytes from level 0.
+    /// Records the start of a compaction that will remove `level_0_bytes` bytes from level 0.
     #[must_use]
     pub(super) fn begin_merge(&self, level_0_bytes: u64) -> Merge<'_> {
         self.merge_begun_nanos.store(NOT_YET, Relaxed);
@@ -210,7 +211,8 @@ mod tests {
         /// Rate of compactions, and of writers, in bytes per second.
         rate: u64,
         wanted: u64,
-        /// A compaction of a lower level follows each so many of level 0, and takes so long as that of so many runs.
+        /// `(every, runs)`: after every `every` compactions of level 0, a compaction of a lower level follows, which
+        /// takes as long as one of `runs` runs.
         lower: Option<(usize, u32)>,
     }
 

@@ -29,7 +29,7 @@
 
 mod log_tail;
 
-// These tests need private parts. They are kept beside the other tests because the size of the sources is bounded.
+// These tests need private parts, so they are a module of the crate, although their files lie beside the other tests.
 #[cfg(test)]
 #[path = "../../../tests/install/mod.rs"]
 mod tests;

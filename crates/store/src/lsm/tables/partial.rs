@@ -120,7 +120,8 @@ mod tests {
             self.0.path().join("tables").join("1000")
         }
 
-        /// Writes a table, and fails with `error` before the crate knows of the table.
+        /// Writes a table file and returns `error`, as a flush does that fails before the LSM crate has added the table
+        /// to its list.
         fn fail(&self, error: BackendError, and: impl FnOnce()) -> BackendError {
             let write = || {
                 fs::write(self.table(), b"partial").unwrap();
