@@ -23,7 +23,8 @@
 //! requests of others.
 //!
 //! Turns exclude nobody: a connection that has a turn and nothing to send holds up no other. Bounds: one entry in the
-//! queue for each connection or streamed body.
+//! queue for each connection or streamed body. The bytes of one write, and those that the kernel takes without sending
+//! them, are bounded in `thalweg_transport`.
 //!
 //! Invariant: while `is_crowded` is true, a task exists that begins the next round.
 

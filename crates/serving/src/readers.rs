@@ -14,6 +14,10 @@
 //! on the threads for long reads. Reads of one block by several clients are combined without further work: the kernel
 //! reads a page once, and a read that begins later finds the block in the cache.
 //!
+//! The same threads parse and convert long JSON bodies, and read the rows that a write will need when it is applied
+//! ([`fetched`](crate::fetched)). Other long work is done in slices ([`bulk::Slice`](crate::bulk::Slice)), or left to a
+//! thread of its own ([`aside`](crate::aside)).
+//!
 //! Each queue serves client addresses in turn, and for each address its connections in turn. All threads of a kind but one
 //! may work for the same address, so the reads of another address never wait until a long read has ended.
 //!
