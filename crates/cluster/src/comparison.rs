@@ -127,7 +127,11 @@ impl Tasks {
         if let Some((after, _)) = differing.iter().find(|(_, count)| 2 * **count > members) {
             self.stop_differing(*after).await;
         } else if let Some((index, count)) = differing.first_key_value() {
-            tracing::warn!(index = index.0, members = count, "members have another state than this node");
+            tracing::warn!(
+                index = index.0,
+                members = count,
+                "the running hashes of some members differ from this node's"
+            );
         }
     }
 
@@ -159,7 +163,7 @@ impl Tasks {
             Some(_) => {
                 digests.through = index;
                 if counts.len() > 1 {
-                    tracing::warn!(index = index.0, "a member's state has another digest than those of a majority");
+                    tracing::warn!(index = index.0, "a member's state digest differs from that of a majority");
                 }
             }
             // Some members have not computed it yet, or do not answer.
@@ -192,12 +196,12 @@ impl Tasks {
         if self.consensus.member().leads()
             && let Err(error) = self.consensus.transfer(None).await
         {
-            tracing::warn!(%error, "this node still leads, although it does not serve");
+            tracing::warn!(%error, "leadership could not be transferred: this node leads but does not serve");
         }
         if let Err(error) = self.note_due(RepairDue { after, sources: Vec::new() }).await {
             tracing::error!(
                 %error,
-                "the file REPAIR cannot be written: started again, this node serves until it has compared its state again"
+                "cannot write the file REPAIR: after a restart this node serves its wrong state until the next comparison"
             );
         }
     }
@@ -240,7 +244,7 @@ impl Tasks {
         tracing::warn!(members = sources.len(), "this node stops to get the state of another member");
         let after = due.map_or_else(|| self.consensus.applied().unwrap_or(Index::ZERO), |due| due.after);
         let noted = self.note_due(RepairDue { after, sources }).await;
-        noted.map_err(|error| format!("the file REPAIR cannot be written: {error}"))?;
+        noted.map_err(|error| format!("cannot write the file REPAIR: {error}"))?;
         self.db.stop_serving("its state is damaged: it gets the state of another member");
         self.shared.repair_is_due.send_replace(true);
         Ok(())

@@ -266,7 +266,7 @@ impl SnapshotWriter for ChunkWriter {
                 Err(error) => return Err(io::Error::other(error)),
             };
             if let Some(leftover) = installed.leftover {
-                tracing::warn!(%leftover, "files of the state before a snapshot could not be removed");
+                tracing::warn!(%leftover, "could not remove files of the state that a snapshot replaced");
             }
             tracing::info!(from = %installed.from, index = installed.applied.index.0, "installed a snapshot");
             Ok(Switch::Done)

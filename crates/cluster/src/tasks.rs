@@ -73,7 +73,10 @@ fn note_room(report: &ClusterReport) {
         tracing::info!("enough voters have room again: the leader accepts new data");
     } else {
         let full: Vec<_> = report.voters().filter(|voter| voter.is_full).map(|voter| &voter.name).collect();
-        tracing::warn!(?full, "the disks of these voters are full, so the leader refuses new data; deletes still pass");
+        tracing::warn!(
+            ?full,
+            "the disks of these voters are full, so the leader refuses new data; deletes are still accepted"
+        );
     }
 }
 
@@ -265,7 +268,7 @@ impl Tasks {
             }
             if is.1 && !was.1 {
                 let behind_ms = member.behind.map(|Since(millis)| millis);
-                tracing::warn!(%node, name, behind_ms, entries, "a replica was not up to date for long");
+                tracing::warn!(%node, name, behind_ms, entries, "a replica has been behind for a long time");
                 self.events.push(Event::Stale(node));
             }
             if (was.0 || was.1) && !is.0 && !is.1 {

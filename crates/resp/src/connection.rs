@@ -311,7 +311,7 @@ impl Connection {
         }
         self.socket.ticked(&mut self.out);
         if self.phase == ConnectionPhase::Open && self.is_dispensable() {
-            tracing::debug!(peer = %self.socket.peer(), "connections run short: closing an idle Redis client");
+            tracing::debug!(peer = %self.socket.peer(), "few connections are free: closing an idle Redis client");
             self.phase = ConnectionPhase::Finishing;
         }
     }

@@ -91,7 +91,7 @@ impl HeldLog {
                     held_bytes = held,
                     history_bytes = bound,
                     snapshots = stats.snapshots.open,
-                    "open snapshots hold the log above its bound: it frees no segment until they end"
+                    "open snapshots keep the log above `history_bytes`: no segment is freed until they end"
                 );
             }
             tokio::select! {

@@ -47,7 +47,7 @@ pub enum Spent {
     #[error("the read takes too long for the thread that began it")]
     Steps,
     /// The read needs bytes that are not in memory.
-    #[error("the read must wait for the disk, and the thread that began it must not")]
+    #[error("the read would wait for the disk, which its thread must not do")]
     Disk,
 }
 

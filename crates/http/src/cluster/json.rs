@@ -95,7 +95,7 @@ pub(crate) struct MemberShown {
     heard_millis: Option<u64>,
     /// True if the replica lacks many entries or bytes.
     lagging: bool,
-    /// True if the replica has not been up to date for long.
+    /// True if the replica has been behind for a long time.
     stale: bool,
     /// True if the disk is too full for new data.
     full: bool,

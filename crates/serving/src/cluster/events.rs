@@ -42,7 +42,7 @@ pub enum Event {
     Down(NodeId),
     /// A replica lacks many entries or bytes.
     Lagging(NodeId),
-    /// A replica has not been up to date for long.
+    /// A replica has been behind for a long time.
     Stale(NodeId),
     /// A replica keeps up again: it is neither lagging nor stale.
     CaughtUp(NodeId),
