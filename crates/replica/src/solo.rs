@@ -53,7 +53,7 @@ use crate::{
     pending::{Pending, payload_of, purpose_of},
     queue::{DequeuedProposals, Lanes, Queue, WhenFull},
     slot::{Answer, Committed, Proposal, Slot},
-    stages::TimedGroup,
+    stages::TimedBatch,
 };
 
 /// Longest time for which the committer thread sleeps.
@@ -131,9 +131,9 @@ struct Role {
     /// Buffer in which a log entry of several commands is assembled.
     entry: Vec<u8>,
     outcomes: Vec<Outcome>,
-    /// Commands of the dequeued group that are timed because they wait for an fsync; `None` after the group's first
+    /// Commands of the dequeued batch that are timed because they wait for an fsync; `None` after the batch's first
     /// entry, and for a command that was not queued.
-    timed: Option<TimedGroup>,
+    timed: Option<TimedBatch>,
 }
 
 /// Maximum size in bytes of an async caller's command that is committed on the caller's own thread. Longer commands go
@@ -543,7 +543,7 @@ impl Shared {
         let answers = match &taken.ends[..] {
             [] => Vec::new(),
             [_] => self.commit_many(&mut role, &taken.proposals),
-            ends => self.commit_group(&mut role, &taken.proposals, ends, &mut taken.steps),
+            ends => self.commit_entries(&mut role, &taken.proposals, ends, &mut taken.steps),
         };
         let applied = is_timed.then(|| self.clock.monotonic());
         if let ([_], Ok(before), Ok(after)) = (&taken.ends[..], before, self.machine.work()) {
@@ -642,13 +642,13 @@ impl Shared {
     /// Commits several log entries with one fsync. `ends` are the numbers of proposals at which the entries end. All
     /// entries are written, then made durable, then applied one after the other. Appends to `steps` the number of steps
     /// that each applied entry took.
-    fn commit_group(&self, role: &mut Role, taken: &[Pending], ends: &[usize], steps: &mut Vec<u64>) -> Vec<Answer> {
+    fn commit_entries(&self, role: &mut Role, taken: &[Pending], ends: &[usize], steps: &mut Vec<u64>) -> Vec<Answer> {
         if let Some(reason) = self.failure.get() {
             return taken.iter().map(|_| Err(ProposeError::State(reason.clone()))).collect();
         }
         let level = taken.iter().map(|pending| pending.level).max().unwrap_or_default();
         // Reads must not pass the timestamp of an entry that is written but not applied yet, also if an earlier entry
-        // of the group sets the first deadline.
+        // of the batch sets the first deadline.
         let (time, frozen) = self.clock.stamp_frozen();
         let (stages, mut waited) = (&self.counts.stages, Duration::ZERO);
         let timed = stages.begin_write(role.timed.take(), level, &self.clock);

@@ -5,7 +5,7 @@
 //! applied when they are committed.
 //!
 //! The log of a node that installs a snapshot can contain, in any mixture: entries that the snapshot covers, some of
-//! which may not be part of the group's history; entries after the snapshot; votes; moves, most of them of the install.
+//! which may not be part of the space's history; entries after the snapshot; votes; moves, most of them of the install.
 
 use thalweg_log::{Log, RecordKind};
 use thalweg_replica::Valid;

@@ -85,7 +85,7 @@ pub struct Installed {
     pub from: NodeId,
     /// Position of the database after the install.
     pub applied: Applied,
-    /// Membership of the replication group as of the snapshot, and the entry that contained it.
+    /// Membership of the space as of the snapshot, and the entry that contained it.
     pub membership: AppliedMembership,
     /// Numbers of rows and bytes installed.
     pub totals: Totals,
