@@ -19,7 +19,7 @@ use crate::{
     slow_follower, snapshot,
     stats::{Summary, median_of, ratio},
     tls,
-    work::{self, Kind, Level, TargetNodes, Turn, Work},
+    work::{self, Kind, Level, RequestLoad, TargetNodes, Turn},
 };
 
 /// Runs the suite.
@@ -41,7 +41,7 @@ pub fn run(options: &ClusterOptions, progress: &mut dyn Progress) -> Result<Repo
         ),
     );
     report.condition("value B, keys, rounds", format!("{}, {}, {}", options.value_size, options.keys, options.rounds));
-    let works = Work::all(options);
+    let works = RequestLoad::all(options);
     if !works.is_empty() {
         let nodes = if options.nodes.is_empty() {
             Nodes::start(Setup::new("cluster", scratch.path(), options), progress)?
@@ -120,7 +120,7 @@ struct Suite<'a> {
 
 /// Results of one row of the report, from all rounds so far.
 struct Rounds {
-    work: Work,
+    work: RequestLoad,
     ours: Vec<Turn>,
     peer: Vec<Turn>,
     /// Puts per second that one client could do at most in each round, according to the probes right before it.
@@ -128,7 +128,7 @@ struct Rounds {
 }
 
 impl Suite<'_> {
-    fn rows(mut self, works: &[Work], report: &mut Report) -> Result<(), BenchError> {
+    fn rows(mut self, works: &[RequestLoad], report: &mut Report) -> Result<(), BenchError> {
         self.load_keys()?;
         let (mut probed, mut all) = (Vec::new(), Vec::new());
         all.extend(works.iter().map(|work| Rounds { work: *work, ours: vec![], peer: vec![], allowed: vec![] }));
@@ -214,7 +214,7 @@ fn figures_table(all: &[Rounds]) -> Table {
 }
 
 fn figure_row(rounds: &Rounds, system: &str, turns: &[Turn]) -> Row {
-    let Work { kind, place, clients } = rounds.work;
+    let RequestLoad { kind, place, clients } = rounds.work;
     let (what, level) = match kind {
         Kind::Put => ("put", "quorum"),
         Kind::Get(level) => ("get", level.name()),
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn puts_of_one_and_of_fifty_clients_are_held_against_the_published_ones() {
         let rounds = |clients, rate| Rounds {
-            work: Work { kind: Kind::Put, place: TargetNodes::Leader, clients },
+            work: RequestLoad { kind: Kind::Put, place: TargetNodes::Leader, clients },
             ours: vec![Turn {
                 rate,
                 p50_us: 1000.0,

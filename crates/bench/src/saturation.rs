@@ -93,11 +93,11 @@ impl Evidence {
 
 /// Evidence of all runs of a search, with their rates.
 #[derive(Debug, Default)]
-pub(crate) struct Course {
+pub(crate) struct SearchEvidence {
     runs: Vec<(f64, Evidence)>,
 }
 
-impl Course {
+impl SearchEvidence {
     /// Adds the evidence of a run.
     pub(crate) fn push(&mut self, rate: f64, evidence: Evidence) {
         self.runs.push((rate, evidence));
@@ -186,8 +186,8 @@ mod tests {
     #[test]
     fn the_verdict_is_that_of_the_lowest_rate_that_failed() {
         let bounds = Bounds { start: 100.0, max: 1e6, precision: 0.03, repeats: 2 };
-        let mut course = Course::default();
-        let search = |course: &mut Course, fail: Trial| {
+        let mut course = SearchEvidence::default();
+        let search = |course: &mut SearchEvidence, fail: Trial| {
             find_knee(&bounds, |rate| {
                 let fsync = Some(rate / 6000.0);
                 course.push(rate, Evidence { fsync, ..idle() });
@@ -198,7 +198,7 @@ mod tests {
         assert!(course.verdict(&knee).unwrap().starts_with("fsync (the log syncs 8"), "{:?}", course.verdict(&knee));
         let table = course.table();
         assert_eq!(table.rows.len(), knee.trials.len());
-        let knee = search(&mut Course::default(), Trial::Void("busy".to_owned())).unwrap();
+        let knee = search(&mut SearchEvidence::default(), Trial::Void("busy".to_owned())).unwrap();
         assert_eq!(course.verdict(&knee).unwrap(), "CPU of the load generator");
         let knee = find_knee(&bounds, |_| Ok::<_, ()>(Trial::Pass)).unwrap();
         assert_eq!(course.verdict(&knee), None);

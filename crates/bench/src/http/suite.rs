@@ -19,7 +19,7 @@ use crate::{
     },
     profiling::{LONGEST_PROFILE, Profiler},
     report::{Check, Row, Table, cells, number, table},
-    saturation::{Course, Evidence},
+    saturation::{Evidence, SearchEvidence},
     server::Target,
     stats::ratio,
 };
@@ -191,7 +191,7 @@ impl Suite<'_> {
         }
         report.tables.push(conditions_table(&scenarios));
         let mut table = Table::new("search: climb, bisect, confirm both ends");
-        let (mut good, mut course, mut resources) = (Vec::new(), Vec::new(), Course::default());
+        let (mut good, mut course, mut resources) = (Vec::new(), Vec::new(), SearchEvidence::default());
         let knee = find_knee(&bounds, |rate| {
             let pace = Pace::Open { rate, arrivals: options.load.arrivals };
             let plan = self.plan(&options.load, Kind::Subject, pace);

@@ -53,7 +53,7 @@ pub(crate) use paged::{Page, PagedView};
 #[cfg(test)]
 pub(crate) use pauses::OwedPause;
 use running::Running;
-pub(crate) use shared::{Shared, State, Work};
+pub(crate) use shared::{FullDiskTask, Shared, State};
 pub(crate) use store::{Demand, Store, StoreView};
 use version::Version;
 pub(crate) use worker::ThreadMain;

@@ -101,12 +101,12 @@ pub struct Installed {
 #[derive(Debug)]
 pub struct Install(
     /// `None` once the install has ended.
-    Option<Work>,
+    Option<InstallInProgress>,
 );
 
 /// An install that has not ended.
 #[derive(Debug)]
-struct Work {
+struct InstallInProgress {
     inner: Arc<Inner>,
     phase: InstallPhase,
     /// Released after the files of an unfinished install are removed.
@@ -183,13 +183,13 @@ impl Database {
 
 impl Install {
     fn begin(inner: &Arc<Inner>) -> Result<Self, InstallError> {
-        Work::begin(inner).map(|work| Self(Some(work)))
+        InstallInProgress::begin(inner).map(|work| Self(Some(work)))
     }
 
     /// Number of the chunk that the install needs next; 0 once it has ended.
     #[must_use]
     pub fn next_number(&self) -> u64 {
-        self.0.as_ref().map_or(0, Work::next_number)
+        self.0.as_ref().map_or(0, InstallInProgress::next_number)
     }
 
     /// Description of the snapshot; `None` before its first chunk was given, and once the install has ended.
@@ -233,7 +233,7 @@ impl Install {
     /// # Errors
     /// After [`InstallError::Incomplete`] the install continues. All other errors end it, and nothing has changed.
     pub fn prepare(&mut self) -> Result<(), InstallError> {
-        self.work(Work::prepare)
+        self.work(InstallInProgress::prepare)
     }
 
     /// Makes the state of the snapshot the state of the database, also after a crash. [Prepares](Self::prepare) it first
@@ -244,7 +244,7 @@ impl Install {
     /// [`InstallError::SwitchFailed`], the database continues with the former state, and the next open finds the former
     /// state or the new one. All other errors end the install, and nothing has changed.
     pub fn finish(&mut self) -> Result<Installed, InstallError> {
-        self.work(Work::finish)
+        self.work(InstallInProgress::finish)
     }
 
     /// [Finishes](Self::finish) the install of a member whose consensus does not run.
@@ -262,7 +262,10 @@ impl Install {
     }
 
     /// Performs a step, and releases the database if the install has ended with it.
-    fn work<T>(&mut self, step: impl FnOnce(&mut Work) -> Result<T, InstallError>) -> Result<T, InstallError> {
+    fn work<T>(
+        &mut self,
+        step: impl FnOnce(&mut InstallInProgress) -> Result<T, InstallError>,
+    ) -> Result<T, InstallError> {
         let work = self.0.as_mut().ok_or(InstallError::Ended)?;
         let done = step(work);
         if matches!(work.phase, InstallPhase::Ended) {
@@ -272,7 +275,7 @@ impl Install {
     }
 }
 
-impl Work {
+impl InstallInProgress {
     fn begin(inner: &Arc<Inner>) -> Result<Self, InstallError> {
         let inner = Arc::clone(inner);
         let hold = inner.installs.take(|| inner.open.log.end())?;
@@ -525,7 +528,7 @@ impl Work {
     }
 }
 
-impl Drop for Work {
+impl Drop for InstallInProgress {
     fn drop(&mut self) {
         self.abandon();
     }
