@@ -29,7 +29,7 @@ use crate::{
 
 /// Facts about another member that decide whether it can give its state to this node.
 #[derive(Clone, Debug)]
-struct Other {
+struct ComparedMember {
     node: NodeId,
     votes: bool,
     /// Running hashes; none if the member does not answer.
@@ -225,7 +225,7 @@ impl Tasks {
         let mut others = Vec::new();
         for (node, member) in members.iter().filter(|(node, _)| **node != self.here()) {
             let marks = self.marks_of(*node, &member.info.address).await.unwrap_or_default();
-            others.push(Other { node: *node, votes: member.votes, marks: marks.into_iter().collect() });
+            others.push(ComparedMember { node: *node, votes: member.votes, marks: marks.into_iter().collect() });
         }
         let agreeing = agreeing(&others, due.as_ref().map_or(Index::ZERO, |due| due.after));
         let mut sources = Vec::new();
@@ -254,7 +254,7 @@ impl Tasks {
 /// Returns the members that agree with each other: the largest group with equal running hashes, at the newest entry for
 /// which a majority of the members has reported a hash. Entries before `after` are ignored, because states that differ
 /// after an entry can have equal hashes before it.
-fn agreeing(others: &[Other], after: Index) -> BTreeSet<NodeId> {
+fn agreeing(others: &[ComparedMember], after: Index) -> BTreeSet<NodeId> {
     let mut found: BTreeMap<Index, BTreeMap<u64, BTreeSet<NodeId>>> = BTreeMap::new();
     for other in others {
         for (index, hash) in other.marks.range(after..) {
@@ -272,7 +272,7 @@ fn agreeing(others: &[Other], after: Index) -> BTreeSet<NodeId> {
 /// continues while this node and others repair their states at the same time. A node that knows of a fault in its state
 /// does not give the state to others. So of two such nodes, the later one does not count the first. The last node to
 /// ask therefore finds a majority that excludes all nodes under repair.
-fn can_spare(giving: &BTreeSet<NodeId>, others: &[Other], this_node_votes: bool) -> bool {
+fn can_spare(giving: &BTreeSet<NodeId>, others: &[ComparedMember], this_node_votes: bool) -> bool {
     let voters = others.iter().filter(|other| other.votes);
     let giving_voters = voters.clone().filter(|voter| giving.contains(&voter.node)).count();
     2 * giving.len() > others.len() + 1 && 2 * giving_voters > voters.count() + usize::from(this_node_votes)
@@ -283,9 +283,9 @@ mod tests {
     use super::*;
 
     /// Members with the ids 2 and higher, all voters, with the running hashes that each reports.
-    fn others(of: &[&[(u64, u64)]]) -> Vec<Other> {
+    fn others(of: &[&[(u64, u64)]]) -> Vec<ComparedMember> {
         let marks = |of: &[(u64, u64)]| of.iter().map(|(index, hash)| (Index(*index), *hash)).collect();
-        (2..).zip(of).map(|(node, of)| Other { node: NodeId(node), votes: true, marks: marks(of) }).collect()
+        (2..).zip(of).map(|(node, of)| ComparedMember { node: NodeId(node), votes: true, marks: marks(of) }).collect()
     }
 
     fn nodes(of: &[u64]) -> BTreeSet<NodeId> {

@@ -19,7 +19,7 @@ use thalweg_engine::{Database, RepairNote};
 use thalweg_raft::{ChangeError, Consensus, MemberStatus};
 use thalweg_replica::{Leadership, NodeInfo};
 use thalweg_serving::cluster::{
-    ClusterReport, Event, Lag, MemberHealth, MemberReport, MemberRole, REMOVED_REASON, Since,
+    ClusterReport, ElapsedMillis, Event, Lag, MemberHealth, MemberReport, MemberRole, REMOVED_REASON,
 };
 use thalweg_types::{ClusterId, Index, NodeId};
 use thalweg_wire::peer::{Channel, Describe, ManageKind};
@@ -267,7 +267,7 @@ impl Tasks {
                 self.events.push(Event::Lagging(node));
             }
             if is.1 && !was.1 {
-                let behind_ms = member.behind.map(|Since(millis)| millis);
+                let behind_ms = member.behind.map(|ElapsedMillis(millis)| millis);
                 tracing::warn!(%node, name, behind_ms, entries, "a replica has been behind for a long time");
                 self.events.push(Event::Stale(node));
             }

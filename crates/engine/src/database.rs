@@ -34,7 +34,7 @@ use crate::{
     install_slot::Slot,
     maintenance::Background,
     maintenance_counts::Maintenance,
-    open::{self, OpenReport, Opened, Surroundings},
+    open::{self, OpenEnvironment, OpenReport, Opened},
     open_parts::Mode,
     options::Options,
     scrub::{Scrub, ScrubStats},
@@ -101,8 +101,8 @@ impl Database {
     /// Opens a data directory on any disk, with any clock and seed. The LSM and SQLite backends need a disk with a
     /// path in the operating system; the memory and redb backends also work on a simulated disk.
     pub fn open_on(disk: Arc<dyn Disk>, clock: Arc<dyn Clock>, seed: u64, options: Options) -> Result<Self, OpenError> {
-        let surroundings = Surroundings { disk, clock: &clock, seed, mode: Mode::Threaded, os_dir: None };
-        let opened = open::on(surroundings, &options, Part::Alone, &mut |_| ControlFlow::Continue(()))?;
+        let environment = OpenEnvironment { disk, clock: &clock, seed, mode: Mode::Threaded, os_dir: None };
+        let opened = open::on(environment, &options, Part::Alone, &mut |_| ControlFlow::Continue(()))?;
         Ok(Self::start(opened, options))
     }
 

@@ -133,8 +133,8 @@ pub(crate) fn real(
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let part = member.map_or(Part::Alone, |(member, founded)| Part::Member(member, founded));
     let disk: Arc<dyn Disk> = Arc::new(disk);
-    let surroundings = Surroundings { disk, clock: &clock, seed: random_seed(), mode: Mode::Threaded, os_dir: None };
-    on(surroundings, options, part, progress)
+    let environment = OpenEnvironment { disk, clock: &clock, seed: random_seed(), mode: Mode::Threaded, os_dir: None };
+    on(environment, options, part, progress)
 }
 
 /// Names of files that a directory without an identity may have: those that an open creates before the identity, those
@@ -172,7 +172,7 @@ pub(crate) fn random_seed() -> u64 {
 }
 
 /// Disk, clock, seed and mode with which a directory is opened.
-pub(crate) struct Surroundings<'a> {
+pub(crate) struct OpenEnvironment<'a> {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) clock: &'a Arc<dyn Clock>,
     pub(crate) seed: u64,
@@ -183,12 +183,12 @@ pub(crate) struct Surroundings<'a> {
 
 /// Opens a data directory on any disk.
 pub(crate) fn on(
-    surroundings: Surroundings<'_>,
+    environment: OpenEnvironment<'_>,
     options: &Options,
     part: Part,
     progress: &mut Progress<'_>,
 ) -> Result<Opened, OpenError> {
-    let Surroundings { disk, clock, seed, mode, os_dir } = surroundings;
+    let OpenEnvironment { disk, clock, seed, mode, os_dir } = environment;
     let started = clock.monotonic();
     let path = backends::shown_path(&disk);
     // A simulation, which is stepped, decides about the sizes of its entries itself.

@@ -16,7 +16,7 @@ use crate::{
     expiry::rows::Expiry,
     history::{
         rows as versions,
-        rows::{Until, VersionEnd},
+        rows::{VersionEnd, VersionUpperBound},
     },
     keys,
     keyspaces::values::{CollectionRef, encode_value},
@@ -120,7 +120,7 @@ fn a_collection_counts_as_it_is() {
 #[test]
 fn a_version_counts_with_the_form_of_its_value() {
     let key = versions::version_row(KeyspaceId(3), b"key", Revision(9));
-    let until = Until { revision: Revision(10), time: SpaceTime(11) };
+    let until = VersionUpperBound { revision: Revision(10), time: SpaceTime(11) };
     for place in PLACES {
         let value = encode_value(Revision(9), &Expiry::NEVER, place);
         let version = VersionRow { until, end: versions::NO_END, ending: VersionEnd::Deleted, value: &value };

@@ -70,7 +70,7 @@ struct GroupChanges {
 /// Result of a settlement (ack or nack): the number of records settled, and the records whose attempts no longer held
 /// them.
 #[derive(Debug, Default)]
-pub(crate) struct Settled {
+pub(crate) struct SettledRecords {
     pub(crate) settled: u64,
     pub(crate) lapsed: Vec<Lapsed>,
 }
@@ -314,8 +314,8 @@ impl Group {
         now: SpaceTime,
         how: &SettlementKind<'_>,
         settlements: &Settlements<'_>,
-    ) -> Settled {
-        let mut done = Settled::default();
+    ) -> SettledRecords {
+        let mut done = SettledRecords::default();
         let mut returned = Vec::new();
         for (attempt, ranges) in settlements.iter() {
             let Some(is_dead) = self.held(now, how, attempt).map(Parcel::is_dead) else {

@@ -49,7 +49,7 @@ use thalweg_state::{
 use thalweg_store::{Applied, Backend};
 use thalweg_types::{Index, NodeId};
 
-use self::log_tail::{LogTail, Passed, catch_up};
+use self::log_tail::{LogTail, PassedRecords, catch_up};
 use crate::{
     backends,
     database::Database,
@@ -416,7 +416,7 @@ impl InstallInProgress {
         let inline_value_bytes = self.inner.options.inline_value_bytes.max(min_inline_value_bytes());
         let machine = Machine::open(backend, MachineOptions { inline_value_bytes })?;
         let machine = machine.with_blobs(Arc::new(LogBlobs(open.log.clone())));
-        if catch_up(&open.log, &machine, info.applied.index)? == Passed::CoveredEntries {
+        if catch_up(&open.log, &machine, info.applied.index)? == PassedRecords::CoveredEntries {
             machine.backend().flush()?;
         }
         Ok(machine)
@@ -435,7 +435,7 @@ impl InstallInProgress {
         let applying = open.replica.member().map(|member| member.pause_applying());
         let replacement = open.machine.begin_replacement();
         let switched = catch_up(&open.log, machine, last).and_then(|passed| {
-            if passed == Passed::CoveredEntries {
+            if passed == PassedRecords::CoveredEntries {
                 machine.backend().flush()?;
             }
             if !replacement.accepts(machine) {

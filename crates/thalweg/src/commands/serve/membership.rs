@@ -19,7 +19,7 @@ use std::path::Path;
 use thalweg_cluster::{NodeOptions, Secret};
 use thalweg_engine::{Database, MemberIdentity};
 use thalweg_server::{
-    cluster::{AdminToken, CREDENTIALS_FILE, Credentials, Since, Triggers},
+    cluster::{AdminToken, CREDENTIALS_FILE, Credentials, ElapsedMillis, Triggers},
     config::{Advertise, Config},
 };
 use thalweg_types::NodeId;
@@ -156,7 +156,7 @@ pub(super) fn node_options(
         triggers: Triggers {
             lag_entries: config.cluster_lag_entries.into(),
             lag_bytes: config.cluster_lag_bytes.0,
-            stale_after: Since(u64::try_from(config.cluster_stale_after.0.as_millis()).unwrap_or(u64::MAX)),
+            stale_after: ElapsedMillis(u64::try_from(config.cluster_stale_after.0.as_millis()).unwrap_or(u64::MAX)),
         },
         ..options.with_timing(heartbeat, suspect_after, config.cluster_down_after.0)
     }))
@@ -231,7 +231,7 @@ mod tests {
             ("cluster_stale_after", "90s"),
             ("scrub_interval", "0s"),
         ]);
-        let triggers = Triggers { lag_entries: 7, lag_bytes: 1 << 20, stale_after: Since(90_000) };
+        let triggers = Triggers { lag_entries: 7, lag_bytes: 1 << 20, stale_after: ElapsedMillis(90_000) };
         assert_eq!((lags.triggers, lags.digest_every), (triggers, Duration::ZERO));
     }
 
