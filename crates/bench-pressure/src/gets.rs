@@ -221,7 +221,7 @@ mod tests {
     use crate::{
         load::{Outcome, Tally},
         report::Verdict,
-        usage::Spent,
+        usage::RunResources,
         work::Counts,
     };
 
@@ -235,7 +235,7 @@ mod tests {
         let mut tally: Tally<Counts> = Tally::new(1);
         tally.times[0].record_nanos_times(p99_ms * 1_000_000, 1000);
         tally.right = rate as u64;
-        Outcome::new(tally, 1.0, Spent::default())
+        Outcome::new(tally, 1.0, RunResources::default())
     }
 
     fn rounds(protocol: WireProtocol, clients: usize, rate: f64, (p99, resident): (u64, u64)) -> Rounds {

@@ -156,7 +156,7 @@ mod tests {
         load::{Outcome, Tally},
         peaks::Peaks,
         report::Verdict,
-        usage::Spent,
+        usage::RunResources,
         work::Counts,
     };
 
@@ -183,7 +183,7 @@ mod tests {
                 stop: None,
                 after_stop: Duration::from_secs(seconds),
                 after_kill: Duration::from_secs(seconds),
-                gets: vec![(64, Outcome::new(Tally::new(1), 1.0, Spent::default()), each)],
+                gets: vec![(64, Outcome::new(Tally::new(1), 1.0, RunResources::default()), each)],
                 own_bytes: None,
             };
             let Figures { checks, .. } = figures(&measured, limit, &options);

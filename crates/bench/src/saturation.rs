@@ -14,7 +14,7 @@ use crate::{
     account::Account,
     load::{Knee, Limit, Outcome},
     report::{Table, cells, number},
-    usage::Spent,
+    usage::RunResources,
 };
 
 /// Share of all processors that the server and a generator on its machine use together, above which they are saturated.
@@ -45,7 +45,7 @@ pub(crate) struct Evidence {
 impl Evidence {
     /// Collects the evidence of a run on a server at this address.
     pub(crate) fn of<C>(outcome: &Outcome<C>, account: &Account, server: Option<SocketAddr>) -> Self {
-        let Spent { server: cost, generator_cpu, server_thread, clocks, .. } = outcome.spent;
+        let RunResources { server: cost, generator_cpu, server_thread, clocks, .. } = outcome.spent;
         let seconds = clocks.seconds.max(1e-9);
         let bytes = outcome.tally.received_bytes.max(outcome.tally.sent_bytes) as f64;
         let is_remote = server.is_some_and(|address| !address.ip().is_loopback());

@@ -17,7 +17,7 @@ use std::ops::ControlFlow;
 use thalweg_state::machine::Machine;
 use thalweg_types::{
     KeyspaceId,
-    budget::{self, Budget, Spent},
+    budget::{self, Budget, BudgetSpent},
     codec::Malformed,
     command::{Command, CommitBuilder, Condition, Expect, RedisBatch, Write, unwrap},
     steps::{COLD_READ, READ, SHORT_READ, read_bytes},
@@ -91,7 +91,7 @@ impl<K: AsRef<[u8]>> Row<K> {
 #[derive(Debug)]
 pub struct RowFetch {
     db: Database,
-    spent: Spent,
+    spent: BudgetSpent,
     rows: Vec<Row<Box<[u8]>>>,
 }
 
@@ -139,7 +139,7 @@ impl Database {
 impl RowFetch {
     /// Returns the reason why the rows were not read on the thread that proposes the command.
     #[must_use]
-    pub fn spent(&self) -> Spent {
+    pub fn spent(&self) -> BudgetSpent {
         self.spent
     }
 
@@ -408,7 +408,7 @@ mod tests {
         // Without steps, the rows are left to other threads.
         let sizes = |rows: usize| {
             let mut fetch = db.row_fetch_now(Budget::resident(1), RowsOf::Command(&encoded)).unwrap();
-            assert_eq!(fetch.spent(), Spent::Steps);
+            assert_eq!(fetch.spent(), BudgetSpent::Steps);
             fetch.rows.truncate(rows);
             fetch.split().iter().map(|part| part.rows.len()).collect::<Vec<_>>()
         };

@@ -12,7 +12,7 @@ use thalweg_engine::TransactionAck;
 use thalweg_serving::{admission::Account, app::App, error::ApiError};
 use thalweg_types::{
     Durability, Revision,
-    budget::{self, Budget, Spent},
+    budget::{self, Budget, BudgetSpent},
     command::{Command, OperationResult, ScanPage, ScannedItem, TransactionBuilder},
     limits::{MAX_COMMAND_STEPS, MAX_TRANSACTION_RESULT_BYTES},
     steps::SHORT_READ,
@@ -247,7 +247,7 @@ async fn read(
     transaction.encode(&mut bytes)?;
     let read = |app: &App, bytes: &[u8], budget| match Command::decode(bytes) {
         Ok(Command::Transaction(transaction)) => app.db.blocking().read_transaction(&transaction, budget),
-        _ => Err(Spent::Steps),
+        _ => Err(BudgetSpent::Steps),
     };
     let ack = match read(app, &bytes, Budget::RESIDENT) {
         Ok(ack) => ack,

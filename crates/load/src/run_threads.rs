@@ -19,7 +19,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use crate::{
     BenchError,
     latency::nanos,
-    usage::{Effort, Meter, Spent},
+    usage::{Meter, RunResources, ThreadCpuMeter},
 };
 
 /// Clock of a run, in nanoseconds since the run started.
@@ -49,7 +49,7 @@ pub fn run<S, T: Send>(
     server: Option<u32>,
     setup: impl AsyncFn(usize) -> Result<S, BenchError> + Sync,
     load: impl AsyncFn(S, Clock) -> T + Sync,
-) -> Result<(Vec<T>, Spent), BenchError> {
+) -> Result<(Vec<T>, RunResources), BenchError> {
     let (barrier, has_failed, begun) = (Barrier::new(threads), AtomicBool::new(false), OnceLock::new());
     let work = async |number| {
         let ready = setup(number).await;
@@ -61,7 +61,7 @@ pub fn run<S, T: Send>(
         barrier.wait();
         let ready = ready?;
         let Some((_, clock)) = begun.get().filter(|_| !has_failed.load(Ordering::Acquire)) else { return Ok(None) };
-        let effort = Effort::begin();
+        let effort = ThreadCpuMeter::begin();
         let brought = load(ready, *clock).await;
         Ok(Some((brought, effort.end())))
     };
@@ -76,7 +76,8 @@ pub fn run<S, T: Send>(
     let server = begun.get().and_then(|(meter, _)| meter.server());
     let server_thread = begun.get().and_then(|(meter, _)| meter.server_thread());
     let clocks = begun.get().map(|(meter, _)| meter.clocks()).unwrap_or_default();
-    let (mut brought, mut spent) = (Vec::new(), Spent { server, server_thread, clocks, ..Spent::default() });
+    let (mut brought, mut spent) =
+        (Vec::new(), RunResources { server, server_thread, clocks, ..RunResources::default() });
     // If a thread did not run, another one's error ends this loop.
     for (result, (cpu, busy)) in all.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten() {
         brought.push(result);

@@ -28,7 +28,7 @@ use thalweg_serving::{
     bulk::{BulkSeat, BulkTurns},
     half_open::Slot,
     limits::MAX_TURNS,
-    served_socket::{Alarm, Output, Received, ServedSocket},
+    served_socket::{Output, Received, ServedSocket, SocketEvent},
     spare,
 };
 use thalweg_transport::{Channel, Outbox};
@@ -284,8 +284,8 @@ impl Connection {
             moved = true;
             self.socket.now = Instant::now();
             match alarm {
-                Alarm::Tick => self.tick(),
-                Alarm::Stop => {
+                SocketEvent::Tick => self.tick(),
+                SocketEvent::Stop => {
                     self.session.stop_waiting();
                     self.phase = ConnectionPhase::Finishing;
                 }

@@ -109,9 +109,9 @@ pub struct BulkTurns {
 
 #[derive(Debug)]
 struct Waiting {
-    queue: FairQueue<Arc<Seat>>,
+    queue: FairQueue<Arc<TurnTicket>>,
     /// Connections whose turn continues in the next round.
-    paused: Vec<Arc<Seat>>,
+    paused: Vec<Arc<TurnTicket>>,
     /// Number of connections that got a turn when the last round began.
     turns: usize,
     next_ticket: u64,
@@ -119,7 +119,7 @@ struct Waiting {
 
 /// Handle by which a waiting connection gets its turn.
 #[derive(Debug, Default)]
-struct Seat {
+struct TurnTicket {
     has_turn: AtomicBool,
     waker: AtomicWaker,
 }
@@ -216,7 +216,7 @@ pub struct BulkSeat {
     turns: Arc<BulkTurns>,
     account: Arc<Account>,
     /// Created when the connection first waits.
-    seat: Option<Arc<Seat>>,
+    seat: Option<Arc<TurnTicket>>,
     state: SeatState,
 }
 

@@ -12,7 +12,7 @@ use http::StatusCode;
 use thalweg_engine::{Delivery, FetchRequest, Group, GroupStart, PreparedFetch, Ready, Stream, UnreadDelivery};
 use thalweg_types::{
     Attempt, Durability,
-    budget::{Budget, Spent},
+    budget::{Budget, BudgetSpent},
     command::groups::{Redelivery, Settlement},
 };
 use tokio::time::Instant;
@@ -106,7 +106,7 @@ pub async fn resolve_start(
 async fn on_reader<T: Send + 'static, E: Send + 'static>(
     app: &App,
     account: &Arc<Account>,
-    spent: Spent,
+    spent: BudgetSpent,
     bytes: usize,
     read: impl FnMut() -> Result<T, E> + Send + 'static,
 ) -> Result<T, ApiError>

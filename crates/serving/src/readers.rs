@@ -40,7 +40,7 @@ use std::{
     time::Instant,
 };
 
-use thalweg_types::budget::{Budget, Spent};
+use thalweg_types::budget::{Budget, BudgetSpent};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -156,12 +156,12 @@ impl Readers {
     /// `read` is called a second time. Only a long read requests its `bytes`.
     pub fn run_again<T: Send + 'static>(
         &self,
-        spent: Spent,
+        spent: BudgetSpent,
         account: &Arc<Account>,
         bytes: usize,
         mut read: impl FnMut() -> T + Send + 'static,
     ) -> PendingRead<T> {
-        if spent == Spent::Steps {
+        if spent == BudgetSpent::Steps {
             return self.run(account, bytes, read);
         }
         let (answer, result) = self.begin(ReadKind::Cold);

@@ -403,7 +403,7 @@ mod tests {
     use crate::{
         Quiet,
         report::Cell,
-        usage::{Cost, Spent},
+        usage::{Cost, RunResources},
     };
     use clap::Parser as _;
 
@@ -425,7 +425,7 @@ mod tests {
         // A fifth of the run is warm-up, so 48 of its 120 requests are puts.
         (tally.right, tally.all_right) = (100, 120);
         let server = Some(Cost { written_bytes: Some(48 * 300), ..Cost::default() });
-        let outcome = Outcome::new(tally, 1.0, Spent { server, ..Spent::default() });
+        let outcome = Outcome::new(tally, 1.0, RunResources { server, ..RunResources::default() });
         let mut rounds = Rounds::default();
         (0..3).for_each(|_| rounds.subject.push(outcome.clone()));
         let scenario = &Scenario::all(&options(&["--mix", "mixed", "--value-size", "100"]))[0];

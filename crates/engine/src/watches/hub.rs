@@ -60,7 +60,7 @@ pub(crate) struct Hub {
     max_queued_bytes: usize,
     registry: Mutex<Registry>,
     /// Joins and leaves that found the registry in use. Locked for moments only, and never before the registry.
-    notes: Mutex<Notes>,
+    notes: Mutex<PendingRegistrations>,
     /// Starts the dispatcher's thread.
     spawn: fn(Arc<Self>) -> io::Result<JoinHandle<()>>,
     dispatcher: Mutex<Option<(Thread, JoinHandle<()>)>>,
@@ -70,7 +70,7 @@ pub(crate) struct Hub {
 
 /// Joins and leaves for the next round of the dispatcher, in the order of their lists.
 #[derive(Debug, Default)]
-struct Notes {
+struct PendingRegistrations {
     joins: Vec<(u64, Registered)>,
     leaves: Vec<u64>,
 }
@@ -249,7 +249,7 @@ impl Hub {
     /// Carries out the joins and leaves that found the registry in use. Returns the queues whose watches must be woken when
     /// the registry is free.
     fn carry_out_notes(&self, registry: &mut Registry) -> Vec<Arc<Queue>> {
-        let Notes { joins, leaves } = std::mem::take(&mut *self.notes());
+        let PendingRegistrations { joins, leaves } = std::mem::take(&mut *self.notes());
         let mut touched = Vec::with_capacity(joins.len());
         for (id, watch) in joins {
             let queue = Arc::clone(&watch.queue);
@@ -376,7 +376,7 @@ impl Hub {
         }
     }
 
-    fn notes(&self) -> MutexGuard<'_, Notes> {
+    fn notes(&self) -> MutexGuard<'_, PendingRegistrations> {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -40,7 +40,7 @@ struct Pending {
 }
 
 #[derive(Debug)]
-struct Covered {
+struct BarrierOutcome {
     level: ReadLevel,
     bytes: usize,
     outcome: Result<Revision, ClusterError>,
@@ -50,7 +50,7 @@ struct Covered {
 #[derive(Default)]
 pub struct ConnectionBarrier {
     pending: Option<Pending>,
-    covered: Option<Covered>,
+    covered: Option<BarrierOutcome>,
 }
 
 impl fmt::Debug for ConnectionBarrier {
@@ -98,7 +98,7 @@ impl ConnectionBarrier {
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(pending) = &mut self.pending else { return Poll::Ready(()) };
         let Poll::Ready(outcome) = pending.barrier.as_mut().poll(cx) else { return Poll::Pending };
-        self.covered = Some(Covered { level: pending.level, bytes: pending.bytes, outcome });
+        self.covered = Some(BarrierOutcome { level: pending.level, bytes: pending.bytes, outcome });
         self.pending = None;
         Poll::Ready(())
     }
@@ -115,7 +115,7 @@ impl ConnectionBarrier {
     }
 }
 
-impl Covered {
+impl BarrierOutcome {
     /// Returns true if the barrier decides about a read at this level. A failed linearizable barrier does not decide about
     /// weaker reads.
     fn covers(&self, level: ReadLevel) -> bool {

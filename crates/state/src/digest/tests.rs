@@ -20,7 +20,7 @@ use crate::{
     },
     keys,
     keyspaces::values::{CollectionRef, encode_value},
-    streams::heads::{Head, Life},
+    streams::heads::{Head, StreamState},
 };
 use thalweg_store::Applied;
 
@@ -175,9 +175,9 @@ fn a_stream_head_counts_without_what_is_local() {
         ..head()
     };
     assert_eq!(form_of_head(&compacted).unwrap(), expected);
-    let deleted = form_of_head(&Head { life: Life::Deleted, ..head() }).unwrap();
+    let deleted = form_of_head(&Head { life: StreamState::Deleted, ..head() }).unwrap();
     assert_eq!(deleted, [b"\x01", &expected[1..]].concat());
-    assert_eq!(form_of_head(&Head { life: Life::Deleted, producers: 0, ..head() }), None);
+    assert_eq!(form_of_head(&Head { life: StreamState::Deleted, producers: 0, ..head() }), None);
 }
 
 #[test]

@@ -216,7 +216,7 @@ mod tests {
         lower: Option<(usize, u32)>,
     }
 
-    struct Seen {
+    struct SimulatedRun {
         most_runs: usize,
         longest_pause: Duration,
         /// Rate at which writers wrote, as a share of the rate of compactions.
@@ -224,7 +224,7 @@ mod tests {
     }
 
     impl Model {
-        fn run(&self, duration: Duration) -> Seen {
+        fn run(&self, duration: Duration) -> SimulatedRun {
             const WRITE: u64 = 64 << 10;
             let time_of = |bytes: u64, rate| Duration::from_secs_f64(bytes as f64 / rate as f64);
             let (mut now, mut runs, mut filled, mut written) = (Duration::ZERO, 0_usize, 0, 0);
@@ -232,7 +232,7 @@ mod tests {
             // The runs that a compaction takes, its beginning and its end, and the guard.
             let mut running: Option<(usize, Duration, Duration, Merge<'_>)> = None;
             let mut merges = 0;
-            let mut seen = Seen { most_runs: 0, longest_pause: Duration::ZERO, rate: 0.0 };
+            let mut seen = SimulatedRun { most_runs: 0, longest_pause: Duration::ZERO, rate: 0.0 };
             while now < duration {
                 if let Some((taken, begun, end, merge)) = running.take_if(|(_, _, end, _)| *end <= now) {
                     self.slowdown.add_compaction(taken as u64 * RUN_BYTES, end - begun);

@@ -29,7 +29,7 @@ use thalweg_server::{
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::{
-    membership::{MemberPart, Part},
+    membership::{MemberPart, OpenRole},
     repair::Repaired,
 };
 use super::{
@@ -195,8 +195,8 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
     };
     let part = membership::decide(&resolved.config)?;
     let member = match &part {
-        Part::Alone => None,
-        Part::Member(member) => {
+        OpenRole::Alone => None,
+        OpenRole::Member(member) => {
             membership::keep(member, &resolved.config.data)?;
             // The directory has only the token's hash. A start that fails later must not lose the token.
             if let Some(admin) = &member.admin {
@@ -263,7 +263,7 @@ fn options(config: &Config, repair: bool) -> Options {
 }
 
 /// Starts the consensus of a member. Returns `None` for a node that runs alone.
-fn start_member(part: &Part, config: &Config, database: &Database) -> Result<Option<Node>, Failure> {
+fn start_member(part: &OpenRole, config: &Config, database: &Database) -> Result<Option<Node>, Failure> {
     let Some(member) = part.member() else { return Ok(None) };
     membership::check(member, database)?;
     let Some(options) = membership::node_options(config, &member.credentials, database.report().node)? else {

@@ -55,7 +55,7 @@ use crate::{
     database::Database,
     inner::Inner,
     install_error::InstallError,
-    install_slot::Hold,
+    install_slot::InstallGuard,
     open::Barrier,
     open_parts::{LogBlobs, io_error},
     options::Options,
@@ -110,7 +110,7 @@ struct InstallInProgress {
     inner: Arc<Inner>,
     phase: InstallPhase,
     /// Released after the files of an unfinished install are removed.
-    hold: Option<Hold>,
+    hold: Option<InstallGuard>,
 }
 
 enum InstallPhase {

@@ -32,12 +32,12 @@ pub(super) struct PartialTables {
     dir: PathBuf,
     /// Locked for reading while a flush or compaction writes tables.
     writing: RwLock<()>,
-    left: Mutex<Left>,
+    left: Mutex<LeftoverTables>,
 }
 
 /// Files that failed flushes and compactions may have left behind.
 #[derive(Debug, Default)]
-struct Left {
+struct LeftoverTables {
     /// Number of the first such table; `None` if there is none.
     from: Option<u64>,
     /// True after an error after which nothing is removed any more. The next open removes the files.
@@ -76,7 +76,7 @@ impl PartialTables {
         }
     }
 
-    fn discard(&self, tree: &Tree, left: &mut Left) {
+    fn discard(&self, tree: &Tree, left: &mut LeftoverTables) {
         let Some(first) = left.from.filter(|_| !left.is_final) else { return };
         // While another thread writes tables, the versions in memory and on the disk can differ for a moment.
         let Ok(_alone) = self.writing.try_write() else { return };
