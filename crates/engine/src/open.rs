@@ -3,6 +3,10 @@
 //!
 //! The order matters. The identity is durable before any other file is created, so a directory without one contains no
 //! data of Thalweg. The log is recovered before the state is read, and a state that is ahead of its log is rejected.
+//!
+//! Owns: the order of these steps, the lock, and the report about the open. Does not own: the recovery of the log
+//! (`thalweg-log`), the identity and the roles in which a directory may be opened (`identity`), replay and the clock
+//! (`open_replica`), or the choice of the backend's files (`backends`).
 
 use std::{
     hash::{BuildHasher, Hasher, RandomState},

@@ -1,5 +1,14 @@
 //! Queue of proposed commands that wait for a thread with the writer role, which commits them.
 //!
+//! Owns: the two lanes, their limits, and the choice of the commands of the next entries. Does not own: the order among
+//! the clients of the expensive lane (`turns`), the length of pauses (`turn_pause`), the writer role (`solo`), or the
+//! writing of entries.
+//!
+//! Invariants:
+//! * An accepted proposal is in one lane until it is taken, removed, or rejected by [`close`](Queue::close). While it
+//!   is in the queue, nothing of it is in the log.
+//! * `bytes` is the sum over both lanes, and `len` equals the number of their proposals whenever the lock is free.
+//!
 //! # Two lanes
 //!
 //! Ready commands are taken in the order of their arrival. A command of a [`Client`] that will probably be expensive

@@ -1,6 +1,10 @@
 //! A space with one voter, this node. Such a space gives the guarantees of Raft without the messages and
 //! elections between nodes.
 //!
+//! Owns: the writer role, the indexes of entries, the order in which they are written and applied, and the committer
+//! thread. Does not own: the queue and its limits (`queue`), the time (`clock`), the bytes of the log, or the effect of
+//! commands.
+//!
 //! There is one writer *role*, but no writer thread. A blocking proposer (the thread that proposes a command) that
 //! finds the role free encodes, writes, syncs and applies its own command. Proposers that arrive in the meantime queue
 //! their commands; the next holder of the role turns all queued commands into entries. Async proposers take the role
@@ -14,8 +18,11 @@
 //! propose_async ─┬─ no fsync wanted, role free, queue empty ─► commit own command ─► hand over
 //!                └─ else queue ─► committer thread leads
 //! ```
-//! Invariant: whenever the role is free and the queue is not empty, a thread has been woken to lead, or the
-//! proposer that has just queued its command will wake one ([`Wake::Later`]).
+//! Invariants:
+//! * Whenever the role is free and the queue is not empty, a thread has been woken to lead, or the proposer that has just
+//!   queued its command will wake one ([`Wake::Later`]).
+//! * Whenever the role is free, the next index follows that of the last applied entry.
+//! * Once the state machine has failed, every proposal is rejected.
 //!
 //! Queued commands are cut into entries by the steps that they may take, so that applying an entry takes no longer than
 //! applying one command may take. All entries that are cut from the queue at a time share one fsync. Expensive commands of

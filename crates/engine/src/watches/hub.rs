@@ -1,5 +1,9 @@
 //! Registered watches, and the dispatcher thread that feeds them.
 //!
+//! Owns: the registry of watches, the dispatcher, and the bound on the number of watches. Does not own: the queue of a
+//! watch and its bounds (`queue`), the index of intervals (`interval`), reading commits from the log (`reader`), or a
+//! watch that reads the log itself because it is behind (`watch` of the crate).
+//!
 //! One dispatcher thread reads the log behind the applying thread, whatever the number of watches, and finds the
 //! interested watches in an index. The applying thread only wakes the dispatcher, and at most once per [`LINGER`]:
 //! after some work the dispatcher looks again before it sleeps. Without watches no thread does any work, and the

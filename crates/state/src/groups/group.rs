@@ -1,6 +1,10 @@
 //! One consumer group: delivering, settling, extending, seeking, and dropping trimmed records.
 //!
 //! All operations change only memory and record the affected rows. Time is an argument: the entry's time.
+//!
+//! Owns: the rules of one group. Does not own: the other groups and the layout of rows (`table`), order per key
+//! (`order`), the commands (`commands`), or the records. Invariants: those in the head of `table`; `pending` and `dead`
+//! are the sums over the parcels; each parcel that an operation changes is in `changed`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

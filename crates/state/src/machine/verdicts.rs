@@ -6,6 +6,10 @@
 //! command whose changes cannot be derived (expiries, results of counters, branches) calls
 //! [`Applying::record_changes`] before the first change; then the entry's verdict stores its changes. A command that
 //! changes keys uses a revision. [`Applying::finish_command`] compares this with the command's bytes afterwards.
+//!
+//! Owns: marks, verdicts and the history floor. Does not own: deriving changes from an entry (`changes`), or how far
+//! back the log is kept (the engine). Invariants: the rows of an entry are written in its batch; the floor never falls;
+//! `judged` is at least the index of every visible verdict.
 
 use std::{
     ops::{Bound, ControlFlow},
