@@ -122,7 +122,7 @@ impl Appends {
     }
 }
 
-/// Encodes the batch with this number, of so many records.
+/// Encodes batch `number` with `records` records.
 pub(crate) fn encoded_batch(values: &Values, number: u64, records: u64) -> Result<RecordBatch, BenchError> {
     let mut batch = RecordBatch::new();
     for record in 0..records {

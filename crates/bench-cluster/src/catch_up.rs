@@ -28,7 +28,7 @@ const LOOK: Duration = Duration::from_millis(5);
 const GOAL: f64 = 200e6;
 
 /// Times and latencies measured in one catch-up.
-struct Course {
+struct CatchUpFigures {
     missed_bytes: u64,
     /// Time from the start of the process until it answered.
     start: Duration,
@@ -71,7 +71,7 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     Ok(figures)
 }
 
-fn once(nodes: &mut Nodes, scenario: &mut Scenario<'_>) -> Result<Course, BenchError> {
+fn once(nodes: &mut Nodes, scenario: &mut Scenario<'_>) -> Result<CatchUpFigures, BenchError> {
     let options = scenario.options;
     let disk = sequential_rate(scenario.dir, options.duration / 10)?;
     let leader = nodes.leader()?;
@@ -97,7 +97,7 @@ fn once(nodes: &mut Nodes, scenario: &mut Scenario<'_>) -> Result<Course, BenchE
     let (start, caught_up) = times;
     let validity = Validity::worst([&before.validity, &validity]);
     let missed_bytes = options.missed_bytes;
-    Ok(Course { missed_bytes, start, caught_up, before: before.times, meanwhile, disk, validity })
+    Ok(CatchUpFigures { missed_bytes, start, caught_up, before: before.times, meanwhile, disk, validity })
 }
 
 fn index(nodes: &Nodes, number: usize, field: &str) -> Option<u64> {

@@ -26,7 +26,7 @@ const ROW_S_BYTES: [(usize, f64); 2] = [(3, 2e3), (10, 12e3)];
 
 /// Bytes that all nodes have sent since they started.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Sent {
+struct TrafficCounts {
     /// Bytes sent on the channel of pings and heartbeats.
     control: f64,
     /// Bytes sent on all channels.
@@ -70,20 +70,20 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     Ok(figures)
 }
 
-fn sent(nodes: &Nodes) -> Result<Sent, BenchError> {
-    let mut sum = Sent::default();
+fn sent(nodes: &Nodes) -> Result<TrafficCounts, BenchError> {
+    let mut sum = TrafficCounts::default();
     for number in 0..nodes.addresses().len() {
         let metrics =
             nodes.metrics(number).ok_or_else(|| BenchError::target("the cluster")("a node has no metrics"))?;
-        let Sent { control, all } = sent_by(&metrics);
-        sum = Sent { control: sum.control + control, all: sum.all + all };
+        let TrafficCounts { control, all } = sent_by(&metrics);
+        sum = TrafficCounts { control: sum.control + control, all: sum.all + all };
     }
     Ok(sum)
 }
 
 /// Returns the bytes that one node has sent, from the text of its metrics.
-fn sent_by(metrics: &str) -> Sent {
-    let mut sent = Sent::default();
+fn sent_by(metrics: &str) -> TrafficCounts {
+    let mut sent = TrafficCounts::default();
     for line in metrics.lines().filter(|line| line.starts_with("thalweg_cluster_link_sent_bytes_total{")) {
         let bytes: f64 = line.rsplit(' ').next().and_then(|text| text.parse().ok()).unwrap_or(f64::NAN);
         sent.all += bytes;
@@ -105,6 +105,6 @@ mod tests {
                        thalweg_cluster_link_sent_bytes_total{node=\"n3\",channel=\"control\"} 5\n\
                        thalweg_cluster_link_sent_bytes_total{node=\"n3\",channel=\"appends\"} 100\n\
                        thalweg_cluster_link_received_bytes_total{node=\"n3\",channel=\"control\"} 7\n";
-        assert_eq!(sent_by(metrics), Sent { control: 65.0, all: 165.0 });
+        assert_eq!(sent_by(metrics), TrafficCounts { control: 65.0, all: 165.0 });
     }
 }

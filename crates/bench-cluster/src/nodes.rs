@@ -99,7 +99,7 @@ impl<'a> Setup<'a> {
 #[derive(Debug)]
 pub(crate) struct Nodes {
     all: Vec<Node>,
-    own: Option<Own>,
+    own: Option<NodeLauncher>,
 }
 
 /// A node of a cluster.
@@ -121,7 +121,7 @@ pub(crate) struct Node {
 
 /// Program, directory, arguments and tokens with which the benchmark starts its own nodes.
 #[derive(Debug)]
-struct Own {
+struct NodeLauncher {
     binary: PathBuf,
     dir: PathBuf,
     args: Vec<String>,
@@ -179,7 +179,14 @@ impl Nodes {
             // More nodes than can found a cluster together join the first ones.
             let founders = if setup.founding == Founding::ByFirst { 1 } else { count.min(MAX_FOUNDERS) };
             let disks = setup.disks.iter().map(|disk| disk.join(format!("{name}{founding}"))).collect();
-            let own = Own { binary: binary.clone(), dir, args: args.to_vec(), tokens: tokens.clone(), founders, disks };
+            let own = NodeLauncher {
+                binary: binary.clone(),
+                dir,
+                args: args.to_vec(),
+                tokens: tokens.clone(),
+                founders,
+                disks,
+            };
             progress.step(&format!("starting {count} times {} serve {}", binary.display(), args.join(" ")));
             match Self::found(setup, own) {
                 Err(error) if founding < FOUNDINGS => progress.step(&format!("again, because {error}")),
@@ -189,7 +196,7 @@ impl Nodes {
         }
     }
 
-    fn found(setup: Setup<'_>, own: Own) -> Result<Self, BenchError> {
+    fn found(setup: Setup<'_>, own: NodeLauncher) -> Result<Self, BenchError> {
         let Setup { count, native, resp, delay, .. } = setup;
         let node = |_| {
             let peer = server_address()?;
@@ -429,7 +436,7 @@ impl Node {
     }
 }
 
-impl Own {
+impl NodeLauncher {
     /// Directory of a node's data.
     fn data(&self, number: usize) -> PathBuf {
         self.disks.get(number).cloned().unwrap_or_else(|| self.dir.join(name(number)))

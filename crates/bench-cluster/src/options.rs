@@ -135,7 +135,7 @@ pub struct ClusterOptions {
     /// Number of nodes that are killed, or fail in the simulation, to measure detection, for each number of nodes.
     #[arg(long, default_value_t = 20)]
     pub detections: u32,
-    /// Numbers of nodes of which the detection is simulated, because a machine cannot run so many.
+    /// Cluster sizes for which detection is simulated, because one machine cannot run them.
     #[arg(long, value_delimiter = ',', default_value = "50")]
     pub simulated: Vec<usize>,
     /// Another system that does the same puts and gets alternately.

@@ -17,7 +17,7 @@ use crate::{
     counted::Counted,
     load::Validity,
     options::ClusterOptions,
-    work::{Kind, Turn, Work},
+    work::{Kind, RequestLoad, Turn},
 };
 
 /// Longest wait for an answer in addition to the time of the run. In this time the members start, or store all keys.
@@ -91,7 +91,7 @@ impl Peer {
     }
 
     /// Runs a row once.
-    pub(crate) fn run(&mut self, work: Work, options: &ClusterOptions) -> Result<Turn, BenchError> {
+    pub(crate) fn run(&mut self, work: RequestLoad, options: &ClusterOptions) -> Result<Turn, BenchError> {
         let (name, level) = match work.kind {
             Kind::Put => ("put", ""),
             Kind::Get(level) => ("get", level.name()),

@@ -48,7 +48,7 @@ const BATCHES: u64 = 64;
 const KEPT_BYTES: u64 = 256 << 20;
 const STREAM: &str = "published";
 
-/// Goals: records per second, or a share of those for which the disk has room.
+/// Goals: this many records per second, or this share of the rate that the disk permits.
 const GOAL: f64 = 150_000.0;
 const GOAL_SHARE: f64 = 0.6;
 /// Bytes that three nodes write to the disk for each byte of a record.

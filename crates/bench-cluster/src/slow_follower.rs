@@ -27,7 +27,7 @@ use crate::{
     scenario::{Figures, Scenario},
     stats::{Summary, median, median_of, ratio},
     unused_share::{ProcessorShares, using_rest},
-    work::{self, Kind, TargetNodes, Turn, Work},
+    work::{self, Kind, RequestLoad, TargetNodes, Turn},
 };
 
 /// Goal: share of the rate without a slow follower.
@@ -114,7 +114,7 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let paths = disks.as_ref().map_or(&[][..], Disks::paths);
     let nodes = Nodes::start(Setup { disks: paths, ..Setup::new("slow", scenario.dir, &options) }, scenario.progress)?;
     let clients = options.clients.iter().copied().max().unwrap_or(1);
-    let work = Work { kind: Kind::Put, place: TargetNodes::Leader, clients };
+    let work = RequestLoad { kind: Kind::Put, place: TargetNodes::Leader, clients };
     let mut rounds: [Vec<(Turn, ProcessorShares)>; 3] = Default::default();
     for round in 0..options.rounds {
         for turn in turns(u64::from(round), conditions.len()) {

@@ -81,7 +81,7 @@ impl Transfer {
 }
 
 /// Figures of one round.
-struct Course {
+struct TransferFigures {
     transfer: Transfer,
     before: Latencies,
     meanwhile: Latencies,
@@ -215,7 +215,12 @@ fn has_freed(nodes: &Nodes, number: usize) -> bool {
     segments * f64::from(MIN_MEMBER_SEGMENT_BYTES) <= written
 }
 
-fn once(nodes: &mut Nodes, count: u64, idle: Option<u64>, scenario: &mut Scenario<'_>) -> Result<Course, BenchError> {
+fn once(
+    nodes: &mut Nodes,
+    count: u64,
+    idle: Option<u64>,
+    scenario: &mut Scenario<'_>,
+) -> Result<TransferFigures, BenchError> {
     let options = scenario.options;
     let disk = sequential_rate(scenario.dir, options.duration / 10)?;
     let leader = nodes.leader()?;
@@ -245,7 +250,7 @@ fn once(nodes: &mut Nodes, count: u64, idle: Option<u64>, scenario: &mut Scenari
     let (leader_bytes, new_bytes) = (above(leader_process, leader_idle), above(new_process, idle));
     compare(nodes.addresses()[new], count, options)?;
     let validity = Validity::worst([&before.validity, &validity]);
-    Ok(Course { transfer, before: before.times, meanwhile, validity, leader_bytes, new_bytes, disk })
+    Ok(TransferFigures { transfer, before: before.times, meanwhile, validity, leader_bytes, new_bytes, disk })
 }
 
 /// Waits until a new node has applied the entry `wanted`.

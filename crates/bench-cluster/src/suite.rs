@@ -22,7 +22,7 @@ use crate::{
     slow_follower, snapshot,
     stats::{Summary, median_of, ratio},
     tls,
-    work::{self, Kind, Level, TargetNodes, Turn, Work},
+    work::{self, Kind, Level, RequestLoad, TargetNodes, Turn},
 };
 
 /// Runs the suite.
@@ -125,7 +125,7 @@ struct Suite<'a> {
 
 /// Results of one row of the report, from all rounds so far.
 struct Rounds {
-    work: Work,
+    work: RequestLoad,
     ours: Vec<Turn>,
     peer: Vec<Turn>,
     /// Puts per second that one client could do at most in each round, according to the probes right before it.
@@ -142,7 +142,7 @@ impl Rounds {
 }
 
 impl Suite<'_> {
-    fn rows(mut self, works: &[Work], report: &mut Report) -> Result<(), BenchError> {
+    fn rows(mut self, works: &[RequestLoad], report: &mut Report) -> Result<(), BenchError> {
         self.load_keys()?;
         let (mut probed, mut all) = (Vec::new(), Vec::new());
         all.extend(works.iter().map(|work| Rounds { work: *work, ours: vec![], peer: vec![], allowed: vec![] }));
@@ -229,7 +229,7 @@ fn figures_table(all: &[Rounds]) -> Table {
 }
 
 fn figure_row(rounds: &Rounds, system: &str, turns: &[Turn]) -> Row {
-    let Work { kind, place, clients } = rounds.work;
+    let RequestLoad { kind, place, clients } = rounds.work;
     let (what, level) = match kind {
         Kind::Put => ("put", "quorum"),
         Kind::Get(level) => ("get", level.name()),

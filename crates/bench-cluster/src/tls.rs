@@ -11,7 +11,7 @@ use crate::{
     report::{Table, cells},
     scenario::{Figures, Scenario},
     stats::{Summary, median_of, ratio},
-    work::{self, Kind, TargetNodes, Turn, Work},
+    work::{self, Kind, RequestLoad, TargetNodes, Turn},
 };
 
 /// Measures the puts of the options on both clusters.
@@ -27,7 +27,7 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let mut table =
         Table::new("links with and without TLS: puts, medians of the rounds, closed loop, durability quorum");
     for clients in options.clients.clone() {
-        let work = Work { kind: Kind::Put, place: TargetNodes::Leader, clients };
+        let work = RequestLoad { kind: Kind::Put, place: TargetNodes::Leader, clients };
         let mut rounds: [Vec<Turn>; 2] = Default::default();
         for round in 0..options.rounds {
             scenario.probe()?;

@@ -84,13 +84,13 @@ pub(crate) enum Kind {
 
 /// A row: one kind of request, from a number of clients, to some of the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Work {
+pub(crate) struct RequestLoad {
     pub kind: Kind,
     pub place: TargetNodes,
     pub clients: usize,
 }
 
-impl Work {
+impl RequestLoad {
     /// Returns the rows of the options.
     pub(crate) fn all(options: &ClusterOptions) -> Vec<Self> {
         let mut all = Vec::new();
@@ -169,7 +169,7 @@ impl Turn {
 }
 
 /// Runs a row once on the nodes.
-pub(crate) fn run(nodes: &Nodes, work: Work, options: &ClusterOptions) -> Result<Turn, BenchError> {
+pub(crate) fn run(nodes: &Nodes, work: RequestLoad, options: &ClusterOptions) -> Result<Turn, BenchError> {
     let addresses = match work.place {
         TargetNodes::Leader => nodes.of_role(Role::Leader)?,
         TargetNodes::Follower => nodes.of_role(Role::Follower)?.into_iter().take(1).collect(),
@@ -228,7 +228,7 @@ fn all_at_once<P: Protocol>(plans: &[Plan<P>]) -> Result<Vec<Outcome<P::Counts>>
 
 /// Stores all keys, as setup. Starts again if the leader changes in the meantime.
 pub(crate) fn load_keys(nodes: &Nodes, options: &ClusterOptions) -> Result<(), BenchError> {
-    let work = Work { kind: Kind::Put, place: TargetNodes::Leader, clients: LOADERS };
+    let work = RequestLoad { kind: Kind::Put, place: TargetNodes::Leader, clients: LOADERS };
     let begun = Instant::now();
     loop {
         let leader = nodes.addresses()[nodes.leader()?];
@@ -245,7 +245,7 @@ pub(crate) fn load_keys(nodes: &Nodes, options: &ClusterOptions) -> Result<(), B
 
 /// Returns puts to one node at a fixed rate, [`PACED_RATE`].
 pub(crate) fn paced_puts(address: SocketAddr, options: &ClusterOptions) -> Plan<Http> {
-    let work = Work { kind: Kind::Put, place: TargetNodes::Leader, clients: PACED_CLIENTS };
+    let work = RequestLoad { kind: Kind::Put, place: TargetNodes::Leader, clients: PACED_CLIENTS };
     let pace = Pace::Open { rate: PACED_RATE, arrivals: Arrivals::Constant };
     Plan { pace, ..plan(address, work, PACED_CLIENTS, options) }
 }
@@ -266,7 +266,7 @@ pub(crate) fn put_until(
     Ok((times, validity))
 }
 
-fn plan(address: SocketAddr, work: Work, clients: usize, options: &ClusterOptions) -> Plan<Http> {
+fn plan(address: SocketAddr, work: RequestLoad, clients: usize, options: &ClusterOptions) -> Plan<Http> {
     let durability = (work.kind == Kind::Put).then_some(Durability::Quorum);
     let values = Values::new(options.value_size, options.seed);
     let requests = Requests::new(Api::Kv { keyspace: "bench".to_owned() }, &address.to_string(), durability, values);

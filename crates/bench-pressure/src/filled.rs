@@ -61,7 +61,7 @@ pub(crate) fn load(
         }
         Ok::<_, BenchError>(())
     });
-    // The reason of a lost connection is that of the server's end.
+    // If connections were lost because the server ended, report that.
     server.check_alive()?;
     done?;
     let right: u64 = outcomes.iter().map(|outcome| outcome.tally.right).sum();

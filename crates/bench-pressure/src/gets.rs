@@ -41,7 +41,7 @@ fn min_share(protocol: WireProtocol) -> f64 {
 
 /// One run of gets, with what was measured beside it.
 #[derive(Clone, Debug)]
-struct Measured {
+struct GetRun {
     gets: over::Figures,
     resident: over::Figures,
     /// Random reads of the disk with one read in flight, and with [`DEPTH`].
@@ -55,11 +55,11 @@ struct Measured {
 struct Rounds {
     protocol: WireProtocol,
     clients: usize,
-    runs: Vec<Measured>,
+    runs: Vec<GetRun>,
 }
 
 impl Rounds {
-    fn over(&self, figure: impl Fn(&Measured) -> f64) -> Vec<f64> {
+    fn over(&self, figure: impl Fn(&GetRun) -> f64) -> Vec<f64> {
         self.runs.iter().map(figure).collect()
     }
 
@@ -99,7 +99,7 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
                 number(one.rate),
                 number(deep.rate)
             ));
-            all[turn].runs.push(Measured { gets, resident, one, deep, each });
+            all[turn].runs.push(GetRun { gets, resident, one, deep, each });
         }
     }
     server.discard()?;
@@ -169,7 +169,7 @@ fn figures(all: &[Rounds], limit: MemoryLimit, options: &PressureOptions) -> Fig
             "generator's lag p99 µs" => median_of(runs, |run| run.resident.lag_us()),
             "verdict" => Validity::worst(runs.iter().map(|run| &run.resident.validity)).name(),
         });
-        let validity = |of: fn(&Measured) -> &over::Figures| Validity::worst(runs.iter().map(|run| &of(run).validity));
+        let validity = |of: fn(&GetRun) -> &over::Figures| Validity::worst(runs.iter().map(|run| &of(run).validity));
         checks.push(validity(|run| &run.gets).check(name.as_str(), "all answered, with the stored values"));
         checks
             .push(validity(|run| &run.resident).check(format!("{name}: resident keys beside"), "all answered in time"));
@@ -192,7 +192,7 @@ fn probe_table(all: &[Rounds], time: Duration) -> Table {
         time.as_secs_f64()
     );
     let mut table = Table::new(title);
-    let mut add = |depth: u64, of: fn(&Measured) -> ReadRate| {
+    let mut add = |depth: u64, of: fn(&GetRun) -> ReadRate| {
         let runs: Vec<ReadRate> = all.iter().flat_map(|rounds| rounds.runs.iter().map(of)).collect();
         let rates = Summary::of(&runs.iter().map(|run| run.rate).collect::<Vec<_>>());
         table.row(cells! {
@@ -221,7 +221,7 @@ mod tests {
     use crate::{
         load::{Outcome, Tally},
         report::Verdict,
-        usage::Spent,
+        usage::RunResources,
         work::Counts,
     };
 
@@ -235,13 +235,13 @@ mod tests {
         let mut tally: Tally<Counts> = Tally::new(1);
         tally.times[0].record_nanos_times(p99_ms * 1_000_000, 1000);
         tally.right = rate as u64;
-        Outcome::new(tally, 1.0, Spent::default())
+        Outcome::new(tally, 1.0, RunResources::default())
     }
 
     fn rounds(protocol: WireProtocol, clients: usize, rate: f64, (p99, resident): (u64, u64)) -> Rounds {
         let probe = |rate| ReadRate { rate, p99_us: 1.0 };
         let each = PerRequest { disk_reads: 1.0, read_kib: 4.0, cold_reads: 1.0, cpu_us: 5.0 };
-        let run = Measured {
+        let run = GetRun {
             gets: outcome(rate, p99),
             resident: outcome(1000.0, resident),
             one: probe(10_000.0),

@@ -27,7 +27,7 @@ const MAX_READS: f64 = 1.05;
 
 /// Figures of the part.
 #[derive(Debug)]
-struct Measured {
+struct ManyKeysFigures {
     loaded: Loaded,
     /// Time until the process has ended after SIGTERM; `None` if it had to be killed.
     stop: Option<Duration>,
@@ -74,7 +74,7 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     }
     let own_bytes = server.own_bytes;
     server.discard()?;
-    Ok(figures(&Measured { loaded, stop, after_stop, after_kill, gets, own_bytes }, limit, options))
+    Ok(figures(&ManyKeysFigures { loaded, stop, after_stop, after_kill, gets, own_bytes }, limit, options))
 }
 
 /// Writes some keys again, so that a kill leaves the server with a log to replay.
@@ -103,8 +103,8 @@ fn read(
     Ok((figures, each))
 }
 
-fn figures(measured: &Measured, limit: MemoryLimit, options: &PressureOptions) -> Figures {
-    let Measured { loaded, stop, after_stop, after_kill, gets, own_bytes } = measured;
+fn figures(measured: &ManyKeysFigures, limit: MemoryLimit, options: &PressureOptions) -> Figures {
+    let ManyKeysFigures { loaded, stop, after_stop, after_kill, gets, own_bytes } = measured;
     let (keys, bytes, memory) = (number(options.keys as f64), options.key_value_size, limit.name());
     let title = format!(
         "keys: {keys} keys with values of {bytes} B over RESP, memory: {memory}, {} order, durability interval, one round",
@@ -156,7 +156,7 @@ mod tests {
         load::{Outcome, Tally},
         peaks::Peaks,
         report::Verdict,
-        usage::Spent,
+        usage::RunResources,
         work::Counts,
     };
 
@@ -171,7 +171,7 @@ mod tests {
         let options = Cli::try_parse_from(["pressure"]).unwrap().options;
         let verdicts = |seconds, disk_reads, limit| {
             let each = PerRequest { disk_reads, read_kib: 4.0, cold_reads: 1.0, cpu_us: 1.0 };
-            let measured = Measured {
+            let measured = ManyKeysFigures {
                 loaded: Loaded {
                     rate: 1.0,
                     slices: Summary::of(&[1.0]),
@@ -183,7 +183,7 @@ mod tests {
                 stop: None,
                 after_stop: Duration::from_secs(seconds),
                 after_kill: Duration::from_secs(seconds),
-                gets: vec![(64, Outcome::new(Tally::new(1), 1.0, Spent::default()), each)],
+                gets: vec![(64, Outcome::new(Tally::new(1), 1.0, RunResources::default()), each)],
                 own_bytes: None,
             };
             let Figures { checks, .. } = figures(&measured, limit, &options);

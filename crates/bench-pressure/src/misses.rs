@@ -129,7 +129,7 @@ mod tests {
     use crate::{
         load::{Outcome, Tally},
         report::Verdict,
-        usage::Spent,
+        usage::RunResources,
     };
 
     #[derive(clap::Parser)]
@@ -141,7 +141,7 @@ mod tests {
     fn rounds(limit: MemoryLimit, rate: u64, disk_reads: f64) -> Rounds {
         let tally = Tally { right: rate, ..Tally::new(1) };
         let each = PerRequest { disk_reads, read_kib: 0.0, cold_reads: 0.5, cpu_us: 1.0 };
-        let run = (Outcome::new(tally, 1.0, Spent::default()), each);
+        let run = (Outcome::new(tally, 1.0, RunResources::default()), each);
         Rounds { protocol: WireProtocol::Resp, limit, runs: vec![run] }
     }
 

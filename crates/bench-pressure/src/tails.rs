@@ -43,7 +43,7 @@ impl Minute {
     }
 }
 
-/// Minutes with one length of the values.
+/// Measured minutes with values of one length.
 #[derive(Debug)]
 struct Rounds {
     bytes: usize,
@@ -202,7 +202,7 @@ mod tests {
     use crate::{
         load::{Limit, Outcome, Tally},
         report::Verdict,
-        usage::Spent,
+        usage::RunResources,
         work::Counts,
     };
 
@@ -240,7 +240,7 @@ mod tests {
             let mut tally: Tally<Counts> = Tally::new(1);
             tally.times[0].record_nanos_times(ms * 1_000_000, 1000);
             tally.right = 1;
-            Outcome::new(tally, 1.0, Spent::default())
+            Outcome::new(tally, 1.0, RunResources::default())
         };
         let minute = |put_ms, probe_ms| {
             let mut probe = Latencies::default();

@@ -127,7 +127,7 @@ mod tests {
     use crate::{
         load::Tally,
         report::Cell,
-        usage::{Cost, Spent, Switches},
+        usage::{Cost, RunResources, Switches},
     };
 
     const BEFORE: &str = "thalweg_log_syncs_total 10\n";
@@ -188,7 +188,7 @@ mod tests {
             switches,
             ..Cost::default()
         };
-        let spent = Spent { server: Some(cost), generator_cpu: 2e-4, ..Spent::default() };
+        let spent = RunResources { server: Some(cost), generator_cpu: 2e-4, ..RunResources::default() };
         let outcome = Outcome::new(tally, 1.0, spent);
         let row = cost_row("put", &[&outcome], &account());
         let value = |name| row.iter().find(|(column, _)| *column == name).unwrap().1.clone();

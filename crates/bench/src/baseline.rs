@@ -57,7 +57,7 @@ pub struct CheckOptions {
 }
 
 /// Runs of a load against one server.
-struct Measured {
+struct BaselineRuns {
     level: String,
     outcomes: Vec<Outcome>,
     samples: Vec<Samples>,
@@ -70,7 +70,7 @@ pub fn save(options: &SaveOptions, progress: &mut dyn Progress) -> Result<Report
     require(options.runs as usize >= MIN_PAIRS, "--runs", format!("must be at least {MIN_PAIRS} for an interval"))?;
     let (mut report, scratch) = Report::begin_below("baseline", options.server.start.dir.as_deref())?;
     let target = http::target(&options.server, &scratch, progress)?;
-    let measured = Measured::of(&target, &options.load, options.runs, progress)?;
+    let measured = BaselineRuns::of(&target, &options.load, options.runs, progress)?;
     report.condition("load", options.load.describe());
     report.condition("server build", target.build());
     report.condition("durability", measured.level.clone());
@@ -97,7 +97,7 @@ pub fn check(options: &CheckOptions, progress: &mut dyn Progress) -> Result<Repo
     let target = http::target(&options.server, &scratch, progress)?;
     let level = http::level(&target, &load)?;
     let levels = agree(&stored.samples(&options.file)?[0].durability, &level, false)?;
-    let measured = Measured::of(&target, &load, runs, progress)?;
+    let measured = BaselineRuns::of(&target, &load, runs, progress)?;
     report.condition("load", load.describe());
     report.condition("A", format!("baseline {}: {}", options.file.display(), stored.build_name()));
     report.condition("B", format!("this run: {}", target.build()));
@@ -116,7 +116,7 @@ pub fn check(options: &CheckOptions, progress: &mut dyn Progress) -> Result<Repo
     Ok(report.finish())
 }
 
-impl Measured {
+impl BaselineRuns {
     fn of(
         target: &crate::server::Target,
         load: &HttpLoad,
@@ -178,8 +178,8 @@ fn better_of(samples: &[Samples], row: &Row) -> Better {
     found.map_or(Better::Lower, |samples| samples.better)
 }
 
-/// Creates the check that a figure is not worse by more than the tolerance, in per cent: that the end of its interval
-/// nearer to no change is within the tolerance.
+/// Checks that a figure is worse than the baseline by at most `tolerance` per cent. The check fails only if the whole
+/// confidence interval of the change lies beyond the tolerance.
 fn tolerance_check(row: &Row, better: Better, tolerance: f64) -> Check {
     let Effect { change, interval, .. } = row.effect;
     let verdict = match (interval, better) {

@@ -14,12 +14,12 @@ use crate::{
     account::Account,
     load::{Knee, Limit, Outcome},
     report::{Table, cells, number},
-    usage::Spent,
+    usage::RunResources,
 };
 
 /// Share of all processors that the server and a generator on its machine use together, above which they are saturated.
 const CPU: f64 = 0.9;
-/// Share of its time that one thread of the server runs, above which it is saturated.
+/// Share of the run during which one server thread is on a processor, above which that thread counts as saturated.
 const THREAD: f64 = 0.95;
 /// Share of the time in which the log syncs, above which the disk is saturated.
 const FSYNC: f64 = 0.8;
@@ -45,7 +45,7 @@ pub(crate) struct Evidence {
 impl Evidence {
     /// Collects the evidence of a run on a server at this address.
     pub(crate) fn of<C>(outcome: &Outcome<C>, account: &Account, server: Option<SocketAddr>) -> Self {
-        let Spent { server: cost, generator_cpu, server_thread, clocks, .. } = outcome.spent;
+        let RunResources { server: cost, generator_cpu, server_thread, clocks, .. } = outcome.spent;
         let seconds = clocks.seconds.max(1e-9);
         let bytes = outcome.tally.received_bytes.max(outcome.tally.sent_bytes) as f64;
         let is_remote = server.is_some_and(|address| !address.ip().is_loopback());
@@ -93,11 +93,11 @@ impl Evidence {
 
 /// Evidence of all runs of a search, with their rates.
 #[derive(Debug, Default)]
-pub(crate) struct Course {
+pub(crate) struct SearchEvidence {
     runs: Vec<(f64, Evidence)>,
 }
 
-impl Course {
+impl SearchEvidence {
     /// Adds the evidence of a run.
     pub(crate) fn push(&mut self, rate: f64, evidence: Evidence) {
         self.runs.push((rate, evidence));
@@ -186,8 +186,8 @@ mod tests {
     #[test]
     fn the_verdict_is_that_of_the_lowest_rate_that_failed() {
         let bounds = Bounds { start: 100.0, max: 1e6, precision: 0.03, repeats: 2 };
-        let mut course = Course::default();
-        let search = |course: &mut Course, fail: Trial| {
+        let mut course = SearchEvidence::default();
+        let search = |course: &mut SearchEvidence, fail: Trial| {
             find_knee(&bounds, |rate| {
                 let fsync = Some(rate / 6000.0);
                 course.push(rate, Evidence { fsync, ..idle() });
@@ -198,7 +198,7 @@ mod tests {
         assert!(course.verdict(&knee).unwrap().starts_with("fsync (the log syncs 8"), "{:?}", course.verdict(&knee));
         let table = course.table();
         assert_eq!(table.rows.len(), knee.trials.len());
-        let knee = search(&mut Course::default(), Trial::Void("busy".to_owned())).unwrap();
+        let knee = search(&mut SearchEvidence::default(), Trial::Void("busy".to_owned())).unwrap();
         assert_eq!(course.verdict(&knee).unwrap(), "CPU of the load generator");
         let knee = find_knee(&bounds, |_| Ok::<_, ()>(Trial::Pass)).unwrap();
         assert_eq!(course.verdict(&knee), None);

@@ -63,7 +63,10 @@ pub enum SubscribeError {
     GroupFull,
     /// The node has reached the maximum number of queue groups that it announces to other nodes. A group counts once for
     /// each pattern.
-    #[error("a node of a cluster has at most {MAX_FILTERS} queue groups, each counted once for each pattern")]
+    #[error(
+        "a node of a cluster has at most {MAX_FILTERS} queue groups, each counted once for each pattern: use fewer \
+        patterns or groups"
+    )]
     TooManyGroups,
     /// A requested limit on the subscription's queue is 0, so no message could be queued.
     #[error("the limits of a queue must be at least one message and one byte")]

@@ -36,7 +36,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
     /// The changes refer to another version than the one that this node has.
-    #[error("changes of version {from} of the filters do not fit version {have:?}")]
+    #[error("filter changes from version {from} do not follow version {have:?}")]
     Version {
         /// Version to which the changes apply.
         from: u64,

@@ -267,7 +267,7 @@ impl Publish<'_> {
         blocked
     }
 
-    /// Chooses one of `count` members of a queue group, each of which `member` returns by its number.
+    /// Chooses one of `count` members of a queue group; `member(i)` returns the i-th.
     fn choose_member<'t>(
         &mut self,
         count: usize,

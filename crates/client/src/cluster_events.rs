@@ -65,7 +65,7 @@ pub enum ClusterChange {
     Down(u64),
     /// A replica lacks many entries or bytes.
     Lagging(u64),
-    /// A replica has not been up to date for long.
+    /// A replica has been behind for a long time.
     Stale(u64),
     /// A replica keeps up again: it is neither lagging nor stale.
     CaughtUp(u64),

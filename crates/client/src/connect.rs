@@ -118,7 +118,7 @@ impl HandshakeChannel {
             let frame = self.next().await?;
             match Kind::from_code(frame.header.kind) {
                 Some(Kind::Goodbye) => return Err(ConnectError::Lost(goodbye(&frame)?)),
-                // Such as a ping. The connection is too young to be silent.
+                // Ignore other frames, such as pings.
                 _ if frame.header.id != 1 => {}
                 _ => return Ok(members_of(&frame).ok()),
             }

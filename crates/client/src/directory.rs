@@ -45,14 +45,14 @@ impl<const N: usize> From<[Endpoint; N]> for Seeds {
 #[derive(Debug)]
 pub(crate) struct Directory {
     seeds: Vec<Endpoint>,
-    known: Mutex<Known>,
+    known: Mutex<DirectoryState>,
     redirects: AtomicBool,
     /// Counts the changes after which a connection may have to move.
     version: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct DirectoryState {
     members: Vec<ClusterMember>,
     /// Ids of the members in order. The list is replaced only when the members change.
     ids: Arc<[u64]>,
@@ -65,7 +65,7 @@ struct Known {
     doubted: Option<u64>,
 }
 
-impl Known {
+impl DirectoryState {
     fn redirects(&self) -> bool {
         self.leader.as_ref().is_some_and(|(leader, _)| self.unreachable != Some(*leader))
     }
@@ -77,7 +77,7 @@ impl Directory {
         Self { seeds: seeds.0, known, redirects, version: watch::Sender::new(0) }
     }
 
-    fn change(&self, change: impl FnOnce(&mut Known) -> Change) {
+    fn change(&self, change: impl FnOnce(&mut DirectoryState) -> Change) {
         let mut known = self.lock();
         let changed = change(&mut known);
         self.redirects.store(known.redirects(), Ordering::Relaxed);
@@ -87,7 +87,7 @@ impl Directory {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, DirectoryState> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -231,7 +231,7 @@ enum Change {
     Relevant,
 }
 
-impl Known {
+impl DirectoryState {
     fn set_members(&mut self, members: &[ClusterMember]) {
         self.members = members.to_vec();
         let mut ids: Vec<_> = members.iter().map(|member| member.node.0).collect();

@@ -284,7 +284,7 @@ pub enum ConnectError {
     #[error(transparent)]
     Handshake(HandshakeError),
     /// The connection was lost before the welcome.
-    #[error("{0} (before the handshake was done)")]
+    #[error("{0} (during the handshake)")]
     Lost(Lost),
     /// The server sent no welcome within the timeout.
     #[error("no welcome within {after:?}: is this the server's native port?")]

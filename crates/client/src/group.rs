@@ -78,7 +78,7 @@ pub struct Delivery {
 
 /// Result of acking or nacking records.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settled {
+pub struct SettlementResult {
     /// Number of records that this call acked or nacked.
     pub settled: u32,
     /// Records of the request that this call did not ack or nack, because their deadline had passed or an
@@ -219,7 +219,7 @@ impl Group {
     }
 
     /// Acks the records that the settlements name; records that are already acked or nacked stay as they are.
-    pub async fn ack(&self, settlements: &[Settlement]) -> Result<Settled, Error> {
+    pub async fn ack(&self, settlements: &[Settlement]) -> Result<SettlementResult, Error> {
         let encode = |out: &mut Vec<u8>, id| encode_ack(out, GroupId(id), settlements);
         // A settlement that arrives twice does no harm: the second time its records count as lapsed.
         self.0.write(RetrySafety::Harmless, encode, settled).await
@@ -227,7 +227,12 @@ impl Group {
 
     /// Returns the records that the settlements name to the group for redelivery, except those already acked
     /// or nacked. `again` states when the group redelivers them.
-    pub async fn nack(&self, again: Redelivery, reason: &str, settlements: &[Settlement]) -> Result<Settled, Error> {
+    pub async fn nack(
+        &self,
+        again: Redelivery,
+        reason: &str,
+        settlements: &[Settlement],
+    ) -> Result<SettlementResult, Error> {
         let encode = |out: &mut Vec<u8>, id| encode_nack(out, GroupId(id), again, reason, settlements);
         self.0.write(RetrySafety::Harmless, encode, settled).await
     }
@@ -244,28 +249,28 @@ impl Group {
     }
 }
 
-fn settled(frame: &SharedFrame) -> Result<Settled, Error> {
+fn settled(frame: &SharedFrame) -> Result<SettlementResult, Error> {
     let wire::Settled { durability, settled, lapsed } = reply_of(frame)?;
     let one = |lapsed: wire::Lapsed| Lapsed {
         attempt: lapsed.attempt,
         run: (lapsed.count > 0).then_some(OffsetRun { first: lapsed.first, count: lapsed.count }),
     };
-    Ok(Settled { settled, lapsed: lapsed.iter().map(one).collect(), durability })
+    Ok(SettlementResult { settled, lapsed: lapsed.iter().map(one).collect(), durability })
 }
 
 impl Delivery {
     /// Acks all records of the delivery.
-    pub async fn ack(&self) -> Result<Settled, Error> {
+    pub async fn ack(&self) -> Result<SettlementResult, Error> {
         self.group.ack(&[Settlement::all(self.attempt)]).await
     }
 
     /// Acks one record of the delivery.
-    pub async fn ack_one(&self, offset: Offset) -> Result<Settled, Error> {
+    pub async fn ack_one(&self, offset: Offset) -> Result<SettlementResult, Error> {
         self.group.ack(&[Settlement::one(self.attempt, offset)]).await
     }
 
     /// Nacks the records of the delivery that are not acked or nacked yet, so that the group redelivers them.
-    pub async fn nack(&self, again: Redelivery, reason: &str) -> Result<Settled, Error> {
+    pub async fn nack(&self, again: Redelivery, reason: &str) -> Result<SettlementResult, Error> {
         self.group.nack(again, reason, &[Settlement::all(self.attempt)]).await
     }
 

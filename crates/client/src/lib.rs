@@ -76,7 +76,7 @@ pub use cluster_events::{ClusterChange, ClusterEvent, ClusterUpdate, ClusterWatc
 pub use connect::ServerInfo;
 pub use directory::Seeds;
 pub use error::{ConnectError, Error, Failure, Invalid, Lost, ProtocolError};
-pub use group::{Delivery, Group, GroupInfo, MemberInfo, PushOptions, Pushes, Settled};
+pub use group::{Delivery, Group, GroupInfo, MemberInfo, PushOptions, Pushes, SettlementResult};
 pub use keyspace::{Keyspace, KeyspaceInfo, Pair, Put, Scan, ScanRange, Value, Version, Versions};
 pub use lease::{Lease, LeaseInfo};
 pub use membership::{ClusterMember, ClusterMembers, MemberHealth, MemberRole};

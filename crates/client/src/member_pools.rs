@@ -23,16 +23,16 @@ pub(crate) struct MemberPool {
 }
 
 #[derive(Default)]
-pub(crate) struct MemberPools(Mutex<Kept>);
+pub(crate) struct MemberPools(Mutex<PoolTable>);
 
 #[derive(Default)]
-struct Kept {
+struct PoolTable {
     pools: HashMap<u64, Arc<MemberPool>>,
     is_closed: bool,
 }
 
 impl MemberPools {
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, PoolTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -7,7 +7,7 @@
 use thalweg_types::{
     Durability, Offset, Revision,
     command::{
-        AppendedAt, CommandError, CommitBuilder, FailedCondition, Got, OperationResult, ScanPage, ScannedItem,
+        AppendedAt, CommandError, CommitBuilder, FailedCondition, OperationResult, ReadValue, ScanPage, ScannedItem,
         TransactionBuilder,
     },
 };
@@ -158,7 +158,9 @@ fn owned(frame: &SharedFrame, result: &wire::OperationResult<'_>) -> OperationRe
         Of::PrefixDeleted { keys } => OperationResult::PrefixDeleted { keys: *keys },
         Of::Settled { records } => OperationResult::Settled { records: *records },
         Of::Got { revision, .. } if *revision == Revision(0) => OperationResult::Got(None),
-        Of::Got { revision, value } => OperationResult::Got(Some(Got { revision: *revision, value: share(value) })),
+        Of::Got { revision, value } => {
+            OperationResult::Got(Some(ReadValue { revision: *revision, value: share(value) }))
+        }
         Of::Scanned { after, pairs } => {
             let item = |pair: wire::ScannedPair<'_>| ScannedItem {
                 key: share(pair.key),

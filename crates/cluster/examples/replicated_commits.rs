@@ -217,7 +217,7 @@ fn cpu_of_threads() -> BTreeMap<String, Duration> {
 }
 
 /// Results of a run, as its clients measured them.
-struct Measured {
+struct CommitFigures {
     commits: u64,
     elapsed: Duration,
     p50: Duration,
@@ -227,7 +227,13 @@ struct Measured {
 }
 
 /// Runs the clients for a time, after a short warm-up.
-async fn run(members: &[Member], leader: &Member, keyspace: KeyspaceId, clients: usize, time: Duration) -> Measured {
+async fn run(
+    members: &[Member],
+    leader: &Member,
+    keyspace: KeyspaceId,
+    clients: usize,
+    time: Duration,
+) -> CommitFigures {
     let _ = put_for(leader, keyspace, clients, Duration::from_millis(500)).await;
     let before = Counts::read(members, leader);
     let began = Instant::now();
@@ -236,7 +242,7 @@ async fn run(members: &[Member], leader: &Member, keyspace: KeyspaceId, clients:
     let after = Counts::read(members, leader);
     times.sort_unstable();
     let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
-    Measured { commits: times.len() as u64, elapsed, p50: at(0.5), p99: at(0.99), before, after }
+    CommitFigures { commits: times.len() as u64, elapsed, p50: at(0.5), p99: at(0.99), before, after }
 }
 
 /// Puts keys until the time is over. Returns the time that each put took.
@@ -276,7 +282,7 @@ async fn put_for(leader: &Member, keyspace: KeyspaceId, clients: usize, time: Du
 
 struct Round {
     probe: Probe,
-    measured: Measured,
+    measured: CommitFigures,
 }
 
 impl Round {
@@ -290,7 +296,7 @@ impl Round {
     }
 
     fn print(&self, clients: usize) {
-        let Measured { commits, p50, p99, before, after, .. } = &self.measured;
+        let CommitFigures { commits, p50, p99, before, after, .. } = &self.measured;
         let (commits, entries) = (*commits as f64, (after.entries - before.entries) as f64);
         let probe = &self.probe;
         println!(

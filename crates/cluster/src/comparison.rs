@@ -29,7 +29,7 @@ use crate::{
 
 /// Facts about another member that decide whether it can give its state to this node.
 #[derive(Clone, Debug)]
-struct Other {
+struct ComparedMember {
     node: NodeId,
     votes: bool,
     /// Running hashes; none if the member does not answer.
@@ -127,7 +127,11 @@ impl Tasks {
         if let Some((after, _)) = differing.iter().find(|(_, count)| 2 * **count > members) {
             self.stop_differing(*after).await;
         } else if let Some((index, count)) = differing.first_key_value() {
-            tracing::warn!(index = index.0, members = count, "members have another state than this node");
+            tracing::warn!(
+                index = index.0,
+                members = count,
+                "the running hashes of some members differ from this node's"
+            );
         }
     }
 
@@ -159,7 +163,7 @@ impl Tasks {
             Some(_) => {
                 digests.through = index;
                 if counts.len() > 1 {
-                    tracing::warn!(index = index.0, "a member's state has another digest than those of a majority");
+                    tracing::warn!(index = index.0, "a member's state digest differs from that of a majority");
                 }
             }
             // Some members have not computed it yet, or do not answer.
@@ -192,12 +196,12 @@ impl Tasks {
         if self.consensus.member().leads()
             && let Err(error) = self.consensus.transfer(None).await
         {
-            tracing::warn!(%error, "this node still leads, although it does not serve");
+            tracing::warn!(%error, "leadership could not be transferred: this node leads but does not serve");
         }
         if let Err(error) = self.note_due(RepairDue { after, sources: Vec::new() }).await {
             tracing::error!(
                 %error,
-                "the file REPAIR cannot be written: started again, this node serves until it has compared its state again"
+                "cannot write the file REPAIR: after a restart this node serves its wrong state until the next comparison"
             );
         }
     }
@@ -221,7 +225,7 @@ impl Tasks {
         let mut others = Vec::new();
         for (node, member) in members.iter().filter(|(node, _)| **node != self.here()) {
             let marks = self.marks_of(*node, &member.info.address).await.unwrap_or_default();
-            others.push(Other { node: *node, votes: member.votes, marks: marks.into_iter().collect() });
+            others.push(ComparedMember { node: *node, votes: member.votes, marks: marks.into_iter().collect() });
         }
         let agreeing = agreeing(&others, due.as_ref().map_or(Index::ZERO, |due| due.after));
         let mut sources = Vec::new();
@@ -240,7 +244,7 @@ impl Tasks {
         tracing::warn!(members = sources.len(), "this node stops to get the state of another member");
         let after = due.map_or_else(|| self.consensus.applied().unwrap_or(Index::ZERO), |due| due.after);
         let noted = self.note_due(RepairDue { after, sources }).await;
-        noted.map_err(|error| format!("the file REPAIR cannot be written: {error}"))?;
+        noted.map_err(|error| format!("cannot write the file REPAIR: {error}"))?;
         self.db.stop_serving("its state is damaged: it gets the state of another member");
         self.shared.repair_is_due.send_replace(true);
         Ok(())
@@ -250,7 +254,7 @@ impl Tasks {
 /// Returns the members that agree with each other: the largest group with equal running hashes, at the newest entry for
 /// which a majority of the members has reported a hash. Entries before `after` are ignored, because states that differ
 /// after an entry can have equal hashes before it.
-fn agreeing(others: &[Other], after: Index) -> BTreeSet<NodeId> {
+fn agreeing(others: &[ComparedMember], after: Index) -> BTreeSet<NodeId> {
     let mut found: BTreeMap<Index, BTreeMap<u64, BTreeSet<NodeId>>> = BTreeMap::new();
     for other in others {
         for (index, hash) in other.marks.range(after..) {
@@ -268,7 +272,7 @@ fn agreeing(others: &[Other], after: Index) -> BTreeSet<NodeId> {
 /// continues while this node and others repair their states at the same time. A node that knows of a fault in its state
 /// does not give the state to others. So of two such nodes, the later one does not count the first. The last node to
 /// ask therefore finds a majority that excludes all nodes under repair.
-fn can_spare(giving: &BTreeSet<NodeId>, others: &[Other], this_node_votes: bool) -> bool {
+fn can_spare(giving: &BTreeSet<NodeId>, others: &[ComparedMember], this_node_votes: bool) -> bool {
     let voters = others.iter().filter(|other| other.votes);
     let giving_voters = voters.clone().filter(|voter| giving.contains(&voter.node)).count();
     2 * giving.len() > others.len() + 1 && 2 * giving_voters > voters.count() + usize::from(this_node_votes)
@@ -279,9 +283,9 @@ mod tests {
     use super::*;
 
     /// Members with the ids 2 and higher, all voters, with the running hashes that each reports.
-    fn others(of: &[&[(u64, u64)]]) -> Vec<Other> {
+    fn others(of: &[&[(u64, u64)]]) -> Vec<ComparedMember> {
         let marks = |of: &[(u64, u64)]| of.iter().map(|(index, hash)| (Index(*index), *hash)).collect();
-        (2..).zip(of).map(|(node, of)| Other { node: NodeId(node), votes: true, marks: marks(of) }).collect()
+        (2..).zip(of).map(|(node, of)| ComparedMember { node: NodeId(node), votes: true, marks: marks(of) }).collect()
     }
 
     fn nodes(of: &[u64]) -> BTreeSet<NodeId> {

@@ -195,7 +195,7 @@ pub(crate) struct FrameSender {
 
 /// Error returned by [`FrameSender::send`] once the connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ended;
+pub(crate) struct ConnectionEnded;
 
 impl FrameSender {
     /// Queues one encoded frame with its header. Waits while the queue is full.

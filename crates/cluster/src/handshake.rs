@@ -158,7 +158,7 @@ pub enum HandshakeError {
 
 /// Node at the other end of a dialled connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Met {
+pub(crate) struct DialledPeer {
     pub node: NodeId,
     /// Version of the protocol that both nodes use.
     pub version: u16,
@@ -222,7 +222,7 @@ pub(crate) async fn dial<S: AsyncRead + AsyncWrite + Unpin>(
     channel: Channel,
     expected: Option<NodeId>,
     host: &str,
-) -> Result<(Met, Secured<S>), HandshakeError> {
+) -> Result<(DialledPeer, Secured<S>), HandshakeError> {
     timeout(HANDSHAKE_LIMIT, dial_unbounded(stream, credentials, channel, expected, host))
         .await
         .map_err(|_| HandshakeError::TooSlow)?
@@ -234,7 +234,7 @@ async fn dial_unbounded<S: AsyncRead + AsyncWrite + Unpin>(
     channel: Channel,
     expected: Option<NodeId>,
     host: &str,
-) -> Result<(Met, Secured<S>), HandshakeError> {
+) -> Result<(DialledPeer, Secured<S>), HandshakeError> {
     let hello = sealed_hello(credentials, channel)?;
     stream.write_all(&hello).await?;
     stream.flush().await?;
@@ -275,7 +275,7 @@ async fn dial_unbounded<S: AsyncRead + AsyncWrite + Unpin>(
         welcome => welcome?,
     };
     Welcome::decode_body(&frame.body).map_err(|_| malformed("a malformed welcome"))?;
-    Ok((Met { node: challenge.node, version: challenge.version }, stream))
+    Ok((DialledPeer { node: challenge.node, version: challenge.version }, stream))
 }
 
 /// Replaces the error of the first read after the TLS handshake if it is an alert. The peer checks this node's
@@ -459,7 +459,7 @@ mod tests {
         dialler: Credentials,
         acceptor: Credentials,
         admits: Result<(), Rejection>,
-    ) -> (Result<Met, HandshakeError>, Result<Peer, HandshakeError>) {
+    ) -> (Result<DialledPeer, HandshakeError>, Result<Peer, HandshakeError>) {
         let (near, far) = tokio::io::duplex(4096);
         let expected = Some(acceptor.node);
         tokio::join!(
@@ -471,7 +471,7 @@ mod tests {
     #[tokio::test]
     async fn nodes_of_one_cluster_meet() {
         let (dialled, accepted) = meet(node(1, 9, 5), node(2, 9, 5), Ok(())).await;
-        assert_eq!(dialled.unwrap(), Met { node: NodeId(2), version: VERSION });
+        assert_eq!(dialled.unwrap(), DialledPeer { node: NodeId(2), version: VERSION });
         let (address, channel) = ("n1:1".to_owned(), Channel::Control);
         let peer = Peer { node: NodeId(1), address, channel, version: VERSION };
         assert_eq!(accepted.unwrap(), peer);
@@ -488,7 +488,7 @@ mod tests {
 
     #[tokio::test]
     async fn strangers_are_told_why_they_are_rejected() {
-        let code = |dialled: Result<Met, HandshakeError>| match dialled {
+        let code = |dialled: Result<DialledPeer, HandshakeError>| match dialled {
             Err(HandshakeError::Rejected { code, .. }) => code,
             other => panic!("{other:?}"),
         };

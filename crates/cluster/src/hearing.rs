@@ -19,14 +19,14 @@ use crate::detector::{Detector, DetectorOptions, StateChange};
 /// the same moments, and one may arrive late.
 const MAX_UNCONFIRMED: u32 = 3;
 
-/// Signs of life to one node that it has confirmed.
+/// Signs of life that this node sent to one other node, and those that it confirmed.
 #[derive(Debug, Default)]
 struct Confirmed {
     /// Number of the last sign sent.
     sent: u64,
-    /// Number of the last sign that the node has heard, at most `sent`.
+    /// Number of the last sign that the other node has confirmed; `heard <= sent`.
     heard: u64,
-    /// Number of signs sent since the node has confirmed one.
+    /// Number of signs sent since the other node last confirmed one.
     since: u32,
 }
 

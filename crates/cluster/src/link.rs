@@ -47,7 +47,7 @@ use tokio::{
 use crate::{
     about::AboutNode,
     frames::{FrameSender, Heads, encoded, encoded_elsewhere, frame_queue, keep_alive, read_headed},
-    handshake::{Credentials, HandshakeError, Met, OWN_ADDRESS, dial, host_of},
+    handshake::{Credentials, DialledPeer, HandshakeError, OWN_ADDRESS, dial, host_of},
     link_counters::{ChannelCounter, LinkBytes},
     secured::Secured,
     sent_facts::SentFacts,
@@ -222,7 +222,12 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    fn begin(Met { node, version }: Met, channel: Channel, path: &Path, stream: Secured<TcpStream>) -> Self {
+    fn begin(
+        DialledPeer { node, version }: DialledPeer,
+        channel: Channel,
+        path: &Path,
+        stream: Secured<TcpStream>,
+    ) -> Self {
         let (reading, writing) = tokio::io::split(stream);
         let (counter, heads) = (path.bytes.of(channel), Heads::of(version));
         let (sender, writer) = frame_queue(writing, heads, counter.clone());

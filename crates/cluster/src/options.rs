@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use thalweg_raft::ConsensusOptions;
-use thalweg_serving::cluster::{Since, Triggers};
+use thalweg_serving::cluster::{ElapsedMillis, Triggers};
 use thalweg_transport::PeerTls;
 use thalweg_wire::peer::VERSION;
 
@@ -52,7 +52,7 @@ pub struct NodeOptions {
 impl NodeOptions {
     /// Default bounds from which a replica is reported as lagging or stale.
     pub const DEFAULT_TRIGGERS: Triggers =
-        Triggers { lag_entries: 1000, lag_bytes: 64 * 1024 * 1024, stale_after: Since(30_000) };
+        Triggers { lag_entries: 1000, lag_bytes: 64 * 1024 * 1024, stale_after: ElapsedMillis(30_000) };
     /// Default time between two comparisons of running hashes.
     pub const DEFAULT_COMPARE_EVERY: Duration = Duration::from_secs(10);
     /// Default time between two digests of all rows.

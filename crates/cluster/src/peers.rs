@@ -18,7 +18,7 @@ pub(crate) struct PeerFacts {
     /// Number that the node has announced for its current description; a new description has a new number. `None` if the
     /// node announces none.
     pub about_announced: Option<u32>,
-    /// Number of the description in `about`.
+    /// Number of the newest description that this node has received; it is stored in `about`.
     pub about_known: Option<u32>,
     /// Last index of the node's log and its last applied index, as it last reported them.
     pub last: Option<(Index, Index)>,

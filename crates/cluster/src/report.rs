@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use thalweg_raft::Consensus;
 use thalweg_replica::Leadership;
-use thalweg_serving::cluster::{ClusterReport, Lag, MemberHealth, MemberReport, MemberRole, Since, Triggers};
+use thalweg_serving::cluster::{ClusterReport, ElapsedMillis, Lag, MemberHealth, MemberReport, MemberRole, Triggers};
 use thalweg_types::{ClusterId, Index, NodeId, Revision, Term};
 
 use crate::{about::AboutNode, hearing::HearingRecord, peers::Peers, types::Rt};
 
-fn since(time: Duration) -> Since {
-    Since(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+fn since(time: Duration) -> ElapsedMillis {
+    ElapsedMillis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Returns the report of a node that has just started.
@@ -71,7 +71,7 @@ pub(crate) fn compose(
             version: about.version,
             role: if member.votes { MemberRole::Voter } else { MemberRole::Learner },
             health,
-            heard: if *node == here { Some(Since(0)) } else { heard.map(|(_, silent_for)| since(silent_for)) },
+            heard: if *node == here { Some(ElapsedMillis(0)) } else { heard.map(|(_, silent_for)| since(silent_for)) },
             log_index: known.map(|(last, _)| last),
             applied_index: known.map(|(_, applied)| applied),
             lag: matched.map(|matched| lag_of(consensus, last, matched)),

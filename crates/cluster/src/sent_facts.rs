@@ -29,7 +29,7 @@ pub(crate) struct OwnFacts {
 
 /// Facts that the other node has.
 #[derive(Debug)]
-struct Sent {
+struct LastFacts {
     facts: OwnFacts,
     at: Instant,
     /// Number of signs without facts since.
@@ -38,7 +38,7 @@ struct Sent {
 
 /// Facts sent over one connection.
 #[derive(Debug, Default)]
-pub(crate) struct SentFacts(Option<Sent>);
+pub(crate) struct SentFacts(Option<LastFacts>);
 
 impl SentFacts {
     /// Returns true if the next sign of life must have these facts.
@@ -51,7 +51,7 @@ impl SentFacts {
 
     /// Notes a sign of life with these facts.
     pub(crate) fn note_facts(&mut self, facts: OwnFacts, now: Instant) {
-        self.0 = Some(Sent { facts, at: now, signs: 0 });
+        self.0 = Some(LastFacts { facts, at: now, signs: 0 });
     }
 
     /// Notes a sign of life without facts.

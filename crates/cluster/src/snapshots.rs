@@ -37,24 +37,24 @@ use crate::secret::nonce;
 const KEEP: Duration = Duration::from_secs(20);
 
 /// A snapshot that is kept for an interrupted transfer, and its id.
-struct Kept {
+struct KeptSnapshot {
     id: SnapshotId,
     snapshot: Snapshot,
     last_use: Instant,
 }
 
-/// Place of the snapshot of the last transfer, if it was interrupted.
+/// Snapshot of the last transfer, if that transfer was interrupted.
 #[derive(Default)]
-struct Shelf {
-    kept: RefCell<Option<Kept>>,
+struct InterruptedTransfer {
+    kept: RefCell<Option<KeptSnapshot>>,
     /// True while a task waits to drop the snapshot.
     is_watched: Cell<bool>,
 }
 
-impl Shelf {
+impl InterruptedTransfer {
     /// Keeps a snapshot for [`KEEP`] from now on.
     fn keep(self: &Rc<Self>, id: SnapshotId, snapshot: Snapshot) {
-        let before = self.kept.borrow_mut().replace(Kept { id, snapshot, last_use: Instant::now() });
+        let before = self.kept.borrow_mut().replace(KeptSnapshot { id, snapshot, last_use: Instant::now() });
         drop(before);
         // Without a runtime the node stops, and the snapshot ends with it.
         if tokio::runtime::Handle::try_current().is_ok() && !self.is_watched.replace(true) {
@@ -63,17 +63,17 @@ impl Shelf {
     }
 }
 
-/// Drops the snapshot on a shelf when [`KEEP`] has passed since its last use. Ends when no snapshot is there.
-async fn drop_unused(shelf: Weak<Shelf>) {
+/// Drops the kept snapshot when [`KEEP`] has passed since its last use. Ends when no snapshot is there.
+async fn drop_unused(interrupted: Weak<InterruptedTransfer>) {
     let mut look_at = Instant::now() + KEEP;
     loop {
         sleep_until(look_at).await;
-        let Some(shelf) = shelf.upgrade() else { return };
-        let mut kept = shelf.kept.borrow_mut();
+        let Some(interrupted) = interrupted.upgrade() else { return };
+        let mut kept = interrupted.kept.borrow_mut();
         match kept.as_ref().map(|kept| kept.last_use + KEEP) {
             Some(until) if until > Instant::now() => look_at = until,
             _ => {
-                shelf.is_watched.set(false);
+                interrupted.is_watched.set(false);
                 *kept = None;
                 return;
             }
@@ -84,12 +84,12 @@ async fn drop_unused(shelf: Weak<Shelf>) {
 /// Snapshots of a database.
 struct DatabaseSnapshots {
     db: Database,
-    shelf: Rc<Shelf>,
+    interrupted: Rc<InterruptedTransfer>,
 }
 
 impl DatabaseSnapshots {
     fn new(db: &Database) -> Self {
-        Self { db: db.clone(), shelf: Rc::default() }
+        Self { db: db.clone(), interrupted: Rc::default() }
     }
 }
 
@@ -127,8 +127,9 @@ fn begin(db: &Database) -> io::Result<(SnapshotId, Snapshot)> {
 impl Snapshots for DatabaseSnapshots {
     fn open(&self, least: Index) -> LocalBoxFuture<'_, io::Result<Box<dyn SnapshotReader>>> {
         async move {
-            let kept = self.shelf.kept.borrow_mut().take();
-            let is_usable = |kept: &Kept| kept.id.position.last.index >= least && self.db.stopped_serving().is_none();
+            let kept = self.interrupted.kept.borrow_mut().take();
+            let is_usable =
+                |kept: &KeptSnapshot| kept.id.position.last.index >= least && self.db.stopped_serving().is_none();
             let (id, snapshot) = match kept.filter(is_usable) {
                 Some(kept) => (kept.id, kept.snapshot),
                 None => {
@@ -136,7 +137,7 @@ impl Snapshots for DatabaseSnapshots {
                     blocking(move || begin(&db)).await?
                 }
             };
-            let reader = ChunkReader { id, snapshot: Some(snapshot), shelf: Rc::clone(&self.shelf) };
+            let reader = ChunkReader { id, snapshot: Some(snapshot), interrupted: Rc::clone(&self.interrupted) };
             Ok(Box::new(reader) as Box<dyn SnapshotReader>)
         }
         .boxed_local()
@@ -156,7 +157,7 @@ struct ChunkReader {
     id: SnapshotId,
     /// Open snapshot; `None` after an error, and while a chunk is being read.
     snapshot: Option<Snapshot>,
-    shelf: Rc<Shelf>,
+    interrupted: Rc<InterruptedTransfer>,
 }
 
 impl fmt::Debug for ChunkReader {
@@ -194,7 +195,7 @@ impl SnapshotReader for ChunkReader {
 impl Drop for ChunkReader {
     fn drop(&mut self) {
         if let Some(snapshot) = self.snapshot.take() {
-            self.shelf.keep(self.id.clone(), snapshot);
+            self.interrupted.keep(self.id.clone(), snapshot);
         }
     }
 }
@@ -266,7 +267,7 @@ impl SnapshotWriter for ChunkWriter {
                 Err(error) => return Err(io::Error::other(error)),
             };
             if let Some(leftover) = installed.leftover {
-                tracing::warn!(%leftover, "files of the state before a snapshot could not be removed");
+                tracing::warn!(%leftover, "could not remove files of the state that a snapshot replaced");
             }
             tracing::info!(from = %installed.from, index = installed.applied.index.0, "installed a snapshot");
             Ok(Switch::Done)
@@ -303,7 +304,7 @@ mod tests {
                 assert_eq!(read(&snapshots).await, first);
             }
             sleep(KEEP * 2).await;
-            assert!(snapshots.shelf.kept.borrow().is_none(), "it holds the log back no longer");
+            assert!(snapshots.interrupted.kept.borrow().is_none(), "it holds the log back no longer");
             // The same is true for the next one.
             let second = read(&snapshots).await;
             assert_ne!(second, first);

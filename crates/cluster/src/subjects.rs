@@ -58,7 +58,7 @@ const MAX_ACCEPTED: usize = 64;
 const MAX_STRANGERS: usize = 64;
 
 /// Addresses of the other members, and whether they accept messages.
-type Places = BTreeMap<NodeId, PeerAddress>;
+type PeerAddresses = BTreeMap<NodeId, PeerAddress>;
 
 /// A connection on its way from the thread that has accepted it. A plain socket is registered with the runtime of the
 /// serving thread. A TLS session stays registered with the runtime of the accepting thread, which wakes the serving
@@ -88,13 +88,13 @@ impl HandedOver {
 struct Parts {
     credentials: Credentials,
     accepted: mpsc::Receiver<(NodeId, HandedOver)>,
-    places: watch::Receiver<Places>,
+    places: watch::Receiver<PeerAddresses>,
     stop: watch::Receiver<bool>,
 }
 
 struct Inner {
     accepted: mpsc::Sender<(NodeId, HandedOver)>,
-    places: watch::Sender<Places>,
+    places: watch::Sender<PeerAddresses>,
     /// Version of the protocol on the newest connection from each node.
     versions: Mutex<BTreeMap<NodeId, u16>>,
     parts: Mutex<Option<Parts>>,
@@ -115,7 +115,7 @@ impl Mesh {
     /// Creates an exchange that carries no messages until [`start`](Self::start).
     pub(crate) fn new(credentials: Credentials, stop: watch::Receiver<bool>) -> Self {
         let (accepted, receiver) = mpsc::channel(MAX_ACCEPTED);
-        let (places, of_thread) = watch::channel(Places::new());
+        let (places, of_thread) = watch::channel(PeerAddresses::new());
         let parts = Parts { credentials, accepted: receiver, places: of_thread, stop };
         Self(Arc::new(Inner {
             accepted,
@@ -170,7 +170,7 @@ impl Mesh {
         let mut versions = locked(&self.0.versions);
         let others = report.members.iter().filter(|member| member.node != report.node);
         let place = |node| versions.get(&node).is_some_and(|version| *version >= SUBJECTS_FROM);
-        let places: Places = others
+        let places: PeerAddresses = others
             .map(|member| {
                 let is_usable = place(member.node) && member.health != MemberHealth::Down;
                 (member.node, PeerAddress { address: member.address.clone(), is_usable })

@@ -19,7 +19,7 @@ use thalweg_engine::{Database, RepairNote};
 use thalweg_raft::{ChangeError, Consensus, MemberStatus};
 use thalweg_replica::{Leadership, NodeInfo};
 use thalweg_serving::cluster::{
-    ClusterReport, Event, Lag, MemberHealth, MemberReport, MemberRole, REMOVED_REASON, Since,
+    ClusterReport, ElapsedMillis, Event, Lag, MemberHealth, MemberReport, MemberRole, REMOVED_REASON,
 };
 use thalweg_types::{ClusterId, Index, NodeId};
 use thalweg_wire::peer::{Channel, Describe, ManageKind};
@@ -44,7 +44,8 @@ use crate::{
     types::Rt,
 };
 
-/// Time between two refreshes of the report, checks of the members, and ticks of the snapshot that is being received.
+/// Interval at which this task refreshes the cluster report, checks the members, and drops an unfinished snapshot whose
+/// sender is silent.
 const LOOK: Duration = RECEIVING_TICK;
 /// Longest silence of a member whose missing entries stay in the log. A member that restarts within it continues from the log
 /// and needs no snapshot.
@@ -72,7 +73,10 @@ fn note_room(report: &ClusterReport) {
         tracing::info!("enough voters have room again: the leader accepts new data");
     } else {
         let full: Vec<_> = report.voters().filter(|voter| voter.is_full).map(|voter| &voter.name).collect();
-        tracing::warn!(?full, "the disks of these voters are full, so the leader refuses new data; deletes still pass");
+        tracing::warn!(
+            ?full,
+            "the disks of these voters are full, so the leader refuses new data; deletes are still accepted"
+        );
     }
 }
 
@@ -265,8 +269,8 @@ impl Tasks {
                 self.events.push(Event::Lagging(node));
             }
             if is.1 && !was.1 {
-                let behind_ms = member.behind.map(|Since(millis)| millis);
-                tracing::warn!(%node, name, behind_ms, entries, "a replica was not up to date for long");
+                let behind_ms = member.behind.map(|ElapsedMillis(millis)| millis);
+                tracing::warn!(%node, name, behind_ms, entries, "a replica has been behind for a long time");
                 self.events.push(Event::Stale(node));
             }
             if (was.0 || was.1) && !is.0 && !is.1 {

@@ -45,8 +45,8 @@ use crate::{
 
 /// Bytes of memory that each noted key costs in addition to the key itself.
 const KEY_OVERHEAD_BYTES: usize = 64;
-/// Bytes by which the end of a stream's compaction reduces what the maintenance round may still read. So a round ends
-/// even if the compaction of each stream is abandoned immediately.
+/// Bytes charged to the read budget of the maintenance round when a stream's compaction ends. So a round ends even if
+/// the compaction of each stream is abandoned immediately.
 const STEP_COST: u64 = 64 * 1024;
 /// Maximum number of streams that compaction remembers as not due until the log's active segment changes.
 const MAX_LOOKED_AT: usize = 10_000;

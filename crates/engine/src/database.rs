@@ -29,12 +29,12 @@ use crate::{
     digests::Digests,
     error::{OpenError, WriteError},
     fetch_gate::FetchGate,
-    identity::Part,
+    identity::OpenRole,
     inner::Inner,
-    install_slot::Slot,
+    install_slot::InstallPermit,
     maintenance::Background,
     maintenance_counts::Maintenance,
-    open::{self, OpenReport, Opened, Surroundings},
+    open::{self, OpenEnvironment, OpenReport, Opened},
     open_parts::Mode,
     options::Options,
     scrub::{Scrub, ScrubStats},
@@ -101,8 +101,8 @@ impl Database {
     /// Opens a data directory on any disk, with any clock and seed. The LSM and SQLite backends need a disk with a
     /// path in the operating system; the memory and redb backends also work on a simulated disk.
     pub fn open_on(disk: Arc<dyn Disk>, clock: Arc<dyn Clock>, seed: u64, options: Options) -> Result<Self, OpenError> {
-        let surroundings = Surroundings { disk, clock: &clock, seed, mode: Mode::Threaded, os_dir: None };
-        let opened = open::on(surroundings, &options, Part::Alone, &mut |_| ControlFlow::Continue(()))?;
+        let environment = OpenEnvironment { disk, clock: &clock, seed, mode: Mode::Threaded, os_dir: None };
+        let opened = open::on(environment, &options, OpenRole::Alone, &mut |_| ControlFlow::Continue(()))?;
         Ok(Self::start(opened, options))
     }
 
@@ -115,7 +115,7 @@ impl Database {
         let (log, backend) = (open.log.clone(), open.backend.clone());
         let scrub = Scrub::start(log, backend, options.scrub_interval, options.scrub_bytes_per_second);
         let fetch_gate = FetchGate::new(open.backend.stats().disk_bytes > 0);
-        let installs = Arc::new(Slot::new(open.state_dir));
+        let installs = Arc::new(InstallPermit::new(open.state_dir));
         let inner = Arc::new(Inner {
             scrub,
             open,

@@ -69,7 +69,7 @@ pub enum OpenError {
         wanted: &'static str,
     },
     /// The backend needs files of the operating system, which this (simulated) disk does not have.
-    #[error("the {backend} backend needs a directory of the operating system")]
+    #[error("the {backend} backend cannot run on a simulated disk: open a directory of the operating system")]
     NoOsPath {
         /// Name of the backend.
         backend: &'static str,
@@ -797,7 +797,7 @@ pub enum ReadError {
     Compacted {
         /// Revision that the reader requested.
         requested: Revision,
-        /// Oldest readable revision of the keyspace, or of the key whose past is not kept.
+        /// Oldest revision that can still be read, of the keyspace or of the key.
         oldest: Revision,
     },
     /// No command has used the requested revision yet.

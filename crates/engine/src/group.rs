@@ -52,7 +52,7 @@ pub const MAX_LISTED_MEMBERS: usize = 10_000;
 
 /// Result of a settlement (ack or nack) of delivered records.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settled {
+pub struct SettlementResult {
     /// Durability level that the settlement reached.
     pub durability: Durability,
     /// Number of records that this command has settled.
@@ -214,13 +214,18 @@ impl Group {
     }
 
     /// Acknowledges delivered records: they are processed and will not be redelivered.
-    pub fn ack(&self, settlements: &[Settlement]) -> Result<Settled, GroupError> {
+    pub fn ack(&self, settlements: &[Settlement]) -> Result<SettlementResult, GroupError> {
         settled(self.propose(Purpose::Reclaim, |out| encode_ack(out, self.id, settlements))?)
     }
 
     /// Returns delivered records to the group, to be redelivered as `again` says. `reason` is stored with records that
     /// become dead letters.
-    pub fn nack(&self, settlements: &[Settlement], again: Redelivery, reason: &str) -> Result<Settled, GroupError> {
+    pub fn nack(
+        &self,
+        settlements: &[Settlement],
+        again: Redelivery,
+        reason: &str,
+    ) -> Result<SettlementResult, GroupError> {
         settled(self.propose(Purpose::Reclaim, |out| encode_nack(out, self.id, again, reason, settlements))?)
     }
 
@@ -311,9 +316,9 @@ fn group_outcome(committed: Committed) -> Result<(Durability, GroupOutcome), Wri
     }
 }
 
-pub(crate) fn settled(committed: Committed) -> Result<Settled, GroupError> {
+pub(crate) fn settled(committed: Committed) -> Result<SettlementResult, GroupError> {
     match group_outcome(committed)? {
-        (durability, GroupOutcome::Settled { settled, lapsed }) => Ok(Settled { durability, settled, lapsed }),
+        (durability, GroupOutcome::Settled { settled, lapsed }) => Ok(SettlementResult { durability, settled, lapsed }),
         (_, other) => Err(unexpected(Some(&Outcome::Group(other))).into()),
     }
 }

@@ -50,7 +50,7 @@ pub enum MemberIdentity {
 
 /// Role in which the caller opens a directory: alone, or as a member of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum OpenRole {
     /// The node is alone.
     Alone,
     /// The node is a member. `Found` uses the id of a new cluster.
@@ -98,41 +98,43 @@ pub(crate) struct Identity {
 
 impl Identity {
     /// Returns the identity of a new directory.
-    pub(crate) fn new(node: NodeId, backend: BackendKind, part: Part) -> Self {
-        let cluster = match part {
+    pub(crate) fn new(node: NodeId, backend: BackendKind, role: OpenRole) -> Self {
+        let cluster = match role {
             // A founder gets its cluster once its log is founded.
-            Part::Alone | Part::Member(MemberIdentity::Found | MemberIdentity::Existing, _) => None,
-            Part::Member(MemberIdentity::Join { cluster }, _) => Some(Cluster { id: cluster, origin: Origin::Joining }),
+            OpenRole::Alone | OpenRole::Member(MemberIdentity::Found | MemberIdentity::Existing, _) => None,
+            OpenRole::Member(MemberIdentity::Join { cluster }, _) => {
+                Some(Cluster { id: cluster, origin: Origin::Joining })
+            }
         };
         Self { node, backend, cluster }
     }
 
-    /// Checks that a directory with this identity may be opened in the role `part`.
-    pub(crate) fn check_part(&self, path: &Path, part: Part) -> Result<(), OpenError> {
+    /// Checks that a directory with this identity may be opened in `role`.
+    pub(crate) fn check_role(&self, path: &Path, role: OpenRole) -> Result<(), OpenError> {
         let path = || path.to_owned();
-        match (self.cluster, part) {
-            (_, Part::Alone) | (None, Part::Member(MemberIdentity::Found, _)) => Ok(()),
-            (None, Part::Member(MemberIdentity::Existing, _)) => Err(OpenError::NotAMember { path: path() }),
-            (None, Part::Member(MemberIdentity::Join { .. }, _)) => Err(OpenError::HasOwnData { path: path() }),
-            (Some(cluster), Part::Member(MemberIdentity::Join { cluster: wanted }, _)) if cluster.id != wanted => {
+        match (self.cluster, role) {
+            (_, OpenRole::Alone) | (None, OpenRole::Member(MemberIdentity::Found, _)) => Ok(()),
+            (None, OpenRole::Member(MemberIdentity::Existing, _)) => Err(OpenError::NotAMember { path: path() }),
+            (None, OpenRole::Member(MemberIdentity::Join { .. }, _)) => Err(OpenError::HasOwnData { path: path() }),
+            (Some(cluster), OpenRole::Member(MemberIdentity::Join { cluster: wanted }, _)) if cluster.id != wanted => {
                 Err(OpenError::OtherCluster { path: path(), found: cluster.id, wanted })
             }
-            (Some(cluster), Part::Member(MemberIdentity::Found, _)) if cluster.origin != Origin::Founded => {
+            (Some(cluster), OpenRole::Member(MemberIdentity::Found, _)) if cluster.origin != Origin::Founded => {
                 Err(OpenError::AlreadyMember { path: path(), cluster: cluster.id })
             }
-            (Some(_), Part::Member(..)) => Ok(()),
+            (Some(_), OpenRole::Member(..)) => Ok(()),
         }
     }
 
     /// Checks the identity against the log. Returns the identity that must be written before the log is used, if it
     /// has changed.
-    pub(crate) fn check_log(&self, path: &Path, part: Part, is_empty: bool) -> Result<Option<Self>, OpenError> {
+    pub(crate) fn check_log(&self, path: &Path, role: OpenRole, is_empty: bool) -> Result<Option<Self>, OpenError> {
         let Some(cluster) = self.cluster else { return Ok(None) };
         match (cluster.origin, is_empty) {
             (Origin::Founded | Origin::Joined, true) => {
                 Err(OpenError::LogLost { path: path.to_owned(), cluster: cluster.id })
             }
-            (Origin::Joining, true) if part == Part::Alone => {
+            (Origin::Joining, true) if role == OpenRole::Alone => {
                 Err(OpenError::NothingReceived { path: path.to_owned(), cluster: cluster.id })
             }
             (Origin::Joining, false) => Ok(Some(self.with_cluster(cluster.id, Origin::Joined))),
@@ -229,25 +231,25 @@ mod tests {
     #[test]
     fn only_a_directory_without_data_of_its_own_joins() {
         let (other, drawn) = (ClusterId(7), ClusterId(9));
-        let member = |identity| Part::Member(identity, drawn);
+        let member = |identity| OpenRole::Member(identity, drawn);
         let (found, existing) = (member(MemberIdentity::Found), member(MemberIdentity::Existing));
         let join = member(MemberIdentity::Join { cluster: ID });
         let join_other = member(MemberIdentity::Join { cluster: other });
         let [alone, founded, joining, joined] =
             [None, Some(Origin::Founded), Some(Origin::Joining), Some(Origin::Joined)].map(identity);
-        let code = |identity: Identity, part| {
-            identity.check_part(Path::new("data"), part).err().map(|error| thalweg_types::Classified::code(&error))
+        let code = |identity: Identity, role| {
+            identity.check_role(Path::new("data"), role).err().map(|error| thalweg_types::Classified::code(&error))
         };
         for identity in [alone, founded, joining, joined] {
-            assert_eq!(code(identity, Part::Alone), None);
+            assert_eq!(code(identity, OpenRole::Alone), None);
         }
         assert_eq!(
-            [found, existing, join].map(|part| code(alone, part)),
+            [found, existing, join].map(|role| code(alone, role)),
             [None, Some("not_a_member"), Some("has_own_data")]
         );
-        assert_eq!([found, existing, join].map(|part| code(founded, part)), [None; 3]);
+        assert_eq!([found, existing, join].map(|role| code(founded, role)), [None; 3]);
         for identity in [joining, joined] {
-            assert_eq!([found, existing, join].map(|part| code(identity, part)), [Some("already_member"), None, None]);
+            assert_eq!([found, existing, join].map(|role| code(identity, role)), [Some("already_member"), None, None]);
         }
         for identity in [founded, joining, joined] {
             assert_eq!(code(identity, join_other), Some("other_cluster"));
@@ -256,21 +258,21 @@ mod tests {
 
     #[test]
     fn an_empty_log_of_a_member_is_a_lost_one() {
-        let check = |identity: Identity, part, is_empty| {
-            let checked = identity.check_log(Path::new("data"), part, is_empty);
+        let check = |identity: Identity, role, is_empty| {
+            let checked = identity.check_log(Path::new("data"), role, is_empty);
             checked.map_err(|error| thalweg_types::Classified::code(&error))
         };
-        let existing = Part::Member(MemberIdentity::Existing, ClusterId(9));
-        for part in [Part::Alone, existing] {
-            assert_eq!(check(identity(None), part, true), Ok(None));
+        let existing = OpenRole::Member(MemberIdentity::Existing, ClusterId(9));
+        for role in [OpenRole::Alone, existing] {
+            assert_eq!(check(identity(None), role, true), Ok(None));
             for origin in [Origin::Founded, Origin::Joined] {
-                assert_eq!(check(identity(Some(origin)), part, true), Err("log_lost"));
-                assert_eq!(check(identity(Some(origin)), part, false), Ok(None));
+                assert_eq!(check(identity(Some(origin)), role, true), Err("log_lost"));
+                assert_eq!(check(identity(Some(origin)), role, false), Ok(None));
             }
             let now_joined = Some(identity(Some(Origin::Joined)));
-            assert_eq!(check(identity(Some(Origin::Joining)), part, false), Ok(now_joined));
+            assert_eq!(check(identity(Some(Origin::Joining)), role, false), Ok(now_joined));
         }
         assert_eq!(check(identity(Some(Origin::Joining)), existing, true), Ok(None));
-        assert_eq!(check(identity(Some(Origin::Joining)), Part::Alone, true), Err("nothing_received"));
+        assert_eq!(check(identity(Some(Origin::Joining)), OpenRole::Alone, true), Err("nothing_received"));
     }
 }

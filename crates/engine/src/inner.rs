@@ -18,7 +18,7 @@ use thalweg_snapshot::{Counters, Pins};
 use thalweg_state::keyspaces::StoredValue;
 use thalweg_types::{
     BlobRef, Durability, KeyspaceId, Revision, Term,
-    budget::{self, Spent},
+    budget::{self, BudgetSpent},
     command::Framed,
     steps::read_bytes,
 };
@@ -28,7 +28,7 @@ use crate::{
     digests::Digests,
     error::{ReadError, WriteError, holds, refusal},
     fetch_gate::FetchGate,
-    install_slot::Slot,
+    install_slot::InstallPermit,
     maintenance_counts::Maintenance,
     open::Opened,
     options::Options,
@@ -47,7 +47,7 @@ pub(crate) struct Inner {
     pub(crate) snapshots: Arc<Pins>,
     pub(crate) snapshot_counters: Arc<Counters>,
     /// Place for an install of a snapshot.
-    pub(crate) installs: Arc<Slot>,
+    pub(crate) installs: Arc<InstallPermit>,
     /// Number of state views taken for Redis commands since the database was opened.
     pub(crate) redis_views: AtomicU64,
     /// Gate of the reads of rows before commands are proposed.
@@ -118,9 +118,9 @@ impl Inner {
         })
     }
 
-    /// Proposes a command of maintenance, which this node has formed while it led in `term`. In another term the command is
-    /// refused, and nothing is written. On a node alone the command is committed before the future is ready for the first
-    /// time, as by [`propose`](Self::propose).
+    /// Proposes a maintenance command that this node formed as the leader of `term`. If the term has changed, the
+    /// command is refused and nothing is written. On a single node the first poll of the future commits the command, as
+    /// [`propose`](Self::propose) does.
     pub(crate) async fn propose_work<E>(
         &self,
         term: Term,
@@ -181,7 +181,7 @@ impl Inner {
         blob: BlobRef,
     ) -> Result<Bytes, ReadError> {
         if budget::charge(read_bytes(blob.len as usize)).is_break() {
-            return Err(ReadError::Io(Spent::Steps.to_string()));
+            return Err(ReadError::Io(BudgetSpent::Steps.to_string()));
         }
         let mut blob = blob;
         loop {

@@ -1,6 +1,6 @@
 //! The one install that a database can have in progress, and the state directory that is current.
 //!
-//! Owns: [`Slot`] and [`Hold`]. Does not own: the work of an install.
+//! Owns: [`InstallPermit`] and [`InstallGuard`]. Does not own: the work of an install.
 //!
 //! While an install is in progress, nothing in the state points to the records that it has appended to the log, so a
 //! walk over their segments would find them dead. The hold excludes these segments from walks and from freeing.
@@ -22,7 +22,7 @@ use crate::state_dir::StateDir;
 
 /// Permission to run an install: a database has at most one install at a time.
 #[derive(Debug)]
-pub(crate) struct Slot {
+pub(crate) struct InstallPermit {
     /// LSN of the first record that an install may have appended; [`NONE`] without an install.
     from: AtomicU64,
     state: Mutex<SlotState>,
@@ -40,9 +40,9 @@ const NONE: u64 = u64::MAX;
 
 /// Keeps the segments of an install from being freed, and other installs from beginning, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Hold(Arc<Slot>);
+pub(crate) struct InstallGuard(Arc<InstallPermit>);
 
-impl Slot {
+impl InstallPermit {
     pub(crate) fn new(current: StateDir) -> Self {
         let state = SlotState { current, is_taken: false, failed: None };
         Self { from: AtomicU64::new(NONE), state: Mutex::new(state) }
@@ -55,7 +55,7 @@ impl Slot {
 
     /// Claims the slot for an install. `end` returns the end of the log; the install appends its records there or
     /// later.
-    pub(crate) fn take(self: &Arc<Self>, end: impl FnOnce() -> Lsn) -> Result<Hold, InstallError> {
+    pub(crate) fn take(self: &Arc<Self>, end: impl FnOnce() -> Lsn) -> Result<InstallGuard, InstallError> {
         let mut state = self.lock();
         if let Some(reason) = &state.failed {
             return Err(InstallError::SwitchFailed { reason: reason.clone() });
@@ -65,7 +65,7 @@ impl Slot {
         }
         state.is_taken = true;
         self.from.store(end().0, Ordering::Release);
-        Ok(Hold(Arc::clone(self)))
+        Ok(InstallGuard(Arc::clone(self)))
     }
 
     fn lock(&self) -> MutexGuard<'_, SlotState> {
@@ -73,7 +73,7 @@ impl Slot {
     }
 }
 
-impl Hold {
+impl InstallGuard {
     /// Returns the current state directory.
     pub(crate) fn current(&self) -> StateDir {
         self.0.lock().current
@@ -93,7 +93,7 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for InstallGuard {
     fn drop(&mut self) {
         self.0.from.store(NONE, Ordering::Release);
         self.0.lock().is_taken = false;

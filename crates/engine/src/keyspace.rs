@@ -1,4 +1,11 @@
 //! Keyspaces: the handle with its operations put, get, delete and scan.
+//!
+//! Owns: the handle [`Keyspace`], and the iterator over a range. Does not own: the rows (`thalweg-state`), conditional
+//! writes of several keys (`transaction`), former values (`key_history`), administration (`keyspace_admin`), pages
+//! (`scan_page`), or the bytes of a cursor (`cursor`).
+//!
+//! Invariants: an iterator shows one view, or one revision of the past, from its first pair to its last, and each pair
+//! once. After an error it returns no more pairs. It reads at most about [`PAGE_BYTES`] ahead.
 
 use std::ops::{Bound, ControlFlow};
 

@@ -98,7 +98,7 @@ pub use error::{OpenError, ReadError, WriteError};
 pub use expiry::{Lifetime, PutOptions};
 pub use group::{
     Credit, Delivery, Extended, FetchRequest, Group, GroupError, GroupFigures, GroupInfo, GroupMember, GroupStart,
-    HeldAttempt, MAX_LISTED_MEMBERS, Message, PreparedFetch, Push, PushRequest, PushWaits, Ready, Settled,
+    HeldAttempt, MAX_LISTED_MEMBERS, Message, PreparedFetch, Push, PushRequest, PushWaits, Ready, SettlementResult,
     UnreadDelivery,
 };
 pub use identity::MemberIdentity;

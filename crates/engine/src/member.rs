@@ -18,9 +18,9 @@ use thalweg_types::{Clock, ClusterId, Index, Lsn};
 use crate::{
     database::Database,
     error::{OpenError, WriteError},
-    identity::{MemberIdentity, Origin, Part},
+    identity::{MemberIdentity, OpenRole, Origin},
     inner::Inner,
-    open::{self, Surroundings},
+    open::{self, OpenEnvironment},
     open_parts::Mode,
     options::Options,
 };
@@ -88,9 +88,9 @@ impl Database {
         options: Options,
         identity: MemberIdentity,
     ) -> Result<Self, OpenError> {
-        let surroundings = Surroundings { disk, clock: &clock, seed, mode: Mode::Threaded, os_dir: None };
-        let part = Part::Member(identity, drawn_from(seed));
-        let opened = open::on(surroundings, &options, part, &mut |_| ControlFlow::Continue(()))?;
+        let environment = OpenEnvironment { disk, clock: &clock, seed, mode: Mode::Threaded, os_dir: None };
+        let role = OpenRole::Member(identity, drawn_from(seed));
+        let opened = open::on(environment, &options, role, &mut |_| ControlFlow::Continue(()))?;
         Ok(Self::start(opened, options))
     }
 
@@ -107,11 +107,11 @@ impl Database {
     ) -> Result<Self, OpenError> {
         let SteppedOptions { disk, clock, seed, os_dir } = stepped;
         let mode = Mode::Stepped;
-        let surroundings = Surroundings { disk: Arc::clone(disk), clock, seed: *seed, mode, os_dir: *os_dir };
-        let part = identity.map_or(Part::Alone, |identity| Part::Member(identity, drawn_from(*seed)));
+        let environment = OpenEnvironment { disk: Arc::clone(disk), clock, seed: *seed, mode, os_dir: *os_dir };
+        let role = identity.map_or(OpenRole::Alone, |identity| OpenRole::Member(identity, drawn_from(*seed)));
         let zero = std::time::Duration::ZERO;
         let options = Options { maintenance_interval: zero, scrub_interval: zero, ..options };
-        let opened = open::on(surroundings, &options, part, &mut |_| ControlFlow::Continue(()))?;
+        let opened = open::on(environment, &options, role, &mut |_| ControlFlow::Continue(()))?;
         Ok(Self::start(opened, options))
     }
 

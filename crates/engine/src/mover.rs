@@ -1,5 +1,9 @@
 //! Reclaiming log space: choosing segments to free, and copying forward the live bytes of others.
 //!
+//! Owns: the choice of segments, the walks, the copies, and the order of the steps. Does not own: which segments are
+//! freeable and their files (`thalweg-log`), the counts of live bytes (`segments` of the state), the position up to
+//! which the state is persisted (the backend), or the time of a round (`maintenance`).
+//!
 //! The log reports freeable segments: those that the state has released and that lie below the history floor. On a
 //! full disk it also reports the oldest segments above the floor, as many as are needed until the log takes new data
 //! again. Stream batches and large values may still point into these segments. The state counts both, but a count only

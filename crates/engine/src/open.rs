@@ -3,6 +3,10 @@
 //!
 //! The order matters. The identity is durable before any other file is created, so a directory without one contains no
 //! data of Thalweg. The log is recovered before the state is read, and a state that is ahead of its log is rejected.
+//!
+//! Owns: the order of these steps, the lock, and the report about the open. Does not own: the recovery of the log
+//! (`thalweg-log`), the identity and the roles in which a directory may be opened (`identity`), replay and the clock
+//! (`open_replica`), or the choice of the backend's files (`backends`).
 
 use std::{
     hash::{BuildHasher, Hasher, RandomState},
@@ -24,7 +28,7 @@ use crate::{
     clock_file::ClockFile,
     digests::HashMarks,
     error::OpenError,
-    identity::{Identity, MemberIdentity, Part},
+    identity::{Identity, MemberIdentity, OpenRole},
     open_parts::{Mode, Progress, io_error},
     open_replica::{OpenedSpace, SpaceParts},
     options::{BackendKind, Create, Options},
@@ -131,10 +135,10 @@ pub(crate) fn real(
     }
     let disk = RealDisk::open(path).map_err(|error| io_error(path, "opening the directory", &error))?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-    let part = member.map_or(Part::Alone, |(member, founded)| Part::Member(member, founded));
+    let role = member.map_or(OpenRole::Alone, |(member, founded)| OpenRole::Member(member, founded));
     let disk: Arc<dyn Disk> = Arc::new(disk);
-    let surroundings = Surroundings { disk, clock: &clock, seed: random_seed(), mode: Mode::Threaded, os_dir: None };
-    on(surroundings, options, part, progress)
+    let environment = OpenEnvironment { disk, clock: &clock, seed: random_seed(), mode: Mode::Threaded, os_dir: None };
+    on(environment, options, role, progress)
 }
 
 /// Names of files that a directory without an identity may have: those that an open creates before the identity, those
@@ -172,7 +176,7 @@ pub(crate) fn random_seed() -> u64 {
 }
 
 /// Disk, clock, seed and mode with which a directory is opened.
-pub(crate) struct Surroundings<'a> {
+pub(crate) struct OpenEnvironment<'a> {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) clock: &'a Arc<dyn Clock>,
     pub(crate) seed: u64,
@@ -183,20 +187,20 @@ pub(crate) struct Surroundings<'a> {
 
 /// Opens a data directory on any disk.
 pub(crate) fn on(
-    surroundings: Surroundings<'_>,
+    environment: OpenEnvironment<'_>,
     options: &Options,
-    part: Part,
+    role: OpenRole,
     progress: &mut Progress<'_>,
 ) -> Result<Opened, OpenError> {
-    let Surroundings { disk, clock, seed, mode, os_dir } = surroundings;
+    let OpenEnvironment { disk, clock, seed, mode, os_dir } = environment;
     let started = clock.monotonic();
     let path = backends::shown_path(&disk);
     // A simulation, which is stepped, decides about the sizes of its entries itself.
-    if part != Part::Alone && mode == Mode::Threaded && options.segment_bytes < MIN_MEMBER_SEGMENT_BYTES {
+    if role != OpenRole::Alone && mode == Mode::Threaded && options.segment_bytes < MIN_MEMBER_SEGMENT_BYTES {
         return Err(OpenError::SmallSegments { got: options.segment_bytes });
     }
     let lock = lock(&disk, &path, mode)?;
-    let (identity, created) = identify(&disk, &path, seed, options, part)?;
+    let (identity, created) = identify(&disk, &path, seed, options, role)?;
     let state_dir = read_state_dir(&disk, &path)?;
     let place = backends::BackendLocation { disk: &disk, os_dir, background: mode.background() };
     let swept = backends::remove_all_but(place, identity.backend, state_dir);
@@ -206,7 +210,7 @@ pub(crate) fn on(
         Mode::Stepped => Log::open_stepped,
     };
     let (log, recovery) = open_log(disk.clone(), LOG_DIR, options.log(), clock.clone(), seed)?;
-    let identity = match identity.check_log(&path, part, log.end() == Lsn::ZERO)? {
+    let identity = match identity.check_log(&path, role, log.end() == Lsn::ZERO)? {
         None => identity,
         Some(changed) => {
             // After a power loss the log must not be empty although the file says that it is not.
@@ -219,7 +223,7 @@ pub(crate) fn on(
     let backend = backends::open_in(place, identity.backend, state_dir, Arc::new(Barrier(log.clone())), options)?;
     let parts =
         SpaceParts { disk: &disk, path, log: log.clone(), backend: backend.clone(), clock, options, identity, mode };
-    let OpenedSpace { machine, replica, clock_file, identity, replayed, bridged } = parts.open(part, progress)?;
+    let OpenedSpace { machine, replica, clock_file, identity, replayed, bridged } = parts.open(role, progress)?;
     let tails = Arc::new(Tails::new(machine.clone()));
     let hashes = Arc::<HashMarks>::default();
     let witness = Arc::<OnceLock<Arc<dyn Observer>>>::default();
@@ -332,11 +336,11 @@ fn identify(
     path: &Path,
     seed: u64,
     options: &Options,
-    part: Part,
+    role: OpenRole,
 ) -> Result<(Identity, bool), OpenError> {
     let read = read_identity(disk, path)?;
     if let Some(identity) = read {
-        identity.check_part(path, part)?;
+        identity.check_role(path, role)?;
         return match options.backend {
             Some(wanted) if wanted != identity.backend => Err(OpenError::OtherBackend {
                 path: path.to_owned(),
@@ -349,7 +353,7 @@ fn identify(
     if is_unfinished(disk) {
         return Err(OpenError::Unfinished { path: path.to_owned() });
     }
-    let exists = matches!(part, Part::Member(MemberIdentity::Existing, _));
+    let exists = matches!(role, OpenRole::Member(MemberIdentity::Existing, _));
     if options.create == Create::Never || exists {
         return Err(OpenError::Missing { path: path.to_owned() });
     }
@@ -361,7 +365,7 @@ fn identify(
     if !backend.is_built() {
         return Err(OpenError::NotBuilt { backend: backend.name() });
     }
-    let identity = Identity::new(NodeId(seed), backend, part);
+    let identity = Identity::new(NodeId(seed), backend, role);
     identity.write(disk).map_err(|error| io_error(path, "writing the identity", &error))?;
     Ok((identity, true))
 }

@@ -29,7 +29,7 @@ use thalweg_types::{
 use crate::{
     clock_file::{self, ClockFile},
     error::OpenError,
-    identity::{Identity, MemberIdentity, Origin, Part},
+    identity::{Identity, MemberIdentity, OpenRole, Origin},
     open_parts::{LogBlobs, Mode, Progress, io_error},
     options::{Options, Repair},
     plant::min_inline_value_bytes,
@@ -64,10 +64,10 @@ pub(crate) struct OpenedSpace {
 }
 
 impl SpaceParts<'_> {
-    pub(crate) fn open(self, part: Part, progress: &mut Progress<'_>) -> Result<OpenedSpace, OpenError> {
-        match part {
-            Part::Alone => self.alone(progress),
-            Part::Member(member, drawn) => self.member(member, drawn, progress),
+    pub(crate) fn open(self, role: OpenRole, progress: &mut Progress<'_>) -> Result<OpenedSpace, OpenError> {
+        match role {
+            OpenRole::Alone => self.alone(progress),
+            OpenRole::Member(member, drawn) => self.member(member, drawn, progress),
         }
     }
 

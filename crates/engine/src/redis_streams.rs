@@ -18,7 +18,7 @@ use thalweg_redis::{
 };
 use thalweg_types::{
     Offset, SpaceTime, StreamId,
-    budget::{self, Spent},
+    budget::{self, BudgetSpent},
     steps::{READ, ROW, read_bytes},
 };
 
@@ -158,7 +158,7 @@ impl Read for RedisStreams<'_> {
 
     fn look(&self, key: &[u8]) -> Result<Option<KeyInfo>, StoreError> {
         if budget::charge(READ).is_break() {
-            return Err(StoreError::Failed(Box::new(Spent::Steps)));
+            return Err(StoreError::Failed(Box::new(BudgetSpent::Steps)));
         }
         let Some(stream) = self.stream(key) else { return Ok(None) };
         Ok(info(&stream)?.as_ref().map(Self::key_info))
@@ -166,7 +166,7 @@ impl Read for RedisStreams<'_> {
 
     fn get(&self, key: &[u8]) -> Result<Option<KeyValue>, StoreError> {
         if budget::charge(READ).is_break() {
-            return Err(StoreError::Failed(Box::new(Spent::Steps)));
+            return Err(StoreError::Failed(Box::new(BudgetSpent::Steps)));
         }
         let Some(stream) = self.stream(key) else { return Ok(None) };
         let Some(info) = info(&stream)? else { return Ok(None) };
@@ -196,7 +196,7 @@ impl Read for RedisStreams<'_> {
             let page = self.db.streams_after(last, PAGE_STREAMS);
             for info in &page {
                 if budget::charge(ROW).is_break() {
-                    return Err(StoreError::Failed(Box::new(Spent::Steps)));
+                    return Err(StoreError::Failed(Box::new(BudgetSpent::Steps)));
                 }
                 if visit(info.name.as_bytes(), &Self::key_info(info)).is_break() {
                     return Ok(());

@@ -17,7 +17,7 @@ use std::ops::ControlFlow;
 use thalweg_state::machine::Machine;
 use thalweg_types::{
     KeyspaceId,
-    budget::{self, Budget, Spent},
+    budget::{self, Budget, BudgetSpent},
     codec::Malformed,
     command::{Command, CommitBuilder, Condition, Expect, RedisBatch, TransactionBuilder, Write, unwrap},
     steps::{COLD_READ, READ, SHORT_READ, read_bytes},
@@ -29,7 +29,8 @@ use crate::{database::Database, inner::Inner};
 const MAX_ROWS: usize = 512;
 /// Number of rows for each thread that reads the rows of a command.
 const ROWS_PER_PART: usize = 16;
-/// Maximum number of threads that read the rows of a command. A disk answers so many reads at once nearly as fast as one.
+/// Maximum number of threads that read the rows of a command. A disk serves this many concurrent reads nearly as fast
+/// as one.
 const MAX_PARTS: usize = 8;
 const _: () = assert!(MAX_ROWS as u64 * READ < SHORT_READ, "rows in memory are looked up within a short read");
 const _: () = assert!((MAX_ROWS / MAX_PARTS) as u64 * READ < COLD_READ, "a part is a short cold read");
@@ -92,7 +93,7 @@ impl<K: AsRef<[u8]>> Row<K> {
 #[derive(Debug)]
 pub struct RowFetch {
     db: Database,
-    spent: Spent,
+    spent: BudgetSpent,
     rows: Vec<Row<Box<[u8]>>>,
 }
 
@@ -145,7 +146,7 @@ impl Database {
 impl RowFetch {
     /// Returns the reason why the rows were not read on the thread that proposes the command.
     #[must_use]
-    pub fn spent(&self) -> Spent {
+    pub fn spent(&self) -> BudgetSpent {
         self.spent
     }
 
@@ -417,7 +418,7 @@ mod tests {
         // Without steps, the rows are left to other threads.
         let sizes = |rows: usize| {
             let mut fetch = db.row_fetch_now(Budget::resident(1), RowsOf::Command(&encoded)).unwrap();
-            assert_eq!(fetch.spent(), Spent::Steps);
+            assert_eq!(fetch.spent(), BudgetSpent::Steps);
             fetch.rows.truncate(rows);
             fetch.split().iter().map(|part| part.rows.len()).collect::<Vec<_>>()
         };

@@ -11,7 +11,7 @@ use thalweg_state::{machine::StreamReadError, streams::BatchForm};
 pub use thalweg_types::info::Stream as StreamInfo;
 use thalweg_types::{
     BlobRef, Durability, Offset, SpaceTime, StreamId,
-    budget::{self, Spent},
+    budget::{self, BudgetSpent},
     command::{
         AppendConditions, CommandError, ExpectedOffset, Outcome, StreamConfig, encode_append_with,
         encode_configure_stream, encode_create_stream, encode_delete_stream, encode_trim_stream,
@@ -176,7 +176,7 @@ impl Stream {
         loop {
             // A binary search in the index.
             if budget::charge(OFFSET_SEARCH_STEPS).is_break() {
-                return Err(ReadError::Io(Spent::Steps.to_string()));
+                return Err(ReadError::Io(BudgetSpent::Steps.to_string()));
             }
             let found = open.machine.offset_at_or_after(self.id, time);
             let found = found.map_err(|error| ReadError::of_stream(error, Offset::ZERO))?;
@@ -192,7 +192,7 @@ impl Stream {
             };
             // The batch contains several appends: only its runs show the offset for the time.
             if budget::charge(read_bytes(batch.blob.len as usize)).is_break() {
-                return Err(ReadError::Io(Spent::Steps.to_string()));
+                return Err(ReadError::Io(BudgetSpent::Steps.to_string()));
             }
             match read_batch(&open.log, batch) {
                 Ok(bytes) => {
@@ -332,7 +332,7 @@ impl Inner {
                 break;
             }
             if budget::charge(read_bytes(batch.blob.len as usize)).is_break() {
-                return Err(ReadError::Io(Spent::Steps.to_string()));
+                return Err(ReadError::Io(BudgetSpent::Steps.to_string()));
             }
             let bytes = match read_batch(&open.log, &batch) {
                 Err(thalweg_log::ReadError::Gone { generation }) => {

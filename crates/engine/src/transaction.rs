@@ -8,7 +8,7 @@ use thalweg_replica::Committed;
 use thalweg_state::{apply::read_transaction, machine::MachineError};
 use thalweg_types::{
     Durability, Revision,
-    budget::{Budget, Spent},
+    budget::{Budget, BudgetSpent},
     command::{Command, OperationResult, Outcome, Transacted, Transaction, TransactionBuilder},
     limits::MAX_COMMAND_STEPS,
 };
@@ -127,12 +127,12 @@ impl Database {
     /// would get from the log.
     ///
     /// # Errors
-    /// The work is more than the budget ([`Spent`]), or the state or the log cannot be read.
+    /// The work is more than the budget ([`BudgetSpent`]), or the state or the log cannot be read.
     pub fn read_transaction(
         &self,
         transaction: &Transaction<'_>,
         budget: Budget,
-    ) -> Result<Result<Result<TransactionAck, WriteError>, ReadError>, Spent> {
+    ) -> Result<Result<Result<TransactionAck, WriteError>, ReadError>, BudgetSpent> {
         budget.perform(|| {
             let outcome = self.transaction_outcome(transaction)?;
             // Computed after the read, so that it covers everything that was read.

@@ -99,7 +99,7 @@ pub struct WatchLimits {
 }
 
 impl Default for WatchLimits {
-    /// As many events as the queue of a watch holds, in whole commits.
+    /// Returns the limits of a watch's queue, with whole commits.
     fn default() -> Self {
         Self { events: MAX_WATCH_QUEUE_EVENTS, bytes: MAX_WATCH_QUEUE_BYTES, part_bytes: usize::MAX }
     }
@@ -118,14 +118,14 @@ pub struct Watch {
     /// Reader of the log, while the watch is behind live changes; `None` otherwise. It rests between two calls.
     reader: Option<Reader>,
     /// Position before the last batch, if that batch was read from the log.
-    before: Option<Before>,
+    before: Option<PreviousPosition>,
     /// True if the last delivered event was the deletion of all keys, which also happens when the keyspace is dropped.
     cleared: bool,
 }
 
 /// Position of a watch before it read a batch from the log.
 #[derive(Clone, Copy, Debug)]
-struct Before {
+struct PreviousPosition {
     next: Revision,
     delivered: usize,
     reader: ReaderPosition,
@@ -182,7 +182,7 @@ impl Watch {
     fn source(&self) -> ChangeSource {
         match self.live.as_ref().map(WatchRegistration::joined) {
             Some(None) => ChangeSource::Joining,
-            // The queue has the rest of a commit only together with the part that was delivered.
+            // The queue holds whole commits, so the rest of a partly delivered commit is read from the log.
             Some(Some(joined)) if joined < self.next && self.delivered == 0 => ChangeSource::Queue,
             _ => ChangeSource::Log,
         }
@@ -262,7 +262,7 @@ impl Watch {
     /// Returns to the position before the last batch, if that batch was read from the log, so that the next call reads it
     /// again. Meant for a caller that has no memory for the batch. A batch of live changes is not returned.
     pub fn unread(&mut self) {
-        if let Some(Before { next, delivered, reader }) = self.before.take() {
+        if let Some(PreviousPosition { next, delivered, reader }) = self.before.take() {
             (self.next, self.delivered) = (next, delivered);
             self.reader = Some(Reader::resting(self.db.inner.open.watches.source(), reader));
         }
@@ -277,7 +277,7 @@ impl Watch {
             Some(reader) => reader,
             none => none.insert(Reader::open(hub.source(), self.next)?),
         };
-        self.before = Some(Before { next: self.next, delivered: self.delivered, reader: reader.position() });
+        self.before = Some(PreviousPosition { next: self.next, delivered: self.delivered, reader: reader.position() });
         let mut page = Page::new(self.keyspace, &self.interval, limits, (self.next, self.delivered));
         let (mut commits, mut bytes) = (0, 0);
         let reached = reader.read(&mut |time, commit| {

@@ -9,7 +9,7 @@ use thalweg_serving::admission::Account;
 /// Operations that a connection may call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Service {
-    /// All operations.
+    /// The connection may call every operation.
     Full,
     /// The connection may call only health, readiness, metrics and status, because it is above the limit on
     /// connections.

@@ -2,6 +2,13 @@
 //!
 //! Each row names an operation, its label in metrics, its method and paths, and its handler. The selection of
 //! an operation, the dispatch of requests, the metrics and the test of the OpenAPI document all use this table.
+//!
+//! Owns: the table, and the properties of each operation: its requirement on the state of a member ([`Consistency`]),
+//! the need for an admin token, admission, and the way in which its reply is counted. Does not own: the search for the
+//! route of a path (`routes`), reading and checking requests (the handlers), or limits.
+//!
+//! Invariants: each operation has one handler, one name in the metrics, and an entry in the OpenAPI document. An
+//! operation without a [`Consistency`] does not compile.
 
 use std::sync::{Arc, LazyLock};
 

@@ -13,8 +13,8 @@ const LINKS: [(&str, &str); 5] = [
     ("/openapi.json", "all routes of the API, as an OpenAPI document"),
     ("/v1/status", "figures of the node"),
     ("/metrics", "metrics for Prometheus"),
-    ("/health", "whether the node works"),
-    ("/ready", "whether the node accepts requests"),
+    ("/health", "health of the node"),
+    ("/ready", "readiness for requests"),
 ];
 
 /// Handles `GET /`: returns a page that names the node and links to the API. The page contains nothing that a client has

@@ -41,7 +41,7 @@ use crate::{
 };
 
 /// Name of HTTP connections' clients in log lines.
-const WHOSE: &str = "HTTP clients";
+const CLIENTS: &str = "HTTP clients";
 
 /// Accepts connections until `shutdown` resolves. The connections that are then open stay in `connections`, each until
 /// its requests in progress have ended.
@@ -52,7 +52,7 @@ pub async fn serve_until(
     connections: &mut JoinSet<()>,
 ) {
     let begin = |(stream, peer), connections: &mut JoinSet<()>| begin(stream, peer, http, connections);
-    accept_until(shutdown, || listener.accept(), begin, connections, WHOSE).await;
+    accept_until(shutdown, || listener.accept(), begin, connections, CLIENTS).await;
 }
 
 /// Begins to serve a connection. Above the limit `max_connections`, the connection gets answers to requests for the

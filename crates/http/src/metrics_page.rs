@@ -32,7 +32,8 @@ const ENCODING_SHARE: u32 = 10;
 /// Time for which texts may be made one after the other.
 const MAX_CREDIT: Duration = Duration::from_millis(500);
 
-/// The time that may be spent on texts for single requests. It grows by one in [`ENCODING_SHARE`] of the time that passes.
+/// Processor time that the node may still spend on texts that it makes for single requests. A tenth
+/// (`1 / ENCODING_SHARE`) of the elapsed time is added to it, up to [`MAX_CREDIT`].
 #[derive(Debug)]
 struct Credit {
     /// Time in nanoseconds; negative after a text that took more than was left.

@@ -11,7 +11,7 @@ use http::StatusCode;
 use thalweg_serving::{admission::Account, app::App, error::ApiError, readers::ReaderError};
 use thalweg_types::{
     Action, Classified,
-    budget::{self, Spent},
+    budget::{self, BudgetSpent},
     limits::MAX_VALUE_BYTES,
     steps::SHORT_READ,
 };
@@ -23,17 +23,17 @@ pub(crate) type Read = fn(&Arc<App>, &Call) -> Answer;
 
 /// Calls a handler that only reads, unless it takes too long for the current thread.
 #[inline]
-pub(crate) fn briefly(app: &Arc<App>, call: &Call, read: Read) -> Result<Answer, Spent> {
+pub(crate) fn briefly(app: &Arc<App>, call: &Call, read: Read) -> Result<Answer, BudgetSpent> {
     budget::within(SHORT_READ, || read(app, call))
 }
 
 /// Calls a handler that only reads on a thread for long reads.
 pub(crate) async fn long(app: &Arc<App>, call: &Call, read: Read) -> Answer {
-    again(Spent::Steps, app, call, read).await
+    again(BudgetSpent::Steps, app, call, read).await
 }
 
 /// Calls a handler that has `spent` the budget of a short read on another thread.
-pub(crate) async fn again(spent: Spent, app: &Arc<App>, call: &Call, read: Read) -> Answer {
+pub(crate) async fn again(spent: BudgetSpent, app: &Arc<App>, call: &Call, read: Read) -> Answer {
     let (shared, account) = (Arc::clone(app), Arc::clone(&call.account));
     let (owner, head, id) = (Arc::clone(&account), call.head.clone(), call.id.clone());
     let fresh = Call::new(owner, head, id, Body::empty(), call.reply_memory);
@@ -56,7 +56,7 @@ pub(crate) async fn on_reader<T: Send + 'static>(
 /// Repeats `search`, which has `spent` the budget of a short read, on another thread. Only a long search requests its
 /// `bytes` of memory.
 pub(crate) async fn search_again<T: Send + 'static>(
-    spent: Spent,
+    spent: BudgetSpent,
     app: &App,
     account: &Arc<Account>,
     bytes: usize,

@@ -12,7 +12,7 @@ use thalweg_engine::{RowsOf, TransactionAck};
 use thalweg_serving::{admission::Account, app::App, error::ApiError, fetched::fetch_rows};
 use thalweg_types::{
     Durability, Revision,
-    budget::{self, Budget, Spent},
+    budget::{self, Budget, BudgetSpent},
     command::{Command, OperationResult, ScanPage, ScannedItem, TransactionBuilder},
     limits::{MAX_COMMAND_STEPS, MAX_TRANSACTION_RESULT_BYTES},
     steps::SHORT_READ,
@@ -100,7 +100,7 @@ impl JsonTransaction {
         if call.account.has_reply_room(bytes)? { Ok(()) } else { Err(reply::no_room()) }
     }
 
-    /// Returns what the reply needs of the request.
+    /// Returns the parts of the request that the reply repeats.
     fn into_requested(self) -> Requested {
         let names = |operations: Vec<JsonOperation>| operations.into_iter().map(RequestedOperation::of).collect();
         Requested { conditions: self.conditions, then: names(self.then), otherwise: names(self.otherwise) }
@@ -249,7 +249,7 @@ async fn read(
     transaction.encode(&mut bytes)?;
     let read = |app: &App, bytes: &[u8], budget| match Command::decode(bytes) {
         Ok(Command::Transaction(transaction)) => app.db.blocking().read_transaction(&transaction, budget),
-        _ => Err(Spent::Steps),
+        _ => Err(BudgetSpent::Steps),
     };
     let ack = match read(app, &bytes, Budget::RESIDENT) {
         Ok(ack) => ack,

@@ -75,7 +75,8 @@ impl Controller {
     }
 }
 
-/// Directory of the group for one controller. With version 2 several controllers share one.
+/// Directory of the control group for one controller (memory, disk or processor). In cgroup version 2 all controllers
+/// share one directory.
 #[derive(Clone, Debug)]
 struct GroupDirectory {
     controller: Controller,
@@ -184,7 +185,7 @@ impl ControlGroup {
         Err(reason)
     }
 
-    /// Returns a command that starts a program inside the group. Its process has the id of the command's.
+    /// Returns a command that starts a program inside the group. The program keeps the process id of the command.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", ENTER, "sh"]);

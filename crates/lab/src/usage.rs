@@ -158,12 +158,12 @@ pub fn cpu_of_thread(id: u32) -> Option<Duration> {
 
 /// Measures the CPU time of the calling thread over a span of time.
 #[derive(Clone, Copy, Debug)]
-pub struct Effort {
+pub struct ThreadCpuMeter {
     cpu: Duration,
     began: Instant,
 }
 
-impl Effort {
+impl ThreadCpuMeter {
     /// Begins measuring the calling thread now.
     pub fn begin() -> Self {
         Self { cpu: thread_cpu(), began: Instant::now() }
@@ -182,7 +182,7 @@ impl Effort {
 pub struct Meter {
     server: Option<(u32, Usage)>,
     threads: BTreeMap<u32, Duration>,
-    effort: Effort,
+    effort: ThreadCpuMeter,
     clocks: ClockReading,
 }
 
@@ -193,7 +193,7 @@ impl Meter {
         server.map(MeasuredProcess::Process).into_iter().for_each(reset_peak);
         let server = server.map(|id| (id, Usage::read(MeasuredProcess::Process(id))));
         let threads = server.map_or_else(BTreeMap::new, |(id, _)| thread_times(id));
-        Self { server, threads, effort: Effort::begin(), clocks: ClockReading::now() }
+        Self { server, threads, effort: ThreadCpuMeter::begin(), clocks: ClockReading::now() }
     }
 
     /// Returns the resources that the server used since the start of the measurement; `None` if its process is not
@@ -217,10 +217,10 @@ impl Meter {
 
     /// Returns the resources that the calling thread, as the load generator, and the server used since the start of the
     /// measurement.
-    pub fn spent(&self) -> Spent {
+    pub fn spent(&self) -> RunResources {
         let (cpu, busiest) = self.effort.end();
         let (server, server_thread, clocks) = (self.server(), self.server_thread(), self.clocks());
-        Spent { generator_cpu: cpu.as_secs_f64(), busiest, server, server_thread, clocks }
+        RunResources { generator_cpu: cpu.as_secs_f64(), busiest, server, server_thread, clocks }
     }
 
     /// Returns the state of the machine's clocks and processors since the start of the measurement.
@@ -231,7 +231,7 @@ impl Meter {
 
 /// Resources that a run used, in the load generator and in the server.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Spent {
+pub struct RunResources {
     /// CPU time of all load-generator threads, in seconds.
     pub generator_cpu: f64,
     /// Share of its time, from 0 to 1, that the busiest load-generator thread was running.

@@ -243,8 +243,8 @@ mod tests {
     #[test]
     fn runs_are_shown_until_they_end() {
         #[derive(Clone, Default)]
-        struct Seen(Arc<Mutex<Vec<String>>>);
-        impl LiveView for Seen {
+        struct ShownLines(Arc<Mutex<Vec<String>>>);
+        impl LiveView for ShownLines {
             fn show(&self, line: &str, _: f64) {
                 self.0.lock().unwrap().push(line.to_owned());
             }
@@ -252,7 +252,7 @@ mod tests {
                 self.0.lock().unwrap().push("clear".to_owned());
             }
         }
-        let seen = Seen::default();
+        let seen = ShownLines::default();
         show_runs_on(Box::new(seen.clone()));
         let ended = shown(Pace::Closed, Duration::ZERO, TICK * 3, None, |shared| {
             shared.unwrap().add(&mut recent(7, 100, 0));

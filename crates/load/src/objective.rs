@@ -182,7 +182,7 @@ impl fmt::Display for Trial {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Tally, usage::Spent};
+    use crate::{Tally, usage::RunResources};
 
     fn objective(text: &str) -> Objective {
         text.parse().unwrap()
@@ -193,7 +193,7 @@ mod tests {
         let mut tally: Tally<()> = Tally::new(1);
         tally.times[0].record_nanos_times(1_000_000, 1000);
         (tally.right, tally.all_right, tally.wrong) = (1000, 1000, wrong);
-        Outcome { validity, ..Outcome::new(tally, 1.0, Spent::default()) }
+        Outcome { validity, ..Outcome::new(tally, 1.0, RunResources::default()) }
     }
 
     #[test]

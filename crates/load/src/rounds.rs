@@ -12,7 +12,7 @@ use crate::{
     latency::{Latencies, micros},
     report::{Cell, Check, Table, Verdict, mebibytes, table},
     stats::{Summary, median_of},
-    usage::Spent,
+    usage::RunResources,
 };
 
 /// Figures of a run under load.
@@ -27,7 +27,7 @@ pub struct Outcome<C> {
     /// Right items per second, for example replies or delivered messages.
     pub rate: f64,
     /// Resources that the server and the load generator used.
-    pub spent: Spent,
+    pub spent: RunResources,
     /// Validity of the figures: whether they measure the server.
     pub validity: Validity,
     /// Validity of the figures if wrong replies and lost connections are disregarded.
@@ -38,7 +38,7 @@ pub struct Outcome<C> {
 
 impl<C> Outcome<C> {
     /// Creates the figures of a run whose validity has not been judged yet.
-    pub fn new(tally: Tally<C>, seconds: f64, spent: Spent) -> Self {
+    pub fn new(tally: Tally<C>, seconds: f64, spent: RunResources) -> Self {
         let rate = if seconds > 0.0 { tally.right as f64 / seconds } else { 0.0 };
         let (validity, without_errors) = (Validity::Good, Validity::Good);
         let times = tally.response();
@@ -245,7 +245,7 @@ mod tests {
     fn the_rate_of_a_closed_loop_with_a_busy_generator_is_a_lower_bound() {
         let run = |busiest, is_in_process, pace| {
             let tally = Tally::<()> { right: 10, is_in_process, ..Tally::new(1) };
-            Outcome::new(tally, 1.0, Spent { busiest, ..Spent::default() }).paced(pace)
+            Outcome::new(tally, 1.0, RunResources { busiest, ..RunResources::default() }).paced(pace)
         };
         let open = Pace::Open { rate: 5.0, arrivals: crate::Arrivals::Constant };
         for (busiest, is_in_process, pace, wanted) in [

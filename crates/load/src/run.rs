@@ -14,7 +14,7 @@ use super::{
     validity::{BACKLOG, Validity, saturated, unusable_clocks},
     worker::Worker,
 };
-use crate::{BenchError, report::duration, usage::Spent};
+use crate::{BenchError, report::duration, usage::RunResources};
 
 /// Runs the workers of a plan until the plan ends; returns the figures.
 pub fn run<P: Protocol>(plan: &Plan<P>) -> Result<Outcome<P::Counts>, BenchError> {
@@ -39,7 +39,7 @@ pub fn run<P: Protocol>(plan: &Plan<P>) -> Result<Outcome<P::Counts>, BenchError
         Err(error) if P::ON_LOSS == OnLoss::Reconnect => {
             tally.lost += 1;
             tally.problem(|| format!("could not connect: {error}"));
-            Spent::default()
+            RunResources::default()
         }
         Err(error) => return Err(error),
     };

@@ -20,7 +20,7 @@ use crate::{
     BenchError,
     client_threads::ClientEffort,
     latency::nanos,
-    usage::{Effort, Meter, Spent},
+    usage::{Meter, RunResources, ThreadCpuMeter},
 };
 
 /// Clock of a run, in nanoseconds since the run started.
@@ -50,7 +50,7 @@ pub fn run<S, T: Send>(
     server: Option<u32>,
     setup: impl AsyncFn(usize) -> Result<S, BenchError> + Sync,
     load: impl AsyncFn(S, Clock) -> T + Sync,
-) -> Result<(Vec<T>, Spent), BenchError> {
+) -> Result<(Vec<T>, RunResources), BenchError> {
     let (barrier, has_failed, begun) = (Barrier::new(threads), AtomicBool::new(false), OnceLock::new());
     let work = async |number| {
         let ready = setup(number).await;

@@ -122,14 +122,14 @@ pub fn find_knee<E>(bounds: &Bounds, mut trial: impl FnMut(f64) -> Result<Trial,
 
 /// A rate with the results of its runs.
 #[derive(Clone, Copy, Debug)]
-struct Tried {
+struct TestedRate {
     rate: f64,
     passes: u32,
     fails: u32,
     voids: u32,
 }
 
-impl Tried {
+impl TestedRate {
     fn failures(&self) -> u32 {
         self.fails + self.voids
     }
@@ -152,7 +152,7 @@ impl Tried {
 struct Search<'a> {
     bounds: &'a Bounds,
     /// Rates in ascending order.
-    tried: Vec<Tried>,
+    tried: Vec<TestedRate>,
 }
 
 impl Search<'_> {
@@ -172,7 +172,7 @@ impl Search<'_> {
 
     /// Returns the highest rate that is good so far and the lowest above it that is not. Results below a stable rate
     /// are ignored: a failure there comes from a disturbance.
-    fn bracket(&self) -> (Option<Tried>, Option<Tried>) {
+    fn bracket(&self) -> (Option<TestedRate>, Option<TestedRate>) {
         let stable = self.tried.iter().rposition(|tried| tried.is_stable(self.bounds.repeats)).unwrap_or(0);
         let above = &self.tried[stable..];
         let bad = above.iter().position(|tried| !tried.is_good());
@@ -186,7 +186,7 @@ impl Search<'_> {
         }
         let at = self.tried.partition_point(|tried| tried.rate < rate);
         if self.tried.get(at).is_none_or(|tried| tried.rate > rate) {
-            self.tried.insert(at, Tried { rate, passes: 0, fails: 0, voids: 0 });
+            self.tried.insert(at, TestedRate { rate, passes: 0, fails: 0, voids: 0 });
         }
         let tried = &mut self.tried[at];
         match how {
@@ -207,7 +207,7 @@ impl Search<'_> {
         };
         let mut missed = trials.iter().rev().filter(|(rate, _)| high.is_some_and(|high| high.rate == *rate));
         let missed = missed.find_map(|(_, how)| how.why().map(str::to_owned));
-        let fails_at = high.filter(Tried::has_failed).map(|high| high.rate);
+        let fails_at = high.filter(TestedRate::has_failed).map(|high| high.rate);
         Knee { rate, fails_at, limited_by, missed, trials }
     }
 }

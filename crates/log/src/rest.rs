@@ -17,7 +17,7 @@
 
 use std::time::Duration;
 
-use crate::{log::Log, shared::Shared, writer_rest::Rest, writer_role::Core};
+use crate::{log::Log, shared::Shared, writer_rest::RestBounds, writer_role::Core};
 
 /// Number of bytes that may be appended before a rest ends. In small segments it is one in [`REST_SHARE`] of a segment.
 const REST_BYTES: u32 = 1 << 20;
@@ -53,7 +53,7 @@ impl Log {
         });
         if !is_early && pool.rest() {
             let until = core.written_bytes() + REST_BYTES.min(segment_bytes / REST_SHARE);
-            core.rest = Rest { until, began: core.counters.bytes };
+            core.rest = RestBounds { until, began: core.counters.bytes };
         }
     }
 }

@@ -1,23 +1,23 @@
 //! The writer's part of a rest of the log: where a rest ends, and where the last one began.
 //!
-//! Owns: [`Rest`]. Does not own: the conditions of a rest (see `rest`), or the time at which it ends (see `prepare`).
+//! Owns: [`RestBounds`]. Does not own: the conditions of a rest (see `rest`), or the time at which it ends (see `prepare`).
 
-/// The writer's part of a rest.
+/// Positions that the writer needs to end a rest (the time in which the log has no prepared segments; see `rest`).
 #[derive(Debug)]
-pub(crate) struct Rest {
+pub(crate) struct RestBounds {
     /// Position in the active segment above which an append ends the rest; `u32::MAX` while the log does not rest.
     pub(crate) until: u32,
     /// Number of bytes that the log had appended when its last rest began.
     pub(crate) began: u64,
 }
 
-impl Default for Rest {
+impl Default for RestBounds {
     fn default() -> Self {
         Self { until: u32::MAX, began: 0 }
     }
 }
 
-impl Rest {
+impl RestBounds {
     /// Returns true if an append up to this position in the active segment ends the rest.
     #[inline]
     pub(crate) fn ends_at(&self, offset: u32) -> bool {

@@ -21,7 +21,7 @@ use crate::{
     gates::SyncRole,
     prepare::{Prepared, SegmentPool},
     segment::{Extent, Segment, SegmentKey, Table},
-    writer_rest::Rest,
+    writer_rest::RestBounds,
 };
 
 /// Counters protected by the mutex `Shared::core`, which every append holds anyway.
@@ -77,7 +77,7 @@ pub(crate) struct Core {
     /// Number of record batches since the last sync began.
     pub batches: u64,
     pub counters: WriteCounters,
-    pub rest: Rest,
+    pub rest: RestBounds,
     /// True after a write that failed in part. No further batch may be written, because the segment ends with a torn
     /// batch.
     pub torn: bool,
@@ -100,7 +100,7 @@ impl Core {
             synced_at: Duration::ZERO,
             batches: 0,
             counters: WriteCounters::default(),
-            rest: Rest::default(),
+            rest: RestBounds::default(),
             torn: false,
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use thalweg_serving::{admission::Account, app::App};
-use thalweg_types::budget::Spent;
+use thalweg_types::budget::BudgetSpent;
 
 use super::failure::Failure;
 
@@ -22,7 +22,7 @@ pub(crate) async fn run_blocking<T: Send + 'static>(
 /// out to be long, it is called twice, and only the long read requests about `bytes` bytes of memory.
 pub(crate) async fn run_again<T: Send + 'static>(
     app: &App,
-    spent: Spent,
+    spent: BudgetSpent,
     account: &Arc<Account>,
     bytes: usize,
     read: impl FnMut() -> Result<T, Failure> + Send + 'static,

@@ -29,7 +29,7 @@ use thalweg_serving::{
     cluster::{ClusterError, ConnectionBarrier, Gate},
     error::ApiError,
     limits::{DEFAULT_WAIT, MAX_TURNS},
-    served_socket::{Alarm, Output, Received, ServedSocket},
+    served_socket::{Output, Received, ServedSocket, SocketEvent},
     spare,
 };
 use thalweg_transport::Channel;
@@ -622,8 +622,8 @@ impl ChannelTask {
         let mut moved = false;
         while let Some(alarm) = self.socket.alarm(cx) {
             match alarm {
-                Alarm::Tick => self.tick(),
-                Alarm::Stop => self.stop(),
+                SocketEvent::Tick => self.tick(),
+                SocketEvent::Stop => self.stop(),
             }
             moved = true;
         }

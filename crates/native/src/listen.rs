@@ -34,7 +34,7 @@ use tokio::task::JoinSet;
 use super::{Native, connection};
 
 /// Description of native clients in log lines.
-const WHOSE: &str = "native clients";
+const CLIENTS: &str = "native clients";
 
 /// Accepts native connections until the server stops, then waits until all connections have ended. Dropping the future
 /// cuts open connections.
@@ -43,9 +43,9 @@ pub async fn serve(native: Arc<Native>, listener: Listener, threads: Threads) {
     let stop = async move { drop(stopping.wait_for(|stopping| *stopping).await) };
     let mut connections = JoinSet::new();
     let begin = |incoming, connections: &mut JoinSet<()>| admit(&native, incoming, &threads, connections);
-    accept_until(stop, || listener.accept(), begin, &mut connections, WHOSE).await;
+    accept_until(stop, || listener.accept(), begin, &mut connections, CLIENTS).await;
     let stopped = listener.stop();
-    drain(&mut connections, WHOSE).await;
+    drain(&mut connections, CLIENTS).await;
     // A QUIC client that is not notified in time detects the end by its idle timeout.
     let _ = tokio::time::timeout(QUIC_FAREWELL, stopped.wait_idle()).await;
     threads.stop().await;

@@ -11,7 +11,7 @@ use thalweg_serving::{
 };
 use thalweg_types::{
     KeyspaceId, LeaseId, Revision,
-    budget::Spent,
+    budget::BudgetSpent,
     limits::{MAX_COMMIT_WRITES, MAX_VALUE_BYTES},
 };
 use thalweg_wire::{self as wire, Entries, Field as _, Get, HEADER_BYTES, Kind, List, MultiGet, RemainingBytes};
@@ -84,7 +84,7 @@ pub(crate) fn multi_get(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &Mul
         return Err(Failure::invalid("too_many_keys", message));
     }
     let (revision, values, max_bytes) = (wanted.revision, wanted.values, turn.out.max_frame_bytes());
-    let mut spent = Spent::Steps;
+    let mut spent = BudgetSpent::Steps;
     if wanted.keys.len() as u64 <= INLINE_LISTED {
         let read = || read_keys(turn.app, turn.account, &keyspace, revision, values, wanted.keys.iter(), max_bytes);
         match turn.budget().perform(read) {
@@ -247,7 +247,7 @@ pub(crate) fn inline_or_blocking<P>(
 where
     P: FnOnce(&mut Replies, u32) -> Result<(), Failure>,
 {
-    let mut spent = Spent::Steps;
+    let mut spent = BudgetSpent::Steps;
     if items as u64 <= INLINE_LISTED {
         match turn.budget().perform(&read) {
             Ok(put) => {
@@ -266,7 +266,7 @@ where
 pub(crate) fn reply_off_thread(
     turn: &Turn<'_>,
     request: &Request<'_>,
-    spent: Spent,
+    spent: BudgetSpent,
     bytes: usize,
     mut put: impl FnMut(&mut Replies, u32) -> Result<(), Failure> + Send + 'static,
 ) -> Handled {

@@ -9,7 +9,7 @@ use thalweg_serving::{
 };
 use thalweg_types::{
     Offset,
-    budget::{Budget, Spent},
+    budget::{Budget, BudgetSpent},
     limits::MAX_ENTRY_BYTES,
 };
 use thalweg_wire::{self as wire, Kind, Read};
@@ -39,7 +39,7 @@ pub(crate) fn read(turn: &mut Turn<'_>, request: &Request<'_>, read: &Read) -> R
         true => (ALONE_READ_BYTES, Budget::alone(u64::MAX)),
         false => (INLINE_READ_BYTES, Budget::RESIDENT),
     };
-    let mut spent = Spent::Steps;
+    let mut spent = BudgetSpent::Steps;
     if max_bytes <= on_the_spot {
         match budget.perform(|| page(turn.app, &stream)) {
             Ok(found) => {

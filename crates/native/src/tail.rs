@@ -9,7 +9,7 @@ use thalweg_engine::Stream;
 use thalweg_serving::{app::App, limits::NATIVE_PAGE_BYTES};
 use thalweg_types::{
     Offset,
-    budget::{Budget, Spent},
+    budget::{Budget, BudgetSpent},
     limits::MAX_ENTRY_BYTES,
 };
 use thalweg_wire::{Kind, Position, Tailing};
@@ -40,7 +40,7 @@ pub(crate) struct Tail {
 struct UnknownStart {
     from: Position,
     /// Reason why the search on the channel's thread ended.
-    spent: Spent,
+    spent: BudgetSpent,
 }
 
 impl Tail {
@@ -54,7 +54,7 @@ impl Tail {
     /// Creates a tail whose first step finds the offset of the start `from`, and sends the reply with it. The search on the
     /// channel's thread has `spent` its budget.
     #[must_use]
-    pub(crate) fn starting(app: &Arc<App>, stream: Stream, from: Position, spent: Spent) -> Self {
+    pub(crate) fn starting(app: &Arc<App>, stream: Stream, from: Position, spent: BudgetSpent) -> Self {
         let start = Some(UnknownStart { from, spent });
         Self { app: Arc::clone(app), stream, next: Offset(0), behind: true, start }
     }
@@ -134,7 +134,7 @@ impl Tail {
             hard_max_bytes,
         };
         let read = || Budget::RESIDENT.perform(|| page.read(&self.app, &self.stream));
-        let shown = match if self.behind { Err(Spent::Steps) } else { read() } {
+        let shown = match if self.behind { Err(BudgetSpent::Steps) } else { read() } {
             Ok(shown) => shown?,
             Err(spent) => {
                 let (app, stream) = (Arc::clone(&self.app), self.stream.clone());

@@ -12,7 +12,7 @@ use thalweg_serving::{
 };
 use thalweg_types::{
     Durability, LeaseId,
-    budget::{Budget, Spent},
+    budget::{Budget, BudgetSpent},
     command::{
         Command, Outcome, TimeCommand, Transaction,
         groups::{GroupCommand, GroupOutcome},
@@ -87,7 +87,7 @@ fn read(
         return Ok(Handled::Replied);
     }
     let (app, command) = (Arc::clone(turn.app), command.to_vec());
-    Ok(reply_off_thread(turn, request, Spent::Steps, MAX_TRANSACTION_RESULT_BYTES, move |out, id| {
+    Ok(reply_off_thread(turn, request, BudgetSpent::Steps, MAX_TRANSACTION_RESULT_BYTES, move |out, id| {
         let checked = ClientCommand::check(&command).map_err(|refused| Failure::of(&refused))?;
         let Some(transaction) = checked.reading_transaction() else { return Ok(()) };
         match app.db.blocking().read_transaction(&transaction, Budget::waiting(MAX_COMMAND_STEPS)) {

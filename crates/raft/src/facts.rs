@@ -51,7 +51,7 @@ impl<Rt: AsyncRuntime> Default for Facts<Rt> {
 
 /// Room of a voter, as the leader knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Room {
+pub(crate) enum DiskRoom {
     /// The voter has room, or has never reported.
     Has,
     /// The voter's disk is too full for new data.
@@ -60,7 +60,7 @@ pub(crate) enum Room {
     Silent,
 }
 
-impl Room {
+impl DiskRoom {
     /// Returns the room of a voter, computed from its newest facts and their age. A voter whose facts are older than
     /// `silent_after` is silent.
     pub(crate) fn of(newest: Option<(MemberFacts, Duration)>, silent_after: Duration) -> Self {
@@ -76,10 +76,11 @@ impl Room {
 pub(crate) type VoterSets = Vec<BTreeSet<NodeId>>;
 
 /// Returns the voters that lack room, if the voters with room are not a majority.
-pub(crate) fn without_room(sets: &VoterSets, room: impl Fn(NodeId) -> Room) -> Option<BTreeSet<NodeId>> {
-    let full: BTreeSet<NodeId> = sets.iter().flatten().copied().filter(|voter| room(*voter) == Room::Lacks).collect();
+pub(crate) fn without_room(sets: &VoterSets, room: impl Fn(NodeId) -> DiskRoom) -> Option<BTreeSet<NodeId>> {
+    let full: BTreeSet<NodeId> =
+        sets.iter().flatten().copied().filter(|voter| room(*voter) == DiskRoom::Lacks).collect();
     let has_majority = |voters: &BTreeSet<NodeId>| {
-        let with_room = voters.iter().filter(|voter| room(**voter) == Room::Has).count();
+        let with_room = voters.iter().filter(|voter| room(**voter) == DiskRoom::Has).count();
         2 * with_room > voters.len()
     };
     let is_refused = !full.is_empty() && !sets.iter().all(has_majority);
@@ -116,9 +117,9 @@ mod tests {
 
     fn full(of: &[&[u64]], lacking: &[u64], silent: &[u64]) -> Option<Vec<u64>> {
         let room = |node: NodeId| match node.0 {
-            node if lacking.contains(&node) => Room::Lacks,
-            node if silent.contains(&node) => Room::Silent,
-            _ => Room::Has,
+            node if lacking.contains(&node) => DiskRoom::Lacks,
+            node if silent.contains(&node) => DiskRoom::Silent,
+            _ => DiskRoom::Has,
         };
         without_room(&sets(of), room).map(|full| full.into_iter().map(|node| node.0).collect())
     }
@@ -141,12 +142,12 @@ mod tests {
     fn a_voter_between_two_reports_of_a_slow_heartbeat_is_not_silent() {
         let options = crate::ConsensusOptions { heartbeat: Duration::from_secs(5), ..Default::default() };
         let facts = MemberFacts { lacks_room: true, wall: SpaceTime(1) };
-        let room = |age: Duration| Room::of(Some((facts, age)), options.silent_after());
-        assert_eq!(room(Duration::from_millis(5_100)), Room::Lacks);
-        assert_eq!(room(Duration::from_secs(60)), Room::Silent);
+        let room = |age: Duration| DiskRoom::of(Some((facts, age)), options.silent_after());
+        assert_eq!(room(Duration::from_millis(5_100)), DiskRoom::Lacks);
+        assert_eq!(room(Duration::from_secs(60)), DiskRoom::Silent);
         let usual = crate::ConsensusOptions::default().silent_after();
-        assert_eq!(Room::of(Some((facts, Duration::from_millis(5_100))), usual), Room::Silent);
-        assert_eq!(Room::of(None, usual), Room::Has, "it has never reported");
+        assert_eq!(DiskRoom::of(Some((facts, Duration::from_millis(5_100))), usual), DiskRoom::Silent);
+        assert_eq!(DiskRoom::of(None, usual), DiskRoom::Has, "it has never reported");
     }
 
     fn reached(of: &[&[u64]], walls: &[(u64, u64)]) -> Option<u64> {

@@ -42,7 +42,7 @@ use thalweg_types::{NodeId, Term};
 
 use crate::{
     consensus::Consensus,
-    facts::{MemberFacts, Room, VoterSets, listed, reached_by_majority, without_room},
+    facts::{DiskRoom, MemberFacts, VoterSets, listed, reached_by_majority, without_room},
     types::Types,
 };
 
@@ -113,13 +113,13 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         Some((facts, Types::<Rt>::now().saturating_duration_since(at)))
     }
 
-    fn room_of(&self, voter: NodeId) -> Room {
+    fn room_of(&self, voter: NodeId) -> DiskRoom {
         if voter == self.0.member.node() {
             // Other voters announce a full disk before their last segment is full. For itself, the leader checks the
             // room of its log.
-            return if self.0.member.log().check_room().is_err() { Room::Lacks } else { Room::Has };
+            return if self.0.member.log().check_room().is_err() { DiskRoom::Lacks } else { DiskRoom::Has };
         }
-        Room::of(self.facts_of(voter), self.0.options.silent_after())
+        DiskRoom::of(self.facts_of(voter), self.0.options.silent_after())
     }
 
     /// Waits until this node may give its time to entries, if it has just been elected. Returns as soon as it leads no more.

@@ -20,7 +20,7 @@ pub enum RecipeError<E: Error> {
     #[error("a semaphore has at least one slot")]
     NoSlots,
     /// Other contenders did not let this one acquire before its timeout. The contender has left the queue.
-    #[error("{} (waited {})", Ahead(*ahead), Waited(*waited))]
+    #[error("{} (waited {})", ContendersAhead(*ahead), Waited(*waited))]
     TimedOut {
         /// Time that the contender waited.
         waited: Duration,
@@ -43,9 +43,9 @@ pub enum RecipeError<E: Error> {
 }
 
 /// Formats the number of contenders before this one.
-struct Ahead(usize);
+struct ContendersAhead(usize);
 
-impl fmt::Display for Ahead {
+impl fmt::Display for ContendersAhead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             0 => f.write_str("not acquired"),

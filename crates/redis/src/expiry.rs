@@ -16,25 +16,31 @@ pub(crate) enum Unit {
 impl Unit {
     /// Converts a time argument to a deadline in milliseconds since the Unix epoch; `None` if the deadline exceeds
     /// the range of `i64`.
-    pub(crate) fn millis(self, given: i64, since: Since, now: i64) -> Option<i64> {
+    pub(crate) fn millis(self, given: i64, since: TimeOrigin, now: i64) -> Option<i64> {
         let millis = match self {
             Self::Milliseconds => given,
             Self::Seconds => given.checked_mul(1000)?,
         };
-        if since == Since::Now { millis.checked_add(now) } else { Some(millis) }
+        if since == TimeOrigin::Now { millis.checked_add(now) } else { Some(millis) }
     }
 }
 
 /// Time from which a time argument counts: the current time for a time to live, or the Unix epoch for a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Since {
+pub(crate) enum TimeOrigin {
     Now,
     Epoch,
 }
 
 /// Returns the deadline, in milliseconds since the Unix epoch, that a time option such as `EX 10` requests. The
 /// argument of the option must be a positive number. `args` is the whole command, for the error reply.
-pub(crate) fn deadline(argument: &[u8], unit: Unit, since: Since, now: u64, args: &[&[u8]]) -> Result<u64, CommandEnd> {
+pub(crate) fn deadline(
+    argument: &[u8],
+    unit: Unit,
+    since: TimeOrigin,
+    now: u64,
+    args: &[&[u8]],
+) -> Result<u64, CommandEnd> {
     let (given, now) = (integer(argument)?, i64::try_from(now).unwrap_or(i64::MAX));
     match unit.millis(given, since, now) {
         Some(deadline) if given > 0 && deadline > 0 => Ok(bounded(deadline.unsigned_abs())),

@@ -6,7 +6,7 @@ use crate::{
     command::{Command, Keys},
     errors::{Answer, SYNTAX, refused},
     expiry::{
-        Since::{Epoch, Now},
+        TimeOrigin::{Epoch, Now},
         Unit::{Milliseconds, Seconds},
         is,
     },

@@ -253,9 +253,9 @@ mod tests {
     }
 
     #[derive(Debug, Default)]
-    struct Notes(Mutex<Vec<SpaceTime>>);
+    struct RecordedTimes(Mutex<Vec<SpaceTime>>);
 
-    impl TimeKeeper for Notes {
+    impl TimeKeeper for RecordedTimes {
         fn note(&self, time: SpaceTime) {
             self.0.lock().unwrap().push(time);
         }
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn no_read_exceeds_the_noted_time_and_few_are_noted() {
         let clock = Arc::new(ManualClock::at(SpaceTime(1000)));
-        let notes = Arc::new(Notes::default());
+        let notes = Arc::new(RecordedTimes::default());
         let space = SpaceClock::anchor(clock.clone(), SpaceTime(0)).with_keeper(notes.clone());
         assert_eq!(space.stamp(), SpaceTime(1000));
         assert_eq!(*notes.0.lock().unwrap(), [], "entries are logged");

@@ -1,13 +1,22 @@
 //! Queue of proposed commands that wait for a thread with the writer role, which commits them.
 //!
+//! Owns: the two lanes, their limits, and the choice of the commands of the next entries. Does not own: the order among
+//! the clients of the expensive lane (`turns`), the length of pauses (`turn_pause`), the writer role (`solo`), or the
+//! writing of entries.
+//!
+//! Invariants:
+//! * An accepted proposal is in one lane until it is taken, removed, or rejected by [`close`](Queue::close). While it
+//!   is in the queue, nothing of it is in the log.
+//! * `bytes` is the sum over both lanes, and `len` equals the number of their proposals whenever the lock is free.
+//!
 //! # Two lanes
 //!
 //! Ready commands are taken in the order of their arrival. A command of a [`Client`] that will probably be expensive
 //! waits for its [turn](Turns) instead, and so do all later commands of the same client. While both lanes hold
-//! commands, they alternate: a command in the ready lane waits for at most one group of expensive ones, which is
-//! bounded by [`MAX_TURN_STEPS`] or a single command. If other clients have written since an address had its last turn,
-//! its next turn is at most [`LONG_TURN_STEPS`] or a single command, and a pause of the address follows (`turn_pause`).
-//! So a client with cheap commands is served, although another one keeps the node busy with expensive ones.
+//! commands, they alternate: a command in the ready lane waits for at most one turn of expensive ones, which is bounded
+//! by [`MAX_TURN_STEPS`] or a single command. If other clients have written since an address had its last turn, its
+//! next turn is at most [`LONG_TURN_STEPS`] or a single command, and a pause of the address follows (`turn_pause`). So
+//! a client with cheap commands is served, although another one keeps the node busy with expensive ones.
 //!
 //! A command is expensive if its [estimate](Pending::steps), times the measured cost of its client's recent commands,
 //! exceeds [`EXPENSIVE_STEPS`]. A client counts as fully expensive if no command of its address has been measured.
@@ -30,7 +39,7 @@ use std::{
     time::Duration,
 };
 
-use thalweg_types::limits::{MAX_ENTRY_BYTES, MAX_ENTRY_COMMANDS, MAX_ENTRY_STEPS, MAX_GROUP_STEPS};
+use thalweg_types::limits::{MAX_BATCH_STEPS, MAX_ENTRY_BYTES, MAX_ENTRY_COMMANDS, MAX_ENTRY_STEPS};
 
 use crate::{
     client::{Client, ClientAddress},
@@ -48,24 +57,24 @@ struct Inner {
     bytes: usize,
     /// True if expensive commands are taken next although commands are ready.
     is_turn: bool,
-    ready_groups: ReadyGroups,
+    ready_turns: ReadyTurns,
     /// Number of proposing threads that wait for room in the queue.
     waiting: usize,
     closed: bool,
 }
 
-/// Groups of ready commands that were taken, and the clients that had commands in the last ones.
+/// Turns of the ready lane, and the clients that had commands in the last ones.
 #[derive(Debug, Default)]
-struct ReadyGroups {
-    /// Number of groups taken.
+struct ReadyTurns {
+    /// Number of turns taken.
     count: u64,
-    /// The two clients that had commands in the last groups, the last one first: their keys (0 for commands without a
-    /// client), and the number of groups taken with the last one of theirs.
+    /// The two clients that had commands in the last turns, the last one first: their keys (0 for commands without a
+    /// client), and the number of turns taken with the last one of theirs.
     last_clients: [(usize, u64); 2],
 }
 
-impl ReadyGroups {
-    /// Records commands of a client in the current group.
+impl ReadyTurns {
+    /// Records commands of a client in the current turn.
     fn note(&mut self, client: usize) {
         if self.last_clients[0].0 != client {
             self.last_clients[1] = self.last_clients[0];
@@ -73,7 +82,7 @@ impl ReadyGroups {
         self.last_clients[0] = (client, self.count);
     }
 
-    /// Returns true if another client had ready commands after this number of groups.
+    /// Returns true if another client had ready commands after this number of turns.
     fn has_others_since(&self, client: usize, count: u64) -> bool {
         self.last_clients.iter().any(|(other, last)| *other != client && *last > count)
     }
@@ -365,15 +374,15 @@ impl Queue {
 impl Inner {
     /// Moves ready proposals into `into`, and returns their bytes.
     fn take_ready(&mut self, into: &mut DequeuedProposals, keeps_history: bool) -> usize {
-        let (mut bytes, mut entry_steps, mut group_steps, mut probable) = (0, 0, 0, 0);
+        let (mut bytes, mut entry_steps, mut batch_steps, mut probable) = (0, 0, 0, 0);
         let is_alone = self.ready.len() == 1;
-        self.ready_groups.count += 1;
+        self.ready_turns.count += 1;
         while let Some(next) = self.ready.front_mut() {
             let steps = if is_alone { 0 } else { next.steps(keeps_history) };
             let next_probable = next.probable_steps();
             let fits = into.proposals.len() < MAX_ENTRY_COMMANDS
                 && bytes + next.bytes() <= MAX_ENTRY_BYTES
-                && group_steps + steps <= MAX_GROUP_STEPS
+                && batch_steps + steps <= MAX_BATCH_STEPS
                 && probable + next_probable <= MAX_TURN_STEPS;
             if !fits && !into.proposals.is_empty() {
                 break;
@@ -383,10 +392,10 @@ impl Inner {
                 entry_steps = 0;
             }
             entry_steps += steps;
-            group_steps += steps;
+            batch_steps += steps;
             probable += next_probable;
             bytes += next.bytes();
-            self.ready_groups.note(next.client.as_ref().map_or(0, Client::key));
+            self.ready_turns.note(next.client.as_ref().map_or(0, Client::key));
             into.proposals.extend(self.ready.pop_front());
         }
         bytes
@@ -395,20 +404,20 @@ impl Inner {
     /// Moves expensive proposals into `into`, and returns their bytes. The proposals of each client become separate
     /// entries.
     fn take_turns(&mut self, into: &mut DequeuedProposals, now: Duration) -> usize {
-        let (mut bytes, mut entry_steps, mut group_steps, mut probable) = (0, 0, 0, 0);
+        let (mut bytes, mut entry_steps, mut batch_steps, mut probable) = (0, 0, 0, 0);
         let mut delays = false;
         while let Some(next) = self.turns.front(now) {
             // Proposals with a client are estimated when they are queued.
             let (steps, next_probable) = (next.steps.unwrap_or(MAX_ENTRY_STEPS), next.probable_steps());
             let key = next.client.as_ref().map(Client::key);
             if let Some(client) = &next.client {
-                let mark = client.address().pause().ready_groups;
-                delays |= self.ready_groups.has_others_since(client.key(), mark);
+                let mark = client.address().pause().ready_turns;
+                delays |= self.ready_turns.has_others_since(client.key(), mark);
             }
             if let Some(last) = into.proposals.last() {
                 let fits = into.proposals.len() < MAX_ENTRY_COMMANDS
                     && bytes + next.bytes() <= MAX_ENTRY_BYTES
-                    && group_steps + steps <= MAX_GROUP_STEPS
+                    && batch_steps + steps <= MAX_BATCH_STEPS
                     && probable + next_probable <= if delays { LONG_TURN_STEPS } else { MAX_TURN_STEPS };
                 if !fits {
                     break;
@@ -419,7 +428,7 @@ impl Inner {
                 }
             }
             entry_steps += steps;
-            group_steps += steps;
+            batch_steps += steps;
             probable += next_probable;
             bytes += next.bytes();
             into.proposals.extend(self.turns.pop());
@@ -439,7 +448,7 @@ impl Inner {
             }
         }
         for (address, _) in &taken.delaying {
-            address.pause().ready_groups = self.ready_groups.count;
+            address.pause().ready_turns = self.ready_turns.count;
         }
         if !delays {
             taken.delaying.clear();
@@ -481,7 +490,7 @@ mod tests {
         }
     }
 
-    /// Tests how the queue groups commands of the given sizes: returns the number of commands of each group.
+    /// Tests how the queue cuts commands of the given sizes into entries: returns the number of commands of each entry.
     fn entries(commands: impl IntoIterator<Item = usize>) -> Vec<usize> {
         let queue = Queue::new(usize::MAX);
         commands.into_iter().for_each(|bytes| queue.push(pending(bytes), WhenFull::Refuse).unwrap());
@@ -538,8 +547,9 @@ mod tests {
         assert!(queue.is_empty());
     }
 
-    /// Returns the numbers of commands in the entries that are written together, out of a full queue.
-    fn group(proposal: impl Fn() -> Pending) -> Vec<usize> {
+    /// Fills a queue with 2,000 equal proposals, takes one batch, and returns the number of commands in each of its
+    /// entries.
+    fn batch(proposal: impl Fn() -> Pending) -> Vec<usize> {
         let queue = Queue::new(usize::MAX);
         (0..2_000).for_each(|_| queue.push(proposal(), WhenFull::Refuse).unwrap());
         let ends = take(&queue);
@@ -549,19 +559,19 @@ mod tests {
 
     #[test]
     fn entries_are_cut_by_the_steps_of_their_commands_and_written_together_up_to_a_bound() {
-        assert_eq!(group(|| burst(&[b"keys", b"*"])), [1; (MAX_GROUP_STEPS / MAX_ENTRY_STEPS) as usize]);
+        assert_eq!(batch(|| burst(&[b"keys", b"*"])), [1; (MAX_BATCH_STEPS / MAX_ENTRY_STEPS) as usize]);
         let steps = burst(&[b"get", b"k"]).steps(false);
         let each = (MAX_ENTRY_STEPS / steps) as usize;
         assert!(each > 2, "a few reads of large values fit into an entry");
-        let gets = group(|| burst(&[b"get", b"k"]));
+        let gets = batch(|| burst(&[b"get", b"k"]));
         assert!(gets.len() >= 4 && gets[..4] == [each; 4], "{gets:?}");
-        let small = group(|| {
+        let small = batch(|| {
             let mut proposal = burst(&[b"get", b"k"]);
             proposal.value_reads = Some(20);
             proposal
         });
         assert!(small.iter().sum::<usize>() == 2_000 && small[0] > 500, "reads of values known to be small: {small:?}");
-        let writes = group(|| burst(&[b"del", b"k"]));
+        let writes = batch(|| burst(&[b"del", b"k"]));
         assert!(writes.iter().sum::<usize>() == 2_000 && writes[0] > 500, "{writes:?}");
     }
 

@@ -1,6 +1,10 @@
 //! A space with one voter, this node. Such a space gives the guarantees of Raft without the messages and
 //! elections between nodes.
 //!
+//! Owns: the writer role, the indexes of entries, the order in which they are written and applied, and the committer
+//! thread. Does not own: the queue and its limits (`queue`), the time (`clock`), the bytes of the log, or the effect of
+//! commands.
+//!
 //! There is one writer *role*, but no writer thread. A blocking proposer (the thread that proposes a command) that
 //! finds the role free encodes, writes, syncs and applies its own command. Proposers that arrive in the meantime queue
 //! their commands; the next holder of the role turns all queued commands into entries. Async proposers take the role
@@ -14,8 +18,11 @@
 //! propose_async ─┬─ no fsync wanted, role free, queue empty ─► commit own command ─► hand over
 //!                └─ else queue ─► committer thread leads
 //! ```
-//! Invariant: whenever the role is free and the queue is not empty, a thread has been woken to lead, or the
-//! proposer that has just queued its command will wake one ([`Wake::Later`]).
+//! Invariants:
+//! * Whenever the role is free and the queue is not empty, a thread has been woken to lead, or the proposer that has just
+//!   queued its command will wake one ([`Wake::Later`]).
+//! * Whenever the role is free, the next index follows that of the last applied entry.
+//! * Once the state machine has failed, every proposal is rejected.
 //!
 //! Queued commands are cut into entries by the steps that they may take, so that applying an entry takes no longer than
 //! applying one command may take. All entries that are cut from the queue at a time share one fsync. Expensive commands of
@@ -53,7 +60,7 @@ use crate::{
     pending::{Pending, payload_of, purpose_of},
     queue::{DequeuedProposals, Lanes, Queue, WhenFull},
     slot::{Answer, Committed, Proposal, Slot},
-    stages::TimedGroup,
+    stages::TimedBatch,
 };
 
 /// Longest time for which the committer thread sleeps.
@@ -131,9 +138,9 @@ struct Role {
     /// Buffer in which a log entry of several commands is assembled.
     entry: Vec<u8>,
     outcomes: Vec<Outcome>,
-    /// Commands of the dequeued group that are timed because they wait for an fsync; `None` after the group's first
+    /// Commands of the dequeued batch that are timed because they wait for an fsync; `None` after the batch's first
     /// entry, and for a command that was not queued.
-    timed: Option<TimedGroup>,
+    timed: Option<TimedBatch>,
 }
 
 /// Maximum size in bytes of an async caller's command that is committed on the caller's own thread. Longer commands go
@@ -543,7 +550,7 @@ impl Shared {
         let answers = match &taken.ends[..] {
             [] => Vec::new(),
             [_] => self.commit_many(&mut role, &taken.proposals),
-            ends => self.commit_group(&mut role, &taken.proposals, ends, &mut taken.steps),
+            ends => self.commit_entries(&mut role, &taken.proposals, ends, &mut taken.steps),
         };
         let applied = is_timed.then(|| self.clock.monotonic());
         if let ([_], Ok(before), Ok(after)) = (&taken.ends[..], before, self.machine.work()) {
@@ -642,13 +649,13 @@ impl Shared {
     /// Commits several log entries with one fsync. `ends` are the numbers of proposals at which the entries end. All
     /// entries are written, then made durable, then applied one after the other. Appends to `steps` the number of steps
     /// that each applied entry took.
-    fn commit_group(&self, role: &mut Role, taken: &[Pending], ends: &[usize], steps: &mut Vec<u64>) -> Vec<Answer> {
+    fn commit_entries(&self, role: &mut Role, taken: &[Pending], ends: &[usize], steps: &mut Vec<u64>) -> Vec<Answer> {
         if let Some(reason) = self.failure.get() {
             return taken.iter().map(|_| Err(ProposeError::State(reason.clone()))).collect();
         }
         let level = taken.iter().map(|pending| pending.level).max().unwrap_or_default();
         // Reads must not pass the timestamp of an entry that is written but not applied yet, also if an earlier entry
-        // of the group sets the first deadline.
+        // of the batch sets the first deadline.
         let (time, frozen) = self.clock.stamp_frozen();
         let (stages, mut waited) = (&self.counts.stages, Duration::ZERO);
         let timed = stages.begin_write(role.timed.take(), level, &self.clock);

@@ -48,12 +48,12 @@ impl WriteStage {
     }
 }
 
-/// Histograms of the times of all stages in nanoseconds. Commands of one group have the same times, and each counts.
+/// Histograms of the times of all stages in nanoseconds. Commands of one batch have the same times, and each counts.
 pub type WriteStages = [Log2Histogram; WriteStage::ALL.len()];
 
 /// Commands that are committed together and wait for an fsync, in one of the stages.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct TimedGroup {
+pub(crate) struct TimedBatch {
     /// Number of the commands.
     count: u64,
     /// Monotonic time at which the present stage began.
@@ -108,73 +108,73 @@ impl StageTimes {
     }
 
     /// Ends the queueing of commands that are taken at `now`. Returns those that are timed, if there are any.
-    pub(crate) fn end_queueing(&self, taken: &[Pending], now: Duration) -> Option<TimedGroup> {
-        let mut group = TimedGroup { count: 0, since: now };
+    pub(crate) fn end_queueing(&self, taken: &[Pending], now: Duration) -> Option<TimedBatch> {
+        let mut batch = TimedBatch { count: 0, since: now };
         for pending in taken.iter().filter(|pending| !pending.queued_at.is_zero()) {
             self.record(WriteStage::Queue, now.saturating_sub(pending.queued_at), 1);
-            group.count += 1;
+            batch.count += 1;
         }
-        (group.count > 0).then_some(group)
+        (batch.count > 0).then_some(batch)
     }
 
-    /// Begins to write entries of a group, or of a command that was not queued. They are timed if they wait for an fsync.
+    /// Begins to write entries of a batch, or of a command that was not queued. They are timed if they wait for an fsync.
     #[inline]
     pub(crate) fn begin_write(
         &self,
-        group: Option<TimedGroup>,
+        batch: Option<TimedBatch>,
         level: Durability,
         clock: &SpaceClock,
-    ) -> Option<TimedGroup> {
-        level.waits_for_sync().then(|| self.begin_timed_write(group, clock.monotonic()))
+    ) -> Option<TimedBatch> {
+        level.waits_for_sync().then(|| self.begin_timed_write(batch, clock.monotonic()))
     }
 
     #[cold]
-    fn begin_timed_write(&self, group: Option<TimedGroup>, now: Duration) -> TimedGroup {
-        match group {
-            Some(group) => self.end_stage(WriteStage::Form, group, now),
+    fn begin_timed_write(&self, batch: Option<TimedBatch>, now: Duration) -> TimedBatch {
+        match batch {
+            Some(batch) => self.end_stage(WriteStage::Form, batch, now),
             None => {
                 for stage in [WriteStage::Queue, WriteStage::Form, WriteStage::Answer] {
                     self.record(stage, Duration::ZERO, 1);
                 }
-                TimedGroup { count: 1, since: now }
+                TimedBatch { count: 1, since: now }
             }
         }
     }
 
-    /// Ends the write and the fsync of a group's entries; the writer `waited` for the fsync.
+    /// Ends the write and the fsync of a batch's entries; the writer `waited` for the fsync.
     #[inline]
     pub(crate) fn end_write(
         &self,
-        group: Option<TimedGroup>,
+        batch: Option<TimedBatch>,
         waited: Duration,
         clock: &SpaceClock,
-    ) -> Option<TimedGroup> {
-        let TimedGroup { count, since } = group?;
+    ) -> Option<TimedBatch> {
+        let TimedBatch { count, since } = batch?;
         let now = clock.monotonic();
         let both = now.saturating_sub(since);
         self.record(WriteStage::Write, both.saturating_sub(waited), count);
         self.record(WriteStage::Sync, waited.min(both), count);
-        Some(TimedGroup { count, since: now })
+        Some(TimedBatch { count, since: now })
     }
 
-    /// Ends the application of a group's entries.
+    /// Ends the application of a batch's entries.
     #[inline]
-    pub(crate) fn end_apply(&self, group: Option<TimedGroup>, clock: &SpaceClock) {
-        if let Some(group) = group {
-            self.end_stage(WriteStage::Apply, group, clock.monotonic());
+    pub(crate) fn end_apply(&self, batch: Option<TimedBatch>, clock: &SpaceClock) {
+        if let Some(batch) = batch {
+            self.end_stage(WriteStage::Apply, batch, clock.monotonic());
         }
     }
 
-    /// Ends the last stage of a command, whose group was applied at `applied`.
+    /// Ends the last stage of a command, whose batch was applied at `applied`.
     pub(crate) fn answered(&self, pending: &Pending, applied: Duration, clock: &SpaceClock) {
         if !pending.queued_at.is_zero() {
             self.record(WriteStage::Answer, clock.monotonic().saturating_sub(applied), 1);
         }
     }
 
-    fn end_stage(&self, stage: WriteStage, group: TimedGroup, now: Duration) -> TimedGroup {
-        self.record(stage, now.saturating_sub(group.since), group.count);
-        TimedGroup { since: now, ..group }
+    fn end_stage(&self, stage: WriteStage, batch: TimedBatch, now: Duration) -> TimedBatch {
+        self.record(stage, now.saturating_sub(batch.since), batch.count);
+        TimedBatch { since: now, ..batch }
     }
 
     pub(crate) fn stats(&self) -> WriteStages {
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_command_of_a_group_counts() {
+    fn each_command_of_a_batch_counts() {
         let times = StageTimes::default();
         times.record(WriteStage::Sync, Duration::from_micros(100), 3);
         times.record(WriteStage::Sync, Duration::ZERO, 1);

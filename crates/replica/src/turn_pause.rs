@@ -4,7 +4,7 @@
 //! which commands are expensive, and whether other clients have written in between (`queue`).
 //!
 //! Without pauses, a client that sends expensive commands without waiting for their replies takes half of the commits.
-//! A client with one write at a time then waits for an expensive group before each of its writes: with groups of 30 ms,
+//! A client with one write at a time then waits for expensive commands before each of its writes: with turns of 30 ms,
 //! 25 writes a second could not be served. A short turn delays nobody noticeably, so it is followed by a short pause.
 //! Successive long turns are separated by longer and longer pauses, until they take 1.5 % of the time: then fewer than
 //! one in a hundred requests of another client meets one.
@@ -45,8 +45,8 @@ pub(crate) struct TurnPause {
     multiple_before: u32,
     /// True if the last turn followed another one closely.
     is_repeated: bool,
-    /// Number of groups of ready commands that the queue had taken before the last turn of the address.
-    pub(crate) ready_groups: u64,
+    /// Number of turns of ready commands that the queue had taken before the last turn of the address.
+    pub(crate) ready_turns: u64,
 }
 
 impl Default for TurnPause {
@@ -59,7 +59,7 @@ impl Default for TurnPause {
             multiple: MIN_MULTIPLE,
             multiple_before: MIN_MULTIPLE,
             is_repeated: false,
-            ready_groups: 0,
+            ready_turns: 0,
         }
     }
 }

@@ -33,7 +33,7 @@ use thalweg_redis::{
 };
 use thalweg_serving::aside;
 use thalweg_types::{
-    budget::{self, Spent},
+    budget::{self, BudgetSpent},
     limits::{MAX_CACHE_SCAN_KEYS, MAX_REDIS_VIEW_COMPARISONS},
     steps::{ROW, SCAN, WRITE, comparisons},
 };
@@ -169,7 +169,7 @@ impl CacheView<'_> {
     #[inline]
     fn charge(&self, steps: u64) -> Result<(), StoreError> {
         if budget::charge(steps).is_break() {
-            return Err(StoreError::Failed(Box::new(Spent::Steps)));
+            return Err(StoreError::Failed(Box::new(BudgetSpent::Steps)));
         }
         let left = self.left.get();
         if left == u64::MAX {

@@ -28,7 +28,7 @@ use thalweg_serving::{
     bulk::{BulkSeat, BulkTurns},
     half_open::Slot,
     limits::MAX_TURNS,
-    served_socket::{Alarm, Output, Received, ServedSocket},
+    served_socket::{Output, Received, ServedSocket, SocketEvent},
     spare,
 };
 use thalweg_transport::{Channel, Outbox};
@@ -285,8 +285,8 @@ impl Connection {
             moved = true;
             self.socket.now = Instant::now();
             match alarm {
-                Alarm::Tick => self.tick(),
-                Alarm::Stop => {
+                SocketEvent::Tick => self.tick(),
+                SocketEvent::Stop => {
                     self.session.stop_waiting();
                     self.phase = ConnectionPhase::Finishing;
                 }
@@ -312,7 +312,7 @@ impl Connection {
         }
         self.socket.ticked(&mut self.out);
         if self.phase == ConnectionPhase::Open && self.is_dispensable() {
-            tracing::debug!(peer = %self.socket.peer(), "connections run short: closing an idle Redis client");
+            tracing::debug!(peer = %self.socket.peer(), "few connections are free: closing an idle Redis client");
             self.phase = ConnectionPhase::Finishing;
         }
     }

@@ -8,7 +8,7 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc, task::Context};
 use thalweg_engine::Origin;
 use thalweg_redis::{Read, Reply, StoreError};
 use thalweg_serving::fetched::RowFetcher;
-use thalweg_types::budget::{Budget, Spent};
+use thalweg_types::budget::{Budget, BudgetSpent};
 
 use super::{cache::CacheDatabase, commands::Commands, failure::Failure};
 
@@ -100,7 +100,7 @@ impl Database {
         &self,
         budget: Budget,
         act: impl FnMut(&dyn Read) -> Result<R, StoreError>,
-    ) -> Result<Result<R, Failure>, Spent> {
+    ) -> Result<Result<R, Failure>, BudgetSpent> {
         budget.perform(|| self.read(act))
     }
 

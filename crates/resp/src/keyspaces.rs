@@ -168,8 +168,8 @@ struct Built {
     splits: Vec<Split>,
 }
 
-/// A delete of so many keys or parts that it is proposed as several smaller commands. So a delete of any size is
-/// accepted, and other commands do not wait until all of it is done.
+/// A large delete that is proposed as several smaller commands. So a delete of any size is accepted, and other commands
+/// do not wait until all of it is done.
 struct Split {
     /// Number of replies of the batch before those of the smaller commands.
     first: usize,

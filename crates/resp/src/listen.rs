@@ -22,7 +22,7 @@ use tokio::{
 use super::{Resp, connection::Connection, session::Session};
 
 /// Description of Redis clients in log lines.
-const WHOSE: &str = "Redis clients";
+const CLIENTS: &str = "Redis clients";
 
 /// Accepts connections of Redis clients until the server stops, then waits until all connections have ended.
 /// Dropping the future ends open connections immediately.
@@ -31,9 +31,9 @@ pub async fn serve(resp: Arc<Resp>, listener: TcpListener, threads: Threads) {
     let stop = async move { drop(stopping.wait_for(|stopping| *stopping).await) };
     let mut connections = JoinSet::new();
     let begin = |(stream, peer), connections: &mut JoinSet<()>| begin(&resp, stream, peer, &threads, connections);
-    accept_until(stop, || listener.accept(), begin, &mut connections, WHOSE).await;
+    accept_until(stop, || listener.accept(), begin, &mut connections, CLIENTS).await;
     drop(listener);
-    drain(&mut connections, WHOSE).await;
+    drain(&mut connections, CLIENTS).await;
     threads.stop().await;
 }
 

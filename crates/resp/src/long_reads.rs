@@ -24,7 +24,7 @@ use thalweg_serving::{
 };
 use thalweg_transport::Outbox;
 use thalweg_types::{
-    budget::{self, Spent},
+    budget::{self, BudgetSpent},
     limits::{MAX_REDIS_REPLY_BYTES, MAX_VALUE_BYTES},
 };
 
@@ -55,7 +55,7 @@ impl Session {
     /// `wait` begins if the command is a blocking read that finds nothing.
     pub(super) fn read_again(
         &mut self,
-        spent: Spent,
+        spent: BudgetSpent,
         command: &'static Command,
         arguments: &[&[u8]],
         is_scan: bool,
@@ -96,7 +96,7 @@ impl Session {
         let mut commands = Commands::default();
         commands.push(command, arguments.iter().copied());
         let (resp, database) = (Arc::clone(&self.resp), self.database);
-        self.run_again(Spent::Steps, command.number_of(arguments), None, out, move || {
+        self.run_again(BudgetSpent::Steps, command.number_of(arguments), None, out, move || {
             let mut reply = Ok(Reply::Null);
             commands.each(|command, arguments| {
                 if let Database::Immediate(cache) = &resp.databases.list[database].database {
@@ -111,7 +111,7 @@ impl Session {
     /// finds nothing.
     pub(super) fn run_again(
         &mut self,
-        spent: Spent,
+        spent: BudgetSpent,
         number: usize,
         wait: Option<Box<Wait>>,
         out: &mut Outbox,
@@ -137,7 +137,7 @@ impl Session {
     /// Passes a transaction that only reads to the threads for long reads.
     pub(super) fn read_transaction_again(
         &mut self,
-        spent: Spent,
+        spent: BudgetSpent,
         keys: Commands,
         slots: Vec<Slot>,
         watched: Vec<Watched>,
@@ -152,7 +152,7 @@ impl Session {
     }
 
     /// Passes a `WATCH` of many or cold keys to the threads for long reads.
-    pub(super) fn watch_again(&mut self, spent: Spent, keys: &[&[u8]], out: &mut Outbox) -> CommandProgress {
+    pub(super) fn watch_again(&mut self, spent: BudgetSpent, keys: &[&[u8]], out: &mut Outbox) -> CommandProgress {
         let keys: Vec<Box<[u8]>> = keys.iter().map(|key| Box::from(*key)).collect();
         let (resp, database) = (Arc::clone(&self.resp), self.database);
         let watched = self.give(spent, 0, move || {
@@ -164,7 +164,12 @@ impl Session {
 
     /// Passes the comparison of watched keys of other databases to the threads for long reads. `EXEC` continues after
     /// it.
-    pub(super) fn compare_again(&mut self, spent: Spent, watched: Vec<Watch>, out: &mut Outbox) -> CommandProgress {
+    pub(super) fn compare_again(
+        &mut self,
+        spent: BudgetSpent,
+        watched: Vec<Watch>,
+        out: &mut Outbox,
+    ) -> CommandProgress {
         let resp = Arc::clone(&self.resp);
         let compare = move || are_unchanged_elsewhere(&resp.databases, watched.iter());
         let unchanged = self.give(spent, 0, compare);
@@ -178,12 +183,12 @@ impl Session {
     /// many as it may.
     fn give<T: Send + 'static>(
         &self,
-        spent: Spent,
+        spent: BudgetSpent,
         bytes: usize,
         mut read: impl FnMut() -> Result<T, Failure> + Send + 'static,
     ) -> Option<PendingRead<Result<T, Failure>>> {
         let mut held = None;
-        if spent == Spent::Steps {
+        if spent == BudgetSpent::Steps {
             held = Some(self.account.take(Resource::Scans, 1)?);
         }
         let account = Arc::clone(&self.account);

@@ -18,7 +18,7 @@ use std::{
 };
 
 use thalweg_redis::table::full_names;
-use thalweg_serving::metrics::{Shards, Snapshot};
+use thalweg_serving::metrics::{HistogramCounts, Shards};
 
 /// Index of a command's counter among the counters of the command.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +53,7 @@ pub(crate) struct CommandFigures {
     pub calls: u64,
     failed: u64,
     rejected: u64,
-    latency: Option<Snapshot>,
+    latency: Option<HistogramCounts>,
 }
 
 /// Figures of all commands and errors at one point in time, or the difference between two points.

@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 use thalweg_redis::{Command, Read, Reply, Run, StoreError, errors::NO_REPLY_ROOM};
 use thalweg_transport::Outbox;
 use thalweg_types::{
-    budget::Spent,
+    budget::BudgetSpent,
     limits::{MAX_COMMAND_BYTES, MAX_REDIS_COMMANDS, MAX_REDIS_WATCHED_KEYS},
 };
 
@@ -326,7 +326,7 @@ impl Session {
     ///
     /// # Errors
     /// The transaction only reads, and takes too long for this thread.
-    fn exec_immediate(&self, keys: &Commands, watched: &[Watched]) -> Result<Outcome, Spent> {
+    fn exec_immediate(&self, keys: &Commands, watched: &[Watched]) -> Result<Outcome, BudgetSpent> {
         match self.store() {
             Database::Immediate(database) => {
                 let outcome = database.write_at_most(MAX_CACHE_STEPS, |store| match are_unchanged(&*store, watched)? {

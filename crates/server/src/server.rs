@@ -268,7 +268,7 @@ impl Server {
         if let Some(cluster) = &app.cluster
             && let Err(error) = cluster.handle.stop().await
         {
-            tracing::warn!(%error, "the links to the other nodes were not closed in order");
+            tracing::warn!(%error, "the links to the other nodes were not closed cleanly");
         }
         let db = app.db.blocking().clone();
         let closed = tokio::task::spawn_blocking(move || db.close()).await;

@@ -32,14 +32,14 @@ pub fn prepare(stream: &TcpStream) {
     thalweg_transport::limit_unsent(stream);
 }
 
-/// Accepts connections until `stop` resolves. `begin` starts a task for each connection. `whose` names the
+/// Accepts connections until `stop` resolves. `begin` starts a task for each connection. `clients` names the
 /// kind of clients in log lines.
 pub async fn accept_until<T, A: Future<Output = io::Result<T>>>(
     stop: impl Future<Output = ()>,
     accept: impl Fn() -> A,
     mut begin: impl FnMut(T, &mut JoinSet<()>),
     connections: &mut JoinSet<()>,
-    whose: &'static str,
+    clients: &'static str,
 ) {
     let mut stop = pin!(stop);
     let (mut failures, mut at_once) = (Failures::default(), 0);
@@ -53,7 +53,7 @@ pub async fn accept_until<T, A: Future<Output = io::Result<T>>>(
             biased;
             () = &mut stop => return,
             Some(ended) = connections.join_next() => {
-                log_panic(ended, whose);
+                log_panic(ended, clients);
                 continue;
             }
             accepted = accept() => accepted,
@@ -65,7 +65,7 @@ pub async fn accept_until<T, A: Future<Output = io::Result<T>>>(
             }
             Err(error) => {
                 if let Some(failed) = failures.add(Instant::now()) {
-                    tracing::warn!(%error, failed, "accepting connections of {whose} failed");
+                    tracing::warn!(%error, failed, "accepting connections of {clients} failed");
                 }
                 tokio::time::sleep(PAUSE).await;
             }
@@ -104,16 +104,16 @@ pub fn reject_connection(stream: TcpStream, why: &[u8]) {
 }
 
 /// Waits until the tasks of all connections have ended.
-pub async fn drain(connections: &mut JoinSet<()>, whose: &'static str) {
+pub async fn drain(connections: &mut JoinSet<()>, clients: &'static str) {
     while let Some(ended) = connections.join_next().await {
-        log_panic(ended, whose);
+        log_panic(ended, clients);
     }
 }
 
 /// Logs an error if a connection's task panicked.
-pub fn log_panic(ended: Result<(), JoinError>, whose: &'static str) {
+pub fn log_panic(ended: Result<(), JoinError>, clients: &'static str) {
     if let Err(error) = ended {
-        tracing::error!(%error, "a task of {whose} failed");
+        tracing::error!(%error, "a task of {clients} failed");
     }
 }
 

@@ -23,7 +23,8 @@
 //! requests of others.
 //!
 //! Turns exclude nobody: a connection that has a turn and nothing to send holds up no other. Bounds: one entry in the
-//! queue for each connection or streamed body.
+//! queue for each connection or streamed body. The bytes of one write, and those that the kernel takes without sending
+//! them, are bounded in `thalweg_transport`.
 //!
 //! Invariant: while `is_crowded` is true, a task exists that begins the next round.
 
@@ -108,9 +109,9 @@ pub struct BulkTurns {
 
 #[derive(Debug)]
 struct Waiting {
-    queue: FairQueue<Arc<Seat>>,
+    queue: FairQueue<Arc<TurnTicket>>,
     /// Connections whose turn continues in the next round.
-    paused: Vec<Arc<Seat>>,
+    paused: Vec<Arc<TurnTicket>>,
     /// Number of connections that got a turn when the last round began.
     turns: usize,
     next_ticket: u64,
@@ -118,7 +119,7 @@ struct Waiting {
 
 /// Handle by which a waiting connection gets its turn.
 #[derive(Debug, Default)]
-struct Seat {
+struct TurnTicket {
     has_turn: AtomicBool,
     waker: AtomicWaker,
 }
@@ -215,7 +216,7 @@ pub struct BulkSeat {
     turns: Arc<BulkTurns>,
     account: Arc<Account>,
     /// Created when the connection first waits.
-    seat: Option<Arc<Seat>>,
+    seat: Option<Arc<TurnTicket>>,
     state: SeatState,
 }
 

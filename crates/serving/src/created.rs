@@ -94,8 +94,8 @@ impl<K: Hash + Eq + Clone> Created<K> {
         self.held.remove(key);
     }
 
-    /// Looks at the next `count` reservations, and releases those of what is gone. Those that are known to exist at `now`
-    /// are passed over.
+    /// Looks at the next `count` reservations, and releases those whose object no longer exists. Objects known to exist
+    /// at `now` are skipped.
     fn look_at(&mut self, count: usize, now: Option<Instant>, alive_until: impl Fn(&K) -> Option<Instant>) {
         for _ in 0..count.min(self.order.len()) {
             let Some(key) = self.order.pop_front() else { return };
@@ -135,13 +135,13 @@ mod tests {
     const LIMIT: usize = thalweg_types::limits::MAX_KEYSPACES;
 
     /// Things in a database that clients create, each by a number.
-    struct Things {
+    struct CreatedObjects {
         admission: Arc<Admission>,
         created: Created<usize>,
         existing: RefCell<HashSet<usize>>,
     }
 
-    impl Things {
+    impl CreatedObjects {
         fn new(existing: usize) -> Self {
             let existing = RefCell::new((0..existing).map(|number| usize::MAX - number).collect());
             Self { admission: Admission::new(&Config::default()), created: Created::default(), existing }
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn one_address_creates_all_but_the_reserve() {
-        let mut things = Things::new(0);
+        let mut things = CreatedObjects::new(0);
         assert_eq!((0..LIMIT).take_while(|number| things.create(1, *number)).count(), LIMIT / 10 * 9);
         assert!(things.create(2, LIMIT));
         assert!(!things.create(1, LIMIT + 1));
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn what_exists_since_an_earlier_start_counts_as_held_by_nobody() {
-        let mut things = Things::new(LIMIT / 10 * 9);
+        let mut things = CreatedObjects::new(LIMIT / 10 * 9);
         let more = (0..LIMIT).take_while(|number| things.create(1, *number)).count();
         assert_eq!(more, LIMIT / 20, "half of the reserve");
         assert!(things.create(2, LIMIT), "something is left for the next address");
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn what_is_gone_is_found_although_nobody_says_so() {
-        let mut things = Things::new(0);
+        let mut things = CreatedObjects::new(0);
         let share = LIMIT / 10 * 9;
         assert!((0..share).all(|number| things.create(1, number)) && !things.create(1, share));
         things.existing.borrow_mut().retain(|number| number % 2 == 0);
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn memory_is_held_for_what_exists_and_not_for_what_existed() {
-        let mut things = Things::new(0);
+        let mut things = CreatedObjects::new(0);
         for number in 0..50_000 {
             assert!(things.create((number % 200) as u8, number));
             things.existing.borrow_mut().remove(&number);

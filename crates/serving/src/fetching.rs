@@ -124,7 +124,7 @@ pub async fn resolve_start(
 async fn on_reader<T: Send + 'static, E: Send + 'static>(
     app: &App,
     account: &Arc<Account>,
-    spent: Spent,
+    spent: BudgetSpent,
     bytes: usize,
     read: impl FnMut() -> Result<T, E> + Send + 'static,
 ) -> Result<T, ApiError>

@@ -77,12 +77,12 @@ pub struct HalfOpen {
 #[derive(Debug, Default)]
 struct Table {
     count: usize,
-    by_address: HashMap<AddressKey, VecDeque<Arc<Seat>>>,
+    by_address: HashMap<AddressKey, VecDeque<Arc<SlotState>>>,
 }
 
 /// State of a slot that its connection and the table share.
 #[derive(Debug, Default)]
-struct Seat {
+struct SlotState {
     is_lost: AtomicBool,
     /// True once the connection has proved itself, so that it cannot lose the slot any more.
     is_released: AtomicBool,
@@ -92,7 +92,7 @@ struct Seat {
 }
 
 impl Table {
-    fn remove(&mut self, address: AddressKey, seat: &Arc<Seat>) {
+    fn remove(&mut self, address: AddressKey, seat: &Arc<SlotState>) {
         let Some(queue) = self.by_address.get_mut(&address) else { return };
         let Some(at) = queue.iter().position(|found| Arc::ptr_eq(found, seat)) else { return };
         queue.remove(at);
@@ -104,7 +104,7 @@ impl Table {
 
     /// Removes the oldest slot of the address that has most slots. `next` is the address of the connection that needs a
     /// slot; it counts as if it had one already.
-    fn replace(&mut self, next: AddressKey) -> Option<Arc<Seat>> {
+    fn replace(&mut self, next: AddressKey) -> Option<Arc<SlotState>> {
         let most = self.by_address.iter().max_by_key(|(key, queue)| queue.len() + usize::from(**key == next));
         let address = *most?.0;
         let queue = self.by_address.get_mut(&address)?;
@@ -127,7 +127,7 @@ impl HalfOpen {
     /// Takes a slot for a connection from `address`. If no slot is free, another connection loses its slot. The slot
     /// keeps `share`, the connection's share of `max_connections`.
     pub fn enter(self: &Arc<Self>, address: AddressKey, share: Option<Reservation>) -> Slot {
-        let seat = Arc::new(Seat { share: Mutex::new(share), ..Seat::default() });
+        let seat = Arc::new(SlotState { share: Mutex::new(share), ..SlotState::default() });
         let mut table = self.table();
         let lost = if table.count >= self.max_slots { table.replace(address) } else { None };
         table.by_address.entry(address).or_default().push_back(Arc::clone(&seat));
@@ -150,7 +150,7 @@ impl HalfOpen {
         oldest.share.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    fn take_from(&self, seat: &Seat) {
+    fn take_from(&self, seat: &SlotState) {
         self.replaced.fetch_add(1, Relaxed);
         seat.is_lost.store(true, Relaxed);
         seat.waker.wake();
@@ -184,7 +184,7 @@ impl HalfOpen {
 pub struct Slot {
     owner: Arc<HalfOpen>,
     address: AddressKey,
-    seat: Arc<Seat>,
+    seat: Arc<SlotState>,
 }
 
 impl Slot {

@@ -41,13 +41,13 @@ struct Measurement {
 
 /// State of the measurements.
 #[derive(Debug, Default)]
-struct Measured {
+struct LogGrowth {
     /// Bytes of the log, and the number of rounds, when the growth began; `None` if no snapshot is open.
     at_begin: Option<(u64, u64)>,
     warned: Option<Instant>,
 }
 
-impl Measured {
+impl LogGrowth {
     /// Records a measurement. Returns the growth of the log, and true if a warning is due.
     fn measure(&mut self, now: &Measurement, bound: u64, at: Instant) -> (u64, bool) {
         if now.open == 0 {
@@ -80,7 +80,7 @@ impl HeldLog {
         let bound = config.history_bytes.0;
         let rounds = config.maintenance_interval.0.saturating_mul(ROUNDS);
         let pause = if rounds.is_zero() { MAX_PAUSE } else { rounds.min(MAX_PAUSE) };
-        let mut measured = Measured::default();
+        let mut measured = LogGrowth::default();
         loop {
             let stats = db.stats();
             let (open, log_bytes, rounds) = (stats.snapshots.open, stats.log.bytes, stats.freeing_rounds);
@@ -91,7 +91,7 @@ impl HeldLog {
                     held_bytes = held,
                     history_bytes = bound,
                     snapshots = stats.snapshots.open,
-                    "open snapshots hold the log above its bound: it frees no segment until they end"
+                    "open snapshots keep the log above `history_bytes`: no segment is freed until they end"
                 );
             }
             tokio::select! {
@@ -108,7 +108,7 @@ mod tests {
 
     /// Measures at each of the times, with as many open snapshots, bytes of the log and rounds.
     fn measured<const N: usize>(all: [(u64, u64, u64, u64); N]) -> [(u64, bool); N] {
-        let (mut measured, begun) = (Measured::default(), Instant::now());
+        let (mut measured, begun) = (LogGrowth::default(), Instant::now());
         all.map(|(seconds, open, log_bytes, rounds)| {
             let now = Measurement { open, log_bytes, rounds };
             measured.measure(&now, 100, begun + Duration::from_secs(seconds))

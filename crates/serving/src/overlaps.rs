@@ -43,8 +43,8 @@ impl Overlaps {
         Arc::new(Self { max, random: RandomState::new(), counts: Mutex::default() })
     }
 
-    /// Counts a subscription to `pattern`, for which the client has reserved `one`. Returns an error if its address has
-    /// reached the bound.
+    /// Counts a subscription to `pattern` for the client's address. `one` is the reservation of the subscription
+    /// itself. Fails if the address has too many subscriptions to this pattern.
     pub(crate) fn count(
         self: &Arc<Self>,
         pattern: &Pattern,

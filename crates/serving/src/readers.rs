@@ -14,6 +14,10 @@
 //! on the threads for long reads. Reads of one block by several clients are combined without further work: the kernel
 //! reads a page once, and a read that begins later finds the block in the cache.
 //!
+//! The same threads parse and convert long JSON bodies, and read the rows that a write will need when it is applied
+//! ([`fetched`](crate::fetched)). Other long work is done in slices ([`bulk::Slice`](crate::bulk::Slice)), or left to a
+//! thread of its own ([`aside`](crate::aside)).
+//!
 //! Each queue serves client addresses in turn, and for each address its connections in turn. All threads of a kind but one
 //! may work for the same address, so the reads of another address never wait until a long read has ended.
 //!
@@ -36,7 +40,7 @@ use std::{
     time::Instant,
 };
 
-use thalweg_types::budget::{Budget, Spent};
+use thalweg_types::budget::{Budget, BudgetSpent};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -152,12 +156,12 @@ impl Readers {
     /// `read` is called a second time. Only a long read requests its `bytes`.
     pub fn run_again<T: Send + 'static>(
         &self,
-        spent: Spent,
+        spent: BudgetSpent,
         account: &Arc<Account>,
         bytes: usize,
         mut read: impl FnMut() -> T + Send + 'static,
     ) -> PendingRead<T> {
-        if spent == Spent::Steps {
+        if spent == BudgetSpent::Steps {
             return self.run(account, bytes, read);
         }
         let (answer, result) = self.begin(ReadKind::Cold);

@@ -54,7 +54,7 @@ enum SocketPhase {
 
 /// An event that a connection's task has to handle: a tick of the clock, or the stop of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Alarm {
+pub enum SocketEvent {
     /// A periodic tick: the timeouts of the connection are due for a check.
     Tick,
     /// The server is stopping.
@@ -90,7 +90,7 @@ pub struct ServedSocket {
     /// Kind of client, for log lines.
     client_kind: &'static str,
     phase: SocketPhase,
-    alarms: FuturesUnordered<Pin<Box<dyn Future<Output = Alarm> + Send>>>,
+    alarms: FuturesUnordered<Pin<Box<dyn Future<Output = SocketEvent> + Send>>>,
     /// True if a tick or a stop may have happened that was not polled yet.
     has_alarms: bool,
     pause: Duration,
@@ -146,7 +146,7 @@ impl ServedSocket {
         served.alarms.push(Box::pin(async move {
             // If the sender was dropped, the server is gone.
             let _ = stopping.wait_for(|stopping| *stopping).await;
-            Alarm::Stop
+            SocketEvent::Stop
         }));
         served
     }
@@ -212,7 +212,7 @@ impl ServedSocket {
     }
 
     /// Returns the next alarm (a tick, or the stop of the server), if one is due.
-    pub fn alarm(&mut self, cx: &mut Context<'_>) -> Option<Alarm> {
+    pub fn alarm(&mut self, cx: &mut Context<'_>) -> Option<SocketEvent> {
         if !self.has_alarms {
             return None;
         }
@@ -229,7 +229,7 @@ impl ServedSocket {
         self.has_alarms = true;
         self.alarms.push(Box::pin(async move {
             tokio::time::sleep(pause).await;
-            Alarm::Tick
+            SocketEvent::Tick
         }));
     }
 

@@ -316,11 +316,11 @@ impl Cluster {
         });
     }
 
-    /// Founds the group, and creates the objects that the clients use.
+    /// Founds the cluster, and creates the objects that the clients use.
     pub(crate) async fn found(&self) {
         let members = self.voters().into_iter().map(|id| (NodeId(id), info_of(id))).collect();
         let first = self.0.network.node(1).expect("node 1 runs");
-        first.found(members).await.expect("a new group can be founded");
+        first.found(members).await.expect("a new cluster can be founded");
         for command in creations() {
             while !self.propose(command.clone()).await {
                 sleep(Duration::from_millis(50)).await;

@@ -129,7 +129,7 @@ struct Inner {
     memberships: BTreeMap<(Index, Term), Vec<BTreeSet<u64>>>,
 }
 
-/// The logs of a group. A clone refers to the same ones.
+/// The logs of a cluster. A clone refers to the same ones.
 #[derive(Clone, Debug)]
 pub struct Logs {
     inner: Arc<Mutex<Inner>>,
@@ -335,7 +335,7 @@ impl Inner {
 }
 
 impl Logs {
-    /// Creates the logs of a group. Violations go to its truth.
+    /// Creates the logs of a cluster. Violations go to its truth.
     #[must_use]
     pub fn new(truth: Truth) -> Self {
         Self { inner: Arc::default(), truth }
@@ -424,7 +424,7 @@ mod tests {
     }
 
     /// Three voters that have voted for node 1 in term 1, each with entries 0 to 3, of which 1 to 3 are confirmed.
-    fn group() -> Inner {
+    fn three_voters() -> Inner {
         let mut inner = Inner::default();
         let voters = BTreeSet::from([1, 2, 3]);
         let members: BTreeMap<u64, NodeInfo> = voters.iter().map(|node| (*node, NodeInfo::default())).collect();
@@ -447,19 +447,19 @@ mod tests {
 
     #[test]
     fn entries_follow_each_other_and_are_the_same_in_all_logs() {
-        let mut inner = group();
+        let mut inner = three_voters();
         assert!(inner.write(1, id(1, 5)).is_err(), "a gap");
-        let mut inner = group();
+        let mut inner = three_voters();
         assert!(inner.write(1, id(2, 4)).is_err(), "beyond the vote");
         inner.voted(1, vote_of(2, 1, true)).unwrap();
         inner.voted(2, vote_of(2, 1, true)).unwrap();
         inner.write(1, id(2, 5)).unwrap();
         assert!(inner.write(1, id(1, 6)).is_err(), "an earlier term");
-        let mut inner = group();
+        let mut inner = three_voters();
         inner.write(1, id(1, 4)).unwrap();
         assert!(inner.appended(2, &entry(id(1, 4), 9, 4)).is_err(), "another content");
         assert!(inner.appended(1, &entry(id(1, 5), 1, 3)).is_err(), "an earlier time");
-        let mut inner = group();
+        let mut inner = three_voters();
         inner.voted(1, vote_of(3, 1, true)).unwrap();
         inner.voted(2, vote_of(3, 1, true)).unwrap();
         inner.write(1, id(1, 4)).unwrap();
@@ -488,15 +488,15 @@ mod tests {
 
     #[test]
     fn a_vote_stays_and_a_term_has_one_leader() {
-        let mut inner = group();
+        let mut inner = three_voters();
         assert!(inner.voted(2, vote_of(1, 2, false)).is_err(), "two votes in a term");
-        let mut inner = group();
+        let mut inner = three_voters();
         inner.voted(2, vote_of(2, 3, false)).unwrap();
         assert!(inner.voted(2, vote_of(1, 1, true)).is_err(), "it goes back");
-        let mut inner = group();
+        let mut inner = three_voters();
         inner.voted(2, vote_of(2, 2, true)).unwrap();
         assert!(inner.voted(3, vote_of(2, 3, true)).is_err(), "two leaders");
-        let mut inner = group();
+        let mut inner = three_voters();
         inner.voted(2, vote_of(2, 2, false)).unwrap();
         inner.voted(2, vote_of(2, 3, true)).unwrap();
         assert!(inner.voted(2, vote_of(2, 2, false)).is_err(), "it has found the leader");
@@ -504,36 +504,36 @@ mod tests {
 
     #[test]
     fn what_a_log_has_confirmed_survives_a_restart() {
-        let mut inner = group();
+        let mut inner = three_voters();
         let vote = vote_of(1, 1, true);
         inner.write(1, id(1, 4)).unwrap();
         inner.opened(1, &opened(vote, id(1, 3)), false).unwrap();
         assert!(inner.opened(1, &opened(vote, id(1, 2)), false).is_err(), "an entry is gone");
-        let mut inner = group();
+        let mut inner = three_voters();
         assert!(inner.opened(1, &opened(vote_of(1, 1, false), id(1, 3)), false).is_err(), "the vote is older");
-        let mut inner = group();
+        let mut inner = three_voters();
         inner.opened(1, &opened(vote_of(0, 1, false), id(1, 1)), true).unwrap();
         // Entries after a truncation need not be there.
-        let mut inner = group();
+        let mut inner = three_voters();
         inner.truncated(1, Some(id(1, 1))).unwrap();
         inner.opened(1, &opened(vote, id(1, 1)), false).unwrap();
     }
 
     #[test]
     fn a_committed_entry_is_on_a_majority_and_is_never_truncated() {
-        let mut inner = group();
+        let mut inner = three_voters();
         for node in 1..=3 {
             inner.write(node, id(1, 4)).unwrap();
         }
         inner.confirmed(1, id(1, 4));
         assert!(inner.applied(1, id(1, 4)).is_err(), "one of three");
-        let mut inner = group();
+        let mut inner = three_voters();
         inner.applied(1, id(1, 3)).unwrap();
         assert!(inner.applied(1, id(1, 5)).is_err(), "it is not in the log");
         inner.truncated(2, Some(id(1, 3))).unwrap();
         assert!(inner.truncated(2, Some(id(1, 2))).is_err());
         // A learner has no vote.
-        let mut inner = group();
+        let mut inner = three_voters();
         for node in [1, 4] {
             inner.voted(node, vote_of(1, 1, true)).unwrap();
             inner.nodes.entry(node).or_default().purged = Some(id(1, 3));
@@ -545,13 +545,13 @@ mod tests {
 
     #[test]
     fn a_leader_has_all_entries_that_were_committed_in_earlier_terms() {
-        let mut inner = group();
+        let mut inner = three_voters();
         inner.applied(1, id(1, 3)).unwrap();
         inner.truncated(3, Some(id(1, 2))).unwrap_err();
         assert!(inner.voted(3, vote_of(2, 3, true)).is_err(), "it lacks entry 3");
         inner.voted(2, vote_of(3, 2, true)).unwrap();
         // The leader of an earlier term may lack it: another one commits it meanwhile.
-        let mut inner = group();
+        let mut inner = three_voters();
         inner.voted(1, vote_of(5, 1, true)).unwrap();
         inner.applied(1, id(1, 3)).unwrap();
         inner.purged(3, id(1, 0));

@@ -6,8 +6,8 @@
 //! Each message travels alone, so messages overtake each other. A lost message looks to its sender like one that was
 //! never answered.
 //!
-//! Notices of commits wait for the next append, as in the product. How long they wait differs from seed to seed, because in a
-//! group whose followers forward requests all the time, the product's notices never wait.
+//! Notices of commits wait for the next append, as in the product. How long they wait differs from seed to seed,
+//! because in a cluster whose followers forward requests all the time, the product's notices never wait.
 //!
 //! Each node sends a ping to each other node that it knows, in every interval of heartbeats. Pings and appends carry the
 //! number of the last ping that arrived from the recipient. A node ignores the appends of a node that does not hear it.

@@ -35,6 +35,6 @@ pub enum Plant {
     ReusedId,
     /// A command that requires a term of the leader is proposed without it.
     OtherTerm,
-    /// A notice of a commit leaves only with another append.
+    /// A leader sends no commit notices: followers learn of a commit only from the next append.
     WithheldNotice,
 }

@@ -38,7 +38,7 @@ pub(crate) const NOT_INSTALLED: &str = "does not install a snapshot";
 const CHUNK_TIME: std::ops::Range<Duration> = Duration::from_micros(50)..Duration::from_micros(500);
 
 /// A snapshot with its identity, and the time of its last chunk.
-struct Kept {
+struct KeptSnapshot {
     id: SnapshotId,
     snapshot: Snapshot,
     at: Duration,
@@ -52,7 +52,7 @@ pub struct NodeSnapshots {
     truth: Truth,
     chunk_bytes: usize,
     /// Snapshot of the last transfer, if it was interrupted.
-    kept: Rc<RefCell<Option<Kept>>>,
+    kept: Rc<RefCell<Option<KeptSnapshot>>>,
     /// Number of chunks that the node has received in all its runs.
     received: Rc<Cell<u64>>,
 }
@@ -63,7 +63,7 @@ impl fmt::Debug for NodeSnapshots {
     }
 }
 
-fn begin(db: &Database, chunk_bytes: usize) -> io::Result<Kept> {
+fn begin(db: &Database, chunk_bytes: usize) -> io::Result<KeptSnapshot> {
     let options = SnapshotOptions { compression: Compression::Lz4, chunk_bytes, ..SnapshotOptions::default() };
     let snapshot = db.snapshot(&options).map_err(io::Error::other)?;
     let applied = snapshot.info().applied;
@@ -72,7 +72,7 @@ fn begin(db: &Database, chunk_bytes: usize) -> io::Result<Kept> {
     let membership = Membership::decode(&stored.payload).ok_or_else(malformed)?;
     let last = LogId { term: applied.term, index: applied.index };
     let position = SnapshotPosition { last, membership: (stored.id, membership) };
-    Ok(Kept { id: SnapshotId { position, nonce: random(0..u64::MAX) }, snapshot, at: now() })
+    Ok(KeptSnapshot { id: SnapshotId { position, nonce: random(0..u64::MAX) }, snapshot, at: now() })
 }
 
 impl NodeSnapshots {
@@ -95,7 +95,7 @@ impl Snapshots for NodeSnapshots {
             let kept = self.kept.borrow_mut().take();
             let kept = kept.filter(|kept| kept.id.position.last.index >= least);
             let kept = kept.map_or_else(|| begin(&self.db, self.chunk_bytes), Ok)?;
-            let Kept { id, snapshot, at } = kept;
+            let KeptSnapshot { id, snapshot, at } = kept;
             let reader = ChunkReader { id, snapshot: Some(snapshot), at, kept: Rc::clone(&self.kept) };
             Ok(Box::new(reader) as Box<dyn SnapshotReader>)
         }
@@ -118,7 +118,7 @@ struct ChunkReader {
     /// `None` after an error, and after the last chunk.
     snapshot: Option<Snapshot>,
     at: Duration,
-    kept: Rc<RefCell<Option<Kept>>>,
+    kept: Rc<RefCell<Option<KeptSnapshot>>>,
 }
 
 impl fmt::Debug for ChunkReader {
@@ -154,7 +154,7 @@ impl SnapshotReader for ChunkReader {
 impl Drop for ChunkReader {
     fn drop(&mut self) {
         if let Some(snapshot) = self.snapshot.take() {
-            *self.kept.borrow_mut() = Some(Kept { id: self.id.clone(), snapshot, at: self.at });
+            *self.kept.borrow_mut() = Some(KeptSnapshot { id: self.id.clone(), snapshot, at: self.at });
         }
     }
 }

@@ -26,8 +26,9 @@ use crate::runtime::{EPOCH_MICROS, ProcessId, now, record};
 
 /// Maximum difference between two clocks that does not count as an error.
 const CLOCK_SLACK_MICROS: u64 = 10_000;
-/// Longest time after the first node within which a voter of a group without faults applies an entry. Far below a heartbeat,
-/// which also tells followers what is committed, and far above the usual time with the longest delay of a notice.
+/// Longest time after the first node within which a voter of a cluster without faults applies an entry. Far below a
+/// heartbeat, which also tells followers what is committed, and far above the usual time with the longest delay of a
+/// notice.
 const APPLIED_WITHIN: Duration = Duration::from_millis(25);
 /// Most violations that one simulation reports.
 const MAX_VIOLATIONS: usize = 20;
@@ -156,8 +157,8 @@ impl Truth {
         }
     }
 
-    /// Requires all voters to apply entries soon, or ends that. The voters have the numbers from 1 as long as there was no
-    /// fault.
+    /// Starts or stops the check that every voter applies each entry within `APPLIED_WITHIN` of the first. Voters are
+    /// the processes 1 to `voters` until a fault changes the membership.
     pub fn expect_prompt(&self, is_prompt: bool) {
         self.inner().is_prompt = is_prompt;
     }
@@ -175,7 +176,7 @@ impl Truth {
         }
     }
 
-    /// Creates the truth about a group with this number of voters.
+    /// Creates the truth about a cluster with this number of voters.
     #[must_use]
     pub fn of_voters(voters: usize) -> Self {
         Self(Arc::new(Mutex::new(Inner { voters, ..Inner::default() })))

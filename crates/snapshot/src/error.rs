@@ -106,7 +106,7 @@ pub enum SnapshotReadError {
     #[error("it could not be read: {0}")]
     Io(#[from] io::Error),
     /// The bytes are not a snapshot.
-    #[error("it is not a snapshot")]
+    #[error("not a snapshot: the file begins with other bytes")]
     NotASnapshot,
     /// The snapshot has another format version.
     #[error("it has format {found}, and this version reads {supported}")]

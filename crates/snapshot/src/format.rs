@@ -6,8 +6,8 @@
 //! ```text
 //! chunk  := magic "TWSN" | version u8 | kind u8 | compression u8 | 0 u8 | number u64
 //!         | stored u32 | plain u32 | chain u32 | crc u32 | stored bytes                  32 bytes, then the contents
-//! begin  := part u8 | node u64 | since u64 | applied | before | group
-//! group  := nothing, or term u64 | index u64 | removed u32 | node u64* | membership
+//! begin  := part u8 | node u64 | since u64 | applied | before | membership
+//! membership := nothing, or term u64 | index u64 | removed u32 | node u64* | members
 //! applied := lsn u64 | term u64 | index u64 | revision u64 | time u64 | running_hash u64
 //! before := term u64 | index u64 | time u64
 //! row    := 0 | key_len u16 | value_len u32 | key | value
@@ -178,8 +178,8 @@ impl SnapshotInfo {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Begin {
     pub(crate) info: SnapshotInfo,
-    /// Membership of the replication group as of the snapshot, and the entry that contained it. `None` in an increment,
-    /// and in a snapshot of version 2.
+    /// Membership of the space as of the snapshot, and the entry that contained it. `None` in an increment, and in a
+    /// snapshot of version 2.
     pub(crate) membership: Option<AppliedMembership>,
 }
 
@@ -189,7 +189,7 @@ impl Begin {
         if let Some(AppliedMembership { id, payload, removed }) = &self.membership {
             out.extend_from_slice(&id.term.0.to_le_bytes());
             out.extend_from_slice(&id.index.0.to_le_bytes());
-            // A group has fewer members in its life than fit into the number: each one is a change that people make.
+            // A space has fewer members in its life than fit into the number: each one is a change that people make.
             out.extend_from_slice(&(removed.len() as u32).to_le_bytes());
             removed.iter().for_each(|node| out.extend_from_slice(&node.0.to_le_bytes()));
             out.extend_from_slice(payload);
@@ -344,7 +344,7 @@ impl ChunkHeader {
 pub enum EntryKind {
     /// The entry contains commands, which the restore applies.
     Commands,
-    /// The entry changes no data: it is a membership of a group that the restored node does not belong to, or a
+    /// The entry changes no data: it is a membership of a space that the restored node does not belong to, or a
     /// leader's first entry.
     Blank,
 }

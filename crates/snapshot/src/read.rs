@@ -73,7 +73,7 @@ impl<R: Read> Contents<R> {
         &self.info
     }
 
-    /// Membership of the replication group as of the snapshot, if the snapshot contains it.
+    /// Membership of the space as of the snapshot, if the snapshot contains it.
     #[must_use]
     pub fn membership(&self) -> Option<&AppliedMembership> {
         self.membership.as_ref()

@@ -176,7 +176,7 @@ impl Snapshot {
         &self.begin.info
     }
 
-    /// Membership of the replication group as of the snapshot, and the entry that contained it; `None` in an increment.
+    /// Membership of the space as of the snapshot, and the entry that contained it; `None` in an increment.
     #[must_use]
     pub fn membership(&self) -> Option<&AppliedMembership> {
         self.begin.membership.as_ref()

@@ -13,8 +13,8 @@
 //! Little-endian. Each row is written in the batch that moves `applied.lsn` past its record. So the log retains the
 //! record until the state has persisted the row, and after a crash the record or the row exists.
 //!
-//! No digest covers these rows. A vote and a purged entry belong to this node alone. A snapshot for another node of the
-//! group carries the membership and the removed nodes; a snapshot that is restored begins a new group without them.
+//! No digest covers these rows. A vote and a purged entry belong to this node alone. A snapshot for another member of
+//! the space carries the membership and the removed nodes; a restored snapshot begins a new space without them.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +31,7 @@ use crate::{
 
 const LOG_ID_LEN: usize = 16;
 
-/// Term and index of a log entry. Both together identify the entry within its replication group.
+/// Term and index of a log entry. Both together identify the entry within its space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogId {
     /// Term of the entry.

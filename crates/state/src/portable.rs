@@ -78,7 +78,8 @@ pub enum BytesOwner<'a> {
 }
 
 impl BytesOwner<'_> {
-    /// Returns the owner in the form in which a move record names it. Such a record contains the bytes in a new log.
+    /// Returns the owner as the target of a move record. A restored directory has its long values and batches in move
+    /// records of its new log.
     #[must_use]
     pub fn target(&self) -> MoveTarget<'_> {
         match self {

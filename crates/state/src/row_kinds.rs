@@ -23,7 +23,7 @@ pub(crate) enum RowKind {
     Liveness,
     /// The inline floor: values up to this length in bytes are never stored only in this node's log.
     InlineFloor,
-    /// The last applied membership: the list of nodes in the space's replication group.
+    /// The last applied membership: the list of the space's members.
     Membership,
     /// This node's vote in the election of a leader of the space.
     Vote,
@@ -175,7 +175,7 @@ pub(crate) struct Sharing {
 /// Form in which a snapshot contains a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SnapshotForm {
-    /// The snapshot does not contain the row, which belongs to this node, its log or its replication group.
+    /// The snapshot does not contain the row, which belongs to this node, its log or its space.
     Nothing,
     /// The snapshot contains the row unchanged.
     Row,

@@ -1,4 +1,14 @@
 //! The interface of a state backend: an ordered map of bytes to bytes that stores the state of a space.
+//!
+//! Owns: the traits, and the values that cross them: batches, positions, statistics. Does not own: the backends, the
+//! meaning of keys and values, or the decision when to flush and compact.
+//!
+//! Invariants, which every backend keeps:
+//! * A batch and its position take effect together, for readers and after a crash. The newest persisted position is at
+//!   most the applied one.
+//! * A backend calls its [`LogBarrier`] before it persists anything, so the persisted state is never ahead of the log
+//!   on disk.
+//! * A view never changes.
 
 use std::{any::Any, fmt, io, ops::Bound, ops::ControlFlow, sync::Arc, time::Duration};
 

@@ -22,14 +22,14 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
 
 /// Start time that the user passes with `--since`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Since {
+pub(crate) enum StartTime {
     /// A span before the current time.
     Ago(Duration),
     /// A point in time.
     At(SpaceTime),
 }
 
-impl Since {
+impl StartTime {
     /// Returns the point in time. A span counts back from the current time of the wall clock.
     pub(crate) fn time(self) -> SpaceTime {
         self.time_at(SystemClock::default().wall())
@@ -46,12 +46,12 @@ impl Since {
 /// Parses a time: a span before now such as `10m` or `1.5h ago`, a date such as `2026-11-22`, a date with a time such as
 /// `2026-11-20 08:30` or `2026-11-20T08:30:00Z`, or microseconds since the Unix epoch. A date without a time means its
 /// first moment, and a time without an offset is in UTC, in which times are also shown.
-pub(crate) fn parse_since(text: &str) -> Result<Since, String> {
+pub(crate) fn parse_since(text: &str) -> Result<StartTime, String> {
     if let Some(time) = parse_time(text).or_else(|| parse_civil_time(text)) {
-        return Ok(Since::At(time));
+        return Ok(StartTime::At(time));
     }
     let span = text.strip_suffix("ago").unwrap_or(text).trim_end();
-    parse_span(span).map(Since::Ago).map_err(|_| {
+    parse_span(span).map(StartTime::Ago).map_err(|_| {
         "use a span before now (10m, 1.5h), a date (2026-11-20), 2026-11-20T08:30:00Z, or microseconds since 1970"
             .to_owned()
     })
@@ -100,7 +100,7 @@ mod tests {
             ("1970-01-02 01:00", day + 3_600_000_000),
             ("1970-01-02 01:00+01", day),
         ] {
-            assert_eq!(parse_since(text), Ok(Since::At(SpaceTime(micros))), "{text}");
+            assert_eq!(parse_since(text), Ok(StartTime::At(SpaceTime(micros))), "{text}");
         }
         for wrong in ["yesterday", "2026-13-01", "1969-12-31", "-10m", "1 month"] {
             assert!(parse_since(wrong).is_err(), "{wrong}");

@@ -34,7 +34,7 @@ enum DiskRule {
     Wait,
     /// The read waits for the disk, and each wait costs [`DISK_READ`] steps.
     Charge,
-    /// The read ends with [`Spent::Disk`].
+    /// The read ends with [`BudgetSpent::Disk`].
     Refuse,
     /// A read has ended for this reason.
     Refused,
@@ -42,12 +42,12 @@ enum DiskRule {
 
 /// Error of a read that has spent its budget. The read has changed nothing and may be performed again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Spent {
+pub enum BudgetSpent {
     /// The read took all its steps.
     #[error("the read takes too long for the thread that began it")]
     Steps,
     /// The read needs bytes that are not in memory.
-    #[error("the read must wait for the disk, and the thread that began it must not")]
+    #[error("the read would wait for the disk, which its thread must not do")]
     Disk,
 }
 
@@ -89,13 +89,13 @@ impl Budget {
     /// # Errors
     /// The read has spent the budget, so its result was dropped.
     #[inline]
-    pub fn perform<T>(self, read: impl FnOnce() -> T) -> Result<T, Spent> {
+    pub fn perform<T>(self, read: impl FnOnce() -> T) -> Result<T, BudgetSpent> {
         let _restore = Restore(LEFT.replace(self.steps.min(UNLIMITED - 1)), DISK.replace(self.disk));
         let result = read();
         match is_spent() {
             false => Ok(result),
-            true if DISK.get() == DiskRule::Refused => Err(Spent::Disk),
-            true => Err(Spent::Steps),
+            true if DISK.get() == DiskRule::Refused => Err(BudgetSpent::Disk),
+            true => Err(BudgetSpent::Steps),
         }
     }
 }
@@ -115,7 +115,7 @@ impl Drop for Restore {
 /// # Errors
 /// The read took more steps or needs the disk, and its result was dropped.
 #[inline]
-pub fn within<T>(steps: u64, read: impl FnOnce() -> T) -> Result<T, Spent> {
+pub fn within<T>(steps: u64, read: impl FnOnce() -> T) -> Result<T, BudgetSpent> {
     Budget::resident(steps).perform(read)
 }
 
@@ -125,7 +125,7 @@ pub fn within<T>(steps: u64, read: impl FnOnce() -> T) -> Result<T, Spent> {
 /// # Errors
 /// The bytes are not in memory, and the thread must not wait for them. The budget is spent, so the caller's result is
 /// dropped, whatever it is.
-pub fn read_file<T>(resident: impl FnOnce() -> Option<T>, waiting: impl FnOnce() -> T) -> Result<T, Spent> {
+pub fn read_file<T>(resident: impl FnOnce() -> Option<T>, waiting: impl FnOnce() -> T) -> Result<T, BudgetSpent> {
     FILE_READS.set(FILE_READS.get().wrapping_add(1));
     let rule = DISK.get();
     if rule == DiskRule::Wait {
@@ -139,7 +139,7 @@ pub fn read_file<T>(resident: impl FnOnce() -> Option<T>, waiting: impl FnOnce()
     }
     LEFT.set(0);
     DISK.set(DiskRule::Refused);
-    Err(Spent::Disk)
+    Err(BudgetSpent::Disk)
 }
 
 /// Returns the number of reads of files that the calling thread has begun, whether the kernel had the bytes in memory or
@@ -199,7 +199,7 @@ mod tests {
                 rows += 1;
             }
         };
-        assert_eq!(within(100, count), Err(Spent::Steps));
+        assert_eq!(within(100, count), Err(BudgetSpent::Steps));
         assert_eq!(rows, 99);
         assert!(charge(1_000_000).is_continue() && !is_spent(), "the budget ends with the read");
     }
@@ -213,12 +213,12 @@ mod tests {
     }
 
     /// Reads a file whose bytes are not in memory.
-    fn cold() -> Result<&'static str, Spent> {
+    fn cold() -> Result<&'static str, BudgetSpent> {
         read_file(|| None, || "waited")
     }
 
     /// Reads a file whose bytes are in memory.
-    fn warm() -> Result<&'static str, Spent> {
+    fn warm() -> Result<&'static str, BudgetSpent> {
         read_file(|| Some("in memory"), || "waited")
     }
 
@@ -230,8 +230,8 @@ mod tests {
         assert_eq!(Budget::RESIDENT.perform(warm), Ok(Ok("in memory")));
         let mut reads = Vec::new();
         let read = || reads.extend([cold(), cold(), warm()]);
-        assert_eq!(Budget::RESIDENT.perform(read), Err(Spent::Disk), "whatever it returns");
-        assert_eq!(reads[..2], [Err(Spent::Disk), Err(Spent::Disk)]);
+        assert_eq!(Budget::RESIDENT.perform(read), Err(BudgetSpent::Disk), "whatever it returns");
+        assert_eq!(reads[..2], [Err(BudgetSpent::Disk), Err(BudgetSpent::Disk)]);
         assert_eq!(Budget::RESIDENT.perform(|| ()), Ok(()), "the next read has a budget of its own");
     }
 
@@ -241,7 +241,7 @@ mod tests {
         let reads = || _ = (cold(), warm());
         reads();
         assert_eq!(file_reads() - before, 2);
-        assert_eq!(Budget::RESIDENT.perform(reads), Err(Spent::Disk));
+        assert_eq!(Budget::RESIDENT.perform(reads), Err(BudgetSpent::Disk));
         assert_eq!(file_reads() - before, 4);
     }
 
@@ -254,9 +254,9 @@ mod tests {
                 waited += 1;
             }
         };
-        assert_eq!(Budget::ALONE.perform(read), Err(Spent::Disk));
+        assert_eq!(Budget::ALONE.perform(read), Err(BudgetSpent::Disk));
         assert_eq!(waited, (SHORT_READ - 1) / DISK_READ);
         assert_eq!(Budget::COLD.perform(all), Ok(1000));
-        assert_eq!(Budget::COLD.perform(|| charge(COLD_READ)), Err(Spent::Steps));
+        assert_eq!(Budget::COLD.perform(|| charge(COLD_READ)), Err(BudgetSpent::Steps));
     }
 }

@@ -65,7 +65,7 @@ pub use time::{
     encode_revoke_lease,
 };
 pub use transaction::{
-    FailedCondition, Got, OperationError, OperationResult, ScanPage, ScannedItem, Transacted, Transaction,
+    FailedCondition, OperationError, OperationResult, ReadValue, ScanPage, ScannedItem, Transacted, Transaction,
     TransactionBuilder,
 };
 pub use versions::{FIRST_VERSION, Unwrapped, encode_versioned, unwrap, version_needed};

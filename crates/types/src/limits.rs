@@ -137,11 +137,11 @@ pub const MAX_ENTRY_COMMANDS: usize = 4096;
 pub const MAX_ENTRY_BYTES: usize = 4 * 1024 * 1024;
 /// Maximum number of [steps](crate::steps) that the commands of one log entry may take, estimated from their bytes. A
 /// command that would exceed it goes into the next log entry, so no entry takes longer than one command may. At most
-/// [`MAX_GROUP_STEPS`] of queued commands are written to the log together, with one fsync.
+/// [`MAX_BATCH_STEPS`] of queued commands are written to the log together, with one fsync.
 pub const MAX_ENTRY_STEPS: u64 = MAX_COMMAND_STEPS;
 /// Maximum number of steps that the commands of all log entries with one fsync may take, estimated from their bytes.
 /// Their replies are in memory together. Further commands wait for the next fsync.
-pub const MAX_GROUP_STEPS: u64 = 4 * MAX_ENTRY_STEPS;
+pub const MAX_BATCH_STEPS: u64 = 4 * MAX_ENTRY_STEPS;
 /// Smallest log segment in bytes in which an entry of any permitted size fits: one command of [`MAX_COMMAND_BYTES`], which
 /// is always an entry of its own, or several of [`MAX_ENTRY_BYTES`] together; and 1 MiB, of which headers, framing and the
 /// reserve at a segment's end take little. A member of a cluster with smaller segments is not opened, because a node

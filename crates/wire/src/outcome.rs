@@ -171,7 +171,7 @@ mod tests {
     use thalweg_types::{
         Attempt, GroupId, KeyspaceId, LeaseId, SpaceTime, StreamId,
         codec::Malformed,
-        command::{Got, ScanPage, ScannedItem, groups::OffsetRun},
+        command::{ReadValue, ScanPage, ScannedItem, groups::OffsetRun},
     };
 
     /// Encodes the reply to a command's outcome and returns it as text; `None` if there is no reply.
@@ -250,7 +250,7 @@ mod tests {
             Of::Touched { existed: false },
             Of::PrefixDeleted { keys: None },
             Of::Settled { records: 6 },
-            Of::Got(Some(Got { revision: Revision(3), value: bytes(b"v") })),
+            Of::Got(Some(ReadValue { revision: Revision(3), value: bytes(b"v") })),
             Of::Got(None),
             Of::Scanned(page),
         ];

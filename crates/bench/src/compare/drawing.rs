@@ -1,4 +1,4 @@
-//! Plots of a comparison: the change of each figure, and the figure that decides over the time of both sides.
+//! Plots of a comparison: the relative change of each figure, and the deciding figure of both sides over time.
 
 use thalweg_lab::samples::Samples;
 

@@ -22,7 +22,7 @@ use crate::{
 const NAMES: [&str; 2] = ["A", "B"];
 
 /// One server with the runs made so far.
-struct Rival {
+struct ComparedServer {
     name: &'static str,
     contender: Contender,
     outcomes: Vec<Outcome<()>>,
@@ -39,7 +39,7 @@ pub(super) fn run(
     let scratches = [below()?, below()?];
     let mut rival = |at: usize| {
         let contender = prepare(options, sides, at, &scratches[at], progress)?;
-        Ok::<_, BenchError>(Rival { name: NAMES[at], contender, outcomes: Vec::new() })
+        Ok::<_, BenchError>(ComparedServer { name: NAMES[at], contender, outcomes: Vec::new() })
     };
     let mut rivals = [rival(0)?, rival(1)?];
     let [level_a, level_b] = rivals.each_ref().map(|rival| &*rival.contender.load.durability);
@@ -65,12 +65,12 @@ pub(super) fn run(
 }
 
 /// Returns the load in words, which is the same for both servers except for its protocol.
-fn load_of([a, b]: &[Rival; 2]) -> String {
+fn load_of([a, b]: &[ComparedServer; 2]) -> String {
     let (a, b) = (&a.contender.load.scenario, &b.contender.load.scenario);
     if a == b { a.clone() } else { format!("A: {a}; B: {b}") }
 }
 
-impl Rival {
+impl ComparedServer {
     fn run(&mut self, pair: u64, progress: &mut dyn Progress) -> Result<(), BenchError> {
         let outcome = self.contender.runs.run()?;
         progress.step(&format!("pair {}, {}: {}", pair + 1, self.name, outcome.summary("/s")));
@@ -91,7 +91,7 @@ impl Rival {
 fn conclude(
     options: &CompareOptions,
     (load, levels): (&str, &str),
-    rivals: &[Rival; 2],
+    rivals: &[ComparedServer; 2],
     report: &mut Report,
 ) -> Result<(), BenchError> {
     let [a, b] = rivals;
@@ -99,7 +99,7 @@ fn conclude(
     let mut rows = Vec::new();
     for figure in figures(pace, unit).iter().filter(|figure| figure.role != Role::Shown) {
         let has = |outcome: &Outcome<()>| outcome.is_of_generator() || figure.whole(outcome).is_some();
-        let has_value = |rival: &Rival| rival.outcomes.iter().all(has);
+        let has_value = |rival: &ComparedServer| rival.outcomes.iter().all(has);
         if !has_value(a) || !has_value(b) {
             continue;
         }
@@ -150,7 +150,7 @@ fn conclude(
     Ok(())
 }
 
-fn runs_table(levels: &str, a: &Rival, b: &Rival) -> Table {
+fn runs_table(levels: &str, a: &ComparedServer, b: &ComparedServer) -> Table {
     report::table! {
         format!("runs in pairs, {levels}; the rate is in {}s/s", a.contender.load.unit);
         (pair, (a, b)) in (1_u64..).zip(a.outcomes.iter().zip(&b.outcomes));
@@ -171,7 +171,7 @@ mod tests {
         figures::SampledLoad,
         load::{Pace, Tally},
         report::Verdict,
-        usage::Spent,
+        usage::RunResources,
     };
 
     #[derive(clap::Parser)]
@@ -189,17 +189,17 @@ mod tests {
     }
 
     /// Makes up a side whose runs have these rates; a void run has a rate below 0.
-    fn rival(name: &'static str, rates: &[f64]) -> Rival {
+    fn rival(name: &'static str, rates: &[f64]) -> ComparedServer {
         let (scenario, durability) = ("put".to_owned(), "disk".to_owned());
         let load = SampledLoad { scenario, durability, pace: Pace::Closed, unit: "request" };
         let outcome = |rate: &f64| {
             let mut tally = Tally::new(1);
             (tally.right, tally.all_right) = (rate.abs() as u64, rate.abs() as u64);
             let validity = if *rate < 0.0 { Validity::Saturated("busy".to_owned()) } else { Validity::Good };
-            Outcome { validity, ..Outcome::new(tally, 1.0, Spent::default()) }
+            Outcome { validity, ..Outcome::new(tally, 1.0, RunResources::default()) }
         };
         let contender = Contender { load, place: String::new(), runs: Box::new(NoRuns) };
-        Rival { name, contender, outcomes: rates.iter().map(outcome).collect() }
+        ComparedServer { name, contender, outcomes: rates.iter().map(outcome).collect() }
     }
 
     fn compared(a: &[f64], b: &[f64]) -> Report {

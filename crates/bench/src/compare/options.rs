@@ -38,7 +38,7 @@ pub struct CompareOptions {
     /// the load that both commands have replace values of the file.
     #[arg(long, value_name = "NAME|FILE")]
     pub scenario: Option<String>,
-    /// Protocol of sides that are programs, and of addresses that begin with no protocol.
+    /// Protocol for sides that are programs, and for addresses without a scheme such as http://.
     #[arg(long, value_enum, default_value_t)]
     pub protocol: WireProtocol,
     /// SHA-256 of the certificate of servers over TLS or QUIC that run already.

@@ -30,7 +30,7 @@ pub struct Measure {
     /// Durations of the operations that were timed singly.
     pub times: Latencies,
     /// The same durations for reads and writes apart; `None` unless the test mixes them.
-    pub apart: Option<Apart>,
+    pub apart: Option<MixDurations>,
     /// Longest duration of a stride of consecutive operations.
     pub longest: Duration,
     /// Bytes of keys and values written, or of values read.
@@ -43,7 +43,7 @@ pub struct Measure {
 
 /// Durations of the reads and of the writes of a mix.
 #[derive(Clone, Debug, Default)]
-pub struct Apart {
+pub struct MixDurations {
     /// Durations of the reads that were timed singly.
     pub reads: Latencies,
     /// Durations of the writes that were timed singly.
@@ -81,7 +81,7 @@ pub(super) fn timed_apart(
     is_read: impl Fn(u64) -> bool,
     operation: impl FnMut(u64) -> Result<(), BenchError>,
 ) -> Result<Measure, BenchError> {
-    let mut apart = Apart::default();
+    let mut apart = MixDurations::default();
     let measure = timed_each(subject, operations, stride, operation, |number, time| {
         let times = if is_read(number) { &mut apart.reads } else { &mut apart.writes };
         times.record(time);

@@ -138,7 +138,7 @@ mod tests {
     use crate::{
         http::HttpOptions,
         load::{Tally, Trial, find_knee},
-        usage::Spent,
+        usage::RunResources,
     };
 
     #[derive(clap::Parser)]
@@ -156,7 +156,7 @@ mod tests {
         (1..=1000).for_each(|micros| tally.times[0].record(Duration::from_micros(micros)));
         tally.right = 1000;
         let mut rounds = Rounds::default();
-        rounds.push(Outcome { validity, ..Outcome::new(tally, 2.0, Spent::default()) });
+        rounds.push(Outcome { validity, ..Outcome::new(tally, 2.0, RunResources::default()) });
         rounds
     }
 

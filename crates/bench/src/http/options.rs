@@ -15,9 +15,9 @@ use crate::{
 /// Number of keys unless the options say otherwise.
 pub(super) const DEFAULT_KEYS: u64 = 100_000;
 
-/// Options of a scheduled load, which a closed loop does not have.
+/// Options that need a schedule, so that `--closed` rejects them.
 pub(crate) const OF_SCHEDULES: [&str; 2] = ["rate", "arrivals"];
-/// Options of one scenario, which those of a preset have values of their own for.
+/// Options that may not be combined with `--preset`, because each scenario of a preset sets them.
 const OF_SCENARIOS: [&str; 9] =
     ["rate", "arrivals", "closed", "connections", "pipeline", "value_size", "mix", "durability", "api"];
 

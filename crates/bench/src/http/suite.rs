@@ -193,7 +193,7 @@ impl Suite<'_> {
         }
         report.tables.push(conditions_table(&scenarios));
         let mut table = Table::new("search: climb, bisect, confirm both ends");
-        let (mut good, mut course, mut resources) = (Vec::new(), Vec::new(), Course::default());
+        let (mut good, mut course, mut resources) = (Vec::new(), Vec::new(), SearchEvidence::default());
         let knee = find_knee(&bounds, |rate| {
             let pace = Pace::Open { rate, arrivals: options.load.arrivals };
             let plan = self.plan(&options.load, Kind::Subject, pace);
@@ -405,7 +405,7 @@ mod tests {
     use crate::{
         Quiet,
         report::Cell,
-        usage::{Cost, Spent},
+        usage::{Cost, RunResources},
     };
     use clap::Parser as _;
 
@@ -427,7 +427,7 @@ mod tests {
         // A fifth of the run is warm-up, so 48 of its 120 requests are puts.
         (tally.right, tally.all_right) = (100, 120);
         let server = Some(Cost { written_bytes: Some(48 * 300), ..Cost::default() });
-        let outcome = Outcome::new(tally, 1.0, Spent { server, ..Spent::default() });
+        let outcome = Outcome::new(tally, 1.0, RunResources { server, ..RunResources::default() });
         let mut rounds = Rounds::default();
         (0..3).for_each(|_| rounds.subject.push(outcome.clone()));
         let scenario = &Scenario::all(&options(&["--mix", "mixed", "--value-size", "100"]))[0];

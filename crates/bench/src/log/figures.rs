@@ -12,13 +12,13 @@ use crate::{
 };
 
 /// All rounds of one cell of the report (a combination of parameters), each with the disk probe that ran beside it.
-pub(super) struct Measured {
+pub(super) struct CellRounds {
     pub(super) cell: Cell,
     pub(super) probes: Vec<Probed>,
     pub(super) rounds: Vec<Round>,
 }
 
-impl Measured {
+impl CellRounds {
     fn rates(&self) -> Vec<f64> {
         self.rounds.iter().map(|round| round.rate).collect()
     }
@@ -61,7 +61,7 @@ impl Measured {
     }
 }
 
-pub(super) fn table(purpose: Purpose, rows: &[&Measured]) -> Table {
+pub(super) fn table(purpose: Purpose, rows: &[&CellRounds]) -> Table {
     table! {
         purpose.title(); row in rows;
         let (cell, rates, times, fsyncs) = (&row.cell, Summary::of(&row.rates()), row.times(), row.fsyncs());
@@ -83,7 +83,7 @@ pub(super) fn table(purpose: Purpose, rows: &[&Measured]) -> Table {
 }
 
 /// Compares the required figures with those of the measured cells.
-pub(super) fn checks(measured: &[Measured]) -> Vec<Check> {
+pub(super) fn checks(measured: &[CellRounds]) -> Vec<Check> {
     let find_as = |run_as, writers, batch, payload| {
         measured.iter().find(|row| {
             let cell = &row.cell;
@@ -114,8 +114,8 @@ pub(super) fn checks(measured: &[Measured]) -> Vec<Check> {
 
 /// Creates the check that the disk was steady, for the cell whose probes deviate most from their median. Probes without
 /// syncs measure memory, not the disk.
-fn unsteadiest_probe(measured: &[Measured]) -> Option<Check> {
-    let deviation = |row: &&Measured| {
+fn unsteadiest_probe(measured: &[CellRounds]) -> Option<Check> {
+    let deviation = |row: &&CellRounds| {
         let rates = Summary::of(&row.probe_rates());
         rates.mad / rates.median
     };

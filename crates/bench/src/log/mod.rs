@@ -19,7 +19,7 @@ use thalweg_types::SystemClock;
 pub use self::options::LogOptions;
 use self::{
     cells::{Cell, Purpose},
-    figures::Measured,
+    figures::CellRounds,
 };
 use crate::{
     BenchError, Progress, Report, Scratch,
@@ -51,7 +51,7 @@ pub fn run(options: &LogOptions, progress: &mut dyn Progress) -> Result<Report, 
     }
     log.close().map_err(BenchError::subject("log", "closing"))?;
     fill(&mut report, &measured);
-    report.cost.fsyncs = Some(measured.iter().map(Measured::fsyncs).sum());
+    report.cost.fsyncs = Some(measured.iter().map(CellRounds::fsyncs).sum());
     Ok(report.finish())
 }
 
@@ -71,7 +71,7 @@ fn measure(
     log: &Log,
     probe: &mut Probe,
     progress: &mut dyn Progress,
-) -> Result<Measured, BenchError> {
+) -> Result<CellRounds, BenchError> {
     let values = Arc::new(Values::new(cell.payload, options.seed));
     let data = vec![7; cell.batch * cell.payload];
     let sync = if cell.level.waits_for_sync() { Sync::Each } else { Sync::Never };
@@ -89,9 +89,9 @@ fn measure(
     Ok(measured)
 }
 
-fn fill(report: &mut Report, measured: &[Measured]) {
+fn fill(report: &mut Report, measured: &[CellRounds]) {
     for purpose in [Purpose::OneProcess, Purpose::ManyProcesses, Purpose::Required] {
-        let rows: Vec<&Measured> = measured.iter().filter(|cell| cell.cell.purpose == purpose).collect();
+        let rows: Vec<&CellRounds> = measured.iter().filter(|cell| cell.cell.purpose == purpose).collect();
         if !rows.is_empty() {
             report.tables.push(figures::table(purpose, &rows));
         }

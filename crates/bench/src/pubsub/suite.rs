@@ -15,7 +15,7 @@ use crate::{
     options::require,
     profiling::LONGEST_PROFILE,
     report::plots::{self, Axis},
-    saturation::{Course, Evidence},
+    saturation::{Evidence, SearchEvidence},
 };
 
 /// Share of the highest rate that meets the objective, at which response times are measured.
@@ -201,7 +201,7 @@ impl Suite<'_> {
         repeats: u32,
     ) -> Result<Knee, BenchError> {
         let bounds = Bounds { start, max: self.options.max_rate, precision: 0.05, repeats };
-        let (mut table, mut resources) = (report::trials(scenario, objective), Course::default());
+        let (mut table, mut resources) = (report::trials(scenario, objective), SearchEvidence::default());
         let knee = find_knee(&bounds, |rate| {
             let mut scenario = scenario.at(rate, self.options.arrivals);
             scenario.options.load.give_up = objective.patience(LEAST_PATIENCE);

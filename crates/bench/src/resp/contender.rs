@@ -3,7 +3,7 @@
 use super::{
     client::Client,
     options::{Generator, RespOptions},
-    scenario::{Scenario, Work},
+    scenario::{LoadKind, Scenario},
     server::{Server, asked_durability},
     turn::ServerTurn,
 };
@@ -75,8 +75,8 @@ impl RespRuns {
 impl Runs for RespRuns {
     fn run(&mut self) -> Result<Outcome<()>, BenchError> {
         match &self.scenario.work {
-            Work::Requests(mix) => load::run(&self.turn().plan(mix.clone(), self.scenario.options.pace())),
-            Work::FanOut(_) => unreachable!("the options of a load of puts and gets have no subscribers"),
+            LoadKind::Requests(mix) => load::run(&self.turn().plan(mix.clone(), self.scenario.options.pace())),
+            LoadKind::FanOut(_) => unreachable!("the options of a load of puts and gets have no subscribers"),
         }
     }
 }

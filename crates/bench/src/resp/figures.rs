@@ -4,7 +4,7 @@ use super::{
     external,
     protocol::Outcome,
     requests::Operation,
-    scenario::{Scenario, Work},
+    scenario::{LoadKind, Scenario},
 };
 use crate::{
     Spectrum,
@@ -150,7 +150,7 @@ impl Line<'_> {
 
     /// Returns the stages of the line's durable writes, if it has any and the server counts them.
     pub(super) fn stages(&self) -> Option<Stages> {
-        let Work::Requests(mix) = &self.scenario.work else { return None };
+        let LoadKind::Requests(mix) = &self.scenario.work else { return None };
         let is_write = |operation: Operation| operation.needs().is_none() && operation != Operation::Ping;
         let response_us = median_of(&self.outcomes(), |outcome| micros(outcome.times.mean()));
         let response_us = Some(response_us).filter(|time| *time > 0.0 && mix.operations().all(is_write));

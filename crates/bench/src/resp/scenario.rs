@@ -10,7 +10,7 @@ use crate::{native::HEAD_BYTES, random::Distribution, report::Check};
 
 /// Kind of load in a scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Work {
+pub(super) enum LoadKind {
     /// Requests and replies, with this mix of operations.
     Requests(Mix),
     /// Published messages to this number of subscribers.
@@ -23,7 +23,7 @@ pub(super) struct Scenario {
     /// Name of the scenario in the report.
     pub name: String,
     /// Kind of load that the servers get.
-    pub work: Work,
+    pub work: LoadKind,
     /// Servers and their databases. The first server is compared with each other one.
     pub servers: Vec<(ServerChoice, u32)>,
     /// Options of the load. With subscribers there is only one other connection, the publisher's.
@@ -39,8 +39,8 @@ impl Scenario {
             return goals(options);
         }
         let (name, work, connections) = match options.subscribers {
-            Some(count) => (format!("PUBLISH to {count}"), Work::FanOut(count), 1),
-            None => (options.mix.to_string(), Work::Requests(options.mix.clone()), options.connections),
+            Some(count) => (format!("PUBLISH to {count}"), LoadKind::FanOut(count), 1),
+            None => (options.mix.to_string(), LoadKind::Requests(options.mix.clone()), options.connections),
         };
         let server = |spec: &ServerSpec| (spec.choice.clone(), spec.database.unwrap_or(options.database));
         let servers = options.server.iter().map(server).collect();
@@ -78,7 +78,7 @@ const DURABLE: u32 = 0;
 
 /// Returns the scenarios of the preset `goals`, each with its required ratio to redis-server's figures.
 fn goals(options: &RespOptions) -> Vec<Scenario> {
-    let line = |name: &str, work: Work, database, other, connections, pipeline, bytes, goal| Scenario {
+    let line = |name: &str, work: LoadKind, database, other, connections, pipeline, bytes, goal| Scenario {
         name: format!("{name}, -c {connections} -P {pipeline}"),
         work,
         servers: vec![(ServerChoice::Thalweg, database), (other, 0)],
@@ -91,7 +91,7 @@ fn goals(options: &RespOptions) -> Vec<Scenario> {
         },
         goal: Some(goal),
     };
-    let only = |operation| Work::Requests(Mix::only(operation));
+    let only = |operation| LoadKind::Requests(Mix::only(operation));
     let cache = |name, operation, connections, pipeline, goal| {
         line(name, only(operation), CACHE, ServerChoice::RedisNone, connections, pipeline, VALUE_BYTES, goal)
     };
@@ -105,7 +105,7 @@ fn goals(options: &RespOptions) -> Vec<Scenario> {
     };
     let fan_out = line(
         "PUBLISH to 10",
-        Work::FanOut(10),
+        LoadKind::FanOut(10),
         DURABLE,
         ServerChoice::RedisNone,
         1,

@@ -12,7 +12,7 @@ use super::{
     options::{Generator, RespOptions, ServerChoice},
     protocol::{OnWrong, Plan},
     requests::Operation,
-    scenario::{Scenario, Work},
+    scenario::{LoadKind, Scenario},
     server::Server,
     turn::ServerTurn,
 };
@@ -233,7 +233,7 @@ impl Suite<'_> {
                 lines[at].rounds.push(outcome);
             }
         }
-        if matches!(&scenario.work, Work::Requests(mix) if mix.operations().any(|it| it == Operation::Xadd)) {
+        if matches!(&scenario.work, LoadKind::Requests(mix) if mix.operations().any(|it| it == Operation::Xadd)) {
             for server in &scenario.servers {
                 let mut client = Client::open(&self.turn(scenario, server).greeting())?;
                 for stream in &streams {
@@ -264,7 +264,7 @@ impl Suite<'_> {
         pace: Pace,
         report: &mut Report,
     ) -> Result<(), BenchError> {
-        let Work::Requests(mix) = &scenario.work else { return Ok(()) };
+        let LoadKind::Requests(mix) = &scenario.work else { return Ok(()) };
         self.streams += 1;
         let turn = self.turn(scenario, contender);
         let Some(process) = turn.server.process else { return Ok(()) };
@@ -288,12 +288,12 @@ impl Suite<'_> {
         };
         let mut table = Table::new("search: climb, bisect, confirm both ends");
         for contender in &scenario.servers {
-            let Work::Requests(mix) = &scenario.work else { continue };
+            let LoadKind::Requests(mix) = &scenario.work else { continue };
             let turn = self.turn(scenario, contender);
             turn.fill(Generator::Own)?;
             let durability = turn.server.durability(turn.database)?;
             let server = format!("{} ({durability})", turn.server.name(turn.database));
-            let mut resources = Course::default();
+            let mut resources = SearchEvidence::default();
             let knee = find_knee(&bounds, |rate| {
                 self.streams += 1;
                 let pace = Pace::Open { rate, arrivals: options.arrivals };

@@ -8,7 +8,7 @@ use super::{
     options::{Generator, RespOptions},
     protocol::{OnWrong, Plan, Resp},
     requests::{Mix, Operation, Requests},
-    scenario::{Scenario, Work},
+    scenario::{LoadKind, Scenario},
     server::Server,
 };
 use crate::{
@@ -40,15 +40,17 @@ impl ServerTurn<'_> {
 
     pub(super) fn round(&self, generator: Generator) -> Result<Round, BenchError> {
         match (&self.scenario.work, generator) {
-            (Work::Requests(mix), Generator::Own) => {
+            (LoadKind::Requests(mix), Generator::Own) => {
                 load::run(&self.plan(mix.clone(), self.options().pace())).map(Round::from)
             }
-            (Work::Requests(mix), Generator::RedisBenchmark) => {
+            (LoadKind::Requests(mix), Generator::RedisBenchmark) => {
                 let (options, request) = (self.options(), self.external(self.command(mix.operation(0))));
                 request.run(&options.redis_benchmark, options.duration).map(Round::External)
             }
-            (Work::FanOut(subscribers), Generator::Own) => fanout::run(&self.fan_out(*subscribers)).map(Round::from),
-            (Work::FanOut(subscribers), Generator::RedisBenchmark) => self.beside(*subscribers),
+            (LoadKind::FanOut(subscribers), Generator::Own) => {
+                fanout::run(&self.fan_out(*subscribers)).map(Round::from)
+            }
+            (LoadKind::FanOut(subscribers), Generator::RedisBenchmark) => self.beside(*subscribers),
         }
     }
 
@@ -128,7 +130,7 @@ impl ServerTurn<'_> {
 
     /// Sets every value that the scenario will read, each key once, as setup.
     pub(super) fn fill(&self, generator: Generator) -> Result<(), BenchError> {
-        let Work::Requests(mix) = &self.scenario.work else { return Ok(()) };
+        let LoadKind::Requests(mix) = &self.scenario.work else { return Ok(()) };
         if generator == Generator::RedisBenchmark {
             return mix.operation(0).needs().map_or(Ok(()), |needed| self.fill_external(needed));
         }

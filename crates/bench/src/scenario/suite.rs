@@ -218,7 +218,7 @@ impl Suite {
         let start = load.rate.unwrap_or(SEARCH_START);
         let bounds = Bounds { start, max: options.max_rate, precision: 0.03, repeats: options.rounds };
         let mut table = Table::new("search: climb, bisect, confirm both ends");
-        let (mut arrivals, mut good, mut resources) = (Arrivals::default(), Vec::new(), Course::default());
+        let (mut arrivals, mut good, mut resources) = (Arrivals::default(), Vec::new(), SearchEvidence::default());
         let address = subject.target.as_ref().map(|target| target.address);
         let knee = find_knee(&bounds, |rate| {
             let plan = self.plan(subject, ScenarioPhase::Run, Pace::Open { rate, arrivals: load.arrivals });

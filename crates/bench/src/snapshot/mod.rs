@@ -98,7 +98,7 @@ fn conditions(options: &SnapshotOptions, report: &mut Report) {
 }
 
 /// Figures of all rounds of the suite.
-struct Measured {
+struct SnapshotFigures {
     /// Bytes of all keys and values in the database.
     payload: f64,
     load: Load,
@@ -124,7 +124,11 @@ struct Bench<'a> {
     files: &'a Path,
 }
 
-fn measure(options: &SnapshotOptions, scratch: &Scratch, progress: &mut dyn Progress) -> Result<Measured, BenchError> {
+fn measure(
+    options: &SnapshotOptions,
+    scratch: &Scratch,
+    progress: &mut dyn Progress,
+) -> Result<SnapshotFigures, BenchError> {
     let (store, files) = (scratch.fresh("store")?, scratch.fresh("snapshots")?);
     let mut probe = Probe::create(&files, PROBE_BYTES)?;
     let engine = Options { backend: Some(options.backend), durability: Durability::Os, ..Options::default() };
@@ -161,7 +165,7 @@ fn measure(options: &SnapshotOptions, scratch: &Scratch, progress: &mut dyn Prog
     }
     times.merge(&bench.probe(&mut probe)?);
     database.close().map_err(BenchError::subject(NAME, "closing"))?;
-    Ok(Measured { payload: content.bytes() as f64, load, alone, rounds, probe: times })
+    Ok(SnapshotFigures { payload: content.bytes() as f64, load, alone, rounds, probe: times })
 }
 
 /// Fills a keyspace, and waits for the flushes and compactions that follow.
@@ -259,7 +263,7 @@ impl Round {
     }
 }
 
-impl Measured {
+impl SnapshotFigures {
     fn report(&self, report: &mut Report) {
         let without = WindowSet::of(self.rounds.iter().map(|round| &round.without));
         let beside = WindowSet::of(self.rounds.iter().map(|round| &round.beside));

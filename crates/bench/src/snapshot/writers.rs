@@ -177,7 +177,7 @@ impl Writers<'_> {
             let writers: Vec<_> = numbers.into_iter().map(writer).collect();
             let done = beside();
             let end = phase.clock.now();
-            // Not if it has an end already, which failing gives it.
+            // A failed writer has already set the end.
             let _ = phase.until.compare_exchange(u64::MAX, end, Ordering::Relaxed, Ordering::Relaxed);
             let panicked = |_| Err(BenchError::subject(NAME, "putting")("a writer panicked"));
             let outcomes: Vec<_> = writers.into_iter().map(|writer| writer.join().unwrap_or_else(panicked)).collect();

@@ -12,16 +12,16 @@ use crate::{
 
 /// Figures of the rounds of a scenario, and of the raw-speed measurements before each round.
 #[derive(Debug, Default)]
-pub(super) struct Measured {
+pub(super) struct StreamFigures {
     /// Figures of the scenario's rounds.
     pub rounds: Rounds<()>,
     /// Server counters and raw-speed measurements of each round, in addition to the server's response times and rates.
-    pub beside: Vec<Beside>,
+    pub beside: Vec<RoundProbes>,
 }
 
 /// Server counters during a round, and raw-speed measurements before it. NaN means that a value is not known.
 #[derive(Debug)]
-pub(super) struct Beside {
+pub(super) struct RoundProbes {
     /// Number of fsyncs of the server during the round, if the benchmark started the server.
     pub fsyncs: f64,
     /// Bytes of zeroes that the server wrote into new log segments during the round.
@@ -34,7 +34,7 @@ pub(super) struct Beside {
     pub fdatasync_us: f64,
 }
 
-impl Beside {
+impl RoundProbes {
     /// Returns the requests per second that are possible if each request takes a raw round trip and a raw write with
     /// `fdatasync`.
     fn probed_rate(&self) -> f64 {
@@ -53,14 +53,14 @@ pub(super) fn add(
     report: &mut Report,
     scenario: &Scenario,
     carrier: TransportKind,
-    measured: &Measured,
+    measured: &StreamFigures,
 ) {
-    let Measured { rounds, beside } = measured;
-    let each = |figure: fn(&Beside) -> f64| beside.iter().map(figure).collect::<Vec<_>>();
-    let middle = |figure: fn(&Beside) -> f64| median_of(beside, figure);
+    let StreamFigures { rounds, beside } = measured;
+    let each = |figure: fn(&RoundProbes) -> f64| beside.iter().map(figure).collect::<Vec<_>>();
+    let middle = |figure: fn(&RoundProbes) -> f64| median_of(beside, figure);
     let rate = rounds.rate();
     let payload_rate = |rate: f64| rate * scenario.payload_bytes as f64;
-    let of_probe = ratio(&rounds.over(|outcome| outcome.replies_rate()), &each(Beside::probed_rate));
+    let of_probe = ratio(&rounds.over(|outcome| outcome.replies_rate()), &each(RoundProbes::probed_rate));
     let of_bare = ratio(&rounds.over(|outcome| payload_rate(outcome.rate)), &each(|beside| beside.stream));
     table.row(cells! {
         "scenario" => scenario.name.as_str(), "transport" => carrier.name(), "records/s" => rate.median,
@@ -71,7 +71,7 @@ pub(super) fn add(
         "p99.9 µs" => rounds.time_us(99.9), "max µs" => rounds.time_us(100.0),
         "bare round trip p50 µs" => middle(|beside| beside.round_trip_us),
         "bare fdatasync p50 µs" => middle(|beside| beside.fdatasync_us),
-        "1/(round trip + fdatasync)" => middle(Beside::probed_rate), "of that" => of_probe,
+        "1/(round trip + fdatasync)" => middle(RoundProbes::probed_rate), "of that" => of_probe,
         "bare stream MB/s" => middle(|beside| beside.stream) / 1e6, "of bare, payload" => of_bare,
         "server CPU s/M records" => rounds.median(|outcome| outcome.server_cpu(outcome.tally.all_right)),
         "generator CPU s/M records" => rounds.median(|outcome| outcome.generator_cpu(outcome.tally.all_right)),

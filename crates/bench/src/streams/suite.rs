@@ -11,7 +11,7 @@ use thalweg_wire::{Level, Permit, RemainingBytes, ServerFrame, Write};
 use super::{
     append::AppendWork,
     read::{AtStreamEnd, Checker, ReadWork, tail},
-    report::{self, Beside, Measured},
+    report::{self, RoundProbes, StreamFigures},
     retention::Retention,
     scenario::{Scenario, StreamWork},
 };
@@ -148,9 +148,9 @@ struct Suite<'a> {
 }
 
 impl Suite<'_> {
-    fn scenario(&mut self, scenario: &Scenario) -> Result<Measured, BenchError> {
+    fn scenario(&mut self, scenario: &Scenario) -> Result<StreamFigures, BenchError> {
         let payloads = Arc::new(Payloads::new(scenario.payload_bytes, self.options.load.seed, Depth::Spot));
-        let mut measured = Measured::default();
+        let mut measured = StreamFigures::default();
         let consumed = match scenario.what {
             StreamWork::Publish { .. } => None,
             StreamWork::Poll | StreamWork::Tail => Some(self.fill(&payloads)?),
@@ -170,7 +170,7 @@ impl Suite<'_> {
             let (carrier, figures) = (self.place.carrier.name(), outcome.summary(" records/s"));
             self.progress.step(&format!("{}, {carrier} round {number}: {figures}", scenario.name));
             measured.rounds.push(outcome);
-            measured.beside.push(Beside { fsyncs, zeroed, stream, round_trip_us, fdatasync_us });
+            measured.beside.push(RoundProbes { fsyncs, zeroed, stream, round_trip_us, fdatasync_us });
         }
         if let Some((stream, _)) = consumed {
             self.delete(stream)?;

@@ -13,13 +13,13 @@ pub enum CacheError {
     /// The key is longer than [`MAX_KEY_BYTES`].
     #[error("a key has at most {MAX_KEY_BYTES} bytes, this one has {bytes}")]
     KeyTooLong {
-        /// Bytes of the key.
+        /// Length of the key in bytes.
         bytes: usize,
     },
     /// The value is longer than [`MAX_VALUE_BYTES`].
     #[error("a value has at most {MAX_VALUE_BYTES} bytes, this one has {bytes}")]
     ValueTooLong {
-        /// Bytes of the value.
+        /// Length of the value in bytes.
         bytes: usize,
     },
     /// The entry is too large for this cache, which holds each entry in one of its shards.

@@ -1,5 +1,9 @@
 //! State under a link's mutex: its subscriptions, the order of their deliveries, and their total cost.
 //!
+//! Owns: the slots, the schedule, the cost of all queues of the link, and the status of the link. Does not own: the
+//! mutex and the waking of drivers (`link`), the queue and the policy of one subscription (`queue`), the memory of all
+//! links together (`memory`), or the matching of subjects (`publish`).
+//!
 //! ```text
 //!   slots      [ sub 7: ▪▪▪ ] [ sub 9: ▪ ] [ free ]     each with a queue of shared batches with sequence numbers
 //!   schedule   (12, sub 9) (14, sub 7)                   heap of sendable subscriptions, by first number

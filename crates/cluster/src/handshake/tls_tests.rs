@@ -62,7 +62,7 @@ fn without_authority() -> Option<PeerTls> {
     Some(PeerTls::without_authority().unwrap())
 }
 
-type Met = (Result<NodeId, HandshakeError>, Result<Peer, HandshakeError>);
+type HandshakeResults = (Result<NodeId, HandshakeError>, Result<Peer, HandshakeError>);
 
 /// Lets node 1 dial node 2, over the connection from `near` to `far`.
 async fn meet_over(
@@ -70,7 +70,7 @@ async fn meet_over(
     dialler: &Credentials,
     acceptor: &Credentials,
     names: Names,
-) -> Met {
+) -> HandshakeResults {
     // Each side drops its connection when it has ended, as over a socket.
     tokio::join!(
         async { dial(near, dialler, Channel::Control, Some(NodeId(2)), "n2").await.map(|(met, _)| met.node) },
@@ -78,18 +78,18 @@ async fn meet_over(
     )
 }
 
-async fn meet(dialler: &Credentials, acceptor: &Credentials) -> Met {
+async fn meet(dialler: &Credentials, acceptor: &Credentials) -> HandshakeResults {
     meet_over(duplex(4096), dialler, acceptor, None).await
 }
 
 #[track_caller]
-fn assert_met((dialled, accepted): Met) {
+fn assert_met((dialled, accepted): HandshakeResults) {
     assert_eq!(dialled.unwrap(), NodeId(2));
     assert_eq!(accepted.unwrap().node, NodeId(1));
 }
 
 #[track_caller]
-fn assert_fails(met: &Met, part: &str) {
+fn assert_fails(met: &HandshakeResults, part: &str) {
     let (dialled, accepted) = met;
     assert!(dialled.is_err() && accepted.is_err(), "{met:?}");
     let said = [dialled.as_ref().unwrap_err().to_string(), accepted.as_ref().unwrap_err().to_string()].join("\n");

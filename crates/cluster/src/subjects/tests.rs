@@ -1,7 +1,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use thalweg_broker::{Batch, BrokerConfig, Budget, Link, Outbound, Pattern, Subject, SubscribeOptions, SubscriptionId};
-use thalweg_serving::cluster::{MemberReport, MemberRole, NodeAddresses, Since, Triggers};
+use thalweg_serving::cluster::{ElapsedMillis, MemberReport, MemberRole, NodeAddresses, Triggers};
 use thalweg_types::{
     ClusterId,
     codec::{List, RemainingBytes, ShortBytes},
@@ -45,7 +45,7 @@ fn member(node: NodeId, address: &str, health: MemberHealth) -> MemberReport {
         version: String::new(),
         role: MemberRole::Voter,
         health,
-        heard: Some(Since(0)),
+        heard: Some(ElapsedMillis(0)),
         log_index: None,
         applied_index: None,
         lag: None,
@@ -96,13 +96,13 @@ impl Tested {
         let mesh = Mesh::new((*credentials(OWN, 5)).clone(), stopping);
         let broker = Broker::new(BrokerConfig { announces: true, ..BrokerConfig::DEFAULTS });
         mesh.start(&broker).unwrap();
-        let triggers = Triggers { lag_entries: 1, lag_bytes: 1, stale_after: Since(1) };
+        let triggers = Triggers { lag_entries: 1, lag_bytes: 1, stale_after: ElapsedMillis(1) };
         let report = crate::report::empty(ClusterId(9), OWN, triggers);
         Self { mesh, broker, report, stop }
     }
 
     /// Adds another node, which speaks this version of the protocol.
-    async fn add(&mut self, node: u64, version: u16) -> Other {
+    async fn add(&mut self, node: u64, version: u16) -> PlayedNode {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let node = NodeId(node);
         self.report.members.push(member(node, &listener.local_addr().unwrap().to_string(), MemberHealth::Alive));
@@ -110,7 +110,7 @@ impl Tested {
         self.mesh.update(&self.report);
         // A connection from a node that the mesh does not know yet is closed.
         until("the node is known", || self.mesh.stats().iter().any(|(known, _)| *known == node)).await;
-        Other { node, listener }
+        PlayedNode { node, listener }
     }
 
     fn set_health(&mut self, node: NodeId, health: MemberHealth) {
@@ -128,12 +128,12 @@ impl Tested {
 }
 
 /// Another node, which the test plays.
-struct Other {
+struct PlayedNode {
     node: NodeId,
     listener: TcpListener,
 }
 
-impl Other {
+impl PlayedNode {
     /// Accepts the connection that the tested node dials.
     async fn accept(&self) -> Secured<TcpStream> {
         let (stream, _) = self.listener.accept().await.unwrap();

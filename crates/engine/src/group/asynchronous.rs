@@ -23,8 +23,8 @@ use thalweg_types::{
 };
 
 use super::{
-    Delivery, Extended, FetchRequest, Group, GroupError, GroupStart, PreparedFetch, Ready, Settled, extended, fetch,
-    seek_result, settled,
+    Delivery, Extended, FetchRequest, Group, GroupError, GroupStart, PreparedFetch, Ready, SettlementResult, extended,
+    fetch, seek_result, settled,
 };
 use crate::{
     ack::{Ack, ack, check_outcome_known},
@@ -140,7 +140,7 @@ impl AsyncDatabase {
         group: &Group,
         settlements: &[Settlement],
         level: Durability,
-    ) -> impl Future<Output = Result<Settled, GroupError>> + Send + use<> {
+    ) -> impl Future<Output = Result<SettlementResult, GroupError>> + Send + use<> {
         let encode = |out: &mut Vec<u8>| encode_ack(out, group.id, settlements);
         let proposed = self.propose_for_group(level, Purpose::Reclaim, encode);
         async move { settled(proposed?.await.map_err(WriteError::from)?) }
@@ -154,7 +154,7 @@ impl AsyncDatabase {
         again: Redelivery,
         reason: &str,
         level: Durability,
-    ) -> impl Future<Output = Result<Settled, GroupError>> + Send + use<> {
+    ) -> impl Future<Output = Result<SettlementResult, GroupError>> + Send + use<> {
         let encode = |out: &mut Vec<u8>| encode_nack(out, group.id, again, reason, settlements);
         let proposed = self.propose_for_group(level, Purpose::Reclaim, encode);
         async move { settled(proposed?.await.map_err(WriteError::from)?) }

@@ -17,7 +17,7 @@ use thalweg_log::Purpose;
 use thalweg_replica::Committed;
 use thalweg_types::{
     Durability, Offset,
-    budget::{self, Spent},
+    budget::{self, BudgetSpent},
     command::{
         CommandError, Outcome,
         groups::{
@@ -176,7 +176,7 @@ impl Group {
         }
         if budget::is_spent() {
             // A read that ended early looks as if records were missing.
-            return Err(ReadError::Io(Spent::Steps.to_string()).into());
+            return Err(ReadError::Io(BudgetSpent::Steps.to_string()).into());
         }
         let take = |runs: &mut Vec<_>| Settlement { attempt: fetched.attempt, runs: std::mem::take(runs) };
         if !reading.missing.is_empty() {

@@ -1,5 +1,9 @@
 //! Registered watches, and the dispatcher thread that feeds them.
 //!
+//! Owns: the registry of watches, the dispatcher, and the bound on the number of watches. Does not own: the queue of a
+//! watch and its bounds (`queue`), the index of intervals (`interval`), reading commits from the log (`reader`), or a
+//! watch that reads the log itself because it is behind (`watch` of the crate).
+//!
 //! One dispatcher thread reads the log behind the applying thread, whatever the number of watches, and finds the
 //! interested watches in an index. The applying thread only wakes the dispatcher, and at most once per [`LINGER`]:
 //! after some work the dispatcher looks again before it sleeps. Without watches no thread does any work, and the
@@ -60,7 +64,7 @@ pub(crate) struct Hub {
     max_queued_bytes: usize,
     registry: Mutex<Registry>,
     /// Joins and leaves that found the registry in use. Locked for moments only, and never before the registry.
-    notes: Mutex<Notes>,
+    notes: Mutex<PendingRegistrations>,
     /// Starts the dispatcher's thread.
     spawn: fn(Arc<Self>) -> io::Result<JoinHandle<()>>,
     dispatcher: Mutex<Option<(Thread, JoinHandle<()>)>>,
@@ -70,7 +74,7 @@ pub(crate) struct Hub {
 
 /// Joins and leaves for the next round of the dispatcher, in the order of their lists.
 #[derive(Debug, Default)]
-struct Notes {
+struct PendingRegistrations {
     joins: Vec<(u64, Registered)>,
     leaves: Vec<u64>,
 }
@@ -249,7 +253,7 @@ impl Hub {
     /// Carries out the joins and leaves that found the registry in use. Returns the queues whose watches must be woken when
     /// the registry is free.
     fn carry_out_notes(&self, registry: &mut Registry) -> Vec<Arc<Queue>> {
-        let Notes { joins, leaves } = std::mem::take(&mut *self.notes());
+        let PendingRegistrations { joins, leaves } = std::mem::take(&mut *self.notes());
         let mut touched = Vec::with_capacity(joins.len());
         for (id, watch) in joins {
             let queue = Arc::clone(&watch.queue);
@@ -376,7 +380,7 @@ impl Hub {
         }
     }
 
-    fn notes(&self) -> MutexGuard<'_, Notes> {
+    fn notes(&self) -> MutexGuard<'_, PendingRegistrations> {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -103,7 +103,8 @@ impl IntervalIndex {
         Self { nodes }
     }
 
-    /// Adds a number to an interval. Returns false if the index has no equal interval yet and must be built again.
+    /// Adds watch `number` to an interval of keys. Returns false if the index does not contain this interval; the
+    /// caller must then rebuild the index.
     pub(crate) fn join(&mut self, interval: &KeyInterval, number: u64) -> bool {
         let node = self.node(interval);
         if let Some(node) = &node {

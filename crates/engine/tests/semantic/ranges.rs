@@ -6,7 +6,7 @@ use thalweg_engine::{
     Entry, Keyspace, KeyspaceIter, Order, ScanRange, Values,
     types::{
         Durability,
-        budget::{Budget, Spent},
+        budget::{Budget, BudgetSpent},
         command::{CommitBuilder, Deadline},
     },
 };
@@ -195,11 +195,11 @@ fn a_spent_budget_is_not_the_end_of_a_range(node: &mut Node) {
     node.db().commit(&commit).unwrap();
     let mut iter = keyspace.iter(ScanRange::default());
     let spent = Budget::waiting(100).perform(|| iter.next_page(1000, usize::MAX).map(drop));
-    assert_eq!(spent, Err(Spent::Steps));
+    assert_eq!(spent, Err(BudgetSpent::Steps));
     assert!(iter.next().is_some(), "it goes on");
     let mut lending = keyspace.iter(ScanRange::default());
     let spent = Budget::waiting(100).perform(|| while lending.next_pair().is_some() {});
-    assert_eq!(spent, Err(Spent::Steps));
+    assert_eq!(spent, Err(BudgetSpent::Steps));
     assert!(lending.next_pair().is_some(), "it goes on");
     let all = Budget::waiting(1_000_000).perform(|| keyspace.iter(ScanRange::default()).count());
     assert_eq!(all, Ok(500));

@@ -6,7 +6,7 @@ use thalweg_engine::{
     Database, TransactionAck, WriteError,
     types::{
         KeyspaceId, Revision,
-        budget::{Budget, Spent},
+        budget::{Budget, BudgetSpent},
         command::{
             Command, CommitBuilder, Deadline, Expect, RedisBuilder, ScanOperation, TransactionBuilder, UnchangedRange,
         },
@@ -23,7 +23,7 @@ fn read(
     db: &Database,
     transaction: &TransactionBuilder,
     steps: u64,
-) -> Result<Result<TransactionAck, WriteError>, Spent> {
+) -> Result<Result<TransactionAck, WriteError>, BudgetSpent> {
     assert!(transaction.only_reads());
     let mut bytes = Vec::new();
     transaction.encode(&mut bytes).unwrap();
@@ -166,7 +166,7 @@ fn a_transaction_that_only_reads_writes_no_entry_and_has_bounded_work(node: &mut
     assert_eq!((ack.succeeded(), ack.outcome.wrote, ack.outcome.results.len()), (true, false, 2));
     assert_eq!(node.db().transact(&transaction).unwrap().outcome, ack.outcome);
     assert_eq!(node.db().stats().entries, before);
-    assert_eq!(read(node.db(), &transaction, 1000).map(drop), Err(Spent::Steps), "hidden rows cost steps");
+    assert_eq!(read(node.db(), &transaction, 1000).map(drop), Err(BudgetSpent::Steps), "hidden rows cost steps");
     let expensive = node.db().transaction_too_expensive();
     assert_eq!(thalweg_engine::types::Classified::code(&expensive), "too_expensive");
     let mut writing = TransactionBuilder::new();

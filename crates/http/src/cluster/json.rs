@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use thalweg_serving::{
-    cluster::{ClusterReport, DigestComparison, JoinRequest, MemberHealth, MemberReport, Removal, Since},
+    cluster::{ClusterReport, DigestComparison, ElapsedMillis, JoinRequest, MemberHealth, MemberReport, Removal},
     error::ApiError,
 };
 use thalweg_types::{NodeId, limits::MAX_NODE_NAME_BYTES};
@@ -70,7 +70,7 @@ impl ClusterStatus {
             majority: report.has_majority(),
             changing: report.is_changing,
             room: report.has_room(),
-            time_behind_millis: report.time_behind.map(|Since(millis)| millis),
+            time_behind_millis: report.time_behind.map(|ElapsedMillis(millis)| millis),
         }
     }
 }
@@ -95,7 +95,7 @@ pub(crate) struct MemberShown {
     heard_millis: Option<u64>,
     /// True if the replica lacks many entries or bytes.
     lagging: bool,
-    /// True if the replica has not been up to date for long.
+    /// True if the replica has been behind for a long time.
     stale: bool,
     /// True if the disk is too full for new data.
     full: bool,
@@ -115,7 +115,7 @@ impl MemberShown {
             role: member.role.name(),
             leads: report.leader == Some(member.node),
             health: member.health.name(),
-            heard_millis: member.heard.map(|Since(millis)| millis),
+            heard_millis: member.heard.map(|ElapsedMillis(millis)| millis),
             lagging: member.is_lagging(&report.triggers),
             stale: member.is_stale(&report.triggers),
             full: member.is_full,
@@ -223,7 +223,7 @@ impl ReplicaList {
             applied_index: member.applied_index.map(|index| index.0),
             lag_entries: member.lag.map(|lag| lag.entries),
             lag_bytes: member.lag.map(|lag| lag.bytes),
-            behind_millis: member.behind.map(|Since(millis)| millis),
+            behind_millis: member.behind.map(|ElapsedMillis(millis)| millis),
         };
         Self {
             commit_index: report.commit_index.0,

@@ -4,7 +4,7 @@ use std::{ops::ControlFlow, time::Duration};
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use thalweg_engine::{Delivery, Extended, FetchRequest, GroupInfo, GroupStart, Settled};
+use thalweg_engine::{Delivery, Extended, FetchRequest, GroupInfo, GroupStart, SettlementResult};
 use thalweg_serving::error::ApiError;
 use thalweg_types::{
     Attempt, Offset, SpaceTime,
@@ -283,7 +283,7 @@ pub(crate) fn again(delay_seconds: Option<f64>, reject: bool, uncounted: bool) -
 }
 
 /// Returns the result of an ack or nack as JSON.
-pub(super) fn settled_json(settled: &Settled) -> Value {
+pub(super) fn settled_json(settled: &SettlementResult) -> Value {
     let lapsed = |lapsed: &Lapsed| match lapsed.run {
         None => json!({ "attempt": lapsed.attempt.0 }),
         Some(run) => json!({ "attempt": lapsed.attempt.0, "range": [run.first.0, run.end().0.saturating_sub(1)] }),

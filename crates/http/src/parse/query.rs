@@ -1,6 +1,9 @@
 //! Parsing of query strings. Parameters may hold any bytes, may be given once at most, and unknown ones are errors.
 //!
 //! [`query!`] declares the parameters of a request. The parser and the part of the OpenAPI document follow from it.
+//!
+//! The split at `&` and `=` is our own: `form_urlencoded` decodes values as UTF-8 and replaces other bytes, but a key
+//! may have any bytes. The percent decoding is that of `percent-encoding`.
 
 use std::{borrow::Cow, ops::Bound};
 

@@ -19,7 +19,7 @@ struct Name(u64);
 
 query! {
     /// Query parameters of `GET /v1/snapshot`, as the client sent them.
-    struct Sent {
+    struct SnapshotParams {
         /// LSN after which data is included; all data if missing.
         since: Option<u64> = number,
         /// Compression of the chunks; zstd if missing.
@@ -54,7 +54,7 @@ pub(crate) enum SnapshotQuery {
 impl SnapshotQuery {
     /// Parses the query string of a request for a snapshot.
     pub(crate) fn parse(query: Option<&str>) -> Result<Self, ParseError> {
-        let Sent { since, compress, resume, chunk } = Sent::parse(query)?;
+        let SnapshotParams { since, compress, resume, chunk } = SnapshotParams::parse(query)?;
         match (resume, chunk, since.map(Lsn), compress) {
             (None, None, since, compression) => Ok(Self::Take { since, compression: compression.unwrap_or_default() }),
             (Some(Name(name)), Some(chunk), None, None) => Ok(Self::Resume { name, chunk }),
@@ -66,7 +66,7 @@ impl SnapshotQuery {
     }
 }
 
-described!(SnapshotQuery as Sent);
+described!(SnapshotQuery as SnapshotParams);
 
 fn method(name: &'static str, value: impl AsRef<[u8]>) -> Result<Compression, ParseError> {
     let known = std::str::from_utf8(value.as_ref()).ok().and_then(Compression::from_name);

@@ -12,7 +12,7 @@ use super::{
 
 query! {
     /// Query parameters of `GET /v1/watch/{keyspace}`, as the client sent them.
-    struct Sent {
+    struct WatchParams {
         /// Key to watch. Exclusive with the other ways to name keys.
         key: Option<Vec<u8>> = bytes,
         /// Prefix of the keys to watch; all keys if missing.
@@ -42,7 +42,7 @@ pub(crate) struct WatchQuery {
 impl WatchQuery {
     /// Parses the query string of a watch.
     pub(crate) fn parse(query: Option<&str>) -> Result<Self, ParseError> {
-        let Sent { key, prefix, start, end, from, limit } = Sent::parse(query)?;
+        let WatchParams { key, prefix, start, end, from, limit } = WatchParams::parse(query)?;
         let keys = match (key, prefix, start, end) {
             (None, prefix, None, None) => WatchKeys::Prefix(prefix.unwrap_or_default()),
             (Some(key), None, None, None) => WatchKeys::Key(key),
@@ -59,7 +59,7 @@ impl WatchQuery {
     }
 }
 
-described!(WatchQuery as Sent);
+described!(WatchQuery as WatchParams);
 
 #[cfg(test)]
 mod tests {

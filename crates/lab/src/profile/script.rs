@@ -38,7 +38,7 @@ pub(super) struct Script {
     pub stacks: Stacks,
     /// Number of samples.
     pub samples: u64,
-    /// Number of samples of which no function of the program itself has a name.
+    /// Number of samples in which no function of the measured program could be resolved to a name.
     pub nameless: u64,
     /// Threads that stopped running at a sampled moment, by their ids: the frames, the time, and the number of switches for
     /// which the sample stands.

@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Observations of a browser that opened a page at one width.
 #[derive(Debug, PartialEq)]
-pub(super) struct Seen {
+pub(super) struct PageObservations {
     /// Width of the viewport in CSS pixels.
     pub(super) viewport: u64,
     /// Width of the page's content; a larger one than that of the viewport makes the page scroll sideways.
@@ -26,11 +26,11 @@ pub(super) struct Seen {
 }
 
 /// Opens a page in a frame of each of these widths. The browser's files are in `dir`.
-pub(super) fn open(browser: &Path, dir: &Path, page: &str, widths: &[u64]) -> Vec<Seen> {
+pub(super) fn open(browser: &Path, dir: &Path, page: &str, widths: &[u64]) -> Vec<PageObservations> {
     widths.iter().map(|width| open_at(browser, dir, page, *width)).collect()
 }
 
-fn open_at(browser: &Path, dir: &Path, page: &str, width: u64) -> Seen {
+fn open_at(browser: &Path, dir: &Path, page: &str, width: u64) -> PageObservations {
     // A document inside a frame has the frame's size, and this page may look into it.
     let page = page.replace('&', "&amp;").replace('"', "&quot;");
     let outer = format!(
@@ -71,7 +71,7 @@ fn open_at(browser: &Path, dir: &Path, page: &str, width: u64) -> Seen {
     let seen: serde_json::Value = serde_json::from_str(seen).unwrap_or_else(|error| panic!("{error}: {seen}"));
     let number = |name: &str| seen[name].as_u64().unwrap_or_else(|| panic!("{name} in {seen}"));
     let requests = seen["requests"].as_array().expect("a list");
-    Seen {
+    PageObservations {
         viewport: number("viewport"),
         content: number("content"),
         drawings: number("drawings"),

@@ -38,14 +38,14 @@ pub struct AppendLedger {
     end: AtomicU64,
     /// Bits of the appends: a bit is set if its append was acknowledged.
     acked: Numbers,
-    places: Places,
+    places: RecordPositions,
     /// Bits of the records: a bit is set if the reading of the whole stream has found its record.
     found: Numbers,
 }
 
 /// Known positions of records.
 #[derive(Debug)]
-enum Places {
+enum RecordPositions {
     Slots {
         /// Number of each append's slot plus 1; 0 if it is not known.
         slots: Numbers,
@@ -74,8 +74,8 @@ impl AppendLedger {
     pub fn new(batch: u32, positions: Positions) -> Self {
         let [issued, end] = [const { AtomicU64::new(0) }; 2];
         let places = match positions {
-            Positions::Offsets => Places::Slots { slots: Numbers::default(), appends: Numbers::default() },
-            Positions::Ids => Places::Ids { ids: Numbers::default(), sorted: Mutex::default() },
+            Positions::Offsets => RecordPositions::Slots { slots: Numbers::default(), appends: Numbers::default() },
+            Positions::Ids => RecordPositions::Ids { ids: Numbers::default(), sorted: Mutex::default() },
         };
         let [acked, found] = [(); 2].map(|()| Numbers::default());
         Self { batch: u64::from(batch), issued, end, acked, places, found }
@@ -105,7 +105,7 @@ impl AppendLedger {
     /// Records that an append was acknowledged with the ids of its records.
     pub fn end_append_at(&self, append: Append, found: &[u64]) -> Result<(), FeedFault> {
         self.acked.set_bit(append.number);
-        if let Places::Ids { sorted, .. } = &self.places {
+        if let RecordPositions::Ids { sorted, .. } = &self.places {
             let mut sorted = lock(sorted);
             for id in found {
                 // Acknowledgements arrive nearly in order, so an id belongs near the end.
@@ -133,8 +133,8 @@ impl AppendLedger {
             return Err(FeedFault::Wrong);
         }
         let (slots, appends) = match &self.places {
-            Places::Slots { slots, appends } => (slots, appends),
-            Places::Ids { ids, .. } => {
+            RecordPositions::Slots { slots, appends } => (slots, appends),
+            RecordPositions::Ids { ids, .. } => {
                 return match ids.claim(record, position) {
                     Err(known) if known != position => Err(FeedFault::Duplicated),
                     _ => Ok(()),
@@ -159,20 +159,20 @@ impl AppendLedger {
     /// missing in between; `None` if it follows. A read from `from` has no previous record at first.
     pub fn follows(&self, from: u64, last: Option<u64>, position: u64) -> Option<(FeedFault, u64)> {
         match &self.places {
-            Places::Slots { .. } => {
+            RecordPositions::Slots { .. } => {
                 let next = last.map_or(from, |last| last.saturating_add(1));
                 let fault = if position > next { FeedFault::Lost } else { FeedFault::Reordered };
                 (position != next).then(|| (fault, position.saturating_sub(next).max(1)))
             }
-            Places::Ids { .. } => (position <= last.unwrap_or(from)).then_some((FeedFault::Reordered, 1)),
+            RecordPositions::Ids { .. } => (position <= last.unwrap_or(from)).then_some((FeedFault::Reordered, 1)),
         }
     }
 
     /// Returns the position from which a reader continues after a reply to a read from `from`.
     pub fn after(&self, from: u64, last: Option<u64>) -> u64 {
         match &self.places {
-            Places::Slots { .. } => last.map_or(from, |last| last.saturating_add(1)),
-            Places::Ids { .. } => last.unwrap_or(from),
+            RecordPositions::Slots { .. } => last.map_or(from, |last| last.saturating_add(1)),
+            RecordPositions::Ids { .. } => last.unwrap_or(from),
         }
     }
 
@@ -180,8 +180,8 @@ impl AppendLedger {
     /// records was sent, and the reply has records at the positions `seen`, in order.
     pub fn missing(&self, from: u64, floor: u64, limit: u64, seen: &[u64]) -> u64 {
         let (least, found) = match &self.places {
-            Places::Slots { .. } => (floor.saturating_sub(from).min(limit), seen.len()),
-            Places::Ids { sorted, .. } => {
+            RecordPositions::Slots { .. } => (floor.saturating_sub(from).min(limit), seen.len()),
+            RecordPositions::Ids { sorted, .. } => {
                 // A full reply says nothing about what lies behind its last record.
                 let full = seen.last().filter(|_| seen.len() as u64 >= limit);
                 let bound = full.map_or(floor, |last| floor.min(*last));
@@ -196,8 +196,8 @@ impl AppendLedger {
     /// Returns the beginning of a read that begins at any of the acknowledged records.
     pub fn any(&self, rng: &mut Generator) -> u64 {
         match &self.places {
-            Places::Slots { .. } => rng.random_range(0..self.end().max(1)),
-            Places::Ids { sorted, .. } => {
+            RecordPositions::Slots { .. } => rng.random_range(0..self.end().max(1)),
+            RecordPositions::Ids { sorted, .. } => {
                 let sorted = lock(sorted);
                 if sorted.is_empty() { 0 } else { sorted[rng.random_range(0..sorted.len())] - 1 }
             }
@@ -208,8 +208,8 @@ impl AppendLedger {
     /// [`pages`](Self::pages) contain all records; the last one has those that were not acknowledged, if any.
     pub fn page(&self, number: u64, limit: u64) -> Range<u64> {
         match &self.places {
-            Places::Slots { .. } => number * limit..self.end(),
-            Places::Ids { sorted, .. } => {
+            RecordPositions::Slots { .. } => number * limit..self.end(),
+            RecordPositions::Ids { sorted, .. } => {
                 let sorted = lock(sorted);
                 let id = |count: u64| match count.min(sorted.len() as u64) {
                     0 => 0,
@@ -224,8 +224,8 @@ impl AppendLedger {
     /// Returns the number of pages of the stream, with one more that has no acknowledged records.
     pub fn pages(&self, limit: u64) -> u64 {
         let records = match &self.places {
-            Places::Slots { .. } => self.end(),
-            Places::Ids { sorted, .. } => lock(sorted).len() as u64,
+            RecordPositions::Slots { .. } => self.end(),
+            RecordPositions::Ids { sorted, .. } => lock(sorted).len() as u64,
         };
         records.div_ceil(limit) + 1
     }

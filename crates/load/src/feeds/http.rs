@@ -186,7 +186,7 @@ impl FeedProtocol for HttpFeed {
                 }
                 FeedContent::Fetched { attempt: fetched.attempt }
             }
-            FeedStep::Ack { .. } => FeedContent::Settled(json::<Settled>(body)?.settled),
+            FeedStep::Ack { .. } => FeedContent::Settled(json::<AckReply>(body)?.settled),
             FeedStep::Publish(_) => {
                 let Published { messages, missed } = json(body)?;
                 FeedContent::Published { messages: Some(messages), missed }
@@ -318,7 +318,7 @@ struct Delivered<'a> {
 
 /// Reply to an ack.
 #[derive(Clone, Copy, Debug, Deserialize)]
-struct Settled {
+struct AckReply {
     /// Number of records that the ack has settled.
     settled: u64,
 }

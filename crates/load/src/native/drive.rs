@@ -63,7 +63,7 @@ fn poll<S: Session>(
     line: &mut ReadyChannel,
     clock: &Clock,
     session: &mut S,
-    alarm: &mut Option<Alarm>,
+    alarm: &mut Option<Timer>,
 ) -> Poll<Result<(), ChannelError>> {
     for _ in 0..S::READS_PER_TURN {
         session.compose(line)?;
@@ -79,7 +79,7 @@ fn poll<S: Session>(
             SessionWait::Due(at) => {
                 let alarm = match alarm {
                     Some(alarm) => alarm,
-                    None => alarm.insert(Alarm::new()?),
+                    None => alarm.insert(Timer::new()?),
                 };
                 ready!(alarm.poll(cx, clock, at))?;
             }
@@ -95,7 +95,7 @@ fn poll<S: Session>(
 
 /// Timer that wakes its task at a time of the clock.
 #[derive(Debug)]
-struct Alarm {
+struct Timer {
     /// File descriptor of a Linux timer, which becomes readable at the set time, as a pipe does. (`AsyncFd` accepts
     /// descriptors only in unsafe code.)
     timer: Receiver,
@@ -103,7 +103,7 @@ struct Alarm {
     set: Option<u64>,
 }
 
-impl Alarm {
+impl Timer {
     /// Creates a timer that is not set. Must be called within a tokio runtime.
     fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
@@ -148,7 +148,7 @@ mod tests {
     fn it_rings_within_a_fraction_of_a_millisecond_and_again() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let (clock, mut alarm) = (Clock::start(), Alarm::new().unwrap());
+            let (clock, mut alarm) = (Clock::start(), Timer::new().unwrap());
             let mut best = u64::MAX;
             for _ in 0..50 {
                 let at = clock.now() + 200_000;

@@ -227,7 +227,7 @@ mod tests {
         out
     }
 
-    /// Returns the content of a reply, of which no part is a whole reply.
+    /// Decodes a reply and returns its content. Checks that no prefix of the reply decodes.
     fn content(bytes: &[u8]) -> Content<'_> {
         let codec = codec();
         assert!((0..bytes.len()).all(|len| codec.decode(&bytes[..len]).unwrap().is_none()), "a part is incomplete");

@@ -10,8 +10,8 @@ pub fn shown(text: &[u8]) -> String {
     String::from_utf8_lossy(&text[..text.len().min(200)]).into_owned()
 }
 
-/// One line: a row, or the last line. Keys and values that are not text have fields of other names, and do not come
-/// from the benchmark.
+/// A line of a scan's reply: a pair of key and value, or the last line, which has the count. The benchmark writes only
+/// text, so the fields for binary keys and values are not read.
 #[derive(Debug, Deserialize)]
 struct Line {
     key: Option<String>,

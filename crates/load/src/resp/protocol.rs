@@ -4,7 +4,7 @@ use thalweg_redis::wire::reply_parser::whole;
 
 use super::{
     client::{Client, Greeting},
-    requests::{Mix, Requests, Wrong},
+    requests::{Mix, ReplyFault, Requests},
 };
 use crate::{BadReply, Batching, BenchError, Connection, Decoded, OnLoss, Protocol, Tally, random::Generator};
 
@@ -42,7 +42,7 @@ impl Protocol for Resp {
     /// A request: the position of its operation in the mix, and the index of its key.
     type Request = (usize, u64);
     type Reply = ();
-    type Fault = Wrong;
+    type Fault = ReplyFault;
     /// State of a connection: the highest id of a stream entry that a reply has contained.
     type State = (u64, u64);
     type Counts = ();
@@ -79,15 +79,15 @@ impl Protocol for Resp {
         (kind, index): (usize, u64),
         last_entry: &mut (u64, u64),
         bytes: &[u8],
-    ) -> Result<Option<Decoded<()>>, BadReply<(), Wrong>> {
+    ) -> Result<Option<Decoded<()>>, BadReply<(), ReplyFault>> {
         let decoded = |bytes| Decoded { bytes, reply: (), closes: false };
         match self.requests.judge(self.mix.operation(kind), index, last_entry, bytes) {
             Ok(len) => Ok(len.map(decoded)),
             Err(fault) => {
                 let is_reply = match (self.on_wrong, &fault) {
-                    (OnWrong::Stop, _) | (_, Wrong::Protocol(_)) => false,
-                    (OnWrong::Count, _) | (OnWrong::CountRefusals, Wrong::Refused { .. }) => true,
-                    (OnWrong::CountRefusals, Wrong::Answer { .. }) => false,
+                    (OnWrong::Stop, _) | (_, ReplyFault::Protocol(_)) => false,
+                    (OnWrong::Count, _) | (OnWrong::CountRefusals, ReplyFault::Refused { .. }) => true,
+                    (OnWrong::CountRefusals, ReplyFault::Answer { .. }) => false,
                 };
                 let len = whole(bytes).ok().flatten().filter(|_| is_reply);
                 Err(BadReply { fault, decoded: len.map(decoded) })

@@ -146,7 +146,7 @@ impl FromStr for Mix {
 
 /// Fault of a wrong reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Wrong {
+pub enum ReplyFault {
     /// The received bytes are not RESP.
     #[error("{0}")]
     Protocol(#[from] ReplyError),
@@ -240,7 +240,7 @@ impl Requests {
         index: u64,
         last_entry: &mut (u64, u64),
         bytes: &[u8],
-    ) -> Result<Option<usize>, Wrong> {
+    ) -> Result<Option<usize>, ReplyFault> {
         if operation == Operation::Set && bytes.starts_with(b"+OK\r\n") {
             return Ok(Some(5));
         }
@@ -308,17 +308,21 @@ fn entry_id(text: &[u8]) -> Option<(u64, u64)> {
 }
 
 #[cold]
-fn wrong(operation: Operation, index: u64, got: Token<'_>) -> Wrong {
+fn wrong(operation: Operation, index: u64, got: Token<'_>) -> ReplyFault {
     let operation = operation.name();
     match got {
         Token::Error(message) => {
-            Wrong::Refused { operation, index, message: String::from_utf8_lossy(message).into_owned() }
+            ReplyFault::Refused { operation, index, message: String::from_utf8_lossy(message).into_owned() }
         }
         Token::Bulk(value) | Token::Simple(value) => {
             let shown = String::from_utf8_lossy(&value[..value.len().min(40)]).into_owned();
-            Wrong::Answer { operation, index, got: format!("{} bytes that it may not answer: {shown:?}", value.len()) }
+            ReplyFault::Answer {
+                operation,
+                index,
+                got: format!("{} bytes that it may not answer: {shown:?}", value.len()),
+            }
         }
-        other => Wrong::Answer { operation, index, got: format!("{other:?}, which it may not answer") },
+        other => ReplyFault::Answer { operation, index, got: format!("{other:?}, which it may not answer") },
     }
 }
 
@@ -330,7 +334,7 @@ mod tests {
         Requests::new(Values::new(20, 1), 1000, "s")
     }
 
-    fn judged(operation: Operation, reply: &[u8]) -> Result<Option<usize>, Wrong> {
+    fn judged(operation: Operation, reply: &[u8]) -> Result<Option<usize>, ReplyFault> {
         requests().judge(operation, 5, &mut (7, 1), reply)
     }
 

@@ -3,18 +3,18 @@
 use crate::{
     Reply,
     errors::{Answer, CommandEnd, bad_expire_time, c_string, printable, refused},
-    expiry::{Since, Unit, bounded, is},
+    expiry::{TimeOrigin, Unit, bounded, is},
     number::integer,
     store::{MAX_DEADLINE_MILLIS, Read, Store},
 };
 
 /// Replies with the deadline of a key, or with the time that is left until the deadline.
-pub(super) fn reply_deadline(read: &dyn Read, args: &[&[u8]], unit: Unit, since: Since) -> Answer {
+pub(super) fn reply_deadline(read: &dyn Read, args: &[&[u8]], unit: Unit, since: TimeOrigin) -> Answer {
     let Some(look) = read.look(args[1])? else { return Ok(Reply::Integer(-2)) };
     let Some(deadline) = look.deadline else { return Ok(Reply::Integer(-1)) };
     let millis = match since {
-        Since::Now => deadline.saturating_sub(read.now()),
-        Since::Epoch => deadline,
+        TimeOrigin::Now => deadline.saturating_sub(read.now()),
+        TimeOrigin::Epoch => deadline,
     };
     let count = match unit {
         Unit::Milliseconds => millis,
@@ -65,7 +65,7 @@ impl Conditions {
 }
 
 /// Sets the deadline of a key. A deadline in the past deletes the key.
-pub(super) fn set<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]], unit: Unit, since: Since) -> Answer {
+pub(super) fn set<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]], unit: Unit, since: TimeOrigin) -> Answer {
     let key = args[1];
     let conditions = Conditions::parse(&args[3..])?;
     let now = i64::try_from(store.now()).unwrap_or(i64::MAX);

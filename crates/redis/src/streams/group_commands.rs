@@ -4,7 +4,7 @@ use thalweg_types::limits::{MAX_REDIS_GROUPS, MAX_REDIS_STREAM_ROWS};
 
 use super::{
     arguments::{is, wrong_subcommand},
-    graves,
+    destroyed_groups,
     groups::{check_name, consumer_number, create_consumer, find, no_group, put},
     id::EntryId,
     layout::{self, Consumer, Group},
@@ -160,7 +160,7 @@ fn on_stream<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]], command: &st
         "destroy" => {
             store.delete_part(stream.at, &layout::group(name))?;
             stream.meta.groups = stream.meta.groups.saturating_sub(1);
-            graves::bury(stream.at, &mut stream.meta, store, group.number)?;
+            destroyed_groups::remove(stream.at, &mut stream.meta, store, group.number)?;
             (Reply::Integer(1), true)
         }
         "createconsumer" => {

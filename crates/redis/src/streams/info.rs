@@ -150,8 +150,13 @@ fn stream_report(read: &dyn Read, stream: &Stream, arguments: &[&[u8]]) -> Answe
         }
         return Ok(Reply::Map(about));
     };
-    let mut full =
-        Full { read, stream, most: if most == 0 { u64::MAX } else { most }, budget: ReplyBudget::of(read), pending: 0 };
+    let mut full = FullReport {
+        read,
+        stream,
+        most: if most == 0 { u64::MAX } else { most },
+        budget: ReplyBudget::of(read),
+        pending: 0,
+    };
     let entries = collect(read, stream, ALL, Order::Ascending, Some(full.most), &mut full.budget)?;
     about.push(entry("entries", Reply::Array(entries)));
     let groups: Result<_, CommandEnd> =
@@ -165,7 +170,7 @@ fn stream_report(read: &dyn Read, stream: &Stream, arguments: &[&[u8]]) -> Answe
 }
 
 /// A report of `XINFO STREAM ... FULL` in progress.
-struct Full<'s> {
+struct FullReport<'s> {
     read: &'s dyn Read,
     stream: &'s Stream,
     most: u64,
@@ -174,7 +179,7 @@ struct Full<'s> {
     pending: u64,
 }
 
-impl Full<'_> {
+impl FullReport<'_> {
     fn group(&mut self, name: bytes::Bytes, group: &Group) -> Result<Reply, CommandEnd> {
         let consumers = groups::consumers(self.read, self.stream, group)?;
         let mut pending = Vec::new();

@@ -17,7 +17,7 @@ use thalweg_types::{
 };
 
 use super::{
-    graves,
+    destroyed_groups,
     id::{EntryId, NewId},
     layout::{self, Meta},
     visit::{Flow, Order, visit_parts},
@@ -60,14 +60,14 @@ impl Stream {
     /// Saves a stream whose entries have changed: writes its meta under the key, which changes the version of the
     /// key. Also removes some leftover rows of destroyed groups.
     pub(super) fn save<'a>(&mut self, store: &mut dyn Store<'a>, key: &'a [u8]) -> Result<(), StoreError> {
-        graves::sweep(self.at, &mut self.meta, store)?;
+        destroyed_groups::sweep(self.at, &mut self.meta, store)?;
         store.put(key, NewValue::Collection(self.collection()), self.deadline)
     }
 
     /// Saves a stream whose entries have not changed, only its groups or its last id. `WATCH` ignores such changes,
     /// so the key keeps its version.
     pub(super) fn save_groups<'a>(&mut self, store: &mut dyn Store<'a>, key: &'a [u8]) -> Result<(), StoreError> {
-        graves::sweep(self.at, &mut self.meta, store)?;
+        destroyed_groups::sweep(self.at, &mut self.meta, store)?;
         store.put_meta(key, self.collection())
     }
 

@@ -3,7 +3,7 @@
 use crate::{
     Reply,
     errors::{Answer, CommandEnd, SYNTAX, refused},
-    expiry::{Since, Unit, deadline, is},
+    expiry::{TimeOrigin, Unit, deadline, is},
     store::Store,
     value::{bulk_or_null, put_argument, string, string_info},
 };
@@ -18,12 +18,12 @@ enum Expiry<'a> {
     /// The option PERSIST: the key loses its deadline.
     Persist,
     /// One of the options EX, PX, EXAT and PXAT, with its argument: the key gets this deadline.
-    At(Unit, Since, &'a [u8]),
+    At(Unit, TimeOrigin, &'a [u8]),
 }
 
 /// Condition under which SET writes: always, or only if the key is absent or present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum When {
+enum SetCondition {
     Always,
     Absent,
     Present,
@@ -33,7 +33,7 @@ enum When {
 #[derive(Debug)]
 struct Options<'a> {
     expiry: Expiry<'a>,
-    when: When,
+    when: SetCondition,
     get: bool,
 }
 
@@ -46,7 +46,7 @@ enum OptionCommand {
 
 impl<'a> Options<'a> {
     fn parse(of: OptionCommand, args: &[&'a [u8]]) -> Result<Self, CommandEnd> {
-        let mut options = Self { expiry: Expiry::Unspecified, when: When::Always, get: false };
+        let mut options = Self { expiry: Expiry::Unspecified, when: SetCondition::Always, get: false };
         let mut rest = args;
         while let [option, after @ ..] = rest {
             rest = if options.flag(of, option) {
@@ -65,8 +65,12 @@ impl<'a> Options<'a> {
     fn flag(&mut self, of: OptionCommand, option: &[u8]) -> bool {
         let unsaid_or = |same: Expiry<'_>, said: Expiry<'_>| said == Expiry::Unspecified || said == same;
         match of {
-            OptionCommand::Set if is(option, "nx") && self.when != When::Present => self.when = When::Absent,
-            OptionCommand::Set if is(option, "xx") && self.when != When::Absent => self.when = When::Present,
+            OptionCommand::Set if is(option, "nx") && self.when != SetCondition::Present => {
+                self.when = SetCondition::Absent
+            }
+            OptionCommand::Set if is(option, "xx") && self.when != SetCondition::Absent => {
+                self.when = SetCondition::Present
+            }
             OptionCommand::Set if is(option, "get") => self.get = true,
             OptionCommand::Set if is(option, "keepttl") && unsaid_or(Expiry::Keep, self.expiry) => {
                 self.expiry = Expiry::Keep;
@@ -83,10 +87,10 @@ impl<'a> Options<'a> {
     /// option is an error.
     fn time(&mut self, option: &[u8], argument: &'a [u8]) -> Result<(), CommandEnd> {
         let (unit, since) = match option {
-            _ if is(option, "ex") => (Unit::Seconds, Since::Now),
-            _ if is(option, "px") => (Unit::Milliseconds, Since::Now),
-            _ if is(option, "exat") => (Unit::Seconds, Since::Epoch),
-            _ if is(option, "pxat") => (Unit::Milliseconds, Since::Epoch),
+            _ if is(option, "ex") => (Unit::Seconds, TimeOrigin::Now),
+            _ if is(option, "px") => (Unit::Milliseconds, TimeOrigin::Now),
+            _ if is(option, "exat") => (Unit::Seconds, TimeOrigin::Epoch),
+            _ if is(option, "pxat") => (Unit::Milliseconds, TimeOrigin::Epoch),
             _ => return Err(refused(SYNTAX)),
         };
         match self.expiry {
@@ -117,12 +121,12 @@ pub(super) fn set<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
     let options = Options::parse(OptionCommand::Set, &args[3..])?;
     let mut deadline = options.deadline(store.now(), args)?;
     let old = if options.get { Some(string(store, key)?) } else { None };
-    if options.when != When::Always || options.expiry == Expiry::Keep {
+    if options.when != SetCondition::Always || options.expiry == Expiry::Keep {
         let look = store.look(key)?;
         let met = match options.when {
-            When::Always => true,
-            When::Absent => look.is_none(),
-            When::Present => look.is_some(),
+            SetCondition::Always => true,
+            SetCondition::Absent => look.is_none(),
+            SetCondition::Present => look.is_some(),
         };
         if !met {
             return Ok(old.map_or(Reply::Null, bulk_or_null));
@@ -137,7 +141,7 @@ pub(super) fn set<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
 
 /// SETEX and PSETEX: write a string with a time to live.
 pub(super) fn set_for<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]], unit: Unit) -> Answer {
-    let deadline = deadline(args[2], unit, Since::Now, store.now(), args)?;
+    let deadline = deadline(args[2], unit, TimeOrigin::Now, store.now(), args)?;
     put_argument(store, args[1], args[3], Some(deadline))?;
     Ok(Reply::Ok)
 }

@@ -44,7 +44,7 @@ pub(crate) struct Cursor {
     pub(crate) waiting: usize,
     /// Outcomes of the moves that were applied while callers waited.
     moved: BTreeMap<Lsn, LocalOutcome>,
-    ahead: Ahead,
+    ahead: LookAhead,
 }
 
 /// Callers that wait until the cursor has moved.
@@ -93,7 +93,7 @@ impl Cursor {
             let before = machine.work()?;
             match cached.filter(|record| record.lsn == machine.applied().lsn) {
                 Some(record) => {
-                    self.ahead = Ahead::default();
+                    self.ahead = LookAhead::default();
                     apply_record(machine, record, is_awaited && record.index == index, outcomes)?;
                 }
                 None if self.advance(parts, is_awaited.then_some(index), outcomes)? => {}
@@ -116,7 +116,7 @@ impl Cursor {
                 outcomes.clear();
             }
         }
-        self.ahead = Ahead::default();
+        self.ahead = LookAhead::default();
         Ok(())
     }
 
@@ -165,12 +165,12 @@ fn has_applied(machine: &Machine, index: Index) -> Result<bool, OpenError> {
 
 /// Reads the records after the applied position. While it exists, it keeps the segments that it will read.
 #[derive(Debug, Default)]
-struct Ahead {
+struct LookAhead {
     records: Option<Records>,
     next: Option<LogRecord>,
 }
 
-impl Ahead {
+impl LookAhead {
     /// Returns the next valid record of the space that is not applied; `None` at the end of the log.
     fn peek(&mut self, parts: Parts<'_>) -> Result<Option<&LogRecord>, OpenError> {
         let Parts { log, machine, space } = parts;

@@ -100,7 +100,7 @@ impl Node {
         outcomes.len()
     }
 
-    /// Founds the group, with a keyspace as entry 1.
+    /// Founds the space, with a keyspace as entry 1.
     fn found(&self) {
         self.append(RecordKind::Membership, 0, 0, &Membership::of_one(NODE).encode());
         self.append(RecordKind::Vote, 1, 0, &Vote { term: Term(1), node: NODE, committed: true }.encode());

@@ -1,4 +1,4 @@
-//! `Solo`'s public interface: order, levels, replay, limits, and the records of a one-voter group.
+//! `Solo`'s public interface: order, levels, replay, limits, and the records of a space with one voter.
 
 use std::{
     sync::{Arc, Mutex},
@@ -85,7 +85,7 @@ fn with_keyspace(disk: &SimDisk) -> Node {
 }
 
 #[test]
-fn a_new_directory_begins_as_a_group_of_one() {
+fn a_new_directory_begins_as_a_space_with_one_voter() {
     let disk = SimDisk::new(1);
     let node = with_keyspace(&disk);
     let records: Vec<_> = node.log.records_from(Lsn::ZERO).unwrap().map(Result::unwrap).collect();
@@ -343,7 +343,7 @@ fn the_stages_of_writes_that_wait_for_an_fsync_are_counted() {
     let mut context = Context::from_waker(Waker::noop());
     let is_done = |proposal: &mut Proposal| std::pin::pin!(proposal).poll(&mut context).is_ready();
     assert!(proposals.iter_mut().all(is_done));
-    assert_eq!(counts(), before.map(|count| count + 4), "each command of a group counts");
+    assert_eq!(counts(), before.map(|count| count + 4), "each command of a batch counts");
     let stages = node.solo.stats().write_stages;
     assert_eq!(stages[WriteStage::Queue as usize].sum, 15_000_000, "nanoseconds");
     let others = stages.iter().enumerate().filter(|(at, _)| *at != WriteStage::Queue as usize);

@@ -268,7 +268,7 @@ async fn the_members_and_their_lag_are_shown() {
     let member_ = Member::start().await;
     member_.cluster.change(|report| {
         report.members[1].lag = Some(thalweg_server::cluster::Lag { entries: 11, bytes: 1 });
-        report.members[1].behind = Some(thalweg_server::cluster::Since(6000));
+        report.members[1].behind = Some(thalweg_server::cluster::ElapsedMillis(6000));
         report.members.push(member(4, MemberRole::Voter, MemberHealth::Down));
     });
     let status = member_.node.get("/v1/cluster/status").await.is(200).json();

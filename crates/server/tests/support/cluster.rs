@@ -10,8 +10,8 @@ use std::{
 use thalweg_broker::{Broker, Budget, NodeBatch, NodeLink, NodeStats};
 use thalweg_server::cluster::{
     AdminToken, Cluster, ClusterError, ClusterFuture, ClusterHandle, ClusterReport, Credentials, DigestComparison,
-    Event, EventLog, JoinRequest, Lag, LinkTraffic, MemberDigest, MemberHealth, MemberReport, MemberRole,
-    MemberVersion, NodeAddresses, Removal, Since, Triggers,
+    ElapsedMillis, Event, EventLog, JoinRequest, Lag, LinkTraffic, MemberDigest, MemberHealth, MemberReport,
+    MemberRole, MemberVersion, NodeAddresses, Removal, Triggers,
 };
 use thalweg_types::{Index, NodeId, ReadLevel, Revision, Term};
 use tokio::sync::watch;
@@ -57,7 +57,7 @@ pub fn member(node: u64, role: MemberRole, health: MemberHealth) -> MemberReport
         version: "0.1.0".to_owned(),
         role,
         health,
-        heard: Some(Since(80)),
+        heard: Some(ElapsedMillis(80)),
         log_index: Some(Index(40)),
         applied_index: Some(Index(39)),
         lag: Some(Lag { entries: 2, bytes: 200 }),
@@ -86,7 +86,7 @@ impl FakeCluster {
             applied_revision: Revision(7),
             is_changing: false,
             time_behind: None,
-            triggers: Triggers { lag_entries: 10, lag_bytes: 1000, stale_after: Since(5000) },
+            triggers: Triggers { lag_entries: 10, lag_bytes: 1000, stale_after: ElapsedMillis(5000) },
             members,
         };
         let fake = Arc::new(Self {

@@ -41,7 +41,7 @@ struct Pending {
 }
 
 #[derive(Debug)]
-struct Covered {
+struct BarrierOutcome {
     level: ReadLevel,
     /// Number of bytes that the connection had received when the barrier began.
     end: u64,
@@ -115,7 +115,7 @@ impl ConnectionBarrier {
     }
 }
 
-impl Covered {
+impl BarrierOutcome {
     /// Returns true if the barrier decides about a read at this level. A failed linearizable barrier does not decide about
     /// weaker reads.
     fn covers(&self, level: ReadLevel) -> bool {

@@ -78,7 +78,7 @@ pub enum ClusterError {
     NotVoter(String),
     /// The target of a leadership transfer did not take over in time. The leadership stays where it was, or goes to
     /// another node.
-    #[error("the leadership was not taken over in time: retry")]
+    #[error("no other member took over the leadership in time: retry")]
     TransferTimeout,
     /// No other voter can take over the leadership, because none is alive.
     #[error("no other voter is alive that could take over the leadership: retry when one is")]

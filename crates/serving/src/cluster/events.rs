@@ -42,7 +42,7 @@ pub enum Event {
     Down(NodeId),
     /// A replica lacks many entries or bytes.
     Lagging(NodeId),
-    /// A replica has not been up to date for long.
+    /// A replica has been behind for a long time.
     Stale(NodeId),
     /// A replica keeps up again: it is neither lagging nor stale.
     CaughtUp(NodeId),
@@ -118,7 +118,7 @@ pub struct Beginning {
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct EventQueue {
     events: VecDeque<ClusterEvent>,
     last: u64,
 }
@@ -127,7 +127,7 @@ struct Kept {
 #[derive(Debug)]
 pub struct EventLog {
     run: u64,
-    kept: Mutex<Kept>,
+    kept: Mutex<EventQueue>,
     last: watch::Sender<u64>,
 }
 
@@ -195,7 +195,7 @@ impl EventLog {
         let _ = last.wait_for(|last| *last > sequence).await;
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, EventQueue> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -28,8 +28,8 @@ pub use error::ClusterError;
 pub use events::{Beginning, ClusterEvent, Event, EventLog, Missed};
 pub use leader_watch::LeaderWatch;
 pub use report::{
-    ClusterReport, DigestComparison, JoinRequest, Lag, LinkTraffic, MemberDigest, MemberHealth, MemberReport,
-    MemberRole, MemberVersion, NodeAddresses, Removal, Since, Triggers,
+    ClusterReport, DigestComparison, ElapsedMillis, JoinRequest, Lag, LinkTraffic, MemberDigest, MemberHealth,
+    MemberReport, MemberRole, MemberVersion, NodeAddresses, Removal, Triggers,
 };
 
 /// Reason for which a node that was removed from the cluster has stopped serving.

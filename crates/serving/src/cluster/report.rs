@@ -14,7 +14,7 @@ pub struct Lag {
 
 /// Time in milliseconds since an event that the reporting node observed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Since(pub u64);
+pub struct ElapsedMillis(pub u64);
 
 /// Bounds of the two conditions of a replica that does not keep up. A replica can meet one, both or none of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct Triggers {
     /// A replica with more missing bytes than this is `lagging`.
     pub lag_bytes: u64,
     /// A replica that was not up to date for longer than this is `stale`.
-    pub stale_after: Since,
+    pub stale_after: ElapsedMillis,
 }
 
 /// Addresses at which a node serves clients, as text `HOST:PORT`. Absent ones are unknown or not served.
@@ -58,7 +58,7 @@ pub struct MemberReport {
     /// Health of the member.
     pub health: MemberHealth,
     /// Time since the reporting node last heard from the member; `None` if it never did.
-    pub heard: Option<Since>,
+    pub heard: Option<ElapsedMillis>,
     /// Last index of the member's log that is known; `None` if it was never heard.
     pub log_index: Option<Index>,
     /// Last index that the member has applied, as far as it is known.
@@ -66,7 +66,7 @@ pub struct MemberReport {
     /// Distance from the leader; `None` if it is unknown.
     pub lag: Option<Lag>,
     /// Time since the member was up to date the last time; `None` if it is up to date or this is unknown.
-    pub behind: Option<Since>,
+    pub behind: Option<ElapsedMillis>,
     /// True if the member's disk is too full for new data. Deletes are still accepted, and the member writes the
     /// entries that the leader sends.
     pub is_full: bool,
@@ -115,7 +115,7 @@ pub struct ClusterReport {
     /// True while a change of the members is not complete.
     pub is_changing: bool,
     /// Time by which space time is behind the wall clocks of a majority of the voters; known to the leader only.
-    pub time_behind: Option<Since>,
+    pub time_behind: Option<ElapsedMillis>,
     /// Bounds of the conditions `lagging` and `stale`.
     pub triggers: Triggers,
     /// All members, by their ids.
@@ -266,17 +266,17 @@ mod tests {
         }
     }
 
-    const TRIGGERS: Triggers = Triggers { lag_entries: 10, lag_bytes: 100, stale_after: Since(1000) };
+    const TRIGGERS: Triggers = Triggers { lag_entries: 10, lag_bytes: 100, stale_after: ElapsedMillis(1000) };
 
     #[test]
     fn lagging_and_stale_are_two_conditions() {
         let with = |lag, behind| MemberReport { lag, behind, ..member(1, MemberHealth::Alive) };
         let conditions = |member: MemberReport| (member.is_lagging(&TRIGGERS), member.is_stale(&TRIGGERS));
         assert_eq!(conditions(with(None, None)), (false, false));
-        assert_eq!(conditions(with(Some(Lag { entries: 11, bytes: 1 }), Some(Since(10)))), (true, false));
+        assert_eq!(conditions(with(Some(Lag { entries: 11, bytes: 1 }), Some(ElapsedMillis(10)))), (true, false));
         assert_eq!(conditions(with(Some(Lag { entries: 1, bytes: 101 }), None)), (true, false));
         // A replica that stopped while nobody wrote much.
-        assert_eq!(conditions(with(Some(Lag { entries: 1, bytes: 1 }), Some(Since(1001)))), (false, true));
+        assert_eq!(conditions(with(Some(Lag { entries: 1, bytes: 1 }), Some(ElapsedMillis(1001)))), (false, true));
     }
 
     #[test]

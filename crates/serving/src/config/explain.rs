@@ -21,8 +21,8 @@ const TAIL_BYTES: u64 = 2 * NATIVE_PAGE_BYTES;
 const _: () = assert!(TAIL_PAGE_BYTES as u64 <= NATIVE_PAGE_BYTES);
 const _: () = assert!(MAX_WATCH_QUEUE_BYTES + COUNTED_TAIL_BYTES <= TAIL_BYTES as usize);
 
-/// Memory in bytes of replies that wait for a native client, without large replies: an outbox that still has room, and
-/// a frame just below the size that is counted.
+/// Most bytes of uncounted replies that one native client can have in memory: an outbox just below its limit, and one
+/// frame just below the size from which replies are counted.
 const NATIVE_REPLIES_BYTES: u64 = (OUTBOX_BYTES + COUNTED_REPLY_BYTES) as u64;
 
 /// Memory of a snapshot in progress, in chunks. Each of at most four compressing threads has a chunk before, in

@@ -233,9 +233,9 @@ knobs! {
     /// Silence after which another node is suspected at the latest. It is suspected sooner if the silence is improbably long
     /// for its usual pings. Cost: short times suspect nodes that only pause.
     cluster_suspect_after: Span = |_| Span(Duration::from_millis(700));
-    /// Silence after which another node is down. A node whose pings often come late is down up to two thirds later. Elections
-    /// do not wait for it. Cost: short times report nodes as down that only pause: a node that counts its leader as down is
-    /// not ready, and messages for subscribers on a node that is down are lost.
+    /// Silence after which another node is down. For a node whose pings often come late, the time is up to two thirds
+    /// longer. Elections do not wait for it. Cost: short times report nodes as down that only pause: a node that counts
+    /// its leader as down is not ready, and messages for subscribers on a node that is down are lost.
     cluster_down_after: Span = |_| Span(Duration::from_millis(850));
     /// Number of missing entries above which a member is reported as `lagging`, in events, the status and the metrics. Cost:
     /// none.
@@ -259,10 +259,10 @@ knobs! {
     cluster_certificate: PeerPem = |_| PeerPem::None;
     /// PEM file with the private key of `cluster_certificate`. Send SIGHUP to reload a changed file. Cost: none.
     cluster_key: PeerPem = |_| PeerPem::None;
-    /// Repair this node without a person if its state differs from that of a majority of the members, or if a scrub finds it
-    /// damaged: the node stops, gets the state of another member, and starts again. It does so once; after that it waits for
-    /// a person to run `thalweg cluster repair`. Cost: a copy of the whole state over the network, and the traces of the
-    /// fault in the former state.
+    /// Repair this node automatically if its state differs from that of a majority of the members, or if a scrub finds
+    /// it damaged: the node stops, gets the state of another member, and starts again. It does so once; after that it
+    /// waits for an operator to run `thalweg cluster repair`. Cost: a copy of the whole state over the network, and the
+    /// traces of the fault in the former state.
     cluster_repair: bool = |_| false;
     /// Level of reads over HTTP and the native protocol that state none, on a node of a cluster: `linearizable` shows all
     /// acknowledged writes, `lease` relies on clocks of equal speed, `stale` shows what the node has. Cost: `linearizable`
@@ -329,10 +329,10 @@ knobs! {
     /// Maximum number of bytes that a scrub reads per second. Cost: this much of the disk's throughput; lower rates let
     /// the files of redb and sqlite grow by what is written during the longer scrub.
     scrub_bytes_per_second: ByteSize = |engine| ByteSize(engine.scrub_bytes_per_second);
-    /// Maximum number of connections over all protocols. Further clients get 503 or a goodbye, and are disconnected; over
-    /// HTTP, 32 more get answers to requests for health, readiness, metrics and status. At a start it is lowered so far that
-    /// the process's limit on open files leaves half of the files, or 4096, for the data of the node. Cost: up to 160 KiB of buffers per
-    /// connection; a native one up to 256 KiB more for pending replies.
+    /// Maximum number of connections over all protocols. Further clients get 503 or a goodbye, and are disconnected;
+    /// over HTTP, 32 more get answers to requests for health, readiness, metrics and status. At start the server lowers
+    /// it so that half of the process's file limit, or 4096 files, stay free for the node's data. Cost: up to 160 KiB
+    /// of buffers per connection; a native one up to 256 KiB more for pending replies.
     max_connections: u32 = |_| 4096;
     /// Maximum number of QUIC connections, which also count as connections. Further clients are rejected. Cost: up to
     /// twice `native_quic_window` and 64 KiB per connection.
@@ -346,16 +346,16 @@ knobs! {
     max_requests_in_flight: u32 = |_| 4096;
     /// Maximum size of a request body; larger ones get 413. Cost: none; `max_body_bytes_in_flight` bounds the memory.
     max_body_bytes: ByteSize = |_| ByteSize(16 * MIB);
-    /// Maximum size of all request bodies in memory, as far as their bytes have arrived; the first 16 KiB of each
+    /// Maximum size of all request bodies in memory, counting only bytes that have arrived; the first 16 KiB of each
     /// connection do not count. Native frames and Redis requests above 64 KiB count, and commands above 64 KiB that
-    /// Redis clients queue behind MULTI. Above it requests are rejected, over HTTP with 503. Cost: up
-    /// to three times this much memory, for the body, its decoded form and the encoded command.
+    /// Redis clients queue behind MULTI. Above it requests are rejected, over HTTP with 503. Cost: up to three times
+    /// this much memory, for the body, its decoded form and the encoded command.
     max_body_bytes_in_flight: ByteSize = |_| ByteSize(64 * MIB);
-    /// Maximum size of the large replies that wait for clients. Replies from 128 KiB on count in all protocols, those from
-    /// 1 KiB on over HTTP/2, and native replies from 4 KiB on that another thread has read. Values in long JSON replies
-    /// count as they are stored. Above it, reads with large replies are rejected as `overloaded`, with 503 over HTTP and
-    /// `BUSY` for Redis clients; tails, watches, pushes and subscriptions wait. Writes are answered even above it. Cost:
-    /// this much memory.
+    /// Maximum size of the large replies that wait for clients. Replies of 128 KiB or more count in all protocols,
+    /// those of 1 KiB or more over HTTP/2, and native replies of 4 KiB or more that another thread has read. Values in
+    /// long JSON replies count as they are stored. Above it, reads with large replies are rejected as `overloaded`,
+    /// with 503 over HTTP and `BUSY` for Redis clients; tails, watches, pushes and subscriptions wait. Writes are
+    /// answered even above it. Cost: this much memory.
     max_reply_bytes_in_flight: ByteSize = |_| ByteSize(256 * MIB);
     /// Maximum number of scans, record reads and long reads of Redis clients in progress; further ones are rejected.
     /// Cost: up to two pages of 512 KiB per scan; a larger page, which holds one large value, counts in

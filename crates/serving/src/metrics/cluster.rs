@@ -11,7 +11,7 @@ use prometheus_client::{
 use thalweg_broker::NodeStats;
 
 use super::encode::gauge;
-use crate::cluster::{ClusterHandle, LinkTraffic, MemberHealth, MemberReport, MemberRole, Since};
+use crate::cluster::{ClusterHandle, ElapsedMillis, LinkTraffic, MemberHealth, MemberReport, MemberRole};
 
 /// Function that returns a figure of one member.
 type OfMember = fn(&MemberReport) -> Option<i64>;
@@ -82,7 +82,7 @@ impl Collector for ClusterCollector {
             "0 if so many voters' disks are full that the leader refuses new data",
             u64::from(report.has_room()),
         )?;
-        if let Some(Since(millis)) = report.time_behind {
+        if let Some(ElapsedMillis(millis)) = report.time_behind {
             let help = "Time by which the time of the data is behind the wall clocks of a majority, on the leader";
             gauge(to, "cluster_time_behind_millis", help, millis)?;
         }
@@ -92,7 +92,7 @@ impl Collector for ClusterCollector {
                 member.lag.map(|lag| number(lag.bytes))
             }),
             ("cluster_behind_millis", "Time since a replica was up to date", |member| {
-                member.behind.map(|Since(millis)| number(millis))
+                member.behind.map(|ElapsedMillis(millis)| number(millis))
             }),
             ("cluster_disk_full", "1 if a member's disk is too full for new data", |member| {
                 Some(member.is_full.into())

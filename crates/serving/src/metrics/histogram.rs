@@ -57,7 +57,7 @@ pub struct Shards {
 
 /// The state of one histogram, summed over the shards.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Snapshot {
+pub struct HistogramCounts {
     /// Number of values in the histogram.
     pub count: u64,
     /// Sum of the histogram's values in seconds.
@@ -66,8 +66,8 @@ pub struct Snapshot {
     pub buckets: Vec<(f64, u64)>,
 }
 
-impl Snapshot {
-    /// Returns the values that were added after an `earlier` snapshot of the same histogram, or `None` if there are
+impl HistogramCounts {
+    /// Returns the values that were added after the `earlier` counts of the same histogram, or `None` if there are
     /// none.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Option<Self> {
@@ -148,7 +148,7 @@ impl Shards {
 
     /// Returns a histogram, or `None` while it is empty.
     #[must_use]
-    pub fn histogram(&self, histogram: usize) -> Option<Snapshot> {
+    pub fn histogram(&self, histogram: usize) -> Option<HistogramCounts> {
         let in_bucket = |bucket: usize| -> u64 {
             let at = histogram * BUCKETS + bucket;
             self.shards.iter().map(|shard| shard.buckets[at].load(Ordering::Relaxed)).sum()
@@ -157,7 +157,7 @@ impl Shards {
             (0..BUCKETS).map(|bucket| (upper_bound_seconds(bucket), in_bucket(bucket))).collect();
         let count = buckets.iter().map(|(_, count)| count).sum();
         let micros: u64 = self.shards.iter().map(|shard| shard.micros[histogram].load(Ordering::Relaxed)).sum();
-        (count > 0).then_some(Snapshot { count, sum: micros as f64 / 1e6, buckets })
+        (count > 0).then_some(HistogramCounts { count, sum: micros as f64 / 1e6, buckets })
     }
 }
 
@@ -188,7 +188,7 @@ mod tests {
         record(100, 98);
         record(1000, 2);
         let before = shards.histogram(0).unwrap();
-        let micros = |snapshot: &Snapshot, part: f64| (snapshot.quantile(part) * 1e6).round() as u64;
+        let micros = |counts: &HistogramCounts, part: f64| (counts.quantile(part) * 1e6).round() as u64;
         assert_eq!((micros(&before, 0.5), micros(&before, 0.98), micros(&before, 0.99)), (128, 128, 1024));
         assert_eq!(before.since(&before), None);
         record(60_000_000, 1);

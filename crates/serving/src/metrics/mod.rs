@@ -21,7 +21,7 @@ pub use cluster::ClusterCollector;
 pub use connections::Connections;
 pub use encode::{NoLabels, counter, gauge};
 pub use groups::Groups;
-pub use histogram::{Shards, Snapshot};
+pub use histogram::{HistogramCounts, Shards};
 pub use node::Node;
 pub use reads::Reads;
 pub use shares::Shares;

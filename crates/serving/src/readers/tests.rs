@@ -127,15 +127,15 @@ async fn many_reads_wait_for_the_disk_at_a_time_and_long_ones_go_on() {
     let mut waiting = Vec::new();
     for _ in 0..READS {
         let (mut read, release) = held(&begun, "cold");
-        waiting.push(readers.run_again(Spent::Disk, &one, 0, move || (cold(), read())));
+        waiting.push(readers.run_again(BudgetSpent::Disk, &one, 0, move || (cold(), read())));
         releases.push(release);
     }
     // All of them have begun, on more threads than there are for long reads.
     (0..READS).for_each(|_| assert_eq!(begins.recv().unwrap(), "cold"));
-    let last = readers.run_again(Spent::Disk, &one, 0, cold);
+    let last = readers.run_again(BudgetSpent::Disk, &one, 0, cold);
     assert_eq!(readers.figures(ReadKind::Cold).queued, 1, "one thread is left for another address");
-    assert_eq!(readers.run_again(Spent::Disk, &other, 0, cold).await, Ok(true));
-    assert_eq!(readers.run_again(Spent::Steps, &one, 0, || "long").await, Ok("long"));
+    assert_eq!(readers.run_again(BudgetSpent::Disk, &other, 0, cold).await, Ok(true));
+    assert_eq!(readers.run_again(BudgetSpent::Steps, &one, 0, || "long").await, Ok("long"));
     drop(releases);
     for read in waiting {
         assert_eq!(read.await, Ok((true, "cold")));
@@ -159,9 +159,9 @@ async fn a_cold_read_that_takes_long_continues_where_long_reads_are_made() {
         let is_cut = budget::charge(2 * SHORT_READ).is_break();
         (calls, is_cut, name)
     };
-    let (calls, is_cut, name) = readers.run_again(Spent::Disk, &account, 1, read).await.unwrap();
+    let (calls, is_cut, name) = readers.run_again(BudgetSpent::Disk, &account, 1, read).await.unwrap();
     assert_eq!((calls, is_cut, name.as_deref()), (2, false, Some("thalweg-read")));
-    let panicked = readers.run_again(Spent::Disk, &account, 1, || -> u8 { panic!("a read panics") });
+    let panicked = readers.run_again(BudgetSpent::Disk, &account, 1, || -> u8 { panic!("a read panics") });
     assert_eq!(panicked.await, Err(ReaderError::Panicked));
     readers.stop();
 }
@@ -174,15 +174,15 @@ async fn stopped_readers_answer_cold_reads_with_an_error_and_finish_those_that_w
     let (begun, begins) = channel();
     let (mut read, release) = held(&begun, "cold");
     let mut is_long = false;
-    let running = readers.run_again(Spent::Disk, &account, 0, move || {
+    let running = readers.run_again(BudgetSpent::Disk, &account, 0, move || {
         let name = if is_long { "long" } else { read() };
         is_long = true;
         let _ = budget::charge(2 * SHORT_READ);
         name
     });
     assert_eq!(begins.recv().unwrap(), "cold");
-    let queued = readers.run_again(Spent::Disk, &account, 0, cold);
-    let dropped = readers.run_again(Spent::Disk, &account, 0, || unreachable!("its future is dropped"));
+    let queued = readers.run_again(BudgetSpent::Disk, &account, 0, cold);
+    let dropped = readers.run_again(BudgetSpent::Disk, &account, 0, || unreachable!("its future is dropped"));
     assert_eq!(readers.figures(ReadKind::Cold).queued, 2);
     drop(dropped);
     assert_eq!(readers.figures(ReadKind::Cold).queued, 1);
@@ -194,5 +194,5 @@ async fn stopped_readers_answer_cold_reads_with_an_error_and_finish_those_that_w
     drop(release);
     assert_eq!(running.await, Err(ReaderError::Stopping), "it would continue as a long read");
     stopping.join().unwrap();
-    assert_eq!(readers.run_again(Spent::Disk, &account, 0, cold).await, Err(ReaderError::Stopping));
+    assert_eq!(readers.run_again(BudgetSpent::Disk, &account, 0, cold).await, Err(ReaderError::Stopping));
 }

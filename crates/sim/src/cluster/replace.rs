@@ -76,7 +76,7 @@ impl Cluster {
         false
     }
 
-    /// Adds a node to the group, without a vote. Returns false if that takes too long.
+    /// Adds a node to the cluster, without a vote. Returns false if that takes too long.
     pub(super) async fn add_learner(&self, new: ProcessId) -> bool {
         self.until_done(move |leader| async move { leader.add_learner(NodeId(new), info_of(new)).await }).await
     }

@@ -61,7 +61,7 @@ pub struct Change {
 
 /// Violation that the check found.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Wrong {
+pub enum BankViolation {
     /// The stream contains a number of no change, or one number twice.
     Stray {
         /// Number of the change.
@@ -106,15 +106,15 @@ pub enum Wrong {
 }
 
 /// Returns the transactions that a violation is about.
-pub fn about<'a>(wrong: &Wrong, history: &'a [Timed]) -> Vec<&'a Timed> {
+pub fn about<'a>(wrong: &BankViolation, history: &'a [Timed]) -> Vec<&'a Timed> {
     match wrong {
-        Wrong::Read { transaction } | Wrong::ReadBack { transaction } => vec![&history[*transaction]],
-        Wrong::Stray { id }
-        | Wrong::Misplaced { id }
-        | Wrong::Revision { id }
-        | Wrong::Expectation { id }
-        | Wrong::Outcome { id }
-        | Wrong::RealTime { id } => {
+        BankViolation::Read { transaction } | BankViolation::ReadBack { transaction } => vec![&history[*transaction]],
+        BankViolation::Stray { id }
+        | BankViolation::Misplaced { id }
+        | BankViolation::Revision { id }
+        | BankViolation::Expectation { id }
+        | BankViolation::Outcome { id }
+        | BankViolation::RealTime { id } => {
             let is =
                 |timed: &&Timed| matches!(&timed.transaction, Transaction::Change { id: other, .. } if other == id);
             history.iter().filter(is).collect()
@@ -122,14 +122,14 @@ pub fn about<'a>(wrong: &Wrong, history: &'a [Timed]) -> Vec<&'a Timed> {
     }
 }
 
-struct Placed<'a> {
+struct OrderedChange<'a> {
     timed: &'a Timed,
     id: u64,
     revision: Option<u64>,
 }
 
 /// Checks the clients' answers against the stream of numbers.
-pub fn check(opening: &[i64], order: &[u64], history: &[Timed]) -> Result<(), Wrong> {
+pub fn check(opening: &[i64], order: &[u64], history: &[Timed]) -> Result<(), BankViolation> {
     let placed = place(order, history)?;
     let states = replay(opening, &placed)?;
     check_real_time(&placed)?;
@@ -147,7 +147,7 @@ pub fn check(opening: &[i64], order: &[u64], history: &[Timed]) -> Result<(), Wr
         let holds = |state: &Vec<i64>, balances: &[Balance]| balances.iter().all(|&(at, balance)| state[at] == balance);
         let fits = |state: &Vec<i64>| holds(state, saw) && (refused.is_empty() || !holds(state, refused));
         if least > most || !states[least..=most].iter().any(fits) {
-            return Err(Wrong::Read { transaction: at });
+            return Err(BankViolation::Read { transaction: at });
         }
         reads.push((timed.begin, timed.end, *revision, at));
     }
@@ -155,48 +155,48 @@ pub fn check(opening: &[i64], order: &[u64], history: &[Timed]) -> Result<(), Wr
 }
 
 /// Returns the changes in the order of the stream.
-fn place<'a>(order: &[u64], history: &'a [Timed]) -> Result<Vec<Placed<'a>>, Wrong> {
+fn place<'a>(order: &[u64], history: &'a [Timed]) -> Result<Vec<OrderedChange<'a>>, BankViolation> {
     let mut changes: HashMap<u64, &Timed> = HashMap::new();
     for timed in history {
         if let Transaction::Change { id, .. } = &timed.transaction {
             changes.insert(*id, timed);
         }
     }
-    let mut placed: Vec<Placed<'_>> = Vec::new();
+    let mut placed: Vec<OrderedChange<'_>> = Vec::new();
     for (offset, id) in order.iter().enumerate() {
-        let timed = changes.remove(id).ok_or(Wrong::Stray { id: *id })?;
+        let timed = changes.remove(id).ok_or(BankViolation::Stray { id: *id })?;
         let Transaction::Change { outcome, .. } = &timed.transaction else {
             unreachable!("only changes are looked up")
         };
         if outcome.as_ref().is_some_and(|outcome| outcome.offset != offset as u64) {
-            return Err(Wrong::Misplaced { id: *id });
+            return Err(BankViolation::Misplaced { id: *id });
         }
         let revision = outcome.as_ref().map(|outcome| outcome.revision);
         let last = placed.iter().rev().find_map(|change| change.revision);
         if revision.is_some_and(|revision| last.is_some_and(|last| revision <= last)) {
-            return Err(Wrong::Revision { id: *id });
+            return Err(BankViolation::Revision { id: *id });
         }
-        placed.push(Placed { timed, id: *id, revision });
+        placed.push(OrderedChange { timed, id: *id, revision });
     }
     let answered = |timed: &&Timed| matches!(&timed.transaction, Transaction::Change { outcome: Some(_), .. });
     match changes.into_values().find(answered).map(|timed| &timed.transaction) {
-        Some(Transaction::Change { id, .. }) => Err(Wrong::Misplaced { id: *id }),
+        Some(Transaction::Change { id, .. }) => Err(BankViolation::Misplaced { id: *id }),
         _ => Ok(placed),
     }
 }
 
 /// Returns the balances before the first change and after each change.
-fn replay(opening: &[i64], placed: &[Placed<'_>]) -> Result<Vec<Vec<i64>>, Wrong> {
+fn replay(opening: &[i64], placed: &[OrderedChange<'_>]) -> Result<Vec<Vec<i64>>, BankViolation> {
     let mut states = vec![opening.to_vec()];
-    for Placed { timed, id, .. } in placed {
+    for OrderedChange { timed, id, .. } in placed {
         let Transaction::Change { changes, expected, outcome, .. } = &timed.transaction else { continue };
         let mut state = states.last().expect("the opening balances").clone();
         if expected.iter().any(|&(at, balance)| state[at] != balance) {
-            return Err(Wrong::Expectation { id: *id });
+            return Err(BankViolation::Expectation { id: *id });
         }
         changes.iter().for_each(|&(at, by)| state[at] += by);
         if outcome.iter().flat_map(|outcome| &outcome.after).any(|&(at, balance)| state[at] != balance) {
-            return Err(Wrong::Outcome { id: *id });
+            return Err(BankViolation::Outcome { id: *id });
         }
         states.push(state);
     }
@@ -204,18 +204,18 @@ fn replay(opening: &[i64], placed: &[Placed<'_>]) -> Result<Vec<Vec<i64>>, Wrong
 }
 
 /// Checks that no change follows one that began after its end.
-fn check_real_time(placed: &[Placed<'_>]) -> Result<(), Wrong> {
+fn check_real_time(placed: &[OrderedChange<'_>]) -> Result<(), BankViolation> {
     let mut latest_begin = 0;
     for change in placed {
         if change.timed.end < latest_begin {
-            return Err(Wrong::RealTime { id: change.id });
+            return Err(BankViolation::RealTime { id: change.id });
         }
         latest_begin = latest_begin.max(change.timed.begin);
     }
     Ok(())
 }
 
-fn check_reads(mut reads: Vec<(u64, u64, u64, usize)>) -> Result<(), Wrong> {
+fn check_reads(mut reads: Vec<(u64, u64, u64, usize)>) -> Result<(), BankViolation> {
     let mut ends: Vec<_> = reads.iter().map(|&(_, end, revision, _)| (end, revision)).collect();
     ends.sort_unstable();
     reads.sort_unstable();
@@ -225,7 +225,7 @@ fn check_reads(mut reads: Vec<(u64, u64, u64, usize)>) -> Result<(), Wrong> {
             highest = highest.max(before);
         }
         if revision < highest {
-            return Err(Wrong::ReadBack { transaction });
+            return Err(BankViolation::ReadBack { transaction });
         }
     }
     Ok(())

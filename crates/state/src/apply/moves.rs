@@ -16,7 +16,7 @@ use crate::{
     keyspaces::values::{StoredRef, decode_value, encode_value},
     machine::{applying::Applying, state_machine::Machine, verdicts},
     segments::liveness::BlobKind,
-    streams::{admin, heads::Life, index, index_entry::IndexEntry, replacing as compaction},
+    streams::{admin, heads::StreamState, index, index_entry::IndexEntry, replacing as compaction},
 };
 
 /// Applies a move record whose payload begins at `at`. If the copied bytes differ from the original, the move is void:
@@ -119,6 +119,6 @@ impl Machine {
         let view = self.backend.view();
         let Some(entry) = index::entry_at(&*view, stream, first)? else { return Ok(false) };
         let Some(head) = index::head(&*view, stream)? else { return Ok(false) };
-        Ok(head.life == Life::Live && entry.blob == *blob && entry.end(first) > head.start)
+        Ok(head.life == StreamState::Live && entry.blob == *blob && entry.end(first) > head.start)
     }
 }

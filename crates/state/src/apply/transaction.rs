@@ -12,8 +12,8 @@ use thalweg_types::{
     KeyspaceId, LogPosition, Revision,
     codec::Malformed,
     command::{
-        AppendedAt, Deadline, FailedCondition, Got, OperationError, OperationResult, Outcome, Transacted, Transaction,
-        Write,
+        AppendedAt, Deadline, FailedCondition, OperationError, OperationResult, Outcome, ReadValue, Transacted,
+        Transaction, Write,
     },
     limits::{MAX_CONDITION_ROWS, MAX_TRANSACTION_PREFIX_DELETES, MAX_TRANSACTION_RESULT_BYTES},
     steps::{GET, OPERATION, WRITE, read_bytes, written_bytes},
@@ -211,7 +211,7 @@ impl OperationRun {
                 let too_large = OperationError::ResultTooLarge { limit: MAX_TRANSACTION_RESULT_BYTES };
                 self.room = self.room.checked_sub(bytes).ok_or(failed(too_large))?;
                 let got = match live {
-                    Some(live) => Some(Got { revision: live.revision, value: applying.bytes_of(&live)? }),
+                    Some(live) => Some(ReadValue { revision: live.revision, value: applying.bytes_of(&live)? }),
                     None => None,
                 };
                 OperationResult::Got(got)

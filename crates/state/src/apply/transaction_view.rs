@@ -13,8 +13,8 @@ use thalweg_types::{
     BlobRef, KeyspaceId, Revision, budget,
     codec::Malformed,
     command::{
-        Condition, Expect, FailedCondition, Got, OperationError, OperationResult, Outcome, Transacted, Transaction,
-        Write,
+        Condition, Expect, FailedCondition, OperationError, OperationResult, Outcome, ReadValue, Transacted,
+        Transaction, Write,
     },
     limits::{MAX_COMMAND_STEPS, MAX_CONDITION_ROWS, MAX_KEY_BYTES, MAX_TRANSACTION_RESULT_BYTES},
     steps::{GET, OPERATION, READ, SCAN, read_bytes},
@@ -135,7 +135,7 @@ impl Reading<'_> {
                 let got = match live {
                     Some(live) => {
                         let value = self.bytes_of(keyspace, key, live.revision, live.value.as_ref())?;
-                        Some(Got { revision: live.revision, value })
+                        Some(ReadValue { revision: live.revision, value })
                     }
                     None => None,
                 };

@@ -13,8 +13,8 @@ use crate::{
     },
     error::MachineError,
     history::rows::{
-        HistoryKey, HistoryRow, HistoryWork, PREFIX_LEN, Until, VersionEnd, VersionRow, history_row, history_rows,
-        keyspace_of_history, time_row, versions_prefix,
+        HistoryKey, HistoryRow, HistoryWork, PREFIX_LEN, VersionEnd, VersionRow, VersionUpperBound, history_row,
+        history_rows, keyspace_of_history, time_row, versions_prefix,
     },
     keys::{self, KeyRange, TAG_VERSIONS},
     keyspaces::{catalog::KeyspaceRow, values::decode_value},
@@ -86,9 +86,9 @@ impl Versions<'_> {
             let Some(of) = report.decoded(key, HistoryKey::of_version(key))? else { return Ok(()) };
             let until = match of.revision {
                 Some(revision) => self.version(key, row, &of.key, revision, segments, report)?,
-                None => {
-                    report.decoded(key, Until::of_forgotten(key, row))?.map(|until| (until, self.bounds.age.is_some()))
-                }
+                None => report
+                    .decoded(key, VersionUpperBound::of_forgotten(key, row))?
+                    .map(|until| (until, self.bounds.age.is_some())),
             };
             let Some((until, has_time)) = until else { return Ok(()) };
             if until.revision > self.names.revision {
@@ -112,7 +112,7 @@ impl Versions<'_> {
         revision: Revision,
         segments: &mut Segments,
         report: &mut Report,
-    ) -> Result<Option<(Until, bool)>, MachineError> {
+    ) -> Result<Option<(VersionUpperBound, bool)>, MachineError> {
         let decoded = VersionRow::decode(key, row).and_then(|version| Ok((version, version.decoded(key)?)));
         let Some((version, value)) = report.decoded(key, decoded)? else { return Ok(None) };
         if let Some(blob) = value.value.blob() {

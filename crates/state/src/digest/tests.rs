@@ -16,11 +16,11 @@ use crate::{
     expiry::rows::Expiry,
     history::{
         rows as versions,
-        rows::{Until, VersionEnd},
+        rows::{VersionEnd, VersionUpperBound},
     },
     keys,
     keyspaces::values::{CollectionRef, encode_value},
-    streams::heads::{Head, Life},
+    streams::heads::{Head, StreamState},
 };
 use thalweg_store::Applied;
 
@@ -120,7 +120,7 @@ fn a_collection_counts_as_it_is() {
 #[test]
 fn a_version_counts_with_the_form_of_its_value() {
     let key = versions::version_row(KeyspaceId(3), b"key", Revision(9));
-    let until = Until { revision: Revision(10), time: SpaceTime(11) };
+    let until = VersionUpperBound { revision: Revision(10), time: SpaceTime(11) };
     for place in PLACES {
         let value = encode_value(Revision(9), &Expiry::NEVER, place);
         let version = VersionRow { until, end: versions::NO_END, ending: VersionEnd::Deleted, value: &value };
@@ -175,9 +175,9 @@ fn a_stream_head_counts_without_what_is_local() {
         ..head()
     };
     assert_eq!(form_of_head(&compacted).unwrap(), expected);
-    let deleted = form_of_head(&Head { life: Life::Deleted, ..head() }).unwrap();
+    let deleted = form_of_head(&Head { life: StreamState::Deleted, ..head() }).unwrap();
     assert_eq!(deleted, [b"\x01", &expected[1..]].concat());
-    assert_eq!(form_of_head(&Head { life: Life::Deleted, producers: 0, ..head() }), None);
+    assert_eq!(form_of_head(&Head { life: StreamState::Deleted, producers: 0, ..head() }), None);
 }
 
 #[test]

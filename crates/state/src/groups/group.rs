@@ -1,6 +1,10 @@
 //! One consumer group: delivering, settling, extending, seeking, and dropping trimmed records.
 //!
 //! All operations change only memory and record the affected rows. Time is an argument: the entry's time.
+//!
+//! Owns: the rules of one group. Does not own: the other groups and the layout of rows (`table`), order per key
+//! (`order`), the commands (`commands`), or the records. Invariants: those in the head of `table`; `pending` and `dead`
+//! are the sums over the parcels; each parcel that an operation changes is in `changed`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -70,7 +74,7 @@ struct GroupChanges {
 /// Result of a settlement (ack or nack): the number of records settled, and the records whose attempts no longer held
 /// them.
 #[derive(Debug, Default)]
-pub(crate) struct Settled {
+pub(crate) struct SettledRecords {
     pub(crate) settled: u64,
     pub(crate) lapsed: Vec<Lapsed>,
 }
@@ -314,8 +318,8 @@ impl Group {
         now: SpaceTime,
         how: &SettlementKind<'_>,
         settlements: &Settlements<'_>,
-    ) -> Settled {
-        let mut done = Settled::default();
+    ) -> SettledRecords {
+        let mut done = SettledRecords::default();
         let mut returned = Vec::new();
         for (attempt, ranges) in settlements.iter() {
             let Some(is_dead) = self.held(now, how, attempt).map(Parcel::is_dead) else {

@@ -18,7 +18,9 @@ use crate::{
     expiry::rows::{Expiry, Lease},
     history::{
         historical_view::{HistoricalView, HistoryError},
-        rows::{HistoryKey, Until, VersionRow, escape, forgotten_row, key_prefix, version_row, versions_prefix},
+        rows::{
+            HistoryKey, VersionRow, VersionUpperBound, escape, forgotten_row, key_prefix, version_row, versions_prefix,
+        },
     },
     keys::{DATA_PREFIX_LEN, KeyRange, data_prefix},
     keyspaces::{
@@ -333,7 +335,7 @@ impl HistoricalView<'_> {
         row: &[u8],
     ) -> Result<(), MachineError> {
         match revision {
-            None => current.oldest = Until::of_forgotten(full, row)?.revision,
+            None => current.oldest = VersionUpperBound::of_forgotten(full, row)?.revision,
             Some(revision) if revision > self.revision => {}
             Some(_) => {
                 let version = VersionRow::decode(full, row)?;

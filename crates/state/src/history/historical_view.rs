@@ -23,7 +23,8 @@ use crate::{
     error::MachineError,
     expiry::rows::Lease,
     history::rows::{
-        HistoryKey, HistoryRow, HistoryWork, Until, VersionEnd, VersionRow, forgotten_row, key_prefix, version_row,
+        HistoryKey, HistoryRow, HistoryWork, VersionEnd, VersionRow, VersionUpperBound, forgotten_row, key_prefix,
+        version_row,
     },
     keys::{KeyRange, with_data_key},
     keyspaces::{
@@ -218,7 +219,8 @@ impl ReadView {
     ) -> Result<Versions, HistoryError> {
         let HistoryRow { floor, gone, .. } = self.history(keyspace)?;
         let forgotten = forgotten_row(keyspace, key);
-        let forgotten = self.view().get(&forgotten)?.map(|row| Until::of_forgotten(&forgotten, &row)).transpose()?;
+        let forgotten =
+            self.view().get(&forgotten)?.map(|row| VersionUpperBound::of_forgotten(&forgotten, &row)).transpose()?;
         let oldest = floor.max(forgotten.unwrap_or_default().revision);
         let mut found = Versions { versions: Vec::new(), more: false, oldest };
         let before = before.unwrap_or(Revision::MAX);
@@ -286,10 +288,10 @@ impl ReadView {
     }
 }
 
-fn version(full: &[u8], row: &[u8]) -> Result<(Version, Until), MachineError> {
+fn version(full: &[u8], row: &[u8]) -> Result<(Version, VersionUpperBound), MachineError> {
     let row = VersionRow::decode(full, row)?;
     let value = row.decoded(full)?;
-    let Until { revision, time } = row.until;
+    let VersionUpperBound { revision, time } = row.until;
     let stored = Stored { revision: value.revision, value: value.value.to_owned(), expiry: value.expiry };
     let lifetime = VersionLifetime::Until { revision, time: Some(time), ending: row.ending };
     Ok((Version { stored, lifetime }, row.until))
@@ -332,7 +334,8 @@ impl<'s> HistoricalView<'s> {
     /// Returns the revision up to which versions of a key were forgotten; zero if none were. `row` is the key of the
     /// row that records this.
     fn forgotten(&self, row: &[u8]) -> Result<Revision, MachineError> {
-        let found = self.snapshot.view().get(row)?.map(|found| Until::of_forgotten(row, &found)).transpose()?;
+        let found =
+            self.snapshot.view().get(row)?.map(|found| VersionUpperBound::of_forgotten(row, &found)).transpose()?;
         Ok(found.unwrap_or_default().revision)
     }
 

@@ -26,8 +26,8 @@ use crate::{
     error::MachineError,
     expiry::rows::Expiry,
     history::rows::{
-        HistoryKey, HistoryRow, NO_END, Until, VersionEnd, VersionRow, forgotten_row, history_row, history_rows,
-        key_prefix, keyspace_of_history, time_row, version_row,
+        HistoryKey, HistoryRow, NO_END, VersionEnd, VersionRow, VersionUpperBound, forgotten_row, history_row,
+        history_rows, key_prefix, keyspace_of_history, time_row, version_row,
     },
     keys::{self, KeyRange},
     keyspaces::{catalog::KeyspaceKind, values::decode_value},
@@ -44,7 +44,7 @@ const MAX_FORGOTTEN_PER_WRITE: usize = 16;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoredVersion {
     pub(crate) revision: Revision,
-    pub(crate) until: Until,
+    pub(crate) until: VersionUpperBound,
     /// True if the key was deleted or had ended after this version, so that no newer version follows immediately.
     pub(crate) key_was_removed: bool,
     pub(crate) blob: Option<BlobRef>,
@@ -166,7 +166,7 @@ impl Applying<'_> {
         }
         let (end, time) = (self.end_of(&found.expiry)?, self.applied.time);
         let ending = if ending == VersionEnd::Overwritten && end <= time { VersionEnd::Expired } else { ending };
-        let until = Until { revision: until, time };
+        let until = VersionUpperBound { revision: until, time };
         self.add_version(keyspace, key, found.revision, &VersionRow { until, end, ending, value: &row });
         Ok(true)
     }
@@ -226,7 +226,7 @@ impl Applying<'_> {
     ) -> Result<(), MachineError> {
         self.remove_version(keyspace, key, kept);
         let row = forgotten_row(keyspace, key);
-        let before = self.get(&row)?.map(|found| Until::of_forgotten(&row, &found)).transpose()?;
+        let before = self.get(&row)?.map(|found| VersionUpperBound::of_forgotten(&row, &found)).transpose()?;
         if before.is_some_and(|before| before.revision >= kept.until.revision) {
             return Ok(());
         }

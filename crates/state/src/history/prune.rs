@@ -29,8 +29,8 @@ use crate::{
     history::{
         keep_versions::{FullRow, StoredVersion, rows_after},
         rows::{
-            HistoryKey, HistoryRow, HistoryWork, PREFIX_LEN, Until, VersionRow, forgotten_row, history_rows,
-            keyspace_of_history, time_row, times_prefix, versions_prefix,
+            HistoryKey, HistoryRow, HistoryWork, PREFIX_LEN, VersionRow, VersionUpperBound, forgotten_row,
+            history_rows, keyspace_of_history, time_row, times_prefix, versions_prefix,
         },
     },
     keys::{self, KeyRange},
@@ -203,7 +203,7 @@ impl Round {
             let until = match of.revision {
                 // The removal of the key's versions, whose rows are before this one, may have changed this row.
                 None => match applying.get(key)? {
-                    Some(row) => Until::of_forgotten(key, &row)?,
+                    Some(row) => VersionUpperBound::of_forgotten(key, &row)?,
                     None => continue,
                 },
                 Some(revision) => {
@@ -244,7 +244,7 @@ impl Round {
         id: KeyspaceId,
         key: &[u8],
         of: &HistoryKey,
-        until: Until,
+        until: VersionUpperBound,
         floor: Revision,
         is_bounded: bool,
     ) {
@@ -340,7 +340,7 @@ impl Round {
                 },
                 None => {
                     if let Some(found) = applying.get(&row)? {
-                        let until = Until::of_forgotten(&row, &found)?;
+                        let until = VersionUpperBound::of_forgotten(&row, &found)?;
                         if until.time == at {
                             floor = floor.max(until.revision);
                             applying.applier.staged.delete(&[&row]);

@@ -211,14 +211,14 @@ pub enum VersionEnd {
 
 /// Exclusive end of a version, as a revision and as a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Until {
+pub(crate) struct VersionUpperBound {
     /// First revision at which the version was no longer current (exclusive end).
     pub(crate) revision: Revision,
     /// Time of the entry that replaced or removed this value of the key.
     pub(crate) time: SpaceTime,
 }
 
-impl Until {
+impl VersionUpperBound {
     const ENCODED_LEN: usize = 16;
 
     pub(crate) fn encode(&self) -> [u8; Self::ENCODED_LEN] {
@@ -244,7 +244,7 @@ impl Until {
 /// Content of a version's row: a former value of a key, and the end of the period in which the key had it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VersionRow<'a> {
-    pub(crate) until: Until,
+    pub(crate) until: VersionUpperBound,
     /// Time at which the value had ended by its deadline or its lease; `SpaceTime::MAX` if it had not ended when it
     /// was superseded.
     pub(crate) end: SpaceTime,
@@ -254,7 +254,7 @@ pub(crate) struct VersionRow<'a> {
 }
 
 /// Number of bytes before the value in the row of a version.
-pub(crate) const VERSION_HEAD_LEN: usize = Until::ENCODED_LEN + 9;
+pub(crate) const VERSION_HEAD_LEN: usize = VersionUpperBound::ENCODED_LEN + 9;
 
 /// End time in the row of a version whose value had no end, or had not ended when it was superseded.
 pub(crate) const NO_END: SpaceTime = SpaceTime(u64::MAX);
@@ -280,7 +280,7 @@ impl<'a> VersionRow<'a> {
 
     fn read(row: &'a [u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::at(row, 0);
-        let until = Until::read(&mut reader)?;
+        let until = VersionUpperBound::read(&mut reader)?;
         let end = SpaceTime(reader.u64("end")?);
         let ending = match reader.u8("ending")? {
             0 => VersionEnd::Overwritten,
@@ -396,12 +396,12 @@ mod tests {
             HistoryKey { key: b"12345678".to_vec(), revision: None }
         );
 
-        let until = Until { revision: Revision(0x0102), time: SpaceTime(3) };
+        let until = VersionUpperBound { revision: Revision(0x0102), time: SpaceTime(3) };
         let row = VersionRow { until, end: SpaceTime(4), ending: VersionEnd::Expired, value: b"row" };
         let bytes = b"\x02\x01\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x04\0\0\0\0\0\0\0\x02row";
         assert_eq!([&row.head(), row.value].concat(), bytes);
         assert_eq!(VersionRow::read(bytes), Ok(row));
-        assert_eq!(Until::of_forgotten(b"", &until.encode()).unwrap(), until);
+        assert_eq!(VersionUpperBound::of_forgotten(b"", &until.encode()).unwrap(), until);
         for (work, tail) in [
             (HistoryWork::Settled, b"\0".as_slice()),
             (HistoryWork::ApplyBounds { kept: 258, last: b"rest".to_vec() }, b"\x01\x02\x01\0\0rest"),

@@ -6,6 +6,10 @@
 //! command whose changes cannot be derived (expiries, results of counters, branches) calls
 //! [`Applying::record_changes`] before the first change; then the entry's verdict stores its changes. A command that
 //! changes keys uses a revision. [`Applying::finish_command`] compares this with the command's bytes afterwards.
+//!
+//! Owns: marks, verdicts and the history floor. Does not own: deriving changes from an entry (`changes`), or how far
+//! back the log is kept (the engine). Invariants: the rows of an entry are written in its batch; the floor never falls;
+//! `judged` is at least the index of every visible verdict.
 
 use std::{
     ops::{Bound, ControlFlow},
@@ -128,7 +132,7 @@ pub(crate) fn load_floor(view: &dyn View) -> Result<HistoryFloor, MachineError> 
 /// view.
 #[derive(Clone, Debug)]
 pub struct Verdicts {
-    /// Index of each entry that has a verdict, and the content of that row.
+    /// Verdict rows of the range: the entry's index and the content of its row.
     pub rows: Vec<(Index, Bytes)>,
     /// Inclusive end of the range of entries. Entries of the range that are not in `rows` have no verdict.
     pub through: Index,

@@ -2,6 +2,10 @@
 //!
 //! Each write of a command immediately becomes staged row changes, which later reads of the same batch see. A rejected
 //! command is rolled back completely ([`RedisStore::undo`]).
+//!
+//! Owns: the savepoints, budgets and revision of a batch. Does not own: the effect of each command (`thalweg-redis`),
+//! the rows of parts (`parts`), or the staged changes (`machine`). Invariants: a batch uses at most one revision. A
+//! read outside of a transaction has no effect on the rest of the batch.
 
 use std::{borrow::Cow, cell::Cell};
 

@@ -18,7 +18,7 @@ use thalweg_redis::{
 use thalweg_store::Direction;
 use thalweg_types::{
     BlobRef, KeyspaceId, Revision, SpaceTime,
-    budget::{self, Spent},
+    budget::{self, BudgetSpent},
     limits::{MAX_REDIS_READ_BYTES, MAX_REDIS_VIEW_COMPARISONS},
     reply::Reply,
     steps::{READ, ROW, SCAN, comparisons, read_bytes},
@@ -124,7 +124,7 @@ impl<'v> RedisView<'v> {
 /// Charges work to the budget of the thread's read. Returns an error, which ends the command, if the budget is spent.
 #[inline]
 fn charge(steps: u64) -> Result<(), StoreError> {
-    if budget::charge(steps).is_break() { Err(StoreError::Failed(Box::new(Spent::Steps))) } else { Ok(()) }
+    if budget::charge(steps).is_break() { Err(StoreError::Failed(Box::new(BudgetSpent::Steps))) } else { Ok(()) }
 }
 
 fn failed(error: MachineError) -> StoreError {

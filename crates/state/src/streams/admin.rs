@@ -19,7 +19,7 @@ use crate::{
     refused::Refused,
     segments::liveness::BlobKind,
     streams::{
-        heads::{Head, Life},
+        heads::{Head, StreamState},
         index, producing as producers,
     },
     sync::read,
@@ -65,7 +65,7 @@ pub(crate) fn configure_stream(
 /// batch must remove all of them.
 pub(crate) fn delete_stream(applying: &mut Applying<'_>, stream: StreamId) -> Result<Outcome, Refused> {
     let Some(head) = applying.live_head(stream) else { return Ok(Outcome::NoSuchStream(stream)) };
-    head.life = Life::Deleted;
+    head.life = StreamState::Deleted;
     head.start = head.next;
     head.start_batch = head.next;
     head.start_bytes = head.end_bytes;

@@ -71,7 +71,7 @@ impl From<StreamConfig> for SharedConfig {
 
 /// Life cycle of a stream: live, or deleted but not removed yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Life {
+pub(crate) enum StreamState {
     Live,
     /// The stream was deleted. Its head stays until the rows of its producers and its index entries are removed.
     Deleted,
@@ -82,7 +82,7 @@ pub(crate) enum Life {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) name: Arc<str>,
-    pub(crate) life: Life,
+    pub(crate) life: StreamState,
     pub(crate) config: SharedConfig,
     /// Oldest readable offset of the stream.
     pub(crate) start: Offset,
@@ -116,7 +116,7 @@ impl Head {
     pub(crate) fn new(name: Arc<str>, config: StreamConfig) -> Self {
         Self {
             name,
-            life: Life::Live,
+            life: StreamState::Live,
             config: config.into(),
             start: Offset::ZERO,
             next: Offset::ZERO,
@@ -145,7 +145,7 @@ impl Head {
     }
 
     pub(crate) fn is_live(&self) -> bool {
-        self.life == Life::Live
+        self.life == StreamState::Live
     }
 
     /// Returns the encoded bytes of the batches with readable records. Bytes that compaction has saved in trimmed
@@ -234,8 +234,8 @@ impl Head {
     fn decode_fields(row: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::at(row, 0);
         let life = match reader.u8("flags")? {
-            0 => Life::Live,
-            FLAG_DELETED => Life::Deleted,
+            0 => StreamState::Live,
+            FLAG_DELETED => StreamState::Deleted,
             _ => return Err(Malformed { at: 0, expected: "known flags" }),
         };
         let config = StreamConfig::decode(&mut reader)?.into();
@@ -449,12 +449,12 @@ impl StreamTable {
     fn note(&mut self, id: StreamId, head: &mut Head) {
         self.configs.share_config(&mut head.config);
         match head.life {
-            Life::Live => {
+            StreamState::Live => {
                 if self.by_name.get(&head.name) != Some(&id) {
                     self.by_name.insert(head.name.clone(), id);
                 }
             }
-            Life::Deleted => self.release_name(id, &head.name),
+            StreamState::Deleted => self.release_name(id, &head.name),
         }
         self.maintenance.note(id, Some(head));
     }

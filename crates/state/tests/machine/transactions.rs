@@ -9,9 +9,9 @@ use thalweg_state::{
 use thalweg_types::{
     KeyspaceId, Offset, Revision, StreamId,
     command::{
-        self, AppendedAt, CommitBuilder, Expect, FailedCondition, Got, KeyspaceConfig, KeyspaceHistory, OperationError,
-        OperationResult, Operations, Outcome, ScanOperation, ScanPage, ScannedItem, StreamConfig, Transacted,
-        TransactionBuilder,
+        self, AppendedAt, CommitBuilder, Expect, FailedCondition, KeyspaceConfig, KeyspaceHistory, OperationError,
+        OperationResult, Operations, Outcome, ReadValue, ScanOperation, ScanPage, ScannedItem, StreamConfig,
+        Transacted, TransactionBuilder,
     },
     limits::{
         MAX_EAGER_PREFIX_ROWS, MAX_KEY_BYTES, MAX_PENDING_CLEARS, MAX_TRANSACTION_PREFIX_DELETES,
@@ -115,7 +115,7 @@ fn conditions_choose_the_branch_and_name_the_first_that_failed() {
     assert_eq!(done.results, [OperationResult::Put]);
     let done = run(&mut bench, swap(b"1", b"3"));
     assert_eq!(done.failed, Some(FailedCondition { condition: 1, actual: Some(Revision(2)) }));
-    let got = Got { revision: Revision(2), value: "2".into() };
+    let got = ReadValue { revision: Revision(2), value: "2".into() };
     assert_eq!((done.wrote, &done.results[..]), (false, &[OperationResult::Got(Some(got))][..]));
     assert_eq!(bench.machine.applied().revision, Revision(2), "a transaction that only reads uses no revision");
 }
@@ -138,7 +138,7 @@ fn operations_see_those_before_them() {
         }),
     );
     let got = |revision, value: &[u8]| {
-        OperationResult::Got(Some(Got { revision: Revision(revision), value: value.to_vec().into() }))
+        OperationResult::Got(Some(ReadValue { revision: Revision(revision), value: value.to_vec().into() }))
     };
     let appended = |first| OperationResult::Appended(AppendedAt { stream: STREAM, first: Offset(first), count: 1 });
     let item = |key: &'static str, revision, value: &'static str| ScannedItem {

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use thalweg_types::{
     KeyspaceId, Offset, Revision, StreamId,
     command::{
-        self, AppendedAt, FailedCondition, Got, OperationError, OperationResult, Operations, Outcome, ScanOperation,
-        ScanPage, ScannedItem, Transacted, TransactionBuilder,
+        self, AppendedAt, FailedCondition, OperationError, OperationResult, Operations, Outcome, ReadValue,
+        ScanOperation, ScanPage, ScannedItem, Transacted, TransactionBuilder,
     },
     record::RecordBatch,
 };
@@ -123,49 +123,49 @@ impl Model {
         }
         let at = (keyspace, key.clone());
         let known = self.knows(keyspace);
-        let result = match kind {
-            1 => {
-                let len = [0, 1, 10, 40][rng.below(4) as usize];
-                let value = rng.bytes(len);
-                operations.put(id, &key, &value).unwrap();
-                self.data.insert(at, (self.revision, value));
-                OperationResult::Put
-            }
-            2 => {
-                operations.delete(id, &key).unwrap();
-                OperationResult::Deleted { existed: self.data.remove(&at).is_some() }
-            }
-            3 => {
-                operations.get(id, &key).unwrap();
-                OperationResult::Got(
-                    self.data
-                        .get(&at)
-                        .map(|(revision, value)| Got { revision: Revision(*revision), value: value.clone().into() }),
-                )
-            }
-            4 => OperationResult::Scanned(self.transaction_scan(rng, operations, keyspace)),
-            5 => {
-                let mut prefix = key;
-                prefix.truncate(rng.below(3) as usize);
-                operations.delete_prefix(id, &prefix).unwrap();
-                let before = self.data.len();
-                self.data.retain(|(of, key), _| *of != keyspace || !key.starts_with(&prefix));
-                OperationResult::PrefixDeleted { keys: Some((before - self.data.len()) as u64) }
-            }
-            _ => {
-                let delta = [1, -7, i64::MAX][rng.below(3) as usize];
-                operations.add(id, &key, delta).unwrap();
-                if !known {
-                    return Err(Outcome::NoSuchKeyspace(id));
+        let result =
+            match kind {
+                1 => {
+                    let len = [0, 1, 10, 40][rng.below(4) as usize];
+                    let value = rng.bytes(len);
+                    operations.put(id, &key, &value).unwrap();
+                    self.data.insert(at, (self.revision, value));
+                    OperationResult::Put
                 }
-                let failed = |error| Outcome::OperationFailed { operation: number, error };
-                let value = self.data.get(&at).map_or(Some(0), |(_, value)| Self::number(value));
-                let value = value.ok_or(failed(OperationError::NotANumber))?;
-                let sum = value.checked_add(delta).ok_or(failed(OperationError::Overflow { value, delta }))?;
-                self.data.insert(at, (self.revision, sum.to_string().into_bytes()));
-                OperationResult::Added { value: sum }
-            }
-        };
+                2 => {
+                    operations.delete(id, &key).unwrap();
+                    OperationResult::Deleted { existed: self.data.remove(&at).is_some() }
+                }
+                3 => {
+                    operations.get(id, &key).unwrap();
+                    OperationResult::Got(self.data.get(&at).map(|(revision, value)| ReadValue {
+                        revision: Revision(*revision),
+                        value: value.clone().into(),
+                    }))
+                }
+                4 => OperationResult::Scanned(self.transaction_scan(rng, operations, keyspace)),
+                5 => {
+                    let mut prefix = key;
+                    prefix.truncate(rng.below(3) as usize);
+                    operations.delete_prefix(id, &prefix).unwrap();
+                    let before = self.data.len();
+                    self.data.retain(|(of, key), _| *of != keyspace || !key.starts_with(&prefix));
+                    OperationResult::PrefixDeleted { keys: Some((before - self.data.len()) as u64) }
+                }
+                _ => {
+                    let delta = [1, -7, i64::MAX][rng.below(3) as usize];
+                    operations.add(id, &key, delta).unwrap();
+                    if !known {
+                        return Err(Outcome::NoSuchKeyspace(id));
+                    }
+                    let failed = |error| Outcome::OperationFailed { operation: number, error };
+                    let value = self.data.get(&at).map_or(Some(0), |(_, value)| Self::number(value));
+                    let value = value.ok_or(failed(OperationError::NotANumber))?;
+                    let sum = value.checked_add(delta).ok_or(failed(OperationError::Overflow { value, delta }))?;
+                    self.data.insert(at, (self.revision, sum.to_string().into_bytes()));
+                    OperationResult::Added { value: sum }
+                }
+            };
         if known { Ok(result) } else { Err(Outcome::NoSuchKeyspace(id)) }
     }
 

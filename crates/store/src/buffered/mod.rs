@@ -53,7 +53,7 @@ pub(crate) use paged::{Page, PagedView};
 #[cfg(test)]
 pub(crate) use pauses::OwedPause;
 use running::Running;
-pub(crate) use shared::{Shared, State, Work};
+pub(crate) use shared::{FullDiskTask, Shared, State};
 pub(crate) use store::{Demand, Store, StoreView};
 use version::Version;
 pub(crate) use worker::ThreadMain;
@@ -218,7 +218,7 @@ impl<S: Store> Backend for Buffered<S> {
             self.newest.swap(Arc::clone(&taken.version))
         };
         drop(former);
-        Ok(Replaced::new(Ended(old)))
+        Ok(Replaced::new(RetiredStore(old)))
     }
 
     fn name(&self) -> &'static str {
@@ -227,9 +227,9 @@ impl<S: Store> Backend for Buffered<S> {
 }
 
 /// A store that is no longer in use. Its threads stop when this is dropped.
-struct Ended<S: Store>(Arc<Running<S>>);
+struct RetiredStore<S: Store>(Arc<Running<S>>);
 
-impl<S: Store> Drop for Ended<S> {
+impl<S: Store> Drop for RetiredStore<S> {
     fn drop(&mut self) {
         self.0.end();
     }

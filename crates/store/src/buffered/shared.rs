@@ -96,17 +96,17 @@ pub(super) struct FullDisk {
 }
 
 impl FullDisk {
-    fn slot(&mut self, work: Work) -> (&mut Option<BackendError>, &mut u64) {
+    fn slot(&mut self, work: FullDiskTask) -> (&mut Option<BackendError>, &mut u64) {
         match work {
-            Work::Flush => (&mut self.flush, &mut self.flush_attempts),
-            Work::Upkeep => (&mut self.upkeep, &mut self.upkeep_attempts),
+            FullDiskTask::Flush => (&mut self.flush, &mut self.flush_attempts),
+            FullDiskTask::Upkeep => (&mut self.upkeep, &mut self.upkeep_attempts),
         }
     }
 }
 
 /// Work that can find the disk full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Work {
+pub enum FullDiskTask {
     /// A memtable is persisted.
     Flush,
     /// The store's own background work, such as a compaction.
@@ -318,7 +318,7 @@ impl<S: Store> Shared<S> {
     /// thread must stop.
     pub fn until_there_is_room<T>(
         &self,
-        work: Work,
+        work: FullDiskTask,
         mut attempt: impl FnMut() -> Result<T, BackendError>,
     ) -> Result<Option<T>, BackendError> {
         loop {
@@ -337,7 +337,7 @@ impl<S: Store> Shared<S> {
             if self.is_stepped() {
                 return Ok(None);
             }
-            let signal = if work == Work::Flush { &self.work } else { &self.upkeep };
+            let signal = if work == FullDiskTask::Flush { &self.work } else { &self.upkeep };
             let goes_on = |state: &mut State<S>| !state.stop && state.failure.is_none();
             let (state, _) =
                 signal.wait_timeout_while(state, RETRY_AFTER, goes_on).unwrap_or_else(PoisonError::into_inner);

@@ -9,7 +9,7 @@
 use std::{sync::Arc, thread::JoinHandle};
 
 use super::{
-    shared::{Shared, Work, run_caught},
+    shared::{FullDiskTask, Shared, run_caught},
     store::Store,
 };
 use crate::backend::BackendError;
@@ -53,13 +53,13 @@ pub(super) fn start<S: Store>(
 fn persist<S: Store>(shared: &Shared<S>) -> Result<(), BackendError> {
     while let Some(oldest) = shared.next_sealed() {
         let persist = || shared.persist(oldest.memtable.changes(), oldest.applied);
-        let Some(()) = shared.until_there_is_room(Work::Flush, persist)? else { return Ok(()) };
+        let Some(()) = shared.until_there_is_room(FullDiskTask::Flush, persist)? else { return Ok(()) };
         shared.publish_after(|state, version| {
             version.sealed.pop();
             state.persisted_count += 1;
             state.persisted = Some(oldest.applied);
         })?;
-        let Some(()) = shared.until_there_is_room(Work::Flush, || shared.maintain())? else { return Ok(()) };
+        let Some(()) = shared.until_there_is_room(FullDiskTask::Flush, || shared.maintain())? else { return Ok(()) };
     }
     Ok(())
 }

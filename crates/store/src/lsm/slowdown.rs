@@ -28,7 +28,8 @@ pub(super) const SLOW_LEVEL_0_RUNS: usize = 8;
 const BEHIND_LEVEL_0_RUNS: usize = 12;
 /// Number of sorted runs on level 0 from which writes wait for compaction.
 pub(super) const STOP_LEVEL_0_RUNS: usize = 24;
-/// Number of runs below [`STOP_LEVEL_0_RUNS`] that are left for errors of the measured rate.
+/// Runs kept free below [`STOP_LEVEL_0_RUNS`], so that writers do not reach the stop if the rate of compactions was
+/// overestimated.
 const SPARE_RUNS: usize = 4;
 /// Share of the expected time of a merge that it is taken to need still, however long it has run: one in this number.
 const MIN_LEFT_SHARE: u64 = 10;
@@ -82,7 +83,7 @@ impl Default for Slowdown {
 }
 
 impl Slowdown {
-    /// Notes that a compaction begins that will remove so many bytes from level 0.
+    /// Records the start of a compaction that will remove `level_0_bytes` bytes from level 0.
     #[must_use]
     pub(super) fn begin_merge(&self, level_0_bytes: u64) -> Merge<'_> {
         self.merge_begun_nanos.store(NOT_YET, Relaxed);
@@ -210,11 +211,12 @@ mod tests {
         /// Rate of compactions, and of writers, in bytes per second.
         rate: u64,
         wanted: u64,
-        /// A compaction of a lower level follows each so many of level 0, and takes so long as that of so many runs.
+        /// `(every, runs)`: after every `every` compactions of level 0, a compaction of a lower level follows, which
+        /// takes as long as one of `runs` runs.
         lower: Option<(usize, u32)>,
     }
 
-    struct Seen {
+    struct SimulatedRun {
         most_runs: usize,
         longest_pause: Duration,
         /// Rate at which writers wrote, as a share of the rate of compactions.
@@ -222,7 +224,7 @@ mod tests {
     }
 
     impl Model {
-        fn run(&self, duration: Duration) -> Seen {
+        fn run(&self, duration: Duration) -> SimulatedRun {
             const WRITE: u64 = 64 << 10;
             let time_of = |bytes: u64, rate| Duration::from_secs_f64(bytes as f64 / rate as f64);
             let (mut now, mut runs, mut filled, mut written) = (Duration::ZERO, 0_usize, 0, 0);
@@ -230,7 +232,7 @@ mod tests {
             // The runs that a compaction takes, its beginning and its end, and the guard.
             let mut running: Option<(usize, Duration, Duration, Merge<'_>)> = None;
             let mut merges = 0;
-            let mut seen = Seen { most_runs: 0, longest_pause: Duration::ZERO, rate: 0.0 };
+            let mut seen = SimulatedRun { most_runs: 0, longest_pause: Duration::ZERO, rate: 0.0 };
             while now < duration {
                 if let Some((taken, begun, end, merge)) = running.take_if(|(_, _, end, _)| *end <= now) {
                     self.slowdown.add_compaction(taken as u64 * RUN_BYTES, end - begun);

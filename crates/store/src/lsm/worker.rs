@@ -10,7 +10,7 @@ use rustix::{process::setpriority_process, thread::gettid};
 use super::store::{Extent, LsmStore};
 use crate::{
     backend::BackendError,
-    buffered::{Shared, State, Work},
+    buffered::{FullDiskTask, Shared, State},
 };
 
 /// The lowest scheduling priority of a thread, as a `nice` value.
@@ -27,7 +27,7 @@ pub(super) fn compact(shared: &Shared<LsmStore>) -> Result<(), BackendError> {
             }
             done => done,
         };
-        let Some(changed) = shared.until_there_is_room(Work::Upkeep, attempt)? else { return Ok(()) };
+        let Some(changed) = shared.until_there_is_room(FullDiskTask::Upkeep, attempt)? else { return Ok(()) };
         if changed {
             shared.publish_after(|_, _| {})?;
         }

@@ -189,7 +189,7 @@ pub(super) struct ArenaWriter {
 
 /// Error returned when an arena has not enough room. No bytes were written.
 #[derive(Debug)]
-pub(super) struct Full;
+pub(super) struct ArenaFull;
 
 /// Creates an arena with room for a head node and `bytes` of changes, and its writer. The total is at most
 /// `u32::MAX` bytes, so that offsets fit.
@@ -218,9 +218,15 @@ impl ArenaWriter {
 
     /// Writes a node for a key with its first version; `value: None` writes a delete. Returns the offset of the node,
     /// which is not linked into the list or index yet.
-    pub(super) fn node(&mut self, key: &[u8], height: usize, batch: u32, value: Option<&[u8]>) -> Result<u32, Full> {
+    pub(super) fn node(
+        &mut self,
+        key: &[u8],
+        height: usize,
+        batch: u32,
+        value: Option<&[u8]>,
+    ) -> Result<u32, ArenaFull> {
         debug_assert!((1..=MAX_HEIGHT).contains(&height));
-        let key_len = u16::try_from(key.len()).map_err(|_| Full)?;
+        let key_len = u16::try_from(key.len()).map_err(|_| ArenaFull)?;
         let tower = tower_bytes(height);
         let node_bytes = NODE_HEADER_BYTES + padded(key.len());
         let start = self.reserve(tower + node_bytes + version_bytes(value.map_or(0, <[u8]>::len)))?;
@@ -245,7 +251,7 @@ impl ArenaWriter {
     /// Writes a new version of a key in front of the older versions of its node, and publishes it. If the node's newest
     /// version belongs to the same, unfinished batch and has enough room, overwrites that version instead, because no
     /// reader will ever see it.
-    pub(super) fn push_version(&mut self, node: Node<'_>, batch: u32, value: Option<&[u8]>) -> Result<(), Full> {
+    pub(super) fn push_version(&mut self, node: Node<'_>, batch: u32, value: Option<&[u8]>) -> Result<(), ArenaFull> {
         let newest = node.atomic(NEWEST);
         let older = newest.load(Ordering::Relaxed);
         let bytes = version_bytes(value.map_or(0, <[u8]>::len));
@@ -265,9 +271,9 @@ impl ArenaWriter {
         Ok(())
     }
 
-    fn reserve(&mut self, bytes: usize) -> Result<usize, Full> {
+    fn reserve(&mut self, bytes: usize) -> Result<usize, ArenaFull> {
         let start = self.used;
-        let end = start.checked_add(bytes).filter(|end| *end <= self.arena.layout.size()).ok_or(Full)?;
+        let end = start.checked_add(bytes).filter(|end| *end <= self.arena.layout.size()).ok_or(ArenaFull)?;
         self.used = end;
         Ok(start)
     }

@@ -14,7 +14,7 @@ use std::{
 
 use redb::StorageBackend;
 use thalweg_disk::File;
-use thalweg_types::budget::{self, Spent};
+use thalweg_types::budget::{self, BudgetSpent};
 
 use crate::backend::BackendError;
 
@@ -94,7 +94,7 @@ thread_local! {
 }
 
 /// Payload of the unwinding with which a read of the file ends, because its thread must not wait for the disk.
-struct MustWait(Spent);
+struct MustWait(BudgetSpent);
 
 /// Performs a read of a view. It ends with an error at the first page that is neither in redb's cache nor in the memory
 /// of the kernel, if the [budget] of the thread's read forbids waiting for the disk.

@@ -1,8 +1,8 @@
-//! Judgement whether SQLite's reads of the database would wait for the disk.
+//! Estimates if a read of SQLite's database would wait for the disk.
 //!
-//! SQLite knows no reads that end instead of waiting, and an error of its file ends the transaction of the reader, so a
-//! view with it. So nobody asks about the pages of one read. [`Residency`] samples pages of the whole file instead, and
-//! a thread that must not wait reads only while a long run of samples was in memory.
+//! SQLite cannot abandon a read that would wait: an I/O error ends the reader's transaction, and with it the view. The
+//! pages of a single read are therefore not checked. [`Residency`] samples pages of the whole file instead, and a
+//! thread that must not wait reads only while a long run of samples was in memory.
 //!
 //! Each judgement takes a sample. If a share `p` of the file is not in memory, a run of `n` samples exists with the
 //! probability `(1-p)^n`, and one of `p` reads then waits: with 256 samples less than two of a thousand reads at worst.
@@ -95,7 +95,7 @@ mod tests {
 
     use super::*;
 
-    /// Creates a file of so many pages, which are in memory.
+    /// Creates a file of `pages` pages, all in the page cache.
     fn file_of(dir: &Path, pages: u64) -> std::path::PathBuf {
         let path = dir.join(format!("{pages} pages"));
         std::fs::write(&path, vec![7; (pages * u64::from(PAGE_BYTES)) as usize]).unwrap();

@@ -20,7 +20,7 @@ use thalweg_store::{
 };
 use thalweg_types::{
     Index, Lsn,
-    budget::{Budget, Spent},
+    budget::{Budget, BudgetSpent},
 };
 
 use crate::backend_support::Barrier;
@@ -82,7 +82,7 @@ fn read_into_memory<T: PartialEq + Debug>(read: impl Fn() -> T, expected: &T) {
                 true
             }
             Err(spent) => {
-                assert_eq!(spent, Spent::Disk);
+                assert_eq!(spent, BudgetSpent::Disk);
                 false
             }
         }
@@ -120,7 +120,7 @@ fn a_read_of_redb_ends_at_a_page_on_disk_and_the_database_goes_on() {
             Budget::RESIDENT.perform(|| backend.get(&key(number)).map_or(0, |_| 50)),
             Budget::RESIDENT.perform(|| scan(&*backend, number + 1000)),
         ] {
-            assert!(matches!(read, Ok(50) | Err(Spent::Disk)), "key {number}: {read:?}");
+            assert!(matches!(read, Ok(50) | Err(BudgetSpent::Disk)), "key {number}: {read:?}");
             ended += u64::from(read.is_err());
         }
         read_into_memory(|| backend.get(&key(number)).unwrap_or_default().as_deref() == Some(&[1; 200]), &true);
@@ -162,8 +162,8 @@ fn a_read_of_sqlite_ends_unless_its_file_is_in_memory() {
     }
     for number in (0..PAIRS).step_by(2000) {
         let first = Budget::RESIDENT.perform(|| backend.get(&key(number)).map(drop));
-        assert_eq!(first.unwrap_err(), Spent::Disk, "key {number}");
-        assert_eq!(Budget::RESIDENT.perform(|| scan(&*backend, number)), Err(Spent::Disk));
+        assert_eq!(first.unwrap_err(), BudgetSpent::Disk, "key {number}");
+        assert_eq!(Budget::RESIDENT.perform(|| scan(&*backend, number)), Err(BudgetSpent::Disk));
         assert_eq!(Budget::COLD.perform(|| get(&*backend, number, 1)), Ok(()), "this thread may wait");
         assert_eq!(Budget::COLD.perform(|| scan(&*backend, number)), Ok(50));
     }
@@ -197,7 +197,7 @@ fn a_large_value_in_a_memtable_is_copied_only_within_the_budget() {
         batch.put(&[b"small"], &[&[1; 100]]);
         backend.apply(&batch, Applied { lsn: Lsn(1), index: Index(1), ..Applied::default() }).unwrap();
         let briefly = |key: &[u8]| Budget::RESIDENT.perform(|| backend.get(key).unwrap().map(|value| value.len()));
-        assert_eq!((briefly(b"large"), briefly(b"small")), (Err(Spent::Steps), Ok(Some(100))));
+        assert_eq!((briefly(b"large"), briefly(b"small")), (Err(BudgetSpent::Steps), Ok(Some(100))));
         assert_eq!(backend.get(b"large").unwrap().map(|value| value.len()), Some(8 << 20));
     }
 }

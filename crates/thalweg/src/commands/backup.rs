@@ -34,7 +34,7 @@ use crate::{
     failure::{Exit, Failure},
     permissions, render,
     session::{Access, PartialFile, Session, SnapshotRequest},
-    span::{Since, parse_since, show_time},
+    span::{StartTime, parse_since, show_time},
     unfinished_file::{self, UnfinishedFile},
 };
 
@@ -110,7 +110,7 @@ pub(crate) struct Restore {
     pub to_lsn: Option<u64>,
     /// Restore only writes until this time: 2026-11-20, 2026-11-20T08:30:00Z, or a span before now
     #[arg(long, value_name = "TIME", value_parser = parse_since)]
-    pub to_time: Option<Since>,
+    pub to_time: Option<StartTime>,
     /// Print the result as JSON
     #[arg(long)]
     pub json: bool,

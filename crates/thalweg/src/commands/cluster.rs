@@ -154,7 +154,7 @@ pub(crate) enum ClusterAction {
                             Examples:\n  thalweg cluster watch\n  thalweg cluster events --past --json"
     )]
     Watch {
-        /// Begin with the events that the node keeps
+        /// Show past events first
         #[arg(long)]
         past: bool,
         /// End after this number of events
@@ -217,7 +217,7 @@ pub(crate) enum ClusterAction {
         /// Names of the node: its node name, host names, IP addresses
         #[arg(required = true)]
         names: Vec<String>,
-        /// Directory with the two files of the authority
+        /// Directory with the certificate and the key of the authority
         #[arg(long, value_name = "DIR", default_value = ".")]
         ca: PathBuf,
         /// Directory for the two files of the node

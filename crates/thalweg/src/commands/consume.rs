@@ -305,7 +305,7 @@ impl Member<'_> {
 }
 
 fn not_ours() -> Failure {
-    Failure::new(Exit::Failed, "not_thalweg", "the answer is not that of a Thalweg server")
+    Failure::new(Exit::Failed, "not_thalweg", "the reply is not from a Thalweg server")
         .then("check --server or THALWEG_SERVER, and that server and command have the same version")
 }
 

@@ -121,7 +121,7 @@ pub(crate) struct Elect {
 pub(crate) struct Leader {
     /// Name of the election
     pub name: String,
-    /// Continue, and print each new leader; `-` while there is none
+    /// Keep running and print each new leader, or `-` if there is none
     #[arg(long)]
     pub follow: bool,
     /// Name of the keyspace that stores the elections

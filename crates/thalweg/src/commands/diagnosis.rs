@@ -201,7 +201,7 @@ fn health(found: &mut Findings, members: &[Value]) {
                 if member["stale"] == true {
                     found.problem(
                         "member_stale",
-                        format!("{name} has not been up to date for long"),
+                        format!("{name} has been behind for a long time"),
                         "its stale reads are old; look at its log and its disk",
                     );
                 }

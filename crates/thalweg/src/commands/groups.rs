@@ -9,7 +9,7 @@ use crate::{
     failure::{Exit, Failure},
     render::{self, print_result},
     session::{Access, GroupCall, Session},
-    span::{Since, parse_since, parse_span, show_span},
+    span::{StartTime, parse_since, parse_span, show_span},
 };
 
 #[derive(Args, Debug)]
@@ -77,7 +77,7 @@ pub(crate) struct StreamPosition {
     /// Position at the first record since this time: a span before now (10m), 2026-11-20, 2026-11-20T08:30:00Z, or
     /// microseconds since 1970
     #[arg(long, value_name = "TIME", value_parser = parse_since)]
-    pub since: Option<Since>,
+    pub since: Option<StartTime>,
 }
 
 #[derive(Subcommand, Debug)]
@@ -112,7 +112,7 @@ pub(crate) enum GroupAction {
         /// Deliver records since this time: a span before now (10m), 2026-11-20, 2026-11-20T08:30:00Z, or
         /// microseconds since 1970
         #[arg(long, value_name = "TIME", value_parser = parse_since)]
-        since: Option<Since>,
+        since: Option<StartTime>,
         #[command(flatten)]
         place: TargetArgs,
     },
@@ -239,7 +239,7 @@ fn parse_attempt(text: &str) -> Result<Value, String> {
     Ok(json!({ "attempt": number(attempt)?, "ranges": ranges }))
 }
 
-fn time(since: Since) -> Value {
+fn time(since: StartTime) -> Value {
     json!({ "time_micros": since.time().micros() })
 }
 

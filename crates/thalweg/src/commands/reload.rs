@@ -98,7 +98,7 @@ pub(crate) async fn reload_at(
                 let later = changed(&config, &new);
                 if !later.is_empty() {
                     let keys = later.join(", ");
-                    tracing::warn!(keys, "SIGHUP: changes of these keys take effect at the next start");
+                    tracing::warn!(keys, "SIGHUP: changes of these configuration keys take effect after a restart");
                 }
             }
             Err(error) => tracing::error!(%error, "SIGHUP: the configuration has an error and is unchanged"),

@@ -29,7 +29,7 @@ use thalweg_server::{
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::{
-    membership::{MemberPart, Part},
+    membership::{MemberPart, OpenRole},
     repair::Repaired,
 };
 use super::{
@@ -195,8 +195,8 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
     };
     let part = membership::decide(&resolved.config)?;
     let member = match &part {
-        Part::Alone => None,
-        Part::Member(member) => {
+        OpenRole::Alone => None,
+        OpenRole::Member(member) => {
             membership::keep(member, &resolved.config.data)?;
             // The directory has only the token's hash. A start that fails later must not lose the token.
             if let Some(admin) = &member.admin {
@@ -229,8 +229,8 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
     });
     runtime.shutdown_timeout(Duration::from_millis(200));
     match served {
-        Ok(Ended::Stopped) => Ok(()),
-        Ok(Ended::RepairDue) => repair::start_again(),
+        Ok(ServerEnd::Stopped) => Ok(()),
+        Ok(ServerEnd::RepairDue) => repair::start_again(),
         Err(failure) => {
             // The server did not close the database. Acknowledged writes are safe either way.
             let _ = database.close();
@@ -241,7 +241,7 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
 
 /// Reason why a server has ended without a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ended {
+enum ServerEnd {
     /// A signal has stopped it.
     Stopped,
     /// The member ends to get the state of another member.
@@ -263,7 +263,7 @@ fn options(config: &Config, repair: bool) -> Options {
 }
 
 /// Starts the consensus of a member. Returns `None` for a node that runs alone.
-fn start_member(part: &Part, config: &Config, database: &Database) -> Result<Option<Node>, Failure> {
+fn start_member(part: &OpenRole, config: &Config, database: &Database) -> Result<Option<Node>, Failure> {
     let Some(member) = part.member() else { return Ok(None) };
     membership::check(member, database)?;
     let Some(options) = membership::node_options(config, &member.credentials, database.report().node)? else {
@@ -281,7 +281,7 @@ async fn serve(
     mut stop: Stop,
     hangup: Signal,
     log: Log,
-) -> Result<Ended, Failure> {
+) -> Result<ServerEnd, Failure> {
     let cluster = member.map(|(node, part)| Cluster {
         handle: Arc::new(node.clone()),
         credentials: Arc::new(part.credentials.clone()),
@@ -307,7 +307,7 @@ async fn serve(
         let reserve_bytes = config.reserve_bytes.0;
         tracing::warn!(free_bytes, reserve_bytes, "free disk space is below reserve_bytes: new data is rejected");
     }
-    let mut ended = Ended::Stopped;
+    let mut ended = ServerEnd::Stopped;
     let stopped = async {
         let repair_is_due = async {
             match member {
@@ -326,7 +326,7 @@ async fn serve(
             () = requested => tracing::info!("stopping on a request of an administrator"),
             () = repair_is_due => {
                 tracing::warn!("stopping to repair the state: the node restarts without an operator");
-                ended = Ended::RepairDue;
+                ended = ServerEnd::RepairDue;
             }
         }
         give_up_after(STOP_LIMIT);
@@ -334,8 +334,8 @@ async fn serve(
     server.run(stopped).await.map_err(|error| Failure::of(&error))?;
     // If a signal has arrived in the meantime, the process ends instead of starting the repaired node.
     let is_signalled =
-        ended == Ended::RepairDue && tokio::time::timeout(Duration::ZERO, stop.signalled()).await.is_ok();
-    Ok(if is_signalled { Ended::Stopped } else { ended })
+        ended == ServerEnd::RepairDue && tokio::time::timeout(Duration::ZERO, stop.signalled()).await.is_ok();
+    Ok(if is_signalled { ServerEnd::Stopped } else { ended })
 }
 
 /// Ends the process when the stop of the server has taken longer than `limit`. A stop that hangs on a dead disk

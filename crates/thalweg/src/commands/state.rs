@@ -75,7 +75,7 @@ pub(crate) struct RaiseVersion {
     /// The new version; a lower one than the version in force changes nothing
     #[arg(value_name = "VERSION")]
     pub to: u16,
-    /// Raise the version although members of the cluster do not answer
+    /// Raise the version even if members do not answer
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]

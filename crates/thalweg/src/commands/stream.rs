@@ -18,7 +18,7 @@ use crate::{
     failure::Failure,
     render::{self, Lines},
     session::{Access, Appended, Record, Session, StreamRecord},
-    span::{Since, parse_since},
+    span::{StartTime, parse_since},
 };
 
 #[derive(Args, Debug)]
@@ -135,7 +135,7 @@ pub(crate) struct Read {
     /// Print records since this time: a span before now (10m), 2026-11-20, 2026-11-20T08:30:00Z, or microseconds since
     /// 1970
     #[arg(long, value_name = "TIME", value_parser = parse_since)]
-    pub since: Option<Since>,
+    pub since: Option<StartTime>,
     /// Maximum number of records to print
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
@@ -179,7 +179,7 @@ pub(crate) struct Tail {
     /// Print records since this time: a span before now (10m), 2026-11-20, 2026-11-20T08:30:00Z, or microseconds since
     /// 1970
     #[arg(long, value_name = "TIME", value_parser = parse_since, conflicts_with_all = ["from", "last"])]
-    pub since: Option<Since>,
+    pub since: Option<StartTime>,
     /// End after this number of records
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,

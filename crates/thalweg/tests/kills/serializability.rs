@@ -7,7 +7,7 @@ use std::{thread, time::Duration};
 
 use serde_json::{Value, json};
 
-use thalweg_sim::linear::bank::{Balance, Change, Timed, Transaction, Wrong, about, check};
+use thalweg_sim::linear::bank::{Balance, BankViolation, Change, Timed, Transaction, about, check};
 
 use crate::{
     clock::{Dice, Moments, seed},
@@ -289,33 +289,33 @@ fn right_histories_are_explained() {
 
 #[test]
 fn wrong_histories_are_found_out() {
-    let wrong: Vec<(Wrong, &[u64], Vec<Timed>)> = vec![
-        (Wrong::Misplaced { id: 1 }, &[], vec![done(1, 2, 1, 0, [90, 110])]),
-        (Wrong::Misplaced { id: 2 }, &[2, 1], vec![done(1, 9, 1, 1, [80, 120]), done(2, 8, 2, 1, [80, 120])]),
-        (Wrong::Stray { id: 7 }, &[7], vec![]),
-        (Wrong::Stray { id: 1 }, &[1, 1], vec![lost(1, 2, 1)]),
+    let wrong: Vec<(BankViolation, &[u64], Vec<Timed>)> = vec![
+        (BankViolation::Misplaced { id: 1 }, &[], vec![done(1, 2, 1, 0, [90, 110])]),
+        (BankViolation::Misplaced { id: 2 }, &[2, 1], vec![done(1, 9, 1, 1, [80, 120]), done(2, 8, 2, 1, [80, 120])]),
+        (BankViolation::Stray { id: 7 }, &[7], vec![]),
+        (BankViolation::Stray { id: 1 }, &[1, 1], vec![lost(1, 2, 1)]),
         // A lost update: both transfers began from the same balance.
-        (Wrong::Outcome { id: 2 }, &[1, 2], vec![done(1, 4, 1, 0, [90, 110]), done(2, 3, 2, 1, [90, 110])]),
+        (BankViolation::Outcome { id: 2 }, &[1, 2], vec![done(1, 4, 1, 0, [90, 110]), done(2, 3, 2, 1, [90, 110])]),
         (
-            Wrong::Expectation { id: 2 },
+            BankViolation::Expectation { id: 2 },
             &[1, 2],
             vec![conditional(done(1, 4, 1, 0, [90, 110]), BOTH), conditional(done(2, 3, 2, 1, [90, 110]), BOTH)],
         ),
         // The first transfer ended before the second began, but follows it in the order.
-        (Wrong::RealTime { id: 1 }, &[2, 1], vec![done(1, 2, 1, 1, [80, 120]), done(3, 4, 2, 0, [90, 110])]),
+        (BankViolation::RealTime { id: 1 }, &[2, 1], vec![done(1, 2, 1, 1, [80, 120]), done(3, 4, 2, 0, [90, 110])]),
         // A read that saw half of a transaction.
-        (Wrong::Read { transaction: 1 }, &[1], vec![done(1, 5, 1, 0, [90, 110]), read(2, 3, 10, [90, 100])]),
+        (BankViolation::Read { transaction: 1 }, &[1], vec![done(1, 5, 1, 0, [90, 110]), read(2, 3, 10, [90, 100])]),
         // A stale read, by its revision and by real time.
-        (Wrong::Read { transaction: 1 }, &[1], vec![done(1, 2, 1, 0, [90, 110]), read(1, 9, 10, [100, 100])]),
-        (Wrong::Read { transaction: 1 }, &[1], vec![done(1, 2, 1, 0, [90, 110]), read(3, 4, 9, [100, 100])]),
+        (BankViolation::Read { transaction: 1 }, &[1], vec![done(1, 2, 1, 0, [90, 110]), read(1, 9, 10, [100, 100])]),
+        (BankViolation::Read { transaction: 1 }, &[1], vec![done(1, 2, 1, 0, [90, 110]), read(3, 4, 9, [100, 100])]),
         // A lost transfer that was seen, and then never happened.
-        (Wrong::Read { transaction: 1 }, &[], vec![lost(1, 8, 1), read(2, 3, 10, [90, 110])]),
+        (BankViolation::Read { transaction: 1 }, &[], vec![lost(1, 8, 1), read(2, 3, 10, [90, 110])]),
         // A lost transfer that happened after its server was dead.
-        (Wrong::Read { transaction: 1 }, &[1], vec![lost(1, 4, 1), read(5, 6, 9, [100, 100])]),
+        (BankViolation::Read { transaction: 1 }, &[1], vec![lost(1, 4, 1), read(5, 6, 9, [100, 100])]),
         // A rejected transfer whose condition was met throughout.
-        (Wrong::Read { transaction: 0 }, &[], vec![refused(1, 2, 9, BOTH, BOTH)]),
+        (BankViolation::Read { transaction: 0 }, &[], vec![refused(1, 2, 9, BOTH, BOTH)]),
         (
-            Wrong::ReadBack { transaction: 2 },
+            BankViolation::ReadBack { transaction: 2 },
             &[1],
             vec![done(1, 9, 1, 0, [90, 110]), read(2, 3, 10, [90, 110]), read(4, 5, 9, [100, 100])],
         ),
@@ -327,5 +327,5 @@ fn wrong_histories_are_found_out() {
     if let Transaction::Change { outcome: Some(outcome), .. } = &mut back[1].transaction {
         outcome.revision = 10;
     }
-    assert_eq!(check(&BOTH, &[1, 2], &back), Err(Wrong::Revision { id: 2 }));
+    assert_eq!(check(&BOTH, &[1, 2], &back), Err(BankViolation::Revision { id: 2 }));
 }

@@ -43,8 +43,10 @@ fn docs_open_with_a_noun_or_a_verb() {
 
 /// Names of types that do not describe a value of the type.
 const EMPTY_NAMES: &[&str] = &[
-    "Carried", "Ears", "Found", "Held", "Patience", "Phase", "Place", "Solitude", "Spares", "Standing", "Taken",
-    "Terms", "Told", "Wanted",
+    "Ahead", "Alarm", "Apart", "Before", "Beside", "Carried", "Course", "Covered", "Ears", "Effort", "Ended", "Found",
+    "Got", "Held", "Kept", "Known", "Left", "Life", "Measured", "Met", "Other", "Own", "Patience", "Phase", "Place",
+    "Placed", "Rest", "Rival", "Seat", "Seen", "Sent", "Settled", "Shelf", "Since", "Solitude", "Spares", "Spent",
+    "Standing", "Taken", "Terms", "Things", "Told", "Tried", "Until", "Wanted", "When", "Work", "Wrong",
 ];
 
 #[test]

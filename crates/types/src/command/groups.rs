@@ -5,6 +5,12 @@
 //! of the same records, of a deleted group with the same name, or from before a restore.
 //!
 //! Settlements are decoded by hand, as views that are checked once: an ack is on the path of every record consumed.
+//!
+//! Owns: the encoding of configurations, commands and outcomes, and the checks that need no state. Does not own: the
+//! effect of the commands (`groups` of the state), or the frames of the native protocol.
+//!
+//! Invariants: decoding accepts only settlements within [`MAX_SETTLED_RANGES`], whose ranges have at least one offset
+//! and end below 2^64. [`key_hash`] never changes, because the state stores its results.
 
 use std::time::Duration;
 

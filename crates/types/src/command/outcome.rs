@@ -212,7 +212,7 @@ fn of_result(result: &OperationResult) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::transaction::{Got, ScanPage};
+    use crate::command::transaction::{ReadValue, ScanPage};
 
     #[test]
     fn held_bytes_contain_all_values_of_replies_and_results() {
@@ -229,7 +229,7 @@ mod tests {
             }],
             after: Some(vec![1; 10].into()),
         };
-        let got = Got { revision: Revision(1), value: vec![3; 4000].into() };
+        let got = ReadValue { revision: Revision(1), value: vec![3; 4000].into() };
         let results = vec![OperationResult::Scanned(page), OperationResult::Got(Some(got)), OperationResult::Put];
         let transacted = Transacted { failed: None, revision: Revision(1), wrote: false, results };
         let held = Outcome::Transacted(Box::new(transacted)).held_bytes();

@@ -24,7 +24,7 @@ use crate::{
         groups::{DeliveredRun, Fetched, GroupOutcome, Lapsed, OffsetRun},
         outcome::Outcome,
         stream_config::StreamLimit,
-        transaction::{FailedCondition, Got, OperationError, OperationResult, ScanPage, ScannedItem, Transacted},
+        transaction::{FailedCondition, OperationError, OperationResult, ReadValue, ScanPage, ScannedItem, Transacted},
     },
     ids::{Attempt, GroupId, KeyspaceId, LeaseId, Offset, Revision, StreamId},
     reply::Reply,
@@ -148,7 +148,7 @@ structs! {
     AppendedAt { stream, first, count }
     Transacted { failed, revision, wrote, results }
     FailedCondition { condition, actual }
-    Got { revision, value }
+    ReadValue { revision, value }
     ScanPage { items, after }
     ScannedItem { key, revision, value }
     Lapsed { attempt, run }

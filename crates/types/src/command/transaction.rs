@@ -213,14 +213,14 @@ pub enum OperationResult {
     },
     /// Value of the key that the operation read, as the operations before this one left it; `None` if the key has no
     /// value.
-    Got(Option<Got>),
+    Got(Option<ReadValue>),
     /// Page of pairs of key and value that the operation read, as the operations before this one left them.
     Scanned(ScanPage),
 }
 
 /// Revision and value of a key that a transaction read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Got {
+pub struct ReadValue {
     /// Revision at which the value was written.
     pub revision: Revision,
     /// Value of the key.

@@ -670,7 +670,7 @@ structure! {
 }
 
 structure! {
-    /// Question whether the node would give its state to a member that repairs its own (`ask chunk`).
+    /// Asks if the receiver can serve its state to a member that is repairing itself, over `ask chunk`.
     AskSource as "ask source" {}
 }
 
@@ -683,7 +683,7 @@ structure! {
 }
 
 structure! {
-    /// Question of an empty node, before it founds a cluster, for what the receiver has written in its space.
+    /// Asked by an empty node before it founds a cluster: has the receiver voted or written entries in its space?
     AskHistory as "ask history" {}
 }
 
@@ -698,7 +698,7 @@ structure! {
 }
 
 structure! {
-    /// Question for the versions of the state machine, before one of them is put in force.
+    /// Asks which versions of the state machine the receiver supports, before one is activated.
     AskVersions as "ask versions" {}
 }
 

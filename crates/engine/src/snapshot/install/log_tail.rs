@@ -5,7 +5,7 @@
 //! applied when they are committed.
 //!
 //! The log of a node that installs a snapshot can contain, in any mixture: entries that the snapshot covers, some of
-//! which may not be part of the group's history; entries after the snapshot; votes; moves, most of them of the install.
+//! which may not be part of the space's history; entries after the snapshot; votes; moves, most of them of the install.
 
 use thalweg_log::{Log, RecordKind};
 use thalweg_replica::Valid;
@@ -56,15 +56,15 @@ impl LogTail {
 
 /// Kinds of records that a catch-up has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Passed {
+pub(super) enum PassedRecords {
     OwnRecords,
     CoveredEntries,
 }
 
 /// Applies to an installed state the node's own records from the state's position on, up to the end of the log or the
 /// first entry after the snapshot.
-pub(super) fn catch_up(log: &Log, machine: &Machine, last: Index) -> Result<Passed, InstallError> {
-    let mut passed = Passed::OwnRecords;
+pub(super) fn catch_up(log: &Log, machine: &Machine, last: Index) -> Result<PassedRecords, InstallError> {
+    let mut passed = PassedRecords::OwnRecords;
     let from = machine.applied().lsn;
     if from == log.end() {
         return Ok(passed);
@@ -83,7 +83,7 @@ pub(super) fn catch_up(log: &Log, machine: &Machine, last: Index) -> Result<Pass
             RecordKind::Truncate => machine.skip(next_lsn, None),
             RecordKind::Entry | RecordKind::Blank | RecordKind::Membership if record.index > last => break,
             RecordKind::Entry | RecordKind::Blank | RecordKind::Membership => {
-                passed = Passed::CoveredEntries;
+                passed = PassedRecords::CoveredEntries;
                 machine.skip(next_lsn, None)
             }
         };

@@ -29,7 +29,7 @@
 
 mod log_tail;
 
-// These tests need private parts. They are kept beside the other tests because the size of the sources is bounded.
+// These tests need private parts, so they are a module of the crate, although their files lie beside the other tests.
 #[cfg(test)]
 #[path = "../../../tests/install/mod.rs"]
 mod tests;
@@ -53,13 +53,13 @@ use thalweg_types::{
     command::{HistoryFloor, MoveTarget},
 };
 
-use self::log_tail::{LogTail, Passed, catch_up};
+use self::log_tail::{LogTail, PassedRecords, catch_up};
 use crate::{
     backends,
     database::Database,
     inner::Inner,
     install_error::InstallError,
-    install_slot::Hold,
+    install_slot::InstallGuard,
     open::Barrier,
     open_parts::{LogBlobs, io_error},
     options::Options,
@@ -89,7 +89,7 @@ pub struct Installed {
     pub from: NodeId,
     /// Position of the database after the install.
     pub applied: Applied,
-    /// Membership of the replication group as of the snapshot, and the entry that contained it.
+    /// Membership of the space as of the snapshot, and the entry that contained it.
     pub membership: AppliedMembership,
     /// Numbers of rows and bytes installed.
     pub totals: Totals,
@@ -105,16 +105,16 @@ pub struct Installed {
 #[derive(Debug)]
 pub struct Install(
     /// `None` once the install has ended.
-    Option<Work>,
+    Option<InstallInProgress>,
 );
 
 /// An install that has not ended.
 #[derive(Debug)]
-struct Work {
+struct InstallInProgress {
     inner: Arc<Inner>,
     phase: InstallPhase,
     /// Released after the files of an unfinished install are removed.
-    hold: Option<Hold>,
+    hold: Option<InstallGuard>,
 }
 
 enum InstallPhase {
@@ -187,13 +187,13 @@ impl Database {
 
 impl Install {
     fn begin(inner: &Arc<Inner>) -> Result<Self, InstallError> {
-        Work::begin(inner).map(|work| Self(Some(work)))
+        InstallInProgress::begin(inner).map(|work| Self(Some(work)))
     }
 
     /// Number of the chunk that the install needs next; 0 once it has ended.
     #[must_use]
     pub fn next_number(&self) -> u64 {
-        self.0.as_ref().map_or(0, Work::next_number)
+        self.0.as_ref().map_or(0, InstallInProgress::next_number)
     }
 
     /// Description of the snapshot; `None` before its first chunk was given, and once the install has ended.
@@ -237,7 +237,7 @@ impl Install {
     /// # Errors
     /// After [`InstallError::Incomplete`] the install continues. All other errors end it, and nothing has changed.
     pub fn prepare(&mut self) -> Result<(), InstallError> {
-        self.work(Work::prepare)
+        self.work(InstallInProgress::prepare)
     }
 
     /// Makes the state of the snapshot the state of the database, also after a crash. [Prepares](Self::prepare) it first
@@ -248,7 +248,7 @@ impl Install {
     /// [`InstallError::SwitchFailed`], the database continues with the former state, and the next open finds the former
     /// state or the new one. All other errors end the install, and nothing has changed.
     pub fn finish(&mut self) -> Result<Installed, InstallError> {
-        self.work(Work::finish)
+        self.work(InstallInProgress::finish)
     }
 
     /// [Finishes](Self::finish) the install of a member whose consensus does not run.
@@ -266,7 +266,10 @@ impl Install {
     }
 
     /// Performs a step, and releases the database if the install has ended with it.
-    fn work<T>(&mut self, step: impl FnOnce(&mut Work) -> Result<T, InstallError>) -> Result<T, InstallError> {
+    fn work<T>(
+        &mut self,
+        step: impl FnOnce(&mut InstallInProgress) -> Result<T, InstallError>,
+    ) -> Result<T, InstallError> {
         let work = self.0.as_mut().ok_or(InstallError::Ended)?;
         let done = step(work);
         if matches!(work.phase, InstallPhase::Ended) {
@@ -276,7 +279,7 @@ impl Install {
     }
 }
 
-impl Work {
+impl InstallInProgress {
     fn begin(inner: &Arc<Inner>) -> Result<Self, InstallError> {
         let inner = Arc::clone(inner);
         let hold = inner.installs.take(|| inner.open.log.end())?;
@@ -439,7 +442,7 @@ impl Work {
         let inline_value_bytes = self.inner.options.inline_value_bytes.max(min_inline_value_bytes());
         let machine = Machine::open(backend, MachineOptions { inline_value_bytes })?;
         let machine = machine.with_blobs(Arc::new(LogBlobs(open.log.clone())));
-        if catch_up(&open.log, &machine, info.applied.index)? == Passed::CoveredEntries {
+        if catch_up(&open.log, &machine, info.applied.index)? == PassedRecords::CoveredEntries {
             machine.backend().flush()?;
         }
         Ok(machine)
@@ -458,7 +461,7 @@ impl Work {
         let applying = open.replica.member().map(|member| member.pause_applying());
         let replacement = open.machine.begin_replacement();
         let switched = catch_up(&open.log, machine, last).and_then(|passed| {
-            if passed == Passed::CoveredEntries {
+            if passed == PassedRecords::CoveredEntries {
                 machine.backend().flush()?;
             }
             if !replacement.accepts(machine) {
@@ -551,7 +554,7 @@ impl Work {
     }
 }
 
-impl Drop for Work {
+impl Drop for InstallInProgress {
     fn drop(&mut self) {
         self.abandon();
     }

@@ -10,7 +10,8 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::cluster::{
-    ClusterReport, DigestComparison, EventLog, JoinRequest, MemberVersion, NodeAddresses, Removal, Since, Triggers,
+    ClusterReport, DigestComparison, ElapsedMillis, EventLog, JoinRequest, MemberVersion, NodeAddresses, Removal,
+    Triggers,
 };
 
 /// A cluster whose reads end when the test says so.
@@ -63,7 +64,7 @@ impl ClusterHandle for Gated {
             applied_revision: Revision(0),
             is_changing: false,
             time_behind: None,
-            triggers: Triggers { lag_entries: 0, lag_bytes: 0, stale_after: Since(0) },
+            triggers: Triggers { lag_entries: 0, lag_bytes: 0, stale_after: ElapsedMillis(0) },
             members: Vec::new(),
         }
     }

@@ -32,12 +32,12 @@ pub(super) struct PartialTables {
     dir: PathBuf,
     /// Locked for reading while a flush or compaction writes tables.
     writing: RwLock<()>,
-    left: Mutex<Left>,
+    left: Mutex<LeftoverTables>,
 }
 
 /// Files that failed flushes and compactions may have left behind.
 #[derive(Debug, Default)]
-struct Left {
+struct LeftoverTables {
     /// Number of the first such table; `None` if there is none.
     from: Option<u64>,
     /// True after an error after which nothing is removed any more. The next open removes the files.
@@ -76,7 +76,7 @@ impl PartialTables {
         }
     }
 
-    fn discard(&self, tree: &Tree, left: &mut Left) {
+    fn discard(&self, tree: &Tree, left: &mut LeftoverTables) {
         let Some(first) = left.from.filter(|_| !left.is_final) else { return };
         // While another thread writes tables, the versions in memory and on the disk can differ for a moment.
         let Ok(_alone) = self.writing.try_write() else { return };
@@ -120,7 +120,8 @@ mod tests {
             self.0.path().join("tables").join("1000")
         }
 
-        /// Writes a table, and fails with `error` before the crate knows of the table.
+        /// Writes a table file and returns `error`, as a flush does that fails before the LSM crate has added the table
+        /// to its list.
         fn fail(&self, error: BackendError, and: impl FnOnce()) -> BackendError {
             let write = || {
                 fs::write(self.table(), b"partial").unwrap();

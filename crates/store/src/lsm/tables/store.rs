@@ -413,7 +413,7 @@ fn catch_panics<T>(operation: &'static str, call: impl FnOnce() -> lsm_tree::Res
 mod tests {
     use std::ops::{Bound, ControlFlow};
 
-    use thalweg_types::budget::{Budget, Spent};
+    use thalweg_types::budget::{Budget, BudgetSpent};
 
     use super::{
         super::{cursor::RunCursor, table::key_hash},
@@ -630,7 +630,7 @@ mod tests {
         // A file system in memory drops nothing, and the kernel may ignore the advice.
         let is_dropped = thalweg_disk::read_resident(&file, 16 << 10, 0).unwrap().is_none();
         let begun = Budget::RESIDENT.perform(|| store.newest().get(b"k\0\0\0\x07").map(drop));
-        assert_eq!(begun.is_err_and(|spent| spent == Spent::Disk), is_dropped);
+        assert_eq!(begun.is_err_and(|spent| spent == BudgetSpent::Disk), is_dropped);
         assert_eq!(Budget::COLD.perform(|| get(7)), Ok(()), "this thread may wait");
         assert_eq!(Budget::RESIDENT.perform(|| get(7)), Ok(()), "the block is in the cache now");
     }

@@ -45,8 +45,8 @@ use crate::{
 /// Maximum length in bytes of a value that is copied out of its block. Longer values share the block's memory. Shorter
 /// values are copied, so that a caller that keeps many small values does not keep a block alive for each of them.
 const MAX_COPIED_BYTES: usize = 1024;
-/// Number of bytes of blocks that a long scan has the kernel read in advance. A scan that ends early has caused reads of so
-/// many bytes in vain.
+/// Number of bytes of blocks that a long scan has the kernel read in advance. A scan that ends early has read up to
+/// this many bytes for nothing.
 pub(super) const READ_AHEAD_BYTES: u64 = 256 * 1024;
 /// Number of bytes that a verification reads at a time.
 const VERIFY_PIECE_BYTES: usize = 256 * 1024;

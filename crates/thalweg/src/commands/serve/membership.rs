@@ -19,7 +19,7 @@ use std::path::Path;
 use thalweg_cluster::{NodeOptions, Secret};
 use thalweg_engine::{Database, MemberIdentity};
 use thalweg_server::{
-    cluster::{AdminToken, CREDENTIALS_FILE, Credentials, Since, Triggers},
+    cluster::{AdminToken, CREDENTIALS_FILE, Credentials, ElapsedMillis, Triggers},
     config::{Advertise, Config},
 };
 use thalweg_types::NodeId;
@@ -29,14 +29,14 @@ use crate::failure::{Exit, Failure};
 
 /// Way in which a directory is opened.
 #[derive(Debug)]
-pub(super) enum Part {
+pub(super) enum OpenRole {
     /// The node runs alone.
     Alone,
     /// The node is a member of a cluster.
     Member(Box<MemberPart>),
 }
 
-impl Part {
+impl OpenRole {
     /// Returns the part of a member; `None` for a node that runs alone.
     pub(super) fn member(&self) -> Option<&MemberPart> {
         match self {
@@ -60,12 +60,12 @@ pub(super) struct MemberPart {
 }
 
 /// Decides how a directory is opened.
-pub(super) fn decide(config: &Config) -> Result<Part, Failure> {
+pub(super) fn decide(config: &Config) -> Result<OpenRole, Failure> {
     let dir = &config.data;
     let stored = Credentials::of_directory(dir).map_err(|error| Failure::of(&error))?;
     let shown = dir.display();
     if config.cluster.address().is_none() {
-        let Some(stored) = stored else { return Ok(Part::Alone) };
+        let Some(stored) = stored else { return Ok(OpenRole::Alone) };
         let message = format!("{shown} belongs to cluster {}", stored.cluster);
         return Err(Failure::new(Exit::Usage, "is_member", message).then(format!(
             "start it with --cluster ADDRESS; if a majority of the members is lost for good, docs/guides/cluster.md has the \
@@ -75,7 +75,7 @@ pub(super) fn decide(config: &Config) -> Result<Part, Failure> {
     let joins = !config.join.0.is_empty();
     if let Some(credentials) = stored {
         let identity = identity(config, &credentials, joins);
-        return Ok(Part::Member(Box::new(MemberPart { identity, credentials, admin: None, is_new: false })));
+        return Ok(OpenRole::Member(Box::new(MemberPart { identity, credentials, admin: None, is_new: false })));
     }
     let given = config.join_token.reveal().map(Credentials::parse).transpose().map_err(|error| Failure::of(&error))?;
     let (credentials, admin) = match given {
@@ -98,7 +98,7 @@ pub(super) fn decide(config: &Config) -> Result<Part, Failure> {
         }
     };
     let identity = identity(config, &credentials, joins);
-    Ok(Part::Member(Box::new(MemberPart { identity, credentials, admin, is_new: true })))
+    Ok(OpenRole::Member(Box::new(MemberPart { identity, credentials, admin, is_new: true })))
 }
 
 /// Returns the identity with which the directory is opened.
@@ -158,7 +158,7 @@ pub(super) fn node_options(
         triggers: Triggers {
             lag_entries: config.cluster_lag_entries.into(),
             lag_bytes: config.cluster_lag_bytes.0,
-            stale_after: Since(u64::try_from(config.cluster_stale_after.0.as_millis()).unwrap_or(u64::MAX)),
+            stale_after: ElapsedMillis(u64::try_from(config.cluster_stale_after.0.as_millis()).unwrap_or(u64::MAX)),
         },
         ..options.with_timing(heartbeat, suspect_after, config.cluster_down_after.0)
     }))
@@ -183,8 +183,8 @@ mod tests {
 
     fn member(config: &Config) -> MemberPart {
         match decide(config).unwrap() {
-            Part::Member(part) => *part,
-            Part::Alone => panic!("it is a member"),
+            OpenRole::Member(part) => *part,
+            OpenRole::Alone => panic!("it is a member"),
         }
     }
 
@@ -233,7 +233,7 @@ mod tests {
             ("cluster_stale_after", "90s"),
             ("scrub_interval", "0s"),
         ]);
-        let triggers = Triggers { lag_entries: 7, lag_bytes: 1 << 20, stale_after: Since(90_000) };
+        let triggers = Triggers { lag_entries: 7, lag_bytes: 1 << 20, stale_after: ElapsedMillis(90_000) };
         assert_eq!((lags.triggers, lags.digest_every), (triggers, Duration::ZERO));
     }
 
@@ -252,6 +252,6 @@ mod tests {
         keep(&part, dir.path()).unwrap();
         let later = member(&config(dir.path(), &[ADDRESS, join]));
         assert_eq!((later.identity, later.is_new), (MemberIdentity::Join { cluster }, false));
-        assert!(matches!(decide(&config(Path::new("/nowhere"), &[])).unwrap(), Part::Alone));
+        assert!(matches!(decide(&config(Path::new("/nowhere"), &[])).unwrap(), OpenRole::Alone));
     }
 }

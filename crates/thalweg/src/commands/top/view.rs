@@ -136,7 +136,7 @@ pub(super) struct Cache {
     pub cache: String,
     pub bytes: f64,
     pub max_bytes: f64,
-    /// Part of the reads of the interval that found an entry.
+    /// Share of the reads in the interval that found an entry, from 0 to 1; `None` without reads.
     pub hit_ratio: Option<f64>,
     pub evictions_per_second: Option<f64>,
 }

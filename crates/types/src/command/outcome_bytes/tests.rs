@@ -6,7 +6,7 @@ use crate::{
     clock::SpaceTime,
     codec::Malformed,
     command::{
-        AppendedAt, FailedCondition, Got, OperationError, OperationResult, Outcome, ProducerRefusal, ScanPage,
+        AppendedAt, FailedCondition, OperationError, OperationResult, Outcome, ProducerRefusal, ReadValue, ScanPage,
         ScannedItem, StreamLimit, Transacted,
         groups::{DeliveredRun, Fetched, GroupOutcome, Lapsed, OffsetRun},
     },
@@ -92,7 +92,7 @@ fn of_transactions() -> Vec<(Outcome, String)> {
         result(OperationResult::Settled { records: 5 }, &format!("06 {ID}")),
         result(OperationResult::Got(None), "07 00"),
         result(
-            OperationResult::Got(Some(Got { revision: Revision(6), value })),
+            OperationResult::Got(Some(ReadValue { revision: Revision(6), value })),
             &format!("07 01 {NUMBER} 02000000 7677"),
         ),
         result(OperationResult::Scanned(page), &scanned),

@@ -16,13 +16,13 @@ use crate::store::{CollectionId, Store, StoreError};
 
 /// Removes some rows of a destroyed group. If rows are left, writes a grave row, which makes later commands remove
 /// more rows.
-pub(super) fn bury<'a>(
+pub(super) fn remove<'a>(
     at: CollectionId,
     meta: &mut Meta,
     store: &mut dyn Store<'a>,
     group: u64,
 ) -> Result<(), StoreError> {
-    if empty(at, store, group)? == Rest::Some {
+    if empty(at, store, group)? == RemovalProgress::Some {
         store.put_part(at, &layout::grave(group), NOTHING)?;
         meta.graves = meta.graves.saturating_add(1);
     }
@@ -44,7 +44,7 @@ pub(super) fn sweep<'a>(at: CollectionId, meta: &mut Meta, store: &mut dyn Store
         meta.graves = 0;
         return Ok(());
     };
-    if empty(at, store, group)? == Rest::None {
+    if empty(at, store, group)? == RemovalProgress::None {
         store.delete_part(at, &layout::grave(group))?;
         meta.graves -= 1;
     }
@@ -53,13 +53,13 @@ pub(super) fn sweep<'a>(at: CollectionId, meta: &mut Meta, store: &mut dyn Store
 
 /// Result of a removal: rows of the destroyed group are left, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rest {
+enum RemovalProgress {
     None,
     Some,
 }
 
 /// Removes up to [`MAX_REDIS_SWEPT_ROWS`] pending entries and consumers of a destroyed group.
-fn empty<'a>(at: CollectionId, store: &mut dyn Store<'a>, group: u64) -> Result<Rest, StoreError> {
+fn empty<'a>(at: CollectionId, store: &mut dyn Store<'a>, group: u64) -> Result<RemovalProgress, StoreError> {
     let mut names = Vec::new();
     let (lower, upper) = (layout::pending(group, EntryId::ZERO), layout::pending(group, EntryId::MAX));
     let pending = (Bound::Included(&lower[..]), Bound::Included(&upper[..]));
@@ -85,5 +85,5 @@ fn empty<'a>(at: CollectionId, store: &mut dyn Store<'a>, group: u64) -> Result<
     for name in &names {
         store.delete_part(at, name)?;
     }
-    Ok(if flow(&names).is_continue() { Rest::None } else { Rest::Some })
+    Ok(if flow(&names).is_continue() { RemovalProgress::None } else { RemovalProgress::Some })
 }
