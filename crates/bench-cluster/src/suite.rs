@@ -46,7 +46,7 @@ pub fn run(options: &ClusterOptions, progress: &mut dyn Progress) -> Result<Repo
     report.condition("value B, keys", format!("{}, {}", options.value_size, options.keys));
     let [duration, warmup] = [options.duration, options.warmup].map(|time| time.as_secs_f64());
     report.condition("runs", format!("{duration} s after {warmup} s of warm-up, {} rounds, medians", options.rounds));
-    let works = Work::all(options);
+    let works = RequestLoad::all(options);
     if !works.is_empty() {
         let nodes = if options.nodes.is_empty() {
             Nodes::start(Setup::new("cluster", scratch.path(), options), progress)?
@@ -314,7 +314,7 @@ mod tests {
     #[test]
     fn puts_of_one_and_of_fifty_clients_are_held_against_the_published_ones() {
         let rounds = |clients, rate| Rounds {
-            work: Work { kind: Kind::Put, place: TargetNodes::Leader, clients },
+            work: RequestLoad { kind: Kind::Put, place: TargetNodes::Leader, clients },
             ours: vec![Turn { p50_us: 1000.0, p99_us: 2000.0, ..Turn::of_rate(rate) }],
             peer: vec![],
             allowed: vec![1000.0],

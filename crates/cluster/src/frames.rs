@@ -199,19 +199,19 @@ pub(crate) struct ConnectionEnded;
 
 impl FrameSender {
     /// Queues one encoded frame with its header. Waits while the queue is full.
-    pub(crate) async fn send(&self, bytes: Vec<u8>) -> Result<(), Ended> {
+    pub(crate) async fn send(&self, bytes: Vec<u8>) -> Result<(), ConnectionEnded> {
         let wanted = bytes.len().min(MAX_LINK_QUEUE_BYTES) as u32;
-        let room = Arc::clone(&self.room).acquire_many_owned(wanted).await.map_err(|_| Ended)?;
-        self.frames.send(Queued::new(bytes, self.heads, room)).await.map_err(|_| Ended)
+        let room = Arc::clone(&self.room).acquire_many_owned(wanted).await.map_err(|_| ConnectionEnded)?;
+        self.frames.send(Queued::new(bytes, self.heads, room)).await.map_err(|_| ConnectionEnded)
     }
 }
 
 impl FrameSender {
     /// Queues one encoded frame with its header, unless the queue is full or the connection has ended.
-    pub(crate) fn try_send(&self, bytes: Vec<u8>) -> Result<(), Ended> {
+    pub(crate) fn try_send(&self, bytes: Vec<u8>) -> Result<(), ConnectionEnded> {
         let wanted = bytes.len().min(MAX_LINK_QUEUE_BYTES) as u32;
-        let room = Arc::clone(&self.room).try_acquire_many_owned(wanted).map_err(|_| Ended)?;
-        self.frames.try_send(Queued::new(bytes, self.heads, room)).map_err(|_| Ended)
+        let room = Arc::clone(&self.room).try_acquire_many_owned(wanted).map_err(|_| ConnectionEnded)?;
+        self.frames.try_send(Queued::new(bytes, self.heads, room)).map_err(|_| ConnectionEnded)
     }
 }
 

@@ -62,7 +62,7 @@ pub fn run<S, T: Send>(
         barrier.wait();
         let ready = ready?;
         let Some((_, _, clock)) = begun.get().filter(|_| !has_failed.load(Ordering::Acquire)) else { return Ok(None) };
-        let effort = Effort::begin();
+        let effort = ThreadCpuMeter::begin();
         let brought = load(ready, *clock).await;
         Ok(Some((brought, effort.end())))
     };
@@ -77,7 +77,8 @@ pub fn run<S, T: Send>(
     let server = begun.get().and_then(|(meter, _, _)| meter.server());
     let server_thread = begun.get().and_then(|(meter, _, _)| meter.server_thread());
     let clocks = begun.get().map(|(meter, _, _)| meter.clocks()).unwrap_or_default();
-    let (mut brought, mut spent) = (Vec::new(), Spent { server, server_thread, clocks, ..Spent::default() });
+    let (mut brought, mut spent) =
+        (Vec::new(), RunResources { server, server_thread, clocks, ..RunResources::default() });
     // If a thread did not run, another one's error ends this loop.
     for (result, (cpu, busy)) in all.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten() {
         brought.push(result);

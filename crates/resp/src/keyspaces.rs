@@ -4,7 +4,9 @@
 
 use std::sync::Arc;
 
-use thalweg_engine::{AsyncDatabase, CommandResult, Origin, PendingCommand, Purpose, ReadError, RowsOf, Wake, WriteError};
+use thalweg_engine::{
+    AsyncDatabase, CommandResult, Origin, PendingCommand, Purpose, ReadError, RowsOf, Wake, WriteError,
+};
 use thalweg_redis::{Flags, Read, Reply, StoreError, model::Model};
 use thalweg_serving::fetched::RowFetcher;
 use thalweg_types::{

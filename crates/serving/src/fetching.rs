@@ -15,7 +15,7 @@ use http::StatusCode;
 use thalweg_engine::{Delivery, FetchRequest, Group, GroupStart, PreparedFetch, Ready, Stream, UnreadDelivery};
 use thalweg_types::{
     Attempt, Durability, ReadLevel,
-    budget::{Budget, Spent},
+    budget::{Budget, BudgetSpent},
     command::groups::{Redelivery, Settlement},
 };
 use tokio::time::Instant;

@@ -137,7 +137,12 @@ fn log_error(since: Lsn, error: &ReadError) -> SnapshotError {
 ///
 /// After an install the log may end with entries that the new state does not follow. They are not returned: the first entry
 /// of the increment does not follow them.
-fn last_entry_before(log: &Log, valid: &Valid, since: Lsn, applied: &Applied) -> Result<(EntryId, bool), SnapshotError> {
+fn last_entry_before(
+    log: &Log,
+    valid: &Valid,
+    since: Lsn,
+    applied: &Applied,
+) -> Result<(EntryId, bool), SnapshotError> {
     let from = Lsn(since.0.saturating_sub(LOOK_BACK)).max(log.start()).min(since);
     let mut last = EntryId::default();
     for record in log.records_from(from).map_err(|error| log_error(since, &error))? {

@@ -19,7 +19,7 @@ use crate::{
     },
     profiling::{LONGEST_PROFILE, Profiler},
     report::{Check, Row, Table, cells, number, table},
-    saturation::{Course, Evidence},
+    saturation::{Evidence, SearchEvidence},
     server::{Stages, Target, add_stages},
     stats::ratio,
 };

@@ -75,7 +75,7 @@ fn measure(
     let values = Arc::new(Values::new(cell.payload, options.seed));
     let data = vec![7; cell.batch * cell.payload];
     let sync = if cell.level.waits_for_sync() { Sync::Each } else { Sync::Never };
-    let mut measured = Measured { cell, probes: Vec::new(), rounds: Vec::new() };
+    let mut measured = CellRounds { cell, probes: Vec::new(), rounds: Vec::new() };
     if !options.warmup.is_zero() {
         // A round that is not counted has records of its own, too.
         round::run(log, &cell, &values, options.warmup, options.rounds)?;

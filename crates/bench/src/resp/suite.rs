@@ -24,7 +24,7 @@ use crate::{
     options::only,
     profiling::LONGEST_PROFILE,
     report::{Table, cells, duration, number},
-    saturation::{Course, Evidence},
+    saturation::{Evidence, SearchEvidence},
     server::add_stages,
 };
 

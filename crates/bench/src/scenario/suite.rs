@@ -26,7 +26,7 @@ use crate::{
     profiling::{LONGEST_PROFILE, Profiler},
     random::KeyChooser,
     report::{Table, cells, number},
-    saturation::{Course, Evidence},
+    saturation::{Evidence, SearchEvidence},
     server::{Metrics, Stages, Target, TimedRequests, add_stages},
 };
 

@@ -193,13 +193,7 @@ pub struct Node {
 }
 
 impl Node {
-    pub async fn start(
-        disk: &SimDisk,
-        id: u64,
-        network: &Network,
-        clock: Arc<dyn Clock>,
-        settings: Settings,
-    ) -> Self {
+    pub async fn start(disk: &SimDisk, id: u64, network: &Network, clock: Arc<dyn Clock>, settings: Settings) -> Self {
         let log_options = LogOptions {
             segment_bytes: 2 * 1024 * 1024,
             reserve_bytes: 0,

@@ -12,8 +12,8 @@ use thalweg_types::{
     command::{TransactionBuilder, encode_put},
 };
 use thalweg_wire::{
-    Cancel, CancelMode, Credit, Fetch, Fields, Get, Header, Kind, Level, MemberHealth, MemberRole, Permit, Push, ReadMembers,
-    Release, RemainingBytes, Route, ServerFrame, Values, WatchCluster, Write,
+    Cancel, CancelMode, Credit, Fetch, Fields, Get, Header, Kind, Level, MemberHealth, MemberRole, Permit, Push,
+    ReadMembers, Release, RemainingBytes, Route, ServerFrame, Values, WatchCluster, Write,
     handshake::{FEATURE_CLUSTER, hello},
 };
 

@@ -97,8 +97,7 @@ impl MemberLog {
         let MemberParts { log, machine, member } = &self.parts;
         let (index, time) = (machine.applied().index.next(), member.clock().stamp());
         let payload = [IoSlice::new(payload)];
-        let draft =
-            Draft { space: SpaceId::ZERO, kind: RecordKind::Entry, term: TERM, index, time, payload: &payload };
+        let draft = Draft { space: SpaceId::ZERO, kind: RecordKind::Entry, term: TERM, index, time, payload: &payload };
         let lsn = log.append(&[draft], Durability::Disk, Purpose::Data).unwrap().first;
         member.clock().received(time);
         let record = log.records_from(lsn).unwrap().next().unwrap().unwrap();

@@ -52,7 +52,7 @@ struct BarrierOutcome {
 #[derive(Default)]
 pub struct ConnectionBarrier {
     pending: Option<Pending>,
-    covered: Option<Covered>,
+    covered: Option<BarrierOutcome>,
     /// Number of bytes that the connection has received.
     received: u64,
 }
@@ -109,7 +109,7 @@ impl ConnectionBarrier {
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(pending) = &mut self.pending else { return Poll::Ready(()) };
         let Poll::Ready(outcome) = pending.barrier.as_mut().poll(cx) else { return Poll::Pending };
-        self.covered = Some(Covered { level: pending.level, end: pending.end, outcome });
+        self.covered = Some(BarrierOutcome { level: pending.level, end: pending.end, outcome });
         self.pending = None;
         Poll::Ready(())
     }
