@@ -177,7 +177,7 @@ fn found<'a>(
         let labels = [("stage", *stage)];
         let (average, _) = metrics.average(metric, &labels)?;
         let p99_us = metrics.quantile(metric, &labels, 0.99).map(|bound| bound * 1e6);
-        Some(Stage { name: *name, average_us: average * 1e6, p99_us, is_part: false })
+        Some(Stage { name, average_us: average * 1e6, p99_us, is_part: false })
     })
 }
 

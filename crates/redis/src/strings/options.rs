@@ -66,10 +66,10 @@ impl<'a> Options<'a> {
         let unsaid_or = |same: Expiry<'_>, said: Expiry<'_>| said == Expiry::Unspecified || said == same;
         match of {
             OptionCommand::Set if is(option, "nx") && self.when != SetCondition::Present => {
-                self.when = SetCondition::Absent
+                self.when = SetCondition::Absent;
             }
             OptionCommand::Set if is(option, "xx") && self.when != SetCondition::Absent => {
-                self.when = SetCondition::Present
+                self.when = SetCondition::Present;
             }
             OptionCommand::Set if is(option, "get") => self.get = true,
             OptionCommand::Set if is(option, "keepttl") && unsaid_or(Expiry::Keep, self.expiry) => {
