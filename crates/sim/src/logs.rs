@@ -472,7 +472,7 @@ mod tests {
     fn space_time_passes_no_faster_than_true_time_after_the_first_entry_of_a_leader() {
         let seconds = Duration::from_secs;
         let at = |index: u64, time: u64| entry(id(2, index), 1, time * 1_000_000);
-        let mut inner = cluster();
+        let mut inner = three_voters();
         inner.stands(1, vote_of(2, 1, false), seconds(10));
         inner.stands(2, vote_of(2, 1, false), seconds(10));
         inner.voted(1, vote_of(2, 1, true)).expect("a vote");

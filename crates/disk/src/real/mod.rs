@@ -8,6 +8,7 @@ mod direct;
 mod file;
 mod locks;
 mod mapping;
+mod page_cache;
 mod resident;
 mod write_out;
 

@@ -8,6 +8,8 @@ use std::{
 
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
+use super::page_cache;
+
 /// Size in bytes of the buffer that each thread keeps for these reads: enough for a block of a table.
 const BUFFER_BYTES: usize = 32 << 10;
 
@@ -63,7 +65,14 @@ fn with_buffer<T>(read: impl FnOnce(&mut [u8]) -> T) -> T {
 }
 
 /// Fills `bytes` from the file. Returns false if not all of them are in memory.
+///
+/// `preadv2` alone would suffice, but for missing pages it allocates memory and begins to read from the disk before it gives
+/// up. This takes longer than all else that a serving thread does for a read of a key, and in a control group at its limit of
+/// memory it waits until the kernel has freed other pages.
 fn fill(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<bool> {
+    if !page_cache::may_contain(file, offset, bytes.len() as u64) {
+        return Ok(false);
+    }
     let mut filled = 0;
     while filled < bytes.len() {
         let at = offset + filled as u64;

@@ -106,8 +106,12 @@ impl Pool {
             return Err(ReaderError::NoThread);
         }
         state.queue.push(place, job);
+        // Each signal is a system call, also if no thread waits.
+        let is_awaited = state.waiting > 0;
         drop(state);
-        self.shared.changed.notify_one();
+        if is_awaited {
+            self.shared.changed.notify_one();
+        }
         Ok(())
     }
 
@@ -201,7 +205,7 @@ fn work(shared: &Shared) {
         state = shared.lock();
         state.finished(place, bytes);
         // The end of a read may permit more reads than the one that this thread takes next.
-        if state.queue.len() > 0 {
+        if state.queue.len() > 0 && state.waiting > 0 {
             shared.changed.notify_one();
         }
     }

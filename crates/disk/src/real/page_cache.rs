@@ -1,0 +1,78 @@
+//! The kernel's count of the pages of a file that it has in memory (`cachestat`, Linux 6.5).
+
+use std::{
+    fs::File,
+    os::fd::AsRawFd as _,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+/// Number of the system call, which neither `libc` nor `rustix` names. It is the same on these processors.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))]
+const CACHESTAT: libc::c_long = 451;
+
+/// Set once the kernel has turned out not to know the call, or to forbid it.
+static IS_MISSING: AtomicBool = AtomicBool::new(false);
+
+/// Returns false if the kernel has less than `len` bytes at `offset` in its page cache. Returns true if it has all of them, if
+/// it is reading some of them, or if it does not tell.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))]
+pub(super) fn may_contain(file: &File, offset: u64, len: u64) -> bool {
+    /// The range of bytes, and the counts of pages, as the kernel declares them.
+    #[repr(C)]
+    struct Range {
+        offset: u64,
+        len: u64,
+    }
+    #[repr(C)]
+    #[derive(Default)]
+    struct Counts {
+        cached: u64,
+        dirty: u64,
+        writeback: u64,
+        evicted: u64,
+        recently_evicted: u64,
+    }
+    // A length of zero means the rest of the file.
+    if len == 0 || IS_MISSING.load(Ordering::Relaxed) {
+        return true;
+    }
+    let (range, mut counts) = (Range { offset, len }, Counts::default());
+    let (range_at, counts_at) = (&raw const range, &raw mut counts);
+    // SAFETY: the descriptor is open as long as the file is borrowed. Both structures have the kernel's layout and live until
+    // the call returns.
+    let result = unsafe { libc::syscall(CACHESTAT, file.as_raw_fd(), range_at, counts_at, 0) };
+    if result != 0 {
+        IS_MISSING.store(true, Ordering::Relaxed);
+        return true;
+    }
+    let page = rustix::param::page_size() as u64;
+    counts.cached > (offset + len - 1) / page - offset / page
+}
+
+/// Returns true: this processor's number of the call is not known here.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")))]
+pub(super) fn may_contain(_: &File, _: u64, _: u64) -> bool {
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use rustix::fs::{Advice, fadvise};
+
+    use super::*;
+
+    #[test]
+    fn pages_in_memory_are_counted_and_dropped_ones_are_not() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[7; 100_000]).unwrap();
+        for (offset, len) in [(0, 1), (0, 0), (4095, 2), (5, 99_995), (50_000, 16 << 10)] {
+            assert!(may_contain(&file, offset, len), "{len} bytes at {offset}");
+        }
+        file.sync_all().unwrap();
+        fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+        // Not all kernels tell, and the kernel may ignore the advice. Bytes behind the end are never in memory.
+        assert!(!may_contain(&file, 1 << 30, 10) || IS_MISSING.load(Ordering::Relaxed));
+    }
+}
