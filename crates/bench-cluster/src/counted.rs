@@ -1,9 +1,10 @@
-//! The nodes' own counters over a measurement: bytes on the links between the nodes, and the stages of replicated writes.
+//! The nodes' own counters over a measurement: bytes on the links between the nodes, and the stages of replicated
+//! writes.
 //!
 //! Owns: the increase of the metrics of all nodes together. Does not own: the stages as a table ([`Stages`]).
 //!
-//! Bytes are those of frames with their headers, before encryption, without handshakes. TCP and IP add 52 to 66 bytes a packet.
-//! Each byte counts once, at the node that sends it. Heartbeats during the measurement are among them.
+//! Bytes are those of frames with their headers, before encryption, without handshakes. TCP and IP add 52 to 66 bytes a
+//! packet. Each byte counts once, at the node that sends it. Heartbeats during the measurement are among them.
 
 use crate::{
     nodes::Nodes,
@@ -46,7 +47,8 @@ impl Counted {
         self.0.as_ref().and_then(|metrics| metrics.sum(SENT_METRIC, &[])).unwrap_or(f64::NAN)
     }
 
-    /// Returns the stages of the puts over HTTP, with their average response time; `None` if no replicated write was counted.
+    /// Returns the stages of the puts over HTTP, with their average response time; `None` if no replicated write was
+    /// counted.
     pub(crate) fn stages_of_puts(&self, label: &str, response_us: f64) -> Option<Stages> {
         let response_us = Some(response_us).filter(|time| *time > 0.0);
         Stages::of_durable_writes(self.0.as_ref()?, label, PUTS, response_us)

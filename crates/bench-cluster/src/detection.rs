@@ -1,5 +1,5 @@
-//! Detection of a failed node: from SIGKILL of its process until the event `down` on each other node. Clusters that are too large
-//! for one machine are simulated ([`simulated_detection`](crate::simulated_detection)).
+//! Detection of a failed node: from SIGKILL of its process until the event `down` on each other node. Clusters that are
+//! too large for one machine are simulated ([`simulated_detection`](crate::simulated_detection)).
 //!
 //! Each other node is asked for its events, one after the other, over a connection of its own. The time of an event is
 //! that of the node's wall clock, which all processes of the machine share, so the request adds no delay.

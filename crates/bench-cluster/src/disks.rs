@@ -1,7 +1,7 @@
 //! A file system for each node, on a loop device, so that the disk of one node can be frozen.
 //!
-//! Owns: the images and the mounts, which end with it. Needs root, loop devices and the usual tools. A process of its own ends
-//! each freeze, so that none outlasts the benchmark.
+//! Owns: the images and the mounts, which end with it. Needs root, loop devices and the usual tools. A process of its
+//! own ends each freeze, so that none outlasts the benchmark.
 
 use std::{
     fs::{self, File},

@@ -1,8 +1,8 @@
 //! Founding: from three empty directories until three nodes serve, by three commands.
 //!
-//! Two ways are measured: the first node creates the cluster and the others join it, and all nodes found it together. The time
-//! begins before the command that makes the tokens, and ends when each node has acknowledged a put, and shows that of another
-//! node in a linearizable read.
+//! Two ways are measured: the first node creates the cluster and the others join it, and all nodes found it together.
+//! The time begins before the command that makes the tokens, and ends when each node has acknowledged a put, and shows
+//! that of another node in a linearizable read.
 
 use std::time::Instant;
 

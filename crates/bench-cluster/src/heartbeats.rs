@@ -1,9 +1,9 @@
 //! Heartbeats: bytes that each node of an idle cluster sends, by the counters of its own links.
 //!
-//! Measured at the default times and at row S's: a heartbeat every 5 s, suspect after 10 s, down after 15 s. Counting begins
-//! after [`SETTLING`] heartbeats, because nodes that have just met send each other facts about themselves, too. The counters have
-//! all frames with their headers: pings, heartbeats of the leader, votes, descriptions of nodes, comparisons of states. TCP
-//! and IP add 52 to 66 bytes a packet, which row S does not count either.
+//! Measured at the default times and at row S's: a heartbeat every 5 s, suspect after 10 s, down after 15 s. Counting
+//! begins after [`SETTLING`] heartbeats, because nodes that have just met send each other facts about themselves, too.
+//! The counters have all frames with their headers: pings, heartbeats of the leader, votes, descriptions of nodes,
+//! comparisons of states. TCP and IP add 52 to 66 bytes a packet, which row S does not count either.
 
 use std::time::{Duration, Instant};
 

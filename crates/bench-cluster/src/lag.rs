@@ -1,9 +1,10 @@
-//! Replication lag: records that the leader shows and a follower does not show yet, at a given rate and delay of the network.
+//! Replication lag: records that the leader shows and a follower does not show yet, at a given rate and delay of the
+//! network.
 //!
 //! Row S's table. The delay is that of relays on the loopback between the nodes ([`crate::relay`]); clients are not
-//! delayed. The bytes on the links are those of all nodes together, by their own counters. A sampler asks a follower for the
-//! end of its copy of the stream, and then the leader. The stream grows between the two requests, so the figure is too high
-//! by the rate times the time of a request.
+//! delayed. The bytes on the links are those of all nodes together, by their own counters. A sampler asks a follower
+//! for the end of its copy of the stream, and then the leader. The stream grows between the two requests, so the figure
+//! is too high by the rate times the time of a request.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},

@@ -1,8 +1,8 @@
 //! The nodes of the measured cluster: processes of the benchmark's own, or nodes that run already.
 //!
 //! Owns: founding a cluster of processes on the loopback in a temporary directory, killing and restarting single nodes,
-//! adding and removing one, and asking for the leader. Every wait is bounded by [`PATIENCE`]. Dropping [`Nodes`] kills the processes; their data
-//! is in the directory of the caller, who removes it.
+//! adding and removing one, and asking for the leader. Every wait is bounded by [`PATIENCE`]. Dropping [`Nodes`] kills
+//! the processes; their data is in the directory of the caller, who removes it.
 
 use std::{
     fs::File,
@@ -33,8 +33,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 const FOUNDINGS: u32 = 3;
 /// Maximum number of nodes that found a cluster together.
 const MAX_FOUNDERS: usize = 7;
-/// Ports of the nodes. They lie below those from which the kernel chooses for outgoing connections (32768 and above), so
-/// that no connection takes the port of a node while it is down.
+/// Ports of the nodes. They lie below those from which the kernel chooses for outgoing connections (32768 and above),
+/// so that no connection takes the port of a node while it is down.
 const FIRST_PORT: u16 = 12_000;
 const PORTS: u16 = 20_000;
 
@@ -306,8 +306,8 @@ impl Nodes {
         self.spawn(number)
     }
 
-    /// Starts one more node with an empty directory, which joins the cluster as a learner and is promoted once it has caught
-    /// up. Returns its number at once.
+    /// Starts one more node with an empty directory, which joins the cluster as a learner and is promoted once it has
+    /// caught up. Returns its number at once.
     pub(crate) fn add(&mut self) -> Result<usize, BenchError> {
         let number = self.all.len();
         let node = Node {
@@ -323,8 +323,8 @@ impl Nodes {
         Ok(number)
     }
 
-    /// Removes the last node from the cluster, ends its process and deletes its data. Waits until the others are the only
-    /// members.
+    /// Removes the last node from the cluster, ends its process and deletes its data. Waits until the others are the
+    /// only members.
     pub(crate) fn remove_last(&mut self) -> Result<(), BenchError> {
         let (leader, last) = (self.leader()?, self.all.len() - 1);
         let Some(own) = &self.own else { return Ok(()) };

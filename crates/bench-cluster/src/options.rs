@@ -23,7 +23,8 @@ pub enum Part {
     Failover,
     /// SIGTERM of each node in turn under load: failed requests, and the longest one of each restart.
     Rolling,
-    /// Records that a follower lacks, at the rates and network delays of a published benchmark (row S of docs/performance.md).
+    /// Records that a follower lacks, at the rates and network delays of a published benchmark (row S of
+    /// docs/performance.md).
     Lag,
     /// A follower was down while the cluster wrote: rate at which it gets the entries, and the cost for the clients.
     CatchUp,
@@ -35,8 +36,8 @@ pub enum Part {
     Detection,
     /// The puts with and without TLS between the nodes.
     Tls,
-    /// The puts while one follower has a tenth of a processor, or while its disk stands still repeatedly. As root, control
-    /// groups and loop devices cause this; otherwise the follower's process is stopped repeatedly.
+    /// The puts while one follower has a tenth of a processor, or while its disk stands still repeatedly. As root,
+    /// control groups and loop devices cause this; otherwise the follower's process is stopped repeatedly.
     SlowFollower,
 }
 
@@ -67,8 +68,8 @@ pub enum PeerKind {
 /// Options of `thalweg bench cluster`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ClusterOptions {
-    /// HTTP addresses of the nodes of a running cluster, separated by commas. Without them the benchmark starts nodes of
-    /// its own.
+    /// HTTP addresses of the nodes of a running cluster, separated by commas. Without them the benchmark starts nodes
+    /// of its own.
     #[arg(long, value_delimiter = ',', value_name = "ADDRESS", conflicts_with_all = ["count", "server_binary", "server_arg"])]
     pub nodes: Vec<String>,
     /// Number of nodes that the benchmark starts.
@@ -116,8 +117,8 @@ pub struct ClusterOptions {
     /// Rounds of rolling restarts, each of which restarts all nodes.
     #[arg(long, default_value_t = 20)]
     pub restarts: u32,
-    /// Bytes of records that the cluster writes while a follower is down. The log must keep them: see --history-bytes of
-    /// `serve`.
+    /// Bytes of records that the cluster writes while a follower is down. The log must keep them: see --history-bytes
+    /// of `serve`.
     #[arg(long, default_value_t = 256 << 20)]
     pub missed_bytes: u64,
     /// Bytes of keys and values in the state that a new node gets as a snapshot.

@@ -1,5 +1,5 @@
-//! Probes of the machine: one round trip over the loopback, one fsync, and large sequential writes, in the same minute as the
-//! rows.
+//! Probes of the machine: one round trip over the loopback, one fsync, and large sequential writes, in the same minute
+//! as the rows.
 
 use std::{
     io::{Read as _, Write as _},
@@ -66,7 +66,8 @@ pub(crate) fn sequential_rate(dir: &Path, time: Duration) -> Result<f64, BenchEr
     Ok(probe.run(&vec![7; LARGE_WRITE], Sync::Each, time)?.rate * LARGE_WRITE as f64)
 }
 
-/// Sends messages to another thread, one at a time; the thread sends each one back. Returns the times of the round trips.
+/// Sends messages to another thread, one at a time; the thread sends each one back. Returns the times of the round
+/// trips.
 pub(crate) fn round_trips(bytes: usize, time: Duration) -> std::io::Result<Latencies> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let mut near = TcpStream::connect(listener.local_addr()?)?;

@@ -1,9 +1,9 @@
 //! Stream appends: publishers append batches of records to one stream over the native protocol, as fast as the cluster
 //! acknowledges them.
 //!
-//! Each publisher is a client of its own, which follows the leader. A batch waits for level `quorum`. A publisher has one batch
-//! in flight or several: both are measured in turns. After each run, the stream must have all records. The goal depends on the
-//! disk of the same minute: each record is written about twice on each of three nodes.
+//! Each publisher is a client of its own, which follows the leader. A batch waits for level `quorum`. A publisher has
+//! one batch in flight or several: both are measured in turns. After each run, the stream must have all records. The
+//! goal depends on the disk of the same minute: each record is written about twice on each of three nodes.
 
 use std::{
     net::SocketAddr,
@@ -183,8 +183,8 @@ fn once(nodes: &Nodes, in_flight: usize, disk: f64, options: &ClusterOptions) ->
     Ok(Turn { rate, times: published.times, node_cpu_us, client_cpu_us, disk, missing, link_bytes, counted })
 }
 
-/// Has all publishers append for the time of the options. Returns what they have appended, and the number of acknowledged
-/// records that the stream lacks.
+/// Has all publishers append for the time of the options. Returns what they have appended, and the number of
+/// acknowledged records that the stream lacks.
 async fn publish(
     nodes: &[SocketAddr],
     in_flight: usize,

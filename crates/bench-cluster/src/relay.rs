@@ -1,5 +1,5 @@
-//! A network of the benchmark's own between nodes: a relay on the loopback in front of each node, which delays all bytes by a
-//! fixed time in each direction. It needs no rights on the machine, unlike `netem`.
+//! A network of the benchmark's own between nodes: a relay on the loopback in front of each node, which delays all
+//! bytes by a fixed time in each direction. It needs no rights on the machine, unlike `netem`.
 //!
 //! Owns: the listener, and two threads for each direction of a connection. The reader notes the arrival time of each
 //! block of bytes, and the writer passes the block on after the delay, so the delay does not limit the rate. Bound:

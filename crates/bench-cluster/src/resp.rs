@@ -1,8 +1,8 @@
 //! Redis clients: `SET` with many connections and pipelines, to the leader, and spread over all nodes.
 //!
-//! The load is that of `redis-benchmark -t set -c 50 -P 16`: values of 3 bytes, and a connection sends its next 16 requests once all
-//! of its last ones are answered. A node that does not lead forwards the writes to the leader. All nodes run with the
-//! durability `quorum`, so each reply says that a majority has the write on disk.
+//! The load is that of `redis-benchmark -t set -c 50 -P 16`: values of 3 bytes, and a connection sends its next 16
+//! requests once all of its last ones are answered. A node that does not lead forwards the writes to the leader. All
+//! nodes run with the durability `quorum`, so each reply says that a majority has the write on disk.
 
 use std::net::SocketAddr;
 

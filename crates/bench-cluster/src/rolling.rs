@@ -1,8 +1,9 @@
 //! Rolling restart: each node in turn is stopped with SIGTERM and started again, while clients put and read.
 //!
-//! The clients are those of the Rust library with all nodes as seeds. Both requests are idempotent, so the library repeats
-//! them, and none may fail. A pause is the time of the longest request during one restart: from the signal until the node is
-//! back and has caught up. Each client has one request in flight; it reads what it has put, linearizably.
+//! The clients are those of the Rust library with all nodes as seeds. Both requests are idempotent, so the library
+//! repeats them, and none may fail. A pause is the time of the longest request during one restart: from the signal
+//! until the node is back and has caught up. Each client has one request in flight; it reads what it has put,
+//! linearizably.
 
 use std::{
     net::SocketAddr,
@@ -108,8 +109,8 @@ fn figures(shared: &Shared, pauses: &[Latencies; 2], clients: usize, nodes: usiz
     }
 }
 
-/// Restarts one node once the clients have used the cluster for a while. Returns its role, as the position in [`ROLES`], and
-/// the longest request meanwhile.
+/// Restarts one node once the clients have used the cluster for a while. Returns its role, as the position in
+/// [`ROLES`], and the longest request meanwhile.
 fn once(nodes: &mut Nodes, number: usize, shared: &Shared) -> Result<(usize, Longest), BenchError> {
     let wanted = shared.requests.load(Ordering::Acquire) + REQUESTS_BETWEEN;
     nodes.wait("the clients use the cluster", |_| shared.requests.load(Ordering::Acquire) >= wanted)?;

@@ -1,4 +1,5 @@
-//! The parts that all scenarios with nodes of their own share: the options, the directory, and the probes of the machine.
+//! The parts that all scenarios with nodes of their own share: the options, the directory, and the probes of the
+//! machine.
 //!
 //! Owns: probing the machine before each measurement. The suite makes the run void if the probes disagree, because the
 //! machine was then busy with something else. Does not own: what a scenario measures.

@@ -1,11 +1,13 @@
 //! Detection in clusters that are too large for one machine: the nodes' own failure detectors over a virtual clock.
 //!
-//! Each node of the simulation has the detector of a real node (`thalweg_cluster::detector`) with the default times, sends signs
-//! of life to all others, and looks at its detector, at the intervals of a real node. Two distributions are measured on this
-//! machine right before, and each event draws from them: the lateness of a timer, and the time of a message over the
-//! loopback. So the result says how the intervals and the detector behave, and not how fifty processes share the processors.
+//! Each node of the simulation has the detector of a real node (`thalweg_cluster::detector`) with the default times,
+//! sends signs of life to all others, and looks at its detector, at the intervals of a real node. Two distributions are
+//! measured on this machine right before, and each event draws from them: the lateness of a timer, and the time of a
+//! message over the loopback. So the result says how the intervals and the detector behave, and not how fifty processes
+//! share the processors.
 //!
-//! A run is a function of its options and its seed: events at the same time happen in the order in which they were scheduled.
+//! A run is a function of its options and its seed: events at the same time happen in the order in which they were
+//! scheduled.
 
 use std::{
     cmp::Reverse,

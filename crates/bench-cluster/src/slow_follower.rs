@@ -1,12 +1,12 @@
 //! One slow follower: puts of many clients while a follower has little processor time, or while its disk stands still.
 //!
-//! A control group gives the follower a tenth of a processor, and `fsfreeze` stops the writes to its file system, which all
-//! nodes then have on loop devices, for 1 s of each 5 s. Both need privileges. Without them SIGSTOP and SIGCONT stand in: a
-//! stopped process neither answers nor writes. The report states the reason.
+//! A control group gives the follower a tenth of a processor, and `fsfreeze` stops the writes to its file system, which
+//! all nodes then have on loop devices, for 1 s of each 5 s. Both need privileges. Without them SIGSTOP and SIGCONT
+//! stand in: a stopped process neither answers nor writes. The report states the reason.
 //!
-//! The other nodes are a majority, so the rate should hold. They must not profit from the slow one: on one machine it leaves
-//! processor time to them, so the benchmark uses this time itself ([`unused_share`](crate::unused_share)). The conditions are
-//! measured alternately, and each measurement begins when the follower has all entries.
+//! The other nodes are a majority, so the rate should hold. They must not profit from the slow one: on one machine it
+//! leaves processor time to them, so the benchmark uses this time itself ([`unused_share`](crate::unused_share)). The
+//! conditions are measured alternately, and each measurement begins when the follower has all entries.
 
 use std::{
     path::Path,
@@ -187,8 +187,8 @@ fn slowed<T>(slowness: &Slowness, node: SlowNode<'_>, work: impl FnOnce() -> T) 
     }
 }
 
-/// Does the work. Meanwhile a thread acts again and again, each time after a pause, until the work is over or the action
-/// returns false. The action gets a function that waits for a time, and returns false if the work ends before.
+/// Does the work. Meanwhile a thread acts again and again, each time after a pause, until the work is over or the
+/// action returns false. The action gets a function that waits for a time, and returns false if the work ends before.
 fn repeating<T>(
     pause: Duration,
     work: impl FnOnce() -> T,

@@ -1,12 +1,13 @@
-//! Transfer of a snapshot: a node with an empty directory joins a cluster whose log no longer has its beginning, so the leader
-//! sends it the state.
+//! Transfer of a snapshot: a node with an empty directory joins a cluster whose log no longer has its beginning, so the
+//! leader sends it the state.
 //!
-//! Clients put small values at a fixed rate before and during the transfer, so the report shows what it costs them. The new
-//! node's own counters show the bytes that it has received on the channel of snapshots, and when. After each round it is
-//! compared with what was stored, and removed from the cluster.
+//! Clients put small values at a fixed rate before and during the transfer, so the report shows what it costs them. The
+//! new node's own counters show the bytes that it has received on the channel of snapshots, and when. After each round
+//! it is compared with what was stored, and removed from the cluster.
 //!
-//! Memory counts above that of an idle process: for the leader above its memory right before the transfer, for the new node
-//! above that of a node that has just founded the cluster. Both have the caches of the state in it, which are bounded.
+//! Memory counts above that of an idle process: for the leader above its memory right before the transfer, for the new
+//! node above that of a node that has just founded the cluster. Both have the caches of the state in it, which are
+//! bounded.
 
 use std::{
     net::SocketAddr,

@@ -255,7 +255,8 @@ fn rates(turns: &[Turn]) -> Vec<f64> {
     turns.iter().map(|turn| turn.rate).collect()
 }
 
-/// Puts per second of a published benchmark's three nodes (row A): one client, and 50 clients whose writes share batches.
+/// Puts per second of a published benchmark's three nodes (row A): one client, and 50 clients whose writes share
+/// batches.
 const ROW_A: [(usize, f64); 2] = [(1, 311.0), (50, 6186.0)];
 
 /// Returns the comparisons of the measured rows with their goals.

@@ -1,8 +1,8 @@
 //! The processor time that a slow node leaves unused, and its use by the benchmark.
 //!
-//! On one machine, a follower that is slowed down leaves processor time to the leader and to the clients, which nodes on
-//! machines of their own do not get from each other. A thread of the benchmark uses that time instead: node and thread
-//! together use as much as the node does when it is not slow.
+//! On one machine, a follower that is slowed down leaves processor time to the leader and to the clients, which nodes
+//! on machines of their own do not get from each other. A thread of the benchmark uses that time instead: node and
+//! thread together use as much as the node does when it is not slow.
 //!
 //! Owns: the thread, which ends with the work. It counts its own processor time, so waiting for a processor is no use.
 

@@ -34,7 +34,8 @@ const LOADERS: usize = 100;
 /// Puts per second of clients at a fixed rate, and their number.
 pub(crate) const PACED_RATE: f64 = 1000.0;
 const PACED_CLIENTS: usize = 8;
-/// Longest run at a time of clients at a fixed rate that wait for an event of the cluster; the next run begins immediately.
+/// Longest run at a time of clients at a fixed rate that wait for an event of the cluster; the next run begins
+/// immediately.
 const WINDOW: Duration = Duration::from_millis(500);
 
 /// Level of reads.
@@ -250,7 +251,8 @@ pub(crate) fn paced_puts(address: SocketAddr, options: &ClusterOptions) -> Plan<
     Plan { pace, ..plan(address, work, PACED_CLIENTS, options) }
 }
 
-/// Puts values at a fixed rate, [`PACED_RATE`], until something is over. Returns the times, and the validity of the runs.
+/// Puts values at a fixed rate, [`PACED_RATE`], until something is over. Returns the times, and the validity of the
+/// runs.
 pub(crate) fn put_until(
     is_over: &AtomicBool,
     address: SocketAddr,
@@ -278,8 +280,8 @@ fn plan(address: SocketAddr, work: RequestLoad, clients: usize, options: &Cluste
     closed_plan(http, clients, 1, options)
 }
 
-/// Returns the plan of a closed loop over all keys, with `pipeline` requests in flight on each connection, for the times that
-/// the options state.
+/// Returns the plan of a closed loop over all keys, with `pipeline` requests in flight on each connection, for the
+/// times that the options state.
 pub(crate) fn closed_plan<P>(protocol: P, connections: usize, pipeline: usize, options: &ClusterOptions) -> Plan<P> {
     Plan {
         protocol,

@@ -1,7 +1,8 @@
-//! The raw probe beside durable puts: a thread that appends bytes to a file of its own and syncs them, at a modest rate.
+//! The raw probe beside durable puts: a thread that appends bytes to a file of its own and syncs them, at a modest
+//! rate.
 //!
-//! Writes are due by a schedule, as the puts are, and their times count from the moment at which they are due: a stall of the
-//! disk shows in all writes that were due during it.
+//! Writes are due by a schedule, as the puts are, and their times count from the moment at which they are due: a stall
+//! of the disk shows in all writes that were due during it.
 
 use std::{
     fs::File,
@@ -13,8 +14,8 @@ use std::{
 
 use crate::{BenchError, latency::Latencies};
 
-/// Does the work while a thread appends `bytes` bytes with an `fdatasync` each, `rate` times a second, to a file in `dir`.
-/// Returns the result of the work, and the times of the writes.
+/// Does the work while a thread appends `bytes` bytes with an `fdatasync` each, `rate` times a second, to a file in
+/// `dir`. Returns the result of the work, and the times of the writes.
 pub(crate) fn beside<T>(
     dir: &Path,
     bytes: usize,

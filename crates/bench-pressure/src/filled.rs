@@ -1,6 +1,7 @@
 //! A server with loaded data, from which gets and misses read.
 //!
-//! Owns: loading the keys over RESP, in slices whose progress is printed, and waiting until the server has written everything.
+//! Owns: loading the keys over RESP, in slices whose progress is printed, and waiting until the server has written
+//! everything.
 
 use crate::{
     BenchError,

@@ -1,7 +1,7 @@
 //! Random gets of more data than memory, over each protocol, beside random reads of the bare disk.
 //!
-//! Right before each run the probe measures the disk with one read in flight and with 32. During the run one more client reads
-//! keys that stay in memory, at a fixed rate: a get that waits for the disk must not hold it up.
+//! Right before each run the probe measures the disk with one read in flight and with 32. During the run one more
+//! client reads keys that stay in memory, at a fixed rate: a get that waits for the disk must not hold it up.
 
 use std::time::Duration;
 

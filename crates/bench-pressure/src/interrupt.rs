@@ -1,7 +1,8 @@
 //! Removal of the data of an interrupted run, which may be many gigabytes.
 //!
-//! Owns: the reaction to SIGINT and SIGTERM while the suite runs: it kills the servers, removes their control groups and the
-//! directory, and ends the process. Does not own: the removal after a usual end, which dropping the handles does.
+//! Owns: the reaction to SIGINT and SIGTERM while the suite runs: it kills the servers, removes their control groups
+//! and the directory, and ends the process. Does not own: the removal after a usual end, which dropping the handles
+//! does.
 
 use std::{
     future::poll_fn,

@@ -1,7 +1,7 @@
 //! Loading more data than memory over RESP, with and without the limit of memory, alternately.
 //!
-//! Each load has an empty directory of its own. The part shows the rates, the longest time for which a connection got no
-//! reply, and the server's memory beside the memory that it has chosen for itself.
+//! Each load has an empty directory of its own. The part shows the rates, the longest time for which a connection got
+//! no reply, and the server's memory beside the memory that it has chosen for itself.
 
 use crate::{
     BenchError,

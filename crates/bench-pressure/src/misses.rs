@@ -1,7 +1,7 @@
 //! Gets of absent keys that lie between the loaded ones, on a server under the limit and on one without, alternately.
 //!
-//! A filter of each table says that it does not have the key, so a miss should read nothing from the disk and be as fast as in
-//! memory.
+//! A filter of each table says that it does not have the key, so a miss should read nothing from the disk and be as
+//! fast as in memory.
 
 use crate::{
     BenchError, filled,

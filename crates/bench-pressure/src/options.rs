@@ -17,9 +17,11 @@ use crate::BenchError;
 pub enum Part {
     /// Loading the data over RESP, with and without the limit of memory: rates, stalls of the writers, memory.
     Load,
-    /// Random gets of the data under the limit, beside random reads of the bare disk, and a client that reads resident keys.
+    /// Random gets of the data under the limit, beside random reads of the bare disk, and a client that reads resident
+    /// keys.
     Gets,
-    /// Gets of absent keys in the range of the data, with and without the limit: those that read the disk, and the rate.
+    /// Gets of absent keys in the range of the data, with and without the limit: those that read the disk, and the
+    /// rate.
     Misses,
     /// Many small keys under the limit: loading them, the start after a stop and after a kill, random gets.
     Keys,
@@ -142,7 +144,8 @@ pub struct PressureOptions {
     /// Number of connections of the part tails.
     #[arg(long, default_value_t = 64)]
     pub tail_connections: usize,
-    /// Rate of the puts of the part tails, in requests per second; by default half of the knee, which is searched first.
+    /// Rate of the puts of the part tails, in requests per second; by default half of the knee, which is searched
+    /// first.
     #[arg(long)]
     pub rate: Option<f64>,
     /// Objective of the search for the knee.

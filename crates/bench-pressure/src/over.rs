@@ -18,8 +18,8 @@ use crate::{
     work::{Action, Counts, KeyWork, Keys},
 };
 
-/// Longest wait for a reply. A server that is short of memory may stand still for a while; what stands still longer is an
-/// error.
+/// Longest wait for a reply. A server that is short of memory may stand still for a while; what stands still longer is
+/// an error.
 const GIVE_UP: Duration = Duration::from_secs(120);
 
 /// Figures of a run.

@@ -1,7 +1,7 @@
 //! Memory of the server during a run: the largest values of many looks.
 //!
-//! Owns: the thread that looks, which ends with the run. Memory that is taken and returned between two looks is not seen; the
-//! kernel's own peak of the resident memory sees it.
+//! Owns: the thread that looks, which ends with the run. Memory that is taken and returned between two looks is not
+//! seen; the kernel's own peak of the resident memory sees it.
 
 use std::{
     sync::mpsc::{RecvTimeoutError, channel},

@@ -1,8 +1,8 @@
 //! Random reads of the bare disk: the limit of gets that find nothing in memory.
 //!
-//! Owns: a file of random bytes as large as the data, and threads that read blocks of it with `O_DIRECT`, one at a time each,
-//! so that the number of threads is the depth of the disk's queue. On a file system without `O_DIRECT` the probe has no
-//! figures: reads from the page cache say nothing about a disk.
+//! Owns: a file of random bytes as large as the data, and threads that read blocks of it with `O_DIRECT`, one at a time
+//! each, so that the number of threads is the depth of the disk's queue. On a file system without `O_DIRECT` the probe
+//! has no figures: reads from the page cache say nothing about a disk.
 
 use std::{
     fs::File,

@@ -9,8 +9,8 @@ use crate::{
     report::number,
 };
 
-/// Bytes on disk for each byte of keys and values while a server loads: the log, the tables, and the tables that a compaction
-/// reads and writes at the same time.
+/// Bytes on disk for each byte of keys and values while a server loads: the log, the tables, and the tables that a
+/// compaction reads and writes at the same time.
 const SPACE_FACTOR: u64 = 3;
 /// Bytes of a row in addition to its value: key, revision, frames of the log.
 const ROW_BYTES: u64 = 64;

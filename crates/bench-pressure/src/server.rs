@@ -1,10 +1,10 @@
 //! The measured server: a process of its own, inside a control group with or without a limit of memory.
 //!
-//! Owns: starting, stopping, killing and restarting it on the same data, and the counts that the kernel and the server's metrics
-//! have about it. Its data is in the directory of the caller, who removes it. Does not own: requests.
+//! Owns: starting, stopping, killing and restarting it on the same data, and the counts that the kernel and the
+//! server's metrics have about it. Its data is in the directory of the caller, who removes it. Does not own: requests.
 //!
-//! The server starts inside its group, so that it sees the limit when it chooses its own bounds, and so that every page of its
-//! files belongs to the group. The load generator and the probes are outside.
+//! The server starts inside its group, so that it sees the limit when it chooses its own bounds, and so that every page
+//! of its files belongs to the group. The load generator and the probes are outside.
 
 use std::{
     fs::File,
@@ -136,8 +136,8 @@ impl Counts {
 }
 
 impl PerRequest {
-    /// Returns the disk reads of a request: those that the kernel counts for the group, else those that the server handed to
-    /// its threads for cold reads, some of which find their block in the page cache.
+    /// Returns the disk reads of a request: those that the kernel counts for the group, else those that the server
+    /// handed to its threads for cold reads, some of which find their block in the page cache.
     pub(crate) fn reads(&self) -> f64 {
         if self.disk_reads.is_nan() { self.cold_reads } else { self.disk_reads }
     }
@@ -275,7 +275,8 @@ impl Server {
         self.group.as_ref()
     }
 
-    /// Returns an error if the server has ended although nobody stopped it. It says whether the kernel killed the server.
+    /// Returns an error if the server has ended although nobody stopped it. It says whether the kernel killed the
+    /// server.
     pub(crate) fn check_alive(&mut self) -> Result<(), BenchError> {
         let killed = self.group.as_ref().and_then(ControlGroup::memory).is_some_and(|memory| memory.killed > 0);
         let has_ended = self.process.as_mut().is_some_and(ServerProcess::has_ended);

@@ -1,7 +1,7 @@
 //! The tail of durable puts: a minute at half of the knee, with a raw probe of the disk beside them.
 //!
-//! The server has no limit of memory. Before and after the puts the same number of gets a second shows the stalls of the
-//! machine itself, in which no disk takes part.
+//! The server has no limit of memory. Before and after the puts the same number of gets a second shows the stalls of
+//! the machine itself, in which no disk takes part.
 
 use crate::{
     BenchError, append_probe,

@@ -1,10 +1,10 @@
 //! Requests of the suite: puts that load keys, gets of loaded keys, and gets of absent ones.
 //!
-//! Owns: which key a request uses, and whether a reply is right; the times for which a connection got no reply. Does not own
-//! the bytes of requests ([`Codec`]) and values ([`Records`]).
+//! Owns: which key a request uses, and whether a reply is right; the times for which a connection got no reply. Does
+//! not own the bytes of requests ([`Codec`]) and values ([`Records`]).
 //!
-//! Loaded keys have even numbers and absent keys odd ones, so that an absent key lies between two loaded ones: no table can
-//! exclude it by its range of keys.
+//! Loaded keys have even numbers and absent keys odd ones, so that an absent key lies between two loaded ones: no table
+//! can exclude it by its range of keys.
 
 use std::{sync::Arc, time::Instant};
 
@@ -61,7 +61,8 @@ impl Keys {
     }
 }
 
-/// Returns a number that is coprime to `count` and near the golden ratio of it, so that its multiples cover the range evenly.
+/// Returns a number that is coprime to `count` and near the golden ratio of it, so that its multiples cover the range
+/// evenly.
 fn scattering_step(count: u64) -> u64 {
     let mut step = ((count as f64 * 0.618_033_988_75) as u64).max(1);
     while greatest_common_divisor(step, count) != 1 {

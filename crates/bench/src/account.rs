@@ -1,7 +1,8 @@
 //! The server's own account of the measured runs: the cost of an operation, and the stages of a durable write.
 //!
-//! Owns: the increase of the server's metrics over the runs ([`Account`]), and the table of costs. Does not own: the metrics
-//! themselves, which the server counts also without a benchmark, and the stages as a table and a plot ([`Stages`]).
+//! Owns: the increase of the server's metrics over the runs ([`Account`]), and the table of costs. Does not own: the
+//! metrics themselves, which the server counts also without a benchmark, and the stages as a table and a plot
+//! ([`Stages`]).
 //!
 //! A run's warm-up is part of the account, because the metrics are read before and after the whole run.
 
@@ -59,7 +60,8 @@ impl Account {
         self.metrics.as_ref()?.sum(&format!("{SYNC_TIME_METRIC}_sum"), &[])
     }
 
-    /// Returns the share of a durable write's time in the server that it spends in the queue; `None` without such writes.
+    /// Returns the share of a durable write's time in the server that it spends in the queue; `None` without such
+    /// writes.
     pub(crate) fn queue_share(&self) -> Option<f64> {
         Stages::queue_share(self.metrics.as_ref()?)
     }
@@ -97,8 +99,8 @@ pub(crate) fn cost_table() -> Table {
     Table::new("cost per operation: whole runs with their warm-up")
 }
 
-/// Returns a row of the table of costs, of the runs of one load. Figures of the server are missing if its process is not
-/// known.
+/// Returns a row of the table of costs, of the runs of one load. Figures of the server are missing if its process is
+/// not known.
 pub(crate) fn cost_row<C>(name: &str, runs: &[&Outcome<C>], account: &Account) -> Row {
     let operations = |outcome: &Outcome<C>| (outcome.tally.all_right + outcome.tally.wrong) as f64;
     let all: f64 = runs.iter().map(|outcome| operations(outcome)).sum();

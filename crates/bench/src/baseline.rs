@@ -1,11 +1,11 @@
 //! `thalweg bench baseline save` and `check`: a stored measurement, and a later one that must not be worse.
 //!
-//! Owns: the file, which is a report with the arguments that repeat its load, and the rule of the check. Does not own the
-//! load, which is that of the HTTP suite, and the statistics, which are in the crate `lab`.
+//! Owns: the file, which is a report with the arguments that repeat its load, and the rule of the check. Does not own
+//! the load, which is that of the HTTP suite, and the statistics, which are in the crate `lab`.
 //!
-//! Between a baseline and its check the machine may have changed, which no interval of either covers. The check therefore
-//! has a tolerance, and fails only if the whole interval lies beyond it. A difference that is smaller than the tolerance
-//! needs `thalweg bench compare` with both programs.
+//! Between a baseline and its check the machine may have changed, which no interval of either covers. The check
+//! therefore has a tolerance, and fails only if the whole interval lies beyond it. A difference that is smaller than
+//! the tolerance needs `thalweg bench compare` with both programs.
 
 use std::path::PathBuf;
 

@@ -22,8 +22,8 @@ pub(crate) struct Figure<C> {
     window: Option<fn(&Window, f64) -> Option<f64>>,
 }
 
-/// Returns the figures of a load with this pace, whose items are called `unit`, such as `request`. In a closed loop the rate
-/// decides a comparison. With a schedule the rate is given, and the 99th percentile of the response time decides.
+/// Returns the figures of a load with this pace, whose items are called `unit`, such as `request`. In a closed loop the
+/// rate decides a comparison. With a schedule the rate is given, and the 99th percentile of the response time decides.
 pub(crate) fn figures<C>(pace: Pace, unit: &str) -> Vec<Figure<C>> {
     let is_open = matches!(pace, Pace::Open { .. });
     let (of_rate, of_p99) = if is_open { (Role::Shown, Role::Deciding) } else { (Role::Deciding, Role::Compared) };

@@ -1,12 +1,12 @@
 //! The suites of `thalweg bench`: workloads, scenarios and reports.
 //!
 //! Owns: the suites ([`log`], [`engine`], [`backends`], [`groups`], [`snapshot`], [`http`], and over the native
-//! protocol [`pubsub`], [`cache`], [`streams`], over RESP [`resp`], from a file [`scenario`]), and comparisons of two servers
-//! ([`compare`]) and with a stored measurement ([`baseline`]). Does not own: the load generator and the ways to reach a
-//! server, which are the crate `load`; the suites of several nodes and under pressure of memory, which are the crates
-//! `bench-cluster` and `bench-pressure`; histograms,
-//! statistics, reports, and the list of runs that give the documented figures, which are the crate `lab`; the command line
-//! around the suites; and nothing inside the server: the suites reach a server only over its socket.
+//! protocol [`pubsub`], [`cache`], [`streams`], over RESP [`resp`], from a file [`scenario`]), and comparisons of two
+//! servers ([`compare`]) and with a stored measurement ([`baseline`]). Does not own: the load generator and the ways to
+//! reach a server, which are the crate `load`; the suites of several nodes and under pressure of memory, which are the
+//! crates `bench-cluster` and `bench-pressure`; histograms, statistics, reports, and the list of runs that give the
+//! documented figures, which are the crate `lab`; the command line around the suites; and nothing inside the server:
+//! the suites reach a server only over its socket.
 //!
 //! Rules that every suite keeps: setup lies outside the timed part; values read are compared with the written ones,
 //! byte by byte; every figure is printed beside its payload, concurrency, durability and backend; compared stores run

@@ -23,9 +23,9 @@ const MANY_NAMELESS: f64 = 0.3;
 /// Options for profiles of the server.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct ProfileOptions {
-    /// Also run the load once more for each of these kinds while the server's process is recorded, by perf or, for alloc, by its
-    /// own allocator, and add flame graphs to the report. --html also writes them as SVG files beside the page. With --search the load runs at the highest rate
-    /// that was found, and at half of it.
+    /// Also run the load once more for each of these kinds while the server's process is recorded, by perf or, for
+    /// alloc, by its own allocator, and add flame graphs to the report. --html also writes them as SVG files beside the
+    /// page. With --search the load runs at the highest rate that was found, and at half of it.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "KIND")]
     pub profile: Vec<ProfileKind>,
 }
@@ -56,8 +56,8 @@ impl ProfileOptions {
 }
 
 impl Profiler {
-    /// Runs a load once for each kind of profile, and adds the profiles to the report. `label` describes the load in titles;
-    /// `place` distinguishes the names of the plots of one report.
+    /// Runs a load once for each kind of profile, and adds the profiles to the report. `label` describes the load in
+    /// titles; `place` distinguishes the names of the plots of one report.
     pub(crate) fn run<C>(
         &self,
         (label, place): (&str, &str),

@@ -1,11 +1,11 @@
 //! The resource that was at its limit in the runs of a search: processors, fsync, network, or a queue in the server.
 //!
-//! Owns: the evidence of each run, and the verdict from that of the lowest rate that failed. Does not own: the search, and
-//! the measuring of the resources.
+//! Owns: the evidence of each run, and the verdict from that of the lowest rate that failed. Does not own: the search,
+//! and the measuring of the resources.
 //!
-//! The evidence is a share of the run's time for each resource. A resource whose share reaches its threshold is saturated;
-//! several can be. If none is, but commands spend most of the server's time in the queue, the queue is named: something that
-//! is not measured here, such as a lock, holds the thread that empties it.
+//! The evidence is a share of the run's time for each resource. A resource whose share reaches its threshold is
+//! saturated; several can be. If none is, but commands spend most of the server's time in the queue, the queue is
+//! named: something that is not measured here, such as a lock, holds the thread that empties it.
 
 use std::{fs, net::SocketAddr};
 
@@ -144,8 +144,8 @@ impl SearchEvidence {
     }
 }
 
-/// Returns the speed of this machine's fastest link in use, in bytes per second; `None` if the kernel does not name it, as on
-/// many virtual machines.
+/// Returns the speed of this machine's fastest link in use, in bytes per second; `None` if the kernel does not name it,
+/// as on many virtual machines.
 fn link_bytes_per_second() -> Option<f64> {
     let speed = |entry: fs::DirEntry| {
         let text = fs::read_to_string(entry.path().join("speed")).ok()?;

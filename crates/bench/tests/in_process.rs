@@ -1,5 +1,5 @@
-//! The suites of the native protocol and of HTTP against a server in this process: small, to see that they run, check and
-//! report.
+//! The suites of the native protocol and of HTTP against a server in this process: small, to see that they run, check
+//! and report.
 
 use std::{net::SocketAddr, thread};
 

@@ -1,5 +1,5 @@
-//! Scenarios over core NATS and JetStream, against the NATS server of `peers/nats`, whose program `THALWEG_NATS_PEER` names. They
-//! are skipped without it.
+//! Scenarios over core NATS and JetStream, against the NATS server of `peers/nats`, whose program `THALWEG_NATS_PEER`
+//! names. They are skipped without it.
 #![cfg(feature = "nats")]
 #![allow(unreachable_pub, reason = "a test program has no interface")]
 

@@ -1,8 +1,8 @@
-//! The filters that this node announces to the other nodes: the patterns of its clients' subscriptions, and the queue groups
-//! with their numbers of members.
+//! The filters that this node announces to the other nodes: the patterns of its clients' subscriptions, and the queue
+//! groups with their numbers of members.
 //!
-//! Owns: the set of filters, the version of each change, and the bounds of what is announced. Does not own: connections, or
-//! the filters of other nodes (see [`node`](crate::node)).
+//! Owns: the set of filters, the version of each change, and the bounds of what is announced. Does not own:
+//! connections, or the filters of other nodes (see [`node`](crate::node)).
 //!
 //! ```text
 //!   filters     jobs.* g   3 members   version 7          changes   5 → a.b (ended)
@@ -10,12 +10,12 @@
 //!               a.b        0 (ended)   version 5                    7 → jobs.* g
 //! ```
 //! A node that has version 5 gets the changes 6 and 7. Several changes of a filter are one: the last. Ended filters are
-//! forgotten from the oldest on when there are many, and a node whose version is older than the last forgotten one gets the
-//! whole set.
+//! forgotten from the oldest on when there are many, and a node whose version is older than the last forgotten one gets
+//! the whole set.
 //!
-//! A node with more filters than [`MAX_FILTERS`] announces the pattern `>` in their place, and receives all messages. Queue
-//! groups cannot be replaced so, because the publisher's node chooses the member; beyond their bound, subscriptions are
-//! rejected.
+//! A node with more filters than [`MAX_FILTERS`] announces the pattern `>` in their place, and receives all messages.
+//! Queue groups cannot be replaced so, because the publisher's node chooses the member; beyond their bound,
+//! subscriptions are rejected.
 //!
 //! Invariant: each announced filter whose version is above `floor` is in `changes` under its version.
 
@@ -28,8 +28,8 @@ use foldhash::fast::FixedState;
 
 use crate::{Pattern, locked};
 
-/// Maximum number of patterns that a node announces to other nodes, and separately of queue groups, which count once for
-/// each pattern.
+/// Maximum number of patterns that a node announces to other nodes, and separately of queue groups, which count once
+/// for each pattern.
 pub const MAX_FILTERS: usize = 65_536;
 /// Maximum total bytes of the announced patterns, and separately of the announced queue groups with their patterns.
 const MAX_FILTER_BYTES: usize = 8 * 1024 * 1024;
@@ -233,8 +233,8 @@ impl State {
         }
     }
 
-    /// Begins to announce `>` in place of the patterns if they are too many, or announces them again if they are at most
-    /// half as many. Returns true after a change: all nodes get the whole set.
+    /// Begins to announce `>` in place of the patterns if they are too many, or announces them again if they are at
+    /// most half as many. Returns true after a change: all nodes get the whole set.
     fn turn(&mut self) -> bool {
         let is_everything = if self.is_everything { !self.patterns.fits(2) } else { !self.patterns.fits(1) };
         if is_everything == self.is_everything {

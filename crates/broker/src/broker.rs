@@ -50,8 +50,8 @@ impl Broker {
         self.run(batch, waiter, Blocking::Respected)
     }
 
-    /// Puts a batch into the queues of all matching subscriptions that have room. A subscription without room misses the
-    /// batch and gets a notice of the loss, even if its policy is to block publishers. Meant for publishers that a
+    /// Puts a batch into the queues of all matching subscriptions that have room. A subscription without room misses
+    /// the batch and gets a notice of the loss, even if its policy is to block publishers. Meant for publishers that a
     /// subscriber must not stop.
     pub fn publish_now(&self, batch: &Batch) -> Published {
         // Nothing can stop the publish if blocking is ignored.
@@ -69,15 +69,16 @@ impl Broker {
         NodeLink::new(Link::new(shared, Arc::clone(&self.registry)), traffic, self.registry.config.seed)
     }
 
-    /// Returns the filters to announce to a node that has the version `sent` of them, or none. Returns `None` if the node has
-    /// the newest version, or if this node announces nothing ([`BrokerConfig::announces`]).
+    /// Returns the filters to announce to a node that has the version `sent` of them, or none. Returns `None` if the
+    /// node has the newest version, or if this node announces nothing ([`BrokerConfig::announces`]).
     #[must_use]
     pub fn announcement(&self, sent: Option<u64>) -> Option<Announcement> {
         self.registry.announcements.as_ref()?.since(sent)
     }
 
-    /// Puts a batch that another node has published into the queues of this node's matching subscriptions: those without a
-    /// queue group, and one member of each of `groups`, which are in order. Never waits, like [`publish_now`](Self::publish_now).
+    /// Puts a batch that another node has published into the queues of this node's matching subscriptions: those
+    /// without a queue group, and one member of each of `groups`, which are in order. Never waits, like
+    /// [`publish_now`](Self::publish_now).
     pub fn publish_from_node(&self, batch: &Batch, groups: &[&[u8]]) -> Published {
         self.run_to(batch, None, Blocking::Ignored, Reach::Clients { groups }).unwrap_or_default()
     }

@@ -61,8 +61,8 @@ pub enum SubscribeError {
     /// The queue group has [`MAX_QUEUE_GROUP_MEMBERS`] members for this pattern, which is the maximum.
     #[error("a queue group has at most {MAX_QUEUE_GROUP_MEMBERS} members for one pattern")]
     GroupFull,
-    /// The node has reached the maximum number of queue groups that it announces to other nodes. A group counts once for
-    /// each pattern.
+    /// The node has reached the maximum number of queue groups that it announces to other nodes. A group counts once
+    /// for each pattern.
     #[error(
         "a node of a cluster has at most {MAX_FILTERS} queue groups, each counted once for each pattern: use fewer \
         patterns or groups"
@@ -284,8 +284,8 @@ impl Link {
         taken
     }
 
-    /// Number of bytes of the first batch in a subscription's queue; 0 if no batch waits. The policy of the subscription may
-    /// replace the batch before the next [`take`](Self::take).
+    /// Number of bytes of the first batch in a subscription's queue; 0 if no batch waits. The policy of the
+    /// subscription may replace the batch before the next [`take`](Self::take).
     #[must_use]
     pub fn next_bytes(&self, id: SubscriptionId) -> u64 {
         self.shared.lock().get(id).map_or(0, Subscription::next_bytes)

@@ -69,10 +69,10 @@
 //! **Requests.** A reply subject is part of the encoded message. [`Published::matched`] returns immediately
 //! whether a responder exists; [`Requests`] stores the pending requests and their deadlines.
 //!
-//! **Other nodes.** In a cluster, open a [`NodeLink`] for each other node. [`Broker::announcement`] returns the filters to
-//! send to it, and [`NodeLink::announced`] applies those that it sends. [`NodeLink::take`] returns the batches for it; batches
-//! from it go through [`Broker::publish_from_node`]. Send announcements before the batches that were taken earlier: then the
-//! node knows the reply subject of a request before it can publish the reply.
+//! **Other nodes.** In a cluster, open a [`NodeLink`] for each other node. [`Broker::announcement`] returns the filters
+//! to send to it, and [`NodeLink::announced`] applies those that it sends. [`NodeLink::take`] returns the batches for
+//! it; batches from it go through [`Broker::publish_from_node`]. Send announcements before the batches that were taken
+//! earlier: then the node knows the reply subject of a request before it can publish the reply.
 //!
 //! **Caches.** [`Caches`] holds a node's caches by name; a [`Cache`] can be used from any thread. Every call
 //! takes the current time. A timer of the driver should call [`Caches::reclaim`] at about

@@ -1,13 +1,13 @@
-//! Another node of the cluster, as this node's broker sees it: a link whose subscriptions are the filters that the other
-//! node has announced.
+//! Another node of the cluster, as this node's broker sees it: a link whose subscriptions are the filters that the
+//! other node has announced.
 //!
 //! Owns: the filters of the other node, and the queue of messages for it. Does not own: connections, the encoding of
 //! announcements, or this node's own filters (see [`announcements`](crate::announcements)).
 //!
-//! A publish finds the subscriptions of other nodes in the same index as those of clients. So each node gets a batch once,
-//! and messages of one publisher in order, and a member of a queue group is chosen among the members on all nodes. A queue
-//! group of another node has a subscription for each of its announced members, so that all members get about as many
-//! messages.
+//! A publish finds the subscriptions of other nodes in the same index as those of clients. So each node gets a batch
+//! once, and messages of one publisher in order, and a member of a queue group is chosen among the members on all
+//! nodes. A queue group of another node has a subscription for each of its announced members, so that all members get
+//! about as many messages.
 //!
 //! Invariant: messages from another node are delivered to this node's clients only
 //! ([`Broker::publish_from_node`](crate::Broker::publish_from_node)), so no message goes in circles.
@@ -125,8 +125,9 @@ impl NodeLink {
         self.lock().version = None;
     }
 
-    /// Applies an announcement of the node: all of its filters, or those that have changed since the version `from`. Filters
-    /// are a pattern, the name of a queue group or nothing, and a number of members, which is 0 for a filter that has ended.
+    /// Applies an announcement of the node: all of its filters, or those that have changed since the version `from`.
+    /// Filters are a pattern, the name of a queue group or nothing, and a number of members, which is 0 for a filter
+    /// that has ended.
     ///
     /// # Errors
     /// The announcement breaks a rule. A part of it may have been applied, so the connection must end.
@@ -206,8 +207,8 @@ impl NodeLink {
         }
     }
 
-    /// Forgets all filters of the node, because its connection has ended or the node is down. Messages that wait for it are
-    /// lost.
+    /// Forgets all filters of the node, because its connection has ended or the node is down. Messages that wait for it
+    /// are lost.
     pub fn clear(&self) {
         self.discard();
         let mut state = self.lock();

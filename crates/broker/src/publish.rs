@@ -18,13 +18,13 @@
 //! thread waits for room here, and none waits for a lock while it holds another for longer than a push: locks
 //! are taken in the order shard, trie, link, and never two links at the same time.
 //!
-//! A publisher that must not be stopped ignores the policy to block ([`Blocking::Ignored`]). Nothing is reserved then, and
-//! a subscription without room misses the batch and gets a notice of the loss.
+//! A publisher that must not be stopped ignores the policy to block ([`Blocking::Ignored`]). Nothing is reserved then,
+//! and a subscription without room misses the batch and gets a notice of the loss.
 //!
 //! # Other nodes
 //! The filters of other nodes are subscriptions of links of their own (see [`node`](crate::node)), which never block
-//! publishers. A batch that another node has published reaches the clients of this node only ([`Reach::Clients`]): those
-//! without a queue group, and one member of each group for which that node has chosen this one.
+//! publishers. A batch that another node has published reaches the clients of this node only ([`Reach::Clients`]):
+//! those without a queue group, and one member of each group for which that node has chosen this one.
 //!
 //! # Groups
 //! Two members are picked at random. The member whose link has fewer queued messages is tried first, then the

@@ -187,8 +187,8 @@ impl Registry {
         Ok(shared)
     }
 
-    /// Adds a link to another node, which does not count towards the limit of links. Its driver is also notified when the
-    /// filters of this node have changed.
+    /// Adds a link to another node, which does not count towards the limit of links. Its driver is also notified when
+    /// the filters of this node have changed.
     pub(crate) fn open_node(&self, notify: Arc<dyn Notify>, max_bytes: u64, traffic: Arc<Traffic>) -> Arc<Shared> {
         let id = LinkId(self.next_link.fetch_add(1, Ordering::Relaxed));
         let shared = Arc::new(Shared::new(id, max_bytes, self.config.seed, notify, Some(traffic)));

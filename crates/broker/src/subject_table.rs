@@ -6,9 +6,9 @@
 //! subjects are cached, up to a limit, from their second publish on, and the oldest is evicted first. (A
 //! reply subject is published to only once, so it is not cached and evicts no other subject.)
 //!
-//! The matching subscriptions of a subject are kept with it, but not more than [`CACHED_TARGETS_PER_SUBJECT`] on average:
-//! otherwise a client with very many subscriptions to `>` would fill the memory with lists of them, one for each subject.
-//! Invariant: `kept` of a shard is the sum of `kept` of its subjects, and at most `max_kept`.
+//! The matching subscriptions of a subject are kept with it, but not more than [`CACHED_TARGETS_PER_SUBJECT`] on
+//! average: otherwise a client with very many subscriptions to `>` would fill the memory with lists of them, one for
+//! each subject. Invariant: `kept` of a shard is the sum of `kept` of its subjects, and at most `max_kept`.
 
 use std::{collections::VecDeque, hash::BuildHasher, sync::Arc};
 
@@ -60,8 +60,8 @@ impl SubjectEntry {
         self.merged.as_deref().unwrap_or(&self.own)
     }
 
-    /// Counts `merged` if it has changed since `before`, or drops it if there is no room for as many subscriptions. `kept`
-    /// is the number of those that all subjects of the shard keep.
+    /// Counts `merged` if it has changed since `before`, or drops it if there is no room for as many subscriptions.
+    /// `kept` is the number of those that all subjects of the shard keep.
     fn keep_merged(&mut self, before: Generation, kept: &mut usize, max_kept: usize) {
         if self.since == before {
             return;

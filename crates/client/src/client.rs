@@ -10,8 +10,8 @@
 //! first execution. In these cases the caller gets an error with unknown effect.
 //!
 //! In a cluster, writes ask for a redirect to the leader. While a new leader is found, requests without an effect are
-//! retried until their timeout, whatever the maximum number of retries. Requests that only one member can answer wait for a
-//! connection no longer than an attempt to connect takes.
+//! retried until their timeout, whatever the maximum number of retries. Requests that only one member can answer wait
+//! for a connection no longer than an attempt to connect takes.
 
 use std::{
     pin::pin,
@@ -40,8 +40,8 @@ use crate::{
 /// Longest pause before a request is retried while the client searches for the leader.
 const LEADER_PAUSE: Duration = Duration::from_millis(50);
 
-/// A client of a server, or of a cluster. Cheap to clone. Its connections end when the last clone, and the last handle made
-/// from a clone, are dropped.
+/// A client of a server, or of a cluster. Cheap to clone. Its connections end when the last clone, and the last handle
+/// made from a clone, are dropped.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -125,12 +125,13 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// Connects to a server, or to a cluster of which the seeds are members. The client restores connections that are lost
-    /// later in the background; if the first attempt fails with all seeds, this call returns the error.
+    /// Connects to a server, or to a cluster of which the seeds are members. The client restores connections that are
+    /// lost later in the background; if the first attempt fails with all seeds, this call returns the error.
     ///
     /// In a cluster, the client learns the other members and the leader from any of them. Its connections lead to the
-    /// leader, and move when another node leads. The transport and the trust of the first seed hold for all members, and
-    /// so does the server name, if it is set. If the client cannot reach the leader, it works through another member.
+    /// leader, and move when another node leads. The transport and the trust of the first seed hold for all members,
+    /// and so does the server name, if it is set. If the client cannot reach the leader, it works through another
+    /// member.
     pub async fn connect(seeds: impl Into<Seeds>, options: Options) -> Result<Self, ConnectError> {
         let options = Arc::new(options.bounded());
         let directory = Arc::new(Directory::new(seeds.into()));
@@ -162,8 +163,8 @@ impl Client {
 
     /// Returns the same client with another level for its reads: the age of the data that a node of a cluster may show.
     /// The default is the server's default level, which is [`ReadLevel::Linearizable`] unless it is configured. At
-    /// [`ReadLevel::Stale`] and [`ReadLevel::AtLeast`] any node can answer: see [`Options::reads`]. Subscriptions begin at
-    /// this level; when they resume on another node, they first wait until it has all that the former one had.
+    /// [`ReadLevel::Stale`] and [`ReadLevel::AtLeast`] any node can answer: see [`Options::reads`]. Subscriptions begin
+    /// at this level; when they resume on another node, they first wait until it has all that the former one had.
     #[must_use]
     pub fn read_level(&self, level: ReadLevel) -> Self {
         Self { read_level: Some(level), ..self.clone() }
@@ -193,8 +194,8 @@ impl Client {
         self.inner.pool.failures_without_id() + nearest
     }
 
-    /// Returns the counts and times of the requests that ended while [telemetry](Options::telemetry) was on, of this client and
-    /// its clones together.
+    /// Returns the counts and times of the requests that ended while [telemetry](Options::telemetry) was on, of this
+    /// client and its clones together.
     #[must_use]
     pub fn telemetry(&self) -> ClientTelemetry {
         self.inner.telemetry.read()
@@ -411,7 +412,8 @@ impl Client {
         clock.within(Effect::Unknown, Pending::new(link, staged).reply()).await
     }
 
-    /// Returns the error of a request that only one member can answer, if an attempt to connect to it has failed with `why`.
+    /// Returns the error of a request that only one member can answer, if an attempt to connect to it has failed with
+    /// `why`.
     fn away(&self, target: Target, why: &Arc<ConnectError>) -> Option<Error> {
         let member = self.member.as_ref().filter(|_| target == Target::Connected)?;
         let is_first_attempt = matches!(**why, ConnectError::NotYet);

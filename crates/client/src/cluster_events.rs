@@ -139,21 +139,21 @@ pub enum ClusterUpdate {
     Event(ClusterEvent),
     /// This number of events is missing here, because the node did not keep them until the client was ready for them.
     Missed(u64),
-    /// The events that follow are those of another node, or of the same node after a restart: all that it keeps. Events may
-    /// be missing here, and changes that were returned before may follow again, with other numbers.
+    /// The events that follow are those of another node, or of the same node after a restart: all that it keeps. Events
+    /// may be missing here, and changes that were returned before may follow again, with other numbers.
     Gap,
 }
 
 impl Client {
-    /// Watches the cluster: subscribes to its events as the connected node sees them. Fails with `not_clustered` if the node
-    /// runs alone.
+    /// Watches the cluster: subscribes to its events as the connected node sees them. Fails with `not_clustered` if the
+    /// node runs alone.
     pub async fn watch_cluster(&self, from: EventsFrom) -> Result<ClusterWatch, Error> {
         let window = self.options().window;
         self.watch_cluster_with(from, window).await
     }
 
-    /// Watches the cluster like [`watch_cluster`](Self::watch_cluster), with a window of its own instead of the client's
-    /// default.
+    /// Watches the cluster like [`watch_cluster`](Self::watch_cluster), with a window of its own instead of the
+    /// client's default.
     pub async fn watch_cluster_with(&self, from: EventsFrom, window: Window) -> Result<ClusterWatch, Error> {
         let (run, after) = match from {
             EventsFrom::Next => (None, None),
@@ -169,8 +169,8 @@ impl Client {
 struct EventSource {
     /// Run to which `after` belongs; `None` before the first reply, unless the caller has stated one.
     run: Option<u64>,
-    /// Sequence number of the last event that was returned; `None` before the first reply to a watch that begins with the
-    /// next event.
+    /// Sequence number of the last event that was returned; `None` before the first reply to a watch that begins with
+    /// the next event.
     after: Option<u64>,
     /// Items that have arrived and were not returned yet: those of one frame.
     ready: VecDeque<ClusterUpdate>,
@@ -225,7 +225,8 @@ pub struct ClusterWatch {
 }
 
 impl ClusterWatch {
-    /// Waits for the next event, or for the report that events may be missing; `None` if the watch has ended. Cancel safe.
+    /// Waits for the next event, or for the report that events may be missing; `None` if the watch has ended. Cancel
+    /// safe.
     pub async fn next(&mut self) -> Result<Option<ClusterUpdate>, Error> {
         loop {
             // The connection is only asked for more once these are taken, so the watch resumes after the last of them.

@@ -4,8 +4,8 @@
 //! connections (`pool`), nor the requests by which the client learns (`connect`, `client`).
 //!
 //! Invariants: knowledge of a lower term never replaces that of a higher one. Writes ask for a redirect only while the
-//! leader is known and the client has not failed to connect to it: otherwise the server passes them on, so a client that
-//! cannot reach the leader works through another member.
+//! leader is known and the client has not failed to connect to it: otherwise the server passes them on, so a client
+//! that cannot reach the leader works through another member.
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
@@ -18,8 +18,8 @@ use tokio::sync::watch;
 
 use crate::membership::{ClusterMember, ClusterMembers};
 
-/// Servers to which a client may connect at first. Several are members of one cluster: the client learns the other members
-/// from any of them.
+/// Servers to which a client may connect at first. Several are members of one cluster: the client learns the other
+/// members from any of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seeds(Vec<Endpoint>);
 
@@ -172,14 +172,14 @@ impl Directory {
         doubted
     }
 
-    /// Returns the ids of all members in order, whatever their health; none if the server runs alone, or if the client does
-    /// not know the members yet.
+    /// Returns the ids of all members in order, whatever their health; none if the server runs alone, or if the client
+    /// does not know the members yet.
     pub(crate) fn member_ids(&self) -> Arc<[u64]> {
         self.lock().ids.clone()
     }
 
-    /// Returns the address at which a member serves the native protocol; `None` if the client does not know it, or if the
-    /// node is not a member.
+    /// Returns the address at which a member serves the native protocol; `None` if the client does not know it, or if
+    /// the node is not a member.
     pub(crate) fn endpoint_of(&self, node: u64) -> Option<Endpoint> {
         let known = self.lock();
         let member = known.members.iter().find(|member| member.node.0 == node)?;

@@ -47,8 +47,8 @@ pub enum Error {
         /// Error of the last attempt to connect.
         why: Arc<ConnectError>,
     },
-    /// The member of the cluster that has the key of a [spread cache](crate::SpreadCache) cannot be reached. The keys of the
-    /// other members are available.
+    /// The member of the cluster that has the key of a [spread cache](crate::SpreadCache) cannot be reached. The keys
+    /// of the other members are available.
     #[error("node {node:016x} cannot be reached, and no other node has its part of the cache: {why}")]
     NodeAway {
         /// Id of the member.
@@ -98,7 +98,8 @@ pub struct Failure {
     /// Name of the request in the server's logs, if the server states one: the name that
     /// [`Client::trace`](crate::Client::trace) set, or the server's own if the server failed.
     pub trace: Option<String>,
-    /// Address at which the leader of the cluster serves the native protocol; only in `not_leader`, if the server knows it.
+    /// Address at which the leader of the cluster serves the native protocol; only in `not_leader`, if the server knows
+    /// it.
     pub leader: Option<String>,
 }
 
@@ -356,7 +357,8 @@ impl Error {
 }
 
 classified!(
-    /// The [`code`](Classified::code) of a [`Failure`] is always `failed`. [`Error::code_text`] returns the server's code.
+    /// The [`code`](Classified::code) of a [`Failure`] is always `failed`. [`Error::code_text`] returns the server's
+    /// code.
     Error {
     Self::Failed(failure) => "failed", failure.action;
     Self::TimedOut { .. } => "timeout", Retry;

@@ -24,9 +24,9 @@
 //! * **Connections**: the client restores lost connections, after growing pauses. Requests wait for the connection, at
 //!   most for their [`timeout`](Client::timeout). Tails, watches and groups resume where they were; subscriptions to
 //!   subjects, which have no history, report a gap. So do watches of the cluster that continue on another node.
-//! * **Clusters**: the client takes several seeds, learns the members and the leader, follows the leader, and finds a new
-//!   one within the timeout of a request. Reads state a level ([`Client::read_level`]). Caches are those of one node, or
-//!   spread over all ([`SpreadCache`]).
+//! * **Clusters**: the client takes several seeds, learns the members and the leader, follows the leader, and finds a
+//!   new one within the timeout of a request. Reads state a level ([`Client::read_level`]). Caches are those of one
+//!   node, or spread over all ([`SpreadCache`]).
 //! * **Errors** state the next step ([`Classified`]): retry, fix, or stop. They also state whether the request may
 //!   have had an effect ([`Error::effect`]). The client itself retries requests that do no harm if they are sent
 //!   twice; another write that may have happened ends with [`Error::OutcomeUnknown`]. Puts and deletes are among the

@@ -1,8 +1,8 @@
 //! Connections to single members of the cluster, for requests that only one of them can answer.
 //!
-//! Owns: one pool for each member for which there was such a request. Does not own: connections (`pool`), nor the knowledge
-//! of the members (`directory`).
-//! Bound: the number of members. The pools of nodes that are no longer members are dropped.
+//! Owns: one pool for each member for which there was such a request. Does not own: connections (`pool`), nor the
+//! knowledge of the members (`directory`). Bound: the number of members. The pools of nodes that are no longer members
+//! are dropped.
 
 use std::{
     collections::HashMap,

@@ -9,8 +9,8 @@ use crate::{
 };
 
 impl Client {
-    /// Requests the members of the cluster from the node to which the client is connected. Fails with `not_clustered` if
-    /// the node runs alone.
+    /// Requests the members of the cluster from the node to which the client is connected. Fails with `not_clustered`
+    /// if the node runs alone.
     pub async fn members(&self) -> Result<ClusterMembers, Error> {
         self.request(RequestOptions::QUICK, wire::ReadMembers {}, members_of).await
     }

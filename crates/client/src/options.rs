@@ -35,10 +35,11 @@ pub struct Options {
     /// Maximum number of retries of a failed request, and the pauses between retries and between attempts to
     /// reconnect.
     pub retries: Retries,
-    /// True if the client repeats puts and deletes without conditions whose effect is unknown, such as after a lost connection. The
-    /// first one may still be carried out after the repetition, so it can undo a write of another client that was acknowledged in
-    /// between. Use it for keys that one client writes, or if the last of several writes may lose. If false, such a put or delete
-    /// ends with [`Error::OutcomeUnknown`](crate::Error::OutcomeUnknown).
+    /// True if the client repeats puts and deletes without conditions whose effect is unknown, such as after a lost
+    /// connection. The first one may still be carried out after the repetition, so it can undo a write of another
+    /// client that was acknowledged in between. Use it for keys that one client writes, or if the last of several
+    /// writes may lose. If false, such a put or delete ends with
+    /// [`Error::OutcomeUnknown`](crate::Error::OutcomeUnknown).
     pub repeat_puts: bool,
     /// Maximum number of requests in progress on one channel. The server may set a lower maximum. At the
     /// maximum further callers wait.
@@ -60,8 +61,9 @@ pub struct Options {
     pub read_level: Option<ReadLevel>,
     /// Node that answers reads which need no leader.
     pub reads: ReadFrom,
-    /// True if the client counts its requests and measures their times, see [`Client::telemetry`](crate::Client::telemetry).
-    /// Cost: two readings of the clock and two additions for each request, about 0.1 µs.
+    /// True if the client counts its requests and measures their times, see
+    /// [`Client::telemetry`](crate::Client::telemetry). Cost: two readings of the clock and two additions for each
+    /// request, about 0.1 µs.
     pub telemetry: bool,
     /// Time between two requests for the members of the cluster, on each connection. A leader that gives no answer for
     /// this time is doubted: the client asks the other members who leads.

@@ -1,18 +1,19 @@
 //! Connections of a client: the pool connects, reconnects, and chooses a link (one channel of a connection)
 //! for each request.
 //!
-//! Owns: one supervisor task per connection, which connects, runs the connection's channels, reconnects when they are lost,
-//! and moves to another node of a cluster; and the choice of the link for a request. Does not own requests, nor the
-//! knowledge of the nodes (`directory`).
+//! Owns: one supervisor task per connection, which connects, runs the connection's channels, reconnects when they are
+//! lost, and moves to another node of a cluster; and the choice of the link for a request. Does not own requests, nor
+//! the knowledge of the nodes (`directory`).
 //!
 //! A supervisor reconnects without limit, after growing pauses, to any node that the client knows. It gives up if the
-//! server has stated that connecting again does not help (a goodbye of class *fix* or *stop*, or no common version); then
-//! requests fail immediately with that error.
+//! server has stated that connecting again does not help (a goodbye of class *fix* or *stop*, or no common version);
+//! then requests fail immediately with that error.
 //!
-//! In a cluster, a pool has a [`PoolRole`]: its connections lead to the leader, to the nearest member, or to one member only.
-//! A supervisor of the first two connects to the better node first, lets the requests in progress finish for [`DRAIN`], and
-//! then puts the new connection into its links. Publishers stay on their link; subscriptions resume, as after a lost
-//! connection. The connections to one member never move, and are attempted again whatever the member has stated.
+//! In a cluster, a pool has a [`PoolRole`]: its connections lead to the leader, to the nearest member, or to one member
+//! only. A supervisor of the first two connects to the better node first, lets the requests in progress finish for
+//! [`DRAIN`], and then puts the new connection into its links. Publishers stay on their link; subscriptions resume, as
+//! after a lost connection. The connections to one member never move, and are attempted again whatever the member has
+//! stated.
 
 use std::{
     sync::{
@@ -90,8 +91,8 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Begins to open all connections of the pool, in the background. If they lead to the leader, each receiver gets the
-    /// outcome of a connection's first attempt, and after an error there is no further one.
+    /// Begins to open all connections of the pool, in the background. If they lead to the leader, each receiver gets
+    /// the outcome of a connection's first attempt, and after an error there is no further one.
     pub(crate) fn begin(
         directory: &Arc<Directory>,
         place: PoolRole,
@@ -300,7 +301,8 @@ impl Supervisor {
         Err(ConnectError::OtherNode { found: connected.server.node })
     }
 
-    /// Returns true if a connection that has ended, or could not begin, is attempted again after an error of this class.
+    /// Returns true if a connection that has ended, or could not begin, is attempted again after an error of this
+    /// class.
     fn tries_again(&self, action: Action) -> bool {
         action == Action::Retry || matches!(self.place, PoolRole::Member(_))
     }
@@ -356,8 +358,8 @@ impl Supervisor {
 
     // ---- a connection
 
-    /// Puts a connection into the links, and runs its channels until one of them is lost, which ends all of them, or until
-    /// the links move.
+    /// Puts a connection into the links, and runs its channels until one of them is lost, which ends all of them, or
+    /// until the links move.
     async fn begin_and_run(
         &self,
         connected: Connected,

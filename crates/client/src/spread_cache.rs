@@ -4,8 +4,8 @@
 //! (`rendezvous`), the list of members (`directory`), the requests to a member (`cache`) and the connections to it
 //! (`member_pools`).
 //!
-//! Invariant: the place of a key depends on the members only, not on their health. If the keys of a node that is away went to
-//! other nodes, the node would return with entries that were replaced or deleted in the meantime.
+//! Invariant: the place of a key depends on the members only, not on their health. If the keys of a node that is away
+//! went to other nodes, the node would return with entries that were replaced or deleted in the meantime.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -22,25 +22,26 @@ use crate::{
     rendezvous::node_for,
 };
 
-/// A handle of a cache whose keys are spread over the members of the cluster, so that the cache is as large as the memory of
-/// all of them. Cheap to clone. Each member has a [`Cache`] with this name, and the entry of a key is in the cache of one
-/// member: rendezvous hashing chooses it by the ids of the members. Only the keys of a member that joins or leaves move.
+/// A handle of a cache whose keys are spread over the members of the cluster, so that the cache is as large as the
+/// memory of all of them. Cheap to clone. Each member has a [`Cache`] with this name, and the entry of a key is in the
+/// cache of one member: rendezvous hashing chooses it by the ids of the members. Only the keys of a member that joins
+/// or leaves move.
 ///
 /// # Behaviour
 ///
 /// * **A member is away**: requests for its keys fail with [`Error::NodeAway`] (class *retry*), at the latest after the
-///   retries of [`Options::retries`](crate::Options::retries), which take a quarter of a second by default. The first request
-///   to a member waits up to a second for the connection. The keys do not move to other members, because the member could
-///   return with entries that are out of date. An application may treat the error of a read as a missing entry, and must not
-///   take a failed `put` or `delete` as done.
+///   retries of [`Options::retries`](crate::Options::retries), which take a quarter of a second by default. The first
+///   request to a member waits up to a second for the connection. The keys do not move to other members, because the
+///   member could return with entries that are out of date. An application may treat the error of a read as a missing
+///   entry, and must not take a failed `put` or `delete` as done.
 /// * **A member joins or leaves**: its share of the keys moves, which means that these entries are missing at their new
-///   places. Clients learn the members every [`Options::refresh`](crate::Options::refresh), and may use different places
-///   until then. A member that joins and leaves again gives its keys back to members with former entries: give entries a time
-///   to live that bounds their age.
+///   places. Clients learn the members every [`Options::refresh`](crate::Options::refresh), and may use different
+///   places until then. A member that joins and leaves again gives its keys back to members with former entries: give
+///   entries a time to live that bounds their age.
 /// * **One server**: a server without a cluster has all keys.
 ///
-/// All clients of a cache must spread it. Another handle, HTTP and Redis clients see the part of the node to which they are
-/// connected. All members must serve the native protocol. Each costs as many connections as
+/// All clients of a cache must spread it. Another handle, HTTP and Redis clients see the part of the node to which they
+/// are connected. All members must serve the native protocol. Each costs as many connections as
 /// [`Options::connections`](crate::Options::connections) says, from the first request for one of its keys on.
 #[derive(Clone, Debug)]
 pub struct SpreadCache(Arc<Inner>);
@@ -66,15 +67,15 @@ struct Parts {
 const ALONE: u64 = 0;
 
 impl Client {
-    /// Returns a handle of the cache with this name whose keys are spread over the members of the cluster. The first use of a
-    /// member creates a missing cache there, with the server's default capacity.
+    /// Returns a handle of the cache with this name whose keys are spread over the members of the cluster. The first
+    /// use of a member creates a missing cache there, with the server's default capacity.
     #[must_use]
     pub fn spread_cache(&self, name: impl Into<String>) -> SpreadCache {
         self.spread_cache_with(name, CacheCreate::IfMissing, 0)
     }
 
-    /// Returns a handle of a spread cache, like [`spread_cache`](Self::spread_cache). `create` states whether the first use of
-    /// a member creates a missing cache there, and with which capacity in bytes (0 for the server's default).
+    /// Returns a handle of a spread cache, like [`spread_cache`](Self::spread_cache). `create` states whether the first
+    /// use of a member creates a missing cache there, and with which capacity in bytes (0 for the server's default).
     #[must_use]
     pub fn spread_cache_with(&self, name: impl Into<String>, create: CacheCreate, max_bytes: u64) -> SpreadCache {
         let (client, name) = (self.clone(), name.into());
@@ -107,8 +108,8 @@ impl SpreadCache {
         self.part_of(key).await?.get(key).await
     }
 
-    /// Reads the entries of several keys, from all members at the same time. The result has the order of the keys. A member
-    /// that is away fails its own keys only.
+    /// Reads the entries of several keys, from all members at the same time. The result has the order of the keys. A
+    /// member that is away fails its own keys only.
     pub async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Result<Option<CacheValue>, Error>>, Error> {
         let members = &self.members().await?;
         let reads = divided(keys.iter().copied(), members).into_iter().map(|(node, places)| async move {
@@ -146,8 +147,8 @@ impl SpreadCache {
         self.part_of(key).await?.put_with(key, value, ttl, expect).await
     }
 
-    /// Sets several entries, on all members at the same time. If a member fails, those of the others are set, and the call
-    /// returns the error.
+    /// Sets several entries, on all members at the same time. If a member fails, those of the others are set, and the
+    /// call returns the error.
     pub async fn put_many(&self, pairs: &[(&[u8], &[u8])], ttl: CacheTtl) -> Result<(), Error> {
         let (members, ttl) = (&self.members().await?, &ttl);
         let keys = pairs.iter().map(|(key, _)| *key);
@@ -163,8 +164,8 @@ impl SpreadCache {
         self.part_of(key).await?.delete(key).await
     }
 
-    /// Removes the entry of a key if it meets the condition `expect`; otherwise returns the error `condition_failed`. Returns
-    /// true if the cache had an entry.
+    /// Removes the entry of a key if it meets the condition `expect`; otherwise returns the error `condition_failed`.
+    /// Returns true if the cache had an entry.
     pub async fn delete_if(&self, key: &[u8], expect: CacheExpect<'_>) -> Result<bool, Error> {
         self.part_of(key).await?.delete_if(key, expect).await
     }
@@ -174,21 +175,21 @@ impl SpreadCache {
         self.part_of(key).await?.touch(key, ttl).await
     }
 
-    /// Adds `delta` to a counter, which is an entry in decimal digits, and returns the counter's new value. A missing counter
-    /// counts as 0.
+    /// Adds `delta` to a counter, which is an entry in decimal digits, and returns the counter's new value. A missing
+    /// counter counts as 0.
     pub async fn add(&self, key: &[u8], delta: i64, ttl: CacheTtl) -> Result<i64, Error> {
         self.part_of(key).await?.add(key, delta, ttl).await
     }
 
-    /// Removes all entries of the cache. If a member fails, the entries of the others are removed, and the call returns the
-    /// error.
+    /// Removes all entries of the cache. If a member fails, the entries of the others are removed, and the call returns
+    /// the error.
     pub async fn clear(&self) -> Result<(), Error> {
         let parts = self.parts().await?;
         join_all(parts.iter().map(|(_, part)| part.clear())).await.into_iter().collect()
     }
 
-    /// Drops the cache on all members. If a member fails, those of the others are dropped, and the call returns the error. The
-    /// next use creates the cache again if this handle may create it.
+    /// Drops the cache on all members. If a member fails, those of the others are dropped, and the call returns the
+    /// error. The next use creates the cache again if this handle may create it.
     pub async fn drop_cache(&self) -> Result<(), Error> {
         let parts = self.parts().await?;
         join_all(parts.iter().map(|(_, part)| part.drop_cache())).await.into_iter().try_for_each(|part| part.map(drop))

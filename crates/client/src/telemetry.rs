@@ -2,11 +2,11 @@
 //!
 //! Owns: the counters, and the switch. Does not own: requests ([`Client`](crate::Client)).
 //!
-//! A request counts when it ends, with its retries as one. A request whose future is dropped, a subscription, and a message or record
-//! that a publisher sends count nowhere.
+//! A request counts when it ends, with its retries as one. A request whose future is dropped, a subscription, and a
+//! message or record that a publisher sends count nowhere.
 //!
-//! Cost: while the switch is off, one load of a flag for each request. While it is on, two readings of the clock and two additions,
-//! about 0.1 µs, and 1 KB for each client. The example `telemetry_cost` measures it.
+//! Cost: while the switch is off, one load of a flag for each request. While it is on, two readings of the clock and
+//! two additions, about 0.1 µs, and 1 KB for each client. The example `telemetry_cost` measures it.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -20,8 +20,8 @@ use crate::target::Target;
 /// Counts and times of the requests of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestTelemetry {
-    /// Times of the requests that succeeded in nanoseconds, from the call to its result, with retries and the pauses before
-    /// them.
+    /// Times of the requests that succeeded in nanoseconds, from the call to its result, with retries and the pauses
+    /// before them.
     pub succeeded: Log2Histogram,
     /// Number of requests that ended with an error.
     pub failed: u64,

@@ -1,10 +1,10 @@
-//! Measures commits of three members in this process, which are connected over loopback and sync their logs to the disk. Clients
-//! are tasks that put 256 bytes into the leader's database, one after the other, and wait until a majority has it on disk
-//! (level `quorum`). No HTTP server is involved.
+//! Measures commits of three members in this process, which are connected over loopback and sync their logs to the
+//! disk. Clients are tasks that put 256 bytes into the leader's database, one after the other, and wait until a
+//! majority has it on disk (level `quorum`). No HTTP server is involved.
 //!
 //! Each round first measures what the machine allows in that minute: a loopback round trip between two threads, and an
-//! `fdatasync` after a write into a prewritten file. The *bound* of one client is 1 / (two round trips + one sync), as the
-//! goal defines it.
+//! `fdatasync` after a write into a prewritten file. The *bound* of one client is 1 / (two round trips + one sync), as
+//! the goal defines it.
 //!
 //! `cargo run --release -p thalweg-cluster --example replicated_commits -- [clients ...] [--seconds N] [--rounds N]`
 

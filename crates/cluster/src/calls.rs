@@ -1,7 +1,7 @@
 //! Answers of the consensus thread to calls from other threads.
 //!
-//! Owns: the answers and their errors. Does not own: what the calls do (`raft`, `tasks`), and the handle from which they come
-//! (`handle`).
+//! Owns: the answers and their errors. Does not own: what the calls do (`raft`, `tasks`), and the handle from which
+//! they come (`handle`).
 
 use std::{rc::Rc, time::Duration};
 
@@ -163,8 +163,8 @@ impl Tasks {
         DigestComparison { index, members: futures_util::future::join_all(asked).await }
     }
 
-    /// Asks all members which versions of the state machine they support. A read barrier comes first, so that the membership is not
-    /// older than the call.
+    /// Asks all members which versions of the state machine they support. A read barrier comes first, so that the
+    /// membership is not older than the call.
     async fn known_versions(&self, within: Duration) -> Result<Vec<MemberVersion>, ClusterError> {
         let deadline = tokio::time::Instant::now() + within;
         self.read(ReadLevel::Linearizable, within).await?;

@@ -1,12 +1,12 @@
 //! Comparison of a node's state with those of the other members, and the beginning of its repair.
 //!
-//! Owns: the rules by which a node stops serving, and by which it takes the state of other members. Does not own: running
-//! hashes and digests (`engine`), and the repair, which another run of the node makes (`repair`).
+//! Owns: the rules by which a node stops serving, and by which it takes the state of other members. Does not own:
+//! running hashes and digests (`engine`), and the repair, which another run of the node makes (`repair`).
 //!
 //! A running hash covers all entries before it, so a state that differs once differs at all later entries, until it is
-//! replaced. It does not show damage of rows that were written long ago. A digest of all rows does: the leader requests one
-//! from all members at intervals ([`NodeOptions::digest_every`](crate::NodeOptions::digest_every)). The log and the votes of the
-//! node are not affected: the node continues with consensus until it is repaired.
+//! replaced. It does not show damage of rows that were written long ago. A digest of all rows does: the leader requests
+//! one from all members at intervals ([`NodeOptions::digest_every`](crate::NodeOptions::digest_every)). The log and the
+//! votes of the node are not affected: the node continues with consensus until it is repaired.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -47,8 +47,8 @@ struct ComparedDigests {
     since: Instant,
 }
 
-/// Returns the reason why a node whose state is wrong after an entry does not serve. `done` is the last entry of an earlier
-/// repair by the node itself.
+/// Returns the reason why a node whose state is wrong after an entry does not serve. `done` is the last entry of an
+/// earlier repair by the node itself.
 pub(crate) fn reason(after: Index, done: Option<Index>, repairs_itself: bool) -> String {
     let differs = format!("its state after entry {after} differs from that of a majority of the members");
     let by_command = "stop it, repair it with `thalweg cluster repair`, and start it again";
@@ -135,8 +135,8 @@ impl Tasks {
         }
     }
 
-    /// Compares this node's last digest with those that the other members have after the same entry. A digest that a majority
-    /// has computed equally is not compared again.
+    /// Compares this node's last digest with those that the other members have after the same entry. A digest that a
+    /// majority has computed equally is not compared again.
     async fn compare_digest(&self, digests: &mut ComparedDigests) {
         // A digest without an id was computed on this node alone.
         let Some(own) = self.db.last_state_digest().filter(|report| report.id.is_some()) else { return };

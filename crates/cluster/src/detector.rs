@@ -8,10 +8,10 @@
 //! mean and deviation of the last intervals, by the logistic approximation of Akka's detector. Source: Hayashibara,
 //! Défago, Yared, Katayama: "The φ Accrual Failure Detector", SRDS 2004. Fixed times apply in addition to phi: a node
 //! is suspected no earlier than after the shortest silence, and after `suspect_after` at the latest. It is down after
-//! `down_after` if the silence is improbable then, and otherwise later, after 5/3 of that at the latest: a node of a busy
-//! machine, whose signs often come late, gets more time than one whose signs are regular. The intervals that ended a wrong
-//! suspicion count, too, so the detector learns from its mistakes. The silence of a node that was down does not count: it
-//! had failed.
+//! `down_after` if the silence is improbable then, and otherwise later, after 5/3 of that at the latest: a node of a
+//! busy machine, whose signs often come late, gets more time than one whose signs are regular. The intervals that ended
+//! a wrong suspicion count, too, so the detector learns from its mistakes. The silence of a node that was down does not
+//! count: it had failed.
 //!
 //! Signs that follow each other closely, such as those of appends under load, count as one sign. Intervals in
 //! which the detector itself was not called do not count as silence of the nodes.
@@ -45,8 +45,8 @@ pub struct DetectorOptions {
     pub min_silence: Duration,
     /// Silence after which a node is suspected at the latest.
     pub suspect_after: Duration,
-    /// Silence after which a node is down, if such a silence is improbable for it. Otherwise it is down after 5/3 of this
-    /// time at the latest.
+    /// Silence after which a node is down, if such a silence is improbable for it. Otherwise it is down after 5/3 of
+    /// this time at the latest.
     pub down_after: Duration,
     /// Value of phi, in tenths, from which a node is suspected: 80 means one wrong suspicion in 10^8 intervals, if the
     /// intervals are normally distributed.
@@ -54,9 +54,9 @@ pub struct DetectorOptions {
 }
 
 impl DetectorOptions {
-    /// Default timing: a failure is suspected within half a second and a node is down after 0.85 seconds. From the failure
-    /// to the event take up to one interval between two signs less (the last sign is older than the failure), and up to
-    /// one interval of the detector more.
+    /// Default timing: a failure is suspected within half a second and a node is down after 0.85 seconds. From the
+    /// failure to the event take up to one interval between two signs less (the last sign is older than the failure),
+    /// and up to one interval of the detector more.
     pub const DEFAULTS: Self = Self {
         interval: Duration::from_millis(100),
         min_silence: Duration::from_millis(300),

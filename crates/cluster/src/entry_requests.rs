@@ -1,11 +1,12 @@
 //! Log lines about the entries that this node has applied, with the names of the clients' requests in them.
 //!
-//! Owns: the choice whether this node, as the leader, keeps names, the questions for the names of another leader, and the
-//! log lines. Does not own: the names that a leader keeps (`EntryNames` of `raft`).
+//! Owns: the choice whether this node, as the leader, keeps names, the questions for the names of another leader, and
+//! the log lines. Does not own: the names that a leader keeps (`EntryNames` of `raft`).
 //!
-//! The lines have the level `debug`. A node that logs it asks the leader for names once a second. A leader keeps names while it
-//! logs this level itself, or has been asked in the last [`WANTED_FOR`]. So a cluster that does not log this level does
-//! nothing of this, and entries are the same in both cases. The names that a leader keeps are lost when it leads no more.
+//! The lines have the level `debug`. A node that logs it asks the leader for names once a second. A leader keeps names
+//! while it logs this level itself, or has been asked in the last [`WANTED_FOR`]. So a cluster that does not log this
+//! level does nothing of this, and entries are the same in both cases. The names that a leader keeps are lost when it
+//! leads no more.
 
 use std::{
     rc::Rc,

@@ -173,8 +173,8 @@ mod tests {
     const LARGE: usize = 2 * 1024 * 1024;
     const LONG: Duration = Duration::from_secs(60);
 
-    /// Commands arrive in the order in which they were sent, although large ones are compressed on another thread and the
-    /// first ones wait until the node is connected.
+    /// Commands arrive in the order in which they were sent, although large ones are compressed on another thread and
+    /// the first ones wait until the node is connected.
     #[test]
     fn small_commands_do_not_overtake_large_ones() {
         run(async {

@@ -1,6 +1,7 @@
 //! Decision of an empty node that should found a cluster together with others (option `expect`).
 //!
-//! Owns: the question to the other nodes whether they have a history, and the rule. Does not own: joining and founding (`tasks`).
+//! Owns: the question to the other nodes whether they have a history, and the rule. Does not own: joining and founding
+//! (`tasks`).
 //!
 //! | the nodes at the addresses `join` | this node |
 //! |---|---|
@@ -10,8 +11,9 @@
 //! | all are empty, and this node has the lowest id of `expect` nodes | founds the cluster |
 //! | all are empty otherwise | waits for the one with the lowest id |
 //!
-//! So the node with a lost directory joins the cluster that it was in, under a new id. If the directories of a majority are lost,
-//! nobody founds a second cluster beside the data of the others: that would have the same id, and overwrite their data.
+//! So the node with a lost directory joins the cluster that it was in, under a new id. If the directories of a majority
+//! are lost, nobody founds a second cluster beside the data of the others: that would have the same id, and overwrite
+//! their data.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +52,8 @@ pub(crate) enum Step {
     Wait(String),
 }
 
-/// Asks the node at the other end of a link for its history and its name. Both come over one connection, so from one process.
+/// Asks the node at the other end of a link for its history and its name. Both come over one connection, so from one
+/// process.
 pub(crate) async fn ask(link: &Link, deadline: Instant) -> Answer {
     let answered = async {
         let connection = link.connection(deadline).await?;

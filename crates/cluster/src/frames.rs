@@ -3,8 +3,8 @@
 //! Owns: the bounds on the bytes that are read and on the frames that wait to be written. Does not own: the bytes
 //! (`wire::peer`), or who sends what.
 //!
-//! Long bodies are compressed and decompressed on other threads: 64 MiB take longer than an election timeout, and the thread
-//! of consensus must send heartbeats meanwhile.
+//! Long bodies are compressed and decompressed on other threads: 64 MiB take longer than an election timeout, and the
+//! thread of consensus must send heartbeats meanwhile.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -79,8 +79,8 @@ pub(crate) async fn read_frame(stream: &mut (impl AsyncRead + Unpin), max_body: 
     read_body(stream, header, HEADER_BYTES, max_body).await.map(Some)
 }
 
-/// Reads one frame like [`read_frame`], with a short or a long head, as the connection uses. `stream` should be buffered,
-/// because a short head is read byte by byte.
+/// Reads one frame like [`read_frame`], with a short or a long head, as the connection uses. `stream` should be
+/// buffered, because a short head is read byte by byte.
 pub(crate) async fn read_headed(
     stream: &mut (impl AsyncRead + Unpin),
     heads: Heads,
@@ -215,8 +215,8 @@ impl FrameSender {
     }
 }
 
-/// Creates a queue, and the future that writes its frames until all senders are dropped or the connection fails. `heads` is
-/// the form of their heads, and `counter` counts the written bytes.
+/// Creates a queue, and the future that writes its frames until all senders are dropped or the connection fails.
+/// `heads` is the form of their heads, and `counter` counts the written bytes.
 pub(crate) fn frame_queue<W: AsyncWrite + Unpin>(
     mut stream: W,
     heads: Heads,

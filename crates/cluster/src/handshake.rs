@@ -95,8 +95,8 @@ pub(crate) const OWN_ADDRESS: &str = "self";
 /// Reason for which this node accepts no connections of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Rejection {
-    /// The node was removed from the cluster. It is told so once both sides have proved that they know the secret, so that nobody
-    /// else can stop a node by saying so.
+    /// The node was removed from the cluster. It is told so once both sides have proved that they know the secret, so
+    /// that nobody else can stop a node by saying so.
     Removed,
     /// Another reason, for people.
     Other(Cow<'static, str>),
@@ -339,8 +339,8 @@ fn refused(code: &'static str, reason: impl Into<String>) -> HandshakeError {
     HandshakeError::Refused { code, reason: reason.into() }
 }
 
-/// Checks a hello, before anything else is read or allocated for its sender. Returns the version in use, and the members' description
-/// of the sender; `None` if the sender was removed.
+/// Checks a hello, before anything else is read or allocated for its sender. Returns the version in use, and the
+/// members' description of the sender; `None` if the sender was removed.
 fn check_hello(
     hello: &Hello<'_>,
     body: &[u8],
@@ -377,8 +377,8 @@ fn check_hello(
     }
 }
 
-/// Exchanges proofs over the secured connection. `admitted` is the members' description of the peer; `None` if the peer was removed,
-/// which it is told in place of a welcome.
+/// Exchanges proofs over the secured connection. `admitted` is the members' description of the peer; `None` if the peer
+/// was removed, which it is told in place of a welcome.
 async fn check_proof<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut Secured<S>,
     hello: &Hello<'_>,

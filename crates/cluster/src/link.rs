@@ -4,9 +4,9 @@
 //! replies. Does not own: the meaning of frames.
 //!
 //! A channel has a TCP connection of its own instead of a share of one connection. The kernel then divides the network
-//! between them, and a large frame of one channel never delays another one, which a single ordered byte stream could only
-//! approach by cutting all large frames. A node has at most ten connections to each other node: five that it dials, of which
-//! `subjects` dials one, and five that the other dials.
+//! between them, and a large frame of one channel never delays another one, which a single ordered byte stream could
+//! only approach by cutting all large frames. A node has at most ten connections to each other node: five that it
+//! dials, of which `subjects` dials one, and five that the other dials.
 //!
 //! An attempt to dial continues after the deadline of the request that began it: between distant nodes, the three round
 //! trips of a new connection take longer than a heartbeat may wait.
@@ -63,8 +63,8 @@ const MAX_PAUSE: Duration = Duration::from_millis(200);
 const CONNECT_LIMIT: Duration = Duration::from_secs(1);
 /// Interval between two checks of a connection of the control channel.
 const TICK: Duration = Duration::from_millis(500);
-/// Number of ticks without any reply after which a node with open requests is silent. Ticks are counted instead of time,
-/// because a pause of this process must not count.
+/// Number of ticks without any reply after which a node with open requests is silent. Ticks are counted instead of
+/// time, because a pause of this process must not count.
 const SILENT_TICKS: u32 = 4;
 
 /// Returns the name of a node in messages.
@@ -539,7 +539,8 @@ impl Link {
         connected.map_err(|_| failed("the time is over".to_owned().into()))?.map_err(failed)
     }
 
-    /// Returns the present attempt to dial, or begins one. Returns the reason of the last failure during the pause after it.
+    /// Returns the present attempt to dial, or begins one. Returns the reason of the last failure during the pause
+    /// after it.
     fn attempt(&self) -> Result<Attempt, DialFailure> {
         let mut dialling = self.0.dialling.borrow_mut();
         if let Some(attempt) = &dialling.attempt {
@@ -627,8 +628,9 @@ impl Link {
         self.0.turns.queue()
     }
 
-    /// Sends a request like [`call`](Self::call). With a turn, it is not sent before requests with an earlier place: a large frame
-    /// is compressed on another thread, and a connection that is dialled becomes known to its callers at different times.
+    /// Sends a request like [`call`](Self::call). With a turn, it is not sent before requests with an earlier place: a
+    /// large frame is compressed on another thread, and a connection that is dialled becomes known to its callers at
+    /// different times.
     pub(crate) async fn call_in_turn<'f, F, R, T>(
         &self,
         turn: Option<Turn>,

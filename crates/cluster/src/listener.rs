@@ -1,13 +1,14 @@
 //! Connections from other nodes to this one.
 //!
-//! Owns: accepting, the bounds on connections, and reading requests and writing replies of each connection. Does not own:
-//! the meaning of requests ([`Service`]).
+//! Owns: accepting, the bounds on connections, and reading requests and writing replies of each connection. Does not
+//! own: the meaning of requests ([`Service`]).
 //!
-//! A stranger costs a bounded amount. At most [`MAX_HALF_OPEN_LINKS`] connections wait for a hello that this node accepts,
-//! each with less than 4 KiB and a time limit; if there are more, the oldest one is closed. A member sends its hello
-//! immediately, so it is rarely the oldest. After an accepted hello, which states the id of the cluster, a connection
-//! moves to a second list with the same bound, on which the TLS session and the proof of the secret take place. So any
-//! number of strangers that do not know the id cannot displace a member that is in this longer part of its handshake.
+//! A stranger costs a bounded amount. At most [`MAX_HALF_OPEN_LINKS`] connections wait for a hello that this node
+//! accepts, each with less than 4 KiB and a time limit; if there are more, the oldest one is closed. A member sends its
+//! hello immediately, so it is rarely the oldest. After an accepted hello, which states the id of the cluster, a
+//! connection moves to a second list with the same bound, on which the TLS session and the proof of the secret take
+//! place. So any number of strangers that do not know the id cannot displace a member that is in this longer part of
+//! its handshake.
 
 use std::{
     cell::{Cell, RefCell},
@@ -74,8 +75,8 @@ pub(crate) trait Service: 'static {
         ChannelCounter::default()
     }
 
-    /// Serves a request, and returns the encoded reply; no bytes for a frame that has no reply. Requests of one connection are
-    /// begun in their order, and each is polled once before the next is begun.
+    /// Serves a request, and returns the encoded reply; no bytes for a frame that has no reply. Requests of one
+    /// connection are begun in their order, and each is polled once before the next is begun.
     fn serve(self: Rc<Self>, peer: &Peer, request: Frame) -> LocalBoxFuture<'static, Vec<u8>>;
 }
 

@@ -1,10 +1,11 @@
 //! openraft's network over the links between nodes.
 //!
-//! Owns: the links to all other nodes, and openraft's requests over them. Does not own: serving such requests (`service`).
+//! Owns: the links to all other nodes, and openraft's requests over them. Does not own: serving such requests
+//! (`service`).
 //!
 //! Appends with entries are pipelined: several are on their way at a time, and their results are passed on in order.
-//! openraft sends a heartbeat as a stream of one append without entries. Such appends travel on the control connection as
-//! long as the stream has sent no entries, so they never wait behind entries.
+//! openraft sends a heartbeat as a stream of one append without entries. Such appends travel on the control connection
+//! as long as the stream has sent no entries, so they never wait behind entries.
 
 use std::{
     cell::{Cell, OnceCell, RefCell},
@@ -146,9 +147,9 @@ impl Network {
         links.clone()
     }
 
-    /// Notes an address of a node that has connected, if no other one is known: a node that joins is not in the membership
-    /// yet, and a membership may have no address of a node. Without one, this node cannot ping a leader, and would ignore its
-    /// entries, which may contain the address.
+    /// Notes an address of a node that has connected, if no other one is known: a node that joins is not in the
+    /// membership yet, and a membership may have no address of a node. Without one, this node cannot ping a leader, and
+    /// would ignore its entries, which may contain the address.
     pub(crate) fn introduce(&self, node: NodeId, address: &str) {
         let mut peers = self.0.peers.borrow_mut();
         let links = peers.entry(node).or_insert_with(|| self.new_links(node, address));

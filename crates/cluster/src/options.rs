@@ -27,8 +27,8 @@ pub struct NodeOptions {
     pub tls: Option<PeerTls>,
     /// Addresses of members that this node asks to let it join, until it is a member.
     pub join: Vec<String>,
-    /// Number of new nodes that found the cluster together, with the others at the addresses in `join`; 0 if the cluster
-    /// exists. If one of the others has data, this node joins instead.
+    /// Number of new nodes that found the cluster together, with the others at the addresses in `join`; 0 if the
+    /// cluster exists. If one of the others has data, this node joins instead.
     pub expect: usize,
     /// Timing and bounds of consensus.
     pub consensus: ConsensusOptions,
@@ -38,11 +38,12 @@ pub struct NodeOptions {
     pub triggers: Triggers,
     /// Time between two comparisons of this node's running hashes with those of the others; zero for none.
     pub compare_every: Duration,
-    /// Time after which the leader requests another digest of all rows from all members, which then compare it; zero for
-    /// none. It must be longer than a member takes to compute one: a new request replaces one that a member has not begun.
+    /// Time after which the leader requests another digest of all rows from all members, which then compare it; zero
+    /// for none. It must be longer than a member takes to compute one: a new request replaces one that a member has not
+    /// begun.
     pub digest_every: Duration,
-    /// Highest version of the protocol between nodes that this node offers. A lower one is for tests of clusters whose nodes
-    /// have different versions.
+    /// Highest version of the protocol between nodes that this node offers. A lower one is for tests of clusters whose
+    /// nodes have different versions.
     pub max_version: u16,
     /// True if a node whose state differs from that of a majority, or is damaged, requests its own stop to get the
     /// state of another member ([`repair`](fn@crate::repair)), instead of waiting for an operator.
@@ -61,8 +62,8 @@ impl NodeOptions {
     /// Highest version of the protocol between nodes.
     pub const NEWEST_VERSION: u16 = VERSION;
 
-    /// Sets the time between two heartbeats, and the silences after which another node is suspected and down. The times of
-    /// elections and of the failure detection keep their ratio to the heartbeat.
+    /// Sets the time between two heartbeats, and the silences after which another node is suspected and down. The times
+    /// of elections and of the failure detection keep their ratio to the heartbeat.
     #[must_use]
     pub fn with_timing(self, heartbeat: Duration, suspect_after: Duration, down_after: Duration) -> Self {
         let (consensus, detector) = (ConsensusOptions::DEFAULTS, DetectorOptions::DEFAULTS);

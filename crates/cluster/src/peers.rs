@@ -15,8 +15,8 @@ use crate::about::AboutNode;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PeerFacts {
     pub about: AboutNode,
-    /// Number that the node has announced for its current description; a new description has a new number. `None` if the
-    /// node announces none.
+    /// Number that the node has announced for its current description; a new description has a new number. `None` if
+    /// the node announces none.
     pub about_announced: Option<u32>,
     /// Number of the newest description that this node has received; it is stored in `about`.
     pub about_known: Option<u32>,

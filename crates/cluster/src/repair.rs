@@ -1,7 +1,8 @@
 //! Repair of a member whose consensus does not run: it gets the state of another member over the links.
 //!
-//! Owns: the requests for the chunks of a snapshot, and the order in which members are asked. Does not own: the decision to
-//! repair and the choice of the members (`comparison`), the note in the directory and the install (`engine`).
+//! Owns: the requests for the chunks of a snapshot, and the order in which members are asked. Does not own: the
+//! decision to repair and the choice of the members (`comparison`), the note in the directory and the install
+//! (`engine`).
 //!
 //! ```text
 //! differs ─► does not serve, note: due ─► a majority gives its state, note: its members ─► the run ends

@@ -1,7 +1,7 @@
 //! A connection to another node, plain or in a TLS session.
 //!
-//! Owns: beginning a session on a connection. Does not own: certificates and their checks (`transport::PeerTls`), or when a
-//! session begins (`handshake`).
+//! Owns: beginning a session on a connection. Does not own: certificates and their checks (`transport::PeerTls`), or
+//! when a session begins (`handshake`).
 
 use std::{
     io,

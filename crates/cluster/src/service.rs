@@ -1,7 +1,7 @@
 //! Requests of other nodes, as consensus of this node serves them.
 //!
-//! Owns: the reply to each kind of request. Does not own: connections (`listener`), consensus and the choice of the snapshot
-//! that is being received (`raft`).
+//! Owns: the reply to each kind of request. Does not own: connections (`listener`), consensus and the choice of the
+//! snapshot that is being received (`raft`).
 
 use std::{
     cell::{Cell, RefCell},
@@ -90,8 +90,8 @@ impl Refusal {
     }
 }
 
-/// Returns the names of requests without control characters, for a log line. The sending node has escaped and bounded the
-/// names already; this ensures that they cannot break the line.
+/// Returns the names of requests without control characters, for a log line. The sending node has escaped and bounded
+/// the names already; this ensures that they cannot break the line.
 pub(crate) fn printable(names: &str) -> String {
     names.chars().filter(|char| !char.is_control()).take(MAX_PRINTED).collect()
 }
@@ -219,7 +219,8 @@ impl Requests {
         self.removed.send_if_modified(|removed| removed.insert(node));
     }
 
-    /// Returns an error if a node was removed, as far as this node has applied the log. Its connections end a moment later.
+    /// Returns an error if a node was removed, as far as this node has applied the log. Its connections end a moment
+    /// later.
     fn check_not_removed(&self, node: NodeId) -> Result<(), Refusal> {
         match self.consensus.is_removed(node) {
             Ok(false) => Ok(()),

@@ -50,7 +50,8 @@ impl Calls {
         (Self { queue, room: Arc::new(Semaphore::new(max_calls)) }, receiver)
     }
 
-    /// Sends a call; its answer arrives at the returned receiver. A receiver without a sender reports that the node has stopped.
+    /// Sends a call; its answer arrives at the returned receiver. A receiver without a sender reports that the node has
+    /// stopped.
     pub(crate) fn send<T>(
         &self,
         make: impl FnOnce(oneshot::Sender<Result<T, ClusterError>>) -> Call,

@@ -1,7 +1,8 @@
 //! Signs of life to and from all other nodes, and the facts that travel with them.
 //!
-//! Owns: the form of each sign (ping, sign of life, facts), and the conclusions from those that arrive. Does not own: the time
-//! of a sign (`tasks`), the numbers and what follows from silence (`hearing`), and when facts are sent again (`sent_facts`).
+//! Owns: the form of each sign (ping, sign of life, facts), and the conclusions from those that arrive. Does not own:
+//! the time of a sign (`tasks`), the numbers and what follows from silence (`hearing`), and when facts are sent again
+//! (`sent_facts`).
 //!
 //! Between nodes whose versions support it, a sign of life has no reply: each node learns from the other's signs
 //! whether its own signs arrive. A node whose signs no longer arrive sends pings instead. Their replies show that the
@@ -42,7 +43,8 @@ fn ahead_millis(one: SpaceTime, other: SpaceTime) -> i64 {
     if one >= other { millis(one.0 - other.0) } else { -millis(other.0 - one.0) }
 }
 
-/// Returns a number that changes with the description of a node. Nodes only compare it with an earlier one of the same node.
+/// Returns a number that changes with the description of a node. Nodes only compare it with an earlier one of the same
+/// node.
 pub(crate) fn number_of(about: &AboutNode) -> u32 {
     let mut hasher = DefaultHasher::new();
     let AboutNode { name, zone, version, serves } = about;

@@ -1,21 +1,22 @@
 //! Messages between the subscribers of this node and those of the other nodes.
 //!
 //! Owns: the thread that carries them, and its tasks for each other node: one sends ([`outbound`]), one receives
-//! ([`inbound`]). Does not own: the choice of receivers, the filters and the queues (`broker`), or the bytes (`wire::peer`).
+//! ([`inbound`]). Does not own: the choice of receivers, the filters and the queues (`broker`), or the bytes
+//! (`wire::peer`).
 //!
 //! ```text
 //! publish ──► Broker ──► NodeLink ──► outbound ─── socket ───► inbound ──► Broker of the other node ──► its clients
 //!                                        ▲
 //!             Announcements ─────────────┘   before the batches that were taken earlier
 //! ```
-//! A node dials each other node for this channel, too, and sends its filters and its messages there. Messages from the other
-//! node arrive on the connection that the other node has dialled. The thread is not that of consensus: however many messages
-//! there are, a heartbeat does not wait for them. The listener accepts the connections on the thread of consensus and hands
-//! them over.
+//! A node dials each other node for this channel, too, and sends its filters and its messages there. Messages from the
+//! other node arrive on the connection that the other node has dialled. The thread is not that of consensus: however
+//! many messages there are, a heartbeat does not wait for them. The listener accepts the connections on the thread of
+//! consensus and hands them over.
 //!
-//! Invariants: a message of another node goes to clients only, so it makes one hop. No publish waits for a node: the queue
-//! for each node has a bound, and losses are counted. Filters of a node are in force while its connection lasts and the node
-//! is not down.
+//! Invariants: a message of another node goes to clients only, so it makes one hop. No publish waits for a node: the
+//! queue for each node has a bound, and losses are counted. Filters of a node are in force while its connection lasts
+//! and the node is not down.
 
 mod inbound;
 mod outbound;

@@ -1,8 +1,8 @@
 //! Work that a node does in the background in addition to consensus.
 //!
-//! Owns: the times of signs of life, the knowledge about other nodes, promotion of learners, joining and founding, events about
-//! members, and the floor of the log that followers need. Does not own: the decisions of consensus, the comparison of states
-//! (`comparison`), and the forms of signs of life (`signs`).
+//! Owns: the times of signs of life, the knowledge about other nodes, promotion of learners, joining and founding,
+//! events about members, and the floor of the log that followers need. Does not own: the decisions of consensus, the
+//! comparison of states (`comparison`), and the forms of signs of life (`signs`).
 //!
 //! All tasks end with the runtime of the consensus thread.
 
@@ -47,8 +47,8 @@ use crate::{
 /// Interval at which this task refreshes the cluster report, checks the members, and drops an unfinished snapshot whose
 /// sender is silent.
 const LOOK: Duration = RECEIVING_TICK;
-/// Longest silence of a member whose missing entries stay in the log. A member that restarts within it continues from the log
-/// and needs no snapshot.
+/// Longest silence of a member whose missing entries stay in the log. A member that restarts within it continues from
+/// the log and needs no snapshot.
 const FLOOR_GRACE: Duration = Duration::from_secs(60);
 /// Minimum time between two descriptions of another node.
 const DESCRIBE_EVERY: Duration = Duration::from_secs(2);
@@ -62,8 +62,8 @@ const CHANGE_LIMIT: Duration = Duration::from_secs(5);
 /// Maximum time of a request for a description or for running hashes.
 pub(crate) const ASK_LIMIT: Duration = Duration::from_secs(2);
 
-/// Returns true if the membership has the name and the address of a node. Whether a member stays a learner is decided by the
-/// request with which it joined, and later by operators, so a node does not ask for it again.
+/// Returns true if the membership has the name and the address of a node. Whether a member stays a learner is decided
+/// by the request with which it joined, and later by operators, so a node does not ask for it again.
 fn is_known_as(known: &NodeInfo, own: &NodeInfo) -> bool {
     (&known.name, &known.address) == (&own.name, &own.address)
 }
@@ -204,7 +204,8 @@ impl Tasks {
         }
     }
 
-    /// Ends the connections of the members that were removed. `leaving` are those whose removal this node has not applied yet.
+    /// Ends the connections of the members that were removed. `leaving` are those whose removal this node has not
+    /// applied yet.
     fn dismiss_removed(
         &self,
         known: &BTreeMap<NodeId, MemberRole>,
@@ -222,8 +223,8 @@ impl Tasks {
         });
     }
 
-    /// Stops serving once this node was removed, as it has applied, or as a member has told it. The leader sends no entries to a node
-    /// that it has removed, so the node seldom has the entry of its removal.
+    /// Stops serving once this node was removed, as it has applied, or as a member has told it. The leader sends no
+    /// entries to a node that it has removed, so the node seldom has the entry of its removal.
     fn check_own_removal(&self, members: &BTreeMap<NodeId, MemberRole>) {
         if self.was_removed.get() || !(self.network.removal().is_set() || self.has_applied_own_removal()) {
             return;
@@ -247,7 +248,8 @@ impl Tasks {
     /// Notes replicas that have fallen behind or caught up. Only the leader knows how far the others are.
     fn note_lags(&self, members: &[MemberReport]) {
         if !self.consensus.member().leads() {
-            // Otherwise a condition from before would never end here, and would not be reported when this node leads again.
+            // Otherwise a condition from before would never end here, and would not be reported when this node leads
+            // again.
             self.peers.forget_lags();
             return;
         }
@@ -316,8 +318,8 @@ impl Tasks {
         self.signs.send(node, &link, own, self.options.detector.suspect_after).await;
     }
 
-    /// Returns true if a node's description has changed, or if the node does not report changes. `since` is the time since the
-    /// last request for it.
+    /// Returns true if a node's description has changed, or if the node does not report changes. `since` is the time
+    /// since the last request for it.
     fn needs_description(&self, node: NodeId, since: Duration, interval: Duration) -> bool {
         self.peers.update(node, |facts| match facts.about_announced {
             Some(number) => facts.about_known != Some(number) && since >= DESCRIBE_EVERY,
@@ -416,8 +418,8 @@ impl Tasks {
         }
     }
 
-    /// Warns if another member has the address of this node: its directory was probably lost, and this node has taken its place.
-    /// Until an operator removes it, it counts as a voter that is down.
+    /// Warns if another member has the address of this node: its directory was probably lost, and this node has taken
+    /// its place. Until an operator removes it, it counts as a voter that is down.
     fn note_former(&self, members: &BTreeMap<NodeId, MemberStatus>) {
         let has_address =
             |(node, member): &(&NodeId, &MemberStatus)| **node != self.here() && member.info.address == self.advertise;

@@ -80,8 +80,8 @@ pub trait File: Send + Sync + std::fmt::Debug {
         self.read_exact_at(&mut bytes, offset)?;
         Ok(bytes)
     }
-    /// Reads like [`read_new_at`](Self::read_new_at), if this needs no wait for the disk. Returns `None` if the bytes are
-    /// not in memory, or if the file cannot tell.
+    /// Reads like [`read_new_at`](Self::read_new_at), if this needs no wait for the disk. Returns `None` if the bytes
+    /// are not in memory, or if the file cannot tell.
     fn read_resident_at(&self, len: usize, offset: u64) -> io::Result<Option<Vec<u8>>> {
         let _ = (len, offset);
         Ok(None)

@@ -11,11 +11,11 @@ use serde::{Serialize, Serializer};
 
 use crate::{Findings, System, Walls, storage::micros};
 
-/// Step of the wall clock, while it was observed, that synchronising by slewing cannot explain: that changes the clock by at
-/// most half a millisecond in a second.
+/// Step of the wall clock, while it was observed, that synchronising by slewing cannot explain: that changes the clock
+/// by at most half a millisecond in a second.
 const STEP: Duration = Duration::from_millis(5);
-/// Bound of the kernel on the error of a synchronised clock above which it is reported. `thalweg cluster doctor` reports
-/// clocks that differ by 10 s.
+/// Bound of the kernel on the error of a synchronised clock above which it is reported. `thalweg cluster doctor`
+/// reports clocks that differ by 10 s.
 const MAX_ERROR: Duration = Duration::from_secs(1);
 /// Clock sources whose reading takes a system call or access to a slow device.
 const SLOW_SOURCES: [&str; 5] = ["hpet", "acpi_pm", "jiffies", "refined-jiffies", "pit"];
@@ -95,8 +95,8 @@ fn suspended() -> Duration {
 /// Asks the kernel for the state of the wall clock, without changing it.
 fn ntp() -> Option<Ntp> {
     let mut state = MaybeUninit::<libc::timex>::zeroed();
-    // SAFETY: the structure consists of integers, for which zero is valid, and `modes` of zero makes the call only read. The
-    // pointer is to a structure that lives through the call.
+    // SAFETY: the structure consists of integers, for which zero is valid, and `modes` of zero makes the call only
+    // read. The pointer is to a structure that lives through the call.
     let (code, state) = unsafe {
         let code = libc::adjtimex(state.as_mut_ptr());
         (code, state.assume_init())

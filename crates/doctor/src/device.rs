@@ -45,7 +45,8 @@ impl DeviceClass {
 /// A block device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Device {
-    /// Name of the whole disk, such as `nvme0n1`. Several names, joined by commas, for a device that consists of others.
+    /// Name of the whole disk, such as `nvme0n1`. Several names, joined by commas, for a device that consists of
+    /// others.
     pub name: String,
     /// Kind of the device. For a device that consists of several disks: the kind with the weakest promise.
     pub class: DeviceClass,

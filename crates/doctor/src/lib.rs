@@ -1,7 +1,7 @@
 //! Checks of a machine and of a directory on it: `thalweg doctor`.
 //!
-//! Owns: reading the facts (disk, file system, free space, limits, clocks, kernel settings, owners of files), the probe that
-//! measures syncs, and the rules that turn facts into findings. Does not own: the command line and its output, the
+//! Owns: reading the facts (disk, file system, free space, limits, clocks, kernel settings, owners of files), the probe
+//! that measures syncs, and the rules that turn facts into findings. Does not own: the command line and its output, the
 //! permissions of a data directory, and the memory that a server takes; the command has these already.
 //!
 //! Each subject is one module: a structure of facts, `read`, and `judge`, which is a pure function of the facts.
@@ -57,8 +57,8 @@ pub struct Examination {
     pub wanted: SpaceNeeds,
     /// Files and connections that a node wants.
     pub needs: Needs,
-    /// Lowest memory limit of this process's control groups, in bytes, as a server reads it; `None` if there is none below
-    /// the machine's memory.
+    /// Lowest memory limit of this process's control groups, in bytes, as a server reads it; `None` if there is none
+    /// below the machine's memory.
     pub group_memory_bytes: Option<u64>,
 }
 

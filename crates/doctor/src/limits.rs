@@ -44,8 +44,8 @@ pub struct Needs {
 }
 
 impl Limits {
-    /// Reads the limits of this process. `group_memory_bytes` is the lowest memory limit of its control groups, as a server
-    /// reads it.
+    /// Reads the limits of this process. `group_memory_bytes` is the lowest memory limit of its control groups, as a
+    /// server reads it.
     #[must_use]
     pub fn read(system: &System, group_memory_bytes: Option<u64>) -> Self {
         let files = getrlimit(Resource::Nofile);
@@ -63,8 +63,8 @@ impl Limits {
     }
 }
 
-/// Returns the lowest processor quota of this process's control groups and their ancestors, in processors: of version 2 from
-/// `cpu.max` (`QUOTA PERIOD`), of version 1 from `cpu.cfs_quota_us` and `cpu.cfs_period_us`.
+/// Returns the lowest processor quota of this process's control groups and their ancestors, in processors: of version 2
+/// from `cpu.max` (`QUOTA PERIOD`), of version 1 from `cpu.cfs_quota_us` and `cpu.cfs_period_us`.
 fn group_processors(system: &System) -> Option<f64> {
     let groups = system.text("proc/self/cgroup")?;
     let mut lowest: Option<f64> = None;

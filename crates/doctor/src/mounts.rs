@@ -43,8 +43,8 @@ impl Mount {
     }
 }
 
-/// Returns the mount that contains a directory, whose path is canonical: of the mounts with the longest mount point, the
-/// last one, which covers the others.
+/// Returns the mount that contains a directory, whose path is canonical: of the mounts with the longest mount point,
+/// the last one, which covers the others.
 #[must_use]
 pub fn mount_of(system: &System, canonical: &Path) -> Option<Mount> {
     let text = system.text("proc/self/mountinfo")?;

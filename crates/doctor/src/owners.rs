@@ -1,5 +1,5 @@
-//! Owners of the files in a data directory. The classic accident: a command that ran once as root left files that the node's
-//! own user cannot open.
+//! Owners of the files in a data directory. The classic accident: a command that ran once as root left files that the
+//! node's own user cannot open.
 //!
 //! Does not own: the permissions of the directory, which `thalweg serve` checks too.
 
@@ -74,8 +74,8 @@ impl Owners {
     }
 }
 
-/// Returns true if a process holds the lock on a file. Taking the lock to find out would make a node that starts now fail, so
-/// this reads the kernel's list of locks.
+/// Returns true if a process holds the lock on a file. Taking the lock to find out would make a node that starts now
+/// fail, so this reads the kernel's list of locks.
 fn is_locked(path: &Path) -> Option<bool> {
     let Ok(metadata) = fs::metadata(path) else { return Some(false) };
     let (major, minor) = (rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()));

@@ -1,8 +1,8 @@
-//! Measures syncs with the calls that the log makes: writes into a file that is filled with zeroes, so that its metadata
-//! does not change, and an `fdatasync` after each.
+//! Measures syncs with the calls that the log makes: writes into a file that is filled with zeroes, so that its
+//! metadata does not change, and an `fdatasync` after each.
 //!
-//! Owns: the probe's file and its removal, and the samples. Does not own: the meaning of the times ([`crate::storage`]).
-//! A write that fails ends the probe; a sync is never repeated.
+//! Owns: the probe's file and its removal, and the samples. Does not own: the meaning of the times
+//! ([`crate::storage`]). A write that fails ends the probe; a sync is never repeated.
 
 use std::{
     io,
@@ -16,8 +16,8 @@ use thalweg_disk::{Disk, File};
 /// Size of the probe's file. It is larger than a sync needs, so that the disk does not write the same place again and
 /// again.
 pub(crate) const FILE_BYTES: u64 = 16 << 20;
-/// Size of the writes that fill the file with zeroes. Larger writes make the kernel allocate large folios (page-cache units),
-/// which slow down later small writes to the same pages.
+/// Size of the writes that fill the file with zeroes. Larger writes make the kernel allocate large folios (page-cache
+/// units), which slow down later small writes to the same pages.
 const FILL_BYTES: usize = 64 << 10;
 /// Size of a small write: the unit of the page cache.
 const SMALL_BYTES: usize = 4096;
@@ -149,7 +149,8 @@ pub struct Walls {
     began: Option<Instant>,
 }
 
-/// Longest time that reading both clocks may take. A process that was suspended between the two readings would see a step.
+/// Longest time that reading both clocks may take. A process that was suspended between the two readings would see a
+/// step.
 const MAX_READING: Duration = Duration::from_micros(200);
 
 impl Walls {
@@ -174,8 +175,8 @@ impl Walls {
 }
 
 /// Measures syncs on a disk for `time`, at least two of each size, and observes the clocks meanwhile. Returns `None` if
-/// `go_on` returned false before the end. The probe's file is removed in each case, and so are those of probes that were
-/// killed.
+/// `go_on` returned false before the end. The probe's file is removed in each case, and so are those of probes that
+/// were killed.
 ///
 /// # Errors
 ///

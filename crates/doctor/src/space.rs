@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use crate::Findings;
 
-/// Number of files below which a file system with a fixed number of them is reported. A node has a file for each segment and
-/// table, which are some hundreds for 100 GiB.
+/// Number of files below which a file system with a fixed number of them is reported. A node has a file for each
+/// segment and table, which are some hundreds for 100 GiB.
 const FEW_FILES: u64 = 4096;
 
 /// Space of the file system that contains a directory, in bytes.

@@ -10,11 +10,11 @@ use serde::Serialize;
 
 use crate::{Device, DeviceClass, Findings, Mount, SyncTimes, System, mounts};
 
-/// Time below which no command reaches a device and returns. The fastest drives with a bus of their own state write latencies
-/// of 6 to 10 µs for the command alone; the system call and the interrupt come in addition.
+/// Time below which no command reaches a device and returns. The fastest drives with a bus of their own state write
+/// latencies of 6 to 10 µs for the command alone; the system call and the interrupt come in addition.
 const FASTEST_COMMAND_MICROS: f64 = 10.0;
-/// Time below which flash has not programmed a page: the fastest chips state 75 to 100 µs. A shorter sync was acknowledged
-/// from the memory of the drive.
+/// Time below which flash has not programmed a page: the fastest chips state 75 to 100 µs. A shorter sync was
+/// acknowledged from the memory of the drive.
 const FASTEST_FLASH_MICROS: f64 = 75.0;
 /// Half a turn of the fastest platters (15,000 per minute): the mean wait until a sector passes the head.
 const HALF_TURN_MICROS: f64 = 2000.0;

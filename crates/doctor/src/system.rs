@@ -5,7 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Maximum number of bytes that are read of one file of the kernel. `mountinfo` of a busy container host has some 100 KiB.
+/// Maximum number of bytes that are read of one file of the kernel. `mountinfo` of a busy container host has some 100
+/// KiB.
 const MAX_BYTES: u64 = 4 << 20;
 
 /// Root below which the kernel's files are.

@@ -7,7 +7,8 @@
 //!     target/release/examples/counted_work sequential-get
 //! ```
 //!
-//! Durability is `interval`, the backend the LSM with the defaults, the directory fresh. Keys have 14 bytes, values 100.
+//! Durability is `interval`, the backend the LSM with the defaults, the directory fresh. Keys have 14 bytes,
+//! values 100.
 
 #![allow(clippy::print_stdout)]
 

@@ -61,8 +61,8 @@ impl AsyncDatabase {
         Self { db: self.db.clone(), origin: Origin { client: Some(Arc::clone(client)), ..Origin::default() } }
     }
 
-    /// Returns this database like [`for_client`](Self::for_client), for commands of this origin. If a member of a cluster
-    /// forwards them, the name of the request appears in the leader's log lines.
+    /// Returns this database like [`for_client`](Self::for_client), for commands of this origin. If a member of a
+    /// cluster forwards them, the name of the request appears in the leader's log lines.
     #[must_use]
     pub fn for_origin(&self, origin: &Origin) -> Self {
         Self { db: self.db.clone(), origin: origin.clone() }
@@ -113,8 +113,8 @@ impl AsyncDatabase {
         async move { ack(proposed?.await?) }
     }
 
-    /// Appends records to a stream under one of three conditions: none (`None`), a required next offset, or a producer's
-    /// stamp (id, epoch and sequence number), by which repetitions are recognised.
+    /// Appends records to a stream under one of three conditions: none (`None`), a required next offset, or a
+    /// producer's stamp (id, epoch and sequence number), by which repetitions are recognised.
     pub fn append<'t, T: Into<AppendConditions<'t>>>(
         &self,
         stream: StreamId,

@@ -26,8 +26,9 @@ use crate::{
     state_dir::StateDir,
 };
 
-/// Minimum and maximum size of tables. In between, tables are as large as memtables: levels 0 and 1 are full at four of them, so
-/// a compaction of level 0 rewrites about as much of level 1 as it adds. With smaller tables, large states need many files.
+/// Minimum and maximum size of tables. In between, tables are as large as memtables: levels 0 and 1 are full at four of
+/// them, so a compaction of level 0 rewrites about as much of level 1 as it adds. With smaller tables, large states
+/// need many files.
 const MIN_TABLE_BYTES: u64 = 16 << 20;
 const MAX_TABLE_BYTES: u64 = 64 << 20;
 

@@ -14,8 +14,9 @@
 //! Invariants: `cleaned` rises only when a pass has rewritten everything below it. A pass drops a tombstone only after
 //! it has gone through everything below the tombstone, so records that the tombstone deleted never reappear. If the
 //! remaining records of a batch do not fit into a record of this node's log, the batch stays unchanged: the pass
-//! continues after this batch, drops no tombstones from there on, and does not raise `cleaned`. Memory: the keys of
-//! one dirty stretch, at most `compaction_key_bytes` of the options and those of one batch; more keys end the stretch earlier.
+//! continues after this batch, drops no tombstones from there on, and does not raise `cleaned`. Memory: the keys of one
+//! dirty stretch, at most `compaction_key_bytes` of the options and those of one batch; more keys end the stretch
+//! earlier.
 //!
 //! A stream is due when its dirty stretch is at least as large as its clean part. Each byte that is kept is then
 //! rewritten O(log n) times instead of once for every segment.

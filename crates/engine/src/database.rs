@@ -84,8 +84,8 @@ impl Database {
         Self::open_while(path, options, &mut |_| ControlFlow::Continue(()))
     }
 
-    /// Opens a data directory like [`open`](Self::open), and calls `progress` after each log record that is replayed. If
-    /// `progress` returns `Break`, the open ends with the error `interrupted`, and the next open continues.
+    /// Opens a data directory like [`open`](Self::open), and calls `progress` after each log record that is replayed.
+    /// If `progress` returns `Break`, the open ends with the error `interrupted`, and the next open continues.
     ///
     /// # Errors
     /// The directory cannot be opened, or `progress` has ended the open.

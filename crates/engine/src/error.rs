@@ -632,8 +632,8 @@ impl WriteError {
         matches!(self, Self::LogFailed { .. } | Self::StateFailed { .. } | Self::OutcomeUnknown { .. } | Self::Closed)
     }
 
-    /// Returns true if the state machine has refused the command when it was applied. Errors that may also come from before
-    /// the log are not among them.
+    /// Returns true if the state machine has refused the command when it was applied. Errors that may also come from
+    /// before the log are not among them.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(
             self,

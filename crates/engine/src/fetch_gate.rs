@@ -2,9 +2,10 @@
 //!
 //! Owns: the gate. Does not own: the lookups (`row_fetch`).
 //!
-//! The gate is open while reads of files are likely: at first, if the state has files, and whenever the applying thread or
-//! a fetch has read from a file. After [`OPEN_COMMANDS`] commands whose rows were all in memory it closes. So data that fits
-//! into memory costs two atomic loads a command, and the first cold command after a long time is read while it is applied.
+//! The gate is open while reads of files are likely: at first, if the state has files, and whenever the applying thread
+//! or a fetch has read from a file. After [`OPEN_COMMANDS`] commands whose rows were all in memory it closes. So data
+//! that fits into memory costs two atomic loads a command, and the first cold command after a long time is read while
+//! it is applied.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 

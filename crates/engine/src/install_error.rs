@@ -17,8 +17,8 @@ pub enum InstallError {
     /// Another install is in progress in this database.
     #[error("another snapshot is being installed")]
     InProgress,
-    /// The file that names the current state could not be replaced. Nothing has changed, and the install can be finished
-    /// again.
+    /// The file that names the current state could not be replaced. Nothing has changed, and the install can be
+    /// finished again.
     #[error("the file INSTALLED could not be replaced: {reason}; make sure that the node can write its directory")]
     NotSwitched {
         /// Message of the operating system.

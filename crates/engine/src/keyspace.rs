@@ -35,8 +35,8 @@ use crate::{
     watches::error::WatchError,
 };
 
-/// Number of pairs that [`KeyspaceIter`] reads first. Many ranges end before, and a caller that stops early has not paid
-/// for many more pairs than it took.
+/// Number of pairs that [`KeyspaceIter`] reads first. Many ranges end before, and a caller that stops early has not
+/// paid for many more pairs than it took.
 const FIRST_PAGE_ITEMS: usize = 128;
 /// Factor by which the number of pairs grows from page to page, since each page searches its first key anew.
 const PAGE_GROWTH: usize = 4;
@@ -292,7 +292,8 @@ pub struct KeyspaceIter {
     snapshot: ReadView,
     /// Range that the caller requested.
     range: ScanRange,
-    /// Last key that was read into a page, after which the next page or the cursor begins; `None` at the beginning of the range.
+    /// Last key that was read into a page, after which the next page or the cursor begins; `None` at the beginning of
+    /// the range.
     last: Option<Vec<u8>>,
     /// Past revision that the iterator shows; `None` for the newest revision of the view.
     at: Option<ScanPoint>,
@@ -368,8 +369,8 @@ impl KeyspaceIter {
         Ok(self.read_page(max_items, max_bytes)?.map(entry).collect())
     }
 
-    /// Returns the length of the value of the next pair, which is not read; `None` at the end of the range, and for a scan of
-    /// the past. The value may have been replaced since the iterator began.
+    /// Returns the length of the value of the next pair, which is not read; `None` at the end of the range, and for a
+    /// scan of the past. The value may have been replaced since the iterator began.
     pub fn next_value_bytes(&self) -> Result<Option<u64>, ReadError> {
         if self.at.is_some() {
             return Ok(None);
@@ -383,8 +384,8 @@ impl KeyspaceIter {
     }
 
     /// Returns the next pair, borrowed until the next call; `None` at the end of the range. Returns the same pairs as
-    /// [`next`](Iterator::next), but faster: it counts no references, and with the LSM backend it neither copies pairs nor reads
-    /// ahead.
+    /// [`next`](Iterator::next), but faster: it counts no references, and with the LSM backend it neither copies pairs
+    /// nor reads ahead.
     ///
     /// ```
     /// # use thalweg_engine::{Database, Keyspace, ReadError, ScanRange};
@@ -491,8 +492,8 @@ impl KeyspaceIter {
         range
     }
 
-    /// Reads the next page, after all pairs of the current one were returned. Returns `None` at the end of the range, and after
-    /// an error.
+    /// Reads the next page, after all pairs of the current one were returned. Returns `None` at the end of the range,
+    /// and after an error.
     fn refill(&mut self) -> Option<Result<(), ReadError>> {
         if self.failed || self.left == 0 {
             return None;

@@ -10,8 +10,8 @@
 //! A round is a future, so that a simulation can run it without a thread. Elsewhere a thread blocks for it. On a node
 //! alone it is always ready: each command is committed on the thread that runs the round.
 //!
-//! Reads of a cluster's members hide ended keys by the time of the last applied entry. The leader therefore looks at the
-//! next deadline more often than once in a round, and proposes an entry once the deadline has passed.
+//! Reads of a cluster's members hide ended keys by the time of the last applied entry. The leader therefore looks at
+//! the next deadline more often than once in a round, and proposes an entry once the deadline has passed.
 //!
 //! A log segment is freed when nothing needs it: the state has persisted past it, it is below the history floor, and a
 //! walk found no pointer into it in the state (see [`crate::mover`]).
@@ -110,8 +110,8 @@ struct FirstError(Option<WriteError>);
 
 impl FirstError {
     /// Returns the result of a maintenance step. If the step failed, stores the error unless there is an earlier one,
-    /// and returns the default result. A step that ends with the leadership of this node has not failed: the next leader
-    /// performs it.
+    /// and returns the default result. A step that ends with the leadership of this node has not failed: the next
+    /// leader performs it.
     fn default_on_error<T: Default>(&mut self, step: Result<T, WriteError>) -> T {
         step.unwrap_or_else(|error| {
             if !matches!(error, WriteError::NotLeader { .. } | WriteError::NoLeader) {
@@ -404,8 +404,8 @@ impl Inner {
     /// no longer needs.
     ///
     /// On a full disk the state is flushed as soon as that frees a segment, and from time to time, so that the backend
-    /// finds the deletes whose space it can return. Nothing else would free space, because the writes that would trigger
-    /// the next flush are rejected.
+    /// finds the deletes whose space it can return. Nothing else would free space, because the writes that would
+    /// trigger the next flush are rejected.
     fn flush_and_release(&self, frees_segments: bool, full_rounds: &mut u32) -> Result<(), WriteError> {
         let backend = &self.open.backend;
         let behind = self.replay_bytes();

@@ -52,8 +52,8 @@ pub struct SteppedOptions<'a> {
 }
 
 impl Database {
-    /// Opens the data directory at `path` as a member of a cluster. The database applies nothing and has no leader until
-    /// consensus runs on its [parts](Self::member_parts).
+    /// Opens the data directory at `path` as a member of a cluster. The database applies nothing and has no leader
+    /// until consensus runs on its [parts](Self::member_parts).
     ///
     /// # Errors
     /// The directory cannot be opened, or may not take this part in the cluster.
@@ -61,8 +61,9 @@ impl Database {
         Self::open_member_while(path, options, identity, open::random_cluster(), &mut |_| ControlFlow::Continue(()))
     }
 
-    /// Opens a data directory like [`open_member`](Self::open_member). `founded` is the id of the cluster if the directory
-    /// founds one. Calls `progress` after each log record that is replayed; if it returns `Break`, the open ends.
+    /// Opens a data directory like [`open_member`](Self::open_member). `founded` is the id of the cluster if the
+    /// directory founds one. Calls `progress` after each log record that is replayed; if it returns `Break`, the open
+    /// ends.
     ///
     /// # Errors
     /// Those of [`open_member`](Self::open_member), and an error if `progress` ends the open.

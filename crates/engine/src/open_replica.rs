@@ -101,8 +101,8 @@ impl SpaceParts<'_> {
         let replayed = replay_while(&self.log, &machine, SpaceId::ZERO, progress)?;
         let clock_file = self.clock_file()?;
         let last = machine.applied().time.max(clock_file.found().unwrap_or_default());
-        // A directory that was just created has nothing to compare with. One whose file is damaged has the time of its last
-        // entry.
+        // A directory that was just created has nothing to compare with. One whose file is damaged has the time of its
+        // last entry.
         if last > SpaceTime::default()
             && let Some(jump) = clock_file::jump(clock.wall(), last, options.max_clock_jump)
         {
@@ -175,8 +175,8 @@ impl SpaceParts<'_> {
         is_sole_voter.then_some(()).ok_or_else(not_alone)
     }
 
-    /// Returns true if this node may have been opened alone since its last entry: then readers may have seen a later time
-    /// than that of the entry.
+    /// Returns true if this node may have been opened alone since its last entry: then readers may have seen a later
+    /// time than that of the entry.
     fn may_have_been_alone(&self) -> Result<bool, OpenError> {
         let is_founder = self.identity.cluster.is_some_and(|cluster| cluster.origin == Origin::Founded);
         let applied = self.machine()?.applied().time;

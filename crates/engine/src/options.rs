@@ -86,9 +86,10 @@ pub struct Options {
     pub create: Create,
     /// Action if the log has corrupt data that was declared durable.
     pub repair: Repair,
-    /// Size of a log segment in bytes. With larger segments there are fewer files, and space is freed in larger
-    /// pieces. A write that does not fit into a segment is rejected, which cannot happen from
-    /// [`MIN_MEMBER_SEGMENT_BYTES`](limits::MIN_MEMBER_SEGMENT_BYTES) on. A member of a cluster is not opened with less.
+    /// Size of a log segment in bytes. With larger segments there are fewer files, and space is freed in larger pieces.
+    /// A write that does not fit into a segment is rejected, which cannot happen from
+    /// [`MIN_MEMBER_SEGMENT_BYTES`](limits::MIN_MEMBER_SEGMENT_BYTES) on. A member of a cluster is not opened with
+    /// less.
     pub segment_bytes: u32,
     /// Number of log segments prepared in advance. Each costs `segment_bytes` of disk space; with too few, a burst of
     /// writes has to wait for new segments.
@@ -118,8 +119,8 @@ pub struct Options {
     /// Maximum number of bytes of commands that wait for the writer in memory. Further commands are rejected as
     /// `Overloaded`.
     pub max_queue_bytes: usize,
-    /// Maximum number of bytes of changes that wait in memory for the watches of all clients. A watch whose changes have
-    /// no room reads them from the log later.
+    /// Maximum number of bytes of changes that wait in memory for the watches of all clients. A watch whose changes
+    /// have no room reads them from the log later.
     pub max_watch_queues_bytes: usize,
     /// Number of bytes of keys that a compaction of a stream holds in memory. With fewer, it takes more passes.
     pub compaction_key_bytes: usize,
@@ -129,12 +130,13 @@ pub struct Options {
     /// Interval between rounds of maintenance (retention, moving, freeing); with zero, maintenance runs only on
     /// request.
     pub maintenance_interval: Duration,
-    /// Maximum span by which the wall clock may be ahead of the last use of the directory at an open; beyond it, the open
-    /// fails with `ClockJump`. Zero disables the check: then a wrong clock ends leases and expires keys for good. A
-    /// smaller span finds smaller errors of the clock, but a directory that was not in use for longer must be accepted.
+    /// Maximum span by which the wall clock may be ahead of the last use of the directory at an open; beyond it, the
+    /// open fails with `ClockJump`. Zero disables the check: then a wrong clock ends leases and expires keys for good.
+    /// A smaller span finds smaller errors of the clock, but a directory that was not in use for longer must be
+    /// accepted.
     pub max_clock_jump: Duration,
-    /// Interval between scrubs, each of which reads all stored data and verifies it; with zero there are none. The first
-    /// scrub begins at the latest ten minutes after the open.
+    /// Interval between scrubs, each of which reads all stored data and verifies it; with zero there are none. The
+    /// first scrub begins at the latest ten minutes after the open.
     pub scrub_interval: Duration,
     /// Maximum number of bytes per second that a scrub reads. A higher rate takes more of the disk from others; with a
     /// lower one, the files of redb and SQLite can grow by what is written during a longer scrub.

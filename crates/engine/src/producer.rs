@@ -9,8 +9,8 @@
 //! once.
 //!
 //! If the batch is sent again and is refused before it is in the log, for example because there is no leader, this says
-//! nothing about the first time: the session keeps the batch. Only an answer of the state machine, which knows whether the
-//! append has happened, frees its number.
+//! nothing about the first time: the session keeps the batch. Only an answer of the state machine, which knows whether
+//! the append has happened, frees its number.
 //!
 //! At level `none` an append has no answer, so a session appends at a level of at least `os`.
 
@@ -57,8 +57,8 @@ impl Session {
         }
     }
 
-    /// Updates the session after the append with the sequence `next`, whose outcome was unknown, was sent again with this
-    /// outcome.
+    /// Updates the session after the append with the sequence `next`, whose outcome was unknown, was sent again with
+    /// this outcome.
     fn record_repeated(&mut self, outcome: &Result<Ack, WriteError>) {
         match outcome {
             Err(error) if !error.is_refusal() => {}
@@ -168,8 +168,9 @@ impl Producer {
         outcome
     }
 
-    /// Sends the append whose outcome is unknown again, and returns its result; `None` if there is no such append. After an
-    /// error that is no answer of the state machine, such as [`WriteError::NoLeader`], its outcome is still unknown.
+    /// Sends the append whose outcome is unknown again, and returns its result; `None` if there is no such append.
+    /// After an error that is no answer of the state machine, such as [`WriteError::NoLeader`], its outcome is still
+    /// unknown.
     pub fn settle(&mut self) -> Result<Option<Ack>, WriteError> {
         let Some((expected, batch)) = &self.session.unknown_outcome else { return Ok(None) };
         let outcome = self.stream.append_with(batch, &self.session.conditions(*expected));
@@ -189,7 +190,8 @@ impl Producer {
     /// is acknowledged; until then the same number is used again.
     ///
     /// # Errors
-    /// [`WriteError::OutcomeUnknown`] while the outcome of an earlier append is unknown: call [`settle`](Self::settle) first.
+    /// [`WriteError::OutcomeUnknown`] while the outcome of an earlier append is unknown: call [`settle`](Self::settle)
+    /// first.
     pub fn append_to<'c>(
         &self,
         commit: &'c mut CommitBuilder,
@@ -264,8 +266,9 @@ impl AsyncProducer {
         outcome
     }
 
-    /// Sends the append whose outcome is unknown again, and returns its result; `None` if there is no such append. After an
-    /// error that is no answer of the state machine, such as [`WriteError::NoLeader`], its outcome is still unknown.
+    /// Sends the append whose outcome is unknown again, and returns its result; `None` if there is no such append.
+    /// After an error that is no answer of the state machine, such as [`WriteError::NoLeader`], its outcome is still
+    /// unknown.
     pub async fn settle(&mut self) -> Result<Option<Ack>, WriteError> {
         let Some((expected, batch)) = &self.session.unknown_outcome else { return Ok(None) };
         let outcome = self.send(*expected, batch).await;

@@ -1,8 +1,9 @@
 //! A node to which nothing is written: what it holds on disk only for further writes goes back.
 //!
-//! Owns: noticing that the log has not grown for a while, by the node's clock, and the two steps that follow. The state persists
-//! its newest changes, so that the log need not keep them for a replay; then the log gives its prepared segments back. Does not
-//! own: the conditions of the log ([`Log::rest`](thalweg_log::Log::rest)), or freeing segments (see [`crate::mover`]).
+//! Owns: noticing that the log has not grown for a while, by the node's clock, and the two steps that follow. The state
+//! persists its newest changes, so that the log need not keep them for a replay; then the log gives its prepared
+//! segments back. Does not own: the conditions of the log ([`Log::rest`](thalweg_log::Log::rest)), or freeing segments
+//! (see [`crate::mover`]).
 
 use std::time::Duration;
 
@@ -12,13 +13,13 @@ use crate::{error::WriteError, inner::Inner};
 
 /// Time without a log record after which the state persists its newest changes.
 const QUIET_BEFORE_FLUSH: Duration = Duration::from_secs(10);
-/// Share of the disk space of a node that its prepared segments must exceed, so that giving them back is worth while: one in this
-/// number.
+/// Share of the disk space of a node that its prepared segments must exceed, so that giving them back is worth while:
+/// one in this number.
 const REST_SHARE: u64 = 16;
 /// Time without a log record after which the log gives its prepared segments back.
 const QUIET_BEFORE_REST: Duration = Duration::from_secs(30);
-/// Share of a full memtable from which its changes are persisted: one in this number. A smaller share would make a node that is
-/// written to every now and then compact more.
+/// Share of a full memtable from which its changes are persisted: one in this number. A smaller share would make a node
+/// that is written to every now and then compact more.
 const FLUSH_SHARE: usize = 8;
 /// Share that is enough if the state has not been persisted in this way for [`RARE_FLUSH_INTERVAL`].
 const RARE_FLUSH_SHARE: usize = 64;

@@ -29,8 +29,8 @@ impl Database {
     /// view. If the bytes of a value in the log were freed in the meantime, `read` is called again with a newer view.
     ///
     /// # Errors
-    /// [`ReadError::NoSuchKeyspace`] if there is no keyspace with this id (then `read` was not called), or the state or the
-    /// log cannot be read.
+    /// [`ReadError::NoSuchKeyspace`] if there is no keyspace with this id (then `read` was not called), or the state or
+    /// the log cannot be read.
     pub fn redis_read<T>(
         &self,
         keyspace: KeyspaceId,
@@ -66,14 +66,14 @@ impl Database {
         Err(ReadError::ViewExpired)
     }
 
-    /// Sets the receiver of the notification that Redis streams may have got entries. It replaces an earlier one. It is called only
-    /// while a caller [waits](Self::await_stream_growth).
+    /// Sets the receiver of the notification that Redis streams may have got entries. It replaces an earlier one. It is
+    /// called only while a caller [waits](Self::await_stream_growth).
     pub fn listen_to_stream_growth(&self, listener: Arc<dyn GrowthListener>) {
         self.inner.open.growth.set_listener(listener);
     }
 
-    /// Registers a caller that waits for entries of Redis streams. The caller must look at its streams afterwards: entries that
-    /// were applied before cause no notification.
+    /// Registers a caller that waits for entries of Redis streams. The caller must look at its streams afterwards:
+    /// entries that were applied before cause no notification.
     #[must_use]
     pub fn await_stream_growth(&self) -> GrowthWaiter {
         self.inner.open.machine.await_stream_growth()

@@ -1,16 +1,18 @@
 //! Rows that a command will read when it is applied, read before it is proposed.
 //!
-//! Owns: the list of these rows. Does not own: the gate that decides whether they are looked up (`fetch_gate`), and the threads
-//! that wait for the disk.
+//! Owns: the list of these rows. Does not own: the gate that decides whether they are looked up (`fetch_gate`), and the
+//! threads that wait for the disk.
 //!
-//! Nobody commits while the thread that applies entries waits for the disk. So a caller that proposes a command first has
-//! its rows read, by [`Database::row_fetch`] and, if they are not in memory, by other threads with [`RowFetch::read`].
+//! Nobody commits while the thread that applies entries waits for the disk. So a caller that proposes a command first
+//! has its rows read, by [`Database::row_fetch`] and, if they are not in memory, by other threads with
+//! [`RowFetch::read`].
 //!
 //! Invariants:
 //! * A fetch never affects an outcome. A row that leaves memory before the command is applied, or that another command
 //!   replaces, is read again from where it is then.
-//! * A command causes at most [`MAX_ROWS`] lookups. The other rows of a larger command are read while it is applied, as are
-//!   the rows of ranges (scans, all fields of a hash, `unchanged` conditions), of leases, of streams and of consumer groups.
+//! * A command causes at most [`MAX_ROWS`] lookups. The other rows of a larger command are read while it is applied, as
+//!   are the rows of ranges (scans, all fields of a hash, `unchanged` conditions), of leases, of streams and of
+//!   consumer groups.
 
 use std::ops::ControlFlow;
 
@@ -44,7 +46,8 @@ pub enum RowsOf<'a> {
     Commit(&'a CommitBuilder),
     /// A transaction.
     Transaction(&'a TransactionBuilder),
-    /// A put or a delete of a key without conditions or deadline. It reads the row of its key in keyspaces with settings.
+    /// A put or a delete of a key without conditions or deadline. It reads the row of its key in keyspaces with
+    /// settings.
     Write(KeyspaceId, &'a [u8]),
     /// Another write whose effect depends on the row of its key.
     Key(KeyspaceId, &'a [u8]),
@@ -99,8 +102,8 @@ pub struct RowFetch {
 
 impl Database {
     /// Reads the rows that writes will read when they are applied, within `budget`. Returns `None` if the rows were in
-    /// memory, or if the rows of recent commands were: the caller then proposes the writes. Otherwise the caller first has
-    /// the rows [read](RowFetch::read) by a thread that may wait for the disk.
+    /// memory, or if the rows of recent commands were: the caller then proposes the writes. Otherwise the caller first
+    /// has the rows [read](RowFetch::read) by a thread that may wait for the disk.
     #[must_use]
     pub fn row_fetch(&self, budget: Budget, of: RowsOf<'_>) -> Option<RowFetch> {
         if !self.inner.fetch_gate.is_open(&self.inner.open.machine) {

@@ -97,8 +97,8 @@ impl Page {
         self.rows.len() == 0
     }
 
-    /// Returns the next pair, borrowed until the next call. Unlike [`next`](Iterator::next), counts no references to the
-    /// page's buffer.
+    /// Returns the next pair, borrowed until the next call. Unlike [`next`](Iterator::next), counts no references to
+    /// the page's buffer.
     #[inline]
     pub(crate) fn lend(&mut self) -> Option<LentPair<'_>> {
         let Row { key_len, value_len, revision, expiry } = self.rows.next()?;

@@ -4,8 +4,8 @@
 //! of each backend.
 //!
 //! A round reads the sealed segments of the log, oldest first, and then the persisted state. It verifies all checksums,
-//! and of the state also that no row is missing. Damage is counted and described, but nothing is repaired: the reader of
-//! the damaged data gets an error, and `docs/guides/damage.md` explains what to do.
+//! and of the state also that no row is missing. Damage is counted and described, but nothing is repaired: the reader
+//! of the damaged data gets an error, and `docs/guides/damage.md` explains what to do.
 //!
 //! While a round reads the state of a redb or SQLite backend, the database file cannot reuse the pages of overwritten
 //! rows, so it can grow by what is written meanwhile. A round does not begin on a full disk.

@@ -51,8 +51,8 @@ use crate::{
     state_dir::StateDir,
 };
 
-/// Bytes of state, on disk and in memory, up to which [`Count::IfQuick`] counts the payload. Reading them takes a second
-/// or two.
+/// Bytes of state, on disk and in memory, up to which [`Count::IfQuick`] counts the payload. Reading them takes a
+/// second or two.
 pub const QUICK_COUNT_BYTES: u64 = 1 << 30;
 /// Bytes at the beginning of a segment file before its first record.
 const SEGMENT_HEAD_BYTES: u64 = thalweg_log::SEGMENT_HEAD_BYTES as u64;

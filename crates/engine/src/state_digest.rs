@@ -110,8 +110,8 @@ impl StateView {
     }
 
     /// Computes the digest like [`digest`](Self::digest), but on a thread of its own with a low priority. Calls `done`
-    /// with the result. If the last handle of the database is dropped, the computation ends with the error `closed`, and
-    /// the database is released before `done` is called.
+    /// with the result. If the last handle of the database is dropped, the computation ends with the error `closed`,
+    /// and the database is released before `done` is called.
     ///
     /// # Errors
     /// [`DigestError::Thread`]; `done` is not called in that case.

@@ -65,13 +65,14 @@ pub struct Stats {
     pub space_time: SpaceTime,
 }
 
-/// Reasons why the log is as large as it is: the bytes of its segments, each counted under the first reason that keeps it.
+/// Reasons why the log is as large as it is: the bytes of its segments, each counted under the first reason that keeps
+/// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogHolders {
     /// Bytes of segments with records that the persisted state does not include, and of the one that is written to.
     pub replay_bytes: u64,
-    /// Bytes of segments that only the history keeps: `history_bytes` and `history_age`, or a follower that is behind. A full
-    /// disk takes precedence over it.
+    /// Bytes of segments that only the history keeps: `history_bytes` and `history_age`, or a follower that is behind.
+    /// A full disk takes precedence over it.
     pub history_bytes: u64,
     /// Bytes of segments that are kept for the records and values in them, or have none and are freed next.
     pub data_bytes: u64,

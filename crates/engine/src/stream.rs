@@ -44,8 +44,8 @@ pub struct Stream {
     id: StreamId,
 }
 
-/// Steps of a binary search in the index of a stream, which has about twenty short lookups: 40 µs. They leave room for reading a
-/// batch on a thread for cold reads.
+/// Steps of a binary search in the index of a stream, which has about twenty short lookups: 40 µs. They leave room for
+/// reading a batch on a thread for cold reads.
 const OFFSET_SEARCH_STEPS: u64 = 4 * (SCAN + READ);
 const _: () = assert!(OFFSET_SEARCH_STEPS < COLD_READ / 2);
 

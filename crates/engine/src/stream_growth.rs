@@ -12,7 +12,8 @@ use thalweg_replica::Observer;
 use thalweg_state::machine::Machine;
 use thalweg_types::command::Outcome;
 
-/// Receiver of the notification that Redis streams may have got entries. It is called on the thread that applies entries.
+/// Receiver of the notification that Redis streams may have got entries. It is called on the thread that applies
+/// entries.
 pub trait GrowthListener: fmt::Debug + Send + Sync {
     /// Notes that the entries of these streams are visible to readers now.
     fn have_grown(&self, streams: &GrownStreams);

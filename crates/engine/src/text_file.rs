@@ -4,8 +4,8 @@ use std::io;
 
 use thalweg_disk::Disk;
 
-/// Reads a file and decodes it; `None` if there is none. Bytes above `max_bytes` are not read. Returns `InvalidData` for
-/// a content that does not decode.
+/// Reads a file and decodes it; `None` if there is none. Bytes above `max_bytes` are not read. Returns `InvalidData`
+/// for a content that does not decode.
 pub(crate) fn read<T>(
     disk: &dyn Disk,
     path: &str,

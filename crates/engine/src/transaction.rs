@@ -122,9 +122,9 @@ impl Database {
 }
 
 impl Database {
-    /// Answers an encoded transaction that only reads from one consistent view, without the log, within a budget. Returns the
-    /// level that is [visible](Self::visible_durability), and the outcome. The inner error is the one that the transaction
-    /// would get from the log.
+    /// Answers an encoded transaction that only reads from one consistent view, without the log, within a budget.
+    /// Returns the level that is [visible](Self::visible_durability), and the outcome. The inner error is the one that
+    /// the transaction would get from the log.
     ///
     /// # Errors
     /// The work is more than the budget ([`BudgetSpent`]), or the state or the log cannot be read.

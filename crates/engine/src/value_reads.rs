@@ -6,8 +6,8 @@
 //! ([`max_steps_with`](thalweg_types::command::max_steps_with)).
 //!
 //! Invariants:
-//! * An estimate never affects an outcome. A value that another client replaces by a larger one before the transaction is
-//!   applied makes the entry take longer.
+//! * An estimate never affects an outcome. A value that another client replaces by a larger one before the transaction
+//!   is applied makes the entry take longer.
 //! * A transaction causes at most [`MAX_LOOKUPS`] lookups. One with more gets has no estimate.
 
 use thalweg_state::machine::Machine;
@@ -20,9 +20,9 @@ use thalweg_types::{
 /// Maximum number of lookups for a transaction.
 const MAX_LOOKUPS: usize = 64;
 
-/// Returns the steps of the values that the gets of a command return, if the command is a transaction with gets, but not
-/// with more than [`MAX_LOOKUPS`], and if the keys are in memory. A get of a key that the transaction writes itself returns at most the bytes of the
-/// transaction.
+/// Returns the steps of the values that the gets of a command return, if the command is a transaction with gets, but
+/// not with more than [`MAX_LOOKUPS`], and if the keys are in memory. A get of a key that the transaction writes itself
+/// returns at most the bytes of the transaction.
 pub(crate) fn of_transaction(machine: &Machine, command: &[u8]) -> Option<u64> {
     let command = unwrap(command).bytes;
     if !Transaction::is_one(command) {

@@ -15,8 +15,8 @@
 //! Between two calls, a watch that is behind holds a position: no bytes of the log, and no segment of it.
 //!
 //! Invariant: a watch delivers the changes of its keys in the order of their revisions, all changes of a commit
-//! together, unless its caller permits parts of large commits ([`WatchLimits::part_bytes`]). [`Watch::position`] is above
-//! the revision of every commit that was delivered completely, and not above that of any later change.
+//! together, unless its caller permits parts of large commits ([`WatchLimits::part_bytes`]). [`Watch::position`] is
+//! above the revision of every commit that was delivered completely, and not above that of any later change.
 
 use std::{
     future::{self, Future},
@@ -81,8 +81,8 @@ pub struct WatchBatch {
     /// Events in order. All events of a commit are in one batch, unless the caller permits
     /// [parts](WatchLimits::part_bytes). Empty if none of the changes that were read is of an observed key.
     pub events: Vec<WatchEvent>,
-    /// Revision below which all changes have been delivered: a new watch from this revision on continues without a
-    /// gap. If the batch ends within a commit, this is the revision of that commit, and the new watch delivers all of it.
+    /// Revision below which all changes have been delivered: a new watch from this revision on continues without a gap.
+    /// If the batch ends within a commit, this is the revision of that commit, and the new watch delivers all of it.
     pub next: Revision,
 }
 
@@ -259,8 +259,8 @@ impl Watch {
         }
     }
 
-    /// Returns to the position before the last batch, if that batch was read from the log, so that the next call reads it
-    /// again. Meant for a caller that has no memory for the batch. A batch of live changes is not returned.
+    /// Returns to the position before the last batch, if that batch was read from the log, so that the next call reads
+    /// it again. Meant for a caller that has no memory for the batch. A batch of live changes is not returned.
     pub fn unread(&mut self) {
         if let Some(PreviousPosition { next, delivered, reader }) = self.before.take() {
             (self.next, self.delivered) = (next, delivered);

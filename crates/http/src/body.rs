@@ -1,7 +1,7 @@
 //! Reading of request bodies, after the request was admitted and within the server's memory limits.
 //!
-//! Invariant: a body byte is in memory only while the limit `max_body_bytes_in_flight` counts it, or while it belongs to
-//! the first bytes of its connection, which the memory of the connection covers.
+//! Invariant: a body byte is in memory only while the limit `max_body_bytes_in_flight` counts it, or while it belongs
+//! to the first bytes of its connection, which the memory of the connection covers.
 
 use std::{
     future::{Future, poll_fn},
@@ -29,8 +29,8 @@ use tokio::time::Instant;
 
 use crate::{json, reading};
 
-/// Maximum length of a JSON body that is parsed on the thread of its connection. Lists of operations take longest: about half
-/// a millisecond for this length, as long as a [short read](thalweg_types::steps::SHORT_READ).
+/// Maximum length of a JSON body that is parsed on the thread of its connection. Lists of operations take longest:
+/// about half a millisecond for this length, as long as a [short read](thalweg_types::steps::SHORT_READ).
 const SHORT_JSON_BYTES: usize = 64 * 1024;
 
 /// A request body in memory. The limit `max_body_bytes_in_flight` counts its bytes until the body is dropped.
@@ -49,9 +49,9 @@ impl Deref for HeldBody {
     }
 }
 
-/// Reads the whole body of a request. The limit on body bytes counts the bytes as they arrive, and the buffer grows with
-/// them, so a client that only announces a long body holds nothing. A body whose announced length is above the request's
-/// limit is refused before any of it is read.
+/// Reads the whole body of a request. The limit on body bytes counts the bytes as they arrive, and the buffer grows
+/// with them, so a client that only announces a long body holds nothing. A body whose announced length is above the
+/// request's limit is refused before any of it is read.
 pub(crate) async fn read(app: &App, account: &Arc<Account>, body: &mut Body) -> Result<HeldBody, ApiError> {
     let limit = app.config.max_body_bytes.0;
     let declared = body.size_hint().lower();
@@ -81,8 +81,8 @@ pub(crate) async fn read(app: &App, account: &Arc<Account>, body: &mut Body) -> 
     Ok(HeldBody { bytes: all.freeze(), _held: Arc::new(held) })
 }
 
-/// Parses a body of JSON. A long one is parsed on a thread for long reads, so that no other client of this thread waits for it.
-/// The parsed value may hold as many bytes as the body, so the caller keeps the body with it.
+/// Parses a body of JSON. A long one is parsed on a thread for long reads, so that no other client of this thread waits
+/// for it. The parsed value may hold as many bytes as the body, so the caller keeps the body with it.
 pub(crate) async fn parse<T: Send + 'static>(
     app: &App,
     account: &Arc<Account>,

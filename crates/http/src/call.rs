@@ -37,8 +37,8 @@ pub(crate) struct Call {
     pub id: HeaderValue,
     /// Body of the request, not read yet. The wrapper lets a handler keep the request across an await.
     pub body: SyncWrapper<Body>,
-    /// Time at which the request began to wait for its cluster. All its waits together last as long as `Thalweg-Timeout`
-    /// states.
+    /// Time at which the request began to wait for its cluster. All its waits together last as long as
+    /// `Thalweg-Timeout` states.
     pub waits_since: OnceLock<Instant>,
     /// Way in which the reply is counted if its size is known.
     pub reply_memory: ReplyMemory,
@@ -134,8 +134,8 @@ impl Call {
         *self.waits_since.get_or_init(Instant::now)
     }
 
-    /// Returns the origin of the request's commands. On a node of a cluster, they are given up when the time is over that
-    /// the request may wait.
+    /// Returns the origin of the request's commands. On a node of a cluster, they are given up when the time is over
+    /// that the request may wait.
     fn origin(&self, app: &App) -> Result<Origin, ParseError> {
         let origin = app.origin(&self.account, || self.id.to_str().unwrap_or_default());
         let timeout = if app.cluster.is_some() { self.timeout()? } else { None };
@@ -143,8 +143,8 @@ impl Call {
     }
 
     /// Returns the database handle of the connection that sent the request. Writes use it, so that expensive ones wait
-    /// for the connection's turn, so that the leader of a cluster logs the request's id, and so that they end in time. A
-    /// handler calls this when it is about to write.
+    /// for the connection's turn, so that the leader of a cluster logs the request's id, and so that they end in time.
+    /// A handler calls this when it is about to write.
     pub(crate) fn db(&self, app: &App) -> Result<AsyncDatabase, ParseError> {
         Ok(app.db.for_origin(&self.origin(app)?))
     }

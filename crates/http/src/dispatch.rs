@@ -30,8 +30,8 @@ use crate::{
 };
 
 /// Calls a handler: `now` returns its answer, `inline` and `boxed` await it. Futures of point requests are inline. All
-/// other futures are boxed, so that the future of a point request stays small. `read` calls a handler that only reads, and
-/// calls it again on a thread for long reads if it takes too long; `long` calls it there immediately.
+/// other futures are boxed, so that the future of a point request stays small. `read` calls a handler that only reads,
+/// and calls it again on a thread for long reads if it takes too long; `long` calls it there immediately.
 macro_rules! answer {
     (read $($handler:ident)::+ ($app:ident, $call:ident)) => {
         match reading::briefly($app, $call, $($handler)::+) {
@@ -487,8 +487,8 @@ operations! {
         => now status::status(app);
     /// Explains the disk space of the node's directory.
     ///
-    /// Lists the files by what they serve, and counts the payload for which it reads the whole state. One report is made
-    /// at a time.
+    /// Lists the files by what they serve, and counts the payload for which it reads the whole state. One report is
+    /// made at a time.
     Space = "space", GET "/v1/space"
         => boxed space::space(app, &http.spaces, call);
     /// Returns the OpenAPI document.
@@ -519,8 +519,8 @@ pub(crate) enum Consistency {
     /// The operation looks up names in the node's state before it proposes a command, so the state must have everything
     /// that was acknowledged before.
     Names,
-    /// The operation's body decides if it is a read or looks up names. The handler waits for the barrier once it has read
-    /// the body.
+    /// The operation's body decides if it is a read or looks up names. The handler waits for the barrier once it has
+    /// read the body.
     Body,
     /// The operation needs nothing beforehand: it creates what it names, or concerns this node or the cluster itself.
     Local,

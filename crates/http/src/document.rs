@@ -72,7 +72,8 @@ pub(crate) fn assemble(mut described: OpenApi, routes: impl Iterator<Item = Docu
     described.to_pretty_json().expect("the keys are text")
 }
 
-/// Adds the headers of reads to an operation, except those that it has as a write, and the revision to its successful reply.
+/// Adds the headers of reads to an operation, except those that it has as a write, and the revision to its successful
+/// reply.
 fn with_read_level(operation: &mut Operation) {
     let parameters = operation.parameters.get_or_insert_default();
     for header in ReadLevels::into_params(|| None) {

@@ -108,8 +108,9 @@ pub(crate) struct NoRoom {
 }
 
 impl NoRoom {
-    /// Returns the bytes for which the follower waits. JSON can be several times as long as a value of the maximum size,
-    /// and longer than the limit. The bytes beyond two such values are counted above the limit, so that the page is sent.
+    /// Returns the bytes for which the follower waits. JSON can be several times as long as a value of the maximum
+    /// size, and longer than the limit. The bytes beyond two such values are counted above the limit, so that the page
+    /// is sent.
     fn awaited(self) -> u64 {
         self.bytes.min(2 * MAX_VALUE_BYTES as u64)
     }
@@ -155,9 +156,9 @@ impl Follower {
         *self.stopping.borrow()
     }
 
-    /// Converts an encoded page to bytes, and counts the bytes in the limit on reply bytes if the page is large. `room` is
-    /// the reservation with which the follower [waited](Self::room) for this page, if it did. Without room for the page the
-    /// page is dropped.
+    /// Converts an encoded page to bytes, and counts the bytes in the limit on reply bytes if the page is large. `room`
+    /// is the reservation with which the follower [waited](Self::room) for this page, if it did. Without room for the
+    /// page the page is dropped.
     pub(crate) fn counted(&self, page: Vec<u8>, room: Option<Reservation>) -> Result<Bytes, NoRoom> {
         if page.len() <= COUNTED_TAIL_BYTES {
             return Ok(page.into());
@@ -174,8 +175,8 @@ impl Follower {
         Ok(counted(gathered(page), held))
     }
 
-    /// Waits until the limit on reply bytes has room for a page that was dropped, and reserves the room. In the meantime
-    /// the caller holds neither the page nor its data. Returns `None` if the server stops.
+    /// Waits until the limit on reply bytes has room for a page that was dropped, and reserves the room. In the
+    /// meantime the caller holds neither the page nor its data. Returns `None` if the server stops.
     pub(crate) async fn room(&mut self, page: NoRoom) -> Option<Reservation> {
         while !self.is_over() {
             if let Some(held) = self.held.account().take_quietly(Resource::ReplyBytes, page.awaited()) {

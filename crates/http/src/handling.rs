@@ -1,9 +1,8 @@
 //! Handling of one HTTP request, from head to reply.
 //!
-//! Owns: request ids, and the order of steps: select the operation, admit, dispatch, count the memory of the reply, turn
-//! errors into JSON, discard an unread body, count.
-//! Does not own: the selection (`routes`), and the handler of each operation (`dispatch`).
-//! Invariant: every reply has the request's id and is counted exactly once.
+//! Owns: request ids, and the order of steps: select the operation, admit, dispatch, count the memory of the reply,
+//! turn errors into JSON, discard an unread body, count. Does not own: the selection (`routes`), and the handler of
+//! each operation (`dispatch`). Invariant: every reply has the request's id and is counted exactly once.
 
 use std::{sync::Arc, time::Instant};
 

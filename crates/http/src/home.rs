@@ -17,8 +17,8 @@ const LINKS: [(&str, &str); 5] = [
     ("/ready", "readiness for requests"),
 ];
 
-/// Handles `GET /`: returns a page that names the node and links to the API. The page contains nothing that a client has
-/// sent or stored, and runs nothing.
+/// Handles `GET /`: returns a page that names the node and links to the API. The page contains nothing that a client
+/// has sent or stored, and runs nothing.
 #[utoipa::path(
     get, path = "/", responses((status = 200, description = "The page.", body = String, content_type = "text/html"))
 )]

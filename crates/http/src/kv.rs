@@ -68,8 +68,8 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     Ok(response)
 }
 
-/// Returns a key's value. Returns error 503, without reading the value, if replies already use so much memory that it cannot
-/// be sent.
+/// Returns a key's value. Returns error 503, without reading the value, if replies already use so much memory that it
+/// cannot be sent.
 pub(crate) fn value(call: &Call, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Entry>, ApiError> {
     let len = || Ok::<_, ApiError>(keyspace.head(key)?.map(|head| head.value_bytes));
     if !call.account.has_reply_room(len)? {

@@ -1,7 +1,7 @@
 //! JSON with long values, which is encoded while it is sent.
 //!
-//! Owns: the document ([`LongJson`]), its memory in `max_reply_bytes_in_flight`, and its encoding in slices. Does not own:
-//! the content.
+//! Owns: the document ([`LongJson`]), its memory in `max_reply_bytes_in_flight`, and its encoding in slices. Does not
+//! own: the content.
 //!
 //! A value of control characters is six times as long in JSON. So a document keeps its long values as they are, and its
 //! memory is that of the values:
@@ -11,8 +11,8 @@
 //! ```
 //! The body of the reply encodes one slice of [`SLICE_BYTES`] at a time, when the client has room for it.
 //!
-//! Invariants: a slice encodes at most [`SLICE_BYTES`] and one part of a value, so a serving thread never encodes for long.
-//! The positions of the values in `json` ascend.
+//! Invariants: a slice encodes at most [`SLICE_BYTES`] and one part of a value, so a serving thread never encodes for
+//! long. The positions of the values in `json` ascend.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -34,11 +34,11 @@ use crate::{
     reply_memory::{self, ReplyMemory},
 };
 
-/// Length of a value from which it is encoded only while it is sent. The JSON of a shorter one is at most as large as the
-/// memory of an item in a list.
+/// Length of a value from which it is encoded only while it is sent. The JSON of a shorter one is at most as large as
+/// the memory of an item in a list.
 const LONG_VALUE_BYTES: usize = 64;
-/// Size in bytes up to which a document is encoded at once on the thread of its connection. Takes about half a millisecond
-/// in the worst case.
+/// Size in bytes up to which a document is encoded at once on the thread of its connection. Takes about half a
+/// millisecond in the worst case.
 const SHORT_BYTES: usize = 64 * 1024;
 /// Size in bytes of a slice, without the last part of a value in it.
 const SLICE_BYTES: usize = 64 * 1024;
@@ -140,8 +140,8 @@ impl LongJson {
         out
     }
 
-    /// Creates the body of the reply to a request, and counts it in the limit on reply bytes if it is large. A document that
-    /// is not short is encoded while it is sent. Returns an error if the limit has no room for the reply.
+    /// Creates the body of the reply to a request, and counts it in the limit on reply bytes if it is large. A document
+    /// that is not short is encoded while it is sent. Returns an error if the limit has no room for the reply.
     pub(crate) fn into_body(self, app: &App, call: &mut Call) -> Result<Body, ApiError> {
         call.reply_memory = ReplyMemory::Counted;
         let take = |bytes| call.account.take(Resource::ReplyBytes, bytes).ok_or_else(reply::no_room);

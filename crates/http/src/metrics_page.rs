@@ -3,12 +3,12 @@
 //! Owns: the text, and the texts that clients have not read yet. Does not own: the metrics.
 //!
 //! The server answers `/metrics` even when it is full, so the page must not make it fuller. A text is made for each
-//! request while that takes little time ([`Credit`]). If it is large, it counts in `max_reply_bytes_in_flight` until the client
-//! has read it. Requests for which there is no time, or for whose text the limit has no room, share a text. The shared text is at
-//! most [`MAX_AGE`] old, unless clients still read [`MAX_SHARED`] earlier ones.
+//! request while that takes little time ([`Credit`]). If it is large, it counts in `max_reply_bytes_in_flight` until
+//! the client has read it. Requests for which there is no time, or for whose text the limit has no room, share a text.
+//! The shared text is at most [`MAX_AGE`] old, unless clients still read [`MAX_SHARED`] earlier ones.
 //!
-//! Invariants: at most [`MAX_SHARED`] texts that are not counted are in memory, besides those of small replies; making texts takes
-//! at most one in [`ENCODING_SHARE`] of a processor's time, and one text in each [`MAX_AGE`] besides.
+//! Invariants: at most [`MAX_SHARED`] texts that are not counted are in memory, besides those of small replies; making
+//! texts takes at most one in [`ENCODING_SHARE`] of a processor's time, and one text in each [`MAX_AGE`] besides.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},

@@ -1,11 +1,12 @@
 //! Writes to a keyspace or stream that a request names, on a member of a cluster whose state lags.
 //!
-//! The member looks up the name in its own state, without a barrier. If the object was deleted and created again through
-//! another node, it finds the id of the deleted one, and the log refuses the write, which has changed nothing. The member then
-//! waits until its state shows the present objects, looks up the name again, and repeats the write, once.
+//! The member looks up the name in its own state, without a barrier. If the object was deleted and created again
+//! through another node, it finds the id of the deleted one, and the log refuses the write, which has changed nothing.
+//! The member then waits until its state shows the present objects, looks up the name again, and repeats the write,
+//! once.
 //!
-//! Owns: when a write is repeated, and the second lookup. Does not own: the writes, which keep their bytes until the first
-//! answer if [`may_lag`] says so.
+//! Owns: when a write is repeated, and the second lookup. Does not own: the writes, which keep their bytes until the
+//! first answer if [`may_lag`] says so.
 
 use thalweg_engine::{Keyspace, Stream};
 use thalweg_serving::{app::App, error::ApiError};

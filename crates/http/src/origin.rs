@@ -5,16 +5,16 @@
 //! browser takes the node for the website (*DNS rebinding*). Programs other than browsers send neither `Origin` nor
 //! `Sec-Fetch-Site`, and are only asked for a host name that belongs to the node.
 //!
-//! A browser sends `Sec-Fetch-Site` only to addresses that it trusts: HTTPS and loopback. To `http://10.0.0.5` it sends a
-//! page's request for an image or a script with neither header, and such a request only reads. So the replies to reads tell
-//! the browser itself to withhold them from pages of other origins ([`withhold_from_other_origins`]).
+//! A browser sends `Sec-Fetch-Site` only to addresses that it trusts: HTTPS and loopback. To `http://10.0.0.5` it sends
+//! a page's request for an image or a script with neither header, and such a request only reads. So the replies to
+//! reads tell the browser itself to withhold them from pages of other origins ([`withhold_from_other_origins`]).
 //!
-//! Owns: the check of `Host`, `Origin` and `Sec-Fetch-Site`, before a handler is chosen, and the headers that withhold a
-//! reply. Does not own: the content types that routes require (`call`), or the rest of replies.
+//! Owns: the check of `Host`, `Origin` and `Sec-Fetch-Site`, before a handler is chosen, and the headers that withhold
+//! a reply. Does not own: the content types that routes require (`call`), or the rest of replies.
 //!
 //! Invariants: a request that names another host reaches no handler. A request that says that a page of another origin
-//! caused it reaches no handler except those of the pages in [`HARMLESS`], by a method that only reads. No page of another
-//! origin sees or embeds a reply to a read, except of these pages.
+//! caused it reaches no handler except those of the pages in [`HARMLESS`], by a method that only reads. No page of
+//! another origin sees or embeds a reply to a read, except of these pages.
 
 use std::{net::IpAddr, sync::OnceLock};
 
@@ -150,14 +150,14 @@ impl OriginPolicy {
     }
 }
 
-/// Returns true if a request can come from a page of another origin although neither `Origin` nor `Sec-Fetch-Site` says so,
-/// and its reply must be withheld from that page. Browsers send `Origin` with every request of another method.
+/// Returns true if a request can come from a page of another origin although neither `Origin` nor `Sec-Fetch-Site` says
+/// so, and its reply must be withheld from that page. Browsers send `Origin` with every request of another method.
 pub(crate) fn must_withhold(method: &Method, path: &str) -> bool {
     matches!(*method, Method::GET | Method::HEAD) && !HARMLESS.contains(&path)
 }
 
-/// Adds the headers with which a browser shows a reply to no page of another origin, and takes no reply for a script or a
-/// page whose type says otherwise.
+/// Adds the headers with which a browser shows a reply to no page of another origin, and takes no reply for a script or
+/// a page whose type says otherwise.
 pub(crate) fn withhold_from_other_origins(headers: &mut HeaderMap) {
     headers.insert(RESOURCE_POLICY, const { HeaderValue::from_static("same-origin") });
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, const { HeaderValue::from_static("nosniff") });

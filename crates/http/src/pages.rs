@@ -3,8 +3,8 @@
 //! Owns: requesting pages from a [`PageSource`] on a thread for long reads. The next page is made after the client has
 //! received the last one, so a slow client holds no thread. A page is larger than usual if it holds one large pair or
 //! record. Such a page counts in the limit `max_reply_bytes_in_flight` until it is sent; if the limit has no room, the
-//! reply ends there. A source is kept until its last page is sent, and with it the source's slot, such as one in `max_scans`.
-//! A body of one page has a known size, so `reply_memory` counts it instead.
+//! reply ends there. A source is kept until its last page is sent, and with it the source's slot, such as one in
+//! `max_scans`. A body of one page has a known size, so `reply_memory` counts it instead.
 
 use std::{
     collections::VecDeque,
@@ -45,8 +45,8 @@ pub(crate) trait PageSource: Send + Unpin + 'static {
     fn page(&mut self) -> Result<Page, ApiError>;
     /// Returns the server's state and the account of the connection that reads the body.
     fn reader(&self) -> (&Arc<App>, &Arc<Account>);
-    /// Returns true if large pages count in `max_reply_bytes_in_flight`. The pages of other sources are bounded in another
-    /// way.
+    /// Returns true if large pages count in `max_reply_bytes_in_flight`. The pages of other sources are bounded in
+    /// another way.
     fn is_counted(&self) -> bool {
         true
     }
@@ -60,7 +60,8 @@ pub(crate) trait PageSource: Send + Unpin + 'static {
 /// Thread on which the first page of a body is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FirstPageThread {
-    /// The calling thread: the page is small. If making it takes too long nevertheless, a thread for long reads makes it.
+    /// The calling thread: the page is small. If making it takes too long nevertheless, a thread for long reads makes
+    /// it.
     Inline,
     /// A thread for long reads.
     Blocking,
@@ -105,8 +106,8 @@ impl Page {
         self.last && self.frames.len() <= 1 && framing == Framing::Any
     }
 
-    /// Returns the frames of the page, and its source if more pages follow. The frames of the last page keep the source,
-    /// because its slot covers their memory.
+    /// Returns the frames of the page, and its source if more pages follow. The frames of the last page keep the
+    /// source, because its slot covers their memory.
     fn with_source<S: PageSource>(self, source: S) -> (Vec<Bytes>, Option<S>) {
         if !self.last || !source.is_counted() {
             return (self.frames, (!self.last).then_some(source));

@@ -1,12 +1,13 @@
 //! The gate of reads on a node that is a member of a cluster.
 //!
-//! Owns: the read barrier, the level that a request states, and the header with the revision that a read shows. Does not own:
-//! the barrier itself ([`ClusterHandle::read`](thalweg_serving::cluster::ClusterHandle::read)), and which operations need one
-//! (`dispatch`).
+//! Owns: the read barrier, the level that a request states, and the header with the revision that a read shows. Does
+//! not own: the barrier itself ([`ClusterHandle::read`](thalweg_serving::cluster::ClusterHandle::read)), and which
+//! operations need one (`dispatch`).
 //!
-//! A node that leads may have been replaced without knowing it. It finds out when it proposes a command, so a write needs no
-//! barrier. But an answer that it gives without a command needs one: a read, also if the read is a transaction, the answer
-//! that a name does not exist ([`look_up`]), and the answer that an object to create exists ([`look_up_existing`]).
+//! A node that leads may have been replaced without knowing it. It finds out when it proposes a command, so a write
+//! needs no barrier. But an answer that it gives without a command needs one: a read, also if the read is a
+//! transaction, the answer that a name does not exist ([`look_up`]), and the answer that an object to create exists
+//! ([`look_up_existing`]).
 //!
 //! Invariant: a node without a cluster waits for no barrier.
 
@@ -40,8 +41,8 @@ pub(crate) fn showing(mut response: Response<Body>, shown: Option<Revision>) -> 
     response
 }
 
-/// Finds the object that a command names. If a member of a cluster does not have it, another leader may have created it. So
-/// the member waits for a linearizable read and looks again, before it reports that the name does not exist.
+/// Finds the object that a command names. If a member of a cluster does not have it, another leader may have created
+/// it. So the member waits for a linearizable read and looks again, before it reports that the name does not exist.
 pub(crate) async fn look_up<T>(app: &App, call: &Call, find: impl Fn() -> Result<T, ApiError>) -> Result<T, ApiError> {
     let found = find();
     let is_missing = matches!(&found, Err(error) if error.status == StatusCode::NOT_FOUND);

@@ -48,8 +48,8 @@ pub(crate) fn is_counted(bytes: u64, version: Version) -> bool {
     bytes >= counted_from(version)
 }
 
-/// Counts a reply whose size is known, if it is large, until the client has read it. Returns an error if the limit has no
-/// room and the request only reads.
+/// Counts a reply whose size is known, if it is large, until the client has read it. Returns an error if the limit has
+/// no room and the request only reads.
 pub(crate) fn count(
     mut response: Response<Body>,
     memory: ReplyMemory,

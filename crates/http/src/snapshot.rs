@@ -272,8 +272,8 @@ async fn take(app: &App, snapshots: &Arc<Snapshots>, options: SnapshotOptions) -
 struct Sending {
     app: Arc<App>,
     snapshots: Arc<Snapshots>,
-    /// Account of the connection that reads the snapshot. A resumed snapshot still counts in the share of the connection
-    /// that took it.
+    /// Account of the connection that reads the snapshot. A resumed snapshot still counts in the share of the
+    /// connection that took it.
     reader: Arc<Account>,
     name: u64,
     /// The engine's snapshot; `None` after it has failed.

@@ -80,14 +80,14 @@ pub(crate) fn version(app: &Arc<App>, call: &Call) -> Answer {
 struct JsonRaise {
     /// Version to put in force.
     to: u16,
-    /// True to raise the version although a member of the cluster does not answer. That member stops when it gets the entry, if it
-    /// does not support the version.
+    /// True to raise the version although a member of the cluster does not answer. That member stops when it gets the
+    /// entry, if it does not support the version.
     #[serde(default)]
     force: bool,
 }
 
-/// Returns an error if a member of the cluster does not support a version of the state machine: it would stop. Members that do not
-/// answer pass with `force`.
+/// Returns an error if a member of the cluster does not support a version of the state machine: it would stop. Members
+/// that do not answer pass with `force`.
 async fn check_members(cluster: &Cluster, to: u16, force: bool, deadline: Instant) -> Result<(), ClusterError> {
     let versions = cluster.handle.known_versions(deadline).await?;
     let report = cluster.handle.report();

@@ -55,8 +55,8 @@ pub(crate) async fn tail(app: &Arc<App>, call: &Call, stream: Stream, query: Rec
     Ok(Format::Events.reply(tail.follower.bulk(), tail, step))
 }
 
-/// Returns the offset at which a read or a tail of a stream begins. A search by time may need a batch of the log that is not
-/// in memory; a thread for cold reads then repeats the search.
+/// Returns the offset at which a read or a tail of a stream begins. A search by time may need a batch of the log that
+/// is not in memory; a thread for cold reads then repeats the search.
 pub(crate) async fn begin(
     app: &App,
     account: &Arc<Account>,

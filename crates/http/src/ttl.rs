@@ -1,8 +1,8 @@
 //! Lifetime of values, as requests state it: `Thalweg-TTL` and `Thalweg-Lease`, `?ttl=` and `?lease=`, and the fields
 //! `ttl_seconds` and `lease` of a put in a commit.
 //!
-//! Owns: parsing of all these into [`PutLifetime`], and `PATCH /v1/kv/...`, which changes only a deadline. Does not own:
-//! leases; see [`crate::leases`].
+//! Owns: parsing of all these into [`PutLifetime`], and `PATCH /v1/kv/...`, which changes only a deadline. Does not
+//! own: leases; see [`crate::leases`].
 
 use std::{sync::Arc, time::Duration};
 

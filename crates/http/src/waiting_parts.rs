@@ -1,11 +1,10 @@
 //! Parts of HTTP/2 replies that wait for their client.
 //!
-//! Each stream of an HTTP/2 connection has its own flow-control window, so a client can read one stream and leave another
-//! unread. The socket then still moves bytes, so it does not show that a stream waits and holds a scan, a snapshot or
-//! memory.
-//! Owns: division of bodies into small parts, and a deadline for each stream whose parts wait. The deadline is renewed
-//! whenever the HTTP library has sent a part or requests the next one ([`PacedBody`]). Does not own: the check for
-//! overdue streams, after which the connection is cut.
+//! Each stream of an HTTP/2 connection has its own flow-control window, so a client can read one stream and leave
+//! another unread. The socket then still moves bytes, so it does not show that a stream waits and holds a scan, a
+//! snapshot or memory. Owns: division of bodies into small parts, and a deadline for each stream whose parts wait. The
+//! deadline is renewed whenever the HTTP library has sent a part or requests the next one ([`PacedBody`]). Does not
+//! own: the check for overdue streams, after which the connection is cut.
 //!
 //! Bound: one entry for each stream of the connection.
 
@@ -25,8 +24,8 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use thalweg_serving::admission::counted;
 
-/// Maximum size in bytes of a part. The client must read one in each `write_timeout`. Equal to the default size of an HTTP/2
-/// frame, so the division adds no frames.
+/// Maximum size in bytes of a part. The client must read one in each `write_timeout`. Equal to the default size of an
+/// HTTP/2 frame, so the division adds no frames.
 const PART_BYTES: usize = 16 * 1024;
 /// Size in bytes from which a part waits until it was sent, and not only until the next part is requested.
 const TRACKED_BYTES: usize = 4096;
@@ -57,8 +56,8 @@ impl WaitingParts {
     }
 }
 
-/// A part that waits for the client, or a body that waits until its next part is requested. Dropping it records progress
-/// of its stream.
+/// A part that waits for the client, or a body that waits until its next part is requested. Dropping it records
+/// progress of its stream.
 #[derive(Debug)]
 struct WaitingPart {
     all: Arc<WaitingParts>,

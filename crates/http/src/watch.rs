@@ -4,14 +4,15 @@
 //! As server-sent events, each change is an event whose `data` is a JSON object. The last event of a commit has the
 //! commit's revision as its `id`. So a client that reconnects with `Last-Event-ID` gets no partial commit, and no
 //! commit twice. As NDJSON, each change is a line, and the last one of a commit is marked with `last`. When no change
-//! matches for a while, `progress` states the revision up to which the client missed nothing, often enough that a client
-//! that reconnects finds the log's history floor below it. The watch ends when the server stops or `limit` changes were sent. If an
-//! error ends the watch, a last event or line states the reason.
+//! matches for a while, `progress` states the revision up to which the client missed nothing, often enough that a
+//! client that reconnects finds the log's history floor below it. The watch ends when the server stops or `limit`
+//! changes were sent. If an error ends the watch, a last event or line states the reason.
 //!
-//! Bounds: a watch holds the changes of one batch of at most [`HELD_BYTES`], and sends them in pages of [`TAIL_PAGE_BYTES`].
-//! Changes above that are encoded where they are read, on a thread for long reads, and count in the limit on reply bytes.
-//! Without room for them a watch returns to its position before them, and holds nothing while it waits. A commit can span
-//! several pages and batches; only the page with its last change has the commit's `id` or `last`.
+//! Bounds: a watch holds the changes of one batch of at most [`HELD_BYTES`], and sends them in pages of
+//! [`TAIL_PAGE_BYTES`]. Changes above that are encoded where they are read, on a thread for long reads, and count in
+//! the limit on reply bytes. Without room for them a watch returns to its position before them, and holds nothing while
+//! it waits. A commit can span several pages and batches; only the page with its last change has the commit's `id` or
+//! `last`.
 
 use std::{collections::VecDeque, io, sync::Arc};
 
@@ -143,8 +144,8 @@ fn step(following: WatchStream) -> Running<WatchStream> {
     })
 }
 
-/// Looks for changes: in memory on the current thread, or in the log on a thread for long reads. `room` is the memory for
-/// which the watch has waited, if it has.
+/// Looks for changes: in memory on the current thread, or in the log on a thread for long reads. `room` is the memory
+/// for which the watch has waited, if it has.
 async fn look(
     mut following: WatchStream,
     room: Option<Reservation>,
@@ -187,8 +188,8 @@ impl WatchStream {
         Ok(self.show_held(room))
     }
 
-    /// Returns a page with all events of a large batch, without holding the events. If there is no room for the page, the
-    /// watch returns to its position before them.
+    /// Returns a page with all events of a large batch, without holding the events. If there is no room for the page,
+    /// the watch returns to its position before them.
     fn show_all(&mut self, events: &[WatchEvent], room: Option<Reservation>) -> WatchStep {
         let shown = usize::try_from(self.left).unwrap_or(usize::MAX).min(events.len());
         let (mut out, level) = (Vec::new(), self.level());
@@ -210,8 +211,8 @@ impl WatchStream {
         }
     }
 
-    /// Returns a page of the changes that the watch holds. A change whose JSON may be large is a page of its own. It stays
-    /// held if there is no room for that page.
+    /// Returns a page of the changes that the watch holds. A change whose JSON may be large is a page of its own. It
+    /// stays held if there is no room for that page.
     fn show_held(&mut self, room: Option<Reservation>) -> WatchStep {
         let (mut out, mut shown, level) = (Vec::new(), 0, self.level());
         let most = usize::try_from(self.left).unwrap_or(usize::MAX);
@@ -242,8 +243,8 @@ impl WatchStream {
         }
     }
 
-    /// Returns the level of the changes that were taken from the watch. It is read after they were taken, so that it covers
-    /// all of them.
+    /// Returns the level of the changes that were taken from the watch. It is read after they were taken, so that it
+    /// covers all of them.
     fn level(&self) -> Durability {
         self.follower.app.db.blocking().visible_durability()
     }

@@ -1,10 +1,10 @@
 //! Comparison of two measurements of the same figure: the effect, its interval, and the verdict.
 //!
-//! Owns: how samples become an effect. Does not own the estimate of a mean ([`crate::estimate`]), and the order in which
-//! the runs are made, which the suite that measures them decides.
+//! Owns: how samples become an effect. Does not own the estimate of a mean ([`crate::estimate`]), and the order in
+//! which the runs are made, which the suite that measures them decides.
 //!
-//! The effect is the relative change from A to B. It is computed on logarithms, so that B against A and A against B give
-//! the same verdict.
+//! The effect is the relative change from A to B. It is computed on logarithms, so that B against A and A against B
+//! give the same verdict.
 
 use serde::Serialize;
 
@@ -91,10 +91,10 @@ pub enum Incomparable {
 
 /// Compares alternating runs: `a[i]` and `b[i]` were made next to each other in time, in changing order.
 ///
-/// Conditions that last longer than a pair of runs affect both runs of the pair and cancel out in their ratio. If one run
-/// is much like the next, neighbouring ratios therefore differ from each other more than they would by chance, or are
-/// independent of each other. The estimate still uses only the slower half of the cosines, which sees a trend of the
-/// ratios over many pairs.
+/// Conditions that last longer than a pair of runs affect both runs of the pair and cancel out in their ratio. If one
+/// run is much like the next, neighbouring ratios therefore differ from each other more than they would by chance, or
+/// are independent of each other. The estimate still uses only the slower half of the cosines, which sees a trend of
+/// the ratios over many pairs.
 pub fn compare_pairs(a: &[f64], b: &[f64], better: Better) -> Result<Effect, Incomparable> {
     let pairs = a.len().min(b.len());
     if pairs < MIN_PAIRS {
@@ -113,9 +113,10 @@ pub fn compare_pairs(a: &[f64], b: &[f64], better: Better) -> Result<Effect, Inc
 
 /// Compares two measurements that were made at different times, from the values of their whole runs.
 ///
-/// Runs may differ as a whole, so a run is one value, however long it was. The interval covers changes between the runs of
-/// each measurement. It cannot cover changes between the two measurements, such as another state of the machine: only
-/// alternating runs can. With fewer than [`MIN_RUNS`] runs of a side there is no interval, and therefore no verdict.
+/// Runs may differ as a whole, so a run is one value, however long it was. The interval covers changes between the runs
+/// of each measurement. It cannot cover changes between the two measurements, such as another state of the machine:
+/// only alternating runs can. With fewer than [`MIN_RUNS`] runs of a side there is no interval, and therefore no
+/// verdict.
 pub fn compare_wholes(a: &[f64], b: &[f64], better: Better) -> Result<Effect, Incomparable> {
     let found = a.len().min(b.len());
     if found == 0 {

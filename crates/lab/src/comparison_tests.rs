@@ -1,5 +1,5 @@
-//! Coverage of the intervals, on synthetic measurements whose true effect is known. Their noise is like that of a shared
-//! machine: one value is like the one before it, the level drifts, and neighbours interfere for a while.
+//! Coverage of the intervals, on synthetic measurements whose true effect is known. Their noise is like that of a
+//! shared machine: one value is like the one before it, the level drifts, and neighbours interfere for a while.
 
 use rand::{Rng as _, RngExt as _};
 use rand_distr::StandardNormal;
@@ -95,8 +95,8 @@ fn a_real_difference_is_seen_on_its_side() {
     }
 }
 
-/// Makes runs of 20 windows, one measurement after the other. Each run differs as a whole, by 1 % as usual and one of ten by
-/// 8 %.
+/// Makes runs of 20 windows, one measurement after the other. Each run differs as a whole, by 1 % as usual and one of
+/// ten by 8 %.
 fn apart(seed: u64, correlation: f64, runs: usize, ratio: f64) -> Effect {
     let measure = |seed: u64, value: f64| -> Vec<f64> {
         let mut noise = Noise { drift: 0.0, ..Noise::new(seed, correlation) };

@@ -1,11 +1,11 @@
 //! Control groups that limit the processor time or the memory of a process, and count what the process takes.
 //!
 //! Owns: the group, which ends with its handle, and the kernel's counts about it. Both versions of control groups are
-//! supported. Does not own: the processes in it. A process that is only [held](ControlGroup::hold) goes back to the group of
-//! this process; one that was [started inside](ControlGroup::command) has to end before the handle is dropped.
+//! supported. Does not own: the processes in it. A process that is only [held](ControlGroup::hold) goes back to the
+//! group of this process; one that was [started inside](ControlGroup::command) has to end before the handle is dropped.
 //!
-//! The kernel counts the page cache of a group's reads and writes as its memory. A process therefore has to be in the group
-//! before it touches a file: pages that were read before belong to another group, and stay there.
+//! The kernel counts the page cache of a group's reads and writes as its memory. A process therefore has to be in the
+//! group before it touches a file: pages that were read before belong to another group, and stay there.
 
 use std::{
     fs, io,
@@ -49,8 +49,8 @@ impl Controller {
         }
     }
 
-    /// Returns the directories at which the controller's groups may be mounted, with their versions. On machines with both
-    /// versions, those of version 1 have the controllers.
+    /// Returns the directories at which the controller's groups may be mounted, with their versions. On machines with
+    /// both versions, those of version 1 have the controllers.
     fn mounts(self) -> &'static [(&'static str, Version)] {
         const TWO: (&str, Version) = ("/sys/fs/cgroup", Version::Two);
         match self {
@@ -103,8 +103,8 @@ pub struct GroupMemory {
     pub dirty_bytes: u64,
     /// Number of page faults that waited for the disk.
     pub major_faults: u64,
-    /// Number of times that the group was at its limit, so that the kernel had to free pages of it. Some kernels with cgroup
-    /// version 1 do not count it, and it stays 0.
+    /// Number of times that the group was at its limit, so that the kernel had to free pages of it. Some kernels with
+    /// cgroup version 1 do not count it, and it stays 0.
     pub times_at_limit: u64,
     /// Number of processes that the kernel killed because it could free no pages.
     pub killed: u64,
@@ -126,8 +126,8 @@ impl ControlGroup {
         Ok(group)
     }
 
-    /// Creates a group that counts memory and, where the kernel permits it, operations of disks. With a limit it gets at most
-    /// this many bytes of memory and no swap space. Returns the reason if that is not possible here.
+    /// Creates a group that counts memory and, where the kernel permits it, operations of disks. With a limit it gets
+    /// at most this many bytes of memory and no swap space. Returns the reason if that is not possible here.
     pub fn with_memory(limit_bytes: Option<u64>) -> Result<Self, String> {
         let mut group = Self::create(Controller::Memory)?;
         let place = &group.places[0];
@@ -221,8 +221,9 @@ impl ControlGroup {
         })
     }
 
-    /// Returns the number of read operations that the disks have done for the group since it exists; `None` if the group does
-    /// not count them. Reads from the page cache need no operation, and one operation may read several blocks in a row.
+    /// Returns the number of read operations that the disks have done for the group since it exists; `None` if the
+    /// group does not count them. Reads from the page cache need no operation, and one operation may read several
+    /// blocks in a row.
     pub fn disk_reads(&self) -> Option<u64> {
         let place = self.directory(Controller::Disk)?;
         let text = fs::read_to_string(place.dir.join(place.controller.file(place.version))).ok()?;
@@ -238,8 +239,8 @@ impl ControlGroup {
 }
 
 impl GroupDirectory {
-    /// Makes the kernel count the operations of all disks for a group of version 1. It counts those of a disk from the moment
-    /// on at which a rule about the disk was written, even one that limits nothing, which is what 0 means.
+    /// Makes the kernel count the operations of all disks for a group of version 1. It counts those of a disk from the
+    /// moment on at which a rule about the disk was written, even one that limits nothing, which is what 0 means.
     fn count_operations(&self) {
         let disks = fs::read_dir("/sys/block").into_iter().flatten().flatten();
         for device in disks.filter_map(|disk| fs::read_to_string(disk.path().join("dev")).ok()) {

@@ -1,15 +1,15 @@
 //! The mean of a series whose values depend on each other, with an interval that allows for that.
 //!
 //! Figures that are measured one after the other are not independent: a neighbour on the machine, the heat of a
-//! processor or a compaction last for several of them. The usual standard error, which assumes independence, is then too
-//! small, and differences are seen that do not exist.
+//! processor or a compaction last for several of them. The usual standard error, which assumes independence, is then
+//! too small, and differences are seen that do not exist.
 //!
-//! Method: the long-run variance is estimated with equally weighted cosines (EWC), an estimator of the same kind as the one
-//! of Newey and West (1987), and the interval is taken from Student's t distribution with as many degrees of freedom as
-//! cosines. Source: Lazarus, Lewis, Stock and Watson, "HAR Inference: Recommendations for Practice", Journal of Business
-//! and Economic Statistics 36 (2018) 541–559, who recommend it because its intervals keep their promise in short series,
-//! where those of Newey and West with a normal distribution are too narrow. With all cosines of a series it is the usual t
-//! interval for independent values.
+//! Method: the long-run variance is estimated with equally weighted cosines (EWC), an estimator of the same kind as the
+//! one of Newey and West (1987), and the interval is taken from Student's t distribution with as many degrees of
+//! freedom as cosines. Source: Lazarus, Lewis, Stock and Watson, "HAR Inference: Recommendations for Practice", Journal
+//! of Business and Economic Statistics 36 (2018) 541–559, who recommend it because its intervals keep their promise in
+//! short series, where those of Newey and West with a normal distribution are too narrow. With all cosines of a series
+//! it is the usual t interval for independent values.
 
 use std::f64::consts::PI;
 
@@ -28,8 +28,8 @@ pub struct Estimate {
 
 impl Estimate {
     /// Estimates the mean of `values`, which are in the order in which they were measured, from `cosines` cosines: the
-    /// slow ones, up to `cosines / 2` periods over the series. Fewer cosines allow for dependence over a longer time and
-    /// give a wider interval. Returns `None` for less than 2 values or without cosines. More cosines than
+    /// slow ones, up to `cosines / 2` periods over the series. Fewer cosines allow for dependence over a longer time
+    /// and give a wider interval. Returns `None` for less than 2 values or without cosines. More cosines than
     /// `values.len() - 1` count as that many.
     pub fn of(values: &[f64], cosines: usize) -> Option<Self> {
         let count = values.len();
@@ -109,8 +109,8 @@ mod tests {
         assert!(Estimate::of(&[0.0; 10], 4).unwrap().ln().is_none());
     }
 
-    /// The interval of a series in which neighbours are much alike (correlation 0.7) covers the true mean about as often
-    /// as it says. The interval for independent values covers it in little more than half of the series.
+    /// The interval of a series in which neighbours are much alike (correlation 0.7) covers the true mean about as
+    /// often as it says. The interval for independent values covers it in little more than half of the series.
     #[test]
     fn dependence_widens_the_interval_as_much_as_it_must() {
         let (series, count) = (1000, 100);

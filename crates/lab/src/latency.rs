@@ -23,8 +23,8 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// Creates an empty histogram with two significant digits, which takes an eighth of the memory. Adding it to another
-    /// histogram, or another one to it, is possible.
+    /// Creates an empty histogram with two significant digits, which takes an eighth of the memory. Adding it to
+    /// another histogram, or another one to it, is possible.
     pub fn coarse() -> Self {
         Self { histogram: Histogram::new_with_bounds(1, LONGEST_NANOS, 2).expect("bounds are in order") }
     }
@@ -160,8 +160,8 @@ pub struct SpectrumLine {
 }
 
 impl SpectrumLine {
-    /// Returns `1/(1 - percentile)`, with the percentile as a share: one duration in this number is longer. Infinite for
-    /// the longest duration.
+    /// Returns `1/(1 - percentile)`, with the percentile as a share: one duration in this number is longer. Infinite
+    /// for the longest duration.
     pub fn one_in(&self) -> f64 {
         100.0 / (100.0 - self.percentile)
     }

@@ -24,8 +24,8 @@ pub struct Machine {
     pub load_before: Option<f64>,
 }
 
-/// Version, profile and commit of a build: in a report, of the program that generated the load. A server in a process of its
-/// own may be another build.
+/// Version, profile and commit of a build: in a report, of the program that generated the load. A server in a process
+/// of its own may be another build.
 #[derive(Clone, Debug, Serialize)]
 pub struct Build {
     /// Version of the Thalweg workspace.

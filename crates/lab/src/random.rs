@@ -81,7 +81,8 @@ impl KeyChooser {
         }
     }
 
-    /// Creates a chooser among `keys` keys by a Zipf distribution with this exponent, which is above 0; 0 keys count as 1.
+    /// Creates a chooser among `keys` keys by a Zipf distribution with this exponent, which is above 0; 0 keys count
+    /// as 1.
     pub fn zipf(keys: u64, exponent: f64) -> Self {
         let keys = keys.max(1);
         let mut step = (0x9e37_79b9_7f4a_7c15 % keys).max(1);

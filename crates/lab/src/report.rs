@@ -63,8 +63,8 @@ pub struct Report {
     /// Command-line arguments that repeat the measurement, if the report is a baseline.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub arguments: Vec<String>,
-    /// Plots of the figures. JSON reports omit them, since they contain the figures as tables, samples and spectra; only
-    /// flame graphs have no other form.
+    /// Plots of the figures. JSON reports omit them, since they contain the figures as tables, samples and spectra;
+    /// only flame graphs have no other form.
     #[serde(skip)]
     pub plots: Vec<Plot>,
     /// Comparisons of figures with their required values.
@@ -429,8 +429,8 @@ impl Report {
         Ok(())
     }
 
-    /// Writes the report as an HTML page to a file, and the plots that need more room than a page as SVG files beside it:
-    /// `report.html` and `report-flame-cpu.svg`.
+    /// Writes the report as an HTML page to a file, and the plots that need more room than a page as SVG files beside
+    /// it: `report.html` and `report-flame-cpu.svg`.
     pub fn save_html(&self, path: &Path) -> Result<(), BenchError> {
         fs::write(path, self.to_html()).map_err(BenchError::files(path))?;
         let page = path.file_stem().unwrap_or_default().to_string_lossy();

@@ -1,7 +1,7 @@
 //! The whole distribution of a run's response times: the percentile spectrum of HdrHistogram, and the histogram itself.
 //!
-//! Owns: the lines of the spectrum, its text as `wrk2` and HdrHistogram print it, and the encoding of the histogram. Does not
-//! own counting ([`crate::latency`]).
+//! Owns: the lines of the spectrum, its text as `wrk2` and HdrHistogram print it, and the encoding of the histogram.
+//! Does not own counting ([`crate::latency`]).
 //!
 //! ```text
 //! histogram := base64(cookie u32 | bytes of counts u32 | offset 0 u32 | digits u32 | lowest u64 | highest u64 | ratio 1.0 f64
@@ -10,7 +10,8 @@
 //!              as zigzag LEB128
 //! ```
 //!
-//! This is HdrHistogram's encoding V2 without compression, which its tools for all languages read. Values are nanoseconds.
+//! This is HdrHistogram's encoding V2 without compression, which its tools for all languages read. Values are
+//! nanoseconds.
 
 use std::fmt::Write as _;
 

@@ -1,7 +1,7 @@
 //! Quantiles of Student's t distribution, from which the ends of confidence intervals follow.
 //!
-//! The distribution function is a regularised incomplete beta function, computed by its continued fraction (DLMF 8.17.22,
-//! evaluated by Lentz's method). A quantile is found by bisection. Degrees of freedom need not be whole.
+//! The distribution function is a regularised incomplete beta function, computed by its continued fraction (DLMF
+//! 8.17.22, evaluated by Lentz's method). A quantile is found by bisection. Degrees of freedom need not be whole.
 
 /// Steps of the bisection: each halves the error, so the result has the precision of `f64`.
 const BISECTIONS: u32 = 100;

@@ -1,5 +1,5 @@
-//! Resource usage of a process: CPU time, bytes read and written, context switches, memory. The values come from the kernel, for this process or
-//! another one. A value that cannot be read is `None`, never a guess.
+//! Resource usage of a process: CPU time, bytes read and written, context switches, memory. The values come from the
+//! kernel, for this process or another one. A value that cannot be read is `None`, never a guess.
 
 use std::{
     collections::BTreeMap,
@@ -150,8 +150,8 @@ pub fn thread_cpu() -> Duration {
     from_timespec(clock_gettime(ClockId::ThreadCPUTime))
 }
 
-/// Returns the CPU time of a thread of this process, by the kernel's id of the thread, in steps of 10 ms; `None` after its
-/// end.
+/// Returns the CPU time of a thread of this process, by the kernel's id of the thread, in steps of 10 ms; `None` after
+/// its end.
 pub fn cpu_of_thread(id: u32) -> Option<Duration> {
     cpu_of_stat(&format!("/proc/self/task/{id}"))
 }
@@ -187,8 +187,8 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Begins measuring now; `server` is the id of the server's process, if it is known. Resets the peak of the server's
-    /// memory, so that it does not contain earlier measurements and their setup.
+    /// Begins measuring now; `server` is the id of the server's process, if it is known. Resets the peak of the
+    /// server's memory, so that it does not contain earlier measurements and their setup.
     pub fn begin(server: Option<u32>) -> Self {
         server.map(MeasuredProcess::Process).into_iter().for_each(reset_peak);
         let server = server.map(|id| (id, Usage::read(MeasuredProcess::Process(id))));
@@ -276,11 +276,11 @@ fn thread_times(process: u32) -> BTreeMap<u32, Duration> {
 pub struct Clocks {
     /// Length of the span by the monotonic clock, in seconds.
     pub seconds: f64,
-    /// Time by which the wall clock advanced more than the monotonic clock, in seconds. It is negative if the wall clock
-    /// advanced less.
+    /// Time by which the wall clock advanced more than the monotonic clock, in seconds. It is negative if the wall
+    /// clock advanced less.
     pub drift_seconds: f64,
-    /// Share of the time of all processors, from 0 to 1, that the host of a virtual machine took (steal time); `None` if
-    /// the kernel does not count it.
+    /// Share of the time of all processors, from 0 to 1, that the host of a virtual machine took (steal time); `None`
+    /// if the kernel does not count it.
     pub stolen: Option<f64>,
 }
 
@@ -299,8 +299,8 @@ impl ClockReading {
     /// Distance of two readings that count as simultaneous.
     const SIMULTANEOUS: Duration = Duration::from_micros(20);
 
-    /// Reads the clocks now. A thread that is paused between the two readings would see a difference that does not exist,
-    /// so the closest of several pairs is taken.
+    /// Reads the clocks now. A thread that is paused between the two readings would see a difference that does not
+    /// exist, so the closest of several pairs is taken.
     fn now() -> Self {
         let read = || {
             let (monotonic, wall) = (Instant::now(), SystemTime::now());
@@ -380,9 +380,9 @@ fn cpu_of_stat(dir: &str) -> Option<Duration> {
 }
 
 /// Touches fresh memory and frees it, so that later allocations do not pay for the first touch of pages by the virtual
-/// machine, which takes up to 4 s for a GiB. Huge pages, which memtables use, come from other free memory than small ones, so
-/// half of the bytes are huge pages where the kernel has them. Returns the number of bytes touched: at most half of the
-/// available memory.
+/// machine, which takes up to 4 s for a GiB. Huge pages, which memtables use, come from other free memory than small
+/// ones, so half of the bytes are huge pages where the kernel has them. Returns the number of bytes touched: at most
+/// half of the available memory.
 pub fn warm_memory(bytes: u64) -> u64 {
     let available = field("/proc/meminfo", "MemAvailable:").map_or(bytes, |kib| kib * 512);
     let bytes = bytes.min(available);

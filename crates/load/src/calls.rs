@@ -1,7 +1,7 @@
 //! Connections that perform requests in this process instead of sending them.
 //!
-//! Owns: the request in progress of such a connection, and the bell ([`Bell`]) by which the threads that complete requests
-//! wake a load thread. Does not own: what a request does, and its bytes ([`Calls`]).
+//! Owns: the request in progress of such a connection, and the bell ([`Bell`]) by which the threads that complete
+//! requests wake a load thread. Does not own: what a request does, and its bytes ([`Calls`]).
 
 use std::{
     fmt,
@@ -116,7 +116,8 @@ impl InProcess {
         self.waker = Some(Arc::new(BellWaker { bell: Arc::clone(bell), number }).into());
     }
 
-    /// Begins a request. Its reply is appended to `input`, now if it is there, and otherwise by [`receive`](Self::receive).
+    /// Begins a request. Its reply is appended to `input`, now if it is there, and otherwise by
+    /// [`receive`](Self::receive).
     pub(crate) fn send(&mut self, request: &[u8], input: &mut Vec<u8>) {
         debug_assert!(self.pending.is_none(), "a connection has one request at a time");
         self.pending = self.calls.call(request, input);

@@ -1,10 +1,11 @@
 //! Threads for clients that need a runtime, beside the load threads.
 //!
-//! A load thread waits for its sockets itself and never yields to its runtime, so a client whose replies a runtime has to
-//! read would get none there. Its tasks run here, and a load thread talks to them over a pair of sockets
+//! A load thread waits for its sockets itself and never yields to its runtime, so a client whose replies a runtime has
+//! to read would get none there. Its tasks run here, and a load thread talks to them over a pair of sockets
 //! ([`crate::Connection`]), as it does to a server.
 //!
-//! Owns: the threads with their runtime, and their CPU time, which counts as the load generator's. Does not own: the tasks.
+//! Owns: the threads with their runtime, and their CPU time, which counts as the load generator's. Does not own: the
+//! tasks.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -101,8 +102,8 @@ impl ClientEffort {
         Self { before: cpu_times(), began: Instant::now() }
     }
 
-    /// Returns the CPU time in seconds that the threads used since [`begin`](Self::begin), and the largest share of the time,
-    /// from 0 to 1, in which one of them ran.
+    /// Returns the CPU time in seconds that the threads used since [`begin`](Self::begin), and the largest share of the
+    /// time, from 0 to 1, in which one of them ran.
     pub(crate) fn end(&self) -> (f64, f64) {
         let (mut sum, mut most) = (0.0, 0.0_f64);
         for (id, now) in cpu_times() {

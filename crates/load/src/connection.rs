@@ -54,8 +54,8 @@ impl Connection {
         Ok(Self::over(address.connect()?))
     }
 
-    /// Creates a connection to another thread of this process, over a pair of sockets. Returns the other thread's socket,
-    /// which is non-blocking.
+    /// Creates a connection to another thread of this process, over a pair of sockets. Returns the other thread's
+    /// socket, which is non-blocking.
     pub(crate) fn to_thread() -> io::Result<(Self, UnixStream)> {
         let (own, other) = UnixStream::pair()?;
         other.set_nonblocking(true)?;

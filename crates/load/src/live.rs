@@ -1,10 +1,10 @@
 //! Live view of runs: what a run has reached so far, several times a second while it lasts.
 //!
-//! Owns: the counts since the last look, which the load threads hand over ([`Recent`]), and the thread that shows them. Does
-//! not own: the terminal ([`LiveView`]). Without a view nothing is counted and no thread runs.
+//! Owns: the counts since the last look, which the load threads hand over ([`Recent`]), and the thread that shows them.
+//! Does not own: the terminal ([`LiveView`]). Without a view nothing is counted and no thread runs.
 //!
-//! The view is one for the process, like standard error, so that every suite with this load generator has it. It costs a
-//! load thread one more histogram entry for each reply and a lock every quarter of a second.
+//! The view is one for the process, like standard error, so that every suite with this load generator has it. It costs
+//! a load thread one more histogram entry for each reply and a lock every quarter of a second.
 
 use std::{
     cell::Cell,

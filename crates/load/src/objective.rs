@@ -156,7 +156,8 @@ pub enum Trial {
     Pass,
     /// The run missed the objective. The text names the condition and the measured value.
     Fail(String),
-    /// The load generator limited the run, for the given reason, so it does not show that the server meets the objective.
+    /// The load generator limited the run, for the given reason, so it does not show that the server meets the
+    /// objective.
     Void(String),
     /// The machine disturbed the run, for the given reason: the run says nothing about the rate and must be repeated.
     Disturbed(String),

@@ -21,7 +21,8 @@ pub fn rate_within(rate: Option<f64>, most: u32) -> Result<(), BenchError> {
     require(is_valid, "--rate", format!("must be above 0 and at most {} million", most / 1_000_000))
 }
 
-/// Returns an error if windows of a run are given a length below 10 ms, which is shorter than the stalls that they show.
+/// Returns an error if windows of a run are given a length below 10 ms, which is shorter than the stalls that they
+/// show.
 pub fn check_window(window: Option<Duration>) -> Result<(), BenchError> {
     let is_valid = window.is_none_or(|window| window >= Duration::from_millis(10));
     require(is_valid, "--window", "must be at least 10ms")

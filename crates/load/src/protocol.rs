@@ -87,8 +87,8 @@ pub trait Protocol: Sync {
     #[inline]
     fn asked(&self, _request: Self::Request, _late: u64) {}
 
-    /// Consumes the bytes at the start of `bytes` that answer no request, such as a ping, and appends the answer to them
-    /// to `out`; returns their number, or `None` if they are incomplete. `bytes` is not empty.
+    /// Consumes the bytes at the start of `bytes` that answer no request, such as a ping, and appends the answer to
+    /// them to `out`; returns their number, or `None` if they are incomplete. `bytes` is not empty.
     #[inline]
     fn aside(&self, _bytes: &[u8], _out: &mut Vec<u8>) -> Option<usize> {
         Some(0)
@@ -110,9 +110,9 @@ pub trait Protocol: Sync {
         bytes: &[u8],
     ) -> Result<Option<Decoded<Self::Reply>>, BadReply<Self::Reply, Self::Fault>>;
 
-    /// Returns the request that the connection sends next because of this right reply, as part of the same operation. The
-    /// operation then ends with the reply to that request: the reply to this one is not counted, and the response time
-    /// counts from the moment at which this request was due.
+    /// Returns the request that the connection sends next because of this right reply, as part of the same operation.
+    /// The operation then ends with the reply to that request: the reply to this one is not counted, and the response
+    /// time counts from the moment at which this request was due.
     #[inline]
     fn follow_up(&self, _request: Self::Request, _reply: Self::Reply) -> Option<Self::Request> {
         None

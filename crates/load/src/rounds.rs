@@ -45,15 +45,16 @@ impl<C> Outcome<C> {
         Self { times, tally, seconds, rate, spent, validity, without_errors, is_lower_bound: false }
     }
 
-    /// Returns the figures of a run at this pace, with the judgement of its generator: the rate of a closed loop is a lower
-    /// bound if a thread of the generator had no spare time. With a schedule such a run is void.
+    /// Returns the figures of a run at this pace, with the judgement of its generator: the rate of a closed loop is a
+    /// lower bound if a thread of the generator had no spare time. With a schedule such a run is void.
     #[must_use]
     pub fn paced(self, pace: Pace) -> Self {
         let is_busy = self.spent.busiest > MAX_BUSY && !self.tally.is_in_process;
         Self { is_lower_bound: pace == Pace::Closed && is_busy, ..self }
     }
 
-    /// Returns true if the figures say nothing about a limit of the server: the run is void, or its rate is the generator's.
+    /// Returns true if the figures say nothing about a limit of the server: the run is void, or its rate is the
+    /// generator's.
     pub fn is_of_generator(&self) -> bool {
         self.validity.is_void() || self.is_lower_bound
     }
@@ -104,8 +105,8 @@ impl<C> Outcome<C> {
         if bytes == 0 { f64::NAN } else { bytes as f64 / f64::from(1 << 20) / self.seconds }
     }
 
-    /// Returns the percentage of the processors' time that the host of a virtual machine took during the run; NaN if the
-    /// kernel does not count it.
+    /// Returns the percentage of the processors' time that the host of a virtual machine took during the run; NaN if
+    /// the kernel does not count it.
     pub fn stolen_percent(&self) -> f64 {
         self.spent.clocks.stolen.map_or(f64::NAN, |share| 100.0 * share)
     }

@@ -129,8 +129,8 @@ enum Gaps {
 }
 
 impl Schedule {
-    /// Creates the share of worker number `worker` of `workers` in `rate` requests per second, which is the rate after a
-    /// change. `warmup` is the end of the warm-up in nanoseconds since the start; a change of the rate begins then.
+    /// Creates the share of worker number `worker` of `workers` in `rate` requests per second, which is the rate after
+    /// a change. `warmup` is the end of the warm-up in nanoseconds since the start; a change of the rate begins then.
     pub fn new(arrivals: Arrivals, rate: f64, warmup: u64, worker: usize, workers: usize, seed: u64) -> Self {
         let gap = 1e9 * workers as f64 / rate;
         let changing = |change, shape| {
@@ -218,7 +218,8 @@ impl Changing {
             return begin + length + (left - during) / to;
         }
         match shape {
-            // The positive root of from·t + (to - from)/(2·length)·t² = left, in the form that is exact for equal rates.
+            // The positive root of from·t + (to - from)/(2·length)·t² = left, in the form that is exact for equal
+            // rates.
             Shape::Even => {
                 let root = (from * from + 2.0 * (to - from) / length * left).max(0.0).sqrt();
                 begin + 2.0 * left / (from + root)

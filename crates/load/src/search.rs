@@ -3,13 +3,14 @@
 //! The search doubles the rate until a run fails, then bisects between the highest rate that passed and the lowest that
 //! failed, each time at their geometric mean. When the two are within the precision, it confirms both: the lower rate
 //! must pass the number of repeats, and the higher one must fail twice. A single run that was disturbed, or that was
-//! lucky, therefore decides nothing: its rate is run again, and the search continues above or below it. The two confirmed
-//! rates are the interval of the knee.
+//! lucky, therefore decides nothing: its rate is run again, and the search continues above or below it. The two
+//! confirmed rates are the interval of the knee.
 //!
-//! A run that is known to be disturbed by the machine, for example because the host took its processors, says nothing: it
-//! is repeated and does not count. If its repeats are disturbed too, the search ends.
+//! A run that is known to be disturbed by the machine, for example because the host took its processors, says nothing:
+//! it is repeated and does not count. If its repeats are disturbed too, the search ends.
 //!
-//! The search only sees a function from rate to result, so tests use a formula or a simulated queue instead of a server.
+//! The search only sees a function from rate to result, so tests use a formula or a simulated queue instead of a
+//! server.
 
 use super::objective::Trial;
 use crate::report::{Check, Verdict};

@@ -2,8 +2,8 @@
 //!
 //! Owns: the thread that reads, beside the threads of the load. Does not own: the windows, and the ways to read.
 //!
-//! The memory is read at each border between two windows, from the kernel. The number of fsyncs costs the server a request,
-//! so it is read at most once in [`FSYNC_INTERVAL`].
+//! The memory is read at each border between two windows, from the kernel. The number of fsyncs costs the server a
+//! request, so it is read at most once in [`FSYNC_INTERVAL`].
 
 use std::{
     sync::{
@@ -35,8 +35,9 @@ pub(crate) struct Source<'a> {
     pub fsyncs: Option<&'a FsyncCount>,
 }
 
-/// Performs a run and reads the figures of a server meanwhile, if there is one. `run` gets a place for the clock of the run,
-/// and sets it when the load starts. Returns the result of the run, and the readings at the borders of the windows.
+/// Performs a run and reads the figures of a server meanwhile, if there is one. `run` gets a place for the clock of the
+/// run, and sets it when the load starts. Returns the result of the run, and the readings at the borders of the
+/// windows.
 pub(crate) fn beside<T>(
     source: Option<Source<'_>>,
     windows: Option<&Timeline>,

@@ -127,8 +127,8 @@ impl<C> Tally<C> {
         }
     }
 
-    /// Returns the share of requests, from 0 to 1, with a wrong reply or without a reply. A lost connection counts as one
-    /// more error.
+    /// Returns the share of requests, from 0 to 1, with a wrong reply or without a reply. A lost connection counts as
+    /// one more error.
     pub fn error_share(&self) -> f64 {
         let errors = self.wrong + self.lost + self.unanswered;
         errors as f64 / (self.all_right + errors).max(1) as f64

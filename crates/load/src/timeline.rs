@@ -1,15 +1,18 @@
 //! Windows of a run: what happened in each part of it.
 //!
-//! Owns: the counts of each window. Does not own the figures of the whole run ([`super::Tally`]), which are more precise.
+//! Owns: the counts of each window. Does not own the figures of the whole run ([`super::Tally`]), which are more
+//! precise.
 //!
 //! A reply counts in the window in which it arrived, for the rate, and its response time in the window in which the
-//! request was due. A stall therefore shows as a window without replies, and as long times in the windows before its end.
+//! request was due. A stall therefore shows as a window without replies, and as long times in the windows before its
+//! end.
 
 use std::{ops::Range, time::Duration};
 
 use crate::latency::{Latencies, nanos};
 
-/// Shortest window without an option, in nanoseconds. Shorter ones hold too few requests for a percentile at usual rates.
+/// Shortest window without an option, in nanoseconds. Shorter ones hold too few requests for a percentile at usual
+/// rates.
 const MIN_WINDOW: u64 = 250_000_000;
 /// Maximum number of windows of a run without an option, each of which takes about 35 KB per worker.
 const MAX_WINDOWS: u64 = 120;
@@ -51,9 +54,9 @@ pub(crate) struct Reading {
 }
 
 impl Timeline {
-    /// Creates empty windows of equal length over the counted part of a run, in nanoseconds since the start of the run. They
-    /// are as long as `window`, or a little longer, so that they fill the run; a run has at most 1,200 of them. Without a
-    /// length they take 250 ms, or so long that there are 120. Returns `None` for a run without an end.
+    /// Creates empty windows of equal length over the counted part of a run, in nanoseconds since the start of the run.
+    /// They are as long as `window`, or a little longer, so that they fill the run; a run has at most 1,200 of them.
+    /// Without a length they take 250 ms, or so long that there are 120. Returns `None` for a run without an end.
     pub fn over(counted: &Range<u64>, window: Option<Duration>) -> Option<Self> {
         let length = counted.end.checked_sub(counted.start).filter(|length| *length > 0 && counted.end < u64::MAX)?;
         let (shortest, most) = window.map_or((MIN_WINDOW, MAX_WINDOWS), |window| (nanos(window), MAX_ASKED_WINDOWS));
@@ -80,14 +83,14 @@ impl Timeline {
         self.window as f64 / 1e9
     }
 
-    /// Returns the borders of the windows, from the start of the first to the end of the last, in nanoseconds since the start
-    /// of the run.
+    /// Returns the borders of the windows, from the start of the first to the end of the last, in nanoseconds since the
+    /// start of the run.
     pub(super) fn borders(&self) -> Vec<u64> {
         (0..=self.windows.len() as u64).map(|number| self.begin + number * self.window).collect()
     }
 
-    /// Sets the figures of the server from its readings at the [borders](Self::borders). Fsyncs between two readings are
-    /// spread evenly over the windows between them.
+    /// Sets the figures of the server from its readings at the [borders](Self::borders). Fsyncs between two readings
+    /// are spread evenly over the windows between them.
     pub(super) fn set_server(&mut self, readings: &[Reading]) {
         for (window, reading) in self.windows.iter_mut().zip(readings.iter().skip(1)) {
             window.resident_bytes = reading.resident_bytes;

@@ -77,9 +77,9 @@ impl Validity {
     }
 }
 
-/// Returns why the times of a run mean nothing: the wall clock was set during the run, or runs at another speed than the
-/// monotonic clock, or the host of the virtual machine took too much of the processors' time. Returns `None` for usable
-/// clocks.
+/// Returns why the times of a run mean nothing: the wall clock was set during the run, or runs at another speed than
+/// the monotonic clock, or the host of the virtual machine took too much of the processors' time. Returns `None` for
+/// usable clocks.
 pub fn unusable_clocks(clocks: &Clocks) -> Option<Validity> {
     let (drift, seconds) = (clocks.drift_seconds.abs(), clocks.seconds);
     if drift > MAX_DRIFT * seconds.max(1.0) {

@@ -39,7 +39,8 @@ const LONGEST_WAIT: u64 = 100_000_000;
 /// A request whose reply has not arrived yet. Times are in nanoseconds since the run's start.
 struct Inflight<R> {
     due: u64,
-    /// Time at which the request was sent; of one that waits in the connection's buffer, the time at which it was encoded.
+    /// Time at which the request was sent; of one that waits in the connection's buffer, the time at which it was
+    /// encoded.
     sent: u64,
     request: R,
 }
@@ -73,7 +74,8 @@ pub(super) struct Worker<'a, P: Protocol> {
     replied_at_once: bool,
     /// End of the last such call, which kept the thread from sending: a request that was due during it is not late.
     calls_until: u64,
-    /// Place for the counts of the live view, if there is one, and the time at which the worker last handed its counts over.
+    /// Place for the counts of the live view, if there is one, and the time at which the worker last handed its counts
+    /// over.
     live: Option<&'a Shared>,
     shown_at: u64,
     clock: Clock,

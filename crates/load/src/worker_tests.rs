@@ -29,8 +29,8 @@ struct Twice<const BURST: bool> {
 
 enum TestServer {
     Server(SocketAddr),
-    /// Calls in this process, whose requests are counted for each connection. Those of the first connection take a while
-    /// on another thread, the others have their reply at once.
+    /// Calls in this process, whose requests are counted for each connection. Those of the first connection take a
+    /// while on another thread, the others have their reply at once.
     InProcess(Mutex<Vec<Arc<AtomicU64>>>),
 }
 
@@ -234,8 +234,8 @@ fn calls_in_this_process_are_answered_at_once_or_by_another_thread() {
     }
 }
 
-/// Runs 100 requests, one due each millisecond, with a generator that takes 2 ms for each and 50 connections. Returns the
-/// 20th percentile of the generator's lateness.
+/// Runs 100 requests, one due each millisecond, with a generator that takes 2 ms for each and 50 connections. Returns
+/// the 20th percentile of the generator's lateness.
 fn lag_of_a_slow_generator<const BURST: bool>() -> Duration {
     let (address, _) = serve();
     let open = Pace::Open { rate: 1000.0, arrivals: Arrivals::Constant };

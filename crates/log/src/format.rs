@@ -10,8 +10,8 @@
 //!                   | header 48 | record | record | … | pad to 8 |
 //!                               | header 40 | payload |
 //! ```
-//! Headers and footers consist of words of 8 bytes, little-endian; `low | high` are two halves of one word. Encoding and
-//! decoding list the words in order, so that no offset is stated twice.
+//! Headers and footers consist of words of 8 bytes, little-endian; `low | high` are two halves of one word. Encoding
+//! and decoding list the words in order, so that no offset is stated twice.
 
 use thalweg_types::{Generation, Index, Lsn, SpaceId, SpaceTime, Term};
 

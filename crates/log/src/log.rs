@@ -118,8 +118,8 @@ impl Log {
         Ok((Self { handle: Arc::new(Handle::stepped(shared)) }, recovery))
     }
 
-    /// Performs the background work of a [stepped](Self::open_stepped) log that is due now: prepares and removes segment
-    /// files, and performs due syncs. Returns true if there was any. Does nothing in a log with threads.
+    /// Performs the background work of a [stepped](Self::open_stepped) log that is due now: prepares and removes
+    /// segment files, and performs due syncs. Returns true if there was any. Does nothing in a log with threads.
     pub fn step(&self) -> bool {
         if !self.handle.is_stepped {
             return false;

@@ -99,8 +99,8 @@ struct State {
     is_refilling: bool,
     generation: u64,
     slots: BTreeSet<u32>,
-    /// Monotonic times at which the writer took its latest segments. `last_interval` is the time between the last two of
-    /// them.
+    /// Monotonic times at which the writer took its latest segments. `last_interval` is the time between the last two
+    /// of them.
     take_times: VecDeque<Duration>,
     last_interval: Duration,
 }
@@ -187,7 +187,8 @@ pub(crate) struct SegmentPool {
 /// Disk space of the state that the log's user keeps beside the log, on the same disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StateSpace {
-    /// Bytes that persisting the state takes. The log keeps them free, if they are more than the reserve of its options.
+    /// Bytes that persisting the state takes. The log keeps them free, if they are more than the reserve of its
+    /// options.
     pub needed_bytes: u64,
     /// Bytes within the state's files that the state can use again. They count as free.
     pub reusable_bytes: u64,
@@ -357,8 +358,9 @@ impl SegmentPool {
         self.work.notify_one();
     }
 
-    /// Removes all prepared segments until the rest ends. See the module `rest`. Returns false, and changes nothing, while a
-    /// thread or a task waits for a segment: the segment being prepared for it would be removed before it is taken.
+    /// Removes all prepared segments until the rest ends. See the module `rest`. Returns false, and changes nothing,
+    /// while a thread or a task waits for a segment: the segment being prepared for it would be removed before it is
+    /// taken.
     pub(crate) fn rest(&self) -> bool {
         let mut state = self.state();
         // A future that was dropped leaves its waker behind, which awaits nothing once segments are ready.

@@ -20,8 +20,8 @@ impl Log {
         self.records_in_chunks(lsn, CHUNK_BYTES)
     }
 
-    /// Iterates like [`records_from`](Self::records_from), and loads `chunk_bytes` bytes of the log at a time, or one batch
-    /// if that is larger. Meant for readers that read little before they are dropped.
+    /// Iterates like [`records_from`](Self::records_from), and loads `chunk_bytes` bytes of the log at a time, or one
+    /// batch if that is larger. Meant for readers that read little before they are dropped.
     pub fn records_in_chunks(&self, lsn: Lsn, chunk_bytes: usize) -> Result<Records, ReadError> {
         let table = self.shared().table.load_full();
         let segments = table.contiguous();
@@ -55,8 +55,8 @@ impl Log {
         Ok(Records::of_segment(segment))
     }
 
-    /// Reads the bytes to which a reference points, and verifies their checksum. Fails without reading if the [budget] of
-    /// the thread's read forbids waiting for the disk, and the bytes are not in memory.
+    /// Reads the bytes to which a reference points, and verifies their checksum. Fails without reading if the [budget]
+    /// of the thread's read forbids waiting for the disk, and the bytes are not in memory.
     pub fn read_blob(&self, blob: &BlobRef) -> Result<Bytes, ReadError> {
         let table = self.shared().table.load();
         let segment = table.find(blob.generation).ok_or(ReadError::Gone { generation: blob.generation })?;

@@ -1,7 +1,7 @@
 //! Iteration over records in order, without locking the writer.
 //!
-//! Owns: [`Records`]. Memory: a buffer of 1 MiB for each iterator, or of the size that its caller chose, or one batch if that
-//! is larger.
+//! Owns: [`Records`]. Memory: a buffer of 1 MiB for each iterator, or of the size that its caller chose, or one batch
+//! if that is larger.
 
 use std::{collections::VecDeque, sync::Arc};
 

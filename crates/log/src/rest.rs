@@ -1,17 +1,17 @@
 //! Rest of a log to which nothing is appended: its prepared segments go back to the disk.
 //!
-//! Owns: the conditions under which a log rests, and the end of its rest. Does not own: noticing that nothing is appended, which
-//! the log's user does, or removing and creating the files (see `prepare`).
+//! Owns: the conditions under which a log rests, and the end of its rest. Does not own: noticing that nothing is
+//! appended, which the log's user does, or removing and creating the files (see `prepare`).
 //!
-//! A log that rests has room for appends in its active segment only. So that appends rarely wait for a new segment, and so that
-//! deletes find room on a disk that fills up meanwhile:
+//! A log that rests has room for appends in its active segment only. So that appends rarely wait for a new segment, and
+//! so that deletes find room on a disk that fills up meanwhile:
 //!
-//! * the log rests only while at least a quarter of the active segment is free, and while the disk has much more room than the
-//!   segments take;
-//! * the rest ends with the first append after [`REST_BYTES`], long before the segment is full, and with an append that needs
-//!   another segment. Prepared segments are then written again;
-//! * a rest must be worth while, because the first burst of appends after it may have to wait for zeroes: the user of the log says
-//!   how many bytes the disk must gain;
+//! * the log rests only while at least a quarter of the active segment is free, and while the disk has much more room
+//!   than the segments take;
+//! * the rest ends with the first append after [`REST_BYTES`], long before the segment is full, and with an append that
+//!   needs another segment. Prepared segments are then written again;
+//! * a rest must be worth while, because the first burst of appends after it may have to wait for zeroes: the user of
+//!   the log says how many bytes the disk must gain;
 //! * a log does not rest while an append waits for a segment;
 //! * a rest costs zeroes, so a log rests again only after it has written a segment, or after [`MIN_AWAKE`].
 
@@ -30,9 +30,9 @@ const FREE_SHARE: u32 = 4;
 const ROOM_SEGMENTS: u64 = 4;
 
 impl Log {
-    /// Removes the prepared segments if they take more than `worth_bytes` and the log can do without them for now. The log's
-    /// user calls this repeatedly while nothing is appended; appends end the rest. If the disk has become nearly full
-    /// meanwhile, the call ends it, too.
+    /// Removes the prepared segments if they take more than `worth_bytes` and the log can do without them for now. The
+    /// log's user calls this repeatedly while nothing is appended; appends end the rest. If the disk has become nearly
+    /// full meanwhile, the call ends it, too.
     pub fn rest(&self, worth_bytes: u64) {
         let shared = self.shared();
         let (pool, segment_bytes) = (&shared.segment_pool, shared.options.segment_bytes);

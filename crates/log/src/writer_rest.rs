@@ -1,6 +1,7 @@
 //! The writer's part of a rest of the log: where a rest ends, and where the last one began.
 //!
-//! Owns: [`RestBounds`]. Does not own: the conditions of a rest (see `rest`), or the time at which it ends (see `prepare`).
+//! Owns: [`RestBounds`]. Does not own: the conditions of a rest (see `rest`), or the time at which it ends (see
+//! `prepare`).
 
 /// Positions that the writer needs to end a rest (the time in which the log has no prepared segments; see `rest`).
 #[derive(Debug)]

@@ -18,8 +18,8 @@ pub(crate) async fn run_blocking<T: Send + 'static>(
     app.readers.run(account, bytes, read).await.unwrap_or_else(|error| Err(Failure::of(&error)))
 }
 
-/// Runs a read that has `spent` its budget on the channel's thread on another one. If the read waits for the disk and turns
-/// out to be long, it is called twice, and only the long read requests about `bytes` bytes of memory.
+/// Runs a read that has `spent` its budget on the channel's thread on another one. If the read waits for the disk and
+/// turns out to be long, it is called twice, and only the long read requests about `bytes` bytes of memory.
 pub(crate) async fn run_again<T: Send + 'static>(
     app: &App,
     spent: BudgetSpent,

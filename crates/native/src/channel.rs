@@ -66,8 +66,8 @@ enum ChannelPhase {
     /// The channel handles no more frames. Pending requests are answered; then the channel sends a goodbye frame, if
     /// the client can still receive it.
     Finishing { goodbye: Option<Reason> },
-    /// The last bytes and the end of the byte stream are being written. After that the [socket](ServedSocket) lingers, so
-    /// that the client can read them.
+    /// The last bytes and the end of the byte stream are being written. After that the [socket](ServedSocket) lingers,
+    /// so that the client can read them.
     Closing,
 }
 
@@ -186,8 +186,8 @@ impl ChannelTask {
         self.barrier.is_pending() && self.barrier.poll(cx).is_ready()
     }
 
-    /// Lets a client continue whose requests have taken long or caused many deliveries, if it has a turn now. Returns true if it may
-    /// continue.
+    /// Lets a client continue whose requests have taken long or caused many deliveries, if it has a turn now. Returns
+    /// true if it may continue.
     fn continue_after_work(&mut self, cx: &Context<'_>) -> bool {
         let may_continue = self.subjects.publishing.caused.need_turn() && self.socket.may_deliver(cx);
         if may_continue {
@@ -243,8 +243,8 @@ impl ChannelTask {
         moved
     }
 
-    /// Handles complete frames as long as there are any and the outbox has room, for a [`Slice`] at most. Returns true if
-    /// there was progress.
+    /// Handles complete frames as long as there are any and the outbox has room, for a [`Slice`] at most. Returns true
+    /// if there was progress.
     fn frames(&mut self) -> bool {
         if !self.listens() || self.decoder.pending_bytes() == 0 {
             return false;
@@ -255,8 +255,8 @@ impl ChannelTask {
             self.socket.worked(time);
             self.subjects.publishing.caused.add_time(time);
         }
-        // A thread that was interrupted can use up its time without a frame. Without progress, nothing would ask for the turn
-        // that the channel then needs, and bytes that have arrived would wait for the next tick.
+        // A thread that was interrupted can use up its time without a frame. Without progress, nothing would ask for
+        // the turn that the channel then needs, and bytes that have arrived would wait for the next tick.
         moved | self.subjects.publishing.caused.need_turn()
     }
 
@@ -298,8 +298,8 @@ impl ChannelTask {
     }
 
     /// Reserves memory for the bytes of the next frame that have arrived, if that frame is large. A header alone
-    /// reserves nothing, whatever length it announces. If no memory is free, the frame is rejected, its bytes are skipped
-    /// as they arrive, and the result is false.
+    /// reserves nothing, whatever length it announces. If no memory is free, the frame is rejected, its bytes are
+    /// skipped as they arrive, and the result is false.
     fn admit_next(&mut self) -> bool {
         let Some(header) = self.decoder.peek() else { return true };
         if (header.len as usize) <= READ_BYTES || header.len > self.session.max_frame_bytes {

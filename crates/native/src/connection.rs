@@ -27,8 +27,8 @@ use tokio::task::JoinSet;
 
 use super::{Native, channel::ChannelTask, session::Session};
 
-/// Serves a connection from its handshake to its end, on the runtime with the rounds `bulk`. `place` is its slot among the
-/// connections without a finished handshake; the slot is released after the handshake.
+/// Serves a connection from its handshake to its end, on the runtime with the rounds `bulk`. `place` is its slot among
+/// the connections without a finished handshake; the slot is released after the handshake.
 pub(crate) async fn serve(
     native: Arc<Native>,
     account: Arc<Account>,
@@ -144,8 +144,8 @@ enum NoHandshake {
 
 /// Completes the handshake. The slot `place` is released before the client can see the welcome.
 ///
-/// A client that loses its slot to a newer connection keeps its connection if its hello has arrived: many connections may
-/// be accepted before this thread has read what the client sent at once.
+/// A client that loses its slot to a newer connection keeps its connection if its hello has arrived: many connections
+/// may be accepted before this thread has read what the client sent at once.
 async fn handshake(
     channel: &mut Channel,
     decoder: &mut Decoder,

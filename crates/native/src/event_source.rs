@@ -1,4 +1,5 @@
-//! Watches of the cluster: subscriptions to the events of this node's log. Each step sends the events that the client lacks.
+//! Watches of the cluster: subscriptions to the events of this node's log. Each step sends the events that the client
+//! lacks.
 //!
 //! Owns: the position of a watch, and the frames of its events. Does not own: the log of events and its bound
 //! (`thalweg_serving::cluster`), credit and limits (`subscription`).
@@ -14,8 +15,8 @@ use thalweg_wire::{self as wire, List};
 
 use super::step::{StepLimits, StepResult, WhenEmpty};
 
-/// Size in bytes after which no further event is added to a frame. With one more event, a frame still fits into the smallest
-/// frame limit of clients.
+/// Size in bytes after which no further event is added to a frame. With one more event, a frame still fits into the
+/// smallest frame limit of clients.
 const PAGE_BYTES: usize = 32 * 1024;
 /// Number of bytes of an event in addition to its texts: sequence number, time, node, term, two lengths.
 const EVENT_HEAD_BYTES: usize = 4 * 8 + 2 * 2;

@@ -43,13 +43,13 @@
 //! Connections, requests in flight and tails count against HTTP's limits. A channel has at most
 //! [`MAX_CHANNEL_REQUESTS`](thalweg_serving::limits::MAX_CHANNEL_REQUESTS) pending requests, and about
 //! [`OUTBOX_BYTES`](thalweg_serving::limits::OUTBOX_BYTES) plus one frame waiting for its client. Writes that wait for
-//! rows from the disk count against `max_body_bytes_in_flight`, and the channel handles no further frame while it has many
-//! of them. Frames above 64 KiB
-//! count against `max_body_bytes_in_flight` while they arrive; smaller frames fit into the channel's receive buffer.
-//! Replies from [`COUNTED_REPLY_BYTES`](thalweg_serving::limits::COUNTED_REPLY_BYTES) on count against
-//! `max_reply_bytes_in_flight` until they are sent, and so do the replies that `reads::reply_off_thread` builds before
-//! their turn. A read without room fails with `overloaded`; a large frame of a subscription waits for room. Batches for
-//! subscribers to subjects are not counted, because the subscribers share them.
+//! rows from the disk count against `max_body_bytes_in_flight`, and the channel handles no further frame while it has
+//! many of them. Frames above 64 KiB count against `max_body_bytes_in_flight` while they arrive; smaller frames fit
+//! into the channel's receive buffer. Replies from
+//! [`COUNTED_REPLY_BYTES`](thalweg_serving::limits::COUNTED_REPLY_BYTES) on count against `max_reply_bytes_in_flight`
+//! until they are sent, and so do the replies that `reads::reply_off_thread` builds before their turn. A read without
+//! room fails with `overloaded`; a large frame of a subscription waits for room. Batches for subscribers to subjects
+//! are not counted, because the subscribers share them.
 //!
 //! # Expected cost
 //!

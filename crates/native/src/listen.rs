@@ -13,10 +13,10 @@
 //! # Connections before the handshake
 //!
 //! A connection holds one of `max_handshakes` slots from accept to welcome: at most `header_timeout` until the TLS or
-//! QUIC handshake is done, and as long again until its hello arrives. Beyond that limit, the oldest such connection of the
-//! address that has most loses its slot and is closed. From half of the limit on, QUIC clients must prove their address first, so that spoofed packets can't
-//! use up the slots. Until its welcome a connection has one channel, on which frames are small, and little QUIC data in
-//! flight.
+//! QUIC handshake is done, and as long again until its hello arrives. Beyond that limit, the oldest such connection of
+//! the address that has most loses its slot and is closed. From half of the limit on, QUIC clients must prove their
+//! address first, so that spoofed packets can't use up the slots. Until its welcome a connection has one channel, on
+//! which frames are small, and little QUIC data in flight.
 
 use std::sync::Arc;
 
@@ -76,8 +76,8 @@ fn admit(native: &Arc<Native>, incoming: Incoming, threads: &Threads, connection
     connections.spawn_on(task, runtime);
 }
 
-/// Serves one native connection on the runtime with the rounds `bulk`. `place` is its slot among the connections without
-/// a finished handshake. If the slot has no share of `max_connections`, the connection is rejected.
+/// Serves one native connection on the runtime with the rounds `bulk`. `place` is its slot among the connections
+/// without a finished handshake. If the slot has no share of `max_connections`, the connection is rejected.
 async fn begin(native: Arc<Native>, account: Arc<Account>, incoming: Incoming, place: Slot, bulk: Arc<BulkTurns>) {
     let (peer, kind) = (incoming.peer(), incoming.kind());
     let quic = (kind == Kind::Quic).then(|| account.take(Resource::QuicConnections, 1));

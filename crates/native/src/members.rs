@@ -1,7 +1,8 @@
-//! The cluster of this node, as native clients see it: its members, its events, and the leader to which their writes go.
+//! The cluster of this node, as native clients see it: its members, its events, and the leader to which their writes
+//! go.
 //!
-//! Owns: the replies about the cluster, the beginning of its watches, and the rejection of writes that a client wants to
-//! send to the leader itself. Does not own: the cluster (`thalweg_serving::cluster`), the frames of events
+//! Owns: the replies about the cluster, the beginning of its watches, and the rejection of writes that a client wants
+//! to send to the leader itself. Does not own: the cluster (`thalweg_serving::cluster`), the frames of events
 //! (`event_source`), nor forwarding, which consensus does.
 
 use thalweg_serving::{

@@ -1,10 +1,10 @@
 //! Pushes of consumer groups: one delivery per step.
 //!
-//! A delivery of one large record counts in the limit on reply bytes. Without room for it the record returns to the group, and
-//! does not count as delivered.
+//! A delivery of one large record counts in the limit on reply bytes. Without room for it the record returns to the
+//! group, and does not count as delivered.
 //!
-//! Owns: the steps of a push as a subscription. Does not own: the end of a push on a member of a cluster and the return of
-//! its records (`serving::pushing`), credit and limits (`subscription`), and the bytes of a delivery (`deliveries`).
+//! Owns: the steps of a push as a subscription. Does not own: the end of a push on a member of a cluster and the return
+//! of its records (`serving::pushing`), credit and limits (`subscription`), and the bytes of a delivery (`deliveries`).
 
 use thalweg_engine as engine;
 use thalweg_serving::{

@@ -234,9 +234,9 @@ pub(crate) fn listed(limit: u32) -> usize {
     limit.min(MAX_LISTED) as usize
 }
 
-/// Builds a reply of about `items` items and `bytes` bytes: immediately if it has few items and reading them takes a short
-/// time, and otherwise on a thread for long or cold reads. `read` reads the items and returns a function that encodes the
-/// reply. It may be called several times.
+/// Builds a reply of about `items` items and `bytes` bytes: immediately if it has few items and reading them takes a
+/// short time, and otherwise on a thread for long or cold reads. `read` reads the items and returns a function that
+/// encodes the reply. It may be called several times.
 pub(crate) fn inline_or_blocking<P>(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
@@ -260,9 +260,9 @@ where
     Ok(reply_off_thread(turn, request, spent, bytes, move |out, id| read()?(out, id)))
 }
 
-/// Reads and encodes a reply of about `bytes` bytes on a thread for long or cold reads, as `spent` requires. In the meantime
-/// nothing of the reply is kept in the channel; the bytes of the finished frame count against the server's limit until it is
-/// sent. `put` may be called twice, each time with an empty outbox.
+/// Reads and encodes a reply of about `bytes` bytes on a thread for long or cold reads, as `spent` requires. In the
+/// meantime nothing of the reply is kept in the channel; the bytes of the finished frame count against the server's
+/// limit until it is sent. `put` may be called twice, each time with an empty outbox.
 pub(crate) fn reply_off_thread(
     turn: &Turn<'_>,
     request: &Request<'_>,

@@ -1,5 +1,5 @@
-//! A step of a subscription, which produces its next frame: the step's bounds ([`StepLimits`]) and its result ([`StepResult`]).
-//! `subscription` decides when a step begins.
+//! A step of a subscription, which produces its next frame: the step's bounds ([`StepLimits`]) and its result
+//! ([`StepResult`]). `subscription` decides when a step begins.
 
 use std::{fmt, sync::Arc};
 
@@ -55,8 +55,9 @@ impl StepLimits {
         }
     }
 
-    /// Waits until memory for a frame with `bytes` bytes of messages can be [reserved](Self::room_for). In the meantime the
-    /// step holds neither the frame nor its data. Returns `None` if the subscription's step was stopped while it waited.
+    /// Waits until memory for a frame with `bytes` bytes of messages can be [reserved](Self::room_for). In the meantime
+    /// the step holds neither the frame nor its data. Returns `None` if the subscription's step was stopped while it
+    /// waited.
     pub(crate) async fn wait_for_room(&self, bytes: u64) -> Option<FrameMemory> {
         loop {
             tokio::select! {

@@ -171,8 +171,8 @@ impl Subjects {
         self.bell.waker.register(cx.waker());
     }
 
-    /// Returns true if a batch that the client published waits because the queue of a subscriber is full, or if the client
-    /// must wait for a turn before more of its requests are handled. The channel then handles no further frame.
+    /// Returns true if a batch that the client published waits because the queue of a subscriber is full, or if the
+    /// client must wait for a turn before more of its requests are handled. The channel then handles no further frame.
     #[must_use]
     pub(crate) fn is_blocked(&self) -> bool {
         self.publishing.is_blocked() || self.publishing.caused.need_turn()
@@ -241,8 +241,8 @@ impl Subjects {
         self.more || self.bell.rung.load(Ordering::Acquire)
     }
 
-    /// Publishes batches that are due. If `may_take` is true, moves batches for the client's subscriptions into the outbox
-    /// as far as it has room.
+    /// Publishes batches that are due. If `may_take` is true, moves batches for the client's subscriptions into the
+    /// outbox as far as it has room.
     pub(crate) fn deliver(
         &mut self,
         cx: &mut Context<'_>,

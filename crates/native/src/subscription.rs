@@ -64,8 +64,8 @@ impl Source {
         })
     }
 
-    /// Position (an offset or a revision) at which a later subscription can resume. `None` for a push, and for events of the
-    /// cluster, each of which has its own number, and for a tail that is starting.
+    /// Position (an offset or a revision) at which a later subscription can resume. `None` for a push, and for events
+    /// of the cluster, each of which has its own number, and for a tail that is starting.
     fn next(&self) -> Option<u64> {
         match self {
             Self::Tail(tail) => tail.next().map(|next| next.0),
@@ -113,8 +113,8 @@ pub(crate) enum NextAction {
 }
 
 impl Subscription {
-    /// Creates a subscription that a source feeds. `limit` is the maximum number of messages in the client's request, and
-    /// `trace` the name that the client has given to the request.
+    /// Creates a subscription that a source feeds. `limit` is the maximum number of messages in the client's request,
+    /// and `trace` the name that the client has given to the request.
     #[must_use]
     pub(crate) fn new(
         source: Source,

@@ -51,8 +51,8 @@ impl Tail {
         Self { app: Arc::clone(app), stream, next, behind, start: None }
     }
 
-    /// Creates a tail whose first step finds the offset of the start `from`, and sends the reply with it. The search on the
-    /// channel's thread has `spent` its budget.
+    /// Creates a tail whose first step finds the offset of the start `from`, and sends the reply with it. The search on
+    /// the channel's thread has `spent` its budget.
     #[must_use]
     pub(crate) fn starting(app: &Arc<App>, stream: Stream, from: Position, spent: BudgetSpent) -> Self {
         let start = Some(UnknownStart { from, spent });

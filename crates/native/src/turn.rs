@@ -29,8 +29,8 @@ pub(crate) struct Turn<'t> {
 }
 
 impl Turn<'_> {
-    /// Returns the budget of a short read. A read of the only active client may wait for the disk on this thread: this is
-    /// faster than a transfer to another thread, and delays nobody else.
+    /// Returns the budget of a short read. A read of the only active client may wait for the disk on this thread: this
+    /// is faster than a transfer to another thread, and delays nobody else.
     pub(crate) fn budget(&self) -> Budget {
         if self.is_sole_client { Budget::ALONE } else { Budget::RESIDENT }
     }

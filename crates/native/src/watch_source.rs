@@ -3,8 +3,8 @@
 //! Owns: the position of a watch, and the frames of its changes. Does not own: credit and limits (`subscription`).
 //!
 //! Bounds: a step takes one batch, of at most [`NATIVE_PAGE_BYTES`] and of about as many changes as the client's credit
-//! permits. A larger batch holds a single commit, or a part of one, and counts in the limit on reply bytes. Without room for
-//! it the watch returns to its position before the batch, and holds nothing while it waits.
+//! permits. A larger batch holds a single commit, or a part of one, and counts in the limit on reply bytes. Without
+//! room for it the watch returns to its position before the batch, and holds nothing while it waits.
 
 use std::sync::Arc;
 
@@ -28,8 +28,8 @@ const CHANGE_HEAD_BYTES: usize = 1 + 8 + 8 + 4 + 4;
 /// Number of bytes of a `changes` frame in addition to the changes: durability, next revision, number of changes.
 const CHANGES_HEAD_BYTES: usize = 1 + 8 + 4;
 
-/// Memory in bytes of the changes above which a commit is sent in parts. A part is larger than a batch of several commits,
-/// because each part reads the commit from the log again.
+/// Memory in bytes of the changes above which a commit is sent in parts. A part is larger than a batch of several
+/// commits, because each part reads the commit from the log again.
 const PART_BYTES: usize = 4 * MAX_WATCH_QUEUE_BYTES;
 const _: () = assert!(MAX_WATCH_QUEUE_BYTES as u64 <= NATIVE_PAGE_BYTES);
 

@@ -266,8 +266,8 @@ fn level(app: &App, wanted: Level, checked: &ClientCommand<'_>) -> Result<Durabi
     checked.level(wanted.0.unwrap_or(app.config.durability)).map_err(|refused| Failure::of(&refused))
 }
 
-/// Proposes a client's command, which was checked, for the request with this name. The channel commits its queued commands at
-/// the end of its turn.
+/// Proposes a client's command, which was checked, for the request with this name. The channel commits its queued
+/// commands at the end of its turn.
 fn propose(
     app: &App,
     account: &Arc<Account>,

@@ -1,18 +1,19 @@
 //! Writes of a channel that wait for rows from the disk, or behind such writes.
 //!
-//! Owns: their order and their bounds. Does not own: the choice of the rows (`row_fetch` of the engine), the threads that
-//! read them (`thalweg_serving::readers`), and the proposals (`write`).
+//! Owns: their order and their bounds. Does not own: the choice of the rows (`row_fetch` of the engine), the threads
+//! that read them (`thalweg_serving::readers`), and the proposals (`write`).
 //!
 //! A command that reads cold rows is proposed after other threads have read them, so that nobody's commit waits for the
 //! disk. Meanwhile the channel handles its next frames. Further writes queue behind the command, while their own rows
 //! are read.
 //!
 //! Invariants:
-//! * A channel's writes are proposed in the order in which they arrived. Nothing stops a waiting write: after the timeout
-//!   of its request it is proposed as well.
-//! * While [`MAX_FETCHES`] writes wait for rows, or the waiting writes take [`MAX_WAITING_BYTES`], the queue is full, and the
-//!   channel handles no further frame. Both bounds are exceeded by one write at most. The bytes count in
-//!   [`Resource::BodyBytes`]; a client without room there gets no reads of rows, and its waiting writes are proposed at once.
+//! * A channel's writes are proposed in the order in which they arrived. Nothing stops a waiting write: after the
+//!   timeout of its request it is proposed as well.
+//! * While [`MAX_FETCHES`] writes wait for rows, or the waiting writes take [`MAX_WAITING_BYTES`], the queue is full,
+//!   and the channel handles no further frame. Both bounds are exceeded by one write at most. The bytes count in
+//!   [`Resource::BodyBytes`]; a client without room there gets no reads of rows, and its waiting writes are proposed at
+//!   once.
 //! * A channel that closes with a goodbye proposes all its waiting writes at once. A channel whose connection is lost
 //!   proposes none of them, and their reads end.
 
@@ -68,15 +69,16 @@ impl<T> WriteQueue<T> {
         self.fetches >= MAX_FETCHES || self.bytes >= MAX_WAITING_BYTES
     }
 
-    /// Begins to read the rows that a command will read when it is applied. Returns `None` if the command can be proposed
-    /// now. Otherwise the caller [adds](Self::push) it to the queue.
+    /// Begins to read the rows that a command will read when it is applied. Returns `None` if the command can be
+    /// proposed now. Otherwise the caller [adds](Self::push) it to the queue.
     pub(crate) fn begin(&self, fetcher: RowFetcher<'_>, db: &Database, command: &[u8]) -> Option<FetchingRows> {
         let fetching = fetcher.begin(db, RowsOf::Command(command));
         if self.waiting.is_empty() { fetching } else { Some(fetching.unwrap_or_default()) }
     }
 
-    /// Adds a write with `bytes` bytes of data, which `propose` will propose. The returned receiver gets the result, unless the
-    /// queue is dropped before. If the client may not hold so many bytes now, all waiting writes are proposed, and this one.
+    /// Adds a write with `bytes` bytes of data, which `propose` will propose. The returned receiver gets the result,
+    /// unless the queue is dropped before. If the client may not hold so many bytes now, all waiting writes are
+    /// proposed, and this one.
     pub(crate) fn push(
         &mut self,
         account: &Arc<Account>,
@@ -98,7 +100,8 @@ impl<T> WriteQueue<T> {
         result
     }
 
-    /// Proposes the writes whose rows are read, in order. Returns true if there were any; the channel then commits them.
+    /// Proposes the writes whose rows are read, in order. Returns true if there were any; the channel then commits
+    /// them.
     pub(crate) fn propose_read(&mut self, cx: &mut Context<'_>) -> bool {
         let mut any = false;
         while let Some(first) = self.waiting.front_mut() {

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-/// A value with the bounds between which it lies in about 95 of 100 cases, if the deviations of the measurements from the line
-/// are normally distributed.
+/// A value with the bounds between which it lies in about 95 of 100 cases, if the deviations of the measurements from
+/// the line are normally distributed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Interval {
     /// Estimate.
@@ -28,8 +28,8 @@ impl Interval {
     }
 }
 
-/// Two-sided 97.5 % quantiles of Student's t distribution for 1 to 10 degrees of freedom. With more, 2.23 is used for up to 20,
-/// and 2.09 beyond, which is a little too wide.
+/// Two-sided 97.5 % quantiles of Student's t distribution for 1 to 10 degrees of freedom. With more, 2.23 is used for
+/// up to 20, and 2.09 beyond, which is a little too wide.
 const STUDENT: [f64; 10] = [12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23];
 
 /// A least-squares line through points.
@@ -117,8 +117,8 @@ mod tests {
         assert_eq!(Line::through(&[(1.0, 1.0), (2.0, f64::NAN), (3.0, 3.0)]), None);
     }
 
-    /// Values with a known noise, from a small generator with a fixed seed: the interval must hold the next measurement in
-    /// about 95 of 100 cases.
+    /// Values with a known noise, from a small generator with a fixed seed: the interval must hold the next measurement
+    /// in about 95 of 100 cases.
     #[test]
     fn the_interval_holds_the_next_measurement_about_as_often_as_it_says() {
         let mut state = 7_u64;

@@ -3,10 +3,10 @@
 //! The chain of reasoning:
 //!
 //! 1. For each payload size, the plan uses the runs with the number of clients that meets the objective in every round
-//!    and reaches the highest rate. This rate is the capacity of one cluster at this size. The runs are those of as many
-//!    nodes as the plan is for: a write to three nodes costs more than a write to one, and how much more depends on the
-//!    machine. Their clients wait for a round trip between the nodes more than the measured ones, so that each client
-//!    writes less often.
+//!    and reaches the highest rate. This rate is the capacity of one cluster at this size. The runs are those of as
+//!    many nodes as the plan is for: a write to three nodes costs more than a write to one, and how much more depends
+//!    on the machine. Their clients wait for a round trip between the nodes more than the measured ones, so that each
+//!    client writes less often.
 //! 2. Lines through these runs give the time, the CPU time and the bytes of one write as `a + b × payload`.
 //! 3. One leader takes all writes of its cluster, so a load above the capacity needs more clusters.
 //! 4. All resources follow from the writes of one cluster.
@@ -317,8 +317,8 @@ mod tests {
     use super::*;
     use crate::{Disk, FORMAT, Machine, Objective};
 
-    /// A server whose writes take 20 µs + 10 ns a byte with 64 clients, at a p99 of 5 ms, and five times as long with one
-    /// client, at a p99 of 0.2 ms.
+    /// A server whose writes take 20 µs + 10 ns a byte with 64 clients, at a p99 of 5 ms, and five times as long with
+    /// one client, at a p99 of 0.2 ms.
     fn profile() -> Profile {
         let run = |payload_bytes: u64, writers: u64| {
             let each = (20.0 + 0.01 * payload_bytes as f64) * if writers == 1 { 5.0 } else { 1.0 } / 1e6;

@@ -21,9 +21,9 @@ impl AppendTimes {
         Self { member, reader }
     }
 
-    /// Notes that an append whose last entry is `last` was passed to the connection to a follower. Returns the monotonic time
-    /// for [`acknowledged`](Self::acknowledged); `None` if the entry is not among the newest, as those for a follower that
-    /// catches up: the times of such appends are not counted.
+    /// Notes that an append whose last entry is `last` was passed to the connection to a follower. Returns the
+    /// monotonic time for [`acknowledged`](Self::acknowledged); `None` if the entry is not among the newest, as those
+    /// for a follower that catches up: the times of such appends are not counted.
     #[must_use]
     pub fn sent(&self, last: Index) -> Option<Duration> {
         let written = self.reader.written(last)?;

@@ -5,10 +5,11 @@
 //! state.
 //!
 //! While commands of this node are on their way to the leader, this node does not know the index of their entry. It
-//! knows the payload of the entry, so it keeps the outcomes of all entries with this payload: at most [`MAX_KEPT`] of them, with at
-//! most [`ConsensusOptions::max_outcome_bytes`], or one that is larger. The oldest ones make room for newer ones; their proposers then end with an
-//! unknown outcome, because their commands are committed and this node no longer knows the result.
-//! Entries of other nodes have their reads performed and their outcomes kept only if they consist of the same commands.
+//! knows the payload of the entry, so it keeps the outcomes of all entries with this payload: at most [`MAX_KEPT`] of
+//! them, with at most [`ConsensusOptions::max_outcome_bytes`], or one that is larger. The oldest ones make room for
+//! newer ones; their proposers then end with an unknown outcome, because their commands are committed and this node no
+//! longer knows the result. Entries of other nodes have their reads performed and their outcomes kept only if they
+//! consist of the same commands.
 //!
 //! [`ConsensusOptions::max_outcome_bytes`]: crate::ConsensusOptions::max_outcome_bytes
 
@@ -39,8 +40,8 @@ struct State<Rt: AsyncRuntime> {
     kept: BTreeMap<Index, (Response, usize)>,
     /// Bytes of all kept outcomes.
     kept_bytes: usize,
-    /// Maximum of `kept_bytes`; one entry's outcomes may exceed it. The proposers take their outcomes a moment after they are
-    /// applied, so only a leader whose answers are late makes a node reach the bound.
+    /// Maximum of `kept_bytes`; one entry's outcomes may exceed it. The proposers take their outcomes a moment after
+    /// they are applied, so only a leader whose answers are late makes a node reach the bound.
     max_kept_bytes: usize,
     /// Payloads of the entries whose outcomes are kept, and the number of proposers that await each.
     awaited: BTreeMap<Bytes, usize>,
@@ -127,14 +128,15 @@ impl<Rt: AsyncRuntime> AppliedWatch<Rt> {
         }
     }
 
-    /// Keeps the outcomes of the entries with this payload that are applied from now on, until the returned value is dropped.
+    /// Keeps the outcomes of the entries with this payload that are applied from now on, until the returned value is
+    /// dropped.
     pub(crate) fn keep_outcomes(&self, payload: Bytes) -> KeptOutcomes<Rt> {
         *self.0.borrow_mut().awaited.entry(payload.clone()).or_insert(0) += 1;
         KeptOutcomes { applied: self.clone(), payload }
     }
 
-    /// Returns true if a proposer of this node may take the outcomes of an entry that is applied now. The payload is `None`
-    /// if it is not in memory.
+    /// Returns true if a proposer of this node may take the outcomes of an entry that is applied now. The payload is
+    /// `None` if it is not in memory.
     pub(crate) fn keeps_outcomes(&self, payload: Option<&[u8]>) -> bool {
         let state = self.0.borrow();
         payload.map_or(!state.awaited.is_empty(), |payload| state.awaited.contains_key(payload))

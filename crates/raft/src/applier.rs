@@ -1,6 +1,7 @@
 //! openraft's state machine on top of a member of the space.
 //!
-//! Owns: the order in which committed entries and snapshots reach the member. Does not own: applying (`replica::Member`).
+//! Owns: the order in which committed entries and snapshots reach the member. Does not own: applying
+//! (`replica::Member`).
 //!
 //! Entries are applied on the consensus thread. An entry is in this node's log before openraft passes it here.
 //!

@@ -2,14 +2,15 @@
 //!
 //! Owns: when a notice leaves. Does not own: the network that carries it.
 //!
-//! openraft sends a notice to each follower after each commit, unless an entry follows immediately. A client that waits for
-//! each of its writes sends the next one a moment later. Without a delay, half of all messages, and of the wake-ups that
-//! they cost on both nodes, would be notices. A notice therefore waits for [`NoticeTimes::delay`], and is dropped if another
-//! append follows meanwhile, which has the same commit position or a later one. It does not wait if the follower has
-//! recently asked for something whose reply waits for a commit ([`FollowerRequests`]).
+//! openraft sends a notice to each follower after each commit, unless an entry follows immediately. A client that waits
+//! for each of its writes sends the next one a moment later. Without a delay, half of all messages, and of the wake-ups
+//! that they cost on both nodes, would be notices. A notice therefore waits for [`NoticeTimes::delay`], and is dropped
+//! if another append follows meanwhile, which has the same commit position or a later one. It does not wait if the
+//! follower has recently asked for something whose reply waits for a commit ([`FollowerRequests`]).
 //!
-//! openraft counts entries as stored by the results of later appends too, so a dropped notice needs no result of its own.
-//! Each heartbeat has the commit position as well, so a follower that misses a notice learns of the commit with the next one.
+//! openraft counts entries as stored by the results of later appends too, so a dropped notice needs no result of its
+//! own. Each heartbeat has the commit position as well, so a follower that misses a notice learns of the commit with
+//! the next one.
 
 use std::{cell::Cell, fmt, rc::Rc, time::Duration};
 
@@ -49,9 +50,9 @@ impl NoticePolicy {
         Self { times, has_sent_entries: false }
     }
 
-    /// Returns the time for which an append waits for another one. `since_request` is the time since the follower's last
-    /// request; `None` if it has sent none. Appends before the first one with entries do not wait: they determine the last
-    /// entry that the follower has. A heartbeat is such an append, too.
+    /// Returns the time for which an append waits for another one. `since_request` is the time since the follower's
+    /// last request; `None` if it has sent none. Appends before the first one with entries do not wait: they determine
+    /// the last entry that the follower has. A heartbeat is such an append, too.
     fn wait(self, is_notice: bool, since_request: Option<Duration>) -> Duration {
         let has_asked = since_request.is_some_and(|since| since < self.times.at_once_for);
         if is_notice && self.has_sent_entries && !has_asked { self.times.delay } else { Duration::ZERO }
@@ -63,8 +64,8 @@ impl NoticePolicy {
     }
 }
 
-/// Time of the last request of a follower whose reply waits until the follower has applied an entry: a forwarded write, or
-/// a linearizable read. Clones share the time.
+/// Time of the last request of a follower whose reply waits until the follower has applied an entry: a forwarded write,
+/// or a linearizable read. Clones share the time.
 pub struct FollowerRequests<Rt: AsyncRuntime>(Rc<Cell<Option<InstantOf<Types<Rt>>>>>);
 
 impl<Rt: AsyncRuntime> Clone for FollowerRequests<Rt> {

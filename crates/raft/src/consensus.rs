@@ -1,7 +1,7 @@
 //! Consensus of one space on one node.
 //!
-//! Owns: openraft's handle, the tasks around it, and the requests of other nodes. Does not own: the network that carries
-//! them, the member's queue and state (`replica`).
+//! Owns: openraft's handle, the tasks around it, and the requests of other nodes. Does not own: the network that
+//! carries them, the member's queue and state (`replica`).
 //!
 //! ```text
 //!  member ── batches ──> proposals ──> openraft ──> log store ──> log, followers
@@ -223,8 +223,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         History { has_voted: self.0.reader.has_voted(), has_entries }
     }
 
-    /// Founds the space with its first members. Call it only on a node whose [`history`](Self::history) and those of all other
-    /// members are empty, and on only one node.
+    /// Founds the space with its first members. Call it only on a node whose [`history`](Self::history) and those of
+    /// all other members are empty, and on only one node.
     pub async fn found(&self, members: BTreeMap<NodeId, NodeInfo>) -> io::Result<()> {
         // The log refuses a membership that breaks a limit, and consensus ends when its log fails.
         Membership::new(vec![members.keys().copied().collect()], members.clone()).map_err(io::Error::other)?;
@@ -232,8 +232,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.0.raft.initialize(members).await.map_err(|error| io::Error::other(error.to_string()))
     }
 
-    /// Ends consensus on this node. Proposals that are in flight end with an unknown outcome. A write that waits for room on a
-    /// full disk ends unwritten.
+    /// Ends consensus on this node. Proposals that are in flight end with an unknown outcome. A write that waits for
+    /// room on a full disk ends unwritten.
     pub async fn stop(&self) {
         self.0.is_stopped.set(true);
         self.0.stops_writes.set(true);
@@ -243,7 +243,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.0.member.set_leadership(Leadership::Follower { leader: None, term: self.0.member.leadership().term() });
     }
 
-    /// Returns the error with which consensus has ended on this node; `None` while it runs, and after [`stop`](Self::stop).
+    /// Returns the error with which consensus has ended on this node; `None` while it runs, and after
+    /// [`stop`](Self::stop).
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         if self.0.is_stopped.get() {
@@ -413,7 +414,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         voters == 1 || openraft::Instant::saturating_duration_since(&now, last) <= LOST_LEASES * self.0.options.lease()
     }
 
-    /// Tells the member which node leads, until consensus ends. Then the member rejects proposals, and shows the reason.
+    /// Tells the member which node leads, until consensus ends. Then the member rejects proposals, and shows the
+    /// reason.
     async fn follow_leadership(self) {
         let mut metrics = self.0.raft.server_metrics();
         loop {

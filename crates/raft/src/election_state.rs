@@ -1,6 +1,7 @@
 //! State of the elections that a node starts without waiting for an election timeout.
 //!
-//! Owns: what the node remembers of its requests, and the lengths of its pauses. Does not own: the requests (`elections`).
+//! Owns: what the node remembers of its requests, and the lengths of its pauses. Does not own: the requests
+//! (`elections`).
 
 use std::{cell::Cell, ops::Range};
 
@@ -36,8 +37,8 @@ impl<Rt: AsyncRuntime> Default for Elections<Rt> {
 }
 
 impl<Rt: AsyncRuntime> Elections<Rt> {
-    /// Returns the length of the node's next pause, a pseudorandom number within [`PAUSE_MICROS`]. It follows from the node's
-    /// id and the number of pauses before, so that two nodes hardly ever ask at the same moment twice.
+    /// Returns the length of the node's next pause, a pseudorandom number within [`PAUSE_MICROS`]. It follows from the
+    /// node's id and the number of pauses before, so that two nodes hardly ever ask at the same moment twice.
     pub(crate) fn next_pause_micros(&self, node: NodeId) -> u64 {
         let number = self.pauses.get();
         self.pauses.set(number + 1);

@@ -1,4 +1,5 @@
-//! Elections that wait for no election timeout: in place of a leader that does not hear this node, and after split votes.
+//! Elections that wait for no election timeout: in place of a leader that does not hear this node, and after split
+//! votes.
 //!
 //! Owns: the time at which a node asks for votes in these cases. Does not own: the rule by which a leader is deaf
 //! ([`Hearing`](crate::Hearing)), and all other elections and their rules (openraft).
@@ -15,11 +16,11 @@
 //! still hears refuse, because they keep renewing its lease. If the leader hears this node again, it renews this node's
 //! lease, and no election follows.
 //!
-//! **Split votes.** A candidate that is asked for its vote in its own term knows that the votes are split. It asks again
-//! after a pause, but only once in an election timeout: over slow links the votes could be split again.
+//! **Split votes.** A candidate that is asked for its vote in its own term knows that the votes are split. It asks
+//! again after a pause, but only once in an election timeout: over slow links the votes could be split again.
 //!
-//! The pauses differ between nodes, and a node that has just promised its vote to another one does not ask, because two nodes that ask
-//! at the same moment split the votes.
+//! The pauses differ between nodes, and a node that has just promised its vote to another one does not ask, because two
+//! nodes that ask at the same moment split the votes.
 
 use std::time::Duration;
 
@@ -37,8 +38,8 @@ use crate::{
 };
 
 impl<Rt: AsyncRuntime> Consensus<Rt> {
-    /// Notes that this node has ignored an append of a leader that does not hear it. As soon as the lease that this node has
-    /// given to that leader ends, it asks the other members for their votes.
+    /// Notes that this node has ignored an append of a leader that does not hear it. As soon as the lease that this
+    /// node has given to that leader ends, it asks the other members for their votes.
     pub fn ignored_deaf(&self, leader: NodeId) {
         let vote = self.vote_of_this_node();
         let is_followed = vote.committed && vote.leader_id.voted_for == leader.0;
@@ -67,7 +68,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Notes this node's answer to a candidate. If this node is a candidate of the same term, it asks again after a pause.
+    /// Notes this node's answer to a candidate. If this node is a candidate of the same term, it asks again after a
+    /// pause.
     pub(crate) fn note_vote(&self, wanted: &RaftVote, answer: &VoteResponse<Types<Rt>>) {
         let own = answer.vote;
         let stands = !own.committed && own.leader_id.voted_for == self.0.member.node().0;
@@ -95,8 +97,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Asks all voters whether they would vote for this node, unless this node has just promised its vote to another one. If
-    /// a majority would, openraft holds the election.
+    /// Asks all voters whether they would vote for this node, unless this node has just promised its vote to another
+    /// one. If a majority would, openraft holds the election.
     async fn ask_for_votes(&self) {
         let longest = Duration::from_micros(PAUSE_MICROS.end);
         let has_just_granted = self.0.elections.granted_at.get().is_some_and(|at| at + longest > Types::<Rt>::now());

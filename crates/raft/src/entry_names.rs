@@ -1,10 +1,11 @@
 //! Names of the requests in recent entries, for the log lines of the members.
 //!
-//! Owns: the names that the leader keeps in memory, and their bound. Does not own: the names themselves, their way to other
-//! members, and the log lines (`cluster`).
+//! Owns: the names that the leader keeps in memory, and their bound. Does not own: the names themselves, their way to
+//! other members, and the log lines (`cluster`).
 //!
-//! Entries have no names, because the state must be a function of its entries, and every replica would store them. So the
-//! leader keeps them beside, numbered in the order in which they were noted. It keeps none unless a member wants them.
+//! Entries have no names, because the state must be a function of its entries, and every replica would store them. So
+//! the leader keeps them beside, numbered in the order in which they were noted. It keeps none unless a member wants
+//! them.
 //!
 //! Invariants: a name that is kept belongs to an entry that is committed; the oldest names are dropped beyond
 //! [`MAX_ENTRY_NAME_BYTES`].
@@ -72,8 +73,9 @@ impl EntryNames {
         }
     }
 
-    /// Returns the names after the one with the number `after`, with their entries, and the number of the first of them. The
-    /// numbers begin at 1. After a number that was not given yet, all names are returned: it is one of an earlier run.
+    /// Returns the names after the one with the number `after`, with their entries, and the number of the first of
+    /// them. The numbers begin at 1. After a number that was not given yet, all names are returned: it is one of an
+    /// earlier run.
     #[must_use]
     pub fn after(&self, after: u64) -> (u64, Vec<(Index, String)>) {
         let kept = self.kept.borrow();

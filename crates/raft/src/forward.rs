@@ -14,10 +14,10 @@ use crate::error::BarrierError;
 
 /// Carries requests from this node to the leader.
 pub trait Forwarder: fmt::Debug + 'static {
-    /// Forwards the commands of one entry, and returns the index of the entry once it is committed. The follower finds the
-    /// outcomes of the commands itself, when it applies the entry: they are the same on all nodes. If the connection fails
-    /// after the commands were sent, the error is [`ProposeError::OutcomeUnknown`]. `requests` names the requests in the
-    /// log lines of the leader; it may be empty.
+    /// Forwards the commands of one entry, and returns the index of the entry once it is committed. The follower finds
+    /// the outcomes of the commands itself, when it applies the entry: they are the same on all nodes. If the
+    /// connection fails after the commands were sent, the error is [`ProposeError::OutcomeUnknown`]. `requests` names
+    /// the requests in the log lines of the leader; it may be empty.
     fn propose(
         &self,
         leader: (NodeId, NodeInfo),

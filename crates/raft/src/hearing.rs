@@ -2,11 +2,13 @@
 //!
 //! Owns: what one node knows about one peer's hearing. Does not own: pings and frames (the network), and time.
 //!
-//! A leader whose messages arrive, but which receives none, keeps its followers quiet and commits nothing. Each node sends
-//! numbered pings, and each frame carries the number of the last ping that its sender has received from its recipient. A
-//! peer is deaf if a ping was sent to it longer ago than a given time, and it has heard neither that ping nor a later one.
+//! A leader whose messages arrive, but which receives none, keeps its followers quiet and commits nothing. Each node
+//! sends numbered pings, and each frame carries the number of the last ping that its sender has received from its
+//! recipient. A peer is deaf if a ping was sent to it longer ago than a given time, and it has heard neither that ping
+//! nor a later one.
 //!
-//! Numbers of pings only rise during the run of a node. A peer that restarts begins again, see [`Hearing::reconnected`].
+//! Numbers of pings only rise during the run of a node. A peer that restarts begins again, see
+//! [`Hearing::reconnected`].
 
 use std::{collections::VecDeque, time::Duration};
 

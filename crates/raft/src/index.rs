@@ -1,10 +1,10 @@
 //! Positions of a space's entries in the log.
 //!
-//! Owns: the range of indexes that the space's log contains, the LSN of some of its entries (*anchors*), the first index of
-//! each term, and the number of bytes of entries before each anchor. Does not own: the entries.
+//! Owns: the range of indexes that the space's log contains, the LSN of some of its entries (*anchors*), the first
+//! index of each term, and the number of bytes of entries before each anchor. Does not own: the entries.
 //!
-//! Memory: 24 bytes for each anchor, and 16 bytes for each term. A new anchor is set after [`ANCHOR_RECORDS`] records of
-//! the node's log, after [`ANCHOR_BYTES`], and in each new segment. So small entries take 3/32 byte each, and a GiB
+//! Memory: 24 bytes for each anchor, and 16 bytes for each term. A new anchor is set after [`ANCHOR_RECORDS`] records
+//! of the node's log, after [`ANCHOR_BYTES`], and in each new segment. So small entries take 3/32 byte each, and a GiB
 //! of large entries takes 384 KiB. A read starts at the last anchor before its first entry.
 //!
 //! Invariants: `first <= next`; anchors and terms ascend; the first anchor and the first term cover `first`, if there
@@ -122,7 +122,8 @@ impl SparseIndex {
         Some(self.anchors.get(after.checked_sub(1)?)?.lsn)
     }
 
-    /// Returns the number of bytes of the payloads from an entry on. Between two anchors all entries count as equally large.
+    /// Returns the number of bytes of the payloads from an entry on. Between two anchors all entries count as equally
+    /// large.
     pub(crate) fn bytes_from(&self, index: Index) -> u64 {
         let index = index.max(self.first);
         if index >= self.next {

@@ -191,8 +191,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.change(&status, ChangeMembers::SetNodes(BTreeMap::from([(node.0, info)]))).await
     }
 
-    /// Makes a learner a voter, if it lacks few entries. [`ChangeError::AlreadyVotes`] means that the member is a voter and
-    /// that the change by which it became one is committed.
+    /// Makes a learner a voter, if it lacks few entries. [`ChangeError::AlreadyVotes`] means that the member is a voter
+    /// and that the change by which it became one is committed.
     pub async fn promote(&self, node: NodeId) -> Result<(), ChangeError> {
         let status = self.led()?;
         let learner = status.members.get(&node).ok_or(ChangeError::NotAMember(node))?;
@@ -211,7 +211,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.change(&status, ChangeMembers::AddVoterIds(BTreeSet::from([node.0]))).await
     }
 
-    /// Answers the promotion of a member that votes. An earlier request may not be complete, or may have ended half-way.
+    /// Answers the promotion of a member that votes. An earlier request may not be complete, or may have ended
+    /// half-way.
     async fn confirm_vote(&self, node: NodeId, status: &ConsensusStatus) -> Result<(), ChangeError> {
         let index = |id: Option<LogId>| id.map(|id| id.index);
         if !status.is_changing && index(status.membership) <= index(status.committed) {
@@ -309,8 +310,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.transfer_to(to, status.leadership.term()).await
     }
 
-    /// Begins to transfer the leadership of a node that sends no heartbeats, and therefore does not count as the leader. Nobody
-    /// answers it, so the reports of the voters show which of them live.
+    /// Begins to transfer the leadership of a node that sends no heartbeats, and therefore does not count as the
+    /// leader. Nobody answers it, so the reports of the voters show which of them live.
     pub(crate) async fn begin_silent_transfer(&self) -> Result<NodeId, ChangeError> {
         let status = self.status();
         let here = self.0.member.node();
@@ -345,8 +346,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         member.last_answer.is_some_and(|age| age <= ALIVE_LEASES * self.0.options.lease())
     }
 
-    /// Checks that the voters that have answered recently are a majority of `after`. A leader that was just elected has not
-    /// heard the others yet, so they get the time in which a living member answers.
+    /// Checks that the voters that have answered recently are a majority of `after`. A leader that was just elected has
+    /// not heard the others yet, so they get the time in which a living member answers.
     async fn check_majority(&self, after: &BTreeSet<NodeId>) -> Result<(), ChangeError> {
         let gives_up = Types::<Rt>::now() + ALIVE_LEASES * self.0.options.lease();
         loop {
@@ -363,7 +364,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Waits until this leader has applied all changes that were made before, because the state remembers who was removed.
+    /// Waits until this leader has applied all changes that were made before, because the state remembers who was
+    /// removed.
     async fn apply_earlier_changes(&self) -> Result<(), ChangeError> {
         let status = self.led()?;
         match self.read_linearizable(MAX_CHANGE).await {
@@ -377,7 +379,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Changes the membership, if this node still leads in the term of `status`, by which the change was found to be safe.
+    /// Changes the membership, if this node still leads in the term of `status`, by which the change was found to be
+    /// safe.
     async fn change(&self, status: &ConsensusStatus, change: ChangeMembers<u64, NodeInfo>) -> Result<(), ChangeError> {
         let Some(term) = status.leadership.led_term() else { return Err(not_leader(&status.leadership)) };
         if self.0.is_changing.replace(true) {

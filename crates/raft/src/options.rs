@@ -19,15 +19,15 @@ pub struct ConsensusOptions {
     /// Maximum bytes of entries that this node has proposed or forwarded and whose outcome it does not know. Beyond it,
     /// commands wait in the queue. One entry may exceed it.
     pub max_in_flight_bytes: u64,
-    /// Maximum bytes of the outcomes of forwarded commands that this node keeps until the leader's answers name their entries.
-    /// One entry's outcomes may exceed it.
+    /// Maximum bytes of the outcomes of forwarded commands that this node keeps until the leader's answers name their
+    /// entries. One entry's outcomes may exceed it.
     pub max_outcome_bytes: usize,
     /// Age of the oldest write without an fsync at which a leader gives up its leadership.
     pub max_sync_age: Duration,
     /// Bytes of entries without an fsync at which a leader gives up its leadership.
     pub max_unsynced_bytes: u64,
-    /// Time, at least two heartbeats, for which a new leader waits for the wall clocks of a majority. After that it gives its
-    /// time to entries without them.
+    /// Time, at least two heartbeats, for which a new leader waits for the wall clocks of a majority. After that it
+    /// gives its time to entries without them.
     pub max_catch_up: Duration,
     /// Number of entries that a learner may lack when it becomes a voter.
     pub max_promotion_lag: u64,
@@ -63,8 +63,8 @@ impl ConsensusOptions {
         self.min_election
     }
 
-    /// Age of the last report at which a member counts as silent. Members report once in a heartbeat, so several reports must
-    /// be missing, however slow the heartbeat is.
+    /// Age of the last report at which a member counts as silent. Members report once in a heartbeat, so several
+    /// reports must be missing, however slow the heartbeat is.
     #[must_use]
     pub fn silent_after(&self) -> Duration {
         Duration::from_secs(5).max(4 * self.heartbeat)
@@ -81,8 +81,8 @@ impl ConsensusOptions {
         self.max_catch_up.max(self.hear_all_for())
     }
 
-    /// Returns openraft's configuration. `may_elect` is false for a node that may have promised its vote to a leader and
-    /// does not know until when.
+    /// Returns openraft's configuration. `may_elect` is false for a node that may have promised its vote to a leader
+    /// and does not know until when.
     pub(crate) fn config(&self, may_elect: bool) -> Result<Arc<Config>, StartError> {
         let millis = |time: Duration| time.as_millis() as u64;
         let config = Config {

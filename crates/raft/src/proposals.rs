@@ -2,20 +2,21 @@
 //!
 //! Owns: the batches in flight, and the answers to their proposers. Does not own: the queue (`replica`).
 //!
-//! Several entries are in flight at a time, up to [`ConsensusOptions::max_in_flight_bytes`]. Beyond it, batches stay in the
-//! queue, which grows up to its own bound. A proposer is answered at its own deadline at the latest, and the other proposers
-//! of its batch keep waiting. The bytes of a batch count until consensus has decided.
+//! Several entries are in flight at a time, up to [`ConsensusOptions::max_in_flight_bytes`]. Beyond it, batches stay in
+//! the queue, which grows up to its own bound. A proposer is answered at its own deadline at the latest, and the other
+//! proposers of its batch keep waiting. The bytes of a batch count until consensus has decided.
 //!
 //! While the background work of the leader's state is behind, the leader takes commands only after pauses
 //! ([`Member::pause_left`]), so that applying them does not hold up the consensus thread.
 //!
-//! An entry is written only in the term in which this node has checked its commands and its room, and takes its space time in
-//! that term. If openraft has another term by then, it refuses the entry unwritten. Commands that require the former term end
-//! with `not_leader` or `no_leader`; the others may go to another leader.
+//! An entry is written only in the term in which this node has checked its commands and its room, and takes its space
+//! time in that term. If openraft has another term by then, it refuses the entry unwritten. Commands that require the
+//! former term end with `not_leader` or `no_leader`; the others may go to another leader.
 //!
-//! openraft takes a proposal only while a majority has acknowledged the leader within a lease. The votes of an election are
-//! no such acknowledgements, so a new leader leaves batches in the queue until the first majority has acknowledged it, and
-//! forwarded commands wait as well. They also wait until its time has caught up with the wall clocks (`weighing`).
+//! openraft takes a proposal only while a majority has acknowledged the leader within a lease. The votes of an election
+//! are no such acknowledgements, so a new leader leaves batches in the queue until the first majority has acknowledged
+//! it, and forwarded commands wait as well. They also wait until its time has caught up with the wall clocks
+//! (`weighing`).
 //!
 //! | result of openraft | answer to the proposers |
 //! |---|---|
@@ -63,8 +64,8 @@ use crate::{
     types::{Commands, Response, Types, detach},
 };
 
-/// Longest time for which a proposer waits for a leader that another node has replaced. The entry can be on a majority already;
-/// then the former leader learns from its successor that it is committed.
+/// Longest time for which a proposer waits for a leader that another node has replaced. The entry can be on a majority
+/// already; then the former leader learns from its successor that it is committed.
 const LAST_ANSWER: Duration = Duration::from_millis(500);
 /// Maximum number of nodes to which a batch is forwarded, one after the other.
 const MAX_FORWARDS: u32 = 3;
@@ -176,8 +177,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.caught_up().await;
     }
 
-    /// If this node has just been elected, waits until a majority has acknowledged it, or until it leads no more. A leader
-    /// whom no majority acknowledges does not count as one after a while (`update_leadership`).
+    /// If this node has just been elected, waits until a majority has acknowledged it, or until it leads no more. A
+    /// leader whom no majority acknowledges does not count as one after a while (`update_leadership`).
     async fn first_acknowledgement(&self) {
         let mut metrics = self.0.raft.data_metrics();
         while self.0.member.leads() && metrics.borrow_watched().last_quorum_acked.is_none() {
@@ -269,8 +270,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         });
     }
 
-    /// Waits for an answer to a batch, which comes by its last deadline. Meanwhile, answers the proposers whose deadlines
-    /// pass.
+    /// Waits for an answer to a batch, which comes by its last deadline. Meanwhile, answers the proposers whose
+    /// deadlines pass.
     async fn expiring<T>(&self, batch: &mut Batch, answer: impl Future<Output = T>) -> T {
         let mut answer = pin!(answer);
         while let Some(left) = self.0.member.time_to_expiry(batch) {
@@ -413,8 +414,8 @@ fn pause_step(pause: Duration) -> Duration {
     pause.clamp(MIN_PAUSE_STEP, MAX_PAUSE_STEP)
 }
 
-/// Returns a decision when it comes. The bytes of the entry count until then, also if nobody waits for the decision any more:
-/// the call of a sender whose connection has ended is dropped, and its entry is still in the memory of this node.
+/// Returns a decision when it comes. The bytes of the entry count until then, also if nobody waits for the decision any
+/// more: the call of a sender whose connection has ended is dropped, and its entry is still in the memory of this node.
 fn counted_until_decided<Rt: AsyncRuntime>(decided: Decided<Rt>, in_flight: InFlight<Rt>) -> Decided<Rt> {
     let (sender, receiver) = Types::<Rt>::oneshot();
     detach::<Rt>(async move {

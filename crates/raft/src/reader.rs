@@ -5,9 +5,9 @@
 //!
 //! Reads of entries that are not cached read the file on the caller's thread, up to 1 MiB before the first entry.
 //!
-//! While openraft starts, it searches all entries that the state does not have yet for the newest two memberships, 64 at a
-//! time, from the last one back. After a kill these can be a million entries. Readers therefore return only those with a
-//! membership until it has started.
+//! While openraft starts, it searches all entries that the state does not have yet for the newest two memberships, 64
+//! at a time, from the last one back. After a kill these can be a million entries. Readers therefore return only those
+//! with a membership until it has started.
 
 use std::{
     fmt::Debug,
@@ -52,8 +52,8 @@ impl LogReader {
         Self { log, space, max_read_bytes, space_log, is_start }
     }
 
-    /// Begins a start of openraft. Until [`end_start`](Self::end_start), all readers of this log return only the entries
-    /// with the newest two memberships when openraft reads more than one entry.
+    /// Begins a start of openraft. Until [`end_start`](Self::end_start), all readers of this log return only the
+    /// entries with the newest two memberships when openraft reads more than one entry.
     pub fn begin_start(&self) {
         self.is_start.store(true, Relaxed);
     }
@@ -63,8 +63,8 @@ impl LogReader {
         self.is_start.store(false, Relaxed);
     }
 
-    /// Returns the entries with memberships in a range of more than one entry, while openraft starts. `None` if all entries
-    /// of the range must be read.
+    /// Returns the entries with memberships in a range of more than one entry, while openraft starts. `None` if all
+    /// entries of the range must be read.
     fn memberships_at_start(&self, from: Index, to: Index) -> Option<Result<Vec<RaftEntry>, StoreError>> {
         if !self.is_start.load(Relaxed) || to <= from.next() {
             return None;

@@ -8,7 +8,8 @@
 //! | lease | nothing, if a majority has answered the leader within three quarters of the lease; else as `linearizable` |
 //! | stale | nothing |
 //!
-//! On a follower, the leader performs the round, and the follower waits until it has applied the entry that the leader names.
+//! On a follower, the leader performs the round, and the follower waits until it has applied the entry that the leader
+//! names.
 //!
 //! A leader serves no more lease reads in a term in which it has begun to transfer its leadership, because a transfer
 //! makes followers forget their promises. For one lease after a restart a node makes no promises (`consensus`).
@@ -117,8 +118,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Asks a majority if the leader still leads. Ends as soon as this node knows that another node leads: a leader that
-    /// stops may answer no more.
+    /// Asks a majority if the leader still leads. Ends as soon as this node knows that another node leads: a leader
+    /// that stops may answer no more.
     async fn round(&self) -> Result<Index, BarrierError> {
         let leadership = self.0.member.leadership();
         let leader = match &leadership {

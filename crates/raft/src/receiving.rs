@@ -1,11 +1,11 @@
 //! The snapshot that a node is receiving.
 //!
-//! Owns: the choice between the senders of snapshots, and the end of a snapshot whose sender is silent. Does not own: the
-//! content of chunks ([`SnapshotWriter`]), or how they travel (the network).
+//! Owns: the choice between the senders of snapshots, and the end of a snapshot whose sender is silent. Does not own:
+//! the content of chunks ([`SnapshotWriter`]), or how they travel (the network).
 //!
-//! A database has one install in progress at a time, and the install keeps segments of the log from being freed. A leader that
-//! fails in the middle of a transfer sends nothing more, so its snapshot must not block its successor: a leader of a term that is
-//! at least as new ends it. Without a successor that sends a snapshot, silence ends it.
+//! A database has one install in progress at a time, and the install keeps segments of the log from being freed. A
+//! leader that fails in the middle of a transfer sends nothing more, so its snapshot must not block its successor: a
+//! leader of a term that is at least as new ends it. Without a successor that sends a snapshot, silence ends it.
 
 use std::{cell::RefCell, io};
 

@@ -1,11 +1,11 @@
 //! Snapshots of the state, as consensus needs them: read in chunks by the leader, received in chunks by a follower.
 //!
-//! Owns: the traits, and the handle that openraft passes on. Does not own: the content of chunks (`engine`), or how they
-//! travel (the network).
+//! Owns: the traits, and the handle that openraft passes on. Does not own: the content of chunks (`engine`), or how
+//! they travel (the network).
 //!
-//! The leader's state is a snapshot at any time, so nothing is built in advance: openraft's snapshot is only a position, and
-//! the view is opened when the network begins to send. The follower's network writes the chunks to a [`SnapshotWriter`] and
-//! hands it to consensus, which lets it take effect if the sender still leads.
+//! The leader's state is a snapshot at any time, so nothing is built in advance: openraft's snapshot is only a
+//! position, and the view is opened when the network begins to send. The follower's network writes the chunks to a
+//! [`SnapshotWriter`] and hands it to consensus, which lets it take effect if the sender still leads.
 
 use std::{fmt, io, rc::Rc};
 
@@ -24,8 +24,8 @@ pub struct SnapshotPosition {
     pub membership: (LogId, Membership),
 }
 
-/// Builds and installs snapshots of one node's state. The methods run on the consensus thread; those that block for long do
-/// their work elsewhere and return a future.
+/// Builds and installs snapshots of one node's state. The methods run on the consensus thread; those that block for
+/// long do their work elsewhere and return a future.
 pub trait Snapshots: fmt::Debug + 'static {
     /// Opens a snapshot for reading: of the present state, or one whose transfer was interrupted, if it contains the
     /// entry `least`. openraft assumes that a follower with the snapshot has the entries up to `least`, and counts them
@@ -49,8 +49,8 @@ pub struct SnapshotId {
 pub trait SnapshotReader: fmt::Debug {
     /// Identity and position of the snapshot.
     fn id(&self) -> &SnapshotId;
-    /// Returns the chunk with this number, counted from 0; `None` after the last one. Chunks are read in order. The first
-    /// one that is read can have any number.
+    /// Returns the chunk with this number, counted from 0; `None` after the last one. Chunks are read in order. The
+    /// first one that is read can have any number.
     fn chunk(&mut self, number: u64) -> LocalBoxFuture<'_, io::Result<Option<Bytes>>>;
 }
 
@@ -83,8 +83,8 @@ pub enum Switch {
 /// The handle of a snapshot that openraft passes on.
 #[derive(Clone)]
 pub enum SnapshotHandle {
-    /// A snapshot to send: the network opens it with [`Snapshots::open`], and sends its position in place of openraft's,
-    /// which can be older and must not be newer.
+    /// A snapshot to send: the network opens it with [`Snapshots::open`], and sends its position in place of
+    /// openraft's, which can be older and must not be newer.
     Send(Option<Rc<dyn Snapshots>>),
     /// A snapshot that has been received.
     Received(Rc<std::cell::RefCell<Option<Box<dyn SnapshotWriter>>>>),

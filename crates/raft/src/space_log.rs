@@ -1,7 +1,7 @@
 //! State of one space's log, between openraft and the node's log.
 //!
-//! Owns: which entries the space has, its vote, its purged entry, its memberships, and the space time of its last entry.
-//! Does not own: writing and reading (see `store`, `reader`).
+//! Owns: which entries the space has, its vote, its purged entry, its memberships, and the space time of its last
+//! entry. Does not own: writing and reading (see `store`, `reader`).
 //!
 //! Invariant: `purged.index < first` of the index; a blank or a membership gets the time of the entry before it, so all
 //! nodes agree on it.
@@ -127,8 +127,8 @@ impl SpaceLog {
         self.purged = Some(id);
         self.purged_time = time;
         if self.index.is_empty() {
-            // Not the time of an entry that an installed snapshot has replaced: such an entry may belong to another history, and
-            // a later time than that of the snapshot would go to the next blank entry on this node only.
+            // Not the time of an entry that an installed snapshot has replaced: such an entry may belong to another
+            // history, and a later time than that of the snapshot would go to the next blank entry on this node only.
             self.last_time = time;
         }
     }

@@ -10,9 +10,9 @@
 //! | `truncate_after` | truncate | when written: later records become durable only together with it, and an install syncs the log before it switches |
 //! | `purge` | purged | after the fsync, so the entries may be freed |
 //!
-//! Nothing blocks the thread. If the log has no prepared segment, the call waits asynchronously; on a full disk it tries
-//! again every [`RETRY_AFTER`] until the log has room, or until consensus stops. This space makes no progress in the meantime,
-//! others do. A failed write or fsync is final: every later call returns the error.
+//! Nothing blocks the thread. If the log has no prepared segment, the call waits asynchronously; on a full disk it
+//! tries again every [`RETRY_AFTER`] until the log has room, or until consensus stops. This space makes no progress in
+//! the meantime, others do. A failed write or fsync is final: every later call returns the error.
 
 use std::{cell::Cell, fmt, io, io::IoSlice, rc::Rc, sync::Arc, time::Duration};
 
@@ -197,9 +197,9 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
         Ok((next_lsn, bytes))
     }
 
-    /// Notes the times of an append of the entries from `first` to `last`, whose write began at `begun` and has just ended. On
-    /// a follower the write is a stage of its own; on the leader it is one of each command of the entries. Returns the timing
-    /// of the fsync.
+    /// Notes the times of an append of the entries from `first` to `last`, whose write began at `begun` and has just
+    /// ended. On a follower the write is a stage of its own; on the leader it is one of each command of the entries.
+    /// Returns the timing of the fsync.
     fn note_written(&self, member: &Member, (first, last): (u64, u64), begun: Duration) -> SyncTiming {
         let ended = member.monotonic();
         let written = Written { first: Index(first), last: Index(last), begun, ended };
@@ -273,8 +273,8 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
         Ok(())
     }
 
-    /// Returns the space time of an entry that is not in the log, because an installed snapshot contains it. Blank entries
-    /// after it carry this time, which must be the same on all nodes.
+    /// Returns the space time of an entry that is not in the log, because an installed snapshot contains it. Blank
+    /// entries after it carry this time, which must be the same on all nodes.
     fn snapshot_time(&self, index: Index) -> SpaceTime {
         let applied = self.member.as_ref().map(|member| member.machine().applied());
         let applied = applied.filter(|applied| applied.index == index);

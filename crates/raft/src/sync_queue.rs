@@ -113,8 +113,8 @@ impl<Rt: AsyncRuntime> SyncQueue<Rt> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues the callback of a write of `bytes` bytes, which is completed once all records below `lsn` are durable, or with
-    /// the error of the sync. With a `timing` the wait is counted if the sync succeeds.
+    /// Queues the callback of a write of `bytes` bytes, which is completed once all records below `lsn` are durable, or
+    /// with the error of the sync. With a `timing` the wait is counted if the sync succeeds.
     pub(crate) fn push(&self, lsn: Lsn, bytes: u64, done: IOFlushed<Types<Rt>>, timing: Option<SyncTiming>) {
         let mut state = self.state();
         if let Some(error) = state.failed.clone() {

@@ -4,10 +4,11 @@
 //! over the fsyncs. Does not own: the deadlines of batches (`proposals`), and the conclusions from what members report
 //! (`weighing`).
 //!
-//! **Watchdog.** A leader whose fsyncs hang still commits, because its followers are a majority, but its unsynced entries
-//! grow in memory. When the oldest write is older than a second, or 64 MiB are unsynced, it transfers its leadership to a
-//! voter that has all entries. If it still leads after [`MAX_TRANSFER`], it stops its heartbeats and takes no proposals, so that
-//! the followers elect another, and tries the transfer again from time to time. It leads again when its fsyncs return.
+//! **Watchdog.** A leader whose fsyncs hang still commits, because its followers are a majority, but its unsynced
+//! entries grow in memory. When the oldest write is older than a second, or 64 MiB are unsynced, it transfers its
+//! leadership to a voter that has all entries. If it still leads after [`MAX_TRANSFER`], it stops its heartbeats and
+//! takes no proposals, so that the followers elect another, and tries the transfer again from time to time. It leads
+//! again when its fsyncs return.
 
 use std::time::Duration;
 

@@ -1,28 +1,29 @@
 //! Conclusions of the leader from the reports of the members.
 //!
-//! Owns: the refusal of new data, the choice of a leader with room, and how far space time catches up with the wall clocks.
-//! Does not own: the reports and the rules over them (`facts`), and the clock of the space (`replica`).
+//! Owns: the refusal of new data, the choice of a leader with room, and how far space time catches up with the wall
+//! clocks. Does not own: the reports and the rules over them (`facts`), and the clock of the space (`replica`).
 //!
 //! **Room.** A follower writes every entry, for which its disk keeps a reserve. So the leader refuses new data while
 //! fewer than a majority of the voters have room, and its error names the others. A voter that has been silent for
 //! [`ConsensusOptions::silent_after`] counts as one without room, but only if another voter has reported a full disk:
-//! silence alone does not mean a full disk. A leader that refuses data because its own disk is full passes its leadership
-//! to a voter with room, if a majority has room.
+//! silence alone does not mean a full disk. A leader that refuses data because its own disk is full passes its
+//! leadership to a voter with room, if a majority has room.
 //!
 //! **Time.** A member continues the time of the last entry with its monotonic clock, so space time needs no wall clock
-//! across a failover. Space time falls behind while no member runs, and members that were restarted lack the time since the
-//! last entry. A new leader makes up for this lag from the wall clocks of a majority of the voters: space time rises to the
-//! latest time that a majority's clocks have reached. A wrong clock of a minority, the leader's own included, has no effect.
+//! across a failover. Space time falls behind while no member runs, and members that were restarted lack the time since
+//! the last entry. A new leader makes up for this lag from the wall clocks of a majority of the voters: space time
+//! rises to the latest time that a majority's clocks have reached. A wrong clock of a minority, the leader's own
+//! included, has no effect.
 //!
-//! This happens once in a leadership, and before the leader gives its time to the first entry: a rise after that would end
-//! leases and keys early that were granted under the same leader. So the leader takes no commands before it has recent
-//! reports of all voters, or of a majority after two heartbeats. Members also report to each other while none of them leads,
-//! so after a failover nothing is awaited. If no majority has reported after [`ConsensusOptions::max_catch_up`], the leader
-//! takes commands, and space time rises when one has.
+//! This happens once in a leadership, and before the leader gives its time to the first entry: a rise after that would
+//! end leases and keys early that were granted under the same leader. So the leader takes no commands before it has
+//! recent reports of all voters, or of a majority after two heartbeats. Members also report to each other while none of
+//! them leads, so after a failover nothing is awaited. If no majority has reported after
+//! [`ConsensusOptions::max_catch_up`], the leader takes commands, and space time rises when one has.
 //!
 //! A space with one voter has no other clock to ask, so nothing is awaited, and the limit for single nodes applies
-//! (`max_clock_jump`): if the clock is further ahead, space time stays behind until an operator corrects the clock or raises
-//! the limit.
+//! (`max_clock_jump`): if the clock is further ahead, space time stays behind until an operator corrects the clock or
+//! raises the limit.
 //!
 //! Entries get their time from the leader's clock of the space as before, so they remain functions of the entries
 //! before them: no other part decides about time.
@@ -122,7 +123,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         DiskRoom::of(self.facts_of(voter), self.0.options.silent_after())
     }
 
-    /// Waits until this node may give its time to entries, if it has just been elected. Returns as soon as it leads no more.
+    /// Waits until this node may give its time to entries, if it has just been elected. Returns as soon as it leads no
+    /// more.
     pub(crate) async fn caught_up(&self) {
         while let Some(term) = self.0.member.leadership().led_term()
             && !self.may_stamp(term)
@@ -131,8 +133,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Returns true if this leader may give its time to entries: space time has caught up with the wall clocks, or a majority
-    /// has not reported in time.
+    /// Returns true if this leader may give its time to entries: space time has caught up with the wall clocks, or a
+    /// majority has not reported in time.
     pub(crate) fn may_stamp(&self, term: Term) -> bool {
         let is_caught_up = || self.0.facts.caught_up_in.get() == term;
         if is_caught_up() {

@@ -185,8 +185,9 @@ pub trait Read {
     fn part_short(&self, id: CollectionId, name: &[u8], max_bytes: usize) -> Result<Option<Option<Bytes>>, StoreError> {
         Ok(self.part(id, name)?.map(|value| Some(value).filter(|value| value.len() <= max_bytes)))
     }
-    /// Maximum bytes of values for which there is room in a reply now. A command whose reply has more is rejected before
-    /// it copies them. Commands that are executed from the log have all room, because every node must decide equally.
+    /// Maximum bytes of values for which there is room in a reply now. A command whose reply has more is rejected
+    /// before it copies them. Commands that are executed from the log have all room, because every node must decide
+    /// equally.
     fn reply_room(&self) -> usize {
         usize::MAX
     }

@@ -26,8 +26,8 @@ pub(crate) fn string(read: &(impl Read + ?Sized), key: &[u8]) -> Result<Option<(
     }
 }
 
-/// Reads the string of a key like [`string`], but only if it has at most `max_bytes` bytes. Returns no bytes for a longer
-/// string, which is not read.
+/// Reads the string of a key like [`string`], but only if it has at most `max_bytes` bytes. Returns no bytes for a
+/// longer string, which is not read.
 #[expect(clippy::type_complexity)]
 pub(crate) fn short_string(
     read: &(impl Read + ?Sized),
@@ -95,8 +95,8 @@ pub(crate) fn steps_to_read(entry: &Reply) -> u64 {
     read_bytes(entry.content_bytes() + 8 * values(entry))
 }
 
-/// Counter of the bytes in a reply, which must not exceed [`MAX_REDIS_REPLY_BYTES`] or the room that there is for the reply,
-/// and of the steps of a delivery, which must not exceed [`MAX_REDIS_DELIVERY_STEPS`].
+/// Counter of the bytes in a reply, which must not exceed [`MAX_REDIS_REPLY_BYTES`] or the room that there is for the
+/// reply, and of the steps of a delivery, which must not exceed [`MAX_REDIS_DELIVERY_STEPS`].
 #[derive(Debug)]
 pub(crate) struct ReplyBudget {
     taken_bytes: usize,
@@ -150,8 +150,8 @@ impl ReplyBudget {
         Ok(value)
     }
 
-    /// Returns true if there is room for the values of a row with `bytes` bytes, before they are copied. Counts the row if
-    /// there is none, so that the reply exceeds its limit.
+    /// Returns true if there is room for the values of a row with `bytes` bytes, before they are copied. Counts the row
+    /// if there is none, so that the reply exceeds its limit.
     pub(crate) fn has_room_for_row(&mut self, bytes: usize) -> bool {
         let has_room = self.value_bytes.saturating_add(bytes) <= self.room;
         self.value_bytes = if has_room { self.value_bytes } else { usize::MAX };
@@ -213,7 +213,8 @@ impl ReplyBudget {
         self.taken_bytes > MAX_REDIS_REPLY_BYTES || self.taken_steps > MAX_REDIS_DELIVERY_STEPS
     }
 
-    /// Returns true if the counted values exceed the limit of a reply or its room, or the counted steps that of a delivery.
+    /// Returns true if the counted values exceed the limit of a reply or its room, or the counted steps that of a
+    /// delivery.
     pub(crate) fn is_exceeded(&self) -> bool {
         self.is_too_large() || self.lacks_room()
     }

@@ -29,8 +29,8 @@ pub(crate) fn check_log_covers(log: &Log, applied: Lsn) -> Result<(), OpenError>
     Ok(())
 }
 
-/// Applies a valid record of the space. Appends the outcomes of its commands to `outcomes`, if it is an entry; `is_awaited`
-/// is true if a client of this node waits for them. Returns the outcome of a move.
+/// Applies a valid record of the space. Appends the outcomes of its commands to `outcomes`, if it is an entry;
+/// `is_awaited` is true if a client of this node waits for them. Returns the outcome of a move.
 pub(crate) fn apply_record(
     machine: &Machine,
     record: &LogRecord,
@@ -104,9 +104,9 @@ fn check_follows(machine: &Machine, record: &LogRecord) -> Result<(), OpenError>
 
 /// Checks that a truncation record declares void only entries that the state has not applied.
 ///
-/// An install replaces the state while the log holds entries of another history, which consensus truncates then. The record
-/// of that lies after the position of the new state, and its index is at most that of the snapshot, which the state notes
-/// as its last purged entry. Consensus truncates no purged entry in any other case.
+/// An install replaces the state while the log holds entries of another history, which consensus truncates then. The
+/// record of that lies after the position of the new state, and its index is at most that of the snapshot, which the
+/// state notes as its last purged entry. Consensus truncates no purged entry in any other case.
 fn check_truncation(machine: &Machine, record: &LogRecord) -> Result<(), OpenError> {
     let (applied, index) = (machine.applied().index, record.index);
     // Index 0 belongs to the first membership, if there is one.

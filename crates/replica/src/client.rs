@@ -1,8 +1,8 @@
 //! Clients for which commands are proposed, and how expensive their commands have been.
 //!
 //! Owns: the name of a request in log lines, the measured cost of a client's commands, by which the queue decides which
-//! commands wait for their turn, and the pauses of an address between its turns. Does not own: the queue (`queue`), or the
-//! shares of clients in other resources, which belong to the server.
+//! commands wait for their turn, and the pauses of an address between its turns. Does not own: the queue (`queue`), or
+//! the shares of clients in other resources, which belong to the server.
 //!
 //! Invariant: costs are local to a node. They decide when a command is committed, and never its outcome.
 
@@ -56,8 +56,8 @@ impl ClientAddress {
     }
 }
 
-/// A client, usually a connection, for which commands are proposed. Commands of one client are committed in the order in
-/// which they were proposed.
+/// A client, usually a connection, for which commands are proposed. Commands of one client are committed in the order
+/// in which they were proposed.
 #[derive(Debug)]
 pub struct Client {
     address: Arc<ClientAddress>,
@@ -112,18 +112,19 @@ impl Client {
 pub struct Origin {
     /// Client for which the command is proposed, if it is known.
     pub client: Option<Arc<Client>>,
-    /// Name of the request in log lines, if it has one. A member sends it with the command when it forwards the command to
-    /// the leader, and a leader keeps it in memory for the log lines of the members. The log does not contain it.
+    /// Name of the request in log lines, if it has one. A member sends it with the command when it forwards the command
+    /// to the leader, and a leader keeps it in memory for the log lines of the members. The log does not contain it.
     pub request: Option<Arc<str>>,
-    /// Sum of the [steps](thalweg_types::steps) of the values that the command's reads return, if the proposer knows them.
-    /// It affects how many commands share an entry, never an outcome. A member does not send it with a forwarded command.
+    /// Sum of the [steps](thalweg_types::steps) of the values that the command's reads return, if the proposer knows
+    /// them. It affects how many commands share an entry, never an outcome. A member does not send it with a forwarded
+    /// command.
     pub value_reads: Option<u64>,
     /// Maximum time for which the proposer waits for its answer. A member gives the command up when this time or
     /// [`MemberOptions::max_wait`](crate::MemberOptions::max_wait) has passed, whichever is shorter.
     pub max_wait: Option<Duration>,
     /// Term in which this node led when the proposer looked at the leader's state or clock, for a command that another
-    /// leader would not propose. A member refuses the command, unwritten, unless it leads in this term when the command is
-    /// written. A node alone leads in one term for as long as it is open.
+    /// leader would not propose. A member refuses the command, unwritten, unless it leads in this term when the command
+    /// is written. A node alone leads in one term for as long as it is open.
     pub term: Option<Term>,
 }
 

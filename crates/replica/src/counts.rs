@@ -56,8 +56,9 @@ impl Default for Counts {
 }
 
 impl Counts {
-    /// Counts an applied entry with this number of commands. The caller holds the lock under which entries are applied: that
-    /// of the role on a node alone, that of the cursor on a member. So no two threads count at a time, and plain stores do.
+    /// Counts an applied entry with this number of commands. The caller holds the lock under which entries are applied:
+    /// that of the role on a node alone, that of the cursor on a member. So no two threads count at a time, and plain
+    /// stores do.
     #[inline]
     pub(crate) fn count(&self, commands: u64) {
         let add = |counter: &AtomicU64, count| counter.store(counter.load(Relaxed).wrapping_add(count), Relaxed);

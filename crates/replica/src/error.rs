@@ -132,8 +132,8 @@ pub enum ProposeError {
     /// The log rejected the append or failed. The contained error states whether bytes were written.
     #[error(transparent)]
     Append(#[from] AppendError),
-    /// The state machine failed, or consensus has ended on this node. The command's entry may be in the log. The space accepts
-    /// no further proposals.
+    /// The state machine failed, or consensus has ended on this node. The command's entry may be in the log. The space
+    /// accepts no further proposals.
     #[error("the state failed: {0}")]
     State(String),
     /// This member does not lead the space, and could not forward the command to the leader. Nothing was written.
@@ -151,8 +151,8 @@ pub enum ProposeError {
         /// Reason of the leader.
         reason: String,
     },
-    /// Commands that another member has forwarded do not fit in a segment of this leader's log. Nothing was written. Members
-    /// propose smaller commands, so the sender has other limits or a fault.
+    /// Commands that another member has forwarded do not fit in a segment of this leader's log. Nothing was written.
+    /// Members propose smaller commands, so the sender has other limits or a fault.
     #[error("commands of {bytes} bytes do not fit in an entry of this leader, which has at most {max}")]
     TooLarge {
         /// Bytes of the commands.
@@ -160,8 +160,8 @@ pub enum ProposeError {
         /// Maximum bytes of the commands of an entry.
         max: u64,
     },
-    /// Too many members of the space have no room for new data, or the leader has none. Nothing was written. Deletes and
-    /// trims are still accepted.
+    /// Too many members of the space have no room for new data, or the leader has none. Nothing was written. Deletes
+    /// and trims are still accepted.
     #[error("disk full: {reason}")]
     NoRoom {
         /// Members without room, and what to do.

@@ -1,7 +1,7 @@
 //! A proposed command in the queue.
 //!
-//! Owns: the command with what its commit needs to know, and the promise that its proposer gets an answer. Does not own:
-//! the order in which proposals are committed (`queue`).
+//! Owns: the command with what its commit needs to know, and the promise that its proposer gets an answer. Does not
+//! own: the order in which proposals are committed (`queue`).
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 

@@ -26,9 +26,9 @@
 //!
 //! * `max_bytes` of commands in both lanes. At the limit a blocking proposer waits, and an async proposer gets
 //!   `Overloaded`. An empty queue also accepts a proposal larger than the limit.
-//! * Waiting expensive commands of one address: [`MAX_ADDRESS_STEPS`], and no more bytes than remain free. So an address
-//!   cannot fill the queue with them. The bound is lower while the address makes long pauses, because its commands then
-//!   wait longer. A proposer beyond that gets `AddressOverloaded`.
+//! * Waiting expensive commands of one address: [`MAX_ADDRESS_STEPS`], and no more bytes than remain free. So an
+//!   address cannot fill the queue with them. The bound is lower while the address makes long pauses, because its
+//!   commands then wait longer. A proposer beyond that gets `AddressOverloaded`.
 
 use std::{
     collections::VecDeque,
@@ -107,8 +107,8 @@ pub(crate) struct Queue {
 
 /// Steps above which a command counts as expensive: about 0.4 ms of work.
 const EXPENSIVE_STEPS: u64 = 4_000;
-/// Maximum number of steps that expensive commands which are committed together will probably take: about 14 ms of work.
-/// A single command may take more.
+/// Maximum number of steps that expensive commands which are committed together will probably take: about 14 ms of
+/// work. A single command may take more.
 const MAX_TURN_STEPS: u64 = MAX_ENTRY_STEPS / 2;
 /// Maximum number of steps that the waiting expensive commands of one address will probably take: about 14 s of work.
 const MAX_ADDRESS_STEPS: u64 = 500 * MAX_ENTRY_STEPS;
@@ -192,9 +192,10 @@ impl DequeuedProposals {
     }
 }
 
-/// Updates the measured costs of the clients whose commands an entry contains, by the steps that the entry took. If it has
-/// commands of several clients, the cost of each is unknown. If such an entry took many more steps than expected, the
-/// clients with expensive estimates count as fully expensive again, so that their next commands are measured separately.
+/// Updates the measured costs of the clients whose commands an entry contains, by the steps that the entry took. If it
+/// has commands of several clients, the cost of each is unknown. If such an entry took many more steps than expected,
+/// the clients with expensive estimates count as fully expensive again, so that their next commands are measured
+/// separately.
 pub(crate) fn learn(entry: &[Pending], steps: u64) {
     let estimated: u64 = entry.iter().map(|pending| pending.steps.unwrap_or(0)).sum();
     let Some(client) = entry.first().and_then(|pending| pending.client.as_ref()) else { return };
@@ -305,8 +306,8 @@ impl Queue {
         }
     }
 
-    /// Returns the time until a command may be taken: zero if one may be taken now, longer if all addresses with waiting
-    /// commands make pauses, and `None` if nothing waits.
+    /// Returns the time until a command may be taken: zero if one may be taken now, longer if all addresses with
+    /// waiting commands make pauses, and `None` if nothing waits.
     pub(crate) fn time_to_next(&self, now: Duration) -> Option<Duration> {
         if self.is_empty() {
             return None;

@@ -66,8 +66,8 @@ pub fn replay(
 /// Entries that a truncation voids are skipped. The log knows its truncations before it is read
 /// ([`Log::truncations`]), so no record is read twice or delayed.
 ///
-/// Calls `progress` after each record. If it returns `Break`, the replay ends with [`OpenError::Interrupted`]. The state
-/// is consistent then, and a later replay continues after it.
+/// Calls `progress` after each record. If it returns `Break`, the replay ends with [`OpenError::Interrupted`]. The
+/// state is consistent then, and a later replay continues after it.
 pub fn replay_while(
     log: &Log,
     machine: &Machine,

@@ -73,8 +73,8 @@ impl Replica {
         both!(self, replica => replica.observe(observer));
     }
 
-    /// Proposes an encoded command and blocks until it has reached durability `level`; on a member, until a majority has
-    /// it on disk.
+    /// Proposes an encoded command and blocks until it has reached durability `level`; on a member, until a majority
+    /// has it on disk.
     pub fn propose(&self, command: &Framed, level: Durability, purpose: Purpose) -> Result<Committed, ProposeError> {
         both!(self, replica => replica.propose(command, level, purpose))
     }
@@ -138,7 +138,8 @@ impl Replica {
         both!(self, replica => replica.commit_queued());
     }
 
-    /// Commits ready commands of the queue on the calling thread, if that is possible. A member only wakes its consensus.
+    /// Commits ready commands of the queue on the calling thread, if that is possible. A member only wakes its
+    /// consensus.
     #[inline]
     pub fn commit_queued_here(&self) {
         match self {

@@ -8,12 +8,12 @@
 //!                       └────> send ─> acknowledge                                   an append to one follower
 //!                                        └─ follower_write ─> follower_sync          an append, on the follower
 //! ```
-//! A commit takes as long as the slower of `sync` and the acknowledgement of the follower that completes a majority. The first
-//! six stages follow each other, so their times add up to the time of the command on the leader. Commands that another member
-//! has forwarded are not among them.
+//! A commit takes as long as the slower of `sync` and the acknowledgement of the follower that completes a majority.
+//! The first six stages follow each other, so their times add up to the time of the command on the leader. Commands
+//! that another member has forwarded are not among them.
 //!
-//! Cost: ten readings of the clock for an entry with two followers, and two additions for each of its commands. No stage
-//! reads the clock for a single command: the time at which it is queued is known anyway, for its deadline.
+//! Cost: ten readings of the clock for an entry with two followers, and two additions for each of its commands. No
+//! stage reads the clock for a single command: the time at which it is queued is known anyway, for its deadline.
 
 use std::time::Duration;
 
@@ -83,8 +83,8 @@ impl ReplicationStage {
     }
 }
 
-/// Histograms of the times of all stages in nanoseconds. Commands of one entry have the same times but for that in the queue,
-/// and each counts.
+/// Histograms of the times of all stages in nanoseconds. Commands of one entry have the same times but for that in the
+/// queue, and each counts.
 pub type ReplicationStages = [Log2Histogram; ReplicationStage::ALL.len()];
 
 /// Monotonic times of an entry on the leader that wrote it: `write_begun <= written <= apply_begun <= applied`.
@@ -110,8 +110,8 @@ impl ReplicationTimes {
         self.0[stage as usize].record(time, count);
     }
 
-    /// Adds the times of the commands of an applied entry, up to the answer. The commands were queued at `queued_at`, and all
-    /// taken from the queue at `taken`. Returns the number of the commands.
+    /// Adds the times of the commands of an applied entry, up to the answer. The commands were queued at `queued_at`,
+    /// and all taken from the queue at `taken`. Returns the number of the commands.
     pub(crate) fn applied(
         &self,
         queued_at: impl Iterator<Item = Duration>,

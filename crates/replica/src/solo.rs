@@ -19,15 +19,15 @@
 //!                └─ else queue ─► committer thread leads
 //! ```
 //! Invariants:
-//! * Whenever the role is free and the queue is not empty, a thread has been woken to lead, or the proposer that has just
-//!   queued its command will wake one ([`Wake::Later`]).
+//! * Whenever the role is free and the queue is not empty, a thread has been woken to lead, or the proposer that has
+//!   just queued its command will wake one ([`Wake::Later`]).
 //! * Whenever the role is free, the next index follows that of the last applied entry.
 //! * Once the state machine has failed, every proposal is rejected.
 //!
 //! Queued commands are cut into entries by the steps that they may take, so that applying an entry takes no longer than
-//! applying one command may take. All entries that are cut from the queue at a time share one fsync. Expensive commands of
-//! clients wait for their turn in a lane of their own (`queue`), which only the committer thread commits, with pauses of an
-//! address while other clients write (`turn_pause`).
+//! applying one command may take. All entries that are cut from the queue at a time share one fsync. Expensive commands
+//! of clients wait for their turn in a lane of their own (`queue`), which only the committer thread commits, with
+//! pauses of an address while other clients write (`turn_pause`).
 
 use std::{
     fmt,
@@ -338,8 +338,8 @@ impl Solo {
 
     /// Commits the ready commands of the queue on the calling thread if the writer role is free; otherwise, and for
     /// expensive commands, wakes the committer thread, like [`commit_queued`](Self::commit_queued). If it commits, it
-    /// blocks for the fsync. This saves two thread wake-ups, which cost half as much as an fsync. If the state may have to
-    /// wait for its background work, the committer thread commits.
+    /// blocks for the fsync. This saves two thread wake-ups, which cost half as much as an fsync. If the state may have
+    /// to wait for its background work, the committer thread commits.
     pub fn commit_queued_here(&self) {
         if !self.shared.queue.is_empty()
             && !self.shared.machine.backend().may_wait()

@@ -1,8 +1,8 @@
 //! Times of the stages of writes that wait for an fsync.
 //!
-//! Owns: the stages of a single node and their histograms. Does not own: the stages' work, which the holder of the writer role
-//! does, and the stages of replicated writes (`replication`). Writes that wait for no fsync are not timed, because reading the
-//! clock would be a noticeable part of their time.
+//! Owns: the stages of a single node and their histograms. Does not own: the stages' work, which the holder of the
+//! writer role does, and the stages of replicated writes (`replication`). Writes that wait for no fsync are not timed,
+//! because reading the clock would be a noticeable part of their time.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -117,7 +117,8 @@ impl StageTimes {
         (batch.count > 0).then_some(batch)
     }
 
-    /// Begins to write entries of a batch, or of a command that was not queued. They are timed if they wait for an fsync.
+    /// Begins to write entries of a batch, or of a command that was not queued. They are timed if they wait for an
+    /// fsync.
     #[inline]
     pub(crate) fn begin_write(
         &self,

@@ -9,8 +9,8 @@
 //! Successive long turns are separated by longer and longer pauses, until they take 1.5 % of the time: then fewer than
 //! one in a hundred requests of another client meets one.
 //!
-//! Invariant: there is no pause while the commands of one client are the only ones. Pauses are local to a node. They decide
-//! when a command is committed, and never its outcome.
+//! Invariant: there is no pause while the commands of one client are the only ones. Pauses are local to a node. They
+//! decide when a command is committed, and never its outcome.
 
 use std::time::Duration;
 
@@ -65,8 +65,8 @@ impl Default for TurnPause {
 }
 
 impl TurnPause {
-    /// Begins a pause after a turn that began at a monotonic time, takes this time and number of steps, and delays other
-    /// clients. Returns the number of the turn.
+    /// Begins a pause after a turn that began at a monotonic time, takes this time and number of steps, and delays
+    /// other clients. Returns the number of the turn.
     pub(crate) fn begin(&mut self, began: Duration, time: Duration, steps: u64) -> u64 {
         // An address that rested for the length of its last pause gets shorter pauses again.
         self.is_repeated = began < self.until + self.length;

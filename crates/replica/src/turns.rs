@@ -1,9 +1,9 @@
 //! Expensive proposals that wait for their turn.
 //!
 //! Owns: the order in which they are taken: one address after the other, and for each address one client after the
-//! other. So a client's commands wait for at most one command of each other address, and of each other client of its own
-//! address. An address that makes a pause (`turn_pause`) is passed over. Does not own: which proposals are expensive
-//! (`queue`).
+//! other. So a client's commands wait for at most one command of each other address, and of each other client of its
+//! own address. An address that makes a pause (`turn_pause`) is passed over. Does not own: which proposals are
+//! expensive (`queue`).
 //!
 //! Invariants: the proposals of one client are taken in the order of their arrival. An address, and a client in it, has
 //! an entry here exactly while a proposal of it waits.

@@ -1,21 +1,21 @@
 //! Delay of attempts to authenticate, by client address.
 //!
-//! Owns: the number of failed attempts of each address, the delay that grows with it, and the time of the address's next
-//! check. Does not own: passwords, and the timer of a client that waits.
+//! Owns: the number of failed attempts of each address, the delay that grows with it, and the time of the address's
+//! next check. Does not own: passwords, and the timer of a client that waits.
 //!
 //! An address with failures has one check per delay, however many of its clients wait: each check moves the time of the
-//! next one, and the clients that were too late wait again. A delay for each client would permit as many guesses per delay
-//! as the guesser has connections. The delay comes before the check, so a client that disconnects early learns nothing. It
-//! also holds for the right password: otherwise every quick reply would tell a guesser that the guess was right. A client
-//! that waits holds nothing here, so one that disconnects delays no other.
+//! next one, and the clients that were too late wait again. A delay for each client would permit as many guesses per
+//! delay as the guesser has connections. The delay comes before the check, so a client that disconnects early learns
+//! nothing. It also holds for the right password: otherwise every quick reply would tell a guesser that the guess was
+//! right. A client that waits holds nothing here, so one that disconnects delays no other.
 //!
-//! A client that authenticates says nothing about the other clients of its address, which may be behind the same NAT: it
-//! takes back only the failures of its own connection, such as a mistyped password. Those of other connections count until
-//! the address has not failed for ten minutes. But its check delays nobody: the next one may begin immediately, so that a
-//! pool of clients with the right password waits only for the guesses of others.
+//! A client that authenticates says nothing about the other clients of its address, which may be behind the same NAT:
+//! it takes back only the failures of its own connection, such as a mistyped password. Those of other connections count
+//! until the address has not failed for ten minutes. But its check delays nobody: the next one may begin immediately,
+//! so that a pool of clients with the right password waits only for the guesses of others.
 //!
-//! So a guesser can keep new clients of its own address out: a bound on the time of the right password would be a bound on the
-//! time of as many guesses as the guesser has connections. `docs/redis.md` says what an operator can do.
+//! So a guesser can keep new clients of its own address out: a bound on the time of the right password would be a bound
+//! on the time of as many guesses as the guesser has connections. `docs/redis.md` says what an operator can do.
 //!
 //! Bound: at most [`MAX_ADDRESSES`] addresses; a new one replaces the one whose last failure is oldest.
 

@@ -7,10 +7,11 @@
 //! for a notification, checks its keys, and runs the command again if that would return something. If several clients
 //! wait for an entry of one consumer group, the first to run its command gets it, not the first that waited.
 //!
-//! Two notifications wake the client. A Redis client of this node that has changed the key notifies it after its commit. The
-//! apply of an entry notifies it of all additions to streams, whichever node has proposed them. Nothing polls for entries, except for
-//! those of native streams that do not exist yet. Only the loss of a group's stream (it expired, or a client of another protocol or of another node removed or overwrote its key) causes
-//! no notification of the second kind: readers of groups check for it every `RECHECK`.
+//! Two notifications wake the client. A Redis client of this node that has changed the key notifies it after its
+//! commit. The apply of an entry notifies it of all additions to streams, whichever node has proposed them. Nothing
+//! polls for entries, except for those of native streams that do not exist yet. Only the loss of a group's stream (it
+//! expired, or a client of another protocol or of another node removed or overwrote its key) causes no notification of
+//! the second kind: readers of groups check for it every `RECHECK`.
 //!
 //! Limits: each blocked read counts as a tail (`max_tails`), and waits for at most [`MAX_STREAMS`] streams, because its
 //! thread looks at all of them whenever one may have changed.
@@ -38,9 +39,9 @@ use super::{
     wait::Wait,
 };
 
-/// Interval at which a client that waits for entries of a consumer group checks whether the stream still exists: it
-/// may have expired, or a client of another protocol or node may have overwritten or removed it. Changes by Redis clients of this
-/// node are notified immediately. Each check costs one lookup of a key and of a group.
+/// Interval at which a client that waits for entries of a consumer group checks whether the stream still exists: it may
+/// have expired, or a client of another protocol or node may have overwritten or removed it. Changes by Redis clients
+/// of this node are notified immediately. Each check costs one lookup of a key and of a group.
 const RECHECK: Duration = Duration::from_secs(1);
 
 /// Budget for reading the keys of a blocked read. It permits a few waits for the disk, because no other thread loads
@@ -170,8 +171,8 @@ impl Session {
         is_over
     }
 
-    /// Ends the client's blocked read with an error if its stream or its group no longer exists. Reads again if there is an entry,
-    /// although the client was not notified of it.
+    /// Ends the client's blocked read with an error if its stream or its group no longer exists. Reads again if there
+    /// is an entry, although the client was not notified of it.
     fn check_group_exists(&mut self, out: &mut Outbox) {
         let Some(wait) = &self.blocked else { return };
         let reply = match self.store().read_briefly(LOOK, |read| wait.blocked.poll(read)) {
@@ -188,7 +189,8 @@ impl Session {
         let Some(mut wait) = self.blocked.take() else { return };
         // The old notifications have fired; new ones cover all changes that the check below does not see.
         wait.others = self.appended_by_others(&wait.blocked);
-        // If looking takes long, because many entries were deleted, the read itself finds out, on a thread for long reads.
+        // If looking takes long, because many entries were deleted, the read itself finds out, on a thread for long
+        // reads.
         let found = self.store().read_briefly(LOOK, |read| wait.blocked.poll(read)).unwrap_or(Ok(Found::Ready));
         if matches!(found, Ok(Found::Waiting)) {
             // The client stays blocked as before, so a concurrent `CLIENT UNBLOCK` still takes effect.

@@ -199,8 +199,9 @@ impl Connection {
                 // An idle connection keeps no buffer.
                 Received::Nothing => spare::keep(self.input.release()),
                 Received::End => {
-                    // A blocking read is dropped with the requests behind it, because its client has probably gone. So is
-                    // an attempt to authenticate that waits: it would take the checks of other clients of its address.
+                    // A blocking read is dropped with the requests behind it, because its client has probably gone. So
+                    // is an attempt to authenticate that waits: it would take the checks of other clients of its
+                    // address.
                     let is_blocked = self.session.blocked.is_some() || self.session.auth_wait.is_some();
                     self.phase = if is_blocked { ConnectionPhase::Finishing } else { ConnectionPhase::Received };
                     self.session.stop_waiting();

@@ -44,8 +44,8 @@ pub(crate) trait Batched: fmt::Debug + Send + Sync {
     /// of the last call counts.
     fn read(&self, act: &mut dyn FnMut(&dyn Read) -> Result<(), StoreError>) -> Result<(), Failure>;
     /// Proposes commands of a client. All of them run without other commands in between, or none if a watched key has
-    /// changed. A database may first have `fetcher` read rows that the commands need; it then proposes them when the future
-    /// is polled after that.
+    /// changed. A database may first have `fetcher` read rows that the commands need; it then proposes them when the
+    /// future is polled after that.
     fn propose(
         &self,
         origin: &Origin,
@@ -53,8 +53,8 @@ pub(crate) trait Batched: fmt::Debug + Send + Sync {
         commands: &Commands,
         watched: &[Watched],
     ) -> PendingOutcome;
-    /// Returns a future that completes after a client of another protocol has appended to this stream, and from time to time
-    /// while there is no such stream; `None` if other protocols can't append to it.
+    /// Returns a future that completes after a client of another protocol has appended to this stream, and from time to
+    /// time while there is no such stream; `None` if other protocols can't append to it.
     fn appended(&self, _key: &[u8]) -> Option<Appended> {
         None
     }
@@ -94,7 +94,8 @@ impl Database {
     /// Reads like [`read`](Self::read), but within a budget, because the calling thread serves other clients.
     ///
     /// # Errors
-    /// The read has spent the budget, so its result was dropped. The [readers](thalweg_serving::readers) must perform it.
+    /// The read has spent the budget, so its result was dropped. The [readers](thalweg_serving::readers) must perform
+    /// it.
     #[inline]
     pub(crate) fn read_briefly<R>(
         &self,

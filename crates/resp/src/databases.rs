@@ -71,8 +71,8 @@ impl Databases {
                 RespDatabase::Keyspace(name) => {
                     let keyspace = Arc::new(NamedKeyspace::new(&app.db, name));
                     if number == 0 && app.cluster.is_none() {
-                        // An existing keyspace needs no command of the log, which a full disk would reject: so the server
-                        // can still start.
+                        // An existing keyspace needs no command of the log, which a full disk would reject: so the
+                        // server can still start.
                         let created = keyspace.look_up_or_create(None).await;
                         created.map_err(|error| DatabaseError::Keyspace { number, name: name.clone(), error })?;
                     }

@@ -1,10 +1,10 @@
 //! Errors of the layers below, as error replies.
 //!
 //! Clients evaluate the first word: `ERR` for requests to be fixed, `BUSY` for requests to be retried, `MISCONF` for
-//! states that an operator must fix (Redis uses it when it can't write to its disk). In a cluster, the words are those of
-//! Redis: `CLUSTERDOWN` without a leader, `TRYAGAIN` while leadership changes, `LOADING` while the node recovers. Clients
-//! of Redis retry after these by themselves. `UNKNOWN` stands for a write that may or may not have been carried out: client
-//! libraries repeat no request after a word that they do not know.
+//! states that an operator must fix (Redis uses it when it can't write to its disk). In a cluster, the words are those
+//! of Redis: `CLUSTERDOWN` without a leader, `TRYAGAIN` while leadership changes, `LOADING` while the node recovers.
+//! Clients of Redis retry after these by themselves. `UNKNOWN` stands for a write that may or may not have been carried
+//! out: client libraries repeat no request after a word that they do not know.
 
 use std::borrow::Cow;
 

@@ -70,15 +70,16 @@ impl KeyspaceDatabase {
         Ok(Built { batch: builder.finish(), purpose, replies, splits })
     }
 
-    /// Returns the steps of the values that the reads of a batch return; `None` if they are not known, or not in memory.
+    /// Returns the steps of the values that the reads of a batch return; `None` if they are not known, or not in
+    /// memory.
     fn value_reads(&self, commands: &Commands) -> Option<u64> {
         let (lookups, keyspace) = (ValueLookups::of(commands)?, self.keyspace.known_id()?);
         let read = || self.db.blocking().redis_read(keyspace, |view| lookups.steps(view));
         Budget::RESIDENT.perform(read).ok()?.ok()
     }
 
-    /// Proposes a batch, and returns the future of its outcome, with the outcomes of the batches that continue it. The batch
-    /// is proposed when this function is called, on the thread that serves the client.
+    /// Proposes a batch, and returns the future of its outcome, with the outcomes of the batches that continue it. The
+    /// batch is proposed when this function is called, on the thread that serves the client.
     fn outcome(
         self,
         origin: &Origin,
@@ -147,8 +148,8 @@ impl Proposer {
         under_way
     }
 
-    /// Waits for the replies to a proposed batch. If its keyspace was dropped, none of its commands ran: then the batch is
-    /// proposed once more, for the keyspace that has the name now, or for a new one.
+    /// Waits for the replies to a proposed batch. If its keyspace was dropped, none of its commands ran: then the batch
+    /// is proposed once more, for the keyspace that has the name now, or for a new one.
     async fn replies(&self, batch: &mut Vec<u8>, under_way: PendingCommand) -> Outcome {
         let dropped = match under_way.await {
             Err(WriteError::NoSuchKeyspace(dropped)) => dropped,
@@ -252,8 +253,8 @@ fn is_too_expensive(reply: &Reply) -> bool {
 }
 
 /// Returns a batch whose first command is split into two that delete half as much each; `None` if this command does not
-/// delete several keys, fields or entries. Watched keys are compared again, with the first part. Keys and names can be so long, or values in a
-/// keyspace with history, that even [`MAX_DELETED`] of them take too many steps.
+/// delete several keys, fields or entries. Watched keys are compared again, with the first part. Keys and names can be
+/// so long, or values in a keyspace with history, that even [`MAX_DELETED`] of them take too many steps.
 fn halved(batch: &[u8]) -> Option<Vec<u8>> {
     let Ok(Command::Redis(batch)) = Command::decode(batch) else { return None };
     let (mut commands, mut args) = (batch.commands(), Vec::new());
@@ -275,8 +276,8 @@ fn halved(batch: &[u8]) -> Option<Vec<u8>> {
     Some(builder.finish())
 }
 
-/// Records that a command of the batch, or a part of one, was halved. Its reply had number `at` in the batch; from now on
-/// it has two replies.
+/// Records that a command of the batch, or a part of one, was halved. Its reply had number `at` in the batch; from now
+/// on it has two replies.
 fn split_again(splits: &mut Vec<Split>, at: usize) {
     let after = splits.partition_point(|split| split.first <= at);
     splits[after..].iter_mut().for_each(|split| split.first += 1);
@@ -312,8 +313,8 @@ impl KeyspaceDatabase {
     }
 }
 
-/// Maximum number of times that a read finds the keyspace with the last known id dropped. After that, the database is read as
-/// empty, as it was between a drop and the creation of the next keyspace.
+/// Maximum number of times that a read finds the keyspace with the last known id dropped. After that, the database is
+/// read as empty, as it was between a drop and the creation of the next keyspace.
 const MAX_DROPS: usize = 4;
 
 impl Batched for KeyspaceDatabase {

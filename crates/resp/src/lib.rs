@@ -12,9 +12,9 @@
 //! has not begun, a command runs immediately and its reply goes into the outbox. The first command that writes to a
 //! keyspace begins a `burst`: all later commands of the same read are proposed with it as one command of the log, and
 //! their replies are written once it is durable. The commands that all connections of a thread have proposed become one
-//! entry when the thread has nothing else to do. If rows that the burst reads are not in memory, other threads read them
-//! before it is proposed. The outbox is written once a turn. While a burst is pending, its
-//! client's requests are read but not handled. They form the next burst, so bursts grow as the disk gets slower.
+//! entry when the thread has nothing else to do. If rows that the burst reads are not in memory, other threads read
+//! them before it is proposed. The outbox is written once a turn. While a burst is pending, its client's requests are
+//! read but not handled. They form the next burst, so bursts grow as the disk gets slower.
 //!
 //! # Limits
 //!

@@ -1,8 +1,8 @@
 //! Listening for Redis clients.
 //!
 //! Owns: the limits on connections (shared with HTTP) and, if a password is configured, on unauthenticated connections
-//! (`max_handshakes`, with `header_timeout` to authenticate; at the limit the oldest one of the address that has most is
-//! closed), and one task per connection on one of the [`threads`](thalweg_serving::threads). Without a password, a
+//! (`max_handshakes`, with `header_timeout` to authenticate; at the limit the oldest one of the address that has most
+//! is closed), and one task per connection on one of the [`threads`](thalweg_serving::threads). Without a password, a
 //! connection that has sent no command makes room for a newer one of its address.
 
 use std::{future::poll_fn, net::SocketAddr, sync::Arc, time::Instant};

@@ -2,14 +2,14 @@
 //!
 //! Owns: the transfer of such a read to the [readers](thalweg_serving::readers), and its reply. Does not own: the
 //! decision that a read is long or cold. Each read first runs on the serving thread with a small
-//! [budget](thalweg_types::budget). If the read spends it, the readers run it again from the beginning, over a
-//! newer view, with the bounds of any Redis command. The session handles no further command until the reply is there, so
+//! [budget](thalweg_types::budget). If the read spends it, the readers run it again from the beginning, over a newer
+//! view, with the bounds of any Redis command. The session handles no further command until the reply is there, so
 //! replies stay in the order of commands.
 //!
 //! Long lists of channels, the comparison of many watched keys, and writes of many keys of a cache go the same way.
 //!
-//! Limits: a session has at most one read with the readers. Each long read counts as a scan (`max_scans`). Beyond its share, a
-//! client gets the error `BUSY`. A read that only waits for the disk does not count.
+//! Limits: a session has at most one read with the readers. Each long read counts as a scan (`max_scans`). Beyond its
+//! share, a client gets the error `BUSY`. A read that only waits for the disk does not count.
 
 use std::{
     sync::Arc,
@@ -276,8 +276,8 @@ impl Session {
     }
 }
 
-/// Executes a write of many keys of a cache in parts of `each` arguments. Returns the sum of their replies, or the last one
-/// if they are no numbers.
+/// Executes a write of many keys of a cache in parts of `each` arguments. Returns the sum of their replies, or the last
+/// one if they are no numbers.
 fn write_parts(
     cache: &CacheDatabase,
     command: &'static Command,

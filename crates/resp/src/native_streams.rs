@@ -168,8 +168,8 @@ impl StreamCommands {
         replies
     }
 
-    /// Waits until reads of this batch of pipelined commands may see the node's state: a member of a cluster first asks the
-    /// leader if the read level requires it. Returns an error reply if this fails.
+    /// Waits until reads of this batch of pipelined commands may see the node's state: a member of a cluster first asks
+    /// the leader if the read level requires it. Returns an error reply if this fails.
     async fn pass_gate(&mut self) -> Result<(), Reply> {
         if let Some(ReadGate { handle, level }) = &self.gate
             && handle.try_read(*level).is_none()
@@ -258,8 +258,8 @@ impl StreamCommands {
         run.clear();
     }
 
-    /// Looks up the streams of appends again, because one of them was deleted. A member of a cluster first waits until its
-    /// state shows the present ones. Removes appends whose stream is missing and must not be created.
+    /// Looks up the streams of appends again, because one of them was deleted. A member of a cluster first waits until
+    /// its state shows the present ones. Removes appends whose stream is missing and must not be created.
     async fn look_up_again(&self, run: &mut Vec<PendingAppend>) -> Result<(), Reply> {
         if let Some(cluster) = &self.cluster {
             let passed = cluster.read(ReadLevel::Linearizable, Instant::now() + DEFAULT_WAIT).await;

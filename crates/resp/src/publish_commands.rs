@@ -62,8 +62,8 @@ impl Session {
         }
     }
 
-    /// Publishes a batch, and returns the number of its receivers. A client that is its own subscriber gets the messages
-    /// before the replies to its commands.
+    /// Publishes a batch, and returns the number of its receivers. A client that is its own subscriber gets the
+    /// messages before the replies to its commands.
     fn publish_now(&mut self, batch: &Batch, out: &mut Outbox) -> i64 {
         let published = self.resp.app.views.broker.publish_now(batch);
         self.publishing.caused.add(batch.encoded().len(), published.delivered);

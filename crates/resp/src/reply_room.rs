@@ -1,8 +1,9 @@
 //! View of a database for a read whose reply has limited room.
 //!
-//! Owns: [`WithReplyRoom`], which tells commands how many bytes of values their reply may have. So a read on the threads for
-//! long reads copies no values that the client cannot be sent. Does not own: the bound on the replies that wait for clients
-//! (`admission`), or the reservation of the reply's memory, which the session makes when it has the reply.
+//! Owns: [`WithReplyRoom`], which tells commands how many bytes of values their reply may have. So a read on the
+//! threads for long reads copies no values that the client cannot be sent. Does not own: the bound on the replies that
+//! wait for clients (`admission`), or the reservation of the reply's memory, which the session makes when it has the
+//! reply.
 
 use std::ops::Bound;
 

@@ -6,8 +6,8 @@
 //!
 //! Invariants:
 //! * Replies are in the order of commands. An immediate reply is held behind the replies that wait for the log.
-//! * While a barrier, a burst or a long read is pending, work is done in slices, or the client is blocked in a read, waits
-//!   to authenticate or waits for a turn, the session handles no further command.
+//! * While a barrier, a burst or a long read is pending, work is done in slices, or the client is blocked in a read,
+//!   waits to authenticate or waits for a turn, the session handles no further command.
 //! * A command that can't run yet ([`CommandProgress::Again`]) has had no effect.
 
 use std::{
@@ -116,8 +116,8 @@ pub(crate) struct Session {
     barrier: ConnectionBarrier,
     /// Number of received bytes from the start of the current command on.
     unhandled: usize,
-    /// Read that the readers perform; `None` if there is none. The session has a pending burst, a long read or a blocking
-    /// read, but never two of them.
+    /// Read that the readers perform; `None` if there is none. The session has a pending burst, a long read or a
+    /// blocking read, but never two of them.
     pub(super) reading: Option<Box<LongRead>>,
     /// Blocking read in which the client waits; `None` if the client does not wait.
     pub(super) blocked: Option<Box<Wait>>,
@@ -220,26 +220,26 @@ impl Session {
         !self.is_busy() && self.auth_wait.is_none() && !self.is_ending && !self.publishing.caused.need_turn()
     }
 
-    /// Returns true if the session still owes the client a reply: one that depends on a commit, a barrier, a long read or a
-    /// blocking read, or that is written in slices.
+    /// Returns true if the session still owes the client a reply: one that depends on a commit, a barrier, a long read
+    /// or a blocking read, or that is written in slices.
     pub(crate) fn is_busy(&self) -> bool {
         self.is_under_way() || self.blocked.is_some() || self.ongoing.is_some()
     }
 
-    /// Returns true if commands of the session were proposed to the log, given to the readers, or wait for a barrier, and
-    /// are not completed yet.
+    /// Returns true if commands of the session were proposed to the log, given to the readers, or wait for a barrier,
+    /// and are not completed yet.
     pub(crate) fn is_under_way(&self) -> bool {
         self.pending.is_some() || self.reading.is_some() || self.barrier.is_pending()
     }
 
-    /// Returns true if there may be work after all replies are sent: messages to deliver, the next slice of ongoing work, or
-    /// a memory reservation of large replies to release.
+    /// Returns true if there may be work after all replies are sent: messages to deliver, the next slice of ongoing
+    /// work, or a memory reservation of large replies to release.
     pub(crate) fn has_work(&self) -> bool {
         self.subscriber.is_subscribed() || self.ongoing.is_some() || self.replies.is_some()
     }
 
-    /// Ends the client's blocking read, or its attempt to authenticate, without a reply, because the client has probably
-    /// gone, and prevents new blocking reads. A read that is pending in the log replies with what it finds.
+    /// Ends the client's blocking read, or its attempt to authenticate, without a reply, because the client has
+    /// probably gone, and prevents new blocking reads. A read that is pending in the log replies with what it finds.
     pub(crate) fn stop_waiting(&mut self) {
         self.auth_wait = None;
         self.is_blocking_forbidden = true;
@@ -259,8 +259,8 @@ impl Session {
 
     // ----- commands
 
-    /// Handles the client's received commands as far as possible, for a [`Slice`] at most from `socket.now`. Returns true if
-    /// there was progress.
+    /// Handles the client's received commands as far as possible, for a [`Slice`] at most from `socket.now`. Returns
+    /// true if there was progress.
     pub(crate) fn run_received(&mut self, input: &mut Input, socket: &mut ServedSocket, out: &mut Outbox) -> bool {
         if !self.listens() || input.pending_bytes() == 0 {
             return self.send_gathered(out);
@@ -271,13 +271,13 @@ impl Session {
             socket.worked(time);
             self.publishing.caused.add_time(time);
         }
-        // A thread that was interrupted can use up its time without a command. Without progress, nothing would ask for the
-        // turn that the session then needs, and bytes that have arrived would wait for the next tick.
+        // A thread that was interrupted can use up its time without a command. Without progress, nothing would ask for
+        // the turn that the session then needs, and bytes that have arrived would wait for the next tick.
         moved | self.publishing.caused.need_turn()
     }
 
-    /// Returns true while commands only join a burst, which takes little time. The end of a slice must not split a burst,
-    /// because its commands take effect together.
+    /// Returns true while commands only join a burst, which takes little time. The end of a slice must not split a
+    /// burst, because its commands take effect together.
     fn gathers_burst(&self) -> bool {
         !self.burst.is_empty() && matches!(self.store(), Database::Batched(_))
     }
@@ -550,8 +550,8 @@ impl Session {
         CommandProgress::Done
     }
 
-    /// Returns the budget of a read on this thread. A read of the thread's only client may wait for the disk: this is faster
-    /// than a transfer to another thread, and delays nobody else.
+    /// Returns the budget of a read on this thread. A read of the thread's only client may wait for the disk: this is
+    /// faster than a transfer to another thread, and delays nobody else.
     #[inline]
     pub(super) fn budget(&self) -> Budget {
         if self.load.is_single() { Budget::ALONE } else { Budget::RESIDENT }
@@ -567,8 +567,8 @@ impl Session {
         self.account.has_reply_room(len).unwrap_or_else(|never| match never {})
     }
 
-    /// Returns false if replies already use so much memory that the values of an `MGET` cannot be sent together. The values
-    /// are not read. True for other commands, whose replies do not show their size in advance.
+    /// Returns false if replies already use so much memory that the values of an `MGET` cannot be sent together. The
+    /// values are not read. True for other commands, whose replies do not show their size in advance.
     #[cold]
     fn has_room_for_values(&self, command: &Command, arguments: &[&[u8]]) -> bool {
         if reads_values(command.name.as_bytes()) != Some(ValueReads::Keys) {
@@ -616,8 +616,9 @@ impl Session {
         true
     }
 
-    /// Returns true if a command must not begin, because it would change data and reply with values, and the largest value
-    /// has no room among the replies that wait for clients. Once the command has changed data, its reply must be sent.
+    /// Returns true if a command must not begin, because it would change data and reply with values, and the largest
+    /// value has no room among the replies that wait for clients. Once the command has changed data, its reply must be
+    /// sent.
     #[inline]
     pub(super) fn lacks_reply_room(&self, command: &Command, arguments: &[&[u8]]) -> bool {
         matches!(command.run, Run::Write(_))
@@ -861,8 +862,8 @@ impl Session {
         }
     }
 
-    /// Blocks the client in a read that found no entry. If the client must not wait any more, it gets the reply of a read
-    /// whose timeout has expired.
+    /// Blocks the client in a read that found no entry. If the client must not wait any more, it gets the reply of a
+    /// read whose timeout has expired.
     pub(super) fn begin_waiting(&mut self, wait: Box<Wait>, out: &mut Outbox) {
         if self.is_blocking_forbidden {
             self.muted = wait.muted;

@@ -1,8 +1,9 @@
-//! Work of a session that is done in slices: the replies to a long transaction or burst, and long lists of subscriptions.
+//! Work of a session that is done in slices: the replies to a long transaction or burst, and long lists of
+//! subscriptions.
 //!
-//! Owns: the steps of such work. A slice ends after about a millisecond ([`Slice`]), or when enough output waits for the
-//! client. Its time counts as work of the connection, which then waits for a turn while its thread serves other clients.
-//! Does not own: the commands.
+//! Owns: the steps of such work. A slice ends after about a millisecond ([`Slice`]), or when enough output waits for
+//! the client. Its time counts as work of the connection, which then waits for a turn while its thread serves other
+//! clients. Does not own: the commands.
 //!
 //! Invariants: while there is such work, the session handles no further command, so replies keep their order. While
 //! replies are being written, no message of a subscription is sent, because it would come in the middle of a reply.

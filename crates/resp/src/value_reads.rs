@@ -6,8 +6,8 @@
 //! proposer computes from the estimate ([`max_steps_with`](thalweg_types::command::max_steps_with)).
 //!
 //! Invariants:
-//! * An estimate never affects a reply. A value that another client replaces by a larger one before the batch is applied
-//!   makes the entry take longer, by at most the budget of a batch's reads.
+//! * An estimate never affects a reply. A value that another client replaces by a larger one before the batch is
+//!   applied makes the entry take longer, by at most the budget of a batch's reads.
 //! * A batch causes at most [`MAX_LOOKUPS`] lookups. One with more reads has no estimate.
 
 use thalweg_redis::{Read, StoreError, Value};
@@ -27,7 +27,8 @@ struct ReadValue<'a> {
     key: &'a [u8],
     /// Field of a hash, if the read returns one.
     field: Option<&'a [u8]>,
-    /// Total length in bytes of the arguments of earlier commands of the batch, which may have become part of the value.
+    /// Total length in bytes of the arguments of earlier commands of the batch, which may have become part of the
+    /// value.
     brought: usize,
 }
 

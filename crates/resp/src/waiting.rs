@@ -120,8 +120,8 @@ impl WaitingClients {
     }
 }
 
-/// Notification of the clients that wait for entries of keyspaces and native streams, after the apply of entries that any client of
-/// any node has proposed.
+/// Notification of the clients that wait for entries of keyspaces and native streams, after the apply of entries that
+/// any client of any node has proposed.
 #[derive(Debug)]
 pub(crate) struct AppliedGrowth {
     pub(crate) waiting: Weak<WaitingClients>,

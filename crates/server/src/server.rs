@@ -106,8 +106,8 @@ impl Classified for ServerError {
     }
 }
 
-/// Longest time for which a stopping leader waits until another node has taken over. The transfer takes one exchange with
-/// a node that has all entries.
+/// Longest time for which a stopping leader waits until another node has taken over. The transfer takes one exchange
+/// with a node that has all entries.
 const HAND_OVER: Duration = Duration::from_secs(2);
 
 /// A server that is bound and not running yet.
@@ -139,14 +139,14 @@ struct Redis {
 }
 
 impl Server {
-    /// Binds the addresses of all protocols, over a database that runs alone. Must be called on a tokio runtime. The server
-    /// closes the database when it stops.
+    /// Binds the addresses of all protocols, over a database that runs alone. Must be called on a tokio runtime. The
+    /// server closes the database when it stops.
     pub async fn bind(config: Config, db: &Database) -> Result<Self, ServerError> {
         Self::bind_member(config, db, None).await
     }
 
-    /// Binds the addresses of all protocols, over a database that may be a member of `cluster`. Must be called on a tokio
-    /// runtime. When it stops, the server stops the member and closes the database.
+    /// Binds the addresses of all protocols, over a database that may be a member of `cluster`. Must be called on a
+    /// tokio runtime. When it stops, the server stops the member and closes the database.
     pub async fn bind_member(config: Config, db: &Database, cluster: Option<Cluster>) -> Result<Self, ServerError> {
         config.check()?;
         let http = config.http;

@@ -171,8 +171,8 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Creates a bound with a reserve of `reserve_percent`. A bound below `least_divided` has none. The reserve is smaller
-    /// if one request, which takes up to `largest` in small steps, would not fit into the remaining part.
+    /// Creates a bound with a reserve of `reserve_percent`. A bound below `least_divided` has none. The reserve is
+    /// smaller if one request, which takes up to `largest` in small steps, would not fit into the remaining part.
     fn new(limit: u64, reserve_percent: u32, largest: u64, least_divided: u64) -> Self {
         let reserve = if limit < least_divided { 0 } else { reserve_of(limit, reserve_percent) };
         let reserve = reserve.min(limit.saturating_sub(largest));
@@ -217,8 +217,8 @@ impl Bound {
     }
 }
 
-/// Address of a client as the server counts it: an IPv4 address, or the /64 network of an IPv6 address, because a client
-/// usually has a whole network of that size.
+/// Address of a client as the server counts it: an IPv4 address, or the /64 network of an IPv6 address, because a
+/// client usually has a whole network of that size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AddressKey(u128);
 
@@ -270,7 +270,8 @@ impl Drop for AddressAccount {
 pub struct Account {
     address: Arc<AddressAccount>,
     held: [AtomicU64; Resource::COUNT],
-    /// Identity of the connection in the queue of commands, which measures how expensive the commands of each client are.
+    /// Identity of the connection in the queue of commands, which measures how expensive the commands of each client
+    /// are.
     client: Arc<Client>,
     /// True once the server has cut the connection because its client did not read or send.
     is_cut: AtomicBool,
@@ -349,8 +350,8 @@ impl Account {
         Ok(self.may_hold_reply(len()?.unwrap_or(0)))
     }
 
-    /// Returns the number of bytes of a reply for which there is room now: at most `most`, and at least those of a reply that
-    /// is not counted. Meant for reads that learn the size of their reply while they copy values into it.
+    /// Returns the number of bytes of a reply for which there is room now: at most `most`, and at least those of a
+    /// reply that is not counted. Meant for reads that learn the size of their reply while they copy values into it.
     #[must_use]
     pub fn reply_room_up_to(&self, most: u64) -> u64 {
         const UNCOUNTED: u64 = COUNTED_REPLY_BYTES as u64 - 1;
@@ -372,8 +373,8 @@ impl Account {
         bytes < COUNTED_REPLY_BYTES as u64 || self.take(Resource::ReplyBytes, bytes).is_some()
     }
 
-    /// Returns true if there is no room for a reply with the largest value. A read of values whose sizes it does not know
-    /// yet should then look at the sizes first.
+    /// Returns true if there is no room for a reply with the largest value. A read of values whose sizes it does not
+    /// know yet should then look at the sizes first.
     #[must_use]
     pub fn is_short_of_reply_room(&self) -> bool {
         const LARGEST: u64 = MAX_VALUE_BYTES as u64;
@@ -701,8 +702,8 @@ impl Admission {
         }
     }
 
-    /// Returns true if a log line about a bound is due at `now`, in milliseconds after the admission began. Then no other
-    /// line is due for [`WARNED_EVERY`].
+    /// Returns true if a log line about a bound is due at `now`, in milliseconds after the admission began. Then no
+    /// other line is due for [`WARNED_EVERY`].
     fn warns_at(&self, resource: Resource, now: u64) -> bool {
         let next_warning = &self.next_warnings[resource as usize];
         let due = next_warning.load(Relaxed);

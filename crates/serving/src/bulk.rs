@@ -9,18 +9,18 @@
 //! ```text
 //! round: bulk output, 512 KiB or 2 MiB in total ─► poll of the sockets ─► requests that arrived ─► next round
 //! ```
-//! Without this bound, a thread that copies megabytes for each of many slow readers would poll its sockets only after the
-//! last of them. While a round has bytes left, connections send when they are woken; that costs one counter. At the end
-//! of a round they queue. Each round then begins with turns for the first ones: addresses in turn, and the connections of
-//! each address in turn. A turn permits the bytes of two rounds, in one or several rounds. Once no connection waits, all
-//! may send again without a turn.
+//! Without this bound, a thread that copies megabytes for each of many slow readers would poll its sockets only after
+//! the last of them. While a round has bytes left, connections send when they are woken; that costs one counter. At the
+//! end of a round they queue. Each round then begins with turns for the first ones: addresses in turn, and the
+//! connections of each address in turn. A turn permits the bytes of two rounds, in one or several rounds. Once no
+//! connection waits, all may send again without a turn.
 //!
 //! A client whose publishes cause 4 MiB of deliveries waits for a turn in the same queue ([`CausedWork`]). So
 //! requests overtake deliveries, but publishers do not, and subscribers that read get all that is published.
 //!
-//! Requests that take long count like bulk output: two milliseconds of them end a round. A client that pipelines many of
-//! them is served for [`SLICE`] at a time ([`Slice`]). Then it waits for a turn, too, while its thread serves the short
-//! requests of others.
+//! Requests that take long count like bulk output: two milliseconds of them end a round. A client that pipelines many
+//! of them is served for [`SLICE`] at a time ([`Slice`]). Then it waits for a turn, too, while its thread serves the
+//! short requests of others.
 //!
 //! Turns exclude nobody: a connection that has a turn and nothing to send holds up no other. Bounds: one entry in the
 //! queue for each connection or streamed body. The bytes of one write, and those that the kernel takes without sending
@@ -46,10 +46,10 @@ use crate::{
     fair_queue::{FairQueue, QueuePosition},
 };
 
-/// Maximum number of bytes of bulk output in a round of a thread that serves plain TCP. Receiving and sending them takes
-/// about a millisecond. A round exceeds this number by at most one write for each thread of the runtime. In rounds of 512
-/// KiB, a publisher and its subscriber woke each other so often that each delivery of 128 bytes took a tenth more of the
-/// server's CPU time.
+/// Maximum number of bytes of bulk output in a round of a thread that serves plain TCP. Receiving and sending them
+/// takes about a millisecond. A round exceeds this number by at most one write for each thread of the runtime. In
+/// rounds of 512 KiB, a publisher and its subscriber woke each other so often that each delivery of 128 bytes took a
+/// tenth more of the server's CPU time.
 pub const ROUND_BYTES: usize = 2 * 1024 * 1024;
 /// Maximum number of bytes of bulk output in a round of the async runtime, whose connections encrypt or have bodies of
 /// HTTP, which takes longer for each byte.
@@ -98,8 +98,8 @@ impl BulkCounters {
 pub struct BulkTurns {
     /// Number of bytes that the connections may send in one round.
     round_bytes: usize,
-    /// Bytes left in this round. Sent bytes and the time of long requests, converted to bytes, are subtracted; the round
-    /// ends at 0 or below.
+    /// Bytes left in this round. Sent bytes and the time of long requests, converted to bytes, are subtracted; the
+    /// round ends at 0 or below.
     left: AtomicI64,
     /// True from the end of a round until no connection waits for a turn.
     is_crowded: AtomicBool,
@@ -237,8 +237,8 @@ impl BulkSeat {
         Self { turns: Arc::clone(turns), account: Arc::clone(account), seat: None, state: SeatState::Free }
     }
 
-    /// Returns true if the connection may send bulk output now. Otherwise the connection waits for a turn, and its task is
-    /// woken for it.
+    /// Returns true if the connection may send bulk output now. Otherwise the connection waits for a turn, and its task
+    /// is woken for it.
     #[inline]
     pub fn may_send(&mut self, cx: &Context<'_>) -> bool {
         matches!(self.state, SeatState::Free) && !self.turns.is_crowded.load(Ordering::Relaxed) || self.has_turn(cx)
@@ -343,7 +343,8 @@ const LONG_REQUESTS: Duration = Duration::from_micros(100);
 /// Number of requests after which the clock is read again.
 const CLOCK_INTERVAL: u32 = 16;
 
-/// Period in which one poll of a connection's task handles requests. It ends after [`SLICE`], or up to 16 requests later.
+/// Period in which one poll of a connection's task handles requests. It ends after [`SLICE`], or up to 16 requests
+/// later.
 #[derive(Debug)]
 pub struct Slice {
     began: Instant,
@@ -358,7 +359,8 @@ impl Slice {
         Self { began: now, requests: 0 }
     }
 
-    /// Counts a request that is about to be handled. Returns false if the period is over, so that the request must wait.
+    /// Counts a request that is about to be handled. Returns false if the period is over, so that the request must
+    /// wait.
     #[inline]
     pub fn has_time(&mut self) -> bool {
         self.requests += 1;
@@ -380,8 +382,8 @@ impl Slice {
     }
 }
 
-/// Work that the requests of a connection have caused since its last turn: deliveries of what it published, and the time
-/// of its requests.
+/// Work that the requests of a connection have caused since its last turn: deliveries of what it published, and the
+/// time of its requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CausedWork {
     bytes: u64,

@@ -1,10 +1,10 @@
 //! Shares of clients in what they create in the database: keyspaces, leases and consumer groups.
 //!
-//! The database bounds the number of each kind. Owns: a reservation for each one that a client created through this node,
-//! which counts for the client's address until it is gone, and the rule that the others count as held by nobody: those
-//! that exist since an earlier start, were created through another node, or by the server itself. So an address that
-//! created its share before a restart leaves the reserve to others after it too. Does not own: the bounds of the database,
-//! which also hold without this; the requests that create (`creating`).
+//! The database bounds the number of each kind. Owns: a reservation for each one that a client created through this
+//! node, which counts for the client's address until it is gone, and the rule that the others count as held by nobody:
+//! those that exist since an earlier start, were created through another node, or by the server itself. So an address
+//! that created its share before a restart leaves the reserve to others after it too. Does not own: the bounds of the
+//! database, which also hold without this; the requests that create (`creating`).
 //!
 //! # Finding out what is gone
 //!
@@ -22,8 +22,8 @@ use thalweg_types::{GroupId, LeaseId};
 
 use crate::admission::{Account, AddressKey, Admission, Reservation, Resource};
 
-/// Number of reservations at which each creation looks. More than one, so that they are released faster than new ones are
-/// added.
+/// Number of reservations at which each creation looks. More than one, so that they are released faster than new ones
+/// are added.
 const LOOKED_AT: usize = 4;
 /// Number of reservations at which a creation looks for which there is no share: at most a fraction of a millisecond.
 const LOOKED_AT_WHEN_SHORT: usize = 256;
@@ -60,8 +60,8 @@ impl<K> Default for Created<K> {
 }
 
 impl<K: Hash + Eq + Clone> Created<K> {
-    /// Reserves one for the address of `account`. There are `total` in the database. `alive_until` returns the time until
-    /// which one exists for certain, or `None` if it is gone.
+    /// Reserves one for the address of `account`. There are `total` in the database. `alive_until` returns the time
+    /// until which one exists for certain, or `None` if it is gone.
     pub(crate) fn take(
         &mut self,
         (admission, resource): (&Arc<Admission>, Resource),

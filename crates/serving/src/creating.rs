@@ -64,8 +64,8 @@ impl App {
         locked(&self.created.leases).remove(&id);
     }
 
-    /// Reserves one of the consumer groups that there may be, and charges it to the client's address. Returns an error if
-    /// the address already holds its share.
+    /// Reserves one of the consumer groups that there may be, and charges it to the client's address. Returns an error
+    /// if the address already holds its share.
     pub fn may_create_group(&self, account: &Arc<Account>) -> Result<Reservation, ApiError> {
         let (db, bound) = (self.db.blocking(), (&self.admission, Resource::Groups));
         // An error says nothing about the group.

@@ -1,10 +1,11 @@
-//! Rows that writes will read when they are applied, read before the writes are proposed, so that nobody's commit waits for
-//! the disk.
+//! Rows that writes will read when they are applied, read before the writes are proposed, so that nobody's commit waits
+//! for the disk.
 //!
-//! Owns: the transfer of these reads to the [readers](crate::readers) if the rows are not in memory. Does not own: the choice
-//! of the rows, or the decision whether they are looked up (`row_fetch` of the engine).
+//! Owns: the transfer of these reads to the [readers](crate::readers) if the rows are not in memory. Does not own: the
+//! choice of the rows, or the decision whether they are looked up (`row_fetch` of the engine).
 //!
-//! A client whose rows are fetched waits for them alone. If the client goes away meanwhile, its writes are not proposed.
+//! A client whose rows are fetched waits for them alone. If the client goes away meanwhile, its writes are not
+//! proposed.
 
 use std::{
     future::poll_fn,
@@ -70,8 +71,8 @@ impl FetchingRows {
     }
 }
 
-/// Reads the rows that writes of the client of `account` will read when they are applied. The caller proposes the writes
-/// afterwards.
+/// Reads the rows that writes of the client of `account` will read when they are applied. The caller proposes the
+/// writes afterwards.
 pub async fn fetch_rows(app: &App, account: &Arc<Account>, db: &AsyncDatabase, of: RowsOf<'_>) {
     let fetcher = RowFetcher { readers: &app.readers, account, budget: Budget::RESIDENT };
     if let Some(fetching) = fetcher.begin(db.blocking(), of) {

@@ -6,8 +6,8 @@
 //! A delivery takes effect before its reply exists. So while replies use up the bound on their bytes, a fetch delivers
 //! fewer records, and a single large record for whose reply there is no room [goes back](return_delivery) to its group.
 //!
-//! A fetch that finds records is a command. The answer that there are none is not, so a member of a cluster first passes a
-//! linearizable barrier, and looks once more: another leader may have appended records.
+//! A fetch that finds records is a command. The answer that there are none is not, so a member of a cluster first
+//! passes a linearizable barrier, and looks once more: another leader may have appended records.
 
 use std::sync::Arc;
 
@@ -84,7 +84,8 @@ async fn pass_barrier(app: &App) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Performs the lookups before a fetch: on this thread if they are short and their bytes are in memory, else on another one.
+/// Performs the lookups before a fetch: on this thread if they are short and their bytes are in memory, else on another
+/// one.
 async fn prepare(
     app: &App,
     account: &Arc<Account>,
@@ -101,8 +102,8 @@ async fn prepare(
     on_reader(app, account, spent, bytes, move || PreparedFetch::new(&group, &request)).await
 }
 
-/// Converts the start of a group by time to one by offset, so that the search for the time holds up no other client of the
-/// calling thread. Returns other starts unchanged.
+/// Converts the start of a group by time to one by offset, so that the search for the time holds up no other client of
+/// the calling thread. Returns other starts unchanged.
 pub async fn resolve_start(
     app: &App,
     account: &Arc<Account>,
@@ -146,8 +147,9 @@ async fn read(app: &App, account: &Arc<Account>, unread: UnreadDelivery) -> Resu
     on_reader(app, account, spent, bytes, move || unread.read()).await
 }
 
-/// Returns the records of a delivery to their group, because there is no room for the reply that would contain them. They
-/// do not count as delivered. The caller need not wait: if the return fails, the ack deadline of the records passes.
+/// Returns the records of a delivery to their group, because there is no room for the reply that would contain them.
+/// They do not count as delivered. The caller need not wait: if the return fails, the ack deadline of the records
+/// passes.
 pub fn return_delivery(app: &App, group: &Group, attempt: Attempt) {
     drop(app.db.nack_group(group, &[Settlement::all(attempt)], Redelivery::Uncounted, "", Durability::Os));
 }

@@ -1,16 +1,16 @@
 //! Slots for connections that have not proved themselves yet: without a finished handshake, without authentication, or
 //! above the limit on connections.
 //!
-//! Owns: a bounded number of slots, and the choice of the connection that loses its slot. Does not own: connections; the
-//! task of a connection that loses its slot must end.
+//! Owns: a bounded number of slots, and the choice of the connection that loses its slot. Does not own: connections;
+//! the task of a connection that loses its slot must end.
 //!
 //! A connection always gets a slot. If none is free, the oldest connection of the address that has most slots loses its
 //! own. So connections that only wait cannot keep others out, even from their own address: a client that continues
 //! promptly loses its slot only if as many newer connections are accepted in that time as there are slots.
 //!
-//! The same holds for connections that have not sent a request: they have slots without a limit, and lose them when their
-//! address has its share of connections and opens another one ([`HalfOpen::replace_of`]). A slot keeps the connection's
-//! share of `max_connections`, so the newer connection takes over the share together with the slot.
+//! The same holds for connections that have not sent a request: they have slots without a limit, and lose them when
+//! their address has its share of connections and opens another one ([`HalfOpen::replace_of`]). A slot keeps the
+//! connection's share of `max_connections`, so the newer connection takes over the share together with the slot.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -139,8 +139,8 @@ impl HalfOpen {
         Slot { owner: Arc::clone(self), address, seat }
     }
 
-    /// Takes the slot from the oldest connection of `address`, and returns its share of `max_connections`. Returns `None`
-    /// if no connection of the address has a slot.
+    /// Takes the slot from the oldest connection of `address`, and returns its share of `max_connections`. Returns
+    /// `None` if no connection of the address has a slot.
     pub fn replace_of(&self, address: AddressKey) -> Option<Reservation> {
         let mut table = self.table();
         let oldest = table.by_address.get(&address).and_then(VecDeque::front).map(Arc::clone)?;

@@ -1,9 +1,10 @@
 //! Detection of snapshots that hold the log above its bound.
 //!
-//! While a snapshot is open, the log frees no segment, and no round of maintenance may free any. Owns: how much the log has
-//! grown since the last round that might, for the metric `snapshot_held_log_bytes`, and a warning while that is more than
-//! `history_bytes`. Does not own: snapshots. A slow client cannot hold one for long, because its connection is cut; but many
-//! short snapshots that overlap hold the log as one long snapshot does. Snapshots with pauses between them do not.
+//! While a snapshot is open, the log frees no segment, and no round of maintenance may free any. Owns: how much the log
+//! has grown since the last round that might, for the metric `snapshot_held_log_bytes`, and a warning while that is
+//! more than `history_bytes`. Does not own: snapshots. A slow client cannot hold one for long, because its connection
+//! is cut; but many short snapshots that overlap hold the log as one long snapshot does. Snapshots with pauses between
+//! them do not.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},

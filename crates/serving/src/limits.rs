@@ -71,7 +71,8 @@ pub const MAX_CHANNEL_SUBSCRIPTIONS: u32 = thalweg_types::limits::MAX_LINK_SUBSC
 /// Size in bytes from which a reply counts in `max_reply_bytes_in_flight`. Smaller replies are included in the memory
 /// of their connection.
 pub const COUNTED_REPLY_BYTES: usize = 128 * 1024;
-/// Number of steps of work that a native channel or a Redis connection performs before other channels on its thread get a turn.
+/// Number of steps of work that a native channel or a Redis connection performs before other channels on its thread get
+/// a turn.
 pub const MAX_TURNS: usize = 32;
 /// Largest read in bytes that the server performs for a native client on the calling thread; larger reads use
 /// a blocking thread.
@@ -83,8 +84,8 @@ pub const ALONE_READ_BYTES: u64 = 4 * 1024 * 1024;
 pub const ROOM_PAUSE: Duration = Duration::from_millis(20);
 /// Maximum number of threads for long reads.
 pub(crate) const MAX_READER_THREADS: usize = 16;
-/// Maximum number of threads for short reads that wait for the disk: the number of reads that a disk answers at a time. More
-/// gain little on an SSD, and each takes a thread's stack.
+/// Maximum number of threads for short reads that wait for the disk: the number of reads that a disk answers at a time.
+/// More gain little on an SSD, and each takes a thread's stack.
 pub(crate) const MAX_COLD_READ_THREADS: usize = 32;
 /// Maximum number of bytes that a read on a thread for cold reads returns, as its budget of steps permits.
 pub(crate) const COLD_READ_BYTES: u64 = 128 * 1024;
@@ -102,8 +103,8 @@ pub const REQUEST_BYTES: u64 = 4 * 1024;
 pub const SUBSCRIPTION_BYTES: u64 = 400;
 /// Memory in bytes of a subject for which the list of matching subscriptions is cached.
 pub(crate) const CACHED_SUBJECT_BYTES: u64 = 250 + 16 * thalweg_types::limits::CACHED_TARGETS_PER_SUBJECT as u64;
-/// Divisor for the subscriptions with wildcards of one client address that match the same subjects: one in this number of
-/// `max_subscriptions`. Each of them costs every publish to these subjects about 100 ns.
+/// Divisor for the subscriptions with wildcards of one client address that match the same subjects: one in this number
+/// of `max_subscriptions`. Each of them costs every publish to these subjects about 100 ns.
 pub(crate) const OVERLAPPING_PART: usize = 64;
 /// Smallest bound on the subscriptions with wildcards of one client address that match the same subjects.
 pub(crate) const MIN_OVERLAPPING: usize = 256;
@@ -149,8 +150,8 @@ pub const MAX_RESP_CURSOR_BYTES: usize = 4 * 1024 * 1024;
 /// Memory in bytes of the state of Redis clients' scans: the positions, and for each a table entry and a slot
 /// in the queue.
 pub(crate) const RESP_CURSORS_BYTES: u64 = (MAX_RESP_CURSOR_BYTES + MAX_RESP_CURSORS * 72) as u64;
-/// Number of bytes of request bodies that each connection holds without being charged to `max_body_bytes_in_flight`. The
-/// memory of the connection covers them, so small requests are admitted while large ones use up the bound.
+/// Number of bytes of request bodies that each connection holds without being charged to `max_body_bytes_in_flight`.
+/// The memory of the connection covers them, so small requests are admitted while large ones use up the bound.
 pub const OWN_BODY_BYTES: usize = 16 * 1024;
 /// Step in bytes in which the memory of a large request grows, and is charged, while its bytes arrive.
 pub const BODY_STEP_BYTES: usize = 64 * 1024;

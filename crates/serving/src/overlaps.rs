@@ -1,11 +1,11 @@
 //! A bound on the subscriptions of one client that match the same subjects.
 //!
-//! A publish visits every matching subscription. A client that subscribes to `>` very often would make the publishes of all
-//! others expensive, wherever they publish; a client with one subscription for each of its users, such as
-//! `user.17.>`, makes none expensive. So the server counts, for each client address, the subscriptions to each pattern with
-//! wildcards, and all those together whose first token is a wildcard, because they can match the subjects of anybody.
-//! Subscriptions to literal subjects are not counted: a subject with very many subscribers is a usual one, and only its own
-//! publishers pay for it.
+//! A publish visits every matching subscription. A client that subscribes to `>` very often would make the publishes of
+//! all others expensive, wherever they publish; a client with one subscription for each of its users, such as
+//! `user.17.>`, makes none expensive. So the server counts, for each client address, the subscriptions to each pattern
+//! with wildcards, and all those together whose first token is a wildcard, because they can match the subjects of
+//! anybody. Subscriptions to literal subjects are not counted: a subject with very many subscribers is a usual one, and
+//! only its own publishers pay for it.
 //!
 //! Invariant: no count exceeds the bound, and there is a count only while its subscriptions exist.
 
@@ -19,8 +19,8 @@ use thalweg_broker::{Pattern, SubscribeError};
 
 use crate::admission::{AddressKey, Reservation};
 
-/// Key of the count of all patterns whose first token is a wildcard. The hash of a pattern may have the same value; then
-/// the two share a count.
+/// Key of the count of all patterns whose first token is a wildcard. The hash of a pattern may have the same value;
+/// then the two share a count.
 const BROAD: u64 = 0;
 
 /// Numbers of overlapping subscriptions.

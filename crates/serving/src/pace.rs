@@ -18,8 +18,8 @@ pub struct MinRate {
 }
 
 impl MinRate {
-    /// Returns the minimum for windows of this length at a rate in bytes per second. At least one byte must move in each
-    /// window.
+    /// Returns the minimum for windows of this length at a rate in bytes per second. At least one byte must move in
+    /// each window.
     #[must_use]
     pub fn new(bytes_per_second: u64, window: Duration) -> Self {
         let bytes = (u128::from(bytes_per_second) * window.as_millis() / 1000) as u64;

@@ -1,12 +1,13 @@
 //! Pushes of consumer groups, as the protocols serve them on a node alone and on a member of a cluster.
 //!
-//! Owns: the end of a push when the leadership moves, and the return of its records when it ends. Does not own: the form of
-//! deliveries, and the credit of a connection.
+//! Owns: the end of a push when the leadership moves, and the return of its records when it ends. Does not own: the
+//! form of deliveries, and the credit of a connection.
 //!
-//! On a member of a cluster, a push ends with [`PushEnd::Moved`] when another node has become the leader, or when a delivery
-//! could not be committed because there was no leader. The receiver then requests a push again, and acks the records that it
-//! holds. These records stay with the receiver until their ack deadline, also if it disconnects because the leader changed or
-//! the node stops. Otherwise they would be delivered again while the receiver still works on them.
+//! On a member of a cluster, a push ends with [`PushEnd::Moved`] when another node has become the leader, or when a
+//! delivery could not be committed because there was no leader. The receiver then requests a push again, and acks the
+//! records that it holds. These records stay with the receiver until their ack deadline, also if it disconnects because
+//! the leader changed or the node stops. Otherwise they would be delivered again while the receiver still works on
+//! them.
 
 use std::{future::pending, time::Duration};
 
@@ -122,8 +123,8 @@ impl ServedPush {
         self.push.limit_delivery_bytes(max_bytes);
     }
 
-    /// Returns the records of a delivery to their group, because there is no memory for the reply that would contain them.
-    /// They do not count as delivered. If the return fails, the ack deadline of the records passes.
+    /// Returns the records of a delivery to their group, because there is no memory for the reply that would contain
+    /// them. They do not count as delivered. If the return fails, the ack deadline of the records passes.
     pub fn return_delivery(&self, attempt: Attempt) {
         self.push.return_delivery(attempt);
     }

@@ -1,8 +1,9 @@
-//! Threads for reads that a serving thread must not perform itself: those that take long, and those that wait for the disk.
+//! Threads for reads that a serving thread must not perform itself: those that take long, and those that wait for the
+//! disk.
 //!
-//! Owns: the threads, the queues in front of them, and the figures about both. Does not own: the decision that a read is not
-//! for the serving thread. A handler first tries a read there with a small [budget](thalweg_types::budget), or knows
-//! beforehand that the read may be long.
+//! Owns: the threads, the queues in front of them, and the figures about both. Does not own: the decision that a read
+//! is not for the serving thread. A handler first tries a read there with a small [budget](thalweg_types::budget), or
+//! knows beforehand that the read may be long.
 //!
 //! ```text
 //!                       ┌─ long ──────────────────────────► long: one thread for each processor
@@ -18,11 +19,11 @@
 //! ([`fetched`](crate::fetched)). Other long work is done in slices ([`bulk::Slice`](crate::bulk::Slice)), or left to a
 //! thread of its own ([`aside`](crate::aside)).
 //!
-//! Each queue serves client addresses in turn, and for each address its connections in turn. All threads of a kind but one
-//! may work for the same address, so the reads of another address never wait until a long read has ended.
+//! Each queue serves client addresses in turn, and for each address its connections in turn. All threads of a kind but
+//! one may work for the same address, so the reads of another address never wait until a long read has ended.
 //!
-//! The queues have no bound of their own: each read belongs to a request, a scan, a tail or a connection, which counts in
-//! its own bound, and a read leaves the queue when the future that waits for it is dropped.
+//! The queues have no bound of their own: each read belongs to a request, a scan, a tail or a connection, which counts
+//! in its own bound, and a read leaves the queue when the future that waits for it is dropped.
 //!
 //! Invariant: each read is performed, or dropped because its future was dropped, or its future gets an error.
 
@@ -81,8 +82,8 @@ pub struct ReadFigures {
     pub queued: usize,
     /// Number of reads that have a result.
     pub done: u64,
-    /// Sum of the times of these reads, from the transfer to the result, in microseconds. A cold read that continued as a
-    /// long one counts as a cold one.
+    /// Sum of the times of these reads, from the transfer to the result, in microseconds. A cold read that continued as
+    /// a long one counts as a cold one.
     pub micros: u64,
 }
 

@@ -1,5 +1,5 @@
-//! The reserve of a bound: the part that is kept for the addresses that hold least. Used by the admission, and by the configuration,
-//! whose bounds must have room for it.
+//! The reserve of a bound: the part that is kept for the addresses that hold least. Used by the admission, and by the
+//! configuration, whose bounds must have room for it.
 
 /// Returns the reserve of a bound.
 pub(crate) fn reserve_of(limit: u64, percent: u32) -> u64 {

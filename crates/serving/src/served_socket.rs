@@ -253,7 +253,8 @@ impl ServedSocket {
         }
     }
 
-    /// Returns true if the kernel holds received bytes that were not read, even if the runtime does not know of them yet.
+    /// Returns true if the kernel holds received bytes that were not read, even if the runtime does not know of them
+    /// yet.
     #[must_use]
     pub fn has_unread(&self) -> bool {
         self.io.has_unread()
@@ -276,8 +277,8 @@ impl ServedSocket {
         self.bulk.rest();
     }
 
-    /// Writes bytes that wait in `out` until the client accepts no more, or the connection must wait for its turn. Calls
-    /// `sent` with the number of bytes of each write. Returns true if any bytes were written.
+    /// Writes bytes that wait in `out` until the client accepts no more, or the connection must wait for its turn.
+    /// Calls `sent` with the number of bytes of each write. Returns true if any bytes were written.
     pub fn write(
         &mut self,
         cx: &mut Context<'_>,

@@ -76,8 +76,8 @@ impl fmt::Debug for Views {
 }
 
 impl Views {
-    /// Creates a broker without subscriptions and no caches, with the configured bounds. In a cluster, the broker announces
-    /// its subscriptions to the other nodes.
+    /// Creates a broker without subscriptions and no caches, with the configured bounds. In a cluster, the broker
+    /// announces its subscriptions to the other nodes.
     #[must_use]
     pub fn new(config: &Config, is_in_cluster: bool) -> Self {
         let random = RandomState::new();
@@ -162,8 +162,8 @@ impl Views {
     /// Reserves one of the permitted subscriptions for a client that subscribes to `pattern`.
     ///
     /// # Errors
-    /// Returns an error if the limit or the client's share of it is reached, or the bound on subscriptions of one client
-    /// that match the same subjects.
+    /// Returns an error if the limit or the client's share of it is reached, or the bound on subscriptions of one
+    /// client that match the same subjects.
     pub fn subscription_share(
         &self,
         account: &Arc<Account>,
@@ -183,7 +183,8 @@ impl Views {
     }
 
     /// Returns the cache with this name, and creates it for the client of `account` if it does not exist. The second
-    /// value is true if it was created. Until the cache is removed, it and its bytes count as held by the client's address.
+    /// value is true if it was created. Until the cache is removed, it and its bytes count as held by the client's
+    /// address.
     ///
     /// # Errors
     /// Returns an error if the cache cannot be created.

@@ -1,12 +1,13 @@
 //! Reports of the progress of watches.
 //!
-//! A client that reconnects resumes its watch at the last revision that the server has told it. A watch of rarely changed
-//! keys has few changes to send, so the server also reports how far it has come, before the history floor of the log rises
-//! above the last report. Owns: when such a report is due. Does not own: watches, and the form of the reports.
+//! A client that reconnects resumes its watch at the last revision that the server has told it. A watch of rarely
+//! changed keys has few changes to send, so the server also reports how far it has come, before the history floor of
+//! the log rises above the last report. Owns: when such a report is due. Does not own: watches, and the form of the
+//! reports.
 //!
-//! The floor rises for two reasons, and a report is due for each: with time (`history_age`), and with the bytes that are
-//! written (`history_bytes`). The log frees whole segments, and never the one that it writes to, so one report for each
-//! new segment is enough for the second.
+//! The floor rises for two reasons, and a report is due for each: with time (`history_age`), and with the bytes that
+//! are written (`history_bytes`). The log frees whole segments, and never the one that it writes to, so one report for
+//! each new segment is enough for the second.
 
 use std::time::{Duration, Instant};
 

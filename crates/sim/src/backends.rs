@@ -1,6 +1,7 @@
 //! The options of a simulated node's database, and the files of its LSM tree.
 //!
-//! Owns: the options that a node is started with, and the real directories. Does not own: opening the database (`node`).
+//! Owns: the options that a node is started with, and the real directories. Does not own: opening the database
+//! (`node`).
 //!
 //! The memory backend and redb do their I/O through the simulated disk. The LSM crate opens files of the operating
 //! system itself, so its tables are in a real directory of the node ([`Tables`]). A call that persists a memtable does

@@ -1,7 +1,7 @@
 //! Clients of the simulated cluster: each sends one request at a time, mostly to the node that it believes to lead.
 //!
-//! Owns: the mix of operations, the memory of a client (leases, locks, records to ack), and how it finds the leader. Does
-//! not own: the record of requests and answers (`history`), or how a node serves a request (`serve`).
+//! Owns: the mix of operations, the memory of a client (leases, locks, records to ack), and how it finds the leader.
+//! Does not own: the record of requests and answers (`history`), or how a node serves a request (`serve`).
 
 use std::{cell::Cell, collections::BTreeMap, rc::Rc, time::Duration};
 

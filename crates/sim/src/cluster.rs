@@ -359,8 +359,8 @@ impl Cluster {
         }
     }
 
-    /// Measures the time from now until the next answered write. A cluster with a majority of nodes that work must answer
-    /// within a bound, although the fault lasts.
+    /// Measures the time from now until the next answered write. A cluster with a majority of nodes that work must
+    /// answer within a bound, although the fault lasts.
     pub(crate) fn measure_gap(&self, fault: Fault, victim: ProcessId) {
         let (cluster, begun) = (self.clone(), now());
         let leaves_majority = fault.kind.leaves_majority() && self.0.settings.nodes > 2;

@@ -43,8 +43,8 @@ pub enum Action {
         /// Guarantee of the read.
         level: Level,
     },
-    /// Sets or deletes keys, on condition that keys have the expected values. `None` is the value of a key that does not
-    /// exist.
+    /// Sets or deletes keys, on condition that keys have the expected values. `None` is the value of a key that does
+    /// not exist.
     Write {
         /// Expected values.
         expect: Vec<(Key, Option<u64>)>,

@@ -1,7 +1,7 @@
 //! The logs of all nodes as they are written, entries that are not committed included.
 //!
-//! Owns: the invariants of the logs, checked at each step of each node. Does not own: how the steps are observed (`witness`),
-//! and what applied entries do (`truth`).
+//! Owns: the invariants of the logs, checked at each step of each node. Does not own: how the steps are observed
+//! (`witness`), and what applied entries do (`truth`).
 //!
 //! | step | invariant |
 //! |---|---|
@@ -14,11 +14,11 @@
 //! | restart | the vote and the entries that the log had confirmed are there |
 //! | apply | the entry is in the node's log; when the first node applies it, a majority of the voters has confirmed it |
 //!
-//! These are the properties of D. Ongaro and J. Ousterhout, "In Search of an Understandable Consensus Algorithm", USENIX ATC
-//! 2014, figure 3, and the durability on which they rest.
+//! These are the properties of D. Ongaro and J. Ousterhout, "In Search of an Understandable Consensus Algorithm",
+//! USENIX ATC 2014, figure 3, and the durability on which they rest.
 //!
-//! An entry counts as committed when a node has applied it. So it was committed in a term of at most the vote that this node
-//! had then.
+//! An entry counts as committed when a node has applied it. So it was committed in a term of at most the vote that this
+//! node had then.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -120,12 +120,14 @@ struct Inner {
     written: BTreeMap<LogId, Content>,
     /// Node that leads each term.
     leaders: BTreeMap<Term, NodeId>,
-    /// Time at which each node has voted for itself, by term. A leader of the term gives its time to entries after that.
+    /// Time at which each node has voted for itself, by term. A leader of the term gives its time to entries after
+    /// that.
     stood: BTreeMap<(Term, ProcessId), Duration>,
     /// Space time of the first entry of each term that has one.
     first_times: BTreeMap<Term, SpaceTime>,
     committed: BTreeMap<Index, Committed>,
-    /// Sets of voters of the memberships that were written, by their entries. Those before the last committed one are gone.
+    /// Sets of voters of the memberships that were written, by their entries. Those before the last committed one are
+    /// gone.
     memberships: BTreeMap<(Index, Term), Vec<BTreeSet<u64>>>,
 }
 
@@ -136,8 +138,8 @@ pub struct Logs {
     truth: Truth,
 }
 
-/// Returns true if a node may have the vote `next` after `vote`. A node that has voted for one candidate of a term follows another
-/// one once that has won the term: its committed vote says that a majority has granted it.
+/// Returns true if a node may have the vote `next` after `vote`. A node that has voted for one candidate of a term
+/// follows another one once that has won the term: its committed vote says that a majority has granted it.
 fn follows(vote: Vote, next: Vote) -> bool {
     let stays = next.node == vote.node && next.committed >= vote.committed;
     let finds_leader = next.committed && !vote.committed;
@@ -194,8 +196,8 @@ impl Inner {
         if is_elected { self.check_complete(node, vote.term) } else { Ok(()) }
     }
 
-    /// Checks that a new leader has all entries that were committed in earlier terms. The last one shows it, because logs with
-    /// the same entry match before it.
+    /// Checks that a new leader has all entries that were committed in earlier terms. The last one shows it, because
+    /// logs with the same entry match before it.
     fn check_complete(&self, node: ProcessId, term: Term) -> Checked {
         let earlier = self.committed.iter().rev().find(|(_, committed)| committed.seen_in < term);
         let Some((index, committed)) = earlier else { return Ok(()) };
@@ -250,8 +252,8 @@ impl Inner {
         }
     }
 
-    /// Checks an entry that a leader has given its time before `now`. A jump of space time after the first entry would end
-    /// leases early that the leader has granted.
+    /// Checks an entry that a leader has given its time before `now`. A jump of space time after the first entry would
+    /// end leases early that the leader has granted.
     fn check_pace(&mut self, node: ProcessId, entry: &RaftEntry, now: Duration) -> Checked {
         let (id, EntryPayload::Normal(commands)) = (log_id(&entry.log_id), &entry.payload) else { return Ok(()) };
         let Some(stood_at) = self.stood.get(&(id.term, node)) else { return Ok(()) };
@@ -322,8 +324,8 @@ impl Inner {
         2 * confirmed.count() > voters.len()
     }
 
-    /// Forgets the memberships before the last one that the log of a node has up to a committed entry. All later leaders have
-    /// that one.
+    /// Forgets the memberships before the last one that the log of a node has up to a committed entry. All later
+    /// leaders have that one.
     fn forget_memberships(&mut self, node: ProcessId, committed: Index) {
         let log = &self.nodes[&node];
         let is_here = |(index, term): &&(Index, Term)| log.id(*index) == Some(LogId { term: *term, index: *index });

@@ -1,7 +1,7 @@
 //! The command `thalweg-sim`: runs simulations, repeats one, and shrinks one.
 //!
-//! Owns: arguments, progress and output. Exit codes: 0 without a violation, 1 with one, 2 for wrong arguments, 130 for an
-//! interrupt before there was one.
+//! Owns: arguments, progress and output. Exit codes: 0 without a violation, 1 with one, 2 for wrong arguments, 130 for
+//! an interrupt before there was one.
 
 #![allow(clippy::print_stdout, reason = "reports go to standard output")]
 

@@ -6,8 +6,8 @@
 //! Rules of the model, in addition to those of reads and writes:
 //! - revisions rise, so fencing tokens rise, and a guarded write never follows one with a higher token;
 //! - the stream has no gaps, and a repeated append of a producer is not appended again;
-//! - a record is delivered to one member at a time, again only after its deadline or a nack, and never after an ack; new
-//!   records are delivered in order, and none is left out.
+//! - a record is delivered to one member at a time, again only after its deadline or a nack, and never after an ack;
+//!   new records are delivered in order, and none is left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,7 @@
 //! The simulated network: messages between nodes take time, get lost, and are cut off in either direction.
 //!
-//! Owns: the links and their faults, the pings, forwarding to the leader, and the transfer of snapshots. Does not own: what
-//! the messages mean (openraft, `raft`), and the knowledge about deaf peers (`raft::Hearing`).
+//! Owns: the links and their faults, the pings, forwarding to the leader, and the transfer of snapshots. Does not own:
+//! what the messages mean (openraft, `raft`), and the knowledge about deaf peers (`raft::Hearing`).
 //!
 //! Each message travels alone, so messages overtake each other. A lost message looks to its sender like one that was
 //! never answered.
@@ -9,8 +9,9 @@
 //! Notices of commits wait for the next append, as in the product. How long they wait differs from seed to seed,
 //! because in a cluster whose followers forward requests all the time, the product's notices never wait.
 //!
-//! Each node sends a ping to each other node that it knows, in every interval of heartbeats. Pings and appends carry the
-//! number of the last ping that arrived from the recipient. A node ignores the appends of a node that does not hear it.
+//! Each node sends a ping to each other node that it knows, in every interval of heartbeats. Pings and appends carry
+//! the number of the last ping that arrived from the recipient. A node ignores the appends of a node that does not hear
+//! it.
 
 use std::{
     cell::{Cell, RefCell},

@@ -323,8 +323,8 @@ impl NodeParts {
         Ok(installed.map_err(io::Error::other)?.applied.index)
     }
 
-    /// Starts the node from its disk. Runs in the node's process. Reports its entries to `truth` and `logs`. Calls `failed` if
-    /// the node can no longer persist its state.
+    /// Starts the node from its disk. Runs in the node's process. Reports its entries to `truth` and `logs`. Calls
+    /// `failed` if the node can no longer persist its state.
     #[allow(clippy::arc_with_non_send_sync, reason = "the store takes any driver, and the simulation has one thread")]
     pub async fn start(
         &self,

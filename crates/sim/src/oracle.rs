@@ -1,22 +1,22 @@
 //! The oracle: decides whether a history is possible in a correct cluster.
 //!
-//! Owns: the check of a history against the committed commands. Does not own: the meaning of the operations (`model`), and
-//! the check of a short history without the committed commands (`search`).
+//! Owns: the check of a history against the committed commands. Does not own: the meaning of the operations (`model`),
+//! and the check of a short history without the committed commands (`search`).
 //!
-//! The committed entries give one order of all commands. The order is a witness: the history is strictly serializable if
-//! the order explains every answer and agrees with real time. For operations on one object that is linearizability (M.
-//! Herlihy and J. M. Wing, "Linearizability", ACM TOPLAS 12(3), 1990); for transactions over several keys, checking the
-//! keys apart would not be enough, so there is one order for all.
+//! The committed entries give one order of all commands. The order is a witness: the history is strictly serializable
+//! if the order explains every answer and agrees with real time. For operations on one object that is linearizability
+//! (M. Herlihy and J. M. Wing, "Linearizability", ACM TOPLAS 12(3), 1990); for transactions over several keys, checking
+//! the keys apart would not be enough, so there is one order for all.
 //!
 //! Algorithm.
-//! 1. Each command is carried out on the model, in order. Its outcome on the nodes, and the one that its client was told,
-//!    must be the model's.
+//! 1. Each command is carried out on the model, in order. Its outcome on the nodes, and the one that its client was
+//!    told, must be the model's.
 //! 2. A read reports the revision that it saw. It lies after the last command with this revision or a lower one, and
-//!    before the next command with a higher one, and must have seen the values that the keys have there. Only reads that
-//!    promise to be recent take part in step 3.
-//! 3. One pass over all moments in order keeps the highest position that an ended operation must have: an operation lies
-//!    at or above this position when it begins, and takes the lowest position that it may have. If that is above its
-//!    range, then no placement of the reads agrees with real time, because every operation before it has the lowest
+//!    before the next command with a higher one, and must have seen the values that the keys have there. Only reads
+//!    that promise to be recent take part in step 3.
+//! 3. One pass over all moments in order keeps the highest position that an ended operation must have: an operation
+//!    lies at or above this position when it begins, and takes the lowest position that it may have. If that is above
+//!    its range, then no placement of the reads agrees with real time, because every operation before it has the lowest
 //!    possible position.
 //!
 //! All of this takes O(n log n) for n operations. The oracle also checks that each acknowledged write is among the

@@ -89,9 +89,9 @@ impl Report {
         self.events.iter().map(line).collect()
     }
 
-    /// Returns the report as JSON, with all that is needed to repeat the simulation: its settings, and the commit of the program,
-    /// because a change of the program changes the course of a seed. The script of faults follows from the settings, and shows
-    /// what happened when.
+    /// Returns the report as JSON, with all that is needed to repeat the simulation: its settings, and the commit of
+    /// the program, because a change of the program changes the course of a seed. The script of faults follows from the
+    /// settings, and shows what happened when.
     #[must_use]
     pub fn json(&self) -> Value {
         let script = self.settings.script().into_iter().map(|fault| {
@@ -146,8 +146,8 @@ impl fmt::Display for Report {
     }
 }
 
-/// Returns the commit of the running program: `THALWEG_COMMIT` if that variable was set while building, else the head of the git
-/// checkout that contains the executable, with `-dirty` if files differ from it. `None` without either.
+/// Returns the commit of the running program: `THALWEG_COMMIT` if that variable was set while building, else the head
+/// of the git checkout that contains the executable, with `-dirty` if files differ from it. `None` without either.
 #[must_use]
 pub fn commit() -> Option<String> {
     static COMMIT: OnceLock<Option<String>> = OnceLock::new();

@@ -1,7 +1,7 @@
 //! Snapshots of a simulated node's database for consensus, as the product's server wires them, without threads.
 //!
-//! Owns: the snapshot of the last transfer that was interrupted, and the note that an install has begun. Does not own: the
-//! content of chunks (`engine`), or how they travel (`network`).
+//! Owns: the snapshot of the last transfer that was interrupted, and the note that an install has begun. Does not own:
+//! the content of chunks (`engine`), or how they travel (`network`).
 
 use std::{
     cell::{Cell, RefCell},

@@ -1,10 +1,10 @@
 //! Entries that nodes have applied, compared as the nodes apply them.
 //!
 //! Owns: the one committed entry of each index, its commands with their outcomes, and the violations found so far.
-//! Invariants checked here: all nodes apply the same entry at an index, and have the same running hash after it, in each of
-//! their runs. The running hash covers the outcomes. States after the same entry have the same digest. The time of an entry
-//! is not later than the time that the wall clocks of a majority have reached. Before the first fault, all voters apply an
-//! entry soon after the first of them.
+//! Invariants checked here: all nodes apply the same entry at an index, and have the same running hash after it, in
+//! each of their runs. The running hash covers the outcomes. States after the same entry have the same digest. The time
+//! of an entry is not later than the time that the wall clocks of a majority have reached. Before the first fault, all
+//! voters apply an entry soon after the first of them.
 //!
 //! Does not own: entries that are written and not applied (`logs`).
 

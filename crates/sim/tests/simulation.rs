@@ -14,8 +14,8 @@ use thalweg_sim::{
 /// Number of seeds within which each planted bug must be found.
 const SEEDS: u64 = 200;
 
-/// Returns a short simulation that finds a planted bug, as far as is known: seed, virtual seconds, and faults that make the
-/// bug matter.
+/// Returns a short simulation that finds a planted bug, as far as is known: seed, virtual seconds, and faults that make
+/// the bug matter.
 fn likely(plant: Plant) -> Settings {
     use FaultKind as Kind;
     let (seed, seconds, kinds) = match plant {
@@ -134,8 +134,8 @@ fn space_time_makes_up_for_an_outage_and_follows_no_single_clock() {
     }
 }
 
-/// Most flips hit bytes that nothing reads. Seed 19 leads to a repair and to a replacement, as far as is known; otherwise
-/// others are tried.
+/// Most flips hit bytes that nothing reads. Seed 19 leads to a repair and to a replacement, as far as is known;
+/// otherwise others are tried.
 #[test]
 fn a_node_that_finds_damage_is_repaired_in_place_or_replaced() {
     let (mut repaired, mut replaced) = (0, 0);

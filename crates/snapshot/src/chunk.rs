@@ -120,8 +120,8 @@ impl Link {
     }
 }
 
-/// Reads the bytes of the next chunk without checking them; `None` at the end of the bytes. A chunk whose header claims too
-/// many bytes is cut after its header, so that a check of it fails.
+/// Reads the bytes of the next chunk without checking them; `None` at the end of the bytes. A chunk whose header claims
+/// too many bytes is cut after its header, so that a check of it fails.
 pub fn read_unchecked(from: &mut impl Read) -> io::Result<Option<Bytes>> {
     let mut chunk = Vec::new();
     if from.by_ref().take(HEADER_BYTES as u64).read_to_end(&mut chunk)? == 0 {
@@ -192,8 +192,8 @@ impl<R: Read> ChunkReader<R> {
         self.ended
     }
 
-    /// Returns the next chunk like [`next`](Self::next), but reads it from other bytes, which contain nothing else. After
-    /// an error, the chunk can be read again from the right bytes.
+    /// Returns the next chunk like [`next`](Self::next), but reads it from other bytes, which contain nothing else.
+    /// After an error, the chunk can be read again from the right bytes.
     pub(crate) fn next_from(&mut self, from: R) -> Result<Option<Chunk>, SnapshotReadError> {
         self.from = from;
         let before = (self.link, self.version, self.whole_bytes, self.ended);

@@ -45,8 +45,8 @@ pub(crate) const MAX_BEGIN_BYTES: usize = 2 << 20;
 
 /// Length of the header of an entry.
 const ENTRY_HEADER_BYTES: usize = 37;
-/// Maximum length of an entry's payload: an entry gathers commands until it has this many bytes, and the last command may
-/// be one of maximum length.
+/// Maximum length of an entry's payload: an entry gathers commands until it has this many bytes, and the last command
+/// may be one of maximum length.
 const MAX_ENTRY_PAYLOAD_BYTES: usize = MAX_COMMAND_BYTES + MAX_ENTRY_BYTES;
 /// Maximum length of a row's value: a user's value, and the fields that the state puts before it.
 const MAX_ROW_VALUE_BYTES: usize = MAX_VALUE_BYTES + MAX_POINTING_ROW_BYTES;
@@ -406,8 +406,8 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// Returns the length in bytes of the item at the beginning of `bytes`, as its header states; `None` if `bytes` ends
-    /// before its header does. An error if the item is larger than a snapshot's items can be.
+    /// Returns the length in bytes of the item at the beginning of `bytes`, as its header states; `None` if `bytes`
+    /// ends before its header does. An error if the item is larger than a snapshot's items can be.
     pub(crate) fn size(kind: ChunkKind, bytes: &[u8]) -> Result<Option<usize>, &'static str> {
         let u32_at = |at: usize| {
             let field = bytes.get(at..)?.first_chunk::<4>()?;

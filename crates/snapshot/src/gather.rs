@@ -36,8 +36,8 @@ pub(crate) enum Cursor {
     Begin,
     /// The snapshot continues with the rows after this key; `None` for the first row.
     Rows(Option<Vec<u8>>, Totals),
-    /// The snapshot continues with the log entries from this LSN on, after the entry with this index. The index is unknown
-    /// before the first entry if the log no longer has the one before it.
+    /// The snapshot continues with the log entries from this LSN on, after the entry with this index. The index is
+    /// unknown before the first entry if the log no longer has the one before it.
     Entries(Lsn, Option<Index>, Totals),
     End(Totals),
     Done(Totals),
@@ -92,8 +92,8 @@ impl Source {
     /// segments as for [`of_state`](Self::of_state).
     ///
     /// # Errors
-    /// [`SnapshotError::Compacted`] if the log no longer begins before the LSN, or if the node has taken its state from another
-    /// node since then.
+    /// [`SnapshotError::Compacted`] if the log no longer begins before the LSN, or if the node has taken its state from
+    /// another node since then.
     pub(crate) fn of_log(
         node: NodeId,
         log: &Log,
@@ -132,11 +132,11 @@ fn log_error(since: Lsn, error: &ReadError) -> SnapshotError {
     }
 }
 
-/// Returns the last entry before the start of an increment up to `applied`; all fields are 0 if the log no longer has it. The
-/// flag is false if the log has an entry before the start, and the increment does not follow that one.
+/// Returns the last entry before the start of an increment up to `applied`; all fields are 0 if the log no longer has
+/// it. The flag is false if the log has an entry before the start, and the increment does not follow that one.
 ///
-/// After an install the log may end with entries that the new state does not follow. They are not returned: the first entry
-/// of the increment does not follow them.
+/// After an install the log may end with entries that the new state does not follow. They are not returned: the first
+/// entry of the increment does not follow them.
 fn last_entry_before(
     log: &Log,
     valid: &Valid,
@@ -306,11 +306,11 @@ struct EntryRange<'a> {
     last: Index,
 }
 
-/// Appends the valid log entries of a range to the chunk's contents, until the chunk is full or no entry is left. Returns
-/// the snapshot's new position. `before` is the index of the last entry before the range, if it is known.
+/// Appends the valid log entries of a range to the chunk's contents, until the chunk is full or no entry is left.
+/// Returns the snapshot's new position. `before` is the index of the last entry before the range, if it is known.
 ///
-/// The indexes must follow each other. After the install of a snapshot they do not: the log lacks the entries that the new
-/// state contains, so no increment can cover them.
+/// The indexes must follow each other. After the install of a snapshot they do not: the log lacks the entries that the
+/// new state contains, so no increment can cover them.
 fn entries(
     records: &mut Records,
     range: &EntryRange<'_>,

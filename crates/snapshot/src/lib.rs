@@ -11,8 +11,8 @@
 //! ```
 //! Invariants:
 //! - A full snapshot is of one view, and therefore of one moment between two entries.
-//! - Everything in a snapshot was on disk before its first chunk was returned, so a power loss cannot take data from the
-//!   node that a backup of it has.
+//! - Everything in a snapshot was on disk before its first chunk was returned, so a power loss cannot take data from
+//!   the node that a backup of it has.
 //! - A snapshot contains nothing that is specific to the node (positions of bytes, votes, the history of the log).
 //! - While a snapshot is open no segment of the log is freed, unless the disk is full ([`Pins`]).
 //! - No byte of a chunk is decoded before the checksum of the whole chunk has been checked, and no contents of a few

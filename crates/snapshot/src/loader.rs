@@ -1,7 +1,7 @@
 //! Loading the rows of a full snapshot into an empty state, and the bytes that rows point to into a log.
 //!
-//! Owns: [`Loader`], which restores and installs of the engine share. Does not own: the check of the snapshot's contents
-//! (`read`), or the rows that belong to the new node.
+//! Owns: [`Loader`], which restores and installs of the engine share. Does not own: the check of the snapshot's
+//! contents (`read`), or the rows that belong to the new node.
 //!
 //! Memory: one batch of rows, in addition to the memtables of the backend. Invariant: the state claims no position
 //! before [`Loader::finish`], so a state that was loaded half-way is recognised.

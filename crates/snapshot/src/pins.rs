@@ -57,8 +57,8 @@ impl Pins {
         state.permitted += u64::from(state.open == 0 || is_disk_full);
     }
 
-    /// Returns the number of rounds of maintenance in which segments might be freed. While snapshots overlap, it does not
-    /// change.
+    /// Returns the number of rounds of maintenance in which segments might be freed. While snapshots overlap, it does
+    /// not change.
     #[must_use]
     pub fn permitted_rounds(&self) -> u64 {
         self.lock().permitted

@@ -3,8 +3,8 @@
 //! Owns: [`Contents`], which visits the items of a snapshot in order, and three functions that inspect a snapshot
 //! without restoring it. The contents of a chunk are used only after the checksum of the whole chunk has been checked.
 //!
-//! Bound: reading needs memory for one chunk in stored form, for a window of its contents, and for the largest item of a
-//! snapshot. So a short file that decompresses to a lot does not need much more than its length.
+//! Bound: reading needs memory for one chunk in stored form, for a window of its contents, and for the largest item of
+//! a snapshot. So a short file that decompresses to a lot does not need much more than its length.
 
 use std::{convert::Infallible, io::Read};
 
@@ -106,8 +106,8 @@ impl<R: Read> Contents<R> {
         Ok(self.totals)
     }
 
-    /// Reads the next chunk from other bytes, which must not contain more, and visits it as [`visit`](Self::visit) does.
-    /// If the chunk is damaged or does not follow the previous one, the snapshot stays at that chunk.
+    /// Reads the next chunk from other bytes, which must not contain more, and visits it as [`visit`](Self::visit)
+    /// does. If the chunk is damaged or does not follow the previous one, the snapshot stays at that chunk.
     pub fn visit_next<E>(
         &mut self,
         from: R,

@@ -58,8 +58,8 @@ impl Default for SnapshotOptions {
 /// A snapshot in progress, which returns one chunk after the other.
 ///
 /// A snapshot has threads of its own with idle priority, which read and compress chunks before the caller requests
-/// them; in a database in stepped mode it has none. Memory: six chunks, and six more for each compressing thread after the
-/// first, of which there are at most four. Dropping the snapshot releases all of it.
+/// them; in a database in stepped mode it has none. Memory: six chunks, and six more for each compressing thread after
+/// the first, of which there are at most four. Dropping the snapshot releases all of it.
 pub struct Snapshot {
     begin: Begin,
     estimated_rows: u64,

@@ -265,8 +265,8 @@ pub(crate) fn first_offset_of(key: &[u8]) -> Option<Offset> {
 /// assembled on the stack.
 ///
 /// Tag, keyspace and the first bytes of the key are stored as one word. A processor delays a load of bytes that several
-/// recent stores have written until these stores are in its cache: the prefix as an array of its own, stored in parts and
-/// copied as a word, made a get 5 % slower, although it was only five instructions more.
+/// recent stores have written until these stores are in its cache: the prefix as an array of its own, stored in parts
+/// and copied as a word, made a get 5 % slower, although it was only five instructions more.
 #[inline]
 pub(crate) fn with_data_key<T>(keyspace: KeyspaceId, key: &[u8], with: impl FnOnce(&[u8]) -> T) -> T {
     const STACK: usize = 128;

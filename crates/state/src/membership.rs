@@ -1,5 +1,5 @@
-//! Consensus data that must survive after its log records are freed: the last applied membership (list of nodes), the ids
-//! of removed nodes, this node's vote, and the last purged entry.
+//! Consensus data that must survive after its log records are freed: the last applied membership (list of nodes), the
+//! ids of removed nodes, this node's vote, and the last purged entry.
 //!
 //! Owns: the four rows and their layout. Does not own: the content of a membership or a vote. Both are the
 //! payloads of their log records, as the replica layer encodes them.

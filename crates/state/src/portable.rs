@@ -1,8 +1,8 @@
 //! The state in the form that another node can take over. Its rows are of three classes: the same on all nodes, of
 //! this node only, or pointing into this node's log.
 //!
-//! Owns: [`sort`], which classifies rows, and the first rows of a state in a new directory ([`begin`], [`RelocatedBytes`]).
-//! Does not own: reading or writing rows, or the log bytes that rows point to.
+//! Owns: [`sort`], which classifies rows, and the first rows of a state in a new directory ([`begin`],
+//! [`RelocatedBytes`]). Does not own: reading or writing rows, or the log bytes that rows point to.
 //!
 //! A row that points into the log is sent together with the bytes. Its pointer is sent without a position, because the
 //! position belongs to the node; length and checksum belong to the bytes. The table in `row_kinds` lists the kinds of
@@ -161,8 +161,8 @@ impl RelocatedBytes {
         blob
     }
 
-    /// Adds to `batch` the rows with the number of live bytes of each segment, as [`relocate`](Self::relocate) has counted
-    /// them.
+    /// Adds to `batch` the rows with the number of live bytes of each segment, as [`relocate`](Self::relocate) has
+    /// counted them.
     pub fn write(&self, batch: &mut WriteBatch) {
         self.changes.write(batch);
     }
@@ -171,8 +171,8 @@ impl RelocatedBytes {
 /// Adds the first rows of a new node that continues alone after the position of another node: its membership (list of
 /// nodes), a history floor that makes all earlier entries unreadable as history, a mark from which later changes can be
 /// read, and an inline floor which states that no entry of its log contains a value that the state stores inline.
-/// `applied` is the position of the new node, with an LSN of its own log. `membership` is the payload of the membership's
-/// record.
+/// `applied` is the position of the new node, with an LSN of its own log. `membership` is the payload of the
+/// membership's record.
 pub fn begin(batch: &mut WriteBatch, applied: &Applied, membership: &[u8]) {
     let last = LogId { term: applied.term, index: applied.index };
     batch.put(&[&keys::MEMBERSHIP], &[&last.encode(), membership]);
@@ -189,9 +189,9 @@ fn begin_log(batch: &mut WriteBatch, applied: &Applied) {
     inline_floor::write_none_left(batch);
 }
 
-/// Adds the rows of a node that continues with the state of another node of its group, after the `applied` position: the
-/// group's membership as of this position, the node's own last `vote`, the entry after which its log continues (entries
-/// up to it may be missing), a history floor after it, and an inline floor as in [`begin`].
+/// Adds the rows of a node that continues with the state of another node of its group, after the `applied` position:
+/// the group's membership as of this position, the node's own last `vote`, the entry after which its log continues
+/// (entries up to it may be missing), a history floor after it, and an inline floor as in [`begin`].
 pub fn follow(batch: &mut WriteBatch, applied: &Applied, membership: &AppliedMembership, vote: Option<&[u8]>) {
     let last = LogId { term: applied.term, index: applied.index };
     batch.put(&[&keys::MEMBERSHIP], &[&membership.id.encode(), &membership.payload]);

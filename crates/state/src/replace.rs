@@ -58,8 +58,8 @@ impl Machine {
 }
 
 impl Replacement<'_> {
-    /// Returns the position up to which this machine has applied the log. It does not change while the replacement is in
-    /// progress.
+    /// Returns the position up to which this machine has applied the log. It does not change while the replacement is
+    /// in progress.
     #[must_use]
     pub fn applied(&self) -> Applied {
         self.applier.applied

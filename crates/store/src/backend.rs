@@ -306,8 +306,8 @@ pub trait View: Send + Sync {
     fn scan_once(&self, lower: Bound<&[u8]>, visit: &mut Visit<'_>) -> Result<(), BackendError> {
         self.scan(lower, Bound::Unbounded, Direction::Forward, visit)
     }
-    /// Returns a cursor over the pairs within the bounds, in the order of a [scan](Self::scan). It keeps the data of the view alive.
-    /// Returns `None` if this kind of view has no cursors; callers then scan.
+    /// Returns a cursor over the pairs within the bounds, in the order of a [scan](Self::scan). It keeps the data of
+    /// the view alive. Returns `None` if this kind of view has no cursors; callers then scan.
     fn cursor(
         &self,
         _lower: Bound<&[u8]>,
@@ -322,10 +322,11 @@ pub trait View: Send + Sync {
 
 /// A position among the pairs of a view, which the caller moves. At first it is before the first pair.
 pub trait PairCursor: Send + Sync {
-    /// Moves to the next pair. Returns false if there is none. If the [budget](thalweg_types::budget) of the thread's read is
-    /// spent, it returns false, too, and a later call continues.
+    /// Moves to the next pair. Returns false if there is none. If the [budget](thalweg_types::budget) of the thread's
+    /// read is spent, it returns false, too, and a later call continues.
     fn advance(&mut self) -> Result<bool, BackendError>;
-    /// Returns key and value of the pair on which the cursor is positioned; `None` before the first pair and after the last.
+    /// Returns key and value of the pair on which the cursor is positioned; `None` before the first pair and after the
+    /// last.
     fn pair(&self) -> Option<(&[u8], &[u8])>;
     /// Returns a cursor at the same position.
     fn boxed_clone(&self) -> Box<dyn PairCursor>;
@@ -357,9 +358,9 @@ pub struct BarrierFailed(pub String);
 /// call every other method at any time.
 pub trait Backend: Any + Send + Sync + fmt::Debug {
     /// Applies a batch atomically and stores the position `applied` with the batch. While flushes and compactions are
-    /// behind, the call may pause for up to 50 ms, and may block until there is room (a write stall); the statistics count
-    /// both. Every view created afterwards
-    /// contains the whole batch. The batch is not durable yet when the call returns, except in [`SyncMode::PerBatch`].
+    /// behind, the call may pause for up to 50 ms, and may block until there is room (a write stall); the statistics
+    /// count both. Every view created afterwards contains the whole batch. The batch is not durable yet when the call
+    /// returns, except in [`SyncMode::PerBatch`].
     fn apply(&self, batch: &WriteBatch, applied: Applied) -> Result<(), BackendError>;
     /// Returns the log position up to which batches have been applied; `None` for a new state.
     fn applied(&self) -> Option<Applied>;
@@ -386,13 +387,13 @@ pub trait Backend: Any + Send + Sync + fmt::Debug {
     fn make_room(&self, _bytes: usize) -> Result<(), BackendError> {
         Ok(())
     }
-    /// Returns true if the next [`apply`](Self::apply) may pause or block, because flushes and compactions are behind. A
-    /// thread that must not wait leaves the call to another thread then. Takes no lock.
+    /// Returns true if the next [`apply`](Self::apply) may pause or block, because flushes and compactions are behind.
+    /// A thread that must not wait leaves the call to another thread then. Takes no lock.
     fn may_wait(&self) -> bool {
         false
     }
-    /// Makes [`apply`](Self::apply) and [`make_room`](Self::make_room) leave their pauses to the caller from now on, which
-    /// makes them as [`take_pause`](Self::take_pause) says. They still block when there is no room.
+    /// Makes [`apply`](Self::apply) and [`make_room`](Self::make_room) leave their pauses to the caller from now on,
+    /// which makes them as [`take_pause`](Self::take_pause) says. They still block when there is no room.
     fn leave_pauses(&self) {}
     /// Returns the sum of the pauses, at most 1 s, that writes since the last call have left to the caller.
     fn take_pause(&self) -> Duration {
@@ -411,16 +412,16 @@ pub trait Backend: Any + Send + Sync + fmt::Debug {
     /// Flushes the state to disk if so much has changed since the last flush that a replay of the log would take long.
     /// A background thread calls this function periodically. Blocks.
     fn maintain(&self) -> Result<(), BackendError>;
-    /// Flushes the state to disk if the changes since the last flush take at least `bytes` bytes of memory. Returns true if it
-    /// did. A caller that has seen no writes for a while calls this, so that the log need not keep the changes. Blocks. The
-    /// default implementation does nothing, for backends whose flush writes the whole state.
+    /// Flushes the state to disk if the changes since the last flush take at least `bytes` bytes of memory. Returns
+    /// true if it did. A caller that has seen no writes for a while calls this, so that the log need not keep the
+    /// changes. Blocks. The default implementation does nothing, for backends whose flush writes the whole state.
     fn flush_above(&self, _bytes: usize) -> Result<bool, BackendError> {
         Ok(false)
     }
     /// Reads all persisted data and verifies it, so that damage is found also where no reader would notice it. Calls
-    /// `step` with the number of bytes read since the last call; if `step` returns `Break`, the verification ends early.
-    /// Returns [`BackendError::Corrupt`] for the first damage. The default implementation is for a backend that persists
-    /// nothing.
+    /// `step` with the number of bytes read since the last call; if `step` returns `Break`, the verification ends
+    /// early. Returns [`BackendError::Corrupt`] for the first damage. The default implementation is for a backend that
+    /// persists nothing.
     fn verify(&self, _step: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<VerifiedRows, BackendError> {
         Ok(VerifiedRows { is_complete: true, ..VerifiedRows::default() })
     }
@@ -544,7 +545,8 @@ pub struct BackendStats {
     pub pauses: u64,
     /// Total time in microseconds of these pauses.
     pub pause_micros: u64,
-    /// Rate in bytes per second at which compactions have lately removed data from level 0, to which writes are slowed down.
+    /// Rate in bytes per second at which compactions have lately removed data from level 0, to which writes are slowed
+    /// down.
     pub slowdown_bytes_per_second: u64,
     /// Estimated number of stored keys, including overwritten and deleted versions of keys.
     pub estimated_keys: u64,

@@ -1,11 +1,13 @@
-//! Profile of allocations: the stacks of calls that allocate memory, sampled while a client on this machine records them.
+//! Profile of allocations: the stacks of calls that allocate memory, sampled while a client on this machine records
+//! them.
 //!
-//! Owns: the allocator that samples, and the socket over which `thalweg bench --profile alloc` records. Only builds with the
-//! feature `alloc-profile` have it. Its cost is one comparison for each allocation, and a few microseconds for each sample.
+//! Owns: the allocator that samples, and the socket over which `thalweg bench --profile alloc` records. Only builds
+//! with the feature `alloc-profile` have it. Its cost is one comparison for each allocation, and a few microseconds for
+//! each sample.
 //!
-//! A thread takes a sample after each [`SAMPLE_BYTES`] that it has allocated, and the sample counts for all bytes since the one
-//! before. The sum of the samples is therefore that of the allocated bytes, but for the last bytes of each thread, and large
-//! allocations are never missed. Small ones are found in proportion to their bytes.
+//! A thread takes a sample after each [`SAMPLE_BYTES`] that it has allocated, and the sample counts for all bytes since
+//! the one before. The sum of the samples is therefore that of the allocated bytes, but for the last bytes of each
+//! thread, and large allocations are never missed. Small ones are found in proportion to their bytes.
 //!
 //! ```text
 //! client                    server
@@ -13,8 +15,8 @@
 //! "end\n"                   stops, and sends a line for each stack, the outermost call first:
 //!                           bytes TAB samples TAB thread TAB function TAB function ...
 //! ```
-//! A client that disconnects ends its recording. One client records at a time, and the next one waits. The name of the socket is
-//! abstract and so has no permissions: the process answers only clients of its own user and of root.
+//! A client that disconnects ends its recording. One client records at a time, and the next one waits. The name of the
+//! socket is abstract and so has no permissions: the process answers only clients of its own user and of root.
 //!
 //! Bound: [`MAX_SAMPLES`] samples. Further ones are counted as one stack without functions.
 //!
@@ -146,7 +148,8 @@ fn samples() -> MutexGuard<'static, Samples> {
     SAMPLES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Serves clients on a thread of its own. Without a socket nothing can be recorded, and a client that tries to is told so.
+/// Serves clients on a thread of its own. Without a socket nothing can be recorded, and a client that tries to is told
+/// so.
 pub(crate) fn listen() {
     let name = format!("thalweg-alloc-profile-{}", process::id());
     let Ok(listener) = SocketAddr::from_abstract_name(name).and_then(|address| UnixListener::bind_addr(&address))
@@ -186,7 +189,8 @@ fn record(mut client: &UnixStream) -> io::Result<()> {
     out.flush()
 }
 
-/// Returns the bytes and the number of the samples of each stack. A stack is the thread and the functions with tabs in between.
+/// Returns the bytes and the number of the samples of each stack. A stack is the thread and the functions with tabs in
+/// between.
 fn stacks(recorded: &Samples) -> BTreeMap<String, (u64, u64)> {
     let mut stacks = BTreeMap::<String, (u64, u64)>::new();
     let mut add = |stack: String, bytes: u64, count: u64| {
@@ -206,7 +210,8 @@ fn stacks(recorded: &Samples) -> BTreeMap<String, (u64, u64)> {
     stacks
 }
 
-/// Returns the functions of a captured stack from the outermost one on, without those of this module and of the allocator.
+/// Returns the functions of a captured stack from the outermost one on, without those of this module and of the
+/// allocator.
 fn functions(stack: &str) -> Vec<&str> {
     let mut names: Vec<&str> = stack.lines().filter_map(function).collect();
     let own = names.iter().rposition(|name| name.contains("alloc_profile::") && !name.contains("::tests::"));

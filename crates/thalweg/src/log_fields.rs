@@ -28,8 +28,8 @@ pub(crate) fn escaped() -> impl for<'w> FormatFields<'w> + Send + Sync + 'static
     .delimited(" ")
 }
 
-/// Output of log lines in JSON. It escapes all characters that are not printable, which JSON allows in strings but which
-/// act on some terminals (such as DEL, U+009B and the controls of writing direction).
+/// Output of log lines in JSON. It escapes all characters that are not printable, which JSON allows in strings but
+/// which act on some terminals (such as DEL, U+009B and the controls of writing direction).
 pub(crate) struct JsonLines<W>(pub W);
 
 impl<W: Write> Write for JsonLines<W> {

@@ -3,7 +3,8 @@
 //! Owns: the command line, its output, and the exit codes. Does not own: any behaviour of the database. Client commands
 //! use the HTTP API, either of a server (`--server`) or in this process over a directory (`--data`): see [`session`].
 //!
-//! With the feature `alloc-profile`, the allocator samples allocations while a client records them: see `alloc_profile`.
+//! With the feature `alloc-profile`, the allocator samples allocations while a client records them: see
+//! `alloc_profile`.
 //!
 //! ```text
 //! cli ──┬── commands ──┬── session ── args

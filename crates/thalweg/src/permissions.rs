@@ -1,7 +1,7 @@
 //! Permissions of the files that the command writes and reads.
 //!
-//! Owns: the mask for files that libraries create, and the warnings about files that other users of the machine can read
-//! or change. Does not own: the permissions of files that this program creates itself (`thalweg_disk`).
+//! Owns: the mask for files that libraries create, and the warnings about files that other users of the machine can
+//! read or change. Does not own: the permissions of files that this program creates itself (`thalweg_disk`).
 
 use std::{
     fs, io,

@@ -43,9 +43,9 @@ impl StartTime {
     }
 }
 
-/// Parses a time: a span before now such as `10m` or `1.5h ago`, a date such as `2026-11-22`, a date with a time such as
-/// `2026-11-20 08:30` or `2026-11-20T08:30:00Z`, or microseconds since the Unix epoch. A date without a time means its
-/// first moment, and a time without an offset is in UTC, in which times are also shown.
+/// Parses a time: a span before now such as `10m` or `1.5h ago`, a date such as `2026-11-22`, a date with a time such
+/// as `2026-11-20 08:30` or `2026-11-20T08:30:00Z`, or microseconds since the Unix epoch. A date without a time means
+/// its first moment, and a time without an offset is in UTC, in which times are also shown.
 pub(crate) fn parse_since(text: &str) -> Result<StartTime, String> {
     if let Some(time) = parse_time(text).or_else(|| parse_civil_time(text)) {
         return Ok(StartTime::At(time));

@@ -1,7 +1,7 @@
 //! Backups that were made to exhaust the memory of the machine that reads them.
 //!
-//! A program of its own: the system counts the memory of a process from before it started its program, so the test itself
-//! must never need much.
+//! A program of its own: the system counts the memory of a process from before it started its program, so the test
+//! itself must never need much.
 
 #![allow(unreachable_pub, reason = "a test program has no interface")]
 

@@ -109,9 +109,9 @@ impl Channel {
         }
     }
 
-    /// Returns true if the kernel holds received bytes of a TCP connection that were not read. The runtime learns of such
-    /// bytes only when it next polls its sockets, so [`poll_read`](Self::poll_read) can be pending nevertheless: always so
-    /// for a socket that the runtime has just taken over. Always false over QUIC.
+    /// Returns true if the kernel holds received bytes of a TCP connection that were not read. The runtime learns of
+    /// such bytes only when it next polls its sockets, so [`poll_read`](Self::poll_read) can be pending nevertheless:
+    /// always so for a socket that the runtime has just taken over. Always false over QUIC.
     #[must_use]
     pub fn has_unread(&self) -> bool {
         let stream = match &self.carrier {
@@ -220,14 +220,15 @@ impl Quic {
 }
 
 /// Maximum number of bytes that the kernel takes for a TCP connection and does not send yet, because the peer does not
-/// read or the path is busy. The kernel's own bound grows to megabytes for each connection. Bytes in flight do not count,
-/// so the bound does not slow a fast path down. Over loopback, a peer that does not read costs 270 KB of the kernel's
-/// memory instead of 4.2 MB, and one that reads gets as many bytes per second as before.
+/// read or the path is busy. The kernel's own bound grows to megabytes for each connection. Bytes in flight do not
+/// count, so the bound does not slow a fast path down. Over loopback, a peer that does not read costs 270 KB of the
+/// kernel's memory instead of 4.2 MB, and one that reads gets as many bytes per second as before.
 pub const UNSENT_BYTES: u32 = 128 * 1024;
 
-/// The same bound for a channel whose peer has read [`READER_BYTES`]. With [`UNSENT_BYTES`], the kernel wakes the writer for
-/// each 64 KiB: ten fast subscribers then got a fifth fewer messages per second, and each message took a fifth more of the
-/// server's CPU time. With 512 KiB, one subscriber still got a fifth fewer messages per second than with 1 MiB.
+/// The same bound for a channel whose peer has read [`READER_BYTES`]. With [`UNSENT_BYTES`], the kernel wakes the
+/// writer for each 64 KiB: ten fast subscribers then got a fifth fewer messages per second, and each message took a
+/// fifth more of the server's CPU time. With 512 KiB, one subscriber still got a fifth fewer messages per second than
+/// with 1 MiB.
 const READER_UNSENT_BYTES: u32 = 1024 * 1024;
 
 /// Number of bytes written to a channel after which its peer counts as one that reads. A peer that reads no more

@@ -61,8 +61,8 @@ impl Endpoint {
         Self { address: address.into(), server_name: None, security: Security::Quic(trust) }
     }
 
-    /// Returns an endpoint at another `host:port`, with the transport and the trust of this one. A name that was set for
-    /// the server's certificate stays.
+    /// Returns an endpoint at another `host:port`, with the transport and the trust of this one. A name that was set
+    /// for the server's certificate stays.
     #[must_use]
     pub fn at(&self, address: impl Into<String>) -> Self {
         Self { address: address.into(), ..self.clone() }

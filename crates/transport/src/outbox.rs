@@ -40,8 +40,9 @@ const OWN_FROM_BYTES: usize = 32 * 1024;
 const WRITE_SLICES: usize = 32;
 
 /// Maximum number of bytes that one write passes on. A kernel that can send at once copies as much as it gets, and the
-/// thread serves nobody else in the meantime. An outbox that is filled up to 128 KiB can exceed that by a batch of messages;
-/// if the bound were 128 KiB, each write would be followed by a small one, which costs a segment and wakes the receiver.
+/// thread serves nobody else in the meantime. An outbox that is filled up to 128 KiB can exceed that by a batch of
+/// messages; if the bound were 128 KiB, each write would be followed by a small one, which costs a segment and wakes
+/// the receiver.
 pub(crate) const MAX_WRITE_BYTES: usize = 192 * 1024;
 
 /// Queue of the bytes that a channel has to send, in order. Small frames are gathered in one buffer; large

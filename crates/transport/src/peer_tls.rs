@@ -1,7 +1,7 @@
 //! TLS between the nodes of one cluster.
 //!
-//! Owns: certificates for both roles, their check, their replacement while the node runs, and the value that identifies a
-//! session. Does not own: the secret of the cluster, which the nodes prove to each other inside of the session.
+//! Owns: certificates for both roles, their check, their replacement while the node runs, and the value that identifies
+//! a session. Does not own: the secret of the cluster, which the nodes prove to each other inside of the session.
 //!
 //! There are two kinds. With an authority, each side checks that the other's certificate is signed by it and valid now,
 //! and the side that dials checks that the certificate names the dialled host. Without one, the certificates are made
@@ -125,7 +125,8 @@ impl PeerTls {
         Ok(Self::of(None, configs))
     }
 
-    /// Reads the files of a node whose cluster has an authority, and checks that the other nodes accept its certificate.
+    /// Reads the files of a node whose cluster has an authority, and checks that the other nodes accept its
+    /// certificate.
     pub fn with_authority(files: PeerTlsFiles) -> Result<Self, PeerTlsError> {
         let configs = read_files(&files)?;
         Ok(Self::of(Some(files), configs))

@@ -14,8 +14,8 @@ use rustls::{
     version::TLS13,
 };
 
-/// Implements the methods of rustls's verifiers that check signatures of a handshake. rustls declares the same methods in
-/// the traits for certificates of servers and for those of clients. `$algorithms` are the supported algorithms.
+/// Implements the methods of rustls's verifiers that check signatures of a handshake. rustls declares the same methods
+/// in the traits for certificates of servers and for those of clients. `$algorithms` are the supported algorithms.
 macro_rules! check_signatures {
     ($self:ident, $algorithms:expr) => {
         fn verify_tls12_signature(

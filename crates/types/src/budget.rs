@@ -1,15 +1,15 @@
 //! Budget of the reads that a thread performs outside the log, in [steps](crate::steps).
 //!
-//! Owns: the remaining steps of the thread's current read, the rule for files that are not in memory, and the number of reads of
-//! files that the thread has begun. A thread that
-//! serves many clients begins each read with a small [`Budget`]. A read that spends it, or that would have to wait for the
-//! disk, is abandoned, and another thread performs it again. Does not own: the prices, the other threads, or the budget of a
-//! command in the log, which is part of the state machine.
+//! Owns: the remaining steps of the thread's current read, the rule for files that are not in memory, and the number of
+//! reads of files that the thread has begun. A thread that serves many clients begins each read with a small
+//! [`Budget`]. A read that spends it, or that would have to wait for the disk, is abandoned, and another thread
+//! performs it again. Does not own: the prices, the other threads, or the budget of a command in the log, which is part
+//! of the state machine.
 //!
 //! Each layer charges the work that it sees: rows that a scan examines, hidden or not, deleted rows that a backend
-//! passes, bytes of values, comparisons of patterns. Layers that read files do this through [`read_file`]. The budget is a
-//! property of the thread and not an argument, because reads pass through interfaces of several crates, and most callers
-//! have none. Without a budget, a charge costs a load and a comparison.
+//! passes, bytes of values, comparisons of patterns. Layers that read files do this through [`read_file`]. The budget
+//! is a property of the thread and not an argument, because reads pass through interfaces of several crates, and most
+//! callers have none. Without a budget, a charge costs a load and a comparison.
 //!
 //! Invariant: after the budget is spent, loops end early, so the result of the read is meaningless. [`Budget::perform`]
 //! drops it.
@@ -61,7 +61,8 @@ pub struct Budget {
 impl Budget {
     /// Budget of a short read on a thread that serves other clients, too: it reads only bytes that are in memory.
     pub const RESIDENT: Self = Self::resident(SHORT_READ);
-    /// Budget of a short read on a thread that serves no other client at the moment: it may wait for the disk a few times.
+    /// Budget of a short read on a thread that serves no other client at the moment: it may wait for the disk a few
+    /// times.
     pub const ALONE: Self = Self::alone(SHORT_READ);
     /// Budget of a short read on one of the many threads that wait for the disk.
     pub const COLD: Self = Self::waiting(COLD_READ);
@@ -142,15 +143,15 @@ pub fn read_file<T>(resident: impl FnOnce() -> Option<T>, waiting: impl FnOnce()
     Err(BudgetSpent::Disk)
 }
 
-/// Returns the number of reads of files that the calling thread has begun, whether the kernel had the bytes in memory or
-/// not. A caller takes the difference over a piece of work; the number wraps around.
+/// Returns the number of reads of files that the calling thread has begun, whether the kernel had the bytes in memory
+/// or not. A caller takes the difference over a piece of work; the number wraps around.
 #[must_use]
 pub fn file_reads() -> u64 {
     FILE_READS.get()
 }
 
-/// Charges work to the budget of the current read, if it has one. Returns `Break` if the budget is spent: the caller then
-/// ends its loop, or returns without doing the work.
+/// Charges work to the budget of the current read, if it has one. Returns `Break` if the budget is spent: the caller
+/// then ends its loop, or returns without doing the work.
 #[inline]
 pub fn charge(steps: u64) -> ControlFlow<()> {
     let left = LEFT.get();

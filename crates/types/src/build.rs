@@ -1,5 +1,5 @@
-//! The build of the running program, for its status and its reports. The program's `main` sets it once, because only the
-//! crate of the program knows the commit.
+//! The build of the running program, for its status and its reports. The program's `main` sets it once, because only
+//! the crate of the program knows the commit.
 
 use std::sync::OnceLock;
 

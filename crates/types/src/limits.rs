@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-/// Maximum length of a cluster member's name in bytes. A start or a request with a longer one is rejected with an error.
+/// Maximum length of a cluster member's name in bytes. A start or a request with a longer one is rejected with an
+/// error.
 pub const MAX_NODE_NAME_BYTES: usize = 64;
 /// Maximum length of a key in bytes. A request with a longer one is rejected with an error.
 pub const MAX_KEY_BYTES: usize = 32 * 1024;
@@ -28,16 +29,16 @@ pub const MAX_COMMAND_STEPS: u64 = 280_000;
 /// row, no revision and no running hash depends on it.
 pub const MAX_BATCH_READ_STEPS: u64 = MAX_COMMAND_STEPS / 2;
 /// Maximum number of [steps](crate::steps) that a command may use for searching: for the scans of a transaction, for
-/// conditions on ranges, for the patterns of Redis commands, and for other work of these commands that reads nothing. The
-/// steps are part of [`MAX_COMMAND_STEPS`], which must suffice for a change of a value of the maximum size. Searching does not
-/// need as many, so its bound is lower, and a command that searches delays others for less time. The bound belongs to version
-/// 1 of the state machine.
+/// conditions on ranges, for the patterns of Redis commands, and for other work of these commands that reads nothing.
+/// The steps are part of [`MAX_COMMAND_STEPS`], which must suffice for a change of a value of the maximum size.
+/// Searching does not need as many, so its bound is lower, and a command that searches delays others for less time. The
+/// bound belongs to version 1 of the state machine.
 pub const MAX_COMMAND_SEARCH_STEPS: u64 = MAX_COMMAND_STEPS / 2;
 /// Maximum number of bytes of keys and values that the reads of one transaction return. A transaction that would return
 /// more changes nothing, and its outcome reports the reason.
 pub const MAX_TRANSACTION_RESULT_BYTES: usize = 16 * 1024 * 1024;
-/// Maximum number of scans in the two lists of a transaction together. A transaction with more is rejected with an error. The
-/// price of opening them would be most of [`MAX_COMMAND_SEARCH_STEPS`].
+/// Maximum number of scans in the two lists of a transaction together. A transaction with more is rejected with an
+/// error. The price of opening them would be most of [`MAX_COMMAND_SEARCH_STEPS`].
 pub const MAX_TRANSACTION_SCANS: usize = 1000;
 /// Maximum number of pairs of key and value that one scan within a transaction returns. If the range has more, the
 /// returned page ends there and reports where to continue.
@@ -142,11 +143,11 @@ pub const MAX_ENTRY_STEPS: u64 = MAX_COMMAND_STEPS;
 /// Maximum number of steps that the commands of all log entries with one fsync may take, estimated from their bytes.
 /// Their replies are in memory together. Further commands wait for the next fsync.
 pub const MAX_BATCH_STEPS: u64 = 4 * MAX_ENTRY_STEPS;
-/// Smallest log segment in bytes in which an entry of any permitted size fits: one command of [`MAX_COMMAND_BYTES`], which
-/// is always an entry of its own, or several of [`MAX_ENTRY_BYTES`] together; and 1 MiB, of which headers, framing and the
-/// reserve at a segment's end take little. A member of a cluster with smaller segments is not opened, because a node
-/// cannot reject an entry on which the others have agreed. A node on its own may have smaller segments: it rejects larger
-/// entries before it writes them to the log.
+/// Smallest log segment in bytes in which an entry of any permitted size fits: one command of [`MAX_COMMAND_BYTES`],
+/// which is always an entry of its own, or several of [`MAX_ENTRY_BYTES`] together; and 1 MiB, of which headers,
+/// framing and the reserve at a segment's end take little. A member of a cluster with smaller segments is not opened,
+/// because a node cannot reject an entry on which the others have agreed. A node on its own may have smaller segments:
+/// it rejects larger entries before it writes them to the log.
 pub const MIN_MEMBER_SEGMENT_BYTES: u32 = (MAX_COMMAND_BYTES + (1 << 20)) as u32;
 /// Maximum number of bytes of commands in a space's queue of proposals. At this limit blocking callers wait, and async
 /// callers get the error `Overloaded`.
@@ -161,9 +162,9 @@ pub const MAX_WATCH_QUEUE_EVENTS: usize = 1024;
 /// Maximum number of bytes of events queued for one watch. At this limit no more events are queued for the watch, and
 /// it reads the following changes from the log.
 pub const MAX_WATCH_QUEUE_BYTES: usize = 256 * 1024;
-/// Maximum number of bytes of events queued for all watches together. An event that several watches queue counts once, with a
-/// few bytes more for each of them. At this limit the watch that would get the next
-/// event gets no more events in its queue, and reads the following changes from the log.
+/// Maximum number of bytes of events queued for all watches together. An event that several watches queue counts once,
+/// with a few bytes more for each of them. At this limit the watch that would get the next event gets no more events in
+/// its queue, and reads the following changes from the log.
 pub const MAX_WATCH_QUEUES_BYTES: usize = 64 * 1024 * 1024;
 /// Default size in bytes above which a key's value stays in the log and the state stores only its position in the log.
 pub const DEFAULT_INLINE_VALUE_BYTES: usize = 4 * 1024;
@@ -204,8 +205,8 @@ pub const DELETED_HISTORY_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// keyspace. A later command handles the rows left over.
 pub const MAX_PRUNED_VERSIONS: u32 = 10_000;
 /// Maximum number of rows that one command of background maintenance examines: of expired keys, of deleted prefixes, of
-/// former values, of deleted streams. This bounds the time for which the command blocks others. The number is no part of
-/// the state machine: the commands carry it.
+/// former values, of deleted streams. This bounds the time for which the command blocks others. The number is no part
+/// of the state machine: the commands carry it.
 pub const RECLAIMED_PER_COMMAND: u32 = 1000;
 /// Maximum number of versions in one page of a key's versions. If the key has more, the page reports where to continue.
 pub const MAX_VERSIONS_PAGE: usize = 1000;
@@ -286,8 +287,8 @@ pub const DEFAULT_BROKER_BYTES: u64 = 1024 * 1024 * 1024;
 /// Default number of subjects whose matching subscriptions a broker caches, each with about 250 bytes. It counts only
 /// subjects that no subscription names literally. One more subject evicts the oldest.
 pub const DEFAULT_CACHED_SUBJECTS: usize = 65_536;
-/// Number of matching subscriptions that a broker keeps for each cached subject, on average. Beyond that it finds those of a
-/// subject again at each publish.
+/// Number of matching subscriptions that a broker keeps for each cached subject, on average. Beyond that it finds those
+/// of a subject again at each publish.
 pub const CACHED_TARGETS_PER_SUBJECT: usize = 32;
 /// Maximum size in bytes of the batch of messages in one publish request. A request with a larger one is rejected with
 /// an error.
@@ -322,8 +323,8 @@ pub const MAX_REDIS_PATTERN_BYTES: usize = 4096;
 /// stream. For a larger hash or stream, COPY changes nothing and gets an error reply.
 pub const MAX_REDIS_COPY_PARTS: usize = 20_000;
 /// Maximum number of bytes that one Redis command COPY copies from a Redis hash or stream. For a larger hash or stream,
-/// COPY changes nothing and gets an error reply. With [`MAX_REDIS_COPY_PARTS`] items, about 5 MiB of them take all steps
-/// of a command.
+/// COPY changes nothing and gets an error reply. With [`MAX_REDIS_COPY_PARTS`] items, about 5 MiB of them take all
+/// steps of a command.
 pub const MAX_REDIS_COPY_BYTES: usize = 9 * 1024 * 1024;
 /// Maximum number of Redis commands in one batch, which is one command of the log. A longer burst of commands is split
 /// into several batches; a longer `MULTI` transaction is rejected.
@@ -341,9 +342,9 @@ pub const MAX_REDIS_VIEW_COMPARISONS: u64 = 100_000_000;
 /// trims or delivers the others. It is also the maximum number of pending entries that one command reads, or that are
 /// removed together with a consumer; a command that would exceed it changes nothing and gets an error reply.
 pub const MAX_REDIS_STREAM_ROWS: u64 = 10_000;
-/// Number of [steps](crate::steps) after which one command delivers or claims no further entry of a Redis stream; a later
-/// command continues. So a command without COUNT is never rejected as too expensive: the next entry, which it reads to
-/// find out that it must stop, can have the maximum size.
+/// Number of [steps](crate::steps) after which one command delivers or claims no further entry of a Redis stream; a
+/// later command continues. So a command without COUNT is never rejected as too expensive: the next entry, which it
+/// reads to find out that it must stop, can have the maximum size.
 pub const MAX_REDIS_DELIVERY_STEPS: u64 = 210_000;
 /// Number of bytes of removed entries of a Redis stream after which a command trims no further entry. A command always
 /// trims at least one entry.
@@ -360,18 +361,19 @@ pub const MAX_REDIS_CONSUMERS: u64 = 10_000;
 /// with a longer name gets an error reply.
 pub const MAX_REDIS_GROUP_NAME_BYTES: usize = 1024;
 
-/// Maximum number of bytes of commands that a member of a cluster has proposed or forwarded and whose outcome it does not know.
-/// Beyond it, commands wait in the queue. One entry may exceed it.
+/// Maximum number of bytes of commands that a member of a cluster has proposed or forwarded and whose outcome it does
+/// not know. Beyond it, commands wait in the queue. One entry may exceed it.
 pub const MAX_IN_FLIGHT_BYTES: u64 = 64 * 1024 * 1024;
-/// Maximum number of bytes of the outcomes of commands that a member has forwarded to the leader, until the leader's answers
-/// name their entries. One entry's outcomes may exceed it. The oldest ones make room, and their proposers get an error.
+/// Maximum number of bytes of the outcomes of commands that a member has forwarded to the leader, until the leader's
+/// answers name their entries. One entry's outcomes may exceed it. The oldest ones make room, and their proposers get
+/// an error.
 pub const MAX_FORWARDED_OUTCOME_BYTES: usize = 64 * 1024 * 1024;
 /// Number of bytes of the newest entries that a member keeps in memory.
 pub const NEWEST_ENTRY_BYTES: usize = 16 * 1024 * 1024;
 /// Maximum number of bytes of the names of requests that a leader keeps for log lines.
 pub const MAX_ENTRY_NAME_BYTES: usize = 256 * 1024;
-/// Maximum number of payload bytes of the entries that are on their way from the leader to a follower. A larger entry travels
-/// alone. A follower with a slow disk may hold this many bytes in memory.
+/// Maximum number of payload bytes of the entries that are on their way from the leader to a follower. A larger entry
+/// travels alone. A follower with a slow disk may hold this many bytes in memory.
 pub const MAX_PIPELINED_BYTES: usize = 16 * 1024 * 1024;
 /// Maximum number of bytes of frames that wait on one connection to another node. A sender waits while there are more.
 pub const MAX_LINK_QUEUE_BYTES: usize = 16 * 1024 * 1024;
@@ -381,13 +383,14 @@ pub const MAX_NODE_CONNECTIONS: usize = 10;
 pub const LINK_READ_BYTES: usize = 64 * 1024;
 /// Number of bytes of frames that are written to another node with one call.
 pub const LINK_WRITE_BYTES: usize = 256 * 1024;
-/// Maximum number of bytes of messages to subjects that wait for one other node. A message counts once for each filter that it
-/// matches. Further ones are lost.
+/// Maximum number of bytes of messages to subjects that wait for one other node. A message counts once for each filter
+/// that it matches. Further ones are lost.
 pub const MAX_NODE_QUEUE_BYTES: u64 = 32 * 1024 * 1024;
 /// Maximum number of calls of a server's protocols that wait for consensus. A further one is refused with the error
 /// `overloaded`. Cost: about 1 KiB for each.
 pub const MAX_CLUSTER_CALLS: usize = 16 * 1024;
-/// Maximum number of connections of other nodes that wait for a hello, and separately of those that prove themselves after it.
+/// Maximum number of connections of other nodes that wait for a hello, and separately of those that prove themselves
+/// after it.
 pub const MAX_HALF_OPEN_LINKS: usize = 256;
 
 const _: () = assert!(MAX_VALUE_BYTES + MAX_KEY_BYTES < MAX_COMMAND_BYTES);

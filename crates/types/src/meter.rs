@@ -1,8 +1,9 @@
 //! The meter: counts the steps that commands take, and compares them with the budget of the current command.
 //!
 //! Owns: the count, and the budget. Does not own: the prices ([`steps`](crate::steps)). Reads and writes of rows are
-//! charged in one place, where every command makes them (`crates/state/src/machine/staged.rs`); bytes of values are charged where a command reads
-//! or computes them, by their length in the replicated state, because the row of a long value differs between nodes.
+//! charged in one place, where every command makes them (`crates/state/src/machine/staged.rs`); bytes of values are
+//! charged where a command reads or computes them, by their length in the replicated state, because the row of a long
+//! value differs between nodes.
 //!
 //! Two counts have a bound: the steps of a command, and those of its steps that it uses for searching.
 //!

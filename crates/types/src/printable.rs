@@ -17,8 +17,8 @@ pub fn is_printable(c: char) -> bool {
     !c.is_control() && !is_format
 }
 
-/// Formats bytes on one line: text unchanged, except that backslashes are doubled, and that control characters and bytes
-/// that are not UTF-8 are escaped. Different bytes give different text.
+/// Formats bytes on one line: text unchanged, except that backslashes are doubled, and that control characters and
+/// bytes that are not UTF-8 are escaped. Different bytes give different text.
 #[must_use]
 pub fn one_line(bytes: &[u8]) -> String {
     let mut shown = String::with_capacity(bytes.len());

@@ -17,8 +17,8 @@ pub enum ReadLevel {
     Lease,
     /// The read shows the node's own state, which may be out of date by any amount of time.
     Stale,
-    /// The read shows the node's own state, once it contains this revision. A client that passes the revision of its last
-    /// write reads its own writes on any node.
+    /// The read shows the node's own state, once it contains this revision. A client that passes the revision of its
+    /// last write reads its own writes on any node.
     AtLeast(Revision),
 }
 

@@ -2,9 +2,10 @@
 //! of work.
 //!
 //! Owns: the prices, which belong to version 1 of the state machine. Every node charges the same steps for the same
-//! command, so every node rejects the same commands. A change of a price, of
-//! [`MAX_COMMAND_STEPS`], or of [`MAX_COMMAND_SEARCH_STEPS`](crate::limits::MAX_COMMAND_SEARCH_STEPS) needs another version. Does not own: charging ([`meter`](crate::meter)), or the
-//! bound that a proposer computes before it knows the state ([`max_steps`](crate::command::max_steps)).
+//! command, so every node rejects the same commands. A change of a price, of [`MAX_COMMAND_STEPS`], or of
+//! [`MAX_COMMAND_SEARCH_STEPS`](crate::limits::MAX_COMMAND_SEARCH_STEPS) needs another version. Does not own: charging
+//! ([`meter`](crate::meter)), or the bound that a proposer computes before it knows the state
+//! ([`max_steps`](crate::command::max_steps)).
 //!
 //! A step is about 100 ns of work on rows in memory. Prices count logical work only: rows and bytes of the replicated
 //! state, including rows of deleted prefixes and of expired keys until a command removes them. They never count
@@ -30,14 +31,15 @@ pub const SETTLED_ATTEMPT: u64 = 6;
 pub const SETTLED_RANGE: u64 = 3;
 /// Price of returning a key of a transaction, in addition to its lookup and its bytes.
 pub const GET: u64 = 12;
-/// Steps that a read may take on a thread that serves many clients, about half a millisecond. A longer read is abandoned
-/// and performed again by another thread (see [`budget`](crate::budget)). The number is no part of the state machine.
+/// Steps that a read may take on a thread that serves many clients, about half a millisecond. A longer read is
+/// abandoned and performed again by another thread (see [`budget`](crate::budget)). The number is no part of the state
+/// machine.
 pub const SHORT_READ: u64 = 5_000;
 /// Steps that a read may take on one of the many threads for reads that wait for the disk. This number bounds the bytes
 /// that all these reads hold at a time. The number is no part of the state machine.
 pub const COLD_READ: u64 = 1_024;
-/// Steps of one wait for the disk, in a read on a thread that serves no other client at the moment: about the time in which
-/// an SSD reads a block. The number is no part of the state machine.
+/// Steps of one wait for the disk, in a read on a thread that serves no other client at the moment: about the time in
+/// which an SSD reads a block. The number is no part of the state machine.
 pub const DISK_READ: u64 = 700;
 /// Maximum bytes of a value that count when a scan examines its row without reading the value.
 pub const MAX_PASSED_BYTES: usize = 64 * 1024;

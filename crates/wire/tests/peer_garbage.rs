@@ -1,5 +1,5 @@
-//! A hundred thousand damaged frames between nodes: none makes the decoder panic, and none makes it allocate much more than
-//! the frame has bytes.
+//! A hundred thousand damaged frames between nodes: none makes the decoder panic, and none makes it allocate much more
+//! than the frame has bytes.
 //!
 //! This binary has a single test, because the counter covers the whole process.
 
@@ -22,8 +22,8 @@ use thalweg_wire::peer::{
 const FRAMES: usize = 100_000;
 /// Frames that are made of one corpus, before another is generated.
 const OF_A_CORPUS: usize = 1_000;
-/// Bytes that a decoder may allocate for each byte of a body, and for any body. An empty text in a list has two bytes in
-/// the body and a few dozen in memory, and a list grows in steps.
+/// Bytes that a decoder may allocate for each byte of a body, and for any body. An empty text in a list has two bytes
+/// in the body and a few dozen in memory, and a list grows in steps.
 const EACH: usize = 256;
 const ANY: usize = 4096;
 /// Largest factor by which a compressed block grows.

@@ -41,9 +41,10 @@ pub struct CacheOptions {
     /// a reply.
     #[arg(long)]
     pub rate: Option<f64>,
-    /// Distribution of the scheduled operations over time: constant, poisson, ramp:FROM:TIME (the rate changes evenly from
-    /// FROM/s to --rate within TIME after the warm-up), step:FROM:TIME (FROM/s until TIME after the warm-up, then
-    /// --rate), or replay:FILE (the times in seconds on the lines of FILE, stretched to --rate on average and repeated).
+    /// Distribution of the scheduled operations over time: constant, poisson, ramp:FROM:TIME (the rate changes evenly
+    /// from FROM/s to --rate within TIME after the warm-up), step:FROM:TIME (FROM/s until TIME after the warm-up, then
+    /// --rate), or replay:FILE (the times in seconds on the lines of FILE, stretched to --rate on average and
+    /// repeated).
     #[arg(long, default_value_t)]
     pub arrivals: Arrivals,
     /// Capacity of the cache in bytes.

@@ -29,7 +29,8 @@ pub struct CompareOptions {
     /// The first side: a program to start as `A serve` (a path or a name on the search path), the address of a running
     /// server (http://host:port, redis://host:port or redis://host:port@N for its database N, thalweg://host:port,
     /// thalweg+tls://host:port, thalweg+quic://host:port, nats://host:port, jetstream://host:port), a directory of the
-    /// embedded engine (embedded://PATH), or a report that `thalweg bench http` or `scenario` wrote with `--output FILE.json` or `--html FILE.html`.
+    /// embedded engine (embedded://PATH), or a report that `thalweg bench http` or `scenario` wrote with
+    /// `--output FILE.json` or `--html FILE.html`.
     pub a: String,
     /// The second side, in the same forms. Its figures are compared with those of A. A report can only be compared with
     /// a report.
@@ -91,8 +92,9 @@ pub enum Side {
 }
 
 impl Side {
-    /// Finds out which kind of side a text names. A file whose name ends in `.json` or `.html` is a report, another file is a
-    /// program, and everything else must be an address. A program, and an address without a protocol, has the given one.
+    /// Finds out which kind of side a text names. A file whose name ends in `.json` or `.html` is a report, another
+    /// file is a program, and everything else must be an address. A program, and an address without a protocol, has the
+    /// given one.
     pub fn of(text: &str, protocol: WireProtocol) -> Result<Self, BenchError> {
         let path = Path::new(text);
         let fail = BenchError::target(text);

@@ -11,7 +11,8 @@ use crate::{
     server::Target,
 };
 
-/// Reaches or starts the server of a side, 0 for A and 1 for B, with its data below `scratch`, and prepares it for the runs.
+/// Reaches or starts the server of a side, 0 for A and 1 for B, with its data below `scratch`, and prepares it for the
+/// runs.
 pub(super) fn prepare(
     options: &CompareOptions,
     sides: &[Side; 2],

@@ -80,9 +80,10 @@ pub struct HttpLoad {
     /// Requests per second by a schedule, independent of the server's replies.
     #[arg(long, default_value_t = 1000.0)]
     pub rate: f64,
-    /// Distribution of the scheduled requests over time: constant, poisson, ramp:FROM:TIME (the rate changes evenly from
-    /// FROM/s to --rate within TIME after the warm-up), step:FROM:TIME (FROM/s until TIME after the warm-up, then
-    /// --rate), or replay:FILE (the times in seconds on the lines of FILE, stretched to --rate on average and repeated).
+    /// Distribution of the scheduled requests over time: constant, poisson, ramp:FROM:TIME (the rate changes evenly
+    /// from FROM/s to --rate within TIME after the warm-up), step:FROM:TIME (FROM/s until TIME after the warm-up, then
+    /// --rate), or replay:FILE (the times in seconds on the lines of FILE, stretched to --rate on average and
+    /// repeated).
     #[arg(long, default_value_t)]
     pub arrivals: Arrivals,
     /// Number of connections to the server.
@@ -100,8 +101,8 @@ pub struct HttpLoad {
     /// Warm-up before each run; its requests are not counted.
     #[arg(long, default_value = "1s", value_parser = parse_duration)]
     pub warmup: Duration,
-    /// Length of the windows into which plots and the samples of a report divide each run, at least 10ms; a run has at most 1,200.
-    /// Without it, 250ms, or so much that a run has 120.
+    /// Length of the windows into which plots and the samples of a report divide each run, at least 10ms; a run has at
+    /// most 1,200. Without it, 250ms, or so much that a run has 120.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub window: Option<Duration>,
     /// Length of a value in bytes.

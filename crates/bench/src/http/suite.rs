@@ -316,8 +316,8 @@ fn figure_row(scenario: &Scenario, Rounds { subject, echo }: &Rounds, fsyncs_per
     }
 }
 
-/// Returns the number of puts of a whole run with its warm-up, the span in which the server's bytes and fsyncs are counted.
-/// In a mix their share is that of the counted requests; NaN without puts.
+/// Returns the number of puts of a whole run with its warm-up, the span in which the server's bytes and fsyncs are
+/// counted. In a mix their share is that of the counted requests; NaN without puts.
 fn all_puts(outcome: &Outcome) -> f64 {
     let puts = outcome.tally.times[Operation::Put as usize].count() as f64;
     let all = outcome.tally.all_right as f64 * puts / outcome.times.count() as f64;
@@ -335,8 +335,8 @@ fn checks(scenario: &Scenario, Rounds { subject, echo }: &Rounds) -> Vec<Check> 
     checks
 }
 
-/// Returns the whole distributions of the last round: of all response times, of those of gets and puts if there are both, and
-/// of the service times.
+/// Returns the whole distributions of the last round: of all response times, of those of gets and puts if there are
+/// both, and of the service times.
 fn whole_spectra(name: &str, rounds: &load::Rounds<Counts>) -> Vec<Spectrum> {
     let Some(last) = rounds.outcomes.last() else { return Vec::new() };
     let of_kind = |kind: Operation| &last.tally.times[kind as usize];

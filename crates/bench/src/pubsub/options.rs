@@ -92,9 +92,10 @@ pub struct PubsubOptions {
     /// stalls: measure throughput in this way, never latency.
     #[arg(long)]
     pub rate: Option<f64>,
-    /// Distribution of the scheduled messages over time: constant, poisson, ramp:FROM:TIME (the rate changes evenly from
-    /// FROM/s to --rate within TIME after the warm-up), step:FROM:TIME (FROM/s until TIME after the warm-up, then
-    /// --rate), or replay:FILE (the times in seconds on the lines of FILE, stretched to --rate on average and repeated).
+    /// Distribution of the scheduled messages over time: constant, poisson, ramp:FROM:TIME (the rate changes evenly
+    /// from FROM/s to --rate within TIME after the warm-up), step:FROM:TIME (FROM/s until TIME after the warm-up, then
+    /// --rate), or replay:FILE (the times in seconds on the lines of FILE, stretched to --rate on average and
+    /// repeated).
     #[arg(long, default_value_t)]
     pub arrivals: Arrivals,
     /// Schedule single messages instead of batches. Messages that are due together share a batch; a message waits for

@@ -49,8 +49,8 @@ pub(super) struct PublishChannel {
     now: u64,
     /// True if the last write did not take all bytes.
     is_blocked: bool,
-    /// Time since which a batch could always have been sent, in nanoseconds since the start: the server accepted bytes, and
-    /// a request id was free. The server, not the generator, causes the lateness of batches that were due before.
+    /// Time since which a batch could always have been sent, in nanoseconds since the start: the server accepted bytes,
+    /// and a request id was free. The server, not the generator, causes the lateness of batches that were due before.
     free_since: u64,
     /// True if everything is published and acknowledged, and the counts are reported.
     is_reported: bool,

@@ -181,8 +181,8 @@ impl Default for Figures {
     }
 }
 
-/// Returns the batches per second that the publishers send, from the deliveries per second; `None` if a schedule of single
-/// messages decides how many share a batch.
+/// Returns the batches per second that the publishers send, from the deliveries per second; `None` if a schedule of
+/// single messages decides how many share a batch.
 fn batches_rate(options: &PubsubOptions, deliveries: f64) -> Option<f64> {
     let of_batch = options.fan_out as f64 * f64::from(options.batch);
     options.linger.is_none().then_some(deliveries / of_batch)

@@ -20,8 +20,8 @@ use crate::{
 const OTHERWISE: [&str; 8] =
     ["--rate", "--closed", "--mix", "--workers", "--api", "--keyspace", "--durability", "--no-load"];
 
-/// Returns the options of the RESP suite for a load of puts and gets, which become `SET` and `GET`. The durability of the
-/// load is that of the server, because RESP has no level in a request.
+/// Returns the options of the RESP suite for a load of puts and gets, which become `SET` and `GET`. The durability of
+/// the load is that of the server, because RESP has no level in a request.
 pub(crate) fn options_of(load: &HttpLoad) -> Result<RespOptions, BenchError> {
     let mix = match load.mix {
         Mix::Put => "set",

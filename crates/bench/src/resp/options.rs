@@ -53,9 +53,10 @@ pub struct RespOptions {
     /// Requests per second by a schedule, independent of the replies. Without it the next request follows a reply.
     #[arg(long)]
     pub rate: Option<f64>,
-    /// Distribution of the scheduled requests over time: constant, poisson, ramp:FROM:TIME (the rate changes evenly from
-    /// FROM/s to --rate within TIME after the warm-up), step:FROM:TIME (FROM/s until TIME after the warm-up, then
-    /// --rate), or replay:FILE (the times in seconds on the lines of FILE, stretched to --rate on average and repeated).
+    /// Distribution of the scheduled requests over time: constant, poisson, ramp:FROM:TIME (the rate changes evenly
+    /// from FROM/s to --rate within TIME after the warm-up), step:FROM:TIME (FROM/s until TIME after the warm-up, then
+    /// --rate), or replay:FILE (the times in seconds on the lines of FILE, stretched to --rate on average and
+    /// repeated).
     #[arg(long, default_value_t)]
     pub arrivals: Arrivals,
     /// Search for the highest rate that meets an objective, such as p99<5ms, or p50<1ms,p99.9<20ms,errors<0.1% for
@@ -80,8 +81,8 @@ pub struct RespOptions {
     /// Warm-up before each run; its requests are not counted.
     #[arg(long, default_value = "500ms", value_parser = parse_duration)]
     pub warmup: Duration,
-    /// Length of the windows into which plots and the samples of a report divide each run, at least 10ms; a run has at most 1,200.
-    /// Without it, 250ms, or so much that a run has 120.
+    /// Length of the windows into which plots and the samples of a report divide each run, at least 10ms; a run has at
+    /// most 1,200. Without it, 250ms, or so much that a run has 120.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub window: Option<Duration>,
     /// Longest wait for a reply before a run is aborted.

@@ -1,11 +1,11 @@
 //! The embedded engine under a scenario: its directory is opened in this process, and requests become calls.
 //!
-//! Owns: opening the directory, and performing requests of the native protocol's form by calls of the engine. Does not own:
-//! the requests and replies themselves, which are those of the native protocol, so that both have the same checks.
+//! Owns: opening the directory, and performing requests of the native protocol's form by calls of the engine. Does not
+//! own: the requests and replies themselves, which are those of the native protocol, so that both have the same checks.
 //!
-//! A write at a level that waits for an fsync is completed by the engine's committer, as for any task of an async program.
-//! Below that level, and for a caller that has its thread for itself in a closed loop, the calling thread commits, as a
-//! blocking caller does.
+//! A write at a level that waits for an fsync is completed by the engine's committer, as for any task of an async
+//! program. Below that level, and for a caller that has its thread for itself in a closed loop, the calling thread
+//! commits, as a blocking caller does.
 
 use std::{
     fmt,
@@ -50,8 +50,8 @@ impl Embedded {
         Ok(Self { db })
     }
 
-    /// Returns the database as a place of requests, called `name`. With `has_own_thread`, each connection is the only one of
-    /// its thread, which has nothing else to do while it waits.
+    /// Returns the database as a place of requests, called `name`. With `has_own_thread`, each connection is the only
+    /// one of its thread, which has nothing else to do while it waits.
     pub(super) fn place(&self, name: String, has_own_thread: bool) -> NativePlace {
         let db = self.db.to_async();
         let calls = move || -> Box<dyn Calls> {

@@ -1,8 +1,8 @@
 //! Scenario files: their schema in TOML, its checks, and the built-in files.
 //!
-//! Owns: the names of tables and fields, the values that they accept, and the errors for others. An error of the syntax,
-//! an unknown name or a wrong type names the line; a value out of its range names the field. Does not own: what the
-//! scenario does with the values.
+//! Owns: the names of tables and fields, the values that they accept, and the errors for others. An error of the
+//! syntax, an unknown name or a wrong type names the line; a value out of its range names the field. Does not own: what
+//! the scenario does with the values.
 
 use std::{ops::RangeInclusive, time::Duration};
 

@@ -47,11 +47,12 @@ pub struct ScenarioOptions {
     /// SHA-256 of the target server's certificate, for the native protocol over TLS and QUIC.
     #[arg(long, requires = "target")]
     pub fingerprint: Option<Fingerprint>,
-    /// Keyspace of the keys and name of the cache on a server that the benchmark starts, and on any server except over RESP. Names
-    /// of streams, groups and subjects begin with it.
+    /// Keyspace of the keys and name of the cache on a server that the benchmark starts, and on any server except over
+    /// RESP. Names of streams, groups and subjects begin with it.
     #[arg(long, default_value = "scenario")]
     pub keyspace: String,
-    /// Durability level that each write requests, except over RESP and NATS; without it the default of the server or engine.
+    /// Durability level that each write requests, except over RESP and NATS; without it the default of the server or
+    /// engine.
     #[arg(long)]
     pub durability: Option<Durability>,
     /// Password for AUTH on a RESP server that runs already.
@@ -88,8 +89,8 @@ pub struct ScenarioOptions {
     /// Warm-up before each run, instead of the file's `load.warmup`.
     #[arg(long, value_parser = parse_duration)]
     pub warmup: Option<Duration>,
-    /// Length of the windows into which plots and the samples of a report divide each run, at least 10ms; a run has at most 1,200.
-    /// Without it, 250ms, or so much that a run has 120.
+    /// Length of the windows into which plots and the samples of a report divide each run, at least 10ms; a run has at
+    /// most 1,200. Without it, 250ms, or so much that a run has 120.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub window: Option<Duration>,
     /// Profiles of the server.

@@ -43,8 +43,8 @@ impl Suite {
         mix.has(Kind::writes).then(|| CACHED.to_owned())
     }
 
-    /// Returns the load as comparisons name it, at the durability level of its writes. It has everything that must be equal
-    /// for a comparison, except for the server and its protocol.
+    /// Returns the load as comparisons name it, at the durability level of its writes. It has everything that must be
+    /// equal for a comparison, except for the server and its protocol.
     pub(super) fn sampled<C>(&self, subject: &Subject<C>) -> SampledLoad {
         let Scenario { load, keys, mix, .. } = &self.scenario;
         let mut words = format!(

@@ -5,9 +5,9 @@
 //!
 //! A read is right if its value is one that this run wrote to the key, not older than the last write that was
 //! acknowledged before the read was sent. Replies about streams, groups and subjects are judged by the load generator's
-//! [`Feed`]. A scan is right if it has all keys of its range in order, each with a value
-//! that this run wrote to it. A read of a cache may also find nothing, which is a miss; a value that it finds must not be
-//! older than the last put or delete that was acknowledged before the read was sent.
+//! [`Feed`]. A scan is right if it has all keys of its range in order, each with a value that this run wrote to it. A
+//! read of a cache may also find nothing, which is a miss; a value that it finds must not be older than the last put or
+//! delete that was acknowledged before the read was sent.
 
 use std::{ops::RangeInclusive, sync::Arc};
 

@@ -10,9 +10,8 @@ const KEYS: u64 = 1000;
 /// Number of rows that represents a miss.
 const MISSED: u64 = u64::MAX;
 
-/// A protocol whose requests are lines, and whose replies are `+` for a stored value, `x` for a deleted one, `-` for a missing key, `!` for a
-/// refusal, or `=` and
-/// bytes up to the end.
+/// A protocol whose requests are lines, and whose replies are `+` for a stored value, `x` for a deleted one, `-` for a
+/// missing key, `!` for a refusal, or `=` and bytes up to the end.
 #[derive(Clone, Debug)]
 struct Lines;
 

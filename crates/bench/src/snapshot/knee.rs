@@ -18,8 +18,8 @@ use crate::{
 pub(super) const LEAST_OF_RATE: f64 = 0.95;
 /// Precision of the search for the knee, as a share of the rate.
 const PRECISION: f64 = 0.05;
-/// Number of runs that the knee must pass. A rate that failed once is run again: the disks of virtual machines stop for 20
-/// to 30 ms now and then, under any load, and one stop determines the 99th percentile of a run.
+/// Number of runs that the knee must pass. A rate that failed once is run again: the disks of virtual machines stop for
+/// 20 to 30 ms now and then, under any load, and one stop determines the 99th percentile of a run.
 pub(super) const REPEATS: u32 = 2;
 /// Longest time that a put may take before a run of the search is aborted, unless 20 times the objective's bound is
 /// longer.

@@ -57,8 +57,8 @@ pub struct CacheConfig {
 /// Number of entries that a scan visits, twice, in one [step](thalweg_types::steps).
 const ENTRIES_VISITED_PER_STEP: u64 = 10;
 
-/// Entries that were removed from a cache by [`Cache::clear`]. Dropping this value frees them, which takes about 0.1 µs for
-/// each; a thread that serves clients should leave that to another one.
+/// Entries that were removed from a cache by [`Cache::clear`]. Dropping this value frees them, which takes about 0.1 µs
+/// for each; a thread that serves clients should leave that to another one.
 #[derive(Debug)]
 #[must_use = "freeing the entries takes time"]
 pub struct ClearedEntries(Vec<ClearedShard>);
@@ -359,8 +359,8 @@ impl Cache {
         ScanCursor(Self::scan_position(self.hasher.hash_one(key)))
     }
 
-    /// Removes all entries of the cache. Its counters keep their values. Returns the removed entries, because freeing them
-    /// takes much longer than removing them.
+    /// Removes all entries of the cache. Its counters keep their values. Returns the removed entries, because freeing
+    /// them takes much longer than removing them.
     pub fn clear(&self) -> ClearedEntries {
         let clear = |shard: &Padded| locked(shard.0.lock()).clear();
         ClearedEntries(self.shards.iter().map(clear).collect())

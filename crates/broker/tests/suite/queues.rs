@@ -340,7 +340,8 @@ fn a_blocked_publish_wakes_neither_its_own_publisher_nor_those_that_waited_befor
     for is_memory_full in [true, false] {
         let max_queued_bytes = if is_memory_full { 5 * step } else { 1 << 30 };
         let broker = Broker::new(BrokerConfig { max_queued_bytes, ..BrokerConfig::DEFAULTS });
-        // Both block, and hold a message. There is memory for one of them, or the second subscription of the link is full.
+        // Both block, and hold a message. There is memory for one of them, or the second subscription of the link is
+        // full.
         let first = open(&broker, "a", &options(Policy::Block, 9, 1 << 40));
         let second = is_memory_full.then(|| open(&broker, "a", &options(Policy::Block, 9, 1 << 40)));
         if !is_memory_full {
@@ -362,8 +363,8 @@ fn a_blocked_publish_wakes_neither_its_own_publisher_nor_those_that_waited_befor
     }
 }
 
-/// Publishers on subjects of different shards reserve and release room at the same time, so each may fail because of room
-/// that another one gives back.
+/// Publishers on subjects of different shards reserve and release room at the same time, so each may fail because of
+/// room that another one gives back.
 #[test]
 fn publishers_that_block_each_other_for_a_moment_all_finish() {
     const MESSAGES: u64 = 2_000;

@@ -152,8 +152,8 @@ fn half_open_connections_are_bounded_and_members_get_in() {
         let newcomer =
             Link::new(credentials(NodeId(3), 5), SERVER, server.address.to_string(), Channel::Control, Path::default());
         assert_serves(&newcomer, 1).await;
-        // All but the newest were closed by the server; waiting for them shows that the server has accepted all. The bound
-        // holds twice: before the hello, and behind it.
+        // All but the newest were closed by the server; waiting for them shows that the server has accepted all. The
+        // bound holds twice: before the hello, and behind it.
         for stream in &mut strangers[..strangers_now - KINDS * MAX_HALF_OPEN_LINKS] {
             let mut rest = Vec::new();
             let read = timeout(LONG, stream.read_to_end(&mut rest)).await.expect("the oldest are given up");

@@ -1,7 +1,7 @@
 //! Receiving another node's filters and messages.
 //!
-//! Owns: checking what arrives on the connection that the other node has dialled. Does not own: the effect of filters and
-//! batches (`broker`).
+//! Owns: checking what arrives on the connection that the other node has dialled. Does not own: the effect of filters
+//! and batches (`broker`).
 //!
 //! A frame that breaks a rule ends the connection, and so do filters that do not continue the previous ones. The other
 //! node then dials again and sends all filters. Frames of kinds that this version does not know are ignored.

@@ -1,9 +1,10 @@
 //! Sending this node's filters and messages to one other node.
 //!
-//! Owns: the connection that this node dials for them. Does not own: the queue, its bound, and what is announced (`broker`).
+//! Owns: the connection that this node dials for them. Does not own: the queue, its bound, and what is announced
+//! (`broker`).
 //!
-//! Order: batches are taken first, then the changes of the filters, which are sent before the batches. So the reply subject
-//! of a request is announced before the request.
+//! Order: batches are taken first, then the changes of the filters, which are sent before the batches. So the reply
+//! subject of a request is announced before the request.
 //!
 //! Losses: messages wait for a connection while it is dialled. Messages that wait when an attempt fails are lost: old
 //! messages are of no use to subscribers that missed the messages in between. Messages that were being written when a

@@ -184,8 +184,8 @@ fn without_a_majority_nothing_is_acknowledged_or_read() {
     cluster.check_equal();
 }
 
-/// Transfers the leadership to a node by a request to the node at `at`. Tries again on a busy machine, on which the last answer of
-/// the target can be too old.
+/// Transfers the leadership to a node by a request to the node at `at`. Tries again on a busy machine, on which the
+/// last answer of the target can be too old.
 fn transfer(cluster: &TestCluster, at: usize, target: NodeId) {
     wait_until("the node leads", || {
         let transferred = wait(cluster.nodes[at].node.transfer(Some(target), soon()));

@@ -36,9 +36,10 @@ fn with_other_state(repairs_itself: bool, note: &RepairNote) -> TestCluster {
     }
 }
 
-/// Stops a follower of a cluster, and changes its directory as a fault of its memory might: it has applied the next entry,
-/// with another effect than on the other nodes. Starts it again. Returns false if another leader was elected meanwhile, so that the
-/// next entry of the others has another term: consensus then finds the difference, and no hash is compared.
+/// Stops a follower of a cluster, and changes its directory as a fault of its memory might: it has applied the next
+/// entry, with another effect than on the other nodes. Starts it again. Returns false if another leader was elected
+/// meanwhile, so that the next entry of the others has another term: consensus then finds the difference, and no hash
+/// is compared.
 fn change_state(cluster: &mut TestCluster, repairs_itself: bool, note: &RepairNote) -> bool {
     cluster.nodes[cluster.leader()].db.keyspace("k").unwrap().put(b"key", b"value").unwrap();
     cluster.check_equal();

@@ -1,7 +1,7 @@
 //! Locks on files, and the locks that this process holds.
 //!
-//! Owns: taking and releasing a lock, and waiting for a lock that another handle of this process holds. Does not own: waiting
-//! for other processes, which a caller never does.
+//! Owns: taking and releasing a lock, and waiting for a lock that another handle of this process holds. Does not own:
+//! waiting for other processes, which a caller never does.
 
 use std::{
     collections::BTreeSet,

@@ -13,8 +13,8 @@ const CACHESTAT: libc::c_long = 451;
 /// Set once the kernel has turned out not to know the call, or to forbid it.
 static IS_MISSING: AtomicBool = AtomicBool::new(false);
 
-/// Returns false if the kernel has less than `len` bytes at `offset` in its page cache. Returns true if it has all of them, if
-/// it is reading some of them, or if it does not tell.
+/// Returns false if the kernel has less than `len` bytes at `offset` in its page cache. Returns true if it has all of
+/// them, if it is reading some of them, or if it does not tell.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))]
 pub(super) fn may_contain(file: &File, offset: u64, len: u64) -> bool {
     /// The range of bytes, and the counts of pages, as the kernel declares them.
@@ -38,8 +38,8 @@ pub(super) fn may_contain(file: &File, offset: u64, len: u64) -> bool {
     }
     let (range, mut counts) = (Range { offset, len }, Counts::default());
     let (range_at, counts_at) = (&raw const range, &raw mut counts);
-    // SAFETY: the descriptor is open as long as the file is borrowed. Both structures have the kernel's layout and live until
-    // the call returns.
+    // SAFETY: the descriptor is open as long as the file is borrowed. Both structures have the kernel's layout and live
+    // until the call returns.
     let result = unsafe { libc::syscall(CACHESTAT, file.as_raw_fd(), range_at, counts_at, 0) };
     if result != 0 {
         IS_MISSING.store(true, Ordering::Relaxed);

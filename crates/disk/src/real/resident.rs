@@ -17,8 +17,9 @@ thread_local! {
     static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Reads `len` bytes at `offset` if the kernel has them in its page cache. Returns `None` if the read would have to wait for
-/// the disk, or if the file system cannot read without waiting. Does not begin to read the bytes from the disk.
+/// Reads `len` bytes at `offset` if the kernel has them in its page cache. Returns `None` if the read would have to
+/// wait for the disk, or if the file system cannot read without waiting. Does not begin to read the bytes from the
+/// disk.
 ///
 /// # Errors
 /// `UnexpectedEof` if the file ends within the bytes, and the kernel's other errors.
@@ -38,8 +39,8 @@ pub fn read_resident(file: &File, len: usize, offset: u64) -> io::Result<Option<
     })
 }
 
-/// Reads bytes like [`read_resident`], and returns what `decode` makes of them. As a rule, the bytes are in a buffer of the
-/// thread, so that the read neither allocates memory nor fills it with zeroes.
+/// Reads bytes like [`read_resident`], and returns what `decode` makes of them. As a rule, the bytes are in a buffer of
+/// the thread, so that the read neither allocates memory nor fills it with zeroes.
 ///
 /// # Errors
 /// Same errors as [`read_resident`].
@@ -66,9 +67,9 @@ fn with_buffer<T>(read: impl FnOnce(&mut [u8]) -> T) -> T {
 
 /// Fills `bytes` from the file. Returns false if not all of them are in memory.
 ///
-/// `preadv2` alone would suffice, but for missing pages it allocates memory and begins to read from the disk before it gives
-/// up. This takes longer than all else that a serving thread does for a read of a key, and in a control group at its limit of
-/// memory it waits until the kernel has freed other pages.
+/// `preadv2` alone would suffice, but for missing pages it allocates memory and begins to read from the disk before it
+/// gives up. This takes longer than all else that a serving thread does for a read of a key, and in a control group at
+/// its limit of memory it waits until the kernel has freed other pages.
 fn fill(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<bool> {
     if !page_cache::may_contain(file, offset, bytes.len() as u64) {
         return Ok(false);

@@ -93,8 +93,8 @@ impl AsyncDatabase {
         async move { fetched?.await?.read() }
     }
 
-    /// Fetches records like [`fetch`](Self::fetch), after the lookups of [`PreparedFetch::new`], and does not read them, so
-    /// that the caller chooses the threads that wait for the disk.
+    /// Fetches records like [`fetch`](Self::fetch), after the lookups of [`PreparedFetch::new`], and does not read
+    /// them, so that the caller chooses the threads that wait for the disk.
     pub fn fetch_prepared(
         &self,
         prepared: PreparedFetch,

@@ -58,8 +58,8 @@ struct DeadLetterMove<'a> {
 }
 
 impl Inner {
-    /// Moves the dead letters of all groups to their dead-letter streams, as long as this node leads in `term`. Returns the
-    /// number of records moved.
+    /// Moves the dead letters of all groups to their dead-letter streams, as long as this node leads in `term`. Returns
+    /// the number of records moved.
     pub(crate) async fn move_dead_letters(&self, term: Term) -> Result<u64, WriteError> {
         let machine = &self.open.machine;
         let mut moved = 0;

@@ -74,7 +74,8 @@ impl Delivery {
         self.parts.iter().map(|part| part.page.record_count()).sum()
     }
 
-    /// Returns the size in bytes of the batches that the records were appended in, which is at least that of the records.
+    /// Returns the size in bytes of the batches that the records were appended in, which is at least that of the
+    /// records.
     #[must_use]
     pub fn stored_bytes(&self) -> usize {
         self.parts.iter().map(|part| part.page.stored_bytes()).sum()

@@ -204,8 +204,8 @@ pub struct PreparedFetch {
 }
 
 impl PreparedFetch {
-    /// Looks up the facts for a fetch, in the index of the stream and, in a group with order per key, in the log. If the
-    /// lookups spend the [budget](thalweg_types::budget) of the thread, they may be repeated on another thread.
+    /// Looks up the facts for a fetch, in the index of the stream and, in a group with order per key, in the log. If
+    /// the lookups spend the [budget](thalweg_types::budget) of the thread, they may be repeated on another thread.
     ///
     /// # Errors
     /// The group or its stream is gone, or the log cannot be read.

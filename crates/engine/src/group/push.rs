@@ -5,8 +5,8 @@
 //! therefore sent no more records, and a fast receiver never waits.
 //!
 //! Owns: the account of used credit ([`Ledger`]) and the waiting. Does not own timers (they are an argument), nor the
-//! handling of a receiver that goes away: the ack deadline of its records passes, unless [`Push::return_records`] is called
-//! before.
+//! handling of a receiver that goes away: the ack deadline of its records passes, unless [`Push::return_records`] is
+//! called before.
 //!
 //! Bounds: [`MAX_CREDIT_RECORDS`] and [`MAX_CREDIT_BYTES`]. A delivery begins while some credit is left and carries at
 //! least one record, so the last delivery may exceed the bytes of the credit by one record.
@@ -148,8 +148,8 @@ impl Push {
         }
     }
 
-    /// Waits for the delivery that is being committed; returns `None` if there is none. A caller that ends the push for a
-    /// reason of its own calls this first, or the records of that delivery wait for their ack deadline.
+    /// Waits for the delivery that is being committed; returns `None` if there is none. A caller that ends the push for
+    /// a reason of its own calls this first, or the records of that delivery wait for their ack deadline.
     ///
     /// The caller may drop the future before it is ready: no delivery is lost.
     ///
@@ -192,9 +192,9 @@ impl Push {
         })
     }
 
-    /// Returns the records of one delivery to the group, because the caller cannot pass them on now. They do not count as
-    /// delivered. The caller need not wait for the result: records that are not returned can be redelivered after their ack
-    /// deadline.
+    /// Returns the records of one delivery to the group, because the caller cannot pass them on now. They do not count
+    /// as delivered. The caller need not wait for the result: records that are not returned can be redelivered after
+    /// their ack deadline.
     pub fn return_delivery(&self, attempt: Attempt) {
         let settlements = [Settlement::all(attempt)];
         drop(self.db.nack_group(&self.group, &settlements, Redelivery::Uncounted, "", Durability::Os));

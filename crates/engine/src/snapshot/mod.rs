@@ -1,11 +1,12 @@
 //! Snapshots of an open database: taking one, creating a directory from some, and installing one.
 //!
-//! Owns: beginning a snapshot of the database ([`Database::snapshot`]), creating a directory from a backup ([`restore`]),
-//! and installing a snapshot into a running database ([`Install`]). Does not own: the bytes of a snapshot, and the
-//! reading and writing of them, which are the crate `thalweg-snapshot`; files, directories of backups, or sockets.
+//! Owns: beginning a snapshot of the database ([`Database::snapshot`]), creating a directory from a backup
+//! ([`restore`]), and installing a snapshot into a running database ([`Install`]). Does not own: the bytes of a
+//! snapshot, and the reading and writing of them, which are the crate `thalweg-snapshot`; files, directories of
+//! backups, or sockets.
 //!
-//! Invariant: a directory or a state that was filled half-way is recognised by the next open, and never taken for a whole
-//! one (`restore`, `install`).
+//! Invariant: a directory or a state that was filled half-way is recognised by the next open, and never taken for a
+//! whole one (`restore`, `install`).
 
 mod error;
 pub(crate) mod install;

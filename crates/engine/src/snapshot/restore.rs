@@ -154,8 +154,8 @@ pub fn restore_on(
     mark(disk).map_err(io("marking the directory as unfinished"))?;
     let node = NodeId(seed);
     let done = fill(disk, clock, node, &plan, to, &Options { backend: Some(backend), ..options.clone() }, progress)?;
-    // The restore counts as the last use of the directory, so that the first open compares the wall clock with that of now. If that
-    // was wrong, the backup can be restored once more.
+    // The restore counts as the last use of the directory, so that the first open compares the wall clock with that of
+    // now. If that was wrong, the backup can be restored once more.
     let used = clock.wall().max(done.time);
     ClockFile::open(disk).and_then(|file| file.save(disk, used)).map_err(io("writing the file CLOCK"))?;
     Identity { node, backend, cluster: None }.write(disk).map_err(io("writing the identity"))?;

@@ -9,9 +9,9 @@
 //! after some work the dispatcher looks again before it sleeps. Without watches no thread does any work, and the
 //! applying thread pays one atomic load.
 //!
-//! The dispatcher holds the registry during a round. Other threads never wait for it: they join and leave at once while the
-//! registry is free, and leave a note for the next round otherwise. A watch whose note waits knows no revision from which
-//! its queue gets changes yet, and is woken when it does.
+//! The dispatcher holds the registry during a round. Other threads never wait for it: they join and leave at once while
+//! the registry is free, and leave a note for the next round otherwise. A watch whose note waits knows no revision from
+//! which its queue gets changes yet, and is woken when it does.
 //!
 //! Invariant: all changes up to the revision [`Hub::dispatched`] are in the queues of the watches that have joined.
 
@@ -42,8 +42,8 @@ use crate::watches::{
 const LINGER: Duration = Duration::from_millis(1);
 /// Longest sleep of the dispatcher. It bounds the delay that a missed wake-up can cause.
 const LONGEST_SLEEP: Duration = Duration::from_millis(500);
-/// Number of commits after which a round of the dispatcher pauses, so that watches join, leave and are woken. It also pauses
-/// after [`ROUND_BYTES`] of commits, and after [`ROUND_DELIVERIES`].
+/// Number of commits after which a round of the dispatcher pauses, so that watches join, leave and are woken. It also
+/// pauses after [`ROUND_BYTES`] of commits, and after [`ROUND_DELIVERIES`].
 const ROUND_COMMITS: usize = 4096;
 const ROUND_BYTES: usize = 4 * 1024 * 1024;
 /// Number of commits that a round puts into queues, counted once for each queue.
@@ -126,8 +126,8 @@ impl Drop for WatchRegistration {
 }
 
 impl Hub {
-    /// Creates the hub of a database, whose watches together queue at most `max_queued_bytes` bytes. In stepped mode there
-    /// is no dispatcher thread, and the caller does its work with [`step`](Self::step).
+    /// Creates the hub of a database, whose watches together queue at most `max_queued_bytes` bytes. In stepped mode
+    /// there is no dispatcher thread, and the caller does its work with [`step`](Self::step).
     pub(crate) fn new(source: Source, mode: Mode, max_queued_bytes: usize) -> Arc<Self> {
         Arc::new(Self {
             source,
@@ -250,8 +250,8 @@ impl Hub {
         Ok(())
     }
 
-    /// Carries out the joins and leaves that found the registry in use. Returns the queues whose watches must be woken when
-    /// the registry is free.
+    /// Carries out the joins and leaves that found the registry in use. Returns the queues whose watches must be woken
+    /// when the registry is free.
     fn carry_out_notes(&self, registry: &mut Registry) -> Vec<Arc<Queue>> {
         let PendingRegistrations { joins, leaves } = std::mem::take(&mut *self.notes());
         let mut touched = Vec::with_capacity(joins.len());
@@ -483,7 +483,8 @@ impl Registry {
 struct Matches {
     /// Events that at least one watch wants, in the order of the changes. All interested watches share one copy.
     events: Vec<Arc<QueuedEvent>>,
-    /// Number of a watch and position of an event in `events`. In the order of the changes, until they are sorted by watch.
+    /// Number of a watch and position of an event in `events`. In the order of the changes, until they are sorted by
+    /// watch.
     found: Vec<(u64, usize)>,
 }
 

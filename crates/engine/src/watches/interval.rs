@@ -70,12 +70,12 @@ fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Index over numbered intervals of keys. A search takes `O(log n)` for each interval found: the intervals are sorted
-/// by their start and form a balanced tree in place, in which each node stores the highest end beneath it. Equal intervals
-/// share one node, so that a number can join or leave them without building the tree again.
+/// by their start and form a balanced tree in place, in which each node stores the highest end beneath it. Equal
+/// intervals share one node, so that a number can join or leave them without building the tree again.
 #[derive(Debug, Default)]
 pub(crate) struct IntervalIndex {
-    /// Nodes of the tree, sorted by the start and the end of their interval. The root of the subtree `from..to` is the node in the
-    /// middle.
+    /// Nodes of the tree, sorted by the start and the end of their interval. The root of the subtree `from..to` is the
+    /// node in the middle.
     nodes: Vec<Node>,
 }
 
@@ -113,8 +113,8 @@ impl IntervalIndex {
         node.map(|node| node.numbers.push(number)).is_some()
     }
 
-    /// Removes a number from an interval. Returns false if the interval has no number left, and the index should be built
-    /// again.
+    /// Removes a number from an interval. Returns false if the interval has no number left, and the index should be
+    /// built again.
     pub(crate) fn leave(&mut self, interval: &KeyInterval, number: u64) -> bool {
         let Some(node) = self.node(interval) else { return false };
         if let Some(at) = node.numbers.iter().position(|here| *here == number) {

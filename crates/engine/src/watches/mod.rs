@@ -1,4 +1,5 @@
-//! Registered watches, below their handles ([`Watch`](crate::Watch)): the dispatcher, the queues, and the reader of commits.
+//! Registered watches, below their handles ([`Watch`](crate::Watch)): the dispatcher, the queues, and the reader of
+//! commits.
 
 pub(crate) mod error;
 pub(crate) mod event;

@@ -13,8 +13,8 @@ use crate::{
     watches::hub::Hub,
 };
 
-/// Receivers of the notification that an entry was applied: waiting readers of native streams, watches, and waiting readers of
-/// Redis streams.
+/// Receivers of the notification that an entry was applied: waiting readers of native streams, watches, and waiting
+/// readers of Redis streams.
 #[derive(Debug)]
 pub(crate) struct Observers {
     pub(crate) tails: Arc<Tails>,

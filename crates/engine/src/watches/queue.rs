@@ -1,8 +1,9 @@
 //! Queue of events for one watch that follows live changes.
 //!
-//! Bounds: [`MAX_WATCH_QUEUE_EVENTS`] and [`MAX_WATCH_QUEUE_BYTES`] for each queue, `max_watch_queues_bytes` of the options for all
-//! queues together. An event that several queues share counts once for all of them. If a commit would exceed a bound, neither this commit nor any later one is queued: the queue
-//! reports the first lost revision, and the watch continues from the log. Commits are queued completely or not at all.
+//! Bounds: [`MAX_WATCH_QUEUE_EVENTS`] and [`MAX_WATCH_QUEUE_BYTES`] for each queue, `max_watch_queues_bytes` of the
+//! options for all queues together. An event that several queues share counts once for all of them. If a commit would
+//! exceed a bound, neither this commit nor any later one is queued: the queue reports the first lost revision, and the
+//! watch continues from the log. Commits are queued completely or not at all.
 
 use std::{
     collections::VecDeque,
@@ -111,7 +112,8 @@ impl Queue {
         Some(self.joined.load(Ordering::Acquire)).filter(|joined| *joined != NOT_JOINED).map(Revision)
     }
 
-    /// Sets the revision after which the queue receives changes. A watch that waits must be [woken](Self::wake) afterwards.
+    /// Sets the revision after which the queue receives changes. A watch that waits must be [woken](Self::wake)
+    /// afterwards.
     pub(crate) fn join(&self, after: Revision) {
         let mut inner = self.lock();
         inner.has_just_joined = true;

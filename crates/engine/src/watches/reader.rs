@@ -1,11 +1,12 @@
 //! Reading the changes of commits from the log, from any revision that the log still has.
 //!
 //! Owns: finding the position of a revision, pairing entries with their verdicts (rows about facts that an entry's
-//! bytes do not determine), and counting revisions. Bound: the log's read buffer ([`CHUNK_BYTES`] for a watch, or one batch)
-//! and [`VERDICT_BYTES`] while it reads, and nothing while it rests. A resting reader keeps no segment of the log.
+//! bytes do not determine), and counting revisions. Bound: the log's read buffer ([`CHUNK_BYTES`] for a watch, or one
+//! batch) and [`VERDICT_BYTES`] while it reads, and nothing while it rests. A resting reader keeps no segment of the
+//! log.
 //!
-//! Invariants: only applied entries are read, and none that a truncation has undone. The revisions counted must match those
-//! of the state; otherwise the data is corrupt.
+//! Invariants: only applied entries are read, and none that a truncation has undone. The revisions counted must match
+//! those of the state; otherwise the data is corrupt.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -105,8 +106,8 @@ pub(crate) struct Reader {
 #[derive(Debug)]
 struct OpenReader {
     records: Records,
-    /// Decides which records are valid. It knows all truncations that the log has gained since it was opened and that the
-    /// reader has not passed.
+    /// Decides which records are valid. It knows all truncations that the log has gained since it was opened and that
+    /// the reader has not passed.
     valid: Valid,
     /// LSN of the last record read; before the first read, of the first record to read.
     last: Lsn,

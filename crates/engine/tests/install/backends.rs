@@ -97,7 +97,8 @@ fn the_log_of_the_former_state_is_freed_and_that_of_the_install_stays() {
         let mut install = begin(other.db()).unwrap();
         for (number, chunk) in chunks.iter().enumerate() {
             install.push(chunk.clone()).unwrap();
-            // The former state passes the records of the install and releases their segments, in which nothing of it is.
+            // The former state passes the records of the install and releases their segments, in which nothing of it
+            // is.
             if number % 20 == 0 {
                 keyspace.put(b"more", b"value").unwrap();
             }

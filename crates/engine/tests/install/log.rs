@@ -185,7 +185,8 @@ fn an_increment_does_not_reach_across_an_install() {
     }
 }
 
-/// Takes an increment. Returns the index of the entry before it (0 if unknown), the number of its entries, and its last index.
+/// Takes an increment. Returns the index of the entry before it (0 if unknown), the number of its entries, and its last
+/// index.
 fn increment(db: &Database, since: Lsn) -> Result<(u64, u64, u64), SnapshotError> {
     let mut snapshot = db.snapshot(&SnapshotOptions { since: Some(since), ..SnapshotOptions::default() })?;
     let mut file = Vec::new();

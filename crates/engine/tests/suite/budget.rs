@@ -1,5 +1,5 @@
-//! Commands that would block others for too long, through the engine: they get a typed error, change nothing, and do not
-//! make a start take long. An open can be ended during its replay.
+//! Commands that would block others for too long, through the engine: they get a typed error, change nothing, and do
+//! not make a start take long. An open can be ended during its replay.
 
 use std::ops::ControlFlow;
 

@@ -297,7 +297,8 @@ fn a_member_with_the_lsm_backend_survives_a_crash_at_each_operation_of_an_instal
     crash_everywhere(BackendKind::Lsm);
 }
 
-/// Writes an entry that puts a key to the leader's log in a later term, and applies it. Later ones must be of that term, too.
+/// Writes an entry that puts a key to the leader's log in a later term, and applies it. Later ones must be of that
+/// term, too.
 fn put_in(term: Term, group: &Group, key: &[u8]) {
     let leader = group.leader();
     let keyspace = leader.db.find_keyspace("k").unwrap().id();
@@ -308,9 +309,9 @@ fn put_in(term: Term, group: &Group, key: &[u8]) {
     leader.parts.member.apply(next, Some(&leader.record(lsn)), true, &mut Vec::new()).unwrap();
 }
 
-/// Consensus truncates a conflicting tail, which reaches beyond the snapshot, after the new state is prepared and before it is
-/// switched in, and does not wait for the fsync of that record. A power loss never leaves the tail beside the new state:
-/// consensus would refuse such a log.
+/// Consensus truncates a conflicting tail, which reaches beyond the snapshot, after the new state is prepared and
+/// before it is switched in, and does not wait for the fsync of that record. A power loss never leaves the tail beside
+/// the new state: consensus would refuse such a log.
 fn truncate_and_crash_everywhere(backend: BackendKind) {
     let group = Group::founded(1, &keeping());
     let db = group.leader().db.to_async();

@@ -158,8 +158,8 @@ fn append(node: &Node, record: &[u8]) -> Vec<u8> {
     command.bytes().to_vec()
 }
 
-/// A tail of a stream waits while entries are not applied, also while a truncation voids them, and then reads the records of the
-/// entries that took their place.
+/// A tail of a stream waits while entries are not applied, also while a truncation voids them, and then reads the
+/// records of the entries that took their place.
 #[test]
 fn a_tail_across_a_truncation_sees_nothing_void() {
     let group = group(2, &keeping());

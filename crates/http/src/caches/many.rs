@@ -98,8 +98,8 @@ pub(crate) async fn multi_get(app: &Arc<App>, call: &mut Call) -> Answer {
 /// Number of keys up to which a request is answered on the thread of its connection, if the values are short.
 const MAX_INLINE_GETS: usize = 128;
 
-/// Returns the entries of keys, and the sum of the lengths of the values. Returns an error if the values are too long for
-/// one reply.
+/// Returns the entries of keys, and the sum of the lengths of the values. Returns an error if the values are too long
+/// for one reply.
 fn found(cache: &Cache, keys: &[JsonKey], now: Moment) -> Result<(Vec<Option<CacheEntry>>, usize), ApiError> {
     let (mut entries, mut bytes) = (Vec::with_capacity(keys.len()), 0);
     for key in keys {

@@ -45,8 +45,8 @@ pub(crate) struct ClusterStatus {
     changing: bool,
     /// False if so many voters' disks are full that the leader refuses new data.
     room: bool,
-    /// Time by which the time of the data (for time to live, leases and retention) is behind the wall clocks of a majority
-    /// of the voters; missing if the node does not lead.
+    /// Time by which the time of the data (for time to live, leases and retention) is behind the wall clocks of a
+    /// majority of the voters; missing if the node does not lead.
     time_behind_millis: Option<u64>,
 }
 
@@ -185,8 +185,8 @@ pub(crate) struct ReplicaShown {
     name: String,
     role: &'static str,
     leads: bool,
-    /// Status of the replica: `alive`, `suspect`, `down`, `lagging`, `stale`, or `lagging and stale`. A node that is not
-    /// alive has that status.
+    /// Status of the replica: `alive`, `suspect`, `down`, `lagging`, `stale`, or `lagging and stale`. A node that is
+    /// not alive has that status.
     status: &'static str,
     /// Last index in the log of the replica, as far as it is known.
     offset: Option<u64>,

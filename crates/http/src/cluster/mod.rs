@@ -1,7 +1,7 @@
 //! Handlers of `/v1/cluster`: the members of the cluster, changes of them, and its events.
 //!
-//! Owns: the handlers, and in its modules the JSON of requests and replies (`json`), the stream of events (`events`), and
-//! the steps before each request of a clustered node (`admission`): the administrators' token and the read barrier.
+//! Owns: the handlers, and in its modules the JSON of requests and replies (`json`), the stream of events (`events`),
+//! and the steps before each request of a clustered node (`admission`): the administrators' token and the read barrier.
 //! Does not own: the cluster itself, which the handlers call through [`ClusterHandle`].
 //!
 //! Invariant: a handler that changes the cluster, or reveals its secret, runs only after `admission` has checked the
@@ -51,8 +51,8 @@ fn handle(app: &App) -> Result<&Arc<dyn ClusterHandle>, ApiError> {
     Ok(&cluster(app)?.handle)
 }
 
-/// Finds the member that a request names. Two members have the same name if a node has lost its directory and has joined
-/// again: the name then stands for neither, because a removal is for good.
+/// Finds the member that a request names. Two members have the same name if a node has lost its directory and has
+/// joined again: the name then stands for neither, because a removal is for good.
 fn member(handle: &Arc<dyn ClusterHandle>, named: &str) -> Result<MemberReport, ApiError> {
     let report = handle.report();
     let found: Vec<_> = report.members.iter().filter(|member| member.is_named(named)).collect();

@@ -10,9 +10,9 @@
 //! When the connection ends, its unsettled records lapse at their deadlines. With `release=true` the server nacks them
 //! immediately, which suits a receiver that settles only while it is connected.
 //!
-//! Bounds: a push counts as a tail. It holds at most one delivery of [`PUSH_PAGE_BYTES`] in memory. A delivery of one larger
-//! record counts in the limit on reply bytes. Without room for it the record returns to the group, does not count as
-//! delivered, and the push waits for room.
+//! Bounds: a push counts as a tail. It holds at most one delivery of [`PUSH_PAGE_BYTES`] in memory. A delivery of one
+//! larger record counts in the limit on reply bytes. Without room for it the record returns to the group, does not
+//! count as delivered, and the push waits for room.
 
 use std::{io, ops::ControlFlow, sync::Arc};
 

@@ -320,7 +320,8 @@ query! {
     /// Query parameters of `GET /v1/space`.
     #[derive(Copy)]
     pub(crate) struct SpaceQuery {
-        /// True if the payload is counted however long that takes. Otherwise it is counted if the state has at most 1 GiB.
+        /// True if the payload is counted however long that takes. Otherwise it is counted if the state has at most 1
+        /// GiB.
         count: bool = flag,
     }
 

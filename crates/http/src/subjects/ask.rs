@@ -78,8 +78,8 @@ pub(crate) async fn ask(app: &Arc<App>, call: &mut Call) -> Answer {
     show(app, call, answer, held, shown).await
 }
 
-/// Publishes the message, and waits for its answer and for room for the reply. Without room the answer stays in its queue:
-/// the request has been published, so it is not refused, but times out.
+/// Publishes the message, and waits for its answer and for room for the reply. Without room the answer stays in its
+/// queue: the request has been published, so it is not refused, but times out.
 async fn exchange(
     app: &Arc<App>,
     call: &Call,

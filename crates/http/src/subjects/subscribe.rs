@@ -185,8 +185,8 @@ impl LongMessage {
 }
 
 impl SubscriptionStream {
-    /// Takes messages from the queue. Waits until the limit on reply bytes has room if the next batch is large, and leaves
-    /// it in its queue meanwhile. Returns `None` if the server stops.
+    /// Takes messages from the queue. Waits until the limit on reply bytes has room if the next batch is large, and
+    /// leaves it in its queue meanwhile. Returns `None` if the server stops.
     async fn take_when_room(&mut self) -> Option<TakeResult> {
         self.taken_bytes.shrink_to(0);
         loop {

@@ -1,7 +1,7 @@
 //! Recording the allocations of a server that was built with the feature `alloc-profile`.
 //!
-//! Owns: the client's side of the conversation, and reading the stacks. Does not own: sampling, which the server does. Its module
-//! `alloc_profile` describes the conversation and the text.
+//! Owns: the client's side of the conversation, and reading the stacks. Does not own: sampling, which the server does.
+//! Its module `alloc_profile` describes the conversation and the text.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},

@@ -7,13 +7,13 @@ use super::stacks::Stacks;
 pub enum ProfileKind {
     /// Processor time: samples of the running threads.
     Cpu,
-    /// Allocated memory: samples of the allocations, each of which counts for the bytes since the one before on its thread. The
-    /// server must be built with the feature alloc-profile.
+    /// Allocated memory: samples of the allocations, each of which counts for the bytes since the one before on its
+    /// thread. The server must be built with the feature alloc-profile.
     Alloc,
     /// Waiting time: the time between the moment at which a thread stops running and the one at which it continues.
     Offcpu,
-    /// Waiting time for locks that another thread holds: the part of `offcpu` below the lock functions of Rust's standard
-    /// library, parking_lot and the C library.
+    /// Waiting time for locks that another thread holds: the part of `offcpu` below the lock functions of Rust's
+    /// standard library, parking_lot and the C library.
     Lock,
 }
 

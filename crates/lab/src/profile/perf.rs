@@ -15,8 +15,8 @@ use super::{
 };
 use crate::BenchError;
 
-/// Samples of each thread per second, each with several kilobytes of its stack. perf states for how many events a sample
-/// stands. The number shares no factor with the timers of programs.
+/// Samples of each thread per second, each with several kilobytes of its stack. perf states for how many events a
+/// sample stands. The number shares no factor with the timers of programs.
 const SAMPLES_PER_SECOND: &str = "199";
 /// Bytes of the stack that perf copies with each sample, from which it finds the callers.
 const STACK_BYTES: u32 = 8192;
@@ -27,7 +27,8 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Command that perf starts when it has begun to record. It ends together with perf. Its argument is the file that it
 /// creates.
 const TELL: &str = "echo begun > \"$0\" && exec sleep 86400";
-/// Number of attempts to begin. perf ends without a message if a thread of the process ends while perf begins to watch it.
+/// Number of attempts to begin. perf ends without a message if a thread of the process ends while perf begins to watch
+/// it.
 const ATTEMPTS: usize = 20;
 /// Longest wait for perf to write its file after it was told to end.
 const END_TIMEOUT: Duration = Duration::from_secs(30);
@@ -155,8 +156,8 @@ impl Drop for PerfRecording {
     }
 }
 
-/// Calls `begin`, which starts perf, again while perf ends without a message. Returns the last message of perf as the inner
-/// error.
+/// Calls `begin`, which starts perf, again while perf ends without a message. Returns the last message of perf as the
+/// inner error.
 fn attempt<T>(begin: impl Fn() -> Result<Result<T, String>, BenchError>) -> Result<Result<T, String>, BenchError> {
     for _ in 1..ATTEMPTS {
         let begun = begin()?;

@@ -40,8 +40,8 @@ pub(super) struct Script {
     pub samples: u64,
     /// Number of samples in which no function of the measured program could be resolved to a name.
     pub nameless: u64,
-    /// Threads that stopped running at a sampled moment, by their ids: the frames, the time, and the number of switches for
-    /// which the sample stands.
+    /// Threads that stopped running at a sampled moment, by their ids: the frames, the time, and the number of switches
+    /// for which the sample stands.
     stopped: HashMap<u32, (Vec<String>, f64, u64)>,
 }
 
@@ -135,8 +135,8 @@ fn head_at<'a>(before: &'a str, event: &'a str) -> Option<Head<'a>> {
     Some(Head { thread: thread.trim(), id: id.parse().ok()?, seconds: seconds.parse().ok()?, period, event })
 }
 
-/// Parses a frame: an address, the function, and its file in parentheses. Functions of the kernel end with `_[k]`, as in
-/// other flame graphs.
+/// Parses a frame: an address, the function, and its file in parentheses. Functions of the kernel end with `_[k]`, as
+/// in other flame graphs.
 fn frame(line: &str) -> Option<String> {
     let (_, rest) = line.trim().split_once(' ')?;
     let (function, file) = rest.rsplit_once(" (").unwrap_or((rest, ""));

@@ -57,8 +57,8 @@ impl Stacks {
         &self.root
     }
 
-    /// Returns the functions with the largest weights as name, weight of the stacks that end with the function, and weight
-    /// of all stacks that contain it. The first frame of each stack, the name of the thread, is left out.
+    /// Returns the functions with the largest weights as name, weight of the stacks that end with the function, and
+    /// weight of all stacks that contain it. The first frame of each stack, the name of the thread, is left out.
     pub fn functions(&self, most: usize) -> Vec<(String, f64, f64)> {
         let mut sums = BTreeMap::new();
         for thread in self.root.callees.values() {

@@ -204,8 +204,8 @@ const fn option(name: &'static str, arguments: &'static str) -> Figures {
 }
 
 impl Figures {
-    /// Returns the arguments of `thalweg bench`, or those of the shorter run. `None` if there is no shorter run, because the
-    /// run has no duration or measures one, and for a run that is not one of `thalweg bench`.
+    /// Returns the arguments of `thalweg bench`, or those of the shorter run. `None` if there is no shorter run,
+    /// because the run has no duration or measures one, and for a run that is not one of `thalweg bench`.
     pub(super) fn arguments(&self, is_quick: bool) -> Option<Vec<&'static str>> {
         let Command::Bench(arguments) = self.command else { return None };
         let more = if is_quick { self.quick } else { "" };
@@ -233,8 +233,8 @@ mod tests {
     /// Sections of docs/performance.md without figures of their own.
     const WITHOUT_FIGURES: [&str; 2] = ["How to read it", "Goals that are missed"];
 
-    /// Returns the commands in the fenced blocks of a text, without their comments and without options that only say where
-    /// plots are written. A command that a later section repeats is returned once.
+    /// Returns the commands in the fenced blocks of a text, without their comments and without options that only say
+    /// where plots are written. A command that a later section repeats is returned once.
     fn documented(text: &str) -> Vec<String> {
         let (mut is_fenced, mut commands) = (false, Vec::new());
         for line in text.lines() {
@@ -258,8 +258,8 @@ mod tests {
         }
     }
 
-    /// Returns the file of a program that a line of a shell names, relative to the root of the source tree; `None` for a line
-    /// that names none in a way that this test knows.
+    /// Returns the file of a program that a line of a shell names, relative to the root of the source tree; `None` for
+    /// a line that names none in a way that this test knows.
     fn programs(line: &str) -> Option<Vec<String>> {
         let words: Vec<&str> = line.split(' ').collect();
         let behind = |option: &str| Some(*words.get(words.iter().position(|word| *word == option)? + 1)?);

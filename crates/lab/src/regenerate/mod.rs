@@ -1,8 +1,8 @@
-//! `thalweg bench report`: repeats the runs that give the figures of docs/performance.md and docs/tuning.md, one after the
-//! other, into a directory.
+//! `thalweg bench report`: repeats the runs that give the figures of docs/performance.md and docs/tuning.md, one after
+//! the other, into a directory.
 //!
-//! Owns: the list of the runs (`list`), running each in a process of its own, so that none leaves memory or threads to the
-//! next (`processes`), and the page with links to their reports. Does not own: the suites.
+//! Owns: the list of the runs (`list`), running each in a process of its own, so that none leaves memory or threads to
+//! the next (`processes`), and the page with links to their reports. Does not own: the suites.
 
 mod list;
 mod processes;
@@ -37,12 +37,13 @@ pub struct RegenerateOptions {
     /// Print the runs with their commands instead of running them.
     #[arg(long)]
     pub list: bool,
-    /// Make the runs short. Their figures then only show that the runs work on this machine. Runs without a shorter form
-    /// are left out.
+    /// Make the runs short. Their figures then only show that the runs work on this machine. Runs without a shorter
+    /// form are left out.
     #[arg(long)]
     pub quick: bool,
-    /// Root of Thalweg's source tree. With it, also those runs are made that are programs of the source tree: comparisons with
-    /// other systems, examples and tests. They need Rust, and some of them Go or Redis; --quick leaves them out.
+    /// Root of Thalweg's source tree. With it, also those runs are made that are programs of the source tree:
+    /// comparisons with other systems, examples and tests. They need Rust, and some of them Go or Redis; --quick leaves
+    /// them out.
     #[arg(long, value_name = "DIR", conflicts_with = "quick")]
     pub source: Option<PathBuf>,
     /// Directory for the reports, which is created if it does not exist.
@@ -165,7 +166,8 @@ fn describe(report: &mut Report, all: &[Done], is_quick: bool) {
     }
 }
 
-/// Writes the page with links to the reports. It is written after each run, so that it exists when a run is interrupted.
+/// Writes the page with links to the reports. It is written after each run, so that it exists when a run is
+/// interrupted.
 fn write_index(dir: &Path, all: &[Done], is_quick: bool) -> Result<(), BenchError> {
     let entry = |done: &Done| {
         let links: Vec<String> = ["html", "json", "txt", "log"]

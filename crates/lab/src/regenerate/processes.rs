@@ -1,7 +1,7 @@
 //! The process of one run, and its files.
 //!
-//! Owns: starting `thalweg bench`, or a line of a shell in the source tree, and judging how it ended. Does not own: which runs
-//! are made.
+//! Owns: starting `thalweg bench`, or a line of a shell in the source tree, and judging how it ended. Does not own:
+//! which runs are made.
 
 use std::{
     fs::{self, File},
@@ -29,8 +29,8 @@ pub(super) struct Done {
     pub command: String,
     pub seconds: f64,
     pub outcome: Outcome,
-    /// First sentence of the report's summary, the last line of the output of a program without a report, or the reason of a
-    /// failure.
+    /// First sentence of the report's summary, the last line of the output of a program without a report, or the reason
+    /// of a failure.
     pub said: String,
 }
 
@@ -76,7 +76,8 @@ pub(super) struct Places<'a> {
 }
 
 impl Places<'_> {
-    /// Performs a run and tells `started` its command. Its progress and its output as text are in files beside its report.
+    /// Performs a run and tells `started` its command. Its progress and its output as text are in files beside its
+    /// report.
     pub(super) fn run(
         self,
         figures: &Figures,

@@ -1,9 +1,10 @@
-//! Reports as one HTML page that explains itself: a summary in words, the checks, plots, tables, the whole configuration,
-//! the meanings of words, and the report's data as JSON. The page loads nothing from elsewhere and has no script that runs.
+//! Reports as one HTML page that explains itself: a summary in words, the checks, plots, tables, the whole
+//! configuration, the meanings of words, and the report's data as JSON. The page loads nothing from elsewhere and has
+//! no script that runs.
 //!
-//! The page fits a phone, a print and a dark screen. A phone shows the narrow drawings of the plots. A table of few rows with
-//! many columns is turned, and one of many rows is cut into several side by side, so that no column is lost at the right edge.
-//! Where a table is still too wide, it scrolls within its own box.
+//! The page fits a phone, a print and a dark screen. A phone shows the narrow drawings of the plots. A table of few
+//! rows with many columns is turned, and one of many rows is cut into several side by side, so that no column is lost
+//! at the right edge. Where a table is still too wide, it scrolls within its own box.
 
 use std::{borrow::Cow, fmt::Write as _};
 

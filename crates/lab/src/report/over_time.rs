@@ -13,8 +13,8 @@ const MAX_RUNS: usize = 8;
 /// Scenarios above this number get only the plot of the figure that decides.
 const FEW_SCENARIOS: usize = 4;
 
-/// Returns plots of each scenario's rate and 99th percentile, and of the server's fsyncs and memory, over time; or only of the
-/// figure that decides if there are many scenarios.
+/// Returns plots of each scenario's rate and 99th percentile, and of the server's fsyncs and memory, over time; or only
+/// of the figure that decides if there are many scenarios.
 pub(super) fn over_time(samples: &[Samples]) -> Vec<Plot> {
     let scenarios: BTreeSet<_> = samples.iter().map(|samples| (&samples.scenario, &samples.durability)).collect();
     let is_few = scenarios.len() <= FEW_SCENARIOS;

@@ -1,6 +1,7 @@
 //! Words of reports that a reader may not know, and their meanings.
 
-/// Words as they occur in reports, and the meaning that a page gives for them. The first word of a group is its heading.
+/// Words as they occur in reports, and the meaning that a page gives for them. The first word of a group is its
+/// heading.
 const WORDS: &[(&[&str], &str)] = &[
     (
         &["p50", "p90", "p99", "p99.9"],

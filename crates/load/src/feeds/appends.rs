@@ -2,8 +2,8 @@
 //!
 //! A position is an offset where the server gives records dense offsets, and otherwise an id that rises
 //! ([`Positions`]). Invariants: a slot is known to hold at most one append, and an append to lie in at most one slot; a
-//! record has at most one id. `end` is the end of the acknowledged records: the offset after the last one, or the highest
-//! id. An append that is sent later must lie behind it.
+//! record has at most one id. `end` is the end of the acknowledged records: the offset after the last one, or the
+//! highest id. An append that is sent later must lie behind it.
 
 use std::{
     ops::Range,
@@ -155,8 +155,8 @@ impl AppendLedger {
         }
     }
 
-    /// Returns the fault of a record in a reply whose previous record lies at `last`, with the number of records that are
-    /// missing in between; `None` if it follows. A read from `from` has no previous record at first.
+    /// Returns the fault of a record in a reply whose previous record lies at `last`, with the number of records that
+    /// are missing in between; `None` if it follows. A read from `from` has no previous record at first.
     pub fn follows(&self, from: u64, last: Option<u64>, position: u64) -> Option<(FeedFault, u64)> {
         match &self.places {
             RecordPositions::Slots { .. } => {

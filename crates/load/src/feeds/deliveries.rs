@@ -67,8 +67,9 @@ impl GroupLedger {
     }
 }
 
-/// Messages that one subscriber of a subject received. Messages are numbered; those of one publish follow each other. Where a
-/// server keeps no order between publishers, the numbers of each publisher's messages rise, and nothing else is sure.
+/// Messages that one subscriber of a subject received. Messages are numbered; those of one publish follow each other.
+/// Where a server keeps no order between publishers, the numbers of each publisher's messages rise, and nothing else is
+/// sure.
 #[derive(Debug)]
 pub struct SubscriberLedger {
     batch: u64,
@@ -131,8 +132,8 @@ impl SubscriberLedger {
         self.dropped += messages;
     }
 
-    /// Returns a hash of the order of all messages, if this subscriber received all of `published` and the server keeps one
-    /// order for all subscribers.
+    /// Returns a hash of the order of all messages, if this subscriber received all of `published` and the server keeps
+    /// one order for all subscribers.
     pub fn order(&self, published: u64) -> Option<u64> {
         (self.received == published && self.last_of.is_empty()).then_some(self.order)
     }

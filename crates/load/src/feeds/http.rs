@@ -1,7 +1,7 @@
 //! Streams, groups and subjects over HTTP.
 //!
-//! Owns: the bytes of requests, and the parsing of replies and of a subscription's lines. Does not own: whether the records
-//! in a reply are right ([`super::Feed`]).
+//! Owns: the bytes of requests, and the parsing of replies and of a subscription's lines. Does not own: whether the
+//! records in a reply are right ([`super::Feed`]).
 
 use std::{borrow::Cow, io::Write as _, net::SocketAddr, time::Duration};
 
@@ -38,8 +38,8 @@ pub struct HttpFeed {
 }
 
 impl HttpFeed {
-    /// Creates the stream and the group called `name`. `host` is the value of the `Host` header, and `level` the durability
-    /// level that writes request; without it the server uses its default.
+    /// Creates the stream and the group called `name`. `host` is the value of the `Host` header, and `level` the
+    /// durability level that writes request; without it the server uses its default.
     pub fn create(
         address: SocketAddr,
         host: &str,

@@ -52,8 +52,8 @@ struct Subscriber {
 }
 
 impl Listening {
-    /// Opens subscriptions to the feed's subject, and waits until the server, which errors name `host`, has accepted all of
-    /// them.
+    /// Opens subscriptions to the feed's subject, and waits until the server, which errors name `host`, has accepted
+    /// all of them.
     pub fn start(host: &str, subscribers: usize, feed: &Arc<Feed>) -> Result<Self, BenchError> {
         let mut opened = Vec::new();
         for _ in 0..subscribers {

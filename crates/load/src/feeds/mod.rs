@@ -1,15 +1,15 @@
 //! Records and messages of a run that appends to a stream, reads it, consumes it through a group, or publishes to a
 //! subject.
 //!
-//! Owns: the numbered texts of records and messages ([`NumberedTexts`]); where each record lies, which deliveries a group
-//! made, and what a subscriber received, each with the faults ([`AppendLedger`], [`GroupLedger`],
+//! Owns: the numbered texts of records and messages ([`NumberedTexts`]); where each record lies, which deliveries a
+//! group made, and what a subscriber received, each with the faults ([`AppendLedger`], [`GroupLedger`],
 //! [`SubscriberLedger`]); requests and replies of each protocol ([`FeedProtocol`]) and the subscribers of a subject
 //! ([`Listening`]), joined in a [`Feed`]. Does not own: the mix of operations, and the pace of requests.
 //!
 //! The stream, the group and the subject of a run are new, and no other client uses them. All appends have the same
-//! number of records. Where records have dense offsets, those of append number `n` lie together in one *slot* of that size,
-//! and two numbers for each append are enough to tell lost, duplicated and reordered records apart. Where they have ids
-//! with gaps, the ledger keeps the id of each record.
+//! number of records. Where records have dense offsets, those of append number `n` lie together in one *slot* of that
+//! size, and two numbers for each append are enough to tell lost, duplicated and reordered records apart. Where they
+//! have ids with gaps, the ledger keeps the id of each record.
 
 mod appends;
 mod deliveries;

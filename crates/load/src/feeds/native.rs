@@ -1,7 +1,7 @@
 //! Streams, groups and subjects over the native protocol, over TCP, and streams and groups in this process.
 //!
-//! Owns: the bytes of requests and replies, and a subscription with its credit. Does not own: connections and the frames
-//! around replies ([`NativePlace`]), and whether the records in a reply are right ([`super::Feed`]).
+//! Owns: the bytes of requests and replies, and a subscription with its credit. Does not own: connections and the
+//! frames around replies ([`NativePlace`]), and whether the records in a reply are right ([`super::Feed`]).
 
 use std::borrow::Cow;
 

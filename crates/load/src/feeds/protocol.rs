@@ -23,8 +23,8 @@ pub trait FeedProtocol: fmt::Debug + Send + Sync {
     /// [`read`](Self::read) takes. Returns `None` if the reply is incomplete, and an error if the bytes are no reply.
     fn decode<'a>(&self, step: FeedStep, sizes: &FeedSizes, bytes: &'a [u8]) -> Result<Option<Answer<'a>>, String>;
 
-    /// Reads the content of a reply, and calls `each` with each record in it. The bytes come from the network: if they are
-    /// malformed, the error describes the fault.
+    /// Reads the content of a reply, and calls `each` with each record in it. The bytes come from the network: if they
+    /// are malformed, the error describes the fault.
     fn read(&self, step: FeedStep, content: &[u8], each: &mut dyn FnMut(FeedRecord<'_>))
     -> Result<FeedContent, String>;
 
@@ -33,8 +33,8 @@ pub trait FeedProtocol: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Returns the publisher of a publish, if the server keeps the order of each publisher's messages only. `None` if all
-    /// messages have one order, which every subscriber sees.
+    /// Returns the publisher of a publish, if the server keeps the order of each publisher's messages only. `None` if
+    /// all messages have one order, which every subscriber sees.
     fn publisher(&self, _publish: u64) -> Option<u64> {
         None
     }

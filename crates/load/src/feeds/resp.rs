@@ -1,11 +1,11 @@
 //! Streams, groups and channels over RESP, of any server with Redis's commands.
 //!
-//! Owns: the bytes of commands and replies, the form of ids, and the ids that wait for their ack. Does not own: whether the
-//! records in a reply are right ([`super::Feed`]).
+//! Owns: the bytes of commands and replies, the form of ids, and the ids that wait for their ack. Does not own: whether
+//! the records in a reply are right ([`super::Feed`]).
 //!
 //! A record is an entry with the field `payload`. An append of several records is a transaction of `XADD`s, a read is
-//! `XREAD`, a fetch `XREADGROUP` of new entries, and an ack `XACK` of all of them. A publish of several messages is as many
-//! `PUBLISH`es in one write.
+//! `XREAD`, a fetch `XREADGROUP` of new entries, and an ack `XACK` of all of them. A publish of several messages is as
+//! many `PUBLISH`es in one write.
 
 use std::{
     borrow::Cow,
@@ -49,7 +49,8 @@ pub struct RespFeed {
     attempts: AtomicU64,
 }
 
-/// Form of ids: milliseconds since 1970 and a number within the millisecond, which together become one number that rises.
+/// Form of ids: milliseconds since 1970 and a number within the millisecond, which together become one number that
+/// rises.
 #[derive(Clone, Copy, Debug)]
 struct IdForm {
     /// Milliseconds since 1970 of the number 0.

@@ -39,7 +39,8 @@ pub struct NativeEndpoint {
 }
 
 impl NativeEndpoint {
-    /// Returns the endpoint at `host:port`; `None` if the transport needs trust in the server's certificate, and there is none.
+    /// Returns the endpoint at `host:port`; `None` if the transport needs trust in the server's certificate, and there
+    /// is none.
     pub fn new(carrier: TransportKind, address: impl Into<String>, trust: Option<Trust>) -> Option<Self> {
         let endpoint = match (carrier, trust) {
             (TransportKind::Tcp, _) => Endpoint::tcp(address),

@@ -1,8 +1,8 @@
 //! Connections of the native protocol for one request at a time: over TCP, TLS or QUIC, or as calls in this process.
 //!
 //! Owns: the handshake, the frames around requests and replies, and single requests during setup. Does not own: the
-//! contents of frames, and channels with many requests ([`super::ReadyChannel`]). The server may answer the requests of a
-//! connection in any order, so a connection here has one at a time, and its id is always 1.
+//! contents of frames, and channels with many requests ([`super::ReadyChannel`]). The server may answer the requests of
+//! a connection in any order, so a connection here has one at a time, and its id is always 1.
 
 use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -76,8 +76,8 @@ impl NativePlace {
         Ok(connection)
     }
 
-    /// Sends one request during setup, on a connection of its own. `read` returns the result if the reply is the expected
-    /// one, else `None`.
+    /// Sends one request during setup, on a connection of its own. `read` returns the result if the reply is the
+    /// expected one, else `None`.
     pub fn ask<'a, F: Frame<'a>, T>(
         &self,
         doing: &'static str,

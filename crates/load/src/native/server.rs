@@ -13,7 +13,8 @@ use crate::{
 /// Command-line options that select the measured server, or describe how to start one.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ServerOptions {
-    /// Address of a running server's native port, as thalweg://host:port. Without it the benchmark starts a server of its own.
+    /// Address of a running server's native port, as thalweg://host:port. Without it the benchmark starts a server of
+    /// its own.
     #[arg(long, conflicts_with_all = ["server_binary", "server_arg"])]
     pub target: Option<String>,
     /// Id of the target server's process, if it is on this machine. Reports then include its CPU time and memory.

@@ -1,8 +1,8 @@
 //! Connections of the native protocol over TLS and QUIC for the load threads, which know no runtime.
 //!
-//! Owns: one task for each connection on the client threads, which passes bytes between the load thread's socket and the
-//! server. Does not own: the frames in these bytes ([`super::place`]). A byte in each direction passes one more socket than
-//! over plain TCP, and one more thread.
+//! Owns: one task for each connection on the client threads, which passes bytes between the load thread's socket and
+//! the server. Does not own: the frames in these bytes ([`super::place`]). A byte in each direction passes one more
+//! socket than over plain TCP, and one more thread.
 //!
 //! ```text
 //! load thread <- socket pair -> task of a client thread <- TLS or QUIC -> server

@@ -1,7 +1,7 @@
 //! Streams, groups and subjects over NATS: the load threads' side.
 //!
-//! Owns: the requests and replies of the operations, and the sockets to the tasks that perform them. Does not own: whether the
-//! records in a reply are right ([`crate::feeds::Feed`]).
+//! Owns: the requests and replies of the operations, and the sockets to the tasks that perform them. Does not own:
+//! whether the records in a reply are right ([`crate::feeds::Feed`]).
 
 use std::{
     borrow::Cow,
@@ -34,8 +34,8 @@ use crate::{
 
 const NO_KEYS: &str = "the suite refuses operations on keys over NATS";
 
-/// Stream, group and subject of a run on a NATS server, and the connections to it. The group is a durable consumer of the
-/// stream.
+/// Stream, group and subject of a run on a NATS server, and the connections to it. The group is a durable consumer of
+/// the stream.
 #[derive(Clone, Debug)]
 pub struct NatsFeed {
     shared: Arc<Shared>,

@@ -29,8 +29,8 @@ pub(super) struct Pushes {
 }
 
 impl Pushes {
-    /// Passes messages on until the thread of the subscribers closes its socket or the client loses its connection. Either way,
-    /// that thread's socket ends.
+    /// Passes messages on until the thread of the subscribers closes its socket or the client loses its connection.
+    /// Either way, that thread's socket ends.
     pub(super) async fn serve(mut self, mut local: UnixStream) {
         let lost = Arc::clone(&self.client.lost);
         let (read, write) = local.split();

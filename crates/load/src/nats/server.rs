@@ -27,8 +27,8 @@ pub struct NatsServer {
 }
 
 impl NatsServer {
-    /// Returns the server at `SCHEME://host:port` or `SCHEME://user:password@host:port`, whose clients run on this number of
-    /// threads. Does not connect to it.
+    /// Returns the server at `SCHEME://host:port` or `SCHEME://user:password@host:port`, whose clients run on this
+    /// number of threads. Does not connect to it.
     pub fn at(text: &str, scheme: &str, threads: usize) -> Result<Self, BenchError> {
         // Messages must not show a password.
         let has_login = text.contains('@');
@@ -59,7 +59,8 @@ impl NatsServer {
 #[derive(Clone, Debug)]
 pub(super) struct ConnectedClient {
     pub client: Client,
-    /// Notified when the connection is lost. The client would open another one, whose figures would be those of another run.
+    /// Notified when the connection is lost. The client would open another one, whose figures would be those of another
+    /// run.
     pub lost: Arc<Notify>,
 }
 
@@ -78,8 +79,8 @@ impl ConnectedClient {
         Ok(Self { client, lost })
     }
 
-    /// Waits until the server has processed everything that the client has sent before. Core NATS confirms nothing, but the
-    /// server answers a request on a subject without subscribers itself.
+    /// Waits until the server has processed everything that the client has sent before. Core NATS confirms nothing, but
+    /// the server answers a request on a subject without subscribers itself.
     pub(super) async fn confirm(&self, nobody: &Subject) -> Result<(), String> {
         match self.client.request(nobody.clone(), Bytes::new()).await {
             Ok(_) => Ok(()),

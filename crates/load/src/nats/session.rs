@@ -34,8 +34,8 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Performs the load thread's requests until it closes its socket or the client loses its connection. Either way, the
-    /// load thread's socket ends.
+    /// Performs the load thread's requests until it closes its socket or the client loses its connection. Either way,
+    /// the load thread's socket ends.
     pub(super) async fn serve(self, local: UnixStream) {
         let lost = Arc::clone(&self.client.lost);
         let serving = pin!(self.answer_all(local));

@@ -1,7 +1,7 @@
 //! A run's JetStream stream and its consumer, over one connection.
 //!
-//! Owns: their creation and the requests to them. Records are positioned by the stream's sequence numbers, which rise without
-//! gaps; but the records of an append lie between those of others, because each is published on its own.
+//! Owns: their creation and the requests to them. Records are positioned by the stream's sequence numbers, which rise
+//! without gaps; but the records of an append lie between those of others, because each is published on its own.
 
 use std::collections::BTreeMap;
 
@@ -162,8 +162,8 @@ impl StreamSession {
         Ok(Reply { number: records.len() as u64, records })
     }
 
-    /// Reads some records behind `from`. Also returns the position of the last one, if the server has more behind it: it bounds
-    /// the bytes of a page, too.
+    /// Reads some records behind `from`. Also returns the position of the last one, if the server has more behind it:
+    /// it bounds the bytes of a page, too.
     async fn read_page(&mut self, from: u64, limit: u32) -> Result<(Vec<Record>, Option<u64>), String> {
         let wanted = format!("{{\"seq\":{},\"batch\":{limit}}}", from.saturating_add(1));
         let sent = self.client.publish_with_reply(self.direct.clone(), self.inbox.clone(), wanted.into()).await;

@@ -1,7 +1,7 @@
 //! Protocols of operations on keys: how operations become requests, and replies become answers.
 //!
-//! Owns: the bytes of requests and replies over HTTP and RESP. Does not own those of the native protocol ([`super::native`]) and
-//! those of templates ([`super::templates`]), and the judgement of answers.
+//! Owns: the bytes of requests and replies over HTTP and RESP. Does not own those of the native protocol
+//! ([`super::native`]) and those of templates ([`super::templates`]), and the judgement of answers.
 
 use std::{borrow::Cow, io::Write as _, net::SocketAddr};
 
@@ -40,8 +40,8 @@ pub trait Codec: Clone + Sync {
     /// protocols with scans get such operations.
     fn scan(&self, first: u64, end: u64, rows: u32, out: &mut Vec<u8>);
 
-    /// Calls `check` with the key and the value of each row in the content of the reply to a scan, in order. Returns the
-    /// number of rows, or a description of what is wrong with them.
+    /// Calls `check` with the key and the value of each row in the content of the reply to a scan, in order. Returns
+    /// the number of rows, or a description of what is wrong with them.
     fn rows(&self, content: &[u8], check: &mut RowCheck<'_>) -> Result<u64, String> {
         rows::check(content, check)
     }

@@ -3,11 +3,11 @@
 //! Owns: the version of each write, the versions that were acknowledged, and the keys that were inserted. Does not own
 //! the values ([`super::Records`]).
 //!
-//! Invariant of a key: `floor <= issued`, and every version that a read returns lies between the floor when the read was
-//! sent and the issued version when its reply arrived. The floor rises to a version when its write is acknowledged and
-//! no other write of the key was in progress when it was sent: all earlier versions are then overwritten. Of writes that
-//! overlap, either may be the last, so they raise nothing. A write without an acknowledgement stays in progress, and the
-//! floor of its key stays where it is.
+//! Invariant of a key: `floor <= issued`, and every version that a read returns lies between the floor when the read
+//! was sent and the issued version when its reply arrived. The floor rises to a version when its write is acknowledged
+//! and no other write of the key was in progress when it was sent: all earlier versions are then overwritten. Of writes
+//! that overlap, either may be the last, so they raise nothing. A write without an acknowledgement stays in progress,
+//! and the floor of its key stays where it is.
 
 use std::{
     collections::BTreeSet,

@@ -48,8 +48,8 @@ enum KeyStore {
 }
 
 impl NativeCodec {
-    /// Opens a keyspace, which is created if it is missing. Its writes request this level; with `None` the server uses its
-    /// default.
+    /// Opens a keyspace, which is created if it is missing. Its writes request this level; with `None` the server uses
+    /// its default.
     pub fn open(place: &NativePlace, keyspace: &str, level: Option<Durability>) -> Result<Self, BenchError> {
         let mut command = Vec::new();
         encode_create_keyspace(&mut command, keyspace, &KeyspaceConfig::default())

@@ -1,6 +1,7 @@
 //! Operations on keys over HTTP, with requests that the user describes by templates.
 //!
-//! Owns: the templates, and requests and replies that follow them. Does not own the parsing of files that contain templates.
+//! Owns: the templates, and requests and replies that follow them. Does not own the parsing of files that contain
+//! templates.
 //!
 //! A template is text in which `{key}` and `{value}` stand for the key and the value of an operation. All other text is
 //! sent as it is, also other braces.
@@ -109,8 +110,8 @@ pub struct HttpTemplates {
     pub read: RequestTemplate,
     /// Request that sets a key.
     pub write: RequestTemplate,
-    /// Body of the reply to a read, with one place for the value and none for the key. Without a place for the value the
-    /// values that are read are not checked.
+    /// Body of the reply to a read, with one place for the value and none for the key. Without a place for the value
+    /// the values that are read are not checked.
     pub reply: Template,
     /// Lines of further headers, each with its end.
     pub headers: String,

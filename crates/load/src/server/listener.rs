@@ -11,8 +11,8 @@ pub fn other_process(address: SocketAddr) -> Option<u32> {
     listening_process(address).filter(|process| *process != std::process::id())
 }
 
-/// Returns the id of the process that listens on an address of the loopback interface. Returns `None` for other addresses,
-/// which may belong to another machine, and for processes whose files this process may not see.
+/// Returns the id of the process that listens on an address of the loopback interface. Returns `None` for other
+/// addresses, which may belong to another machine, and for processes whose files this process may not see.
 fn listening_process(address: SocketAddr) -> Option<u32> {
     if !address.ip().is_loopback() {
         return None;

@@ -42,8 +42,8 @@ impl Metrics {
         Some((self.sum(&format!("{name}_sum"), labels)? / count, count))
     }
 
-    /// Returns the upper bound of the bucket that holds a part of a histogram's values, such as 0.99; infinite for the last
-    /// bucket, and `None` without values.
+    /// Returns the upper bound of the bucket that holds a part of a histogram's values, such as 0.99; infinite for the
+    /// last bucket, and `None` without values.
     pub fn quantile(&self, name: &str, labels: &[(&str, &str)], part: f64) -> Option<f64> {
         let mut buckets: Vec<(f64, f64)> = Vec::new();
         for (line, count) in self.lines(&format!("{name}_bucket"), labels) {

@@ -59,8 +59,8 @@ impl ServerProcess {
         let _ = self.0.wait();
     }
 
-    /// Ends the process with SIGTERM, and waits for its end. Returns the time that this took, or `None` if the process did
-    /// not end within `patience`; it is then killed.
+    /// Ends the process with SIGTERM, and waits for its end. Returns the time that this took, or `None` if the process
+    /// did not end within `patience`; it is then killed.
     pub fn stop(mut self, patience: Duration) -> Option<Duration> {
         let begun = Instant::now();
         self.terminate(patience).then(|| begun.elapsed())

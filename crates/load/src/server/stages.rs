@@ -1,8 +1,8 @@
-//! Stages of the operations of a load, from the histograms of the server: of a durable write on a single node, of a replicated
-//! write, and of a publish.
+//! Stages of the operations of a load, from the histograms of the server: of a durable write on a single node, of a
+//! replicated write, and of a publish.
 //!
-//! Owns: the names of the stages in the metrics and in reports, the times beside them, the table and the plot. Does not own:
-//! the metrics themselves ([`Metrics`]), which the server counts also without a benchmark.
+//! Owns: the names of the stages in the metrics and in reports, the times beside them, the table and the plot. Does not
+//! own: the metrics themselves ([`Metrics`]), which the server counts also without a benchmark.
 
 use thalweg_lab::Report;
 
@@ -12,7 +12,8 @@ use crate::report::{
     plots::{self, Axis, Part},
 };
 
-/// Stages of a write that waits for an fsync on a single node: the name of each stage at the server, and its name in reports.
+/// Stages of a write that waits for an fsync on a single node: the name of each stage at the server, and its name in
+/// reports.
 const WRITE_STAGES: [(&str, &str); 6] = [
     ("queue", "queue: until a thread takes the command"),
     ("form", "form: commands to log entries"),
@@ -65,8 +66,8 @@ pub struct Stages {
 struct Stage {
     name: &'static str,
     average_us: f64,
-    /// Upper bound of the bucket with the 99th percentile, which is at most twice too high; `None` for a stage that is a
-    /// difference of averages.
+    /// Upper bound of the bucket with the 99th percentile, which is at most twice too high; `None` for a stage that is
+    /// a difference of averages.
     p99_us: Option<f64>,
     /// True for a part of another stage, whose time is in that of the other one.
     is_part: bool,
@@ -74,8 +75,8 @@ struct Stage {
 
 impl Stages {
     /// Returns the stages of the writes that waited for an fsync, or that were replicated; `None` if there were none.
-    /// `requests` are the requests with such writes, and `response_us` is their average response time, if the load generator
-    /// has measured it.
+    /// `requests` are the requests with such writes, and `response_us` is their average response time, if the load
+    /// generator has measured it.
     pub fn of_durable_writes(
         metrics: &Metrics,
         label: &str,
@@ -93,8 +94,8 @@ impl Stages {
         Some(Self::new(label, stages, request_us, response_us, names))
     }
 
-    /// Returns the stages of publishes to subjects over the native protocol; `None` if there were none. `end_to_end_us` is
-    /// the average time from the moment at which a message was due to its arrival at a subscriber.
+    /// Returns the stages of publishes to subjects over the native protocol; `None` if there were none. `end_to_end_us`
+    /// is the average time from the moment at which a message was due to its arrival at a subscriber.
     pub fn of_publishes(metrics: &Metrics, label: &str, end_to_end_us: f64) -> Option<Self> {
         // Messages that the server gathers into batches have no stage of their own before they are in a batch.
         let stages: Vec<Stage> = found(metrics, PUBLISH_METRIC, &PUBLISH_STAGES).collect();
@@ -103,7 +104,8 @@ impl Stages {
         (all.stages.len() > 1).then_some(all)
     }
 
-    /// Returns the share of a durable write's time in the server that it spends in the queue; `None` without such writes.
+    /// Returns the share of a durable write's time in the server that it spends in the queue; `None` without such
+    /// writes.
     pub fn queue_share(metrics: &Metrics) -> Option<f64> {
         let (stages, _) = write_stages(metrics)?;
         let all: f64 = stages.iter().filter(|stage| !stage.is_part).map(|stage| stage.average_us).sum();
@@ -132,7 +134,8 @@ impl Stages {
         Self { label, stages }
     }
 
-    /// Returns the stages as a table. The share of a stage is that of the whole response time; a part of a stage has none.
+    /// Returns the stages as a table. The share of a stage is that of the whole response time; a part of a stage has
+    /// none.
     pub fn table(&self, title: &str) -> Table {
         let all: f64 = self.in_sequence().map(|stage| stage.average_us).sum();
         let mut table = Table::new(format!("{title}: {}", self.label));
@@ -150,8 +153,8 @@ impl Stages {
     }
 }
 
-/// Returns the stages of durable writes on a single node, or else those of replicated writes with the parts of the commit
-/// after it, and true for the latter. `None` if neither has all its stages.
+/// Returns the stages of durable writes on a single node, or else those of replicated writes with the parts of the
+/// commit after it, and true for the latter. `None` if neither has all its stages.
 fn write_stages(metrics: &Metrics) -> Option<(Vec<Stage>, bool)> {
     let alone: Vec<Stage> = found(metrics, WRITE_METRIC, &WRITE_STAGES).collect();
     if alone.len() == WRITE_STAGES.len() {

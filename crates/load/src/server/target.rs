@@ -153,8 +153,8 @@ impl Target {
     }
 }
 
-/// Describes the build that a server's status names, if it names one. Builds from before this had a commit name only their
-/// version.
+/// Describes the build that a server's status names, if it names one. Builds from before this had a commit name only
+/// their version.
 fn build_of(status: &str) -> Option<String> {
     #[derive(serde::Deserialize)]
     struct Status {

@@ -1,8 +1,8 @@
 //! The load generator against a server whose response times are known.
 //!
-//! Each test has two forms. The short one runs always, on a machine that may be busy: delays of the machine can only make
-//! responses later, so its lower bounds are tight and its upper bounds are wide. The one behind `--ignored` needs an idle
-//! machine and an optimised build, and requires the accuracy that reports claim:
+//! Each test has two forms. The short one runs always, on a machine that may be busy: delays of the machine can only
+//! make responses later, so its lower bounds are tight and its upper bounds are wide. The one behind `--ignored` needs
+//! an idle machine and an optimised build, and requires the accuracy that reports claim:
 //! `cargo test --release -p thalweg-load --test known_answers -- --ignored --test-threads 1`.
 
 #![allow(unreachable_pub, reason = "a test program has no interface")]
@@ -149,8 +149,8 @@ impl KneeCase {
         self.objective.parse().unwrap()
     }
 
-    /// Returns the highest rate that meets the objective. Above its capacity of `1 / service` the server falls behind by
-    /// `load - 1` per second from the start of the run, so the percentile is that of a request due late in the run.
+    /// Returns the highest rate that meets the objective. Above its capacity of `1 / service` the server falls behind
+    /// by `load - 1` per second from the start of the run, so the percentile is that of a request due late in the run.
     fn knee(&self) -> f64 {
         let TimeBound { percentile, bound } = self.objective().times[0];
         let due = self.warmup.as_secs_f64() + self.duration.as_secs_f64() * percentile / 100.0;

@@ -1,9 +1,9 @@
 //! An HTTP server whose response times are known: it answers each request at the moment that a model says.
 //!
-//! Owns: the model, which is a service time, one server or one for each request, and stalls at fixed times; and a thread
-//! that reads requests, and replies when their service ends. The thread computes each end from the model and not from the
-//! moment at which it woke up, so its own delays do not add up. It sleeps until shortly before the next end, and then polls
-//! without sleeping.
+//! Owns: the model, which is a service time, one server or one for each request, and stalls at fixed times; and a
+//! thread that reads requests, and replies when their service ends. The thread computes each end from the model and not
+//! from the moment at which it woke up, so its own delays do not add up. It sleeps until shortly before the next end,
+//! and then polls without sleeping.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -59,13 +59,13 @@ impl Model {
         }
     }
 
-    /// Returns the response time that the share `tail` of the requests exceeds, for constant arrivals at `rate` requests
-    /// per second.
+    /// Returns the response time that the share `tail` of the requests exceeds, for constant arrivals at `rate`
+    /// requests per second.
     ///
     /// One server: a request that is due at `u` after the start of a stall waits for the rest of the stall and for the
     /// requests before it, which arrived at `rate` and each take `service`: the wait falls by `1 - load` per second of
-    /// `u`. A server per request: the wait falls by one second per second, and requests in service when the stall begins
-    /// wait for all of it.
+    /// `u`. A server per request: the wait falls by one second per second, and requests in service when the stall
+    /// begins wait for all of it.
     pub fn response_time(&self, rate: f64, tail: f64) -> Duration {
         let [service, stall, every] = [self.service, self.stall, self.stall_every].map(|time| time.as_secs_f64());
         let due = tail * every;

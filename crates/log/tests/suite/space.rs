@@ -443,7 +443,8 @@ fn a_segment_that_an_append_waits_for_is_not_given_back() {
     }
 }
 
-/// If no thread prepares segments, each append ends the rest before it could have to wait. That costs zeroes, as each rest does.
+/// If no thread prepares segments, each append ends the rest before it could have to wait. That costs zeroes, as each
+/// rest does.
 #[test]
 fn a_stepped_log_rests_only_between_appends() {
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(10));

@@ -85,7 +85,8 @@ fn a_write_that_its_former_leader_refuses_goes_to_the_next_one() {
     });
 }
 
-/// Moves the leadership to another node. Tries again on a busy machine, on which the last answer of that node can be too old.
+/// Moves the leadership to another node. Tries again on a busy machine, on which the last answer of that node can be
+/// too old.
 async fn transfer(leader: &Node, to: &Node) {
     let begun = std::time::Instant::now();
     while let Err(error) = leader.consensus.transfer(Some(NodeId(to.id))).await {
@@ -97,9 +98,9 @@ async fn transfer(leader: &Node, to: &Node) {
     }
 }
 
-/// Moves the leadership to another node, while the former leader waits for its fsync of the new vote and still believes that it
-/// leads. Returns the former leader, the new one, and a write that the former leader has taken and will refuse. If `is_bound`
-/// is true, the write requires the former leader's term.
+/// Moves the leadership to another node, while the former leader waits for its fsync of the new vote and still believes
+/// that it leads. Returns the former leader, the new one, and a write that the former leader has taken and will refuse.
+/// If `is_bound` is true, the write requires the former leader's term.
 async fn replaced_with_a_write(cluster: &Cluster, is_bound: bool) -> (Node, Node, thalweg_replica::Proposal) {
     cluster.wait_equal(Index(1)).await;
     let old = cluster.leader().await;
@@ -125,7 +126,8 @@ async fn replaced_with_a_write(cluster: &Cluster, is_bound: bool) -> (Node, Node
     (old, next, write)
 }
 
-/// Settings with which a leader that does not sync stays the leader for some seconds, as long as no other one is elected.
+/// Settings with which a leader that does not sync stays the leader for some seconds, as long as no other one is
+/// elected.
 fn patient() -> Settings {
     let consensus = thalweg_raft::ConsensusOptions {
         min_election: Duration::from_secs(3),
@@ -161,7 +163,8 @@ fn a_write_for_the_term_of_a_former_leader_goes_to_no_other() {
     });
 }
 
-/// The member believes to lead in another term than consensus, as it does for a moment after this node was elected again.
+/// The member believes to lead in another term than consensus, as it does for a moment after this node was elected
+/// again.
 #[test]
 fn an_entry_is_written_only_in_the_term_in_which_its_commands_were_checked() {
     run(async {
@@ -192,8 +195,8 @@ fn a_write_that_a_former_leader_refuses_does_not_follow_a_later_one() {
     run(async {
         let cluster = Cluster::founded_with(3, patient()).await;
         let (old, next, first) = replaced_with_a_write(&cluster, false).await;
-        // The member learns of the new leader before the first write is refused. A tick takes that back, so the second write
-        // follows a tick, and precedes the next one.
+        // The member learns of the new leader before the first write is refused. A tick takes that back, so the second
+        // write follows a tick, and precedes the next one.
         let leader = Some((NodeId(next.id), NodeInfo::at(format!("node{}:1", next.id))));
         let follows = Leadership::Follower { leader, term: next.member.leadership().term() };
         old.member.set_leadership(follows.clone());

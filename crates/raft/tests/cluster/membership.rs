@@ -68,7 +68,8 @@ fn a_learner_is_promoted_when_it_has_caught_up() {
     });
 }
 
-/// The member believes to lead in another term than consensus, as it does for a moment after this node was elected again.
+/// The member believes to lead in another term than consensus, as it does for a moment after this node was elected
+/// again.
 #[test]
 fn a_change_is_made_only_in_the_term_in_which_its_conditions_were_checked() {
     run(async {

@@ -1,5 +1,5 @@
-//! The time of a space at the beginning of a leadership: leases that a leader grants last, because its time makes up for an
-//! outage before its first entry.
+//! The time of a space at the beginning of a leadership: leases that a leader grants last, because its time makes up
+//! for an outage before its first entry.
 
 use std::{rc::Rc, time::Duration};
 

@@ -198,8 +198,8 @@ fn a_purge_is_noted_in_the_log_and_in_the_state() {
     });
 }
 
-/// A node that lags finds a stream by its name although that stream was deleted. No id is used twice, so the append cannot reach
-/// the stream that has the name now.
+/// A node that lags finds a stream by its name although that stream was deleted. No id is used twice, so the append
+/// cannot reach the stream that has the name now.
 #[test]
 fn an_append_to_a_former_stream_of_a_name_is_refused() {
     run(async {

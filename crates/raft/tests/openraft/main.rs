@@ -1,4 +1,5 @@
-//! A directory written by `Solo` is that of a Raft member with one voter: openraft opens it as its own, without a migration.
+//! A directory written by `Solo` is that of a Raft member with one voter: openraft opens it as its own, without a
+//! migration.
 
 #![allow(unreachable_pub, reason = "a test program has no interface")]
 

@@ -18,7 +18,8 @@ fn membership(term: u64, index: u64) -> RaftEntry {
     RaftEntry { log_id: log_id(term, index), payload: EntryPayload::Membership(membership) }
 }
 
-/// Searches as openraft does. Returns the newest two memberships from `since` on, and the number of entries read for that.
+/// Searches as openraft does. Returns the newest two memberships from `since` on, and the number of entries read for
+/// that.
 async fn newest_two(mut reader: LogReader, since: u64) -> (Vec<RaftLogId>, usize) {
     let (mut found, mut read) = (Vec::new(), 0);
     let mut end = reader.last().map_or(0, |last| last.index.0 + 1);

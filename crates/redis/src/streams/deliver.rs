@@ -30,7 +30,8 @@ use crate::{
 
 /// Steps of the rows that a delivery reads and writes for a stream: those of the stream, the group and the consumer.
 const STREAM_STEPS: u64 = 2 * SCAN + 4 * READ + 4 * WRITE;
-/// Steps of delivering a new entry: its row, the row that it may have as a pending entry, and the rows of its new state.
+/// Steps of delivering a new entry: its row, the row that it may have as a pending entry, and the rows of its new
+/// state.
 const NEW_STEPS: u64 = 2 * ROW + 3 * WRITE + 1;
 /// Steps of finding an entry that is pending with the consumer: a row of each of the two lists.
 const FOUND_STEPS: u64 = ROW + READ;

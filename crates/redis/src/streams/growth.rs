@@ -1,10 +1,10 @@
 //! Notes about the streams that may have got entries, for callers on this node that wait for entries.
 //!
-//! Owns: the notes from the apply of a command until they are taken. Does not own: the waiting callers. The notes affect only which
-//! of them are woken, never an outcome.
+//! Owns: the notes from the apply of a command until they are taken. Does not own: the waiting callers. The notes
+//! affect only which of them are woken, never an outcome.
 //!
-//! Invariant: a note is taken only after its entry is visible to readers. So a caller that registers, and then reads a view
-//! without the entry, finds its key in a later note.
+//! Invariant: a note is taken only after its entry is visible to readers. So a caller that registers, and then reads a
+//! view without the entry, finds its key in a later note.
 
 use std::{
     collections::hash_map::DefaultHasher,
@@ -17,7 +17,8 @@ use std::{
 
 use crate::command::Command;
 
-/// Maximum number of keys in the notes that are not taken yet. With more, the notes say only that some streams have grown.
+/// Maximum number of keys in the notes that are not taken yet. With more, the notes say only that some streams have
+/// grown.
 const MAX_KEYS: usize = 1024;
 
 /// Redis streams that may have got entries.
@@ -55,8 +56,8 @@ impl GrownStreams {
     }
 }
 
-/// Returns the hash by which [`GrownStreams`] names the key of a stream. It is the same in all calls of a process. Two keys
-/// with one hash cost a needless wake.
+/// Returns the hash by which [`GrownStreams`] names the key of a stream. It is the same in all calls of a process. Two
+/// keys with one hash cost a needless wake.
 #[must_use]
 pub fn stream_key_hash(key: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();

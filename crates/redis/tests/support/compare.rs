@@ -36,8 +36,8 @@ pub enum Compare {
     AmongKeys,
     /// The same as `AmongKeys`, for the fields of the hash in the first argument.
     AmongFields,
-    /// The replies are pages of a scan, whose cursor is argument `cursor`. All pages from there on contain the same items,
-    /// each of which is `items` replies long. Our pages repeat none.
+    /// The replies are pages of a scan, whose cursor is argument `cursor`. All pages from there on contain the same
+    /// items, each of which is `items` replies long. Our pages repeat none.
     Pages { cursor: usize, items: usize },
 }
 

@@ -16,8 +16,8 @@ use crate::{
     slot::Committed,
 };
 
-/// Maximum length in bytes of the text that names the requests of a batch. Beyond it, the text only states the number of
-/// further requests.
+/// Maximum length in bytes of the text that names the requests of a batch. Beyond it, the text only states the number
+/// of further requests.
 const MAX_NAMES_BYTES: usize = 1024;
 
 /// Proposals that become one entry of a space. A batch that is dropped answers all of them with
@@ -57,15 +57,15 @@ impl Batch {
         self.proposals.iter().map(|pending| pending.queued_at)
     }
 
-    /// Term in which this node led when it checked the batch's proposals, and outside of which it must not write them; `None`
-    /// if it did not lead.
+    /// Term in which this node led when it checked the batch's proposals, and outside of which it must not write them;
+    /// `None` if it did not lead.
     #[must_use]
     pub fn term(&self) -> Option<Term> {
         self.term
     }
 
-    /// Prepares a batch that was refused unwritten for another leader: refuses the proposals that require a term of this node.
-    /// Returns `None` if no others are left.
+    /// Prepares a batch that was refused unwritten for another leader: refuses the proposals that require a term of
+    /// this node. Returns `None` if no others are left.
     #[must_use]
     pub fn for_any_leader(self, error: &ProposeError) -> Option<Self> {
         if self.proposals.iter().all(|pending| pending.term.is_none()) {

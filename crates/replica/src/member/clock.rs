@@ -1,7 +1,7 @@
 //! Space time of a member: the time of the last entry from the leader, plus the monotonic time since it arrived.
 //!
-//! Owns: the timestamps that this node gives to entries while it leads. Does not own: the time by which reads hide values,
-//! which on a member is that of the last applied entry.
+//! Owns: the timestamps that this node gives to entries while it leads. Does not own: the time by which reads hide
+//! values, which on a member is that of the last applied entry.
 //!
 //! A member continues the leader's time from each entry that it receives, so a new leader's first timestamp follows the
 //! old leader's. Blank entries and memberships carry the time of the entry before them, so they do not advance the
@@ -60,8 +60,8 @@ impl MemberClock {
         state.stamped
     }
 
-    /// Raises the time: to that of an entry that was found in the log when it was opened, or to one that the members have
-    /// agreed on.
+    /// Raises the time: to that of an entry that was found in the log when it was opened, or to one that the members
+    /// have agreed on.
     pub fn raise_to(&self, time: SpaceTime) {
         let mut state = self.state();
         if time > self.ticked(&state) {

@@ -3,8 +3,8 @@
 //! Owns: the position up to which the log is applied, and the outcomes of moves whose callers wait. Does not own: which
 //! entries are committed (consensus).
 //!
-//! The cursor is the state's own applied LSN. To apply an entry, the cursor passes all valid records of the space before
-//! it, as replay does, so that the state is the same function of the log as after a restart.
+//! The cursor is the state's own applied LSN. To apply an entry, the cursor passes all valid records of the space
+//! before it, as replay does, so that the state is the same function of the log as after a restart.
 //!
 //! ```text
 //! LSN    10   11    12        13    14        15
@@ -72,9 +72,8 @@ pub(crate) struct Parts<'a> {
 
 impl Cursor {
     /// Applies the committed entry `index`, after all records before it. `cached` is its record, if that is in memory.
-    /// Appends the outcomes of the entry's commands to `outcomes`, for which a client of this node waits if `is_awaited` is
-    /// true, and calls `each` for every entry with commands that
-    /// was applied.
+    /// Appends the outcomes of the entry's commands to `outcomes`, for which a client of this node waits if
+    /// `is_awaited` is true, and calls `each` for every entry with commands that was applied.
     pub(crate) fn apply(
         &mut self,
         parts: Parts<'_>,

@@ -1,7 +1,8 @@
 //! A space whose entries several nodes agree on: the part of it that belongs to this node.
 //!
-//! Owns: the queue of proposals, the cutting of queued commands into batches, applying committed entries, and moves. Does
-//! not own: consensus. Crate `raft` takes the batches, replicates them as entries, and reports commits and leadership.
+//! Owns: the queue of proposals, the cutting of queued commands into batches, applying committed entries, and moves.
+//! Does not own: consensus. Crate `raft` takes the batches, replicates them as entries, and reports commits and
+//! leadership.
 //!
 //! ```text
 //! propose ──> queue ── take_batch ──> consensus ──> entry in this node's log, and on a majority
@@ -12,11 +13,11 @@
 //!
 //! Proposals of a follower wait in the same queue; consensus forwards their batches to the leader.
 //!
-//! A batch has the term in which this node led when it checked the batch's proposals, if it led. Consensus writes the entry
-//! only in this term. A proposal may require a term itself ([`Origin::term`]).
+//! A batch has the term in which this node led when it checked the batch's proposals, if it led. Consensus writes the
+//! entry only in this term. A proposal may require a term itself ([`Origin::term`]).
 //!
-//! Invariants: every proposal that was queued is answered, at the latest when its deadline passes; a node without a known
-//! leader queues none; no proposal is in a batch of another term than it requires.
+//! Invariants: every proposal that was queued is answered, at the latest when its deadline passes; a node without a
+//! known leader queues none; no proposal is in a batch of another term than it requires.
 
 mod batch;
 mod clock;
@@ -164,8 +165,8 @@ impl Member {
         self.shared.notify();
     }
 
-    /// Sets the observer that is called for applied entries, on the thread that applies them. Only the first call has an
-    /// effect.
+    /// Sets the observer that is called for applied entries, on the thread that applies them. Only the first call has
+    /// an effect.
     pub fn observe(&self, observer: Arc<dyn Observer>) {
         let _ = self.shared.observer.set(observer);
     }
@@ -314,7 +315,8 @@ impl Member {
         self.shared.fail(reason);
     }
 
-    /// Returns the reason why the space rejects proposals; `None` if neither its state machine has failed nor its consensus.
+    /// Returns the reason why the space rejects proposals; `None` if neither its state machine has failed nor its
+    /// consensus.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         self.shared.failure.get().cloned()
@@ -368,9 +370,9 @@ impl Member {
     }
 
     /// Returns the time for which this node, as the leader, should take no commands, because the background work of its
-    /// state is behind. It is the sum of the pauses that applying has left to consensus, whose thread must not sleep. Zero
-    /// on a follower: a follower that is slower than its leader is only stopped when its state has no room. Only consensus
-    /// calls this.
+    /// state is behind. It is the sum of the pauses that applying has left to consensus, whose thread must not sleep.
+    /// Zero on a follower: a follower that is slower than its leader is only stopped when its state has no room. Only
+    /// consensus calls this.
     #[must_use]
     pub fn pause_left(&self) -> Duration {
         let shared = &*self.shared;
@@ -392,16 +394,16 @@ impl Member {
         *self.shared.no_room.lock().unwrap_or_else(PoisonError::into_inner) = reason;
     }
 
-    /// Returns the error with which this node, as the leader, refuses new data: its own disk is nearly full, or too many
-    /// others are.
+    /// Returns the error with which this node, as the leader, refuses new data: its own disk is nearly full, or too
+    /// many others are.
     pub fn check_room(&self) -> Result<(), ProposeError> {
         self.shared.log.check_room()?;
         let reason = self.shared.no_room.lock().unwrap_or_else(PoisonError::into_inner).clone();
         reason.map_or(Ok(()), |reason| Err(ProposeError::NoRoom { reason }))
     }
 
-    /// Returns the maximum span by which the time of a space with one voter catches up with the wall clock; zero means no
-    /// limit.
+    /// Returns the maximum span by which the time of a space with one voter catches up with the wall clock; zero means
+    /// no limit.
     #[must_use]
     pub fn max_clock_jump(&self) -> Duration {
         self.shared.options.max_clock_jump
@@ -418,14 +420,15 @@ impl Member {
         }
     }
 
-    /// Checks the proposals of a batch again that was refused unwritten, under the present leadership. Returns `None` if none
-    /// of them is left.
+    /// Checks the proposals of a batch again that was refused unwritten, under the present leadership. Returns `None`
+    /// if none of them is left.
     #[must_use]
     pub fn readmit(&self, batch: Batch) -> Option<Batch> {
         self.admit(batch.into_proposals())
     }
 
-    /// Makes a batch of the proposals that may be written under the present leadership, or forwarded. Refuses the others.
+    /// Makes a batch of the proposals that may be written under the present leadership, or forwarded. Refuses the
+    /// others.
     fn admit(&self, proposals: Vec<Pending>) -> Option<Batch> {
         let leadership = self.leadership();
         let term = leadership.led_term();
@@ -442,8 +445,8 @@ impl Member {
         (!proposals.is_empty()).then(|| Batch::new(proposals, term).taken(taken_at))
     }
 
-    /// Answers all proposals of a batch like [`Batch::complete`]. `times` are those of its entry, if this node has written it
-    /// as the leader; they are counted for each command.
+    /// Answers all proposals of a batch like [`Batch::complete`]. `times` are those of its entry, if this node has
+    /// written it as the leader; they are counted for each command.
     pub fn complete(&self, batch: Batch, outcomes: Vec<Outcome>, steps: u64, times: Option<EntryTimes>) {
         let replication = &self.shared.counts.replication;
         let timed = times.zip(batch.taken_at());
@@ -454,7 +457,8 @@ impl Member {
         }
     }
 
-    /// Counts the time of a stage of a replicated append, which consensus has measured with [`monotonic`](Self::monotonic).
+    /// Counts the time of a stage of a replicated append, which consensus has measured with
+    /// [`monotonic`](Self::monotonic).
     pub fn note_stage(&self, stage: ReplicationStage, time: Duration) {
         self.shared.counts.replication.record(stage, time, 1);
     }
@@ -524,10 +528,10 @@ impl Member {
         fail_all(late, &ProposeError::Overloaded { queued_bytes: shared.queue.bytes_and_len().0 });
     }
 
-    /// Applies a committed entry, which must be in this node's log, and everything before it. `cached` is its record, if
-    /// that is in memory. Appends the outcomes of its commands to `outcomes`. An entry that is already applied changes
-    /// nothing. If `is_awaited` is false, no client of this node waits for the outcomes, and reads of Redis batches are not
-    /// performed.
+    /// Applies a committed entry, which must be in this node's log, and everything before it. `cached` is its record,
+    /// if that is in memory. Appends the outcomes of its commands to `outcomes`. An entry that is already applied
+    /// changes nothing. If `is_awaited` is false, no client of this node waits for the outcomes, and reads of Redis
+    /// batches are not performed.
     ///
     /// An error is final: the space accepts no further proposals.
     pub fn apply(

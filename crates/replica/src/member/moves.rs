@@ -3,9 +3,9 @@
 //! Owns: the wait until the cursor has passed such a record. Does not own: the effect of a move (`state`), or the purge
 //! itself, which consensus writes.
 //!
-//! A move that follows uncommitted entries waits for them, at most [`MemberOptions::max_move_wait`]. If it is not applied
-//! by then, its record stays in the log and is applied later; to repeat the move is harmless, because it changes nothing
-//! if the state no longer refers to the old position.
+//! A move that follows uncommitted entries waits for them, at most [`MemberOptions::max_move_wait`]. If it is not
+//! applied by then, its record stays in the log and is applied later; to repeat the move is harmless, because it
+//! changes nothing if the state no longer refers to the old position.
 //!
 //! [`MemberOptions::max_move_wait`]: super::MemberOptions::max_move_wait
 
@@ -26,8 +26,8 @@ use crate::error::ProposeError;
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 impl Member {
-    /// Logs a move, which copies bytes of the log to the log's end so that an old segment can be freed, and waits until it
-    /// is applied to the state. Returns `Void` if the state no longer refers to the old position of the bytes.
+    /// Logs a move, which copies bytes of the log to the log's end so that an old segment can be freed, and waits until
+    /// it is applied to the state. Returns `Void` if the state no longer refers to the old position of the bytes.
     ///
     /// # Errors
     /// [`ProposeError::Behind`] if entries before the move were not committed in time.
@@ -48,8 +48,8 @@ impl Member {
         moved
     }
 
-    /// Makes consensus write to the log that entries up to `index` may be missing, and waits until that is done. A caller
-    /// that frees segments with such entries calls this first.
+    /// Makes consensus write to the log that entries up to `index` may be missing, and waits until that is done. A
+    /// caller that frees segments with such entries calls this first.
     ///
     /// # Errors
     /// [`ProposeError::Behind`] if the note was not written in time.
@@ -89,8 +89,8 @@ impl Member {
         applied
     }
 
-    /// Keeps all threads of the member from applying records until the returned value is dropped, for example while a state
-    /// from a snapshot replaces the present one.
+    /// Keeps all threads of the member from applying records until the returned value is dropped, for example while a
+    /// state from a snapshot replaces the present one.
     #[must_use]
     pub fn pause_applying(&self) -> ApplyingPause<'_> {
         ApplyingPause(self.shared.cursor())

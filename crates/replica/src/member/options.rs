@@ -19,10 +19,11 @@ pub struct MemberOptions {
     /// Maximum time that a caller waits until a move (a record about bytes that were copied within the log) is applied.
     /// With zero, a caller never blocks, and a move behind uncommitted entries is refused.
     pub max_move_wait: Duration,
-    /// Space time with which the space begins, if its last entry is not later. `None` continues from the last entry, and
-    /// takes the wall clock for a space without entries.
+    /// Space time with which the space begins, if its last entry is not later. `None` continues from the last entry,
+    /// and takes the wall clock for a space without entries.
     pub anchor: Option<SpaceTime>,
-    /// Maximum span by which space time jumps forward to the wall clock, in a space with one voter. Zero means no limit.
+    /// Maximum span by which space time jumps forward to the wall clock, in a space with one voter. Zero means no
+    /// limit.
     pub max_clock_jump: Duration,
 }
 

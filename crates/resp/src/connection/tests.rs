@@ -123,8 +123,8 @@ async fn a_client_that_has_sent_its_password_keeps_its_connection_although_it_lo
     assert!(!is_over(&mut connection));
 }
 
-/// The task of a connection takes the socket over from the thread that accepted it, and the runtime of its thread learns of
-/// received bytes later than the task's first poll.
+/// The task of a connection takes the socket over from the thread that accepted it, and the runtime of its thread
+/// learns of received bytes later than the task's first poll.
 #[tokio::test]
 async fn a_client_without_its_slot_is_closed_only_after_its_first_bytes_were_read() {
     let thread = Thread::with("0=cache:redis", |config| {

@@ -16,8 +16,8 @@
 //! kept with the batch. Messages for patterns are encoded for each subscription, because they contain the pattern. A
 //! delivery therefore costs one copy into a socket buffer and a share of a write.
 //!
-//! `turns` schedules deliveries and publishers of a thread, and [`bulk`](thalweg_serving::bulk) limits the bytes that the
-//! thread sends before it polls its sockets again.
+//! `turns` schedules deliveries and publishers of a thread, and [`bulk`](thalweg_serving::bulk) limits the bytes that
+//! the thread sends before it polls its sockets again.
 //!
 //! # Slow subscribers
 //!
@@ -64,8 +64,8 @@ const SUBSCRIPTION_BYTES: u64 = 32 * 1024 * 1024;
 /// Maximum messages queued for one subscription, which bounds their memory overhead.
 const SUBSCRIPTION_MESSAGES: u64 = 1 << 20;
 
-/// Number of comparisons of patterns with channels, about a millisecond, after which a delivery continues in the client's
-/// next turn.
+/// Number of comparisons of patterns with channels, about a millisecond, after which a delivery continues in the
+/// client's next turn.
 const MAX_COMPARISONS: u64 = 1_000_000;
 /// Number of comparisons that are charged for sending to a subscription, in addition to those of its pattern.
 const COMPARISONS_OF_SUBSCRIPTION: u64 = 64;
@@ -280,8 +280,8 @@ impl Subscriber {
         }
     }
 
-    /// Takes all subscriptions of the client, and its queued messages. The client gets no message of them any more; they
-    /// end when [`end`](Self::end) is called.
+    /// Takes all subscriptions of the client, and its queued messages. The client gets no message of them any more;
+    /// they end when [`end`](Self::end) is called.
     pub(crate) fn take_all(&mut self) -> Self {
         let taken = std::mem::take(self);
         self.last_id = taken.last_id;

@@ -4,8 +4,8 @@
 //!
 //! Invariants: the replies of a run are written when it is published, and before any other reply. A run is published
 //! before any command that is not a publish to the same channel, and at the end of the received commands. A publish of
-//! a Redis client never waits for a subscriber. After many deliveries its client waits for a turn on its thread. A subscriber of another protocol whose queue is full misses the messages, even if its
-//! policy is to block publishers.
+//! a Redis client never waits for a subscriber. After many deliveries its client waits for a turn on its thread. A
+//! subscriber of another protocol whose queue is full misses the messages, even if its policy is to block publishers.
 
 use thalweg_broker::{Batch, Published, Subject};
 use thalweg_redis::channels::subject_of;

@@ -20,8 +20,8 @@ use thalweg_redis::{channels::channel_of, glob};
 
 /// Number of names that are read from the table while it is locked.
 pub(crate) const PAGE_NAMES: usize = 256;
-/// Number of comparisons of globs with a published channel, about a third of a millisecond, after which a publish counts
-/// further receivers without comparing their globs.
+/// Number of comparisons of globs with a published channel, about a third of a millisecond, after which a publish
+/// counts further receivers without comparing their globs.
 const MAX_COMPARISONS: u64 = 300_000;
 /// Number of comparisons that are charged for examining a glob, in addition to those of its bytes.
 const COMPARISONS_OF_SUBJECT: u64 = 64;

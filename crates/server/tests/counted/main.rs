@@ -1,8 +1,9 @@
-//! Work per operation that can be counted: heap allocations, allocated bytes, log batches and syncs. Unlike times, these figures
-//! are the same on an idle and on a busy machine, so a change that makes a hot path more expensive fails here.
+//! Work per operation that can be counted: heap allocations, allocated bytes, log batches and syncs. Unlike times,
+//! these figures are the same on an idle and on a busy machine, so a change that makes a hot path more expensive fails
+//! here.
 //!
-//! This program has a single test, because the counters cover the whole process. The clients allocate nothing while the server
-//! is counted.
+//! This program has a single test, because the counters cover the whole process. The clients allocate nothing while the
+//! server is counted.
 
 #![allow(unreachable_pub, reason = "a test program has no interface")]
 
@@ -94,8 +95,8 @@ const EXPECTED: &[Expected] = &[
     expect("RESP 16 × GET 100 B at once", 32.02, 3_027.0, 0.0, 0.0),
 ];
 
-/// Deviation of a figure from the recorded one that is accepted: threads in the background allocate too, and memtables grow at
-/// moments of their own.
+/// Deviation of a figure from the recorded one that is accepted: threads in the background allocate too, and memtables
+/// grow at moments of their own.
 fn is_near(measured: f64, recorded: f64, least: f64) -> bool {
     (measured - recorded).abs() <= (recorded * 0.05).max(least)
 }
@@ -112,8 +113,8 @@ struct Meter {
 }
 
 impl Meter {
-    /// Performs `operations` operations by `run` to warm buffers, and then three times as many in three parts. Records the
-    /// lowest figures of the parts, because a thread in the background may allocate during one of them.
+    /// Performs `operations` operations by `run` to warm buffers, and then three times as many in three parts. Records
+    /// the lowest figures of the parts, because a thread in the background may allocate during one of them.
     fn measure(&mut self, operation: &'static str, operations: u64, mut run: impl FnMut(u64)) {
         (0..operations).for_each(&mut run);
         let mut figures = [f64::MAX; 4];
@@ -133,7 +134,8 @@ impl Meter {
         [ALLOCATIONS.load(Relaxed), BYTES.load(Relaxed), log.appends, log.syncs]
     }
 
-    /// Compares the measured rows with the recorded ones. Returns a description of the differences; empty if there are none.
+    /// Compares the measured rows with the recorded ones. Returns a description of the differences; empty if there are
+    /// none.
     fn differences(&self) -> String {
         let mut found = String::new();
         for (at, Work { operation, figures: [allocations, bytes, log_batches, syncs] }) in self.rows.iter().enumerate()

@@ -8,8 +8,8 @@ const READERS: usize = 100;
 const MESSAGE: usize = 1 << 20;
 /// Size of a long reply, which a socket takes as a whole.
 const LONG: usize = 256 * 1024;
-/// Largest number of bytes of bulk output while a request is answered: a few rounds of 512 KiB. All readers together get
-/// ten to a hundred times as many, and their sockets take ten times as many before they are full.
+/// Largest number of bytes of bulk output while a request is answered: a few rounds of 512 KiB. All readers together
+/// get ten to a hundred times as many, and their sockets take ten times as many before they are full.
 const ROUNDS: f64 = 3e6;
 
 async fn bulk_bytes(client: &mut Client) -> f64 {

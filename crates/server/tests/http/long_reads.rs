@@ -94,7 +94,8 @@ async fn long_bodies_of_json_are_parsed_on_threads_for_long_reads() {
     node.stop().await;
 }
 
-/// The JSON of these records is 96 MiB long, and takes seconds to encode in a test build. Here all tasks have one thread.
+/// The JSON of these records is 96 MiB long, and takes seconds to encode in a test build. Here all tasks have one
+/// thread.
 #[tokio::test]
 async fn a_get_beside_a_fetch_of_control_characters_is_not_delayed() {
     const RECORDS: usize = 64;

@@ -236,8 +236,8 @@ fn large_commit(node: &Node, changes: u32, bytes: usize) -> Revision {
     node.db.stats().applied_revision
 }
 
-/// A commit of several MiB comes in many pieces, of which only the last one ends it. A client whose connection breaks in
-/// between gets the whole commit again.
+/// A commit of several MiB comes in many pieces, of which only the last one ends it. A client whose connection breaks
+/// in between gets the whole commit again.
 #[tokio::test]
 async fn a_commit_spans_several_pieces_and_is_resumed_from_its_beginning() {
     const CHANGES: u32 = 100;

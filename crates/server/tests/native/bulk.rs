@@ -11,8 +11,8 @@ use crate::support::{Node, native::UNLIMITED};
 const READERS: usize = 100;
 const MESSAGES: usize = 2;
 const MESSAGE: usize = 256 * 1024;
-/// Largest number of bytes of bulk output while a request is answered: a few rounds of 512 KiB. All readers together get
-/// fifty times as many.
+/// Largest number of bytes of bulk output while a request is answered: a few rounds of 512 KiB. All readers together
+/// get fifty times as many.
 const ROUNDS: f64 = 3e6;
 
 async fn between_deliveries(kind: Kind) {

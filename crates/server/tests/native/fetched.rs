@@ -111,8 +111,9 @@ async fn the_writer_reads_no_file_for_pipelined_puts_of_cold_keys() {
     }
 }
 
-/// Starts a node with one thread for native clients, on a disk that holds reads up. Rows are looked up before commands are
-/// proposed, because the writer has read a value from the log. The keys `cold-0` to `cold-49` have the value [`LONG`].
+/// Starts a node with one thread for native clients, on a disk that holds reads up. Rows are looked up before commands
+/// are proposed, because the writer has read a value from the log. The keys `cold-0` to `cold-49` have the value
+/// [`LONG`].
 async fn gated_node() -> (Node, Arc<Gate>, KeyspaceId) {
     let (node, gate) = gated::node_with(1 << 20, |config| config.native_threads = 1).await;
     let keyspace = node.db.keyspace("k").unwrap();

@@ -101,8 +101,8 @@ async fn long_scans_do_not_keep_other_clients_of_the_thread_waiting() {
     node.stop().await;
 }
 
-/// Clients pipeline hundreds of scans, each too short for the threads for long reads. Another client of their thread gets an
-/// answer after each slice of them, not after all that they have sent.
+/// Clients pipeline hundreds of scans, each too short for the threads for long reads. Another client of their thread
+/// gets an answer after each slice of them, not after all that they have sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pipelined_scans_are_handled_in_slices() {
     const CLIENTS: usize = 8;
@@ -173,8 +173,8 @@ async fn long_reads_return_what_short_ones_do() {
     node.stop().await;
 }
 
-/// A client reads a value from the disk, and then one that is in memory. Both it and another client of the thread get the
-/// second one meanwhile.
+/// A client reads a value from the disk, and then one that is in memory. Both it and another client of the thread get
+/// the second one meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reads_from_disk_do_not_keep_other_requests_waiting() {
     let (node, gate) = gated::node_with(1 << 20, |config| config.native_threads = 1).await;
@@ -210,7 +210,8 @@ async fn reads_from_disk_do_not_keep_other_requests_waiting() {
     node.stop().await;
 }
 
-/// A read and a tail that start at a time search the log for it, on the disk. Neither holds up another client of the thread.
+/// A read and a tail that start at a time search the log for it, on the disk. Neither holds up another client of the
+/// thread.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn starts_by_time_on_disk_do_not_keep_other_requests_waiting() {
     let (node, gate) = gated::node_with(1 << 20, |config| config.native_threads = 1).await;

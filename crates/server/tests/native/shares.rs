@@ -283,7 +283,8 @@ async fn subscribers_may_block_publishers_only_on_configured_subjects() {
     node.stop().await;
 }
 
-/// Transactions that only read have no effect, so they are refused like other reads when there is no room for their replies.
+/// Transactions that only read have no effect, so they are refused like other reads when there is no room for their
+/// replies.
 #[tokio::test]
 async fn unread_transactions_that_only_read_stay_within_the_bound_on_replies() {
     const VALUE: usize = 900 << 10;

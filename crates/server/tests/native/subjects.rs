@@ -332,8 +332,8 @@ async fn a_subscriber_that_blocks_stops_its_publishers_and_nothing_is_lost() {
     node.stop().await;
 }
 
-/// A blocked publish gives back the room that it has reserved in the other queues. This wakes no publisher that waited before,
-/// or blocked publishers would wake each other without end.
+/// A blocked publish gives back the room that it has reserved in the other queues. This wakes no publisher that waited
+/// before, or blocked publishers would wake each other without end.
 #[tokio::test]
 async fn blocked_publishers_do_not_wake_each_other() {
     let node = Node::start().await;

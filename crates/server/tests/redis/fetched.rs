@@ -93,8 +93,8 @@ async fn a_burst_takes_effect_in_order_whether_its_rows_are_cold_or_leave_memory
     }
 }
 
-/// Starts a node with one thread for Redis clients, on a disk that holds reads up. Rows are looked up before commands are
-/// proposed, because the writer has read a value from the log.
+/// Starts a node with one thread for Redis clients, on a disk that holds reads up. Rows are looked up before commands
+/// are proposed, because the writer has read a value from the log.
 async fn gated_node() -> (Node, Arc<Gate>) {
     let (node, gate) = gated::node_with(1 << 20, |config| {
         serving(config);

@@ -505,8 +505,8 @@ async fn large_replies_that_wait_are_bounded_for_all_clients_together() {
     assert!(greedy.reply().await.len() > 56 << 20);
     node.until(HELD, 0.0).await;
     assert!(client.call(most).await.len() > 56 << 20);
-    // Reads after a write in the same burst are rejected as well. The error replaces the reply to a read only, so it hides
-    // no change.
+    // Reads after a write in the same burst are rejected as well. The error replaces the reply to a read only, so it
+    // hides no change.
     greedy.send(&encode(most)).await;
     greedy.stream.readable().await.unwrap();
     let replies = client.pipeline(&["SET small 2", "GET large", "GET half", "GET quarter", "GET small"]).await;

@@ -73,8 +73,8 @@ async fn long_reads_do_not_keep_other_clients_of_the_thread_waiting() {
     node.stop().await;
 }
 
-/// Clients pipeline thousands of reads, each too short for the threads for long reads. Another client of their thread gets
-/// an answer after each slice of them, not after all that they have sent.
+/// Clients pipeline thousands of reads, each too short for the threads for long reads. Another client of their thread
+/// gets an answer after each slice of them, not after all that they have sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pipelined_reads_are_handled_in_slices() {
     const CLIENTS: usize = 8;

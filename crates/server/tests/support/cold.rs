@@ -19,8 +19,8 @@ pub const COLD_READS: &str = "reads_handed_over_total{kind=\"cold\"}";
 /// Metric of the reads of files by the thread that applies entries.
 pub const APPLY_READS: &str = "apply_file_reads_total";
 
-/// Starts a node whose keyspace `redis` has [`KEYS`] keys that are not in memory, with values of 200 bytes. The keyspace
-/// counts its keys, so a write of a key reads the row that it replaces.
+/// Starts a node whose keyspace `redis` has [`KEYS`] keys that are not in memory, with values of 200 bytes. The
+/// keyspace counts its keys, so a write of a key reads the row that it replaces.
 pub async fn node(cache_bytes: u64, change: impl FnOnce(&mut Config)) -> (Node, TempDir) {
     let mut config = config();
     change(&mut config);
@@ -65,8 +65,8 @@ fn drop_pages(dir: &Path) {
     }
 }
 
-/// Returns true if the largest file below a directory is not in memory. False on file systems that keep it there, or that
-/// cannot tell.
+/// Returns true if the largest file below a directory is not in memory. False on file systems that keep it there, or
+/// that cannot tell.
 pub fn is_cold(dir: &Path) -> bool {
     let mut files = Vec::new();
     let mut dirs = vec![dir.to_owned()];

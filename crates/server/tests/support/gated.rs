@@ -1,5 +1,5 @@
-//! A disk whose syncs or reads wait as long as a test requires: for tests of the time between a write and its ack, and of
-//! reads that take long.
+//! A disk whose syncs or reads wait as long as a test requires: for tests of the time between a write and its ack, and
+//! of reads that take long.
 
 use std::{
     io,

@@ -1,5 +1,5 @@
-//! A member of a cluster that another node leads. The test writes the member's log, so its state lags as long as the test
-//! wants.
+//! A member of a cluster that another node leads. The test writes the member's log, so its state lags as long as the
+//! test wants.
 
 use std::{
     io::IoSlice,

@@ -3,8 +3,9 @@
 //! Owns: which of the received requests a barrier covers, and the wait for it. Does not own: the requests.
 //!
 //! A read may show the node's state once a barrier has ended that began after the read's request arrived. One barrier
-//! covers all requests that had arrived when it began, so a pipelined burst waits once. They are told by their positions among all
-//! bytes that the connection has received, so it does not matter which bytes were handled, skipped or dropped in between:
+//! covers all requests that had arrived when it began, so a pipelined burst waits once. They are told by their
+//! positions among all bytes that the connection has received, so it does not matter which bytes were handled, skipped
+//! or dropped in between:
 //!
 //! ```text
 //! received:  | request | request | request | ── arrived after the barrier began ── |
@@ -79,8 +80,8 @@ impl ConnectionBarrier {
         self.received += bytes as u64;
     }
 
-    /// Returns whether a read at `level` may begin now. The request of the read begins `unhandled` bytes before the end of all
-    /// received bytes. Begins a barrier if the read needs one.
+    /// Returns whether a read at `level` may begin now. The request of the read begins `unhandled` bytes before the end
+    /// of all received bytes. Begins a barrier if the read needs one.
     pub fn check(
         &mut self,
         cluster: &Arc<dyn ClusterHandle>,
@@ -116,8 +117,8 @@ impl ConnectionBarrier {
 }
 
 impl BarrierOutcome {
-    /// Returns true if the barrier decides about a read at this level. A failed linearizable barrier does not decide about
-    /// weaker reads.
+    /// Returns true if the barrier decides about a read at this level. A failed linearizable barrier does not decide
+    /// about weaker reads.
     fn covers(&self, level: ReadLevel) -> bool {
         let is_stronger = self.level == ReadLevel::Linearizable && matches!(level, ReadLevel::Lease | ReadLevel::Stale);
         self.level == level || (is_stronger && self.outcome.is_ok())

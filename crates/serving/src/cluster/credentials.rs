@@ -3,11 +3,13 @@
 //! ```text
 //! "thalweg-join-" | base64url( version u8 = 1 | cluster id 16 bytes | secret 32 bytes | SHA-256 of the admin token | check 4 bytes )
 //! ```
-//! Owns: their text form, which is also the join token that a new node gets; their file in the data directory; the check of
-//! an administrator's token. Does not own: the handshake between nodes, which proves the knowledge of the secret.
+//! Owns: their text form, which is also the join token that a new node gets; their file in the data directory; the
+//! check of an administrator's token. Does not own: the handshake between nodes, which proves the knowledge of the
+//! secret.
 //!
-//! Invariants: the admin token itself is stored nowhere. It has 256 random bits, so its hash needs no salt and no slow hash
-//! function. Only the file's owner can read the file. Comparisons take the same time for every wrong token of one length.
+//! Invariants: the admin token itself is stored nowhere. It has 256 random bits, so its hash needs no salt and no slow
+//! hash function. Only the file's owner can read the file. Comparisons take the same time for every wrong token of one
+//! length.
 
 use std::{
     fmt, fs,

@@ -1,8 +1,8 @@
 //! The log of the cluster's events: a bounded queue with sequence numbers, which followers read at their own pace.
 //!
-//! Owns: the last 1024 events of this node's view of the cluster. Does not own: their detection.
-//! Invariants: sequence numbers rise by one. An event is never changed. A follower that falls behind by more than the
-//! queue holds learns how many events it missed. Sequence numbers belong to one run of one node, which has a random number.
+//! Owns: the last 1024 events of this node's view of the cluster. Does not own: their detection. Invariants: sequence
+//! numbers rise by one. An event is never changed. A follower that falls behind by more than the queue holds learns how
+//! many events it missed. Sequence numbers belong to one run of one node, which has a random number.
 
 use std::{
     collections::VecDeque,

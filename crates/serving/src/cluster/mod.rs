@@ -1,13 +1,13 @@
 //! The cluster as the protocols of a server see it.
 //!
-//! Owns: the trait [`ClusterHandle`] with the calls that the protocols need, the data of its answers, its errors, the log
-//! of [events](EventLog), and the [credentials](Credentials) of the cluster and of its administrators.
-//! Does not own: consensus, links between nodes and failure detection. A crate above this one implements the trait, and
-//! the tests of the protocols implement it in memory.
+//! Owns: the trait [`ClusterHandle`] with the calls that the protocols need, the data of its answers, its errors, the
+//! log of [events](EventLog), and the [credentials](Credentials) of the cluster and of its administrators. Does not
+//! own: consensus, links between nodes and failure detection. A crate above this one implements the trait, and the
+//! tests of the protocols implement it in memory.
 //!
 //! Invariants: a server without a cluster has no handle ([`App::cluster`](crate::app::App::cluster) is `None`), and its
-//! requests pay one check of that option. No call of the trait blocks its thread. Each call that waits has a deadline, and
-//! ends with a typed error when the deadline has passed.
+//! requests pay one check of that option. No call of the trait blocks its thread. Each call that waits has a deadline,
+//! and ends with a typed error when the deadline has passed.
 
 mod barrier;
 mod credentials;
@@ -63,8 +63,8 @@ pub trait ClusterHandle: fmt::Debug + Send + Sync {
     /// Tells the other nodes at which addresses this node serves clients.
     fn announce(&self, serves: NodeAddresses);
 
-    /// Begins to carry messages between the subscribers of this node's broker and those of the other nodes. Does nothing
-    /// after the first call.
+    /// Begins to carry messages between the subscribers of this node's broker and those of the other nodes. Does
+    /// nothing after the first call.
     fn carry_subjects(&self, _broker: &Broker) {}
 
     /// Returns the figures of the messages exchanged with each other node.
@@ -84,8 +84,8 @@ pub trait ClusterHandle: fmt::Debug + Send + Sync {
     /// for a permanent learner.
     fn join(&self, request: JoinRequest, deadline: Instant) -> ClusterFuture<NodeId>;
 
-    /// Makes a learner a voter. Fails if the learner's lag is large, and with [`ClusterError::AlreadyMember`] if the member
-    /// is a voter and the change that made it one is complete.
+    /// Makes a learner a voter. Fails if the learner's lag is large, and with [`ClusterError::AlreadyMember`] if the
+    /// member is a voter and the change that made it one is complete.
     fn promote(&self, node: NodeId, deadline: Instant) -> ClusterFuture<()>;
 
     /// Removes a member for good. Its id is never used again.
@@ -117,7 +117,7 @@ pub struct Cluster {
     pub handle: Arc<dyn ClusterHandle>,
     /// Cluster id, secret between nodes, and hash of the administrators' token.
     pub credentials: Arc<Credentials>,
-    /// Notified when an administrator asks over HTTP that this node stops. The program that runs the server waits for it, and
-    /// stops the server as it does at SIGTERM.
+    /// Notified when an administrator asks over HTTP that this node stops. The program that runs the server waits for
+    /// it, and stops the server as it does at SIGTERM.
     pub stop_requested: Arc<Notify>,
 }

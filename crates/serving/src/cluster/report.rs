@@ -135,8 +135,8 @@ impl ClusterReport {
         self.members.iter().find(|member| member.node == node).map(|member| member.name.as_str())
     }
 
-    /// Returns the name of a node for people and metrics: with its id behind it if another member has the same name, and the id alone
-    /// if the node has no name or is no member.
+    /// Returns the name of a node for people and metrics: with its id behind it if another member has the same name,
+    /// and the id alone if the node has no name or is no member.
     #[must_use]
     pub fn shown_name(&self, node: NodeId) -> String {
         match self.name_of(node) {
@@ -153,8 +153,8 @@ impl ClusterReport {
         self.members.iter().filter(|member| member.role == MemberRole::Voter)
     }
 
-    /// Returns true if this node knows a leader that it does not count as down. A follower keeps the last leader as long as
-    /// there is no majority to elect another one.
+    /// Returns true if this node knows a leader that it does not count as down. A follower keeps the last leader as
+    /// long as there is no majority to elect another one.
     #[must_use]
     pub fn has_leader(&self) -> bool {
         let is_down = |leader| self.members.iter().any(|it| it.node == leader && it.health == MemberHealth::Down);
@@ -169,8 +169,8 @@ impl ClusterReport {
         2 * up > all
     }
 
-    /// Returns true if a majority of the voters has room for new data, or if no voter is known to lack it. While this is
-    /// false, the leader refuses new data.
+    /// Returns true if a majority of the voters has room for new data, or if no voter is known to lack it. While this
+    /// is false, the leader refuses new data.
     #[must_use]
     pub fn has_room(&self) -> bool {
         let has_room = |voter: &&MemberReport| voter.health != MemberHealth::Down && !voter.is_full;

@@ -1,7 +1,8 @@
-//! Memory of a node's place in a cluster: the links to the other nodes, and the commands and entries that consensus holds.
+//! Memory of a node's place in a cluster: the links to the other nodes, and the commands and entries that consensus
+//! holds.
 //!
-//! Owns: the worst case that `--explain` shows. Does not own: the bounds (`thalweg_types::limits`), which the crates `raft` and
-//! `cluster` keep.
+//! Owns: the worst case that `--explain` shows. Does not own: the bounds (`thalweg_types::limits`), which the crates
+//! `raft` and `cluster` keep.
 
 use thalweg_broker::MAX_FILTERS;
 use thalweg_types::limits::{
@@ -24,9 +25,9 @@ const CALL_BYTES: u64 = 1024;
 /// Memory in bytes of a connection that has sent no hello yet.
 const STRANGER_BYTES: u64 = 4 * 1024;
 
-/// Memory in bytes of the links to one other node, without the messages of subjects that wait for it: the entries that are on
-/// their way to it, beside the next one and its compressed frame; a forwarded command and a batch of messages that are
-/// arriving; a snapshot; and the buffers of all connections. A follower holds as many entries of the leader.
+/// Memory in bytes of the links to one other node, without the messages of subjects that wait for it: the entries that
+/// are on their way to it, beside the next one and its compressed frame; a forwarded command and a batch of messages
+/// that are arriving; a snapshot; and the buffers of all connections. A follower holds as many entries of the leader.
 const LINK_BYTES: u64 = MAX_PIPELINED_BYTES as u64
     + 2 * MAX_COMMAND_BYTES as u64
     + 2 * MAX_COMMAND_BYTES as u64
@@ -34,14 +35,15 @@ const LINK_BYTES: u64 = MAX_PIPELINED_BYTES as u64
     + (MAX_NODE_CONNECTIONS * (LINK_READ_BYTES + LINK_WRITE_BYTES)) as u64;
 
 impl Config {
-    /// Maximum number of bytes of commands of a member of a cluster whose outcome is not known: as many as wait in the queue.
+    /// Maximum number of bytes of commands of a member of a cluster whose outcome is not known: as many as wait in the
+    /// queue.
     #[must_use]
     pub fn cluster_in_flight_bytes(&self) -> u64 {
         self.max_queue_bytes.0.min(MAX_IN_FLIGHT_BYTES)
     }
 
-    /// Maximum number of bytes of the outcomes of forwarded commands that a member of a cluster keeps until the leader's answers
-    /// arrive: a quarter of `max_reply_bytes_in_flight`.
+    /// Maximum number of bytes of the outcomes of forwarded commands that a member of a cluster keeps until the
+    /// leader's answers arrive: a quarter of `max_reply_bytes_in_flight`.
     #[must_use]
     pub fn cluster_outcome_bytes(&self) -> u64 {
         (self.max_reply_bytes_in_flight.0 / 4).clamp(LEAST_OUTCOME_BYTES, MAX_FORWARDED_OUTCOME_BYTES as u64)

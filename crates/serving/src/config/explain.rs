@@ -14,9 +14,9 @@ use crate::limits::{
     SUBSCRIPTION_BYTES, TAIL_PAGE_BYTES,
 };
 
-/// Memory in bytes of a tail: two pages, the one that is being sent and the next one. Computed for native
-/// clients, whose pages are the largest. A watch over HTTP holds as many bytes of changes as such a page has, and a shorter
-/// page that is being sent. Larger pages count as replies, and no tail, push or watch holds one without room for it.
+/// Memory in bytes of a tail: two pages, the one that is being sent and the next one. Computed for native clients,
+/// whose pages are the largest. A watch over HTTP holds as many bytes of changes as such a page has, and a shorter page
+/// that is being sent. Larger pages count as replies, and no tail, push or watch holds one without room for it.
 const TAIL_BYTES: u64 = 2 * NATIVE_PAGE_BYTES;
 const _: () = assert!(TAIL_PAGE_BYTES as u64 <= NATIVE_PAGE_BYTES);
 const _: () = assert!(MAX_WATCH_QUEUE_BYTES + COUNTED_TAIL_BYTES <= TAIL_BYTES as usize);

@@ -192,7 +192,8 @@ pub struct Resolved {
     few_files: Option<FewFiles>,
 }
 
-/// Largest number of files for which room is kept beside connections: segments of the log, tables, links to other nodes.
+/// Largest number of files for which room is kept beside connections: segments of the log, tables, links to other
+/// nodes.
 const MAX_FILE_RESERVE: u64 = 4096;
 
 /// A limit on open files that permits fewer connections than the configuration.
@@ -211,8 +212,9 @@ impl Resolved {
         self.sources.get(at)
     }
 
-    /// Lowers `max_connections` if the process may open only `limit` files: half of them, or 4096, are kept for the files of
-    /// the node. Otherwise connections could use up all, and the node could neither write nor answer for its health.
+    /// Lowers `max_connections` if the process may open only `limit` files: half of them, or 4096, are kept for the
+    /// files of the node. Otherwise connections could use up all, and the node could neither write nor answer for its
+    /// health.
     #[must_use]
     pub fn within_open_files(mut self, limit: Option<u64>) -> Self {
         let Some(limit) = limit else { return self };

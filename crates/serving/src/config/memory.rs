@@ -63,8 +63,8 @@ impl Config {
         (self.max_reply_bytes_in_flight.0 / 4).clamp(MAX_VALUE_BYTES as u64 + 4 * MIB, MAX_READING_BYTES.into())
     }
 
-    /// Maximum number of snapshots in progress: one for each 32 MiB of `max_reply_bytes_in_flight`, and at least two, so
-    /// that one address cannot hold all.
+    /// Maximum number of snapshots in progress: one for each 32 MiB of `max_reply_bytes_in_flight`, and at least two,
+    /// so that one address cannot hold all.
     #[must_use]
     pub fn max_snapshots(&self) -> u64 {
         (self.max_reply_bytes_in_flight.0 / (32 * MIB)).clamp(2, MAX_OPEN_SNAPSHOTS as u64)
@@ -141,13 +141,13 @@ struct Share {
     least: u64,
 }
 
-/// Computes the bounds that follow from the memory, for those knobs of `config` that are not set. `config` has the values
-/// of all layers. The result has only the values that differ. All bounds together are at most as large as the memory that
-/// the configuration states, or else as all memory that the system offers, if that is possible.
+/// Computes the bounds that follow from the memory, for those knobs of `config` that are not set. `config` has the
+/// values of all layers. The result has only the values that differ. All bounds together are at most as large as the
+/// memory that the configuration states, or else as all memory that the system offers, if that is possible.
 ///
 /// Each bound is a part of `memory`. If the sum is too large, the bounds on clients become smaller first, down to the
-/// least with which every request works, and then those of the state. They leave room for the fixed bounds of a member's
-/// links, but keep half of the memory.
+/// least with which every request works, and then those of the state. They leave room for the fixed bounds of a
+/// member's links, but keep half of the memory.
 pub(super) fn plan(config: &Config, budget: &MemoryBudget, is_set: impl Fn(&str) -> bool + Copy) -> ConfigLayer {
     let Some(memory) = budget.bytes else { return ConfigLayer::default() };
     let is_stated = config.memory != MemorySize::Auto;
@@ -176,9 +176,9 @@ pub(super) fn plan(config: &Config, budget: &MemoryBudget, is_set: impl Fn(&str)
     found.unwrap_or_else(|| if FOLLOWERS.iter().any(|name| is_set(name)) { whole } else { at(0, 0) })
 }
 
-/// Computes the bounds of the state as parts of `state` bytes, and those on clients as parts of `clients` bytes. A bound
-/// never exceeds its default; only the block cache and the caches do if `may_grow`, because then the operator stated the
-/// memory.
+/// Computes the bounds of the state as parts of `state` bytes, and those on clients as parts of `clients` bytes. A
+/// bound never exceeds its default; only the block cache and the caches do if `may_grow`, because then the operator
+/// stated the memory.
 fn follow(config: &Config, state: u64, clients: u64, may_grow: bool, is_set: impl Fn(&str) -> bool) -> ConfigLayer {
     let rounded = |bytes: u64| if bytes >= MIB { bytes / MIB * MIB } else { bytes / KIB * KIB };
     let size = |name: &str, now: ByteSize, Share { part, least }: Share, grows: bool| {

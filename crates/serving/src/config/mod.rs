@@ -149,8 +149,8 @@ knobs! {
     /// the log segments below.
     data: PathBuf = |_| PathBuf::from("thalweg-data");
     /// Memory that the server may use. The bounds on memory below follow from it, unless they are set themselves: the
-    /// block cache, memtables, caches, queues, replies and connections. `auto` is half of the machine's memory, or of the
-    /// control group's (cgroup v1 and v2) if that is less. Cost: a larger value lets the server use more memory.
+    /// block cache, memtables, caches, queues, replies and connections. `auto` is half of the machine's memory, or of
+    /// the control group's (cgroup v1 and v2) if that is less. Cost: a larger value lets the server use more memory.
     memory: MemorySize = |_| MemorySize::Auto;
     /// Address and port for HTTP; `localhost` means 127.0.0.1. With port 0 the system chooses a port. Cost: one
     /// listening socket.
@@ -204,21 +204,21 @@ knobs! {
     /// Cost: on an untrusted network, the confidentiality of all stored data.
     allow_unprotected: bool = |_| false;
     /// Address and port for the other nodes of a cluster, such as 127.0.0.1:7072; `off` runs the node alone. The node's
-    /// first start with an address needs `cluster_init` or `join`; later starts need neither. Cost: each write waits for
-    /// a majority of the nodes.
+    /// first start with an address needs `cluster_init` or `join`; later starts need neither. Cost: each write waits
+    /// for a majority of the nodes.
     cluster: ClusterAddress = |_| ClusterAddress::Off;
-    /// Create a cluster with this node as its first member, which keeps its data. The server prints the admin token of the
-    /// cluster once. A node that is a member already ignores this. Cost: none.
+    /// Create a cluster with this node as its first member, which keeps its data. The server prints the admin token of
+    /// the cluster once. A node that is a member already ignores this. Cost: none.
     cluster_init: bool = |_| false;
-    /// Addresses of members at which the node joins, joined by commas. The node gets all data and becomes a voter once it
-    /// has caught up. Its directory must be new; a node that is a member already ignores this. Cost: none.
+    /// Addresses of members at which the node joins, joined by commas. The node gets all data and becomes a voter once
+    /// it has caught up. Its directory must be new; a node that is a member already ignores this. Cost: none.
     join: JoinAddresses = |_| JoinAddresses::default();
-    /// Number of nodes that found a new cluster together: each of them is started with this and with the addresses of all
-    /// in `join`. If one of them has data, an empty node joins instead. 0 joins an existing cluster. A node that is a member
-    /// already ignores this. Cost: none.
+    /// Number of nodes that found a new cluster together: each of them is started with this and with the addresses of
+    /// all in `join`. If one of them has data, an empty node joins instead. 0 joins an existing cluster. A node that is
+    /// a member already ignores this. Cost: none.
     expect: u32 = |_| 0;
-    /// Token with which the node joins, as `thalweg cluster join-token` prints it; the node keeps it in its directory. Set
-    /// it in the environment or in the file: a flag is visible in the list of processes. Cost: none.
+    /// Token with which the node joins, as `thalweg cluster join-token` prints it; the node keeps it in its directory.
+    /// Set it in the environment or in the file: a flag is visible in the list of processes. Cost: none.
     join_token: Password = |_| Password::default();
     /// Name of the node in the cluster, for people, of at most 64 bytes; its id if empty. Cost: none.
     node_name: NodeName = |_| NodeName::default();
@@ -226,19 +226,19 @@ knobs! {
     zone: Label = |_| Label::default();
     /// Address and port at which the other nodes reach this one; `listening` is the address of `cluster`. Cost: none.
     advertise: Advertise = |_| Advertise::Listening;
-    /// Time between two heartbeats of the leader, and between two pings of each node to each other node. Elections begin
-    /// after 3 to 5 heartbeats without one. All nodes need the same value. Cost: shorter times use more CPU and network,
-    /// and a pause of a node ends its leadership sooner; longer ones delay the election of a new leader.
+    /// Time between two heartbeats of the leader, and between two pings of each node to each other node. Elections
+    /// begin after 3 to 5 heartbeats without one. All nodes need the same value. Cost: shorter times use more CPU and
+    /// network, and a pause of a node ends its leadership sooner; longer ones delay the election of a new leader.
     cluster_heartbeat: Span = |_| Span(Duration::from_millis(80));
-    /// Silence after which another node is suspected at the latest. It is suspected sooner if the silence is improbably long
-    /// for its usual pings. Cost: short times suspect nodes that only pause.
+    /// Silence after which another node is suspected at the latest. It is suspected sooner if the silence is improbably
+    /// long for its usual pings. Cost: short times suspect nodes that only pause.
     cluster_suspect_after: Span = |_| Span(Duration::from_millis(700));
     /// Silence after which another node is down. For a node whose pings often come late, the time is up to two thirds
     /// longer. Elections do not wait for it. Cost: short times report nodes as down that only pause: a node that counts
     /// its leader as down is not ready, and messages for subscribers on a node that is down are lost.
     cluster_down_after: Span = |_| Span(Duration::from_millis(850));
-    /// Number of missing entries above which a member is reported as `lagging`, in events, the status and the metrics. Cost:
-    /// none.
+    /// Number of missing entries above which a member is reported as `lagging`, in events, the status and the metrics.
+    /// Cost: none.
     cluster_lag_entries: u32 = |_| 1000;
     /// Number of missing bytes above which a member is reported as `lagging`. Cost: none.
     cluster_lag_bytes: ByteSize = |_| ByteSize(64 * MIB);
@@ -248,14 +248,14 @@ knobs! {
     /// always use it. All nodes need the same choice. Cost: the consensus
     /// thread encrypts what it sends and receives.
     cluster_tls: bool = |_| false;
-    /// PEM file with the certificates of the authorities that sign the certificates of the nodes, as `thalweg cluster
-    /// create-ca` makes one. `none` uses certificates that each process makes for itself: the nodes then know each other by
-    /// the secret in the join token alone, which they bind to each TLS session. All nodes need the same choice. Send SIGHUP
-    /// to reload a changed file. Cost: none.
+    /// PEM file with the certificates of the authorities that sign the certificates of the nodes, as
+    /// `thalweg cluster create-ca` makes one. `none` uses certificates that each process makes for itself: the nodes
+    /// then know each other by the secret in the join token alone, which they bind to each TLS session. All nodes need
+    /// the same choice. Send SIGHUP to reload a changed file. Cost: none.
     cluster_ca: PeerPem = |_| PeerPem::None;
-    /// PEM file with this node's certificate for the other nodes, and its intermediate certificates, as `thalweg cluster
-    /// create-cert` makes one. It names this node, by `node_name` or by the host of its address. Send SIGHUP to reload a
-    /// changed file; the log warns two weeks before the certificate expires. Cost: none.
+    /// PEM file with this node's certificate for the other nodes, and its intermediate certificates, as
+    /// `thalweg cluster create-cert` makes one. It names this node, by `node_name` or by the host of its address. Send
+    /// SIGHUP to reload a changed file; the log warns two weeks before the certificate expires. Cost: none.
     cluster_certificate: PeerPem = |_| PeerPem::None;
     /// PEM file with the private key of `cluster_certificate`. Send SIGHUP to reload a changed file. Cost: none.
     cluster_key: PeerPem = |_| PeerPem::None;
@@ -264,12 +264,12 @@ knobs! {
     /// waits for an operator to run `thalweg cluster repair`. Cost: a copy of the whole state over the network, and the
     /// traces of the fault in the former state.
     cluster_repair: bool = |_| false;
-    /// Level of reads over HTTP and the native protocol that state none, on a node of a cluster: `linearizable` shows all
-    /// acknowledged writes, `lease` relies on clocks of equal speed, `stale` shows what the node has. Cost: `linearizable`
-    /// waits for an exchange with a majority, which concurrent reads share.
+    /// Level of reads over HTTP and the native protocol that state none, on a node of a cluster: `linearizable` shows
+    /// all acknowledged writes, `lease` relies on clocks of equal speed, `stale` shows what the node has. Cost:
+    /// `linearizable` waits for an exchange with a majority, which concurrent reads share.
     read_level: ReadLevel = |_| ReadLevel::Linearizable;
-    /// Level of reads of Redis clients, on a node of a cluster, as for `read_level`. Cost: that of `read_level`, once for
-    /// the reads of a pipelined burst.
+    /// Level of reads of Redis clients, on a node of a cluster, as for `read_level`. Cost: that of `read_level`, once
+    /// for the reads of a pipelined burst.
     resp_read_level: ReadLevel = |_| ReadLevel::Linearizable;
     /// Durability level of writes that state none: none, os, interval, disk or quorum. Stronger levels take longer to
     /// acknowledge. Cost: `disk` waits for a shared fsync, about 0.1 ms on a fast disk.
@@ -317,14 +317,14 @@ knobs! {
     /// Time between runs of retention, of moving values out of old segments, and of freeing segments. Cost: shorter
     /// intervals use more CPU, longer ones more disk.
     maintenance_interval: Span = |engine| Span(engine.maintenance_interval);
-    /// Maximum time by which the wall clock may be ahead of the last use of the directory at a start; the server refuses
-    /// to start beyond it, because a wrong clock would end leases and expire keys for good. 0s disables the check. Cost:
-    /// a node that was off for longer must be started once with a larger value.
+    /// Maximum time by which the wall clock may be ahead of the last use of the directory at a start; the server
+    /// refuses to start beyond it, because a wrong clock would end leases and expire keys for good. 0s disables the
+    /// check. Cost: a node that was off for longer must be started once with a larger value.
     max_clock_jump: Span = |engine| Span(engine.max_clock_jump);
     /// Time between scrubs, which read all stored data and report damage in the metrics and the status; 0s disables
-    /// them. The first one begins within ten minutes of a start. In a cluster, the leader also asks all members for a digest of
-    /// all rows at this interval, and a member whose digest differs from that of a majority stops serving. Cost:
-    /// `scrub_bytes_per_second` of the disk while a scrub runs.
+    /// them. The first one begins within ten minutes of a start. In a cluster, the leader also asks all members for a
+    /// digest of all rows at this interval, and a member whose digest differs from that of a majority stops serving.
+    /// Cost: `scrub_bytes_per_second` of the disk while a scrub runs.
     scrub_interval: Span = |engine| Span(engine.scrub_interval);
     /// Maximum number of bytes that a scrub reads per second. Cost: this much of the disk's throughput; lower rates let
     /// the files of redb and sqlite grow by what is written during the longer scrub.
@@ -366,15 +366,15 @@ knobs! {
     /// client, and a page and 256 KiB of changes for a watch over HTTP. Larger records and changes count in
     /// `max_reply_bytes_in_flight`.
     max_tails: u32 = |_| 1024;
-    /// Part of every bound that is kept for the clients that hold least of it, in percent, at most 50; 0 keeps none. One
-    /// client alone uses everything but this part. When a bound is reached, the connection and then the address that
-    /// holds most is refused first. An IPv6 address counts as its /64 network. Cost: this part of each bound stays unused
-    /// while one client is alone.
+    /// Part of every bound that is kept for the clients that hold least of it, in percent, at most 50; 0 keeps none.
+    /// One client alone uses everything but this part. When a bound is reached, the connection and then the address
+    /// that holds most is refused first. An IPv6 address counts as its /64 network. Cost: this part of each bound stays
+    /// unused while one client is alone.
     share_reserve_percent: u32 = |_| 10;
-    /// Minimum rate, in bytes per second, at which a request body must arrive and a client must read its reply. Bodies are
-    /// measured over a third of `body_timeout`, replies over `write_timeout`. Of each HTTP/2 stream that waits, the client
-    /// must read 16 KiB in each `write_timeout`. Slower clients are disconnected. Cost: low rates let slow clients hold
-    /// memory, scans and snapshots for longer.
+    /// Minimum rate, in bytes per second, at which a request body must arrive and a client must read its reply. Bodies
+    /// are measured over a third of `body_timeout`, replies over `write_timeout`. Of each HTTP/2 stream that waits, the
+    /// client must read 16 KiB in each `write_timeout`. Slower clients are disconnected. Cost: low rates let slow
+    /// clients hold memory, scans and snapshots for longer.
     min_transfer_rate: ByteSize = |_| ByteSize(1024);
     /// Defaults of the keys from here to `max_queued_bytes`: balanced, latency (short queues, small batches) or
     /// throughput (long queues, large batches; single messages wait for more). Cost: that of these keys.
@@ -409,9 +409,9 @@ knobs! {
     /// Maximum size of the messages queued for all connections; a message counts once per connection. At the limit the
     /// policies apply, sooner if it is small and many subscribers are slow. Cost: at most this much memory.
     max_queued_bytes: ByteSize = |_| ByteSize(256 * MIB);
-    /// Patterns of the subjects whose native subscribers may choose the policy `block`: publishers wait for them when their
-    /// queues are full. Empty permits it nowhere. Publishes of Redis clients never wait. Cost: on these subjects, one
-    /// subscriber that does not read stops every publisher over HTTP and the native protocol.
+    /// Patterns of the subjects whose native subscribers may choose the policy `block`: publishers wait for them when
+    /// their queues are full. Empty permits it nowhere. Publishes of Redis clients never wait. Cost: on these subjects,
+    /// one subscriber that does not read stops every publisher over HTTP and the native protocol.
     blocking_subjects: SubjectPatterns = |_| SubjectPatterns::parse(">").unwrap_or_default();
     /// Patterns of the subjects whose HTTP subscribers may choose the policy `block`. Cost: as for `blocking_subjects`.
     http_blocking_subjects: SubjectPatterns = |_| SubjectPatterns::default();
@@ -430,11 +430,11 @@ knobs! {
     idle_timeout: Span = |_| Span::seconds(75);
     /// Time after which an idle connection is closed while connections run short: only the reserve of `max_connections`
     /// is free, and the client's address holds more connections than its share. It also applies to native and Redis
-    /// clients. Subscribers and clients that wait in blocking reads are not idle. Cost: short times make clients connect
-    /// again.
+    /// clients. Subscribers and clients that wait in blocking reads are not idle. Cost: short times make clients
+    /// connect again.
     idle_timeout_when_short: Span = |_| Span::seconds(10);
-    /// Time after which a client that accepts too little of its reply is disconnected. Cost: long timeouts keep the views
-    /// and pages that slow clients hold.
+    /// Time after which a client that accepts too little of its reply is disconnected. Cost: long timeouts keep the
+    /// views and pages that slow clients hold.
     write_timeout: Span = |_| Span::seconds(30);
     /// Time of silence after which a tail sends a comment, so that proxies keep the connection open. Cost: short times
     /// cause more traffic.

@@ -1,11 +1,11 @@
 //! Metrics: cheap counters for requests, and collectors that Prometheus reads at a scrape.
 //!
 //! Owns: sharded histograms and counters ([`Shards`]), connection counts ([`Connections`]), and the collectors of the
-//! parts that all protocols share: the node ([`Node`]), consumer groups ([`Groups`]), subjects and caches ([`Subjects`], [`Caches`]),
-//! reads that were handed over ([`Reads`]), and the shares of clients ([`Shares`]).
-//! Does not own: metrics of a protocol. Each protocol counts in these types and has a collector of its own; the server
-//! registers all collectors.
-//! Invariant: no module here imports a protocol. A collector receives the database or the views that it reads.
+//! parts that all protocols share: the node ([`Node`]), consumer groups ([`Groups`]), subjects and caches
+//! ([`Subjects`], [`Caches`]), reads that were handed over ([`Reads`]), and the shares of clients ([`Shares`]). Does
+//! not own: metrics of a protocol. Each protocol counts in these types and has a collector of its own; the server
+//! registers all collectors. Invariant: no module here imports a protocol. A collector receives the database or the
+//! views that it reads.
 
 mod cluster;
 mod connections;

@@ -81,7 +81,8 @@ fn encode_log(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Result
     gauge(encoder, "disk_free_bytes", "Bytes free on the disk", log.free_disk_bytes)
 }
 
-/// Encodes the times of the stages of writes: their names, and histograms in nanoseconds. Stages without times are left out.
+/// Encodes the times of the stages of writes: their names, and histograms in nanoseconds. Stages without times are left
+/// out.
 fn encode_stages<'a>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,

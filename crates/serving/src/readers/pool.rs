@@ -1,7 +1,7 @@
 //! A bounded number of threads, and the fair queue of the reads that wait for them.
 //!
-//! Owns: starting and ending the threads, the order of the reads, and the bytes that running reads may request. Does not
-//! own: what a read does, or the future that waits for it.
+//! Owns: starting and ending the threads, the order of the reads, and the bytes that running reads may request. Does
+//! not own: what a read does, or the future that waits for it.
 //!
 //! Invariant: a queued job runs on one of the threads, or is dropped by [`Pool::remove`] or [`Pool::end`].
 

@@ -1,8 +1,9 @@
-//! Replacing a node of a running cluster: a new node joins as learner, is promoted, and the old one is removed. A node with
-//! damaged files that still opens is repaired in place instead, once, as `thalweg cluster repair` and `cluster_repair` do.
+//! Replacing a node of a running cluster: a new node joins as learner, is promoted, and the old one is removed. A node
+//! with damaged files that still opens is repaired in place instead, once, as `thalweg cluster repair` and
+//! `cluster_repair` do.
 //!
-//! Owns: the steps, each of which is repeated until it succeeds or the time is over. Does not own: the rules of a change
-//! of the membership, which are those of `raft`.
+//! Owns: the steps, each of which is repeated until it succeeds or the time is over. Does not own: the rules of a
+//! change of the membership, which are those of `raft`.
 
 use std::{future::Future, time::Duration};
 

@@ -1,7 +1,7 @@
 //! Linearizability checker: searches for one order that explains all answers to concurrent clients.
 //!
-//! Owns: the search, and the models of a register and of a set of accounts. Does not own: histories, or the check with a
-//! known order of all writes (`oracle`).
+//! Owns: the search, and the models of a register and of a set of accounts. Does not own: histories, or the check with
+//! a known order of all writes (`oracle`).
 //!
 //! A history is a list of operations on one object, each with the two moments between which it took effect, if it did.
 //! The check processes these moments in order and keeps every *configuration* that is possible so far: the object's
@@ -84,8 +84,8 @@ pub struct Unexplained<S> {
 /// Operations, by their indexes in the history, in ascending order.
 type Operations = Vec<usize>;
 
-/// Possible configurations: for each state and set of answered operations that have taken effect, the sets of operations
-/// without an answer that have. No set of these contains another.
+/// Possible configurations: for each state and set of answered operations that have taken effect, the sets of
+/// operations without an answer that have. No set of these contains another.
 struct Configurations<S> {
     sets: BTreeMap<(S, Operations), Vec<Operations>>,
     count: usize,

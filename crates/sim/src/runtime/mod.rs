@@ -1,7 +1,7 @@
 //! A deterministic runtime: one thread, virtual time, and an order of tasks that follows from the seed.
 //!
-//! Owns: the tasks, the timers, the random numbers, and the event log of a simulation. Does not own: disks and networks,
-//! which are built from tasks and timers.
+//! Owns: the tasks, the timers, the random numbers, and the event log of a simulation. Does not own: disks and
+//! networks, which are built from tasks and timers.
 //!
 //! Tasks belong to a *process*: a node of the cluster, or [`OUTSIDE`] for clients and for the script of faults. A crash
 //! drops all tasks of a process; a stopped process keeps its tasks, and none of them runs.

@@ -97,7 +97,8 @@ pub(crate) fn multi(count: usize, args: impl Fn(usize) -> Vec<Vec<u8>>) -> Optio
     burst(count, args, 0)
 }
 
-/// Encodes a burst: a Redis transaction of `count` commands, then `scans` times a `SCAN`; `None` if they are too many for one.
+/// Encodes a burst: a Redis transaction of `count` commands, then `scans` times a `SCAN`; `None` if they are too many
+/// for one.
 pub(crate) fn burst(count: usize, args: impl Fn(usize) -> Vec<Vec<u8>>, scans: usize) -> Option<Vec<u8>> {
     let mut builder = RedisBuilder::new(REDIS);
     builder.push(&[b"MULTI"]).ok()?;

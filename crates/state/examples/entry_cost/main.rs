@@ -7,9 +7,9 @@
 //! contain as many as a proposer puts into one entry. The exit code is 1 if the median of a kind is above the goal
 //! (50 ms), or if a kind of command was never applied.
 //!
-//! Owns: the node without a log ([`Node`]), and the search ([`Search`]). The kinds are in the modules, one for each family
-//! of commands: each is a closure that makes the entry of a given size. A closure whose entry uses up what it needs, such
-//! as the pending records of a consumer group, first puts the state into order with entries of its own.
+//! Owns: the node without a log ([`Node`]), and the search ([`Search`]). The kinds are in the modules, one for each
+//! family of commands: each is a closure that makes the entry of a given size. A closure whose entry uses up what it
+//! needs, such as the pending records of a consumer group, first puts the state into order with entries of its own.
 
 #![allow(clippy::print_stdout)]
 
@@ -249,8 +249,8 @@ impl Search<'_> {
         self.measure(name, low, make);
     }
 
-    /// Applies an entry of the given size, without a search for the largest accepted size, and prints its cost. The entry
-    /// may be rejected.
+    /// Applies an entry of the given size, without a search for the largest accepted size, and prints its cost. The
+    /// entry may be rejected.
     fn fixed(&mut self, name: &str, size: usize, make: Make<'_>) {
         if self.only.as_ref().is_none_or(|only| name.contains(&**only)) {
             self.measure(name, size, make);

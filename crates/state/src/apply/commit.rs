@@ -222,8 +222,8 @@ fn check_writes<'a>(
     Ok(())
 }
 
-/// Returns the price of a write that needs no check and reads nothing: a put to a keyspace without settings. Such writes
-/// are nearly all writes of large batches. The price is the one that [`charge_write`] charges.
+/// Returns the price of a write that needs no check and reads nothing: a put to a keyspace without settings. Such
+/// writes are nearly all writes of large batches. The price is the one that [`charge_write`] charges.
 #[inline]
 fn blind_price(applying: &Applying<'_>, write: &Write<'_>) -> Option<u64> {
     match *write {
@@ -274,8 +274,8 @@ fn charge_write(applying: &Applying<'_>, write: &Write<'_>) -> Result<(), Machin
     }
 }
 
-/// Charges a write of a key: `price` for its rows, plus the prices of the keyspace's exact counts and of keeping the value
-/// that it replaces.
+/// Charges a write of a key: `price` for its rows, plus the prices of the keyspace's exact counts and of keeping the
+/// value that it replaces.
 fn charge_key(applying: &Applying<'_>, keyspace: KeyspaceId, key: &[u8], price: u64) -> Result<(), MachineError> {
     applying.charge(price);
     if applying.applier.kinds.of(keyspace) != KeyspaceKind::Configured {

@@ -1,11 +1,11 @@
 //! Transactions that only read, over a view of the state.
 //!
-//! Owns: the evaluation of such a transaction outside the log: its conditions, and the reads of the list that they choose.
-//! The outcome is the one that the transaction would have as an entry after the last one in the view. Does not own: the
-//! pages of scans, which `transaction_scan` fills for both, or transactions that may write (`transaction`).
+//! Owns: the evaluation of such a transaction outside the log: its conditions, and the reads of the list that they
+//! choose. The outcome is the one that the transaction would have as an entry after the last one in the view. Does not
+//! own: the pages of scans, which `transaction_scan` fills for both, or transactions that may write (`transaction`).
 //!
-//! The work is bounded by the [budget](thalweg_types::budget) of the calling thread's read, which counts the same kinds of
-//! work as the meter of commands. After the budget is spent, the outcome is meaningless.
+//! The work is bounded by the [budget](thalweg_types::budget) of the calling thread's read, which counts the same kinds
+//! of work as the meter of commands. After the budget is spent, the outcome is meaningless.
 
 use bytes::Bytes;
 use thalweg_store::Direction;
@@ -38,8 +38,8 @@ use crate::{
 /// Function that reads a value stored in the log, given the value's keyspace, key and revision, and its position.
 pub type ResolveIn<'v> = dyn Fn(KeyspaceId, &[u8], Revision, BlobRef) -> Result<Bytes, MachineError> + 'v;
 
-/// Evaluates a transaction that only reads. `has_keyspace` returns true for the keyspaces that exist, and `resolve` reads
-/// values that stay in the log.
+/// Evaluates a transaction that only reads. `has_keyspace` returns true for the keyspaces that exist, and `resolve`
+/// reads values that stay in the log.
 ///
 /// # Errors
 /// The state or the log cannot be read.

@@ -14,9 +14,9 @@ use crate::entry::Entry;
 
 /// Number of log records after which the next entry gets a mark: a row with its log position.
 const STEP_RECORDS: u64 = 256;
-/// Number of bytes of a log segment after which the next entry gets a mark: a row with its log position. When old segments
-/// are freed, the history begins at the first mark that is left. A step far below the size of a segment therefore keeps
-/// most of the oldest segment readable.
+/// Number of bytes of a log segment after which the next entry gets a mark: a row with its log position. When old
+/// segments are freed, the history begins at the first mark that is left. A step far below the size of a segment
+/// therefore keeps most of the oldest segment readable.
 const STEP_BYTES: u64 = 128 * 1024;
 
 /// A mark: a log position at which reading of changes can begin, with the revision reached there.

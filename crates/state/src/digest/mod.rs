@@ -1,8 +1,8 @@
 //! The state digest: a hash over all rows on which the replicas of a space agree.
 //!
 //! Owns: the replicated form of each kind of row (the bytes that all replicas have in common), and the digest. Does not
-//! own: the command that keeps a view for a digest (`machine::digest_view`), the layout of rows, or the comparison between
-//! replicas.
+//! own: the command that keeps a view for a digest (`machine::digest_view`), the layout of rows, or the comparison
+//! between replicas.
 //!
 //! Invariant: a digest is a function of the committed entries alone.
 //!

@@ -36,8 +36,8 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    /// Returns the id of the member `name`, which fetches now; `None` if the group has too many members. `holds` returns
-    /// true for a member that holds records.
+    /// Returns the id of the member `name`, which fetches now; `None` if the group has too many members. `holds`
+    /// returns true for a member that holds records.
     pub(crate) fn fetches(&mut self, name: &str, now: SpaceTime, holds: impl Fn(u32) -> bool) -> Option<u32> {
         if let Some(&id) = self.by_name.get(name) {
             let member = self.by_id.get_mut(&id)?;

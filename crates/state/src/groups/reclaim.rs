@@ -1,7 +1,7 @@
 //! Removal of the rows that consumer groups no longer need: those of deleted groups, and records that were trimmed.
 //!
-//! A group can have 100,000 attempts, each with a row, and a stream can have many such groups. The command that deletes a
-//! group, or that deletes or trims a stream, therefore removes a bounded number of rows. Maintenance proposes further
+//! A group can have 100,000 attempts, each with a row, and a stream can have many such groups. The command that deletes
+//! a group, or that deletes or trims a stream, therefore removes a bounded number of rows. Maintenance proposes further
 //! commands until none are left ([`reclaim`]).
 //!
 //! A deleted group is gone for readers and for other commands immediately, and its name is free. Trimmed records that

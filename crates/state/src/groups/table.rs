@@ -18,9 +18,9 @@
 //! write two rows in addition to the head. No row is written when a deadline passes; the next fetch finds the parcel by
 //! its due time.
 //!
-//! A deleted group is in `former` until all its rows are removed: at once if they are few, or else in parts, by commands
-//! of maintenance (`reclaim`). Its head row then has stream 0. Records that were trimmed from the stream leave the
-//! parcels in the same way.
+//! A deleted group is in `former` until all its rows are removed: at once if they are few, or else in parts, by
+//! commands of maintenance (`reclaim`). Its head row then has stream 0. Records that were trimmed from the stream leave
+//! the parcels in the same way.
 //!
 //! Invariants: the parcels of a group, except dead letters, contain disjoint offsets below its cursor. Attempt
 //! numbers increase strictly. The rows of a group equal its content in memory after an entry is applied.

@@ -4,10 +4,10 @@
 //! [`Applying::supersede`] first. The value becomes a version, which was current from its own revision until that of
 //! the operation. The bytes of a large value stay where they are in the log and now belong to the version.
 //!
-//! A key has at most as many values, versions and the current one together, as the settings of its keyspace permit. A put
-//! forgets the oldest versions beyond that. The removal of a key does not need to: its current value becomes a version, so
-//! the number stays the same. Deletes of many keys in one command are therefore cheap, whatever number is kept. Does not
-//! own: forgetting by age or after a change of these settings (see `prune`).
+//! A key has at most as many values, versions and the current one together, as the settings of its keyspace permit. A
+//! put forgets the oldest versions beyond that. The removal of a key does not need to: its current value becomes a
+//! version, so the number stays the same. Deletes of many keys in one command are therefore cheap, whatever number is
+//! kept. Does not own: forgetting by age or after a change of these settings (see `prune`).
 
 use std::{
     collections::BTreeMap,
@@ -62,7 +62,8 @@ pub(crate) fn added_price(value_bytes: usize) -> u64 {
     READ + 2 * WRITE + written_bytes(value_bytes)
 }
 
-/// Returns the maximum price of removing the versions of a key beyond the number that the keyspace keeps, which a put does.
+/// Returns the maximum price of removing the versions of a key beyond the number that the keyspace keeps, which a put
+/// does.
 pub(crate) fn removed_price(history: KeyspaceHistory) -> u64 {
     /// Steps of the rows that the removal of a version reads and writes. Most puts remove at most one version.
     const REMOVED: u64 = READ + 5 * WRITE;
@@ -123,9 +124,9 @@ impl Applying<'_> {
     }
 
     /// Keeps the current value of a key as a version, if its keyspace has a history. Called before the command that
-    /// uses `revision` removes the value, or puts another one, also if there is no value yet. Returns true if the value is
-    /// kept; then the bytes of a large value stay live. A value that was written with the same revision is not kept, nor
-    /// one that no readable revision of the history includes.
+    /// uses `revision` removes the value, or puts another one, also if there is no value yet. Returns true if the value
+    /// is kept; then the bytes of a large value stay live. A value that was written with the same revision is not kept,
+    /// nor one that no readable revision of the history includes.
     pub(crate) fn supersede(
         &mut self,
         keyspace: KeyspaceId,

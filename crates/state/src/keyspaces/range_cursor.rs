@@ -1,7 +1,8 @@
 //! A cursor over the pairs of a range of a keyspace, which its owner moves.
 //!
-//! Owns: [`RangeCursor`], which shows the same pairs as [`ReadView::scan`], one at a time, and borrows nothing but the pair that it
-//! shows. Does not own: the order of the rows (`thalweg_store`), or the limit of the range, which the caller counts.
+//! Owns: [`RangeCursor`], which shows the same pairs as [`ReadView::scan`], one at a time, and borrows nothing but the
+//! pair that it shows. Does not own: the order of the rows (`thalweg_store`), or the limit of the range, which the
+//! caller counts.
 
 use std::collections::HashMap;
 
@@ -47,15 +48,16 @@ impl std::fmt::Debug for RangeCursor {
 }
 
 impl ReadView {
-    /// Opens a cursor over the pairs of a range, which shows the same pairs as [`scan`](Self::scan). It ignores the limit of the
-    /// range. Returns `None` if the backend has no cursors; callers then scan.
+    /// Opens a cursor over the pairs of a range, which shows the same pairs as [`scan`](Self::scan). It ignores the
+    /// limit of the range. Returns `None` if the backend has no cursors; callers then scan.
     pub fn cursor(&self, keyspace: KeyspaceId, range: &ScanRange<'_>) -> Result<Option<RangeCursor>, MachineError> {
         RangeCursor::open(self, keyspace, range)
     }
 }
 
 impl RangeCursor {
-    /// Opens a cursor before the first pair of a range, whose limit it ignores. Returns `None` if the backend has no cursors.
+    /// Opens a cursor before the first pair of a range, whose limit it ignores. Returns `None` if the backend has no
+    /// cursors.
     fn open(view: &ReadView, keyspace: KeyspaceId, range: &ScanRange<'_>) -> Result<Option<Self>, MachineError> {
         let _ = budget::charge(SCAN);
         let full = KeyRange::of_keyspace(keyspace, range.prefix, range.start, range.end);
@@ -73,8 +75,8 @@ impl RangeCursor {
         }))
     }
 
-    /// Returns the next pair, borrowed until the next call; `None` at the end of the range. If the [budget] of the thread's read
-    /// is spent, it returns `None`, too, and a later call continues.
+    /// Returns the next pair, borrowed until the next call; `None` at the end of the range. If the [budget] of the
+    /// thread's read is spent, it returns `None`, too, and a later call continues.
     #[inline]
     pub fn next_item(&mut self) -> Result<Option<Item<'_>>, MachineError> {
         loop {
@@ -88,7 +90,8 @@ impl RangeCursor {
         self.item()
     }
 
-    /// Returns the key of the pair that [`next_item`](Self::next_item) returned last; `None` before the first pair and after the last.
+    /// Returns the key of the pair that [`next_item`](Self::next_item) returned last; `None` before the first pair and
+    /// after the last.
     #[must_use]
     pub fn key(&self) -> Option<&[u8]> {
         self.item().ok()?.map(|item| item.key)

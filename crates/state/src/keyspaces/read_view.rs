@@ -39,8 +39,8 @@ pub struct Item<'a> {
     pub expiry: Expiry,
 }
 
-/// Function that receives the key of each visited row, and its revision and value unless the row is hidden. `Break` ends
-/// the visit.
+/// Function that receives the key of each visited row, and its revision and value unless the row is hidden. `Break`
+/// ends the visit.
 pub(crate) type VisitRow<'v> =
     dyn FnMut(&[u8], Option<(Revision, StoredRef<'_>)>) -> Result<ControlFlow<()>, MachineError> + 'v;
 

@@ -139,9 +139,9 @@ impl Machine {
         self.row(keyspace, key)
     }
 
-    /// Reads the row that a command about this key will read, so that the row is in memory when the command is applied, and
-    /// returns the position of its value if the value stays in the log. If the key holds a Redis collection, also reads the
-    /// row of its part `part`. Expired and deleted rows are read, too.
+    /// Reads the row that a command about this key will read, so that the row is in memory when the command is applied,
+    /// and returns the position of its value if the value stays in the log. If the key holds a Redis collection, also
+    /// reads the row of its part `part`. Expired and deleted rows are read, too.
     pub fn fetch_row(
         &self,
         keyspace: KeyspaceId,

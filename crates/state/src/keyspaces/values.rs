@@ -243,8 +243,8 @@ pub(crate) fn is_collection(row: &[u8]) -> bool {
     matches!(row.first(), Some(&(FORM_COLLECTION | FORM_COLLECTION_ENDING)))
 }
 
-/// A decoded row of a key's value. The reader's [`Visibility`](crate::keyspaces::read_view::Visibility) decides if the row is
-/// visible.
+/// A decoded row of a key's value. The reader's [`Visibility`](crate::keyspaces::read_view::Visibility) decides if the
+/// row is visible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Decoded<'a> {
     pub(crate) revision: Revision,

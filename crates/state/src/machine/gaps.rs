@@ -59,7 +59,8 @@ pub(crate) struct Gaps(BTreeMap<Vec<u8>, Option<Vec<u8>>>);
 impl Gaps {
     #[inline]
     pub(crate) fn clear(&mut self) {
-        // Nearly every log record has none. To clear an empty map costs a replaced map and an iterator over the old one.
+        // Nearly every log record has none. To clear an empty map costs a replaced map and an iterator over the old
+        // one.
         if !self.0.is_empty() {
             self.0.clear();
         }

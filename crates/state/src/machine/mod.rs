@@ -10,8 +10,8 @@
 //! * `applying`: the record being applied. `applier`: the data that the applying thread keeps between records.
 //! * `staged`: the changes of the record, and reads that include them. `savepoint` and `undo`: rollback of a
 //!   command.
-//! * `verdicts`: writes the rows of history (`changes`) while an entry is applied, raises the history floor, and answers
-//!   readers of the log. `digest_view`: the command that keeps a view for a digest.
+//! * `verdicts`: writes the rows of history (`changes`) while an entry is applied, raises the history floor, and
+//!   answers readers of the log. `digest_view`: the command that keeps a view for a digest.
 //! * `running_hash`: hash over the outcomes and writes of all entries. `upgrade`: the version in force.
 //!
 //! Time: keys and leases end by the time of entries (`expiry`). Reads hide ended keys by a time of their own

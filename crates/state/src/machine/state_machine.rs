@@ -141,8 +141,8 @@ impl Machine {
         Lsn(self.published.visible.load(Ordering::Acquire))
     }
 
-    /// Registers a caller that waits for entries of Redis streams. While any caller is registered, the keys of grown streams are
-    /// noted.
+    /// Registers a caller that waits for entries of Redis streams. While any caller is registered, the keys of grown
+    /// streams are noted.
     #[must_use]
     pub fn await_stream_growth(&self) -> GrowthWaiter {
         self.growth.register()
@@ -155,8 +155,8 @@ impl Machine {
         self.growth.take()
     }
 
-    /// Returns the number of [steps](thalweg_types::steps) that the commands of all entries have taken since the machine
-    /// was opened. The number is a function of these commands alone.
+    /// Returns the number of [steps](thalweg_types::steps) that the commands of all entries have taken since the
+    /// machine was opened. The number is a function of these commands alone.
     ///
     /// # Errors
     /// [`MachineError::Stopped`](crate::error::MachineError::Stopped) if a thread panicked while it applied a record.
@@ -175,8 +175,8 @@ impl Machine {
         Ok(applier.steps + applier.read_steps)
     }
 
-    /// Returns the number of reads of files that the thread that applies entries has begun since the machine was opened,
-    /// including those of bytes that the kernel had in memory. Nobody commits during such a read.
+    /// Returns the number of reads of files that the thread that applies entries has begun since the machine was
+    /// opened, including those of bytes that the kernel had in memory. Nobody commits during such a read.
     #[must_use]
     pub fn file_reads(&self) -> u64 {
         self.file_reads.load(Ordering::Relaxed)

@@ -176,8 +176,8 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
     /// Performs a read outside of transactions, the command with this number in the batch, without any effect on the
     /// rest of the batch. Returns [`SKIPPED`] if no client of this node waits for the reply.
     ///
-    /// The reads of a batch have a budget of [`MAX_BATCH_READ_STEPS`]. A read that takes more than half of what is left of it
-    /// gets an error reply.
+    /// The reads of a batch have a budget of [`MAX_BATCH_READ_STEPS`]. A read that takes more than half of what is left
+    /// of it gets an error reply.
     pub(crate) fn read_apart(
         &mut self,
         command: &Command,

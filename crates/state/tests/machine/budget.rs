@@ -59,8 +59,8 @@ pub fn fill(node: &mut Node, count: usize) {
     }
 }
 
-/// Fetches all records of a stream of 70,000 records for a new group, and returns acks of all of them, each as a range of its
-/// own.
+/// Fetches all records of a stream of 70,000 records for a new group, and returns acks of all of them, each as a range
+/// of its own.
 fn acks_of_single_records(node: &mut Node, stream: StreamId, name: &str) -> Vec<(GroupId, Vec<Settlement>)> {
     let config = GroupConfig { max_pending: 100_000, ..GroupConfig::default() };
     let create = command(|out| encode_create_group(out, stream, name, Some(Offset(0)), &config).unwrap());
@@ -464,8 +464,8 @@ fn reads_of_a_large_value_without_its_bytes_do_not_copy_it() {
     assert_eq!(replies(&outcome).len(), 4_000);
 }
 
-/// Applies one Redis command, given as words. Returns its reply, which must not be a rejection for its steps, and the steps
-/// that it took.
+/// Applies one Redis command, given as words. Returns its reply, which must not be a rejection for its steps, and the
+/// steps that it took.
 fn run_one(node: &mut Node, words: &[&[u8]]) -> (Reply, u64) {
     let before = node.machine().steps().unwrap();
     let outcome = node.apply(5, &[&redis(&[words])]).remove(0);

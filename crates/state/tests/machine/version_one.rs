@@ -1,8 +1,8 @@
 //! Outcomes, steps and running hash of commands at the limits of version 1 of the state machine.
 //!
-//! All nodes must decide equally, also those of another release, and a replay must decide as the first application did. So
-//! a change that alters a line of the golden file needs another version of the state machine, or another kind of command.
-//! Before the first release it needs an entry in `docs/decisions.md`. `THALWEG_BLESS=1` rewrites the file.
+//! All nodes must decide equally, also those of another release, and a replay must decide as the first application did.
+//! So a change that alters a line of the golden file needs another version of the state machine, or another kind of
+//! command. Before the first release it needs an entry in `docs/decisions.md`. `THALWEG_BLESS=1` rewrites the file.
 
 use std::{fmt::Write as _, path::Path};
 
@@ -76,8 +76,8 @@ fn outcome_text(outcome: &Outcome) -> String {
     }
 }
 
-/// Applies the commands of a case, each in an entry of its own, and adds a line for each. No client waits for the outcomes, so
-/// reads behind a write are not performed: their replies are no part of the version.
+/// Applies the commands of a case, each in an entry of its own, and adds a line for each. No client waits for the
+/// outcomes, so reads behind a write are not performed: their replies are no part of the version.
 fn note(lines: &mut String, name: &str, node: &mut Node, commands: &[Vec<u8>]) {
     node.is_awaited = false;
     for encoded in commands {
@@ -201,8 +201,8 @@ fn stream_of_records() -> Node {
     node
 }
 
-/// Creates a group, and fetches all records that it may hold, `each` with one attempt. Returns the attempts, each with its first
-/// record.
+/// Creates a group, and fetches all records that it may hold, `each` with one attempt. Returns the attempts, each with
+/// its first record.
 fn hold(node: &mut Node, group: GroupId, attempts: u32, each: u32) -> Vec<(u64, u64)> {
     let config =
         GroupConfig { max_pending: MAX_GROUP_PENDING, dead_letters: Some("dead".into()), ..GroupConfig::default() };
@@ -256,7 +256,8 @@ fn cases_of_settlements(lines: &mut String) {
 }
 
 fn cases_of_attempts(lines: &mut String) {
-    // More than a delete or a trim removes at once. Acks of all attempts of four groups take more steps than a command may.
+    // More than a delete or a trim removes at once. Acks of all attempts of four groups take more steps than a command
+    // may.
     const EACH: u32 = 11_700;
     let mut node = stream_of_records();
     let groups = [1, 2, 3, 4].map(GroupId);

@@ -10,9 +10,9 @@
 //! ```text
 //! contents := 1 u8 | pairs u64 | bytes u64 | sum u64 | crc u32
 //! ```
-//! Little-endian. `bytes` counts keys and stored values. `sum` adds, modulo 2^64, a hash of each pair's key and checksum.
-//! `crc` is a CRC-32C of the other bytes and of the encoded applied position, which is stored in the same transaction
-//! and has no checksum of its own.
+//! Little-endian. `bytes` counts keys and stored values. `sum` adds, modulo 2^64, a hash of each pair's key and
+//! checksum. `crc` is a CRC-32C of the other bytes and of the encoded applied position, which is stored in the same
+//! transaction and has no checksum of its own.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
@@ -59,7 +59,8 @@ impl Contents {
         bytes
     }
 
-    /// Decodes a summary that is stored with this encoded applied position. Returns `None` if one of the two is damaged.
+    /// Decodes a summary that is stored with this encoded applied position. Returns `None` if one of the two is
+    /// damaged.
     pub fn decode(bytes: &[u8], applied: &[u8]) -> Option<Self> {
         let (checked, crc) = bytes.split_last_chunk::<4>()?;
         let (&version, fields) = checked.split_first()?;

@@ -1,10 +1,10 @@
 //! The cursor of a view, which the caller moves.
 //!
-//! Owns: [`MergedCursor`], which merges the memtables of a version and the runs of its store like a scan of the version does, but
-//! returns one pair at a time and borrows nothing. Does not own: the order of the sources.
+//! Owns: [`MergedCursor`], which merges the memtables of a version and the runs of its store like a scan of the version
+//! does, but returns one pair at a time and borrows nothing. Does not own: the order of the sources.
 //!
-//! Invariants: `sources` are ordered newest first. On a pair, `leader` is the newest source with the first key in order, all other
-//! sources are past this key, and `second` is the one of them with the next key.
+//! Invariants: `sources` are ordered newest first. On a pair, `leader` is the newest source with the first key in
+//! order, all other sources are past this key, and `second` is the one of them with the next key.
 
 use std::{cmp::Ordering, sync::Arc};
 
@@ -28,8 +28,9 @@ struct MergedCursor<C> {
     second: Option<usize>,
 }
 
-/// Opens a cursor over the pairs of memtables and of the view of a store within the span. `memtables` are ordered newest first,
-/// each with the last batch that is visible. Returns `None` if the store has no cursors that outlive a call.
+/// Opens a cursor over the pairs of memtables and of the view of a store within the span. `memtables` are ordered
+/// newest first, each with the last batch that is visible. Returns `None` if the store has no cursors that outlive a
+/// call.
 pub(super) fn open<'a, V: StoreView>(
     memtables: impl Iterator<Item = (&'a Arc<Memtable>, BatchNumber)>,
     stored: &V,

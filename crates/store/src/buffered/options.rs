@@ -28,8 +28,8 @@ pub struct BufferOptions {
     /// Maximum number of sealed memtables that wait to be persisted. At this number, writes that need another memtable
     /// wait.
     pub max_sealed: usize,
-    /// Maximum time that a write waits while the store writes nothing. If the wait is longer, the backend fails, because
-    /// its memory would grow without bound. As long as the store writes, the write waits.
+    /// Maximum time that a write waits while the store writes nothing. If the wait is longer, the backend fails,
+    /// because its memory would grow without bound. As long as the store writes, the write waits.
     pub max_stall: Duration,
     /// Number of log records, applied since the memtables were last persisted, after which
     /// [`maintain`](crate::Backend::maintain) persists them. This bounds the replay at open.

@@ -1,8 +1,8 @@
 //! Views that are read one page at a time.
 //!
-//! Owns: [`Page`], the cursor that reads one page of a [`PagedView`] after the other, and the verification of all pairs. To read a page, the view
-//! searches again from the last key of the previous page. So no lock or cursor of the store is held while the caller
-//! processes a pair, and the caller may read the store again.
+//! Owns: [`Page`], the cursor that reads one page of a [`PagedView`] after the other, and the verification of all
+//! pairs. To read a page, the view searches again from the last key of the previous page. So no lock or cursor of the
+//! store is held while the caller processes a pair, and the caller may read the store again.
 
 use std::ops::{Bound, ControlFlow};
 

@@ -1,13 +1,14 @@
 //! Waits of writes for a store whose background work is behind.
 //!
-//! Owns: [`OwedPause`], the pauses that a writer has not made yet; and [`Pauses`]: the sign that a write may have to wait, the
-//! pauses that a caller makes itself, and their counters. Does not own: the time that a write costs, which the store determines,
-//! or sleeping (see `running`).
+//! Owns: [`OwedPause`], the pauses that a writer has not made yet; and [`Pauses`]: the sign that a write may have to
+//! wait, the pauses that a caller makes itself, and their counters. Does not own: the time that a write costs, which
+//! the store determines, or sleeping (see `running`).
 //!
-//! A write waits in two ways. A *pause* is short, and slows writes down to the speed of the background work. A *stop* lasts
-//! until there is room for another memtable. A caller that must not sleep in `apply`, because other work runs on its thread,
-//! leaves the pauses to itself: it makes them before its next writes. Stops remain, because memory is bounded. So a member
-//! that applies what another node has proposed does not slow that node down, and is stopped once it is too far behind.
+//! A write waits in two ways. A *pause* is short, and slows writes down to the speed of the background work. A *stop*
+//! lasts until there is room for another memtable. A caller that must not sleep in `apply`, because other work runs on
+//! its thread, leaves the pauses to itself: it makes them before its next writes. Stops remain, because memory is
+//! bounded. So a member that applies what another node has proposed does not slow that node down, and is stopped once
+//! it is too far behind.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -18,8 +19,8 @@ use std::{
 const MIN_PAUSE: Duration = Duration::from_millis(1);
 /// Maximum duration of one pause, so that a thread that holds locks or a role gives them up soon.
 const MAX_PAUSE: Duration = Duration::from_millis(50);
-/// Maximum sum of the pauses that writes have not made yet. Writes that are much larger than a pause allows for are slowed down
-/// by stops.
+/// Maximum sum of the pauses that writes have not made yet. Writes that are much larger than a pause allows for are
+/// slowed down by stops.
 const MAX_OWED: Duration = Duration::from_secs(1);
 
 /// Sum of the pauses that a writer should have made but has not made yet.
@@ -27,8 +28,8 @@ const MAX_OWED: Duration = Duration::from_secs(1);
 pub(crate) struct OwedPause(Duration);
 
 impl OwedPause {
-    /// Adds the pause of a write. A write without one shows that the store has caught up, so earlier pauses have no purpose any
-    /// more.
+    /// Adds the pause of a write. A write without one shows that the store has caught up, so earlier pauses have no
+    /// purpose any more.
     pub(crate) fn add(&mut self, pause: Duration) {
         self.0 = if pause.is_zero() { Duration::ZERO } else { self.0.saturating_add(pause).min(MAX_OWED) };
     }

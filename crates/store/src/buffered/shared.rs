@@ -429,8 +429,9 @@ impl<S: Store> Shared<S> {
         self.unless_failed(state)
     }
 
-    /// Waits while `is_full` returns true. If the background work stands still for `max_stall` meanwhile, records a failure,
-    /// which ends the wait. Work that goes on slowly, as on a slow disk, is not a failure, however long it takes.
+    /// Waits while `is_full` returns true. If the background work stands still for `max_stall` meanwhile, records a
+    /// failure, which ends the wait. Work that goes on slowly, as on a slow disk, is not a failure, however long it
+    /// takes.
     fn wait_while_work_goes_on<'a>(
         &'a self,
         mut state: MutexGuard<'a, State<S>>,

@@ -31,9 +31,9 @@ pub trait Store: Sized + Send + Sync + 'static {
     fn applied(&self) -> Result<Option<Applied>, BackendError>;
 
     /// Makes the changes and the position `applied` durable in one transaction before the call returns; after a crash
-    /// either all of them are stored or none. If the disk is full, the call has no effect, and may be repeated. Returns the number of bytes written. The changes of a memtable are in
-    /// ascending order, one for each key. The changes of a single batch (`SyncMode::PerBatch`) are in any order, and
-    /// the last change of a key wins.
+    /// either all of them are stored or none. If the disk is full, the call has no effect, and may be repeated. Returns
+    /// the number of bytes written. The changes of a memtable are in ascending order, one for each key. The changes of
+    /// a single batch (`SyncMode::PerBatch`) are in any order, and the last change of a key wins.
     fn persist<'a>(&self, changes: impl Iterator<Item = Change<'a>>, applied: Applied) -> Result<u64, BackendError>;
 
     /// Returns a view of the persisted pairs of key and value, which do not change while the view exists.
@@ -64,8 +64,9 @@ pub trait Store: Sized + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Counts a write of `_bytes` bytes to the memtables; only the thread that holds the lock of their writer calls it. Returns the duration for which the writer must pause because
-    /// the store's background work is behind; zero if it is not behind.
+    /// Counts a write of `_bytes` bytes to the memtables; only the thread that holds the lock of their writer calls it.
+    /// Returns the duration for which the writer must pause because the store's background work is behind; zero if it
+    /// is not behind.
     #[inline]
     fn wrote(&self, _view: &Self::View, _bytes: usize) -> Duration {
         Duration::ZERO
@@ -81,8 +82,8 @@ pub trait Store: Sized + Send + Sync + 'static {
         false
     }
 
-    /// Returns the number of bytes that the store has written since it was opened, approximately and also those of work in
-    /// progress, so that slow work can be told from work that stands still.
+    /// Returns the number of bytes that the store has written since it was opened, approximately and also those of work
+    /// in progress, so that slow work can be told from work that stands still.
     fn written_bytes(&self) -> u64 {
         0
     }
@@ -165,8 +166,8 @@ pub trait StoreView: Send + Sync + 'static {
         sources: &mut Vec<Source<'a, Self::Cursor<'a>>>,
     ) -> Result<(), BackendError>;
 
-    /// Adds sources like [`add_sources`](Self::add_sources), but ones that keep the data of the view alive. Returns false if the
-    /// store has no such cursors.
+    /// Adds sources like [`add_sources`](Self::add_sources), but ones that keep the data of the view alive. Returns
+    /// false if the store has no such cursors.
     fn add_owned_sources(
         &self,
         span: &OwnedSpan,

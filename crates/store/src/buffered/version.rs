@@ -58,8 +58,8 @@ impl<V: StoreView> Version<V> {
     #[inline]
     pub fn get(&self, key: &[u8], upto: BatchNumber) -> Result<Option<Bytes>, BackendError> {
         match self.in_memory(key, upto) {
-            // Checked first, so that a thread that serves many clients does not copy megabytes for one of them. Once the
-            // budget is spent, the result is dropped.
+            // Checked first, so that a thread that serves many clients does not copy megabytes for one of them. Once
+            // the budget is spent, the result is dropped.
             Some(Entry::Value(value)) if value.len() >= LARGE_BYTES && charge_copy(value.len()).is_break() => Ok(None),
             Some(Entry::Value(value)) => Ok(Some(Bytes::copy_from_slice(value))),
             Some(Entry::Deleted) => Ok(None),

@@ -1,18 +1,18 @@
 //! Slowdown of writes while compactions are behind.
 //!
-//! Owns: the rate at which compactions have lately removed data from level 0, the merge of level 0 that runs, and the pause of a
-//! write that follows from both. Does not own: making the pause, or the wait at the maximum number of runs.
+//! Owns: the rate at which compactions have lately removed data from level 0, the merge of level 0 that runs, and the
+//! pause of a write that follows from both. Does not own: making the pause, or the wait at the maximum number of runs.
 //!
-//! A compaction of level 0 takes all of its runs, and they count until it ends. So the number of runs alone does not say how far
-//! compactions are behind: it rises while a merge of many runs goes on, and then falls at once.
+//! A compaction of level 0 takes all of its runs, and they count until it ends. So the number of runs alone does not
+//! say how far compactions are behind: it rises while a merge of many runs goes on, and then falls at once.
 //!
-//! * While level 0 is merged, writes get the *room* up to a few runs below [`STOP_LEVEL_0_RUNS`], spread over the time that the
-//!   merge still needs. The slowdown begins at [`SLOW_LEVEL_0_RUNS`] runs.
+//! * While level 0 is merged, writes get the *room* up to a few runs below [`STOP_LEVEL_0_RUNS`], spread over the time
+//!   that the merge still needs. The slowdown begins at [`SLOW_LEVEL_0_RUNS`] runs.
 //! * While it is not, because a compaction makes room on a level below, writes get the rate of compactions from
 //!   [`BEHIND_LEVEL_0_RUNS`] runs on.
 //!
-//! The rate is measured over compactions that ran at full speed, so it is too low at first on a fast disk and too high on a slow
-//! one. Some runs are left for this error. Beyond them, writes stop until the merge ends.
+//! The rate is measured over compactions that ran at full speed, so it is too low at first on a fast disk and too high
+//! on a slow one. Some runs are left for this error. Beyond them, writes stop until the merge ends.
 
 use std::{
     sync::{
@@ -37,8 +37,8 @@ const MIN_LEFT_SHARE: u64 = 10;
 const ASSUMED_BYTES_PER_SECOND: u64 = 16 << 20;
 /// Lowest rate that is used. Compactions on a disk that hangs for a moment must not hold up each write for long.
 const MIN_BYTES_PER_SECOND: u64 = 4 << 20;
-/// Time of compactions over which the rate is an average, at most. It covers several compactions, of which some remove nothing
-/// from level 0, because they make room on the levels below.
+/// Time of compactions over which the rate is an average, at most. It covers several compactions, of which some remove
+/// nothing from level 0, because they make room on the levels below.
 const WINDOW: Duration = Duration::from_secs(20);
 /// Beginning of a merge that does not run at full speed yet.
 const NOT_YET: u64 = u64::MAX;
@@ -91,7 +91,8 @@ impl Slowdown {
         Merge(self)
     }
 
-    /// Notes that the running compaction, if there is one, runs at full speed at `now`. Until then, it counts as not begun.
+    /// Notes that the running compaction, if there is one, runs at full speed at `now`. Until then, it counts as not
+    /// begun.
     pub(super) fn hurry_merge(&self, now: Duration) {
         if self.merge_begun_nanos.load(Relaxed) == NOT_YET {
             self.merge_begun_nanos.store(now.as_nanos() as u64, Relaxed);

@@ -34,8 +34,8 @@ pub struct LsmStore {
     compacted_bytes: AtomicU64,
 }
 
-/// Counters of the bytes of batches, from which follows how many of them become one run on level 0. The bytes of a table
-/// differ from these, because only the last change of a key reaches it.
+/// Counters of the bytes of batches, from which follows how many of them become one run on level 0. The bytes of a
+/// table differ from these, because only the last change of a key reaches it.
 struct WrittenRuns {
     bytes: AtomicU64,
     /// Value of `bytes` when a memtable was last sealed.
@@ -59,8 +59,8 @@ impl WrittenRuns {
         self.bytes.store(self.bytes.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
     }
 
-    /// Notes the number of sealed memtables. It rises when one is sealed, which becomes a run. Called under the lock of the
-    /// memtables.
+    /// Notes the number of sealed memtables. It rises when one is sealed, which becomes a run. Called under the lock of
+    /// the memtables.
     fn note_sealed(&self, sealed: usize) {
         if sealed > self.sealed.swap(sealed, Ordering::Relaxed) {
             let bytes = self.bytes.load(Ordering::Relaxed);

@@ -437,7 +437,8 @@ impl<'a> Node<'a> {
         Some(version)
     }
 
-    /// Returns the version of the node's key at this offset, which [`Version::offset`] has returned; `None` for offset 0.
+    /// Returns the version of the node's key at this offset, which [`Version::offset`] has returned; `None` for
+    /// offset 0.
     #[inline]
     pub(super) fn version(self, offset: u32) -> Option<Version<'a>> {
         (offset != 0).then_some(Version { arena: self.arena, offset })

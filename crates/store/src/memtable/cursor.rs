@@ -1,7 +1,7 @@
 //! A position in the key order of a memtable, which keeps the memtable in memory.
 //!
-//! Owns: [`MemtableCursor`], which finds the same entries as [`Range`](super::Range) but borrows nothing. It remembers the offset
-//! of a node in the arena, and looks the node up for each call. Does not own: the merge with other sources.
+//! Owns: [`MemtableCursor`], which finds the same entries as [`Range`](super::Range) but borrows nothing. It remembers
+//! the offset of a node in the arena, and looks the node up for each call. Does not own: the merge with other sources.
 
 use std::{ops::Bound, sync::Arc};
 
@@ -12,7 +12,8 @@ use crate::{
     span::OwnedSpan,
 };
 
-/// A cursor over the keys of a memtable within a span, each with its newest entry up to a batch; see the [module](self).
+/// A cursor over the keys of a memtable within a span, each with its newest entry up to a batch; see the
+/// [module](self).
 #[derive(Clone)]
 pub struct MemtableCursor {
     memtable: Arc<Memtable>,
@@ -66,7 +67,8 @@ impl MemtableCursor {
         }
     }
 
-    /// Positions the cursor on the first node from `offset` on that has an entry. Returns false if there is none before the end.
+    /// Positions the cursor on the first node from `offset` on that has an entry. Returns false if there is none before
+    /// the end.
     #[inline]
     fn settle(&mut self, mut offset: Option<u32>) -> bool {
         while let Some(node) = offset.and_then(|offset| self.memtable.list.node(offset)) {

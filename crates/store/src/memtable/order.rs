@@ -58,8 +58,8 @@ const MAX_CREDIT: u32 = 8 * SEARCH_CREDIT;
 /// Guard of the linker's lock, acquired when a batch first needs the lock.
 pub(super) type HeldLinker<'a> = Option<MutexGuard<'a, Linker>>;
 
-/// A queued node with the first 24 bytes of its key, so that most comparisons only read the queue's own memory. Five of these
-/// bytes are the table and the keyspace of a row, so with 16 bytes, numbered keys of a usual form were alike.
+/// A queued node with the first 24 bytes of its key, so that most comparisons only read the queue's own memory. Five of
+/// these bytes are the table and the keyspace of a row, so with 16 bytes, numbered keys of a usual form were alike.
 struct QueuedNode {
     key: [u64; 3],
     node: u32,

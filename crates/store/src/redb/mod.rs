@@ -4,10 +4,10 @@
 //! persist; see `buffered`.
 //!
 //! Two tables: `pairs` (key to checksum and value) and `meta` (`format`, and `applied` and `contents`, written in the
-//! same transaction as the pairs). Every transaction is `Immediate`. If the state is behind the node's log, a transaction also enables
-//! redb's quick repair. This costs a second fsync for each memtable, but an open after a crash need not read the whole
-//! database. If each batch is synced, the transaction is a plain one, as redb users have it, and an open after a crash
-//! reads the whole database.
+//! same transaction as the pairs). Every transaction is `Immediate`. If the state is behind the node's log, a
+//! transaction also enables redb's quick repair. This costs a second fsync for each memtable, but an open after a crash
+//! need not read the whole database. If each batch is synced, the transaction is a plain one, as redb users have it,
+//! and an open after a crash reads the whole database.
 //!
 //! Invariant: the database file gets its final name only when its tables are in the file and on disk.
 
@@ -312,8 +312,8 @@ impl Drop for RedbStore {
 pub struct RedbView {
     pairs: ReadOnlyTable<&'static [u8], &'static [u8]>,
     meta: ReadOnlyTable<&'static str, &'static [u8]>,
-    /// Keys of large values whose checksums scans have verified, with the values' addresses in redb's cache. A value that redb has
-    /// read from the file again, to another address, is verified again.
+    /// Keys of large values whose checksums scans have verified, with the values' addresses in redb's cache. A value
+    /// that redb has read from the file again, to another address, is verified again.
     verified: Mutex<HashMap<Box<[u8]>, usize>>,
 }
 

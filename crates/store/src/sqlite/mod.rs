@@ -53,8 +53,8 @@ const WAL_FILE: &str = "state.sqlite-wal";
 const SHM_FILE: &str = "state.sqlite-shm";
 /// Number of bytes written to the WAL after which it is checkpointed (copied to the database), if each batch is synced.
 const CHECKPOINT_BYTES: u64 = 8 << 20;
-/// Maximum size in bytes of a WAL file that is kept when its content is in the database. A kept file costs disk space; an
-/// emptied one costs its blocks, which the next transaction must allocate again.
+/// Maximum size in bytes of a WAL file that is kept when its content is in the database. A kept file costs disk space;
+/// an emptied one costs its blocks, which the next transaction must allocate again.
 const MAX_KEPT_WAL_BYTES: u64 = 64 << 20;
 /// Size in bytes from which checksum and value of a pair are in the table `large`.
 const LARGE_BYTES: usize = 16 * 1024;

@@ -48,8 +48,8 @@ impl Residency {
         Ok(Self { file, pages: zero(), taken: zero(), run: zero() })
     }
 
-    /// Returns true if the pages of the file are in memory, as far as the samples tell. Takes some of them. Threads that
-    /// judge at the same time take different samples.
+    /// Returns true if the pages of the file are in memory, as far as the samples tell. Takes some of them. Threads
+    /// that judge at the same time take different samples.
     pub(super) fn is_resident(&self) -> bool {
         for _ in 0..MAX_SAMPLES {
             let number = self.taken.fetch_add(1, Ordering::Relaxed);

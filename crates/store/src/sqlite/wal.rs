@@ -3,8 +3,8 @@
 //! Owns: [`trim`]. Does not own: the WAL itself, which SQLite writes and reads.
 //!
 //! A transaction that finds the disk full has extended the WAL until the disk had no more space, and SQLite does not
-//! shorten the file when it rolls the transaction back. The checkpoint that would let SQLite reuse the WAL from its start
-//! may need some of this space for the database, so neither could go on.
+//! shorten the file when it rolls the transaction back. The checkpoint that would let SQLite reuse the WAL from its
+//! start may need some of this space for the database, so neither could go on.
 //!
 //! ```text
 //! wal     := header 32 bytes | frame*            frame := 24 bytes | page

@@ -53,8 +53,8 @@ fn fill(backend: &dyn Backend, round: u64) {
     backend.flush().unwrap();
 }
 
-/// Attempts to drop a file, and to read what was just read. The kernel may keep a page that it works on, and may free one that
-/// was just read.
+/// Attempts to drop a file, and to read what was just read. The kernel may keep a page that it works on, and may free
+/// one that was just read.
 const ATTEMPTS: u32 = 100;
 
 /// Drops a file from the memory of the kernel. Returns false if the file system keeps it, or cannot tell.

@@ -1,6 +1,6 @@
-//! Databases of format 1, which earlier versions of the program wrote: they are read, and the first transaction converts
-//! them (`docs/formats/directory.md`). The databases are made without the code under test, as the document describes
-//! them.
+//! Databases of format 1, which earlier versions of the program wrote: they are read, and the first transaction
+//! converts them (`docs/formats/directory.md`). The databases are made without the code under test, as the document
+//! describes them.
 
 use std::{
     collections::BTreeMap,
@@ -24,7 +24,8 @@ use crate::backend_support::{Barrier, small_buffer};
 
 /// More pairs than a page of a scan has.
 const PAIRS: u32 = 600;
-/// Applied position of the databases: version 2 of its encoding, then LSN, term, index, revision, time and running hash.
+/// Applied position of the databases: version 2 of its encoding, then LSN, term, index, revision, time and running
+/// hash.
 const APPLIED: [u8; 49] =
     *b"\x02\x05\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x04\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0";
 

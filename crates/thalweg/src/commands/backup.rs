@@ -232,8 +232,8 @@ fn is_out_of_reach(failure: &Failure) -> bool {
     matches!(&*failure.code, "compacted" | "past_end")
 }
 
-/// Checks that an increment has all entries after the backup at whose end it begins. A node of a cluster that was replaced by
-/// a snapshot of another node in between does not have them in its log.
+/// Checks that an increment has all entries after the backup at whose end it begins. A node of a cluster that was
+/// replaced by a snapshot of another node in between does not have them in its log.
 fn check_follows(there: &[(PathBuf, SnapshotInfo)], new: &Verified) -> Result<(), Failure> {
     let Verified { info, totals, .. } = new;
     let is_before = |other: &&(PathBuf, SnapshotInfo)| other.1.applied.lsn == info.since;

@@ -1,4 +1,5 @@
-//! `bench`: runs the suites of `thalweg_bench`, `thalweg_bench_cluster` and `thalweg_bench_pressure`, prints their reports as text or JSON, and exits with their verdicts.
+//! `bench`: runs the suites of `thalweg_bench`, `thalweg_bench_cluster` and `thalweg_bench_pressure`, prints their
+//! reports as text or JSON, and exits with their verdicts.
 
 use std::{
     io::{self, IsTerminal as _},
@@ -91,8 +92,8 @@ pub(crate) enum Bench {
                       peers/etcd/run.sh --rounds 5      # with etcd in turns"
     )]
     Cluster(Suite<ClusterOptions>),
-    /// A server with more data than memory: loading, random gets beside the bare disk, misses, many keys; the tail of durable
-    /// puts
+    /// A server with more data than memory: loading, random gets beside the bare disk, misses, many keys; the tail of
+    /// durable puts
     #[command(
         after_help = "The server alone is in a control group with the limit of memory, which needs root; --no-limit measures without.\n\
                       The page cache of its files counts as its memory. The parts need free disk space of several times the\n\
@@ -159,7 +160,8 @@ pub(crate) enum Bench {
                       thalweg bench compare before.json after.json --fail-if-worse"
     )]
     Compare(Suite<CompareOptions>),
-    /// Repeats the runs that give the figures of docs/performance.md and docs/tuning.md, into a directory with a page of links
+    /// Repeats the runs that give the figures of docs/performance.md and docs/tuning.md, into a directory with a page
+    /// of links
     #[command(
         after_help = "Each run is a process of its own. DIR gets its report as JSON, as HTML and as text, its progress, and the page\n\
                       index.html. A run that fails does not stop the others. A complete run takes several hours and is worth\n\

@@ -1,6 +1,7 @@
 //! `cluster`: shows the members of a cluster, and changes them.
 //!
-//! Owns: the arguments, and the tables. Does not own: the diagnosis of `cluster doctor` ([`diagnosis`](super::diagnosis)).
+//! Owns: the arguments, and the tables. Does not own: the diagnosis of `cluster doctor`
+//! ([`diagnosis`](super::diagnosis)).
 
 use std::{fs, ops::ControlFlow, path::PathBuf, time::Duration};
 

@@ -185,8 +185,8 @@ impl Member<'_> {
         Ok(failed)
     }
 
-    /// Prints the records that the server pushes. Continues after restarts of the server, and after its cluster has elected
-    /// another leader.
+    /// Prints the records that the server pushes. Continues after restarts of the server, and after its cluster has
+    /// elected another leader.
     fn take_pushed(&self) -> Result<(), Failure> {
         let (mut lines, mut left, mut lost_at) = (Lines::new(), self.args.limit.unwrap_or(u64::MAX), None);
         while left > 0 {
@@ -284,8 +284,8 @@ impl Member<'_> {
         Ok(failed)
     }
 
-    /// Acks or nacks records. With `--follow` and `--push`, tries again while the server is not available, for example while a
-    /// cluster elects a leader: the records stay with this member until their deadline, also on another node.
+    /// Acks or nacks records. With `--follow` and `--push`, tries again while the server is not available, for example
+    /// while a cluster elects a leader: the records stay with this member until their deadline, also on another node.
     fn settle(&self, call: GroupCall, body: &Value) -> Result<(), Failure> {
         let goes_on = self.args.follow || self.args.push;
         let patience = if goes_on { PATIENCE.min(self.deadline) } else { Duration::ZERO };

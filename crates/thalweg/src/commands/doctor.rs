@@ -1,7 +1,7 @@
 //! `doctor`: checks the machine and a directory, and explains each finding.
 //!
-//! Owns: the arguments, the settings of the node that would run there, and the output. Does not own: the facts and the rules
-//! (`thalweg_doctor`), and the permissions of a data directory ([`crate::permissions`]).
+//! Owns: the arguments, the settings of the node that would run there, and the output. Does not own: the facts and the
+//! rules (`thalweg_doctor`), and the permissions of a data directory ([`crate::permissions`]).
 
 use std::{path::PathBuf, time::Duration};
 

@@ -53,7 +53,8 @@ pub(crate) struct Export {
     /// Format of the output
     #[arg(long, value_enum, default_value = "ndjson")]
     pub format: ExportFormat,
-    /// Fields of the JSON object in each value or payload that become columns of a CSV file, instead of the whole record
+    /// Fields of the JSON object in each value or payload that become columns of a CSV file, instead of the whole
+    /// record
     #[arg(long, value_name = "FIELDS", value_delimiter = ',')]
     pub columns: Vec<String>,
     /// Write to this file, which appears when the export is complete [default: stdout]

@@ -60,7 +60,8 @@ pub(crate) struct Import {
     /// Text before each key
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub key_prefix: String,
-    /// Use the number of each record in the file as its key, with 12 digits; another import of the file makes the same keys
+    /// Use the number of each record in the file as its key, with 12 digits; another import of the file makes the same
+    /// keys
     #[arg(long, requires = "keyspace", conflicts_with = "key")]
     pub generate_keys: bool,
     /// Column or field of the file that contains the value [default: the whole record]

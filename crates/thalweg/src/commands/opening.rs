@@ -30,8 +30,8 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum time that an open may take to end after a signal. The process then ends without it.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 
-/// Opens a data directory on a thread of its own: alone, or as a member that founds or is in this cluster. Returns `None`
-/// if a signal arrives before it is open.
+/// Opens a data directory on a thread of its own: alone, or as a member that founds or is in this cluster. Returns
+/// `None` if a signal arrives before it is open.
 pub(super) fn open_unless_stopped(
     runtime: &Runtime,
     path: &Path,

@@ -1,7 +1,7 @@
 //! Reload of a running server at SIGHUP.
 //!
-//! Owns: the log level that can change at run time, and the comparison of the configuration with the one in use. Does not
-//! own the files of certificates (`thalweg_native::security`, `serve::link_tls`).
+//! Owns: the log level that can change at run time, and the comparison of the configuration with the one in use. Does
+//! not own the files of certificates (`thalweg_native::security`, `serve::link_tls`).
 //!
 //! Invariant: SIGHUP never ends the server. If the new configuration has an error, everything stays as it is.
 
@@ -67,8 +67,8 @@ fn filter(level: LogLevel) -> Targets {
     Targets::new().with_default(level).with_target("openraft", of_consensus)
 }
 
-/// Reloads the certificates of the native port and of the links, and the configuration, at each SIGHUP. `read` reads the
-/// configuration as at the start.
+/// Reloads the certificates of the native port and of the links, and the configuration, at each SIGHUP. `read` reads
+/// the configuration as at the start.
 pub(crate) async fn reload_at(
     mut hangup: Signal,
     mut config: Config,

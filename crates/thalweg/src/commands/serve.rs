@@ -66,8 +66,8 @@ pub(crate) struct Serve {
     given: Vec<(&'static str, String)>,
 }
 
-/// Action of `serve`, selected by its arguments: run a node, explain the configuration, or print an example of it. Other
-/// commands only read the configuration.
+/// Action of `serve`, selected by its arguments: run a node, explain the configuration, or print an example of it.
+/// Other commands only read the configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Mode {
     #[default]
@@ -188,7 +188,8 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
     permissions::only_for_the_owner();
     raise_file_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("thalweg").build()?;
-    // From here on signals do not end the process. A SIGHUP that arrives while the database opens is handled after that.
+    // From here on signals do not end the process. A SIGHUP that arrives while the database opens is handled after
+    // that.
     let (mut stop, hangup) = {
         let _context = runtime.enter();
         (Stop::new()?, signal(SignalKind::hangup())?)
@@ -272,7 +273,8 @@ fn start_member(part: &OpenRole, config: &Config, database: &Database) -> Result
     Node::start(database, member.credentials.cluster, options).map(Some).map_err(|error| Failure::of(&error))
 }
 
-/// Runs a server over the database until a signal or an administrator stops it; the server then stops the member and closes the database.
+/// Runs a server over the database until a signal or an administrator stops it; the server then stops the member and
+/// closes the database.
 async fn serve(
     args: &Serve,
     config: &Config,

@@ -26,7 +26,8 @@ pub(crate) enum EventsFrom {
 /// Position in the events of a node, from which a watch continues on its next connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Position {
-    /// Sequence number of the last event seen; `None` before the first reply to a watch that begins with the next event.
+    /// Sequence number of the last event seen; `None` before the first reply to a watch that begins with the next
+    /// event.
     after: Option<u64>,
     /// Number of the node's run to which the sequence number belongs, if the node states it.
     run: Option<u64>,
@@ -92,8 +93,8 @@ impl Session {
         if reply.body.is_empty() { Ok(Value::Null) } else { self.http.parse(&reply.body) }
     }
 
-    /// Passes the events of the cluster to `visit` as they happen. After a lost connection it continues with the event after the
-    /// last one, or, if the node that answers does not know it, with all events that the node keeps.
+    /// Passes the events of the cluster to `visit` as they happen. After a lost connection it continues with the event
+    /// after the last one, or, if the node that answers does not know it, with all events that the node keeps.
     pub(crate) fn cluster_events(&self, from: EventsFrom, visit: VisitEvents<'_>) -> Result<(), Failure> {
         let after = (from == EventsFrom::Kept).then_some(0);
         let position = Cell::new(Position { after, run: None });

@@ -36,8 +36,8 @@ pub(crate) struct PushRequest<'a> {
     pub limit: Option<u64>,
 }
 
-/// Function that gets the received records, each as JSON of the HTTP API; no records for a sign of life. `Break` ends the
-/// push.
+/// Function that gets the received records, each as JSON of the HTTP API; no records for a sign of life. `Break` ends
+/// the push.
 type VisitPushed<'v> = &'v mut dyn FnMut(Vec<Map<String, Value>>) -> Step;
 
 impl Session {

@@ -62,8 +62,8 @@ pub(super) fn is_broken_connection(failure: &Failure) -> bool {
     matches!(failure.next.as_deref(), Some(MAY_HAVE_RUN | MAY_HAVE_RUN_LATE))
 }
 
-/// HTTP client of one node, which is a server, one of several members of a cluster, or a directory that this process has
-/// opened.
+/// HTTP client of one node, which is a server, one of several members of a cluster, or a directory that this process
+/// has opened.
 pub(super) struct Http {
     transport: Transport,
     /// Addresses of the server, of which there is at least one, or path of the directory.

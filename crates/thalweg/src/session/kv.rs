@@ -194,8 +194,8 @@ impl Session {
         self.written(&self.write(RequestBuilder::post("/v1/commit").json(&commit))?)
     }
 
-    /// Calls `visit` with the pairs of a keyspace that the query covers. Returns a cursor if the limit of the query left
-    /// out pairs.
+    /// Calls `visit` with the pairs of a keyspace that the query covers. Returns a cursor if the limit of the query
+    /// left out pairs.
     pub(crate) fn scan(
         &self,
         keyspace: &str,

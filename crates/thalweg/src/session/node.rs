@@ -18,7 +18,8 @@ impl Session {
         self.http.json(RequestBuilder::get("/ready"))
     }
 
-    /// Returns the report of a server about its disk space. It has the payload if `count` is true or the state is small.
+    /// Returns the report of a server about its disk space. It has the payload if `count` is true or the state is
+    /// small.
     pub(crate) fn space(&self, count: bool) -> Result<Value, Failure> {
         self.http.json(RequestBuilder::get(format!("/v1/space?count={count}")))
     }
@@ -52,8 +53,8 @@ impl Session {
         self.http.json(RequestBuilder::get("/v1/state/version"))
     }
 
-    /// Raises the version of the state machine in force, and returns the versions as JSON. With `force`, members of the cluster that
-    /// do not answer do not matter.
+    /// Raises the version of the state machine in force, and returns the versions as JSON. With `force`, members of the
+    /// cluster that do not answer do not matter.
     pub(crate) fn raise_version(&self, to: u16, force: bool, token: Option<&str>) -> Result<Value, Failure> {
         let body = if force { json!({ "to": to, "force": true }) } else { json!({ "to": to }) };
         let mut ask = RequestBuilder::post("/v1/state/version").json(&body);

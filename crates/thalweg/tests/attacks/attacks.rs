@@ -1,8 +1,8 @@
 //! The attacks: each fills one bound of the server, or makes one command as expensive as it can.
 //!
-//! Owns: expensive commands, announced bytes, and the parts that attacks share. [`bounds`] fills the bounds of the admission,
-//! [`slow`] has clients that hardly move, [`passwords`] those that have not authenticated, and [`native`] those of the native
-//! protocol.
+//! Owns: expensive commands, announced bytes, and the parts that attacks share. [`bounds`] fills the bounds of the
+//! admission, [`slow`] has clients that hardly move, [`passwords`] those that have not authenticated, and [`native`]
+//! those of the native protocol.
 
 pub(crate) mod bounds;
 pub(crate) mod native;
@@ -29,7 +29,8 @@ pub(crate) struct Attack {
     pub(crate) flags: &'static [&'static str],
     /// True if the good client connects before the attack, and keeps its connections.
     pub(crate) connects_before: bool,
-    /// Metrics of the server that must grow during the attack, or [`REFUSED`]: they show that the attack reaches its bound.
+    /// Metrics of the server that must grow during the attack, or [`REFUSED`]: they show that the attack reaches its
+    /// bound.
     pub(crate) reaches: &'static [&'static str],
     /// Metrics of the server that must then become 0 while the attack continues: the server takes back what the
     /// attacker holds, also if the attacker cannot notice it.
@@ -324,8 +325,8 @@ pub(crate) fn idle_connections() -> Attack {
     }
 }
 
-/// Sends a request over each of `count` connections and never reads the replies. A refused request is sent again after a
-/// while.
+/// Sends a request over each of `count` connections and never reads the replies. A refused request is sent again after
+/// a while.
 fn never_read(to: SocketAddr, from: Ipv4Addr, count: usize, request: &[u8], progress: &Progress) {
     const AGAIN: usize = 10;
     let mut streams: Vec<(TcpStream, bool)> = Vec::new();
@@ -428,7 +429,8 @@ pub(crate) fn unread_subscriptions() -> Attack {
     }
 }
 
-/// Passwords that are tried one after the other. The server has none, so each is refused; [`passwords`] has servers with one.
+/// Passwords that are tried one after the other. The server has none, so each is refused; [`passwords`] has servers
+/// with one.
 pub(crate) fn wrong_passwords() -> Attack {
     Attack {
         name: "passwords tried without pause",

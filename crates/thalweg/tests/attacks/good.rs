@@ -33,8 +33,8 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Counts the requests with a response time above `limit`, and those of them during which the thread that only sleeps
-    /// was late for at least half of that time: then the machine stood still, or its processors were taken.
+    /// Counts the requests with a response time above `limit`, and those of them during which the thread that only
+    /// sleeps was late for at least half of that time: then the machine stood still, or its processors were taken.
     pub(crate) fn slower_than(&self, limit: Duration) -> (usize, usize) {
         let slow: Vec<_> = self.requests.iter().filter(|(_, time)| *time > limit).collect();
         let stood_still =
@@ -79,8 +79,8 @@ pub(crate) fn prepare(server: &Server) {
     }
 }
 
-/// Clients of the good client: each kind of request has one of its own, so that a slow reply delays only requests of its
-/// kind.
+/// Clients of the good client: each kind of request has one of its own, so that a slow reply delays only requests of
+/// its kind.
 #[derive(Default)]
 pub(crate) struct Clients([Client; KINDS.len()]);
 

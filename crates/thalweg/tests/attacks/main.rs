@@ -9,14 +9,14 @@
 //! ```
 //!
 //! With `THALWEG_ATTACK_SECONDS` the bounds are those that the server promises: no request of the good client refused,
-//! p99 below 50 ms, and at most [`MAX_TIMES`] times the p99 of the same client before the attack ([`allowed`]). The test prints
-//! both figures in any case.
+//! p99 below 50 ms, and at most [`MAX_TIMES`] times the p99 of the same client before the attack ([`allowed`]). The
+//! test prints both figures in any case.
 //!
-//! The attacker's threads and the server's work for them take processors and the disk from every program of the machine. So the
-//! test also attacks a second server, measures the client of the first one meanwhile, and prints that as *beside*: no
-//! server could shield its client from it. A bound that is missed counts only if the p99 is also above [`MAX_BESIDE`] times that
-//! one. A thread that only sleeps runs beside the good client, too. The table has its lateness, and a failed bound says how many
-//! of the slow requests fell into it.
+//! The attacker's threads and the server's work for them take processors and the disk from every program of the
+//! machine. So the test also attacks a second server, measures the client of the first one meanwhile, and prints that
+//! as *beside*: no server could shield its client from it. A bound that is missed counts only if the p99 is also above
+//! [`MAX_BESIDE`] times that one. A thread that only sleeps runs beside the good client, too. The table has its
+//! lateness, and a failed bound says how many of the slow requests fell into it.
 //!
 //! Each attack names the metrics that show that it reaches its bound, and lasts until they have grown.
 //!
@@ -56,12 +56,12 @@ const OTHER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const PROMISED_P99: Duration = Duration::from_millis(50);
 /// Longest 99th percentile of a good client during an attack, in multiples of that without the attack.
 const MAX_TIMES: u32 = 5;
-/// Percentile that is allowed in any case. The p99 of ten seconds is the time of ten requests, of which a quarter wait for an
-/// fsync and all of them for threads of the client, which the attacker's threads on the same machine delay by a few
-/// milliseconds.
+/// Percentile that is allowed in any case. The p99 of ten seconds is the time of ten requests, of which a quarter wait
+/// for an fsync and all of them for threads of the client, which the attacker's threads on the same machine delay by a
+/// few milliseconds.
 const FLOOR_P99: Duration = Duration::from_millis(5);
-/// Longest 99th percentile of a good client during an attack, in multiples of that while the same attack is directed at another
-/// server of the machine.
+/// Longest 99th percentile of a good client during an attack, in multiples of that while the same attack is directed at
+/// another server of the machine.
 const MAX_BESIDE: u32 = 2;
 /// Longest response time in a normal run, on a machine that may be busy.
 const HANG: Duration = Duration::from_secs(60);
@@ -149,8 +149,8 @@ fn seconds() -> (Duration, bool) {
     }
 }
 
-/// Returns the longest p99 that an attack may cause for a client whose p99 was `quiet` without it, and `beside` while the attack
-/// was directed at another server.
+/// Returns the longest p99 that an attack may cause for a client whose p99 was `quiet` without it, and `beside` while
+/// the attack was directed at another server.
 fn allowed(quiet: Duration, beside: Duration) -> Duration {
     (MAX_TIMES * quiet).max(FLOOR_P99).max(MAX_BESIDE * beside)
 }

@@ -65,8 +65,8 @@ fn role(cluster: &Cluster, name: &str) -> Option<String> {
     members.iter().find(|member| member["name"] == name)?["role"].as_str().map(str::to_owned)
 }
 
-/// Removes a node, and ends it. Repeats a request that fails: an election may be going on, or a change that was just made,
-/// or the node leads.
+/// Removes a node, and ends it. Repeats a request that fails: an election may be going on, or a change that was just
+/// made, or the node leads.
 fn remove(cluster: &mut Cluster, number: usize) {
     let name = format!("n{number}");
     until("the node is removed", || {
@@ -210,8 +210,9 @@ fn a_backup_of_a_cluster_becomes_a_new_cluster() {
     assert_ne!(id(&new), id(&cluster), "it is another cluster");
 }
 
-/// There is no earlier release, but earlier formats: data of the oldest that is still read becomes a cluster of this version. The version of
-/// the state machine is raised by command, on all nodes at once, and never beyond what the nodes know.
+/// There is no earlier release, but earlier formats: data of the oldest that is still read becomes a cluster of this
+/// version. The version of the state machine is raised by command, on all nodes at once, and never beyond what the
+/// nodes know.
 #[test]
 fn data_of_an_earlier_format_is_upgraded_in_place() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../snapshot/tests/golden/snapshot-full-v2.tws");

@@ -1,4 +1,5 @@
-//! Clients of a cluster: they find and follow the leader, continue after a failover, and name their requests in the logs.
+//! Clients of a cluster: they find and follow the leader, continue after a failover, and name their requests in the
+//! logs.
 
 use std::{
     collections::BTreeSet,
@@ -409,7 +410,8 @@ fn a_consumer_of_the_command_line_continues_when_the_leadership_moves() {
     until("all are acked", acked);
     let group: serde_json::Value = serde_json::from_str(&group()).unwrap();
     assert_eq!(group["pending"], 0, "{group}");
-    // A delivery or an ack that is under way while the leadership moves can be lost. The group then delivers the record again.
+    // A delivery or an ack that is under way while the leadership moves can be lost. The group then delivers the record
+    // again.
     let repeated = consumer.printed.lock().unwrap().len() - expected.len();
     assert!(group["redelivered"].as_u64().is_some_and(|count| repeated as u64 <= count && count <= 2), "{group}");
 }

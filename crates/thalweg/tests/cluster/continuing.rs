@@ -33,7 +33,8 @@ enum Received {
     Lost,
 }
 
-/// Follows server-sent events at one address after the other, as browsers do: it states the id of the last event that it got.
+/// Follows server-sent events at one address after the other, as browsers do: it states the id of the last event that
+/// it got.
 fn follow(urls: Vec<String>, path: &'static str) -> Receiver<Received> {
     let (sender, received) = channel();
     std::thread::spawn(move || {

@@ -75,7 +75,8 @@ fn the_containers_of_the_compose_file_found_a_cluster() {
     for part in parts {
         assert!(dockerfile.contains(part), "{part:?} is not in {dockerfile}");
     }
-    // `docker compose restart` sends SIGTERM to a node. One that is left alone is not healthy, whether it led before or not.
+    // `docker compose restart` sends SIGTERM to a node. One that is left alone is not healthy, whether it led before or
+    // not.
     let mut nodes = nodes.into_iter();
     let alone = nodes.next().expect("a node");
     nodes.for_each(Node::stop);

@@ -1,6 +1,8 @@
-//! The alerts, the dashboard, the debugging guide and the page on tuning name metrics, labels, options and commands that exist.
+//! The alerts, the dashboard, the debugging guide and the page on tuning name metrics, labels, options and commands
+//! that exist.
 //!
-//! The names are compared with what `/metrics` of a member of a cluster returns after each part of the node has been used.
+//! The names are compared with what `/metrics` of a member of a cluster returns after each part of the node has been
+//! used.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -110,8 +110,8 @@ fn no_acknowledged_write_is_lost_when_the_leader_is_killed() {
     check(&cluster, &acknowledged);
 }
 
-/// Each node persists its state several times a second, so that it is killed amid that. LSM, the default, is the backend of the
-/// other tests.
+/// Each node persists its state several times a second, so that it is killed amid that. LSM, the default, is the
+/// backend of the other tests.
 #[test]
 fn nodes_with_other_backends_lose_nothing_when_they_are_killed() {
     let mut cluster = Cluster::prepare(3, Founding::ByFirst, Links::Plain);

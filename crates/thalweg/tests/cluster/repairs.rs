@@ -13,8 +13,8 @@ use crate::{
     until,
 };
 
-/// Changes the directory of a stopped member as a fault of its memory might: it has applied an entry with another effect than
-/// on the other nodes.
+/// Changes the directory of a stopped member as a fault of its memory might: it has applied an entry with another
+/// effect than on the other nodes.
 fn change_state(data: &Path) {
     let db = Database::open_member(data, Options::default(), MemberIdentity::Existing).unwrap();
     apply_differently(&db);

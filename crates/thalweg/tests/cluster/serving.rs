@@ -23,7 +23,8 @@ fn a_write_on_any_node_is_read_on_every_node() {
     }
 }
 
-/// Sends commands to a node until its replies begin with `expected`: a node that knows no leader for a moment refuses them.
+/// Sends commands to a node until its replies begin with `expected`: a node that knows no leader for a moment refuses
+/// them.
 fn until_answer(cluster: &Cluster, node: usize, commands: &str, expected: &str) {
     until(&format!("node {node} answers {expected:?}"), || cluster.redis(node, commands).starts_with(expected));
 }

@@ -1,4 +1,5 @@
-//! Ten thousand strangers at the port for nodes of a real process: nothing enters, nothing stops, and memory is bounded.
+//! Ten thousand strangers at the port for nodes of a real process: nothing enters, nothing stops, and memory is
+//! bounded.
 
 use std::{
     fs,

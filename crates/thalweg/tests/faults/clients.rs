@@ -23,8 +23,8 @@ use crate::{
 
 /// Longest time of an operation.
 const TIMEOUT: Duration = Duration::from_secs(3);
-/// Pause after an operation without an effect or an answer, so that a node without a leader is not asked all the time, and
-/// operations of unknown outcome are few.
+/// Pause after an operation without an effect or an answer, so that a node without a leader is not asked all the time,
+/// and operations of unknown outcome are few.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Number of keys at a time.
 const KEYS: u64 = 4;
@@ -161,7 +161,8 @@ impl Client {
     /// Performs an operation. Returns `None` if it had no effect and shows nothing.
     fn step(&mut self, key: String, action: Action) -> Option<Event> {
         let revision = self.known.get(&key).copied().flatten().map_or(0, |(_, revision)| revision);
-        // Reads that rely on the leader's lease must be linearizable, too: the speed of the clocks is that of one machine.
+        // Reads that rely on the leader's lease must be linearizable, too: the speed of the clocks is that of one
+        // machine.
         let level = if self.dice.below(3) == 0 { ReadLevel::Lease } else { ReadLevel::Linearizable };
         let begin = self.moments.next();
         let outcome = match &mut self.connection {

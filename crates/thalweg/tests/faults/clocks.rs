@@ -1,7 +1,7 @@
 //! A wall clock for each machine, which the test steps.
 //!
-//! Owns: the library that the nodes load, which the C compiler makes, and a file for each machine with the seconds that the
-//! library adds. The system's own clock is not touched.
+//! Owns: the library that the nodes load, which the C compiler makes, and a file for each machine with the seconds that
+//! the library adds. The system's own clock is not touched.
 
 use std::{
     fs,

@@ -2,10 +2,10 @@
 //!
 //! Owns: the images and mounts, which end with it, and faults of the disks: frozen, full, and a loss of power.
 //!
-//! A loss of power shuts the file system down as it is: nothing that its journal and its files have only in memory is written,
-//! then or later, and each access fails until the image is mounted again. So all that was not synced is gone, except what the
-//! kernel happened to write before. What reached the block device stays, so this does not show whether the file system
-//! flushes the caches of the device.
+//! A loss of power shuts the file system down as it is: nothing that its journal and its files have only in memory is
+//! written, then or later, and each access fails until the image is mounted again. So all that was not synced is gone,
+//! except what the kernel happened to write before. What reached the block device stays, so this does not show whether
+//! the file system flushes the caches of the device.
 
 use std::{
     fs::{self, File, OpenOptions},

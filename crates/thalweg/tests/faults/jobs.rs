@@ -1,10 +1,10 @@
-//! A stream and a consumer group beside the registers: producers, readers of the end of the stream, and members of the group,
-//! over HTTP, and the check of their histories.
+//! A stream and a consumer group beside the registers: producers, readers of the end of the stream, and members of the
+//! group, over HTTP, and the check of their histories.
 //!
 //! The stream must be linearizable. Every acknowledged record has its offset, an append without effect has none, and no
 //! append has two. An append that begins after another one has ended has the greater offset. A read of the stream's end
-//! shows all records that were acknowledged before it began, and none whose append began after it ended. The guarantees of the
-//! group are those of [`group_oracle`](crate::group_oracle).
+//! shows all records that were acknowledged before it began, and none whose append began after it ended. The guarantees
+//! of the group are those of [`group_oracle`](crate::group_oracle).
 
 use std::{
     collections::{HashMap, HashSet},

@@ -1,26 +1,28 @@
 //! Three real nodes, each in a network namespace of its own, with faults, and clients of three protocols at once.
 //!
-//! Clients read, put, swap and delete the same keys over HTTP, RESP and the native protocol, on every node. Meanwhile nodes
-//! are killed with SIGKILL (one, or all at once), stopped with SIGSTOP, cut off (both ways, one way, and from one of two),
-//! leadership is handed over, and nodes are replaced: a new node joins and votes, and an old one is removed, whose machine
-//! later joins as a new node. Each node has a file system of its own, which is frozen or full for a time, or loses its power
-//! together with the others: what was not synced is gone. Each key's history must be linearizable, with an operation whose
-//! outcome is unknown at any later time or never, and one that was answered with "no effect" never. A stream and a consumer
-//! group have clients, too, whose histories are checked (`jobs`). At the end the states of all nodes are equal.
+//! Clients read, put, swap and delete the same keys over HTTP, RESP and the native protocol, on every node. Meanwhile
+//! nodes are killed with SIGKILL (one, or all at once), stopped with SIGSTOP, cut off (both ways, one way, and from one
+//! of two), leadership is handed over, and nodes are replaced: a new node joins and votes, and an old one is removed,
+//! whose machine later joins as a new node. Each node has a file system of its own, which is frozen or full for a time,
+//! or loses its power together with the others: what was not synced is gone. Each key's history must be linearizable,
+//! with an operation whose outcome is unknown at any later time or never, and one that was answered with "no effect"
+//! never. A stream and a consumer group have clients, too, whose histories are checked (`jobs`). At the end the states
+//! of all nodes are equal.
 //!
 //! The nodes have different backends, one of which is always SQLite, and persist their states several times a second.
 //!
 //! The links between the nodes leave their machines as far as the nodes can tell, so they use TLS with the secret.
 //!
-//! The wall clock of one node at a time is stepped by hours, forwards or backwards, and stays wrong while other faults follow. A
-//! library that the nodes load does that (`clocks`). The time of the data must not follow: at the end, a key whose time to
-//! live is shorter than the steps is still there, and one that has expired is gone.
+//! The wall clock of one node at a time is stepped by hours, forwards or backwards, and stays wrong while other faults
+//! follow. A library that the nodes load does that (`clocks`). The time of the data must not follow: at the end, a key
+//! whose time to live is shorter than the steps is still there, and one that has expired is gone.
 //!
-//! Needs root and network namespaces; otherwise the test says that it is skipped. Without loop devices it skips the faults of
-//! disks, without a C compiler those of clocks, and says so. With Go, the checker in `peers/porcupine` checks the histories of
-//! the keys, too. Variables: `THALWEG_FAULT_SECONDS` is the duration of the faults (25 by default; 0 runs none). From 120 s on,
-//! each possible kind must have happened. `SEED` chooses the faults, `THALWEG_FAULT_KINDS` names the kinds, such as
-//! `Freeze,Replace`, and `THALWEG_FAULT_HISTORY` names a file to which the history of the keys is written.
+//! Needs root and network namespaces; otherwise the test says that it is skipped. Without loop devices it skips the
+//! faults of disks, without a C compiler those of clocks, and says so. With Go, the checker in `peers/porcupine` checks
+//! the histories of the keys, too. Variables: `THALWEG_FAULT_SECONDS` is the duration of the faults (25 by default; 0
+//! runs none). From 120 s on, each possible kind must have happened. `SEED` chooses the faults, `THALWEG_FAULT_KINDS`
+//! names the kinds, such as `Freeze,Replace`, and `THALWEG_FAULT_HISTORY` names a file to which the history of the keys
+//! is written.
 
 #![allow(unreachable_pub, reason = "a test program has no interface")]
 #![allow(clippy::print_stdout, reason = "what happened, and why the test is skipped")]
@@ -395,8 +397,8 @@ impl Cluster {
         sending.join().expect("a client")
     }
 
-    /// Steps the wall clock of a node, and waits until another node notices. All other clocks are right, as all nodes know
-    /// before: the time of the data follows the clocks of a majority.
+    /// Steps the wall clock of a node, and waits until another node notices. All other clocks are right, as all nodes
+    /// know before: the time of the data follows the clocks of a majority.
     fn step_clock(&self, number: usize, other: usize, dice: &mut Dice) {
         let (least, more) = CLOCK_STEP;
         let seconds = i64::try_from(least + dice.below(more)).expect("some hours");

@@ -1,8 +1,8 @@
 //! A network of namespaces: one for each node, and one with a bridge between them, where the clients run.
 //!
 //! Owns: the namespaces, which end with it, and cuts of one direction between two nodes. A cut gives the sender a wrong
-//! hardware address for the receiver, so that the bridge drops its packets, as a broken cable would: nobody gets an error.
-//! This needs nothing but `ip`.
+//! hardware address for the receiver, so that the bridge drops its packets, as a broken cable would: nobody gets an
+//! error. This needs nothing but `ip`.
 
 use std::{fs::File, os::fd::AsRawFd, process::Command};
 

@@ -192,8 +192,8 @@ fn round(node: Node, seed: u64, round: u64, wanted: u64, stamps: &Arc<AtomicU64>
 /// Settles all remaining records of a group.
 fn drain(client: &Client, group: &str) -> Seen {
     let mut seen = Seen::default();
-    // Producers that were faster than the members leave many records, which takes long on a busy machine. So only a pause
-    // without a record is bounded.
+    // Producers that were faster than the members leave many records, which takes long on a busy machine. So only a
+    // pause without a record is bounded.
     let mut until = Instant::now() + PATIENCE;
     loop {
         assert!(Instant::now() < until, "no record of {group} came for {PATIENCE:?}: {} came", seen.delivered.len());

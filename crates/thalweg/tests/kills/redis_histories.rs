@@ -2,10 +2,10 @@
 //! with real time, explains every answer, and the total balance is constant. In a keyspace, whose accounts are strings,
 //! fields of a hash and last entries of streams, with kill -9 in between; and in a cache.
 //!
-//! The checker is `thalweg_sim::linear::bank`; `serializability.rs` tests it with constructed histories. Each transaction appends
-//! its number to a string that records the order: the reply of `APPEND` is the new length and hence the position, and
-//! `STRLEN` in an audit is the number of earlier transactions. A rejected `EXEC` must have a cause: a change of a
-//! watched key that was in progress after the `WATCH`.
+//! The checker is `thalweg_sim::linear::bank`; `serializability.rs` tests it with constructed histories. Each
+//! transaction appends its number to a string that records the order: the reply of `APPEND` is the new length and hence
+//! the position, and `STRLEN` in an audit is the number of earlier transactions. A rejected `EXEC` must have a cause: a
+//! change of a watched key that was in progress after the `WATCH`.
 
 use std::thread;
 

@@ -1,7 +1,8 @@
 //! Transfers between accounts by concurrent clients, in transactions with kill -9 in between: one serial order,
 //! consistent with real time, explains every answer, and the total balance is constant.
 //!
-//! The checker is `thalweg_sim::linear::bank`; this file also tests it with constructed histories, valid and invalid ones.
+//! The checker is `thalweg_sim::linear::bank`; this file also tests it with constructed histories, valid and invalid
+//! ones.
 
 use std::{thread, time::Duration};
 

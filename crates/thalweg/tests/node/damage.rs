@@ -9,8 +9,8 @@ use thalweg_types::{
     command::{Framed, encode_put},
 };
 
-/// Changes a member as a fault of its memory might: it applies the next entry with another effect than the other nodes. The
-/// member has the keyspace `k`.
+/// Changes a member as a fault of its memory might: it applies the next entry with another effect than the other nodes.
+/// The member has the keyspace `k`.
 pub fn apply_differently(db: &Database) {
     let (parts, keyspace) = (db.member_parts().unwrap(), db.find_keyspace("k").unwrap().id());
     let mut command = Framed::new();

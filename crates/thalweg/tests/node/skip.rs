@@ -2,7 +2,8 @@
 
 use std::{fs::OpenOptions, io::Write as _};
 
-/// Reports that a test is skipped, past the capture of the output, and counts it in the file that `THALWEG_SKIPPED` names.
+/// Reports that a test is skipped, past the capture of the output, and counts it in the file that `THALWEG_SKIPPED`
+/// names.
 pub fn skip(test: &str, reason: &str) {
     let line = format!("SKIPPED: {test}: {reason}\n");
     let _ = std::io::stderr().write_all(line.as_bytes());

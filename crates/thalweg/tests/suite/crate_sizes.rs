@@ -1,7 +1,8 @@
 //! No crate is larger than the limit up to which its parts can still be distinguished.
 //!
-//! The test counts all lines of the `.rs` files in each crate's `src`, with comments and unit tests. A crate that reaches
-//! the limit is divided along a border that its modules already have, as `thalweg-snapshot` was taken out of the engine.
+//! The test counts all lines of the `.rs` files in each crate's `src`, with comments and unit tests. A crate that
+//! reaches the limit is divided along a border that its modules already have, as `thalweg-snapshot` was taken out of
+//! the engine.
 
 use std::{
     fs,

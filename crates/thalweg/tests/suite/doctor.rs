@@ -10,7 +10,8 @@ fn doctor(data: &Path, more: &[&str]) -> Run {
     run(command().args(["doctor", "--data"]).arg(data).args(more), b"")
 }
 
-/// Parses the JSON of a run, whose exit code must say whether there are problems. Which ones there are depends on the machine.
+/// Parses the JSON of a run, whose exit code must say whether there are problems. Which ones there are depends on the
+/// machine.
 fn examined(run: &Run) -> Value {
     let object: Value = serde_json::from_str(&run.out).unwrap_or_else(|error| panic!("{error}: {run:?}"));
     let expected = i32::from(object["problems"].as_u64().unwrap() > 0);

@@ -37,8 +37,8 @@ fn type_in(text: &str) -> (Option<i32>, String) {
     (ran.code, ran.out)
 }
 
-/// Runs a script in an empty directory, with the binary under test in the search path and a server's HTTP at `address`. A
-/// failing command ends the shell, and the server with it.
+/// Runs a script in an empty directory, with the binary under test in the search path and a server's HTTP at `address`.
+/// A failing command ends the shell, and the server with it.
 pub fn run_script(script: &str, address: &str) -> node::Run {
     let dir = tempfile::tempdir().unwrap();
     let script = format!("set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{script}\n");

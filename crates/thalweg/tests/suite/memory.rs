@@ -50,8 +50,8 @@ impl Drop for Group {
     }
 }
 
-/// Writes values of 1,200 bytes over one connection as fast as the server takes them. Returns the number of replies that
-/// are `OK`, and the start of the first of the others.
+/// Writes values of 1,200 bytes over one connection as fast as the server takes them. Returns the number of replies
+/// that are `OK`, and the start of the first of the others.
 fn load(address: &str, values: usize) -> (usize, String) {
     let replies = TcpStream::connect(address).unwrap();
     let sending = replies.try_clone().unwrap();

@@ -1,8 +1,8 @@
 //! Doc comments open with a noun or a verb.
 //!
-//! A doc that opens with a relative clause or a preposition ("What is refused …", "Of two …") is usually a riddle without
-//! the code around it. The test counts such openings over all crates and fails above a bound. It cannot tell a good
-//! sentence from a bad one; readers do.
+//! A doc that opens with a relative clause or a preposition ("What is refused …", "Of two …") is usually a riddle
+//! without the code around it. The test counts such openings over all crates and fails above a bound. It cannot tell a
+//! good sentence from a bad one; readers do.
 //!
 //! Types have names that say what they hold: a list of names that say nothing, which were in use once, is rejected.
 

@@ -1,5 +1,5 @@
-//! Behaviour that depends on how the binary was optimised. With `THALWEG_SHIPPED=path`, the tests run that binary, which CI
-//! builds with the profile of releases; without it they run the one of this build.
+//! Behaviour that depends on how the binary was optimised. With `THALWEG_SHIPPED=path`, the tests run that binary,
+//! which CI builds with the profile of releases; without it they run the one of this build.
 
 use std::{
     io::{Read as _, Write as _},

@@ -106,8 +106,8 @@ impl<'a> Reader<'a> {
         Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
     }
 
-    /// Reads a number of 1 to 10 bytes, as [`put_varint`](super::put_varint) encodes it. An encoding that is longer than the
-    /// number needs is malformed, so each number has one encoding. On error nothing is consumed.
+    /// Reads a number of 1 to 10 bytes, as [`put_varint`](super::put_varint) encodes it. An encoding that is longer
+    /// than the number needs is malformed, so each number has one encoding. On error nothing is consumed.
     pub fn varint(&mut self, expected: &'static str) -> Result<u64, Malformed> {
         let malformed = Malformed { at: self.at, expected };
         let mut value = 0_u64;

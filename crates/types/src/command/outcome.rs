@@ -178,7 +178,8 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Returns the bytes that the outcome holds in memory beside its own value. Outcomes that share bytes count them all.
+    /// Returns the bytes that the outcome holds in memory beside its own value. Outcomes that share bytes count them
+    /// all.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         match self {

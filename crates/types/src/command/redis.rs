@@ -199,8 +199,8 @@ impl<'a> RedisBatch<'a> {
         RedisCommands { reader: Reader::at(self.bytes, self.commands_at), left: self.commands }
     }
 
-    /// Returns the encoded batch of the commands after the first `replies` commands, not counting [marks](GroupMark), and
-    /// without watched keys. A caller proposes this batch if the outcome has replies only for these first commands.
+    /// Returns the encoded batch of the commands after the first `replies` commands, not counting [marks](GroupMark),
+    /// and without watched keys. A caller proposes this batch if the outcome has replies only for these first commands.
     #[must_use]
     pub fn rest(&self, replies: usize) -> Vec<u8> {
         let (mut commands, mut args, mut left) = (self.commands(), Vec::new(), replies);
@@ -265,8 +265,8 @@ pub fn offset_within(whole: &[u8], part: &[u8]) -> Option<usize> {
     (offset + part.len() <= whole.len()).then_some(offset)
 }
 
-/// Mark in a batch of Redis commands: the commands between `MULTI` and `EXEC` are a transaction, which the state machine
-/// carries out completely or not at all if it takes too many steps. The marks get no replies.
+/// Mark in a batch of Redis commands: the commands between `MULTI` and `EXEC` are a transaction, which the state
+/// machine carries out completely or not at all if it takes too many steps. The marks get no replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupMark {
     /// `MULTI`: a transaction begins.

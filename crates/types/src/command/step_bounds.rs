@@ -53,9 +53,9 @@ pub fn max_steps(command: &[u8], keeps_history: bool) -> u64 {
     max_steps_with(command, keeps_history, None)
 }
 
-/// Returns the maximum number of steps like [`max_steps`]. `value_reads` is the sum of the steps of the values that the gets
-/// of a transaction or the [reads of a Redis batch](reads_values) return, if the proposer knows them; otherwise each value
-/// counts as one of maximum size.
+/// Returns the maximum number of steps like [`max_steps`]. `value_reads` is the sum of the steps of the values that the
+/// gets of a transaction or the [reads of a Redis batch](reads_values) return, if the proposer knows them; otherwise
+/// each value counts as one of maximum size.
 #[must_use]
 pub fn max_steps_with(command: &[u8], keeps_history: bool, value_reads: Option<u64>) -> u64 {
     let command = unwrap(command).bytes;
@@ -153,8 +153,8 @@ pub enum ValueReads {
     Fields,
 }
 
-/// Returns which values a Redis command reads, by its name in lower case; `None` for a command that writes, and for a read
-/// with another rule.
+/// Returns which values a Redis command reads, by its name in lower case; `None` for a command that writes, and for a
+/// read with another rule.
 #[must_use]
 pub fn reads_values(name: &[u8]) -> Option<ValueReads> {
     match name {
@@ -211,8 +211,8 @@ enum Bound {
     /// otherwise none.
     Options(&'static [&'static [u8]]),
     /// The command changes a Redis stream and reads no value. If one of these options follows the first argument, the
-    /// command also scans entries, and only [`MAX_COMMAND_STEPS`] applies. Otherwise its only scan removes a few rows that
-    /// a destroyed group has left.
+    /// command also scans entries, and only [`MAX_COMMAND_STEPS`] applies. Otherwise its only scan removes a few rows
+    /// that a destroyed group has left.
     Stream(&'static [&'static [u8]]),
     /// No special bound: only [`MAX_COMMAND_STEPS`] applies.
     Any,

@@ -8,8 +8,8 @@ structure! {
     /// Configuration of a stream. `None` in a field means that there is no such limit, or no compaction.
     #[derive(Copy, Default)]
     StreamConfig as "config" {
-        /// Maximum age of records; older ones are trimmed (removed from the start of the stream). Measured by the clock of
-        /// the space, [`SpaceTime`](crate::SpaceTime).
+        /// Maximum age of records; older ones are trimmed (removed from the start of the stream). Measured by the clock
+        /// of the space, [`SpaceTime`](crate::SpaceTime).
         max_age: Option<Duration> as LimitOrNone,
         /// Total size of the encoded records in bytes above which the oldest batches are trimmed.
         max_bytes: Option<u64> as LimitOrNone,

@@ -262,8 +262,8 @@ pub(super) fn encode_put_write(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u
     encode_put_after(out, [PUT], keyspace, key, value);
 }
 
-/// Appends the bytes `before`, the last of which is the kind of a put, and the rest of the put. Adds all bytes of a fixed
-/// length at once, and makes room for the others before, because each addition to a buffer checks its room.
+/// Appends the bytes `before`, the last of which is the kind of a put, and the rest of the put. Adds all bytes of a
+/// fixed length at once, and makes room for the others before, because each addition to a buffer checks its room.
 #[inline]
 pub(super) fn encode_put_after<const BEFORE: usize>(
     out: &mut Vec<u8>,

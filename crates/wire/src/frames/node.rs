@@ -81,11 +81,11 @@ structure! {
 }
 
 structure! {
-    /// Begins a watch of the cluster: a subscription to the events of the cluster as the server's node sees them. Events
-    /// have sequence numbers, which belong to one run of one node.
+    /// Begins a watch of the cluster: a subscription to the events of the cluster as the server's node sees them.
+    /// Events have sequence numbers, which belong to one run of one node.
     WatchCluster as "watch cluster" {
-        /// Sequence number of the last event that the client has; 0 begins with all events that the node keeps, and none
-        /// with the next event.
+        /// Sequence number of the last event that the client has; 0 begins with all events that the node keeps, and
+        /// none with the next event.
         after: Option<u64>,
         /// Number of the run to which `after` belongs; none for the node's present run.
         run: Option<u64>,
@@ -101,8 +101,8 @@ structure! {
         after: u64,
         /// Number of the node's present run, below 2^53.
         run: u64,
-        /// False if the node does not know the position in the request, because it is another node or has restarted. The
-        /// watch then begins with all events that the node keeps.
+        /// False if the node does not know the position in the request, because it is another node or has restarted.
+        /// The watch then begins with all events that the node keeps.
         known: bool,
     }
 }

@@ -4,8 +4,9 @@
 //! openraft's types (crate `cluster`).
 //!
 //! Kinds below 16 belong to the handshake. Of the others, even numbers are requests and odd ones are replies. Each
-//! request gets one reply: the kind after its own, or [`Failed`]. A [`Heartbeat`] gets [`Appended`], and [`AskRequests`] gets
-//! [`EntryRequests`]. A [`Sign`], [`Facts`], and the frames of the channel for subjects get none. Kinds are below 64, because a short head has 6 bits for them.
+//! request gets one reply: the kind after its own, or [`Failed`]. A [`Heartbeat`] gets [`Appended`], and
+//! [`AskRequests`] gets [`EntryRequests`]. A [`Sign`], [`Facts`], and the frames of the channel for subjects get none.
+//! Kinds are below 64, because a short head has 6 bits for them.
 
 use thalweg_types::{
     Action, Index, NodeId, SpaceTime, Term,
@@ -244,8 +245,8 @@ structure! {
         id: EntryId,
         /// Kind of the entry.
         kind: EntryKind,
-        /// Space time of commands, and of the first entry of the log; 0 for other entries, whose time is that of the entry
-        /// before.
+        /// Space time of commands, and of the first entry of the log; 0 for other entries, whose time is that of the
+        /// entry before.
         time: SpaceTime,
         /// Payload of the entry's record.
         payload: &'a [u8],
@@ -361,8 +362,8 @@ structure! {
 }
 
 structure! {
-    /// Append without entries of a leader whose entries are all committed. The vote is the committed one of the sender in
-    /// `term`. Only for nodes of version 3 or later; the reply is [`Appended`].
+    /// Append without entries of a leader whose entries are all committed. The vote is the committed one of the sender
+    /// in `term`. Only for nodes of version 3 or later; the reply is [`Appended`].
     Heartbeat as "heartbeat" {
         /// Term in which the sender leads.
         term: Term as Varint,
@@ -405,11 +406,12 @@ structure! {
 }
 
 structure! {
-    /// Sign of life, to which [`Ping`] and its rules apply, but without a reply: the receiver's own signs show that it hears
-    /// the sender. The facts about the sender are those that it has last stated on this connection. Only for nodes of
-    /// version 3 or later.
+    /// Sign of life, to which [`Ping`] and its rules apply, but without a reply: the receiver's own signs show that it
+    /// hears the sender. The facts about the sender are those that it has last stated on this connection. Only for
+    /// nodes of version 3 or later.
     Sign as "sign of life" {
-        /// Number of the sign among the pings, signs and facts that the sender has sent to the receiver, which rises by one.
+        /// Number of the sign among the pings, signs and facts that the sender has sent to the receiver, which rises by
+        /// one.
         number: u64 as Varint,
         /// Number of the last one of the receiver that the sender has received; 0 for none.
         heard: u64 as Varint,

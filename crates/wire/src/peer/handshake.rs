@@ -12,10 +12,10 @@
 //! ```
 //! Both nodes prove that they know the secret of the cluster: a proof is HMAC-SHA256 with the secret over
 //! [`transcript`], which contains the role of the prover, both frames with their nonces, and the binding to the
-//! encrypted session, if there is one. So a proof is valid for one connection and one direction only. The handshake does
-//! not encrypt; links that leave the machine use TLS. The hello precedes the session, so that a node rejects strangers
-//! without the work and the memory of a TLS handshake. Its seal shows that the sender has known the secret; the proofs show
-//! that the peer at the other end of this session knows it.
+//! encrypted session, if there is one. So a proof is valid for one connection and one direction only. The handshake
+//! does not encrypt; links that leave the machine use TLS. The hello precedes the session, so that a node rejects
+//! strangers without the work and the memory of a TLS handshake. Its seal shows that the sender has known the secret;
+//! the proofs show that the peer at the other end of this session knows it.
 //!
 //! Owns: the frames and the bytes that are authenticated. Does not own: the computation of the HMAC, time limits.
 
@@ -91,7 +91,8 @@ choices! {
         Snapshots = 2 "snapshots",
         /// Proposals that a follower forwards to the leader.
         Proposals = 3 "proposals",
-        /// Filters of the sender's subscriptions, and messages for the receiver's. Only for nodes of version 2 or later.
+        /// Filters of the sender's subscriptions, and messages for the receiver's. Only for nodes of version 2 or
+        /// later.
         Subjects = 4 "subjects",
     }
 }
@@ -150,8 +151,8 @@ impl Hello<'_> {
         u128::from(self.cluster_high) << 64 | u128::from(self.cluster_low)
     }
 
-    /// Returns the highest version that both nodes speak; `None` if there is none. `own_max` is the highest one that this
-    /// node offers, at most [`VERSION`].
+    /// Returns the highest version that both nodes speak; `None` if there is none. `own_max` is the highest one that
+    /// this node offers, at most [`VERSION`].
     #[must_use]
     pub fn common_version(&self, own_max: u16) -> Option<u16> {
         let highest = self.max_version.min(own_max).min(VERSION);
@@ -229,8 +230,8 @@ pub fn transcript(role: Role, hello: &[u8], version: u16, acceptor: NodeId, nonc
     parts.concat()
 }
 
-/// Returns the bytes that the seal of a hello authenticates, in two parts, and the seal, from the body of the hello as sent.
-/// `None` if the body is too short for a seal.
+/// Returns the bytes that the seal of a hello authenticates, in two parts, and the seal, from the body of the hello as
+/// sent. `None` if the body is too short for a seal.
 #[must_use]
 pub fn sealed_bytes(hello: &[u8]) -> Option<([&[u8]; 2], &[u8; 32])> {
     let (unsealed, seal) = hello.split_last_chunk()?;

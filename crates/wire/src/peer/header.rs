@@ -7,13 +7,14 @@
 //! All numbers are little-endian. `length` counts the bytes of the body as sent. Flag 1 means that the body is
 //! compressed: an LZ4 block after its uncompressed length (u32). The reserved bytes are 0.
 //!
-//! From version 3 on, a frame after the handshake has a short head in place of the header, because most frames between idle
-//! nodes have a body of a few bytes:
+//! From version 3 on, a frame after the handshake has a short head in place of the header, because most frames between
+//! idle nodes have a body of a few bytes:
 //!
 //! ```text
 //! | kind, and bits | length | id, if bit 0x40 is set | body ...        u8, varint, varint
 //! ```
-//! Bit 0x80 means that the body is compressed. A node encodes each frame with a header, which [`shorten`] replaces in place.
+//! Bit 0x80 means that the body is compressed. A node encodes each frame with a header, which [`shorten`] replaces in
+//! place.
 
 use thalweg_types::codec::{EncodeError, Field, MAX_VARINT_BYTES, Malformed, Reader, Structure, put_varint};
 
@@ -100,8 +101,8 @@ impl Header {
         Ok(Self { len, kind, is_compressed: flags & COMPRESSED != 0, id: u64::from_le_bytes(id) })
     }
 
-    /// Decodes a short head from the first bytes of a frame, and returns it with its size. Returns `None` if it needs more
-    /// bytes; it has at most [`MAX_SHORT_BYTES`].
+    /// Decodes a short head from the first bytes of a frame, and returns it with its size. Returns `None` if it needs
+    /// more bytes; it has at most [`MAX_SHORT_BYTES`].
     pub fn decode_short(bytes: &[u8], max_body: usize) -> Result<Option<(Self, usize)>, HeaderError> {
         let mut reader = Reader::at(bytes, 0);
         let Ok(first) = reader.u8("a kind") else { return Ok(None) };
@@ -192,8 +193,8 @@ pub fn encode_compressed<'a, F: PeerFrame<'a>>(frame: &F, id: u64, out: &mut Vec
     Ok(())
 }
 
-/// Compresses the body of the encoded frame that begins at `begin` and ends at the end of `out`, if it is long enough and
-/// becomes shorter by at least an eighth. Takes about 2 ms for each MiB.
+/// Compresses the body of the encoded frame that begins at `begin` and ends at the end of `out`, if it is long enough
+/// and becomes shorter by at least an eighth. Takes about 2 ms for each MiB.
 pub fn compress(out: &mut Vec<u8>, begin: usize) {
     let Some((header, body)) = out[begin..].split_first_chunk::<HEADER_BYTES>() else { return };
     let Ok(header) = Header::decode(header, MAX_BODY_BYTES) else { return };

@@ -1,5 +1,5 @@
-//! Frames between nodes whose bodies a generator makes from `docs/formats/peer.md` alone: they are accepted, and if they are
-//! cut or changed, they are rejected or come back unchanged.
+//! Frames between nodes whose bodies a generator makes from `docs/formats/peer.md` alone: they are accepted, and if
+//! they are cut or changed, they are rejected or come back unchanged.
 
 use thalweg_wire::peer::{COMPRESS_FROM_BYTES, HEADER_BYTES, MAX_BODY_BYTES, PeerKind, compress, decompress};
 

@@ -18,8 +18,8 @@
 //! Invariants:
 //! - `INSTALLED` names a state that is complete and on disk, with all bytes that it points to. So a crash at any step
 //!   leaves the former state or the new one (the table in `docs/formats/directory.md`).
-//! - What consensus has truncated before the switch is void on disk when `INSTALLED` names the new state. Otherwise a power loss
-//!   could bring back entries after the snapshot that do not follow it, and consensus would not start.
+//! - What consensus has truncated before the switch is void on disk when `INSTALLED` names the new state. Otherwise a
+//!   power loss could bring back entries after the snapshot that do not follow it, and consensus would not start.
 //! - From its first record on, the segments of the log that an install appends to are not walked and not freed until it
 //!   has ended (`install_slot`). The segments of the former state are walked afterwards like all others.
 //! - The vote is the node's own. The applied index and LSN do not decrease.
@@ -100,8 +100,8 @@ pub struct Installed {
 /// An install of a snapshot into a running database, which takes one chunk after the other.
 ///
 /// All methods block on the disk. Dropping an install that is not finished removes its files; the bytes that it has
-/// appended to the log become free space. The database is not released, and no other install can begin, until the install
-/// has ended: it is finished, has failed, or is dropped.
+/// appended to the log become free space. The database is not released, and no other install can begin, until the
+/// install has ended: it is finished, has failed, or is dropped.
 #[derive(Debug)]
 pub struct Install(
     /// `None` once the install has ended.
@@ -168,8 +168,8 @@ impl Database {
         Install::begin(&self.inner)
     }
 
-    /// Repairs a member whose consensus does not run: puts a snapshot of another member in the place of its state. The votes
-    /// and the log stay. Calls `progress` after each chunk of `from`.
+    /// Repairs a member whose consensus does not run: puts a snapshot of another member in the place of its state. The
+    /// votes and the log stay. Calls `progress` after each chunk of `from`.
     ///
     /// # Errors
     /// Those of an install, and [`InstallError::LogAhead`]. The member then has its former state, except after
@@ -231,8 +231,8 @@ impl Install {
         }
     }
 
-    /// Completes the new state on disk, beside the running one. Does nothing if that is done. Everything that needs room on
-    /// the disk happens here, so that [`finish`](Self::finish) only has to switch. Fails if chunks are missing.
+    /// Completes the new state on disk, beside the running one. Does nothing if that is done. Everything that needs
+    /// room on the disk happens here, so that [`finish`](Self::finish) only has to switch. Fails if chunks are missing.
     ///
     /// # Errors
     /// After [`InstallError::Incomplete`] the install continues. All other errors end it, and nothing has changed.
@@ -240,8 +240,8 @@ impl Install {
         self.work(InstallInProgress::prepare)
     }
 
-    /// Makes the state of the snapshot the state of the database, also after a crash. [Prepares](Self::prepare) it first
-    /// if that is not done.
+    /// Makes the state of the snapshot the state of the database, also after a crash. [Prepares](Self::prepare) it
+    /// first if that is not done.
     ///
     /// # Errors
     /// After [`InstallError::NotSwitched`] nothing has changed, and the call can be repeated. After
@@ -397,8 +397,8 @@ impl InstallInProgress {
         Ok(Installed { from: info.node, applied, membership, totals, leftover })
     }
 
-    /// Appends a record without an effect if the former state ends where the log does, so that the new state has a later LSN.
-    /// Incremental backups that begin before the install differ from those after it only in this LSN.
+    /// Appends a record without an effect if the former state ends where the log does, so that the new state has a
+    /// later LSN. Incremental backups that begin before the install differ from those after it only in this LSN.
     fn separate(&self) -> Result<(), InstallError> {
         let open = &self.inner.open;
         let Applied { lsn, time, .. } = open.machine.applied();
@@ -448,16 +448,16 @@ impl InstallInProgress {
         Ok(machine)
     }
 
-    /// Switches to the new state: on disk, then in memory. No log record is applied meanwhile. Returns the message of an
-    /// error that left files of the former state behind.
+    /// Switches to the new state: on disk, then in memory. No log record is applied meanwhile. Returns the message of
+    /// an error that left files of the former state behind.
     fn switch(&mut self, prepared: Box<Prepared>) -> Result<Option<String>, InstallError> {
         let inner = Arc::clone(&self.inner);
         let open = &inner.open;
         let machine = &prepared.machine;
         let Applied { index: last, time, .. } = prepared.info.applied;
         let (former, new) = self.dirs()?;
-        // Other threads of the member look up the next record of the log first and apply it then. In between, the new state
-        // would pass that record.
+        // Other threads of the member look up the next record of the log first and apply it then. In between, the new
+        // state would pass that record.
         let applying = open.replica.member().map(|member| member.pause_applying());
         let replacement = open.machine.begin_replacement();
         let switched = catch_up(&open.log, machine, last).and_then(|passed| {
@@ -467,8 +467,8 @@ impl InstallInProgress {
             if !replacement.accepts(machine) {
                 return Err(InstallError::Outdated { snapshot: last, applied: replacement.applied().index });
             }
-            // Consensus may have truncated the log since `prepare`. If a power loss took that record and left the new state,
-            // entries of another history would follow the snapshot.
+            // Consensus may have truncated the log since `prepare`. If a power loss took that record and left the new
+            // state, entries of another history would follow the snapshot.
             open.log.sync()?;
             Ok(new.switch_to_prepared(&open.disk))
         });

@@ -1,12 +1,13 @@
-//! Plots of figures as SVG: lines over a parameter, rows of bars or dots with their intervals, stacked bars, and flame graphs.
+//! Plots of figures as SVG: lines over a parameter, rows of bars or dots with their intervals, stacked bars, and flame
+//! graphs.
 //!
 //! Owns: what a plot shows, and its marks. Axes are in `axis`, colours and fonts in [`style`]. The SVG uses classes
 //! instead of colours, so a page can show it in light and in dark; a file of its own carries the light colours with it
 //! ([`Plot::file`]).
 //!
-//! Rules: a bar begins at zero, so its length is its value; on a logarithmic axis there are dots. The title of a plot is
-//! not part of the drawing, because the page has it as a heading. Each plot has a narrow drawing too, because on a phone the
-//! words of the wide one would be too small to read.
+//! Rules: a bar begins at zero, so its length is its value; on a logarithmic axis there are dots. The title of a plot
+//! is not part of the drawing, because the page has it as a heading. Each plot has a narrow drawing too, because on a
+//! phone the words of the wide one would be too small to read.
 
 mod axis;
 mod flame;
@@ -253,8 +254,8 @@ fn draw_grid_across(svg: &mut String, form: Form, across: &Span, (top, bottom): 
     }
 }
 
-/// Returns the legend in as many lines as it needs, and the height of these lines. One line of a plot needs no legend if it
-/// has no name.
+/// Returns the legend in as many lines as it needs, and the height of these lines. One line of a plot needs no legend
+/// if it has no name.
 fn legend(form: Form, lines: &[Line]) -> (String, f64) {
     let left = form.legend();
     let (mut svg, mut x, mut y) = (String::new(), left, FONT);
@@ -402,8 +403,8 @@ mod tests {
         assert!(!rows("p", "t", "", &Axis::linear("x"), &[bar("x", f64::NAN)]).svg.contains("NaN"));
     }
 
-    /// Returns the left and right ends of the texts of a drawing, estimated from their lengths. The name of the axis on the left,
-    /// which is turned, is not among them.
+    /// Returns the left and right ends of the texts of a drawing, estimated from their lengths. The name of the axis on
+    /// the left, which is turned, is not among them.
     fn ends_of_texts(svg: &str) -> Vec<(f64, f64)> {
         let texts = svg.split("<text x=\"").skip(1).map(|rest| rest.split("</text>").next().unwrap());
         let ends = |text: &str| {

@@ -8,12 +8,12 @@
 //! bound, the oldest block is evicted, unless the block was read again since it was last at the front; in this case it
 //! moves to the back of the queue. So a walk over much data does not evict blocks that are read repeatedly.
 //!
-//! The blocks of a dropped table leave their slots at once. Their entries stay in the queue, which is long, until they reach its
-//! front or are most of it, so that the thread that drops a table does not hold up others.
+//! The blocks of a dropped table leave their slots at once. Their entries stay in the queue, which is long, until they
+//! reach its front or are most of it, so that the thread that drops a table does not hold up others.
 //!
 //! Invariants, with the queue locked: a slot contains a block only if the slot's table and block number are in the
-//! queue; the entries whose slots are empty are those of dropped tables, and `dead` counts them; `bytes` is at least the total
-//! size of the blocks in the slots.
+//! queue; the entries whose slots are empty are those of dropped tables, and `dead` counts them; `bytes` is at least
+//! the total size of the blocks in the slots.
 
 use std::{
     collections::VecDeque,

@@ -3,9 +3,9 @@
 //! Owns: [`RunCursor`], which finds the first pair within bounds and moves from pair to pair, one block at a time.
 //! Keys and values are borrowed from the block. Does not own: merging runs, or hiding deletes.
 //!
-//! A scan that has read [`BLOCKS_BEFORE_AHEAD`] blocks from files one after the other is expected to go on. If its thread may
-//! wait for the disk, the kernel then reads the next blocks in advance. The kernel does this by itself for a single reader
-//! that moves forward; readers of one table share its file, and disturb each other in that.
+//! A scan that has read [`BLOCKS_BEFORE_AHEAD`] blocks from files one after the other is expected to go on. If its
+//! thread may wait for the disk, the kernel then reads the next blocks in advance. The kernel does this by itself for a
+//! single reader that moves forward; readers of one table share its file, and disturb each other in that.
 //!
 //! Invariant: the tables of a run ascend and don't overlap, and a table contains each key once.
 
@@ -92,7 +92,8 @@ impl<T: AsRef<[Arc<Table>]>, K: AsRef<[u8]>> RunCursor<T, K> {
         self.ahead
     }
 
-    /// Has the kernel read blocks from the current one on, if the scan has come far enough and they are not in the cache.
+    /// Has the kernel read blocks from the current one on, if the scan has come far enough and they are not in the
+    /// cache.
     fn read_ahead(&mut self) {
         let table = &*self.tables.as_ref()[self.table];
         self.ahead = self.ahead.saturating_sub(1);
@@ -133,8 +134,8 @@ impl<T: AsRef<[Arc<Table>]>, K: AsRef<[u8]>> RunCursor<T, K> {
         };
     }
 
-    /// Moves to the next block in the direction of the span. Returns false if the run ends, or if the next table is outside the
-    /// span.
+    /// Moves to the next block in the direction of the span. Returns false if the run ends, or if the next table is
+    /// outside the span.
     fn next_block(&mut self) -> bool {
         let tables = self.tables.as_ref();
         match self.span.direction {

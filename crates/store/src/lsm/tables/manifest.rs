@@ -1,13 +1,13 @@
 //! The checksum of the file that lists the tables.
 //!
-//! Owns: the check of that file before the LSM crate reads it, and the number of the version that a restart would find. Does not
-//! own: the file, which the LSM crate writes.
+//! Owns: the check of that file before the LSM crate reads it, and the number of the version that a restart would find.
+//! Does not own: the file, which the LSM crate writes.
 //!
 //! ```text
 //! current:  number of the version u64 | XXH3-128 of the file `v` + number | kind of the checksum u8, 0      little-endian
 //! ```
-//! The crate writes the checksum and does not check it. A flipped bit in the list can leave out a table, or give it another place:
-//! then the state differs from that of its log, and nothing says so.
+//! The crate writes the checksum and does not check it. A flipped bit in the list can leave out a table, or give it
+//! another place: then the state differs from that of its log, and nothing says so.
 
 use std::{fs, io, path::Path};
 

@@ -6,13 +6,15 @@
 //! The LSM crate does not remove the files of a flush or compaction that ends with an error. On a full disk these files
 //! would take the room that the next attempt needs.
 //!
-//! The crate makes a version current by renaming the file `current`, and then syncs that file and the directory. If a sync
-//! fails, the version in memory is still the former one, but a restart may find the new one, whose tables must then be there.
-//! So files are removed only after the error of a full disk, and only if `current` names the version in memory. Otherwise the
-//! error is final: another attempt would write the list of the new version again, and a crash amid that would leave none.
+//! The crate makes a version current by renaming the file `current`, and then syncs that file and the directory. If a
+//! sync fails, the version in memory is still the former one, but a restart may find the new one, whose tables must
+//! then be there. So files are removed only after the error of a full disk, and only if `current` names the version in
+//! memory. Otherwise the error is final: another attempt would write the list of the new version again, and a crash
+//! amid that would leave none.
 //!
 //! Invariant: a file is removed only while no flush and no compaction runs, and only if its number was assigned since
-//! the first failure whose files are still there, and neither the version in memory nor that on the disk contains the table.
+//! the first failure whose files are still there, and neither the version in memory nor that on the disk contains the
+//! table.
 
 use std::{
     collections::HashSet,
@@ -50,8 +52,8 @@ impl PartialTables {
         Self { dir: dir.to_owned(), writing: RwLock::new(()), left: Mutex::default() }
     }
 
-    /// Calls `write`, which writes tables. If it finds the disk full, removes the tables that it has left behind, or marks
-    /// them for the next call if another thread writes tables at the same time.
+    /// Calls `write`, which writes tables. If it finds the disk full, removes the tables that it has left behind, or
+    /// marks them for the next call if another thread writes tables at the same time.
     pub(super) fn discard_on_error<T>(
         &self,
         tree: &Tree,

@@ -2,7 +2,8 @@
 //!
 //! Owns: the modes of the directories and of the files in them. The LSM crate creates both with the default mode of the
 //! process, which usually lets all users read. A server narrows that default for its whole process, but an embedding
-//! program must not have its own changed. Does not own: files that exist at open, whose modes an operator may have chosen.
+//! program must not have its own changed. Does not own: files that exist at open, whose modes an operator may have
+//! chosen.
 //!
 //! A new file has the default mode until the crate has written it completely. The directory protects it in that time.
 
@@ -32,8 +33,8 @@ pub(super) fn restrict(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Lets only the owner use the manifests of a tree, which are the files in its directory. There are few of them, and each
-/// flush and each compaction writes a new one.
+/// Lets only the owner use the manifests of a tree, which are the files in its directory. There are few of them, and
+/// each flush and each compaction writes a new one.
 pub(super) fn restrict_manifests(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;

@@ -59,13 +59,14 @@ const FIRST_SEQNO: u64 = 1 << 32;
 /// Sequence number above those of all items, and below the values that the LSM crate's counters reject.
 const EVERYTHING: u64 = 1 << 62;
 const BLOCK_BYTES: u32 = 16 * 1024;
-/// Bits of the bloom filters for each key, by level from level 0 on; the last level has most keys, and a tree with little data
-/// has no others below level 0. A read of a missing key asks each run, and the many runs of level 0 have few keys, so more bits
-/// there cost little memory. With six runs on level 0 and three levels below it, 1.6 % of such reads read a block in vain.
+/// Bits of the bloom filters for each key, by level from level 0 on; the last level has most keys, and a tree with
+/// little data has no others below level 0. A read of a missing key asks each run, and the many runs of level 0 have
+/// few keys, so more bits there cost little memory. With six runs on level 0 and three levels below it, 1.6 % of such
+/// reads read a block in vain.
 const FILTER_BITS_PER_KEY: [f32; 7] = [18.0, 12.0, 12.0, 12.0, 12.0, 12.0, 10.0];
 const CRATE_CACHE_BYTES: u64 = 1 << 20;
-/// Number of tables that replace one table of the usual size while space is returned to a full disk. With smaller tables,
-/// a merge of deletes with the data below them needs less room at a time.
+/// Number of tables that replace one table of the usual size while space is returned to a full disk. With smaller
+/// tables, a merge of deletes with the data below them needs less room at a time.
 const SLICES_PER_TABLE: u64 = 16;
 /// Minimum size in bytes of a table that a merge writes while space is returned to a full disk.
 const MIN_SLICE_BYTES: u64 = 1 << 20;
@@ -96,8 +97,8 @@ pub(crate) struct TableStore {
     not_reclaimable: Mutex<Vec<u64>>,
     /// The newest set of tables. Read without a lock, because callers hold the lock of the memtables.
     newest: ArcSwap<TableSet>,
-    /// Lock that is held while a set is read from the LSM crate and its new files are opened, so that an older set never
-    /// replaces a newer one.
+    /// Lock that is held while a set is read from the LSM crate and its new files are opened, so that an older set
+    /// never replaces a newer one.
     refreshing: Mutex<()>,
     next_seqno: AtomicU64,
 }
@@ -197,7 +198,8 @@ impl TableStore {
         Ok(written_bytes)
     }
 
-    /// Calls `work`, which writes tables through the LSM crate. If it fails, removes the tables that it has left behind.
+    /// Calls `work`, which writes tables through the LSM crate. If it fails, removes the tables that it has left
+    /// behind.
     fn write<T>(&self, operation: &'static str, work: impl FnOnce() -> lsm_tree::Result<T>) -> Result<T, BackendError> {
         let written = self.partial.discard_on_error(&self.tree, || catch_panics(operation, work));
         if written.is_err() {
@@ -215,9 +217,9 @@ impl TableStore {
         self.compacted_since(&before)
     }
 
-    /// Returns the bytes on level 0 that the most urgent compaction of this set will remove from there: all or none. This
-    /// repeats the choice of [`Leveled`], which does not tell it: the compaction of the level that exceeds its size most, and
-    /// first of all one into an empty level.
+    /// Returns the bytes on level 0 that the most urgent compaction of this set will remove from there: all or none.
+    /// This repeats the choice of [`Leveled`], which does not tell it: the compaction of the level that exceeds its
+    /// size most, and first of all one into an empty level.
     pub(crate) fn level_0_bytes_to_compact(&self, set: &TableSet) -> u64 {
         let (tables, bytes) = (set.tables_per_level(), set.bytes_per_level());
         let flushes = u64::from(LEVEL_0_FLUSHES);

@@ -233,8 +233,8 @@ impl Table {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Asks the kernel to read blocks of the table into memory while the caller goes on: about [`READ_AHEAD_BYTES`] from the
-    /// block with this number on, in the direction of a scan. Returns the number of blocks.
+    /// Asks the kernel to read blocks of the table into memory while the caller goes on: about [`READ_AHEAD_BYTES`]
+    /// from the block with this number on, in the direction of a scan. Returns the number of blocks.
     pub(super) fn read_ahead(&self, number: usize, direction: Direction) -> usize {
         let (mut first, mut last) = (number, number);
         let mut bytes = u64::from(self.index.block_position(number).1);
@@ -267,8 +267,8 @@ impl Table {
         self
     }
 
-    /// Reads a block of the table from the file and puts it into the cache. Fails without reading if the [budget] of the
-    /// thread's read forbids waiting for the disk, and the kernel does not have the block in memory.
+    /// Reads a block of the table from the file and puts it into the cache. Fails without reading if the [budget] of
+    /// the thread's read forbids waiting for the disk, and the kernel does not have the block in memory.
     #[cold]
     fn load_block(&self, number: usize) -> Result<Arc<DataBlock>, BackendError> {
         let block = self.read_block(number)?;

@@ -7,8 +7,8 @@
 //! pauses between them. With consecutive pieces of 1 MiB, the fsyncs of a log alone had a 99.9th percentile of 4.0 to
 //! 4.5 ms; with pieces of 128 KiB and pauses, 0.7 to 0.8 ms. *Urgent* work runs at full speed: a flush or compaction is
 //! urgent while a caller waits for it; a flush also while a second memtable waits; a compaction also from
-//! [`URGENT_LEVEL_0_RUNS`] runs on level 0 until fewer than [`CALM_LEVEL_0_RUNS`] are left. All of these conditions become true
-//! before writers are slowed down.
+//! [`URGENT_LEVEL_0_RUNS`] runs on level 0 until fewer than [`CALM_LEVEL_0_RUNS`] are left. All of these conditions
+//! become true before writers are slowed down.
 
 use std::{
     sync::{
@@ -26,8 +26,8 @@ const MAX_REST: Duration = Duration::from_millis(5);
 const ACTIVE: Duration = Duration::from_millis(100);
 /// Number of runs on level 0 from which compactions are urgent and are not throttled.
 pub(super) const URGENT_LEVEL_0_RUNS: usize = 7;
-/// Number of runs on level 0 below which urgent compactions have caught up. Without the gap to the number above, compactions of
-/// a long load would be throttled each time that they have just begun to catch up.
+/// Number of runs on level 0 below which urgent compactions have caught up. Without the gap to the number above,
+/// compactions of a long load would be throttled each time that they have just begun to catch up.
 const CALM_LEVEL_0_RUNS: usize = 4;
 
 /// Kind of work that a background thread of the LSM tree does.
@@ -69,7 +69,8 @@ impl Backlog {
 pub(crate) struct Throttle {
     /// Number of writes of clients so far.
     writes: AtomicU64,
-    /// True from the time at which level 0 had [`URGENT_LEVEL_0_RUNS`] runs until it has fewer than [`CALM_LEVEL_0_RUNS`].
+    /// True from the time at which level 0 had [`URGENT_LEVEL_0_RUNS`] runs until it has fewer than
+    /// [`CALM_LEVEL_0_RUNS`].
     is_behind: AtomicBool,
     flush_is_calm: AtomicBool,
     compaction_is_calm: AtomicBool,
@@ -78,8 +79,8 @@ pub(crate) struct Throttle {
 }
 
 impl Throttle {
-    /// Counts a write of a client. The caller holds the lock of the memtables' writer, so no two threads count at a time, and a
-    /// plain store does.
+    /// Counts a write of a client. The caller holds the lock of the memtables' writer, so no two threads count at a
+    /// time, and a plain store does.
     #[inline]
     pub(crate) fn count_write(&self) {
         self.writes.store(self.writes.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);

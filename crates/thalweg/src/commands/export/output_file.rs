@@ -1,8 +1,8 @@
 //! The file of `--output`.
 //!
-//! A regular file is written under a temporary name and replaces an existing one when the export is complete, so an export
-//! that fails leaves the existing file as it was. A device or a pipe is written directly. A symbolic link is refused,
-//! because another user may have put it there to have its target overwritten.
+//! A regular file is written under a temporary name and replaces an existing one when the export is complete, so an
+//! export that fails leaves the existing file as it was. A device or a pipe is written directly. A symbolic link is
+//! refused, because another user may have put it there to have its target overwritten.
 
 use std::{
     fs::{File, OpenOptions},

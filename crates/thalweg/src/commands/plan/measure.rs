@@ -1,9 +1,9 @@
-//! Measures a profile: clients append records to a node on this machine, alone or the leader of a cluster on this machine,
-//! each waiting for its acknowledgement.
+//! Measures a profile: clients append records to a node on this machine, alone or the leader of a cluster on this
+//! machine, each waiting for its acknowledgement.
 //!
-//! Rules: the first part of each run does not count; rounds alternate with sizes and numbers of clients, so that a slow minute of
-//! the machine does not fall on one of them; a run whose clients and whose server count different numbers of writes is void;
-//! at the end each stream must have exactly the acknowledged records, and the same node must lead.
+//! Rules: the first part of each run does not count; rounds alternate with sizes and numbers of clients, so that a slow
+//! minute of the machine does not fall on one of them; a run whose clients and whose server count different numbers of
+//! writes is void; at the end each stream must have exactly the acknowledged records, and the same node must lead.
 
 use std::{
     collections::BTreeMap,
@@ -115,7 +115,8 @@ fn stream_of(size: usize) -> String {
     format!("plan-{size}")
 }
 
-/// Lets clients append for a while. Returns the run, and the number of all acknowledged records, those of the warm-up included.
+/// Lets clients append for a while. Returns the run, and the number of all acknowledged records, those of the warm-up
+/// included.
 fn one_run(
     server: &Server,
     size: usize,
@@ -201,8 +202,8 @@ fn rest(time: Duration, interrupt: &Interrupt) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Appends records, one after the other. Returns the times of those that began in the counted part of the run, and the number
-/// of all of them.
+/// Appends records, one after the other. Returns the times of those that began in the counted part of the run, and the
+/// number of all of them.
 fn client(
     server: &Server,
     size: usize,

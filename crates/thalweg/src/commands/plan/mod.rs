@@ -1,7 +1,7 @@
 //! `plan`: the nodes, processors, memory, disk and network that a load needs, from measured runs of this machine.
 //!
-//! Owns: the arguments, the file of the profile, and the output. Does not own: the computation (`thalweg_planner`), and the
-//! measuring ([`measure`]).
+//! Owns: the arguments, the file of the profile, and the output. Does not own: the computation (`thalweg_planner`), and
+//! the measuring ([`measure`]).
 
 mod measure;
 mod server;

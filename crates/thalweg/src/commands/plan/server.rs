@@ -1,5 +1,5 @@
-//! Server processes for measurements, a node alone or a cluster, in a directory of their own, and the figures that the kernel
-//! and the node report about the measured one.
+//! Server processes for measurements, a node alone or a cluster, in a directory of their own, and the figures that the
+//! kernel and the node report about the measured one.
 //!
 //! Invariant: dropping the server ends its processes and removes its directory.
 
@@ -28,8 +28,8 @@ const TICK_SECONDS: f64 = 0.01;
 
 /// Interval between questions for the leader of a new cluster.
 const LOOK: Duration = Duration::from_millis(50);
-/// Ports of a cluster's nodes for each other. They lie below those from which the kernel chooses for outgoing connections, so
-/// that no connection takes one while its node starts.
+/// Ports of a cluster's nodes for each other. They lie below those from which the kernel chooses for outgoing
+/// connections, so that no connection takes one while its node starts.
 const PORTS: Range<u16> = 12_000..32_000;
 
 /// Server processes that the measurement has started, with their directory: a node alone, or the nodes of a cluster.

@@ -1,7 +1,7 @@
 //! TLS of the links between nodes, as the configuration asks for it.
 //!
-//! Owns: the choice of the kind of TLS, reloading its files, and the warning of certificates that expire soon. Does not own:
-//! certificates and sessions (`thalweg_cluster::PeerTls`).
+//! Owns: the choice of the kind of TLS, reloading its files, and the warning of certificates that expire soon. Does not
+//! own: certificates and sessions (`thalweg_cluster::PeerTls`).
 
 use std::time::{Duration, SystemTime};
 

@@ -1,7 +1,7 @@
 //! The decision of `serve` how a data directory is opened: alone, or as a member of a cluster.
 //!
-//! Owns: the credentials in the directory, and the choice of the member's identity by the configuration. Does not own: the
-//! checks of the identity against the directory's contents, which the engine makes, and consensus.
+//! Owns: the credentials in the directory, and the choice of the member's identity by the configuration. Does not own:
+//! the checks of the identity against the directory's contents, which the engine makes, and consensus.
 //!
 //! | configuration | directory with credentials | directory without |
 //! |---|---|---|

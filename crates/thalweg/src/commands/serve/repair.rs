@@ -1,10 +1,10 @@
 //! Repair of a member's state before its consensus starts, if its directory names members that can give it.
 //!
-//! Owns: when a repair is tried, and the signals that arrive meanwhile. Does not own: the note in the directory (`engine`), the
-//! decision and the repair (`cluster`).
+//! Owns: when a repair is tried, and the signals that arrive meanwhile. Does not own: the note in the directory
+//! (`engine`), the decision and the repair (`cluster`).
 //!
-//! Without `cluster_repair`, or without members that can give their states, the node starts, takes part in consensus and does
-//! not serve.
+//! Without `cluster_repair`, or without members that can give their states, the node starts, takes part in consensus
+//! and does not serve.
 
 use std::{
     io,

@@ -81,7 +81,8 @@ impl Report {
         self.bytes.saturating_sub(self.bytes_of("log_history") + self.bytes_of("log_prepared"))
     }
 
-    /// Divides a number of bytes by the payload; `None` if the payload is below [`LEAST_PAYLOAD_BYTES`] or was not counted.
+    /// Divides a number of bytes by the payload; `None` if the payload is below [`LEAST_PAYLOAD_BYTES`] or was not
+    /// counted.
     pub(super) fn ratio(&self, bytes: u64) -> Option<f64> {
         let payload = self.payload.filter(|payload| payload.bytes >= LEAST_PAYLOAD_BYTES)?;
         Some(bytes as f64 / payload.bytes as f64)

@@ -1,7 +1,7 @@
 //! Metrics in the text format of OpenMetrics, as a server's `/metrics` has them.
 //!
-//! Owns: parsing, sums over labels, and histograms. Invariant: no text makes the parser fail or panic; lines that it does not
-//! understand are left out, because a newer server may have more than this version knows.
+//! Owns: parsing, sums over labels, and histograms. Invariant: no text makes the parser fail or panic; lines that it
+//! does not understand are left out, because a newer server may have more than this version knows.
 
 use std::collections::BTreeMap;
 
@@ -48,8 +48,8 @@ impl Metrics {
         self.sum_where(name, |_| true)
     }
 
-    /// Returns the sum over the chosen series of a metric; `None` if the metric does not exist. A metric that exists without
-    /// such a series has the sum 0, because a server shows some series only from their first event on.
+    /// Returns the sum over the chosen series of a metric; `None` if the metric does not exist. A metric that exists
+    /// without such a series has the sum 0, because a server shows some series only from their first event on.
     pub(crate) fn sum_where(&self, name: &str, chosen: impl Fn(&Series) -> bool) -> Option<f64> {
         let series = self.0.get(name)?;
         Some(series.iter().filter(|series| chosen(series)).map(|series| series.value).sum())
@@ -85,8 +85,8 @@ pub(crate) struct Histogram {
 }
 
 impl Histogram {
-    /// Returns the values that were added after `earlier`. If the counts have fallen, the server was restarted, and all of
-    /// them are new.
+    /// Returns the values that were added after `earlier`. If the counts have fallen, the server was restarted, and all
+    /// of them are new.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         if self.count() < earlier.count() {
             return self.clone();
@@ -107,8 +107,8 @@ impl Histogram {
         (self.count() > 0.0).then(|| self.sum / self.count())
     }
 
-    /// Returns an upper bound of this part of the values, such as 0.99; `None` if there are no values. For a value beyond all
-    /// finite bounds, returns the largest finite bound.
+    /// Returns an upper bound of this part of the values, such as 0.99; `None` if there are no values. For a value
+    /// beyond all finite bounds, returns the largest finite bound.
     pub(crate) fn quantile(&self, part: f64) -> Option<f64> {
         if self.count() <= 0.0 {
             return None;

@@ -1,7 +1,7 @@
 //! The view of a node between two readings: rates, latencies, queues, lags.
 //!
-//! Owns: the computation, and the JSON form. A figure that cannot be computed is `None`: a rate without an earlier reading or
-//! across a restart of the server, and a metric that the server does not have.
+//! Owns: the computation, and the JSON form. A figure that cannot be computed is `None`: a rate without an earlier
+//! reading or across a restart of the server, and a metric that the server does not have.
 
 use std::time::{Duration, Instant};
 

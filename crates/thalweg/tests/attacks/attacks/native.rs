@@ -1,5 +1,5 @@
-//! Attacks over the native protocol: watches that are never read, and subscriptions with the policy `block` that grant no
-//! credit.
+//! Attacks over the native protocol: watches that are never read, and subscriptions with the policy `block` that grant
+//! no credit.
 
 use std::{
     io::{Error, Read, Write},

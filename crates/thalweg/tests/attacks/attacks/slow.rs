@@ -126,8 +126,8 @@ pub(crate) fn stalled_streams_over_http2() -> Attack {
     }
 }
 
-/// Bytes of an HTTP/2 connection that opens as many streams as it may, each with one of the requests in turn. Streams have
-/// windows of `window` bytes; requests other than GET have bodies that never begin.
+/// Bytes of an HTTP/2 connection that opens as many streams as it may, each with one of the requests in turn. Streams
+/// have windows of `window` bytes; requests other than GET have bodies that never begin.
 pub(super) fn http2_streams(requests: &[(&str, &str)], window: u32) -> Vec<u8> {
     const SETTINGS: u8 = 4;
     const HEADERS: u8 = 1;
