@@ -200,7 +200,8 @@ impl Suite<'_> {
         let warms_up = if round <= options.warmup_rounds { ", which warms up" } else { "" };
         self.progress.step(&format!("round {round} of {}{warms_up}", options.warmup_rounds + options.rounds));
         let mut order: Vec<&dyn Contender> = self.contenders.to_vec();
-        if round.is_multiple_of(2) {
+        // The first counted round has the stated order, which is also that of the rows.
+        if (round + options.warmup_rounds).is_multiple_of(2) {
             order.reverse();
         }
         for &level in &options.level {

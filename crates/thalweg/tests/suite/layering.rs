@@ -71,7 +71,8 @@ const TESTS_MAY_ALSO_USE: &[(&str, &[&str])] = &[
     ("serving", &["wire", "redis"]),
     ("thalweg", &["sim", "client", "wire", "lab"]),
     ("cluster", &["disk", "store"]),
-    ("server", &["disk", "wire", "broker", "redis"]),
+    // The log and the replica make an engine a member that lags behind its cluster.
+    ("server", &["disk", "log", "replica", "wire", "broker", "redis"]),
 ];
 
 /// Crates without time, randomness, sockets or tasks of their own.

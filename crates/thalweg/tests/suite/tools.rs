@@ -390,9 +390,10 @@ fn the_cluster_suite_runs() {
     let load = ["--duration", "200ms", "--warmup", "50ms", "--rounds", "1", "--keys", "200"];
     let parts = ["--parts", "puts,gets,failover", "--clients", "1,4", "--readers", "4", "--failovers", "1"];
     let report = bench(&[&["cluster"][..], &load, &parts].concat());
-    let rows = |table: usize| report["tables"][table]["rows"].as_array().unwrap();
-    assert_eq!(rows(1).len(), 9, "{report}");
-    assert_eq!((rows(2)[0]["kills"].as_u64(), rows(2)[0]["lost"].as_u64()), (Some(1), Some(0)), "{report}");
+    assert_eq!(rows_of(&report, "requests: medians").len(), 9, "{report}");
+    assert!(rows_of(&report, "stages of a put: put, quorum, 1 clients").len() > 5, "{report}");
+    let failovers = &rows_of(&report, "failover: SIGKILL")[0];
+    assert_eq!((failovers["kills"].as_u64(), failovers["lost"].as_u64()), (Some(1), Some(0)), "{report}");
 }
 
 /// Returns the rows of the table of a report whose title begins with `title`.
