@@ -11,6 +11,9 @@ use crate::{
     server::Target,
 };
 
+/// End of the name of the keyspace, cache or stream that B uses, if A and B are servers that run already.
+const KEYSPACE_SUFFIX_OF_B: &str = "-b";
+
 /// Reaches or starts the server of a side, 0 for A and 1 for B, with its data below `scratch`, and prepares it for the
 /// runs.
 pub(super) fn prepare(
@@ -21,7 +24,11 @@ pub(super) fn prepare(
     progress: &mut dyn Progress,
 ) -> Result<Contender, BenchError> {
     let side = &sides[at];
-    if let Some(scenario) = options.scenario_of(side, at)? {
+    if let Some(mut scenario) = options.scenario_of(side, at)? {
+        // Two addresses can be of one server. Each side checks its reads against its own writes.
+        if at == 1 && sides.iter().all(|side| matches!(side, Side::Running(..))) {
+            scenario.keyspace.push_str(KEYSPACE_SUFFIX_OF_B);
+        }
         return scenario::contender(&scenario, scratch, progress);
     }
     let load = options.load_of(at);
