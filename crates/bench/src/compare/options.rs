@@ -36,7 +36,8 @@ pub struct CompareOptions {
     /// a report.
     pub b: String,
     /// Run this scenario instead of puts and gets: a built-in one or a file, as thalweg bench scenario does. Options of
-    /// the load that both commands have replace values of the file.
+    /// the load that both commands have replace values of the file. If both sides are addresses, `-b` is added to the name of
+    /// B's keyspace, because the addresses can be of one server.
     #[arg(long, value_name = "NAME|FILE")]
     pub scenario: Option<String>,
     /// Protocol for sides that are programs, and for addresses without a scheme such as http://.
