@@ -92,6 +92,16 @@ pub(super) const ALL: &[Figures] = &[
     source("broker-match", "The broker's core", "cargo run --release -p thalweg-broker --example match_cost"),
     source("broker-cache", "The broker's core", "cargo run --release -p thalweg-broker --example cache_cost"),
     run("resp", "Redis clients", "resp --preset goals", "--duration 200ms --warmup 50ms --rounds 1"),
+    source(
+        "kafka",
+        "Beside Kafka and PostgreSQL",
+        "peers/kafka/run.sh --thalweg target/release/thalweg --dir target/kafka --json kafka.json",
+    ),
+    source(
+        "postgres",
+        "Beside Kafka and PostgreSQL",
+        "python3 peers/postgres/run.py --thalweg target/release/thalweg --dir target/postgres --json postgres.json",
+    ),
     run(
         "pressure",
         "More data than memory",
@@ -263,7 +273,7 @@ mod tests {
     fn programs(line: &str) -> Option<Vec<String>> {
         let words: Vec<&str> = line.split(' ').collect();
         let behind = |option: &str| Some(*words.get(words.iter().position(|word| *word == option)? + 1)?);
-        if let Some(script) = words.iter().find(|word| word.ends_with("/run.sh")) {
+        if let Some(script) = words.iter().find(|word| word.ends_with("/run.sh") || word.ends_with("/run.py")) {
             return Some(vec![(*script).to_owned()]);
         }
         if let Some(manifest) = behind("--manifest-path") {
