@@ -201,11 +201,12 @@ mod tests {
         let node = TestNode::start().await;
         let mut tested = Tested { account: node.account(), queue: WriteQueue::default(), proposed: Arc::default() };
         let waiting = tested.push(1, 100);
-        let others = node.account();
-        let step = |bytes: u64| std::iter::from_fn(move || others.take_quietly(Resource::BodyBytes, bytes));
-        let held: Vec<_> = step(1 << 20).collect();
+        // Another connection would get a part of the reserve.
+        let same = Arc::clone(&tested.account);
+        let held: Vec<_> = std::iter::from_fn(|| same.take_quietly(Resource::BodyBytes, 1 << 20)).collect();
         assert!(held.len() > 1 && tested.proposed().is_empty());
         let large = tested.push(2, 2 << 20);
+        drop(held);
         assert_eq!((waiting.await, large.await, tested.held()), (Ok(1), Ok(2), 0));
         assert_eq!(tested.proposed(), [1, 2]);
     }
