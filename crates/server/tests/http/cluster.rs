@@ -142,6 +142,8 @@ async fn reads_wait_for_their_level_and_show_a_revision() {
 async fn a_follower_looks_up_names_behind_a_barrier_and_a_leader_without() {
     let member = Member::start().await;
     member.node.put("/v1/streams/s/groups/g", b"").await.is(201);
+    // A leader also asks for a barrier before it answers that a group has no records.
+    member.node.call("POST", "/v1/streams/s/records", &[], b"1").await.is(200);
     member.cluster.set(Barriers::Failing(ClusterError::NoLeader));
     let fetch = json!({ "member": "m" });
     member.node.post_json("/v1/streams/s/groups/g/fetch", &fetch).await.is(200);

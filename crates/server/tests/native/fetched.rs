@@ -261,8 +261,8 @@ async fn writes_before_a_goodbye_are_carried_out_although_their_rows_were_not_re
     client.send(0, &goodbye(Reason::Done, Action::Retry, "")).await;
     // The writer reads the value too.
     gate.until_reads_wait(2).await;
-    client.ends().await;
     gate.hold_reads(false);
+    client.ends().await;
     good.set(keyspace, b"after", b"1").await;
     assert_eq!(get(&mut good, keyspace, b"cold-0").await, b"y");
     assert_eq!(get(&mut good, keyspace, b"small").await, b"mine");
