@@ -23,7 +23,7 @@ fn likely(plant: Plant) -> Settings {
         Plant::DeafLeaderKept => (1, 6, vec![Kind::Deaf]),
         Plant::ForgottenVote => (1, 6, vec![Kind::LostPromises]),
         Plant::LateVote => (19, 8, vec![Kind::PowerLoss, Kind::AllPowerLoss, Kind::Transfer]),
-        Plant::LeaderClock => (4, 6, vec![Kind::ClockStep, Kind::Transfer]),
+        Plant::LeaderClock => (2, 8, vec![Kind::ClockStep, Kind::PowerLoss, Kind::Transfer, Kind::Isolated]),
         Plant::LearnerInQuorum => (4, 6, vec![Kind::Isolated, Kind::AllPowerLoss]),
         Plant::OptionInApply => (1, 4, vec![Kind::Transfer]),
         Plant::OwnClock => (1, 5, vec![Kind::ClockStep]),
@@ -32,7 +32,7 @@ fn likely(plant: Plant) -> Settings {
         Plant::UncheckedRead => (31, 6, vec![Kind::Isolated]),
         Plant::UnsyncedInstall => (3, 8, vec![Kind::CutInstall]),
         Plant::VoidEntryRead => (7, 8, vec![Kind::Isolated, Kind::Mute, Kind::Stopped, Kind::Partition]),
-        Plant::VoteAfterRestart => (4, 6, vec![Kind::LostPromises]),
+        Plant::VoteAfterRestart => (19, 6, vec![Kind::LostPromises]),
         Plant::WithheldNotice => (1, 4, Vec::new()),
     };
     let apart = [Plant::DeafLeaderKept, Plant::ForgottenVote, Plant::UncheckedRead, Plant::VoteAfterRestart];
