@@ -82,7 +82,7 @@ pub struct RespOptions {
     #[arg(long, default_value = "500ms", value_parser = parse_duration)]
     pub warmup: Duration,
     /// Length of the windows into which plots and the samples of a report divide each run, at least 10ms; a run has at
-    /// most 1,200. Without it, 250ms, or so much that a run has 120.
+    /// most 1,200. Without it, 250ms, or so much that a run has 120. The fan-out and redis-benchmark have no windows.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub window: Option<Duration>,
     /// Longest wait for a reply before a run is aborted.
