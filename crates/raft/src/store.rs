@@ -121,7 +121,7 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
     /// entries that it contains and receives, and takes the time of an installed snapshot from the member's state.
     #[must_use]
     pub fn with_member(self, member: Member) -> Self {
-        member.clock().raise_to(self.reader.space_log().last_time);
+        member.clock().continue_from(self.reader.space_log().last_time);
         Self { member: Some(member), ..self }
     }
 

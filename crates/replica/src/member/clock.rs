@@ -32,14 +32,26 @@ struct State {
     stamped: SpaceTime,
     /// Latest time that a caller was shown.
     shown: SpaceTime,
+    /// True if the time began with the node's wall clock, because the state has no entries. The log may have some.
+    is_of_wall: bool,
 }
 
 impl MemberClock {
     /// Creates a clock that begins at `anchor`.
     pub(crate) fn new(clock: Arc<dyn Clock>, anchor: SpaceTime) -> Self {
         let anchored_at = clock.monotonic();
-        let state = State { anchor, anchored_at, stamped: SpaceTime::default(), shown: SpaceTime::default() };
+        let (stamped, shown) = (SpaceTime::default(), SpaceTime::default());
+        let state = State { anchor, anchored_at, stamped, shown, is_of_wall: false };
         Self { clock, state: Mutex::new(state) }
+    }
+
+    /// Creates a clock that begins at the time of the node's wall clock, unless it
+    /// [continues](Self::continue_from) from an entry.
+    pub(crate) fn at_wall(clock: Arc<dyn Clock>) -> Self {
+        let wall = clock.wall();
+        let created = Self::new(clock, wall);
+        created.state().is_of_wall = true;
+        created
     }
 
     /// Returns the current time of the space.
@@ -60,8 +72,16 @@ impl MemberClock {
         state.stamped
     }
 
-    /// Raises the time: to that of an entry that was found in the log when it was opened, or to one that the members
-    /// have agreed on.
+    /// Continues from the last entry that was found in the log when it was opened. The time of the node's wall clock does
+    /// not count then, because it may be wrong. Without entries, `time` is zero and has no effect.
+    pub fn continue_from(&self, time: SpaceTime) {
+        let mut state = self.state();
+        if time > self.ticked(&state) || state.is_of_wall && time > SpaceTime::default() {
+            (state.anchor, state.anchored_at, state.is_of_wall) = (time, self.clock.monotonic(), false);
+        }
+    }
+
+    /// Raises the time to one that the members have agreed on, or to that of a state that was installed.
     pub fn raise_to(&self, time: SpaceTime) {
         let mut state = self.state();
         if time > self.ticked(&state) {
@@ -125,6 +145,20 @@ mod tests {
         space.received(SpaceTime(530));
         clock.advance(Duration::from_micros(5));
         assert_eq!(space.stamp(), SpaceTime(535), "its own entries do not set it back");
+    }
+
+    #[test]
+    fn a_wall_clock_begins_the_time_of_a_space_without_entries_only() {
+        let clock = Arc::new(ManualClock::at(SpaceTime(9_000_000)));
+        let space = MemberClock::at_wall(clock.clone());
+        space.continue_from(SpaceTime::default());
+        assert_eq!(space.stamp(), SpaceTime(9_000_000));
+        let space = MemberClock::at_wall(clock);
+        space.continue_from(SpaceTime(500));
+        assert_eq!(space.stamp(), SpaceTime(500), "the log has an entry that the state has not");
+        let (_, space) = at(1_000);
+        space.continue_from(SpaceTime(500));
+        assert_eq!(space.stamp(), SpaceTime(1_000));
     }
 
     #[test]

@@ -45,13 +45,15 @@ impl Member {
         if let Some(vote) = machine.vote()? {
             Vote::decode(&vote).ok_or_else(|| malformed("vote"))?;
         }
-        let begins_at = if applied.time == SpaceTime::default() { clock.wall() } else { applied.time };
-        let anchor = options.anchor.unwrap_or(begins_at).max(applied.time);
+        let clock = match options.anchor {
+            None if applied.time == SpaceTime::default() => MemberClock::at_wall(clock),
+            anchor => MemberClock::new(clock, anchor.unwrap_or_default().max(applied.time)),
+        };
         // Entries are applied on the thread of consensus, which has to answer the other members meanwhile.
         machine.backend().leave_pauses();
         // Reads hide ended values by the time of the last applied entry, which the machine does without a clock.
         let shared = Shared {
-            clock: Arc::new(MemberClock::new(clock, anchor)),
+            clock: Arc::new(clock),
             log,
             machine,
             options: *options,
