@@ -13,6 +13,10 @@ const CACHESTAT: libc::c_long = 451;
 /// Set once the kernel has turned out not to know the call, or to forbid it.
 static IS_MISSING: AtomicBool = AtomicBool::new(false);
 
+/// Set once the kernel has counted a page. Until then its counts are not believed: overlay file systems, as in containers,
+/// keep the pages with another file, and the count is always zero.
+static HAS_COUNTED: AtomicBool = AtomicBool::new(false);
+
 /// Returns false if the kernel has less than `len` bytes at `offset` in its page cache. Returns true if it has all of
 /// them, if it is reading some of them, or if it does not tell.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))]
@@ -45,8 +49,11 @@ pub(super) fn may_contain(file: &File, offset: u64, len: u64) -> bool {
         IS_MISSING.store(true, Ordering::Relaxed);
         return true;
     }
+    if counts.cached > 0 {
+        HAS_COUNTED.store(true, Ordering::Relaxed);
+    }
     let page = rustix::param::page_size() as u64;
-    counts.cached > (offset + len - 1) / page - offset / page
+    counts.cached > offset.saturating_add(len - 1) / page - offset / page || !HAS_COUNTED.load(Ordering::Relaxed)
 }
 
 /// Returns true: this processor's number of the call is not known here.
