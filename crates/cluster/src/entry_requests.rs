@@ -25,24 +25,24 @@ use crate::{
     tasks::{ASK_LIMIT, Tasks},
 };
 
-/// Time between two questions for names.
+/// Time between two questions to the leader for the names of requests.
 const ASK_EVERY: Duration = Duration::from_secs(1);
-/// Time after a question for which a leader keeps names.
+/// Time for which a leader keeps the names of requests after a member has asked for them.
 const WANTED_FOR: Duration = Duration::from_secs(5);
 
-/// Names that this node has got from a leader.
+/// Names of requests that this node has received from a leader.
 #[derive(Debug, Default)]
 struct LeaderNames {
     /// The leader, and the term in which it leads.
     of: Option<(NodeId, Term)>,
-    /// Number of the last of its names that this node has.
+    /// Number of the last name that this node has received from that leader.
     number: u64,
-    /// Names of entries that this node has not applied yet.
+    /// Names of the requests in entries that this node has not applied yet.
     waiting: Vec<(Index, String)>,
 }
 
 impl LeaderNames {
-    /// Forgets the names of another leader.
+    /// Forgets the names that another leader has sent.
     fn continue_with(&mut self, of: (NodeId, Term)) {
         if self.of != Some(of) {
             *self = Self { of: Some(of), ..Self::default() };
