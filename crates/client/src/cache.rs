@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-pub use thalweg_types::info::CacheFigures as CacheStats;
+pub use thalweg_types::info::CacheFigures;
 use thalweg_wire::{
     self as wire, CacheCreate, CacheExpect, CachePair, CacheTtl, Frame, List, RemainingBytes, SharedFrame,
 };
@@ -72,12 +72,12 @@ impl Client {
     }
 
     /// Returns the statistics of all caches of the server.
-    pub async fn caches(&self) -> Result<Vec<CacheStats>, Error> {
+    pub async fn caches(&self) -> Result<Vec<CacheFigures>, Error> {
         self.request(RequestOptions::QUICK, wire::ReadCacheStats { cache: 0 }, read_stats).await
     }
 }
 
-fn read_stats(frame: &SharedFrame) -> Result<Vec<CacheStats>, Error> {
+fn read_stats(frame: &SharedFrame) -> Result<Vec<CacheFigures>, Error> {
     Ok(reply_of::<wire::CacheStats<'_>>(frame)?.caches.iter().collect())
 }
 
@@ -285,7 +285,7 @@ impl Cache {
     }
 
     /// Returns the cache's statistics; `None` if the cache does not exist.
-    pub async fn stats(&self) -> Result<Option<CacheStats>, Error> {
+    pub async fn stats(&self) -> Result<Option<CacheFigures>, Error> {
         Ok(self.ask(RetrySafety::Harmless, |cache| wire::ReadCacheStats { cache }, read_stats).await?.pop())
     }
 }

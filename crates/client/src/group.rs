@@ -6,7 +6,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-pub use thalweg_types::info::{Group as GroupInfo, Member as MemberInfo};
+pub use thalweg_types::info::{Group as GroupInfo, Member as MemberInfo, SettlementResult};
 use thalweg_types::{
     Attempt, Durability, GroupId, Offset, SpaceTime, StreamId,
     command::groups::{
@@ -74,18 +74,6 @@ pub struct Delivery {
     pub deadline: SpaceTime,
     /// Delivered records.
     pub records: Records,
-}
-
-/// Result of acking or nacking records.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SettlementResult {
-    /// Number of records that this call acked or nacked.
-    pub settled: u32,
-    /// Records of the request that this call did not ack or nack, because their deadline had passed or an
-    /// earlier call had acked or nacked them.
-    pub lapsed: Vec<Lapsed>,
-    /// Durability level that the ack or nack reached.
-    pub durability: Durability,
 }
 
 impl Stream {
@@ -255,7 +243,7 @@ fn settled(frame: &SharedFrame) -> Result<SettlementResult, Error> {
         attempt: lapsed.attempt,
         run: (lapsed.count > 0).then_some(OffsetRun { first: lapsed.first, count: lapsed.count }),
     };
-    Ok(SettlementResult { settled, lapsed: lapsed.iter().map(one).collect(), durability })
+    Ok(SettlementResult { durability, settled, lapsed: lapsed.iter().map(one).collect() })
 }
 
 impl Delivery {

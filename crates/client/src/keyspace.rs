@@ -6,6 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+pub use thalweg_types::info::{Keyspace as KeyspaceInfo, KeyspaceCounts};
 use thalweg_types::{
     Durability, KeyspaceId, LeaseId, Revision, SpaceTime,
     command::{
@@ -140,22 +141,6 @@ pub struct Versions {
     pub versions: Vec<Version>,
 }
 
-/// Description of a keyspace.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeyspaceInfo {
-    /// Id of the keyspace.
-    pub id: KeyspaceId,
-    /// Name of the keyspace.
-    pub name: String,
-    /// Space time of the creation.
-    pub created: SpaceTime,
-    /// Settings of the keyspace.
-    pub config: KeyspaceConfig,
-    /// Number of keys, number of bytes, and a flag that is true if both numbers are exact; `None` if the
-    /// request did not ask for counts.
-    pub counts: Option<(u64, u64, bool)>,
-}
-
 impl Client {
     /// Returns a handle of the keyspace with this name, which need not exist.
     #[must_use]
@@ -168,16 +153,10 @@ impl Client {
     pub async fn keyspaces(&self, after: KeyspaceId, limit: u32) -> Result<(Vec<KeyspaceInfo>, bool), Error> {
         let read = |frame: &SharedFrame| {
             let wire::KeyspaceList { more, keyspaces } = reply_of(frame)?;
-            Ok((keyspaces.iter().map(|keyspace| info(keyspace, None)).collect(), more))
+            Ok((keyspaces.iter().collect(), more))
         };
         self.request(RequestOptions::READ, wire::ListKeyspaces { after, limit }, read).await
     }
-}
-
-fn info(keyspace: wire::Keyspace, counts: Option<wire::KeyspaceCounts>) -> KeyspaceInfo {
-    let wire::Keyspace { id, created, config, name } = keyspace;
-    let counts = counts.map(|counts| (counts.keys, counts.bytes, counts.exact));
-    KeyspaceInfo { id, name, created, config, counts }
 }
 
 pub(crate) fn remaining(micros: u64) -> Option<Duration> {
@@ -209,11 +188,11 @@ impl Keyspace {
         self.0.create(|out| encode_create_keyspace(out, self.name(), config)).await
     }
 
-    /// Returns the description of the keyspace.
-    pub async fn describe(&self, count: Count) -> Result<KeyspaceInfo, Error> {
+    /// Returns the description of the keyspace, and the number and size of its keys if `count` asks for them.
+    pub async fn describe(&self, count: Count) -> Result<(KeyspaceInfo, Option<KeyspaceCounts>), Error> {
         let read = |frame: &SharedFrame| {
             let wire::KeyspaceFound { keyspace, counts } = reply_of(frame)?;
-            Ok(info(keyspace, counts))
+            Ok((keyspace, counts))
         };
         self.client().request(RequestOptions::READ, wire::FindKeyspace { count, name: self.name() }, read).await
     }

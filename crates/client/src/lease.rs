@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+pub use thalweg_types::info::LeaseInfo;
 use thalweg_types::{
-    LeaseId, SpaceTime,
+    LeaseId,
     command::{encode_grant_lease, encode_keep_lease, encode_revoke_lease},
 };
 use thalweg_wire::{self as wire, SharedFrame};
@@ -21,21 +22,6 @@ use crate::{
 pub struct Lease {
     client: Client,
     id: LeaseId,
-}
-
-/// Description of a lease.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeaseInfo {
-    /// Id of the lease.
-    pub id: LeaseId,
-    /// Time for which each keep-alive extends the lease.
-    pub ttl: Duration,
-    /// Space time at which the lease ends unless a keep-alive arrives before.
-    pub deadline: SpaceTime,
-    /// Time until the lease ends.
-    pub remaining: Duration,
-    /// Approximate number of keys attached to the lease.
-    pub keys: u32,
 }
 
 impl Client {
@@ -58,19 +44,9 @@ impl Client {
     pub async fn leases(&self, after: LeaseId, limit: u32) -> Result<(Vec<LeaseInfo>, bool), Error> {
         let read = |frame: &SharedFrame| {
             let wire::LeaseList { more, leases, .. } = reply_of(frame)?;
-            Ok((leases.iter().map(info).collect(), more))
+            Ok((leases.iter().map(LeaseInfo::from).collect(), more))
         };
         self.request(RequestOptions::READ, wire::ListLeases { after, limit }, read).await
-    }
-}
-
-fn info(lease: wire::Lease) -> LeaseInfo {
-    LeaseInfo {
-        id: lease.id,
-        ttl: Duration::from_micros(lease.ttl),
-        deadline: lease.deadline,
-        remaining: Duration::from_micros(lease.remaining),
-        keys: lease.keys,
     }
 }
 
@@ -105,7 +81,7 @@ impl Lease {
         let read = |frame: &SharedFrame| {
             let wire::LeaseFound { lease, keys, .. } = reply_of(frame)?;
             let key = |key: wire::LeaseKey<'_>| (key.keyspace.to_owned(), frame.share(key.key));
-            Ok((info(lease), keys.iter().map(key).collect()))
+            Ok((LeaseInfo::from(lease), keys.iter().map(key).collect()))
         };
         self.client.request(RequestOptions::READ, wire::FindLease { lease: self.id, limit }, read).await
     }

@@ -70,14 +70,14 @@ mod telemetry;
 mod watch;
 mod write;
 
-pub use cache::{Cache, CacheStats, CacheValue};
+pub use cache::{Cache, CacheFigures, CacheValue};
 pub use client::Client;
 pub use cluster_events::{ClusterChange, ClusterEvent, ClusterUpdate, ClusterWatch, EventPosition, EventsFrom};
 pub use connect::ServerInfo;
 pub use directory::Seeds;
 pub use error::{ConnectError, Error, Failure, Invalid, Lost, ProtocolError};
 pub use group::{Delivery, Group, GroupInfo, MemberInfo, PushOptions, Pushes, SettlementResult};
-pub use keyspace::{Keyspace, KeyspaceInfo, Pair, Put, Scan, ScanRange, Value, Version, Versions};
+pub use keyspace::{Keyspace, KeyspaceCounts, KeyspaceInfo, Pair, Put, Scan, ScanRange, Value, Version, Versions};
 pub use lease::{Lease, LeaseInfo};
 pub use membership::{ClusterMember, ClusterMembers, MemberHealth, MemberRole};
 pub use options::{

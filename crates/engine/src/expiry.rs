@@ -163,6 +163,6 @@ pub(crate) fn absent_is_none(answer: Result<Ack, WriteError>) -> Result<Option<A
 }
 
 /// Returns the time from `now` to `end`; zero if `end` has passed.
-pub(crate) fn between(now: SpaceTime, end: SpaceTime) -> Duration {
+fn between(now: SpaceTime, end: SpaceTime) -> Duration {
     Duration::from_micros(end.0.saturating_sub(now.0))
 }

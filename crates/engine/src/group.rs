@@ -25,8 +25,8 @@ use thalweg_types::{
     command::{
         CommandError, Outcome,
         groups::{
-            GroupConfig, GroupOutcome, Lapsed, Redelivery, Settlement, encode_ack, encode_configure_group,
-            encode_create_group, encode_delete_group, encode_extend, encode_nack, encode_seek,
+            GroupConfig, GroupOutcome, Redelivery, Settlement, encode_ack, encode_configure_group, encode_create_group,
+            encode_delete_group, encode_extend, encode_nack, encode_seek,
         },
     },
 };
@@ -45,22 +45,10 @@ pub use fetch::{FetchRequest, PreparedFetch};
 pub use figures::GroupFigures;
 pub use push::{Credit, Push, PushRequest, PushWait as PushWaits};
 pub use thalweg_state::groups::HeldAttempt;
-pub use thalweg_types::info::{Group as GroupInfo, Member as GroupMember};
+pub use thalweg_types::info::{Group as GroupInfo, Member as MemberInfo, SettlementResult};
 
 /// Number of members after which a page of the list of groups ends.
 pub const MAX_LISTED_MEMBERS: usize = 10_000;
-
-/// Result of a settlement (ack or nack) of delivered records.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SettlementResult {
-    /// Durability level that the settlement reached.
-    pub durability: Durability,
-    /// Number of records that this command has settled.
-    pub settled: u32,
-    /// Records that this command has not settled: the ack deadline of their attempt had passed, or they had been
-    /// settled earlier.
-    pub lapsed: Vec<Lapsed>,
-}
 
 /// Result of extending the ack deadlines of delivery attempts.
 #[derive(Clone, Debug, PartialEq, Eq)]

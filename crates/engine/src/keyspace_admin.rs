@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use thalweg_log::Purpose;
 use thalweg_state::keyspaces::{Fetch, Item, ReadView, ScanRange};
 use thalweg_store::Direction;
+pub use thalweg_types::info::KeyspaceCounts;
 use thalweg_types::{
     Durability, KeyspaceId,
     command::{
@@ -22,20 +23,6 @@ use crate::{
 
 /// Default for the maximum number of keys that [`Keyspace::stats`] reads; it estimates the others.
 pub const DEFAULT_STATS_KEYS: usize = 100_000;
-
-/// Number of keys and bytes in a keyspace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeyspaceStats {
-    /// Number of keys in the keyspace, exact or estimated.
-    pub keys: u64,
-    /// Bytes of all keys and values in the keyspace, exact or estimated.
-    pub bytes: u64,
-    /// True if the numbers of keys and bytes are exact as of one moment; otherwise they are estimates. In a keyspace
-    /// that counts with every write, an expired key counts until an entry removes it, moments later.
-    pub exact: bool,
-    /// True if rows of deleted keys are still to be removed in the background.
-    pub sweeping: bool,
-}
 
 impl Database {
     /// Returns the keyspace with this name, and creates it with `config` if it is missing. The flag is true if this
@@ -124,11 +111,11 @@ impl Keyspace {
     /// most `max_keys` keys, which are then read one by one. Otherwise the first `max_keys` keys are read, and the
     /// others are estimated from the share of the key range that the read keys cover. The estimate is good for evenly
     /// spread keys, and a guess for others.
-    pub fn stats(&self, max_keys: usize) -> Result<KeyspaceStats, ReadError> {
+    pub fn stats(&self, max_keys: usize) -> Result<KeyspaceCounts, ReadError> {
         let machine = &self.database().inner.open.machine;
         let sweeping = machine.has_clears_of(self.id());
         if let Some(counts) = machine.keyspace_counts(self.id()).filter(|_| !sweeping) {
-            return Ok(KeyspaceStats { keys: counts.keys, bytes: counts.bytes, exact: true, sweeping });
+            return Ok(KeyspaceCounts { keys: counts.keys, bytes: counts.bytes, exact: true, sweeping });
         }
         let snapshot = machine.read_view();
         let mut seen = CountedRange::default();
@@ -142,12 +129,12 @@ impl Keyspace {
             ControlFlow::Continue(())
         })?;
         if !seen.more {
-            return Ok(KeyspaceStats { keys: seen.keys, bytes: seen.bytes, exact: true, sweeping });
+            return Ok(KeyspaceCounts { keys: seen.keys, bytes: seen.bytes, exact: true, sweeping });
         }
         let end = last_key(&snapshot, self.id())?;
         let factor = 1.0 / share_scanned(&seen.first, &seen.last, &end);
         let (keys, bytes) = (seen.keys as f64 * factor, seen.bytes as f64 * factor);
-        Ok(KeyspaceStats {
+        Ok(KeyspaceCounts {
             keys: (keys as u64).max(seen.keys + 1),
             bytes: (bytes as u64).max(seen.bytes),
             exact: false,

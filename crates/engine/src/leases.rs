@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use thalweg_log::Purpose;
 use thalweg_replica::Committed;
-use thalweg_state::expiry::{AttachedKey, LeaseInfo as StoredLease};
+use thalweg_state::expiry::AttachedKey;
+pub use thalweg_types::info::LeaseInfo;
 use thalweg_types::{
     Durability, LeaseId, SpaceTime,
     command::{CommandError, Outcome, encode_grant_lease, encode_keep_lease, encode_revoke_lease},
@@ -18,7 +19,6 @@ use crate::{
     ack::{Ack, unexpected},
     database::Database,
     error::{ReadError, WriteError, refusal},
-    expiry::between,
 };
 
 /// A lease that was granted or kept alive.
@@ -32,22 +32,6 @@ pub struct LeaseGrant {
     pub deadline: SpaceTime,
     /// Durability level that the command reached.
     pub durability: Durability,
-}
-
-/// Present state of a lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeaseInfo {
-    /// Id of the lease.
-    pub id: LeaseId,
-    /// Time from each keep-alive of the lease to its deadline.
-    pub ttl: Duration,
-    /// Space time at which the lease ends unless it is kept alive before.
-    pub deadline: SpaceTime,
-    /// Time from now until the deadline of the lease.
-    pub remaining: Duration,
-    /// Approximate number of attached keys: a key that was overwritten or deleted counts until maintenance notices
-    /// this. [`Leases::keys`] is exact.
-    pub keys: u32,
 }
 
 /// A key that is attached to a lease.
@@ -113,20 +97,16 @@ impl Leases {
 
     /// Returns a lease; `None` if it does not exist or has ended.
     pub fn get(&self, id: LeaseId) -> Result<Option<LeaseInfo>, ReadError> {
-        let snapshot = self.db.inner.open.machine.read_view();
-        let found = snapshot.lease(id)?;
-        Ok(found.map(|lease| info(StoredLease { id, lease }, snapshot.time())))
+        Ok(self.db.inner.open.machine.read_view().lease(id)?)
     }
 
     /// Returns at most `limit` leases that have not ended, ordered by id and beginning after the id `after`.
     pub fn list(&self, after: Option<LeaseId>, limit: usize) -> Result<Vec<LeaseInfo>, ReadError> {
-        let snapshot = self.db.inner.open.machine.read_view();
-        let leases = snapshot.leases(after, limit)?;
-        Ok(leases.into_iter().map(|lease| info(lease, snapshot.time())).collect())
+        Ok(self.db.inner.open.machine.read_view().leases(after, limit)?)
     }
 
     /// Returns at most `limit` keys attached to a lease, ordered by keyspace and key; `None` if the lease does not
-    /// exist.
+    /// exist. The list is exact, unlike the number in [`LeaseInfo::keys`].
     pub fn keys(&self, id: LeaseId, limit: usize) -> Result<Option<Vec<LeaseKey>>, ReadError> {
         let machine = &self.db.inner.open.machine;
         let snapshot = machine.read_view();
@@ -145,11 +125,6 @@ impl Leases {
 /// deadline is useless.
 fn level(db: &Database) -> Durability {
     db.durability().max(Durability::Os)
-}
-
-fn info(StoredLease { id, lease }: StoredLease, now: SpaceTime) -> LeaseInfo {
-    let remaining = between(now, lease.deadline);
-    LeaseInfo { id, ttl: lease.ttl, deadline: lease.deadline, remaining, keys: lease.keys }
 }
 
 pub(crate) fn granted(committed: Committed) -> Result<LeaseGrant, WriteError> {

@@ -97,14 +97,14 @@ pub use digests::{DigestReport, HashMark};
 pub use error::{OpenError, ReadError, WriteError};
 pub use expiry::{Lifetime, PutOptions};
 pub use group::{
-    Credit, Delivery, Extended, FetchRequest, Group, GroupError, GroupFigures, GroupInfo, GroupMember, GroupStart,
-    HeldAttempt, MAX_LISTED_MEMBERS, Message, PreparedFetch, Push, PushRequest, PushWaits, Ready, SettlementResult,
+    Credit, Delivery, Extended, FetchRequest, Group, GroupError, GroupFigures, GroupInfo, GroupStart, HeldAttempt,
+    MAX_LISTED_MEMBERS, MemberInfo, Message, PreparedFetch, Push, PushRequest, PushWaits, Ready, SettlementResult,
     UnreadDelivery,
 };
 pub use identity::MemberIdentity;
 pub use key_history::{KeyVersion, KeyVersions, VersionLifetime};
 pub use keyspace::{Entry, Head, Keyspace, KeyspaceInfo, KeyspaceIter, ScanItem};
-pub use keyspace_admin::{DEFAULT_STATS_KEYS, KeyspaceStats};
+pub use keyspace_admin::{DEFAULT_STATS_KEYS, KeyspaceCounts};
 pub use leases::{LeaseGrant, LeaseInfo, LeaseKey, Leases};
 pub use maintenance_counts::Maintenance;
 pub use member::{MemberParts, SteppedOptions};

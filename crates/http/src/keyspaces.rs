@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use thalweg_engine::{DEFAULT_STATS_KEYS, KeyspaceInfo, KeyspaceStats};
+use thalweg_engine::{DEFAULT_STATS_KEYS, KeyspaceCounts, KeyspaceInfo};
 use thalweg_serving::{
     admission::Resource,
     app::App,
@@ -97,7 +97,7 @@ fn info_json(info: &KeyspaceInfo) -> Value {
 }
 
 /// Returns the statistics of a keyspace as JSON.
-fn stats_json(stats: &KeyspaceStats) -> Value {
+fn stats_json(stats: &KeyspaceCounts) -> Value {
     json!({ "keys": stats.keys, "bytes": stats.bytes, "exact": stats.exact, "sweeping": stats.sweeping })
 }
 

@@ -1,8 +1,8 @@
 //! Handlers that look up and list keyspaces, streams, producers and leases, by name or id.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use thalweg_engine::{DEFAULT_STATS_KEYS, LeaseInfo, LeaseKey};
+use thalweg_engine::{DEFAULT_STATS_KEYS, LeaseKey};
 use thalweg_serving::{
     admission::Resource,
     error::{no_such_keyspace, no_such_stream},
@@ -38,10 +38,8 @@ pub(crate) fn find_keyspace(
     let app = Arc::clone(turn.app);
     Ok(Handled::later(async move {
         let count = move || Ok(keyspace.stats(DEFAULT_STATS_KEYS)?);
-        let stats = run_blocking(&app, held.account(), 0, count).await?;
+        let counts = run_blocking(&app, held.account(), 0, count).await?;
         drop(held);
-        let counts =
-            wire::KeyspaceCounts { keys: stats.keys, bytes: stats.bytes, exact: stats.exact, sweeping: stats.sweeping };
         Ok(Reply::encode(move |out, id| out.reply(id, &KeyspaceFound { keyspace: found, counts: Some(counts) })))
     }))
 }
@@ -124,7 +122,7 @@ pub(crate) fn find_lease(
         Ok(move |out: &mut Replies, id: u32| {
             let keys: Vec<_> = found.iter().map(shown_key).collect();
             out.states(durability);
-            out.reply(id, &LeaseFound { durability, lease: shown_lease(&info), more, keys: List::Items(&keys) })
+            out.reply(id, &LeaseFound { durability, lease: wire::Lease::from(&info), more, keys: List::Items(&keys) })
         })
     })
 }
@@ -151,23 +149,9 @@ pub(crate) fn list_leases(
         found.truncate(limit);
         let durability = app.db.blocking().visible_durability();
         Ok(move |out: &mut Replies, id: u32| {
-            let leases: Vec<_> = found.iter().map(shown_lease).collect();
+            let leases: Vec<_> = found.iter().map(wire::Lease::from).collect();
             out.states(durability);
             out.reply(id, &LeaseList { durability, more, leases: List::Items(&leases) })
         })
     })
-}
-
-fn shown_lease(info: &LeaseInfo) -> wire::Lease {
-    wire::Lease {
-        id: info.id,
-        ttl: micros(info.ttl),
-        deadline: info.deadline,
-        remaining: micros(info.remaining),
-        keys: info.keys,
-    }
-}
-
-fn micros(span: Duration) -> u64 {
-    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }

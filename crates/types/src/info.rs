@@ -1,13 +1,24 @@
-//! Descriptions of keyspaces, streams, producers, consumer groups, caches and members of a cluster.
+//! Descriptions of keyspaces, leases, streams, producers, consumer groups, caches and members of a cluster.
 //!
-//! Each description is declared once here: the engine returns it, the native protocol encodes it
-//! (`docs/formats/wire.md`), and the client library decodes it and returns it to its caller.
+//! Owns: descriptions and results that both the engine and the client library return to their callers. Each is declared
+//! once here. The native protocol (`docs/formats/wire.md`) encodes most of them as they are. A lease and the result of
+//! a settlement are encoded as structures of `thalweg-wire`.
+//!
+//! Does not own: the JSON of the HTTP API, whose fields have other names and units (`thalweg-http`); rows and heads of
+//! the state, from which the descriptions are made (`thalweg-state`); the counters of a cache without its name
+//! (`thalweg-broker`).
+
+use std::time::Duration;
 
 use crate::{
     clock::SpaceTime,
     codec::{choices, structure},
-    command::{KeyspaceConfig, StreamConfig, groups::GroupConfig},
-    ids::{GroupId, KeyspaceId, NodeId, Offset, StreamId},
+    command::{
+        KeyspaceConfig, StreamConfig,
+        groups::{GroupConfig, Lapsed},
+    },
+    durability::Durability,
+    ids::{GroupId, KeyspaceId, LeaseId, NodeId, Offset, StreamId},
 };
 
 structure! {
@@ -22,6 +33,37 @@ structure! {
         /// Name of the keyspace.
         name: String,
     }
+}
+
+structure! {
+    /// Number and size of a keyspace's keys.
+    KeyspaceCounts as "keyspace counts" {
+        /// Number of keys in the keyspace, exact or estimated.
+        keys: u64,
+        /// Bytes of all keys and values in the keyspace, exact or estimated.
+        bytes: u64,
+        /// True if the numbers of keys and bytes are exact as of one moment; otherwise they are estimates. In a
+        /// keyspace that counts with every write, an expired key counts until an entry removes it, moments later.
+        exact: bool,
+        /// True if rows of deleted keys are still to be removed in the background.
+        sweeping: bool,
+    }
+}
+
+/// Description of a lease. Keys that are attached to a lease live only while a client keeps the lease alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseInfo {
+    /// Id of the lease.
+    pub id: LeaseId,
+    /// Time from each keep-alive of the lease to its deadline.
+    pub ttl: Duration,
+    /// Space time at which the lease ends unless it is kept alive before.
+    pub deadline: SpaceTime,
+    /// Time from now until the deadline of the lease.
+    pub remaining: Duration,
+    /// Approximate number of attached keys: a key that was overwritten or deleted counts until maintenance notices
+    /// this.
+    pub keys: u32,
 }
 
 structure! {
@@ -136,8 +178,20 @@ pub struct GroupCounts {
     pub dropped: u64,
 }
 
+/// Result of a settlement (ack or nack) of delivered records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettlementResult {
+    /// Durability level that the settlement reached.
+    pub durability: Durability,
+    /// Number of records that this settlement has acked or nacked.
+    pub settled: u32,
+    /// Records that this settlement has not acked or nacked: the ack deadline of their attempt had passed, or an
+    /// earlier settlement had acked or nacked them.
+    pub lapsed: Vec<Lapsed>,
+}
+
 structure! {
-    /// Statistics of a cache. All counters start at 0 when the cache is created.
+    /// Name and statistics of a cache. All counters start at 0 when the cache is created.
     CacheFigures as "cache figures" {
         /// Id of the cache.
         cache: u32,

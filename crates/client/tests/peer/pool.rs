@@ -69,5 +69,5 @@ async fn requests_are_spread_and_go_where_there_is_a_connection() {
             }
         });
     }
-    assert_eq!(waiting.await.unwrap().unwrap().id, KeyspaceId(5));
+    assert_eq!(waiting.await.unwrap().unwrap().0.id, KeyspaceId(5));
 }

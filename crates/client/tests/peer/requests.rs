@@ -333,7 +333,7 @@ async fn goodbye_is_obeyed() {
     let mut peer = server.accept().await;
     let id = peer.any().await;
     peer.send(id, &found(5)).await;
-    assert_eq!(asked.await.unwrap().unwrap().id, KeyspaceId(5));
+    assert_eq!(asked.await.unwrap().unwrap().0.id, KeyspaceId(5));
 
     peer.send(0, &goodbye(Reason::Refused, Action::Fix, "not you")).await;
     let error = loop {

@@ -91,8 +91,8 @@ async fn keyspaces() {
     let range = ScanRange { prefix: b"k".to_vec(), page: 10, order: Order::Descending, ..ScanRange::default() };
     let pairs = users.scan(range).collect(1000).await.unwrap();
     assert!(pairs.iter().map(|pair| pair.value[0]).eq((0..25).rev()));
-    let info = users.describe(Count::Estimate).await.unwrap();
-    assert_eq!((info.name.as_str(), info.counts.map(|(keys, _, exact)| (keys, exact))), ("users", Some((26, true))));
+    let (info, counts) = users.describe(Count::Estimate).await.unwrap();
+    assert_eq!((info.name.as_str(), counts.map(|counts| (counts.keys, counts.exact))), ("users", Some((26, true))));
     users.delete_prefix(b"k").await.unwrap();
     assert_eq!(users.scan(ScanRange::default()).collect(10).await.unwrap().len(), 1);
 

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, thread};
 
 use thalweg_engine::{
-    Database, KeyspaceStats, ScanRange, TransactionError, WriteError,
+    Database, KeyspaceCounts, ScanRange, TransactionError, WriteError,
     types::{
         Durability, Revision,
         command::{Expect, KeyspaceConfig, OperationError, OperationResult, ScanOperation, TransactionBuilder},
@@ -124,7 +124,7 @@ fn a_dropped_keyspace_frees_its_name(node: &mut Node) {
     for number in 0..200u32 {
         keyspace.put(&number.to_be_bytes(), b"1234").unwrap();
     }
-    let exact = KeyspaceStats { keys: 200, bytes: 1600, exact: true, sweeping: false };
+    let exact = KeyspaceCounts { keys: 200, bytes: 1600, exact: true, sweeping: false };
     assert_eq!(keyspace.stats(1).unwrap(), exact);
     let id = keyspace.id();
     keyspace.drop_all().unwrap();
@@ -146,7 +146,7 @@ fn statistics_are_exact_or_say_that_they_are_not(node: &mut Node) {
     for number in 0..2000u32 {
         keyspace.put(&(number * 1000).to_be_bytes(), b"123456").unwrap();
     }
-    let exact = KeyspaceStats { keys: 2000, bytes: 20_000, exact: true, sweeping: false };
+    let exact = KeyspaceCounts { keys: 2000, bytes: 20_000, exact: true, sweeping: false };
     assert_eq!(keyspace.stats(2000).unwrap(), exact);
     let estimate = keyspace.stats(100).unwrap();
     assert!(!estimate.exact && (1800..2200).contains(&estimate.keys), "{estimate:?}");

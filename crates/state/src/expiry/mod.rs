@@ -21,6 +21,6 @@ pub(crate) mod time_of_reads;
 pub(crate) mod writes;
 
 pub use expire::StaleCursor;
-pub use reads::{AttachedKey, LeaseInfo};
-pub use rows::{Expiry, Lease};
+pub use reads::AttachedKey;
+pub use rows::Expiry;
 pub use time_of_reads::ReadTime;

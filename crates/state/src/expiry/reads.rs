@@ -12,7 +12,7 @@ use std::{
 };
 
 use thalweg_store::{Direction, View};
-use thalweg_types::{KeyspaceId, LeaseId, SpaceTime};
+use thalweg_types::{KeyspaceId, LeaseId, SpaceTime, info::LeaseInfo};
 
 use crate::{
     error::MachineError,
@@ -33,15 +33,6 @@ pub(crate) fn count_leases(view: &dyn View) -> Result<usize, MachineError> {
         Ok(())
     })?;
     Ok(count)
-}
-
-/// A lease and its id, as listed for clients.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeaseInfo {
-    /// Id of the lease.
-    pub id: LeaseId,
-    /// TTL, deadline and key count of the lease.
-    pub lease: Lease,
 }
 
 /// A key that is attached to a lease. Also a position in the list of a lease's keys: the next page begins after this
@@ -91,8 +82,9 @@ impl Machine {
 
 impl ReadView {
     /// Returns a lease; `None` if it does not exist or has ended at the view's time.
-    pub fn lease(&self, id: LeaseId) -> Result<Option<Lease>, MachineError> {
-        Ok(Lease::in_view(self.view(), id)?.filter(|lease| lease.is_live(self.time())))
+    pub fn lease(&self, id: LeaseId) -> Result<Option<LeaseInfo>, MachineError> {
+        let lease = Lease::in_view(self.view(), id)?.filter(|lease| lease.is_live(self.time()));
+        Ok(lease.map(|lease| lease.describe(id, self.time())))
     }
 
     /// Returns the time at which a value with this expiry ends: the earlier of its deadline and its lease's
@@ -123,7 +115,7 @@ impl ReadView {
                 return ControlFlow::Break(());
             };
             if lease.is_live(self.time()) {
-                leases.push(LeaseInfo { id, lease });
+                leases.push(lease.describe(id, self.time()));
             }
             if leases.len() == limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;

@@ -24,6 +24,7 @@ use thalweg_store::View;
 use thalweg_types::{
     KeyspaceId, LeaseId, SpaceTime,
     codec::{Malformed, Reader},
+    info::LeaseInfo,
     limits::{MAX_KEY_BYTES, MAX_STALE_ROW_BYTES},
 };
 
@@ -85,22 +86,27 @@ impl Expiry {
 
 /// A lease: a deadline that a client keeps moving ahead. The keys attached to a lease end with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lease {
+pub(crate) struct Lease {
     /// Time from a grant or keep-alive of the lease to its deadline.
-    pub ttl: Duration,
+    pub(crate) ttl: Duration,
     /// Space time at which the lease ends unless a client keeps it alive before.
-    pub deadline: SpaceTime,
+    pub(crate) deadline: SpaceTime,
     /// Number of index rows of keys attached to the lease. A stale row counts until it is removed.
-    pub keys: u32,
+    pub(crate) keys: u32,
 }
 
 impl Lease {
     const ENCODED_LEN: usize = 20;
 
     /// Returns true if the lease has not ended at `time`.
-    #[must_use]
-    pub fn is_live(&self, time: SpaceTime) -> bool {
+    pub(crate) fn is_live(&self, time: SpaceTime) -> bool {
         self.deadline > time
+    }
+
+    /// Describes the lease to a reader whose time is `now`.
+    pub(crate) fn describe(&self, id: LeaseId, now: SpaceTime) -> LeaseInfo {
+        let remaining = Duration::from_micros(self.deadline.0.saturating_sub(now.0));
+        LeaseInfo { id, ttl: self.ttl, deadline: self.deadline, remaining, keys: self.keys }
     }
 
     pub(crate) fn encode(&self) -> [u8; Self::ENCODED_LEN] {

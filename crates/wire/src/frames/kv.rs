@@ -1,10 +1,13 @@
 //! Frames that read keyspaces, keys and leases, and the replies to them. Writes are commands, see
 //! [`write`](super::write).
 
-pub use thalweg_types::info::Keyspace;
+use std::time::Duration;
+
+pub use thalweg_types::info::{Keyspace, KeyspaceCounts};
 use thalweg_types::{
     Durability, KeyspaceId, LeaseId, Revision, SpaceTime,
     codec::{List, RemainingBytes, choices, structure},
+    info::LeaseInfo,
 };
 
 choices! {
@@ -267,20 +270,6 @@ structure! {
 }
 
 structure! {
-    /// Number and size of a keyspace's keys.
-    KeyspaceCounts as "keyspace counts" {
-        /// Number of keys in the keyspace.
-        keys: u64,
-        /// Bytes of all keys and values in the keyspace.
-        bytes: u64,
-        /// True if both numbers are exact; false if they are estimates.
-        exact: bool,
-        /// True if the server still has to remove rows of deleted keys in the background.
-        sweeping: bool,
-    }
-}
-
-structure! {
     /// Reply to [`FindKeyspace`]: the description of a keyspace.
     KeyspaceFound as "keyspace found" {
         /// Description of the keyspace.
@@ -301,7 +290,7 @@ structure! {
 }
 
 structure! {
-    /// Description of a lease. Keys that are attached to a lease live only while clients keep the lease alive.
+    /// Description of a lease, with time spans as numbers: the encoded form of [`LeaseInfo`].
     Lease as "lease" {
         /// Id of the lease.
         id: LeaseId,
@@ -314,6 +303,24 @@ structure! {
         /// Approximate number of keys attached to the lease.
         keys: u32,
     }
+}
+
+impl From<&LeaseInfo> for Lease {
+    fn from(info: &LeaseInfo) -> Self {
+        let LeaseInfo { id, ttl, deadline, remaining, keys } = *info;
+        Self { id, ttl: micros(ttl), deadline, remaining: micros(remaining), keys }
+    }
+}
+
+impl From<Lease> for LeaseInfo {
+    fn from(Lease { id, ttl, deadline, remaining, keys }: Lease) -> Self {
+        Self { id, ttl: Duration::from_micros(ttl), deadline, remaining: Duration::from_micros(remaining), keys }
+    }
+}
+
+/// Returns a time span in microseconds, at most `u64::MAX`.
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
 structure! {
@@ -349,5 +356,23 @@ structure! {
         more: bool,
         /// Leases in the page, ordered by id.
         leases: List<'a, Lease>,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_comes_back_from_its_encoded_form() {
+        let info = LeaseInfo {
+            id: LeaseId(9),
+            ttl: Duration::from_micros(30_000_001),
+            deadline: SpaceTime(7),
+            remaining: Duration::ZERO,
+            keys: 3,
+        };
+        assert_eq!(LeaseInfo::from(Lease::from(&info)), info);
+        assert_eq!(Lease::from(&LeaseInfo { ttl: Duration::MAX, ..info }).ttl, u64::MAX);
     }
 }
