@@ -7,7 +7,10 @@ use std::{
 
 use thalweg_log::Purpose;
 use thalweg_replica::Committed;
-use thalweg_state::{machine::StreamReadError, streams::BatchForm};
+use thalweg_state::{
+    machine::StreamReadError,
+    streams::{BatchForm, LiveStream},
+};
 pub use thalweg_types::info::Stream as StreamInfo;
 use thalweg_types::{
     BlobRef, Durability, Offset, SpaceTime, StreamId,
@@ -32,8 +35,8 @@ use crate::{
 /// Maximum number of batches that one read of a stream looks up.
 const MAX_BATCHES_PER_READ: u64 = 4096;
 
-fn described(info: thalweg_state::streams::StreamInfo) -> StreamInfo {
-    let thalweg_state::streams::StreamInfo { id, name, config, start, next, bytes, last_time } = info;
+fn described(live: LiveStream) -> StreamInfo {
+    let LiveStream { id, name, config, start, next, bytes, last_time } = live;
     StreamInfo { id, start, next, bytes, last_time, config, name: name.to_string() }
 }
 

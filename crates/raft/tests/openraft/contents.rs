@@ -7,7 +7,7 @@ use thalweg_state::{
     keyspaces::{ScanRange, StoredRef},
     machine::Machine,
     membership::AppliedMembership,
-    streams::StreamInfo,
+    streams::LiveStream,
 };
 use thalweg_types::{BlobRef, Offset, Revision, SpaceTime, record::Records};
 
@@ -26,7 +26,7 @@ pub struct Found {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Contents {
     pub keyspaces: BTreeMap<Arc<str>, Pairs>,
-    pub streams: Vec<(StreamInfo, Vec<Found>)>,
+    pub streams: Vec<(LiveStream, Vec<Found>)>,
     pub membership: Option<AppliedMembership>,
     pub revision: Revision,
     pub time: SpaceTime,
@@ -60,7 +60,7 @@ impl Contents {
     }
 }
 
-fn records(machine: &Machine, info: &StreamInfo, bytes: impl Fn(&BlobRef) -> Vec<u8>) -> Vec<Found> {
+fn records(machine: &Machine, info: &LiveStream, bytes: impl Fn(&BlobRef) -> Vec<u8>) -> Vec<Found> {
     let mut found = Vec::new();
     let mut from = info.start;
     while from < info.next {

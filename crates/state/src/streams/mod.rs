@@ -31,4 +31,4 @@ pub(crate) mod replacing;
 pub(crate) mod retention;
 
 pub use compaction::{BatchRange, CompactionCandidate};
-pub use read::{BatchForm, BatchRef, Batches, StreamInfo};
+pub use read::{BatchForm, BatchRef, Batches, LiveStream};

@@ -10,12 +10,12 @@ use crate::{
     streams::{heads::Head, index, index_entry::IndexEntry},
 };
 
-/// Statistics of a stream as of the last applied log entry.
+/// A live stream as of the last applied log entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StreamInfo {
+pub struct LiveStream {
     /// Id of the stream.
     pub id: StreamId,
-    /// Name of the stream.
+    /// Name of the stream, shared with its head: a copy under the lock of the heads allocates nothing.
     pub name: Arc<str>,
     /// Configuration of the stream.
     pub config: StreamConfig,
@@ -29,7 +29,7 @@ pub struct StreamInfo {
     pub last_time: SpaceTime,
 }
 
-impl StreamInfo {
+impl LiveStream {
     pub(crate) fn of(id: StreamId, head: &Head) -> Self {
         Self {
             id,

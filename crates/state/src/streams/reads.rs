@@ -12,7 +12,7 @@ use crate::{
         heads::{Head, MaintenanceKind},
         producers::{self, ProducerRow},
         read as stream_read,
-        read::{Batches, StreamInfo},
+        read::{Batches, LiveStream},
         retention,
     },
     sync::read,
@@ -31,8 +31,8 @@ impl Machine {
 
     /// Returns the statistics of a live stream; `None` if there is none with this id.
     #[must_use]
-    pub fn stream(&self, id: StreamId) -> Option<StreamInfo> {
-        read(&self.published.streams).get(id).filter(|head| head.is_live()).map(|head| StreamInfo::of(id, head))
+    pub fn stream(&self, id: StreamId) -> Option<LiveStream> {
+        read(&self.published.streams).get(id).filter(|head| head.is_live()).map(|head| LiveStream::of(id, head))
     }
 
     /// Returns the next offset that a live stream will assign.
@@ -50,7 +50,7 @@ impl Machine {
     /// Returns the statistics of all live streams in the order of ids. The statistics of one stream are from one point
     /// in time, but those of different streams may be from different times.
     #[must_use]
-    pub fn streams(&self) -> Vec<StreamInfo> {
+    pub fn streams(&self) -> Vec<LiveStream> {
         self.streams_after(None, usize::MAX)
     }
 
@@ -164,13 +164,13 @@ impl Machine {
     /// The statistics of one stream are from one point in time, but those of different streams may be from different
     /// times.
     #[must_use]
-    pub fn streams_after(&self, after: Option<StreamId>, limit: usize) -> Vec<StreamInfo> {
+    pub fn streams_after(&self, after: Option<StreamId>, limit: usize) -> Vec<LiveStream> {
         let (mut found, mut after) = (Vec::new(), after);
         while found.len() < limit {
             let table = read(&self.published.streams);
             let mut last = None;
             for (id, head) in table.after(after).take(PAGE.min(limit - found.len())) {
-                found.extend(head.is_live().then(|| StreamInfo::of(id, head)));
+                found.extend(head.is_live().then(|| LiveStream::of(id, head)));
                 last = Some(id);
             }
             if last.is_none() {
