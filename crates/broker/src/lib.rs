@@ -130,7 +130,7 @@ pub use self::{
     batching::{BatchEncoder, Batching, Coalescer, WhenIdle},
     broker::Broker,
     cache::{
-        Cache, CacheConfig, CacheEntry, CacheError, CacheId, CacheStats, Caches, ClearedEntries, Condition,
+        Cache, CacheConfig, CacheCounts, CacheEntry, CacheError, CacheId, Caches, ClearedEntries, Condition,
         CreateCacheError, ENTRY_BYTES, Expiry, NamedCache, ScanCursor, ScanPage, Update, Version,
     },
     driver::{Link, QueueStats, SubscribeError, UnknownSubscription},

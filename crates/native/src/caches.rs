@@ -8,7 +8,7 @@ use std::{ops::ControlFlow, sync::Arc};
 
 use bytes::Bytes;
 use thalweg_broker::{
-    Cache, CacheEntry as Entry, CacheError, CacheId, CacheStats as Stats, Condition, CreateCacheError, Expiry, Moment,
+    Cache, CacheCounts, CacheEntry as Entry, CacheError, CacheId, Condition, CreateCacheError, Expiry, Moment,
     NamedCache, ScanCursor, ScanPage, Version,
 };
 use thalweg_serving::{app::App, aside, error::ApiError, limits::DEFAULT_CACHE_KEYS};
@@ -291,7 +291,8 @@ pub(crate) fn stats(turn: &mut Turn<'_>, request: &Request<'_>, read: &ReadCache
 }
 
 fn figures(named: &NamedCache) -> CacheFigures {
-    let Stats { entries, bytes, max_bytes: _, hits, misses, puts, deletes, evictions, expired } = named.cache.stats();
+    let CacheCounts { entries, bytes, max_bytes: _, hits, misses, puts, deletes, evictions, expired } =
+        named.cache.stats();
     CacheFigures {
         cache: named.id.0,
         entries,

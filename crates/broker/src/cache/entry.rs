@@ -96,9 +96,10 @@ pub enum Update {
     Delete,
 }
 
-/// Figures of one cache, or their sum over all caches. The counters start when the cache is created.
+/// Sizes and counters of one cache, without its name, or their sum over its shards. The counters start when the cache
+/// is created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CacheStats {
+pub struct CacheCounts {
     /// Number of entries, including expired ones that were not reclaimed yet.
     pub entries: u64,
     /// Bytes of the keys and values in the cache, plus [`ENTRY_BYTES`] for each entry.
@@ -119,7 +120,7 @@ pub struct CacheStats {
     pub expired: u64,
 }
 
-impl CacheStats {
+impl CacheCounts {
     /// Share of reads that found a value, from 0 to 1; `None` before the first read.
     #[must_use]
     pub fn hit_ratio(&self) -> Option<f64> {

@@ -28,7 +28,7 @@ use thalweg_types::limits::{MAX_CACHE_SCAN_KEYS, MAX_KEY_BYTES, MAX_VALUE_BYTES,
 
 use self::shard::{ClearedShard, Lookup, RemovedEntries, Shard, weight};
 pub use self::{
-    entry::{CacheEntry, CacheStats, Condition, ENTRY_BYTES, Expiry, Update, Version},
+    entry::{CacheCounts, CacheEntry, Condition, ENTRY_BYTES, Expiry, Update, Version},
     error::{CacheError, CreateCacheError},
     named::{CacheId, Caches, NamedCache},
 };
@@ -399,8 +399,8 @@ impl Cache {
 
     /// Returns the figures of the cache.
     #[must_use]
-    pub fn stats(&self) -> CacheStats {
-        let mut stats = CacheStats::default();
+    pub fn stats(&self) -> CacheCounts {
+        let mut stats = CacheCounts::default();
         for shard in &self.shards {
             stats.add(&locked(shard.0.lock()).stats());
         }

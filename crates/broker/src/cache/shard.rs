@@ -15,7 +15,7 @@ use quick_cache::{Equivalent, Lifecycle, OptionsBuilder, Weighter, unsync};
 use smallvec::SmallVec;
 
 use super::{
-    entry::{CacheEntry, CacheStats, ENTRY_BYTES, Update, Version},
+    entry::{CacheCounts, CacheEntry, ENTRY_BYTES, Update, Version},
     wheel::{TimerId, Wheel},
 };
 use crate::Moment;
@@ -167,7 +167,7 @@ pub(crate) struct Shard {
     entries: Entries,
     timers: Wheel<Key>,
     last_version: u64,
-    stats: CacheStats,
+    stats: CacheCounts,
 }
 
 /// Entries that were removed from a shard together.
@@ -188,7 +188,7 @@ pub(super) type PositionedKey = (u64, Arc<[u8]>);
 
 impl Shard {
     pub(crate) fn new(max_bytes: u64) -> Self {
-        let stats = CacheStats::default();
+        let stats = CacheCounts::default();
         Self { max_bytes, entries: entries(max_bytes), timers: Wheel::new(), last_version: 0, stats }
     }
 
@@ -197,9 +197,9 @@ impl Shard {
         (max_bytes as f64 * HOT) as u64
     }
 
-    pub(crate) fn stats(&self) -> CacheStats {
+    pub(crate) fn stats(&self) -> CacheCounts {
         let (entries, bytes) = (self.entries.len() as u64, self.entries.weight());
-        CacheStats { entries, bytes, max_bytes: self.max_bytes, ..self.stats }
+        CacheCounts { entries, bytes, max_bytes: self.max_bytes, ..self.stats }
     }
 
     /// Calls `read` with the entry of a key at time `now`. For the eviction order, the entry counts as used.

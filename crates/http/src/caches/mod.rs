@@ -12,7 +12,7 @@ use std::sync::Arc;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use thalweg_broker::{CacheStats, NamedCache};
+use thalweg_broker::{CacheCounts, NamedCache};
 use thalweg_serving::{
     app::App,
     aside,
@@ -68,7 +68,7 @@ struct CacheList {
 /// Returns a cache and its figures for a JSON reply.
 fn shown(named: &NamedCache) -> CacheShown {
     let stats = named.cache.stats();
-    let CacheStats { entries, bytes, max_bytes: _, hits, misses, puts, deletes, evictions, expired } = stats;
+    let CacheCounts { entries, bytes, max_bytes: _, hits, misses, puts, deletes, evictions, expired } = stats;
     CacheShown {
         name: named.name.to_string(),
         id: named.id.0,

@@ -10,7 +10,7 @@ use prometheus_client::{
     encoding::{DescriptorEncoder, EncodeMetric},
     metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
 };
-use thalweg_broker::{CacheStats, NamedCache};
+use thalweg_broker::{CacheCounts, NamedCache};
 use thalweg_types::printable::one_line;
 
 use super::encode::{counter, gauge};
@@ -55,7 +55,7 @@ impl Collector for Subjects {
 #[derive(Debug)]
 pub struct Caches(pub Arc<Views>);
 
-type Figure = fn(&CacheStats) -> u64;
+type Figure = fn(&CacheCounts) -> u64;
 
 const GAUGES: [(&str, &str, Figure); 3] = [
     ("cache_entries", "Entries, by cache", |stats| stats.entries),
