@@ -270,7 +270,7 @@ impl Suite {
     /// Creates the cache over HTTP, if the mix uses one; returns the requests to it.
     fn http_cache(&self, target: &Target) -> Result<Option<HttpCodec>, BenchError> {
         #[derive(Deserialize)]
-        struct CacheShown {
+        struct CacheReply {
             max_bytes: u64,
         }
         if !self.uses_cache() {
@@ -287,7 +287,7 @@ impl Suite {
         if !matches!(status, 200 | 201) {
             return Err(fail(format!("status {status}: {}", String::from_utf8_lossy(&body))));
         }
-        let shown: CacheShown = serde_json::from_slice(&body).map_err(|error| fail(error.to_string()))?;
+        let shown: CacheReply = serde_json::from_slice(&body).map_err(|error| fail(error.to_string()))?;
         self.check_capacity(&target.host, shown.max_bytes)?;
         Ok(Some(HttpCodec::cache(target.address, &target.host, name)))
     }

@@ -10,7 +10,7 @@ use crate::{
     args::{Plain, TargetArgs},
     failure::Failure,
     render,
-    session::{Access, ProducerRow, Session, StreamRow},
+    session::{Access, ProducerReply, Session, StreamReply},
     span::{parse_bytes, parse_span, show_span, show_time},
 };
 
@@ -211,7 +211,7 @@ fn json_lines(rows: &[impl Serialize]) -> Result<(), Failure> {
     rows.iter().try_for_each(|row| render::line(&json!(row).to_string()))
 }
 
-fn show(rows: &[StreamRow], json: bool) -> Result<(), Failure> {
+fn show(rows: &[StreamReply], json: bool) -> Result<(), Failure> {
     if json {
         return json_lines(rows);
     }
@@ -229,7 +229,7 @@ fn show(rows: &[StreamRow], json: bool) -> Result<(), Failure> {
     render::line(&render::table(&["stream", "start", "next", "records", "bytes", "newest", "keeps"], shown))
 }
 
-fn show_producers(stream: &str, rows: &[ProducerRow], json: bool) -> Result<(), Failure> {
+fn show_producers(stream: &str, rows: &[ProducerReply], json: bool) -> Result<(), Failure> {
     if json {
         return json_lines(rows);
     }

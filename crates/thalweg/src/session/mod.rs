@@ -56,7 +56,7 @@ pub(crate) use self::{
     kv::{Expected, Pair, PutTerms, ScanQuery, Written},
     record::{Record, StreamRecord},
     snapshot::{PartialFile, SnapshotRequest},
-    streams::{Appended, ProducerRow, StreamRow},
+    streams::{Appended, ProducerReply, StreamReply},
     subjects::{Message, Published, SubscribeQuery, SubscriptionEvent},
     watch::{Change, WatchKeys, WatchQuery},
 };

@@ -40,7 +40,7 @@ pub(crate) struct Appended {
 
 /// State of a producer of a stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ProducerRow {
+pub(crate) struct ProducerReply {
     pub id: String,
     pub epoch: u64,
     pub next_sequence: u64,
@@ -50,7 +50,7 @@ pub(crate) struct ProducerRow {
 
 /// Description of a stream, as the node returns it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct StreamRow {
+pub(crate) struct StreamReply {
     pub name: String,
     /// Offset of the oldest record that the stream still has.
     pub start: u64,
@@ -167,17 +167,17 @@ impl Session {
         found.map_or_else(|| Ok(self.stream(stream)?.next), Ok)
     }
 
-    pub(crate) fn streams(&self) -> Result<Vec<StreamRow>, Failure> {
+    pub(crate) fn streams(&self) -> Result<Vec<StreamReply>, Failure> {
         self.rows(self.list("/v1/streams?limit=10000", "streams")?)
     }
 
-    pub(crate) fn stream(&self, name: &str) -> Result<StreamRow, Failure> {
+    pub(crate) fn stream(&self, name: &str) -> Result<StreamReply, Failure> {
         self.http.json(RequestBuilder::get(path(name)))
     }
 
     /// Creates a stream; an existing stream is not changed. Returns its description, and true if the stream did not
     /// exist before.
-    pub(crate) fn create_stream(&self, name: &str, config: &Value) -> Result<(StreamRow, bool), Failure> {
+    pub(crate) fn create_stream(&self, name: &str, config: &Value) -> Result<(StreamReply, bool), Failure> {
         let reply = self.write(RequestBuilder::new(Method::PUT, path(name)).json(config))?;
         Ok((self.http.parse(&reply.body)?, reply.status == 201))
     }
@@ -189,7 +189,7 @@ impl Session {
         &self,
         name: &str,
         settings: impl Fn(&Value) -> Value,
-    ) -> Result<StreamRow, Failure> {
+    ) -> Result<StreamReply, Failure> {
         let found = match self.stream(name) {
             Err(failure) if failure.exit == Exit::NotFound => None,
             found => Some(found?),
@@ -202,7 +202,7 @@ impl Session {
     }
 
     /// Removes the records of a stream whose offsets are below `before`.
-    pub(crate) fn trim_stream(&self, name: &str, before: u64) -> Result<StreamRow, Failure> {
+    pub(crate) fn trim_stream(&self, name: &str, before: u64) -> Result<StreamReply, Failure> {
         self.write(RequestBuilder::post(format!("{}/trim", path(name))).json(&json!({ "before": before })))?;
         self.stream(name)
     }
@@ -212,7 +212,7 @@ impl Session {
     }
 
     /// Returns the stream's producers.
-    pub(crate) fn producers(&self, stream: &str) -> Result<Vec<ProducerRow>, Failure> {
+    pub(crate) fn producers(&self, stream: &str) -> Result<Vec<ProducerReply>, Failure> {
         self.rows(self.list(&format!("{}/producers", path(stream)), "producers")?)
     }
 
