@@ -1,5 +1,7 @@
 //! Descriptions of keyspaces, streams, producers, consumer groups, caches and members of a cluster.
 //!
+//! Owns: these declarations with their encoding. Does not own: the figures, or their JSON over HTTP.
+//!
 //! Each description is declared once here: the engine returns it, the native protocol encodes it
 //! (`docs/formats/wire.md`), and the client library decodes it and returns it to its caller.
 
