@@ -1,5 +1,8 @@
 //! Failover: the leader is killed with SIGKILL while clients write. Measures the time until the next acknowledgement.
 //!
+//! Owns: the clients, the kills, and the comparison of acknowledged writes. Does not own: the nodes' processes
+//! (`nodes`), or the probes of the machine (`probes`).
+//!
 //! Only writes that were sent after the kill count, so that a reply that the old leader had sent before is not taken
 //! for the new leader's. Each write has a key of its own, and a client continues with the next node after an error.
 //! After each round, the keys of the last acknowledgements before the kill are read: if one is missing, an acknowledged

@@ -1,4 +1,7 @@
 //! Options of `thalweg bench cluster`.
+//!
+//! Owns: the options, the names of the parts, and the checks of their values. Does not own: the goals, which each part
+//! has in its own module.
 
 use std::{path::PathBuf, time::Duration};
 

@@ -1,6 +1,9 @@
 //! Stream appends: publishers append batches of records to one stream over the native protocol, as fast as the cluster
 //! acknowledges them.
 //!
+//! Owns: the publishers, the goals, and the table of this part. Does not own: appends as a load beside other
+//! measurements (`appends`), or the nodes' counters (`counted`).
+//!
 //! Each publisher is a client of its own, which follows the leader. A batch waits for level `quorum`. A publisher has
 //! one batch in flight or several: both are measured in turns. After each run, the stream must have all records. The
 //! goal depends on the disk of the same minute: each record is written about twice on each of three nodes.

@@ -1,13 +1,16 @@
 //! Detection in clusters that are too large for one machine: the nodes' own failure detectors over a virtual clock.
 //!
+//! Owns: the virtual clock, the messages, the failures, and the two measured distributions. Does not own: the detector
+//! (`thalweg_cluster::detector`), or detection between real nodes (`detection`).
+//!
 //! Each node of the simulation has the detector of a real node (`thalweg_cluster::detector`) with the default times,
 //! sends signs of life to all others, and looks at its detector, at the intervals of a real node. Two distributions are
 //! measured on this machine right before, and each event draws from them: the lateness of a timer, and the time of a
 //! message over the loopback. So the result says how the intervals and the detector behave, and not how fifty processes
 //! share the processors.
 //!
-//! A run is a function of its options and its seed: events at the same time happen in the order in which they were
-//! scheduled.
+//! A simulation is a function of its arguments, which include the measured distributions and the seed: events at the
+//! same time happen in the order in which they were scheduled.
 
 use std::{
     cmp::Reverse,

@@ -1,5 +1,8 @@
 //! One slow follower: puts of many clients while a follower has little processor time, or while its disk stands still.
 //!
+//! Owns: the conditions, the ways to slow a process or its disk down, and the table of this part. Does not own: the
+//! loop devices (`disks`), control groups (`thalweg_lab`), or the puts (`work`).
+//!
 //! A control group gives the follower a tenth of a processor, and `fsfreeze` stops the writes to its file system, which
 //! all nodes then have on loop devices, for 1 s of each 5 s. Both need privileges. Without them SIGSTOP and SIGCONT
 //! stand in: a stopped process neither answers nor writes. The report states the reason.

@@ -1,6 +1,9 @@
 //! Transfer of a snapshot: a node with an empty directory joins a cluster whose log no longer has its beginning, so the
 //! leader sends it the state.
 //!
+//! Owns: the values of the state, the progress of the transfer, and the goals and the table of this part. Does not own:
+//! the puts of the clients (`work`), or the nodes' processes (`nodes`).
+//!
 //! Clients put small values at a fixed rate before and during the transfer, so the report shows what it costs them. The
 //! new node's own counters show the bytes that it has received on the channel of snapshots, and when. After each round
 //! it is compared with what was stored, and removed from the cluster.

@@ -1,4 +1,8 @@
 //! `thalweg bench cluster`: performs the runs that the command's options request, and makes the report.
+//!
+//! Owns: the rows of puts and gets in alternate turns with another system, their goals, and the order of the other
+//! parts. Does not own: the run of one row (`work`), the other system (`peer`), or the measurement of a part, which
+//! each has in its own module.
 
 use std::path::Path;
 

@@ -1,5 +1,8 @@
 //! The work of one row, and its run on Thalweg's nodes.
 //!
+//! Owns: the rows' names, the plans of their loads, their figures, and puts at a fixed rate beside another measurement.
+//! Does not own: the order of the rows (`suite`), the nodes (`nodes`), or the load generator (`thalweg_load`).
+//!
 //! Each client has a connection of its own and one request in flight. Gets are compared with the values that were put.
 
 use std::{

@@ -1,5 +1,8 @@
 //! Random gets of more data than memory, over each protocol, beside random reads of the bare disk.
 //!
+//! Owns: the goals, the order of probes and runs, and the tables of this part. Does not own: loading the data
+//! (`filled`), the runs of the load generator (`over`), or the reads of the bare disk (`read_probe`).
+//!
 //! Right before each run the probe measures the disk with one read in flight and with 32. During the run one more
 //! client reads keys that stay in memory, at a fixed rate: a get that waits for the disk must not hold it up.
 

@@ -1,5 +1,8 @@
 //! The tail of durable puts: a minute at half of the knee, with a raw probe of the disk beside them.
 //!
+//! Owns: the goal, the search for the knee, the order of the runs, and the tables of this part. Does not own: the runs
+//! of the load generator (`over`), or the appends of the raw probe (`append_probe`).
+//!
 //! The server has no limit of memory. Before and after the puts the same number of gets a second shows the stalls of
 //! the machine itself, in which no disk takes part.
 

@@ -1,6 +1,9 @@
 //! The groups suite: the members of one consumer group fetch and acknowledge the records of one stream, with acks in
 //! batches and with an ack for each record.
 //!
+//! Owns: the options, the members' threads, the comparison of each delivered record, and the report. Does not own:
+//! groups over a network, which the scenarios have (`scenario`).
+//!
 //! Members are threads of this process on the embedded engine. Setup appends the records; the timed part is fetching
 //! and acknowledging all of them. Every record must be delivered exactly once, with the bytes that were appended, and
 //! be acknowledged at the end of the round; otherwise the suite ends with an error and reports no figures.

@@ -1,4 +1,9 @@
 //! Batches: messages of one subject, encoded once for publishing and delivery.
+//!
+//! Owns: `Batch`, its limits, the encodings for other protocols that its holders share, and its cost in queues. Does
+//! not own: the codec, which is the publisher's, or the gathering of single messages (`batching`).
+//!
+//! Invariant: a batch has at least one message, and its subject, bytes and number of messages never change.
 
 use std::{
     fmt,

@@ -1,6 +1,9 @@
 //! Coalesces single messages of a publisher into batches, so that the broker queues and sends many messages
 //! at the cost of one.
 //!
+//! Owns: `Coalescer`, the batch that it has open, and the limits at which a batch is complete. Does not own: the
+//! encoding of messages (the caller's `BatchEncoder`), publishing, or a timer.
+//!
 //! Messages of a publisher keep their order, across subjects too: a batch has one subject, so a message to
 //! another subject completes the open batch. A batch is complete when it has enough messages or bytes, when
 //! its first message is old enough, and optionally when the publisher's input pauses. The coalescer reports

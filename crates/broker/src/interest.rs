@@ -1,4 +1,10 @@
 //! Interest in a subject or pattern: the set of its subscriptions and queue groups.
+//!
+//! Owns: `Interest` with the members of its queue groups, and its merging. Does not own: the search for the patterns
+//! that match a subject (`wildcards`), or the choice of a group's member (`publish`).
+//!
+//! Invariant: subscriptions are ordered by link, so those of one link are neighbours, and a publish delivers to all of
+//! them under one lock of the link.
 
 use std::{
     cmp::Ordering,

@@ -1,6 +1,10 @@
 //! One publish: reserves room in the queues of subscriptions that block publishers, then fills the queues of
 //! all matching subscriptions.
 //!
+//! Owns: the reservations, the choice of a queue group's member, and the result. Does not own: the set of matching
+//! subscriptions (`subject_table`, `wildcards`), the queues (`link`), or the wake-ups, which the caller sends after it
+//! has released all locks (`wake`).
+//!
 //! # Order
 //! The caller holds the mutex of the subject's shard from before the first queue is touched until after the
 //! last. Two publishes to one subject have the same shard. So all queues that receive both receive them in

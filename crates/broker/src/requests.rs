@@ -1,5 +1,8 @@
 //! Pending requests that wait for a reply.
 //!
+//! Owns: `Requests`, the numbers in its reply subjects, and the deadlines. Does not own: publishing, the subscription
+//! to the inbox, or a timer.
+//!
 //! A request is a message that carries a reply subject. A component that sends requests on behalf of others
 //! (an HTTP handler, a client library) subscribes once, to [`Requests::inbox`]. Such a component keeps this
 //! table of reply subjects, their requesters and deadlines. A component with a table of its own does not need

@@ -1,5 +1,8 @@
 //! Subjects, to which messages are published, and patterns, to which clients subscribe.
 //!
+//! Owns: `Subject` and `Pattern`, their validation, and the comparison of a pattern with one subject or another
+//! pattern. Does not own: the search among many patterns (`wildcards`).
+//!
 //! ```text
 //!   subject   orders.eu.created        tokens between dots; any bytes but a dot; none empty
 //!   pattern   orders.*.created         `*` matches exactly one token

@@ -1,6 +1,9 @@
 //! A shard (part) of the subjects: the subscriptions to exactly these subjects, and the patterns that match
 //! them.
 //!
+//! Owns: `Shard`, the cache of merged subscriptions, the counters of publishes, and the random numbers for queue
+//! groups. Does not own: the shard's mutex, the patterns (`wildcards`), or the delivery (`publish`).
+//!
 //! A shard's mutex also ensures that all subscribers see concurrent publishes to a subject in one order: see
 //! [`publish`](crate::publish). A subject stays in memory while it has subscriptions of its own. Other
 //! subjects are cached, up to a limit, from their second publish on, and the oldest is evicted first. (A

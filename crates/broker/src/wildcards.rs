@@ -1,5 +1,8 @@
 //! Subscriptions whose patterns have wildcards: a trie of tokens.
 //!
+//! Owns: the trie with its lock, and the generations. Does not own: the cached matches (`subject_table`), or the set of
+//! subscriptions at a node (`interest`).
+//!
 //! ```text
 //!   root ─ orders ─┬─ eu ── tail{a}          orders.eu.>      {a}
 //!                  └─ *  ── created{b}       orders.*.created {b}

@@ -1,5 +1,9 @@
 //! Handles of caches, which hold entries in the server's memory only, up to a bound, and never log them.
 //!
+//! Owns: `Cache` with its requests, and the id that the server's present run has given to the cache. Does not own:
+//! caches spread over several nodes (`spread_cache`), connections and retries (`client`, `pool`), or the table of
+//! resolved names (`names`).
+//!
 //! The id of a cache is valid for one run of the server, from its start to its stop. The client sends a
 //! request only to the run from which it got the id. If the server has restarted since, the client requests
 //! the id again, which also creates the cache again, empty.

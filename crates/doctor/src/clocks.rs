@@ -1,5 +1,8 @@
 //! Clocks of the machine: their source, the cost of reading them, steps of the wall clock, and the state of its
 //! synchronisation.
+//!
+//! Owns: the facts, how they are read, and the rules that judge them. Does not own: the observation of the wall clock
+//! over a time (`probe`), or clocks of other nodes, which `thalweg cluster doctor` compares.
 
 use std::{
     mem::MaybeUninit,

@@ -1,4 +1,7 @@
 //! Settings of the kernel that change how a node writes, how its memory behaves, and how clients connect.
+//!
+//! Owns: the settings, how they are read, and the rules that judge them. Does not own: limits of the process
+//! (`limits`), or the disk (`storage`, `device`).
 
 use std::time::Duration;
 

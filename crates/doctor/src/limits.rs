@@ -1,5 +1,8 @@
 //! Limits of this process and of its control groups: files, locked memory, memory, processors.
 //!
+//! Owns: the limits, how they are read, and the rules that judge them. Does not own: the needs of a node, which follow
+//! from its configuration and are passed in (`Needs`).
+//!
 //! The limits of this process are those of a node only if both start in the same way: the `meaning` texts state this.
 
 use std::path::Path;

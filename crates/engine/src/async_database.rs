@@ -1,5 +1,9 @@
 //! The async interface of the database: futures for any runtime.
 //!
+//! Owns: `AsyncDatabase` with the writes of keys, streams and their configuration, and the registration of a future
+//! that waits for a stream. Does not own: the futures of groups, leases and transactions, which the modules of these
+//! subjects add; reads, which are calls of the blocking `Database`; or the queue of commands (`thalweg_replica`).
+//!
 //! A write is queued when the method is called, not when the future is polled. If the queue is full, the future fails
 //! with `Overloaded` instead of blocking. Dropping a future does not undo its write.
 

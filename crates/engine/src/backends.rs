@@ -1,5 +1,9 @@
 //! Opening the state with any of the backends (LSM, memory, redb, SQLite).
 //!
+//! Owns: the options and the location with which each backend is opened, and removing or setting aside state
+//! directories. Does not own: the names of the directories (`state_dir`), the note which backend is current
+//! (`identity`), or the steps of a migration (`migrate`).
+//!
 //! Each backend has its own directories below `state/default/`, so a migration can fill the new backend's directory
 //! while the identity file still names the old backend. See [`StateDir`] for their names.
 

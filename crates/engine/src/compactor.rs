@@ -1,5 +1,8 @@
 //! Compaction by key, for streams that keep only the newest record of each key.
 //!
+//! Owns: the passes over the streams, and the choice of the records that remain. Does not own: the time of a pass
+//! (`maintenance`), or the replacement of a stream's batches in the state (`thalweg_state::streams`).
+//!
 //! Compaction of one stream (a pass) consists of bounded steps, several in each maintenance round. It first reads the
 //! *dirty* stretch, the records appended since the last pass, and notes the newest offset of each key. Then it goes
 //! through the stream from its start to the end of that stretch and replaces batches by their remaining records. Each

@@ -1,5 +1,9 @@
 //! The database handle that applications hold.
 //!
+//! Owns: `Database` with the calls that concern all of it (open, close, sync, flush, compact, maintenance, scrub), and
+//! its health. Does not own: the data that handles share (`inner`), the steps of opening (`open`), or the calls about
+//! keyspaces, streams, groups and transactions, which their modules add.
+//!
 //! A [`Database`] is a pointer to the open database plus the default durability level of its writes. Handles of
 //! keyspaces and streams consist of such a pointer and an id. The layers below do all work; this module turns a call
 //! into a command, and an outcome into an ack or an error.

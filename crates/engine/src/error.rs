@@ -1,4 +1,8 @@
 //! Error enums of the engine's operations: open, write, read.
+//!
+//! Owns: `OpenError`, `WriteError` and `ReadError`, each with a stable code and the caller's next step, and the
+//! conversion of a rejected command's outcome to an error. Does not own: the errors of consumer groups (`group/error`),
+//! watches (`watches/error`) and installs (`install_error`).
 
 use std::{path::PathBuf, time::Duration};
 

@@ -1,4 +1,8 @@
 //! Administration of keyspaces: creating with a configuration, configuring, dropping, and size.
+//!
+//! Owns: these operations in their blocking and async form, and exact or estimated sizes (`KeyspaceStats`). Does not
+//! own: operations on keys (`keyspace`), reads of former values (`key_history`), or the removal of a dropped keyspace's
+//! rows (maintenance).
 
 use std::ops::ControlFlow;
 

@@ -1,4 +1,11 @@
 //! Streams: the handle with its operations append, read, tail, trim, configure and delete.
+//!
+//! Owns: `Stream`, the search for an offset by time, and reading pages, which looks up a batch again if it has been
+//! moved or trimmed in the meantime. Does not own: the decoding of pages (`stream_page`), idempotent producers
+//! (`producer`), or consumer groups (`group`).
+//!
+//! Invariant: a read of at least one record returns an empty page only at the end of the stream. A batch that the log
+//! no longer has at a position that two lookups in a row have returned is lost, and the read ends with `Corrupt`.
 
 use std::{
     thread,

@@ -1,5 +1,9 @@
 //! Transactions: conditions that choose between two lists of operations. Counters and deletes by prefix are
 //! transactions of one operation.
+//!
+//! Owns: `Database::transact` with its results, and the answers to transactions that only read, which are taken from
+//! one view instead of the log. Does not own: the evaluation of conditions and operations (`thalweg_state::apply`), or
+//! transactions that gather their writes (`optimistic`).
 
 use std::cell::RefCell;
 

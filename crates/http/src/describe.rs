@@ -1,7 +1,9 @@
 //! Parts of the OpenAPI document that several handlers share: parameters of paths, headers, and replies without JSON.
 //!
-//! Does not own: parameters of queries (`parse`), schemas of JSON bodies, which are derived from their types, and the
-//! assembly of the document (`document`).
+//! Owns: the sets of parameters and replies, and the macros that declare them. Does not own: parameters of queries
+//! (`parse`), schemas of JSON bodies, which are derived from their types, and the assembly of the document
+//! (`document`).
+//!
 //! Invariant: nothing here runs while a request is handled.
 
 use std::collections::BTreeMap;

@@ -1,5 +1,8 @@
 //! Handlers of `/keys`: values as JSON, over the keyspace `default`.
 //!
+//! Owns: the handlers of single keys, ranges and batches under these paths, and their JSON. Does not own: conditions,
+//! lifetimes and revisions, which only `/v1/kv` offers (`kv`), or the pages of a range (`scan`).
+//!
 //! The key is in the path or in `?key=`. A `PUT` with neither takes `{"key", "value"}` as its body.
 
 use std::{borrow::Cow, sync::Arc};

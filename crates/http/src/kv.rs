@@ -1,4 +1,8 @@
 //! Handlers of `/v1/kv`: raw values under binary keys.
+//!
+//! Owns: the handlers of one key, the headers of conditional reads and writes, and storing and removing a value, which
+//! the simple APIs (`keys`, `entity`) use too. Does not own: scans (`scan`), counters and deletes by prefix
+//! (`transaction`), lifetimes (`ttl`), or reads at a revision (`key_history`).
 
 use std::sync::Arc;
 

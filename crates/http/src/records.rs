@@ -1,5 +1,8 @@
 //! Reading of a stream: pages of records as NDJSON or in the binary format. Requests for tails begin here, too.
 //!
+//! Owns: the handler, the position and limits of a read in progress, and both formats. Does not own: tails (`tail`),
+//! appends (`streams`), or the JSON of a record (`record_json`).
+//!
 //! ```text
 //! binary := frame* | end
 //! frame  := len u32 | offset u64 | time u64 | record      len counts what follows it: 16 + record
@@ -7,6 +10,9 @@
 //! ```
 //! Integers are little-endian. `record` is the encoding of `thalweg_types::record` without its own length. `time` is in
 //! microseconds. A body without the end frame was cut off.
+//!
+//! Invariant: a read sends no record that was appended after it began, so the durability level in the reply's head
+//! holds for all records.
 
 use std::{ops::ControlFlow, sync::Arc};
 

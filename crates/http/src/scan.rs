@@ -1,4 +1,10 @@
 //! Scans of a keyspace as streamed replies, in the three formats of the routes that scan.
+//!
+//! Owns: the handler of `/v1/kv/{keyspace}`, the state of a scan in progress, and the formats. Does not own: the
+//! division of a reply into pages and their sending (`pages`), or the encoding of a cursor (`key_history`).
+//!
+//! Invariant: the durability level in the reply's head is determined after the view was taken, so that it covers all
+//! pairs.
 
 use std::sync::Arc;
 

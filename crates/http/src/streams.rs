@@ -1,4 +1,7 @@
 //! Handlers of `/v1/streams`: appends, and creating, configuring, trimming and deleting streams.
+//!
+//! Owns: these handlers, and the JSON of streams and their configuration. Does not own: reads (`records`), tails
+//! (`tail`), producers (`producers`), or the parsing of appended records (`batch`).
 
 use std::sync::Arc;
 

@@ -1,5 +1,11 @@
 //! The handler of `POST /v1/txn`: conditions that choose between two lists of operations. Also counters and deletes by
 //! prefix, which are transactions of one operation.
+//!
+//! Owns: these handlers, the JSON of a transaction and of its results, and the room for its reply. Does not own: the
+//! JSON of conditions and operations (`operations`), commits (`commit`), or the evaluation (the state machine).
+//!
+//! Invariant: a client always learns that a transaction which may write was carried out: without room for its results
+//! they are `null`.
 
 use std::sync::Arc;
 

@@ -1,6 +1,9 @@
 //! The handler of `GET /v1/watch/{keyspace}`: past changes of keys from any revision on, and new changes as they
 //! happen.
 //!
+//! Owns: the handler, the changes that it holds, and their encoding. Does not own: the search for changes (the engine's
+//! `Watch`), or the keepalive and the end of such replies (`following`).
+//!
 //! As server-sent events, each change is an event whose `data` is a JSON object. The last event of a commit has the
 //! commit's revision as its `id`. So a client that reconnects with `Last-Event-ID` gets no partial commit, and no
 //! commit twice. As NDJSON, each change is a line, and the last one of a commit is marked with `last`. When no change

@@ -1,4 +1,7 @@
 //! Reports of suites: as text or as an HTML page for people, and as JSON for programs. All forms have the same figures.
+//!
+//! Owns: the types of a report, its checks and verdict, and its text and JSON. Does not own: the HTML page (`html`),
+//! drawings (`plots`), or the figures, which the suites measure.
 
 #[cfg(test)]
 mod browser;

@@ -1,5 +1,8 @@
 //! Resource usage of a process: CPU time, bytes read and written, context switches, memory. The values come from the
 //! kernel, for this process or another one. A value that cannot be read is `None`, never a guess.
+//!
+//! Owns: the readings of a process, of its threads and of the machine's clocks, and their differences over a span of
+//! time. Does not own: limits of a process (`control_group`), or the description of the machine (`machine`).
 
 use std::{
     collections::BTreeMap,

@@ -1,4 +1,8 @@
 //! A socket, or calls in this process, with one buffer for outgoing requests and one for received replies.
+//!
+//! Owns: the socket and both buffers, non-blocking sends and reads, and single exchanges that wait for a reply. Does
+//! not own: events of many sockets (`poller`), the calls in this process (`calls`), or the meaning of the bytes
+//! (`protocol`).
 
 use std::{
     io::{self, ErrorKind, Read as _, Write as _},

@@ -1,5 +1,10 @@
 //! Schedule of requests. It is computed before any reply arrives, so a slow server cannot delay the requests that
 //! follow.
+//!
+//! Owns: the distributions of arrivals with their text forms, and the due times of one worker's requests. Does not own:
+//! the choice between an open and a closed loop (`pace`), or the contents of a recording (`recorded`).
+//!
+//! Invariant: the due times of a schedule never decrease.
 
 use std::{fmt, str::FromStr, time::Duration};
 

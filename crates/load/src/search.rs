@@ -1,5 +1,8 @@
 //! Search for the knee: the highest rate that meets a response-time objective, and meets it again when repeated.
 //!
+//! Owns: the choice of the next rate, the counts of passed and failed runs at each rate, and the conclusion. Does not
+//! own: the runs, or the judgement of a single run (`objective`).
+//!
 //! The search doubles the rate until a run fails, then bisects between the highest rate that passed and the lowest that
 //! failed, each time at their geometric mean. When the two are within the precision, it confirms both: the lower rate
 //! must pass the number of repeats, and the higher one must fail twice. A single run that was disturbed, or that was

@@ -1,4 +1,8 @@
 //! Errors of the log, one enum for each operation. Each error implies what the caller should do.
+//!
+//! Owns: `OpenError`, `AppendError` and `ReadError`, each with a stable code and the caller's next step, and the
+//! descriptions of damage (`Corruption`) and of failed disk operations (`DiskFault`). Does not own: the errors of the
+//! offline tools (`offline`).
 
 use std::{io, time::Duration};
 

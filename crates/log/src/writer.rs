@@ -1,7 +1,11 @@
 //! Appends: batches are encoded by the caller, and written under the lock of the writer role.
 //!
-//! Does not own: the state of the role (see `writer_role`), syncing (see `commit`), preparing segments (see `prepare`),
+//! Owns: `Log::append`, the checks of a batch's size and of the free space, and the change to the next segment. Does
+//! not own: the state of the role (see `writer_role`), syncing (see `commit`), preparing segments (see `prepare`),
 //! appends that never wait (see `try_append`).
+//!
+//! Bound: at most `MAX_UNSYNCED_SEGMENTS` sealed segments are not synced; a writer that would seal another one syncs
+//! first.
 
 use std::{
     cell::RefCell,

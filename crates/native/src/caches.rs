@@ -1,5 +1,8 @@
 //! Handlers of requests about caches.
 //!
+//! Owns: the handlers, and the choice between copying and sharing a value. Does not own: the caches (`thalweg_broker`,
+//! found through `App::views`), or the frames (`thalweg_wire`).
+//!
 //! Each request is answered immediately from memory, and the replies to pipelined requests leave in one write. A small
 //! value is copied from the cache entry into the channel's outbox while the mutex of the entry's shard is held, so a
 //! hit allocates nothing and counts no reference; a large value is shared instead of copied.

@@ -1,5 +1,10 @@
-//! Handlers that read keys, and functions that all handlers of lists share. `scans` reads pages of keyspaces;
-//! `catalog` lists objects other than keys.
+//! Handlers that read keys, and functions that all handlers of lists share.
+//!
+//! Owns: the handlers of `get` and `multi get`, the default and maximum lengths of lists, and the transfer of a reply
+//! that takes long or needs the disk to the readers. Does not own: pages of keyspaces (`scans`), lists of objects other
+//! than keys (`catalog`), or the readers' threads (`blocking`).
+//!
+//! Invariant: the durability in a reply is determined after the values were read, so that it covers them.
 
 use std::{cell::Cell, convert::Infallible, sync::Arc};
 

@@ -1,4 +1,7 @@
 //! Handlers that read pages of keyspaces: scans, and the versions of a key.
+//!
+//! Owns: the handlers, and cutting a page to the size of a frame. Does not own: reads of single keys (`reads`), or the
+//! search in the keyspace (the engine).
 
 use std::{ops::Bound, sync::Arc};
 

@@ -1,4 +1,10 @@
 //! Handlers of writes: encoded commands, checked and proposed without being decoded.
+//!
+//! Owns: the handlers, the choice of the level, the client's shares in leases and groups that a command changes, and
+//! the publish after a commit. Does not own: writes that wait for rows from the disk (`write_queue`), or the checks of
+//! a command's bytes (`ClientCommand` of the wire crate).
+//!
+//! Invariant: batches are published only after their command was carried out, and not for a repetition of it.
 
 use std::{sync::Arc, time::Duration};
 

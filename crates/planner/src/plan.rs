@@ -1,5 +1,8 @@
 //! The plan: from a load and a profile to nodes, processors, memory, disk and network, each with its formula.
 //!
+//! Owns: the formulas, the assumptions in words, and the reasons why there is no plan. Does not own: fitting a line
+//! (`fit`), the measured runs (`profile`), or the load and the settings (`request`).
+//!
 //! The chain of reasoning:
 //!
 //! 1. For each payload size, the plan uses the runs with the number of clients that meets the objective in every round

@@ -1,4 +1,8 @@
 //! Errors of a space: of its log, its start, reads, and changes of its membership.
+//!
+//! Owns: the errors of a space's log (`StoreError`), its start (`StartError`), reads at a level (`BarrierError`) and
+//! changes of the membership (`ChangeError`), each with a stable code and the caller's next step. Does not own: errors
+//! of proposed commands, which are those of `thalweg_replica`.
 
 use std::io;
 

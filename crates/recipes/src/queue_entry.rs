@@ -1,5 +1,8 @@
 //! A contender's position in the queue: entering, waiting for its turn, leaving.
 //!
+//! Owns: the key and the lease of one contender, and its wait. Does not own: the order of the queue (`queue_order`),
+//! the time for which a lease certainly lives (`lease_schedule`), or the hold after its acquisition (`hold`).
+//!
 //! A waiter keeps its own lease alive while it waits. A waiter of a lock watches only the previous contender,
 //! so each departure wakes one waiter. A waiter of a semaphore watches all contenders and counts the
 //! departures before it: each waiter is notified of every departure, but no waiter has to read keys then.

@@ -1,9 +1,11 @@
-//! Commands on strings: reading, setting, and partial changes. [`options`] parses SET and GETEX, [`counters`]
-//! has the commands on numbers.
+//! Commands on strings: reading, setting, and partial changes.
 //!
-//! Invariants:
-//! * A result longer than the maximum value size is rejected before any write.
-//! * Commands that replace a value remove its deadline; commands that modify a value keep it.
+//! Owns: the table of these commands, and the commands themselves. [`options`] parses SET and GETEX, and [`counters`]
+//! has the commands on numbers. Does not own: the deletion, renaming and deadlines of keys of any kind (`keys`), or
+//! size checks and the reply budget (`value`).
+//!
+//! Invariants: a result longer than the maximum value size is rejected before any write. Commands that replace a value
+//! remove its deadline; commands that modify a value keep it.
 
 use bytes::Bytes;
 use thalweg_types::limits::MAX_VALUE_BYTES;

@@ -1,7 +1,8 @@
 //! Table of all commands, and its search by name.
 //!
-//! Each family of commands has a module with its own table; this module joins them and finds a command in any
-//! case of its name. Does not own the arguments of a command; see [`command`](crate::command).
+//! Owns: the numbers of commands and subcommands, and two hash tables by which a command is found in any case of its
+//! name. Does not own: the commands, whose families have modules with their own tables, or the arguments of a command
+//! (see [`command`](crate::command)).
 
 use std::sync::LazyLock;
 

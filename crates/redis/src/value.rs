@@ -1,4 +1,8 @@
 //! Helpers for several families of commands: strings by key, size checks, and the reply budget.
+//!
+//! Owns: reading and writing the string of a key with the checks of its kind and size, and `ReplyBudget`, which counts
+//! the bytes of a reply and the steps of a delivery. Does not own: the budget of steps of a whole command, which the
+//! store charges.
 
 use std::borrow::Cow;
 

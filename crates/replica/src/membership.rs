@@ -1,4 +1,7 @@
-//! Encoding of a space's memberships and votes, byte by byte.
+//! Memberships and votes of a space: the types and their encoding, byte by byte.
+//!
+//! Owns: `Membership`, `NodeInfo` and `Vote`, the limits of a membership, and the payloads of the records that contain
+//! them. Does not own: the rules of changing a membership (`thalweg_raft`), or the choice of the membership in force.
 //!
 //! ```text
 //! membership   := configs u8 | config* | members u32 | member*               no member has a name

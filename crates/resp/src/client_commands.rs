@@ -1,4 +1,8 @@
 //! `CLIENT` and its subcommands.
+//!
+//! Owns: the parsing of the subcommands, the filters of `LIST` and `KILL`, and the names that clients give themselves.
+//! Does not own: the table of clients and the end of their connections (`client`), or the state of a blocking read
+//! (`wait`).
 
 use std::{sync::Arc, time::Instant};
 

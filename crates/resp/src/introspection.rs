@@ -1,5 +1,8 @@
 //! Descriptions of the server: `COMMAND` and `INFO`.
 //!
+//! Owns: both commands, and the version of Redis that the server reports. Does not own: the table of commands
+//! (`thalweg_redis`), or the counters (`metrics`, `statistics`).
+//!
 //! `INFO` has the fields that tools and clients read, with Redis's names, as far as they have a meaning here;
 //! `/metrics` has more.
 

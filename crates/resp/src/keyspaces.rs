@@ -1,6 +1,13 @@
 //! A keyspace as a database: reads of one view of the state, writes as commands of the log.
 //!
+//! Owns: the batches of a burst, the parts of a large delete, and the batches that continue another one which has spent
+//! its steps. Does not own: the execution of commands (`thalweg_redis`), the name of the keyspace (`named_keyspace`),
+//! or the order of replies to a client (`burst`).
+//!
 //! While there is no keyspace with the name, reads see an empty database, and the next write creates it.
+//!
+//! Invariants: commands keep their order over the batches of a burst. A batch is proposed for another keyspace only if
+//! its own was dropped, so that none of its commands ran.
 
 use std::sync::Arc;
 

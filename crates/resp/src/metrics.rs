@@ -1,5 +1,8 @@
 //! Metrics of Redis clients.
 //!
+//! Owns: the counters of connections, bytes and turns, the totals since `CONFIG RESETSTAT`, and the counts that a
+//! session has not reported yet (`Tally`). Does not own: the counters of single commands and errors (`statistics`).
+//!
 //! Invariant: counting a command costs one comparison while the same command repeats. A different command, and the end
 //! of a round of commands, cost a few relaxed additions.
 

@@ -1,5 +1,8 @@
 //! `SUBSCRIBE`, `UNSUBSCRIBE` and their variants, `PUBSUB`, and the commands allowed to a subscriber that speaks
 //! RESP2.
+//!
+//! Owns: these commands and their confirmations, and the delivery of queued messages into the outbox. Does not own: the
+//! subscriptions of a client and their queues (`pubsub`), or long lists of names (`slices`).
 
 use std::{
     sync::Arc,

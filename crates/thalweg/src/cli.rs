@@ -1,4 +1,8 @@
 //! The command line: the list of commands and the exit codes. The arguments of a command are declared beside it.
+//!
+//! Owns: the list of commands with one line for each, the general help, and the call of a command's function. Does not
+//! own: the arguments of a command (its module in `commands`), the meaning of a failure (`failure`), or the order of
+//! commands in the help (`help`).
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;

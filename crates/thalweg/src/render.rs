@@ -1,5 +1,9 @@
 //! Output of commands: bytes as text, tables, JSON, and colour only on a terminal.
 //!
+//! Owns: writing to stdout and stderr, and the escaping of text for terminals. Does not own: the screen of `top`
+//! (`commands/top/terminal`), the lines that a server prints at its start (`commands/serve`), exit codes (`failure`),
+//! or the words for figures (`figures`).
+//!
 //! stdout contains only results; notes and progress go to stderr.
 //!
 //! Invariant: no text that came from data acts on a terminal. Every line passes [`line()`], [`Lines::line`], [`note`]

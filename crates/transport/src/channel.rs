@@ -1,4 +1,11 @@
 //! An ordered stream of bytes in each direction, over any transport.
+//!
+//! Owns: `Channel` over TCP, TLS or one QUIC stream, the socket options of its connection, and the bound on bytes that
+//! the kernel holds unsent. Does not own: the queue of bytes to send (`outbox`), or opening further channels
+//! (`connection`).
+//!
+//! Invariant: bytes leave the outbox over TLS only after a flush to the kernel, so an empty outbox means the same as
+//! over TCP.
 
 use std::{
     fmt, io,

@@ -1,4 +1,8 @@
 //! The dialer: connects to servers over TCP, TLS or QUIC.
+//!
+//! Owns: `Endpoint` (an address with its transport and trust), the time limit of an attempt, and the UDP sockets that
+//! QUIC connections share. Does not own: trust in certificates (`trust`), QUIC's configuration (`quic`), or
+//! reconnecting, which is left to the caller.
 
 use std::{
     io,

@@ -1,4 +1,7 @@
 //! A listener for TCP (with or without TLS) and QUIC on one port number.
+//!
+//! Owns: binding both sockets to one port, accepting, the time limit of handshakes, and stopping. Does not own: the
+//! configuration of TLS and QUIC (`tls`, `quic`), bounds on connections, or the tasks that serve them.
 
 use std::{
     io::{self, Write as _},

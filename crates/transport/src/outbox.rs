@@ -1,5 +1,8 @@
 //! Send queue of a channel.
 //!
+//! Owns: the queued bytes and their order, and the slices of a vectored write. Does not own: the connection
+//! (`channel`), or a bound on the queue.
+//!
 //! One buffer gathers small frames. Large byte buffers that several channels share are queued as references,
 //! each with its position in that buffer. So a burst of small frames is one contiguous slice, and a batch for
 //! a thousand subscribers is in memory once.

@@ -1,5 +1,8 @@
 //! QUIC: sockets, configuration, and writes that do not copy shared bytes.
 //!
+//! Owns: the sockets of a port, the limits of a connection before and after the protocol's handshake, and the writer of
+//! a channel. Does not own: accepting (`listener`), dialling (`dialer`), or TLS (`tls`).
+//!
 //! **Several sockets on one port.** An endpoint of quinn is one socket and one task, which would limit the
 //! throughput of a port. A listener binds several sockets with `SO_REUSEPORT`, each with its own endpoint.
 //! The kernel chooses a socket by a hash of both addresses and ports. So all packets of a connection reach

@@ -1,4 +1,7 @@
 //! Typed ids and positions. Modules pass these types to each other instead of bare integers.
+//!
+//! Owns: the types of ids and positions, their text forms, and the references to bytes in the log (`BlobRef`,
+//! `LogPosition`). Does not own: the choice of an id, which is up to the state machine, the log or the engine.
 
 use std::{fmt, str::FromStr};
 

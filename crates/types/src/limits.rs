@@ -1,5 +1,8 @@
 //! All limits of the system. Each constant's doc states what happens when the limit is exceeded. A request that is
 //! "rejected with an error" gets an error code for this case, and nothing is written.
+//!
+//! Owns: the fixed limits, the defaults of some configurable ones, and the inequalities between them, which the
+//! compiler checks. Does not own: the configuration of a server (`thalweg_serving`), or the prices of work (`steps`).
 
 use std::time::Duration;
 

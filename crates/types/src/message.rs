@@ -1,7 +1,7 @@
 //! Decoder that reads messages and stream records one after the other, without allocating memory.
 //!
-//! Messages of a batch and records of a stream have the encoding that `docs/formats/command.md` describes. This module
-//! owns the decoding; [`crate::record`] owns the encoding.
+//! Owns: the decoding of messages of a batch and records of a stream, whose encoding `docs/formats/command.md`
+//! describes. Does not own: the encoding ([`crate::record`]).
 
 use crate::{
     codec::{Field, Malformed, Reader},

@@ -1,5 +1,8 @@
 //! Stream records, and the encoding of a batch of them.
 //!
+//! Owns: `Record`, `RecordBatch`, and the checks of a record. Does not own: the decoding without memory for headers
+//! (`message`), or the log entry around a batch.
+//!
 //! The producer encodes a batch once. The log stores these bytes and readers get them unchanged. The timestamp of a
 //! batch is the space time of the log entry that carries the batch, so the batch itself contains no timestamp.
 //!

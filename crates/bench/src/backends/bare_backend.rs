@@ -1,5 +1,8 @@
 //! A state backend measured without the engine and its log: the backend syncs each batch before it acknowledges the
 //! batch.
+//!
+//! Owns: the barrier of a log that does not exist, and the batch and the sync of each write. Does not own: the
+//! operations that are measured (`groups`), or the stores behind the engine's log (`subjects`).
 
 use std::{
     ops::{Bound, ControlFlow},

@@ -1,4 +1,7 @@
 //! Comparison of two servers by alternating runs.
+//!
+//! Owns: the order of the runs, the values of each run, and the report. Does not own: preparing the servers
+//! (`prepare`), the comparison of the values (`thalweg_lab`), or the words of the result (`verdict`).
 
 use thalweg_lab::{
     comparison::{Effect, Incomparable, MIN_PAIRS, compare_pairs, compare_wholes},

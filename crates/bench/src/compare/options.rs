@@ -1,4 +1,7 @@
 //! Options of `thalweg bench compare`.
+//!
+//! Owns: the options, the meaning of a side's text (a stored report, a program, or an address), and the checks of
+//! options that exclude each other. Does not own: the options of the load (`given`).
 
 use std::path::{Path, PathBuf};
 

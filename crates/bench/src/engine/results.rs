@@ -1,4 +1,7 @@
 //! Measurements of the engine suite by test, durability level and store, and the tables made of them.
+//!
+//! Owns: the types of results, the numbers of operations at a scale, and the tables. Does not own: the measurements
+//! (`workloads`, `compaction`, `stream`), or conclusions from them (`findings`).
 
 use super::{subject::Level, timing::Measure};
 use crate::{

@@ -1,6 +1,9 @@
 //! Workloads for any store: those of *row P*, a published benchmark of another system, and further ones over flushed,
 //! large and missing data.
 //!
+//! Owns: the tests of these workloads, their keys and values, and the comparison of each value that is read. Does not
+//! own: the stores (`subject`, `database`), the timing loop (`timing`), or the tests of compactions (`compaction`).
+//!
 //! Keys are made before the clock runs. Each value read by a get is compared immediately. Ranges are summed while the
 //! clock runs, and the same queries are compared pair by pair afterwards.
 

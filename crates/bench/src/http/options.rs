@@ -1,4 +1,7 @@
 //! Options of the load over HTTP and of `thalweg bench http`.
+//!
+//! Owns: the options with their checks, and the load in words and as arguments that repeat it. Does not own: the loads
+//! of presets (`scenario`), or the options of other suites.
 
 use std::time::Duration;
 

@@ -1,4 +1,7 @@
 //! The HTTP suite (`thalweg bench http`): runs the scenarios that the options select, and makes the report.
+//!
+//! Owns: the order of setup, runs, searches and profiles, and the tables and checks of the report. Does not own: the
+//! plan of a run (`running`), the load generator (`thalweg_load`), or sentences and plots (`findings`).
 
 use std::collections::HashSet;
 

@@ -1,4 +1,7 @@
 //! One round of a cell: writers append until the time is up, and the records that they wrote are compared.
+//!
+//! Owns: the writers, as threads or as tasks, the freeing of old segments meanwhile, and the comparison of the written
+//! records. Does not own: the choice of cells (`cells`), or the figures over several rounds (`figures`).
 
 use std::{
     io::IoSlice,

@@ -1,4 +1,8 @@
 //! Options of `thalweg bench pubsub`.
+//!
+//! Owns: the options, the presets' names, the numbers of channels, and the checks of options that exclude each other.
+//! Does not own: the scenarios of a preset (`scenario`), or the options that all suites of the native protocol share
+//! (`thalweg_load`).
 
 use std::{fmt, path::PathBuf, time::Duration};
 

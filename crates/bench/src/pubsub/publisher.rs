@@ -1,5 +1,9 @@
 //! The publishing side of a channel. It composes batches of messages when they are due, or as fast as the server
 //! accepts them.
+//!
+//! Owns: the due times and the numbers of each publisher's messages, the batches in flight, and the pool of their
+//! buffers. Does not own: the layout of a batch (`batch`), the event loop of a channel (`thalweg_load`), or the counts
+//! of a run (`recorder`).
 
 use std::{collections::VecDeque, rc::Rc, time::Duration};
 

@@ -1,4 +1,7 @@
 //! The tables and checks of the subjects suite.
+//!
+//! Owns: the figures of all rounds of a scenario, and the tables and checks made of them. Does not own: the order of
+//! the runs (`suite`), or the plots, which the suite draws.
 
 use std::{collections::BTreeMap, time::Instant};
 

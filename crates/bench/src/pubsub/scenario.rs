@@ -1,4 +1,7 @@
 //! Scenarios of the subjects suite, which are the lines of its report, and the presets made of scenarios.
+//!
+//! Owns: `Scenario` with its requirements, its name, and the server's arguments that it needs. Does not own: the
+//! options of the command (`options`), or the run (`stage`).
 
 use std::time::Duration;
 

@@ -1,4 +1,8 @@
 //! The subscribing side of a channel: every message of every subscription is checked and timed.
+//!
+//! Owns: the subscriptions of a channel with their credit and accounts, and the judgement of each message. Does not
+//! own: the expected content of messages (`Payloads` of the load generator), the event loop of a channel, or the counts
+//! of a run (`recorder`).
 
 use std::rc::Rc;
 

@@ -1,4 +1,7 @@
 //! `thalweg bench pubsub`: performs the runs that the command's options request, and makes the report.
+//!
+//! Owns: the order of servers, scenarios, searches and profiles. Does not own: one run (`stage`), or the tables and
+//! checks (`report`).
 
 use super::{
     options::PubsubOptions,

@@ -1,5 +1,8 @@
 //! Measures PUBLISH to many subscribers: every delivery is counted, compared, and its order checked.
 //!
+//! Owns: the publisher and the subscribers of a round, on one thread, and the judgement of each delivery. Does not own:
+//! the servers (`server`), redis-benchmark as the publisher (`external`), or the tables (`figures`).
+//!
 //! One thread publishes in a closed loop and reads for all subscribers, or only reads while redis-benchmark publishes.
 //! A message that this process publishes carries its number and a content that follows from the number ([`Payloads`]),
 //! so a lost, doubled, reordered or changed message is noticed. The messages of redis-benchmark are all the same, so

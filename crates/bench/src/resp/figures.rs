@@ -1,4 +1,7 @@
 //! Figures of a round, for either load generator, and their tables in the report.
+//!
+//! Owns: the figures of a line over its rounds, its validity, and the tables. Does not own: the runs (`turn`, `fanout`,
+//! `external`), or their order (`suite`).
 
 use super::{
     external,

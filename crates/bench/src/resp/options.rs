@@ -1,4 +1,7 @@
 //! Options of the RESP suite.
+//!
+//! Owns: the options, the names of servers and generators, and the checks of options that exclude each other. Does not
+//! own: the scenarios of a preset (`scenario`), or starting servers (`server`).
 
 use std::{fmt, path::PathBuf, str::FromStr, time::Duration};
 

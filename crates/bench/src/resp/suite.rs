@@ -1,4 +1,7 @@
 //! `thalweg bench resp`: performs the runs that the command's options request, and makes the report.
+//!
+//! Owns: the order of servers, scenarios, generators, searches and profiles. Does not own: one round (`turn`), or the
+//! tables (`figures`).
 
 use std::{
     path::Path,

@@ -1,4 +1,7 @@
 //! Options of `thalweg bench scenario`, and the scenario that they name.
+//!
+//! Owns: the options, the search for the named scenario among the files and the built-in ones, and its changes by
+//! options. Does not own: the schema of a file (`file`), or the protocols' operations (`protocols`).
 
 use std::time::Duration;
 

@@ -1,4 +1,8 @@
 //! `thalweg bench scenario`: performs the runs that the command's options request, and makes the report.
+//!
+//! Owns: the order of setup, rounds, searches, profiles and the final comparison, for any protocol. Does not own:
+//! reaching or starting a server (`targets`), the choice and judgement of operations (`work`), the tables (`tables`),
+//! or the words (`words`).
 
 use std::sync::Arc;
 

@@ -1,4 +1,7 @@
 //! Servers of a scenario, over each protocol: reaching or starting one, and its durability level.
+//!
+//! Owns: the address and the process of each kind of server, its codec, and the level that its answers name. Does not
+//! own: the embedded engine (`embedded`), or the codecs (`thalweg_load`).
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 

@@ -1,4 +1,6 @@
 //! Words of a scenario's report: the conditions of the runs, and a sentence about the rounds.
+//!
+//! Owns: these texts. Does not own: the tables (`tables`), or the checks (`suite`).
 
 use std::time::Duration;
 

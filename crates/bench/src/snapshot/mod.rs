@@ -1,6 +1,9 @@
 //! The snapshot suite: takes full snapshots of a filled database while writers run, and measures the snapshots and
 //! their effect on the writers.
 //!
+//! Owns: filling the database, the order of the windows, the goals, and the report. Does not own: taking one snapshot
+//! (`take`), the writers (`writers`) and the choice of their rate (`knee`), or the options (`options`).
+//!
 //! Setup fills an embedded engine and waits for its compactions. A search then finds the knee: the highest rate, on a
 //! schedule, at which the writers meet an objective repeatedly. The writers then write at half of that rate, in
 //! alternating windows without and with a snapshot; a window is as long as a snapshot takes. The figures of all windows

@@ -1,6 +1,9 @@
 //! Writers that run while a snapshot is taken. They put in a closed loop (the next put after a reply) or by a schedule
 //! (an open loop).
 //!
+//! Owns: the writers' tasks and threads, their schedules, and the response times. Does not own: the keys and values
+//! (`content`), the rate (`knee`), or the snapshot that is taken meanwhile.
+//!
 //! Each writer puts one value at a time under a random existing key. In an open loop the response time of a put counts
 //! from its scheduled time, so the delay of a put that could not begin on time is included.
 

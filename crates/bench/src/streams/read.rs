@@ -1,5 +1,8 @@
 //! Reads a stream: by requests for a number of records, each from the end of the previous one, or as a tail (a
 //! subscription to the stream).
+//!
+//! Owns: both ways of reading, and the check that a reader gets every record once and in order. Does not own: appending
+//! the records (`append`), or the scenarios (`scenario`).
 
 use std::{sync::Arc, time::Duration};
 

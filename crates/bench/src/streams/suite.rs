@@ -1,4 +1,8 @@
 //! `thalweg bench streams`: performs the runs that the command's options request, and makes the report.
+//!
+//! Owns: the options, the order of the runs, the setup and removal of streams, and reading back the appended records.
+//! Does not own: appends and reads (`append`, `read`), the segments that the server reuses (`retention`), or the table
+//! and checks (`report`).
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,5 +1,8 @@
 //! A shard of a cache: entries and their timers, under one mutex.
 //!
+//! Owns: the entries of the shard, their versions and timers, eviction, and the figures. Does not own: the mutex and
+//! the choice of a key's shard (`mod`), the decisions of an update (its caller), or the wheel of the timers (`wheel`).
+//!
 //! All operations on a key have exclusive access to its shard: reads, writes, eviction, expiry. So a
 //! read-modify-write operation is atomic.
 //!

@@ -1,5 +1,8 @@
 //! A timer wheel: constant cost to set and to cancel a timer.
 //!
+//! Owns: the timers, each with an item of its caller. Does not own: the time, which callers pass and which must not
+//! decrease.
+//!
 //! ```text
 //!   a tick is 2^20 ns; a level has 64 slots; a slot of level n spans 64^n ticks
 //!   level 0  ▪▪▪▪…▪   the current 64 ticks, one slot for each tick

@@ -1,5 +1,8 @@
 //! One subscription: its queue, limits, credit, and missed messages.
 //!
+//! Owns: the queue and its accounts. Does not own: the order among the subscriptions of a link (`state`), the bound on
+//! all queues together (`memory`), or the effect of a policy when the queue is full (`state`).
+//!
 //! Invariants: `held` is the number of messages and bytes of queued and reserved batches. It is within the
 //! limits, or it is that of a single batch which was accepted into an empty queue. Sequence numbers in the
 //! queue increase.

@@ -1,6 +1,9 @@
 //! The simulated directory tree: the cached entries, the durable entries, and the pending changes between
 //! them.
 //!
+//! Owns: both trees, and the names that survive a power loss. Does not own: the bytes of files (`inode`), or the choice
+//! which changes survive (`power`).
+//!
 //! Invariant: changes of one name become durable in the order in which they were made; changes of different
 //! names become durable in any order. A rename is one change of two names, so it survives completely or not
 //! at all, and syncing either directory makes it durable.

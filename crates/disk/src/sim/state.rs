@@ -1,5 +1,9 @@
 //! State of a simulated disk behind one lock: the tree, the files, the planned faults.
 //!
+//! Owns: the operations of the disk, their numbers, the power, the capacity, and the files with their handles and
+//! locks. Does not own: the lock (`shared`), the tree (`names`), the content of a file (`inode`), the outcome of a
+//! fault (`faults`), or the choice which changes survive a power loss (`power`).
+//!
 //! Invariants: `operations <= power_off_at`; writes keep the blocks of files in use (linked in the cached
 //! tree, or open) within `capacity`.
 

@@ -1,5 +1,9 @@
 //! Consumer groups for callers that must not block: futures for any runtime.
 //!
+//! Owns: the methods of `AsyncDatabase` about groups, and the delivered records that are not read yet. Does not own:
+//! the lookups before a fetch and the reading of its records (`fetch`), or the conversion of outcomes, which the
+//! blocking handle shares (`group`).
+//!
 //! As with the other writes of [`AsyncDatabase`], a request is queued when its method is called. Records are read when
 //! the future is polled, mostly from memory or the page cache.
 

@@ -1,5 +1,9 @@
 //! Dead letters: the background thread moves each of them to the dead-letter stream of its group, exactly once.
 //!
+//! Owns: the copies with their headers, and the commits that move them, at most `MAX_COMMITS_PER_ROUND` for each group
+//! in a round. Does not own: the decision that a record is a dead letter (the state machine), or the time of a round
+//! (`maintenance`).
+//!
 //! If a record was delivered too often, the state machine removes it from the pending records and keeps it as a dead
 //! letter. It cannot copy the record, whose bytes are in the log. So the node reads the record, and proposes one
 //! commit that appends it to the dead-letter stream and acks the dead letter. The ack names the dead letter, so a

@@ -1,4 +1,7 @@
 //! Result of a fetch from a consumer group: records, and the attempt by which they are settled.
+//!
+//! Owns: `Delivery` with its messages, and the reading of delivered records within a byte limit. Does not own: the
+//! choice of the records (the state machine), or the settlement of those that were missing or did not fit (`fetch`).
 
 use std::ops::ControlFlow;
 

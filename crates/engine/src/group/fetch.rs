@@ -1,6 +1,10 @@
 //! Fetching from a consumer group: the lookups before a fetch is proposed, waiting for records, and reading the
 //! delivered records.
 //!
+//! Owns: `FetchRequest`, the facts about the stream that a fetch command contains, the wait of a blocked thread, and
+//! the settlement of records that are gone or exceed the byte limit. Does not own: waiting as a future
+//! (`asynchronous`), or the decoding of delivered records (`delivery`).
+//!
 //! A fetch is a command: when its entry is applied, the state machine decides which records are delivered. The engine
 //! proposes it only when the state reports that it would deliver records, so waiting members cost nothing.
 //!

@@ -1,5 +1,11 @@
 //! Intervals of keys that watches observe, and an index that finds the intervals containing a key without checking
 //! each.
+//!
+//! Owns: `KeyInterval`, and `IntervalIndex` with its searches by key and by prefix. Does not own: the watches to which
+//! the numbers belong, or the time at which the index is built again (`hub`).
+//!
+//! Invariants: the nodes of the index ascend strictly by start and end; the highest end of a node is the maximum over
+//! its subtree.
 
 use std::{cmp::Ordering, ops::Bound};
 

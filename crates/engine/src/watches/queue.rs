@@ -1,5 +1,8 @@
 //! Queue of events for one watch that follows live changes.
 //!
+//! Owns: `Queue`, the memory that shared events count, and the wake-up of the watch. Does not own: the choice of events
+//! for a watch (`hub`), or reading lost changes from the log (`reader`).
+//!
 //! Bounds: [`MAX_WATCH_QUEUE_EVENTS`] and [`MAX_WATCH_QUEUE_BYTES`] for each queue, `max_watch_queues_bytes` of the
 //! options for all queues together. An event that several queues share counts once for all of them. If a commit would
 //! exceed a bound, neither this commit nor any later one is queued: the queue reports the first lost revision, and the

@@ -1,5 +1,8 @@
 //! Handlers of `/v1/caches/{cache}/keys/{key}`, which access one entry.
 //!
+//! Owns: these handlers, and the translation of headers and parameters to conditions and deadlines of entries. Does not
+//! own: requests for several entries (`many`), or the creation and the settings of a cache (`mod`).
+//!
 //! Values are raw bodies. Every put raises the version of an entry, which is in `Thalweg-Version` and `ETag`.
 //! `If-Match` and `If-None-Match` are conditions, as in the key-value store.
 

@@ -1,5 +1,8 @@
 //! Requests for several entries of a cache: reading, putting, listing, clearing. These requests are not atomic: other
 //! clients may see some of the entries before the others.
+//!
+//! Owns: the handlers of these requests with their JSON, and the bound on the entries of one request. Does not own:
+//! requests for one entry (`keys`), or the creation and the settings of a cache (`mod`).
 
 use std::sync::Arc;
 

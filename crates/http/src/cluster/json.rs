@@ -1,4 +1,7 @@
 //! JSON of requests and replies of `/v1/cluster`.
+//!
+//! Owns: the JSON types with their schemas, and their conversion from reports and to requests of the cluster. Does not
+//! own: the handlers (`mod`), the facts (`ClusterReport`), or the stream of events (`events`).
 
 use serde::{Deserialize, Serialize};
 use thalweg_serving::{

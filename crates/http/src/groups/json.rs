@@ -1,4 +1,7 @@
 //! JSON of requests and replies about consumer groups, which the server and the command line use.
+//!
+//! Owns: the JSON types with their schemas, the bound on the wait of a fetch, and the conversion from and to the
+//! engine's types. Does not own: the handlers (`mod`, `fetch`, `push`), or the JSON of a record (`record_json`).
 
 use std::{ops::ControlFlow, time::Duration};
 

@@ -1,5 +1,9 @@
 //! Parsing of query strings. Parameters may hold any bytes, may be given once at most, and unknown ones are errors.
 //!
+//! Owns: the iterator over parameters, the parsers of their values, the macro that makes a type with a parser and a
+//! description from a list of parameters, and the queries of keyspaces, streams and lists. Does not own: queries with a
+//! module of their own (`events`, `push`, `snapshot`, `subjects`, `watch`), or percent-encoding (`percent`).
+//!
 //! [`query!`] declares the parameters of a request. The parser and the part of the OpenAPI document follow from it.
 //!
 //! The split at `&` and `=` is our own: `form_urlencoded` decodes values as UTF-8 and replaces other bytes, but a key

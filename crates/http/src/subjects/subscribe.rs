@@ -1,5 +1,8 @@
 //! The handler of `GET /v1/subjects/{pattern}`: messages as they are published.
 //!
+//! Owns: the handler, the batches that it has taken from its queue, and their encoding in pages and slices. Does not
+//! own: the queue and its policy (`thalweg_broker`), or the keepalive and the end of such replies (`following`).
+//!
 //! As server-sent events, each message is an event with a JSON object as `data`; as NDJSON it is a line. Events have no
 //! ids: nothing is stored, so a client cannot resume. A request with `Last-Event-ID` is rejected, not ignored. If the
 //! client is too slow and misses messages, an event `gap` (or a line with `gap`) reports it at the position of the

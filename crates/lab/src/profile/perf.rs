@@ -1,4 +1,9 @@
 //! Running `perf` on a process.
+//!
+//! Owns: the process of `perf`, its files, and its errors in words. Does not own: the text that it prints (`script`),
+//! or other kinds of recordings (`recording`, `alloc`).
+//!
+//! Invariant: a dropped recording ends `perf` and removes its files.
 
 use std::{
     io::BufReader,

@@ -1,5 +1,8 @@
 //! The text that `perf script` prints, read into stacks of calls.
 //!
+//! Owns: the parsing of samples and switches, and the time for which a thread was stopped. Does not own: running `perf`
+//! (`perf`), or the tree of stacks (`stacks`).
+//!
 //! ```text
 //! thread name  1234   400.006834:   5025125 cpu-clock:           a sample with its weight, and frames from the innermost on
 //!         ffffffff821f7f58 __schedule ([kernel.kallsyms])

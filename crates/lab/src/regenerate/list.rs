@@ -1,4 +1,7 @@
 //! The runs that give the figures of docs/performance.md and docs/tuning.md, each with its command and a shorter one.
+//!
+//! Owns: the list, in the order of the pages. Does not own: running the commands (`mod`, `processes`), or the figures
+//! in the pages.
 
 /// A run, and the section of docs/performance.md or docs/tuning.md that has its figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,6 +2,9 @@
 //! configuration, the meanings of words, and the report's data as JSON. The page loads nothing from elsewhere and has
 //! no script that runs.
 //!
+//! Owns: the page, and the division of wide tables. Does not own: the drawings (`plots`), the meanings of words
+//! (`words`), or the list of several reports (`index`).
+//!
 //! The page fits a phone, a print and a dark screen. A phone shows the narrow drawings of the plots. A table of few
 //! rows with many columns is turned, and one of many rows is cut into several side by side, so that no column is lost
 //! at the right edge. Where a table is still too wide, it scrolls within its own box.

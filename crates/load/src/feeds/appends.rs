@@ -1,5 +1,8 @@
 //! Appends of a run to its stream: those that were sent, and the positions of their records.
 //!
+//! Owns: the numbers of appends, the known positions of their records, and the accounts of acknowledged and found
+//! records. Does not own: the texts of records (`texts`), or the deliveries of a group (`deliveries`).
+//!
 //! A position is an offset where the server gives records dense offsets, and otherwise an id that rises
 //! ([`Positions`]). Invariants: a slot is known to hold at most one append, and an append to lie in at most one slot; a
 //! record has at most one id. `end` is the end of the acknowledged records: the offset after the last one, or the

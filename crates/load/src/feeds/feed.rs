@@ -1,4 +1,8 @@
 //! Operations on a stream, a group and a subject: which requests they make, and whether the replies are right.
+//!
+//! Owns: `Feed`, the choice of the next request, the judgement of each reply, and the end-to-end times. Does not own:
+//! the accounts of appends and deliveries (`appends`, `deliveries`), the bytes of requests (`protocol` and its
+//! implementations), or the subscribers' thread (`listen`).
 
 use std::{
     collections::VecDeque,

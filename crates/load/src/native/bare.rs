@@ -1,6 +1,9 @@
 //! The raw speed of the machine's loopback network: a stream of bytes and a round trip between two threads of this
 //! process, without a server. The server's figures are compared with these, measured in the same run.
 //!
+//! Owns: the stream and the round trips over TCP and QUIC, and the sockets and the rate that `relay` uses too. Does not
+//! own: TLS, whose figures are compared with those of TCP.
+//!
 //! One thread sends, one receives, and neither looks at the bytes. The two threads of a round trip run on cores of
 //! their own if there are two cores: on one core they would wake each other four times as fast, which a server with
 //! other work cannot. QUIC is quinn with its defaults, and with the server's windows and socket buffers.

@@ -1,5 +1,8 @@
 //! RESP requests, and the check of their replies.
 //!
+//! Owns: the operations with the mix by which they are chosen, the bytes of requests, and the judgement of replies.
+//! Does not own: the connections and their pace (`worker`), or the parser of replies (`thalweg_redis`).
+//!
 //! Every value follows from its key's index ([`Values`]), no matter which connection wrote the value and how often. A
 //! reply can therefore be compared as a whole, whatever other connections do concurrently.
 

@@ -1,9 +1,11 @@
 //! Responses of HTTP/1.1: finds the end of a response in a connection's buffer, its status, and its body by length or
 //! in chunks.
 //!
-//! Does not own the parsing of heads and chunk sizes, which `httparse` does. The bytes come from the network: if they
-//! are malformed, parsing returns `Malformed` and never panics, and a response above [`MAX_RESPONSE_BYTES`] is
-//! rejected.
+//! Owns: the bounds of a response, and the division of a chunked body. Does not own the parsing of heads and chunk
+//! sizes, which `httparse` does.
+//!
+//! Invariant: the bytes come from the network. If they are malformed, parsing returns `Malformed` and never panics, and
+//! a response above [`MAX_RESPONSE_BYTES`] is rejected.
 
 use std::{borrow::Cow, mem::MaybeUninit, ops::Range};
 

@@ -1,5 +1,9 @@
 //! The server that the HTTP suite measures: one that runs already, or one that the benchmark starts in a process of its
 //! own.
+//!
+//! Owns: `Target` with the requests for the server's build, metrics and use of the disk, and the choice of free ports.
+//! Does not own: the server's process (`process`), the search for the process of a server that runs already
+//! (`listener`), or load.
 
 use std::{
     net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _, UdpSocket},

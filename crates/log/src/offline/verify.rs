@@ -1,4 +1,8 @@
 //! Verifies every byte of a log's data.
+//!
+//! Owns: the checks of each batch, each footer and the place where a segment continues the one before it, and the
+//! report with its verdict. Does not own: the list of files (`inventory`), the search for the end of the log
+//! (`survey`), or repairs, which are part of an open.
 
 use std::ops::ControlFlow;
 

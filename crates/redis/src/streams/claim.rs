@@ -1,4 +1,7 @@
 //! `XCLAIM` and `XAUTOCLAIM`: assign pending entries to another consumer.
+//!
+//! Owns: the options of both commands, the search of `XAUTOCLAIM`, and the change of an entry's owner. Does not own:
+//! the rows of pending entries and their counts (`pending`), or the rows of groups and consumers (`groups`).
 
 use std::ops::ControlFlow;
 

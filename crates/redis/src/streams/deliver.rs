@@ -1,5 +1,8 @@
 //! `XREADGROUP`: delivers entries to a consumer; they stay pending until it acknowledges them.
 //!
+//! Owns: the delivery of new entries and of pending ones again, and the group's position. Does not own: the arguments,
+//! which `XREAD` shares (`read`), waiting (`block`), or the rows of pending entries (`pending`).
+//!
 //! Invariant: a delivery stops before it becomes too expensive and leaves the remaining entries to the next command, so
 //! a command without `COUNT` is not rejected ([`MAX_REDIS_STREAM_ROWS`],
 //! [`MAX_REDIS_DELIVERY_STEPS`](thalweg_types::limits)).

@@ -1,4 +1,7 @@
 //! `XGROUP`: creates, changes and destroys consumer groups and their consumers.
+//!
+//! Owns: the subcommands with their options and errors. Does not own: the rows of groups and consumers (`groups`), or
+//! the leftovers of destroyed groups (`destroyed_groups`).
 
 use thalweg_types::limits::{MAX_REDIS_GROUPS, MAX_REDIS_STREAM_ROWS};
 

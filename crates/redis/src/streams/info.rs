@@ -1,7 +1,9 @@
-//! `XINFO`.
+//! `XINFO`: reports on a stream, its groups and their consumers.
 //!
-//! `radix-tree-keys` and `radix-tree-nodes` are reported as if each tree node held one entry; there is no
-//! such tree.
+//! Owns: the subcommands, the form of their replies, and the bound on the pending entries that a full report visits.
+//! Does not own: the rows that they read (`groups`, `pending`, `stream`).
+//!
+//! `radix-tree-keys` and `radix-tree-nodes` are reported as if each tree node held one entry; there is no such tree.
 
 use std::ops::ControlFlow;
 

@@ -1,4 +1,7 @@
 //! Encoding of replies in RESP2 and RESP3.
+//!
+//! Owns: the bytes of each kind of reply in both versions, and the trait `Out` by which a destination may keep
+//! references to large values. Does not own: the choice of a reply (`Reply`, made by the commands), or the socket.
 
 use bytes::Bytes;
 

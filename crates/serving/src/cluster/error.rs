@@ -1,4 +1,7 @@
 //! Errors of calls of the cluster.
+//!
+//! Owns: `ClusterError`, each variant with a stable code, an HTTP status and the caller's next step. Does not own:
+//! errors of commands that consensus forwards, which are the engine's `WriteError`.
 
 use http::StatusCode;
 use thalweg_types::{Index, Revision, classified};

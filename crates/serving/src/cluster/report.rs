@@ -1,4 +1,7 @@
 //! Data of the cluster's answers: its members, their health and lag, and digests.
+//!
+//! Owns: the types of these answers, the conditions `lagging` and `stale` of a replica, and the comparison of digests.
+//! Does not own: the gathering of the facts (`ClusterHandle` and its implementation), or their encoding in a protocol.
 
 pub use thalweg_types::info::{MemberHealth, MemberRole, Removal};
 use thalweg_types::{ClusterId, Index, NodeId, Revision, Term};

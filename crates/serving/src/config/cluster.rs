@@ -1,4 +1,7 @@
 //! Settings of a node's membership in a cluster: addresses, names, and the default level of reads.
+//!
+//! Owns: the types of these values, and their parsing and formatting. Does not own: checks that concern several
+//! settings (`cluster_checks`), or the memory of the node's links (`cluster_memory`).
 
 use std::{fmt, net::SocketAddr, sync::Arc};
 

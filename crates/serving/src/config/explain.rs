@@ -1,5 +1,8 @@
-//! Text of `serve --explain`: every configuration value, its source, and the sum of the memory bounds. Also
-//! the text of the example file.
+//! Text of `serve --explain`: every configuration value, its source, and the sum of the memory bounds. Also the text of
+//! the example file.
+//!
+//! Owns: the worst case of each memory bound with its sum, and both texts. Does not own: the choice of bounds that fit
+//! into the memory (`memory`), or the help of flags.
 
 use std::fmt::Write as _;
 

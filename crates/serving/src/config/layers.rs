@@ -1,5 +1,9 @@
-//! Layers of a configuration. The first layer in this order that has a value decides: flags, environment,
-//! file, profile, defaults.
+//! Layers of a configuration. The first layer in this order that has a value decides: flags, environment, file,
+//! profile, defaults.
+//!
+//! Owns: the reading of each layer, their merging, the source of each value, and the reduction of `max_connections` to
+//! the limit on open files. Does not own: the values of a profile (`presets`), the bounds that follow from the memory
+//! (`memory`), or the checks of a merged configuration (`mod`).
 
 use std::path::{Path, PathBuf};
 

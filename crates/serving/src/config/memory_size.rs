@@ -1,5 +1,8 @@
 //! The knob `memory`, and the memory that the system offers: that of the machine, or of the control group (version 1 or
-//! 2). Does not own the bounds that follow from it ([`memory`](super::memory)).
+//! 2).
+//!
+//! Owns: the parsing of the knob, and the lowest limit among the machine's memory and the control groups of this
+//! process. Does not own: the bounds that follow from it ([`memory`](super::memory)).
 
 use std::{
     fmt, fs,

@@ -1,4 +1,9 @@
 //! Settings for Redis clients: address, databases, and password.
+//!
+//! Owns: the types of these values, their parsing and formatting, and the comparison of a password. Does not own: the
+//! stores behind the databases, or authentication (`thalweg_resp`).
+//!
+//! Invariants: parsed databases ascend by number and begin with 0. Neither `show` nor `Debug` contains a password.
 
 use std::{fmt, net::SocketAddr, sync::Arc};
 

@@ -1,4 +1,8 @@
 //! Parsing and formatting of configuration values: sizes with units, time spans, names.
+//!
+//! Owns: the trait `Setting`, its implementations for values that several subjects use, and the two macros that
+//! implement it. Does not own: the list of knobs (`mod`), or values of one subject, such as those of a cluster or of
+//! Redis clients (`cluster`, `resp`).
 
 use std::{fmt, net::SocketAddr, path::PathBuf, time::Duration};
 

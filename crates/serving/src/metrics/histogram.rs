@@ -1,5 +1,8 @@
 //! Histograms and counters split over shards, so that threads do not share cache lines.
 //!
+//! Owns: the counters of all threads, the bounds of the buckets, and quantiles. Does not own: the names and labels of
+//! metrics, or the numbers by which callers address them (`mod`).
+//!
 //! Bucket bounds are 2^n and 1.5 x 2^n microseconds, from 16 us to 16 s. A quantile computed from the buckets
 //! is off by a third at most.
 

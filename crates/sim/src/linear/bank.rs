@@ -1,5 +1,8 @@
 //! Accounts between which transactions move amounts: checks that one serial order explains all answers to clients.
 //!
+//! Owns: the types of transactions and their answers, the check, and its violations. Does not own: the transactions
+//! that the simulation runs, or checks of single keys (the other modules of `linear`).
+//!
 //! Each transaction that changes balances also appends its number to a stream, so the order of all changes is known,
 //! including those whose answer was lost. The check replays this order on a model of the accounts:
 //! * a change happened on the balances that it expected, and led to the balances in its answer;

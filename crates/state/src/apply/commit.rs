@@ -1,4 +1,7 @@
 //! Commits: commands whose conditions and writes are all checked first; then all writes are applied.
+//!
+//! Owns: these checks, the charge for the writes, and the check of one condition, which transactions use too.
+//! Invariant: nothing is rejected after the first write, so no commit is rolled back.
 
 use thalweg_types::{
     KeyspaceId, LogPosition, Revision,
@@ -274,8 +277,7 @@ fn charge_write(applying: &Applying<'_>, write: &Write<'_>) -> Result<(), Machin
     }
 }
 
-/// Charges a write of a key: `price` for its rows, plus the prices of the keyspace's exact counts and of keeping the
-/// value that it replaces.
+/// Charges a write of a key: `price` for its rows, plus the keyspace's exact counts and keeping the replaced value.
 fn charge_key(applying: &Applying<'_>, keyspace: KeyspaceId, key: &[u8], price: u64) -> Result<(), MachineError> {
     applying.charge(price);
     if applying.applier.kinds.of(keyspace) != KeyspaceKind::Configured {

@@ -1,12 +1,12 @@
 //! Transactions: conditions choose a list of operations, which is applied completely or not at all.
 //!
-//! The operations of the chosen list are applied in order, and each sees the changes of the earlier ones. If one
-//! operation is rejected, all of them are rolled back. Appends and settlements are only checked at their position in
-//! the list, and applied at the end, when nothing can be rejected any more. This is possible because no operation
-//! reads streams or groups.
+//! Owns: the choice, the operations and their results. Does not own: rollback (`machine/savepoint`), scans
+//! (`transaction_scan`).
 //!
-//! A read sees the transaction's earlier writes, but not its later ones. Pairs and values that it reads are
-//! returned as bytes, wherever they are stored, so an outcome is the same on every node.
+//! The operations are applied in order, and each sees the changes of the earlier ones. If one is rejected, all are
+//! rolled back. Appends and settlements are only checked at their position in the list, and applied at the end, when
+//! nothing can be rejected any more. This is possible because no operation reads streams or groups. Pairs and values
+//! that operations read are returned as bytes, wherever they are stored, so an outcome is the same on every node.
 
 use thalweg_types::{
     KeyspaceId, LogPosition, Revision,
@@ -248,8 +248,7 @@ impl OperationRun {
         Ok(OperationResult::PrefixDeleted { keys })
     }
 
-    /// Applies an append or a settlement (ack or nack) that was only checked before. Other operations are already
-    /// applied.
+    /// Applies an append or a settlement (ack or nack) that was only checked before. Others are applied already.
     fn finish(&mut self, applying: &mut Applying<'_>, number: usize, operation: &Write<'_>) {
         match *operation {
             Write::Append { stream, count, batch, batch_at, .. } => {

@@ -1,4 +1,6 @@
 //! Scans within a transaction, and conditions on ranges that were scanned before.
+//!
+//! Owns: the page of a scan with its limits, and the comparison of a range with an earlier read of it.
 
 use std::ops::ControlFlow;
 
@@ -90,8 +92,7 @@ impl RangeReader for Applying<'_> {
     }
 }
 
-/// Reads one page of a range for a transaction. `room` is the number of bytes left for the results of the
-/// transaction's reads.
+/// Reads one page of a range for a transaction. `room` is the number of bytes left for the results of its reads.
 pub(crate) fn page<R: RangeReader>(
     reader: &R,
     keyspace: KeyspaceId,

@@ -1,5 +1,8 @@
 //! Verdicts: facts about an entry's commands that its bytes alone do not determine.
 //!
+//! Owns: the encoding of the row, the builder that records changes, and the readers. Does not own: the choice of
+//! commands whose changes are recorded (`machine/verdicts`).
+//!
 //! ```text
 //! verdict   := exception*                                     at key 0b | index u64 BE
 //! exception := command u32 | 0                                 a commit that was refused
@@ -60,8 +63,7 @@ impl VerdictBuilder {
         self.is_recording
     }
 
-    /// Records a change of the current command. `value_at` is the offset, within the entry's payload, of the value
-    /// that a put writes.
+    /// Records a change of the current command. `value_at` is the offset of a put's value within the entry's payload.
     pub(crate) fn push(&mut self, change: &KeyChange<'_>, value_at: Option<u32>) {
         let (keyspace, key) = change.target();
         let kind = match (change, value_at) {
@@ -143,8 +145,7 @@ pub(crate) enum Exception<'a> {
     Recorded(RecordedChanges<'a>),
 }
 
-/// Iterates over the exceptions in a verdict: the commands of an entry whose effect differs from what their bytes
-/// predict.
+/// Iterates over the exceptions in a verdict: the commands whose effect differs from what their bytes predict.
 #[derive(Clone, Debug)]
 pub(crate) struct Exceptions<'a> {
     reader: Reader<'a>,

@@ -1,5 +1,8 @@
 //! Deletes of all keys with a prefix, drops of keyspaces, and the sweep that removes the rows which both have hidden.
 //!
+//! Owns: these commands, and the removal of a key's row with all that belongs to it. Does not own: the rule by which a
+//! clear hides rows (`table`), or the time of a sweep.
+//!
 //! If few rows have the prefix, they are deleted immediately. Otherwise the prefix gets a clear (see `table`), which
 //! hides the rows. Later sweeps remove the hidden rows in steps of bounded size, as part of any entry.
 
@@ -216,16 +219,14 @@ impl Applying<'_> {
         self.set_clear(keyspace, prefix, Some(Clear { revision, earlier, kept, swept: None }));
     }
 
-    /// Removes the clears (deleted prefixes with hidden rows) of this prefix and of longer prefixes that begin with
-    /// it.
+    /// Removes the clears (deleted prefixes with hidden rows) of this prefix and of longer prefixes beginning with it.
     fn remove_clears(&mut self, keyspace: KeyspaceId, prefix: &[u8]) {
         let clears = self.applier.clears.clone();
         let covered = clears.iter().filter(|(of, longer, _)| *of == keyspace && longer.starts_with(prefix));
         covered.for_each(|(keyspace, longer, _)| self.set_clear(keyspace, longer, None));
     }
 
-    /// Sets the clear (the record of a deleted prefix with hidden rows) in the table and in its row; `None` removes
-    /// the clear.
+    /// Sets the clear (the record of a deleted prefix with hidden rows) in the table and in its row; `None` removes it.
     fn set_clear(&mut self, keyspace: KeyspaceId, prefix: &[u8], clear: Option<Clear>) {
         let key = (keyspace, prefix.to_vec());
         self.note_undo(|applier| Undo::Clear(key.clone(), applier.pending.clears.get(&key).cloned()));
@@ -265,8 +266,7 @@ pub(crate) fn drop_keyspace(applying: &mut Applying<'_>, id: KeyspaceId) -> Resu
 }
 
 /// Examines up to `max` rows under deleted prefixes and removes the hidden ones, in the order of keyspaces and
-/// prefixes. Continues where the previous sweep ended. Also removes the parts of Redis collections that have lost
-/// their key.
+/// prefixes, from the end of the previous sweep on. Also removes the parts of Redis collections without a key.
 pub(crate) fn sweep(applying: &mut Applying<'_>, max: u32) -> Result<Outcome, Refused> {
     let max = max.min(MAX_RECLAIM_ENTRIES);
     let mut sweep = Sweep { left: max, bytes: 0, last_step: applying.steps_used() + MAX_COMMAND_STEPS, spent: false };

@@ -1,4 +1,8 @@
 //! Commands about consumer groups, and the queries of the code that serves consumers.
+//!
+//! Owns: the commands, the settlements of commits, and the methods of `Machine` about groups. Does not own: the rules
+//! of delivery (`group`, `order`), or rows (`table`). Invariant: a query never holds the lock of the groups together
+//! with one of `Published`.
 
 use std::{
     collections::BTreeSet,
@@ -52,8 +56,7 @@ pub(crate) fn apply(applying: &mut Applying<'_>, command: GroupCommand<'_>) -> R
             let Some(group) = groups.change(group) else { return Ok(no_such_group(group)) };
             let (stream, due) = (group.head.stream, group.next_due());
             let lapsed = attempts.iter().filter(|&attempt| !group.extend(now, attempt, by)).collect();
-            // An extension can also shorten the deadline, and waiting consumers have set their timers by the old
-            // one.
+            // An extension may shorten the deadline; waiting consumers have set timers by the old one.
             if is_earlier(due, group.next_due()) {
                 groups.woken.insert(stream);
             }
@@ -151,8 +154,7 @@ fn seek(applying: &mut Applying<'_>, id: GroupId, offset: Option<Offset>) -> Res
     Ok(Outcome::Group(GroupOutcome::Sought { cursor }))
 }
 
-/// Checks a settlement (ack or nack) that is a write of a commit: its attempts must still hold all records that it
-/// settles.
+/// Checks a settlement (ack or nack) of a commit: its attempts must still hold all records that it settles.
 pub(crate) fn check_settle(applying: &mut Applying<'_>, settle: &Settle<'_>) -> Result<(), Refused> {
     let now = applying.applied.time;
     let mut claims = std::mem::take(&mut applying.applier.pending.claims);
@@ -237,8 +239,7 @@ impl Machine {
         }))
     }
 
-    /// Returns the consumer groups of a stream in the order of names, or, if `stream` is `None`, all groups in the
-    /// order of ids.
+    /// Returns the consumer groups of a stream in the order of names or, for `None`, all groups in the order of ids.
     pub fn groups(&self, stream: Option<StreamId>) -> Result<Vec<GroupId>, MachineError> {
         self.with_groups(|table| match stream {
             Some(stream) => table.of_stream(stream).collect(),
@@ -316,8 +317,7 @@ impl Machine {
         self.with_groups(|table| table.iter().filter(|(_, group)| group.dead() > 0).map(|(id, _)| id).collect())
     }
 
-    /// Returns the dead letters of a group's first dead attempt after the attempt `after`; `None` if the group has
-    /// none.
+    /// Returns the dead letters of a group's first dead attempt after the attempt `after`; `None` if there is none.
     pub fn dead_letters(&self, id: GroupId, after: Option<Attempt>) -> Result<Option<DeadParcel>, MachineError> {
         self.with_groups(|table| {
             let mut dead = table.get(id)?.dead_from(after);

@@ -1,4 +1,6 @@
 //! Parcels: the records of one delivery attempt that are not settled yet.
+//!
+//! Owns: the runs of a parcel, their state, and the encoding of the row. Does not own: the changes of state (`group`).
 
 use thalweg_types::{
     Offset, SpaceTime,
@@ -74,8 +76,7 @@ pub(crate) fn join(runs: &mut Vec<Run>) {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Parcel {
     pub(crate) holder: Holder,
-    /// Time from which the records can be redelivered; `u64::MAX` for dead letters, and for records that wait behind
-    /// another record of the same key.
+    /// Time from which the records can be redelivered; `u64::MAX` for dead letters and parked records.
     pub(crate) due: SpaceTime,
     pub(crate) runs: Vec<Run>,
 }
@@ -117,8 +118,7 @@ impl Parcel {
         matches!(self.holder, Holder::Member(_) | Holder::Waiting)
     }
 
-    /// Returns true if a member holds the records at time `now`: they are delivered, and their ack deadline has not
-    /// passed.
+    /// Returns true if a member holds the records at time `now`: their ack deadline has not passed.
     pub(crate) fn is_held(&self, now: SpaceTime) -> bool {
         matches!(self.holder, Holder::Member(_)) && now < self.due
     }

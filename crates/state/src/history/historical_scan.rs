@@ -1,6 +1,8 @@
 //! Scans of a keyspace as of a past revision: the keys' own rows and their versions (former values), read in pages and
 //! merged in the order of keys.
 //!
+//! Owns: the two sources and their merge. Does not own: reads of single keys (`historical_view`).
+//!
 //! A backend calls back for each row and cannot scan two ranges at a time. So the scan reads alternately about one
 //! page of own rows and one page of versions ahead. A key with many versions is not scanned completely: after some
 //! versions, the scan restarts at the version of the requested revision.
@@ -166,8 +168,7 @@ impl OwnSource<'_> {
     }
 }
 
-/// Removes the rows up to `last` from a range that is scanned forward, or the rows down to `first` from one that is
-/// scanned backward.
+/// Removes the rows up to `last` from a range scanned forward, or the rows down to `first` from one scanned backward.
 fn advance_past(range: &mut KeyRange, direction: Direction, first: Vec<u8>, last: Vec<u8>) {
     match direction {
         Direction::Forward => range.set_lower(Bound::Excluded(last)),
@@ -188,8 +189,7 @@ enum RowAtRevision {
     Unknown { oldest: Revision },
 }
 
-/// Source of the keys with a version (former value) that covers the past revision, or with an unknown state at that
-/// revision, in order.
+/// Source of the keys with a version that covers the past revision, or with an unknown state at it, in order.
 struct VersionSource<'p> {
     past: &'p HistoricalView<'p>,
     range: KeyRange,

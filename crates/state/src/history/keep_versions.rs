@@ -1,5 +1,8 @@
 //! Keeping versions: preserving the value that a write replaces in a keyspace with history.
 //!
+//! Owns: adding versions, and forgetting them beyond the permitted number. Does not own: forgetting by age or after a
+//! change of the settings (`prune`), or the encoding (`rows`).
+//!
 //! Every operation that removes a value (a put, a delete, a deadline, a deleted prefix and its sweep) calls
 //! [`Applying::supersede`] first. The value becomes a version, which was current from its own revision until that of
 //! the operation. The bytes of a large value stay where they are in the log and now belong to the version.
@@ -7,7 +10,7 @@
 //! A key has at most as many values, versions and the current one together, as the settings of its keyspace permit. A
 //! put forgets the oldest versions beyond that. The removal of a key does not need to: its current value becomes a
 //! version, so the number stays the same. Deletes of many keys in one command are therefore cheap, whatever number is
-//! kept. Does not own: forgetting by age or after a change of these settings (see `prune`).
+//! kept.
 
 use std::{
     collections::BTreeMap,
@@ -62,8 +65,7 @@ pub(crate) fn added_price(value_bytes: usize) -> u64 {
     READ + 2 * WRITE + written_bytes(value_bytes)
 }
 
-/// Returns the maximum price of removing the versions of a key beyond the number that the keyspace keeps, which a put
-/// does.
+/// Returns the maximum price of the removal, by a put, of versions beyond the number that the keyspace keeps.
 pub(crate) fn removed_price(history: KeyspaceHistory) -> u64 {
     /// Steps of the rows that the removal of a version reads and writes. Most puts remove at most one version.
     const REMOVED: u64 = READ + 5 * WRITE;
@@ -172,8 +174,7 @@ impl Applying<'_> {
         Ok(true)
     }
 
-    /// Returns the time at which a value with this expiry has ended; `NO_END` if the value has not ended at the time
-    /// of the current entry.
+    /// Returns the time at which a value with this expiry has ended; `NO_END` if not yet at the current entry's time.
     fn end_of(&self, expiry: &Expiry) -> Result<SpaceTime, MachineError> {
         let of_lease = match expiry.lease {
             Some(id) => Some(self.lease(id)?.map_or(SpaceTime(0), |lease| lease.deadline)),
@@ -241,8 +242,7 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// Removes the rows of a version. If its value is in the log, subtracts the value's bytes from the live bytes of
-    /// the segment.
+    /// Removes the rows of a version. Subtracts a value in the log from the live bytes of its segment.
     pub(crate) fn remove_version(&mut self, keyspace: KeyspaceId, key: &[u8], kept: &StoredVersion) {
         let row = version_row(keyspace, key, kept.revision);
         self.applier.staged.delete(&[&row]);

@@ -1,11 +1,16 @@
 //! The log record being applied: the changes collected while its commands run, and the single backend batch made of
 //! them.
 //!
-//! Commands of an entry see the changes of earlier commands, exactly as if each command were an entry of its own. They
-//! see rows through the staged changes (`staged`), and tables in memory as changed so far. An entry of blind puts and
-//! deletes reads nothing and allocates only space in the batch. Several writes of one key stay several changes of the
-//! batch, of which the last wins; except that some writes overwrite the previous change in place
-//! ([`Staged::put_in_place`](crate::machine::staged::Staged::put_in_place)).
+//! Owns: `Applying`, reads that include the changes so far, and the order of publishing. Does not own: the changes of
+//! rows (`staged`), the data kept between records (`applier`), or rollback (`savepoint`).
+//!
+//! Commands of an entry see the changes of earlier commands, exactly as if each were an entry of its own: rows through
+//! the staged changes, and tables in memory as changed so far. An entry of blind puts and deletes reads nothing and
+//! allocates only space in the batch. Several writes of one key stay several changes of the batch, of which the last
+//! wins; except that some writes overwrite the previous change in place (`Staged::put_in_place`).
+//!
+//! Invariant: `visible` rises before the batch is applied; keyspaces, stream heads, counts and liveness are published
+//! after it, and `applied` after them.
 
 use std::sync::{Arc, MutexGuard, atomic::Ordering};
 
@@ -79,8 +84,7 @@ impl<'m> Applying<'m> {
         }
     }
 
-    /// Returns a stream's head for a change, with the changes of earlier commands. Also returns heads of deleted
-    /// streams.
+    /// Returns a stream's head for a change, with the changes of earlier commands, also if the stream is deleted.
     pub(crate) fn head(&mut self, stream: StreamId) -> Option<&mut Head> {
         if !self.applier.pending.heads.contains_key(&stream) {
             let head = read(&self.machine.published.streams).get(stream).cloned()?;
@@ -138,9 +142,8 @@ impl<'m> Applying<'m> {
         Visibility { clears: self.applier.clears.of(keyspace), as_of: Revision::MAX }
     }
 
-    /// Applies all changes of the log record to the backend as one batch, then publishes the changed tables to
-    /// readers. Deleted prefixes are published before the batch; a reader uses one only if its view has applied the
-    /// delete's revision.
+    /// Applies all changes of the log record as one batch, and publishes the changed tables to readers: deleted
+    /// prefixes before the batch. A reader uses one of these only if its view has applied the delete's revision.
     pub(crate) fn finish(mut self) -> Result<(), MachineError> {
         let Applier {
             staged,

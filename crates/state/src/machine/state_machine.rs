@@ -1,4 +1,6 @@
 //! The state machine: data that the thread which applies log records and the readers share.
+//!
+//! Owns: `Machine` and its published tables; the fields state the order of locks. Does not own: applying (`applying`).
 
 use std::{
     collections::BTreeMap,
@@ -41,8 +43,7 @@ impl Default for MachineOptions {
     }
 }
 
-/// The state machine. One thread at a time applies log records, in log order. Any number of threads can read at any
-/// time.
+/// The state machine. One thread at a time applies log records, in log order. Any number of threads can read.
 #[derive(Debug)]
 pub struct Machine {
     pub(crate) backend: Arc<dyn Backend>,
@@ -69,8 +70,7 @@ pub struct Machine {
     pub(crate) growth: Arc<GrowthNotes>,
     /// Highest version of the state machine that this machine executes.
     pub(crate) known_version: u16,
-    /// Length in bytes of values that are always stored in the state, which [`inline_floor`](Self::inline_floor)
-    /// returns.
+    /// Length in bytes of values that are always stored in the state, see [`inline_floor`](Self::inline_floor).
     pub(crate) inline_floor: usize,
     /// View of the state that the last digest command requested and that no caller has taken yet.
     pub(crate) digest_view: Mutex<Option<DigestView>>,
@@ -80,8 +80,7 @@ pub struct Machine {
     pub(crate) file_reads: AtomicU64,
 }
 
-/// Tables in memory that readers see in addition to the backend, as of the last applied entry. Locked only for short
-/// copies.
+/// Tables in memory that readers see beside the backend, as of the last applied entry. Locked only for short copies.
 #[derive(Debug)]
 pub(crate) struct Published {
     pub(crate) keyspaces: RwLock<KeyspaceTable>,
@@ -94,8 +93,7 @@ pub(crate) struct Published {
     /// Index of the last entry for which a verdict (row with facts that the entry's bytes do not determine) was
     /// stored. After an open, index of the last applied entry.
     pub(crate) judged: AtomicU64,
-    /// Deleted prefixes that hide rows. The table is replaced as a whole, so that a reader can take it together with
-    /// its view.
+    /// Deleted prefixes that hide rows. The table is replaced as a whole, so that a reader can take it with its view.
     pub(crate) clears: RwLock<Arc<ClearTable>>,
     /// True if there are deleted prefixes that hide rows. Most gets find that there are none, without the lock.
     pub(crate) has_clears: AtomicBool,

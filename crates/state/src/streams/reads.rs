@@ -1,5 +1,7 @@
-//! Queries about streams. Any thread may call them at any time; they block the applying thread only while they copy a
-//! little data.
+//! Queries about streams. Any thread may call them; they block the applying thread only while they copy a little data.
+//!
+//! Owns: the methods of `Machine` about streams, and the pages in which heads are examined. Does not own: lookups in
+//! the index of a stream (`index`), or the types of the results (`read`).
 
 use thalweg_types::{Offset, SpaceTime, StreamId, info::Producer};
 
@@ -18,8 +20,7 @@ use crate::{
     sync::read,
 };
 
-/// Number of stream heads copied under one lock, so that a list of many streams never blocks the applying thread for
-/// long.
+/// Number of stream heads copied under one lock, so that a long list never blocks the applying thread for long.
 const PAGE: usize = 256;
 
 impl Machine {
@@ -74,16 +75,14 @@ impl Machine {
         self.collect_watched(MaintenanceKind::Compaction, None, usize::MAX, CompactionCandidate::of).0
     }
 
-    /// Returns one stream as a candidate for compaction; `None` if the stream is not configured for compaction, or has
-    /// no records.
+    /// Returns one stream as a candidate for compaction; `None` if it is not configured for that, or has no records.
     #[must_use]
     pub fn compaction_candidate(&self, stream: StreamId) -> Option<CompactionCandidate> {
         read(&self.published.streams).get(stream).and_then(|head| CompactionCandidate::of(stream, head))
     }
 
-    /// Returns the batches from the one that begins at `from` up to `end`, with a checksum by which compaction can
-    /// later verify that they are unchanged: at most `max_batches` with at most `max_bytes` in total, but at least
-    /// one.
+    /// Returns the batches from the one that begins at `from` up to `end`, with a checksum that later shows if they are
+    /// unchanged: at most `max_batches` with at most `max_bytes` in total, but at least one.
     pub fn batch_range(
         &self,
         stream: StreamId,
@@ -96,8 +95,7 @@ impl Machine {
     }
 
     /// Returns the log positions of a stream's batches from the one that contains the offset `from`: at most
-    /// `max_batches` with at most `max_bytes` in total, but at least one if there is any. Empty at the end of the
-    /// stream.
+    /// `max_batches` with at most `max_bytes` in total, but at least one; none at the end of the stream.
     pub fn batches_from(
         &self,
         stream: StreamId,
@@ -120,8 +118,7 @@ impl Machine {
     }
 
     /// Returns one page of [`retention_due`](Self::retention_due): examines at most `max_streams` streams with a
-    /// retention, starting after the stream `after`. Also returns the last stream examined, or `None` at the end of
-    /// the list.
+    /// retention, starting after the stream `after`. Also returns the last stream examined; `None` at the end.
     #[expect(clippy::type_complexity, reason = "a list and where it ends")]
     pub fn retention_due_after(
         &self,
@@ -161,8 +158,7 @@ impl Machine {
     }
 
     /// Returns the statistics of at most `limit` live streams in the order of ids, starting after the stream `after`.
-    /// The statistics of one stream are from one point in time, but those of different streams may be from different
-    /// times.
+    /// The statistics of one stream are from one point in time, which may differ between streams.
     #[must_use]
     pub fn streams_after(&self, after: Option<StreamId>, limit: usize) -> Vec<LiveStream> {
         let (mut found, mut after) = (Vec::new(), after);
@@ -181,9 +177,8 @@ impl Machine {
         found
     }
 
-    /// Calls `pick` for the streams that may need a kind of maintenance, and returns its results. Also returns the
-    /// last stream examined, or `None` at the end of the list. Heads are examined in pages, so that a long list never
-    /// blocks the applying thread for long.
+    /// Calls `pick` for the streams that may need a kind of maintenance, and returns its results. Also returns the last
+    /// stream examined, or `None` at the end of the list. Locks the heads for one page at a time.
     fn collect_watched<T>(
         &self,
         chore: MaintenanceKind,

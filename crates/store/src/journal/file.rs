@@ -1,5 +1,8 @@
 //! The journal's file.
 //!
+//! Owns: the bytes of the file, its recovery, and the write and sync of each record. Does not own: the content of
+//! records, or the time at which they are dropped (`mod`).
+//!
 //! ```text
 //! file    := header | zeroes up to 4096 | record ...
 //! header  := "THWGJRN1" | generation u64 | crc u32

@@ -1,5 +1,9 @@
 //! `backup` and `restore`: snapshot files, and directories of them.
 //!
+//! Owns: the names of backup files, the choice between a full backup and an increment, and the checks of a chain of
+//! files. Does not own: the bytes of a snapshot (`thalweg_snapshot`), its download (`session/snapshot`), or the restore
+//! of a directory (the engine).
+//!
 //! ```text
 //! DIR/full-<lsn>.tws                    a full snapshot
 //! DIR/increment-<since>-<lsn>.tws       changes since the newest earlier one

@@ -1,5 +1,8 @@
 //! `bench`: runs the suites of `thalweg_bench`, `thalweg_bench_cluster` and `thalweg_bench_pressure`, prints their
 //! reports as text or JSON, and exits with their verdicts.
+//!
+//! Owns: the list of suites, the destinations of a report, and the line that shows the run in progress. Does not own:
+//! the options of a suite, its measurements, or the forms of a report (`thalweg_lab`).
 
 use std::{
     io::{self, IsTerminal as _},

@@ -1,4 +1,6 @@
 //! `cache`: bounded maps in a server's memory.
+//!
+//! Owns: the arguments and the output of its subcommands. Does not own: the requests (`session/caches`).
 
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};

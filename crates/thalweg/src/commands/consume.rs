@@ -1,5 +1,8 @@
 //! `consume`: a member of a consumer group that prints records, or runs a command for each.
 //!
+//! Owns: the fetches and pushes of one member, the user's command for each record, and the acks. Does not own: the
+//! management of groups and acks by hand (`groups`), or the connection to the server (`session`).
+//!
 //! A record is acked after it was printed, or after its command succeeded. However this process ends, a record that
 //! was not handled is therefore delivered again, to this member or another.
 

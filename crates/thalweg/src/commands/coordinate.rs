@@ -1,5 +1,8 @@
 //! `lock`, `semaphore`, `elect`, `leader`: run a command while holding a lock, a slot or the leadership.
 //!
+//! Owns: the arguments, the user's command with its environment and signals, and the exit codes. Does not own: the
+//! rules of locks, semaphores and elections (`thalweg_recipes`), or their requests (`session/coordination`).
+//!
 //! The command gets the fencing token in its environment. If the lock, slot or leadership (the *hold*) is lost,
 //! this process ends the command, but ending it takes a moment, and a process may be paused before it notices. Work
 //! that must not overlap with the next holder's needs fencing.

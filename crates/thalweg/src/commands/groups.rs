@@ -1,4 +1,7 @@
 //! `groups`: manages consumer groups; acks, nacks and extends by hand.
+//!
+//! Owns: the arguments and the output of its subcommands, and the notation of attempts with their offsets. Does not
+//! own: the requests (`session/groups`), or a member that consumes (`consume`).
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Map, Value, json};

@@ -1,5 +1,8 @@
 //! `import`: loads a file into a stream or a keyspace in batches, each acknowledged before the next is sent.
 //!
+//! Owns: the arguments, the batches, their destination, and the message that says how to continue. Does not own: the
+//! parsing of a file (`source`), or the requests (`session`).
+//!
 //! Invariant: batches are sent in the file's order. If one fails, all earlier ones are stored and no later one is; the
 //! failure states how to continue (`--skip`).
 

@@ -1,4 +1,7 @@
 //! `put`, `get`, `del`, `scan`, `incr`: read and write keys.
+//!
+//! Owns: the arguments and the output of these commands. Does not own: the requests (`session/kv`), lifetimes (`time`),
+//! versions (`history`), or keyspaces (`keyspaces`).
 
 use std::{ops::ControlFlow, path::PathBuf};
 

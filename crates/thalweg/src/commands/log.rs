@@ -1,5 +1,8 @@
 //! `log verify|dump|stats`: inspects a stopped node's log on disk.
 //!
+//! Owns: the arguments, the lock of the directory, and the output, which shows the commands of an entry in words. Does
+//! not own: the checks and figures of a log (`thalweg_log::offline`), or the decoding of commands (`thalweg_types`).
+//!
 //! The commands write nothing. They hold the directory's lock, so that no server changes the log at the same time. A
 //! copy of a directory can be inspected while its server runs.
 

@@ -1,4 +1,8 @@
 //! `append`, `read`, `tail`: write and read records of a stream.
+//!
+//! Owns: the arguments and the output of these commands, and appending the lines of stdin in batches. Does not own: the
+//! requests (`session/streams`), the management of streams and producers (`streams`), or the form of a record
+//! (`record`).
 
 use std::{ops::ControlFlow, path::PathBuf};
 

@@ -1,4 +1,7 @@
 //! `streams`: lists and manages streams and their producers.
+//!
+//! Owns: the arguments and the output of its subcommands, and the settings that they send. Does not own: the requests
+//! (`session/streams`), or reading and writing records (`stream`).
 
 use std::time::Duration;
 

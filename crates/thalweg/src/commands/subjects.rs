@@ -1,4 +1,7 @@
 //! `publish`, `subscribe`, `request`, `reply`: exchange messages with current subscribers.
+//!
+//! Owns: the arguments and the output of these commands, and the user's command that answers requests. Does not own:
+//! the requests (`session/subjects`), or the form of a message (`record`).
 
 use std::{
     io::Write as _,

@@ -1,4 +1,7 @@
 //! `ttl`, `touch`, `lease`: show and change the lifetime of keys.
+//!
+//! Owns: the arguments and the output of these commands, and the notation of lifetimes, which other commands use too.
+//! Does not own: the requests (`session/leases`).
 
 use std::time::Duration;
 

@@ -1,4 +1,8 @@
 //! Requests for keys and values, and for several of them at once.
+//!
+//! Owns: the types of conditions, scans and results, and the requests with the JSON and headers that they need. Does
+//! not own: changes of a lifetime without a write, and leases (`leases`), keyspaces (`keyspaces`), or the HTTP exchange
+//! (`http`).
 
 use std::time::Duration;
 

@@ -1,4 +1,7 @@
 //! Requests for streams: appends, reads and tails of records, configuration, producers.
+//!
+//! Owns: the types of results, the requests, and the pages in which records are read. Does not own: the form of a
+//! record (`record`), tails across restarts of the server (`events`), or the HTTP exchange (`http`).
 
 use std::{cell::Cell, ops::ControlFlow};
 

@@ -1,4 +1,7 @@
 //! The trait of encodable values, and its implementations for numbers, ids and bytes.
+//!
+//! Owns: `Field` and `Structure`, the layouts of basic types, and the errors of encoding. Does not own: lists (`list`),
+//! macros that make a codec from a declaration (`layouts`), or the reader (`reader`).
 
 use crate::{
     clock::SpaceTime,

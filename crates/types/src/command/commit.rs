@@ -1,6 +1,9 @@
 //! Commits: commands that consist of conditions and of writes. If all conditions hold, all writes are carried out,
 //! otherwise none.
 //!
+//! Owns: the builder, the encoding of whole commits, and their decoded form. Does not own: the encoding of a condition
+//! (`condition`) or a write (`write`), or the execution (the state machine).
+//!
 //! The codec is written by hand, because nearly all commands are commits: a decoded commit is a view of its bytes, and
 //! [`BlindPut`] decodes the most frequent kind of commit in a few instructions. A commit whose only reads come from its
 //! writes (touches, and puts that keep a deadline) carries the condition that always holds.

@@ -1,5 +1,8 @@
 //! Settings of a keyspace (exact counts, default time to live, history), and the encoding of these settings.
 //!
+//! Owns: the settings, their checks, and their bytes. Does not own: the bounds of a history (`history`), or the effect
+//! of a setting (the state machine).
+//!
 //! ```text
 //! config := fields u8 | (tag u8 | len u8 | bytes)*       tags ascending; a field at its default is left out
 //! tag    := 1 exact counts: 1

@@ -1,5 +1,9 @@
 //! All kinds of commands, and the encoders of the commands that create, change and maintain keyspaces and streams.
 //!
+//! Owns: the numbers and layouts of commands, and these encoders. Does not own: the commands of a family (`groups`,
+//! `time`), the contents of commits and transactions (`commit`, `transaction`), or the version that a command needs
+//! (`versions`).
+//!
 //! A command is declared here, or in the module of its family, together with its layout, and is listed in
 //! `docs/formats/command.md`; a test compares the two.
 

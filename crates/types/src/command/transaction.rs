@@ -1,5 +1,8 @@
 //! Transactions: commands with conditions that choose which one of two lists of operations is carried out.
 //!
+//! Owns: the builder, the encoding of whole transactions, their decoded form, and their results. Does not own: the
+//! lists of operations (`operations`), the encoding of an operation (`write`), or the execution (the state machine).
+//!
 //! The writes of a commit return nothing that they have read. In contrast, the operations of a transaction may read the
 //! state, including the transaction's own earlier writes. All changes of a transaction share one revision.
 

@@ -1,5 +1,8 @@
 //! Writes of commits, and operations of transactions.
 //!
+//! Owns: the kinds of writes, their encoders, and their decoder. Does not own: the commands around them (`commit`,
+//! `transaction`), or the encoding of records (`record`).
+//!
 //! Their codec is written by hand, because it is on the path of every put and append: a decoded write borrows its key,
 //! value and batch of records, and contains the byte offset at which the value or batch begins. [`WRITES`] and
 //! [`OPERATIONS`] describe the bytes in the notation of `docs/formats/command.md`; a test compares them with that

@@ -1,4 +1,7 @@
 //! Frames of caches. A cache is a bounded map in memory, which is never logged.
+//!
+//! Owns: the contents of these frames. Does not own: their numbers and senders (`mod`), or the meaning of operations on
+//! caches (the broker).
 
 use thalweg_types::codec::{List, RemainingBytes, choices, structure, variants};
 pub use thalweg_types::info::CacheFigures;

@@ -1,5 +1,8 @@
 //! Frames about the connection itself, and frames that belong to any request: errors, credit and the end of
 //! subscriptions.
+//!
+//! Owns: the contents of these frames, and the reasons for the end of a connection. Does not own: the course of the
+//! handshake (`handshake`), or the accounts of credit (`credit`).
 
 use thalweg_types::{
     Action, Classified, Durability, NodeId, SpaceId,

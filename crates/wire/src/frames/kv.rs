@@ -1,5 +1,8 @@
 //! Frames that read keyspaces, keys and leases, and the replies to them. Writes are commands, see
 //! [`write`](super::write).
+//!
+//! Owns: the contents of these frames. Does not own: their numbers and senders (`mod`), or the descriptions that other
+//! interfaces share (`thalweg_types::info`).
 
 use std::time::Duration;
 

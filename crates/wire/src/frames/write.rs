@@ -1,5 +1,8 @@
 //! Frames that write, which carry commands, and the replies to them.
 //!
+//! Owns: the contents of these frames. Does not own: the encoding of commands (`thalweg_types::command`), or the choice
+//! of the reply to an outcome (`outcome`).
+//!
 //! A write carries a command as `docs/formats/command.md` describes it, byte for byte as it goes into the log. There
 //! is only one encoding of writes: the server proposes the received bytes, and a client can send everything that a
 //! commit or a transaction can hold. The cost for clients is that commands name keyspaces, streams and groups by id. A

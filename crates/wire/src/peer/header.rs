@@ -1,5 +1,8 @@
 //! The header before each frame between nodes, and the compression of bodies.
 //!
+//! Owns: both forms of the header, the bounds of a body, and compression. Does not own: the contents of frames
+//! (`frames`), or the choice of the form, which follows from the version agreed in the handshake (`handshake`).
+//!
 //! ```text
 //! 0        4      5       6          8        16
 //! | length | kind | flags | reserved | id     | body ...

@@ -1,5 +1,8 @@
 //! Parsing of files into keys and values.
 //!
+//! Owns: the formats, the rule by which a record gets its key and its value, and the failures of records that cannot be
+//! imported. Does not own: batches and the order in which they are sent (`import`).
+//!
 //! Memory is bounded by one line or one row, each of at most [`MAX_LINE_BYTES`].
 
 use std::{

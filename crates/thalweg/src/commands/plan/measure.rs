@@ -1,6 +1,9 @@
 //! Measures a profile: clients append records to a node on this machine, alone or the leader of a cluster on this
 //! machine, each waiting for its acknowledgement.
 //!
+//! Owns: the runs, the clients, and the checks that make a run void. Does not own: the server processes (`server`), or
+//! the conclusions from the profile (`thalweg_planner`).
+//!
 //! Rules: the first part of each run does not count; rounds alternate with sizes and numbers of clients, so that a slow
 //! minute of the machine does not fall on one of them; a run whose clients and whose server count different numbers of
 //! writes is void; at the end each stream must have exactly the acknowledged records, and the same node must lead.

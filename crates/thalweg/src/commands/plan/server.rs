@@ -1,6 +1,9 @@
 //! Server processes for measurements, a node alone or a cluster, in a directory of their own, and the figures that the
 //! kernel and the node report about the measured one.
 //!
+//! Owns: the processes, their directory, the choice of ports, and the counters of the measured node. Does not own: the
+//! runs (`measure`).
+//!
 //! Invariant: dropping the server ends its processes and removes its directory.
 
 use std::{

@@ -1,4 +1,7 @@
 //! Advice about disk space: for each kind of bytes beyond the payload, their cause and a way to reduce them.
+//!
+//! Owns: the shares from which bytes are a finding, and the texts with the next step. Does not own: the figures
+//! (`report`, as a node computes them), or the output (`space`).
 
 use std::time::Duration;
 

@@ -1,5 +1,8 @@
 //! The view as lines of text: tables under headings, for a terminal of any size and for a pipe.
 //!
+//! Owns: the layout, and the cutting of lines to the width of a terminal. Does not own: the figures (`view`), or the
+//! terminal (`terminal`).
+//!
 //! Invariant: no line contains characters that control a terminal. Names come from clients and other servers; each name
 //! is escaped when it is put into a line. Every line for a terminal also passes [`fitted`], which replaces remaining
 //! control characters.

@@ -1,5 +1,8 @@
 //! The terminal while `top` owns it: its alternate screen, its mode, its size, its keys.
 //!
+//! Owns: entering and leaving that mode, drawing, and reading keys. Does not own: the lines (`screen`), or the signals
+//! (`interrupt`).
+//!
 //! Invariant: however the command ends, the terminal gets its old state back: when the guard is dropped, or before a
 //! panic prints its message. A signal ends the command through the guard too, because the command watches for signals
 //! ([`Interrupt`](crate::commands::interrupt)).
