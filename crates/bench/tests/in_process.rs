@@ -109,6 +109,20 @@ fn figure(report: &Report, table: &str, column: &str) -> serde_json::Value {
     found["rows"][0][column].clone()
 }
 
+/// Asserts that a report of runs of 150 ms in windows of 50 ms has the windows of this rate, and plots them.
+fn assert_windows(report: &Report, rate: &str) {
+    assert!(report.to_text().contains("windows: 3 of 0.050 s in each run"), "{}", report.to_text());
+    let samples: Vec<_> = report.samples.iter().filter(|samples| samples.figure == rate).collect();
+    assert!(!samples.is_empty(), "{:?}", report.samples);
+    for run in samples.iter().flat_map(|samples| &samples.runs) {
+        let average = run.windows.iter().flatten().sum::<f64>() / 3.0;
+        assert!(run.windows.len() == 3 && (average / run.whole.unwrap() - 1.0).abs() < 1e-6, "{rate}: {run:?}");
+    }
+    let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
+    assert_eq!(json["samples"][0]["runs"][0]["windows"].as_array().unwrap().len(), 3);
+    assert!(report.to_html().contains(&format!("{rate} over time")), "the page plots {rate}");
+}
+
 fn pubsub(node: &Node, flags: &str) -> Report {
     let report = flood(node, flags);
     assert!(figure(&report, "figures", "deliveries/s").as_f64().unwrap() > 0.0, "{}", report.to_text());
@@ -141,7 +155,8 @@ fn a_server_that_lets_publishers_wait_for_acks_is_overloaded() {
 #[test]
 fn subjects_in_every_arrangement() {
     let node = Node::start();
-    let report = pubsub(&node, "--payload 128 --batch 16 --fan-out 3");
+    let report = pubsub(&node, "--payload 128 --batch 16 --fan-out 3 --window 50ms");
+    assert_windows(&report, "deliveries/s");
     for column in [
         "p50 µs",
         "p99 µs",
@@ -193,9 +208,10 @@ fn what_is_dropped_is_told_and_accounted_for() {
 #[test]
 fn caches() {
     let node = Node::start();
-    let options: CacheOptions = options(&flags_of(&node), "--keys 500 --connections 2 --concurrency 8");
-    let report = cache::run(&options, &mut Quiet).unwrap();
+    let flags = "--keys 500 --connections 2 --concurrency 8 --window 50ms";
+    let report = cache::run(&options::<CacheOptions>(&flags_of(&node), flags), &mut Quiet).unwrap();
     assert_right(&report);
+    assert_windows(&report, "operations/s");
     assert_eq!(report.tables[0].rows.len(), 5);
     assert!(figure(&report, "figures", "operations/s").as_f64().unwrap() > 0.0);
     assert!(figure(&report, "figures", "÷ published").as_f64().is_some());
@@ -210,13 +226,15 @@ fn durable_streams() {
         assert_right(&report);
         report
     };
-    let report = run("--payload 100 --batch 7 --publishers 3");
+    let report = run("--payload 100 --batch 7 --publishers 3 --window 50ms");
+    assert_windows(&report, "records/s");
     for column in ["records/s", "bare round trip p50 µs", "bare fdatasync p50 µs", "of that"] {
         assert!(figure(&report, "figures", column).as_f64().is_some_and(|value| value > 0.0), "{column}");
     }
     run("--payload 1024 --batch 50 --in-flight 4 --durability os");
     let consumed = run("--only consume");
     assert_eq!(consumed.tables[0].rows.len(), 2);
+    assert!(consumed.to_text().contains("; a tail has none"), "{}", consumed.to_text());
     let error = streams::run(&options(&flags, "--retention-mib 1"), &mut Quiet).unwrap_err().to_string();
     assert!(error.contains("--target"), "whether segments are reused can't be seen from outside: {error}");
 }
@@ -298,6 +316,7 @@ fn what_can_not_be_done_is_said() {
         ("--rate -1", "--rate"),
         ("--fan-out 0", "--fan-out"),
         ("--window-bytes 0", "--window"),
+        ("--window 1ms", "--window: must be at least 10ms"),
         ("--transport quic", "--fingerprint"),
     ];
     for (flags, part) in wrong {
@@ -309,6 +328,11 @@ fn what_can_not_be_done_is_said() {
     assert!(error.contains("put 0 B, "), "what there is: {error}");
     let error = streams::run(&options("", "--only=nothing"), &mut Quiet).unwrap_err().to_string();
     assert!(error.contains("is in none of: "), "{error}");
+    let short = [
+        cache::run(&options("", "--window 1ms"), &mut Quiet).unwrap_err().to_string(),
+        streams::run(&options("", "--window 1ms"), &mut Quiet).unwrap_err().to_string(),
+    ];
+    assert!(short.iter().all(|error| error.contains("--window: must be at least 10ms")), "{short:?}");
     let error = pubsub::run(&options(&format!("--target {closed}"), "--bare 0"), &mut Quiet).unwrap_err().to_string();
     assert!(error.contains("native port") || error.contains("refused"), "{error}");
 }
