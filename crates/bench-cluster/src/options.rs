@@ -5,6 +5,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use thalweg_lab::{profile::ProfileKind, profiling::ProfileOptions};
 use thalweg_load::options::{parse_duration, require, within};
 
 use crate::BenchError;
@@ -90,6 +91,11 @@ pub struct ClusterOptions {
     /// Parts of the suite to run.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "puts,gets")]
     pub parts: Vec<Part>,
+    /// Also run the puts of each number of clients once more for each of these kinds while the leader's process is
+    /// recorded, by perf or, for alloc, by its own allocator, and add flame graphs to the report. --html also writes
+    /// them as SVG files beside the page.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "KIND")]
+    pub profile: Vec<ProfileKind>,
     /// Numbers of clients of the puts. Each client has a connection and one request in flight.
     #[arg(long, value_delimiter = ',', default_value = "1,10,50,100")]
     pub clients: Vec<usize>,
@@ -173,6 +179,11 @@ impl ClusterOptions {
         let fits = self.value_size <= thalweg_types::limits::MAX_VALUE_BYTES;
         require(fits, "--value-size", "is above the largest value")?;
         require(!self.duration.is_zero(), "--duration", "must be above 0")?;
+        if !self.profile.is_empty() {
+            let message = "profiles need nodes that the benchmark starts here: leave out --nodes";
+            require(self.nodes.is_empty(), "--profile", message)?;
+            require(self.runs(Part::Puts), "--profile", "the profiles are of the puts: add puts to --parts")?;
+        }
         if self.parts.iter().any(|part| part.needs_own_nodes()) {
             let message = "only puts and gets run on nodes that run already: leave out --nodes";
             require(self.nodes.is_empty(), "--parts", message)?;
@@ -202,5 +213,41 @@ impl ClusterOptions {
 
     pub(crate) fn runs(&self, part: Part) -> bool {
         self.parts.contains(&part)
+    }
+
+    /// Returns the kinds of profiles of the puts.
+    pub(crate) fn profiles(&self) -> ProfileOptions {
+        ProfileOptions { profile: self.profile.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        options: ClusterOptions,
+    }
+
+    fn options(flags: &str) -> ClusterOptions {
+        Cli::parse_from(["bench"].into_iter().chain(flags.split_whitespace())).options
+    }
+
+    #[test]
+    fn profiles_are_of_puts_on_nodes_that_are_started_here() {
+        let profiled = options("--profile cpu,offcpu");
+        profiled.check().unwrap();
+        assert_eq!(profiled.profiles().profile, [ProfileKind::Cpu, ProfileKind::Offcpu]);
+        for (flags, part) in [
+            ("--profile cpu --nodes 10.0.0.1:7070", "nodes that the benchmark starts here"),
+            ("--profile cpu --parts gets,tls", "add puts to --parts"),
+        ] {
+            let error = options(flags).check().unwrap_err().to_string();
+            assert!(error.starts_with("--profile: ") && error.contains(part), "{flags}: {error}");
+        }
     }
 }

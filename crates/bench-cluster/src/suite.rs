@@ -7,6 +7,7 @@
 use std::path::Path;
 
 use clap::ValueEnum as _;
+use thalweg_lab::profiling::LONGEST_PROFILE;
 
 use crate::{
     BenchError, Progress, Report, catch_up,
@@ -57,6 +58,8 @@ pub fn run(options: &ClusterOptions, progress: &mut dyn Progress) -> Result<Repo
         } else {
             Nodes::running(&options.nodes)?
         };
+        // An error of the profiler must not come after the measurements.
+        options.profiles().profiler(nodes.process_id(nodes.leader()?), scratch.path())?;
         let count = nodes.addresses().len();
         let peer_dir = scratch.path().join("peer");
         let mut peer = match (&options.peer, &options.peer_binary) {
@@ -67,7 +70,8 @@ pub fn run(options: &ClusterOptions, progress: &mut dyn Progress) -> Result<Repo
             report.condition("peer", peer.name());
         }
         let probes = Probes::create(scratch.path(), options.value_size)?;
-        Suite { options, nodes: &nodes, peer: peer.as_mut(), probes, progress }.rows(&works, &mut report)?;
+        let dir = scratch.path();
+        Suite { options, dir, nodes: &nodes, peer: peer.as_mut(), probes, progress }.rows(&works, &mut report)?;
     }
     scenarios(options, scratch.path(), progress, &mut report)?;
     Ok(report.finish())
@@ -121,6 +125,8 @@ fn scenarios(
 
 struct Suite<'a> {
     options: &'a ClusterOptions,
+    /// Directory of the benchmark's own files.
+    dir: &'a Path,
     nodes: &'a Nodes,
     peer: Option<&'a mut Peer>,
     probes: Probes,
@@ -172,6 +178,29 @@ impl Suite<'_> {
             Validity::worst(turns.map(|turn| &turn.validity)).check(rounds.work.name(), "all answered, rightly")
         }));
         report.checks.extend(goals(&all));
+        self.profile_puts(works, report)
+    }
+
+    /// Runs the puts of each number of clients once more for each kind of profile that the options request, while the
+    /// leader is recorded.
+    fn profile_puts(&mut self, works: &[RequestLoad], report: &mut Report) -> Result<(), BenchError> {
+        if self.options.profile.is_empty() {
+            return Ok(());
+        }
+        let duration = self.options.duration.min(LONGEST_PROFILE);
+        let (options, nodes) = (ClusterOptions { duration, ..self.options.clone() }, self.nodes);
+        for work in works.iter().filter(|work| work.kind == Kind::Put) {
+            let leader = nodes.leader()?;
+            let Some(profiler) = options.profiles().profiler(nodes.process_id(leader), self.dir)? else {
+                return Ok(());
+            };
+            let (label, place) = (work.name(), format!("-{}", work.clients));
+            let puts = || work::run(nodes, *work, &options).map(|turn| turn.rate);
+            profiler.run((&label, &place), report, self.progress, puts)?;
+            if nodes.leader()? != leader {
+                report.notes.push(format!("{label}: the leader changed under a profile, which shows the old one"));
+            }
+        }
         Ok(())
     }
 

@@ -34,7 +34,7 @@ pub(crate) fn figures<C>(pace: Pace, unit: &str) -> Vec<Figure<C>> {
     };
     vec![
         Figure {
-            name: format!("{unit}s/s"),
+            name: format!("{}/s", plural(unit)),
             better: Better::Higher,
             role: of_rate,
             whole: |outcome| outcome.rate,
@@ -57,6 +57,11 @@ pub(crate) fn figures<C>(pace: Pace, unit: &str) -> Vec<Figure<C>> {
             Some(|window, _| resident_mib(window)),
         ),
     ]
+}
+
+/// Returns the plural of a unit's name.
+fn plural(unit: &str) -> String {
+    unit.strip_suffix('y').map_or_else(|| format!("{unit}s"), |stem| format!("{stem}ies"))
 }
 
 fn resident_mib(window: &Window) -> Option<f64> {
@@ -97,7 +102,7 @@ pub(crate) struct SampledLoad {
     pub durability: String,
     /// Pace of the load.
     pub pace: Pace,
-    /// Name of an item of the load, such as `request`.
+    /// Name of an item of the load, such as `request` or `delivery`.
     pub unit: &'static str,
 }
 
@@ -117,5 +122,16 @@ impl SampledLoad {
         };
         let all = figures(self.pace, self.unit).iter().map(of_figure).collect::<Vec<_>>();
         all.into_iter().filter(|samples| samples.runs.iter().any(|run| run.whole.is_some())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_named_by_their_items() {
+        let rate = |unit: &str| figures::<()>(Pace::Closed, unit).remove(0).name;
+        assert_eq!(["request", "delivery"].map(rate), ["requests/s", "deliveries/s"]);
     }
 }

@@ -84,6 +84,8 @@ impl Acks {
 
 struct Round {
     deliveries: f64,
+    /// Number of fetches that brought records.
+    batches: u64,
     seconds: f64,
     commands: u64,
     entries: u64,
@@ -99,7 +101,10 @@ pub fn run(options: &GroupsOptions, progress: &mut dyn Progress) -> Result<Repor
     report.condition("backend", BackendKind::Lsm.name());
     report.condition("durability", options.durability.name());
     report.condition("concurrency", format!("{} members, a thread each", options.members));
-    report.condition("payload", format!("records of {} B, {} to a fetch", options.record_bytes, options.batch));
+    report.condition(
+        "payload",
+        format!("records of {} B, at most {} to a fetch, which is a batch", options.record_bytes, options.batch),
+    );
     let (rounds, warmups) = (options.rounds, options.warmup_rounds);
     report.condition("rounds", format!("{rounds} of each kind of ack, after {warmups} of warm-up"));
     let mut table = Table::new("fetch and ack, one stream, one group");
@@ -113,8 +118,9 @@ pub fn run(options: &GroupsOptions, progress: &mut dyn Progress) -> Result<Repor
             let rate = round.deliveries / round.seconds;
             progress.step(&format!("{}, round {number}: {rate:.0} deliveries/s", acks.name()));
             table.row(cells! {
-                "acks" => acks.name(), "deliveries/s" => rate, "deliveries" => round.deliveries,
-                "seconds" => round.seconds, "commands/entry" => round.commands as f64 / round.entries.max(1) as f64,
+                "acks" => acks.name(), "deliveries/s" => rate, "batches/s" => round.batches as f64 / round.seconds,
+                "deliveries" => round.deliveries, "batches" => round.batches, "seconds" => round.seconds,
+                "commands/entry" => round.commands as f64 / round.entries.max(1) as f64,
                 "fsyncs" => Some(round.fsyncs), "CPU s" => Some(round.cpu_seconds),
             });
             rates.push(rate);
@@ -147,7 +153,7 @@ fn one_round(options: &GroupsOptions, acks: Acks, scratch: &Scratch) -> Result<R
     let (usage, stats) = (Usage::read(MeasuredProcess::Own), database.stats());
     let begun = Instant::now();
     let (delivered, failed) = (AtomicU64::new(0), AtomicBool::new(false));
-    let outcomes: Vec<Result<(), BenchError>> = thread::scope(|scope| {
+    let outcomes: Vec<Result<u64, BenchError>> = thread::scope(|scope| {
         let member = |number| {
             let (group, delivered, failed) = (group.clone(), &delivered, &failed);
             scope.spawn(move || {
@@ -160,7 +166,7 @@ fn one_round(options: &GroupsOptions, acks: Acks, scratch: &Scratch) -> Result<R
         members.into_iter().map(|member| member.join().unwrap_or(Err(wrong("a member panicked".to_owned())))).collect()
     });
     let seconds = begun.elapsed().as_secs_f64();
-    outcomes.into_iter().collect::<Result<(), _>>()?;
+    let batches = outcomes.into_iter().sum::<Result<u64, _>>()?;
     let after = database.stats();
     let info = group.info().map_err(BenchError::subject(NAME, "looking at the group"))?;
     if (info.delivered, info.acked, info.floor) != (records, records, Offset(records)) {
@@ -169,6 +175,7 @@ fn one_round(options: &GroupsOptions, acks: Acks, scratch: &Scratch) -> Result<R
     database.close().map_err(BenchError::subject(NAME, "closing"))?;
     Ok(Round {
         deliveries: records as f64,
+        batches,
         seconds,
         commands: after.commands - stats.commands,
         entries: after.entries - stats.entries,
@@ -197,7 +204,7 @@ fn fill(stream: &Stream, records: u64, bytes: usize) -> Result<(), BenchError> {
 }
 
 /// Fetches and acknowledges records as one group member until all records are delivered, or until another member
-/// failed.
+/// failed. Returns the number of fetches that brought records.
 fn work(
     group: &Group,
     number: u32,
@@ -206,13 +213,14 @@ fn work(
     records: u64,
     delivered: &AtomicU64,
     failed: &AtomicBool,
-) -> Result<(), BenchError> {
+) -> Result<u64, BenchError> {
     let request = FetchRequest {
         member: number.to_string(),
         max_records: options.batch,
         max_bytes: u64::MAX,
         wait: Duration::ZERO,
     };
+    let mut batches = 0;
     while delivered.load(Ordering::Relaxed) < records && !failed.load(Ordering::Relaxed) {
         let delivery = group.fetch(&request).map_err(BenchError::subject(NAME, "fetching"))?;
         let (mut offsets, mut bad) = (Vec::with_capacity(options.batch as usize), None);
@@ -244,8 +252,9 @@ fn work(
             }
         }
         delivered.fetch_add(offsets.len() as u64, Ordering::Relaxed);
+        batches += 1;
     }
-    Ok(())
+    Ok(batches)
 }
 
 fn wrong(message: String) -> BenchError {
@@ -271,6 +280,14 @@ mod tests {
         };
         let report = run(&options, &mut Quiet).unwrap();
         assert_eq!((report.tables.len(), report.checks.len()), (1, 2));
+        let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
+        let rows = json["tables"][0]["rows"].as_array().unwrap();
+        // 500 records, and 100 for single acks, by fetches of at most 7.
+        for (row, least) in rows.iter().zip([72, 15]) {
+            let (batches, rate) = (row["batches"].as_u64().unwrap(), row["batches/s"].as_f64().unwrap());
+            let seconds = row["seconds"].as_f64().unwrap();
+            assert!(batches >= least && (rate * seconds / batches as f64 - 1.0).abs() < 1e-3, "{row}");
+        }
         let unknown = GroupsOptions { durability: Durability::None, ..options };
         assert!(run(&unknown, &mut Quiet).is_err());
     }

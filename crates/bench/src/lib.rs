@@ -24,7 +24,6 @@ pub mod groups;
 pub mod http;
 pub mod log;
 mod options;
-mod profiling;
 pub mod pubsub;
 pub mod resp;
 mod saturation;
@@ -32,8 +31,9 @@ pub mod scenario;
 pub mod snapshot;
 pub mod streams;
 
-pub use profiling::ProfileOptions;
-pub use thalweg_lab::{BenchError, Progress, Quiet, Report, Scratch, Stderr, regenerate, report, stats};
-use thalweg_lab::{Spectrum, latency, random, scratch, usage};
+pub use thalweg_lab::{
+    BenchError, Progress, Quiet, Report, Scratch, Stderr, profiling::ProfileOptions, regenerate, report, stats,
+};
+use thalweg_lab::{Spectrum, latency, profiling, random, scratch, usage};
 pub use thalweg_load::live;
 use thalweg_load::{self as load, data, native, probe, server, tasks};

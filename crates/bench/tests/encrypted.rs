@@ -1,93 +1,16 @@
 //! Scenarios over TLS and QUIC against a server in this process: small, to see that they run, check and report.
 
-use std::{net::SocketAddr, thread};
+mod common;
+#[path = "common/node.rs"]
+mod node;
 
-use clap::Parser as _;
-use tempfile::TempDir;
+use common::{assert_right, options};
+use node::{Node, TcpPort};
 use thalweg_bench::{
     BenchError, Quiet, Report,
     compare::{self, CompareOptions},
-    report::Verdict,
     scenario::{self, ScenarioOptions},
 };
-use thalweg_engine::{BackendKind, Database, Options};
-use thalweg_server::{Config, Server, config::Backend};
-use tokio::{runtime::Builder, sync::oneshot};
-
-#[derive(clap::Parser)]
-struct Cli<O: clap::Args> {
-    #[command(flatten)]
-    options: O,
-}
-
-fn options<O: clap::Args>(flags: &str) -> O {
-    Cli::parse_from(["bench"].into_iter().chain(flags.split_whitespace())).options
-}
-
-/// Transport of a node's native port besides QUIC.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum TcpPort {
-    Plain,
-    /// TLS, with a certificate that the server makes for itself.
-    Tls,
-}
-
-/// A server on threads of its own, until it is dropped.
-struct Node {
-    native: SocketAddr,
-    /// SHA-256 of its certificate, in hexadecimal digits.
-    fingerprint: String,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<thread::JoinHandle<()>>,
-    _dir: TempDir,
-}
-
-impl Node {
-    fn start(port: TcpPort) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().to_path_buf();
-        let (stop, stopped) = oneshot::channel::<()>();
-        let (tell, told) = std::sync::mpsc::channel();
-        let thread = thread::spawn(move || {
-            let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-            runtime.block_on(async {
-                let config = Config {
-                    http: SocketAddr::from(([127, 0, 0, 1], 0)),
-                    backend: Backend(Some(BackendKind::Memory)),
-                    data: path.clone(),
-                    native_tls: port == TcpPort::Tls,
-                    ..Config::default()
-                };
-                let small = Options { segment_bytes: 4 << 20, spare_segments: 2, ..config.engine_options() };
-                let db = Database::open(&path, small).unwrap();
-                let server = Server::bind(config, &db).await.unwrap();
-                let fingerprint = server.fingerprint().expect("TLS and QUIC have a certificate");
-                tell.send((server.native_addr().unwrap(), fingerprint.to_string())).unwrap();
-                let until = async {
-                    let _ = stopped.await;
-                };
-                server.run(until).await.unwrap();
-            });
-        });
-        let (native, fingerprint) = told.recv().unwrap();
-        Self { native, fingerprint, stop: Some(stop), thread: Some(thread), _dir: dir }
-    }
-
-    /// Returns the flags that name the node as a target over a transport.
-    fn target(&self, transport: &str) -> String {
-        format!("--target thalweg+{transport}://{} --fingerprint {}", self.native, self.fingerprint)
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let ended = thread.join();
-            assert!(ended.is_ok() || thread::panicking(), "the server panicked");
-        }
-    }
-}
 
 /// Runs a scenario for a short time.
 fn run(scenario: &str, flags: &str) -> Result<Report, BenchError> {
@@ -95,17 +18,9 @@ fn run(scenario: &str, flags: &str) -> Result<Report, BenchError> {
     scenario::run(&options::<ScenarioOptions>(&format!("{scenario} {short} {flags}")), &mut Quiet)
 }
 
-/// Asserts that everything sent came, rightly: the checks of rates mean nothing here.
-fn assert_right(report: &Report) {
-    let bad =
-        |check: &&thalweg_bench::report::Check| check.required.starts_with("all ") && check.verdict != Verdict::Met;
-    let bad: Vec<_> = report.checks.iter().filter(bad).collect();
-    assert!(bad.is_empty() && !report.checks.is_empty(), "{bad:?}\n{}", report.to_text());
-}
-
 #[test]
 fn every_operation_runs_over_tls_and_quic() {
-    let node = Node::start(TcpPort::Tls);
+    let node = Node::with_port(TcpPort::Tls);
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("all.toml");
     let tables = "[load]\nconnections = 4\nthreads = 2\nwarmup = \"50ms\"\nduration = \"300ms\"\n\
@@ -137,7 +52,7 @@ fn every_operation_runs_over_tls_and_quic() {
 
 #[test]
 fn quic_runs_beside_plain_tcp() {
-    let node = Node::start(TcpPort::Plain);
+    let node = Node::start();
     assert_right(&run("ycsb-a --keys 200", &node.target("quic")).unwrap());
     // As the server prints its address, with the transport named apart.
     let plain = node.target("quic").replace("thalweg+quic", "thalweg");
@@ -155,13 +70,13 @@ fn quic_runs_beside_plain_tcp() {
 
 #[test]
 fn a_wrong_certificate_or_transport_is_named() {
-    let plain = Node::start(TcpPort::Plain);
+    let plain = Node::start();
     let other = format!("--target thalweg+quic://{} --fingerprint {}", plain.native, "ab".repeat(32));
     let error = run("ycsb-a --keys 200", &other).unwrap_err().to_string();
     assert!(error.contains("certificate"), "{error}");
     let error = run("ycsb-a --keys 200", &plain.target("tls")).unwrap_err().to_string();
     assert!(error.contains(&plain.native.to_string()) && error.contains("TLS"), "{error}");
-    let tls = Node::start(TcpPort::Tls);
+    let tls = Node::with_port(TcpPort::Tls);
     let error = run("ycsb-a --keys 200", &format!("--target thalweg://{}", tls.native)).unwrap_err().to_string();
     assert!(error.contains(&tls.native.to_string()), "{error}");
 }

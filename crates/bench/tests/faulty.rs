@@ -1,5 +1,7 @@
 //! Servers that lose, repeat, swap or garble messages: a run against one is never good.
 
+mod common;
+
 use std::{
     future::poll_fn,
     net::SocketAddr,
@@ -11,7 +13,7 @@ use std::{
     thread,
 };
 
-use clap::Parser as _;
+use common::options;
 use thalweg_bench::{
     Quiet, Report,
     pubsub::{self, PubsubOptions},
@@ -162,17 +164,10 @@ fn start(fault: Fault) -> SocketAddr {
     told.recv().unwrap()
 }
 
-#[derive(clap::Parser)]
-struct Cli {
-    #[command(flatten)]
-    options: PubsubOptions,
-}
-
 fn run(fault: Fault) -> Report {
-    let target = start(fault).to_string();
-    let flags = "--rate 4000 --batch 2 --fan-out 2 --duration 200ms --warmup 10ms --rounds 1 --give-up 300ms --bare 0 --max-lag 10s";
-    let flags = ["bench", "--target", &target].into_iter().chain(flags.split(' '));
-    pubsub::run(&Cli::parse_from(flags).options, &mut Quiet).unwrap()
+    let load = "--rate 4000 --batch 2 --fan-out 2 --duration 200ms --warmup 10ms --rounds 1 --give-up 300ms";
+    let flags = format!("--target {} {load} --bare 0 --max-lag 10s", start(fault));
+    pubsub::run(&options::<PubsubOptions>(&flags), &mut Quiet).unwrap()
 }
 
 #[test]

@@ -1,21 +1,18 @@
 //! A server over HTTP that loses, repeats, swaps or garbles records and messages: a scenario against it is never good.
 
+mod common;
+
 use std::{
-    io::{BufRead as _, BufReader, Read as _, Write as _},
-    net::{SocketAddr, TcpListener, TcpStream},
+    io::Write as _,
+    net::{SocketAddr, TcpStream},
     sync::{
-        Arc, Mutex,
+        Mutex,
         atomic::{AtomicUsize, Ordering},
     },
-    thread,
 };
 
-use clap::Parser as _;
-use thalweg_bench::{
-    Quiet, Report,
-    report::Verdict,
-    scenario::{self, ScenarioOptions},
-};
+use common::{HttpReply, HttpRequest};
+use thalweg_bench::{Report, report::Verdict};
 
 /// Fault of a server, at the tenth append, fetch or publish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,46 +40,11 @@ struct Faulty {
 }
 
 impl Faulty {
+    /// Starts a server; its threads end with the process.
     fn start(fault: Fault, is_group: bool) -> SocketAddr {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
         let (records, delivered, subscribers) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let server = Arc::new(Self { fault, is_group, records, delivered, requests: AtomicUsize::new(0), subscribers });
-        thread::spawn(move || {
-            for stream in listener.incoming() {
-                let (server, stream) = (Arc::clone(&server), stream.unwrap());
-                thread::spawn(move || server.serve(&stream));
-            }
-        });
-        address
-    }
-
-    fn serve(&self, mut stream: &TcpStream) {
-        let mut reader = BufReader::new(stream);
-        loop {
-            let (mut head, mut length) = (String::new(), 0);
-            while !head.ends_with("\r\n\r\n") {
-                match reader.read_line(&mut head) {
-                    Ok(1..) => {}
-                    _ => return,
-                }
-            }
-            for line in head.lines() {
-                if let Some(text) = line.to_ascii_lowercase().strip_prefix("content-length: ") {
-                    length = text.parse().unwrap();
-                }
-            }
-            let mut body = vec![0; length];
-            reader.read_exact(&mut body).unwrap();
-            if head.starts_with("GET /v1/subjects/") {
-                return self.subscribe(stream);
-            }
-            let (status, body) = self.answer(&head, &String::from_utf8(body).unwrap());
-            let head = format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\n\r\n", body.len());
-            if stream.write_all(&[head.as_bytes(), &body].concat()).is_err() {
-                return;
-            }
-        }
+        let server = Self { fault, is_group, records, delivered, requests: AtomicUsize::new(0), subscribers };
+        common::serve_http(move |request, stream| server.answer(&request, stream))
     }
 
     fn subscribe(&self, mut stream: &TcpStream) {
@@ -91,19 +53,24 @@ impl Faulty {
         self.subscribers.lock().unwrap().push(stream.try_clone().unwrap());
     }
 
-    fn answer(&self, head: &str, body: &str) -> (u16, Vec<u8>) {
-        let target = head.split(' ').nth(1).unwrap();
+    fn answer(&self, request: &HttpRequest, stream: &TcpStream) -> Option<HttpReply> {
+        let target = request.target();
+        let body = std::str::from_utf8(&request.body).unwrap();
         let lines: Vec<String> = body.lines().map(str::to_owned).collect();
-        match head.split(' ').next().unwrap() {
-            "PUT" => (201, b"{}".to_vec()),
-            "DELETE" => (204, Vec::new()),
-            "GET" if target.contains("/records") => (200, self.read(target)),
-            "GET" => (404, Vec::new()),
-            _ if target.ends_with("/fetch") => (200, self.fetch().into_bytes()),
-            _ if target.ends_with("/ack") => (200, b"{\"settled\":2,\"lapsed\":[]}".to_vec()),
-            _ if target.starts_with("/v1/subjects/") => (200, self.publish(lines).into_bytes()),
-            _ => (200, self.append(lines).into_bytes()),
-        }
+        Some(match request.method() {
+            "PUT" => ("201 Created", b"{}".to_vec()),
+            "DELETE" => ("204 No Content", Vec::new()),
+            "GET" if target.starts_with("/v1/subjects/") => {
+                self.subscribe(stream);
+                return None;
+            }
+            "GET" if target.contains("/records") => ("200 OK", self.read(target)),
+            "GET" => ("404 Not Found", Vec::new()),
+            _ if target.ends_with("/fetch") => ("200 OK", self.fetch().into_bytes()),
+            _ if target.ends_with("/ack") => ("200 OK", b"{\"settled\":2,\"lapsed\":[]}".to_vec()),
+            _ if target.starts_with("/v1/subjects/") => ("200 OK", self.publish(lines).into_bytes()),
+            _ => ("200 OK", self.append(lines).into_bytes()),
+        })
     }
 
     /// Applies the fault to the lines of the tenth request.
@@ -182,20 +149,11 @@ impl Faulty {
     }
 }
 
-#[derive(clap::Parser)]
-struct Cli {
-    #[command(flatten)]
-    options: ScenarioOptions,
-}
-
 /// Runs a scenario with these tables against a new server with a fault.
 fn run(fault: Fault, tables: &str) -> Report {
-    let (address, dir) = (Faulty::start(fault, tables.contains("[groups]")), tempfile::tempdir().unwrap());
-    let file = dir.path().join("feeds.toml");
-    std::fs::write(&file, format!("[load]\nconnections = 3\nduration = \"100ms\"\n{tables}")).unwrap();
-    let target = format!("http://{address}");
-    let flags = ["bench", file.to_str().unwrap(), "--target", &target, "--rounds", "1", "--max-lag", "10s"];
-    scenario::run(&Cli::parse_from(flags).options, &mut Quiet).unwrap()
+    let address = Faulty::start(fault, tables.contains("[groups]"));
+    let text = format!("[load]\nconnections = 3\nduration = \"100ms\"\n{tables}");
+    common::run_scenario(&text, &format!("--target http://{address} --rounds 1 --max-lag 10s")).unwrap()
 }
 
 /// Returns the measured value of the check whose name ends with `name`, if the check is not met.

@@ -1,10 +1,12 @@
 //! The suites of the native protocol and of HTTP against a server in this process: small, to see that they run, check
 //! and report.
 
-use std::{net::SocketAddr, thread};
+mod common;
+#[path = "common/node.rs"]
+mod node;
 
-use clap::Parser as _;
-use tempfile::TempDir;
+use common::{assert_positive, assert_right, feed_row};
+use node::Node;
 use thalweg_bench::{
     BenchError, Progress, Quiet, Report,
     baseline::{self, CheckOptions, SaveOptions},
@@ -17,76 +19,9 @@ use thalweg_bench::{
     scenario::{self, ScenarioOptions},
     streams::{self, StreamsOptions},
 };
-use thalweg_engine::{BackendKind, Database, Options};
-use thalweg_server::{
-    Config, Server,
-    config::{Backend, RespAddress, RespDatabases, Setting as _},
-};
-use tokio::{runtime::Builder, sync::oneshot};
-
-#[derive(clap::Parser)]
-struct Cli<O: clap::Args> {
-    #[command(flatten)]
-    options: O,
-}
 
 fn options<O: clap::Args>(flags: &str, more: &str) -> O {
-    Cli::parse_from(["bench"].into_iter().chain(flags.split_whitespace()).chain(more.split_whitespace())).options
-}
-
-/// A server on threads of its own, until it is dropped.
-struct Node {
-    /// Address of its HTTP port.
-    http: SocketAddr,
-    /// Address of its native port.
-    native: SocketAddr,
-    /// Address for Redis clients.
-    resp: SocketAddr,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<thread::JoinHandle<()>>,
-    _dir: TempDir,
-}
-
-impl Node {
-    fn start() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().to_path_buf();
-        let (stop, stopped) = oneshot::channel::<()>();
-        let (tell, told) = std::sync::mpsc::channel();
-        let thread = thread::spawn(move || {
-            let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-            runtime.block_on(async {
-                let config = Config {
-                    http: SocketAddr::from(([127, 0, 0, 1], 0)),
-                    backend: Backend(Some(BackendKind::Memory)),
-                    data: path.clone(),
-                    resp: RespAddress::At(SocketAddr::from(([127, 0, 0, 1], 0))),
-                    resp_databases: RespDatabases::parse("0=keyspace:redis,1=cache:small,2=streams").unwrap(),
-                    ..Config::default()
-                };
-                let small = Options { segment_bytes: 4 << 20, spare_segments: 2, ..config.engine_options() };
-                let db = Database::open(&path, small).unwrap();
-                let server = Server::bind(config, &db).await.unwrap();
-                tell.send((server.local_addr(), server.native_addr().unwrap(), server.resp_addr().unwrap())).unwrap();
-                let until = async {
-                    let _ = stopped.await;
-                };
-                server.run(until).await.unwrap();
-            });
-        });
-        let (http, native, resp) = told.recv().unwrap();
-        Self { http, native, resp, stop: Some(stop), thread: Some(thread), _dir: dir }
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let ended = thread.join();
-            assert!(ended.is_ok() || thread::panicking(), "the server panicked");
-        }
-    }
+    common::options(&format!("{flags} {more}"))
 }
 
 /// Flags of a short run against a node.
@@ -94,19 +29,23 @@ fn flags_of(node: &Node) -> String {
     format!("--target {} --duration 150ms --warmup 30ms --rounds 1 --max-lag 10s", node.native)
 }
 
-/// Asserts that everything sent came, rightly: the checks of rates mean nothing here.
-fn assert_right(report: &Report) {
-    let bad =
-        |check: &&thalweg_bench::report::Check| check.required.starts_with("all ") && check.verdict != Verdict::Met;
-    let bad: Vec<_> = report.checks.iter().filter(bad).collect();
-    assert!(bad.is_empty() && !report.checks.is_empty(), "{bad:?}\n{}", report.to_text());
+/// Returns the figure in a column of the first row of a table.
+fn figure(report: &Report, table: &str, column: &str) -> serde_json::Value {
+    common::rows(report, table)[0][column].clone()
 }
 
-fn figure(report: &Report, table: &str, column: &str) -> serde_json::Value {
+/// Asserts that a report of runs of 150 ms in windows of 50 ms has the windows of this rate, and plots them.
+fn assert_windows(report: &Report, rate: &str) {
+    assert!(report.to_text().contains("windows: 3 of 0.050 s in each run"), "{}", report.to_text());
+    let samples: Vec<_> = report.samples.iter().filter(|samples| samples.figure == rate).collect();
+    assert!(!samples.is_empty(), "{:?}", report.samples);
+    for run in samples.iter().flat_map(|samples| &samples.runs) {
+        let average = run.windows.iter().flatten().sum::<f64>() / 3.0;
+        assert!(run.windows.len() == 3 && (average / run.whole.unwrap() - 1.0).abs() < 1e-6, "{rate}: {run:?}");
+    }
     let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
-    let tables = json["tables"].as_array().unwrap();
-    let found = tables.iter().find(|found| found["title"].as_str().unwrap().starts_with(table)).unwrap();
-    found["rows"][0][column].clone()
+    assert_eq!(json["samples"][0]["runs"][0]["windows"].as_array().unwrap().len(), 3);
+    assert!(report.to_html().contains(&format!("{rate} over time")), "the page plots {rate}");
 }
 
 fn pubsub(node: &Node, flags: &str) -> Report {
@@ -141,7 +80,8 @@ fn a_server_that_lets_publishers_wait_for_acks_is_overloaded() {
 #[test]
 fn subjects_in_every_arrangement() {
     let node = Node::start();
-    let report = pubsub(&node, "--payload 128 --batch 16 --fan-out 3");
+    let report = pubsub(&node, "--payload 128 --batch 16 --fan-out 3 --window 50ms");
+    assert_windows(&report, "deliveries/s");
     for column in [
         "p50 µs",
         "p99 µs",
@@ -193,9 +133,10 @@ fn what_is_dropped_is_told_and_accounted_for() {
 #[test]
 fn caches() {
     let node = Node::start();
-    let options: CacheOptions = options(&flags_of(&node), "--keys 500 --connections 2 --concurrency 8");
-    let report = cache::run(&options, &mut Quiet).unwrap();
+    let flags = "--keys 500 --connections 2 --concurrency 8 --window 50ms";
+    let report = cache::run(&options::<CacheOptions>(&flags_of(&node), flags), &mut Quiet).unwrap();
     assert_right(&report);
+    assert_windows(&report, "operations/s");
     assert_eq!(report.tables[0].rows.len(), 5);
     assert!(figure(&report, "figures", "operations/s").as_f64().unwrap() > 0.0);
     assert!(figure(&report, "figures", "÷ published").as_f64().is_some());
@@ -210,22 +151,24 @@ fn durable_streams() {
         assert_right(&report);
         report
     };
-    let report = run("--payload 100 --batch 7 --publishers 3");
+    let report = run("--payload 100 --batch 7 --publishers 3 --window 50ms");
+    assert_windows(&report, "records/s");
     for column in ["records/s", "bare round trip p50 µs", "bare fdatasync p50 µs", "of that"] {
         assert!(figure(&report, "figures", column).as_f64().is_some_and(|value| value > 0.0), "{column}");
     }
     run("--payload 1024 --batch 50 --in-flight 4 --durability os");
     let consumed = run("--only consume");
     assert_eq!(consumed.tables[0].rows.len(), 2);
+    assert!(consumed.to_text().contains("; a tail has none"), "{}", consumed.to_text());
     let error = streams::run(&options(&flags, "--retention-mib 1"), &mut Quiet).unwrap_err().to_string();
     assert!(error.contains("--target"), "whether segments are reused can't be seen from outside: {error}");
 }
 
 /// Returns the reason why a suite refuses the flags.
 fn refusal<O: clap::Args>(flags: &str, run: impl Fn(&O, &mut dyn Progress) -> Result<Report, BenchError>) -> String {
-    match Cli::<O>::try_parse_from(["bench"].into_iter().chain(flags.split_whitespace())) {
+    match common::parse::<O>(flags) {
         Err(error) => error.to_string(),
-        Ok(cli) => run(&cli.options, &mut Quiet).expect_err(flags).to_string(),
+        Ok(options) => run(&options, &mut Quiet).expect_err(flags).to_string(),
     }
 }
 
@@ -298,6 +241,7 @@ fn what_can_not_be_done_is_said() {
         ("--rate -1", "--rate"),
         ("--fan-out 0", "--fan-out"),
         ("--window-bytes 0", "--window"),
+        ("--window 1ms", "--window: must be at least 10ms"),
         ("--transport quic", "--fingerprint"),
     ];
     for (flags, part) in wrong {
@@ -309,6 +253,11 @@ fn what_can_not_be_done_is_said() {
     assert!(error.contains("put 0 B, "), "what there is: {error}");
     let error = streams::run(&options("", "--only=nothing"), &mut Quiet).unwrap_err().to_string();
     assert!(error.contains("is in none of: "), "{error}");
+    let short = [
+        cache::run(&options("", "--window 1ms"), &mut Quiet).unwrap_err().to_string(),
+        streams::run(&options("", "--window 1ms"), &mut Quiet).unwrap_err().to_string(),
+    ];
+    assert!(short.iter().all(|error| error.contains("--window: must be at least 10ms")), "{short:?}");
     let error = pubsub::run(&options(&format!("--target {closed}"), "--bare 0"), &mut Quiet).unwrap_err().to_string();
     assert!(error.contains("native port") || error.contains("refused"), "{error}");
 }
@@ -577,17 +526,13 @@ fn create_cache(node: &Node, name: &str) {
 #[test]
 fn scenarios_over_a_cache_count_misses_apart() {
     let node = Node::start();
-    let dir = tempfile::tempdir().unwrap();
     let run = |mix: &str, tables: &str, flags: String| {
-        let file = dir.path().join("cache.toml");
         let text = format!(
             "[load]\nconnections = 4\nwarmup = \"30ms\"\nduration = \"300ms\"\n[keys]\ncount = 1000\n\
              distribution = \"uniform\"\n[values]\nbytes = 1000\n{tables}[mix]\ncache_get = 8\ncache_put = 2\n\
              cache_delete = 1\n{mix}"
         );
-        std::fs::write(&file, text).unwrap();
-        let flags = format!("{} {flags} --rounds 2 --max-lag 10s", file.display());
-        scenario::run(&options::<ScenarioOptions>(&flags, ""), &mut Quiet)
+        common::run_scenario(&text, &format!("{flags} --rounds 2 --max-lag 10s"))
     };
     let is_right = |report: Report, durability: &str| {
         assert_right(&report);
@@ -628,29 +573,10 @@ fn over_each_protocol(node: &Node, level: &str) -> [String; 3] {
     ]
 }
 
-/// Writes a scenario file, and runs it for a short time.
+/// Runs a scenario with these tables for a short time.
 fn run_feeds(tables: &str, flags: &str) -> Report {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("feeds.toml");
     let load = "[load]\nconnections = 4\nwarmup = \"50ms\"\nduration = \"300ms\"\n";
-    std::fs::write(&file, format!("{load}{tables}")).unwrap();
-    let flags = format!("{} --rounds 2 --max-lag 10s {flags}", file.display());
-    scenario::run(&options::<ScenarioOptions>(&flags, ""), &mut Quiet).unwrap()
-}
-
-/// Returns the figures of an operation in the table of records and messages.
-fn feed_row(report: &Report, operation: &str) -> serde_json::Value {
-    let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
-    let tables = json["tables"].as_array().unwrap();
-    let table =
-        tables.iter().find(|table| table["title"].as_str().unwrap().starts_with("records and messages")).unwrap();
-    table["rows"].as_array().unwrap().iter().find(|row| row["operation"] == operation).unwrap().clone()
-}
-
-fn assert_positive(row: &serde_json::Value, columns: &[&str]) {
-    for column in columns {
-        assert!(row[column].as_f64().is_some_and(|value| value > 0.0), "{column}: {row}");
-    }
+    common::run_scenario(&format!("{load}{tables}"), &format!("--rounds 2 --max-lag 10s {flags}")).unwrap()
 }
 
 #[test]

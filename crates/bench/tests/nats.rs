@@ -3,6 +3,7 @@
 #![cfg(feature = "nats")]
 #![allow(unreachable_pub, reason = "a test program has no interface")]
 
+mod common;
 #[path = "../../thalweg/tests/node/skip.rs"]
 mod skip;
 
@@ -11,20 +12,10 @@ use std::{
     process::{Child, ChildStdin, Command, Stdio},
 };
 
-use clap::Parser as _;
+use common::{assert_positive, assert_right, feed_row};
 use skip::skip;
 use tempfile::TempDir;
-use thalweg_bench::{
-    BenchError, Quiet, Report,
-    report::Verdict,
-    scenario::{self, ScenarioOptions},
-};
-
-#[derive(clap::Parser)]
-struct Cli {
-    #[command(flatten)]
-    options: ScenarioOptions,
-}
+use thalweg_bench::{BenchError, Report};
 
 /// A NATS server with JetStream in a process of its own, which ends with its standard input.
 struct NatsServer {
@@ -61,37 +52,10 @@ impl Drop for NatsServer {
     }
 }
 
-/// Writes a scenario file, and runs it for a short time.
+/// Runs a scenario with these tables for a short time.
 fn run(tables: &str, flags: &str) -> Result<Report, BenchError> {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("feeds.toml");
     let load = "[load]\nconnections = 4\nthreads = 2\nwarmup = \"50ms\"\nduration = \"400ms\"\n";
-    std::fs::write(&file, format!("{load}{tables}")).unwrap();
-    let line = format!("bench {} --rounds 2 --max-lag 10s {flags}", file.display());
-    scenario::run(&Cli::parse_from(line.split_whitespace()).options, &mut Quiet)
-}
-
-/// Asserts that everything sent came, rightly: the checks of rates mean nothing here.
-fn assert_right(report: &Report) {
-    let bad =
-        |check: &&thalweg_bench::report::Check| check.required.starts_with("all ") && check.verdict != Verdict::Met;
-    let bad: Vec<_> = report.checks.iter().filter(bad).collect();
-    assert!(bad.is_empty() && !report.checks.is_empty(), "{bad:?}\n{}", report.to_text());
-}
-
-/// Returns the figures of an operation in the table of records and messages.
-fn feed_row(report: &Report, operation: &str) -> serde_json::Value {
-    let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
-    let tables = json["tables"].as_array().unwrap();
-    let table =
-        tables.iter().find(|table| table["title"].as_str().unwrap().starts_with("records and messages")).unwrap();
-    table["rows"].as_array().unwrap().iter().find(|row| row["operation"] == operation).unwrap().clone()
-}
-
-fn assert_positive(row: &serde_json::Value, columns: &[&str]) {
-    for column in columns {
-        assert!(row[column].as_f64().is_some_and(|value| value > 0.0), "{column}: {row}");
-    }
+    common::run_scenario(&format!("{load}{tables}"), &format!("--rounds 2 --max-lag 10s {flags}"))
 }
 
 #[test]

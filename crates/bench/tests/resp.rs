@@ -2,16 +2,17 @@
 
 #![allow(unreachable_pub, reason = "a test program has no interface")]
 
+mod common;
 #[path = "../../thalweg/tests/node/skip.rs"]
 mod skip;
 
 use std::{
     io::{Read as _, Write as _},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpStream},
     process::{Command, Stdio},
 };
 
-use clap::Parser;
+use common::options;
 use skip::skip;
 use thalweg_bench::{
     BenchError, Quiet, Report,
@@ -20,17 +21,9 @@ use thalweg_bench::{
 };
 use thalweg_redis::wire::reply_parser::whole;
 
-#[derive(Parser)]
-struct Line {
-    #[command(flatten)]
-    options: RespOptions,
-}
-
 fn run(arguments: &str) -> Result<Report, BenchError> {
     let quick = "--duration 150ms --warmup 30ms --rounds 2 --keys 300 --give-up 5s";
-    let words = ["bench"].into_iter().chain(arguments.split_whitespace()).chain(quick.split(' '));
-    let line = Line::try_parse_from(words).unwrap_or_else(|error| panic!("{error}"));
-    resp::run(&line.options, &mut Quiet)
+    resp::run(&options::<RespOptions>(&format!("{arguments} {quick}")), &mut Quiet)
 }
 
 /// Returns true if a program is there; prints why a test is skipped. `THALWEG_REQUIRE_REDIS=1` makes its absence a
@@ -144,15 +137,7 @@ fn the_knee_is_searched_for() {
 
 /// A server that answers each request with the same bytes, but PING and INFO as they should be.
 fn liar(reply: &'static [u8]) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let stream = stream.unwrap();
-            std::thread::spawn(move || lie(stream, reply));
-        }
-    });
-    address
+    common::listen(move |stream| lie(stream, reply))
 }
 
 fn lie(mut stream: TcpStream, reply: &[u8]) {

@@ -1,31 +1,16 @@
 //! Scenarios against an HTTP server that has an API of its own, by the templates of a scenario file.
 
-use std::{
-    collections::HashMap,
-    io::{BufRead as _, BufReader, Read as _, Write as _},
-    net::{SocketAddr, TcpListener, TcpStream},
-    path::Path,
-    sync::{Arc, Mutex},
-    thread,
-};
+mod common;
 
-use clap::Parser as _;
+use std::{collections::HashMap, net::SocketAddr, path::Path, sync::Mutex};
+
+use common::{HttpReply, HttpRequest, options};
 use thalweg_bench::{
     Quiet, Report,
     compare::{self, CompareOptions},
     report::Verdict,
     scenario::{self, ScenarioOptions},
 };
-
-#[derive(clap::Parser)]
-struct Cli<O: clap::Args> {
-    #[command(flatten)]
-    options: O,
-}
-
-fn options<O: clap::Args>(flags: &str) -> O {
-    Cli::parse_from(["bench"].into_iter().chain(flags.split_whitespace())).options
-}
 
 /// Behaviour of the server when a key that has a value is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,59 +20,28 @@ enum OnUpdate {
     KeepFirst,
 }
 
-type Items = Arc<Mutex<HashMap<String, Vec<u8>>>>;
+type Items = Mutex<HashMap<String, Vec<u8>>>;
 
 /// Starts a server with `POST /items?id={key}` and `GET /items/{key}`; its threads end with the process.
 fn start(on_update: OnUpdate) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (address, items) = (listener.local_addr().unwrap(), Items::default());
-    thread::spawn(move || {
-        for stream in listener.incoming() {
-            let (stream, items) = (stream.unwrap(), Arc::clone(&items));
-            // A client that goes away ends its thread.
-            thread::spawn(move || serve(stream, &items, on_update));
-        }
-    });
-    address
+    let items = Items::default();
+    common::serve_http(move |request, _| {
+        let has_key = request.has_header("Api-Key: secret");
+        Some(if has_key { answer(&request, &items, on_update) } else { ("401 No key", Vec::new()) })
+    })
 }
 
-fn serve(mut stream: TcpStream, items: &Items, on_update: OnUpdate) -> Option<()> {
-    stream.set_nodelay(true).ok()?;
-    let mut reader = BufReader::new(stream.try_clone().ok()?);
-    loop {
-        let (mut request, mut len, mut has_key) = (String::new(), 0, false);
-        reader.read_line(&mut request).ok().filter(|bytes| *bytes > 0)?;
-        loop {
-            let mut line = String::new();
-            reader.read_line(&mut line).ok()?;
-            match line.trim().split_once(": ") {
-                Some(("Content-Length", text)) => len = text.parse().ok()?,
-                Some(("Api-Key", "secret")) => has_key = true,
-                Some(_) => {}
-                None => break,
-            }
-        }
-        let mut body = vec![0; len];
-        reader.read_exact(&mut body).ok()?;
-        let (status, body) =
-            if has_key { answer(&request, body, items, on_update) } else { ("401 No key", Vec::new()) };
-        let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n", body.len());
-        stream.write_all(&[head.as_bytes(), &body].concat()).ok()?;
-    }
-}
-
-fn answer(request: &str, body: Vec<u8>, items: &Items, on_update: OnUpdate) -> (&'static str, Vec<u8>) {
+fn answer(request: &HttpRequest, items: &Items, on_update: OnUpdate) -> HttpReply {
     let mut items = items.lock().unwrap();
-    let path = request.split(' ').nth(1).unwrap_or_default();
-    if let Some(key) = path.strip_prefix("/items?id=") {
+    if let Some(key) = request.target().strip_prefix("/items?id=") {
         match items.get_mut(key) {
             Some(_) if on_update == OnUpdate::KeepFirst => {}
-            Some(item) => *item = body,
-            None => drop(items.insert(key.to_owned(), body)),
+            Some(item) => item.clone_from(&request.body),
+            None => drop(items.insert(key.to_owned(), request.body.clone())),
         }
         return ("200 OK", b"{\"ok\":true}".to_vec());
     }
-    match path.strip_prefix("/items/").and_then(|key| items.get(key)) {
+    match request.target().strip_prefix("/items/").and_then(|key| items.get(key)) {
         Some(item) => ("200 OK", item.clone()),
         None => ("404 Not Found", Vec::new()),
     }

@@ -3,9 +3,10 @@
 //! Owns: histograms of durations ([`latency`]), resource usage of a process ([`usage`]) and control groups that limit
 //! it ([`control_group`]), seeded randomness ([`random`]), statistics over rounds ([`stats`]) and over series whose
 //! values depend on each other ([`estimate`]), the samples of a run ([`samples`]), the comparison of two measurements
-//! ([`comparison`]), reports as text, JSON and HTML ([`report`]), profiles of a process ([`profile`]), and the list of
-//! runs that give the documented figures, with their repetition ([`regenerate`]). Does not own: workloads, load
-//! generators and suites, which are in the crates `bench`, `bench-cluster` and `bench-pressure` above this one.
+//! ([`comparison`]), reports as text, JSON and HTML ([`report`]), profiles of a process ([`profile`]) and their place
+//! in a report ([`profiling`]), and the list of runs that give the documented figures, with their repetition
+//! ([`regenerate`]). Does not own: workloads, load generators and suites, which are in the crates `bench`,
+//! `bench-cluster` and `bench-pressure` above this one.
 //!
 //! Invariant: this crate itself measures only the resources and profiles of processes. The functions that evaluate take
 //! numbers and return numbers, so tests use synthetic data whose true answer is known.
@@ -18,6 +19,7 @@ pub mod estimate;
 pub mod latency;
 mod machine;
 pub mod profile;
+pub mod profiling;
 mod progress;
 pub mod random;
 pub mod regenerate;

@@ -5,12 +5,13 @@
 //! [`pairs`]) or their records and messages ([`feeds`]), and the check of each reply; connections, and when requests
 //! are due ([`Pace`], [`Schedule`]); the counts of a run ([`Tally`]) and of its windows ([`Timeline`]), its figures
 //! ([`Outcome`]) and their medians over the rounds of a scenario ([`Rounds`]); the search for the highest rate that
-//! meets an objective ([`find_knee`]); the threads ([`run_threads`]), the live view of runs ([`live`]), and many tasks
-//! on one of them ([`tasks`]); the reasons for which a run's figures are void ([`Validity`]); threads for clients that
-//! need a runtime ([`ClientThreads`]); reaching or starting a server ([`server`]); and the limits of the machine
-//! itself: servers without a database ([`native::bare`], [`native::relay`], [`resp::bare`]) and the write speed of the
-//! bare disk ([`probe`]). Does not own: histograms, statistics and reports, which are in the crate `lab`; the suites of
-//! `thalweg bench`, which are in the crates `bench`, `bench-cluster` and `bench-pressure`.
+//! meets an objective ([`find_knee`]); the threads ([`run_threads`], [`run_counted`]), the live view of runs
+//! ([`live`]), and many tasks on one of them ([`tasks`]); the reasons for which a run's figures are void
+//! ([`Validity`]); threads for clients that need a runtime ([`ClientThreads`]); reaching or starting a server
+//! ([`server`]); and the limits of the machine itself: servers without a database ([`native::bare`], [`native::relay`],
+//! [`resp::bare`]) and the write speed of the bare disk ([`probe`]). Does not own: histograms, statistics and reports,
+//! which are in the crate `lab`; the suites of `thalweg bench`, which are in the crates `bench`, `bench-cluster` and
+//! `bench-pressure`.
 //!
 //! The loop of the native protocol's channels ([`native::drive()`]) is another one, because a channel may be TLS or
 //! QUIC and therefore needs a runtime. It uses the same threads, pace, clock, counts and judgement of runs.
@@ -68,6 +69,7 @@ pub use self::{
     run_threads::{Clock, block_on_thread},
     schedule::{Arrivals, Change, Schedule},
     search::{Bounds, Knee, Limit, find_knee},
+    server_samples::{ServerSource, run_counted},
     tally::{Merge, Tally},
     timeline::{Timeline, Window},
     validity::{BACKLOG, MAX_BUSY, MAX_DRIFT, MAX_STOLEN, Validity, saturated, unusable_clocks},

@@ -8,7 +8,7 @@ use super::{
     protocol::{OnLoss, Plan, Protocol},
     rounds::Outcome,
     run_threads,
-    server_samples::{self, Source},
+    server_samples::{self, ServerSource},
     tally::{Merge as _, Tally},
     timeline::Timeline,
     validity::{BACKLOG, Validity, saturated, unusable_clocks},
@@ -21,7 +21,7 @@ pub fn run<P: Protocol>(plan: &Plan<P>) -> Result<Outcome<P::Counts>, BenchError
     let workers = plan.workers.clamp(1, plan.connections.max(1));
     let mut tally = Tally::new(plan.protocol.kinds());
     let windows = Timeline::over(&plan.pace.counted(plan.warmup, plan.duration), plan.window);
-    let source = plan.server.map(|process| Source { process, fsyncs: plan.fsyncs.as_ref() });
+    let source = plan.server.map(|process| ServerSource { process, fsyncs: plan.fsyncs.as_ref() });
     let (ended, readings) = server_samples::beside(source, windows.as_ref(), |started| {
         live::shown(plan.pace, plan.warmup, plan.duration, plan.fsyncs.as_ref(), |shared| {
             let open = async |number| Worker::open(plan, number, workers, shared);

@@ -1,6 +1,7 @@
 //! Readings of the server's fsyncs and memory during a run, for the windows of its [`Timeline`].
 //!
-//! Owns: the thread that reads, beside the threads of the load. Does not own: the windows, and the ways to read.
+//! Owns: the thread that reads, beside the threads of the load, and the sum of the counts of such a load
+//! ([`run_counted`]). Does not own: the windows, and the ways to read.
 //!
 //! The memory is read at each border between two windows, from the kernel. The number of fsyncs costs the server a
 //! request, so it is read at most once in [`FSYNC_INTERVAL`].
@@ -16,10 +17,14 @@ use std::{
 
 use super::{
     live::FsyncCount,
-    run_threads::Clock,
+    run_threads::{self, Clock},
+    tally::{Merge, Tally},
     timeline::{Reading, Timeline},
 };
-use crate::usage::{MeasuredProcess, resident_bytes};
+use crate::{
+    BenchError,
+    usage::{MeasuredProcess, RunResources, resident_bytes},
+};
 
 /// Shortest time between two readings of the server's fsyncs, in nanoseconds.
 const FSYNC_INTERVAL: u64 = 1_000_000_000;
@@ -28,7 +33,7 @@ const LOOK: Duration = Duration::from_millis(5);
 
 /// Source of the readings of one server.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Source<'a> {
+pub struct ServerSource<'a> {
     /// Id of the server's process.
     pub process: u32,
     /// Number of the server's fsyncs.
@@ -39,7 +44,7 @@ pub(crate) struct Source<'a> {
 /// run, and sets it when the load starts. Returns the result of the run, and the readings at the borders of the
 /// windows.
 pub(crate) fn beside<T>(
-    source: Option<Source<'_>>,
+    source: Option<ServerSource<'_>>,
     windows: Option<&Timeline>,
     run: impl FnOnce(&OnceLock<Clock>) -> T,
 ) -> (T, Vec<Reading>) {
@@ -55,7 +60,38 @@ pub(crate) fn beside<T>(
     })
 }
 
-impl Source<'_> {
+/// Runs threads of the load generator as [`run_threads::run`] does. Each thread returns its counts, and a further
+/// result of its own. `empty` has no counts yet, and the windows of the run; the figures of the server, if there is
+/// one, are read at their borders meanwhile. Returns the sum of the counts, the further results of the threads in
+/// order, and the resources that the run used.
+pub fn run_counted<S, C: Merge + Send, T: Send>(
+    threads: usize,
+    server: Option<ServerSource<'_>>,
+    empty: Tally<C>,
+    setup: impl AsyncFn(usize) -> Result<S, BenchError> + Sync,
+    load: impl AsyncFn(S, Clock) -> (Tally<C>, T) + Sync,
+) -> Result<(Tally<C>, Vec<T>, RunResources), BenchError> {
+    let process = server.map(|server| server.process);
+    let mut sum = empty;
+    let (ended, readings) = beside(server, sum.timeline.as_ref(), |started| {
+        run_threads::run(threads, process, setup, async |ready, clock| {
+            let _ = started.set(clock);
+            load(ready, clock).await
+        })
+    });
+    let (brought, spent) = ended?;
+    let mut results = Vec::with_capacity(brought.len());
+    for (tally, result) in brought {
+        sum.merge(tally);
+        results.push(result);
+    }
+    if let Some(timeline) = &mut sum.timeline {
+        timeline.set_server(&readings);
+    }
+    Ok((sum, results, spent))
+}
+
+impl ServerSource<'_> {
     fn read_at(self, borders: &[u64], started: &OnceLock<Clock>, stopped: &Receiver<()>) -> Vec<Reading> {
         let ends_within = |time| stopped.recv_timeout(time) != Err(RecvTimeoutError::Timeout);
         let clock = loop {
@@ -92,7 +128,7 @@ mod tests {
     fn the_server_is_read_while_the_load_runs() {
         let count = AtomicU64::new(0);
         let fsyncs = FsyncCount::new(move || Some(100 * count.fetch_add(1, Ordering::Relaxed)));
-        let source = Some(Source { process: std::process::id(), fsyncs: Some(&fsyncs) });
+        let source = Some(ServerSource { process: std::process::id(), fsyncs: Some(&fsyncs) });
         let mut windows = Timeline::over(&(0..600_000_000), None).unwrap();
         let (result, readings) = beside(source, Some(&windows), |started| {
             let _ = started.set(Clock::start());
@@ -111,5 +147,25 @@ mod tests {
         assert!(none.is_empty());
         let (_, none) = beside(source, Some(&windows), |_| ());
         assert!(none.is_empty(), "the load never starts");
+    }
+
+    #[test]
+    fn counts_of_all_threads_are_joined_with_the_readings() {
+        let empty = || Tally::<()>::with_windows(1, &(0..200_000_000), Some(Duration::from_millis(100)));
+        let server = Some(ServerSource { process: std::process::id(), fsyncs: None });
+        let load = async |number: usize, _: Clock| {
+            let mut tally = empty();
+            tally.arrived(3, 0);
+            tally.responded(0, 150_000_000, 150_001_000, 2);
+            tokio::time::sleep(Duration::from_millis(250)).await;
+            (tally, number)
+        };
+        let (sum, numbers, _) = run_counted(2, server, empty(), async |number| Ok(number), load).unwrap();
+        assert_eq!((sum.right, sum.times[0].count(), numbers), (6, 4, vec![0, 1]));
+        let timeline = sum.timeline.unwrap();
+        let right: Vec<_> = timeline.windows().iter().map(|window| window.right).collect();
+        assert_eq!(right, [6, 0]);
+        assert_eq!(timeline.windows()[1].times.as_ref().map_or(0, |times| times.count()), 4);
+        assert!(timeline.windows().iter().all(|window| window.resident_bytes.is_some()));
     }
 }

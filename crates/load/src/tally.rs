@@ -1,5 +1,7 @@
 //! Counts of one run, which each worker thread keeps separately.
 
+use std::{ops::Range, time::Duration};
+
 use super::{live::Recent, timeline::Timeline};
 use crate::latency::Latencies;
 
@@ -57,11 +59,10 @@ impl<C: Merge> Tally<C> {
         Self { times: vec![Latencies::default(); kinds], ..Self::default() }
     }
 
-    /// Returns the sum of the counts of all threads.
-    pub fn sum(kinds: usize, all: impl IntoIterator<Item = Self>) -> Self {
-        let mut sum = Self::new(kinds);
-        all.into_iter().for_each(|tally| sum.merge(tally));
-        sum
+    /// Creates empty counts for this number of request kinds, with windows of the length `window` over the counted part
+    /// of a run, in nanoseconds since the start of the run.
+    pub fn with_windows(kinds: usize, counted: &Range<u64>, window: Option<Duration>) -> Self {
+        Self { timeline: Timeline::over(counted, window), ..Self::new(kinds) }
     }
 }
 
@@ -114,6 +115,27 @@ impl<C> Tally<C> {
             if let Some(timeline) = &mut self.timeline {
                 timeline.replies(together.due, now, together.count);
             }
+        }
+    }
+
+    /// Counts right items that arrived at `now` in the counted part of the run. Their response times are counted apart,
+    /// by [`responded`](Self::responded).
+    #[inline]
+    pub fn arrived(&mut self, items: u64, now: u64) {
+        self.right += items;
+        if let Some(timeline) = &mut self.timeline {
+            timeline.arrived(items, now);
+        }
+    }
+
+    /// Counts the response time of `count` requests of one kind that were due at `due` in the counted part of the run
+    /// and whose replies arrived at `now`.
+    #[inline]
+    pub fn responded(&mut self, kind: usize, due: u64, now: u64, count: u64) {
+        let waited = now.saturating_sub(due);
+        self.times[kind].record_nanos_times(waited, count);
+        if let Some(timeline) = &mut self.timeline {
+            timeline.times(due, waited, count);
         }
     }
 

@@ -110,8 +110,14 @@ impl Timeline {
     #[inline]
     pub(super) fn replies(&mut self, due: u64, now: u64, count: u64) {
         self.times(due, now.saturating_sub(due), count);
+        self.arrived(count, now);
+    }
+
+    /// Counts right items that arrived at `now`, without a response time.
+    #[inline]
+    pub(super) fn arrived(&mut self, items: u64, now: u64) {
         if let Some(window) = self.at(now) {
-            window.right += count;
+            window.right += items;
         }
     }
 

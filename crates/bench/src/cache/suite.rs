@@ -8,6 +8,7 @@ use super::work::{CacheWork, Operation};
 use crate::{
     BenchError, Progress, Report, Spectrum,
     data::Values,
+    figures::SampledLoad,
     load::{Arrivals, Pace, Rounds, Validity},
     native::{
         CallPlan, LoadOptions, NativeEndpoint, Server, ServerOptions, TransportKind,
@@ -95,6 +96,7 @@ pub fn run(options: &CacheOptions, progress: &mut dyn Progress) -> Result<Report
     report.condition("server build", server.build());
     report.condition("durability", "none: caches are in memory only");
     report.condition("load", options.load.describe());
+    report.condition("windows", options.load.describe_windows());
     report.condition("keys", format!("{} of 14 B, at random; each answer compared", options.keys));
     report.condition(
         "concurrency",
@@ -113,13 +115,30 @@ pub fn run(options: &CacheOptions, progress: &mut dyn Progress) -> Result<Report
             pace,
             load: options.load.clone(),
             server: server.process,
+            fsyncs: None,
         };
         for row in &rows {
-            add(&mut figures, &mut report, &plan, row, &rounds(options, &plan, row, progress)?);
+            let measured = rounds(options, &plan, row, progress)?;
+            report.samples.extend(sampled(options, &plan, row).samples(&measured.outcomes));
+            add(&mut figures, &mut report, &plan, row, &measured);
         }
     }
     report.tables.push(figures);
     Ok(report.finish())
+}
+
+/// Returns the load of an operation, as samples name it.
+fn sampled(options: &CacheOptions, plan: &CallPlan, row: &Row) -> SampledLoad {
+    let (CacheOptions { concurrency, connections, streams, keys, .. }, pace) = (options, plan.pace);
+    let scenario = format!(
+        "{}, {}, {}, {concurrency} at a time over {connections} connections × {streams} streams, {keys} keys, {}",
+        row.name,
+        plan.place.carrier.name(),
+        pace.name("/s"),
+        plan.load.describe_run()
+    );
+    let durability = if row.operation == Operation::Put { "none" } else { "-" };
+    SampledLoad { scenario, durability: durability.to_owned(), pace, unit: "operation" }
 }
 
 fn rounds(

@@ -162,7 +162,7 @@ impl Suite<'_> {
         let place = if is_alone { String::new() } else { format!("-{}", number + 1) };
         let label = format!("{} ({})", scenario.name, in_words(level));
         let plan = shortened(self.plan(&scenario.load, Kind::Subject, scenario.load.pace()));
-        profiler.run((&label, &place), report, self.progress, || load::run(&plan))
+        profiler.run((&label, &place), report, self.progress, || load::run(&plan).map(|outcome| outcome.rate))
     }
 
     /// Runs the load at the highest rate of a search and at half of it for each kind of profile.
@@ -172,7 +172,7 @@ impl Suite<'_> {
             let pace = Pace::Open { rate, arrivals: self.options.load.arrivals };
             let plan = shortened(self.plan(&self.options.load, Kind::Subject, pace));
             let label = format!("{words}, {}/s", number(rate));
-            profiler.run((&label, place), report, self.progress, || load::run(&plan))?;
+            profiler.run((&label, place), report, self.progress, || load::run(&plan).map(|outcome| outcome.rate))?;
         }
         Ok(())
     }

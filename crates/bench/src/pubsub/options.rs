@@ -4,15 +4,15 @@
 //! Does not own: the scenarios of a preset (`scenario`), or the options that all suites of the native protocol share
 //! (`thalweg_load`).
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{fmt, ops::Range, path::PathBuf, time::Duration};
 
 use thalweg_types::limits::{MAX_PUBLISH_BYTES, MAX_PUBLISH_MESSAGES, MAX_RECORD_BYTES};
 use thalweg_wire::Policy;
 
-use super::batch::batch_bytes;
+use super::{batch::batch_bytes, recorder::Deliveries};
 use crate::{
     BenchError, ProfileOptions,
-    load::{Arrivals, Objective, Pace},
+    load::{Arrivals, Objective, Pace, Tally},
     native::{Depth, HEAD_BYTES, LoadOptions, Profile, ServerOptions},
     options::{parse_duration, rate_within, require, scheduled, steady, within},
 };
@@ -219,6 +219,16 @@ impl PubsubOptions {
     /// Returns how messages are paced, over all publishers.
     pub(super) fn pace(&self) -> Pace {
         Pace::of_rate(self.rate, self.arrivals)
+    }
+
+    /// Returns the part of a run in which due messages are counted, in nanoseconds since the start.
+    pub(super) fn counted(&self) -> Range<u64> {
+        self.pace().counted(self.load.warmup, self.load.duration)
+    }
+
+    /// Returns counts without any, with the windows of a run.
+    pub(super) fn empty_tally(&self) -> Tally<Deliveries> {
+        Tally::with_windows(1, &self.counted(), self.load.window)
     }
 
     /// Returns the number of channels on which publishers send.

@@ -17,6 +17,7 @@ use super::{
 use crate::{
     Report,
     account::{Account, cost_row, cost_table},
+    figures::SampledLoad,
     latency::{Latencies, micros},
     load::{self, MAX_BUSY, Objective, Pace, Trial, Validity},
     native::{Depth, Head, Payloads, Runs, Share, SubscriberAccount, TransportKind},
@@ -43,6 +44,7 @@ pub(super) struct Rounds {
 pub(super) fn conditions(report: &mut Report, options: &PubsubOptions, scenarios: &[Scenario]) {
     report.condition("durability", "none: subjects store nothing");
     report.condition("load", options.load.describe());
+    report.condition("windows", options.load.describe_windows());
     let sizes: BTreeMap<usize, Depth> =
         scenarios.iter().map(|scenario| (scenario.options.payload, scenario.options.depth())).collect();
     let cost = |(bytes, depth): (usize, Depth)| {
@@ -142,6 +144,9 @@ impl Figures {
             "of relay, bytes that subscribers receive" => ratio(&rounds.received(), &rounds.relayed),
             "deliveries/s by round" => own.by_round(), "verdict" => own.verdict(),
         });
+        let (scenario_load, durability) = (scenario.describe(), "none".to_owned());
+        let load = SampledLoad { scenario: scenario_load, durability, pace: options.pace(), unit: "delivery" };
+        report.samples.extend(load.samples(&own.outcomes));
         let runs: Vec<&Outcome> = own.outcomes.iter().collect();
         self.costs.row(cost_row(&format!("{}, per delivery", scenario.label()), &runs, &rounds.account));
         let end_to_end_us = own.median(|outcome| micros(outcome.times.mean()));

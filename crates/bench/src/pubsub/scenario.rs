@@ -9,6 +9,7 @@ use super::options::{Preset, PubsubOptions};
 use crate::{
     load::{Arrivals, Objective},
     native::{Profile, TransportKind},
+    report::duration,
 };
 
 /// A scenario: one line of the report.
@@ -72,6 +73,22 @@ impl Scenario {
     /// Describes the scenario, its transport and its pace.
     pub(super) fn label(&self) -> String {
         format!("{}, {}, {}", self.name, self.carrier.name(), pace_name(&self.options))
+    }
+
+    /// Describes the scenario with its load. Loads with equal descriptions can be compared.
+    pub(super) fn describe(&self) -> String {
+        let PubsubOptions { payload, batch, publishers, fan_out, queue_members, in_flight, .. } = self.options;
+        let members = if queue_members > 0 { format!(" groups of {queue_members}") } else { String::new() };
+        let linger = self.options.linger.map_or_else(String::new, |linger| format!(", linger {}", duration(linger)));
+        format!(
+            "{}, {payload} B × {batch}{linger}, {publishers} publishers on {}, {in_flight} batches in flight, \
+             {fan_out}{members} subscriptions on {}, {}, {}",
+            self.label(),
+            self.options.publish(),
+            self.options.subscribe(),
+            self.options.policy.name(),
+            self.options.load.describe_run()
+        )
     }
 
     /// Returns a scenario with other publishers, each on a connection of its own, with other subscriptions over a

@@ -13,11 +13,7 @@ use super::{
 };
 use crate::{
     BenchError,
-    load::{
-        BACKLOG, Clock, Pace, Tally, Validity,
-        run_threads::{self},
-        saturated, unusable_clocks,
-    },
+    load::{BACKLOG, Clock, Pace, ServerSource, Tally, Validity, run_counted, saturated, unusable_clocks},
     native::{
         ChannelError, Faults, Finish, NativeEndpoint, Payloads, ReadyChannel, SubscriberAccount, compare_accounts,
     },
@@ -30,14 +26,15 @@ pub(super) fn run(place: &NativeEndpoint, options: &PubsubOptions, server: Optio
     let workers = options.load.workers.max(1);
     let finish = Arc::new(Finish::new(options.publishers, options.subscriptions(), options.fan_out));
     let stage = RunContext { place, options, finish, workers };
-    let (brought, spent) = run_threads::run(
+    let (tally, _, spent) = run_counted(
         workers,
-        server,
+        server.map(|process| ServerSource { process, fsyncs: None }),
+        options.empty_tally(),
         async |number| stage.open(number).await,
-        async |opened, clock| stage.work(opened, clock).await,
+        async |opened, clock| (stage.work(opened, clock).await, ()),
     )?;
     let seconds = options.load.duration.as_secs_f64();
-    let mut outcome = Outcome::new(Tally::sum(1, brought), seconds, spent).paced(options.pace());
+    let mut outcome = Outcome::new(tally, seconds, spent).paced(options.pace());
     outcome.validity = judge(options, &stage.finish, &outcome);
     Ok(outcome)
 }
@@ -55,9 +52,9 @@ impl RunContext<'_> {
         let (options, Opened { payloads, subscribers, publishers }) = (self.options, opened);
         let shared = Rc::new(Shared {
             clock,
-            counted: options.pace().counted(options.load.warmup, options.load.duration),
+            counted: options.counted(),
             finish: Arc::clone(&self.finish),
-            tally: RefCell::new(Tally::new(1)),
+            tally: RefCell::new(options.empty_tally()),
         });
         let mut tasks = JoinSet::new();
         for unstarted in subscribers {

@@ -165,7 +165,8 @@ impl Session for SubscribeChannel {
         }
         if shared.counted.contains(&now) {
             tally.received_bytes += bytes as u64;
-            tally.right += tally.all_right - before;
+            let arrived = tally.all_right - before;
+            tally.arrived(arrived, now);
         }
         Ok(())
     }
@@ -213,7 +214,7 @@ impl Inbox {
         let times = self.ids.len() as u64;
         let right = judge(&batch, &self.payloads, &mut self.runs, |due, messages| {
             if shared.counted.contains(&due) {
-                tally.times[0].record_nanos_times(now.saturating_sub(due), messages * times);
+                tally.responded(0, due, now, messages * times);
                 tally.own.last = now.saturating_sub(shared.counted.start);
             }
         });

@@ -193,7 +193,8 @@ impl Suite<'_> {
         options.load.duration = options.load.duration.min(LONGEST_PROFILE);
         let place = format!("-{}{place}", self.lines.len());
         let label = format!("{}{label}", scenario.label());
-        profiler.run((&label, &place), self.report, self.progress, || stage::run(&endpoint, &options, process))
+        let run = || stage::run(&endpoint, &options, process).map(|outcome| outcome.rate);
+        profiler.run((&label, &place), self.report, self.progress, run)
     }
 
     fn knee(

@@ -276,7 +276,7 @@ impl Suite<'_> {
         let label = format!("{label}, {}", turn.server.name(turn.database));
         let plan = Plan { duration: plan.duration.min(LONGEST_PROFILE), ..plan };
         let place = format!("-{}{place}", report.plots.len() + 1);
-        profiler.run((&label, &place), report, self.progress, || load::run(&plan))
+        profiler.run((&label, &place), report, self.progress, || load::run(&plan).map(|outcome| outcome.rate))
     }
 
     /// Searches for each server in turn the highest rate that meets the objective.

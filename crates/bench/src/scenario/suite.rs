@@ -189,7 +189,8 @@ impl Suite {
         let Some(profiler) = &subject.profiler else { return Ok(()) };
         let plan = self.plan(subject, ScenarioPhase::Run, pace);
         let plan = Plan { duration: plan.duration.min(LONGEST_PROFILE), ..plan };
-        profiler.run(label, report, progress, || run_once(subject, &plan, &mut Arrivals::default()))
+        let run = || run_once(subject, &plan, &mut Arrivals::default()).map(|outcome| outcome.rate);
+        profiler.run(label, report, progress, run)
     }
 
     /// Returns the stages of the scenario's durable writes, if it has any.

@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     BenchError, Progress, Report,
+    figures::SampledLoad,
     latency::{Latencies, micros},
     load::{Pace, Tally, Validity, run_threads},
     native::{
@@ -119,6 +120,9 @@ pub fn run(options: &StreamsOptions, progress: &mut dyn Progress) -> Result<Repo
     report.condition("server build", server.build());
     report.condition("durability", options.durability.name());
     report.condition("load", options.load.describe());
+    let tails = scenarios.iter().any(|scenario| scenario.what == StreamWork::Tail);
+    let of_tails = if tails { "; a tail has none, because it ends when it has read the stream" } else { "" };
+    report.condition("windows", format!("{}{of_tails}", options.load.describe_windows()));
     let retention = Retention(Some(options.retention_mib << 20).filter(|bytes| *bytes > 0));
     report.condition("retention", retention.describe());
     let probe = Probe::create(scratch.path(), PROBE_BYTES)?;
@@ -132,6 +136,7 @@ pub fn run(options: &StreamsOptions, progress: &mut dyn Progress) -> Result<Repo
         suite.place = server.place(*carrier)?;
         for scenario in &scenarios {
             let measured = suite.scenario(scenario)?;
+            report.samples.extend(suite.sampled(scenario).samples(&measured.rounds.outcomes));
             report::add(&mut figures, &mut report, scenario, *carrier, &measured);
         }
     }
@@ -239,8 +244,24 @@ impl Suite<'_> {
     }
 
     fn plan(&self, connections: usize, in_flight: usize) -> CallPlan {
-        let (place, load, server) = (self.place.clone(), self.options.load.clone(), self.server.process);
-        CallPlan { place, connections, streams: 1, in_flight, pace: Pace::Closed, load, server }
+        let (place, load) = (self.place.clone(), self.options.load.clone());
+        let (server, fsyncs) = (self.server.process, self.server.fsyncs());
+        CallPlan { place, connections, streams: 1, in_flight, pace: Pace::Closed, load, server, fsyncs }
+    }
+
+    /// Returns the load of a scenario, as samples name it.
+    fn sampled(&self, scenario: &Scenario) -> SampledLoad {
+        let (records, durability) = match scenario.what {
+            StreamWork::Publish { .. } => (String::new(), self.options.durability.name()),
+            StreamWork::Poll | StreamWork::Tail => (format!(", a stream of {} records", self.options.records), "-"),
+        };
+        let retained = match self.retention {
+            Retention(Some(bytes)) if scenario.writes() => format!(", {} MiB retained", bytes >> 20),
+            Retention(_) => String::new(),
+        };
+        let (name, carrier, runs) = (&scenario.name, self.place.carrier.name(), self.options.load.describe_run());
+        let words = format!("{name}, {carrier}{records}{retained}, {runs}");
+        SampledLoad { scenario: words, durability: durability.to_owned(), pace: Pace::Closed, unit: "record" }
     }
 
     fn publish(

@@ -3,7 +3,8 @@
 //!
 //! Owns: recording by `perf` (`perf`, `script`), or by the allocator of a server that was built for it (`alloc`), and
 //! the stacks of calls with their weights ([`Stacks`]). Does not own: drawing the stacks
-//! ([`report::plots`](crate::report::plots)), and the load under which a server is profiled, which the suites run.
+//! ([`report::plots`](crate::report::plots)), the place of a profile in a report ([`profiling`](crate::profiling)), and
+//! the load under which a server is profiled, which the suites run.
 //!
 //! A profile slows the server down, so the suites measure their figures in runs without it.
 //!

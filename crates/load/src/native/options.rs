@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::{
-    BenchError,
-    options::{parse_duration, require, within},
+    BenchError, Timeline,
+    options::{check_window, parse_duration, require, within},
 };
 
 /// Default of the largest lateness of the generator's sends.
@@ -19,6 +19,10 @@ pub struct LoadOptions {
     /// Warm-up before each run; its requests are not counted.
     #[arg(long, default_value = "500ms", value_parser = parse_duration)]
     pub warmup: Duration,
+    /// Length of the windows into which plots and the samples of a report divide each run, at least 10ms; a run has at
+    /// most 1,200. Without it, 250ms, or so much that a run has 120.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub window: Option<Duration>,
     /// Time to wait for outstanding replies after the last request.
     #[arg(long, default_value = "5s", value_parser = parse_duration)]
     pub give_up: Duration,
@@ -41,6 +45,7 @@ impl LoadOptions {
     pub fn check(&self) -> Result<(), BenchError> {
         within("--workers", self.workers, 1024)?;
         within("--rounds", self.rounds, 100)?;
+        check_window(self.window)?;
         let is_valid = !self.duration.is_zero() && self.duration <= Duration::from_secs(3600);
         require(is_valid, "--duration", "must be above 0 and at most an hour")
     }
@@ -55,5 +60,16 @@ impl LoadOptions {
             self.workers,
             self.seed
         )
+    }
+
+    /// Describes the duration and the warm-up of a run in words, for the name of a load in samples.
+    pub fn describe_run(&self) -> String {
+        let [duration, warmup] = [self.duration, self.warmup].map(|time| time.as_secs_f64());
+        format!("runs of {duration} s after {warmup} s of warm-up")
+    }
+
+    /// Describes the windows of a run, for the report.
+    pub fn describe_windows(&self) -> String {
+        Timeline::describe(self.duration, self.window)
     }
 }

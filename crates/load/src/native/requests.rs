@@ -9,6 +9,7 @@
 
 use std::{
     cell::{Cell, RefCell},
+    ops::Range,
     rc::Rc,
     time::Duration,
 };
@@ -24,8 +25,8 @@ use super::{
     options::LoadOptions,
 };
 use crate::{
-    BenchError, Clock, Pace, Pacer, Tally, Validity, latency::nanos, report::duration, run_threads, saturated,
-    unusable_clocks,
+    BenchError, Clock, Pace, Pacer, ServerSource, Tally, Validity, latency::nanos, live::FsyncCount, report::duration,
+    run_counted, saturated, unusable_clocks,
 };
 
 /// Makes the requests of one channel and checks their replies.
@@ -52,10 +53,12 @@ pub struct CallPlan {
     pub in_flight: usize,
     /// How requests are paced: by a schedule or by the replies.
     pub pace: Pace,
-    /// Durations, number of threads, and seed.
+    /// Durations, windows, number of threads, and seed.
     pub load: LoadOptions,
     /// Id of the server's process; `None` if it is not known.
     pub server: Option<u32>,
+    /// Number of the server's fsyncs, for the windows of the run; `None` if they are not read.
+    pub fsyncs: Option<FsyncCount>,
 }
 
 /// Figures of a run. Its rate counts the items of replies that arrived after the warm-up and before the end.
@@ -65,8 +68,19 @@ impl CallPlan {
     /// Returns the plan for requests during setup, which are not measured. The run ends when there are no more requests
     /// to send, or after `time`.
     pub fn setup(place: &NativeEndpoint, in_flight: usize, time: Duration, load: &LoadOptions) -> Self {
-        let load = LoadOptions { warmup: Duration::ZERO, duration: time, workers: 1, ..load.clone() };
-        Self { place: place.clone(), connections: 1, streams: 1, in_flight, pace: Pace::Closed, load, server: None }
+        let load = LoadOptions { warmup: Duration::ZERO, duration: time, window: None, workers: 1, ..load.clone() };
+        let (place, pace) = (place.clone(), Pace::Closed);
+        Self { place, connections: 1, streams: 1, in_flight, pace, load, server: None, fsyncs: None }
+    }
+
+    /// Returns the part of the run in which items are counted, in nanoseconds since the start.
+    fn counted(&self) -> Range<u64> {
+        self.pace.counted(self.load.warmup, self.load.duration)
+    }
+
+    /// Returns counts without any, with the windows of the run.
+    fn empty_tally(&self) -> Tally<()> {
+        Tally::with_windows(1, &self.counted(), self.load.window)
     }
 }
 
@@ -82,12 +96,12 @@ pub fn run<W: ChannelRequests>(
         plan.place.open(plan.connections, plan.streams, mine).await
     };
     let load = async |lines, clock| call(plan, clock, lines, &make).await;
-    let (brought, spent) = run_threads::run(workers, plan.server, open, load)?;
-    let (tallies, works): (Vec<_>, Vec<_>) = brought.into_iter().unzip();
+    let server = plan.server.map(|process| ServerSource { process, fsyncs: plan.fsyncs.as_ref() });
+    let (tally, works, spent) = run_counted(workers, server, plan.empty_tally(), open, load)?;
     let mut works: Vec<(usize, W)> = works.into_iter().flatten().collect();
     works.sort_by_key(|(channel, _)| *channel);
     let seconds = plan.load.duration.as_secs_f64();
-    let mut outcome = Outcome::new(Tally::sum(1, tallies), seconds, spent).paced(plan.pace);
+    let mut outcome = Outcome::new(tally, seconds, spent).paced(plan.pace);
     outcome.validity = judge(plan, &outcome);
     Ok((outcome, works.into_iter().map(|(_, work)| work).collect()))
 }
@@ -130,7 +144,7 @@ async fn call<W: ChannelRequests>(
     make: impl Fn(usize) -> W,
 ) -> (Tally<()>, Vec<(usize, W)>) {
     let end = nanos(plan.load.warmup + plan.load.duration + plan.load.give_up);
-    let shared = Rc::new(Shared { clock, end, tally: Tally::new(1).into(), is_over: Cell::new(false) });
+    let shared = Rc::new(Shared { clock, end, tally: plan.empty_tally().into(), is_over: Cell::new(false) });
     let mut tasks: JoinSet<(usize, W)> = JoinSet::new();
     for (channel, line) in lines {
         let caller = Caller::new(&line, channel, make(channel), plan, Rc::clone(&shared));
@@ -177,10 +191,9 @@ impl<W: ChannelRequests> Caller<W> {
         let channels = plan.connections * plan.streams;
         let slots = plan.in_flight / channels + usize::from(channel < plan.in_flight % channels);
         let slots = slots.min(line.max_requests as usize);
-        let counted = plan.pace.counted(plan.load.warmup, plan.load.duration);
         Self {
             work,
-            pacer: Pacer::new(plan.pace, counted, channel, channels, plan.load.seed),
+            pacer: Pacer::new(plan.pace, plan.counted(), channel, channels, plan.load.seed),
             shared,
             due: vec![0; slots],
             free: (0..slots).rev().collect(),
@@ -268,10 +281,10 @@ impl<W: ChannelRequests> Session for Caller<W> {
             tally.all_right += items;
             if is_counted {
                 tally.replies += 1;
-                tally.right += items;
+                tally.arrived(items, now);
             }
             if self.pacer.counts(self.due[slot]) {
-                tally.times[0].record_nanos(now.saturating_sub(self.due[slot]));
+                tally.responded(0, self.due[slot], now, 1);
             }
         }
         Ok(())
@@ -351,6 +364,7 @@ mod tests {
         let load = LoadOptions {
             warmup: Duration::ZERO,
             duration: Duration::from_millis(100),
+            window: Some(Duration::from_millis(20)),
             give_up: Duration::from_millis(200),
             rounds: 1,
             workers: 1,
@@ -363,9 +377,14 @@ mod tests {
         // In an open loop all that were due count, also those that had to wait for a slot.
         for (pace, unanswered) in [(Pace::Closed, 6), (open, 100)] {
             let (place, load) = (place.clone(), load.clone());
-            let plan = CallPlan { place, connections: 2, streams: 1, in_flight: 6, pace, load, server: None };
+            let (server, fsyncs) = (None, None);
+            let plan = CallPlan { place, connections: 2, streams: 1, in_flight: 6, pace, load, server, fsyncs };
             let (outcome, works) = run(&plan, |_| Pings).unwrap();
             assert_eq!((outcome.tally.unanswered, outcome.times.count(), works.len()), (unanswered, unanswered, 2));
+            let windows = outcome.tally.timeline.as_ref().unwrap().windows();
+            let waits =
+                windows.iter().map(|window| window.times.as_ref().map_or(0, |times| times.count())).sum::<u64>();
+            assert_eq!((windows.len(), waits), (5, unanswered), "each counts in the window in which it was due");
             assert!(outcome.times.percentile(0.0) > Duration::from_millis(190), "{:?}", outcome.times.quantiles());
             // While all slots wait, nobody can send: the generator is not late.
             assert!(outcome.tally.lag.count() <= 6, "{}", outcome.tally.lag.count());

@@ -7,6 +7,7 @@ use thalweg_transport::{CERTIFICATE_FILE, Fingerprint, Trust, TrustError};
 use super::endpoint::{NativeEndpoint, TransportKind};
 use crate::{
     BenchError, Progress, Scratch,
+    live::FsyncCount,
     server::{Metrics, NativePort, StartOptions, Target, authority, other_process, resolve},
 };
 
@@ -127,6 +128,11 @@ impl Server {
     /// the server, because then the server's HTTP port is not known.
     pub fn metric(&self, name: &str) -> f64 {
         self.own.as_ref().and_then(|own| own.metric(name)).unwrap_or(f64::NAN)
+    }
+
+    /// Returns the number of fsyncs of the server's log; `None` if the server's HTTP port is not known.
+    pub fn fsyncs(&self) -> Option<FsyncCount> {
+        self.own.as_ref().map(Target::fsyncs)
     }
 
     /// Reads all of the server's metrics; `None` if the server's HTTP port is not known.

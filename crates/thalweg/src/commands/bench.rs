@@ -83,6 +83,7 @@ pub(crate) enum Bench {
         after_help = "The benchmark starts the nodes itself, in processes on this machine, unless --nodes names a running cluster. The\n\
                       figures of one machine show what the program costs, not what a network adds.\n\n\
                       Examples:\n  thalweg bench cluster --parts puts --clients 1,100\n  \
+                      thalweg bench cluster --parts puts --clients 100 --profile cpu,offcpu --html report.html\n  \
                       thalweg bench cluster --nodes 10.0.0.1:7070,10.0.0.2:7070,10.0.0.3:7070\n  \
                       thalweg bench cluster --parts resp,appends --goals\n  \
                       thalweg bench cluster --parts failover --kills 200\n  \

@@ -1,20 +1,21 @@
 //! Profiles of the measured server: one more run of a load while the server's process is recorded.
+//!
+//! Owns: the option `--profile`, and the plots, tables and sentences of profiles in a report. Does not own: recording
+//! ([`profile`](crate::profile)), and the load, which a suite hands over as a function.
 
 use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use thalweg_lab::profile::{Profile, ProfileKind, Recording, Stacks};
-
 use crate::{
     BenchError, Progress, Report,
-    load::Outcome,
+    profile::{Profile, ProfileKind, Recording, Stacks},
     report::{Table, cells, number, plots, table},
 };
 
 /// Longest run under a profile, which is enough for thousands of samples.
-pub(crate) const LONGEST_PROFILE: Duration = Duration::from_secs(10);
+pub const LONGEST_PROFILE: Duration = Duration::from_secs(10);
 /// Number of functions in the table of a profile.
 const FUNCTIONS: usize = 15;
 /// Share of samples without names above which a report says why the names are missing.
@@ -32,7 +33,7 @@ pub struct ProfileOptions {
 
 /// Profiler of one server.
 #[derive(Debug)]
-pub(crate) struct Profiler {
+pub struct Profiler {
     kinds: Vec<ProfileKind>,
     process: u32,
     dir: PathBuf,
@@ -41,7 +42,7 @@ pub(crate) struct Profiler {
 impl ProfileOptions {
     /// Returns the profiler of a server's process, after a check that perf can record it; `None` if the options request
     /// no profile. perf's files are in `dir` until they are read.
-    pub(crate) fn profiler(&self, process: Option<u32>, dir: &Path) -> Result<Option<Profiler>, BenchError> {
+    pub fn profiler(&self, process: Option<u32>, dir: &Path) -> Result<Option<Profiler>, BenchError> {
         if self.profile.is_empty() {
             return Ok(None);
         }
@@ -56,22 +57,23 @@ impl ProfileOptions {
 }
 
 impl Profiler {
-    /// Runs a load once for each kind of profile, and adds the profiles to the report. `label` describes the load in
-    /// titles; `place` distinguishes the names of the plots of one report.
-    pub(crate) fn run<C>(
+    /// Runs a load once for each kind of profile, and adds the profiles to the report. `load` returns the items per
+    /// second of its run. `label` describes the load in titles; `place` distinguishes the names of the plots of one
+    /// report.
+    pub fn run(
         &self,
         (label, place): (&str, &str),
         report: &mut Report,
         progress: &mut dyn Progress,
-        mut load: impl FnMut() -> Result<Outcome<C>, BenchError>,
+        mut load: impl FnMut() -> Result<f64, BenchError>,
     ) -> Result<(), BenchError> {
         for kind in &self.kinds {
             progress.step(&format!("{label}: one more run for the {} profile", kind.name()));
             let recording = Recording::begin(*kind, self.process, &self.dir)?;
-            let outcome = load()?;
+            let rate = load()?;
             progress.step("reading the profile");
             let profile = recording.end()?;
-            add(&profile, (label, place), outcome.rate, report);
+            add(&profile, (label, place), rate, report);
         }
         Ok(())
     }
