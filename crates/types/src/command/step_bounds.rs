@@ -15,7 +15,7 @@ use crate::{
     command::{
         commit::{BlindPut, Commit},
         condition::Expect,
-        groups::GroupCommand,
+        groups::{GroupCommand, max_runs},
         kinds::Command,
         redis::{HEAD_BYTES, REDIS, REDIS_JOINT, argument},
         time::TimeCommand,
@@ -23,8 +23,8 @@ use crate::{
         versions::unwrap,
         write::Write,
     },
-    limits::{MAX_COMMAND_STEPS, MAX_HISTORY_REVISIONS, MAX_VALUE_BYTES},
-    steps::{GET, OPERATION, READ, ROW, SCAN, SETTLED_ATTEMPT, WRITE, items, read_bytes, written_bytes},
+    limits::{MAX_ATTEMPT_RECORDS, MAX_COMMAND_STEPS, MAX_HISTORY_REVISIONS, MAX_VALUE_BYTES},
+    steps::{GET, OPERATION, READ, ROW, SCAN, SETTLED_ATTEMPT, WRITE, items, read_bytes, written_bytes, written_runs},
 };
 
 /// Steps of a read of the longest value.
@@ -41,10 +41,13 @@ const LOOK_UP: u64 = OPERATION + 7 * READ;
 const KEEP_VERSION: u64 = 2 * READ + SCAN + MAX_HISTORY_REVISIONS as u64 * ROW + 64 * WRITE;
 /// Steps of a command about a stream, a group or a lease, in addition to its bytes.
 const FLAT: u64 = 1000;
-/// Steps that a record adds to a fetch. The record may be the only one of an attempt whose deadline has passed.
-const REDELIVERED: u64 = 4;
+/// Steps of an ack, a nack or an extension in addition to its attempts: it writes the head of its group.
+const SETTLE: u64 = 100;
 /// Steps of a command on a Redis stream, in addition to its bytes: it also removes some rows of destroyed groups.
 const STREAM: u64 = 6000;
+
+// The part of a fetch that does not depend on its size includes the rows of two attempts.
+const _: () = assert!(written_runs(2 * MAX_ATTEMPT_RECORDS as u64) <= FLAT);
 
 /// Returns the maximum number of steps that a command of the log can take, computed from its bytes. `keeps_history`
 /// is true if a keyspace of the space keeps former values, which makes writes more expensive.
@@ -81,11 +84,12 @@ pub fn max_steps_with(command: &[u8], keeps_history: bool, value_reads: Option<u
                 )
                 | Command::Time(TimeCommand::Revoke { .. } | TimeCommand::Expire { .. } | TimeCommand::Forget { .. }),
             ) => None,
-            Ok(Command::Group(GroupCommand::Settle(settle))) => Some(FLAT + settle.steps()),
+            Ok(Command::Group(GroupCommand::Settle(settle))) => Some(SETTLE + settle.max_steps()),
             Ok(Command::Group(GroupCommand::Extend { attempts, .. })) => {
-                Some(FLAT + SETTLED_ATTEMPT * attempts.len() as u64)
+                let attempts = attempts.len() as u64;
+                Some(SETTLE + SETTLED_ATTEMPT * attempts + written_runs(max_runs(attempts)))
             }
-            Ok(Command::Group(GroupCommand::Fetch(fetch))) => Some(FLAT + REDELIVERED * u64::from(fetch.max)),
+            Ok(Command::Group(GroupCommand::Fetch(fetch))) => Some(FLAT + fetch.max_steps()),
             Ok(_) => Some(FLAT),
             // A malformed command costs its bytes.
             Err(_) => Some(0),
@@ -107,7 +111,7 @@ fn of_commit(commit: &Commit<'_>, write: u64) -> Result<Option<u64>, Malformed> 
     }
     for write in commit.writes()? {
         if let Write::Settle(settle) = write? {
-            steps += settle.steps();
+            steps += settle.max_steps();
         }
     }
     // Appends of producers read and write a few rows more than puts.
@@ -135,7 +139,7 @@ fn of_transaction(
             Write::Get { .. } => steps = steps.saturating_add(OPERATION + GET + value),
             // A touch rewrites a value of any length.
             Write::Touch { .. } => steps = steps.saturating_add(write + CHANGE_VALUE),
-            Write::Settle(settle) => steps = steps.saturating_add(write + settle.steps()),
+            Write::Settle(settle) => steps = steps.saturating_add(write + settle.max_steps()),
             _ => steps = steps.saturating_add(write),
         }
     }
