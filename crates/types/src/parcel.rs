@@ -11,6 +11,9 @@
 //! row := holder u8 | member u32 | due u64 | reason len u16 | reason | run*
 //! run := first u64 | count u32 | deliveries u32 | key u64                     little-endian
 //! ```
+//! `holder` is 0 for a member, 1 for records that wait for redelivery, 2 for records behind another record of their key,
+//! 3 for dead letters. `key` is the hash of the record's key; 0 for records without a key and in groups without order
+//! per key.
 
 use std::collections::VecDeque;
 

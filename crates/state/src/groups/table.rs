@@ -33,9 +33,7 @@
 //! 0f | group u32 BE | id u32 BE := last fetch u64 | name                             a member
 //! 14 | group u32 BE | attempt u64 BE := parcel              see thalweg_types::parcel
 //! ```
-//! Little-endian within rows. `holder` is 0 for a member, 1 for records that wait for redelivery, 2 for records
-//! behind another record of their key, 3 for dead letters. `key` is the hash of the record's key; 0 for records
-//! without a key and in groups without order per key.
+//! Little-endian within rows.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -323,12 +323,15 @@ impl Options {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::{
         command::{
             CommitBuilder, RedisBuilder, ScanOperation, TransactionBuilder, encode_put, encode_sweep, encode_versioned,
+            groups::{OffsetRun, Settlement, encode_ack, encode_extend, encode_fetch},
         },
-        ids::KeyspaceId,
+        ids::{Attempt, GroupId, KeyspaceId, Offset},
     };
 
     const KS: KeyspaceId = KeyspaceId(1);
@@ -418,6 +421,30 @@ mod tests {
         reads.otherwise().scan(KS, &ScanOperation::default()).unwrap();
         assert_eq!(encoded(&|out| reads.encode(out).unwrap()), MAX_COMMAND_STEPS);
         assert_eq!(encoded(&|out| encode_sweep(out, 10)), MAX_COMMAND_STEPS);
+    }
+
+    #[test]
+    fn commands_about_groups_cost_what_the_attempts_that_they_name_may_hold() {
+        let bound = |build: &dyn Fn(&mut Vec<u8>)| {
+            let mut out = Vec::new();
+            build(&mut out);
+            max_steps(&out, false) - read_bytes(out.len())
+        };
+        let ack = |attempts: u64, ranges: u64| {
+            let runs = || (0..ranges).map(|number| OffsetRun::one(Offset(2 * number))).collect();
+            let settlements: Vec<_> =
+                (0..attempts).map(|number| Settlement { attempt: Attempt(number), runs: runs() }).collect();
+            bound(&|out| encode_ack(out, GroupId(1), &settlements).unwrap())
+        };
+        assert_eq!((ack(1, 0), ack(1, 5), ack(10, 1)), (2_106, 2_121, 20_190));
+        assert_eq!(ack(1_000, 1), SETTLE + 9 * 1_000 + 2 * 100_000, "a group has no more records");
+        let fetch = |max, keys: &[u64]| bound(&|out| encode_fetch(out, GroupId(1), max, Offset(0), keys, "m").unwrap());
+        assert_eq!((fetch(1, &[]), fetch(1_000, &[]), fetch(1, &[7; 4_096])), (1_404, 9_000, 9_596));
+        let extend = |attempts| {
+            let attempts = vec![Attempt(1); attempts];
+            bound(&|out| encode_extend(out, GroupId(1), Duration::ZERO, &attempts).unwrap())
+        };
+        assert_eq!((extend(1), extend(1_000)), (606, 56_100));
     }
 
     #[test]
