@@ -26,10 +26,10 @@ use crate::{
     },
     ids::{Attempt, GroupId, Offset, StreamId},
     limits::{
-        MAX_ATTEMPT_RECORDS, MAX_DEAD_PER_SMALL_FETCH, MAX_FETCH_KEYS, MAX_FETCH_RECORDS, MAX_GROUP_PENDING,
-        MAX_MEMBER_NAME_BYTES, MAX_NACK_REASON_BYTES, MAX_SETTLED_RANGES,
+        MAX_DEAD_PER_SMALL_FETCH, MAX_FETCH_KEYS, MAX_FETCH_RECORDS, MAX_GROUP_PENDING, MAX_MEMBER_NAME_BYTES,
+        MAX_NACK_REASON_BYTES, MAX_SETTLED_RANGES,
     },
-    steps::{DELIVERED_RECORD, SETTLED_ATTEMPT, SETTLED_RANGE, SETTLED_RUN},
+    steps::{SETTLED_ATTEMPT, SETTLED_RANGE},
 };
 
 /// First bytes of the encoded ack and nack commands, which identify the kind of command.
@@ -330,11 +330,6 @@ pub fn encode_reclaim_group(out: &mut Vec<u8>, group: GroupId, max: u32) {
     put_checked(out, &GroupCommand::Reclaim { group, max });
 }
 
-/// Returns the maximum number of runs under as many attempts of one consumer group: each run has a record.
-pub(super) fn max_runs(attempts: u64) -> u64 {
-    attempts.saturating_mul(u64::from(MAX_ATTEMPT_RECORDS)).min(u64::from(MAX_GROUP_PENDING))
-}
-
 /// Size of the encoded settlements in bytes.
 pub(super) fn settlements_len(settlements: &[Settlement]) -> usize {
     4 + settlements.iter().map(|settlement| 12 + settlement.runs.len() * 12).sum::<usize>()
@@ -483,17 +478,11 @@ pub struct Settle<'a> {
 
 impl<'a> Settle<'a> {
     /// Returns the price of checking and settling the records, in addition to that of a write and that of the
-    /// [runs](SETTLED_RUN) of the attempts, which only the state knows.
+    /// [runs](crate::steps::SETTLED_RUN) of the attempts, which only the state knows.
     #[must_use]
     pub fn steps(&self) -> u64 {
         let of_attempt = |(_, runs): (Attempt, Runs<'_>)| SETTLED_ATTEMPT + SETTLED_RANGE * runs.range_count() as u64;
         self.settlements.iter().map(of_attempt).sum()
-    }
-
-    /// Returns the maximum price of checking and settling the records, in addition to that of a write.
-    #[must_use]
-    pub fn max_steps(&self) -> u64 {
-        self.steps() + SETTLED_RUN * max_runs(u64::from(self.settlements.count))
     }
 
     /// Appends an encoded ack (with the first kind) or nack (with the second kind) of a group's records. On error `out`
@@ -655,14 +644,6 @@ impl Fetch<'_> {
     #[must_use]
     pub fn max_dead(&self) -> u32 {
         self.max.max(MAX_DEAD_PER_SMALL_FETCH)
-    }
-
-    /// Returns the maximum price of the fetch, in addition to that of the group's head and of rewriting the rows of two
-    /// attempts: one of whose records the fetch delivers some again, and one (or several with as many runs together)
-    /// whose records are free to be delivered.
-    #[must_use]
-    pub fn max_steps(&self) -> u64 {
-        DELIVERED_RECORD * (u64::from(self.max) + u64::from(self.max_dead())) + SETTLED_RUN * self.keys.len() as u64
     }
 
     /// Returns the key hash of the record at `offset`, if the fetch carries it; 0 for a record without a key.

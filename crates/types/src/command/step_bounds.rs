@@ -15,7 +15,7 @@ use crate::{
     command::{
         commit::{BlindPut, Commit},
         condition::Expect,
-        groups::{GroupCommand, max_runs},
+        groups::{Fetch, GroupCommand, Settle},
         kinds::Command,
         redis::{HEAD_BYTES, REDIS, REDIS_JOINT, argument},
         time::TimeCommand,
@@ -23,8 +23,11 @@ use crate::{
         versions::unwrap,
         write::Write,
     },
-    limits::{MAX_ATTEMPT_RECORDS, MAX_COMMAND_STEPS, MAX_HISTORY_REVISIONS, MAX_VALUE_BYTES},
-    steps::{GET, OPERATION, READ, ROW, SCAN, SETTLED_ATTEMPT, WRITE, items, read_bytes, written_bytes, written_runs},
+    limits::{MAX_ATTEMPT_RECORDS, MAX_COMMAND_STEPS, MAX_GROUP_PENDING, MAX_HISTORY_REVISIONS, MAX_VALUE_BYTES},
+    steps::{
+        DELIVERED_RECORD, GET, OPERATION, READ, ROW, SCAN, SETTLED_ATTEMPT, SETTLED_RUN, WRITE, items, read_bytes,
+        written_bytes, written_runs,
+    },
 };
 
 /// Steps of a read of the longest value.
@@ -84,12 +87,12 @@ pub fn max_steps_with(command: &[u8], keeps_history: bool, value_reads: Option<u
                 )
                 | Command::Time(TimeCommand::Revoke { .. } | TimeCommand::Expire { .. } | TimeCommand::Forget { .. }),
             ) => None,
-            Ok(Command::Group(GroupCommand::Settle(settle))) => Some(SETTLE + settle.max_steps()),
+            Ok(Command::Group(GroupCommand::Settle(settle))) => Some(SETTLE + of_settle(&settle)),
             Ok(Command::Group(GroupCommand::Extend { attempts, .. })) => {
                 let attempts = attempts.len() as u64;
                 Some(SETTLE + SETTLED_ATTEMPT * attempts + written_runs(max_runs(attempts)))
             }
-            Ok(Command::Group(GroupCommand::Fetch(fetch))) => Some(FLAT + fetch.max_steps()),
+            Ok(Command::Group(GroupCommand::Fetch(fetch))) => Some(FLAT + of_fetch(&fetch)),
             Ok(_) => Some(FLAT),
             // A malformed command costs its bytes.
             Err(_) => Some(0),
@@ -97,6 +100,23 @@ pub fn max_steps_with(command: &[u8], keeps_history: bool, value_reads: Option<u
     };
     let all = steps.map_or(MAX_COMMAND_STEPS, |steps| steps.saturating_add(read_bytes(command.len())));
     all.min(MAX_COMMAND_STEPS)
+}
+
+/// Returns the maximum number of runs under as many attempts of one consumer group: each run has a record.
+fn max_runs(attempts: u64) -> u64 {
+    attempts.saturating_mul(u64::from(MAX_ATTEMPT_RECORDS)).min(u64::from(MAX_GROUP_PENDING))
+}
+
+/// Returns the maximum price of an ack or nack, in addition to that of a write.
+fn of_settle(settle: &Settle<'_>) -> u64 {
+    settle.steps() + SETTLED_RUN * max_runs(settle.settlements.iter().count() as u64)
+}
+
+/// Returns the maximum price of a fetch, in addition to that of the group's head and of rewriting the rows of two
+/// attempts: one of whose records the fetch delivers some again, and one (or several with as many runs together) whose
+/// records are free to be delivered.
+fn of_fetch(fetch: &Fetch<'_>) -> u64 {
+    DELIVERED_RECORD * (u64::from(fetch.max) + u64::from(fetch.max_dead())) + SETTLED_RUN * fetch.keys.len() as u64
 }
 
 /// Returns the maximum number of steps of a commit; `None` if its conditions scan.
@@ -111,7 +131,7 @@ fn of_commit(commit: &Commit<'_>, write: u64) -> Result<Option<u64>, Malformed> 
     }
     for write in commit.writes()? {
         if let Write::Settle(settle) = write? {
-            steps += settle.max_steps();
+            steps += of_settle(&settle);
         }
     }
     // Appends of producers read and write a few rows more than puts.
@@ -139,7 +159,7 @@ fn of_transaction(
             Write::Get { .. } => steps = steps.saturating_add(OPERATION + GET + value),
             // A touch rewrites a value of any length.
             Write::Touch { .. } => steps = steps.saturating_add(write + CHANGE_VALUE),
-            Write::Settle(settle) => steps = steps.saturating_add(write + settle.max_steps()),
+            Write::Settle(settle) => steps = steps.saturating_add(write + of_settle(&settle)),
             _ => steps = steps.saturating_add(write),
         }
     }
