@@ -162,7 +162,7 @@ impl Inner {
         first.default_on_error(self.reclaim_groups(term).await);
         done.swept_rows = first.default_on_error(self.sweep(term).await);
         done.pruned_versions = first.default_on_error(self.prune_versions(term, &mut rounds.pruned).await);
-        done.dead_letters = first.default_on_error(self.move_dead_letters(term).await);
+        first.default_on_error(self.move_dead_letters(term, &mut done.dead_letters).await);
     }
 
     /// Removes expired keys and leases, which are hidden already, and frees their bytes. The removal is a log entry

@@ -100,9 +100,19 @@ pub const MEMBER_IDLE_SECONDS: u64 = 3600;
 /// Maximum length in bytes of the name of a consumer group's member. A request with a longer one is rejected with an
 /// error.
 pub const MAX_MEMBER_NAME_BYTES: usize = 255;
-/// Maximum number of records of a consumer group that wait for an ack; a group's own limit may be lower. Each record
-/// costs up to about 100 bytes of memory. At the limit the group delivers no new records until some are acked.
+/// Maximum number of records of a consumer group that wait for an ack or, as dead letters, for their move to the stream
+/// for dead letters; a group's own limit may be lower. Each record costs up to about 100 bytes of memory. At the limit
+/// the group delivers no new records until some are acked or moved.
 pub const MAX_GROUP_PENDING: u32 = 100_000;
+/// Maximum number of records that a consumer group keeps under one attempt, in one row. More records with the same
+/// state, such as those of a large nack, get several attempts. The bound belongs to version 1 of the state machine.
+pub const MAX_ATTEMPT_RECORDS: u32 = MAX_FETCH_RECORDS;
+/// Number of bytes of reasons that a consumer group keeps with its dead letters until they are moved. Beyond it, further
+/// dead letters get a truncated reason or none.
+pub const MAX_GROUP_REASON_BYTES: usize = 1024 * 1024;
+/// Maximum number of records of a consumer group that a fetch of fewer records turns into dead letters. A larger fetch
+/// turns as many records into dead letters as it may deliver.
+pub const MAX_DEAD_PER_SMALL_FETCH: u32 = 100;
 /// Maximum number of records that one fetch of a consumer group delivers. A request for more is reduced to this number.
 pub const MAX_FETCH_RECORDS: u32 = 1000;
 /// Maximum number of key hashes that a fetch carries: the number of records that a consumer group with delivery in
@@ -412,5 +422,7 @@ const _: () = assert!(4 * MAX_DELIVER_SUBSCRIPTIONS < MIN_FRAME_BYTES as usize &
 const _: () = assert!(PRODUCER_RESULTS <= 128 && PRODUCER_RESULTS.is_power_of_two());
 const _: () = assert!(PRODUCER_EVICTIONS > 0 && PRODUCER_EVICTIONS < MAX_STREAM_PRODUCERS as usize);
 const _: () = assert!(MAX_FETCH_RECORDS as usize <= MAX_FETCH_KEYS && MAX_FETCH_RECORDS <= MAX_GROUP_PENDING);
+// A fetch puts the records that it delivers, and those that it parks or turns into dead letters, under few attempts.
+const _: () = assert!(MAX_FETCH_RECORDS <= MAX_ATTEMPT_RECORDS && MAX_DEAD_PER_SMALL_FETCH <= MAX_FETCH_RECORDS);
 // A row with its bytes, an entry (whose last command joined it below its bound), and data that compresses badly.
 const _: () = assert!(SNAPSHOT_CHUNK_BYTES + 2 * MAX_COMMAND_BYTES + MAX_ENTRY_BYTES < MAX_SNAPSHOT_CHUNK_BYTES);

@@ -11,7 +11,7 @@
 //! state, including rows of deleted prefixes and of expired keys until a command removes them. They never count
 //! anything that differs between nodes: tombstones of a backend, and the form in which a node stores a value.
 
-use crate::limits::MAX_COMMAND_STEPS;
+use crate::{limits::MAX_COMMAND_STEPS, parcel::RUN_BYTES};
 
 /// Price of looking up a row by its key.
 pub const READ: u64 = 8;
@@ -24,11 +24,17 @@ pub const ROW: u64 = 2;
 pub const WRITE: u64 = 4;
 /// Price of starting an operation, a condition, or a Redis command.
 pub const OPERATION: u64 = 1;
-/// Price of an attempt whose records a commit or a transaction acks or nacks. A command that does nothing else has no
-/// budget, but the proposer counts it in the same way.
+/// Price of an attempt whose records a command acks or nacks. A command that does nothing else has no budget, but is
+/// charged and counted by the proposer in the same way.
 pub const SETTLED_ATTEMPT: u64 = 6;
-/// Price of a range of records that a commit or a transaction acks or nacks.
+/// Price of a range of records that a command acks or nacks.
 pub const SETTLED_RANGE: u64 = 3;
+/// Price of a run of records under an attempt, of which a command acks or nacks some or all: the runs that are left, or
+/// that are returned to the group, are written again. Also the price of a key that a fetch looks up.
+pub const SETTLED_RUN: u64 = 2;
+/// Price of a record that a fetch delivers or turns into a dead letter. The record may be the only one of an attempt
+/// whose deadline has passed.
+pub const DELIVERED_RECORD: u64 = 4;
 /// Price of returning a key of a transaction, in addition to its lookup and its bytes.
 pub const GET: u64 = 12;
 /// Steps that a read may take on a thread that serves many clients, about half a millisecond. A longer read is
@@ -64,6 +70,13 @@ pub const fn read_bytes(bytes: usize) -> u64 {
 #[must_use]
 pub const fn written_bytes(bytes: usize) -> u64 {
     (bytes / BYTES_WRITTEN) as u64
+}
+
+/// Returns the price of writing runs of records of a consumer group as parts of rows.
+#[inline]
+#[must_use]
+pub const fn written_runs(runs: u64) -> u64 {
+    runs * RUN_BYTES as u64 / BYTES_WRITTEN as u64
 }
 
 /// Returns the price of comparing parts of a pattern with bytes of a text.

@@ -10,6 +10,10 @@
 //! retry after a crash, or on another node, is rejected: a dead letter is appended exactly once. The record is copied
 //! because headers cannot be added to the bytes in the log.
 //!
+//! A move that fails, for example because the dead-letter stream rejects the records, is tried again in each round of
+//! maintenance. The dead letters stay in their group until then, where they count towards `max_pending`, and the moves
+//! of other groups go on.
+//!
 //! Headers added before the record's own headers: `thalweg-stream`, `thalweg-group`, `thalweg-offset`,
 //! `thalweg-deliveries`, `thalweg-reason`, `thalweg-time-micros`. The header `thalweg-payload` marks a dead letter
 //! without its payload.
@@ -17,8 +21,9 @@
 use std::ops::ControlFlow;
 
 use thalweg_log::Purpose;
+use thalweg_state::groups::DeadParcel;
 use thalweg_types::{
-    Attempt, Durability, GroupId, Offset, SpaceTime, StreamId, Term,
+    Durability, GroupId, Offset, SpaceTime, StreamId, Term,
     command::{
         CommandError, CommitBuilder, Outcome, StreamConfig, encode_create_stream,
         groups::{DeliveredRun, OffsetRun, Settlement},
@@ -62,33 +67,42 @@ struct DeadLetterMove<'a> {
 }
 
 impl Inner {
-    /// Moves the dead letters of all groups to their dead-letter streams, as long as this node leads in `term`. Returns
-    /// the number of records moved.
-    pub(crate) async fn move_dead_letters(&self, term: Term) -> Result<u64, WriteError> {
-        let machine = &self.open.machine;
-        let mut moved = 0;
-        for id in machine.groups_with_dead()? {
-            let Some(info) = machine.group(id, self.open.replica.now())? else { continue };
-            let burial = DeadLetterMove {
-                inner: self,
-                term,
-                stream: info.stream,
-                stream_name: machine.stream(info.stream).map(|stream| stream.name.to_string()).unwrap_or_default(),
-                group: id,
-                group_name: info.name.to_string(),
-                target: match &info.config.dead_letters {
-                    Some(name) => self.dead_letter_stream(term, name).await?,
-                    // The configuration no longer has a stream for dead letters: these are dropped, like later ones.
-                    None => StreamId::ZERO,
-                },
-            };
-            for _ in 0..MAX_COMMITS_PER_ROUND {
-                let Some(letter) = machine.dead_letters(id, None)? else { break };
-                let Some(of) = letter.records.first() else { break };
-                moved += self.move_records(&burial, letter.attempt, &letter.reason, of).await?;
-            }
+    /// Moves the dead letters of all groups to their dead-letter streams, as long as this node leads in `term`. Adds the
+    /// number of records moved to `moved`.
+    ///
+    /// # Errors
+    /// The first error of a group, after the dead letters of the other groups were moved.
+    pub(crate) async fn move_dead_letters(&self, term: Term, moved: &mut u64) -> Result<(), WriteError> {
+        let mut result = Ok(());
+        for id in self.open.machine.groups_with_dead()? {
+            let of_group = self.move_letters_of(term, id, moved).await;
+            result = result.and(of_group);
         }
-        Ok(moved)
+        result
+    }
+
+    /// Moves the dead letters of one group, and adds their number to `moved`.
+    async fn move_letters_of(&self, term: Term, id: GroupId, moved: &mut u64) -> Result<(), WriteError> {
+        let machine = &self.open.machine;
+        let Some(info) = machine.group(id, self.open.replica.now())? else { return Ok(()) };
+        let burial = DeadLetterMove {
+            inner: self,
+            term,
+            stream: info.stream,
+            stream_name: machine.stream(info.stream).map(|stream| stream.name.to_string()).unwrap_or_default(),
+            group: id,
+            group_name: info.name.to_string(),
+            target: match &info.config.dead_letters {
+                Some(name) => self.dead_letter_stream(term, name).await?,
+                // The configuration no longer has a stream for dead letters: these are dropped, like later ones.
+                None => StreamId::ZERO,
+            },
+        };
+        for _ in 0..MAX_COMMITS_PER_ROUND {
+            let Some(letters) = machine.dead_letters(id, None)? else { break };
+            *moved += self.move_records(&burial, &letters).await?;
+        }
+        Ok(())
     }
 
     async fn dead_letter_stream(&self, term: Term, name: &str) -> Result<StreamId, WriteError> {
@@ -105,53 +119,68 @@ impl Inner {
 
     /// Moves as many of these dead letters as fit into one batch, from the first on. Records that no longer exist are
     /// only acked. Returns the number of dead letters that are done.
-    async fn move_records(
-        &self,
-        burial: &DeadLetterMove<'_>,
-        attempt: Attempt,
-        reason: &str,
-        of: &DeliveredRun,
-    ) -> Result<u64, WriteError> {
-        match self.bury_part(burial, attempt, reason, of, CopiedPart::Whole).await {
+    async fn move_records(&self, burial: &DeadLetterMove<'_>, letters: &DeadParcel) -> Result<u64, WriteError> {
+        match self.bury_part(burial, letters, &letters.records, CopiedPart::Whole).await {
+            Err(
+                WriteError::Command(CommandError::CommitTooLarge)
+                | WriteError::LargerThanSegment { .. }
+                | WriteError::OverStreamLimit { .. },
+            ) => {}
+            buried => return buried,
+        }
+        let Some(of) = letters.records.first() else { return Ok(0) };
+        let first = [DeliveredRun { run: OffsetRun { count: 1, ..of.run }, ..*of }];
+        match self.bury_part(burial, letters, &first, CopiedPart::Whole).await {
             Err(WriteError::Command(CommandError::CommitTooLarge) | WriteError::LargerThanSegment { .. }) => {
-                let first = DeliveredRun { run: OffsetRun { count: 1, ..of.run }, ..*of };
-                self.bury_part(burial, attempt, reason, &first, CopiedPart::WithoutPayload).await
+                self.bury_part(burial, letters, &first, CopiedPart::WithoutPayload).await
             }
             buried => buried,
         }
     }
 
+    /// Moves those of the dead letters that are in `records`, from the first on, until the batch is full.
     async fn bury_part(
         &self,
         burial: &DeadLetterMove<'_>,
-        attempt: Attempt,
-        reason: &str,
-        of: &DeliveredRun,
+        letters: &DeadParcel,
+        records: &[DeliveredRun],
         part: CopiedPart,
     ) -> Result<u64, WriteError> {
-        let mut batch = RecordBatch::new();
-        let reached = if burial.target == StreamId::ZERO {
-            of.run.end()
-        } else {
-            burial.copy(reason, of, part, &mut batch).map_err(|error| match error {
-                GroupError::Write(error) => error,
-                other => WriteError::StateFailed { reason: other.to_string() },
-            })?
-        };
-        let count = (reached.0 - of.run.first.0) as u32;
-        let run = OffsetRun { first: of.run.first, count };
+        let (mut batch, mut runs) = (RecordBatch::new(), Vec::new());
+        for of in records {
+            let reached = if burial.target == StreamId::ZERO {
+                of.run.end()
+            } else {
+                burial.copy(&letters.reason, of, part, &mut batch).map_err(|error| match error {
+                    GroupError::Write(error) => error,
+                    other => WriteError::StateFailed { reason: other.to_string() },
+                })?
+            };
+            let count = (reached.0 - of.run.first.0) as u32;
+            if count > 0 {
+                runs.push(OffsetRun { first: of.run.first, count });
+            }
+            if count < of.run.count {
+                break;
+            }
+        }
+        // A settlement without ranges would ack all dead letters of the attempt.
+        if runs.is_empty() {
+            return Ok(0);
+        }
+        let count: u64 = runs.iter().map(|run| u64::from(run.count)).sum();
         let mut commit = CommitBuilder::new();
         if !batch.is_empty() {
             commit.append(burial.target, None, &batch)?;
         }
-        commit.ack(burial.group, &[Settlement { attempt, runs: vec![run] }])?;
+        commit.ack(burial.group, &[Settlement { attempt: letters.attempt, runs }])?;
         let encode = |out: &mut Vec<u8>| {
             commit.encode(out);
             Ok::<_, CommandError>(())
         };
         let committed = self.propose_work(burial.term, Durability::Os, Purpose::Data, encode).await?;
         match committed.outcome.map(refusal).transpose() {
-            Ok(_) => Ok(u64::from(count)),
+            Ok(_) => Ok(count),
             // The records were trimmed or another node moved them, or the group or the stream for dead letters was
             // deleted. The caller must look up the records again.
             Err(WriteError::AttemptLapsed { .. } | WriteError::NoSuchGroup(_) | WriteError::NoSuchStream(_)) => Ok(0),
@@ -161,8 +190,8 @@ impl Inner {
 }
 
 impl DeadLetterMove<'_> {
-    /// Copies the records of a run into `batch`, from the first on, until the batch is full. Returns the offset at
-    /// which it stopped.
+    /// Adds copies of the records of a run to `batch`, from the first on, until the batch is full. Returns the offset
+    /// at which it stopped.
     fn copy(
         &self,
         reason: &str,

@@ -15,6 +15,7 @@ mod budget;
 mod clocks;
 mod cluster;
 mod consensus;
+mod dead_letters;
 mod failures;
 mod full_disk;
 mod group_pages;

@@ -1,7 +1,7 @@
 //! Commands about consumer groups of streams.
 //!
-//! A group's commands have no budget. Limits bound them: of pending records, of ranges, of members and of groups. The
-//! proposer bounds how many of them an entry has.
+//! A group's commands have no budget. Limits bound them: of pending records and dead letters, of records of an attempt,
+//! of ranges, of members and of groups. The proposer bounds how many of them an entry has.
 
 use std::{cell::Cell, time::Duration};
 
@@ -46,11 +46,32 @@ fn fetch(group: GroupId, max: u32, member: &str) -> Vec<u8> {
     encoded(|out| encode_fetch(out, group, max, Offset(0), &[], member).expect("valid"))
 }
 
+/// Moves a group back to the beginning of the stream, without dead letters, which would leave less room for others.
+fn rewind(node: &Node, group: GroupId) {
+    while let Some(letters) = node.machine.dead_letters(group, None).expect("runs") {
+        node.must(encoded(|out| encode_ack(out, group, &[Settlement::all(letters.attempt)]).expect("valid")));
+    }
+    node.must(encoded(|out| encode_seek(out, group, Some(Offset(0)))));
+}
+
+/// Fetches 100 attempts of 1,000 records with keys of their own, so that each record is a run.
+fn hold_keyed(node: &Node) -> Vec<Held> {
+    rewind(node, ORDERED);
+    let fetch = |number: u64| {
+        let (first, count) = (Offset(1_000 * number), 1_000);
+        let keys: Vec<u64> = (0..1_000).map(|key| 1 + first.0 + key).collect();
+        let fetch = encoded(|out| encode_fetch(out, ORDERED, count, first, &keys, "m").expect("valid"));
+        let Outcome::Group(GroupOutcome::Fetched(fetched)) = node.must(fetch) else { panic!("not fetched") };
+        Held { group: ORDERED, attempt: fetched.attempt, first, count }
+    };
+    (0..100).map(fetch).collect()
+}
+
 /// Moves groups back to the beginning of the stream, and fetches as many attempts of `each` records from each of them.
 fn hold(node: &Node, groups: impl Iterator<Item = u32>, attempts: u32, each: u32) -> Vec<Held> {
     let mut held = Vec::new();
     for group in groups.map(GroupId) {
-        node.must(encoded(|out| encode_seek(out, group, Some(Offset(0)))));
+        rewind(node, group);
         let fetches: Vec<_> = (0..attempts).map(|_| fetch(group, each, "m")).collect();
         for outcome in fetches.chunks(5_000).flat_map(|fetches| node.all(fetches)) {
             let Outcome::Group(GroupOutcome::Fetched(fetched)) = outcome else { panic!("{outcome:?}") };
@@ -169,6 +190,26 @@ fn settling(search: &mut Search<'_>) {
             encoded(|out| encode_ack(out, one.group, &[Settlement::all(one.attempt)]).expect("valid"))
         })
     });
+    search.kind("entry: acks of one record of 1,000 runs", &|n| {
+        let held = hold_keyed(node);
+        proposed(Space::Plain, n, &|at| {
+            let (one, number) = (held[at % held.len()], (at / held.len()) as u64);
+            let settlement = Settlement::one(one.attempt, one.first.plus(number));
+            encoded(|out| encode_ack(out, one.group, &[settlement]).expect("valid"))
+        })
+    });
+    for (name, again) in
+        [("entry: nacks of 1,000 runs", again), ("entry: nacks of 1,000 runs, dead", Redelivery::Never)]
+    {
+        search.kind(name, &|n| {
+            let held = hold_keyed(node);
+            let nacks = proposed(Space::Plain, n.min(held.len()), &|at| {
+                let all = [Settlement::all(held[at].attempt)];
+                encoded(|out| encode_nack(out, ORDERED, again, "reason", &all).expect("valid"))
+            });
+            nacks.filter(|_| n <= held.len())
+        });
+    }
     search.kind("entry: extensions of 10,000 attempts", &|n| {
         let held = hold(node, 1..5, MAX_GROUP_PENDING, 1);
         let attempts: Vec<Vec<Attempt>> =

@@ -256,7 +256,7 @@ impl OperationRun {
             }
             Write::Settle(ref settle) => {
                 let settled = consumers::perform_settle(applying, settle);
-                let (records, _) = settled.expect("checked: the group exists");
+                let records = settled.expect("checked: the group exists").count();
                 self.results[number] = OperationResult::Settled { records };
             }
             _ => {}

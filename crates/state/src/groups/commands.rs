@@ -17,13 +17,14 @@ use thalweg_types::{
     },
     info,
     limits::{MAX_GROUP_MEMBERS, MAX_GROUPS},
+    steps::{DELIVERED_RECORD, SETTLED_ATTEMPT, SETTLED_RUN, written_runs},
 };
 
 use crate::{
     error::MachineError,
     groups::{
         claims::CheckedSettlements,
-        group::{Group, Refusal},
+        group::{Group, Refusal, SettledRecords},
         head::Head,
         read::{DeadParcel, GroupCounters, GroupReady, HeldAttempt, describe},
         reclaim::reclaim,
@@ -45,21 +46,27 @@ pub(crate) fn apply(applying: &mut Applying<'_>, command: GroupCommand<'_>) -> R
         }
         GroupCommand::Fetch(request) => fetch(applying, &request),
         GroupCommand::Settle(settle) => {
-            let Some((settled, lapsed)) = perform_settle(applying, &settle) else {
-                return Ok(no_such_group(settle.group));
-            };
-            Ok(Outcome::Group(GroupOutcome::Settled { settled, lapsed }))
+            let Some(done) = perform_settle(applying, &settle) else { return Ok(no_such_group(settle.group)) };
+            applying.charge(settle.steps() + SETTLED_RUN * done.runs);
+            Ok(Outcome::Group(GroupOutcome::Settled { settled: done.count(), lapsed: done.lapsed }))
         }
         GroupCommand::Extend { group, by, attempts } => {
             let now = applying.applied.time;
             let groups = applying.groups();
             let Some(group) = groups.change(group) else { return Ok(no_such_group(group)) };
-            let (stream, due) = (group.head.stream, group.next_due());
-            let lapsed = attempts.iter().filter(|&attempt| !group.extend(now, attempt, by)).collect();
-            // An extension may shorten the deadline; waiting consumers have set timers by the old one.
+            let (stream, due, mut runs) = (group.head.stream, group.next_due(), 0);
+            let mut extend = |attempt: &Attempt| {
+                let extended = group.parcels.extend(now, *attempt, now.plus(by));
+                runs += extended.unwrap_or(0);
+                extended.is_some()
+            };
+            let lapsed = attempts.iter().filter(|attempt| !extend(attempt)).collect();
+            // An extension can also shorten the deadline, and waiting consumers have set their timers by the old
+            // one.
             if is_earlier(due, group.next_due()) {
                 groups.woken.insert(stream);
             }
+            applying.charge(SETTLED_ATTEMPT * attempts.len() as u64 + written_runs(runs));
             Ok(Outcome::Group(GroupOutcome::Extended { deadline: now.plus(by), lapsed }))
         }
         GroupCommand::Reclaim { group, max } => reclaim(applying, group, max),
@@ -130,13 +137,18 @@ fn fetch(applying: &mut Applying<'_>, request: &Fetch<'_>) -> Result<Outcome, Re
     let Some((_, start, next)) = applying.stream_bounds(stream) else { return Ok(Outcome::NoSuchStream(stream)) };
     let groups = applying.groups();
     let Some(group) = groups.change(request.group) else { return Ok(no_such_group(request.group)) };
-    let due = group.next_due();
+    let (due, written) = (group.next_due(), group.parcels.written_runs());
     let fetched = group.fetch(now, request, start, next);
+    let written = group.parcels.written_runs() - written;
     if is_earlier(due, group.next_due()) {
         groups.woken.insert(stream);
     }
     match fetched {
-        Ok(fetched) => Ok(Outcome::Group(GroupOutcome::Fetched(Box::new(fetched)))),
+        Ok(fetched) => {
+            let records: u64 = fetched.deliveries.iter().map(|delivered| u64::from(delivered.run.count)).sum();
+            applying.charge(DELIVERED_RECORD * records + written_runs(written));
+            Ok(Outcome::Group(GroupOutcome::Fetched(Box::new(fetched))))
+        }
         Err(Refusal::TooManyMembers) => {
             Ok(Outcome::TooMany { what: "members of the consumer group", limit: MAX_GROUP_MEMBERS })
         }
@@ -154,7 +166,8 @@ fn seek(applying: &mut Applying<'_>, id: GroupId, offset: Option<Offset>) -> Res
     Ok(Outcome::Group(GroupOutcome::Sought { cursor }))
 }
 
-/// Checks a settlement (ack or nack) of a commit: its attempts must still hold all records that it settles.
+/// Checks a settlement (ack or nack) that is a write of a commit: its attempts must still hold all records that it
+/// settles. Charges the price of their runs.
 pub(crate) fn check_settle(applying: &mut Applying<'_>, settle: &Settle<'_>) -> Result<(), Refused> {
     let now = applying.applied.time;
     let mut claims = std::mem::take(&mut applying.applier.pending.claims);
@@ -163,34 +176,34 @@ pub(crate) fn check_settle(applying: &mut Applying<'_>, settle: &Settle<'_>) -> 
         None => Err(GroupOutcome::NoSuchGroup(settle.group)),
     };
     applying.applier.pending.claims = claims;
-    checked.map_err(|outcome| Refused::Outcome(Outcome::Group(outcome)))
+    let runs = checked.map_err(|outcome| Refused::Outcome(Outcome::Group(outcome)))?;
+    applying.charge(SETTLED_RUN * runs);
+    Ok(())
 }
 
+/// Returns the number of runs under the attempts, each time that the settlement names one.
 fn check_in(
     group: &Group,
     now: SpaceTime,
     settle: &Settle<'_>,
     claims: &mut CheckedSettlements,
-) -> Result<(), GroupOutcome> {
-    let id = settle.group;
-    for (attempt, mut runs) in settle.settlements.iter() {
-        let held = group.holds(now, &settle.kind, attempt, runs);
-        let mut claim = |first, end| claims.claim(id, attempt, first, end);
-        let claimed =
-            if runs.is_all() { claim(Offset::ZERO, Offset::MAX) } else { runs.all(|run| claim(run.first, run.end())) };
-        if !held || !claimed {
-            return Err(GroupOutcome::AttemptLapsed { group: id, attempt });
-        }
+) -> Result<u64, GroupOutcome> {
+    let (id, mut all) = (settle.group, 0);
+    for (attempt, ranges) in settle.settlements.iter() {
+        let (mut each, mut claim) = (ranges, |first, end| claims.claim(id, attempt, first, end));
+        // Claims come first, so that overlapping ranges are rejected before a search for each of them.
+        let claimed = match ranges.is_all() {
+            true => claim(Offset::ZERO, Offset::MAX),
+            false => each.all(|range| claim(range.first, range.end())),
+        };
+        let runs = claimed.then(|| group.runs_if_held(now, &settle.kind, attempt, ranges)).flatten();
+        all += runs.ok_or(GroupOutcome::AttemptLapsed { group: id, attempt })?;
     }
-    Ok(())
+    Ok(all)
 }
 
-/// Applies a settlement (ack or nack). Returns the number of settled records, and the records that were not settled,
-/// because their attempt no longer held them; `None` if the group does not exist.
-pub(crate) fn perform_settle(
-    applying: &mut Applying<'_>,
-    settle: &Settle<'_>,
-) -> Option<(u32, Vec<thalweg_types::command::groups::Lapsed>)> {
+/// Applies a settlement (ack or nack). Returns `None` if the group does not exist.
+pub(crate) fn perform_settle(applying: &mut Applying<'_>, settle: &Settle<'_>) -> Option<SettledRecords> {
     let now = applying.applied.time;
     let groups = applying.groups();
     let group = groups.change(settle.group)?;
@@ -202,7 +215,7 @@ pub(crate) fn perform_settle(
     if wakes || applying.machine.settlement_waiters.load(Ordering::SeqCst) > 0 {
         applying.groups().woken.insert(stream);
     }
-    Some((u32::try_from(done.settled).unwrap_or(u32::MAX), done.lapsed))
+    Some(done)
 }
 
 /// Registration of a caller that waits for settlements, see [`Machine::wake_at_settlements`].
@@ -296,7 +309,7 @@ impl Machine {
         self.with_groups(|table| {
             let group = table.get(id);
             let held = |&attempt: &Attempt| {
-                let parcel = group.and_then(|group| group.parcel(attempt)).filter(|parcel| parcel.is_held(now));
+                let parcel = group.and_then(|group| group.parcels.get(attempt)).filter(|parcel| parcel.is_held(now));
                 parcel.map_or(HeldAttempt::nothing(attempt), |parcel| HeldAttempt::of(attempt, parcel))
             };
             attempts.iter().map(held).collect()
@@ -314,13 +327,13 @@ impl Machine {
 
     /// Returns the consumer groups with dead letters that are not moved to a dead-letter stream yet.
     pub fn groups_with_dead(&self) -> Result<Vec<GroupId>, MachineError> {
-        self.with_groups(|table| table.iter().filter(|(_, group)| group.dead() > 0).map(|(id, _)| id).collect())
+        self.with_groups(|table| table.iter().filter(|(_, group)| group.parcels.dead() > 0).map(|(id, _)| id).collect())
     }
 
     /// Returns the dead letters of a group's first dead attempt after the attempt `after`; `None` if there is none.
     pub fn dead_letters(&self, id: GroupId, after: Option<Attempt>) -> Result<Option<DeadParcel>, MachineError> {
         self.with_groups(|table| {
-            let mut dead = table.get(id)?.dead_from(after);
+            let mut dead = table.get(id)?.parcels.dead_from(after);
             dead.next().map(|(attempt, parcel)| DeadParcel::of(attempt, parcel))
         })
     }

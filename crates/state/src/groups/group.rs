@@ -2,15 +2,16 @@
 //!
 //! All operations change only memory and record the affected rows. Time is an argument: the entry's time.
 //!
-//! Owns: the rules of one group. Does not own: the other groups and the layout of rows (`table`), order per key
-//! (`order`), the commands (`commands`), or the records. Invariants: those in the head of `table`; `pending` and `dead`
-//! are the sums over the parcels; each parcel that an operation changes is in `changed`.
+//! Owns: the rules of one group. Does not own: the other groups and the layout of rows (`table`), the parcels with their
+//! orders and sums (`parcels`), order per key (`order`), the commands (`commands`), or the records.
+//!
+//! Invariants: those in the head of `table`. New records are delivered only while the pending records and the dead
+//! letters together are fewer than `max_pending`, and nothing else adds to their sum. So a group has at most
+//! [`MAX_GROUP_PENDING`](thalweg_types::limits::MAX_GROUP_PENDING) records in as many attempts or fewer, each with at
+//! most [`MAX_ATTEMPT_RECORDS`] of them: rows of 25 KB at most, and of 2.4 MB of runs together, plus the reasons of dead
+//! letters, for which [`MAX_GROUP_REASON_BYTES`] are the bound.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    ops::Bound,
-    time::Duration,
-};
+use std::time::Duration;
 
 use thalweg_store::WriteBatch;
 use thalweg_types::{
@@ -19,7 +20,8 @@ use thalweg_types::{
         DeliveredRun, Fetch, Fetched, GroupConfig, GroupOrder, Lapsed, OffsetRun, Redelivery, Runs, SettlementKind,
         Settlements,
     },
-    limits::MAX_FETCH_RECORDS,
+    limits::{MAX_ATTEMPT_RECORDS, MAX_GROUP_REASON_BYTES},
+    parcel::{self, Holder, NEVER, Parcel, Run},
 };
 
 use crate::{
@@ -27,17 +29,13 @@ use crate::{
         head::{DELETED, Head, MAX_COUNTER},
         members::Members,
         order::KeyQueues,
-        parcel::{self, Holder, NEVER, Parcel, Run},
+        parcels::Parcels,
     },
     keys,
 };
 
 /// Reason stored with a dead letter whose last delivery was neither acked nor nacked.
 const DEADLINE_PASSED: &str = "not acked before its deadline";
-
-/// Maximum number of records that one fetch turns into dead letters, in addition to the records that it delivers.
-/// Bounds the time of a command.
-const MAX_DEAD_PER_FETCH: u64 = MAX_FETCH_RECORDS as u64;
 
 /// Reason why a fetch from a consumer group was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,25 +48,10 @@ pub(crate) enum Refusal {
 pub(crate) struct Group {
     pub(crate) head: Head,
     pub(crate) members: Members,
-    parcels: BTreeMap<Attempt, Parcel>,
-    /// Number of parcels that each member holds; members without parcels are not in the map.
-    holding: BTreeMap<u32, u32>,
-    /// Delivery attempts whose records can be redelivered after a certain time, in the order of that time.
-    due: BTreeSet<(SpaceTime, Attempt)>,
+    pub(crate) parcels: Parcels,
     keys: KeyQueues,
-    /// Number of pending records: those that are delivered but not settled, except dead letters.
-    pending: u64,
-    dead: u64,
-    changed: GroupChanges,
-}
-
-/// Rows of the group that must be written or deleted with the log record being applied.
-#[derive(Debug, Default)]
-struct GroupChanges {
-    head: bool,
-    /// Delivery attempts whose row must be written or deleted. The value is true if the attempt had a row before the
-    /// log record being applied.
-    parcels: BTreeMap<Attempt, bool>,
+    /// True if the row of the head must be written with the log record being applied.
+    is_head_changed: bool,
 }
 
 /// Result of a settlement (ack or nack): the number of records settled, and the records whose attempts no longer held
@@ -76,7 +59,16 @@ struct GroupChanges {
 #[derive(Debug, Default)]
 pub(crate) struct SettledRecords {
     pub(crate) settled: u64,
+    /// Number of runs under the attempts before, each time that the settlement names one.
+    pub(crate) runs: u64,
     pub(crate) lapsed: Vec<Lapsed>,
+}
+
+impl SettledRecords {
+    /// Returns the number of records settled, as outcomes have it.
+    pub(crate) fn count(&self) -> u32 {
+        u32::try_from(self.settled).unwrap_or(u32::MAX)
+    }
 }
 
 impl Group {
@@ -84,42 +76,28 @@ impl Group {
         Self {
             head,
             members: Members::default(),
-            parcels: BTreeMap::new(),
-            holding: BTreeMap::new(),
-            due: BTreeSet::new(),
+            parcels: Parcels::default(),
             keys: KeyQueues::default(),
-            pending: 0,
-            dead: 0,
-            changed: GroupChanges { head: true, parcels: BTreeMap::new() },
+            is_head_changed: true,
         }
-    }
-
-    pub(crate) fn parcels(&self) -> impl Iterator<Item = (Attempt, &Parcel)> {
-        self.parcels.iter().map(|(&attempt, parcel)| (attempt, parcel))
-    }
-
-    pub(crate) fn parcel(&self, attempt: Attempt) -> Option<&Parcel> {
-        self.parcels.get(&attempt)
-    }
-
-    pub(crate) fn pending(&self) -> u64 {
-        self.pending
-    }
-
-    pub(crate) fn dead(&self) -> u64 {
-        self.dead
     }
 
     /// Returns the earliest time at which a pending record can be redelivered; `None` if no pending record waits for a
     /// time.
     pub(crate) fn next_due(&self) -> Option<SpaceTime> {
-        self.due.first().map(|&(due, _)| due)
+        self.parcels.first_due().map(|(due, _)| due)
     }
 
-    /// Returns true if the group has its maximum of pending records, so that no new record is delivered until one is
-    /// settled.
+    /// Returns true if the group has its maximum of pending records and dead letters, so that no new record is
+    /// delivered until one is settled or moved.
     pub(crate) fn is_full(&self) -> bool {
-        self.pending >= u64::from(self.head.config.max_pending)
+        self.room(0) == 0
+    }
+
+    /// Returns the number of new records that may be delivered, after `taken` records were taken out of the parcels.
+    fn room(&self, taken: u64) -> u64 {
+        let counted = self.parcels.pending() + self.parcels.dead() + taken;
+        u64::from(self.head.config.max_pending).saturating_sub(counted)
     }
 
     /// Returns true if a parked record can be delivered now, because no earlier record of its key is pending any more.
@@ -140,7 +118,7 @@ impl Group {
         let same = config.order == self.head.config.order;
         if same {
             self.head.config = config;
-            self.changed.head = true;
+            self.is_head_changed = true;
         }
         same
     }
@@ -153,18 +131,15 @@ impl Group {
         start: Offset,
         next: Offset,
     ) -> Result<Fetched, Refusal> {
-        // Each new name asks, so the answer must not cost a look at all parcels.
-        let holding = &self.holding;
-        debug_assert!(holding.keys().copied().eq(holders(&self.parcels)));
-        let member = self.members.fetches(fetch.member, now, |id| holding.contains_key(&id));
+        let member = self.members.fetches(fetch.member, now, |id| self.parcels.is_holding(id));
         let member = member.ok_or(Refusal::TooManyMembers)?;
         if self.head.cursor < start {
             self.head.cursor = start;
-            self.changed.head = true;
+            self.is_head_changed = true;
         }
         let mut runs = Vec::new();
         let mut left = u64::from(fetch.max);
-        self.redeliver(now, &mut left, &mut runs);
+        self.redeliver(now, fetch, &mut left, &mut runs);
         self.deliver_freed(&mut left, &mut runs);
         self.deliver_new(now, fetch, next, &mut left, &mut runs);
         let mut fetched = Fetched {
@@ -172,7 +147,7 @@ impl Group {
             cursor: self.head.cursor,
             ..Fetched::default()
         };
-        fetched.dead = self.dead > 0;
+        fetched.dead = self.parcels.dead() > 0;
         if runs.is_empty() {
             return Ok(fetched);
         }
@@ -181,21 +156,19 @@ impl Group {
         self.head.delivered += parcel::count(&runs);
         let again = runs.iter().filter(|run| run.deliveries > 1).map(|run| u64::from(run.count));
         self.head.redelivered += again.sum::<u64>();
-        fetched.attempt = self.insert(now, Parcel { holder: Holder::Member(member), due: fetched.deadline, runs });
+        fetched.attempt = self.insert_all(now, Holder::Member(member), fetched.deadline, runs);
         Ok(fetched)
     }
 
     /// Takes up to `left` records whose ack deadline or redelivery delay has passed, and adds them to `runs`. Records
     /// that already had the maximum number of deliveries become dead letters instead.
-    fn redeliver(&mut self, now: SpaceTime, left: &mut u64, runs: &mut Vec<Run>) {
+    fn redeliver(&mut self, now: SpaceTime, fetch: &Fetch<'_>, left: &mut u64, runs: &mut Vec<Run>) {
         let mut dead = Vec::new();
-        let mut dead_left = MAX_DEAD_PER_FETCH;
+        let mut dead_left = u64::from(fetch.max_dead());
         while *left > 0 && dead_left > 0 {
-            let Some(&(due, attempt)) = self.due.first().filter(|(due, _)| *due <= now) else { break };
-            self.mark_changed(attempt);
-            let Some(parcel) = self.parcels.get_mut(&attempt) else { break };
-            let mut taken = 0;
-            for run in &mut parcel.runs {
+            let Some((_, attempt)) = self.parcels.first_due().filter(|(due, _)| *due <= now) else { break };
+            let Some(mut parcel) = self.parcels.take_out(attempt) else { break };
+            while let Some(run) = parcel.runs.front_mut() {
                 let exhausted = is_exhausted(&self.head.config, run);
                 let room = if exhausted { &mut dead_left } else { &mut *left };
                 let count = u64::from(run.count).min(*room) as u32;
@@ -211,52 +184,54 @@ impl Group {
                     run.count -= count;
                     break;
                 }
-                taken += 1;
+                parcel.runs.pop_front();
             }
-            parcel.runs.drain(..taken);
-            if parcel.runs.is_empty() {
-                self.remove_parcel(attempt);
-                self.due.remove(&(due, attempt));
-            }
+            self.put_back(attempt, parcel);
         }
         self.make_dead_letters(now, dead, DEADLINE_PASSED);
     }
 
     /// Delivers up to `left` records that waited behind another record of the same key and are now the first pending
-    /// ones of their keys: adds them to `runs`.
+    /// ones of their keys: adds them to `runs`. Takes them from attempts of [`MAX_ATTEMPT_RECORDS`] runs together,
+    /// because the rows of these attempts are written again, and leaves the others to the next fetch.
     fn deliver_freed(&mut self, left: &mut u64, runs: &mut Vec<Run>) {
+        let before = runs.len();
+        let mut room = MAX_ATTEMPT_RECORDS as usize;
         while *left > 0 {
-            let Some((offset, attempt)) = self.keys.pop_free() else { break };
-            self.mark_changed(attempt);
-            let Some(parcel) = self.parcels.get_mut(&attempt) else { break };
-            let before = runs.len();
-            parcel.take(offset, offset.next(), runs);
-            runs[before..].iter_mut().for_each(|run| run.deliveries = 1);
-            *left -= 1;
-            if parcel.runs.is_empty() {
-                self.remove_parcel(attempt);
+            let Some(attempt) = self.keys.first_free() else { break };
+            let size = self.parcels.get(attempt).map_or(0, |parcel| parcel.runs.len());
+            if size > room && runs.len() > before {
+                break;
             }
+            room = room.saturating_sub(size);
+            let Some(mut parcel) = self.parcels.take_out(attempt) else { break };
+            while *left > 0
+                && let Some(offset) = self.keys.pop_free(attempt)
+            {
+                parcel.take(offset, offset.next(), runs);
+                *left -= 1;
+            }
+            self.put_back(attempt, parcel);
         }
+        runs[before..].iter_mut().for_each(|run| run.deliveries = 1);
     }
 
     /// Delivers new records, from the group's cursor on, and advances the cursor.
     fn deliver_new(&mut self, now: SpaceTime, fetch: &Fetch<'_>, next: Offset, left: &mut u64, runs: &mut Vec<Run>) {
-        let room = u64::from(self.head.config.max_pending).saturating_sub(self.pending);
         let cursor = self.head.cursor;
-        let most = room.min(next.0.saturating_sub(cursor.0));
+        let most = self.room(parcel::count(&*runs)).min(next.0.saturating_sub(cursor.0));
         match self.head.config.order {
             GroupOrder::Competing => {
                 let count = most.min(*left) as u32;
                 if count > 0 {
                     runs.push(Run { first: cursor, count, deliveries: 1, key: 0 });
                     self.head.cursor = cursor.plus(u64::from(count));
-                    self.pending += u64::from(count);
                 }
             }
             GroupOrder::PerKey => self.deliver_in_order(now, fetch, cursor.plus(most), left, runs),
         }
         if self.head.cursor != cursor {
-            self.changed.head = true;
+            self.is_head_changed = true;
         }
     }
 
@@ -285,26 +260,27 @@ impl Group {
                 self.keys.enter(key, offset);
             }
             self.head.cursor = offset.next();
-            self.pending += 1;
         }
-        if !parked.is_empty() {
-            let offsets: Vec<_> = parked.iter().map(|run| run.first).collect();
-            let attempt = self.insert(now, Parcel { holder: Holder::Parked, due: NEVER, runs: parked });
-            offsets.into_iter().for_each(|offset| self.keys.park(offset, attempt));
-        }
+        self.insert_all(now, Holder::Parked, NEVER, parked);
     }
 
-    /// Returns true if the attempt still holds all of the given records at `now`. Used by commits, which settle all
-    /// records or none.
-    pub(crate) fn holds(&self, now: SpaceTime, how: &SettlementKind<'_>, attempt: Attempt, runs: Runs<'_>) -> bool {
-        let Some(parcel) = self.held(now, how, attempt) else { return false };
-        runs.into_iter().all(|run| parcel.holds(run.first, run.end()))
+    /// Returns the number of runs under an attempt if it still holds all of the given records at `now`. Used by commits,
+    /// which settle all records or none.
+    pub(crate) fn runs_if_held(
+        &self,
+        now: SpaceTime,
+        how: &SettlementKind<'_>,
+        attempt: Attempt,
+        mut ranges: Runs<'_>,
+    ) -> Option<u64> {
+        let parcel = self.held(now, how, attempt)?;
+        ranges.all(|range| parcel.holds(range.first, range.end())).then_some(parcel.runs.len() as u64)
     }
 
     /// Returns the parcel (unsettled records) of an attempt if it can be settled at `now`: a member holds it, or it
     /// contains dead letters and the settlement is an ack.
     fn held(&self, now: SpaceTime, how: &SettlementKind<'_>, attempt: Attempt) -> Option<&Parcel> {
-        self.parcels.get(&attempt).filter(|parcel| match &parcel.holder {
+        self.parcels.get(attempt).filter(|parcel| match &parcel.holder {
             Holder::Member(_) => now < parcel.due,
             Holder::Dead(_) => *how == SettlementKind::Ack,
             Holder::Waiting | Holder::Parked => false,
@@ -326,14 +302,11 @@ impl Group {
                 note_lapsed(attempt, ranges, &mut done.lapsed);
                 continue;
             };
-            let taken = self.take(attempt, ranges, &mut done.lapsed);
+            let taken = self.take(attempt, ranges, &mut done);
             let count = parcel::count(&taken);
             done.settled += count;
             match (how, is_dead) {
-                (SettlementKind::Ack, true) => {
-                    self.dead -= count;
-                    self.head.dead += count;
-                }
+                (SettlementKind::Ack, true) => self.head.dead += count,
                 (SettlementKind::Ack, false) => {
                     self.forget(&taken);
                     self.head.acked += count;
@@ -344,29 +317,25 @@ impl Group {
         if let SettlementKind::Nack { again, reason } = how {
             self.return_nacked(now, *again, reason, returned);
         }
-        self.changed.head |= done.settled > 0;
+        self.is_head_changed |= done.settled > 0;
         done
     }
 
     /// Removes the records in `ranges`, or all records, from the unsettled records of an attempt, and returns them.
-    /// Adds records that the attempt did not hold to `lapsed`.
-    fn take(&mut self, attempt: Attempt, ranges: Runs<'_>, lapsed: &mut Vec<Lapsed>) -> Vec<Run> {
-        self.mark_changed(attempt);
+    /// Notes in `done` the records that the attempt did not hold.
+    fn take(&mut self, attempt: Attempt, ranges: Runs<'_>, done: &mut SettledRecords) -> Vec<Run> {
         let mut taken = Vec::new();
-        let Some(parcel) = self.parcels.get_mut(&attempt) else { return taken };
+        let Some(mut parcel) = self.parcels.take_out(attempt) else { return taken };
+        done.runs += parcel.runs.len() as u64;
         if ranges.is_all() {
-            taken = std::mem::take(&mut parcel.runs);
+            taken = std::mem::take(&mut parcel.runs).into();
         }
         for range in ranges {
             let before = taken.len();
             parcel.take(range.first, range.end(), &mut taken);
-            note_gaps(attempt, range, &taken[before..], lapsed);
+            note_gaps(attempt, range, &taken[before..], &mut done.lapsed);
         }
-        if parcel.runs.is_empty() {
-            let due = parcel.due;
-            self.remove_parcel(attempt);
-            self.due.remove(&(due, attempt));
-        }
+        self.put_back(attempt, parcel);
         taken
     }
 
@@ -378,71 +347,47 @@ impl Group {
         let is_dead = |run: &Run| again == Redelivery::Never || is_exhausted(&self.head.config, run);
         let (dead, mut waiting): (Vec<Run>, Vec<Run>) = runs.into_iter().partition(is_dead);
         self.make_dead_letters(now, dead, reason);
-        if waiting.is_empty() {
-            return;
-        }
         parcel::join(&mut waiting);
         let delay = match again {
             Redelivery::After(delay) => delay,
             Redelivery::Never | Redelivery::Uncounted => Duration::ZERO,
         };
-        self.insert(now, Parcel { holder: Holder::Waiting, due: now.plus(delay), runs: waiting });
+        self.insert_all(now, Holder::Waiting, now.plus(delay), waiting);
     }
 
     /// Turns records into dead letters. They are no longer pending, but are kept until a commit has moved them to the
-    /// group's dead-letter stream. Without such a stream, they are dropped.
+    /// group's dead-letter stream. Without such a stream, they are dropped. The reason is truncated to the bytes that
+    /// the group may still keep.
     fn make_dead_letters(&mut self, now: SpaceTime, mut runs: Vec<Run>, reason: &str) {
         if runs.is_empty() {
             return;
         }
         self.forget(&runs);
-        self.changed.head = true;
+        self.is_head_changed = true;
         let count = parcel::count(&runs);
         if self.head.config.dead_letters.is_none() {
             self.head.dropped += count;
             return;
         }
-        self.dead += count;
         parcel::join(&mut runs);
-        self.insert(now, Parcel { holder: Holder::Dead(reason.into()), due: NEVER, runs });
+        let room = MAX_GROUP_REASON_BYTES.saturating_sub(self.parcels.reason_bytes());
+        let reason = &reason[..reason.floor_char_boundary(room)];
+        self.insert_all(now, Holder::Dead(reason.into()), NEVER, runs);
     }
 
-    /// Counts records as no longer pending. This can unblock the next records of their keys.
+    /// Forgets the keys of records that are no longer pending. This can unblock the next records of their keys.
     fn forget(&mut self, runs: &[Run]) {
-        self.pending -= parcel::count(runs);
         for run in runs.iter().filter(|run| run.key != 0) {
             self.keys.leave(run.key, run.first);
         }
     }
 
-    /// Moves the deadline of an attempt to `by` after `now`. Returns false if no member holds the attempt any more.
-    pub(crate) fn extend(&mut self, now: SpaceTime, attempt: Attempt, by: Duration) -> bool {
-        self.mark_changed(attempt);
-        let parcel = self.parcels.get_mut(&attempt);
-        let held = |parcel: &&mut Parcel| matches!(parcel.holder, Holder::Member(_)) && now < parcel.due;
-        let Some(parcel) = parcel.filter(held) else { return false };
-        self.due.remove(&(parcel.due, attempt));
-        parcel.due = now.plus(by);
-        self.due.insert((parcel.due, attempt));
-        true
-    }
-
     /// Restarts delivery at `cursor`, as if no record had been delivered. Dead letters are kept.
     pub(crate) fn seek(&mut self, cursor: Offset) {
-        let kept = std::mem::take(&mut self.parcels);
-        self.holding.clear();
-        for (attempt, parcel) in kept {
-            if parcel.is_dead() {
-                self.parcels.insert(attempt, parcel);
-            } else {
-                self.changed.parcels.entry(attempt).or_insert(true);
-            }
-        }
-        self.due.clear();
+        self.parcels.drop_pending();
         self.keys.clear();
-        self.pending = 0;
         self.head.cursor = cursor;
-        self.changed.head = true;
+        self.is_head_changed = true;
     }
 
     /// Moves the cursor to the offset `start` if it is lower, because the records below `start` were trimmed from the
@@ -450,47 +395,30 @@ impl Group {
     pub(crate) fn skip_to(&mut self, start: Offset) {
         if self.head.cursor < start {
             self.head.cursor = start;
-            self.changed.head = true;
+            self.is_head_changed = true;
         }
     }
 
-    /// Returns true if a pending record or a dead letter is below the offset `start` of the stream.
-    pub(crate) fn holds_below(&self, start: Offset) -> bool {
-        self.parcels.values().any(|parcel| parcel.is_below(start))
-    }
-
-    /// Drops records below the offset `start`, which were trimmed from the stream, from the pending records and the
-    /// dead letters, in the order of attempts. Ends after the attempt with which it has dropped `max` runs or more.
-    /// Returns the number of dropped runs, and true if more are left.
+    /// Drops records below the offset `start`, which were trimmed from the stream: the pending records first, then the
+    /// dead letters, each by the first offsets of their attempts. Ends after the attempt with which it has processed
+    /// `max` runs or more: those that it drops, and the others of the same attempts, which are written again. Returns
+    /// the number of processed runs, and true if more are left.
     pub(crate) fn drop_below(&mut self, start: Offset, max: u32) -> (u32, bool) {
-        let mut dropped = 0;
-        let below = self.parcels.iter().filter(|(_, parcel)| parcel.is_below(start));
-        let touched: Vec<_> = below.map(|(&attempt, _)| attempt).take(max as usize + 1).collect();
-        for attempt in touched {
-            if dropped >= max {
-                return (dropped, true);
+        let mut processed = 0;
+        while let Some(attempt) = self.parcels.first_below(start) {
+            if processed >= max {
+                return (processed, true);
             }
-            self.mark_changed(attempt);
-            let Some(parcel) = self.parcels.get_mut(&attempt) else { continue };
-            let (mut gone, is_dead, due) = (Vec::new(), parcel.is_dead(), parcel.due);
+            let Some(mut parcel) = self.parcels.take_out(attempt) else { break };
+            let mut gone = Vec::new();
             parcel.take(Offset::ZERO, start, &mut gone);
-            if parcel.runs.is_empty() {
-                self.remove_parcel(attempt);
-                self.due.remove(&(due, attempt));
-            }
-            if is_dead {
-                self.dead -= parcel::count(&gone);
-            } else {
+            if !parcel.is_dead() {
                 self.forget(&gone);
             }
-            dropped += gone.len() as u32;
+            processed += (gone.len() + parcel.runs.len()) as u32;
+            self.put_back(attempt, parcel);
         }
-        (dropped, false)
-    }
-
-    /// Number of attempts with unsettled records.
-    pub(crate) fn attempts(&self) -> usize {
-        self.parcels.len()
+        (processed, false)
     }
 
     /// Number of rows of the group in addition to its head.
@@ -501,80 +429,61 @@ impl Group {
     /// Marks the group as deleted. Its other rows stay until [`remove_rows`](Self::remove_rows) has removed them.
     pub(crate) fn mark_deleted(&mut self) {
         self.head.stream = DELETED;
-        self.changed.head = true;
+        self.is_head_changed = true;
     }
 
     /// Removes up to `max` rows of a deleted group. Returns the number of removed rows.
     pub(crate) fn remove_rows(&mut self, max: u32) -> u32 {
-        let mut left = max;
-        while left > 0
-            && let Some((&attempt, _)) = self.parcels.first_key_value()
-        {
-            self.mark_changed(attempt);
-            self.parcels.remove(&attempt);
-            left -= 1;
+        let removed = self.parcels.remove_some(max);
+        removed + self.members.remove_some(max - removed)
+    }
+
+    /// Adds records with one state under new attempt numbers, each with at most [`MAX_ATTEMPT_RECORDS`] records.
+    /// Returns the first of the numbers; it has no meaning if there are no records.
+    fn insert_all(&mut self, now: SpaceTime, holder: Holder, due: SpaceTime, runs: Vec<Run>) -> Attempt {
+        if runs.is_empty() {
+            return Attempt(0);
         }
-        max - left + self.members.remove_some(left)
+        let mut parcel = Parcel { holder, due, runs: runs.into() };
+        let rest = parcel.divide();
+        let first = self.insert(now, parcel);
+        rest.into_iter().for_each(|parcel| _ = self.insert(now, parcel));
+        first
     }
 
     /// Adds a parcel (records with one state) under a new attempt number, which is returned.
     fn insert(&mut self, now: SpaceTime, parcel: Parcel) -> Attempt {
         let attempt = Attempt((self.head.last_attempt.0 + 1).max(now.0.min(MAX_COUNTER)));
         self.head.last_attempt = attempt;
-        self.changed.head = true;
-        self.mark_changed(attempt);
-        if parcel.is_timed() {
-            self.due.insert((parcel.due, attempt));
+        self.is_head_changed = true;
+        if parcel.holder == Holder::Parked {
+            parcel.runs.iter().for_each(|run| self.keys.park(run.first, attempt));
         }
-        self.put_parcel(attempt, parcel);
+        self.parcels.put(attempt, parcel);
         attempt
     }
 
-    fn put_parcel(&mut self, attempt: Attempt, parcel: Parcel) {
-        if let Holder::Member(member) = parcel.holder {
-            *self.holding.entry(member).or_default() += 1;
-        }
-        self.parcels.insert(attempt, parcel);
-    }
-
-    fn remove_parcel(&mut self, attempt: Attempt) {
-        let Some(Parcel { holder: Holder::Member(member), .. }) = self.parcels.remove(&attempt) else { return };
-        if let Some(held) = self.holding.get_mut(&member) {
-            *held -= 1;
-            if *held == 0 {
-                self.holding.remove(&member);
-            }
-        }
-    }
-
-    /// Notes that the unsettled records of an attempt are about to change, so that the attempt's row is written or
-    /// deleted with the log record being applied.
-    fn mark_changed(&mut self, attempt: Attempt) {
-        let existed = self.parcels.contains_key(&attempt);
-        self.changed.parcels.entry(attempt).or_insert(existed);
+    /// Puts the rest of a parcel that was taken out under its attempt again. A parcel of an earlier build may be too
+    /// large; then the records beyond the maximum get attempts of their own.
+    fn put_back(&mut self, attempt: Attempt, mut parcel: Parcel) {
+        let rest = parcel.divide();
+        self.parcels.put(attempt, parcel);
+        rest.into_iter().for_each(|parcel| _ = self.insert(SpaceTime(0), parcel));
     }
 
     pub(crate) fn write(&mut self, id: GroupId, batch: &mut WriteBatch) {
-        if std::mem::take(&mut self.changed.head) {
+        if std::mem::take(&mut self.is_head_changed) {
             self.head.write(id, batch);
         }
         self.members.write(id, batch);
-        for (attempt, existed) in std::mem::take(&mut self.changed.parcels) {
-            let key = keys::group_parcel(id, attempt);
-            match self.parcels.get(&attempt) {
-                Some(parcel) => batch.put(&[&key], &[&parcel.encode()]),
-                None if existed => batch.delete(&[&key]),
-                None => {}
-            }
-        }
+        self.parcels.write(id, batch);
     }
 
     /// Deletes all rows of a consumer group that was deleted.
     pub(crate) fn delete_rows(&self, id: GroupId, batch: &mut WriteBatch) {
         batch.delete(&[&keys::group_head(id)]);
         self.members.delete_rows(id, batch);
-        let attempts: BTreeSet<_> = self.parcels.keys().chain(self.changed.parcels.keys()).copied().collect();
-        attempts.into_iter().for_each(|attempt| batch.delete(&[&keys::group_parcel(id, attempt)]));
+        self.parcels.delete_rows(id, batch);
     }
 
     pub(crate) fn load_member(&mut self, key: &[u8], row: &[u8]) -> Result<(), &'static str> {
@@ -585,35 +494,29 @@ impl Group {
         let attempt = Attempt(u64::from_be_bytes(key.try_into().map_err(|_| "key of a wrong length")?));
         let parcel = Parcel::decode(row).map_err(|malformed| malformed.expected)?;
         // Dead letters stay when the cursor is moved back.
-        let in_order = parcel.is_dead() || parcel.runs.last().is_some_and(|last| last.end() <= self.head.cursor);
+        let in_order = parcel.is_dead() || parcel.runs.back().is_some_and(|last| last.end() <= self.head.cursor);
         if attempt > self.head.last_attempt || !in_order {
             return Err("an attempt that was never assigned, or an offset above the cursor");
         }
-        if parcel.is_timed() {
-            self.due.insert((parcel.due, attempt));
-        }
-        self.put_parcel(attempt, parcel);
+        self.parcels.put(attempt, parcel);
         Ok(())
     }
 
-    /// Completes a consumer group after its rows are loaded: checks that no record belongs to two attempts, counts the
-    /// pending records, and rebuilds the queues of records with the same key.
+    /// Completes a consumer group after its rows are loaded: checks that no record belongs to two attempts, and rebuilds
+    /// the queues of records with the same key.
     pub(crate) fn finish_load(&mut self) -> Result<(), &'static str> {
-        self.changed = GroupChanges::default();
-        let each = |(&attempt, parcel)| runs_of(attempt, parcel);
-        let (dead, live): (Vec<_>, Vec<_>) = self.parcels.iter().partition(|(_, parcel)| parcel.is_dead());
-        self.dead = dead.iter().map(|(_, parcel)| parcel::count(&parcel.runs)).sum();
-        let mut all: Vec<(Attempt, &Parcel, Run)> = live.into_iter().flat_map(each).collect();
+        self.is_head_changed = false;
+        self.parcels.forget_changes();
+        let mut all: Vec<(Attempt, bool, Run)> = self.parcels.pending_runs().collect();
         all.sort_unstable_by_key(|(_, _, run)| run.first);
         if all.windows(2).any(|pair| pair[0].2.end() > pair[1].2.first) {
             return Err("a record is pending twice");
         }
-        for (attempt, parcel, run) in all {
-            self.pending += u64::from(run.count);
+        for (attempt, is_parked, run) in all {
             if run.key != 0 {
                 self.keys.enter(run.key, run.first);
             }
-            if parcel.holder == Holder::Parked {
+            if is_parked {
                 self.keys.park(run.first, attempt);
             }
         }
@@ -624,21 +527,14 @@ impl Group {
     /// Returns the lowest offset whose record is pending or not delivered yet. All records below this offset are
     /// settled.
     pub(crate) fn floor(&self) -> Offset {
-        let live = self.parcels.values().filter(|parcel| !parcel.is_dead());
-        live.filter_map(|parcel| parcel.runs.first()).map(|run| run.first).min().unwrap_or(self.head.cursor)
-    }
-
-    /// Iterates over the attempts with dead letters after the attempt `after`, in order.
-    pub(crate) fn dead_from(&self, after: Option<Attempt>) -> impl Iterator<Item = (Attempt, &Parcel)> {
-        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        self.parcels.range((from, Bound::Unbounded)).filter(|(_, parcel)| parcel.is_dead()).map(|(&a, p)| (a, p))
+        self.parcels.first_pending().unwrap_or(self.head.cursor)
     }
 }
 
 /// Converts runs (consecutive records) to the deliveries that a member receives. Adjacent runs with the same number of
 /// deliveries are joined, whatever their keys.
-pub(crate) fn delivered(runs: &[Run]) -> Vec<DeliveredRun> {
-    let mut all: Vec<DeliveredRun> = Vec::with_capacity(runs.len());
+pub(crate) fn delivered<'a>(runs: impl IntoIterator<Item = &'a Run>) -> Vec<DeliveredRun> {
+    let mut all: Vec<DeliveredRun> = Vec::new();
     for run in runs {
         match all.last_mut() {
             Some(last) if last.run.end() == run.first && last.deliveries == run.deliveries => {
@@ -653,20 +549,8 @@ pub(crate) fn delivered(runs: &[Run]) -> Vec<DeliveredRun> {
     all
 }
 
-fn runs_of(attempt: Attempt, parcel: &Parcel) -> impl Iterator<Item = (Attempt, &Parcel, Run)> {
-    parcel.runs.iter().map(move |&run| (attempt, parcel, run))
-}
-
 fn is_exhausted(config: &GroupConfig, run: &Run) -> bool {
     config.max_deliveries.is_some_and(|max| run.deliveries >= max)
-}
-
-fn holders(parcels: &BTreeMap<Attempt, Parcel>) -> BTreeSet<u32> {
-    let member = |parcel: &Parcel| match parcel.holder {
-        Holder::Member(member) => Some(member),
-        _ => None,
-    };
-    parcels.values().filter_map(member).collect()
 }
 
 fn note_lapsed(attempt: Attempt, ranges: Runs<'_>, lapsed: &mut Vec<Lapsed>) {

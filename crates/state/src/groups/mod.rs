@@ -7,7 +7,7 @@
 //!
 //! * `table`: all groups, the layout of their rows, and the invariants.
 //! * `group`: the rules of one group. `head`: its identity, cursor and counters.
-//! * `parcel`: the pending records of one attempt. `order`: order per key. `members`: members.
+//! * `parcels`: the pending records of the attempts. `order`: order per key. `members`: members.
 //! * `claims`: settlements of a commit that are checked but not applied.
 //! * `reclaim`: removal of rows in parts.
 //! * `commands`: commands and queries. `read`: results of queries.
@@ -18,7 +18,7 @@ pub(crate) mod group;
 pub(crate) mod head;
 pub(crate) mod members;
 pub(crate) mod order;
-pub(crate) mod parcel;
+pub(crate) mod parcels;
 pub(crate) mod read;
 pub(crate) mod reclaim;
 pub(crate) mod table;

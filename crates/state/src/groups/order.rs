@@ -48,11 +48,18 @@ impl KeyQueues {
         !self.free.is_empty()
     }
 
-    /// Returns and removes the record with the lowest offset among those that have waited behind another record of the
-    /// same key and can be delivered now. Also returns the attempt number under which the record is stored.
-    pub(crate) fn pop_free(&mut self) -> Option<(Offset, Attempt)> {
-        let offset = self.free.pop_first()?;
-        Some((offset, self.parked.remove(&offset)?))
+    /// Returns the attempt number under which the first deliverable parked record is stored: the one with the lowest
+    /// offset among those that have waited behind another record of the same key and can be delivered now.
+    pub(crate) fn first_free(&self) -> Option<Attempt> {
+        self.parked.get(self.free.first()?).copied()
+    }
+
+    /// Removes the first deliverable parked record and returns its offset; `None` if it is not stored under `attempt`.
+    pub(crate) fn pop_free(&mut self, attempt: Attempt) -> Option<Offset> {
+        let offset = *self.free.first().filter(|&offset| self.parked.get(offset) == Some(&attempt))?;
+        self.free.remove(&offset);
+        self.parked.remove(&offset);
+        Some(offset)
     }
 
     /// Removes a record that is no longer pending from the queue of its key, so that the next record of the key can be

@@ -6,11 +6,12 @@ use thalweg_types::{
     Attempt, GroupId, Offset, SpaceTime, StreamId,
     command::groups::{DeliveredRun, OffsetRun},
     info::{self, GroupCounts},
+    parcel::{Holder, Parcel},
 };
 
 use crate::groups::{
     group::{Group, delivered},
-    parcel::{self, Holder, Parcel},
+    parcels::HeldCounts,
 };
 
 /// Counters of a consumer group, for metrics.
@@ -37,8 +38,8 @@ impl GroupCounters {
             stream: head.stream,
             cursor: head.cursor,
             counts: GroupCounts {
-                pending: group.pending(),
-                members: group.members.iter().count() as u64,
+                pending: group.parcels.pending(),
+                members: group.members.len() as u64,
                 delivered: head.delivered,
                 redelivered: head.redelivered,
                 acked: head.acked,
@@ -113,17 +114,22 @@ impl DeadParcel {
 
 /// Describes a group at `now`, without the name of its stream and the lag behind the stream's end.
 pub(crate) fn describe(id: GroupId, group: &Group, now: SpaceTime) -> info::Group {
-    let head = &group.head;
-    let mut info = info::Group {
+    let (head, parcels) = (&group.head, &group.parcels);
+    let held = parcels.held_at(now);
+    let members = group.members.iter().map(|(id, member)| {
+        let HeldCounts { records: in_flight, attempts } = held.get(&id).copied().unwrap_or_default();
+        info::Member { last_fetch: member.last_fetch, in_flight, attempts, name: member.name.to_string() }
+    });
+    info::Group {
         id,
         stream: head.stream,
         cursor: head.cursor,
         floor: group.floor(),
         lag: 0,
-        pending: group.pending(),
-        in_flight: 0,
-        parked: 0,
-        dying: group.dead(),
+        pending: parcels.pending(),
+        in_flight: held.values().map(|counts| counts.records).sum(),
+        parked: parcels.parked(),
+        dying: parcels.dead(),
         delivered: head.delivered,
         redelivered: head.redelivered,
         acked: head.acked,
@@ -132,25 +138,6 @@ pub(crate) fn describe(id: GroupId, group: &Group, now: SpaceTime) -> info::Grou
         config: head.config.clone(),
         name: head.name.to_string(),
         stream_name: String::new(),
-        members: Vec::new(),
-    };
-    let mut held: std::collections::BTreeMap<u32, (u64, u64)> = std::collections::BTreeMap::new();
-    for (_, parcel) in group.parcels() {
-        let count = parcel::count(&parcel.runs);
-        match parcel.holder {
-            Holder::Member(member) if now < parcel.due => {
-                info.in_flight += count;
-                let held = held.entry(member).or_default();
-                *held = (held.0 + count, held.1 + 1);
-            }
-            Holder::Parked => info.parked += count,
-            Holder::Member(_) | Holder::Waiting | Holder::Dead(_) => {}
-        }
+        members: members.collect(),
     }
-    let members = group.members.iter().map(|(id, member)| {
-        let (in_flight, attempts) = held.get(&id).copied().unwrap_or_default();
-        info::Member { last_fetch: member.last_fetch, in_flight, attempts, name: member.name.to_string() }
-    });
-    info.members = members.collect();
-    info
 }

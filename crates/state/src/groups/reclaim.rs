@@ -13,7 +13,6 @@
 use thalweg_types::{
     GroupId, Offset, StreamId,
     command::{Outcome, groups::GroupOutcome},
-    limits::MAX_GROUP_PENDING,
 };
 
 use crate::{
@@ -26,9 +25,6 @@ use crate::{
     refused::Refused,
     sync::read,
 };
-
-/// Maximum number of attempts that a trim of a stream compares with the new start of the stream.
-const MAX_COMPARED_ATTEMPTS: usize = MAX_GROUP_PENDING as usize;
 
 impl GroupTable {
     /// Deletes a group. Returns false if it does not exist.
@@ -66,17 +62,12 @@ impl GroupTable {
     /// the order of names. Leaves the rest to [`reclaim`] if they are many.
     pub(crate) fn stream_trimmed(&mut self, stream: StreamId, start: Offset) {
         let ids: Vec<_> = self.of_stream(stream).collect();
-        let (mut attempts, mut left) = (MAX_COMPARED_ATTEMPTS, MAX_RECLAIM_ENTRIES);
+        let mut left = MAX_RECLAIM_ENTRIES;
         for id in ids {
             let Some(group) = self.change(id) else { continue };
             group.skip_to(start);
-            let mut more = true;
-            if let Some(rest) = attempts.checked_sub(group.attempts()).filter(|_| left > 0) {
-                attempts = rest;
-                let dropped;
-                (dropped, more) = group.drop_below(start, left);
-                left = left.saturating_sub(dropped);
-            }
+            let (processed, more) = group.drop_below(start, left);
+            left = left.saturating_sub(processed);
             if more {
                 self.trimmed.insert(id);
             }
@@ -86,13 +77,14 @@ impl GroupTable {
 
     /// Finds the groups with records below the start of their stream, after the rows are loaded.
     pub(crate) fn find_trimmed(&mut self, start_of: impl Fn(StreamId) -> Option<Offset>) {
-        let is_trimmed = |group: &Group| start_of(group.head.stream).is_some_and(|start| group.holds_below(start));
+        let is_trimmed =
+            |group: &Group| start_of(group.head.stream).is_some_and(|start| group.parcels.first_below(start).is_some());
         self.trimmed = self.groups.iter().filter(|(_, group)| is_trimmed(group)).map(|(&id, _)| id).collect();
     }
 }
 
-/// Removes at most `max` rows of a deleted group, or about as many runs of records of a group that were trimmed from
-/// its stream.
+/// Removes at most `max` rows of a deleted group, or processes about as many runs of records of a group that were
+/// trimmed from its stream, with the others of the same attempts.
 pub(crate) fn reclaim(applying: &mut Applying<'_>, id: GroupId, max: u32) -> Result<Outcome, Refused> {
     let max = max.min(MAX_RECLAIM_ENTRIES);
     let stream = applying.groups().get(id).map(|group| group.head.stream);

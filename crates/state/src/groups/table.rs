@@ -1,7 +1,7 @@
 //! The table of all consumer groups: the records of their streams that they have delivered, and the state of each
 //! delivery.
 //!
-//! Owns: the table of groups in memory and their rows, together with pending records (`parcel`), the rules of a
+//! Owns: the table of groups in memory and their rows, together with pending records (`parcels`), the rules of a
 //! group (`group`), order per key (`order`) and members (`members`). Does not own: records. Groups handle only
 //! offsets, and the code that serves a fetch reads the records from the log.
 //!
@@ -23,19 +23,17 @@
 //! the parcels in the same way.
 //!
 //! Invariants: the parcels of a group, except dead letters, contain disjoint offsets below its cursor. Attempt
-//! numbers increase strictly. The rows of a group equal its content in memory after an entry is applied.
+//! numbers increase strictly. A command leaves no parcel that it changes with more than 1,000 records. The rows of a
+//! group equal its content in memory after an entry is applied.
 //!
 //! ```text
 //! 0e                            := next group u32
 //! 0e | group u32 BE             := stream u32 | cursor u64 | last attempt u64 | delivered u64 | acked u64
 //!                                | dead u64 | dropped u64 | redelivered u64 | config | name
 //! 0f | group u32 BE | id u32 BE := last fetch u64 | name                             a member
-//! 14 | group u32 BE | attempt u64 BE := holder u8 | member u32 | due u64 | reason len u16 | reason | run*
-//! run := first u64 | count u32 | deliveries u32 | key u64
+//! 14 | group u32 BE | attempt u64 BE := parcel              see thalweg_types::parcel
 //! ```
-//! Little-endian within rows. `holder` is 0 for a member, 1 for records that wait for redelivery, 2 for records
-//! behind another record of their key, 3 for dead letters. `key` is the hash of the record's key; 0 for records
-//! without a key and in groups without order per key.
+//! Little-endian within rows.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

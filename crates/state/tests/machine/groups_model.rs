@@ -345,7 +345,12 @@ impl Run {
                     }
                 }
             }
-            3 => self.bench.reopen(),
+            3 => {
+                let info = |run: &Self| run.bench.machine.group(GROUP, SpaceTime(run.model.time)).unwrap();
+                let before = info(self);
+                self.bench.reopen();
+                assert_eq!(info(self), before);
+            }
             4 | 5 => self.bury(),
             _ => self.model.time += self.rng.below(600),
         }
@@ -375,7 +380,10 @@ impl Run {
         let in_flight =
             model.records.iter().filter(|(stage, _)| matches!(stage, Stage::Held { due, .. } if model.time < *due));
         assert_eq!(info.in_flight, in_flight.count() as u64);
-        assert!(info.pending <= MAX_PENDING);
+        let parked = model.records.iter().filter(|(stage, _)| *stage == Stage::Parked);
+        assert_eq!(info.parked, parked.count() as u64);
+        assert_eq!(info.members.iter().map(|member| member.in_flight).sum::<u64>(), info.in_flight);
+        assert!(info.pending + info.dying <= MAX_PENDING);
         let floor = (0..model.cursor).find(|&offset| model.is_pending(offset));
         assert_eq!(info.floor.0 as usize, floor.unwrap_or(model.cursor));
     }

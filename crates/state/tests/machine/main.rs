@@ -14,6 +14,7 @@ mod differential;
 mod digest;
 mod garbage;
 mod golden;
+mod group_bounds;
 mod group_removal;
 mod group_rows;
 mod groupings;

@@ -26,8 +26,8 @@ use crate::{
     },
     ids::{Attempt, GroupId, Offset, StreamId},
     limits::{
-        MAX_FETCH_KEYS, MAX_FETCH_RECORDS, MAX_GROUP_PENDING, MAX_MEMBER_NAME_BYTES, MAX_NACK_REASON_BYTES,
-        MAX_SETTLED_RANGES,
+        MAX_DEAD_PER_SMALL_FETCH, MAX_FETCH_KEYS, MAX_FETCH_RECORDS, MAX_GROUP_PENDING, MAX_MEMBER_NAME_BYTES,
+        MAX_NACK_REASON_BYTES, MAX_SETTLED_RANGES,
     },
     steps::{SETTLED_ATTEMPT, SETTLED_RANGE},
 };
@@ -126,8 +126,9 @@ structure! {
         ack_deadline: Duration as Micros,
         /// Number of deliveries after which a record that is not acked becomes a dead letter. `None` means no limit.
         max_deliveries: Option<u32> as LimitOrZero,
-        /// Maximum number of pending records (delivered or held back, and not acked). At this limit the group delivers
-        /// no new records until members ack some.
+        /// Maximum number of pending records (delivered or held back, and not acked), together with the dead letters
+        /// that are not in their stream yet. At this limit the group delivers no new records until members ack some,
+        /// or dead letters are moved.
         max_pending: u32,
         /// Name of the stream for dead letters, which the server creates with the first dead letter. `None` means that
         /// dead letters are dropped and counted.
@@ -476,7 +477,8 @@ pub struct Settle<'a> {
 }
 
 impl<'a> Settle<'a> {
-    /// Returns the price of checking and settling the records, in addition to that of a write.
+    /// Returns the price of checking and settling the records, in addition to that of a write and that of the
+    /// [runs](crate::steps::SETTLED_RUN) of the attempts, which only the state knows.
     #[must_use]
     pub fn steps(&self) -> u64 {
         let of_attempt = |(_, runs): (Attempt, Runs<'_>)| SETTLED_ATTEMPT + SETTLED_RANGE * runs.range_count() as u64;
@@ -638,6 +640,12 @@ structure! {
 }
 
 impl Fetch<'_> {
+    /// Returns the maximum number of records that the fetch turns into dead letters.
+    #[must_use]
+    pub fn max_dead(&self) -> u32 {
+        self.max.max(MAX_DEAD_PER_SMALL_FETCH)
+    }
+
     /// Returns the key hash of the record at `offset`, if the fetch carries it; 0 for a record without a key.
     #[must_use]
     pub fn key_at(&self, offset: Offset) -> Option<u64> {

@@ -15,7 +15,7 @@ use crate::{
     command::{
         commit::{BlindPut, Commit},
         condition::Expect,
-        groups::GroupCommand,
+        groups::{Fetch, GroupCommand, Settle},
         kinds::Command,
         redis::{HEAD_BYTES, REDIS, REDIS_JOINT, argument},
         time::TimeCommand,
@@ -23,8 +23,11 @@ use crate::{
         versions::unwrap,
         write::Write,
     },
-    limits::{MAX_COMMAND_STEPS, MAX_HISTORY_REVISIONS, MAX_VALUE_BYTES},
-    steps::{GET, OPERATION, READ, ROW, SCAN, SETTLED_ATTEMPT, WRITE, items, read_bytes, written_bytes},
+    limits::{MAX_ATTEMPT_RECORDS, MAX_COMMAND_STEPS, MAX_GROUP_PENDING, MAX_HISTORY_REVISIONS, MAX_VALUE_BYTES},
+    steps::{
+        DELIVERED_RECORD, GET, OPERATION, READ, ROW, SCAN, SETTLED_ATTEMPT, SETTLED_RUN, WRITE, items, read_bytes,
+        written_bytes, written_runs,
+    },
 };
 
 /// Steps of a read of the longest value.
@@ -41,10 +44,13 @@ const LOOK_UP: u64 = OPERATION + 7 * READ;
 const KEEP_VERSION: u64 = 2 * READ + SCAN + MAX_HISTORY_REVISIONS as u64 * ROW + 64 * WRITE;
 /// Steps of a command about a stream, a group or a lease, in addition to its bytes.
 const FLAT: u64 = 1000;
-/// Steps that a record adds to a fetch. The record may be the only one of an attempt whose deadline has passed.
-const REDELIVERED: u64 = 4;
+/// Steps of an ack, a nack or an extension in addition to its attempts: it writes the head of its group.
+const SETTLE: u64 = 100;
 /// Steps of a command on a Redis stream, in addition to its bytes: it also removes some rows of destroyed groups.
 const STREAM: u64 = 6000;
+
+// The part of a fetch that does not depend on its size includes the rows of two attempts.
+const _: () = assert!(written_runs(2 * MAX_ATTEMPT_RECORDS as u64) <= FLAT);
 
 /// Returns the maximum number of steps that a command of the log can take, computed from its bytes. `keeps_history`
 /// is true if a keyspace of the space keeps former values, which makes writes more expensive.
@@ -81,11 +87,12 @@ pub fn max_steps_with(command: &[u8], keeps_history: bool, value_reads: Option<u
                 )
                 | Command::Time(TimeCommand::Revoke { .. } | TimeCommand::Expire { .. } | TimeCommand::Forget { .. }),
             ) => None,
-            Ok(Command::Group(GroupCommand::Settle(settle))) => Some(FLAT + settle.steps()),
+            Ok(Command::Group(GroupCommand::Settle(settle))) => Some(SETTLE + of_settle(&settle)),
             Ok(Command::Group(GroupCommand::Extend { attempts, .. })) => {
-                Some(FLAT + SETTLED_ATTEMPT * attempts.len() as u64)
+                let attempts = attempts.len() as u64;
+                Some(SETTLE + SETTLED_ATTEMPT * attempts + written_runs(max_runs(attempts)))
             }
-            Ok(Command::Group(GroupCommand::Fetch(fetch))) => Some(FLAT + REDELIVERED * u64::from(fetch.max)),
+            Ok(Command::Group(GroupCommand::Fetch(fetch))) => Some(FLAT + of_fetch(&fetch)),
             Ok(_) => Some(FLAT),
             // A malformed command costs its bytes.
             Err(_) => Some(0),
@@ -93,6 +100,23 @@ pub fn max_steps_with(command: &[u8], keeps_history: bool, value_reads: Option<u
     };
     let all = steps.map_or(MAX_COMMAND_STEPS, |steps| steps.saturating_add(read_bytes(command.len())));
     all.min(MAX_COMMAND_STEPS)
+}
+
+/// Returns the maximum number of runs under as many attempts of one consumer group: each run has a record.
+fn max_runs(attempts: u64) -> u64 {
+    attempts.saturating_mul(u64::from(MAX_ATTEMPT_RECORDS)).min(u64::from(MAX_GROUP_PENDING))
+}
+
+/// Returns the maximum price of an ack or nack, in addition to that of a write.
+fn of_settle(settle: &Settle<'_>) -> u64 {
+    settle.steps() + SETTLED_RUN * max_runs(settle.settlements.iter().count() as u64)
+}
+
+/// Returns the maximum price of a fetch, in addition to that of the group's head and of rewriting the rows of two
+/// attempts: one of whose records the fetch delivers some again, and one (or several with as many runs together) whose
+/// records are free to be delivered.
+fn of_fetch(fetch: &Fetch<'_>) -> u64 {
+    DELIVERED_RECORD * (u64::from(fetch.max) + u64::from(fetch.max_dead())) + SETTLED_RUN * fetch.keys.len() as u64
 }
 
 /// Returns the maximum number of steps of a commit; `None` if its conditions scan.
@@ -107,7 +131,7 @@ fn of_commit(commit: &Commit<'_>, write: u64) -> Result<Option<u64>, Malformed> 
     }
     for write in commit.writes()? {
         if let Write::Settle(settle) = write? {
-            steps += settle.steps();
+            steps += of_settle(&settle);
         }
     }
     // Appends of producers read and write a few rows more than puts.
@@ -135,7 +159,7 @@ fn of_transaction(
             Write::Get { .. } => steps = steps.saturating_add(OPERATION + GET + value),
             // A touch rewrites a value of any length.
             Write::Touch { .. } => steps = steps.saturating_add(write + CHANGE_VALUE),
-            Write::Settle(settle) => steps = steps.saturating_add(write + settle.steps()),
+            Write::Settle(settle) => steps = steps.saturating_add(write + of_settle(&settle)),
             _ => steps = steps.saturating_add(write),
         }
     }
@@ -319,12 +343,15 @@ impl Options {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::{
         command::{
             CommitBuilder, RedisBuilder, ScanOperation, TransactionBuilder, encode_put, encode_sweep, encode_versioned,
+            groups::{OffsetRun, Settlement, encode_ack, encode_extend, encode_fetch},
         },
-        ids::KeyspaceId,
+        ids::{Attempt, GroupId, KeyspaceId, Offset},
     };
 
     const KS: KeyspaceId = KeyspaceId(1);
@@ -414,6 +441,30 @@ mod tests {
         reads.otherwise().scan(KS, &ScanOperation::default()).unwrap();
         assert_eq!(encoded(&|out| reads.encode(out).unwrap()), MAX_COMMAND_STEPS);
         assert_eq!(encoded(&|out| encode_sweep(out, 10)), MAX_COMMAND_STEPS);
+    }
+
+    #[test]
+    fn commands_about_groups_cost_what_the_attempts_that_they_name_may_hold() {
+        let bound = |build: &dyn Fn(&mut Vec<u8>)| {
+            let mut out = Vec::new();
+            build(&mut out);
+            max_steps(&out, false) - read_bytes(out.len())
+        };
+        let ack = |attempts: u64, ranges: u64| {
+            let runs = || (0..ranges).map(|number| OffsetRun::one(Offset(2 * number))).collect();
+            let settlements: Vec<_> =
+                (0..attempts).map(|number| Settlement { attempt: Attempt(number), runs: runs() }).collect();
+            bound(&|out| encode_ack(out, GroupId(1), &settlements).unwrap())
+        };
+        assert_eq!((ack(1, 0), ack(1, 5), ack(10, 1)), (2_106, 2_121, 20_190));
+        assert_eq!(ack(1_000, 1), SETTLE + 9 * 1_000 + 2 * 100_000, "a group has no more records");
+        let fetch = |max, keys: &[u64]| bound(&|out| encode_fetch(out, GroupId(1), max, Offset(0), keys, "m").unwrap());
+        assert_eq!((fetch(1, &[]), fetch(1_000, &[]), fetch(1, &[7; 4_096])), (1_404, 9_000, 9_596));
+        let extend = |attempts| {
+            let attempts = vec![Attempt(1); attempts];
+            bound(&|out| encode_extend(out, GroupId(1), Duration::ZERO, &attempts).unwrap())
+        };
+        assert_eq!((extend(1), extend(1_000)), (606, 56_100));
     }
 
     #[test]
