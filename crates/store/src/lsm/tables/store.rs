@@ -48,7 +48,7 @@ use super::{
 use crate::{
     backend::{Applied, BackendError, Change},
     caught::caught,
-    files::io_error,
+    files::{io_error, open_os_dir},
 };
 
 /// Lowest of the keys that the backend reserves for itself; user keys sort below it.
@@ -113,8 +113,9 @@ enum Origin {
 impl TableStore {
     /// Opens the tables in a directory. Creates the directory if it is missing.
     pub(crate) fn open(dir: &Path, options: TableOptions) -> Result<Self, BackendError> {
+        let disk = open_os_dir(dir)?;
         private::create(dir).map_err(io_error("create directory"))?;
-        manifest::check(dir)?;
+        manifest::prepare(dir, &disk)?;
         let cache = Arc::new(BlockCache::new(options.cache_bytes));
         let pace = Arc::default();
         let growth = WritebackTracker::of(dir, &pace);
