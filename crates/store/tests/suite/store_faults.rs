@@ -8,6 +8,7 @@ use std::{
     ops::{Bound, ControlFlow},
     path::Path,
     sync::Arc,
+    time::UNIX_EPOCH,
 };
 
 use thalweg_disk::{Disk, SimDisk, sim::Errno, sim::Fault, sim::Operation};
@@ -328,6 +329,16 @@ fn sqlite_after_a_kill_has_what_was_persisted_while_a_view_held_the_wal() {
     let backend = open_sqlite(killed.path()).unwrap();
     assert_eq!(assert_whole(&backend, "killed"), 4);
     assert_eq!(backend.persisted(), Some(applied(4)));
+}
+
+#[test]
+fn the_wal_of_sqlite_is_written_again_before_it_is_read() {
+    let (_dir, killed) = sqlite_with_wal();
+    let wal = killed.path().join("state.sqlite-wal");
+    fs::File::options().write(true).open(&wal).unwrap().set_modified(UNIX_EPOCH).unwrap();
+    let backend = open_sqlite(killed.path()).unwrap();
+    assert!(fs::metadata(&wal).unwrap().modified().unwrap() > UNIX_EPOCH, "its sync may have failed");
+    assert_eq!(assert_whole(&backend, "written again"), 4);
 }
 
 #[test]
