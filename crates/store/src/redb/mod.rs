@@ -71,8 +71,9 @@ const MIN_FILE_BYTES: u64 = 2 << 20;
 pub struct RedbOptions {
     /// Directory of the database, relative to the disk's root. Created if missing.
     pub dir: String,
-    /// Size in bytes of the database pages cached in memory. A smaller size causes more reads from the disk. Large values
-    /// that scans pass repeatedly stay in memory; those that are no longer cached take up to a quarter of the size more.
+    /// Size in bytes of the database pages cached in memory. A smaller size causes more reads from the disk. Large
+    /// values that scans pass repeatedly stay in memory. Those that are no longer cached take up to a quarter of the
+    /// size more.
     pub cache_bytes: u64,
     /// Options of the memtables in front of the database.
     pub buffer: BufferOptions,

@@ -10,9 +10,9 @@
 //! The crate writes the checksum and does not check it. A flipped bit in the list can leave out a table, or give it
 //! another place: then the state differs from that of its log, and nothing says so.
 //!
-//! The crate makes a list current by a rename to `current`, and syncs the directory afterwards. If the process is killed
-//! in between, or if that sync fails, the next open reads the new list from the memory of the kernel. Its first action
-//! is to remove the former list and the tables that only the former list has. A power loss could keep this removal and
+//! The crate makes a list current by a rename to `current`, and syncs the directory afterwards. If the process is
+//! killed in between, or if that sync fails, the next open reads the new list from the memory of the kernel. The crate
+//! then removes the former list and the tables that only the former list has. A power loss could keep this removal and
 //! undo the rename, so that `current` names tables that are gone.
 //!
 //! Invariant: when the LSM crate opens a directory, `current` and its name are on disk. So this module writes the file

@@ -356,7 +356,7 @@ impl BlockIndex {
     /// ```
     fn decode(mut rest: &[u8]) -> Option<Self> {
         let mut index = Self { common: Box::default(), heads: Vec::new(), places: Vec::new(), keys: Vec::new() };
-        let (mut end, mut last_key) = (0, &[][..]);
+        let (mut end, mut last_key): (u64, &[u8]) = (0, &[]);
         loop {
             let (marker, after) = rest.split_first()?;
             rest = after;
