@@ -93,8 +93,9 @@ impl StateDir {
     pub(crate) fn prepare(self, disk: &Arc<dyn Disk>) -> io::Result<()> {
         // A backend that does its own I/O has its directories elsewhere in a simulation.
         disk.create_dir(PARENT)?;
-        // The names of the new directory and of its parents.
+        // The name of the new directory and that of the default space. The sync of the switch covers `state`.
         disk.sync_dir(PARENT)?;
+        disk.sync_dir("state")?;
         text_file::write(&**disk, TEMPORARY, &self.encode())
     }
 
@@ -147,6 +148,15 @@ mod tests {
         StateDir(3).prepare(&disk).unwrap();
         sim.fail(Fault::new(Operation::SyncDir, 1, Errno::Io));
         assert!(matches!(StateDir(3).switch_to_prepared(&disk), Err(SwitchError::Unknown(_))));
+    }
+
+    #[test]
+    fn the_names_of_all_directories_are_on_disk_after_a_switch() {
+        let sim = SimDisk::new(1);
+        StateDir(1).make_current(&(Arc::new(sim.clone()) as _)).unwrap();
+        for draw in 0..20 {
+            assert!(sim.power_loss(draw).list(PARENT).is_ok(), "draw {draw}");
+        }
     }
 
     #[test]

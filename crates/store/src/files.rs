@@ -1,10 +1,13 @@
-//! File operations that all backends on a [`Disk`] share.
+//! File operations that the backends share.
 
-use std::io;
+use std::{io, path::Path};
 
-use thalweg_disk::Disk;
+use thalweg_disk::{Disk, RealDisk};
 
 use crate::backend::BackendError;
+
+/// Number of directories from the data directory down to that of a state: `state/default/BACKEND`.
+const STATE_DEPTH: usize = 3;
 
 /// Creates a directory and its parent directories, and syncs each of them.
 pub(crate) fn create_dir(disk: &dyn Disk, dir: &str) -> Result<(), BackendError> {
@@ -20,6 +23,26 @@ pub(crate) fn create_dir(disk: &dyn Disk, dir: &str) -> Result<(), BackendError>
     make().map_err(io_error("create directory"))
 }
 
+/// Opens a directory of the operating system, for a library that does its own I/O, and creates it if it is missing. Its
+/// name and those of the directories above it, up to the data directory, are on disk when this returns.
+pub(crate) fn open_os_dir(dir: &Path) -> Result<RealDisk, BackendError> {
+    open_os_dir_by(dir, |dir| RealDisk::open(dir)).map_err(io_error("create directory"))
+}
+
+/// Opens a directory with `open`, which also makes the name of the opened directory durable, and then the directories
+/// above it. An earlier process may have been killed after it created any of them, so existing ones are no exception.
+fn open_os_dir_by<T>(dir: &Path, open: impl Fn(&Path) -> io::Result<T>) -> io::Result<T> {
+    let dir = std::path::absolute(dir)?;
+    let opened = open(&dir)?;
+    dir.ancestors().take(STATE_DEPTH).skip(1).try_for_each(|above| open(above).map(drop))?;
+    Ok(opened)
+}
+
+/// Returns true if an operation failed because the disk, or a quota, has no room left.
+pub(crate) fn is_lack_of_room(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 /// Removes a file. Succeeds also if the file does not exist.
 pub(crate) fn remove_if_there(disk: &dyn Disk, path: &str) -> io::Result<()> {
     match disk.remove(path) {
@@ -30,4 +53,32 @@ pub(crate) fn remove_if_there(disk: &dyn Disk, path: &str) -> io::Result<()> {
 
 pub(crate) fn io_error(operation: &'static str) -> impl FnOnce(io::Error) -> BackendError {
     move |error| BackendError::of_io(operation, &error)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    /// `RealDisk::open` makes the name of one directory durable, by a sync of the directory above it.
+    #[test]
+    fn the_names_of_all_directories_down_from_the_data_directory_are_made_durable() {
+        let opened = RefCell::new(Vec::new());
+        let note = |dir: &Path| {
+            opened.borrow_mut().push(dir.to_owned());
+            Ok(())
+        };
+        open_os_dir_by(Path::new("/data/state/default/lsm"), note).unwrap();
+        assert_eq!(*opened.borrow(), ["/data/state/default/lsm", "/data/state/default", "/data/state"].map(Path::new));
+        let failing = |dir: &Path| if dir.ends_with("state") { Err(io::ErrorKind::Other.into()) } else { Ok(()) };
+        assert!(open_os_dir_by(Path::new("/data/state/default/lsm"), failing).is_err());
+
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("state/default/lsm");
+        for _ in 0..2 {
+            assert_eq!(open_os_dir(&dir).unwrap().os_path(), Some(dir.as_path()));
+            assert!(dir.is_dir());
+        }
+    }
 }

@@ -12,15 +12,15 @@
 //! Invariant: the database file gets its final name only when its tables are in the file and on disk.
 
 mod file;
+mod verified;
 
 use std::{
-    collections::HashMap,
     fmt::Display,
     io,
     ops::Bound,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -41,6 +41,7 @@ use crate::{
     files::{self, create_dir, remove_if_there},
 };
 use file::{DatabaseFile, FileFigures, RoomWait, read_view};
+use verified::{KeptBytes, VerifiedValues};
 
 const FILE: &str = "state.redb";
 const NEW_FILE: &str = "state.redb.tmp";
@@ -56,8 +57,9 @@ const FORMAT_VERSION_1: &[u8] = &[1];
 
 /// Size in bytes from which a scan refers to a value in redb's cache instead of copying it.
 const LARGE_BYTES: usize = 16 * 1024;
-/// Maximum number of large values of which a view notes that their checksums are verified.
-const MAX_NOTED: usize = 1024;
+/// Ratio of the cache's size to the memory of the verified values that all views together may keep. Those that redb has
+/// dropped from its cache take this memory in addition.
+const CACHE_PER_KEPT: u64 = 4;
 
 /// Size of a page of redb in bytes, which is the least that a change of a page writes.
 const PAGE_BYTES: u64 = 4096;
@@ -69,7 +71,9 @@ const MIN_FILE_BYTES: u64 = 2 << 20;
 pub struct RedbOptions {
     /// Directory of the database, relative to the disk's root. Created if missing.
     pub dir: String,
-    /// Size in bytes of the database pages cached in memory. A smaller size causes more reads from the disk.
+    /// Size in bytes of the database pages cached in memory. A smaller size causes more reads from the disk. Large
+    /// values that scans pass repeatedly stay in memory. Those that are no longer cached take up to a quarter of the
+    /// size more.
     pub cache_bytes: u64,
     /// Options of the memtables in front of the database.
     pub buffer: BufferOptions,
@@ -103,6 +107,8 @@ pub struct RedbStore {
     sync: SyncMode,
     figures: FileFigures,
     room: Arc<RoomWait>,
+    /// Memory of the large values that views keep after a verification.
+    kept: Arc<KeptBytes>,
     /// Bytes of all keys and stored values, as of the last transaction that this process has made.
     pair_bytes: AtomicU64,
     /// Bytes that two transactions copy, by the last estimate.
@@ -137,6 +143,7 @@ impl RedbStore {
             sync: options.buffer.sync,
             figures,
             room,
+            kept: Arc::new(KeptBytes::new(options.cache_bytes / CACHE_PER_KEPT)),
             pair_bytes: AtomicU64::new(0),
             copied_bytes: AtomicU64::new(0),
             bytes_per_change: AtomicU64::new(PAGE_BYTES),
@@ -250,7 +257,7 @@ impl Store for RedbStore {
             let transaction = self.database().begin_read().map_err(failed("read"))?;
             let pairs = transaction.open_table(PAIRS).map_err(failed("read"))?;
             let meta = transaction.open_table(META).map_err(failed("read"))?;
-            Ok(Arc::new(RedbView { pairs, meta, verified: Mutex::default() }))
+            Ok(Arc::new(RedbView { verified: VerifiedValues::new(Arc::clone(&self.kept)), pairs, meta }))
         })
     }
 
@@ -310,19 +317,28 @@ impl Drop for RedbStore {
 
 /// A view of the pairs of one transaction. While it exists, redb does not reuse the pages of that transaction.
 pub struct RedbView {
+    /// Large values that scans have verified. They are dropped before the transaction, to which their pages belong.
+    verified: VerifiedValues<StoredValue>,
     pairs: ReadOnlyTable<&'static [u8], &'static [u8]>,
     meta: ReadOnlyTable<&'static str, &'static [u8]>,
-    /// Keys of large values whose checksums scans have verified, with the values' addresses in redb's cache. A value
-    /// that redb has read from the file again, to another address, is verified again.
-    verified: Mutex<HashMap<Box<[u8]>, usize>>,
 }
 
-/// A value in redb's cache, after its checksum.
-struct CachedValue(AccessGuard<'static, &'static [u8]>);
+/// Checksum and value of a pair, in a page of redb. The page stays in memory while this exists.
+#[derive(Clone)]
+struct StoredValue(Arc<AccessGuard<'static, &'static [u8]>>);
 
-impl AsRef<[u8]> for CachedValue {
+impl AsRef<[u8]> for StoredValue {
     fn as_ref(&self) -> &[u8] {
-        &self.0.value()[CHECKSUM_BYTES..]
+        self.0.value()
+    }
+}
+
+/// A verified value without its checksum.
+struct VerifiedValue(StoredValue);
+
+impl AsRef<[u8]> for VerifiedValue {
+    fn as_ref(&self) -> &[u8] {
+        &self.0.as_ref()[CHECKSUM_BYTES..]
     }
 }
 
@@ -335,16 +351,8 @@ impl RedbView {
         stored: AccessGuard<'static, &'static [u8]>,
         page: &mut Page,
     ) -> Result<(), BackendError> {
-        let address = stored.value().as_ptr().addr();
-        let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
-        if verified.get(key) != Some(&address) {
-            checked(key, stored.value())?;
-            if verified.len() < MAX_NOTED {
-                verified.insert(key.into(), address);
-            }
-        }
-        drop(verified);
-        page.push_shared(key, Box::new(CachedValue(stored)));
+        let verified = self.verified.verify(key, StoredValue(Arc::new(stored)))?;
+        page.push_shared(key, Box::new(VerifiedValue(verified)));
         Ok(())
     }
 }

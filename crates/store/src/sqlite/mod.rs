@@ -18,16 +18,19 @@
 //! so while a view lives long, the WAL grows. SQLite does not shorten the file, which would keep the size of its
 //! largest transaction. So the file is emptied if it is long, or if the disk has little other room, once no view reads
 //! it.
+//!
+//! Invariant: SQLite reads only a WAL that is on disk. An open writes it again before (`rewrite`).
 
 mod connection;
 mod residency;
+mod rewrite;
 mod view;
 mod wal;
 
 use std::{
-    fs::{self, DirBuilder, File, OpenOptions},
+    fs::{self, DirBuilder, OpenOptions},
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -36,11 +39,12 @@ use std::{
 };
 
 use rusqlite::{Connection, OptionalExtension};
+use thalweg_disk::Disk as _;
 
-use crate::files::io_error;
 use crate::{
     backend::{Applied, BackendError, BackendStats, Change, LogBarrier, SyncMode},
     buffered::{BufferOptions, Buffered, Store, checksum},
+    files::{io_error, open_os_dir},
 };
 use connection::{
     APPLICATION_ID, BUSY_TIMEOUT, CREATE_LARGE, FILE, FORMAT_VERSION, FORMAT_VERSION_1, PAGE_BYTES, Role, corrupt,
@@ -114,13 +118,16 @@ impl SqliteStore {
         // SQLite would let every user read the file. It gives its other files the permissions of this one.
         let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
         drop(file.map_err(io_error("create the database"))?);
+        let disk = open_os_dir(&options.dir)?;
+        rewrite::rewrite(&disk, WAL_FILE).map_err(io_error("rewrite the write-ahead log"))?;
         let writer = connection::open(&path, Role::Write, options.cache_bytes / 2)?;
         prepare(&writer)?;
         if let Some(max_bytes) = options.max_bytes {
             let pages = max_bytes / u64::from(PAGE_BYTES);
             writer.execute_batch(&format!("PRAGMA max_page_count = {pages}")).map_err(failed("configure"))?;
         }
-        sync_dirs(&options.dir)?;
+        // SQLite syncs the names of some of its files only.
+        disk.sync_dir("").map_err(io_error("sync the directory"))?;
         let residency = Residency::open(&path).map_err(io_error("open"))?;
         let readers = Arc::new(Readers::new(path.clone(), residency, options.cache_bytes / 2));
         Ok(Self {
@@ -270,14 +277,6 @@ fn prepare(writer: &Connection) -> Result<(), BackendError> {
              COMMIT;"
         );
         writer.execute_batch(&create).map_err(failed("create"))?;
-    }
-    Ok(())
-}
-
-/// Syncs the database's directory and its parents, because SQLite syncs only the directory entries of its own files.
-fn sync_dirs(dir: &Path) -> Result<(), BackendError> {
-    for dir in dir.ancestors().take(3).filter(|dir| !dir.as_os_str().is_empty()) {
-        File::open(dir).and_then(|dir| dir.sync_all()).map_err(io_error("sync the directory"))?;
     }
     Ok(())
 }

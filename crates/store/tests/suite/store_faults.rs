@@ -8,6 +8,7 @@ use std::{
     ops::{Bound, ControlFlow},
     path::Path,
     sync::Arc,
+    time::UNIX_EPOCH,
 };
 
 use thalweg_disk::{Disk, SimDisk, sim::Errno, sim::Fault, sim::Operation};
@@ -264,6 +265,41 @@ fn a_damaged_redb_file_is_an_error_and_never_other_data() {
     assert!(noticed > 80, "only {noticed} of 300 flips were detected");
 }
 
+/// redb drops a large page from its cache and reads it from the file again, often to the same address.
+#[test]
+fn a_large_value_that_redb_reads_again_is_verified_again() {
+    let disk = SimDisk::new(1);
+    // More than redb may cache.
+    let value = vec![7; 1 << 20];
+    {
+        let backend = open_redb(&disk, SyncMode::BehindLog).unwrap();
+        let mut batch = WriteBatch::new();
+        batch.put(&[b"large"], &[&value]);
+        backend.apply(&batch, applied(1)).unwrap();
+        backend.flush().unwrap();
+    }
+    let backend = open_redb(&disk, SyncMode::BehindLog).unwrap();
+    let view = backend.view();
+    let scan = || {
+        let mut found = Vec::new();
+        let (all, forward) = ((Bound::Unbounded, Bound::Unbounded), Direction::Forward);
+        let scanned = view.scan(all.0, all.1, forward, &mut |_, value| {
+            found.extend_from_slice(value);
+            ControlFlow::Continue(())
+        });
+        scanned.map(|()| found)
+    };
+    assert!(scan().unwrap() == value);
+    let bytes = disk.cached_bytes(DATABASE).unwrap();
+    let offset = bytes.windows(64).position(|window| window == [7; 64]).unwrap() as u64;
+    disk.flip_bit(DATABASE, offset + 1000, 3).unwrap();
+    for _ in 0..3 {
+        assert_eq!(scan().unwrap_err().code(), "state_corrupt");
+    }
+    disk.flip_bit(DATABASE, offset + 1000, 3).unwrap();
+    assert!(scan().unwrap() == value);
+}
+
 #[test]
 fn a_damaged_journal_is_an_error_or_lacks_its_last_record() {
     let disk = SimDisk::new(1);
@@ -328,6 +364,16 @@ fn sqlite_after_a_kill_has_what_was_persisted_while_a_view_held_the_wal() {
     let backend = open_sqlite(killed.path()).unwrap();
     assert_eq!(assert_whole(&backend, "killed"), 4);
     assert_eq!(backend.persisted(), Some(applied(4)));
+}
+
+#[test]
+fn the_wal_of_sqlite_is_written_again_before_it_is_read() {
+    let (_dir, killed) = sqlite_with_wal();
+    let wal = killed.path().join("state.sqlite-wal");
+    fs::File::options().write(true).open(&wal).unwrap().set_modified(UNIX_EPOCH).unwrap();
+    let backend = open_sqlite(killed.path()).unwrap();
+    assert!(fs::metadata(&wal).unwrap().modified().unwrap() > UNIX_EPOCH, "its sync may have failed");
+    assert_eq!(assert_whole(&backend, "written again"), 4);
 }
 
 #[test]

@@ -1,21 +1,39 @@
-//! The checksum of the file that lists the tables.
+//! The files that name the current tables, before the LSM crate reads them.
 //!
-//! Owns: the check of that file before the LSM crate reads it, and the number of the version that a restart would find.
-//! Does not own: the file, which the LSM crate writes.
+//! Owns: the check of the list of tables, the durability of the name of that list, the removal of files that a kill has
+//! left unfinished, and the number of the version that a restart would find. Does not own: the lists, which the LSM
+//! crate writes, or the tables.
 //!
 //! ```text
 //! current:  number of the version u64 | XXH3-128 of the file `v` + number | kind of the checksum u8, 0      little-endian
 //! ```
 //! The crate writes the checksum and does not check it. A flipped bit in the list can leave out a table, or give it
 //! another place: then the state differs from that of its log, and nothing says so.
+//!
+//! The crate makes a list current by a rename to `current`, and syncs the directory afterwards. If the process is
+//! killed in between, or if that sync fails, the next open reads the new list from the memory of the kernel. The crate
+//! then removes the former list and the tables that only the former list has. A power loss could keep this removal and
+//! undo the rename, so that `current` names tables that are gone.
+//!
+//! Invariant: when the LSM crate opens a directory, `current` and its name are on disk. So this module writes the file
+//! anew before: only a sync after a new change of the directory proves anything after a failed one.
 
 use std::{fs, io, path::Path};
 
+use thalweg_disk::Disk;
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::{backend::BackendError, files::io_error};
+use super::private;
+use crate::{
+    backend::BackendError,
+    files::{io_error, is_lack_of_room, remove_if_there},
+};
 
 const CURRENT: &str = "current";
+/// Beginning of the names of unfinished files. The LSM crate adds random characters.
+const UNFINISHED: &str = ".tmp";
+/// Name under which `current` is written anew.
+const TEMPORARY: &str = ".tmp-current";
 const CURRENT_BYTES: usize = 8 + 16 + 1;
 /// Kind of the checksum; the crate knows no other one.
 const XXH3: u8 = 0;
@@ -39,10 +57,53 @@ fn number_in(current: &[u8; CURRENT_BYTES]) -> u64 {
     u64::from_le_bytes(*current.first_chunk().expect("the file begins with 8 bytes"))
 }
 
-/// Checks that the list of tables in `dir` is as it was written. A directory without one has no tables yet.
-pub(super) fn check(dir: &Path) -> Result<(), BackendError> {
+/// Prepares the directory `dir`, which is the root of `disk`, for the LSM crate: checks its list of tables, and makes
+/// the choice of that list durable. On a full disk, the choice survives a power loss only if no sync has failed before.
+pub(super) fn prepare(dir: &Path, disk: &dyn Disk) -> Result<(), BackendError> {
+    let io = || io_error("make the list of tables durable");
+    let content = check(dir)?;
+    remove_unfinished(disk).map_err(io())?;
+    let Some(content) = content else { return Ok(()) };
+    let current = dir.join(CURRENT);
+    let former = fs::metadata(&current).map_err(io())?;
+    make_durable(disk, &content).map_err(io())?;
+    private::give_to_owner_of(&former, &current).map_err(io())
+}
+
+/// Removes files that a killed process has not finished. They take room, and nothing refers to them.
+fn remove_unfinished(disk: &dyn Disk) -> io::Result<()> {
+    for name in disk.list("")?.iter().filter(|name| name.starts_with(UNFINISHED)) {
+        remove_if_there(disk, name)?;
+    }
+    Ok(())
+}
+
+/// Writes the file `current` anew, with the same content, and syncs it and its name. Without room for another file, it
+/// only syncs: this makes the rename of a killed process durable, but not one whose sync has failed.
+fn make_durable(disk: &dyn Disk, content: &[u8; CURRENT_BYTES]) -> io::Result<()> {
+    match write_anew(disk, content) {
+        Err(error) if is_lack_of_room(&error) => {
+            remove_if_there(disk, TEMPORARY)?;
+            disk.open(CURRENT)?.sync_all()?;
+        }
+        written => written?,
+    }
+    disk.sync_dir("")
+}
+
+fn write_anew(disk: &dyn Disk, content: &[u8; CURRENT_BYTES]) -> io::Result<()> {
+    remove_if_there(disk, TEMPORARY)?;
+    let file = disk.create(TEMPORARY)?;
+    file.write_all_at(content, 0)?;
+    file.sync_all()?;
+    disk.rename(TEMPORARY, CURRENT)
+}
+
+/// Checks that the list of tables in `dir` is as it was written, and returns the content of the file that names it. A
+/// directory without one has no tables yet.
+fn check(dir: &Path) -> Result<Option<[u8; CURRENT_BYTES]>, BackendError> {
     let corrupt = |what: &str| Err(BackendError::corrupt(dir.display(), what));
-    let Some(current) = read(&dir.join(CURRENT))? else { return Ok(()) };
+    let Some(current) = read(&dir.join(CURRENT))? else { return Ok(None) };
     let Ok(current) = <[u8; CURRENT_BYTES]>::try_from(current) else {
         return corrupt("the file `current` has another length than it was written with");
     };
@@ -54,5 +115,124 @@ pub(super) fn check(dir: &Path) -> Result<(), BackendError> {
     if kind != [XXH3] || sum != xxh3_128(&list).to_le_bytes() {
         return corrupt("the list of tables does not match its checksum");
     }
-    Ok(())
+    Ok(Some(current))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use thalweg_disk::{
+        SimDisk,
+        sim::{Errno, Fault, Operation},
+    };
+
+    use super::{
+        super::store::{TableOptions, TableStore},
+        *,
+    };
+
+    fn content(number: u64) -> [u8; CURRENT_BYTES] {
+        let mut content = [0; CURRENT_BYTES];
+        content[..8].copy_from_slice(&number.to_le_bytes());
+        content
+    }
+
+    fn put(disk: &SimDisk, name: &str, bytes: &[u8]) {
+        let file = disk.create(name).unwrap();
+        file.write_all_at(bytes, 0).unwrap();
+        file.sync_all().unwrap();
+    }
+
+    /// Returns a directory in which the LSM crate has renamed `current` to the second list. It has not synced the
+    /// directory, or this sync has failed.
+    fn half_switched(has_sync_failed: bool) -> SimDisk {
+        let disk = SimDisk::new(1);
+        put(&disk, "v1", b"list");
+        put(&disk, CURRENT, &content(1));
+        put(&disk, "v2", b"list");
+        disk.sync_dir("").unwrap();
+        put(&disk, ".tmpAbC123", &content(2));
+        disk.rename(".tmpAbC123", CURRENT).unwrap();
+        if has_sync_failed {
+            disk.fail(Fault::new(Operation::SyncDir, 1, Errno::Io));
+            disk.sync_dir("").unwrap_err();
+        }
+        disk.kill_process()
+    }
+
+    #[test]
+    fn the_removal_of_the_former_list_does_not_outlive_the_switch_to_the_new_one() {
+        let mut undone = 0;
+        for has_sync_failed in [false, true] {
+            let killed = half_switched(has_sync_failed);
+            for after in 0..12 {
+                let opened = killed.kill_process();
+                opened.power_off_after(after);
+                let is_durable = make_durable(&opened, &content(2)).is_ok();
+                if is_durable {
+                    // This is what the LSM crate does next.
+                    let _ = opened.remove("v1");
+                }
+                for draw in 0..50 {
+                    let lost = opened.power_loss(draw);
+                    let number = number_in(&lost.cached_bytes(CURRENT).unwrap().try_into().unwrap());
+                    let what = format!("failed sync: {has_sync_failed}, after {after}, draw {draw}: {number}");
+                    assert!(lost.open(&format!("v{number}")).is_ok(), "{what}");
+                    assert!(number == 2 || !is_durable, "{what}");
+                    undone += u64::from(number == 1);
+                }
+            }
+        }
+        assert!(undone > 0, "no power loss has undone the switch");
+    }
+
+    #[test]
+    fn a_full_disk_can_be_opened_and_the_switch_of_a_killed_process_is_durable() {
+        let disk = half_switched(false);
+        disk.set_capacity(0);
+        make_durable(&disk, &content(2)).unwrap();
+        assert_eq!(disk.paths(), [CURRENT, "v1", "v2"], "no unfinished file is left");
+        for draw in 0..20 {
+            assert_eq!(disk.power_loss(draw).cached_bytes(CURRENT).unwrap(), content(2));
+        }
+        for operation in [Operation::Sync, Operation::SyncDir] {
+            disk.fail(Fault::new(operation, 1, Errno::Io));
+            assert!(make_durable(&disk, &content(2)).is_err(), "{operation:?}");
+        }
+    }
+
+    #[test]
+    fn files_that_a_kill_has_left_unfinished_are_removed() {
+        let disk = SimDisk::new(1);
+        for name in [CURRENT, "v1", ".tmpAbC123", TEMPORARY] {
+            put(&disk, name, b"");
+        }
+        remove_unfinished(&disk).unwrap();
+        assert_eq!(disk.paths(), [CURRENT, "v1"]);
+    }
+
+    #[test]
+    fn an_open_makes_the_list_durable_before_it_removes_any_other_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || TableStore::open(dir.path(), TableOptions { cache_bytes: 1 << 20, table_bytes: 64 << 20 });
+        drop(open().unwrap());
+        let path = |name: &str| dir.path().join(name);
+        let inode = || fs::metadata(path(CURRENT)).unwrap().ino();
+        let others = ["v1000000", "tables/1000000", ".tmpAbC123"].map(path);
+        others.iter().for_each(|file| fs::write(file, b"").unwrap());
+        let (before, former) = (fs::read(path(CURRENT)).unwrap(), inode());
+
+        // A directory in place of the file makes the writing fail.
+        fs::create_dir(path(TEMPORARY)).unwrap();
+        assert!(open().is_err());
+        assert!(others[..2].iter().all(|file| file.exists()), "removed although the list may not be durable");
+        assert_eq!(inode(), former);
+
+        fs::remove_dir(path(TEMPORARY)).unwrap();
+        drop(open().unwrap());
+        assert!(!others.iter().any(|file| file.exists()), "{others:?}");
+        assert_ne!(inode(), former, "the file is written anew");
+        assert_eq!(fs::read(path(CURRENT)).unwrap(), before);
+    }
 }

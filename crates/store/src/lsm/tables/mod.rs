@@ -12,6 +12,7 @@ mod filter;
 mod manifest;
 mod partial;
 mod private;
+mod seqno;
 mod set;
 mod store;
 mod table;

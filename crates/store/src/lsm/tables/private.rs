@@ -1,16 +1,16 @@
 //! Permissions of the tree's files: only their owner may read them.
 //!
-//! Owns: the modes of the directories and of the files in them. The LSM crate creates both with the default mode of the
-//! process, which usually lets all users read. A server narrows that default for its whole process, but an embedding
-//! program must not have its own changed. Does not own: files that exist at open, whose modes an operator may have
-//! chosen.
+//! Owns: the modes of the directories and of the files in them, and the owner of a file that is replaced. The LSM crate
+//! creates directories and files with the default mode of the process, which usually lets all users read. A server
+//! narrows that default for its whole process, but an embedding program must not have its own changed. Does not own:
+//! files that exist at open, whose modes an operator may have chosen.
 //!
 //! A new file has the default mode until the crate has written it completely. The directory protects it in that time.
 
 use std::{
-    fs::{self, DirBuilder, Permissions},
+    fs::{self, DirBuilder, Metadata, Permissions},
     io,
-    os::unix::fs::{DirBuilderExt as _, PermissionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, chown},
     path::Path,
 };
 
@@ -31,6 +31,17 @@ pub(super) fn restrict(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         result => result,
     }
+}
+
+/// Gives a file that has replaced another one to the owner of the former file. So a command that the administrator runs
+/// on the directory of a stopped node does not lock out the user of the node.
+pub(super) fn give_to_owner_of(former: &Metadata, path: &Path) -> io::Result<()> {
+    let now = fs::metadata(path)?;
+    if (now.uid(), now.gid()) != (former.uid(), former.gid()) {
+        // Another user than the administrator may not do this. The file stays usable for that user.
+        let _ = chown(path, Some(former.uid()), Some(former.gid()));
+    }
+    Ok(())
 }
 
 /// Lets only the owner use the manifests of a tree, which are the files in its directory. There are few of them, and

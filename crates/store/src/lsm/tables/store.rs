@@ -39,6 +39,7 @@ use super::{
     manifest,
     partial::PartialTables,
     private,
+    seqno::{self, EVERYTHING},
     set::{Run, TableSet},
     table::{Table, TableEntry},
     throttle::{Throttle, WorkKind},
@@ -47,7 +48,7 @@ use super::{
 use crate::{
     backend::{Applied, BackendError, Change},
     caught::caught,
-    files::io_error,
+    files::{io_error, open_os_dir},
 };
 
 /// Lowest of the keys that the backend reserves for itself; user keys sort below it.
@@ -55,9 +56,6 @@ pub(crate) const RESERVED: &[u8] = &[0xff];
 /// Reserved key under which each flush stores the applied position.
 const APPLIED_KEY: &[u8] = b"\xffapplied";
 
-const FIRST_SEQNO: u64 = 1 << 32;
-/// Sequence number above those of all items, and below the values that the LSM crate's counters reject.
-const EVERYTHING: u64 = 1 << 62;
 const BLOCK_BYTES: u32 = 16 * 1024;
 /// Bits of the bloom filters for each key, by level from level 0 on; the last level has most keys, and a tree with
 /// little data has no others below level 0. A read of a missing key asks each run, and the many runs of level 0 have
@@ -115,8 +113,9 @@ enum Origin {
 impl TableStore {
     /// Opens the tables in a directory. Creates the directory if it is missing.
     pub(crate) fn open(dir: &Path, options: TableOptions) -> Result<Self, BackendError> {
+        let disk = open_os_dir(dir)?;
         private::create(dir).map_err(io_error("create directory"))?;
-        manifest::check(dir)?;
+        manifest::prepare(dir, &disk)?;
         let cache = Arc::new(BlockCache::new(options.cache_bytes));
         let pace = Arc::default();
         let growth = WritebackTracker::of(dir, &pace);
@@ -129,7 +128,9 @@ impl TableStore {
         };
         growth.begin(tree.get_next_table_id());
         let discarding = Discarding::start().map_err(io_error("start thread"))?;
-        let next_seqno = tree.get_highest_persisted_seqno().map_or(FIRST_SEQNO, |highest| highest + 1);
+        let highest = catch_panics("open", || Ok(tree.get_highest_persisted_seqno()))?;
+        let next_seqno = seqno::after(highest)
+            .ok_or_else(|| BackendError::corrupt(dir.display(), "a table has a sequence number that no flush gives"))?;
         let store = Self {
             dir: dir.to_owned(),
             tree,
@@ -142,7 +143,7 @@ impl TableStore {
             not_reclaimable: Mutex::default(),
             newest: ArcSwap::default(),
             refreshing: Mutex::default(),
-            next_seqno: AtomicU64::new(next_seqno.max(FIRST_SEQNO)),
+            next_seqno: AtomicU64::new(next_seqno),
         };
         store.refresh(Origin::Found)?;
         Ok(store)

@@ -26,7 +26,7 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 use lsm_tree::{
     CompressionType,
-    table::{Block, BlockHandle, BlockOffset, IndexBlock, block::BlockType, filter::standard_bloom::Builder},
+    table::{Block, BlockHandle, BlockOffset, block::BlockType, filter::standard_bloom::Builder},
 };
 
 use super::{
@@ -50,6 +50,10 @@ const MAX_COPIED_BYTES: usize = 1024;
 pub(super) const READ_AHEAD_BYTES: u64 = 256 * 1024;
 /// Number of bytes that a verification reads at a time.
 const VERIFY_PIECE_BYTES: usize = 256 * 1024;
+/// First byte of an item of an index block.
+const ITEM: u8 = 0;
+/// Byte after the last item of an index block.
+const END_OF_ITEMS: u8 = 255;
 
 /// Entry of a key in a table or in a set of tables: its value, or a delete.
 pub enum TableEntry {
@@ -103,8 +107,7 @@ impl Table {
             if block.header.block_type == kind { Ok(block) } else { Err(corrupt(&format!("its {what} is missing"))) }
         };
         let block = part("index", inner.regions.tli, inner.metadata.index_block_compression, BlockType::Index)?;
-        let index = BlockIndex::new(&IndexBlock::new(block));
-        let index = index.ok_or_else(|| corrupt("its index is malformed"))?;
+        let index = BlockIndex::decode(&block.data).ok_or_else(|| corrupt("its index is malformed"))?;
         let filter = match inner.regions.filter {
             Some(handle) => {
                 let block = part("filter", handle, CompressionType::None, BlockType::Filter)?;
@@ -344,15 +347,36 @@ struct BlockPosition {
 }
 
 impl BlockIndex {
-    fn new(block: &IndexBlock) -> Option<Self> {
+    /// Decodes an index block; `None` if it is malformed. The LSM crate's own decoder trusts the block: on a malformed
+    /// one it panics or reads beyond the end.
+    ///
+    /// ```text
+    /// block := item* | 255 | the rest is not used
+    /// item  := 0 u8 | offset varint | size varint | seqno varint | key_len varint | last key of the data block
+    /// ```
+    fn decode(mut rest: &[u8]) -> Option<Self> {
         let mut index = Self { common: Box::default(), heads: Vec::new(), places: Vec::new(), keys: Vec::new() };
-        let bytes: &[u8] = block.as_slice();
-        for item in block.iter() {
-            let prefix = item.prefix.as_ref().map_or(Some(&[][..]), |prefix| bytes.get(prefix.0..prefix.1))?;
-            let rest = bytes.get(item.end_key.0..item.end_key.1)?;
-            index.add(&[prefix, rest].concat(), *item.offset, item.size)?;
+        let (mut end, mut last_key): (u64, &[u8]) = (0, &[]);
+        loop {
+            let (marker, after) = rest.split_first()?;
+            rest = after;
+            match *marker {
+                ITEM => {}
+                END_OF_ITEMS => return index.finish(),
+                _ => return None,
+            }
+            let offset = take_varint(&mut rest)?;
+            let size = u32::try_from(take_varint(&mut rest)?).ok()?;
+            let _seqno = take_varint(&mut rest)?;
+            let key_len = usize::try_from(take_varint(&mut rest)?).ok()?;
+            let (key, after) = rest.split_at_checked(key_len)?;
+            rest = after;
+            if offset < end || key < last_key {
+                return None;
+            }
+            (end, last_key) = (offset.checked_add(size.into())?, key);
+            index.add(key, offset, size)?;
         }
-        index.finish()
     }
 
     fn add(&mut self, end_key: &[u8], offset: u64, size: u32) -> Option<()> {
@@ -439,6 +463,20 @@ impl BlockIndex {
     }
 }
 
+/// Removes a variable-length number from the beginning of `bytes`, and returns it; `None` if it does not end.
+fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
+    let mut value = 0;
+    for shift in (0..u64::BITS).step_by(7) {
+        let (byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}
+
 /// Returns the first eight bytes of a slice as a number with the same order as the bytes.
 #[inline]
 fn head(bytes: &[u8]) -> u64 {
@@ -450,6 +488,8 @@ fn head(bytes: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use lsm_tree::table::{IndexBlock, KeyedBlockHandle};
+
     use super::*;
 
     fn index_of(keys: &[Vec<u8>]) -> BlockIndex {
@@ -458,6 +498,37 @@ mod tests {
             index.add(key, 0, 0).unwrap();
         }
         index.finish().unwrap()
+    }
+
+    #[test]
+    fn an_index_of_the_crate_is_decoded_and_a_malformed_one_is_refused() {
+        let keys: Vec<Vec<u8>> = (0..300).map(|number| format!("key {number:05}").into_bytes()).collect();
+        let place = |number: usize| (number as u64 * 20_000, 16_000 + number as u32);
+        let handle = |(number, key): (usize, &Vec<u8>)| {
+            let (offset, size) = place(number);
+            KeyedBlockHandle::new(key.as_slice().into(), 1 << 32, BlockHandle::new(BlockOffset(offset), size))
+        };
+        let handles: Vec<KeyedBlockHandle> = keys.iter().enumerate().map(handle).collect();
+        let index = BlockIndex::decode(&IndexBlock::encode_into_vec(&handles).unwrap()).unwrap();
+        assert_eq!(index.len(), keys.len());
+        for (number, key) in keys.iter().enumerate() {
+            assert_eq!((index.end_key(number), index.block_position(number)), (&key[..], place(number)));
+        }
+
+        let whole = IndexBlock::encode_into_vec(&handles[..3]).unwrap();
+        for at in 0..whole.len() {
+            let cut = BlockIndex::decode(&whole[..at]);
+            assert!(cut.is_none_or(|index| index.len() == 3), "cut to {at} bytes");
+            for byte in 0..=255 {
+                let mut damaged = whole.clone();
+                damaged[at] = byte;
+                let Some(index) = BlockIndex::decode(&damaged) else { continue };
+                assert!((0..index.len()).is_sorted_by_key(|number| index.block_position(number).0));
+            }
+        }
+        for short in [&b""[..], b"abc", &[0; 31], &[0xff; 31]] {
+            assert!(BlockIndex::decode(short).is_none(), "{short:?}");
+        }
     }
 
     #[test]

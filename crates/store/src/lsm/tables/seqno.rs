@@ -1,0 +1,33 @@
+//! Sequence numbers of flushes.
+//!
+//! Owns: their range, and the number of the first flush after an open. Does not own: the counter.
+//!
+//! Invariant: `FIRST <= number < EVERYTHING`, and a flush has a higher number than all tables that exist.
+
+/// Number of the first flush, far above the private counters that the LSM crate uses for its manifests.
+const FIRST: u64 = 1 << 32;
+/// Sequence number above those of all items, and below the values that the LSM crate's counters reject.
+pub(super) const EVERYTHING: u64 = 1 << 62;
+
+/// Returns the number of the next flush after tables whose highest number is `highest`; `None` if it would be out of
+/// range, which only damage or a hostile table can cause.
+pub(super) fn after(highest: Option<u64>) -> Option<u64> {
+    let next = highest.map_or(Some(FIRST), |highest| highest.checked_add(1))?.max(FIRST);
+    (next < EVERYTHING).then_some(next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_number_is_above_all_others_or_refused() {
+        assert_eq!(after(None), Some(FIRST));
+        assert_eq!(after(Some(3)), Some(FIRST));
+        assert_eq!(after(Some(FIRST)), Some(FIRST + 1));
+        assert_eq!(after(Some(EVERYTHING - 2)), Some(EVERYTHING - 1));
+        for highest in [EVERYTHING - 1, EVERYTHING, u64::MAX] {
+            assert_eq!(after(Some(highest)), None, "{highest}");
+        }
+    }
+}

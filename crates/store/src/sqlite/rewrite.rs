@@ -1,0 +1,90 @@
+//! Rewriting of the WAL when a database is opened.
+//!
+//! Owns: [`rewrite`]. Does not own: the WAL itself, which SQLite writes and reads.
+//!
+//! If the sync of a commit fails, the kernel keeps the frames of the commit in its memory and regards them as written.
+//! SQLite does not use these frames, but after a kill the next open finds them in the file and takes the commit for
+//! durable. The log is freed up to it, and a checkpoint copies the frames to the database. A power loss amid the
+//! copying then leaves a part of the commit in the database, and no frames with the rest. A sync at the open does not
+//! prevent this, because the kernel has nothing left to write.
+//!
+//! So the file is written again, with the same bytes, and synced before SQLite reads it: the kernel then writes all of
+//! them. This takes as long as the checkpoint that follows, at most. A node that was closed cleanly has no WAL.
+
+use std::io;
+
+use thalweg_disk::Disk;
+
+use crate::files::is_lack_of_room;
+
+/// Number of bytes that are read and written at a time.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// Writes the WAL with this name again, and syncs it; does nothing if there is none. On a file system that copies on
+/// write, a full disk permits only the sync: then the commits of a killed process are durable, but not one whose sync
+/// has failed.
+pub(super) fn rewrite(disk: &dyn Disk, wal: &str) -> io::Result<()> {
+    let file = match disk.open(wal) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        opened => opened?,
+    };
+    let (mut at, len) = (0, file.len()?);
+    while at < len {
+        let piece = file.read_new_at((len - at).min(PIECE_BYTES) as usize, at)?;
+        match file.write_all_at(&piece, at) {
+            Err(error) if is_lack_of_room(&error) => break,
+            written => written?,
+        }
+        at += piece.len() as u64;
+    }
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_disk::{
+        SimDisk,
+        sim::{Errno, Fault, Operation},
+    };
+
+    use super::*;
+
+    const WAL: &str = "wal";
+
+    /// Returns a disk with a WAL whose last frames are only in the memory of the kernel, because their sync has failed.
+    fn with_lost_frames() -> SimDisk {
+        let disk = SimDisk::new(1);
+        let wal = disk.create(WAL).unwrap();
+        let synced = vec![1; 2 * PIECE_BYTES as usize + 5];
+        wal.write_all_at(&synced, 0).unwrap();
+        wal.sync_all().unwrap();
+        disk.sync_dir("").unwrap();
+        wal.write_all_at(&[2; 100_000], synced.len() as u64).unwrap();
+        disk.fail(Fault::new(Operation::Sync, 1, Errno::Io));
+        wal.sync_data().unwrap_err();
+        disk.kill_process()
+    }
+
+    #[test]
+    fn frames_whose_sync_has_failed_are_on_disk_before_they_are_read() {
+        let disk = with_lost_frames();
+        let found = disk.cached_bytes(WAL).unwrap();
+        disk.open(WAL).unwrap().sync_all().unwrap();
+        assert!(disk.durable_bytes(WAL).unwrap() != found, "a sync alone writes nothing");
+        rewrite(&disk, WAL).unwrap();
+        assert!(disk.durable_bytes(WAL).unwrap() == found, "another sync after the same writes does");
+        assert!(disk.cached_bytes(WAL).unwrap() == found);
+    }
+
+    #[test]
+    fn an_error_is_returned_and_a_missing_file_is_none() {
+        let disk = with_lost_frames();
+        for operation in [Operation::Read, Operation::Write, Operation::Sync] {
+            disk.fail(Fault::new(operation, 1, Errno::Io));
+            assert!(rewrite(&disk, WAL).is_err(), "{operation:?}");
+        }
+        disk.fail(Fault::new(Operation::Write, 1, Errno::NoSpace));
+        rewrite(&disk, WAL).unwrap();
+        rewrite(&disk, "missing").unwrap();
+    }
+}
