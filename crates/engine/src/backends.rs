@@ -26,8 +26,10 @@ use thalweg_store::{
 
 use crate::{
     error::OpenError,
+    identity::Identity,
     options::{BackendKind, Options},
     state_dir::StateDir,
+    text_file::is_full,
 };
 
 /// Minimum and maximum size of tables. In between, tables are as large as memtables: levels 0 and 1 are full at four of
@@ -41,17 +43,29 @@ pub(crate) fn shown_path(disk: &Arc<dyn Disk>) -> PathBuf {
     disk.os_path().map_or_else(|| PathBuf::from("the simulated disk"), Path::to_owned)
 }
 
-/// Removes all state directories except the current directory of the backend `kept`. Such directories are the remains
-/// of a migration or an install that was interrupted before or after its switch.
-pub(crate) fn remove_all_but(place: BackendLocation<'_>, kept: BackendKind, current: StateDir) -> io::Result<()> {
+/// Removes all state directories except the current directory of the identity's backend. Such directories are the
+/// remains of a migration or an install that was interrupted before or after its switch.
+///
+/// The files that name the current state are written again first. A kill, or a failed sync, may have left a switch that
+/// is only in the page cache, and a power loss must not undo it after the former state is gone. Syncing the directory
+/// would not suffice: after a failed sync, the next one succeeds without writing the name.
+pub(crate) fn remove_all_but(place: BackendLocation<'_>, identity: &Identity, current: StateDir) -> io::Result<()> {
     let all = BackendKind::ALL.into_iter().flat_map(|kind| current.possible().map(move |dir| (kind, dir)));
-    let others = all.filter(|other| *other != (kept, current)).map(|(kind, dir)| dir.path(kind));
-    let there: Vec<_> = others.filter(|other| place.has(other)).collect();
-    if !there.is_empty() {
-        // A switch that a kill has interrupted may not be on disk yet, and must not be lost after the removal.
-        place.disk.sync_dir("")?;
+    let others = all.filter(|other| *other != (identity.backend, current));
+    let there = others.filter(|(kind, dir)| place.has(&dir.path(*kind)));
+    // An install that has not switched. The file on the disk names the current directory or an earlier one.
+    let (unfinished, former): (Vec<_>, Vec<_>) =
+        there.partition(|(kind, dir)| *kind == identity.backend && *dir > current);
+    unfinished.into_iter().try_for_each(|(kind, dir)| place.remove(&dir.path(kind)))?;
+    if former.is_empty() {
+        return Ok(());
     }
-    there.iter().try_for_each(|other| place.remove(other))
+    match current.write_again(place.disk).and_then(|()| identity.write(place.disk)) {
+        // A directory on a full disk must open. A later open removes the former state.
+        Err(error) if is_full(&error) => return place.disk.sync_dir(""),
+        written => written?,
+    }
+    former.into_iter().try_for_each(|(kind, dir)| place.remove(&dir.path(kind)))
 }
 
 /// Removes a directory and its contents. Succeeds if the directory does not exist.
@@ -171,10 +185,12 @@ impl<'a> BackendLocation<'a> {
         Self { disk, os_dir: None, background: Background::Threads }
     }
 
-    fn has(&self, dir: &str) -> bool {
+    /// Returns true if a state directory exists. Empty directories do not count on a simulated disk, which cannot remove
+    /// them.
+    pub(crate) fn has(&self, dir: &str) -> bool {
         match self.os_dir.or_else(|| self.disk.os_path()) {
             Some(root) if root.join(dir).exists() => true,
-            _ => self.disk.os_path().is_none() && self.disk.list(dir).is_ok(),
+            _ => self.disk.os_path().is_none() && self.disk.list(dir).is_ok_and(|files| !files.is_empty()),
         }
     }
 
@@ -196,45 +212,115 @@ impl<'a> BackendLocation<'a> {
 
 #[cfg(test)]
 mod tests {
-    use thalweg_disk::SimDisk;
+    use thalweg_disk::{
+        SimDisk,
+        sim::{Errno, Fault, Operation, PowerLoss},
+    };
+    use thalweg_types::NodeId;
 
     use super::*;
+    use crate::state_dir::SwitchError;
+
+    const FORMER: Identity = Identity { node: NodeId(1), backend: BackendKind::Memory, cluster: None };
+
+    fn as_disk(disk: &SimDisk) -> Arc<dyn Disk> {
+        Arc::new(disk.clone())
+    }
+
+    fn file(kind: BackendKind, dir: StateDir) -> String {
+        format!("{}/state", dir.path(kind))
+    }
+
+    /// A disk with two states, and with the identity that names the backend of the first one.
+    fn disk_with(states: [(BackendKind, StateDir); 2]) -> SimDisk {
+        let disk = SimDisk::new(1);
+        for (kind, number) in states {
+            let dir = number.path(kind);
+            disk.create_dir(&dir).unwrap();
+            disk.create(&file(kind, number)).unwrap().sync_all().unwrap();
+            [&*dir, "state/default", "state", ""].iter().for_each(|dir| disk.sync_dir(dir).unwrap());
+        }
+        FORMER.write(&as_disk(&disk)).unwrap();
+        disk
+    }
+
+    /// Does that part of an open which removes the states that are not in use.
+    fn sweep(disk: &SimDisk) -> io::Result<()> {
+        let disk = as_disk(disk);
+        let (identity, current) = (Identity::read(&disk)?.expect("written"), StateDir::read(&disk)?);
+        remove_all_but(BackendLocation::on(&disk), &identity, current)
+    }
+
+    /// Checks that the state which the files name exists. Returns its place.
+    fn check(disk: &SimDisk, context: &str) -> (BackendKind, StateDir) {
+        let disk = as_disk(disk);
+        let (kind, current) = (Identity::read(&disk).unwrap().unwrap().backend, StateDir::read(&disk).unwrap());
+        assert!(disk.open(&file(kind, current)).is_ok(), "{context}: {kind:?} {current:?} is gone");
+        (kind, current)
+    }
 
     /// A kill between the rename of `INSTALLED` and its sync leaves a switch that a power loss can still undo.
     #[test]
     fn the_removal_of_the_former_state_does_not_outlive_the_switch_to_the_new_one() {
-        let kind = BackendKind::Memory;
-        let file = |number: u64| {
-            let dir = (0..number).fold(StateDir::FIRST, |dir, _| dir.next());
-            format!("{}/checkpoint", dir.path(kind))
-        };
-        let disk = SimDisk::new(1);
-        for number in 0..2 {
-            let dir = file(number).rsplit_once('/').unwrap().0.to_owned();
-            disk.create_dir(&dir).unwrap();
-            disk.create(&file(number)).unwrap().sync_all().unwrap();
-            [&dir, "state/default", "state", ""].iter().for_each(|dir| disk.sync_dir(dir).unwrap());
-        }
-        let written = disk.create("INSTALLED.tmp").unwrap();
-        written.write_all_at(b"thalweg state 1\ndirectory 1\n", 0).unwrap();
-        written.sync_all().unwrap();
+        let new = StateDir::FIRST.next();
+        let disk = disk_with([(FORMER.backend, StateDir::FIRST), (FORMER.backend, new)]);
+        new.prepare(&as_disk(&disk)).unwrap();
         disk.rename("INSTALLED.tmp", "INSTALLED").unwrap();
         let killed = disk.kill_process();
-        let mut undone = 0;
-        for after in 0..10 {
+        let (mut undone, mut swept) = (0, false);
+        for after in 0..20 {
             let opened = killed.kill_process();
-            let as_disk: Arc<dyn Disk> = Arc::new(opened.clone());
-            let current = StateDir::read(&as_disk).unwrap();
             opened.power_off_after(after);
-            let _ = remove_all_but(BackendLocation::on(&as_disk), kind, current);
+            swept = sweep(&opened).is_ok();
             for draw in 0..50 {
-                let lost: Arc<dyn Disk> = Arc::new(opened.power_loss(draw));
-                let current = StateDir::read(&lost).unwrap();
+                let (_, current) = check(&opened.power_loss(draw), &format!("after {after}, draw {draw}"));
                 undone += u64::from(current == StateDir::FIRST);
-                let state = format!("{}/checkpoint", current.path(kind));
-                assert!(lost.open(&state).is_ok(), "after {after}, draw {draw}: {current:?} is gone");
             }
         }
-        assert!(undone > 0, "no power loss has undone the switch");
+        assert!(undone > 0 && swept, "no power loss has undone the switch");
+    }
+
+    /// After a failed sync of a directory, the next sync succeeds without writing the names.
+    #[test]
+    fn a_switch_whose_sync_failed_is_on_disk_before_the_former_state_is_removed() {
+        let new = StateDir::FIRST.next();
+        let installed = disk_with([(FORMER.backend, StateDir::FIRST), (FORMER.backend, new)]);
+        new.prepare(&as_disk(&installed)).unwrap();
+        installed.fail(Fault::new(Operation::SyncDir, 1, Errno::Io));
+        assert!(matches!(new.switch_to_prepared(&as_disk(&installed)), Err(SwitchError::Unknown(_))));
+        let migrated = disk_with([(FORMER.backend, StateDir::FIRST), (BackendKind::Redb, StateDir::FIRST)]);
+        migrated.fail(Fault::new(Operation::SyncDir, 1, Errno::Io));
+        Identity { backend: BackendKind::Redb, ..FORMER }.write(&as_disk(&migrated)).unwrap_err();
+        let losses = (0..20).map(PowerLoss::AnySubset);
+        for loss in losses.chain([PowerLoss::KeepUnsynced, PowerLoss::LoseUnsynced]) {
+            for (disk, place) in
+                [(&installed, (FORMER.backend, new)), (&migrated, (BackendKind::Redb, StateDir::FIRST))]
+            {
+                let opened = disk.kill_process();
+                sweep(&opened).unwrap();
+                let found = check(&opened.after_power_loss_with(loss), &format!("{place:?} {loss:?}"));
+                assert_eq!(found, place, "{loss:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn on_a_full_disk_only_an_unfinished_install_is_removed() {
+        let next = StateDir::FIRST.next();
+        let states = [(FORMER.backend, StateDir::FIRST), (FORMER.backend, next)];
+        let unfinished = disk_with(states);
+        unfinished.set_capacity(0);
+        sweep(&unfinished).unwrap();
+        assert!(as_disk(&unfinished).open(&file(FORMER.backend, next)).is_err());
+        let switched = disk_with(states);
+        next.make_current(&as_disk(&switched)).unwrap();
+        switched.set_capacity(0);
+        sweep(&switched).unwrap();
+        let former = file(FORMER.backend, StateDir::FIRST);
+        assert!(as_disk(&switched).open(&former).is_ok(), "the switch could not be written again");
+        switched.set_capacity(1 << 20);
+        sweep(&switched).unwrap();
+        assert!(as_disk(&switched).open(&former).is_err());
+        check(&switched, "with room");
     }
 }

@@ -196,6 +196,17 @@ pub enum OpenError {
         /// Description of what is wrong with the identity file.
         message: String,
     },
+    /// The file `INSTALLED` names a state directory that does not exist. Nothing was changed.
+    #[error(
+        "the file INSTALLED in {path} names the state directory {dir}, which does not exist: bring the directory back, \
+        or restore the newest backup into a new directory; a member of a cluster can join again with a new directory"
+    )]
+    StateMissing {
+        /// Path of the data directory.
+        path: PathBuf,
+        /// Path of the missing directory, within the data directory.
+        dir: String,
+    },
     /// A file could not be read or written.
     #[error("{operation} in {path} failed: {message}")]
     Io {
@@ -260,6 +271,7 @@ impl Classified for OpenError {
             Self::SmallSegments { .. } => "small_segments",
             Self::Founding { .. } => "founding_failed",
             Self::Identity { .. } => "bad_identity",
+            Self::StateMissing { .. } => "state_missing",
             Self::Io { .. } => "io",
             Self::Repair { .. } => "repair_failed",
             Self::Log(error) => error.code(),
@@ -290,6 +302,7 @@ impl Classified for OpenError {
             Self::LogLost { .. }
             | Self::Founding { .. }
             | Self::Identity { .. }
+            | Self::StateMissing { .. }
             | Self::Io { .. }
             | Self::Repair { .. } => Action::Stop,
             Self::Log(error) => error.action(),

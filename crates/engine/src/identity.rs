@@ -7,8 +7,9 @@
 //! thalweg 1                        thalweg 2
 //! node 00f3c2…                     node 00f3c2…            16 hexadecimal digits
 //! backend lsm                      backend lsm
-//!                                  cluster 5b1f…           32 hexadecimal digits
+//! crc d684…                        cluster 5b1f…           32 hexadecimal digits
 //!                                  origin founded          founded, joining or joined
+//!                                  crc 154d…               see `text_file`
 //! ```
 //! Version 1 is a directory that was never in a cluster. It founds its own log the first time it is opened, so its
 //! entries and those of another such directory differ under equal terms and indexes. Only a directory that never had a
@@ -27,11 +28,9 @@ use std::{io, path::Path, sync::Arc};
 use thalweg_disk::Disk;
 use thalweg_types::{ClusterId, NodeId};
 
-use crate::{error::OpenError, options::BackendKind, text_file};
+use crate::{error::OpenError, options::BackendKind, text_file::TextFile};
 
-const PATH: &str = "IDENTITY";
-const TEMPORARY: &str = "IDENTITY.tmp";
-const MAX_BYTES: u64 = 4096;
+const FILE: TextFile = TextFile { path: "IDENTITY", temporary: "IDENTITY.tmp", max_bytes: 4096 };
 
 /// Way in which a directory is opened as a member of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,22 +176,29 @@ impl Identity {
         lines.next().is_none().then_some(Self { node: NodeId(node), backend, cluster })
     }
 
-    /// Reads the identity file. Returns `None` if the file does not exist, and `InvalidData` if it has other contents.
+    /// Reads the identity file. Returns `None` if the file does not exist, and `InvalidData` if it has other contents or
+    /// a wrong checksum.
     pub(crate) fn read(disk: &Arc<dyn Disk>) -> io::Result<Option<Self>> {
-        text_file::read(&**disk, PATH, MAX_BYTES, Self::decode)
+        FILE.read(&**disk, Self::decode)
     }
 
     /// Writes the identity file atomically.
     pub(crate) fn write(&self, disk: &Arc<dyn Disk>) -> io::Result<()> {
-        text_file::write(&**disk, TEMPORARY, &self.encode())?;
-        disk.rename(TEMPORARY, PATH)?;
-        disk.sync_dir("")
+        FILE.replace(&**disk, &self.encode())
+    }
+
+    /// Adds the checksum to the file of an early build.
+    pub(crate) fn add_checksum(disk: &Arc<dyn Disk>) -> io::Result<()> {
+        FILE.add_checksum(&**disk, |text| Self::decode(text).map(|identity| identity.encode()))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use thalweg_disk::SimDisk;
+
     use super::*;
+    use crate::text_file::tests::{each_flipped_bit_is_found, is_documented, put};
 
     const ID: ClusterId = ClusterId(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);
 
@@ -224,6 +230,31 @@ mod tests {
             format!("thalweg 2\nnode 1\nbackend lsm\n{cluster}\norigin founded\nmore\n"),
         ] {
             assert_eq!(Identity::decode(&bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_document_shows_the_bytes() {
+        let alone = Identity { node: NodeId(0x00f3_c2a4_1b5d_6e70), ..identity(None) };
+        let cluster = ClusterId(0x5b1f_0c2d_9e8a_7463_f1e2_d3c4_b5a6_9788);
+        assert!(is_documented(&alone.encode()));
+        assert!(is_documented(&alone.with_cluster(cluster, Origin::Founded).encode()));
+    }
+
+    /// A flipped digit of the node's id would make the directory that of another node.
+    #[test]
+    fn each_flipped_bit_of_the_file_is_found_and_the_file_of_an_early_build_is_read() {
+        for origin in [None, Some(Origin::Joined)] {
+            let sim = SimDisk::new(1);
+            let disk: Arc<dyn Disk> = Arc::new(sim.clone());
+            put(&sim, "IDENTITY", &identity(origin).encode());
+            assert_eq!(Identity::read(&disk).unwrap(), Some(identity(origin)));
+            Identity::add_checksum(&disk).unwrap();
+            assert_eq!(Identity::read(&disk).unwrap(), Some(identity(origin)));
+            each_flipped_bit_is_found(&sim, "IDENTITY", &|flipped| {
+                let read = Identity::read(&(Arc::new(flipped.clone()) as _));
+                read.is_err_and(|error| error.kind() == io::ErrorKind::InvalidData)
+            });
         }
     }
 

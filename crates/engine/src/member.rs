@@ -4,6 +4,7 @@
 //! links between nodes.
 
 use std::{
+    io,
     ops::ControlFlow,
     path::Path,
     sync::{Arc, PoisonError, atomic::Ordering},
@@ -23,6 +24,7 @@ use crate::{
     open::{self, OpenEnvironment},
     open_parts::Mode,
     options::Options,
+    repair_note::RepairNote,
 };
 
 /// Parts of a member's database on which consensus works.
@@ -147,6 +149,22 @@ impl Database {
         }
     }
 
+    /// Returns the note about repairs that this member made without an operator.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is damaged (`InvalidData`).
+    pub fn repair_note(&self) -> io::Result<RepairNote> {
+        RepairNote::read(&self.inner.open.disk)
+    }
+
+    /// Replaces the note about repairs that this member made without an operator. The default removes it.
+    ///
+    /// # Errors
+    /// The file cannot be written. The former note or the new one is in force.
+    pub fn note_repair(&self, note: &RepairNote) -> io::Result<()> {
+        note.write(&self.inner.open.disk)
+    }
+
     /// Returns the reason why the database has [stopped serving](Self::stop_serving); `None` if it serves.
     #[must_use]
     pub fn stopped_serving(&self) -> Option<&str> {
@@ -193,7 +211,7 @@ impl Inner {
             return Ok(());
         }
         let joined = identity.with_cluster(cluster.id, Origin::Joined);
-        let failed = |error: std::io::Error| WriteError::StateFailed { reason: format!("IDENTITY: {error}") };
+        let failed = |error: io::Error| WriteError::StateFailed { reason: format!("IDENTITY: {error}") };
         joined.write(&self.open.disk).map_err(failed)?;
         *identity = joined;
         Ok(())

@@ -169,8 +169,9 @@ pub fn migrate_on(
         let path = path.clone();
         move |error: std::io::Error| io_error(&path, doing, &error)
     };
-    let dir = read_state_dir(disk, &path)?;
-    backends::remove_all_but(BackendLocation::on(disk), from, dir).map_err(io("removing an unfinished migration"))?;
+    let place = BackendLocation::on(disk);
+    let dir = read_state_dir(place, from, &path)?;
+    backends::remove_all_but(place, &identity, dir).map_err(io("removing an unfinished migration"))?;
     let old = backends::open(disk, from, dir, Arc::new(PersistedBefore), options)?;
     let estimated_pairs = old.stats().estimated_keys;
     let mut tell = |phase, pairs| progress(MigrationProgress { phase, pairs, estimated_pairs });
@@ -191,7 +192,7 @@ pub fn migrate_on(
     let switched = Identity { backend: to, ..identity };
     switched.write(disk).map_err(io("writing the identity"))?;
     tell(MigrationPhase::CleaningUp, pairs);
-    backends::remove_all_but(BackendLocation::on(disk), to, dir).map_err(io("removing the old state"))?;
+    backends::remove_all_but(place, &switched, dir).map_err(io("removing the old state"))?;
     Ok(Migrated { from, to, pairs, bytes })
 }
 

@@ -24,7 +24,7 @@ use thalweg_store::{Backend, BarrierFailed, LogBarrier};
 use thalweg_types::{Clock, ClusterId, Lsn, NodeId, SpaceId, SystemClock, limits::MIN_MEMBER_SEGMENT_BYTES};
 
 use crate::{
-    backends,
+    backends::{self, BackendLocation},
     clock_file::ClockFile,
     digests::HashMarks,
     error::OpenError,
@@ -32,6 +32,7 @@ use crate::{
     open_parts::{Mode, Progress, io_error},
     open_replica::{OpenedSpace, SpaceParts},
     options::{BackendKind, Create, Options},
+    repair_note::RepairNote,
     state_dir::{self, StateDir},
     stream_growth::StreamGrowth,
     tails::Tails,
@@ -201,9 +202,10 @@ pub(crate) fn on(
     }
     let lock = lock(&disk, &path, mode)?;
     let (identity, created) = identify(&disk, &path, seed, options, role)?;
-    let state_dir = read_state_dir(&disk, &path)?;
-    let place = backends::BackendLocation { disk: &disk, os_dir, background: mode.background() };
-    let swept = backends::remove_all_but(place, identity.backend, state_dir);
+    let place = BackendLocation { disk: &disk, os_dir, background: mode.background() };
+    let state_dir = read_state_dir(place, identity.backend, &path)?;
+    add_checksums(&disk, &path)?;
+    let swept = backends::remove_all_but(place, &identity, state_dir);
     swept.map_err(|error| io_error(&path, "removing the leftovers of a migration or an install", &error))?;
     let open_log = match mode {
         Mode::Threaded => Log::open,
@@ -219,7 +221,6 @@ pub(crate) fn on(
             changed
         }
     };
-    let place = backends::BackendLocation { disk: &disk, os_dir, background: mode.background() };
     let backend = backends::open_in(place, identity.backend, state_dir, Arc::new(Barrier(log.clone())), options)?;
     let parts =
         SpaceParts { disk: &disk, path, log: log.clone(), backend: backend.clone(), clock, options, identity, mode };
@@ -275,12 +276,8 @@ pub(crate) fn on(
 
 impl Opened {
     /// Place in which backends of the database keep the state.
-    pub(crate) fn place(&self) -> backends::BackendLocation<'_> {
-        backends::BackendLocation {
-            disk: &self.disk,
-            os_dir: self.os_dir.as_deref(),
-            background: self.mode.background(),
-        }
+    pub(crate) fn place(&self) -> BackendLocation<'_> {
+        BackendLocation { disk: &self.disk, os_dir: self.os_dir.as_deref(), background: self.mode.background() }
     }
 }
 
@@ -321,14 +318,32 @@ pub(crate) fn read_identity(disk: &Arc<dyn Disk>, path: &Path) -> Result<Option<
     })
 }
 
-/// Reads which state directory is the current one.
-pub(crate) fn read_state_dir(disk: &Arc<dyn Disk>, path: &Path) -> Result<StateDir, OpenError> {
-    StateDir::read(disk).map_err(|error| match error.kind() {
+/// Reads which state directory is the current one. If it is missing, returns an error before anything is removed:
+/// another directory may then be the only complete state, and the backend would begin an empty one.
+pub(crate) fn read_state_dir(
+    place: BackendLocation<'_>,
+    kind: BackendKind,
+    path: &Path,
+) -> Result<StateDir, OpenError> {
+    let current = StateDir::read(place.disk).map_err(|error| match error.kind() {
         io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => {
             OpenError::Identity { path: path.to_owned(), message: error.to_string() }
         }
         _ => io_error(path, "reading the file INSTALLED", &error),
-    })
+    })?;
+    let dir = current.path(kind);
+    // The first directory is missing in a new data directory, and before a rebuild.
+    if current != StateDir::FIRST && !place.has(&dir) {
+        return Err(OpenError::StateMissing { path: path.to_owned(), dir });
+    }
+    Ok(current)
+}
+
+/// Adds checksums to the text files that an early build has written.
+fn add_checksums(disk: &Arc<dyn Disk>, path: &Path) -> Result<(), OpenError> {
+    let files = [Identity::add_checksum, StateDir::add_checksum, RepairNote::add_checksum];
+    let added = files.into_iter().try_for_each(|add| add(disk));
+    added.map_err(|error| io_error(path, "adding checksums to IDENTITY, INSTALLED and REPAIR", &error))
 }
 
 fn identify(

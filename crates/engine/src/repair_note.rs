@@ -1,28 +1,28 @@
 //! A member's note about the repair of its own state: a file in its directory.
 //!
-//! Owns: the file `REPAIR`. Does not own: the decision to repair, and the repair (crate `cluster`).
+//! Owns: the file `REPAIR`. Does not own: the calls that read and replace it (`member`), the decision to repair, and the
+//! repair (crate `cluster`).
 //!
 //! ```text
 //! thalweg repair 1
 //! done 1024                                 last entry of the snapshot that has replaced the state before
 //! due 2048                                  entry after which the state was found to be wrong
 //! member 00f3c2a41b5d6e70 10.0.0.2:7072     one line for each member that can give its state
+//! crc 010d869c                              see `text_file`
 //! ```
 //! The file outlives the process: a node with a wrong state does not serve before it has another one, and a node whose
 //! state is wrong again after a repair does not repair it a second time without an operator.
 //!
 //! Invariant: the file is replaced as a whole, and is on disk when a call returns.
 
-use std::{fmt::Write as _, io};
+use std::{fmt::Write as _, io, sync::Arc};
 
+use thalweg_disk::Disk;
 use thalweg_types::{Index, NodeId};
 
-use crate::{database::Database, text_file};
+use crate::text_file::TextFile;
 
-/// Name of the file.
-const FILE: &str = "REPAIR";
-const TEMPORARY: &str = "REPAIR.tmp";
-const MAX_BYTES: u64 = 64 * 1024;
+const FILE: TextFile = TextFile { path: "REPAIR", temporary: "REPAIR.tmp", max_bytes: 64 * 1024 };
 const FIRST_LINE: &str = "thalweg repair 1\n";
 
 /// A member's record of the repairs of its own state: the last repair that it made, and the repair that is due.
@@ -77,44 +77,34 @@ impl RepairNote {
         }
         (note.encode() == text).then_some(note)
     }
-}
 
-impl Database {
-    /// Returns the note about repairs that this member made without an operator.
-    ///
-    /// # Errors
-    /// The file cannot be read, or is damaged (`InvalidData`).
-    pub fn repair_note(&self) -> io::Result<RepairNote> {
-        let read = text_file::read(&*self.inner.open.disk, FILE, MAX_BYTES, RepairNote::decode)?;
-        Ok(read.unwrap_or_default())
+    /// Reads the note; the default if there is no file. Returns `InvalidData` for a damaged file.
+    pub(crate) fn read(disk: &Arc<dyn Disk>) -> io::Result<Self> {
+        Ok(FILE.read(&**disk, Self::decode)?.unwrap_or_default())
     }
 
-    /// Replaces the note about repairs that this member made without an operator. The default removes it.
-    ///
-    /// # Errors
-    /// The file cannot be written. The former note or the new one is in force.
-    pub fn note_repair(&self, note: &RepairNote) -> io::Result<()> {
-        let disk = &self.inner.open.disk;
-        if *note == RepairNote::default() {
-            text_file::remove(&**disk, TEMPORARY)?;
-            text_file::remove(&**disk, FILE)?;
-        } else {
-            text_file::write(&**disk, TEMPORARY, &note.encode())?;
-            disk.rename(TEMPORARY, FILE)?;
-        }
-        disk.sync_dir("")
+    /// Replaces the file by this note; removes it for the default.
+    pub(crate) fn write(&self, disk: &Arc<dyn Disk>) -> io::Result<()> {
+        if *self == Self::default() { FILE.remove(&**disk) } else { FILE.replace(&**disk, &self.encode()) }
+    }
+
+    /// Adds the checksum to the file of an early build.
+    pub(crate) fn add_checksum(disk: &Arc<dyn Disk>) -> io::Result<()> {
+        FILE.add_checksum(&**disk, |text| Self::decode(text).map(|note| note.encode()))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use thalweg_disk::SimDisk;
     use thalweg_types::ManualClock;
 
     use super::*;
-    use crate::options::{BackendKind, Options};
+    use crate::{
+        database::Database,
+        options::{BackendKind, Options},
+        text_file::tests::{each_flipped_bit_is_found, is_documented, put},
+    };
 
     fn due() -> RepairNote {
         let sources = [(NodeId(0xabc), "10.0.0.2:7072"), (NodeId(7), "[::1]:1")];
@@ -142,13 +132,35 @@ mod tests {
         assert_eq!(RepairNote::decode(&odd.encode()), Some(due()), "addresses that lead nowhere are left out");
     }
 
+    fn open(disk: &SimDisk) -> Database {
+        let options = Options { backend: Some(BackendKind::Memory), reserve_bytes: 0, ..Options::default() };
+        Database::open_on(Arc::new(disk.clone()), Arc::new(ManualClock::default()), 5, options).unwrap()
+    }
+
+    #[test]
+    fn the_note_of_an_early_build_gets_a_checksum_at_an_open_and_each_flipped_bit_is_found() {
+        let nodes = [(0x00f3_c2a4_1b5d_6e70, "10.0.0.2:7072"), (0x5b1f_0c2d_9e8a_7463, "10.0.0.3:7072")];
+        let sources = nodes.map(|(node, at)| (NodeId(node), at.to_owned())).into();
+        let documented = RepairDue { after: Index(3072), sources };
+        assert!(is_documented(&RepairNote { done: Some(Index(1024)), due: Some(documented) }.encode()));
+        let disk = SimDisk::new(1);
+        put(&disk, "REPAIR", &due().encode());
+        let db = open(&disk);
+        assert_eq!(db.repair_note().unwrap(), due());
+        drop(db);
+        each_flipped_bit_is_found(&disk, "REPAIR", &|flipped| {
+            let read = FILE.read(flipped, RepairNote::decode);
+            read.is_err_and(|error| error.kind() == io::ErrorKind::InvalidData)
+        });
+        // Consensus reports a damaged note; the open leaves it as it is.
+        put(&disk, "REPAIR", "thalweg repair 2\n");
+        assert_eq!(open(&disk).repair_note().unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(disk.cached_bytes("REPAIR").unwrap(), b"thalweg repair 2\n");
+    }
+
     #[test]
     fn a_note_survives_a_power_loss_and_can_be_removed() {
         let disk = SimDisk::new(1);
-        let open = |disk: &SimDisk| {
-            let options = Options { backend: Some(BackendKind::Memory), reserve_bytes: 0, ..Options::default() };
-            Database::open_on(Arc::new(disk.clone()), Arc::new(ManualClock::default()), 5, options).unwrap()
-        };
         let db = open(&disk);
         assert_eq!(db.repair_note().unwrap(), RepairNote::default());
         for note in [due(), RepairNote { due: None, ..due() }, RepairNote::default()] {

@@ -41,7 +41,7 @@ use thalweg_types::{Action, Classified, Clock, Generation, Lsn, SystemClock};
 
 use self::files::FoundFile;
 use crate::{
-    backends,
+    backends::{self, BackendLocation},
     database::Database,
     error::{OpenError, ReadError},
     inner::Inner,
@@ -283,7 +283,7 @@ impl Inner {
         let shares = Shares::of(segments.iter().map(|(segment, kept)| (segment, *kept)), persisted, &liveness);
         let path = backends::shown_path(&open.disk);
         let files = list(&open.disk, open.report.backend)?;
-        let state_dir = read_state_dir(&open.disk, &path)?;
+        let state_dir = read_state_dir(open.place(), open.report.backend, &path)?;
         let open_snapshots = self.snapshot_counters.get().open;
         let report = Figures { kind: open.report.backend, state_dir, files: &files, shares: &shares };
         let report = report.report(&*open.backend, &self.options, open_snapshots);
@@ -308,7 +308,8 @@ pub fn space_at_rest(
     let disk: Arc<dyn Disk> = Arc::new(disk);
     let _lock = lock(&disk, path, Mode::Threaded)?;
     let identity = read_identity(&disk, path)?.ok_or_else(|| OpenError::Missing { path: path.to_owned() })?;
-    let (kind, state_dir) = (identity.backend, read_state_dir(&disk, path)?);
+    let kind = identity.backend;
+    let state_dir = read_state_dir(BackendLocation::on(&disk), kind, path)?;
     // Opening a backend can change the size of its files a little.
     let files = list(&disk, kind)?;
     let segments = match offline::stats(&*disk, LOG_DIR) {

@@ -6,6 +6,7 @@
 //! ```text
 //! thalweg state 1
 //! directory 3            the state is in state/default/BACKEND.3
+//! crc 57d206f6           see `text_file`
 //! ```
 //! Without the file, the state is in `state/default/BACKEND`, which counts as directory 0. The file is replaced
 //! atomically. Invariant: it names a directory whose state is complete and on disk. At most the directories before and
@@ -15,12 +16,11 @@ use std::{io, sync::Arc};
 
 use thalweg_disk::Disk;
 
-use crate::{options::BackendKind, text_file};
+use crate::{options::BackendKind, text_file::TextFile};
 
 /// Name of the file that names the current state directory.
 pub(crate) const FILE: &str = "INSTALLED";
-const TEMPORARY: &str = "INSTALLED.tmp";
-const MAX_BYTES: u64 = 4096;
+const TEXT: TextFile = TextFile { path: FILE, temporary: "INSTALLED.tmp", max_bytes: 4096 };
 /// Directory of all state directories of the default space.
 pub(crate) const PARENT: &str = "state/default";
 
@@ -59,9 +59,21 @@ impl StateDir {
         (self.0.saturating_sub(1)..=self.0 + 1).map(Self)
     }
 
-    /// Reads which state directory is the current one. Returns `InvalidData` for a damaged file.
+    /// Reads which state directory is the current one. Returns `InvalidData` for a damaged file. Does not check that the
+    /// directory exists.
     pub(crate) fn read(disk: &Arc<dyn Disk>) -> io::Result<Self> {
-        Ok(text_file::read(&**disk, FILE, MAX_BYTES, Self::decode)?.unwrap_or(Self::FIRST))
+        Ok(TEXT.read(&**disk, Self::decode)?.unwrap_or(Self::FIRST))
+    }
+
+    /// Adds the checksum to the file of an early build.
+    pub(crate) fn add_checksum(disk: &Arc<dyn Disk>) -> io::Result<()> {
+        TEXT.add_checksum(&**disk, |text| Self::decode(text).map(Self::encode))
+    }
+
+    /// Writes the file again, which names this directory already. The file is on disk when the call returns, also after
+    /// an earlier sync of it has failed. Does nothing for the first directory, which has no file.
+    pub(crate) fn write_again(self, disk: &Arc<dyn Disk>) -> io::Result<()> {
+        if self == Self::FIRST { Ok(()) } else { TEXT.replace(&**disk, &self.encode()) }
     }
 
     /// Makes this directory, whose state is on disk, the current one, also after a power loss.
@@ -73,7 +85,7 @@ impl StateDir {
 
     /// Makes this directory, which was prepared last, the current one, also after a power loss.
     pub(crate) fn switch_to_prepared(self, disk: &Arc<dyn Disk>) -> Result<(), SwitchError> {
-        if let Err(error) = disk.rename(TEMPORARY, FILE) {
+        if let Err(error) = disk.rename(TEXT.temporary, TEXT.path) {
             match Self::read(disk) {
                 Ok(found) if found != self => return Err(SwitchError::NotSwitched(error)),
                 Ok(_) => {}
@@ -86,7 +98,7 @@ impl StateDir {
 
     /// Cancels a prepared switch by removing its file. Ignores an error, because a leftover file has no effect.
     pub(crate) fn forget_prepared(disk: &Arc<dyn Disk>) {
-        let _ = disk.remove(TEMPORARY);
+        let _ = disk.remove(TEXT.temporary);
     }
 
     /// Does the part of the switch to this directory that needs disk space. The directory's state is on disk.
@@ -95,8 +107,7 @@ impl StateDir {
         disk.create_dir(PARENT)?;
         // The name of the new directory and that of the default space. The sync of the switch covers `state`.
         disk.sync_dir(PARENT)?;
-        disk.sync_dir("state")?;
-        text_file::write(&**disk, TEMPORARY, &self.encode())
+        TEXT.prepare(&**disk, &self.encode())
     }
 
     fn encode(self) -> String {
@@ -118,6 +129,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::text_file::tests::{each_flipped_bit_is_found, is_documented, put};
 
     #[test]
     fn comes_back_and_refuses_anything_else() {
@@ -131,6 +143,22 @@ mod tests {
         for number in ["-1", "+3", "03", "3 ", "18446744073709551615", "3\n\n"] {
             assert_eq!(StateDir::decode(&format!("thalweg state 1\ndirectory {number}\n")), None, "{number:?}");
         }
+    }
+
+    /// A flipped bit would name an earlier directory, and the open would remove the present one.
+    #[test]
+    fn each_flipped_bit_of_the_file_is_found_and_the_file_of_an_early_build_is_read() {
+        assert!(is_documented(&StateDir(3).encode()));
+        let sim = SimDisk::new(1);
+        let disk: Arc<dyn Disk> = Arc::new(sim.clone());
+        put(&sim, FILE, "thalweg state 1\ndirectory 3\n");
+        assert_eq!(StateDir::read(&disk).unwrap(), StateDir(3));
+        StateDir::add_checksum(&disk).unwrap();
+        assert_eq!(StateDir::read(&disk).unwrap(), StateDir(3));
+        each_flipped_bit_is_found(&sim, FILE, &|flipped| {
+            let read = StateDir::read(&(Arc::new(flipped.clone()) as _));
+            read.is_err_and(|error| error.kind() == io::ErrorKind::InvalidData)
+        });
     }
 
     #[test]

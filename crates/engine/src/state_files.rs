@@ -4,7 +4,8 @@
 //! replay.
 //!
 //! ```text
-//! rebuild:   state/default/BACKEND -> state/default/BACKEND.old      rename
+//! rebuild:   check that the log has all entries, and that no other node votes
+//!            state/default/BACKEND -> state/default/BACKEND.old      rename
 //!            replay of the whole log into a new state/default/BACKEND, flush
 //!            remove state/default/BACKEND.old
 //! ```
@@ -16,12 +17,14 @@ use std::{ops::ControlFlow, path::Path, sync::Arc};
 
 use thalweg_disk::{Disk, RealDisk};
 use thalweg_log::Log;
+use thalweg_replica::check_sole_voter;
 use thalweg_store::{BackendError, BarrierFailed, LogBarrier, VerifiedRows};
-use thalweg_types::{Action, Classified, Clock, Lsn, SystemClock};
+use thalweg_types::{Action, Classified, Clock, Lsn, SpaceId, SystemClock};
 
 use crate::{
-    backends,
+    backends::{self, BackendLocation},
     error::{OpenError, WriteError},
+    identity::{Identity, Origin},
     open::{self, LOG_DIR, lock, random_seed, read_identity, read_state_dir},
     open_parts::{Mode, io_error},
     options::{BackendKind, Create, Options},
@@ -110,9 +113,18 @@ fn disk_at(path: &Path) -> Result<Arc<dyn Disk>, OpenError> {
     Ok(Arc::new(disk))
 }
 
-fn backend_of(disk: &Arc<dyn Disk>, path: &Path) -> Result<BackendKind, OpenError> {
-    let identity = read_identity(disk, path)?.ok_or_else(|| OpenError::Missing { path: path.to_owned() })?;
-    Ok(identity.backend)
+fn identity_of(disk: &Arc<dyn Disk>, path: &Path) -> Result<Identity, OpenError> {
+    read_identity(disk, path)?.ok_or_else(|| OpenError::Missing { path: path.to_owned() })
+}
+
+/// Checks that this node may decide about the entries of its log alone. A rebuild replays the log as a node alone does,
+/// so it would end before the new state is complete if other nodes vote.
+fn check_alone(log: &Log, path: &Path, identity: &Identity) -> Result<(), OpenError> {
+    let Some(cluster) = identity.cluster else { return Ok(()) };
+    if cluster.origin != Origin::Founded {
+        return Err(OpenError::NotAlone { path: path.to_owned(), cluster: cluster.id });
+    }
+    Ok(check_sole_voter(log, SpaceId::ZERO, identity.node)?)
 }
 
 /// Reads and verifies the persisted state of the data directory at `path`. The directory must not be open. Calls
@@ -125,8 +137,9 @@ pub fn verify(
     let path = path.as_ref();
     let disk = disk_at(path)?;
     let _lock = lock(&disk, path, Mode::Threaded)?;
-    let backend = backend_of(&disk, path)?;
-    let state = backends::open(&disk, backend, read_state_dir(&disk, path)?, Arc::new(NothingNew), options)?;
+    let backend = identity_of(&disk, path)?.backend;
+    let state_dir = read_state_dir(BackendLocation::on(&disk), backend, path)?;
+    let state = backends::open(&disk, backend, state_dir, Arc::new(NothingNew), options)?;
     let mut bytes = 0;
     let VerifiedRows { rows, bytes, .. } = state.verify(&mut |read| {
         bytes += read;
@@ -138,23 +151,25 @@ pub fn verify(
 
 /// Replaces the state of the data directory at `path` with one that is computed from its log alone. The directory must
 /// not be open, and the log must reach back to its beginning. This loses nothing, because the state is a function of
-/// the log.
+/// the log. The node must be the only voter of its space, because it replays its log alone.
 pub fn rebuild(path: impl AsRef<Path>, options: &Options) -> Result<StateRebuilt, StateFilesError> {
     let path = path.as_ref();
     let disk = disk_at(path)?;
     let backend;
     {
         let _lock = lock(&disk, path, Mode::Threaded)?;
-        backend = backend_of(&disk, path)?;
+        let identity = identity_of(&disk, path)?;
+        backend = identity.backend;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let (log, _) =
             Log::open(disk.clone(), LOG_DIR, options.log(), clock, random_seed()).map_err(OpenError::from)?;
         let first = log.segments().first().map_or(Lsn::ZERO, |segment| segment.first);
         // The log does not lead to a state that was installed.
-        let is_installed = read_state_dir(&disk, path)? != StateDir::FIRST;
+        let is_installed = read_state_dir(BackendLocation::on(&disk), backend, path)? != StateDir::FIRST;
         if is_installed || log.start() != Lsn::ZERO || first != Lsn::ZERO {
             return Err(StateFilesError::LogIncomplete { first: log.start() });
         }
+        check_alone(&log, path, &identity)?;
         drop(log);
         backends::set_aside(&disk, backend).map_err(|error| io_error(path, "setting the old state aside", &error))?;
     }

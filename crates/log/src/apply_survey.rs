@@ -4,14 +4,24 @@
 //! them after a crash in between gives the same result. These writes touch bytes below the last attested
 //! record only by rewriting them unchanged.
 //!
-//! 1. Every batch beyond the attested LSN is rewritten unchanged: after a failed fsync a page can be clean in
-//!    the cache but missing on the disk.
+//! 1. Every batch that no successful fsync is known to cover is rewritten unchanged: after a failed fsync a page can be
+//!    clean in the cache but missing on the disk. These are the batches beyond the attested LSN, and the markers at it.
 //! 2. The unused end of the last segment is zeroed, so that no stale batch, valid at its position, can
 //!    reappear after a later, shorter log.
-//! 3. Every kept segment before the last one gets a footer if it has none. Without a footer, a later survey could not
-//!    tell a freed successor from a lost one, and would end the log there.
+//! 3. Every kept segment before the last one gets a footer if it has none, or if its footer may be missing on the disk
+//!    for the same reason. Without a footer, a later survey could not tell a freed successor from a lost one, and would
+//!    end the log there.
 //! 4. These writes are synced.
 //! 5. Segments after the end of the log get a new identity, which voids all batches in them, and are synced.
+//!
+//! A clean close changes nothing in steps 1 and 3. The marker `Closed` proves that all records before it are on the disk,
+//! because it is written after their sync. It does not prove that it is on the disk itself: its own fsync may have failed,
+//! and then the page cache shows it until a power loss, which would leave a hole before the batches of the next run. The
+//! next process cannot ask if that fsync succeeded, and it cannot prevent the marker from reaching the cache either. So
+//! the rule is the same for all opens: what is not attested is written again. After a clean close that is a few markers
+//! of 48 bytes. They need no sync of their own, because the marker `Opened` goes to the same file and is synced before
+//! the log is served; a power loss before that sync leaves a log that ends with its last record. Step 2 is left out,
+//! because a run that has closed the log wrote nothing after the marker.
 
 use std::io;
 
@@ -32,23 +42,25 @@ const PIECE_BYTES: u32 = 64 * 1024;
 /// the call; the function returns the highest one in use afterwards.
 pub(crate) fn apply_survey(survey: &Survey, seed: u64, mut generation: Generation) -> Result<Generation, DiskFault> {
     let last = survey.kept.len() - 1;
-    let first_walked = survey.walked_from.min(last);
+    // A synced record of a segment implies that all earlier segments were synced, with their footers.
+    let first_unsynced = survey.kept.iter().rposition(|kept| kept.found.header.base < survey.attested).unwrap_or(0);
     for (at, kept) in survey.kept.iter().enumerate() {
-        let is_attested = survey.clean || at < first_walked;
-        let from = if is_attested { kept.extent.written } else { first_unattested(kept, survey.attested)? };
-        if at < last {
-            if from < kept.extent.written {
-                rewrite(kept, from)?;
-            } else if kept.sealed {
-                continue;
-            }
-            write_footer(kept)?;
-        } else if !survey.clean {
+        let is_synced = at < first_unsynced;
+        if is_synced && kept.sealed {
+            continue;
+        }
+        let from = if is_synced { kept.extent.written } else { first_unattested(kept, survey.attested)? };
+        if at == last || from < kept.extent.written {
             rewrite(kept, from)?;
+        }
+        if at < last {
+            write_footer(kept)?;
+        } else if survey.clean {
+            // The marker of the new run is written to this file, and synced with it.
+            continue;
+        } else {
             zero(&*kept.found.slot.file, kept.extent.written, kept.found.header.segment_bytes)
                 .explain("write", kept.found.path())?;
-        } else {
-            continue;
         }
         kept.found.slot.file.sync_data().explain("sync", kept.found.path())?;
     }
@@ -61,13 +73,17 @@ pub(crate) fn apply_survey(survey: &Survey, seed: u64, mut generation: Generatio
     Ok(generation)
 }
 
-/// Returns the byte position of the first batch that has records at or above the attested LSN, which may not
-/// be durable.
+/// Returns the byte position of the first batch that has records at or above the attested LSN, or is a marker at it.
+/// This batch and those after it may not be durable. Reads the headers from the last batch of the sparse index that
+/// is below the attested LSN.
 fn first_unattested(kept: &Surveyed, attested: Lsn) -> Result<u32, DiskFault> {
     let key = kept.found.key();
     let until = kept.extent.written;
     let mut window = Window::new(kept.found.slot.file.clone(), until, CHUNK_BYTES);
-    let mut at = DATA_START;
+    let mut at = match kept.index.partition_point(|(first, _)| *first < attested) {
+        0 => DATA_START,
+        below => kept.index[below - 1].1,
+    };
     while at < until {
         let header = read_header(&mut window, key, at).explain("read", kept.found.path())?;
         let Ok(header) = header else { break };

@@ -184,6 +184,12 @@ pub enum AppendError {
     /// The batch has no records.
     #[error("a batch needs at least one record")]
     Empty,
+    /// The records would get LSNs that no segment may contain; no bytes were written.
+    #[error("the log ends at LSN {end}, and no record may reach LSN 2^62: no LSN is left")]
+    NoLsnLeft {
+        /// LSN after the last record of the log.
+        end: Lsn,
+    },
     /// No prepared segment file became ready in time; no bytes were written.
     #[error("no prepared segment after {waited:?}{}", reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default())]
     NoSegment {
@@ -214,6 +220,7 @@ impl Classified for AppendError {
             Self::DiskFull { .. } => "disk_full",
             Self::TooLarge { .. } => "batch_too_large",
             Self::Empty => "batch_empty",
+            Self::NoLsnLeft { .. } => "no_lsn_left",
             Self::NoSegment { .. } => "no_segment",
             Self::StillNeeded { .. } => "segment_needed",
             Self::NoSuchSegment { .. } => "no_such_segment",
@@ -224,7 +231,7 @@ impl Classified for AppendError {
         match self {
             Self::DiskFull { .. } | Self::NoSegment { .. } => Action::Retry,
             Self::TooLarge { .. } | Self::Empty | Self::StillNeeded { .. } | Self::NoSuchSegment { .. } => Action::Fix,
-            Self::Failed { .. } | Self::Closed => Action::Stop,
+            Self::Failed { .. } | Self::Closed | Self::NoLsnLeft { .. } => Action::Stop,
         }
     }
 }

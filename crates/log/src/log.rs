@@ -21,6 +21,7 @@ use crate::{
     record::Truncation,
     recovery,
     shared::Shared,
+    writer_role::Marked,
 };
 
 #[derive(Debug)]
@@ -267,10 +268,17 @@ impl Log {
         let mut core = shared.core();
         shared.check_not_failed()?;
         let next = core.next;
-        if !core.mark(BatchKind::Closed, next) {
-            // The segment has no room for the marker, so the next open reads the tail instead.
-            return Ok(());
+        match core.mark(BatchKind::Closed, next) {
+            Ok(Marked::Written) => {}
+            // The next open reads the tail instead.
+            Ok(Marked::NoRoom) => return Ok(()),
+            Err(error) => {
+                let reason = format!("write of a marker to {}: {error}", core.active.path);
+                return Err(shared.fail(core, reason));
+            }
         }
+        // After a failed sync, the next open can find the marker in the page cache. It does not rely on that: it writes
+        // the marker again.
         let synced = core.active.file.sync_data();
         if let Err(error) = synced {
             let reason = format!("fsync of {}: {error}", core.active.path);

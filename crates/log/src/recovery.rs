@@ -190,11 +190,15 @@ fn begin(unused: &mut Vec<Slot>, options: &LogOptions, spares: &Arc<SegmentPool>
 }
 
 /// Writes and syncs the marker of a new run. From now on the `Closed` marker of an earlier run has no effect,
-/// and all records before the new marker are attested as durable.
+/// and all records before the new marker are attested as durable. The sync also covers the bytes that recovery has
+/// written again in this segment.
 fn mark_opened(shared: &Shared) -> Result<(), OpenError> {
     let mut core = shared.core();
     let next = core.next;
-    core.mark(BatchKind::Opened, next);
+    // In a segment without room for the marker, the `Closed` marker stays the last batch until the next record, which
+    // begins another segment.
+    let marked = core.mark(BatchKind::Opened, next);
+    marked.explain("write", &core.active.path)?;
     core.active.file.sync_data().explain("sync", &core.active.path)?;
     Ok(())
 }

@@ -38,8 +38,6 @@ pub(crate) struct Survey {
     pub kept: Vec<Surveyed>,
     /// Segments after the end of the log, whose content must be made invalid.
     pub cut: Vec<FoundSegment>,
-    /// Index in `kept` of the first segment that the survey read; earlier segments are known to be durable.
-    pub walked_from: usize,
     pub attested: Lsn,
     pub cut_bytes: u64,
     /// True if the last batch of the log is a `Closed` marker.
@@ -75,12 +73,12 @@ impl Survey {
             Depth::Whole => 0,
         };
         let mut kept = Vec::with_capacity(live.len());
-        for (at, found) in live[..start].iter().enumerate() {
+        for found in &live[..start] {
             match settled(found)? {
                 Ok(surveyed) => kept.push(surveyed),
                 Err((surveyed, bad)) => {
                     kept.push(surveyed);
-                    return Ok(Self::broken(kept, at, live, attested, bad));
+                    return Ok(Self::broken(kept, live, attested, bad));
                 }
             }
         }
@@ -103,7 +101,7 @@ impl Survey {
                 let tail = search(live, at, end.written)?;
                 attested = attested.max(tail.attested);
                 let clean = last_kind == BatchKind::Closed && tail.bytes == 0 && at + 1 == live.len();
-                let mut survey = Self::broken(kept, start, live, attested, bad);
+                let mut survey = Self::broken(kept, live, attested, bad);
                 survey.cut_bytes = tail.bytes;
                 survey.clean = clean;
                 if attested <= end.next {
@@ -115,11 +113,11 @@ impl Survey {
         unreachable!("no segment follows the last live segment")
     }
 
-    fn broken(kept: Vec<Surveyed>, walked_from: usize, live: &[FoundSegment], attested: Lsn, bad: DamageAt) -> Self {
+    fn broken(kept: Vec<Surveyed>, live: &[FoundSegment], attested: Lsn, bad: DamageAt) -> Self {
         let last = &live[kept.len() - 1];
         let corruption = Some(Corruption::at(last.path(), bad.offset, bad.damage));
         let cut = live[kept.len()..].to_vec();
-        Self { kept, cut, walked_from, attested, cut_bytes: 0, clean: false, corruption }
+        Self { kept, cut, attested, cut_bytes: 0, clean: false, corruption }
     }
 }
 

@@ -18,7 +18,9 @@ use thalweg_types::{Durability, Generation, LogPosition, Lsn};
 use crate::{
     encode::{Encoded, Measure, Scratch},
     errors::AppendError,
-    format::{BATCH_HEADER_BYTES, BatchKind, DATA_START, FOOTER_BYTES, MARKER_ROOM, RECORD_HEADER_BYTES, padded},
+    format::{
+        BATCH_HEADER_BYTES, BatchKind, DATA_START, FOOTER_BYTES, MARKER_ROOM, MAX_NUMBER, RECORD_HEADER_BYTES, padded,
+    },
     log::Log,
     prepare::PrepareError,
     record::{Appended, Draft, Purpose},
@@ -154,7 +156,14 @@ impl Shared {
     ) -> Result<MutexGuard<'a, Core>, E> {
         let mut core = self.writable_core()?;
         let total = padded(BATCH_HEADER_BYTES as u32 + batch.body_len);
-        while !core.fits(total) {
+        loop {
+            let end = core.next;
+            if end.plus(batch.count.into()).0 >= MAX_NUMBER {
+                return Err(AppendError::NoLsnLeft { end }.into());
+            }
+            if core.fits(total) {
+                break;
+            }
             core = roll(core)?;
         }
         let durable = self.durable();

@@ -55,6 +55,14 @@ impl WritePath {
     }
 }
 
+/// Outcome of writing a marker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Marked {
+    Written,
+    /// The active segment has no room for the marker.
+    NoRoom,
+}
+
 /// State that the writer needs to append batches. The holder of its lock has the writer role.
 #[derive(Debug)]
 pub(crate) struct Core {
@@ -197,11 +205,14 @@ impl Core {
         }
     }
 
-    /// Writes a marker, a batch without records that attests that all records below `attested` are durable.
-    /// Returns false if the segment has no room for the marker.
-    pub(crate) fn mark(&mut self, kind: BatchKind, attested: Lsn) -> bool {
-        if self.torn || self.offset + BATCH_HEADER_BYTES as u32 > self.active.key.limit {
-            return false;
+    /// Writes a marker, a batch without records that attests that all records below `attested` are durable. After an
+    /// error the segment ends with a torn batch.
+    pub(crate) fn mark(&mut self, kind: BatchKind, attested: Lsn) -> io::Result<Marked> {
+        if self.torn {
+            return Err(io::Error::other("an earlier write has failed"));
+        }
+        if self.offset + BATCH_HEADER_BYTES as u32 > self.active.key.limit {
+            return Ok(Marked::NoRoom);
         }
         let mut bytes = [0; BATCH_HEADER_BYTES];
         let mut batch = Encoded {
@@ -212,14 +223,14 @@ impl Core {
             sums: &mut [0; 4],
             body: Body::Flat(&mut bytes),
         };
-        self.write(&mut batch, kind, attested, WritePath::File).is_ok()
+        self.write(&mut batch, kind, attested, WritePath::File).map(|_| Marked::Written)
     }
 
     /// Writes a marker which attests that the log is durable and idle, unless the last batch already does.
-    /// The last bytes reserved for markers are left to those of open and close.
+    /// The last bytes reserved for markers are left to those of open and close. After a failed write, `torn` is true.
     pub(crate) fn mark_idle(&mut self) {
         if self.attested < self.next && self.offset + MARKER_ROOM / 2 <= self.active.key.limit {
-            self.mark(BatchKind::Idle, self.next);
+            let _ = self.mark(BatchKind::Idle, self.next);
         }
     }
 

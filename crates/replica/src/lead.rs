@@ -10,7 +10,7 @@
 
 use std::{collections::BTreeSet, io::IoSlice};
 
-use thalweg_log::{Draft, Log, Purpose, RecordKind};
+use thalweg_log::{Draft, Log, Purpose, RecordKind, format::MAX_NUMBER};
 use thalweg_state::{machine::Machine, membership::LogId};
 use thalweg_types::{Durability, Index, NodeId, SpaceId, SpaceTime, Term};
 
@@ -43,12 +43,17 @@ pub(crate) fn take_lead(
     }
     let vote = machine.vote()?.ok_or(OpenError::NoMembership { what: "vote" })?;
     let vote = Vote::decode(&vote).ok_or_else(|| malformed("vote"))?;
+    let last_term = vote.term.max(applied.term);
+    // The next term or index would wrap to 0. Only a forged backup that an earlier build restored has such numbers.
+    if last_term.0.max(applied.index.0) >= MAX_NUMBER {
+        return Err(malformed("a term and an index below 2^62"));
+    }
     let leads = vote.node == node && vote.committed && vote.term >= applied.term;
     let is_only_holder = membership.members().len() == 1 && !Valid::of(log, space).has_truncations();
     if leads && is_only_holder {
         return Ok(vote.term);
     }
-    let term = vote.term.max(applied.term).next();
+    let term = last_term.next();
     let payload = Vote { term, node, committed: true }.encode();
     let payload_parts = [IoSlice::new(&payload)];
     let draft = Draft { space, kind: RecordKind::Vote, term, index: Index::ZERO, time, payload: &payload_parts };

@@ -44,7 +44,7 @@ pub use member::{AppliedEntry, ApplyingPause, Batch, Leadership, Member, MemberC
 pub use membership::{
     MAX_ADDRESS_BYTES, MAX_CONFIGS, MAX_MEMBERS, MAX_NAME_BYTES, Membership, MembershipError, NodeInfo, Vote,
 };
-pub use replay::{ReplayProgress, Replayed, replay, replay_while};
+pub use replay::{ReplayProgress, Replayed, check_sole_voter, replay, replay_while};
 pub use replica::Replica;
 pub use replication::{EntryTimes, ReplicationStage, ReplicationStages};
 pub use slot::{Committed, Proposal};

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use thalweg_log::{Log, RecordKind};
 use thalweg_state::machine::Machine;
-use thalweg_types::{Lsn, SpaceId};
+use thalweg_types::{Lsn, NodeId, SpaceId};
 
 use crate::{
     apply::{apply_record, check_log_covers},
@@ -106,10 +106,24 @@ pub fn replay_while(
     Ok(replayed)
 }
 
-fn check_single_member(membership: &[u8], lsn: Lsn) -> Result<(), OpenError> {
-    let membership = Membership::decode(membership).ok_or(OpenError::Malformed { lsn, what: "membership" })?;
-    match membership.sole_voter() {
-        Some(_) => Ok(()),
-        None => Err(OpenError::NotAlone { voters: membership.voters().into_iter().collect() }),
+/// Checks that no other node votes in a space according to its log, from the beginning of the log to its end. Then a
+/// replay of the log into an empty state, and a [`Solo`](crate::Solo) on that state, are permitted. Reads the whole log
+/// and changes nothing.
+pub fn check_sole_voter(log: &Log, space: SpaceId, node: NodeId) -> Result<(), OpenError> {
+    let valid = Valid::of(log, space);
+    let mut sole_voter = node;
+    for record in log.records_from(log.start())? {
+        let record = record?;
+        if record.space == space && record.kind == RecordKind::Membership && !valid.is_void(&record) {
+            sole_voter = check_single_member(&record.payload, record.lsn)?;
+        }
     }
+    if sole_voter == node { Ok(()) } else { Err(OpenError::NotAlone { voters: vec![sole_voter] }) }
+}
+
+/// Checks that a membership has a single voter, and returns it.
+fn check_single_member(membership: &[u8], lsn: Lsn) -> Result<NodeId, OpenError> {
+    let membership = Membership::decode(membership).ok_or(OpenError::Malformed { lsn, what: "membership" })?;
+    let not_alone = || OpenError::NotAlone { voters: membership.voters().into_iter().collect() };
+    membership.sole_voter().ok_or_else(not_alone)
 }

@@ -43,6 +43,12 @@ const _: () = assert!(BEGIN_BYTES == 89);
 /// Maximum length of the first chunk's contents. The largest membership has 1024 members with long names and addresses.
 pub(crate) const MAX_BEGIN_BYTES: usize = 2 << 20;
 
+/// Exclusive bound of the LSNs, terms, indexes, revisions and times in a snapshot: half of that in the log, so that a
+/// restored node can count on. Higher numbers could wrap, and are only in forged snapshots.
+const MAX_NUMBER: u64 = thalweg_log::format::MAX_NUMBER / 2;
+
+const _: () = assert!(MAX_NUMBER == 1 << 61);
+
 /// Length of the header of an entry.
 const ENTRY_HEADER_BYTES: usize = 37;
 /// Maximum length of an entry's payload: an entry gathers commands until it has this many bytes, and the last command
@@ -169,8 +175,10 @@ impl SnapshotInfo {
             running_hash: next()?,
         };
         let before = EntryId { term: Term(next()?), index: Index(next()?), time: SpaceTime(next()?) };
-        let in_order = since <= applied.lsn && applied.lsn.0 < thalweg_log::format::MAX_NUMBER;
-        in_order.then_some(Self { kind, node, since, applied, before })
+        let Applied { lsn, term, index, revision, time, .. } = applied;
+        let numbers = [lsn.0, term.0, index.0, revision.0, time.0, before.term.0, before.index.0, before.time.0];
+        let is_valid = since <= lsn && numbers.iter().all(|number| *number < MAX_NUMBER);
+        is_valid.then_some(Self { kind, node, since, applied, before })
     }
 }
 
@@ -216,6 +224,7 @@ impl Begin {
         let is_valid = version > 2
             && info.kind == PartKind::Full
             && id.index <= info.applied.index
+            && id.term.0 < MAX_NUMBER
             && Membership::decode(&payload).is_some();
         is_valid.then_some(Self { info, membership: Some(AppliedMembership { id, payload, removed }) })
     }
@@ -466,6 +475,9 @@ impl<'a> Item<'a> {
             index: Index(reader.u64("index")?),
             time: SpaceTime(reader.u64("time")?),
         };
+        if [lsn.0, id.term.0, id.index.0, id.time.0].iter().any(|number| *number >= MAX_NUMBER) {
+            return Err(Malformed { at, expected: "entry with numbers below 2^61" });
+        }
         let len = reader.u32("payload length")? as usize;
         Ok(Self::Entry(EntryItem { kind, lsn, id, payload: reader.take(len, "payload")? }))
     }
@@ -557,5 +569,51 @@ mod tests {
         let totals = Totals { rows: 1, row_bytes: 2, carried_bytes: 3, entries: 4, entry_bytes: 5 };
         assert_eq!(Totals::decode(&totals.encode()), Some(totals));
         assert_eq!(Totals::decode(&[0; 41]), None);
+    }
+
+    /// The term after the highest one would be 0, and the LSN after the highest one would not be read again.
+    #[test]
+    fn numbers_that_could_wrap_are_refused() {
+        // The node's id and the running hash are no numbers to count with.
+        let of_begin = [1_usize, 2, 3, 4, 5, 6, 8, 9, 10].map(|field| (field, 1 + field * 8));
+        let any = |number: u64| {
+            let mut begin = vec![2];
+            // In an increment that begins at LSN 0.
+            [u64::MAX, 0, number, 0, 0, 0, 0, u64::MAX, 0, 0, 0].iter().for_each(|n| begin.extend(n.to_le_bytes()));
+            begin
+        };
+        assert!(Begin::decode(3, &any(MAX_NUMBER - 1)).is_some());
+        for (field, at) in of_begin {
+            for number in [MAX_NUMBER, u64::MAX] {
+                let mut begin = any(MAX_NUMBER - 1);
+                begin[at..at + 8].copy_from_slice(&number.to_le_bytes());
+                assert_eq!(Begin::decode(3, &begin), None, "field {field}");
+            }
+            let mut begin = any(MAX_NUMBER - 1);
+            begin[at..at + 8].copy_from_slice(&(MAX_NUMBER - 1).to_le_bytes());
+            assert!(Begin::decode(3, &begin).is_some(), "field {field}");
+        }
+        let payload = Bytes::from(Membership::of_one(NodeId(7)).encode());
+        let info = SnapshotInfo {
+            kind: PartKind::Full,
+            node: NodeId(7),
+            since: Lsn(0),
+            applied: Applied::default(),
+            before: EntryId::default(),
+        };
+        for (term, is_read) in [(MAX_NUMBER - 1, true), (MAX_NUMBER, false)] {
+            let id = LogId { term: Term(term), index: Index(0) };
+            let membership = AppliedMembership { id, payload: payload.clone(), removed: BTreeSet::new() };
+            let begin = Begin { info, membership: Some(membership) };
+            assert_eq!(Begin::decode(3, &begin.encode()).is_some(), is_read);
+        }
+        for field in 0..4 {
+            for (number, is_read) in [(MAX_NUMBER - 1, true), (MAX_NUMBER, false), (u64::MAX, false)] {
+                let mut entry = vec![0; ENTRY_HEADER_BYTES];
+                entry[1 + field * 8..][..8].copy_from_slice(&number.to_le_bytes());
+                let read = Item::decode_entry(&mut Reader::at(&entry, 0));
+                assert_eq!(read.is_ok(), is_read, "field {field}: {number}");
+            }
+        }
     }
 }

@@ -9,7 +9,7 @@
 //! ```text
 //! cli ──┬── commands ──┬── session ── args
 //!       │              └── figures, render, retry, span, failure, log_fields, permissions,
-//!       │                  unfinished_file
+//!       │                  private_dir, unfinished_file
 //!       └── help, man
 //! ```
 
@@ -24,6 +24,7 @@ mod help;
 mod log_fields;
 mod man;
 mod permissions;
+mod private_dir;
 mod render;
 mod retry;
 mod session;

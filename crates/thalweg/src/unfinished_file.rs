@@ -17,6 +17,8 @@ use std::{
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 
+use crate::private_dir;
+
 const EXTENSION: &str = "partial";
 
 /// A file under a temporary name. Dropping it removes the file, unless it got its final name.
@@ -58,8 +60,7 @@ impl UnfinishedFile {
     pub(crate) fn finish(mut self, path: &Path) -> io::Result<()> {
         fs::rename(&self.path, path)?;
         self.is_finished = true;
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+        private_dir::sync_parent(path)
     }
 }
 

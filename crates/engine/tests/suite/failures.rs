@@ -134,6 +134,44 @@ fn a_directory_keeps_its_backend_and_is_only_created_if_asked() {
     assert!(matches!(error, OpenError::Identity { .. }), "{error}");
 }
 
+/// A file that names another state directory must not lead to the removal of the present one.
+#[test]
+fn a_state_directory_that_is_not_the_one_named_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = small(BackendKind::Memory);
+    let db = Database::open(dir.path(), options.clone()).unwrap();
+    db.keyspace("k").unwrap().put(b"a", b"1").unwrap();
+    db.close().unwrap();
+    drop(db);
+    let (installed, states) = (dir.path().join("INSTALLED"), dir.path().join("state/default"));
+    std::fs::rename(states.join("memory"), states.join("memory.3")).unwrap();
+    let left = || {
+        let names = std::fs::read_dir(&states).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.collect::<Vec<_>>()
+    };
+    let refused = || Database::open(dir.path(), options.clone()).map(drop).expect_err("refused");
+    // As an early build wrote the file, without a checksum.
+    for other in [1, 2, 4] {
+        std::fs::write(&installed, format!("thalweg state 1\ndirectory {other}\n")).unwrap();
+        let error = refused();
+        assert_eq!((error.code(), error.action()), ("state_missing", Action::Stop), "{error}");
+        assert!(error.to_string().contains(&format!("state/default/memory.{other}")), "{error}");
+        let verified = thalweg_engine::state_files::verify(dir.path(), &options, &mut |_| {});
+        assert_eq!(verified.unwrap_err().code(), "state_missing");
+        assert_eq!(left(), ["memory.3"]);
+    }
+    std::fs::write(&installed, "thalweg state 1\ndirectory 3\n").unwrap();
+    let db = Database::open(dir.path(), options.clone()).unwrap();
+    assert_eq!(db.find_keyspace("k").unwrap().get(b"a").unwrap().unwrap().value, &b"1"[..]);
+    db.close().unwrap();
+    drop(db);
+    let text = std::fs::read_to_string(&installed).unwrap();
+    assert_eq!(text, "thalweg state 1\ndirectory 3\ncrc 57d206f6\n", "the open has added a checksum");
+    std::fs::write(&installed, text.replace('3', "2")).unwrap();
+    assert_eq!(refused().code(), "bad_identity");
+    assert_eq!(left(), ["memory.3"]);
+}
+
 #[test]
 fn a_directory_with_files_of_others_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();

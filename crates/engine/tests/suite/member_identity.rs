@@ -17,11 +17,15 @@ use crate::{
     common::{batch, clock, pause, small},
 };
 
+/// Returns the identity file without its checksum, which must be right.
 fn identity_of(disk: &dyn Disk) -> String {
     let file = disk.open("IDENTITY").unwrap();
     let mut bytes = vec![0; file.len().unwrap() as usize];
     file.read_exact_at(&mut bytes, 0).unwrap();
-    String::from_utf8(bytes).unwrap()
+    let text = String::from_utf8(bytes).unwrap();
+    let (content, checksum) = text.split_at(text.find("crc ").unwrap());
+    assert_eq!(checksum, format!("crc {:08x}\n", thalweg_log::crc32c(content.as_bytes())));
+    content.to_owned()
 }
 
 fn open(disk: &Arc<dyn Disk>, options: &Options, member: Option<MemberIdentity>) -> Result<Database, OpenError> {
@@ -281,5 +285,20 @@ fn earlier_versions_of_the_file_open() {
     // The membership in the log names the node that founded it.
     let error = Database::open(path, options).map(drop).expect_err("of another node");
     assert_eq!(error.code(), "not_alone");
-    assert_eq!(std::fs::read_to_string(path.join("IDENTITY")).unwrap(), text);
+    assert_eq!(identity_of(&RealDisk::open(path).unwrap()), text, "the file has got a checksum");
+}
+
+#[test]
+fn a_wrong_digit_of_the_node_does_not_make_it_another_node() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = small(BackendKind::Memory);
+    Database::open(dir.path(), options.clone()).unwrap().close().unwrap();
+    let path = dir.path().join("IDENTITY");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let digit = "thalweg 1\nnode ".len();
+    bytes[digit] = if bytes[digit] == b'0' { b'1' } else { b'0' };
+    std::fs::write(&path, &bytes).unwrap();
+    let error = Database::open(dir.path(), options).map(drop).expect_err("damaged");
+    assert_eq!((error.code(), error.action()), ("bad_identity", Action::Stop));
+    assert_eq!(std::fs::read(&path).unwrap(), bytes, "nothing was written");
 }

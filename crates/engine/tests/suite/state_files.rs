@@ -1,16 +1,20 @@
 //! Verifying and rebuilding the state of a directory, and the scrub of an open one.
 
 use std::{
+    collections::BTreeSet,
     fs,
+    io::IoSlice,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
 use thalweg_engine::{
-    BackendKind, Database, Options,
+    BackendKind, Database, MemberIdentity, Options,
     state_files::{self, StateFilesError},
-    types::{Classified, Durability},
+    types::{Classified, ClusterId, Durability, Index, NodeId, SpaceId, Term, limits::MIN_MEMBER_SEGMENT_BYTES},
 };
+use thalweg_log::{Draft, Purpose, RecordKind};
+use thalweg_replica::{Membership, NodeInfo};
 
 use crate::common::{PATIENCE, batch, pause, small};
 
@@ -119,6 +123,46 @@ fn a_log_that_has_freed_entries_rebuilds_nothing() {
     assert!(matches!(error, StateFilesError::LogIncomplete { first } if first.0 > 0), "{error}");
     assert!(error.to_string().contains("Restore the newest backup"), "{error}");
     assert_eq!(digest(dir.path(), &options), before);
+}
+
+/// A rebuild of a member would end before its state is complete, so the old state must stay in its place.
+#[test]
+fn the_state_of_a_member_beside_others_is_not_rebuilt() {
+    let options = Options { segment_bytes: MIN_MEMBER_SEGMENT_BYTES, ..options(BackendKind::Memory) };
+    let joined = MemberIdentity::Join { cluster: ClusterId(7) };
+    for (identity, voters) in [(MemberIdentity::Found, 1), (MemberIdentity::Found, 2), (joined, 2)] {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Database::open_member(dir.path(), options.clone(), identity).unwrap();
+        let voters: BTreeSet<_> = [db.report().node, NodeId(2)].into_iter().take(voters).collect();
+        if identity == MemberIdentity::Found {
+            let members = voters.iter().map(|node| (*node, NodeInfo::default())).collect();
+            let payload = Membership::new(vec![voters.clone()], members).unwrap().encode();
+            let parts = db.member_parts().unwrap();
+            let draft = Draft {
+                space: SpaceId::ZERO,
+                kind: RecordKind::Membership,
+                term: Term(1),
+                index: Index(1),
+                time: parts.member.clock().stamp(),
+                payload: &[IoSlice::new(&payload)],
+            };
+            parts.log.append(&[draft], Durability::Disk, Purpose::Data).unwrap();
+        }
+        db.flush().unwrap();
+        db.close().unwrap();
+        drop(db);
+        let states = dir.path().join("state/default");
+        fs::create_dir_all(states.join("memory")).unwrap();
+        fs::write(states.join("memory/mark"), "").unwrap();
+        let rebuilt = state_files::rebuild(dir.path(), &options);
+        if voters.len() == 1 {
+            assert!(rebuilt.is_ok(), "{rebuilt:?}");
+            continue;
+        }
+        assert_eq!(rebuilt.unwrap_err().code(), "not_alone", "{identity:?}");
+        assert_eq!(files(&states), [states.join("memory")], "{identity:?}");
+        assert!(states.join("memory/mark").exists(), "{identity:?}");
+    }
 }
 
 #[test]

@@ -1,13 +1,13 @@
 //! Failing calls and a full disk: the log stops, reports the reason, and keeps its guarantees.
 
-use std::{future::Future, sync::Arc, task::Context};
+use std::{future::Future, sync::Arc, task::Context, time::Duration};
 
 use thalweg_disk::{
     Disk, SimDisk,
-    sim::{Errno, Fault, Operation, PowerLoss},
+    sim::{Errno, Event, Fault, Operation, PowerLoss},
 };
-use thalweg_log::{AppendError, Log, LogOptions, OpenError, Purpose};
-use thalweg_types::{Action, Classified, Durability, Lsn, SpaceTime};
+use thalweg_log::{AppendError, Log, LogOptions, OpenError, Purpose, format::MAX_NUMBER};
+use thalweg_types::{Action, Classified, Durability, Lsn, ManualClock, SpaceTime};
 
 use crate::common::*;
 
@@ -139,6 +139,140 @@ fn any_failing_call_during_open_is_an_error_and_the_next_open_succeeds() {
         }
         assert!(failed > 0 || operation == Operation::SyncDir, "{operation:?}");
     }
+}
+
+/// Every write to the active segment, the last of which is the marker of the new run.
+#[test]
+fn an_open_that_can_not_write_its_marker_is_an_error() {
+    for is_closed in [false, true] {
+        let disk = SimDisk::new(8);
+        let log = open_sim(&disk, small_options());
+        append(&log, &[payload(0, 100)], Durability::Disk).unwrap();
+        if is_closed {
+            log.close().unwrap();
+        }
+        drop(log);
+        // Without threads, all writes are those of the open.
+        let open = |disk: &SimDisk| {
+            Log::open_stepped(as_disk(disk), "log", small_options(), Arc::new(ManualClock::default()), 7)
+        };
+        let rehearsal = disk.kill_process();
+        rehearsal.keep_events(1 << 10);
+        assert_eq!(open(&rehearsal).unwrap().1.clean, is_closed);
+        let events = rehearsal.events();
+        let is_write = |event: &&Event| event.operation == Operation::Write && event.path == "log/00000001.seg";
+        let writes = events.iter().filter(is_write).count() as u64;
+        assert!(writes > 0);
+        for nth in 1..=writes {
+            let full = disk.kill_process();
+            full.fail(Fault::new(Operation::Write, nth, Errno::NoSpace).on_path("log/00000001.seg"));
+            let error = open(&full).map(drop).expect_err("a write has failed");
+            assert_eq!((error.code(), error.action()), ("disk_full", Action::Retry), "write {nth} of {writes}");
+            let log = open_sim(&full.kill_process(), small_options());
+            assert_records(&read_all(&log), 0, &[payload(0, 100)]);
+        }
+    }
+}
+
+#[test]
+fn a_close_that_can_not_write_its_marker_is_an_error() {
+    let disk = SimDisk::new(8);
+    let log = open_sim(&disk, small_options());
+    settled(&log);
+    append(&log, &[payload(0, 100)], Durability::Disk).unwrap();
+    disk.fail(Fault::new(Operation::Write, 1, Errno::Io).on_path("00000001.seg"));
+    assert!(matches!(log.close(), Err(AppendError::Failed { .. })));
+    drop(log);
+    let (log, recovery) = open_still(&as_disk(&disk.kill_process()), small_options()).unwrap();
+    assert!(!recovery.clean);
+    assert_records(&read_all(&log), 0, &[payload(0, 100)]);
+}
+
+/// After the failed fsync, the page cache shows markers that are not on the disk. The next fsync writes only later pages.
+/// The length of the record moves the border between two sectors through the markers of both runs.
+#[test]
+fn markers_whose_fsync_failed_at_the_close_are_written_again_at_the_next_open() {
+    for len in (0..600).step_by(8) {
+        let disk = SimDisk::new(9);
+        let log = open_sim(&disk, small_options());
+        settled(&log);
+        let payloads = [payload(0, len), payload(1, 2000), payload(2, 10)];
+        append(&log, &payloads[..1], Durability::Disk).unwrap();
+        disk.fail(Fault::new(Operation::Sync, 1, Errno::Io).on_path("00000001.seg"));
+        assert!(log.close().is_err());
+        drop(log);
+        let next = disk.kill_process();
+        let (log, recovery) = open_still(&as_disk(&next), small_options()).unwrap();
+        assert!(recovery.clean, "the cache shows the marker of the close");
+        append(&log, &payloads[1..2], Durability::Disk).unwrap();
+        append(&log, &payloads[2..], Durability::Disk).unwrap();
+        drop(log);
+        for loss in [PowerLoss::LoseUnsynced, PowerLoss::KeepUnsynced, PowerLoss::AnySubset(len as u64)] {
+            let opened = open_still(&as_disk(&next.after_power_loss_with(loss)), small_options());
+            let (log, _) = opened.unwrap_or_else(|error| panic!("{len} bytes, {loss:?}: {error}"));
+            assert_records(&read_all(&log), 0, &payloads);
+        }
+    }
+}
+
+/// The log would seem to end with the first segment if its footer is lost and the second segment is freed.
+#[test]
+fn a_footer_whose_fsync_failed_is_written_again_at_the_next_open() {
+    // Without idle batches, the first batch of the second segment attests all records of the first one.
+    let idle_mark_after = Duration::from_secs(1);
+    let options = LogOptions { segment_bytes: 16 * 1024, history_bytes: 0, idle_mark_after, ..small_options() };
+    let payloads: Vec<_> = [6500, 1700, 5000, 4000].into_iter().zip(0..).map(|(len, at)| payload(at, len)).collect();
+    let disk = SimDisk::new(10);
+    let log = open_sim(&disk, options.clone());
+    settled(&log);
+    append(&log, &payloads[..1], Durability::Disk).unwrap();
+    let first = log.segments()[0].clone();
+    disk.fail(Fault::new(Operation::Sync, 1, Errno::Io).on_path(&first.file));
+    append(&log, &payloads[1..2], Durability::Disk).unwrap_err();
+    drop(log);
+    let next = disk.kill_process();
+    let log = open_sim(&next, options.clone());
+    settled(&log);
+    assert_eq!(log.end(), Lsn(2));
+    append(&log, &payloads[2..3], Durability::Os).unwrap();
+    append(&log, &payloads[3..], Durability::Disk).unwrap();
+    let second = log.segments()[1].clone();
+    assert_eq!((log.segments().len(), second.first), (3, Lsn(1)));
+    log.release(second.next);
+    log.free(second.generation).unwrap();
+    // The file has become a spare, or is removed.
+    while log.stats().recycled == 0 && next.paths().contains(&second.file) {
+        pause();
+    }
+    drop(log);
+    for loss in [PowerLoss::KeepUnsynced, PowerLoss::AnySubset(1), PowerLoss::AnySubset(2)] {
+        let log = open_sim(&next.after_power_loss_with(loss), options.clone());
+        assert_eq!((log.segments()[0].generation, log.segments()[0].next), (first.generation, first.next), "{loss:?}");
+        let start = log.start().get();
+        assert_records(&read_all(&log), start, &payloads[start as usize..]);
+    }
+}
+
+#[test]
+fn the_last_lsn_is_refused_before_anything_is_written() {
+    let disk = SimDisk::new(11);
+    let first = MAX_NUMBER - 4;
+    let options = LogOptions { first_lsn: Lsn(first), ..small_options() };
+    let log = open_sim(&disk, options.clone());
+    let payloads: Vec<_> = (first..first + 3).map(|number| payload(number, 10)).collect();
+    append(&log, &payloads[..1], Durability::Disk).unwrap();
+    let four = [payloads.clone(), vec![vec![1]]].concat();
+    let refused = append(&log, &four, Durability::Disk).unwrap_err();
+    assert_eq!(refused, AppendError::NoLsnLeft { end: Lsn(first + 1) });
+    assert_eq!((refused.code(), refused.action()), ("no_lsn_left", Action::Stop));
+    append(&log, &payloads[1..], Durability::Disk).unwrap();
+    append(&log, &[vec![1]], Durability::Os).unwrap_err();
+    assert_eq!(log.failure(), None);
+    log.close().unwrap();
+    drop(log);
+    let (log, recovery) = open_still(&as_disk(&disk), options).unwrap();
+    assert_eq!((recovery.clean, log.end()), (true, Lsn(MAX_NUMBER - 1)));
+    assert_records(&read_all(&log), first, &payloads);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, collections::BTreeSet, io::IoSlice, sync::Arc};
 
 use thalweg_disk::SimDisk;
 use thalweg_log::{Draft, Log, LogOptions, Purpose, RecordKind};
-use thalweg_replica::{Membership, NodeInfo, OpenError, Solo, SoloOptions, Vote, replay};
+use thalweg_replica::{Membership, NodeInfo, OpenError, Solo, SoloOptions, Vote, check_sole_voter, replay};
 use thalweg_state::{
     machine::{Machine, MachineOptions},
     membership::LogId,
@@ -126,6 +126,31 @@ fn a_space_in_which_another_votes_is_refused_and_left_as_it_is() {
         assert!(matches!(&refused, Some(OpenError::NotAlone { voters }) if *voters == [OTHER]), "{refused:?}");
         assert_eq!(open_log(&disk).0.end(), end);
     }
+}
+
+#[test]
+fn the_log_alone_shows_that_another_votes() {
+    let check = |disk: &SimDisk| check_sole_voter(&open_log(disk).0, SpaceId::ZERO, NODE);
+    check(&SimDisk::new(1)).unwrap();
+    check(&with_vote(5, OTHER, true)).unwrap();
+    let both = [(NODE, NodeInfo::default()), (OTHER, NodeInfo::default())].into();
+    let both = Membership::new(vec![BTreeSet::from([NODE, OTHER])], both).unwrap();
+    for (membership, expected) in [(Membership::of_one(OTHER), vec![OTHER]), (both, vec![NODE, OTHER])] {
+        let refused = check(&with_record(RecordKind::Membership, id(1, 2), &membership.encode())).err();
+        assert!(matches!(&refused, Some(OpenError::NotAlone { voters }) if *voters == expected), "{refused:?}");
+    }
+}
+
+/// The next term would wrap to 0, and a replay would refuse the entries of that term.
+#[test]
+fn a_term_after_which_there_is_no_other_is_refused() {
+    for term in [1 << 62, u64::MAX] {
+        for node in [NODE, OTHER] {
+            let refused = try_open(&with_vote(term, node, true)).err();
+            assert!(matches!(refused, Some(OpenError::Malformed { .. })), "{refused:?}");
+        }
+    }
+    try_open(&with_vote((1 << 62) - 1, OTHER, true)).unwrap();
 }
 
 #[test]

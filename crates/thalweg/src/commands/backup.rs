@@ -11,12 +11,11 @@
 //! ```
 //! Invariant: a file gets its final name only after it is complete, on disk, and verified by reading it back. Every
 //! `.tws` file is therefore good, unless it was damaged later. A backup never overwrites an existing one. Only their
-//! owner can read backups.
+//! owner can read backups. The names of the directories that a backup creates are on disk when it ends.
 
 use std::{
-    fs::{self, DirBuilder, File},
+    fs::{self, File},
     io::{self, BufReader},
-    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
 };
 
@@ -36,7 +35,7 @@ use super::migrate;
 use crate::{
     args::TargetArgs,
     failure::{Exit, Failure},
-    permissions, render,
+    permissions, private_dir, render,
     session::{Access, PartialFile, Session, SnapshotRequest},
     span::{StartTime, parse_since, show_time},
     unfinished_file::{self, UnfinishedFile},
@@ -158,7 +157,7 @@ fn refuse_existing(path: &Path) -> Result<(), Failure> {
 }
 
 fn into_directory(args: &Backup, session: &Session, dir: &Path) -> Result<(), Failure> {
-    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|error| Failure::file(dir, &error))?;
+    private_dir::create(dir).map_err(|error| Failure::file(dir, &error))?;
     let there = infos(&parts(&[dir.to_owned()])?)?;
     let newest = there.iter().max_by_key(|(_, info)| info.applied.lsn).map(|(_, info)| *info);
     let has_full = there.iter().any(|(_, info)| info.kind == PartKind::Full);

@@ -85,13 +85,14 @@ fn a_member_with_a_wrong_state_serves_nothing_before_its_repair() {
     let due = format!("thalweg repair 1\ndue 5\n{}", others.iter().map(line).collect::<String>());
     std::fs::write(data.join("REPAIR"), "thalweg repair 2\n").unwrap();
     assert!(refused(&data).contains("thalweg cluster repair"));
+    // Without a checksum, as an early build wrote it.
     std::fs::write(data.join("REPAIR"), &due).unwrap();
     cluster.restart(odd);
     let (status, body) = get(&cluster.url(odd, "/v1/kv/k/0"), &[]).expect("an answer");
     assert_eq!(status, 503);
     assert!(String::from_utf8_lossy(&body).contains("stopped_serving"));
     cluster.take(odd).stop();
-    assert_eq!(note(&data), due, "it repairs nothing by itself");
+    assert_eq!(note(&data).split("crc ").next(), Some(&*due), "it repairs nothing by itself");
     let acknowledged = write(&cluster, 2);
     cluster.repairs = true;
     cluster.restart(odd);

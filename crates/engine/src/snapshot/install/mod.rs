@@ -36,7 +36,7 @@ mod tests;
 
 use std::{
     io::{Cursor, IoSlice, Read},
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, PoisonError, atomic::Ordering},
 };
 
 use bytes::Bytes;
@@ -332,7 +332,9 @@ impl InstallInProgress {
         }
         let (former, new) = self.dirs()?;
         // The remains of an install that could not remove its files.
-        let swept = backends::remove_all_but(open.place(), open.report.backend, former);
+        let identity = open.identity.lock().unwrap_or_else(PoisonError::into_inner);
+        let swept = backends::remove_all_but(open.place(), &identity, former);
+        drop(identity);
         swept.map_err(|error| self.io("removing the leftovers of an install", &error))?;
         let options = loading_options(&self.inner.options);
         let backend = self.open_backend(new, &options)?;
