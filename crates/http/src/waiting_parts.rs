@@ -6,8 +6,8 @@
 //! whose parts wait. A part counts as read when the HTTP library has sent it or requests the next one ([`PacedBody`]).
 //! Does not own: the check for streams that are read too slowly, after which the connection is cut.
 //!
-//! Invariant: a window of a stream's [`Pace`] ends only with enough bytes, or when no part of the stream waits. A client
-//! that reads one small part after another therefore does not begin a new window with each.
+//! Invariant: a window of a stream's [`Pace`] ends only with enough bytes, or when no part of the stream waits. A
+//! client that reads one small part after another therefore does not begin a new window with each.
 //! Bound: one entry for each stream of the connection.
 
 use std::{
