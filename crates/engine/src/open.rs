@@ -144,11 +144,10 @@ pub(crate) fn real(
 
 /// Names of files that a directory without an identity may have: those that an open creates before the identity, those
 /// of a directory whose identity was lost (the open then fails with a better error), and those of file systems.
-const KNOWN_FILES: [&str; 15] = [
+const KNOWN_FILES: [&str; 14] = [
     LOCK,
     "CLOCK",
     "CLUSTER",
-    "CLUSTER.new",
     "IDENTITY.tmp",
     state_dir::FILE,
     "INSTALLED.tmp",
@@ -166,7 +165,10 @@ const KNOWN_FILES: [&str; 15] = [
 fn foreign_files(path: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let mut found: Vec<_> = names.filter(|name| !KNOWN_FILES.contains(&name.as_str())).collect();
+    // Credentials that a killed process left unfinished.
+    let is_unfinished = |name: &str| name.starts_with("CLUSTER.") && name.ends_with(".new");
+    let is_known = |name: &String| KNOWN_FILES.contains(&name.as_str()) || is_unfinished(name);
+    let mut found: Vec<_> = names.filter(|name| !is_known(name)).collect();
     found.sort();
     found
 }

@@ -59,7 +59,7 @@ pub(crate) async fn read(app: &App, account: &Arc<Account>, body: &mut Body) -> 
         return Err(body_too_large(limit));
     }
     let mut held = account.empty(Resource::BodyBytes);
-    let mut arrival = Arrival { body, config: &app.config, pace: Pace::new(app.config.body_rate()), end: None };
+    let mut arrival = Arrival::new(body, &app.config);
     let Some(first) = arrival.next().await? else { return Ok(HeldBody { bytes: Bytes::new(), _held: Arc::new(held) }) };
     count_body(first.len() as u64, limit, &mut held)?;
     if arrival.body.is_end_stream() {
@@ -124,7 +124,7 @@ fn count_body(total: u64, limit: u64, held: &mut Reservation) -> Result<(), ApiE
 }
 
 /// A body that is arriving, and the measure of its rate.
-struct Arrival<'a> {
+pub(crate) struct Arrival<'a> {
     body: &'a mut Body,
     config: &'a Config,
     pace: Pace,
@@ -132,9 +132,14 @@ struct Arrival<'a> {
     end: Option<Instant>,
 }
 
-impl Arrival<'_> {
+impl<'a> Arrival<'a> {
+    /// Begins to read a body.
+    pub(crate) fn new(body: &'a mut Body, config: &'a Config) -> Self {
+        Self { body, config, pace: Pace::new(config.body_rate()), end: None }
+    }
+
     /// Returns the next bytes of the body, or `None` at its end. Fails if they arrive too slowly.
-    async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
         let arrived = {
             let mut next = pin!(next_data(self.body));
             // Most bodies arrive with their head, and then no timer needs to be set.

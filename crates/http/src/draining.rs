@@ -7,16 +7,15 @@
 //!
 //! Owns: the decision, and the discarding. Does not own: bodies that handlers read (`body`). HTTP/2 ends a request's
 //! stream without its connection, so nothing is done there.
-//! Bound: a request holds one frame of its body at a time, for at most `body_timeout`.
-
-use std::{future::poll_fn, pin::Pin};
+//! Bound: a request holds one frame of its body at a time, for at most `body_timeout`. The body must arrive at
+//! `min_transfer_rate`, like one that a handler reads.
 
 use axum_core::body::Body;
 use http::{HeaderValue, Response, StatusCode, Version, header};
 use http_body::Body as _;
 use thalweg_serving::app::App;
 
-use crate::call::Call;
+use crate::{body::Arrival, call::Call};
 
 /// Maximum number of bytes of a body that are discarded, unless `max_body_bytes` is smaller.
 const MAX_DRAINED_BYTES: u64 = 64 * 1024;
@@ -34,24 +33,22 @@ pub(crate) async fn settle(app: &App, call: &mut Call, response: &mut Response<B
     let is_awaited =
         !call.head.headers.contains_key(header::EXPECT) && response.status() != StatusCode::REQUEST_TIMEOUT;
     let limit = MAX_DRAINED_BYTES.min(app.config.max_body_bytes.0);
-    let is_drained = is_awaited
-        && body.size_hint().lower() <= limit
-        && tokio::time::timeout(app.config.body_timeout.0, discard(body, limit)).await.unwrap_or(false);
+    let is_drained =
+        is_awaited && body.size_hint().lower() <= limit && discard(Arrival::new(body, &app.config), limit).await;
     if !is_drained {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
 }
 
-/// Reads a body to its end. Returns false if it has more than `limit` bytes or is cut off.
-async fn discard(body: &mut Body, limit: u64) -> bool {
+/// Reads a body to its end. Returns false if it has more than `limit` bytes, arrives too slowly, or is cut off.
+async fn discard(mut arrival: Arrival<'_>, limit: u64) -> bool {
     let mut left = limit;
     loop {
-        match poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await {
-            None => return true,
-            Some(Err(_)) => return false,
-            Some(Ok(frame)) => {
-                let bytes = frame.data_ref().map_or(0, bytes::Bytes::len) as u64;
-                let Some(rest) = left.checked_sub(bytes) else { return false };
+        match arrival.next().await {
+            Ok(None) => return true,
+            Err(_) => return false,
+            Ok(Some(data)) => {
+                let Some(rest) = left.checked_sub(data.len() as u64) else { return false };
                 left = rest;
             }
         }

@@ -4,14 +4,7 @@
 //! requests, and requests in progress may finish. Does not own: requests (`handling`), and the maximum time of a stop
 //! (`server`).
 
-use std::{
-    convert::Infallible,
-    future::Future,
-    net::SocketAddr,
-    pin::Pin,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{convert::Infallible, future::Future, net::SocketAddr, pin::Pin, sync::Arc, time::Instant};
 
 use axum_core::body::Body;
 use http::Response;
@@ -26,6 +19,7 @@ use thalweg_serving::{
     bulk::BulkSeat,
     half_open::Slot,
     limits::{MAX_H2_STREAMS, MAX_HEADER_FIELDS, MAX_HEADER_LIST_BYTES, READ_BUFFER_BYTES},
+    pace::MinRate,
 };
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -110,7 +104,7 @@ async fn serve(stream: TcpStream, http: Arc<Http>, slot: Arc<Slot>, caller: Call
         caller,
         slot: Arc::clone(&slot),
         activity: Arc::clone(&activity),
-        write_timeout: patience.write.window,
+        reply_rate: patience.write,
     };
     let bulk = BulkSeat::new(&app.bulk, &account);
     let io = TokioIo::new(MonitoredSocket::new(stream, Arc::clone(&activity), Arc::clone(&slot), bulk));
@@ -165,7 +159,8 @@ struct PerConnection {
     caller: Caller,
     slot: Arc<Slot>,
     activity: Arc<Activity>,
-    write_timeout: Duration,
+    /// Minimum rate at which the client must read each reply over HTTP/2.
+    reply_rate: MinRate,
 }
 
 impl hyper::service::Service<Request<Incoming>> for PerConnection {
@@ -180,7 +175,7 @@ impl hyper::service::Service<Request<Incoming>> for PerConnection {
             self.slot.release();
         }
         let busy = Busy::new(&self.activity);
-        let (http, caller, write_timeout) = (Arc::clone(&self.http), self.caller.clone(), self.write_timeout);
+        let (http, caller, reply_rate) = (Arc::clone(&self.http), self.caller.clone(), self.reply_rate);
         // Boxed, because a connection without a request should not hold the memory of one.
         Box::pin(async move {
             let response = http.handle(request.map(Body::new), caller, forbidden).await;
@@ -188,7 +183,7 @@ impl hyper::service::Service<Request<Incoming>> for PerConnection {
             if !activity.is_http2() {
                 return Ok(response);
             }
-            Ok(response.map(|body| Body::new(PacedBody::new(body, &activity.streams, write_timeout))))
+            Ok(response.map(|body| Body::new(PacedBody::new(body, &activity.streams, reply_rate))))
         })
     }
 }

@@ -2,10 +2,12 @@
 //!
 //! Each stream of an HTTP/2 connection has its own flow-control window, so a client can read one stream and leave
 //! another unread. The socket then still moves bytes, so it does not show that a stream waits and holds a scan, a
-//! snapshot or memory. Owns: division of bodies into small parts, and a deadline for each stream whose parts wait. The
-//! deadline is renewed whenever the HTTP library has sent a part or requests the next one ([`PacedBody`]). Does not
-//! own: the check for overdue streams, after which the connection is cut.
+//! snapshot or memory. Owns: division of bodies into small parts, and the rate at which the client reads each stream
+//! whose parts wait. A part counts as read when the HTTP library has sent it or requests the next one ([`PacedBody`]).
+//! Does not own: the check for streams that are read too slowly, after which the connection is cut.
 //!
+//! Invariant: a window of a stream's [`Pace`] ends only with enough bytes, or when no part of the stream waits. A
+//! client that reads one small part after another therefore does not begin a new window with each.
 //! Bound: one entry for each stream of the connection.
 
 use std::{
@@ -15,20 +17,31 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    task::{Context, Poll},
-    time::{Duration, Instant},
+    task::{Context, Poll, ready},
+    time::Instant,
 };
 
 use axum_core::body::Body;
 use bytes::Bytes;
-use http_body::{Frame, SizeHint};
-use thalweg_serving::admission::counted;
+use http_body::{Body as _, Frame, SizeHint};
+use thalweg_serving::{
+    admission::counted,
+    pace::{MinRate, Pace},
+};
 
-/// Maximum size in bytes of a part. The client must read one in each `write_timeout`. Equal to the default size of an
-/// HTTP/2 frame, so the division adds no frames.
-const PART_BYTES: usize = 16 * 1024;
-/// Size in bytes from which a part waits until it was sent, and not only until the next part is requested.
+/// Maximum size in bytes of a part. Equal to the default size of an HTTP/2 frame, so the division adds few frames.
+const MAX_PART_BYTES: usize = 16 * 1024;
+/// Size in bytes from which a part waits until it was sent, and not only until the next part is requested. Also the
+/// minimum size of the parts into which a body is divided.
 const TRACKED_BYTES: usize = 4096;
+
+/// Returns the size in bytes of the parts of a reply. A window of the minimum rate requires a whole number of parts,
+/// because a part counts only when all of it was read: with other sizes, a client at the minimum rate would be cut. If
+/// the window requires fewer bytes than the smallest part has, the client must read one such part in each window.
+fn part_bytes(rate: MinRate) -> usize {
+    let parts = rate.bytes.div_ceil(MAX_PART_BYTES as u64).max(1);
+    usize::try_from(rate.bytes / parts).unwrap_or(MAX_PART_BYTES).clamp(TRACKED_BYTES, MAX_PART_BYTES)
+}
 
 /// Streams of one HTTP/2 connection that have parts of bodies which the client has not read yet.
 #[derive(Debug, Default)]
@@ -40,15 +53,37 @@ pub(crate) struct WaitingParts {
 /// A stream with parts that the client has not read yet.
 #[derive(Debug)]
 struct WaitingStream {
-    deadline: Instant,
+    pace: Pace,
     /// Number of parts that wait, at least 1.
     parts: usize,
 }
 
 impl WaitingParts {
-    /// Returns true if the client has not read a part of a stream in time.
+    /// Returns true if the client reads a stream more slowly than the minimum rate.
     pub(crate) fn is_overdue(&self, now: Instant) -> bool {
-        self.streams().values().any(|stream| stream.deadline <= now)
+        self.streams().values().any(|stream| stream.pace.is_too_slow(now))
+    }
+
+    /// Records that another part of a stream waits.
+    fn begin(&self, stream: u64, rate: MinRate, now: Instant) {
+        let mut streams = self.streams();
+        let waiting = streams.entry(stream).or_insert_with(|| WaitingStream { pace: Pace::new(rate), parts: 0 });
+        waiting.parts += 1;
+        waiting.pace.waits(now);
+    }
+
+    /// Records that a part of a stream no longer waits, and that the client read `bytes` of it.
+    fn end(&self, stream: u64, bytes: u64, now: Instant) {
+        let mut streams = self.streams();
+        let Some(waiting) = streams.get_mut(&stream) else { return };
+        waiting.parts -= 1;
+        if waiting.parts == 0 {
+            streams.remove(&stream);
+            return;
+        }
+        waiting.pace.moved(bytes);
+        // The other parts begin the next window if this part completed the last one.
+        waiting.pace.waits(now);
     }
 
     fn streams(&self) -> MutexGuard<'_, HashMap<u64, WaitingStream>> {
@@ -56,37 +91,21 @@ impl WaitingParts {
     }
 }
 
-/// A part that waits for the client, or a body that waits until its next part is requested. Dropping it records
-/// progress of its stream.
+/// A part that waits until it was sent. Dropping it records that the client read it.
 #[derive(Debug)]
 struct WaitingPart {
     all: Arc<WaitingParts>,
     stream: u64,
-    write_timeout: Duration,
-}
-
-impl WaitingPart {
-    fn new(all: &Arc<WaitingParts>, stream: u64, write_timeout: Duration) -> Self {
-        let deadline = Instant::now() + write_timeout;
-        all.streams().entry(stream).or_insert(WaitingStream { deadline, parts: 0 }).parts += 1;
-        Self { all: Arc::clone(all), stream, write_timeout }
-    }
+    bytes: u64,
 }
 
 impl Drop for WaitingPart {
     fn drop(&mut self) {
-        let mut streams = self.all.streams();
-        if let Some(stream) = streams.get_mut(&self.stream) {
-            stream.parts -= 1;
-            stream.deadline = Instant::now() + self.write_timeout;
-            if stream.parts == 0 {
-                streams.remove(&self.stream);
-            }
-        }
+        self.all.end(self.stream, self.bytes, Instant::now());
     }
 }
 
-/// Body of an HTTP/2 reply, whose client must read each part in time.
+/// Body of an HTTP/2 reply, which its client must read at a minimum rate.
 #[derive(Debug)]
 pub(crate) struct PacedBody {
     inner: Body,
@@ -94,28 +113,72 @@ pub(crate) struct PacedBody {
     rest: Bytes,
     all: Arc<WaitingParts>,
     stream: u64,
-    write_timeout: Duration,
-    /// Present from the time when a part was handed out until the next one is requested.
-    waiting: Option<WaitingPart>,
+    rate: MinRate,
+    /// Present from the time when a part was handed out until the next one is requested: the number of bytes that then
+    /// count as read.
+    waiting: Option<u64>,
 }
 
 impl PacedBody {
     /// Wraps the body of a reply. Its waiting parts are recorded in `all`, which belongs to the connection.
-    pub(crate) fn new(inner: Body, all: &Arc<WaitingParts>, write_timeout: Duration) -> Self {
+    pub(crate) fn new(inner: Body, all: &Arc<WaitingParts>, rate: MinRate) -> Self {
         let stream = all.next.fetch_add(1, Ordering::Relaxed);
-        Self { inner, rest: Bytes::new(), all: Arc::clone(all), stream, write_timeout, waiting: None }
+        Self { inner, rest: Bytes::new(), all: Arc::clone(all), stream, rate, waiting: None }
     }
 
-    fn wait(&self) -> WaitingPart {
-        WaitingPart::new(&self.all, self.stream, self.write_timeout)
+    /// Returns the next frame. The library asks for it, so the client has room for the previous one.
+    fn poll_at(
+        &mut self,
+        context: &mut Context<'_>,
+        now: Instant,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum_core::Error>>> {
+        let previous = self.waiting.take();
+        let next = self.poll_next(context, now);
+        // The next part begins to wait before the previous one ends, so they wait in the same window. If `inner` has
+        // nothing yet, the client is not waited for.
+        if let Some(bytes) = previous {
+            self.all.end(self.stream, bytes, now);
+        }
+        next
     }
 
-    /// Returns the next part of the bytes that were not handed out yet. From now on the client must read, or the write
-    /// timeout ends the connection.
-    fn next_part(&mut self) -> Frame<Bytes> {
-        let part = self.rest.split_to(self.rest.len().min(PART_BYTES));
-        self.waiting = Some(self.wait());
-        Frame::data(if part.len() < TRACKED_BYTES { part } else { counted(part, self.wait()) })
+    fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+        now: Instant,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum_core::Error>>> {
+        if self.rest.is_empty() {
+            match ready!(Pin::new(&mut self.inner).poll_frame(context)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => self.rest = data,
+                    Err(other) => return Poll::Ready(Some(Ok(other))),
+                },
+                other => return Poll::Ready(other),
+            }
+        }
+        Poll::Ready(Some(Ok(self.next_part(now))))
+    }
+
+    /// Returns the next part of the bytes that were not handed out yet. From now on the client must read.
+    fn next_part(&mut self, now: Instant) -> Frame<Bytes> {
+        let part = self.rest.split_to(self.rest.len().min(part_bytes(self.rate)));
+        let bytes = part.len() as u64;
+        self.all.begin(self.stream, self.rate, now);
+        if part.len() < TRACKED_BYTES {
+            self.waiting = Some(bytes);
+            return Frame::data(part);
+        }
+        self.waiting = Some(0);
+        self.all.begin(self.stream, self.rate, now);
+        Frame::data(counted(part, WaitingPart { all: Arc::clone(&self.all), stream: self.stream, bytes }))
+    }
+}
+
+impl Drop for PacedBody {
+    fn drop(&mut self) {
+        if let Some(bytes) = self.waiting.take() {
+            self.all.end(self.stream, bytes, Instant::now());
+        }
     }
 }
 
@@ -127,22 +190,7 @@ impl http_body::Body for PacedBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum_core::Error>>> {
-        // The library asks for more, so the client has room for it.
-        self.waiting = None;
-        if !self.rest.is_empty() {
-            return Poll::Ready(Some(Ok(self.next_part())));
-        }
-        let frame = std::task::ready!(Pin::new(&mut self.inner).poll_frame(context));
-        Poll::Ready(match frame {
-            Some(Ok(frame)) => Some(match frame.into_data() {
-                Ok(data) => {
-                    self.rest = data;
-                    Ok(self.next_part())
-                }
-                Err(other) => Ok(other),
-            }),
-            other => other,
-        })
+        self.poll_at(context, Instant::now())
     }
 
     fn is_end_stream(&self) -> bool {
@@ -157,5 +205,77 @@ impl http_body::Body for PacedBody {
             hint.set_upper(upper + rest);
         }
         hint
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{convert::Infallible, task::Waker, time::Duration};
+
+    use super::*;
+
+    /// A body of frames of 100 bytes.
+    struct Frames {
+        /// Number of polls after each frame for which the body has nothing.
+        pause: u32,
+        /// Number of polls up to now.
+        polls: u32,
+    }
+
+    impl http_body::Body for Frames {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            self.polls += 1;
+            if (self.polls - 1).is_multiple_of(self.pause + 1) {
+                return Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&[b'x'; 100])))));
+            }
+            Poll::Pending
+        }
+    }
+
+    const RATE: MinRate = MinRate { window: Duration::from_secs(30), bytes: 1000 };
+
+    /// Polls a body every `seconds`. Returns the second in which its client counts as too slow.
+    fn overdue_after(frames: Frames, seconds: usize) -> Option<usize> {
+        let (all, begun) = (Arc::new(WaitingParts::default()), Instant::now());
+        let mut body = PacedBody::new(Body::new(frames), &all, RATE);
+        (0..1000).find(|second| {
+            let now = begun + Duration::from_secs(*second as u64);
+            if second.is_multiple_of(seconds) {
+                let _ = body.poll_at(&mut Context::from_waker(Waker::noop()), now);
+            }
+            all.is_overdue(now)
+        })
+    }
+
+    #[test]
+    fn a_client_that_reads_small_frames_must_read_enough_of_them() {
+        assert_eq!(overdue_after(Frames { pause: 0, polls: 0 }, 10), Some(30));
+        assert_eq!(overdue_after(Frames { pause: 0, polls: 0 }, 2), None);
+        // The server had nothing to send in between.
+        assert_eq!(overdue_after(Frames { pause: 1, polls: 0 }, 10), None);
+    }
+
+    #[test]
+    fn streams_that_ended_do_not_wait() {
+        let all = Arc::new(WaitingParts::default());
+        let mut body = PacedBody::new(Body::from(vec![b'x'; 10_000]), &all, RATE);
+        let now = Instant::now();
+        let part = body.poll_at(&mut Context::from_waker(Waker::noop()), now);
+        assert!(all.is_overdue(now + RATE.window));
+        drop(body);
+        assert!(all.is_overdue(now + RATE.window), "the part was not sent yet");
+        drop(part);
+        assert!(!all.is_overdue(now + RATE.window) && all.streams().is_empty());
+    }
+
+    #[test]
+    fn a_window_has_a_whole_number_of_parts() {
+        let of = |bytes| part_bytes(MinRate { bytes, ..RATE });
+        assert_eq!(of(30_720), 15_360);
+        assert_eq!([of(16_384), of(16_385), of(10_000)], [16_384, 8192, 10_000]);
+        assert_eq!([of(1), of(4095), of(u64::MAX)], [4096, 4096, 16_383]);
     }
 }

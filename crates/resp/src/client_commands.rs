@@ -244,12 +244,10 @@ fn filter(options: &[&[u8]]) -> Result<Filter, String> {
         return Ok(Filter { address: Some(text(address)), is_old_form: true, ..Filter::default() });
     }
     let mut filter = Filter { spare_me: true, ..Filter::default() };
-    if !options.len().is_multiple_of(2) {
-        return Err(SYNTAX.to_owned());
-    }
-    for pair in options.chunks_exact(2) {
-        let (option, value) = (pair[0].to_ascii_lowercase(), pair[1]);
-        match &option[..] {
+    // Options are checked from left to right, as in Redis: an invalid value is reported before a missing one.
+    for pair in options.chunks(2) {
+        let &[option, value] = pair else { return Err(SYNTAX.to_owned()) };
+        match &option.to_ascii_lowercase()[..] {
             b"id" => match parse_integer(value) {
                 Some(id) if id > 0 => filter.id = Some(id as u64),
                 _ => return Err("ERR client-id should be greater than 0".to_owned()),
@@ -296,4 +294,32 @@ fn kill(session: &mut Session, options: &[&[u8]], out: &mut Outbox) -> CommandPr
     }
     // The reply is sent before the connection ends.
     if kills_me { CommandProgress::End } else { CommandProgress::Done }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error_of(options: &str) -> Option<String> {
+        let options: Vec<&[u8]> = options.split(' ').map(str::as_bytes).collect();
+        filter(&options).err()
+    }
+
+    #[test]
+    fn the_first_invalid_option_of_a_kill_is_reported() {
+        const BAD_ID: &str = "ERR client-id should be greater than 0";
+        for (options, error) in [
+            ("ID x ADDR", BAD_ID),
+            ("ID 0 nope", BAD_ID),
+            ("TYPE nope ID", "ERR Unknown client type 'nope'"),
+            ("ID 1 ADDR", SYNTAX),
+            ("ID 1 nope 2", SYNTAX),
+            ("nope 1 ID x", SYNTAX),
+        ] {
+            assert_eq!(error_of(options).as_deref(), Some(error), "{options}");
+        }
+        for options in ["1.2.3.4:5", "ID 1 SKIPME no", "ADDR 1.2.3.4:5 TYPE pubsub USER default"] {
+            assert_eq!(error_of(options), None, "{options}");
+        }
+    }
 }

@@ -183,10 +183,13 @@ fn a_directory_with_files_of_others_is_left_alone() {
     assert_eq!(found, &["hosts", "passwd"]);
     assert!(error.to_string().contains("\"hosts\", \"passwd\""), "{error}");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 3, "nothing was written");
-    // The top of a file system, and the certificate of a directory that was deleted, are no files of others.
+    // The top of a file system, the certificate of a directory that was deleted, and credentials whose writer was
+    // killed are no files of others.
     let own = tempfile::tempdir().unwrap();
     std::fs::create_dir(own.path().join("lost+found")).unwrap();
-    std::fs::write(own.path().join("native-key.pem"), "").unwrap();
+    for name in ["native-key.pem", "CLUSTER.new", "CLUSTER.0123456789abcdef.new"] {
+        std::fs::write(own.path().join(name), "").unwrap();
+    }
     Database::open(own.path(), small(BackendKind::Memory)).unwrap();
 }
 

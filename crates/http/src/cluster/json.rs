@@ -8,7 +8,7 @@ use thalweg_serving::{
     cluster::{ClusterReport, DigestComparison, ElapsedMillis, JoinRequest, MemberHealth, MemberReport, Removal},
     error::ApiError,
 };
-use thalweg_types::{NodeId, limits::MAX_NODE_NAME_BYTES};
+use thalweg_types::{NodeId, limits::MAX_NODE_NAME_BYTES, printable::is_printable};
 use utoipa::ToSchema;
 
 /// Longest address of a node in bytes.
@@ -276,6 +276,9 @@ impl JsonJoin {
         }
         if name.len() > MAX_NODE_NAME_BYTES {
             return Err(bad("name has 64 bytes at most"));
+        }
+        if !name.chars().all(is_printable) {
+            return Err(bad("name has no control characters"));
         }
         if !address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok()) {
             return Err(bad("address must be HOST:PORT"));

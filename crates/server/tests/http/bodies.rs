@@ -1,6 +1,8 @@
 //! Bodies of requests that are answered before their body has arrived.
 
-use thalweg_server::config::ByteSize;
+use std::time::{Duration, Instant};
+
+use thalweg_server::config::{ByteSize, Span};
 
 use crate::support::{Client, Node};
 
@@ -81,5 +83,18 @@ async fn a_client_that_asks_first_is_refused_without_sending_its_body() {
     let expect = "PUT /v0/entity?id= HTTP/1.1\r\nhost: t\r\ncontent-length: 5\r\nexpect: 100-continue\r\n\r\n";
     client.raw(expect.as_bytes()).await;
     assert_eq!(client.reply("PUT").await.is(400).header("connection"), "close");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_discarded_body_that_trickles_is_not_awaited_to_the_end_of_its_time() {
+    let node = Node::with(|config| config.body_timeout = Span(Duration::from_secs(18))).await;
+    let mut slow = node.connect().await;
+    slow.raw(head("PUT", "/v0/entity?id=", 60_000).as_bytes()).await;
+    // Most of the body arrives at once, and gives no credit for later.
+    slow.raw(&[b'x'; 50_000]).await;
+    let begun = Instant::now();
+    assert_eq!(slow.reply("PUT").await.is(400).header("connection"), "close");
+    assert!(begun.elapsed() < Duration::from_secs(17), "{:?}", begun.elapsed());
     node.stop().await;
 }

@@ -339,6 +339,16 @@ async fn members_with_one_name_have_series_of_their_own() {
     assert_eq!(names.len(), series.len(), "no series is there twice");
 }
 
+/// Another node, or an earlier version, may have given a name that this version does not accept.
+#[tokio::test]
+async fn metrics_escape_the_names_of_members() {
+    let member_ = Member::start().await;
+    member_.cluster.change(|report| report.members[1].name = "a\nb\u{202e}\"".to_owned());
+    let metrics = String::from_utf8(member_.node.get("/metrics").await.is(200).body).unwrap();
+    holds(&metrics, r#"thalweg_cluster_lag_entries{node="a\\nb\\u{202e}\""} 2"#);
+    assert!(!metrics.contains('\u{202e}'));
+}
+
 #[tokio::test]
 async fn the_last_voter_does_not_leave() {
     let member = Member::start().await;
@@ -359,6 +369,8 @@ async fn members_are_added_promoted_and_removed() {
         json!({ "node": "ff", "address": "h:1" }),
         json!({ "node": "00000000000000fe", "address": "h" }),
         json!({ "node": "00000000000000fe", "address": "h:1", "name": "x".repeat(65) }),
+        json!({ "node": "00000000000000fe", "address": "h:1", "name": "a\nb" }),
+        json!({ "node": "00000000000000fe", "address": "h:1", "name": "1n\u{202e}" }),
         json!({ "node": "00000000000000fe", "address": format!("{}:1", "h".repeat(254)) }),
         json!({ "node": "00000000000000fe", "address": "h:1", "zone": "z" }),
         json!({ "node": "00000000000000fe", "address": "h:1", "other": 1 }),

@@ -493,10 +493,37 @@ async fn a_stream_that_is_read_slowly_but_steadily_is_sent_to_its_end() {
         let part = part.unwrap();
         seen += part.len();
         body.flow_control().release_capacity(part.len()).unwrap();
-        // The slow reader is the thing under test.
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        // The slow reader is the thing under test: 16 KiB in 50 ms.
+        tokio::time::sleep(Duration::from_micros(3 * part.len() as u64)).await;
     }
     assert_eq!(seen, LEN);
+    node.until("http_in_use{bound=\"reply_bytes\"}", 0.0).await;
+    drop(driver);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_stream_that_is_read_below_the_minimum_rate_is_cut_although_each_part_is_read_in_time() {
+    const LEN: usize = 900_000;
+    let node = Node::with(|config| {
+        config.write_timeout = Span(Duration::from_secs(1));
+        config.min_transfer_rate = ByteSize(64 << 10);
+    })
+    .await;
+    let keyspace = node.db.with_durability(Durability::Os).keyspace("k").unwrap();
+    keyspace.put(b"v", &vec![b'x'; LEN]).unwrap();
+    let (mut sender, driver) = http2(&node, 1, 16_384).await;
+    let (reply, _) = sender.send_request(get("/v1/kv/k/v", "*/*"), true).unwrap();
+    let mut body = within(reply).await.unwrap().into_body();
+    let mut seen = 0;
+    while let Some(Ok(part)) = within(body.data()).await {
+        seen += part.len();
+        // The connection may be cut already.
+        let _ = body.flow_control().release_capacity(part.len());
+        // The slow reader is the thing under test: 40 KiB a second.
+        tokio::time::sleep(Duration::from_micros(25 * part.len() as u64)).await;
+    }
+    assert!(seen < LEN / 2, "{seen}");
     node.until("http_in_use{bound=\"reply_bytes\"}", 0.0).await;
     drop(driver);
     node.stop().await;

@@ -28,6 +28,9 @@ use thalweg_types::{ClusterId, classified};
 /// File of the credentials in the data directory of a member.
 pub const CREDENTIALS_FILE: &str = "CLUSTER";
 
+/// End of the names `CLUSTER.NUMBER.new` of unfinished files. Earlier versions used the name `CLUSTER.new`.
+const UNFINISHED_SUFFIX: &str = ".new";
+
 const JOIN_PREFIX: &str = "thalweg-join-";
 const ADMIN_PREFIX: &str = "thalweg-admin-";
 const VERSION: u8 = 1;
@@ -201,20 +204,40 @@ impl Credentials {
         Self::read(&dir.join(CREDENTIALS_FILE))
     }
 
-    /// Writes the credentials to a data directory, durably and as a whole. Only the owner can read the file.
+    /// Writes the credentials to a data directory, durably and as a whole. Only the owner can read the file. Files that
+    /// a killed process left unfinished are removed.
     pub fn write(&self, dir: &Path) -> Result<(), CredentialsError> {
         let path = dir.join(CREDENTIALS_FILE);
-        let unfinished = dir.join(format!("{CREDENTIALS_FILE}.new"));
-        let failed = |error| CredentialsError::Io { path: path.clone(), error };
+        let number = u64::from_le_bytes(random()?);
+        let unfinished = dir.join(format!("{CREDENTIALS_FILE}.{number:016x}{UNFINISHED_SUFFIX}"));
         let written = || {
-            let mut options = fs::OpenOptions::new();
-            let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
+            // The file is new: it is no symbolic link, and no file that another user may read or another process
+            // writes.
+            let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
             writeln!(file, "{}", self.join_token())?;
             file.sync_all()?;
             fs::rename(&unfinished, &path)?;
+            remove_unfinished(dir);
             fs::File::open(dir)?.sync_all()
         };
-        written().map_err(failed)
+        written().map_err(|error| {
+            // A file that cannot be removed now is removed by the next write.
+            let _ = fs::remove_file(&unfinished);
+            CredentialsError::Io { path: path.clone(), error }
+        })
+    }
+}
+
+/// Removes the files that killed processes left unfinished. Files that cannot be removed stay.
+fn remove_unfinished(dir: &Path) {
+    let Ok(entries) = fs::read_dir(dir) else { return };
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let is_unfinished = |name: &String| {
+        name.strip_prefix(CREDENTIALS_FILE)
+            .is_some_and(|rest| rest.starts_with('.') && rest.ends_with(UNFINISHED_SUFFIX))
+    };
+    for name in names.filter(is_unfinished) {
+        let _ = fs::remove_file(dir.join(name));
     }
 }
 
@@ -281,5 +304,21 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing unfinished is left");
         fs::write(&path, "other").unwrap();
         assert!(matches!(Credentials::of_directory(dir.path()), Err(CredentialsError::File { .. })));
+    }
+
+    #[test]
+    fn a_link_at_an_unfinished_name_is_not_followed() {
+        let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::NamedTempFile::new().unwrap());
+        fs::write(outside.path(), "untouched").unwrap();
+        std::os::unix::fs::symlink(outside.path(), dir.path().join("CLUSTER.new")).unwrap();
+        fs::write(dir.path().join("CLUSTER.0123456789abcdef.new"), "of a killed process").unwrap();
+        fs::write(dir.path().join("CLUSTERS.new"), "another file").unwrap();
+        Credentials::random().unwrap().0.write(dir.path()).unwrap();
+        assert_eq!(fs::read_to_string(outside.path()).unwrap(), "untouched");
+        assert!(!dir.path().join(CREDENTIALS_FILE).is_symlink());
+        assert!(Credentials::of_directory(dir.path()).unwrap().is_some());
+        let mut left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, [CREDENTIALS_FILE, "CLUSTERS.new"]);
     }
 }

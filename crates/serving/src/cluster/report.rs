@@ -4,7 +4,7 @@
 //! Does not own: the gathering of the facts (`ClusterHandle` and its implementation), or their encoding in a protocol.
 
 pub use thalweg_types::info::{MemberHealth, MemberRole, Removal};
-use thalweg_types::{ClusterId, Index, NodeId, Revision, Term};
+use thalweg_types::{ClusterId, Index, NodeId, Revision, Term, printable::one_line};
 
 /// Distance of a replica from the leader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -139,15 +139,16 @@ impl ClusterReport {
     }
 
     /// Returns the name of a node for people and metrics: with its id behind it if another member has the same name,
-    /// and the id alone if the node has no name or is no member.
+    /// and the id alone if the node has no name or is no member. Characters that are not printable are escaped, because
+    /// other nodes and earlier versions may have given such names.
     #[must_use]
     pub fn shown_name(&self, node: NodeId) -> String {
         match self.name_of(node) {
             None | Some("") => node.to_string(),
             Some(name) if self.members.iter().any(|other| other.node != node && other.name == name) => {
-                format!("{name} ({node})")
+                format!("{} ({node})", one_line(name.as_bytes()))
             }
-            Some(name) => name.to_owned(),
+            Some(name) => one_line(name.as_bytes()),
         }
     }
 
@@ -289,9 +290,8 @@ mod tests {
         assert!(!member.is_named("2a") && !member.is_named("") && !member.is_named("n4"));
     }
 
-    #[test]
-    fn a_majority_counts_voters_that_are_not_down() {
-        let report = |healths: &[MemberHealth]| ClusterReport {
+    fn report(healths: &[MemberHealth]) -> ClusterReport {
+        ClusterReport {
             cluster: ClusterId(1),
             node: NodeId(1),
             leader: None,
@@ -303,7 +303,24 @@ mod tests {
             time_behind: None,
             triggers: TRIGGERS,
             members: healths.iter().zip(1..).map(|(health, node)| member(node, *health)).collect(),
-        };
+        }
+    }
+
+    #[test]
+    fn shown_names_do_not_act_on_a_terminal() {
+        let mut report = report(&[MemberHealth::Alive; 4]);
+        for (member, name) in report.members.iter_mut().zip(["1n\u{202e}", "a\nb", "a\nb", ""]) {
+            member.name = name.to_owned();
+        }
+        let shown = |node| report.shown_name(NodeId(node));
+        assert_eq!(shown(1), "1n\\u{202e}");
+        assert_eq!(shown(2), format!("a\\nb ({})", NodeId(2)));
+        assert_eq!(shown(3), format!("a\\nb ({})", NodeId(3)));
+        assert_eq!(shown(4), NodeId(4).to_string());
+    }
+
+    #[test]
+    fn a_majority_counts_voters_that_are_not_down() {
         use MemberHealth::{Alive, Down, Suspect};
         assert!(report(&[Alive, Suspect, Down]).has_majority());
         assert!(!report(&[Alive, Down, Down]).has_majority());

@@ -5,7 +5,7 @@
 
 use std::{fmt, net::SocketAddr, sync::Arc};
 
-use thalweg_types::{ReadLevel, limits::MAX_NODE_NAME_BYTES};
+use thalweg_types::{ReadLevel, limits::MAX_NODE_NAME_BYTES, printable::is_printable};
 
 use super::{Setting, units::optional_address};
 
@@ -95,7 +95,7 @@ impl Setting for Advertise {
     }
 }
 
-/// Name of a node, for people.
+/// Name of a node, for people. Its characters are printable, because operators see it in terminals and log lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeName(pub String);
 
@@ -103,8 +103,8 @@ impl Setting for NodeName {
     const VALUE_NAME: &'static str = "NAME";
 
     fn parse(text: &str) -> Result<Self, &'static str> {
-        let is_short = text.len() <= MAX_NODE_NAME_BYTES && !text.contains(char::is_control);
-        if is_short { Ok(Self(text.to_owned())) } else { Err("at most 64 bytes without control characters") }
+        let is_valid = text.len() <= MAX_NODE_NAME_BYTES && text.chars().all(is_printable);
+        if is_valid { Ok(Self(text.to_owned())) } else { Err("at most 64 bytes without control characters") }
     }
 
     fn show(&self) -> String {
@@ -114,7 +114,7 @@ impl Setting for NodeName {
 
 const _: () = assert!(MAX_NODE_NAME_BYTES == 64, "the message of `NodeName` states the limit");
 
-/// A short text for people, such as the zone of a node.
+/// A short text for people, such as the zone of a node. Its characters are printable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Label(pub String);
 
@@ -122,8 +122,8 @@ impl Setting for Label {
     const VALUE_NAME: &'static str = "NAME";
 
     fn parse(text: &str) -> Result<Self, &'static str> {
-        let is_short = text.len() <= MAX_TEXT_BYTES && !text.contains(char::is_control);
-        if is_short { Ok(Self(text.to_owned())) } else { Err("at most 255 bytes without control characters") }
+        let is_valid = text.len() <= MAX_TEXT_BYTES && text.chars().all(is_printable);
+        if is_valid { Ok(Self(text.to_owned())) } else { Err("at most 255 bytes without control characters") }
     }
 
     fn show(&self) -> String {
@@ -164,6 +164,16 @@ mod tests {
         }
         for wrong in ["", "here", "a:x"] {
             assert!(Advertise::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn names_have_no_characters_that_act_on_a_terminal() {
+        for name in ["", "n1", "grün 日本", "a\"b\\c"] {
+            assert!(NodeName::parse(name).is_ok() && Label::parse(name).is_ok(), "{name:?}");
+        }
+        for name in ["a\nb", "\u{1b}[31m", "a\u{7f}", "a\u{9b}", "1n\u{202e}", "\u{2066}a", "\u{200f}", "a\u{2028}b"] {
+            assert!(NodeName::parse(name).is_err() && Label::parse(name).is_err(), "{name:?}");
         }
     }
 

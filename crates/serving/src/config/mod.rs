@@ -372,9 +372,9 @@ knobs! {
     /// unused while one client is alone.
     share_reserve_percent: u32 = |_| 10;
     /// Minimum rate, in bytes per second, at which a request body must arrive and a client must read its reply. Bodies
-    /// are measured over a third of `body_timeout`, replies over `write_timeout`. Of each HTTP/2 stream that waits, the
-    /// client must read 16 KiB in each `write_timeout`. Slower clients are disconnected. Cost: low rates let slow
-    /// clients hold memory, scans and snapshots for longer.
+    /// are measured over a third of `body_timeout`, replies over `write_timeout`. Each stream of an HTTP/2 connection
+    /// that waits is measured by itself, and needs at least 4 KiB in each `write_timeout`. Slower clients are
+    /// disconnected. Cost: low rates let slow clients hold memory, scans and snapshots for longer.
     min_transfer_rate: ByteSize = |_| ByteSize(1024);
     /// Defaults of the keys from here to `max_queued_bytes`: balanced, latency (short queues, small batches) or
     /// throughput (long queues, large batches; single messages wait for more). Cost: that of these keys.

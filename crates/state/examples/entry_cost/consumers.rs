@@ -83,7 +83,7 @@ fn hold(node: &Node, groups: impl Iterator<Item = u32>, attempts: u32, each: u32
 }
 
 /// Removes the rows of deleted groups and trimmed records that are left.
-fn reclaim_all(node: &Node) {
+pub(crate) fn reclaim_all(node: &Node) {
     for group in node.machine.groups_to_reclaim(usize::MAX).expect("runs") {
         while let Outcome::Reclaimed { more: true, .. } = node.must(reclaim(group)) {}
     }

@@ -15,6 +15,7 @@
 
 mod consumers;
 mod data;
+mod hostile;
 mod native;
 mod redis;
 mod upkeep;
@@ -353,6 +354,7 @@ fn main() -> ExitCode {
     consumers::search(&mut search);
     upkeep::search(&mut search);
     redis::search(&mut search);
+    hostile::search(&mut search);
     println!("most expensive entry: {:.1} ms, goal {:.1} ms", search.worst_ms, search.goal_ms);
     let mut faults = search.above;
     if is_whole {

@@ -3,6 +3,7 @@
 use std::{fmt::Display, path::Path, time::Duration};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
+use rustix::fs::OFlags;
 
 use crate::backend::BackendError;
 
@@ -22,6 +23,10 @@ pub(super) const FORMAT_VERSION: i32 = 3;
 /// First format, without summaries of the pairs.
 pub(super) const FORMAT_VERSION_1: i32 = 1;
 
+/// Flag with which this process opens the database's files: an open fails at a symbolic link, which another user may
+/// have put in the place of a file. SQLite opens its own files in the same way.
+pub(super) const NO_FOLLOW: i32 = OFlags::NOFOLLOW.bits() as i32;
+
 /// Purpose of a connection: writing or reading.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
@@ -34,11 +39,12 @@ pub(super) const CREATE_LARGE: &str =
     "CREATE TABLE IF NOT EXISTS large (id INTEGER PRIMARY KEY, stored BLOB NOT NULL);";
 
 /// Opens a connection to the database. Only one process uses the directory, so no lock of another process can block the
-/// connection.
+/// connection. Fails if a part of `path` is a symbolic link.
 pub(super) fn open(path: &Path, role: Role, cache_bytes: u64) -> Result<Connection, BackendError> {
     // A reader opens the file for writing too, because it takes part in the WAL's shared index. `query_only`
     // prevents writes.
     let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    flags |= OpenFlags::SQLITE_OPEN_NOFOLLOW;
     flags.set(OpenFlags::SQLITE_OPEN_CREATE, role == Role::Write);
     let connection = Connection::open_with_flags(path, flags).map_err(failed("open"))?;
     connection.busy_timeout(BUSY_TIMEOUT).map_err(failed("configure"))?;

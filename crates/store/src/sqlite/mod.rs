@@ -47,8 +47,8 @@ use crate::{
     files::{io_error, open_os_dir},
 };
 use connection::{
-    APPLICATION_ID, BUSY_TIMEOUT, CREATE_LARGE, FILE, FORMAT_VERSION, FORMAT_VERSION_1, PAGE_BYTES, Role, corrupt,
-    failed,
+    APPLICATION_ID, BUSY_TIMEOUT, CREATE_LARGE, FILE, FORMAT_VERSION, FORMAT_VERSION_1, NO_FOLLOW, PAGE_BYTES, Role,
+    corrupt, failed,
 };
 use residency::Residency;
 use view::{Readers, SqliteView};
@@ -114,9 +114,13 @@ impl SqliteStore {
     fn open(options: &SqliteOptions) -> Result<Self, BackendError> {
         let created = DirBuilder::new().recursive(true).mode(0o700).create(&options.dir);
         created.map_err(io_error("create the directory"))?;
-        let path = options.dir.join(FILE);
+        // The path to the directory may contain symbolic links, which SQLite would refuse like one in the file's place.
+        let dir = fs::canonicalize(&options.dir).map_err(io_error("open the directory"))?;
+        let path = dir.join(FILE);
         // SQLite would let every user read the file. It gives its other files the permissions of this one.
-        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let mut create = OpenOptions::new();
+        create.write(true).create(true).truncate(false).mode(0o600).custom_flags(NO_FOLLOW);
+        let file = create.open(&path);
         drop(file.map_err(io_error("create the database"))?);
         let disk = open_os_dir(&options.dir)?;
         rewrite::rewrite(&disk, WAL_FILE).map_err(io_error("rewrite the write-ahead log"))?;

@@ -12,13 +12,14 @@
 use std::{
     fs::File,
     io,
+    os::unix::fs::OpenOptionsExt as _,
     path::Path,
     sync::atomic::{AtomicU64, Ordering},
 };
 
 use thalweg_disk::read_resident;
 
-use super::connection::PAGE_BYTES;
+use super::connection::{NO_FOLLOW, PAGE_BYTES};
 
 /// Number of samples in a row that must have been in memory, or the number of pages if the file has fewer.
 const NEEDED: u64 = 256;
@@ -43,7 +44,7 @@ pub(super) struct Residency {
 
 impl Residency {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let file = File::open(path)?;
+        let file = File::options().read(true).custom_flags(NO_FOLLOW).open(path)?;
         let zero = AtomicU64::default;
         Ok(Self { file, pages: zero(), taken: zero(), run: zero() })
     }

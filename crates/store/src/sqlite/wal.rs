@@ -15,8 +15,11 @@
 use std::{
     fs::{self, File},
     io::{self, Read as _},
+    os::unix::fs::OpenOptionsExt as _,
     path::Path,
 };
+
+use super::connection::NO_FOLLOW;
 
 const HEADER_BYTES: u64 = 32;
 const FRAME_HEADER_BYTES: u64 = 24;
@@ -27,14 +30,14 @@ const LAST_FRAME_AT: usize = 16;
 /// transaction is open. Readers do not read beyond that frame.
 pub(super) fn trim(wal: &Path, shm: &Path, page_bytes: u64) -> io::Result<()> {
     let mut index = [0; 2 * INDEX_HEADER_BYTES];
-    File::open(shm)?.read_exact(&mut index)?;
+    File::options().read(true).custom_flags(NO_FOLLOW).open(shm)?.read_exact(&mut index)?;
     let (header, copy) = index.split_at(INDEX_HEADER_BYTES);
     let Some(last) = header[LAST_FRAME_AT..].first_chunk::<4>().filter(|_| header == copy) else { return Ok(()) };
     let frames = u64::from(u32::from_ne_bytes(*last));
     let committed = HEADER_BYTES + frames * (FRAME_HEADER_BYTES + page_bytes);
     let committed = if frames == 0 { 0 } else { committed };
     if fs::metadata(wal)?.len() > committed {
-        File::options().write(true).open(wal)?.set_len(committed)?;
+        File::options().write(true).custom_flags(NO_FOLLOW).open(wal)?.set_len(committed)?;
     }
     Ok(())
 }

@@ -341,6 +341,32 @@ fn open_sqlite(dir: &Path) -> Result<SqliteBackend, BackendError> {
     SqliteBackend::open(options, Arc::new(Barrier::default()))
 }
 
+#[test]
+fn sqlite_refuses_a_link_in_place_of_its_file_and_follows_links_to_its_directory() {
+    let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let target = outside.path().join("file");
+    for there in [false, true] {
+        if there {
+            fs::write(&target, "").unwrap();
+        }
+        let linked = dir.path().join(format!("linked-{there}"));
+        fs::create_dir(&linked).unwrap();
+        std::os::unix::fs::symlink(&target, linked.join("state.sqlite")).unwrap();
+        assert!(open_sqlite(&linked).is_err());
+        assert_eq!(target.exists(), there);
+    }
+    assert_eq!(fs::read(&target).unwrap(), b"", "nothing was written through the link");
+    let link = dir.path().join("directory");
+    std::os::unix::fs::symlink(outside.path(), &link).unwrap();
+    for number in 1..=2 {
+        let backend = open_sqlite(&link).unwrap();
+        put_round(&backend, number).unwrap();
+        assert_eq!(backend.flush().unwrap(), Some(applied(number)));
+        assert_eq!(assert_whole(&backend, "through a link"), number);
+    }
+    assert!(outside.path().join("state.sqlite").exists());
+}
+
 /// Creates a WAL with several transactions in it, because a view prevents its reuse.
 fn sqlite_with_wal() -> (tempfile::TempDir, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();

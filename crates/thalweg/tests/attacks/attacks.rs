@@ -1,10 +1,13 @@
 //! The attacks: each fills one bound of the server, or makes one command as expensive as it can.
 //!
 //! Owns: expensive commands, announced bytes, and the parts that attacks share. [`bounds`] fills the bounds of the
-//! admission, [`slow`] has clients that hardly move, [`passwords`] those that have not authenticated, and [`native`]
-//! those of the native protocol.
+//! admission, [`crowding`] what clients share without such a bound, [`consumers`] abuses consumer groups, [`slow`] has
+//! clients that hardly move, [`passwords`] those that have not authenticated, and [`native`] those of the native
+//! protocol.
 
 pub(crate) mod bounds;
+pub(crate) mod consumers;
+pub(crate) mod crowding;
 pub(crate) mod native;
 pub(crate) mod passwords;
 pub(crate) mod slow;
@@ -37,6 +40,9 @@ pub(crate) struct Attack {
     pub(crate) loses: &'static [&'static str],
     /// Writes the data that the attack needs.
     pub(crate) prepare: fn(&Server),
+    /// Sends the good client's requests that the attack, from the given address, aims at, and checks the replies. The
+    /// requests that are measured during all attacks are not among them.
+    pub(crate) aim: fn(&Server, Ipv4Addr) -> Result<(), String>,
     /// Attacks from an address until [`Progress::stop`].
     pub(crate) run: fn(&Server, Ipv4Addr, usize, &Progress),
 }
@@ -53,6 +59,7 @@ const PLAIN: Attack = Attack {
     reaches: &[],
     loses: &[],
     prepare: |_| {},
+    aim: |_, _| Ok(()),
     run: |_, _, _, _| {},
 };
 

@@ -1,7 +1,10 @@
 //! Attacks by one client, and the service that another client gets in the meantime.
 //!
 //! Each attack runs twice: from the good client's own address and from another loopback address. The good client sends
-//! 100 requests per second on schedule, over HTTP and RESP, and measures response times from when a request was due.
+//! 100 requests per second on schedule, over HTTP and RESP, and measures response times from when a request was due. It
+//! also holds a subscription over each of the two, which must get every message that it publishes. Some attacks aim at
+//! a further request, which the good client then sends as well ([`Attack::aim`]).
+//!
 //! In a normal run the bound on these times only catches a server that stops serving. Measure on an idle machine:
 //!
 //! ```text
@@ -20,8 +23,8 @@
 //!
 //! Each attack names the metrics that show that it reaches its bound, and lasts until they have grown.
 //!
-//! Owns: the good client and its bounds ([`good`]), the attacks ([`attacks`]), and the table of results. Does not own:
-//! tests of each limit itself, which are in `server/tests`.
+//! Owns: the good client and its bounds ([`good`], [`subscribers`]), the attacks ([`attacks`]), and the table of
+//! results. Does not own: tests of each limit itself, which are in `server/tests`.
 
 #![allow(unreachable_pub, reason = "a test program has no interface")]
 #![allow(clippy::print_stdout, reason = "figures are printed")]
@@ -32,6 +35,7 @@ mod good;
 mod node;
 #[path = "../redis/mod.rs"]
 mod redis;
+mod subscribers;
 
 use std::{
     io::{Read, Write},
@@ -167,7 +171,8 @@ fn measure_beside(attack: &Attack, server: &Server, clients: &mut Clients, durat
             let (victim, progress) = (&victim, &progress);
             scope.spawn(move || (attack.run)(victim, OTHER, number, progress));
         }
-        let service = good::measure(server, clients, duration, &AtomicU64::new(0));
+        let aim = || (attack.aim)(server, OTHER);
+        let service = good::measure(server, clients, &aim, duration, &AtomicU64::new(0));
         progress.stop.store(true, Ordering::Relaxed);
         service
     });
@@ -186,7 +191,7 @@ fn withstand(attack: &Attack) {
     (attack.prepare)(&server);
     good::prepare(&server);
     let clients = || {
-        let mut clients = Clients::default();
+        let mut clients = Clients::subscribed(&server);
         if attack.connects_before {
             clients.connect(&server);
         }
@@ -197,7 +202,8 @@ fn withstand(attack: &Attack) {
     if is_strict {
         rustix::fs::sync();
     }
-    let without = good::measure(&server, &mut clients(), quiet, &AtomicU64::new(0));
+    let aim = || (attack.aim)(&server, OTHER);
+    let without = good::measure(&server, &mut clients(), &aim, quiet, &AtomicU64::new(0));
     println!("{:<44} {:<9} {without}", attack.name, "without");
     let beside = is_strict.then(|| measure_beside(attack, &server, &mut clients(), duration));
     if let Some(beside) = &beside {
@@ -217,7 +223,8 @@ fn withstand(attack: &Attack) {
                 let (server, progress) = (&server, &progress);
                 scope.spawn(move || (attack.run)(server, from, number, progress));
             }
-            let service = good::measure(&server, &mut clients, duration, &peak);
+            let aim = || (attack.aim)(&server, from);
+            let service = good::measure(&server, &mut clients, &aim, duration, &peak);
             let reached = attack.await_bounds(&server, &progress, &before);
             progress.stop.store(true, Ordering::Relaxed);
             (service, reached)
@@ -229,6 +236,12 @@ fn withstand(attack: &Attack) {
         println!("{:<44} {place:<9} {service}  p99 {times:.1} x without  peak {peak_mib} MiB, {outcome}", attack.name);
         reached.unwrap_or_else(|missing| panic!("{} from {place} does not reach {missing:?}", attack.name));
         assert_eq!(service.refused, Vec::<String>::new(), "{}: requests of the good client failed", attack.name);
+        assert_eq!(
+            service.lost,
+            Vec::<String>::new(),
+            "{}: subscriptions of the good client missed messages",
+            attack.name
+        );
         let (limit, time) = if is_strict { (PROMISED_P99, service.p99) } else { (HANG, service.max) };
         assert!(time < limit, "{} from {place}: {time:?} is not below {limit:?}", attack.name);
         let limit = allowed(without.p99, beside);
@@ -285,6 +298,17 @@ attacks! { crate::attacks::bounds:
     unread_http_subscribers
     metrics_over_http2
     blocking_subscribers
+}
+
+attacks! { crate::attacks::crowding:
+    deleted_prefixes
+    scan_cursors
+    broad_globs
+    full_queues
+}
+
+attacks! { crate::attacks::consumers:
+    nacks_and_seeks
 }
 
 attacks! { crate::attacks::native:

@@ -291,7 +291,7 @@ pub(crate) fn blocking_subscribers() -> Attack {
     }
 }
 
-fn put(path: &str, body: &str) -> Vec<u8> {
+pub(super) fn put(path: &str, body: &str) -> Vec<u8> {
     let len = body.len();
     let mut request =
         format!("PUT {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len}\r\nconnection: close\r\n\r\n");
