@@ -107,6 +107,7 @@ impl StateDir {
         disk.create_dir(PARENT)?;
         // The name of the new directory and that of the default space. The sync of the switch covers `state`.
         disk.sync_dir(PARENT)?;
+        disk.sync_dir("state")?;
         TEXT.prepare(&**disk, &self.encode())
     }
 
