@@ -40,6 +40,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use thalweg_broker::LinkOwner;
 use thalweg_engine::{Client, ClientAddress};
 use thalweg_types::limits::{MAX_CACHES, MAX_GROUPS, MAX_KEYSPACES, MAX_LEASES, MAX_VALUE_BYTES};
 
@@ -252,6 +253,8 @@ struct AddressAccount {
     held: [AtomicU64; Resource::COUNT],
     /// The client's address, for which the queue of commands measures costs.
     client_address: Arc<ClientAddress>,
+    /// Owner of the links to the broker, whose queued messages are counted together.
+    link_owner: Arc<LinkOwner>,
     admission: Arc<Admission>,
 }
 
@@ -391,6 +394,12 @@ impl Account {
     #[must_use]
     pub fn address(&self) -> AddressKey {
         self.address.key
+    }
+
+    /// Returns the owner of the connection's links to the broker: all connections from its address together.
+    #[must_use]
+    pub fn link_owner(&self) -> Arc<LinkOwner> {
+        Arc::clone(&self.address.link_owner)
     }
 
     /// Returns the connection, as a client for which the queue of commands measures costs.
@@ -659,6 +668,7 @@ impl Admission {
                 key: address,
                 held: Default::default(),
                 client_address: Arc::default(),
+                link_owner: Arc::default(),
                 admission: Arc::clone(self),
             });
             addresses.insert(address, Arc::downgrade(&new));

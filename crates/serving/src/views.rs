@@ -87,6 +87,7 @@ impl Views {
             max_link_subscriptions: MAX_LINK_SUBSCRIPTIONS,
             max_link_bytes: config.max_link_bytes.0,
             max_queued_bytes: config.max_queued_bytes.0,
+            reserve_percent: config.share_reserve_percent,
             cached_subjects: config.cached_subjects(),
             announces: is_in_cluster,
             seed: random.hash_one("broker"),
