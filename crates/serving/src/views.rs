@@ -154,12 +154,6 @@ impl Views {
         }
     }
 
-    /// Returns the maximum number of subscriptions of all clients.
-    #[must_use]
-    pub fn max_subscriptions(&self) -> usize {
-        self.max_subscriptions
-    }
-
     /// Reserves one of the permitted subscriptions for a client that subscribes to `pattern`.
     ///
     /// # Errors
