@@ -147,9 +147,9 @@ pub(crate) const MAX_BLOCKING_THREADS: usize = 512;
 pub const MAX_RESP_CURSORS: usize = 16_384;
 /// Maximum total bytes of the stored positions of Redis clients' scans.
 pub const MAX_RESP_CURSOR_BYTES: usize = 4 * 1024 * 1024;
-/// Memory in bytes of the state of Redis clients' scans: the positions, and for each a table entry and a slot
-/// in the queue.
-pub(crate) const RESP_CURSORS_BYTES: u64 = (MAX_RESP_CURSOR_BYTES + MAX_RESP_CURSORS * 72) as u64;
+/// Memory in bytes of the state of Redis clients' scans: the positions, and for each a table entry, a slot in a queue,
+/// and a queue of its own if its client's address has no other scan.
+pub(crate) const RESP_CURSORS_BYTES: u64 = (MAX_RESP_CURSOR_BYTES + MAX_RESP_CURSORS * 320) as u64;
 /// Number of bytes of request bodies that each connection holds without being charged to `max_body_bytes_in_flight`.
 /// The memory of the connection covers them, so small requests are admitted while large ones use up the bound.
 pub const OWN_BODY_BYTES: usize = 16 * 1024;
