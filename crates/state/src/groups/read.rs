@@ -38,7 +38,8 @@ impl GroupCounters {
             cursor: head.cursor,
             counts: GroupCounts {
                 pending: group.pending(),
-                members: group.members.iter().count() as u64,
+                dying: group.dead(),
+                members: group.members.len() as u64,
                 delivered: head.delivered,
                 redelivered: head.redelivered,
                 acked: head.acked,
