@@ -16,7 +16,7 @@ use bytes::Bytes;
 use thalweg_redis::Reply;
 use thalweg_serving::{
     admission::AddressKey,
-    limits::{MAX_RESP_CURSOR_BYTES, MAX_RESP_CURSORS},
+    limits::{ADDRESS_CURSORS, MAX_RESP_CURSOR_BYTES, MAX_RESP_CURSORS},
 };
 
 /// Error reply to a scan with an unknown cursor.
@@ -57,10 +57,15 @@ impl Table {
         owned.weight += position.len() + CURSOR_WEIGHT;
         self.by_weight.insert((owned.weight, address));
         self.positions.insert(self.last, position);
-        while self.positions.len() > MAX_RESP_CURSORS || self.bytes > MAX_RESP_CURSOR_BYTES {
+        while self.count() > MAX_RESP_CURSORS || self.bytes > MAX_RESP_CURSOR_BYTES {
             self.drop_one();
         }
         self.last
+    }
+
+    /// Number of cursors, and of those that need as much memory as the queues of the addresses.
+    fn count(&self) -> usize {
+        self.positions.len() + ADDRESS_CURSORS * self.owners.len().saturating_sub(1)
     }
 
     /// Drops the oldest cursor of the address whose cursors weigh most.
@@ -182,7 +187,7 @@ mod tests {
         (0..32).for_each(|_| _ = cursors.number(&long, address(2)));
         assert!(good.iter().all(|number| known(*number)), "by bytes");
         let table = cursors.0.lock().unwrap();
-        assert!(table.positions.len() <= MAX_RESP_CURSORS && table.bytes <= MAX_RESP_CURSOR_BYTES);
+        assert!(table.count() <= MAX_RESP_CURSORS && table.bytes <= MAX_RESP_CURSOR_BYTES);
         assert_eq!(table.owners.len(), table.by_weight.len());
         assert_eq!(table.owners.values().map(|owned| owned.numbers.len()).sum::<usize>(), table.positions.len());
     }

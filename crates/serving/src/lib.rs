@@ -2,7 +2,7 @@
 //!
 //! Owns: [`app::App`], the state that requests of every protocol share; [`config`]; [`admission`], [`half_open`],
 //! [`held_log`], [`pace`] and [`limits`], the bounds on work and memory, and the shares of clients in them (`created`:
-//! in what they create in the database); [`readers`], the threads for long reads; [`fetched`], reads of rows before
+//! in what they create in the database; [`objects`]: the memory of that); [`readers`], the threads for long reads; [`fetched`], reads of rows before
 //! writes are proposed; [`error`], the codes and messages of failed requests; [`metrics`], counters and collectors;
 //! [`aside`], [`threads`], [`accepting`] and [`served_socket`], the life of a connection from listener to close;
 //! [`pushing`], pushes of consumer groups; [`watching`], reports of the progress of watches; [`views`], subjects and
@@ -26,6 +26,7 @@ pub mod half_open;
 pub mod held_log;
 pub mod limits;
 pub mod metrics;
+pub mod objects;
 mod overlaps;
 pub mod pace;
 pub mod pushing;
