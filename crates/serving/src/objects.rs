@@ -16,7 +16,8 @@
 //! # At the bound
 //!
 //! A fetch then delivers only records that wait for redelivery, which adds none; otherwise consumers could not drain
-//! their groups. There is one such fetch of a group at a time, because two would count the same records. In the reserve of the bound, a group gets new records while it holds no more than is still free.
+//! their groups. There is one such fetch of a group at a time, because two would count the same records. In the reserve
+//! of the bound, a group gets new records while it holds no more than is still free.
 
 use std::{
     collections::HashMap,
@@ -209,8 +210,8 @@ impl ObjectMemory {
             tracing::warn!(
                 used,
                 limit,
-                "streams, consumer groups and leases take more memory than max_object_bytes: those that exist are served, \
-                 and no new ones are created; delete some, or raise max_object_bytes"
+                "streams, consumer groups and leases take more memory than max_object_bytes: those that exist are \
+                 served, and no new ones are created; delete some, or raise max_object_bytes"
             );
         }
     }
@@ -227,8 +228,8 @@ impl ObjectMemory {
 /// Returns the error of a request that adds stored objects while there is no memory for them.
 pub(crate) fn no_object_room() -> ApiError {
     ApiError::overloaded(
-        "streams, consumer groups, their unsettled records, and leases use the memory that they may (max_object_bytes), or \
-         this client's share of it: ack records or delete some of these, and retry",
+        "streams, consumer groups, their unsettled records, and leases use the memory that they may \
+         (max_object_bytes), or this client's share of it: ack records or delete some of these, and retry",
     )
 }
 

@@ -134,8 +134,7 @@ impl Group {
             || (self.head.cursor < next && !self.is_full())
     }
 
-    /// Returns the number of records, up to `max`, that a fetch at `now` delivers before new ones. It is at least 1 if
-    /// the fetch would turn records into dead letters.
+    /// Returns how many records, up to `max`, a fetch at `now` delivers before new ones; 1 if it only makes dead letters.
     pub(crate) fn deliverable_again(&self, now: SpaceTime, max: u32) -> u32 {
         let mut due = self.due.iter().take_while(|(due, _)| *due <= now).peekable();
         let least = u32::from(self.has_freed() || due.peek().is_some());
