@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    Batch, BrokerConfig, BrokerStats, Link, Notify, Published, TooManyLinks, WouldBlock,
+    Batch, BrokerConfig, BrokerStats, Link, LinkOwner, Notify, Published, TooManyLinks, WouldBlock,
     announcements::Announcement,
     node::NodeLink,
     publish::{Blocking, Publish, Reach},
@@ -33,7 +33,16 @@ impl Broker {
     /// # Errors
     /// The broker has reached its limit of links.
     pub fn open_link(&self, notify: Arc<dyn Notify>) -> Result<Link, TooManyLinks> {
-        let shared = self.registry.open_link(notify)?;
+        self.open_link_of(notify, Arc::default())
+    }
+
+    /// Opens a link like [`open_link`](Self::open_link), for a connection of the client `owner`. When the room for
+    /// queued messages is short, the owner whose links hold most gets no more of it.
+    ///
+    /// # Errors
+    /// The broker has reached its limit of links.
+    pub fn open_link_of(&self, notify: Arc<dyn Notify>, owner: Arc<LinkOwner>) -> Result<Link, TooManyLinks> {
+        let shared = self.registry.open_link(notify, owner)?;
         Ok(Link::new(shared, Arc::clone(&self.registry)))
     }
 

@@ -136,6 +136,7 @@ pub use self::{
     driver::{Link, QueueStats, SubscribeError, UnknownSubscription},
     link::{Budget, LinkId, Outbound, TakeResult},
     losses::Losses,
+    memory::LinkOwner,
     moment::Moment,
     node::{FilterError, NodeBatch, NodeLink, NodeStats},
     notify::Notify,

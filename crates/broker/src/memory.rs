@@ -1,8 +1,19 @@
 //! The bound on the bytes queued in all links together.
 //!
-//! Links reserve memory in steps of [`STEP`] bytes, so they rarely touch the shared counter. Invariant:
-//! `used` is the sum of the links' reservations in bytes. It exceeds the limit `max` only through
-//! [`Reservation::grow_to`], by at most one batch for each link.
+//! Links reserve memory in steps of [`STEP`] bytes, so they rarely touch the shared counter.
+//!
+//! ```text
+//! 0                                    open              max
+//! ├──────────── any link ──────────────┼─ links ─┼─ owners ─┤
+//!                                      └────── reserve ─────┘
+//! ```
+//! Below `open`, a link takes what is free. The rest is a reserve for those that hold least. A link takes from it only
+//! while all links of its owner together hold no more than is still free, so the owner that holds most is refused
+//! first. The lower half of the reserve is also open to a link that holds no more than is free there, so that a client
+//! loses no messages because another connection from its own address does not read.
+//!
+//! Invariants: `used` is the sum of the links' reservations in bytes, and each [`LinkOwner`] has the sum of its links.
+//! `used` exceeds the limit `max` only through [`Reservation::grow_to`], by at most one batch for each link.
 
 use std::sync::{
     Arc, Mutex,
@@ -21,6 +32,10 @@ const STEP: u64 = 64 * 1024;
 pub(crate) struct Memory {
     used: AtomicU64,
     max: u64,
+    /// `open <= shared <= max`: the end of the part that any link may use.
+    open: u64,
+    /// End of the lower half of the reserve.
+    shared: u64,
     waiting: Mutex<Waiters>,
     any_waiting: AtomicBool,
     /// True if a publisher that waits may have missed memory that was released, because publishes in progress held it.
@@ -32,10 +47,14 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    pub(crate) fn new(max: u64) -> Self {
+    /// Creates a bound of `max` bytes, of which `reserve_percent` are kept for the owners and links that hold least.
+    pub(crate) fn new(max: u64, reserve_percent: u32) -> Self {
+        let reserve = (u128::from(max) * u128::from(reserve_percent.min(100)) / 100) as u64;
         Self {
             used: AtomicU64::new(0),
             max,
+            open: max - reserve,
+            shared: max - reserve.div_ceil(2),
             waiting: Mutex::default(),
             any_waiting: AtomicBool::new(false),
             missed: AtomicBool::new(false),
@@ -46,6 +65,13 @@ impl Memory {
 
     pub(crate) fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
+    }
+
+    /// Returns true if a link may reserve memory of which a part belongs to the reserve, while `used` bytes are in use.
+    /// The arguments are the bytes of the link, and of all links of its owner, after it has reserved them.
+    #[cold]
+    fn may_use_reserve(&self, used: u64, link_bytes: u64, owner_bytes: u64) -> bool {
+        owner_bytes <= self.max.saturating_sub(used) || link_bytes <= self.shared.saturating_sub(used)
     }
 
     /// Adds a publisher that waits for other links to release memory. The caller must then try to publish
@@ -109,42 +135,67 @@ impl Memory {
     }
 }
 
-/// Number of bytes that one link has reserved.
+/// Client to which links belong, such as the connections from one address. Among owners, the one whose links hold most
+/// bytes of messages is the first that gets no more room.
 #[derive(Debug, Default)]
-pub(crate) struct Reservation(u64);
+pub struct LinkOwner {
+    /// Number of bytes that the owner's links have reserved.
+    bytes: AtomicU64,
+}
+
+/// Number of bytes that one link has reserved.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    bytes: u64,
+    owner: Arc<LinkOwner>,
+}
 
 impl Reservation {
+    pub(crate) fn new(owner: Arc<LinkOwner>) -> Self {
+        Self { bytes: 0, owner }
+    }
+
     /// Grows the reservation to at least `bytes` if the limit permits. Returns true on success.
     pub(crate) fn try_grow_to(&mut self, bytes: u64, memory: &Memory) -> bool {
-        if bytes <= self.0 {
+        if bytes <= self.bytes {
             return true;
         }
-        let more = (bytes - self.0).next_multiple_of(STEP);
+        let more = (bytes - self.bytes).next_multiple_of(STEP);
+        let of_owner = self.owner.bytes.load(Ordering::Relaxed).saturating_add(more);
         // An add followed by an undo would be wrong: a waiter could look in between, and no notification
         // would follow.
-        let take = |used: u64| used.checked_add(more).filter(|used| *used <= memory.max);
+        let take = |used: u64| {
+            let after = used.checked_add(more)?;
+            (after <= memory.open || memory.may_use_reserve(used, self.bytes + more, of_owner)).then_some(after)
+        };
         if memory.used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_err() {
             return false;
         }
-        self.0 += more;
+        self.add(more);
         true
     }
 
     /// Grows the reservation to at least `bytes`, even if all links together then exceed the limit.
     pub(crate) fn grow_to(&mut self, bytes: u64, memory: &Memory) {
-        if bytes > self.0 {
-            let more = (bytes - self.0).next_multiple_of(STEP);
+        if bytes > self.bytes {
+            let more = (bytes - self.bytes).next_multiple_of(STEP);
             memory.used.fetch_add(more, Ordering::SeqCst);
-            self.0 += more;
+            self.add(more);
         }
+    }
+
+    fn add(&mut self, more: u64) {
+        self.owner.bytes.fetch_add(more, Ordering::Relaxed);
+        self.bytes += more;
     }
 
     /// Releases the reserved bytes that exceed `bytes` by far; releases all of them if `bytes` is 0.
     pub(crate) fn shrink(&mut self, bytes: u64, memory: &Memory) {
         let keep = if bytes == 0 { 0 } else { bytes.next_multiple_of(STEP) + STEP };
-        if self.0 > keep {
-            memory.used.fetch_sub(self.0 - keep, Ordering::SeqCst);
-            self.0 = keep;
+        if self.bytes > keep {
+            self.owner.bytes.fetch_sub(self.bytes - keep, Ordering::Relaxed);
+            memory.used.fetch_sub(self.bytes - keep, Ordering::SeqCst);
+            self.bytes = keep;
         }
     }
 }
@@ -155,8 +206,8 @@ mod tests {
 
     #[test]
     fn what_is_taken_comes_back() {
-        let memory = Memory::new(3 * STEP);
-        let (mut one, mut two) = (Reservation::default(), Reservation::default());
+        let memory = Memory::new(3 * STEP, 0);
+        let (mut one, mut two) = (of(&Arc::default()), of(&Arc::default()));
         assert!(one.try_grow_to(STEP + 1, &memory));
         assert_eq!(memory.used(), 2 * STEP);
         assert!(two.try_grow_to(1, &memory));
@@ -168,5 +219,49 @@ mod tests {
         one.shrink(0, &memory);
         two.shrink(0, &memory);
         assert_eq!(memory.used(), 0);
+    }
+
+    fn of(owner: &Arc<LinkOwner>) -> Reservation {
+        Reservation::new(Arc::clone(owner))
+    }
+
+    /// Reserves ever more for a link, as far as it may. Returns the number of steps that the link holds then.
+    fn fill(link: &mut Reservation, memory: &Memory) -> u64 {
+        while link.try_grow_to(link.bytes + STEP, memory) {}
+        link.bytes / STEP
+    }
+
+    #[test]
+    fn the_owner_that_holds_most_is_refused_first() {
+        let memory = Memory::new(100 * STEP, 10);
+        let (greedy, good) = (Arc::<LinkOwner>::default(), Arc::<LinkOwner>::default());
+        // Four links of one client, none of which holds much more than a quarter of the memory.
+        let mut links = [(); 4].map(|()| of(&greedy));
+        for _ in 0..100 {
+            for link in &mut links {
+                let _ = link.try_grow_to(link.bytes + STEP, &memory);
+            }
+        }
+        let held: u64 = links.iter().map(|link| link.bytes / STEP).sum();
+        assert!((90..=95).contains(&held), "{held}: all but the reserve, of which small links may use a half");
+        let mut first = of(&good);
+        assert!(fill(&mut first, &memory) >= 2, "another client has room");
+        assert!(fill(&mut of(&Arc::default()), &memory) >= 1, "and so has the next one");
+        let more = links[0].bytes + STEP;
+        assert!(!links[0].try_grow_to(more, &memory), "and the greedy one has none");
+        assert!(memory.used() <= 100 * STEP);
+        links.iter_mut().for_each(|link| link.shrink(0, &memory));
+        assert_eq!(greedy.bytes.load(Ordering::Relaxed), 0);
+        assert!(fill(&mut first, &memory) >= 85, "without competition one client may use nearly all of it");
+    }
+
+    #[test]
+    fn a_small_link_has_room_beside_a_greedy_one_of_the_same_owner() {
+        let memory = Memory::new(100 * STEP, 10);
+        let owner = Arc::<LinkOwner>::default();
+        let mut greedy = of(&owner);
+        assert_eq!(fill(&mut greedy, &memory), 90);
+        assert!(fill(&mut of(&owner), &memory) >= 2);
+        assert!(!greedy.try_grow_to(91 * STEP, &memory));
     }
 }

@@ -27,7 +27,7 @@ use crate::{
     interest::{GroupFull, Target},
     link::{LinkId, Shared},
     locked,
-    memory::Memory,
+    memory::{LinkOwner, Memory},
     subject_table::{self, Counters, Shard},
     traffic::Traffic,
     wildcards::WildcardIndex,
@@ -51,9 +51,13 @@ pub struct BrokerConfig {
     /// subscription that would receive another message.
     pub max_link_bytes: u64,
     /// Maximum bytes of messages queued for all links together; a batch counts once for each link. At the
-    /// limit, the broker applies the policy of the subscription that would receive another message. A link
-    /// with an empty queue can exceed the limit by one batch.
+    /// limit, and for a link that may not use the reserve below it, the broker applies the policy of the
+    /// subscription that would receive another message. A link with an empty queue can exceed the limit by one
+    /// batch.
     pub max_queued_bytes: u64,
+    /// Part of `max_queued_bytes`, in percent, that is kept for the links and the [owners](LinkOwner) that hold least.
+    /// With 0, one client that does not read can use up all of it, and others lose messages.
+    pub reserve_percent: u32,
     /// Maximum number of cached subjects. The cache stores the matching patterns of subjects that have no
     /// subscriptions of their own, at about 250 bytes each. With 0, every publish to such a subject looks up
     /// its patterns again.
@@ -74,6 +78,7 @@ impl BrokerConfig {
         max_link_subscriptions: MAX_LINK_SUBSCRIPTIONS,
         max_link_bytes: DEFAULT_LINK_BYTES,
         max_queued_bytes: DEFAULT_BROKER_BYTES,
+        reserve_percent: 0,
         cached_subjects: DEFAULT_CACHED_SUBJECTS,
         announces: false,
         seed: 0,
@@ -164,7 +169,7 @@ impl Registry {
             hasher: FixedState::with_seed(config.seed),
             shards: (0..SHARDS as u64).map(shard).collect(),
             wildcards: WildcardIndex::new(config.seed),
-            memory: Memory::new(config.max_queued_bytes),
+            memory: Memory::new(config.max_queued_bytes, config.reserve_percent),
             links: AtomicUsize::new(0),
             subscriptions: AtomicUsize::new(0),
             next_link: AtomicU64::new(1),
@@ -175,14 +180,18 @@ impl Registry {
     }
 
     /// Adds a link without subscriptions.
-    pub(crate) fn open_link(&self, notify: Arc<dyn Notify>) -> Result<Arc<Shared>, TooManyLinks> {
+    pub(crate) fn open_link(
+        &self,
+        notify: Arc<dyn Notify>,
+        owner: Arc<LinkOwner>,
+    ) -> Result<Arc<Shared>, TooManyLinks> {
         let BrokerConfig { max_links: max, max_link_bytes, seed, .. } = self.config;
         if self.links.fetch_add(1, Ordering::Relaxed) >= max {
             self.links.fetch_sub(1, Ordering::Relaxed);
             return Err(TooManyLinks { max });
         }
         let id = LinkId(self.next_link.fetch_add(1, Ordering::Relaxed));
-        let shared = Arc::new(Shared::new(id, max_link_bytes, seed, notify, None));
+        let shared = Arc::new(Shared::new(id, max_link_bytes, seed, owner, notify, None));
         locked(self.open.lock()).insert(id, Arc::downgrade(&shared));
         Ok(shared)
     }
@@ -191,7 +200,7 @@ impl Registry {
     /// the filters of this node have changed.
     pub(crate) fn open_node(&self, notify: Arc<dyn Notify>, max_bytes: u64, traffic: Arc<Traffic>) -> Arc<Shared> {
         let id = LinkId(self.next_link.fetch_add(1, Ordering::Relaxed));
-        let shared = Arc::new(Shared::new(id, max_bytes, self.config.seed, notify, Some(traffic)));
+        let shared = Arc::new(Shared::new(id, max_bytes, self.config.seed, Arc::default(), notify, Some(traffic)));
         let mut nodes = locked(self.nodes.lock());
         nodes.retain(|node| node.strong_count() > 0);
         nodes.push(Arc::downgrade(&shared));

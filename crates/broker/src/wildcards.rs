@@ -289,7 +289,7 @@ mod tests {
 
     /// A subscription on a separate link.
     fn target() -> Target {
-        let shared = Shared::new(LinkId(0), u64::MAX, 1, Arc::new(|| {}), None);
+        let shared = Shared::new(LinkId(0), u64::MAX, 1, Arc::default(), Arc::new(|| {}), None);
         let id = SubscriptionId(1);
         let make = |tag| Subscription::new(id, tag, pattern("a"), &SubscribeOptions::DEFAULTS);
         let place = shared.lock().insert(id, Policy::DropNew, make);

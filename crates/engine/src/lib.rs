@@ -75,6 +75,7 @@ mod state_dir;
 pub mod state_files;
 mod state_version;
 mod stats;
+mod stored_objects;
 mod stream;
 mod stream_growth;
 mod stream_page;
@@ -97,9 +98,9 @@ pub use digests::{DigestReport, HashMark};
 pub use error::{OpenError, ReadError, WriteError};
 pub use expiry::{Lifetime, PutOptions};
 pub use group::{
-    Credit, Delivery, Extended, FetchRequest, Group, GroupError, GroupFigures, GroupInfo, GroupStart, HeldAttempt,
-    MAX_LISTED_MEMBERS, MemberInfo, Message, PreparedFetch, Push, PushRequest, PushWaits, Ready, SettlementResult,
-    UnreadDelivery,
+    AdmitFetch, Admitted, Credit, Delivery, Extended, FetchRequest, Group, GroupError, GroupFigures, GroupInfo,
+    GroupMember, GroupStart, HeldAttempt, MAX_LISTED_MEMBERS, Message, PreparedFetch, Push, PushRequest, PushWaits,
+    Ready, SettlementResult, UnreadDelivery,
 };
 pub use identity::MemberIdentity;
 pub use key_history::{KeyVersion, KeyVersions, VersionLifetime};

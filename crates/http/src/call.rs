@@ -167,7 +167,7 @@ impl Call {
     pub(crate) async fn stream(&self, app: &App, name: &str) -> Result<Stream, ApiError> {
         match app.db.blocking().find_stream(name) {
             Some(stream) => Ok(stream),
-            None => Ok(self.db(app)?.create_stream(name, &StreamConfig::default()).await?.0),
+            None => Ok(app.create_stream(&self.db(app)?, &self.account, name, &StreamConfig::default()).await?.0),
         }
     }
 }

@@ -481,7 +481,7 @@ operations! {
         => now status::ready(app, call);
     /// Returns metrics for Prometheus.
     Metrics = "metrics", GET "/metrics"
-        => now status::metrics(&http.metrics, call);
+        => now status::metrics(app, &http.metrics, call);
     /// Returns the server's figures for operators.
     Status = "status", GET "/v1/status"
         => now status::status(app);

@@ -71,7 +71,8 @@ pub(crate) fn ready(app: &Arc<App>, call: &Call) -> Answer {
     responses((status = 200, description = "OpenMetrics text.", body = String,
             content_type = "application/openmetrics-text"))
 )]
-pub(crate) fn metrics(page: &MetricsPage, call: &mut Call) -> Answer {
+pub(crate) fn metrics(app: &App, page: &MetricsPage, call: &mut Call) -> Answer {
+    app.refresh_object_count();
     call.reply_memory = ReplyMemory::Counted;
     let mut response = Response::new(Body::from(page.text(&call.account, call.head.version)));
     let media = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");

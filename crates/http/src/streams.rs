@@ -282,7 +282,7 @@ pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     let existing = read_gate::look_up_existing(app, call, || app.db.blocking().find_stream(&name)).await?;
     let (stream, created) = match existing {
         Some(stream) => (stream, false),
-        None => call.db_at_level(app)?.create_stream(&name, &config).await?,
+        None => app.create_stream(&call.db_at_level(app)?, &call.account, &name, &config).await?,
     };
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     let info = stream.info()?;
@@ -314,6 +314,7 @@ pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let stream = find_to_change(app, call, "").await?;
     let ack = call.db_at_level(app)?.delete_stream(stream.id()).await?;
+    app.deleted_stream(stream.id());
     Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
 }
 

@@ -115,7 +115,7 @@ impl ChannelTask {
             out: Replies::new(session.max_send_bytes, Arc::clone(&session.account)),
             requests: Requests::new(session.max_requests),
             writes: Writes::default(),
-            subjects: Subjects::new(&session.app, &session.native.metrics),
+            subjects: Subjects::new(&session.app, &session.native.metrics, session.account.link_owner()),
             number: session.app.new_number(),
             is_sole_client: false,
             session,

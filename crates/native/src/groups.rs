@@ -85,7 +85,7 @@ pub(crate) fn push(turn: &mut Turn<'_>, request: &Request<'_>, push: &wire::Push
     let begun = turn.app.db.push(&group, wanted, level)?;
     let Credit { records: held_records, bytes: held_bytes } = begun.credit();
     turn.out.reply(request.id, &PushBegun { held_records, held_bytes })?;
-    Ok(Handled::Began(Source::Push(Box::new(PushSource::new(turn.app, begun, push.release)))))
+    Ok(Handled::Began(Source::Push(Box::new(PushSource::new(turn.app, turn.account, begun, push.release)))))
 }
 
 /// Handles a `find group` request: replies with the description of a consumer group.

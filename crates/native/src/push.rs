@@ -6,8 +6,11 @@
 //! Owns: the steps of a push as a subscription. Does not own: the end of a push on a member of a cluster and the return
 //! of its records (`serving::pushing`), credit and limits (`subscription`), and the bytes of a delivery (`deliveries`).
 
+use std::sync::Arc;
+
 use thalweg_engine as engine;
 use thalweg_serving::{
+    admission::Account,
     app::App,
     limits::NATIVE_PAGE_BYTES,
     pushing::{PushEnd, ReturnRecords, ServedPush},
@@ -29,12 +32,12 @@ impl PushSource {
     /// Creates the subscription from a push that the engine has begun. With `release`, records that are unsettled at
     /// its end are returned to the group immediately, unless the receiver continues on another node.
     #[must_use]
-    pub(crate) fn new(app: &App, push: engine::Push, release: Release) -> Self {
+    pub(crate) fn new(app: &App, account: &Arc<Account>, push: engine::Push, release: Release) -> Self {
         let returns = match release {
             Release::AtOnce => ReturnRecords::AtEnd,
             Release::AtDeadline => ReturnRecords::AtDeadline,
         };
-        Self(ServedPush::new(app, push, returns))
+        Self(ServedPush::new(app, account, push, returns))
     }
 
     /// Waits for the next delivery, and returns it as the result of the step. The delivery stays within the bounds of

@@ -23,8 +23,8 @@ use std::{
 use bytes::Bytes;
 use futures_util::task::AtomicWaker;
 use thalweg_broker::{
-    Batch, Budget, Credit as Grant, Link, Moment, Notify, Outbound, Policy, Requests, SubscribeError, SubscribeOptions,
-    SubscriptionId, TakeResult, TooManyLinks,
+    Batch, Budget, Credit as Grant, Link, LinkOwner, Moment, Notify, Outbound, Policy, Requests, SubscribeError,
+    SubscribeOptions, SubscriptionId, TakeResult, TooManyLinks,
 };
 use thalweg_serving::{
     app::App,
@@ -95,6 +95,8 @@ pub(crate) struct Subjects {
     pub(crate) bell: Arc<SubjectWaker>,
     pub(crate) waiter: Arc<dyn Notify>,
     pub(crate) publishing: Publishing,
+    /// Owner of the link: the client's address.
+    owner: Arc<LinkOwner>,
     /// Link to the broker, opened by the first subscription or ask.
     link: Option<Link>,
     pub(crate) subscriptions: HashMap<u32, Subscription>,
@@ -131,7 +133,7 @@ impl From<TooManyLinks> for Failure {
 impl Subjects {
     /// Creates the state of a channel, without subscriptions and asks.
     #[must_use]
-    pub(crate) fn new(app: &Arc<App>, native: &Arc<Metrics>) -> Self {
+    pub(crate) fn new(app: &Arc<App>, native: &Arc<Metrics>, owner: Arc<LinkOwner>) -> Self {
         let bell = Arc::new(SubjectWaker::default());
         Self {
             app: Arc::clone(app),
@@ -139,6 +141,7 @@ impl Subjects {
             waiter: Arc::clone(&bell) as _,
             bell,
             publishing: Publishing::new(&app.config),
+            owner,
             link: None,
             subscriptions: HashMap::new(),
             counted: BTreeSet::new(),
@@ -151,7 +154,8 @@ impl Subjects {
 
     pub(crate) fn link(&mut self) -> Result<&Link, Failure> {
         if self.link.is_none() {
-            self.link = Some(self.app.views.broker.open_link(Arc::clone(&self.waiter))?);
+            let (waiter, owner) = (Arc::clone(&self.waiter), Arc::clone(&self.owner));
+            self.link = Some(self.app.views.broker.open_link_of(waiter, owner)?);
         }
         Ok(self.link.as_ref().expect("just opened"))
     }

@@ -12,9 +12,10 @@ use bytes::Bytes;
 use thalweg_broker::Batch;
 use thalweg_engine::{PendingCommand, Purpose, TransactionAck, Wake};
 use thalweg_serving::{
-    admission::{Account, Reservation},
+    admission::Account,
     app::App,
     fetched::{FetchingRows, RowFetcher},
+    objects::CreatePermit,
 };
 use thalweg_types::{
     Durability, LeaseId,
@@ -224,11 +225,13 @@ struct Proposed {
 /// Share of a client in a bound of the database, while a command that changes it is pending.
 enum Share {
     /// The command grants a lease for this time.
-    Lease(Duration, Reservation),
+    Lease(Duration, CreatePermit),
     /// The command revokes a lease.
     Revoked(LeaseId),
+    /// The command creates a stream.
+    Stream(CreatePermit),
     /// The command creates a consumer group.
-    Group(Reservation),
+    Group(CreatePermit),
 }
 
 impl Share {
@@ -241,6 +244,9 @@ impl Share {
                 let held = app.may_create_keyspace(account)?;
                 app.created_keyspace(name, held);
                 None
+            }
+            Command::CreateStream { name, .. } if db.find_stream(name).is_none() => {
+                Some(Self::Stream(app.may_create_stream(account)?))
             }
             Command::Time(TimeCommand::Grant { ttl, .. }) => Some(Self::Lease(*ttl, app.may_grant_lease(account)?)),
             Command::Time(TimeCommand::Revoke { id }) => Some(Self::Revoked(*id)),
@@ -257,10 +263,11 @@ impl Share {
     /// Keeps or releases the reservation, as the outcome of the command says.
     fn settle(self, app: &App, outcome: Option<&Outcome>) {
         match (self, outcome) {
-            (Self::Lease(ttl, held), Some(Outcome::Lease { id, .. })) => app.granted_lease(*id, ttl, held),
+            (Self::Lease(ttl, permit), Some(Outcome::Lease { id, .. })) => app.granted_lease(*id, ttl, permit),
+            (Self::Stream(permit), Some(Outcome::Stream { id, created: true })) => app.created_stream(*id, permit),
             (Self::Revoked(id), Some(Outcome::Committed { .. })) => app.revoked_lease(id),
-            (Self::Group(held), Some(Outcome::Group(GroupOutcome::Created { id, created: true }))) => {
-                app.created_group(*id, held);
+            (Self::Group(permit), Some(Outcome::Group(GroupOutcome::Created { id, created: true }))) => {
+                app.created_group(*id, permit);
             }
             _ => {}
         }

@@ -1,28 +1,87 @@
 //! Cursors of scans: Redis's cursors are numbers, those of the databases are positions.
 //!
 //! Owns: the mapping of numbers to positions for all connections of a server, at most [`MAX_RESP_CURSORS`] and
-//! [`MAX_RESP_CURSOR_BYTES`] of them. At the limit it drops the oldest: a scan with a dropped cursor gets `invalid
-//! cursor` and must start again. The same applies after a restart of the server.
+//! [`MAX_RESP_CURSOR_BYTES`] of them. At the limit it drops the oldest cursor of the client address that has most, so
+//! that one client's scans do not end those of all others. A scan with a dropped cursor gets `invalid cursor` and must
+//! start again. The same applies after a restart of the server.
+//!
+//! Invariants: each number of an address has a position, and the reverse; `by_weight` has the weight of each address.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeSet, HashMap, VecDeque},
     sync::{Mutex, PoisonError},
 };
 
 use bytes::Bytes;
 use thalweg_redis::Reply;
-use thalweg_serving::limits::{MAX_RESP_CURSOR_BYTES, MAX_RESP_CURSORS};
+use thalweg_serving::{
+    admission::AddressKey,
+    limits::{ADDRESS_CURSORS, MAX_RESP_CURSOR_BYTES, MAX_RESP_CURSORS},
+};
 
 /// Error reply to a scan with an unknown cursor.
 pub(crate) const INVALID_CURSOR: &str = "ERR invalid cursor";
 
+/// Weight of a cursor in addition to the bytes of its position. With it, the bound on the number of cursors and the
+/// bound on their bytes are the same weight.
+const CURSOR_WEIGHT: usize = MAX_RESP_CURSOR_BYTES / MAX_RESP_CURSORS;
+
 #[derive(Debug, Default)]
 struct Table {
     positions: HashMap<u64, Bytes>,
-    /// Numeric cursors in the table, oldest first.
-    numbers: VecDeque<u64>,
+    owners: HashMap<AddressKey, OwnedCursors>,
+    /// Addresses with cursors, in the order of their weights.
+    by_weight: BTreeSet<(usize, AddressKey)>,
+    /// Bytes of all positions.
     bytes: usize,
     last: u64,
+}
+
+/// Cursors of the clients of one address.
+#[derive(Debug, Default)]
+struct OwnedCursors {
+    /// Numeric cursors, oldest first.
+    numbers: VecDeque<u64>,
+    /// Sum of the bytes of the positions and of [`CURSOR_WEIGHT`] for each.
+    weight: usize,
+}
+
+impl Table {
+    /// Adds a cursor of `address`, and drops others as far as the limits require. Returns its number.
+    fn add(&mut self, position: Bytes, address: AddressKey) -> u64 {
+        self.last += 1;
+        self.bytes += position.len();
+        let owned = self.owners.entry(address).or_default();
+        self.by_weight.remove(&(owned.weight, address));
+        owned.numbers.push_back(self.last);
+        owned.weight += position.len() + CURSOR_WEIGHT;
+        self.by_weight.insert((owned.weight, address));
+        self.positions.insert(self.last, position);
+        while self.count() > MAX_RESP_CURSORS || self.bytes > MAX_RESP_CURSOR_BYTES {
+            self.drop_one();
+        }
+        self.last
+    }
+
+    /// Number of cursors, and of those that need as much memory as the queues of the addresses.
+    fn count(&self) -> usize {
+        self.positions.len() + ADDRESS_CURSORS * self.owners.len().saturating_sub(1)
+    }
+
+    /// Drops the oldest cursor of the address whose cursors weigh most.
+    fn drop_one(&mut self) {
+        let (_, address) = self.by_weight.pop_last().expect("above a limit there are cursors");
+        let owned = self.owners.get_mut(&address).expect("each weight belongs to an owner");
+        let number = owned.numbers.pop_front().expect("an owner has cursors");
+        let position = self.positions.remove(&number).expect("each number has a position");
+        self.bytes -= position.len();
+        owned.weight -= position.len() + CURSOR_WEIGHT;
+        if owned.numbers.is_empty() {
+            self.owners.remove(&address);
+        } else {
+            self.by_weight.insert((owned.weight, address));
+        }
+    }
 }
 
 /// Table that maps the numeric cursors of Redis clients to positions in databases.
@@ -41,32 +100,22 @@ impl Cursors {
     }
 
     /// Returns a numeric cursor for a position in a database; 0 for the empty position, which means the end of the
-    /// scan.
-    pub(crate) fn number(&self, position: &Bytes) -> u64 {
+    /// scan. The cursor counts for the client's `address`.
+    pub(crate) fn number(&self, position: &Bytes, address: AddressKey) -> u64 {
         if position.is_empty() {
             return 0;
         }
-        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let table = &mut *table;
-        table.bytes += position.len();
-        table.last += 1;
-        table.positions.insert(table.last, position.clone());
-        table.numbers.push_back(table.last);
-        while table.numbers.len() > MAX_RESP_CURSORS || table.bytes > MAX_RESP_CURSOR_BYTES {
-            let Some(oldest) = table.numbers.pop_front() else { break };
-            table.bytes -= table.positions.remove(&oldest).map_or(0, |position| position.len());
-        }
-        table.last
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).add(position.clone(), address)
     }
 
-    /// Replaces the position at the start of a reply to SCAN or HSCAN by a numeric cursor.
-    pub(crate) fn translate(&self, reply: Reply) -> Reply {
+    /// Replaces the position at the start of a reply to SCAN or HSCAN by a numeric cursor of the client's `address`.
+    pub(crate) fn translate(&self, reply: Reply, address: AddressKey) -> Reply {
         match reply {
             Reply::Array(mut items) => {
                 if let Some(Reply::Bulk(position)) = items.first() {
                     // Copied, because a slice would keep a larger buffer in memory.
                     let own = Bytes::copy_from_slice(position);
-                    items[0] = Reply::Bulk(self.number(&own).to_string().into());
+                    items[0] = Reply::Bulk(self.number(&own, address).to_string().into());
                 }
                 Reply::Array(items)
             }
@@ -86,34 +135,60 @@ pub(crate) fn cursor_argument(command: &str) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
+
+    fn address(last: u8) -> AddressKey {
+        AddressKey::of(Ipv4Addr::new(127, 0, 0, last).into())
+    }
 
     #[test]
     fn positions_have_numbers_and_begin_and_end_are_zero() {
         let cursors = Cursors::default();
         assert_eq!(cursors.position(b"0"), Some(Bytes::new()));
-        assert_eq!(cursors.number(&Bytes::new()), 0);
-        let number = cursors.number(&Bytes::from_static(b"k"));
+        assert_eq!(cursors.number(&Bytes::new(), address(1)), 0);
+        let number = cursors.number(&Bytes::from_static(b"k"), address(1));
         assert_eq!(cursors.position(number.to_string().as_bytes()), Some(Bytes::from_static(b"k")));
         for unknown in [&b"77"[..], b"", b"x", b"-1", b"18446744073709551616", b"\xff"] {
             assert_eq!(cursors.position(unknown), None, "{unknown:?}");
         }
         let reply = Reply::Array(vec![Reply::bulk(b"k2"), Reply::Array(Vec::new())]);
-        assert_eq!(cursors.translate(reply), Reply::Array(vec![Reply::bulk(b"2"), Reply::Array(Vec::new())]));
-        assert_eq!(cursors.translate(Reply::error("ERR x")), Reply::error("ERR x"));
+        let translated = cursors.translate(reply, address(1));
+        assert_eq!(translated, Reply::Array(vec![Reply::bulk(b"2"), Reply::Array(Vec::new())]));
+        assert_eq!(cursors.translate(Reply::error("ERR x"), address(1)), Reply::error("ERR x"));
     }
 
     #[test]
     fn the_oldest_are_forgotten_by_number_and_by_bytes() {
         let cursors = Cursors::default();
-        let all: Vec<_> = (0..=MAX_RESP_CURSORS).map(|_| cursors.number(&Bytes::from_static(b"k"))).collect();
+        let number = |position: &Bytes| cursors.number(position, address(1));
+        let all: Vec<_> = (0..=MAX_RESP_CURSORS).map(|_| number(&Bytes::from_static(b"k"))).collect();
         let known = |number: u64| cursors.position(number.to_string().as_bytes()).is_some();
         assert_eq!([known(all[0]), known(all[1])], [false, true]);
         let long = Bytes::from(vec![b'k'; MAX_RESP_CURSOR_BYTES / 2]);
-        let first = cursors.number(&long);
-        let second = cursors.number(&long);
+        let first = number(&long);
+        let second = number(&long);
         assert_eq!([known(all[MAX_RESP_CURSORS]), known(first), known(second)], [false, true, true]);
-        cursors.number(&Bytes::from_static(b"k"));
+        number(&Bytes::from_static(b"k"));
         assert_eq!([known(first), known(second)], [false, true]);
+    }
+
+    #[test]
+    fn a_client_with_many_cursors_ends_only_its_own_scans() {
+        let cursors = Cursors::default();
+        let short = Bytes::from_static(b"k");
+        let good: Vec<_> = (0..10).map(|last| cursors.number(&short, address(100 + last))).collect();
+        let known = |number: u64| cursors.position(number.to_string().as_bytes()).is_some();
+        let many: Vec<_> = (0..2 * MAX_RESP_CURSORS).map(|_| cursors.number(&short, address(1))).collect();
+        assert!(good.iter().all(|number| known(*number)), "by number");
+        assert_eq!([known(many[0]), known(many[2 * MAX_RESP_CURSORS - 1])], [false, true]);
+        let long = Bytes::from(vec![b'k'; MAX_RESP_CURSOR_BYTES / 16]);
+        (0..32).for_each(|_| _ = cursors.number(&long, address(2)));
+        assert!(good.iter().all(|number| known(*number)), "by bytes");
+        let table = cursors.0.lock().unwrap();
+        assert!(table.count() <= MAX_RESP_CURSORS && table.bytes <= MAX_RESP_CURSOR_BYTES);
+        assert_eq!(table.owners.len(), table.by_weight.len());
+        assert_eq!(table.owners.values().map(|owned| owned.numbers.len()).sum::<usize>(), table.positions.len());
     }
 }

@@ -76,7 +76,7 @@ impl Session {
                 // Counts the rejection, like that of a reply that was read.
                 let _ = account.may_hold_reply(MAX_REDIS_REPLY_BYTES as u64);
             }
-            Ok(if is_scan { resp.cursors.translate(reply) } else { reply })
+            Ok(if is_scan { resp.cursors.translate(reply, account.address()) } else { reply })
         })
     }
 

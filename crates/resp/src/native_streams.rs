@@ -22,7 +22,9 @@ use thalweg_redis::{
     Command, Read, Reply, StoreError, run_read,
     streams::native::{TrimBound, Write, id_of},
 };
-use thalweg_serving::{app::App, cluster::ClusterHandle, fetched::RowFetcher, limits::DEFAULT_WAIT};
+use thalweg_serving::{
+    admission::Account, app::App, cluster::ClusterHandle, fetched::RowFetcher, limits::DEFAULT_WAIT,
+};
 use thalweg_types::{
     Action, Classified, Durability, ReadLevel, SpaceTime,
     command::{CommitBuilder, StreamConfig},
@@ -44,6 +46,7 @@ const NO_WATCH: &str = "ERR a transaction on native streams can't depend on WATC
 /// The native streams of the node, which serve Redis clients as a database; see the module's documentation.
 #[derive(Debug)]
 pub(crate) struct NativeStreams {
+    app: Arc<App>,
     db: AsyncDatabase,
     level: Durability,
     gate: Option<ReadGate>,
@@ -59,10 +62,10 @@ struct ReadGate {
 impl NativeStreams {
     /// Creates a database over the native streams. Writes are acknowledged at the durability `level`, but at least
     /// at `os`, because below `os` the outcome of a command is unknown.
-    pub(crate) fn new(app: &App) -> Self {
+    pub(crate) fn new(app: &Arc<App>) -> Self {
         let level = app.config.resp_read_level;
         let gate = app.cluster.as_ref().map(|cluster| ReadGate { handle: Arc::clone(&cluster.handle), level });
-        Self { db: app.db.clone(), level: app.config.durability.max(Durability::Os), gate }
+        Self { app: Arc::clone(app), db: app.db.clone(), level: app.config.durability.max(Durability::Os), gate }
     }
 }
 
@@ -71,7 +74,13 @@ impl Batched for NativeStreams {
         act(&self.db.blocking().redis_streams()).map_err(Failure::from)
     }
 
-    fn propose(&self, origin: &Origin, _: RowFetcher<'_>, commands: &Commands, watched: &[Watched]) -> PendingOutcome {
+    fn propose(
+        &self,
+        origin: &Origin,
+        fetcher: RowFetcher<'_>,
+        commands: &Commands,
+        watched: &[Watched],
+    ) -> PendingOutcome {
         if !watched.is_empty() {
             return Box::pin(std::future::ready(Err(Failure(NO_WATCH.into()))));
         }
@@ -80,7 +89,8 @@ impl Batched for NativeStreams {
             wanted.push((command, arguments.iter().map(|argument| argument.to_vec()).collect()));
         });
         let (gate, cluster) = (self.gate.clone(), self.gate.as_ref().map(|gate| Arc::clone(&gate.handle)));
-        let doing = StreamCommands { db: self.db.for_origin(origin), level: self.level, gate, cluster };
+        let (app, account) = (Arc::clone(&self.app), Arc::clone(fetcher.account));
+        let doing = StreamCommands { app, account, db: self.db.for_origin(origin), level: self.level, gate, cluster };
         let done = tokio::spawn(async move { doing.all(wanted).await });
         Box::pin(async move {
             done.await.map(Some).map_err(|_| Failure("MISCONF the outcome of these commands is unknown".into()))
@@ -117,6 +127,9 @@ struct PendingAppend {
 }
 
 struct StreamCommands {
+    app: Arc<App>,
+    /// Account of the client, to which the streams that it creates are charged.
+    account: Arc<Account>,
     db: AsyncDatabase,
     level: Durability,
     /// Barrier that the burst must still pass before it looks at the node's state.
@@ -211,15 +224,21 @@ impl StreamCommands {
         if no_stream && self.db.blocking().find_stream(name).is_none() {
             return Ok(None);
         }
-        let stream = self.find_or_create(name).await.map_err(|error| refusal(&error))?;
-        Ok(Some((stream, batch)))
+        Ok(Some((self.find_or_create(name).await?, batch)))
     }
 
-    async fn find_or_create(&self, name: &str) -> Result<Stream, WriteError> {
-        match self.db.blocking().find_stream(name) {
-            Some(stream) => Ok(stream),
-            None => Ok(self.db.create_stream(name, &StreamConfig::default()).await?.0),
+    async fn find_or_create(&self, name: &str) -> Result<Stream, Reply> {
+        if let Some(stream) = self.db.blocking().find_stream(name) {
+            return Ok(stream);
         }
+        let permit = self.app.may_create_stream(&self.account);
+        let permit = permit.map_err(|refused| Reply::error(format!("BUSY {}", refused.message)))?;
+        let created = self.db.create_stream(name, &StreamConfig::default()).await;
+        let (stream, is_new) = created.map_err(|error| refusal(&error))?;
+        if is_new {
+            self.app.created_stream(stream.id(), permit);
+        }
+        Ok(stream)
     }
 
     /// Commits the pending `XADD`s together and sets their replies. If the commit is rejected, commits each `XADD`
@@ -267,7 +286,7 @@ impl StreamCommands {
         }
         run.retain(|one| !one.no_stream || self.db.blocking().find_stream(&one.name).is_some());
         for one in run {
-            one.stream = self.find_or_create(&one.name).await.map_err(|error| refusal(&error))?;
+            one.stream = self.find_or_create(&one.name).await?;
         }
         Ok(())
     }

@@ -538,7 +538,7 @@ impl Session {
                 self.error(NO_REPLY_ROOM, out);
             }
             Ok(reply) if is_scan => {
-                let reply = self.resp.cursors.translate(reply);
+                let reply = self.resp.cursors.translate(reply, self.account.address());
                 self.answer(&reply, out);
             }
             Ok(reply) => self.answer(&reply, out),

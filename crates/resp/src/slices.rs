@@ -105,7 +105,8 @@ impl Session {
                     let reply = instead.clone().or_else(|| replies.next()).unwrap_or_else(missing_reply);
                     let fits = self.count_outcome(&reply, *is_read, uncounted);
                     let reply = if fits { reply } else { Reply::error(NO_REPLY_ROOM) };
-                    let reply = if *is_scan { self.resp.cursors.translate(reply) } else { reply };
+                    let reply =
+                        if *is_scan { self.resp.cursors.translate(reply, self.account.address()) } else { reply };
                     self.answer(&reply, out);
                     let command = usize::from(*command);
                     if is_queued {

@@ -29,6 +29,8 @@
 //! Invariant: `used <= limit` for every [`Bound`], also while attempts are rejected. `used` may exceed `limit` by a few
 //! for work that is counted only once it is in progress. A guard releases what it holds exactly once.
 
+mod resource;
+
 use std::{
     collections::HashMap,
     net::{IpAddr, Ipv6Addr},
@@ -40,118 +42,19 @@ use std::{
 };
 
 use bytes::Bytes;
+use thalweg_broker::LinkOwner;
 use thalweg_engine::{Client, ClientAddress};
-use thalweg_types::limits::{MAX_CACHES, MAX_GROUPS, MAX_KEYSPACES, MAX_LEASES, MAX_VALUE_BYTES};
+use thalweg_types::limits::{MAX_CACHES, MAX_GROUPS, MAX_KEYSPACES, MAX_LEASES, MAX_STREAMS, MAX_VALUE_BYTES};
 
-use crate::{
-    config::Config,
-    limits::{COUNTED_REPLY_BYTES, OWN_BODY_BYTES},
-    reserve::reserve_of,
-};
+use crate::{config::Config, limits::COUNTED_REPLY_BYTES, reserve::reserve_of};
+
+pub use resource::Resource;
 
 /// Divisor for the part of the reserve that one connection may hold. A connection may hold one in this number of the
 /// requests, scans or other counted items that are free in the lower half of the reserve.
 const CONNECTION_PART: u64 = 16;
 /// Shortest time between two log lines about the same bound.
 const WARNED_EVERY: Duration = Duration::from_secs(60);
-
-/// A resource of the server that clients share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-pub enum Resource {
-    /// Requests whose handler is running.
-    Requests,
-    /// Bytes of request bodies in memory, except for [`OWN_BODY_BYTES`] of each connection.
-    BodyBytes,
-    /// Bytes of large replies that wait for their clients.
-    ReplyBytes,
-    /// Scans and record reads in progress.
-    Scans,
-    /// Open tails, pushes, watches, waiting reads, and subscribers over HTTP.
-    Tails,
-    /// Snapshots that are being sent or kept for a client that may resume them.
-    Snapshots,
-    /// Subscriptions to subjects.
-    Subscriptions,
-    /// Capacity in bytes of caches, held by the address that created them.
-    CacheBytes,
-    /// Number of caches, held by the address that created them.
-    Caches,
-    /// Keyspaces, held by the address that created them.
-    Keyspaces,
-    /// Leases, held by the address to which they were granted.
-    Leases,
-    /// Consumer groups, held by the address that created them.
-    Groups,
-    /// Connections; each channel of a QUIC connection after the first also counts as one.
-    Connections,
-    /// QUIC connections; they also count as connections.
-    QuicConnections,
-}
-
-impl Resource {
-    /// Every resource, in the order of their numbers.
-    pub const ALL: [Self; 14] = [
-        Self::Requests,
-        Self::BodyBytes,
-        Self::ReplyBytes,
-        Self::Scans,
-        Self::Tails,
-        Self::Snapshots,
-        Self::Subscriptions,
-        Self::CacheBytes,
-        Self::Caches,
-        Self::Keyspaces,
-        Self::Leases,
-        Self::Groups,
-        Self::Connections,
-        Self::QuicConnections,
-    ];
-    const COUNT: usize = Self::ALL.len();
-
-    /// Returns the name of the resource in metrics and log lines.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Requests => "requests",
-            Self::BodyBytes => "body_bytes",
-            Self::ReplyBytes => "reply_bytes",
-            Self::Scans => "scans",
-            Self::Tails => "tails",
-            Self::Snapshots => "snapshots",
-            Self::Subscriptions => "subscriptions",
-            Self::CacheBytes => "cache_bytes",
-            Self::Caches => "caches",
-            Self::Keyspaces => "keyspaces",
-            Self::Leases => "leases",
-            Self::Groups => "groups",
-            Self::Connections => "connections",
-            Self::QuicConnections => "quic_connections",
-        }
-    }
-
-    /// Returns true if a connection may use the lower half of the reserve although its address holds more than its
-    /// share. Returns false for resources that outlive a connection, and for connections themselves: a client could
-    /// take ever more of them with new connections, which hold nothing yet.
-    const fn is_shared_by_connection(self) -> bool {
-        use Resource::*;
-        !matches!(self, CacheBytes | Caches | Keyspaces | Leases | Groups | Connections | QuicConnections)
-    }
-
-    /// Returns true if the amounts are bytes.
-    const fn is_in_bytes(self) -> bool {
-        matches!(self, Self::BodyBytes | Self::ReplyBytes | Self::CacheBytes)
-    }
-
-    /// Returns the amount that each connection holds without being charged, because the memory of the connection
-    /// itself covers it.
-    const fn own(self) -> u64 {
-        match self {
-            Self::BodyBytes => OWN_BODY_BYTES as u64,
-            _ => 0,
-        }
-    }
-}
 
 /// A limit on the total of something in use, such as requests or bytes, with a counter of the amount in use. Each bound
 /// has a cache line of its own, so that counting one does not slow down another.
@@ -210,6 +113,22 @@ impl Bound {
         self.used.fetch_add(amount.wrapping_sub(before), Relaxed);
     }
 
+    /// Adds to the amount that is in use although no client of this server holds it.
+    pub(crate) fn add_unowned(&self, amount: u64) {
+        self.unowned.fetch_add(amount, Relaxed);
+        self.used.fetch_add(amount, Relaxed);
+    }
+
+    /// Returns true if anyone may take this amount, without the reserve.
+    pub(crate) fn is_open_to(&self, amount: u64) -> bool {
+        self.used().saturating_add(amount) <= self.open_limit
+    }
+
+    /// Returns the amount that is free, with the reserve.
+    pub(crate) fn free(&self) -> u64 {
+        self.limit.saturating_sub(self.used())
+    }
+
     /// Returns true if only the reserve of the bound is free.
     #[must_use]
     pub fn is_short(&self) -> bool {
@@ -252,7 +171,18 @@ struct AddressAccount {
     held: [AtomicU64; Resource::COUNT],
     /// The client's address, for which the queue of commands measures costs.
     client_address: Arc<ClientAddress>,
+    /// Owner of the links to the broker, whose queued messages are counted together.
+    link_owner: Arc<LinkOwner>,
     admission: Arc<Admission>,
+}
+
+impl AddressAccount {
+    /// Returns the amount of a resource that the address holds.
+    fn held(&self, resource: Resource) -> u64 {
+        let held = |resource: Resource| self.held[resource as usize].load(Relaxed);
+        let of_parts = resource.parts().iter().map(|(part, each)| held(*part).saturating_mul(*each));
+        of_parts.fold(held(resource), u64::saturating_add)
+    }
 }
 
 impl Drop for AddressAccount {
@@ -393,6 +323,12 @@ impl Account {
         self.address.key
     }
 
+    /// Returns the owner of the connection's links to the broker: all connections from its address together.
+    #[must_use]
+    pub fn link_owner(&self) -> Arc<LinkOwner> {
+        Arc::clone(&self.address.link_owner)
+    }
+
     /// Returns the connection, as a client for which the queue of commands measures costs.
     #[must_use]
     pub fn client(&self) -> &Arc<Client> {
@@ -404,8 +340,7 @@ impl Account {
     #[must_use]
     pub fn is_over_share(&self, resource: Resource) -> bool {
         let bound = self.bound(resource);
-        bound.is_short()
-            && self.address.held[resource as usize].load(Relaxed) > bound.limit.saturating_sub(bound.used())
+        bound.is_short() && self.address.held(resource) > bound.free()
     }
 
     /// Records that the server cuts the connection because its client does not read or send. The client's snapshot is
@@ -482,7 +417,7 @@ impl Account {
     #[cold]
     fn may_use_reserve(&self, resource: Resource, used: u64, charged: u64, pending: u64) -> bool {
         let (at, bound) = (resource as usize, self.bound(resource));
-        let of_address = self.address.held[at].load(Relaxed).saturating_add(charged);
+        let of_address = self.address.held(resource).saturating_add(charged);
         if of_address <= bound.limit.saturating_sub(used) {
             return true;
         }
@@ -578,6 +513,12 @@ impl Reservation {
         self.amount -= less;
     }
 
+    /// Returns the amount that this guard holds.
+    #[must_use]
+    pub fn amount(&self) -> u64 {
+        self.amount
+    }
+
     /// Returns the account of the connection that holds the amount.
     #[must_use]
     pub fn account(&self) -> &Arc<Account> {
@@ -616,8 +557,10 @@ impl Admission {
             Resource::CacheBytes => config.max_caches_bytes.0,
             Resource::Caches => MAX_CACHES as u64,
             Resource::Keyspaces => MAX_KEYSPACES as u64,
+            Resource::Streams => MAX_STREAMS as u64,
             Resource::Leases => MAX_LEASES as u64,
             Resource::Groups => MAX_GROUPS as u64,
+            Resource::ObjectBytes => config.max_object_bytes.0,
             Resource::Connections => config.max_connections.into(),
             Resource::QuicConnections => config.max_quic_connections.into(),
         };
@@ -659,6 +602,7 @@ impl Admission {
                 key: address,
                 held: Default::default(),
                 client_address: Arc::default(),
+                link_owner: Arc::default(),
                 admission: Arc::clone(self),
             });
             addresses.insert(address, Arc::downgrade(&new));
@@ -680,13 +624,13 @@ impl Admission {
     pub fn largest_holder(&self, resource: Resource) -> Option<(AddressKey, u64)> {
         // The accounts are dropped after the lock is released, because the last drop takes the lock.
         let all: Vec<_> = self.addresses().values().filter_map(Weak::upgrade).collect();
-        all.iter().map(|found| (found.key, found.held[resource as usize].load(Relaxed))).max_by_key(|(_, held)| *held)
+        all.iter().map(|found| (found.key, found.held(resource))).max_by_key(|(_, held)| *held)
     }
 
     /// Counts a rejection because of a bound. The first one in [`WARNED_EVERY`] is also logged, with the address that
     /// holds most.
     #[cold]
-    fn reject(&self, resource: Resource) {
+    pub(crate) fn reject(&self, resource: Resource) {
         let bound = self.bound(resource);
         let rejections = bound.rejected.fetch_add(1, Relaxed) + 1;
         let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);

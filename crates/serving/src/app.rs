@@ -26,6 +26,7 @@ use crate::{
     half_open::ConnectionSlots,
     held_log::HeldLog,
     metrics::Connections,
+    objects::ObjectMemory,
     readers::Readers,
     sole_client::SoleClientMode,
     views::Views,
@@ -48,6 +49,8 @@ pub struct App {
     pub local: Arc<Account>,
     /// Shares of clients in what they have created in the database.
     pub(crate) created: CreatedByClients,
+    /// Memory of streams, consumer groups and leases.
+    pub(crate) objects: Arc<ObjectMemory>,
     /// Growth of the log while snapshots are open.
     pub held_log: Arc<HeldLog>,
     /// Counter of native connections. The status of the server reports it over every protocol.
@@ -85,6 +88,8 @@ impl App {
         stopping: watch::Receiver<bool>,
     ) -> Arc<Self> {
         let admission = Admission::new(&config);
+        let objects = ObjectMemory::new(&admission);
+        objects.warn_at_start(db);
         let views = Arc::new(Views::new(&config, cluster.is_some()));
         if let Some(cluster) = &cluster {
             cluster.handle.carry_subjects(&views.broker);
@@ -93,6 +98,7 @@ impl App {
             slots: Arc::new(ConnectionSlots::new(&config)),
             local: admission.account(AddressKey::LOCAL),
             created: CreatedByClients::default(),
+            objects,
             held_log: Arc::default(),
             db: db.with_durability(config.durability).to_async(),
             cluster,

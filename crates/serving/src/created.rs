@@ -1,4 +1,4 @@
-//! Shares of clients in what they create in the database: keyspaces, leases and consumer groups.
+//! Shares of clients in what they create in the database: keyspaces, streams, leases and consumer groups.
 //!
 //! The database bounds the number of each kind. Owns: a reservation for each one that a client created through this
 //! node, which counts for the client's address until it is gone, and the rule that the others count as held by nobody:
@@ -18,7 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use thalweg_types::{GroupId, LeaseId};
+use thalweg_types::{GroupId, LeaseId, StreamId};
 
 use crate::admission::{Account, AddressKey, Admission, Reservation, Resource};
 
@@ -32,11 +32,12 @@ const LOOKED_AT_WHEN_SHORT: usize = 256;
 #[derive(Debug, Default)]
 pub(crate) struct CreatedByClients {
     pub(crate) keyspaces: Mutex<Created<String>>,
+    pub(crate) streams: Mutex<Created<StreamId>>,
     pub(crate) leases: Mutex<Created<LeaseId>>,
     pub(crate) groups: Mutex<Created<GroupId>>,
 }
 
-/// Keyspaces, leases or groups that clients have created.
+/// Keyspaces, streams, leases or groups that clients have created.
 #[derive(Debug)]
 pub(crate) struct Created<K> {
     held: HashMap<K, CreatedShare>,

@@ -1,20 +1,24 @@
-//! Permission of clients to create keyspaces, leases and consumer groups, within their shares.
+//! Permission of clients to create keyspaces, streams, leases and consumer groups, within their shares and the memory
+//! for stored objects.
 //!
-//! Owns: the question to the database what exists, and the messages of refusals. Does not own: the shares (`created`).
+//! Owns: the question to the database what exists, and the messages of refusals. Does not own: the shares (`created`),
+//! and the count of the memory (`objects`).
 
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use thalweg_engine::Database;
-use thalweg_types::{GroupId, LeaseId};
+use thalweg_engine::{AsyncDatabase, Database, Stream};
+use thalweg_types::{GroupId, LeaseId, StreamId, command::StreamConfig};
 
 use crate::{
     admission::{Account, Reservation, Resource},
     app::App,
     created::{end_of, locked},
     error::ApiError,
+    limits::{GROUP_BYTES, LEASE_BYTES, STREAM_BYTES},
+    objects::{CreatePermit, ObjectRoom, no_object_room},
 };
 
 impl App {
@@ -42,21 +46,73 @@ impl App {
         }
     }
 
-    /// Reserves one of the leases that there may be, and charges it to the client's address. Returns an error if the
-    /// address already holds its share.
-    pub fn may_grant_lease(&self, account: &Arc<Account>) -> Result<Reservation, ApiError> {
+    /// Counts the stored objects again if the last count is old, so that the metrics of their memory are fresh.
+    pub fn refresh_object_count(&self) {
+        self.objects.refresh(self.db.blocking());
+    }
+
+    /// Reserves memory for an object of `bytes` that the client of `account` creates.
+    fn object_room(&self, account: &Arc<Account>, bytes: u64) -> Result<ObjectRoom, ApiError> {
+        self.objects.room(self.db.blocking(), account, bytes).ok_or_else(no_object_room)
+    }
+
+    /// Creates a stream through `db` for the client of `account`, or returns the existing one. The flag is true if it
+    /// was created. Returns an error if the address already holds its share of streams, or there is no memory for one.
+    pub async fn create_stream(
+        &self,
+        db: &AsyncDatabase,
+        account: &Arc<Account>,
+        name: &str,
+        config: &StreamConfig,
+    ) -> Result<(Stream, bool), ApiError> {
+        let permit = self.may_create_stream(account)?;
+        let (stream, created) = db.create_stream(name, config).await?;
+        if created {
+            self.created_stream(stream.id(), permit);
+        }
+        Ok((stream, created))
+    }
+
+    /// Reserves one of the streams that there may be, and memory for it, and charges them to the client's address.
+    /// Returns an error if the address already holds its share, or there is no memory.
+    pub fn may_create_stream(&self, account: &Arc<Account>) -> Result<CreatePermit, ApiError> {
+        let room = self.object_room(account, STREAM_BYTES)?;
+        let (db, bound) = (self.db.blocking(), (&self.admission, Resource::Streams));
+        let exists = |id: &StreamId| db.has_stream(*id).then(Instant::now);
+        let taken = locked(&self.created.streams).take(bound, account, db.stream_count(), exists);
+        let share = taken.ok_or_else(|| {
+            ApiError::overloaded("the clients of this address have created their share of streams: delete some")
+        })?;
+        Ok(CreatePermit { share, _room: room })
+    }
+
+    /// Keeps the share of a stream that a client has created, until the stream is deleted.
+    pub fn created_stream(&self, id: StreamId, permit: CreatePermit) {
+        locked(&self.created.streams).insert(id, permit.share, Instant::now());
+    }
+
+    /// Releases the share of a stream that a client has deleted.
+    pub fn deleted_stream(&self, id: StreamId) {
+        locked(&self.created.streams).remove(&id);
+    }
+
+    /// Reserves one of the leases that there may be, and memory for it, and charges them to the client's address.
+    /// Returns an error if the address already holds its share, or there is no memory.
+    pub fn may_grant_lease(&self, account: &Arc<Account>) -> Result<CreatePermit, ApiError> {
+        let room = self.object_room(account, LEASE_BYTES)?;
         let (db, bound) = (self.db.blocking(), (&self.admission, Resource::Leases));
         let taken = locked(&self.created.leases).take(bound, account, db.lease_count(), |id| lease_end(db, *id));
-        taken.ok_or_else(|| {
+        let share = taken.ok_or_else(|| {
             ApiError::overloaded(
                 "the clients of this address hold their share of leases: revoke some, or retry when some have expired",
             )
-        })
+        })?;
+        Ok(CreatePermit { share, _room: room })
     }
 
-    /// Keeps the reservation `held` of a lease that was granted for `ttl`, until the lease ends.
-    pub fn granted_lease(&self, id: LeaseId, ttl: Duration, held: Reservation) {
-        locked(&self.created.leases).insert(id, held, end_of(ttl));
+    /// Keeps the share of a lease that was granted for `ttl`, until the lease ends.
+    pub fn granted_lease(&self, id: LeaseId, ttl: Duration, permit: CreatePermit) {
+        locked(&self.created.leases).insert(id, permit.share, end_of(ttl));
     }
 
     /// Releases the reservation of a lease that a client has revoked.
@@ -64,25 +120,27 @@ impl App {
         locked(&self.created.leases).remove(&id);
     }
 
-    /// Reserves one of the consumer groups that there may be, and charges it to the client's address. Returns an error
-    /// if the address already holds its share.
-    pub fn may_create_group(&self, account: &Arc<Account>) -> Result<Reservation, ApiError> {
+    /// Reserves one of the consumer groups that there may be, and memory for it, and charges them to the client's
+    /// address. Returns an error if the address already holds its share, or there is no memory.
+    pub fn may_create_group(&self, account: &Arc<Account>) -> Result<CreatePermit, ApiError> {
+        let room = self.object_room(account, GROUP_BYTES)?;
         let (db, bound) = (self.db.blocking(), (&self.admission, Resource::Groups));
         // An error says nothing about the group.
         let exists = |id: &GroupId| db.group_by_id(*id).map_or(Some(()), |found| found.map(|_| ()));
         let exists = |id: &GroupId| exists(id).map(|()| Instant::now());
         let taken = locked(&self.created.groups).take(bound, account, db.group_count().unwrap_or(0), exists);
-        taken.ok_or_else(|| {
+        let share = taken.ok_or_else(|| {
             ApiError::overloaded("the clients of this address have created their share of consumer groups: delete some")
-        })
+        })?;
+        Ok(CreatePermit { share, _room: room })
     }
 
-    /// Keeps the reservation `held` of a consumer group that a client has created, until the group is deleted.
-    pub fn created_group(&self, id: GroupId, held: Reservation) {
-        locked(&self.created.groups).insert(id, held, Instant::now());
+    /// Keeps the share of a consumer group that a client has created, until the group is deleted.
+    pub fn created_group(&self, id: GroupId, permit: CreatePermit) {
+        locked(&self.created.groups).insert(id, permit.share, Instant::now());
     }
 
-    /// Releases the reservation of a consumer group that a client has deleted.
+    /// Releases the share of a consumer group that a client has deleted.
     pub fn deleted_group(&self, id: GroupId) {
         locked(&self.created.groups).remove(&id);
     }

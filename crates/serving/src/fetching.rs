@@ -6,6 +6,9 @@
 //! A delivery takes effect before its reply exists. So while replies use up the bound on their bytes, a fetch delivers
 //! fewer records, and a single large record for whose reply there is no room [goes back](return_delivery) to its group.
 //!
+//! A fetch whose records have no room among the stored objects delivers only records that were delivered before, and is
+//! refused if there are none ([`objects`](crate::objects)).
+//!
 //! A fetch that finds records is a command. The answer that there are none is not, so a member of a cluster first
 //! passes a linearizable barrier, and looks once more: another leader may have appended records.
 
@@ -25,6 +28,7 @@ use crate::{
     app::App,
     error::ApiError,
     limits::DEFAULT_WAIT,
+    objects::no_object_room,
 };
 
 /// Fetches records for a member of a consumer group. Waits for records as long as the request allows, but not
@@ -44,9 +48,12 @@ pub async fn wait_and_fetch(
             Ready::Now => {
                 let room = account.reply_room(request.max_bytes);
                 let smaller = (room < request.max_bytes).then(|| FetchRequest { max_bytes: room, ..request.clone() });
-                let prepared = prepare(app, account, group, smaller.as_ref().unwrap_or(request)).await?;
-                let unread = app.db.fetch_prepared(prepared, level).await?;
-                let delivery = read(app, account, unread).await?;
+                let mut prepared = prepare(app, account, group, smaller.as_ref().unwrap_or(request)).await?;
+                let admitted = app.objects.admit_fetch(app.db.blocking(), account, &mut prepared)?;
+                let held = admitted.ok_or_else(no_object_room)?;
+                let unread = app.db.fetch_prepared(prepared, level).await;
+                held.finish();
+                let delivery = read(app, account, unread?).await?;
                 if !delivery.is_empty() {
                     return Ok(delivery);
                 }

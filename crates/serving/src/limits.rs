@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use thalweg_types::steps::{COLD_READ, read_bytes};
+use thalweg_types::{
+    limits::{MAX_MEMBER_NAME_BYTES, MAX_NAME_BYTES},
+    steps::{COLD_READ, read_bytes},
+};
 
 /// Size in bytes of a page of JSON or records that a scan prepares. A page with a single larger pair or
 /// record is larger.
@@ -147,9 +150,27 @@ pub(crate) const MAX_BLOCKING_THREADS: usize = 512;
 pub const MAX_RESP_CURSORS: usize = 16_384;
 /// Maximum total bytes of the stored positions of Redis clients' scans.
 pub const MAX_RESP_CURSOR_BYTES: usize = 4 * 1024 * 1024;
-/// Memory in bytes of the state of Redis clients' scans: the positions, and for each a table entry and a slot
-/// in the queue.
-pub(crate) const RESP_CURSORS_BYTES: u64 = (MAX_RESP_CURSOR_BYTES + MAX_RESP_CURSORS * 72) as u64;
+/// Number of cursors that need as much memory as the queue of a client address: each address but one counts as so many.
+pub const ADDRESS_CURSORS: usize = 3;
+/// Memory in bytes of the state of Redis clients' scans: the positions, and for each a table entry and a slot in a
+/// queue.
+pub(crate) const RESP_CURSORS_BYTES: u64 = (MAX_RESP_CURSOR_BYTES + MAX_RESP_CURSORS * 96) as u64;
+/// Memory in bytes of a client's share in an object that it has created.
+const SHARE_BYTES: u64 = 100;
+/// Largest memory in bytes of a stream: its head, a name of the maximum length, and the share of its creator.
+pub(crate) const STREAM_BYTES: u64 = 300 + MAX_NAME_BYTES as u64 + SHARE_BYTES;
+/// Number of members whose memory is part of that of their consumer group. A group with fewer gets a new member even if
+/// there is no room for stored objects.
+pub(crate) const FREE_MEMBERS: usize = 4;
+/// Largest memory in bytes of a consumer group with [`FREE_MEMBERS`] and without records: its head, two names of the
+/// maximum length, and the share of its creator.
+pub(crate) const GROUP_BYTES: u64 = 600 + 2 * MAX_NAME_BYTES as u64 + FREE_MEMBERS as u64 * MEMBER_BYTES + SHARE_BYTES;
+/// Largest memory in bytes of a member of a consumer group, which stores the name twice.
+pub(crate) const MEMBER_BYTES: u64 = 100 + 2 * MAX_MEMBER_NAME_BYTES as u64;
+/// Largest memory in bytes of a record of a consumer group that waits for an ack, or of a dead letter.
+pub(crate) const UNSETTLED_BYTES: u64 = 100;
+/// Largest memory in bytes of a lease, with the share of its creator.
+pub(crate) const LEASE_BYTES: u64 = 120 + SHARE_BYTES;
 /// Number of bytes of request bodies that each connection holds without being charged to `max_body_bytes_in_flight`.
 /// The memory of the connection covers them, so small requests are admitted while large ones use up the bound.
 pub const OWN_BODY_BYTES: usize = 16 * 1024;

@@ -9,7 +9,7 @@
 //! the leader changed or the node stops. Otherwise they would be delivered again while the receiver still works on
 //! them.
 
-use std::{future::pending, time::Duration};
+use std::{future::pending, sync::Arc, time::Duration};
 
 use http::StatusCode;
 use thalweg_engine::{Delivery, GroupError, Push, PushWaits, WriteError};
@@ -19,7 +19,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use crate::{app::App, cluster::LeaderWatch, error::ApiError};
+use crate::{admission::Account, app::App, cluster::LeaderWatch, error::ApiError};
 
 /// Longest time for which the end of a push waits for a delivery that is being committed while the leader changes.
 const LAST_DELIVERY: Duration = Duration::from_secs(1);
@@ -111,9 +111,11 @@ impl Drop for ServedPush {
 }
 
 impl ServedPush {
-    /// Serves a push that the engine has begun.
+    /// Serves a push that the engine has begun for the client of `account`. While there is no memory for more records
+    /// that are not settled, the push waits.
     #[must_use]
-    pub fn new(app: &App, push: Push, returns: ReturnRecords) -> Self {
+    pub fn new(app: &App, account: &Arc<Account>, mut push: Push, returns: ReturnRecords) -> Self {
+        push.admitted_by(app.objects.admits_push(app.db.blocking(), account));
         Self { push, returns, member: MemberWatch::of(app) }
     }
 

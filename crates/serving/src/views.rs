@@ -87,6 +87,7 @@ impl Views {
             max_link_subscriptions: MAX_LINK_SUBSCRIPTIONS,
             max_link_bytes: config.max_link_bytes.0,
             max_queued_bytes: config.max_queued_bytes.0,
+            reserve_percent: config.share_reserve_percent,
             cached_subjects: config.cached_subjects(),
             announces: is_in_cluster,
             seed: random.hash_one("broker"),
@@ -151,12 +152,6 @@ impl Views {
             credit,
             group: (!group.is_empty()).then(|| group.to_vec()),
         }
-    }
-
-    /// Returns the maximum number of subscriptions of all clients.
-    #[must_use]
-    pub fn max_subscriptions(&self) -> usize {
-        self.max_subscriptions
     }
 
     /// Reserves one of the permitted subscriptions for a client that subscribes to `pattern`.

@@ -164,6 +164,8 @@ structure! {
 pub struct GroupCounts {
     /// Number of records that wait for an ack or for redelivery.
     pub pending: u64,
+    /// Number of dead letters that are not in the group's dead-letter stream yet.
+    pub dying: u64,
     /// Number of members that the group remembers.
     pub members: u64,
     /// Number of deliveries of records, including redeliveries.

@@ -24,7 +24,7 @@ pub(crate) use self::{
     slot::{Receiver, SlotId},
     state::{OfferResult, ReserveResult},
 };
-use crate::{locked, notify::Notify, traffic::Traffic};
+use crate::{locked, memory::LinkOwner, notify::Notify, traffic::Traffic};
 
 /// Number of a link in its broker. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -47,11 +47,12 @@ impl Shared {
         id: LinkId,
         max_bytes: u64,
         seed: u64,
+        owner: Arc<LinkOwner>,
         notify: Arc<dyn Notify>,
         node: Option<Arc<Traffic>>,
     ) -> Self {
         let receiver = if node.is_some() { Receiver::Node } else { Receiver::Client };
-        let state = Mutex::new(LinkState::new(receiver, max_bytes, seed));
+        let state = Mutex::new(LinkState::new(receiver, max_bytes, seed, owner));
         Self { id, state, notify, load: AtomicU64::new(0), node }
     }
 

@@ -32,7 +32,7 @@ use super::{
 };
 use crate::{
     batch::{Batch, Cost},
-    memory::{Memory, Reservation},
+    memory::{LinkOwner, Memory, Reservation},
     notify::{Notify, WaitStamp, Waiters},
     options::{Credit, Policy, SubscriptionId},
 };
@@ -98,7 +98,7 @@ pub(crate) struct LinkState {
 }
 
 impl LinkState {
-    pub(crate) fn new(receiver: Receiver, max_bytes: u64, seed: u64) -> Self {
+    pub(crate) fn new(receiver: Receiver, max_bytes: u64, seed: u64, owner: Arc<LinkOwner>) -> Self {
         Self {
             receiver,
             hasher: FixedState::with_seed(seed),
@@ -110,7 +110,7 @@ impl LinkState {
             last_seq: 0,
             held: Cost::default(),
             max_bytes,
-            memory: Reservation::default(),
+            memory: Reservation::new(owner),
             dropped: 0,
             status: LinkStatus::Open,
             is_notified: false,

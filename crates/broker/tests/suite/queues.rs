@@ -2,14 +2,17 @@
 
 use std::{
     collections::VecDeque,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
 use bytes::Bytes;
 use thalweg_broker::{
-    Batch, Broker, BrokerConfig, Budget, Credit, Link, Losses, Outbound, Policy, SubscribeOptions, SubscriptionId,
-    TakeResult,
+    Batch, Broker, BrokerConfig, Budget, Credit, Link, LinkOwner, Losses, Outbound, Policy, SubscribeOptions,
+    SubscriptionId, TakeResult,
 };
 
 use crate::common::{
@@ -302,6 +305,29 @@ fn the_brokers_bound_counts_all_links() {
     assert_eq!(broker.stats().queued_bytes, step);
     assert_eq!(publish(1), 1, "room again");
     drop(links);
+    assert_eq!(broker.stats().queued_bytes, 0);
+}
+
+#[test]
+fn an_owner_that_reads_nothing_leaves_room_for_others() {
+    let step = 64 * 1024;
+    let config = BrokerConfig { max_queued_bytes: 40 * step, reserve_percent: 10, ..BrokerConfig::DEFAULTS };
+    let broker = Broker::new(config);
+    let subscribed = |owner: &Arc<LinkOwner>, subject: &str, policy| {
+        let link = broker.open_link_of(quiet(), Arc::clone(owner)).unwrap();
+        link.subscribe(SubscriptionId(1), pattern(subject), &options(policy, 100, 1 << 40)).unwrap();
+        link
+    };
+    let publish = |subject: &str| broker.publish(&sized(subject, 0, step as usize, 1), None).unwrap().delivered;
+    let greedy = Arc::default();
+    let unread = [(); 3].map(|()| subscribed(&greedy, "g", Policy::DropNew));
+    while publish("g") > 0 {}
+    assert_eq!(broker.stats().queued_bytes, 36 * step, "all but the reserve");
+    let good = subscribed(&Arc::default(), "a", Policy::Disconnect);
+    assert_eq!([publish("a"), publish("a")], [1, 1], "the second batch needs room, which the reserve has");
+    assert_eq!(take(&good).len(), 2);
+    assert_eq!(publish("g"), 0);
+    drop(unread);
     assert_eq!(broker.stats().queued_bytes, 0);
 }
 

@@ -20,7 +20,7 @@ use std::{
 use thalweg_log::Purpose;
 use thalweg_replica::Committed;
 use thalweg_types::{
-    Durability, Offset,
+    Durability, GroupId, Offset,
     budget::{self, BudgetSpent},
     command::{
         CommandError, Outcome,
@@ -205,6 +205,8 @@ pub struct PreparedFetch {
     max: u32,
     window: Offset,
     keys: Vec<u64>,
+    /// Number of records that the fetch can add to those that wait for an ack.
+    new_records: u64,
 }
 
 impl PreparedFetch {
@@ -217,14 +219,52 @@ impl PreparedFetch {
         let machine = &group.db.inner.open.machine;
         let cursor = machine.group_cursor(group.id).map_err(ReadError::from)?;
         let (_, cursor, config) = cursor.ok_or(GroupError::NoSuchGroup(group.id))?;
-        let start = machine.stream(group.stream).ok_or(ReadError::NoSuchStream(group.stream))?.start;
-        let window = cursor.max(start);
+        let stream = machine.stream(group.stream).ok_or(ReadError::NoSuchStream(group.stream))?;
+        let window = cursor.max(stream.start);
         let most = request.max_records.clamp(1, MAX_FETCH_RECORDS);
         let (max, keys) = match config.order {
             GroupOrder::Competing => (group.records_that_fit(window, most, request), Vec::new()),
             GroupOrder::PerKey => (most, group.keys_from(window, most, request.max_bytes)?),
         };
-        Ok(Self { group: group.clone(), request: request.clone(), max, window, keys })
+        let new_records = match config.order {
+            GroupOrder::Competing => u64::from(max).min(stream.next.0.saturating_sub(window.0)),
+            // Those that are not delivered now wait behind others of their keys.
+            GroupOrder::PerKey => keys.len() as u64,
+        };
+        Ok(Self { group: group.clone(), request: request.clone(), max, window, keys, new_records })
+    }
+
+    /// Id of the group.
+    #[must_use]
+    pub fn group(&self) -> GroupId {
+        self.group.id
+    }
+
+    /// Number of records that the fetch can add to those that wait for an ack.
+    #[must_use]
+    pub fn new_records(&self) -> u64 {
+        self.new_records
+    }
+
+    /// Reduces the fetch to records that wait for redelivery, or behind others of their keys, so that it adds none to
+    /// those that wait for an ack. A member that the group does not know may only join a group with fewer than
+    /// `free_members` members. Returns false if the member may not join, or if there are no such records to deliver
+    /// now.
+    pub fn exclude_new(&mut self, free_members: usize) -> Result<bool, GroupError> {
+        let open = &self.group.db.inner.open;
+        let again = open.machine.deliverable_again(self.group.id, open.replica.now(), self.max);
+        let again = again.map_err(ReadError::from)?;
+        if again == 0 {
+            return Ok(false);
+        }
+        let info = self.group.info()?;
+        if info.config.order == GroupOrder::Competing {
+            self.max = again;
+        }
+        self.keys.clear();
+        self.new_records = 0;
+        let members = &info.members;
+        Ok(members.len() < free_members || members.iter().any(|member| member.name == self.request.member))
     }
 
     pub(super) fn encode(&self, out: &mut Vec<u8>) -> Result<(), CommandError> {

@@ -26,7 +26,7 @@ use thalweg_types::{
     limits::{MAX_CREDIT_BYTES, MAX_CREDIT_RECORDS, MAX_FETCH_RECORDS},
 };
 
-use super::{Delivery, FetchRequest, Group, GroupError, delivery::record_bytes, due::DeliveryDue};
+use super::{Delivery, FetchRequest, Group, GroupError, PreparedFetch, delivery::record_bytes, due::DeliveryDue};
 use crate::{
     ack::check_outcome_known,
     async_database::{AsyncDatabase, Registration},
@@ -60,6 +60,17 @@ pub struct PushRequest {
     pub max_delivery_bytes: u64,
 }
 
+/// Function that a push calls when the outcome of an admitted fetch is known. If the push ends before, it is dropped
+/// without a call.
+pub type Admitted = Box<dyn FnOnce() + Send>;
+
+/// Decides whether a fetch of a push is proposed now, and may reduce the fetch. After `None` the push waits for a tenth
+/// of a second and asks again.
+pub type AdmitFetch = Box<dyn FnMut(&mut PreparedFetch) -> Result<Option<Admitted>, GroupError> + Send>;
+
+/// Time after which a push asks again if its fetch was not admitted.
+const ADMISSION_PAUSE: Duration = Duration::from_millis(100);
+
 /// Future of a fetch in progress.
 type Fetching = Pin<Box<dyn Future<Output = Result<Delivery, GroupError>> + Send>>;
 
@@ -72,6 +83,8 @@ pub struct Push {
     max_delivery_records: u32,
     level: Durability,
     ledger: Ledger,
+    /// Admission of fetches; `None` admits all.
+    admit: Option<AdmitFetch>,
     /// Fetch in progress. It is kept if the future of [`next`](Self::next) is dropped, so that its delivery is not
     /// lost.
     fetching: Option<Fetching>,
@@ -112,12 +125,18 @@ impl AsyncDatabase {
             max_delivery_records: MAX_FETCH_RECORDS,
             level,
             ledger: Ledger::new(credit),
+            admit: None,
             fetching: None,
         })
     }
 }
 
 impl Push {
+    /// Makes the push ask `admit` before each fetch.
+    pub fn admitted_by(&mut self, admit: AdmitFetch) {
+        self.admit = Some(admit);
+    }
+
     /// Waits for the next delivery; returns `None` when the database closes. `sleep` creates a timer.
     ///
     /// The caller may drop the future before it is ready, and call `next` again: no delivery is lost.
@@ -137,7 +156,9 @@ impl Push {
                 PushStep::Deliver(records, bytes) => {
                     self.request.max_records = records.min(self.max_delivery_records);
                     self.request.max_bytes = bytes.min(self.max_delivery_bytes);
-                    self.fetching = Some(Box::pin(self.db.fetch(&self.group, &self.request, self.level)));
+                    if !self.begin_fetch()? {
+                        sleep(ADMISSION_PAUSE).await;
+                    }
                 }
                 PushStep::Wait(_, due) => {
                     let now = self.group.db.inner.open.replica.now();
@@ -146,6 +167,27 @@ impl Push {
                 }
             }
         }
+    }
+
+    /// Proposes a fetch. Returns false if it is not admitted now.
+    fn begin_fetch(&mut self) -> Result<bool, GroupError> {
+        let mut prepared = PreparedFetch::new(&self.group, &self.request)?;
+        let admitted = match &mut self.admit {
+            Some(admit) => match admit(&mut prepared)? {
+                Some(admitted) => Some(admitted),
+                None => return Ok(false),
+            },
+            None => None,
+        };
+        let fetched = self.db.fetch_prepared(prepared, self.level);
+        self.fetching = Some(Box::pin(async move {
+            let unread = fetched.await;
+            if let Some(finish) = admitted {
+                finish();
+            }
+            unread?.read()
+        }));
+        Ok(true)
     }
 
     /// Waits for the delivery that is being committed; returns `None` if there is none. A caller that ends the push for

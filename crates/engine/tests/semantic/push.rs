@@ -9,7 +9,8 @@ use std::{
 };
 
 use thalweg_engine::{
-    Credit, Database, Delivery, FetchRequest, Group, GroupError, GroupStart, Push, PushRequest, PushWaits, Stream,
+    Admitted, Credit, Database, Delivery, FetchRequest, Group, GroupError, GroupStart, PreparedFetch, Push,
+    PushRequest, PushWaits, Stream,
     types::{
         Durability, Offset,
         command::{
@@ -281,6 +282,46 @@ fn so_many_fetches_may_wait_and_no_more(node: &mut Node) {
     assert!(poll_once(next.as_mut()).is_pending(), "a fetch that ends makes room");
 }
 
+fn a_push_waits_until_its_fetch_is_admitted(node: &mut Node) {
+    let group = create(&stream(node.db(), 10), &GroupConfig::default());
+    let mut pushed = push(node.db(), &group, 100);
+    let mut asked = 0;
+    pushed.admitted_by(Box::new(move |fetch: &mut PreparedFetch| {
+        assert_eq!(fetch.new_records(), 10);
+        asked += 1;
+        Ok((asked > 2).then(|| Box::new(|| ()) as Admitted))
+    }));
+    let mut pauses = 0;
+    let delivery = block_on(pushed.next(|_| {
+        pauses += 1;
+        future::ready(())
+    }));
+    assert_eq!(offsets(&delivery.unwrap().expect("open")), (0..10).collect::<Vec<_>>());
+    assert_eq!(pauses, 2);
+}
+
+fn a_fetch_without_new_records_delivers_those_that_were_returned(node: &mut Node) {
+    let stream = stream(node.db(), 10);
+    for (name, order) in [("competing", GroupOrder::Competing), ("keyed", GroupOrder::PerKey)] {
+        let config = GroupConfig { order, ..GroupConfig::default() };
+        let group = stream.create_group(name, GroupStart::Beginning, &config).unwrap().0;
+        let request =
+            |member: &str| FetchRequest { member: member.to_owned(), max_records: 4, ..FetchRequest::default() };
+        let first = group.fetch(&request("a")).unwrap();
+        let prepared = |member: &str| PreparedFetch::new(&group, &request(member)).unwrap();
+        assert!(!prepared("a").exclude_new(4).unwrap(), "the records are held");
+        group.nack(&[Settlement::all(first.attempt)], Redelivery::After(Duration::ZERO), "").unwrap();
+        assert!(!prepared("b").exclude_new(1).unwrap(), "a member that the group does not know");
+        assert!(prepared("b").exclude_new(2).unwrap());
+        let mut again = prepared("a");
+        assert!(again.new_records() > 0 && again.exclude_new(1).unwrap());
+        assert_eq!(again.new_records(), 0);
+        let unread = block_on(node.db().to_async().fetch_prepared(again, Durability::Disk)).unwrap();
+        assert_eq!(offsets(&unread.read().unwrap()), [0, 1, 2, 3]);
+        assert_eq!(group.info().unwrap().pending, 4);
+    }
+}
+
 on_every_backend!(
     credit_bounds_what_is_unsettled_and_comes_back_with_it,
     a_push_that_is_cancelled_loses_nothing,
@@ -290,4 +331,6 @@ on_every_backend!(
     a_group_over_a_compacted_stream_passes_over_what_is_gone,
     a_group_over_a_trimmed_stream_waits_for_no_ack_of_what_is_gone,
     so_many_fetches_may_wait_and_no_more,
+    a_push_waits_until_its_fetch_is_admitted,
+    a_fetch_without_new_records_delivers_those_that_were_returned,
 );

@@ -62,7 +62,7 @@ pub(crate) async fn push(app: &Arc<App>, call: &Call) -> Answer {
     request.credit.records = query.credit_records.unwrap_or(request.credit.records);
     request.credit.bytes = query.credit_bytes.unwrap_or(request.credit.bytes);
     let returns = if query.release { ReturnRecords::AtEnd } else { ReturnRecords::AtDeadline };
-    let push = ServedPush::new(app, app.db.push(&group, request, level)?, returns);
+    let push = ServedPush::new(app, &call.account, app.db.push(&group, request, level)?, returns);
     let pushing = PushStream { follower, push, format, left: query.limit.unwrap_or(u64::MAX) };
     Ok(format.reply(pushing.follower.bulk(), pushing, step))
 }

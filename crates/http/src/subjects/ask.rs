@@ -68,7 +68,7 @@ pub(crate) async fn ask(app: &Arc<App>, call: &mut Call) -> Answer {
     let replies = Pattern::from(reply_to);
     let _held = app.views.subscription_share(&call.account, &replies)?;
     let bell = Bell::new();
-    let link = app.views.broker.open_link(Arc::clone(&bell) as _)?;
+    let link = app.views.broker.open_link_of(Arc::clone(&bell) as _, call.account.link_owner())?;
     let options = SubscribeOptions { policy: Policy::DropNew, max_messages: 1, ..SubscribeOptions::DEFAULTS };
     link.subscribe(SUBSCRIPTION, replies, &options)?;
     let patience = query.timeout.unwrap_or(DEFAULT_WAIT).min(MAX_REQUEST_TIMEOUT);

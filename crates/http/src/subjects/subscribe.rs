@@ -72,7 +72,7 @@ pub(crate) fn subscribe(app: &Arc<App>, call: &Call) -> Answer {
     let follower = Follower::admit(app, call)?;
     let held = app.views.subscription_share(&call.account, &pattern)?;
     let bell = Bell::new();
-    let link = app.views.broker.open_link(Arc::clone(&bell) as _)?;
+    let link = app.views.broker.open_link_of(Arc::clone(&bell) as _, call.account.link_owner())?;
     let SubscribeQuery { group, policy, max_messages, max_bytes, limit } = query;
     let (messages, bytes) = (max_messages.unwrap_or(0), max_bytes.unwrap_or(0));
     let options = app.views.subscribe_options(policy, messages, bytes, Credit::UNLIMITED, &group.unwrap_or_default());

@@ -48,9 +48,9 @@ use thalweg_redis::{
     wire::{Protocol, Writer},
 };
 use thalweg_serving::{
-    admission::{Account, Reservation, Resource},
+    admission::Account,
     limits::OUTBOX_BYTES,
-    views::Views,
+    views::{SubscriptionShare, Views},
 };
 use thalweg_transport::Outbox;
 use thalweg_wire as wire;
@@ -98,10 +98,12 @@ impl Notify for DeliveryNotice {
 }
 
 /// Kind and name of the client's subscription to which a subscription at the broker belongs.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Subscription {
     kind: Kind,
     name: Arc<[u8]>,
+    /// Share of the client in the server's bounds on subscriptions, and on those that match the same subjects.
+    _share: SubscriptionShare,
 }
 
 /// Channel and pattern subscriptions of a client.
@@ -112,8 +114,6 @@ pub(crate) struct Subscriber {
     /// Names to which the client is subscribed, by kind, each with the ids of its subscriptions at the broker.
     names: [BTreeMap<Arc<[u8]>, Vec<SubscriptionId>>; Kind::COUNT],
     by_id: HashMap<SubscriptionId, Subscription>,
-    /// Shares of the server's limit on subscriptions, one for each entry of `by_id`.
-    held: Option<Reservation>,
     last_id: u64,
     taken: Vec<Outbound>,
     /// Position in `taken` of the item that is being sent, and in its subscriptions: first those by name, then those by
@@ -209,20 +209,16 @@ impl Subscriber {
         let patterns = patterns.map_err(|error| refused(&error))?;
         if self.link.is_none() {
             let news = DeliveryNotice::of(client);
-            let link = views.broker.open_link(Arc::clone(&news) as _).map_err(|error| refused(&error))?;
+            let link = views.broker.open_link_of(Arc::clone(&news) as _, account.link_owner());
+            let link = link.map_err(|error| refused(&error))?;
             self.link = Some((link, news));
         }
-        let held = self.held.get_or_insert_with(|| account.empty(Resource::Subscriptions));
-        if !held.grow(patterns.len() as u64) {
-            return Err(refused(&SubscribeError::TooMany { max: views.max_subscriptions() }));
-        }
-        let ids = self.subscribe_link(views, &patterns).map_err(|error| {
-            self.release_shares();
-            refused(&error)
-        })?;
+        let shares = patterns.iter().map(|pattern| views.subscription_share(account, pattern));
+        let shares: Vec<_> = shares.collect::<Result<_, _>>().map_err(|error| refused(&error))?;
+        let ids = self.subscribe_link(views, &patterns).map_err(|error| refused(&error))?;
         let name: Arc<[u8]> = name.into();
-        for id in &ids {
-            self.by_id.insert(*id, Subscription { kind, name: Arc::clone(&name) });
+        for (id, share) in ids.iter().zip(shares) {
+            self.by_id.insert(*id, Subscription { kind, name: Arc::clone(&name), _share: share });
         }
         registry.add(kind, &name, patterns);
         self.names[kind as usize].insert(name, ids);
@@ -263,14 +259,6 @@ impl Subscriber {
             }
         }
         registry.remove(kind, name);
-        self.release_shares();
-    }
-
-    /// Releases shares of the server's limit on subscriptions that the client does not use.
-    fn release_shares(&mut self) {
-        if let Some(held) = &mut self.held {
-            held.shrink_to(self.by_id.len() as u64);
-        }
     }
 
     /// Stores the number of the client's subscriptions of a kind where other connections can read it.

@@ -270,6 +270,36 @@ async fn idle_connections_of_the_greedy_address_are_closed_when_connections_run_
 }
 
 #[tokio::test]
+async fn streams_count_in_the_bound_on_stored_objects_and_have_a_reserve() {
+    // Room for 1,600 streams.
+    let node = Node::with(|config| {
+        config.max_object_bytes = ByteSize(1 << 20);
+        config.durability = Durability::Os;
+    })
+    .await;
+    let mut greedy = node.connect_from(GREEDY).await;
+    let mut created = 0;
+    while greedy.call("PUT", &format!("/v1/streams/g{created}"), &[], b"").await.status == 201 {
+        created += 1;
+    }
+    assert!((1_400..=1_450).contains(&created), "{created}: all but the reserve");
+    for (method, target) in [("PUT", "/v1/streams/more"), ("POST", "/v1/streams/more/records")] {
+        greedy.call(method, target, &[], b"").await.refused(503, "overloaded", "retry");
+    }
+    greedy.call("POST", "/v1/streams/g0/records", &[], b"x").await.is(200);
+    node.call("PUT", "/v1/streams/good", &[], b"").await.is(201);
+    assert!(node.metric("client_largest_share{bound=\"object_bytes\"}").await > 900_000.0);
+    // What is deleted makes room, as soon as the server counts again.
+    for number in 0..20 {
+        greedy.call("DELETE", &format!("/v1/streams/g{number}"), &[], b"").await.is(204);
+    }
+    while greedy.call("PUT", "/v1/streams/more", &[], b"").await.status != 201 {
+        pause().await;
+    }
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn caches_and_subscriptions_have_a_share_for_each_address() {
     let node = Node::with(|config| {
         config.max_caches_bytes = ByteSize(10 << 20);

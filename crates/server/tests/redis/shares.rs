@@ -238,3 +238,30 @@ async fn subscriptions_have_a_share_for_each_client() {
     assert!(greedy.call("UNSUBSCRIBE c1").await.ends_with(":35"));
     node.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn patterns_of_one_address_that_match_everything_are_bounded() {
+    let node = Node::with(|config| {
+        serving(config);
+        config.max_subscriptions = 20_000;
+    })
+    .await;
+    let mut greedy = [Resp::connect_from(&node, GREEDY).await, Resp::connect_from(&node, GREEDY).await];
+    for number in 0..312 {
+        let confirmed = greedy[number % 2].call(&format!("PSUBSCRIBE *a{number}")).await;
+        assert!(confirmed.starts_with("*3 $10 psubscribe"), "{number}: {confirmed}");
+    }
+    let refused = "-ERR the clients of this address have 312 subscriptions with wildcards";
+    for client in &mut greedy {
+        assert!(client.call("PSUBSCRIBE *b").await.starts_with(refused));
+        let other = client.call("PSUBSCRIBE orders.*").await;
+        assert!(other.starts_with("*3 $10 psubscribe"), "{other}");
+        let literal = client.call("SUBSCRIBE news").await;
+        assert!(literal.starts_with("*3 $9 subscribe"), "{literal}");
+    }
+    let mut good = Resp::connect(&node).await;
+    assert!(good.call("PSUBSCRIBE *").await.starts_with("*3 $10 psubscribe"));
+    assert!(greedy[0].call("PUNSUBSCRIBE *a0").await.starts_with("*3 $12 punsubscribe"));
+    assert!(greedy[1].call("PSUBSCRIBE *b").await.starts_with("*3 $10 psubscribe"));
+    node.stop().await;
+}

@@ -3,6 +3,7 @@ use std::net::Ipv4Addr;
 use super::*;
 use crate::{
     config::{AvailableMemory, ByteSize, Layers},
+    limits::OWN_BODY_BYTES,
     reserve::least_with_reserve,
 };
 

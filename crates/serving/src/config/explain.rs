@@ -34,7 +34,7 @@ pub(super) const SNAPSHOT_CHUNKS: u64 = 16;
 
 impl Config {
     /// Returns the worst-case memory of each bound, with the sum last. Not included are the page cache, which the
-    /// kernel reclaims, about 20 MiB for the program itself, and memory that grows with the stored data (see
+    /// kernel reclaims, about 20 MiB for the program itself, and the stored data of the memory backend (see
     /// [`Resolved::explain`]).
     #[must_use]
     pub fn memory(&self) -> Vec<(String, ByteSize)> {
@@ -43,6 +43,10 @@ impl Config {
         let mut parts = vec![
             ("block cache: cache_bytes".to_owned(), self.cache_bytes.0),
             ("memtables: 4 x memtable_bytes".to_owned(), self.memtable_bytes.0.saturating_mul(4)),
+            (
+                "streams, consumer groups, their unsettled records, and leases: max_object_bytes".to_owned(),
+                self.max_object_bytes.0,
+            ),
             ("queued commands: max_queue_bytes".to_owned(), self.max_queue_bytes.0),
             (
                 "request bodies: 3 x max_body_bytes_in_flight".to_owned(),
@@ -158,9 +162,6 @@ impl Resolved {
         for (what, bytes) in self.config.memory() {
             let _ = writeln!(out, "  {:>10.1} MiB  {what}", bytes.0 as f64 / (1024.0 * 1024.0));
         }
-        out.push_str(
-            "  plus memory for stored data: up to 300 bytes per stream, 100 per pending record of a consumer group, 120 per lease\n",
-        );
         if self.config.backend.0 == Some(thalweg_engine::BackendKind::Memory) {
             out.push_str("  plus all stored data: the memory backend keeps it in memory\n");
         }

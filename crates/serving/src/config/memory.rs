@@ -28,11 +28,12 @@ const CONNECTION_SUM_BYTES: u64 = CONNECTION_BYTES + (OUTBOX_BYTES + COUNTED_REP
 const TAIL_SUM_BYTES: u64 = 2 * NATIVE_PAGE_BYTES + PUSH_LEDGER_BYTES;
 
 /// Knobs that follow from `memory` unless they are set. The example file shows them as comments.
-pub(super) const FOLLOWERS: [&str; 20] = [
+pub(super) const FOLLOWERS: [&str; 21] = [
     "native_quic_sockets",
     "native_quic_window",
     "cache_bytes",
     "memtable_bytes",
+    "max_object_bytes",
     "max_queue_bytes",
     "max_connections",
     "max_quic_connections",
@@ -52,7 +53,8 @@ pub(super) const FOLLOWERS: [&str; 20] = [
 ];
 
 /// Followers that hold data of the state or of caches. The others bound the resources of clients.
-const OF_STATE: [&str; 4] = ["cache_bytes", "memtable_bytes", "max_caches_bytes", "new_cache_bytes"];
+const OF_STATE: [&str; 5] =
+    ["cache_bytes", "memtable_bytes", "max_object_bytes", "max_caches_bytes", "new_cache_bytes"];
 
 /// Bounds without a knob of their own. Each follows from a knob with which it grows and shrinks.
 impl Config {
@@ -177,8 +179,8 @@ pub(super) fn plan(config: &Config, budget: &MemoryBudget, is_set: impl Fn(&str)
 }
 
 /// Computes the bounds of the state as parts of `state` bytes, and those on clients as parts of `clients` bytes. A
-/// bound never exceeds its default; only the block cache and the caches do if `may_grow`, because then the operator
-/// stated the memory.
+/// bound never exceeds its default; only the block cache, the stored objects and the caches do if `may_grow`, because
+/// then the operator stated the memory.
 fn follow(config: &Config, state: u64, clients: u64, may_grow: bool, is_set: impl Fn(&str) -> bool) -> ConfigLayer {
     let rounded = |bytes: u64| if bytes >= MIB { bytes / MIB * MIB } else { bytes / KIB * KIB };
     let size = |name: &str, now: ByteSize, Share { part, least }: Share, grows: bool| {
@@ -217,6 +219,7 @@ fn follow(config: &Config, state: u64, clients: u64, may_grow: bool, is_set: imp
         batch_bytes: batch,
         cache_bytes: size("cache_bytes", config.cache_bytes, Share { part: 8, least: 4 * MIB }, true),
         memtable_bytes: size("memtable_bytes", config.memtable_bytes, Share { part: 32, least: MIB }, false),
+        max_object_bytes: size("max_object_bytes", config.max_object_bytes, Share { part: 8, least: 4 * MIB }, true),
         max_queue_bytes: size("max_queue_bytes", config.max_queue_bytes, queue, false),
         max_connections: count(
             "max_connections",
@@ -346,9 +349,11 @@ mod tests {
         // The stated memory counts, not half of the machine's. The caches grow with it.
         let stated = resolve("memory = \"8GiB\"", 64 * GIB).unwrap().config;
         assert_eq!((stated.cache_bytes.0, stated.max_caches_bytes.0), (GIB, GIB));
+        assert_eq!(resolve("memory = \"16GiB\"", 64 * GIB).unwrap().config.max_object_bytes.0, 2 * GIB);
         assert_eq!(stated.memtable_bytes, DEFAULTS.memtable_bytes);
         let small = resolve("memory = \"512MiB\"", 64 * GIB).unwrap().config;
         assert_eq!((small.cache_bytes.0, small.memtable_bytes.0), (64 * MIB, 16 * MIB));
+        assert_eq!(small.max_object_bytes.0, 64 * MIB, "an eighth");
         let queued =
             resolve("memory = \"2GiB\"\nprofile = \"throughput\"", 64 * GIB).unwrap().config.max_queued_bytes.0;
         assert!((32 * MIB..=128 * MIB).contains(&queued), "{queued}");

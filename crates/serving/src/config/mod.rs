@@ -180,7 +180,7 @@ knobs! {
     /// connection whose peer does not read.
     native_quic_window: ByteSize = |_| ByteSize(2 * MIB);
     /// Address and port for Redis clients (RESP2 and RESP3), such as 127.0.0.1:7379; `off` disables the protocol. Cost:
-    /// one listening socket, and 5 MiB for scans in progress.
+    /// one listening socket, and 6 MiB for scans in progress.
     resp: RespAddress = |_| RespAddress::Off;
     /// Databases of Redis clients. `16` means the durable keyspaces `redis`, `redis-1` to `redis-15`; after it,
     /// `NUMBER=DATABASE` replaces one, as in `16,15=cache:sessions`. `keyspace:NAME` is durable and has exact counts;
@@ -308,6 +308,12 @@ knobs! {
     cache_bytes: ByteSize = |engine| ByteSize(engine.cache_bytes);
     /// Size of a memtable of the state. Cost: up to four times this much memory while flushes catch up.
     memtable_bytes: ByteSize = |engine| ByteSize(engine.memtable_bytes as u64);
+    /// Maximum memory of streams, consumer groups and leases, which the state holds beside its caches. Each counts with
+    /// the most that it can take: 655 bytes for a stream, 3650 for a consumer group with four members, 610 for each
+    /// further member, 100 for each record that waits for an ack and for each dead letter, 220 for a lease. At the
+    /// limit, requests to create one are rejected as `overloaded`, and consumer groups deliver no new records until
+    /// some are acked; those that exist stay. Cost: this much memory.
+    max_object_bytes: ByteSize = |_| ByteSize(1024 * MIB);
     /// Maximum size of the commands that wait for the writer thread; the server rejects requests above it. Cost: this
     /// much memory.
     max_queue_bytes: ByteSize = |engine| ByteSize(engine.max_queue_bytes as u64);
@@ -600,6 +606,9 @@ impl Config {
         }
         if self.batch_bytes.0 > MAX_PUBLISH_BYTES as u64 / 2 {
             return wrong("batch_bytes", "at most 8MiB");
+        }
+        if self.max_object_bytes.0 < MIB {
+            return wrong("max_object_bytes", "at least 1MiB");
         }
         if self.new_cache_bytes.0 < MIN_CACHE_BYTES {
             return wrong("new_cache_bytes", "at least 64KiB");

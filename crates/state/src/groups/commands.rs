@@ -299,6 +299,11 @@ impl Machine {
         })
     }
 
+    /// Returns the number of records of a group, up to `max`, that a fetch at `now` delivers before new ones.
+    pub fn deliverable_again(&self, id: GroupId, now: SpaceTime, max: u32) -> Result<u32, MachineError> {
+        self.with_groups(|table| table.get(id).map_or(0, |group| group.deliverable_again(now, max)))
+    }
+
     /// Returns the records that these delivery attempts of a group still hold at time `now`.
     pub fn held_attempts(
         &self,

@@ -112,6 +112,15 @@ impl Group {
             || (self.head.cursor < next && !self.is_full())
     }
 
+    /// Returns how many records, up to `max`, a fetch at `now` delivers before new ones; 1 if it only makes dead letters.
+    pub(crate) fn deliverable_again(&self, now: SpaceTime, max: u32) -> u32 {
+        let mut due = self.due.iter().take_while(|(due, _)| *due <= now).peekable();
+        let least = u32::from(self.has_freed() || due.peek().is_some());
+        let runs = due.filter_map(|(_, attempt)| self.parcels.get(attempt)).flat_map(|parcel| &parcel.runs);
+        let again = runs.take(MAX_FETCH_RECORDS as usize).filter(|run| !is_exhausted(&self.head.config, run));
+        again.fold(0_u32, |sum, run| sum.saturating_add(run.count)).clamp(least, max.max(least))
+    }
+
     /// Replaces the group's configuration. Returns false, without a change, if the new configuration has another
     /// delivery order.
     pub(crate) fn configure(&mut self, config: GroupConfig) -> bool {

@@ -38,7 +38,8 @@ impl GroupCounters {
             stream: head.stream,
             cursor: head.cursor,
             counts: GroupCounts {
-                pending: group.parcels.pending(),
+                pending: group.pending(),
+                dying: group.dead(),
                 members: group.members.len() as u64,
                 delivered: head.delivered,
                 redelivered: head.redelivered,

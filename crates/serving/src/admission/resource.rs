@@ -1,0 +1,125 @@
+//! The resources of a server that clients share: their names, and the rules that differ between them.
+//!
+//! Does not own: the bounds, and the amounts that clients hold (`admission`).
+
+use crate::limits::{GROUP_BYTES, LEASE_BYTES, OWN_BODY_BYTES, STREAM_BYTES};
+
+/// A resource of the server that clients share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Resource {
+    /// Requests whose handler is running.
+    Requests,
+    /// Bytes of request bodies in memory, except for [`OWN_BODY_BYTES`] of each connection.
+    BodyBytes,
+    /// Bytes of large replies that wait for their clients.
+    ReplyBytes,
+    /// Scans and record reads in progress.
+    Scans,
+    /// Open tails, pushes, watches, waiting reads, and subscribers over HTTP.
+    Tails,
+    /// Snapshots that are being sent or kept for a client that may resume them.
+    Snapshots,
+    /// Subscriptions to subjects.
+    Subscriptions,
+    /// Capacity in bytes of caches, held by the address that created them.
+    CacheBytes,
+    /// Number of caches, held by the address that created them.
+    Caches,
+    /// Keyspaces, held by the address that created them.
+    Keyspaces,
+    /// Streams, held by the address that created them.
+    Streams,
+    /// Leases, held by the address to which they were granted.
+    Leases,
+    /// Consumer groups, held by the address that created them.
+    Groups,
+    /// Bytes of memory of streams, leases, and consumer groups with their members and unsettled records. An address
+    /// holds those of what it created, and the server counts the others as held by nobody.
+    ObjectBytes,
+    /// Connections; each channel of a QUIC connection after the first also counts as one.
+    Connections,
+    /// QUIC connections; they also count as connections.
+    QuicConnections,
+}
+
+impl Resource {
+    /// Every resource, in the order of their numbers.
+    pub const ALL: [Self; 16] = [
+        Self::Requests,
+        Self::BodyBytes,
+        Self::ReplyBytes,
+        Self::Scans,
+        Self::Tails,
+        Self::Snapshots,
+        Self::Subscriptions,
+        Self::CacheBytes,
+        Self::Caches,
+        Self::Keyspaces,
+        Self::Streams,
+        Self::Leases,
+        Self::Groups,
+        Self::ObjectBytes,
+        Self::Connections,
+        Self::QuicConnections,
+    ];
+    pub(super) const COUNT: usize = Self::ALL.len();
+
+    /// Returns the name of the resource in metrics and log lines.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Requests => "requests",
+            Self::BodyBytes => "body_bytes",
+            Self::ReplyBytes => "reply_bytes",
+            Self::Scans => "scans",
+            Self::Tails => "tails",
+            Self::Snapshots => "snapshots",
+            Self::Subscriptions => "subscriptions",
+            Self::CacheBytes => "cache_bytes",
+            Self::Caches => "caches",
+            Self::Keyspaces => "keyspaces",
+            Self::Streams => "streams",
+            Self::Leases => "leases",
+            Self::Groups => "groups",
+            Self::ObjectBytes => "object_bytes",
+            Self::Connections => "connections",
+            Self::QuicConnections => "quic_connections",
+        }
+    }
+
+    /// Returns true if a connection may use the lower half of the reserve although its address holds more than its
+    /// share. Returns false for resources that outlive a connection, and for connections themselves: a client could
+    /// take ever more of them with new connections, which hold nothing yet.
+    pub(super) const fn is_shared_by_connection(self) -> bool {
+        use Resource::*;
+        !matches!(
+            self,
+            CacheBytes | Caches | Keyspaces | Streams | Leases | Groups | ObjectBytes | Connections | QuicConnections
+        )
+    }
+
+    /// Returns true if the amounts are bytes.
+    pub(super) const fn is_in_bytes(self) -> bool {
+        matches!(self, Self::BodyBytes | Self::ReplyBytes | Self::CacheBytes | Self::ObjectBytes)
+    }
+
+    /// Returns the amount that each connection holds without being charged, because the memory of the connection
+    /// itself covers it.
+    pub(super) const fn own(self) -> u64 {
+        match self {
+            Self::BodyBytes => OWN_BODY_BYTES as u64,
+            _ => 0,
+        }
+    }
+
+    /// Returns the resources whose amounts are also held of this one, and how much of it each has.
+    pub(super) const fn parts(self) -> &'static [(Self, u64)] {
+        match self {
+            Self::ObjectBytes => {
+                &[(Self::Streams, STREAM_BYTES), (Self::Groups, GROUP_BYTES), (Self::Leases, LEASE_BYTES)]
+            }
+            _ => &[],
+        }
+    }
+}

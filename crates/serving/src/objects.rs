@@ -1,0 +1,376 @@
+//! The bound on the memory of stored objects: streams, leases, and consumer groups with their members and their records
+//! that are not settled.
+//!
+//! Owns: the room that a request reserves before its command is proposed, until its outcome is known, and the count of
+//! what the state has. Does not own: the shares of addresses (`admission`), nor the state, which applies every
+//! committed command whatever this bound is. So nodes may differ in it, and a directory that holds more is opened.
+//!
+//! # Counting
+//!
+//! ```text
+//!   used of the bound = counted in the state + finished since then + reserved by requests in progress
+//! ```
+//! The state is counted when a request needs room, at most once a second, and more often while the bound is short. Acks
+//! and deletes make room at the next count. Each object counts with the most memory that it can take (`limits`).
+//!
+//! # At the bound
+//!
+//! A fetch then delivers only records that wait for redelivery, which adds none; otherwise consumers could not drain
+//! their groups. There is one such fetch of a group at a time, because two would count the same records. In the reserve
+//! of the bound, a group gets new records while it holds no more than is still free.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use thalweg_engine::{AdmitFetch, Admitted, Database, GroupError, GroupObjects, PreparedFetch, StoredObjects};
+use thalweg_types::GroupId;
+
+use crate::{
+    admission::{Account, Admission, Bound, Reservation, Resource},
+    error::ApiError,
+    limits::{FREE_MEMBERS, GROUP_BYTES, LEASE_BYTES, MEMBER_BYTES, STREAM_BYTES, UNSETTLED_BYTES},
+};
+
+/// Time after which the state is counted again.
+const COUNTED_EVERY: Duration = Duration::from_secs(1);
+/// Time after which the state is counted again if there is no room. A count takes about a millisecond at most.
+const COUNTED_EVERY_WHEN_SHORT: Duration = Duration::from_millis(20);
+/// Time after which a fetch of returned records whose client has gone no longer keeps others of its group away.
+const REPEAT_AFTER: Duration = Duration::from_secs(1);
+
+/// The memory of stored objects, as this server counts it.
+#[derive(Debug)]
+pub(crate) struct ObjectMemory {
+    admission: Arc<Admission>,
+    /// Bytes of requests that have finished since the last count began.
+    finished: AtomicU64,
+    counted: Mutex<Counted>,
+    /// Consumer groups with a fetch in progress that delivers only returned records, and the times at which it began.
+    returned: Mutex<HashMap<GroupId, Instant>>,
+}
+
+/// What the last count has found.
+#[derive(Debug, Default)]
+struct Counted {
+    at: Option<Instant>,
+    /// Bytes of each consumer group, in the order of ids.
+    groups: Vec<(GroupId, u64)>,
+}
+
+/// Permission of a client to create an object: the share of its address, and memory until the outcome of the command is
+/// known.
+#[derive(Debug)]
+pub struct CreatePermit {
+    pub(crate) share: Reservation,
+    pub(crate) _room: ObjectRoom,
+}
+
+/// Memory that a request has reserved for the objects that it adds. Drop it when the outcome of its command is known;
+/// the next count finds them in the state.
+#[derive(Debug)]
+pub(crate) struct ObjectRoom {
+    memory: Arc<ObjectMemory>,
+    held: Reservation,
+    /// Group whose fetch delivers only returned records.
+    of_returned: Option<GroupId>,
+}
+
+impl ObjectRoom {
+    /// Ends the reservation of a fetch whose outcome is known.
+    pub(crate) fn finish(self) {
+        if let Some(group) = self.of_returned {
+            self.memory.returned().remove(&group);
+        }
+    }
+}
+
+impl Drop for ObjectRoom {
+    fn drop(&mut self) {
+        self.memory.finished.fetch_add(self.held.amount(), Relaxed);
+        self.memory.bound().add_unowned(self.held.amount());
+    }
+}
+
+impl ObjectMemory {
+    pub(crate) fn new(admission: &Arc<Admission>) -> Arc<Self> {
+        let admission = Arc::clone(admission);
+        let (counted, returned) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { admission, finished: AtomicU64::new(0), counted, returned })
+    }
+
+    fn bound(&self) -> &Bound {
+        self.admission.bound(Resource::ObjectBytes)
+    }
+
+    /// Reserves `bytes` for an object that the client of `account` creates. Returns `None` if there is no room, or none
+    /// for the client's address.
+    pub(crate) fn room(self: &Arc<Self>, db: &Database, account: &Arc<Account>, bytes: u64) -> Option<ObjectRoom> {
+        self.count(db, COUNTED_EVERY);
+        let taken = account.take_quietly(Resource::ObjectBytes, bytes).or_else(|| {
+            self.count(db, COUNTED_EVERY_WHEN_SHORT);
+            account.take(Resource::ObjectBytes, bytes)
+        });
+        taken.map(|held| self.holding(held, None))
+    }
+
+    /// Reserves memory for the records that a fetch adds to those of its group that are not settled. Without room, the
+    /// fetch is reduced to records that it does not add. Returns `None` if there are none.
+    pub(crate) fn admit_fetch(
+        self: &Arc<Self>,
+        db: &Database,
+        account: &Arc<Account>,
+        fetch: &mut PreparedFetch,
+    ) -> Result<Option<ObjectRoom>, GroupError> {
+        let bytes = fetch.new_records() * UNSETTLED_BYTES + MEMBER_BYTES;
+        self.count(db, COUNTED_EVERY);
+        if !self.bound().is_open_to(bytes) {
+            self.count(db, COUNTED_EVERY_WHEN_SHORT);
+        }
+        if self.is_open_to_group(fetch.group(), bytes)
+            && let Some(held) = account.take_quietly(Resource::ObjectBytes, bytes)
+        {
+            return Ok(Some(self.holding(held, None)));
+        }
+        if self.begin_returned(fetch)? {
+            return Ok(Some(self.holding(account.empty(Resource::ObjectBytes), Some(fetch.group()))));
+        }
+        self.admission.reject(Resource::ObjectBytes);
+        Ok(None)
+    }
+
+    /// Returns a function that admits the fetches of a push.
+    pub(crate) fn admits_push(self: &Arc<Self>, db: &Database, account: &Arc<Account>) -> AdmitFetch {
+        let (memory, db, account) = (Arc::clone(self), db.clone(), Arc::clone(account));
+        Box::new(move |fetch: &mut PreparedFetch| {
+            let room = memory.admit_fetch(&db, &account, fetch)?;
+            Ok(room.map(|room| Box::new(move || room.finish()) as Admitted))
+        })
+    }
+
+    fn holding(self: &Arc<Self>, held: Reservation, of_returned: Option<GroupId>) -> ObjectRoom {
+        ObjectRoom { memory: Arc::clone(self), held, of_returned }
+    }
+
+    /// Reduces a fetch to returned records. Returns false if there are none, or another such fetch of the group is in
+    /// progress.
+    fn begin_returned(&self, fetch: &mut PreparedFetch) -> Result<bool, GroupError> {
+        let mut returned = self.returned();
+        let is_busy = returned.get(&fetch.group()).is_some_and(|begun| begun.elapsed() < REPEAT_AFTER);
+        if is_busy || !fetch.exclude_new(FREE_MEMBERS)? {
+            return Ok(false);
+        }
+        returned.insert(fetch.group(), Instant::now());
+        Ok(true)
+    }
+
+    /// Returns true if a group may get records of `bytes`: anyone may, or the group holds no more than is still free.
+    fn is_open_to_group(&self, group: GroupId, bytes: u64) -> bool {
+        if self.bound().is_open_to(bytes) {
+            return true;
+        }
+        let counted = self.counted();
+        let found = counted.groups.binary_search_by_key(&group, |(id, _)| *id);
+        let held = found.map_or(0, |at| counted.groups[at].1);
+        held.saturating_add(bytes) <= self.bound().free()
+    }
+
+    /// Counts what the state has, unless the last count is younger than `max_age` or another thread counts.
+    pub(crate) fn count(&self, db: &Database, max_age: Duration) {
+        let Ok(mut counted) = self.counted.try_lock() else { return };
+        if counted.at.is_some_and(|at| at.elapsed() < max_age) {
+            return;
+        }
+        // Requests that finish from now on may or may not be in the count, so they are counted in addition.
+        self.finished.store(0, Relaxed);
+        // An error means that the state has failed, and then nothing can be created.
+        if let Ok(found) = db.stored_objects() {
+            self.bound().set_unowned(bytes_of(&found).saturating_add(self.finished.load(Relaxed)));
+            counted.groups = found.groups.iter().map(|group| (group.id, bytes_of_group(group))).collect();
+        }
+        counted.at = Some(Instant::now());
+        self.returned().retain(|_, begun| begun.elapsed() < REPEAT_AFTER);
+    }
+
+    /// Counts what the state has if the last count is old. Meant for metrics.
+    pub(crate) fn refresh(&self, db: &Database) {
+        self.count(db, COUNTED_EVERY);
+    }
+
+    /// Logs a warning if the state has more than the bound, when the server starts.
+    pub(crate) fn warn_at_start(&self, db: &Database) {
+        self.count(db, Duration::ZERO);
+        let (used, limit) = (self.bound().used(), self.bound().limit());
+        if used > limit {
+            tracing::warn!(
+                used,
+                limit,
+                "streams, consumer groups and leases take more memory than max_object_bytes: those that exist are \
+                 served, and no new ones are created; delete some, or raise max_object_bytes"
+            );
+        }
+    }
+
+    fn counted(&self) -> MutexGuard<'_, Counted> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn returned(&self) -> MutexGuard<'_, HashMap<GroupId, Instant>> {
+        self.returned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the error of a request that adds stored objects while there is no memory for them.
+pub(crate) fn no_object_room() -> ApiError {
+    ApiError::overloaded(
+        "streams, consumer groups, their unsettled records, and leases use the memory that they may \
+         (max_object_bytes), or this client's share of it: ack records or delete some of these, and retry",
+    )
+}
+
+/// Returns the most bytes that these objects can take.
+fn bytes_of(found: &StoredObjects) -> u64 {
+    let groups = found.groups.iter().map(bytes_of_group).fold(0, u64::saturating_add);
+    groups.saturating_add(found.streams * STREAM_BYTES).saturating_add(found.leases * LEASE_BYTES)
+}
+
+/// Returns the most bytes that a consumer group can take. The memory of its first members is part of [`GROUP_BYTES`].
+fn bytes_of_group(group: &GroupObjects) -> u64 {
+    let members = group.members.saturating_sub(FREE_MEMBERS as u64);
+    GROUP_BYTES + members * MEMBER_BYTES + group.records * UNSETTLED_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use thalweg_engine::{FetchRequest, Group, GroupStart, Options};
+    use thalweg_types::{
+        Attempt, Durability,
+        command::groups::{GroupConfig, Redelivery, Settlement},
+        record::RecordBatch,
+    };
+
+    use super::*;
+    use crate::{
+        admission::AddressKey,
+        config::{ByteSize, Config, KNOBS},
+    };
+
+    /// A database with a stream of records and two groups, and a bound of 1,000,000 bytes.
+    struct Setting {
+        _dir: tempfile::TempDir,
+        db: Database,
+        groups: [Group; 2],
+        memory: Arc<ObjectMemory>,
+        accounts: [Arc<Account>; 2],
+    }
+
+    impl Setting {
+        fn new(records: u32) -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let db = Database::open(dir.path(), Options::default()).unwrap();
+            let stream = db.stream("s").unwrap();
+            let mut batch = RecordBatch::new();
+            (0..records).for_each(|_| batch.push_payload(b"x").unwrap());
+            stream.append(&batch).unwrap();
+            let group = |name| stream.create_group(name, GroupStart::Beginning, &GroupConfig::default()).unwrap().0;
+            let groups = [group("greedy"), group("good")];
+            let admission = Admission::new(&Config { max_object_bytes: ByteSize(1_000_000), ..Config::default() });
+            let account = |last| admission.account(AddressKey::of(Ipv4Addr::new(127, 0, 0, last).into()));
+            let (accounts, memory) = ([account(1), account(2)], ObjectMemory::new(&admission));
+            Self { _dir: dir, db, groups, memory, accounts }
+        }
+
+        /// Prepares a fetch of the client `who` from its group, and asks for its admission.
+        fn admit(&self, who: usize, max_records: u32) -> Option<(ObjectRoom, PreparedFetch)> {
+            let request = FetchRequest { max_records, ..FetchRequest::default() };
+            let mut prepared = PreparedFetch::new(&self.groups[who], &request).unwrap();
+            self.memory.count(&self.db, Duration::ZERO);
+            let room = self.memory.admit_fetch(&self.db, &self.accounts[who], &mut prepared).unwrap()?;
+            Some((room, prepared))
+        }
+
+        /// Fetches records without asking. Returns their attempt, and their number.
+        fn fetch(&self, who: usize, max_records: u32) -> (Attempt, u64) {
+            let delivery = self.groups[who].fetch(&FetchRequest { max_records, ..FetchRequest::default() }).unwrap();
+            (delivery.attempt, delivery.record_count())
+        }
+    }
+
+    #[test]
+    fn the_help_of_the_knob_states_the_bytes() {
+        let knob = KNOBS.iter().find(|knob| knob.name == "max_object_bytes").unwrap();
+        let stated = [STREAM_BYTES, GROUP_BYTES, MEMBER_BYTES, UNSETTLED_BYTES, LEASE_BYTES];
+        for bytes in stated {
+            assert!(knob.help.contains(&format!(" {bytes} ")), "{bytes}");
+        }
+        assert!(knob.help.contains("four members") && FREE_MEMBERS == 4);
+    }
+
+    #[test]
+    fn requests_in_progress_and_what_the_state_has_count_together() {
+        let setting = Setting::new(10);
+        let (memory, db) = (&setting.memory, &setting.db);
+        memory.count(db, Duration::ZERO);
+        let before = memory.bound().used();
+        assert_eq!(before, STREAM_BYTES + 2 * GROUP_BYTES);
+        let room = memory.room(db, &setting.accounts[0], STREAM_BYTES).unwrap();
+        assert_eq!(memory.bound().used(), before + STREAM_BYTES);
+        db.stream("new").unwrap();
+        drop(room);
+        assert_eq!(memory.bound().used(), before + STREAM_BYTES, "before and after it is counted");
+        memory.count(db, Duration::ZERO);
+        assert_eq!(memory.bound().used(), before + STREAM_BYTES);
+        assert!(memory.room(db, &setting.accounts[0], 1_000_000).is_none());
+        assert_eq!(memory.bound().rejections(), 1);
+    }
+
+    #[test]
+    fn a_group_that_holds_most_gets_no_new_records_and_others_do() {
+        let setting = Setting::new(20_000);
+        let mut held = Vec::new();
+        while let Some((room, _)) = setting.admit(0, 100) {
+            held.push(setting.fetch(0, 100));
+            drop(room);
+        }
+        let records: u64 = held.iter().map(|(_, count)| count).sum();
+        assert!((8_500..=9_000).contains(&records), "{records}: all but the reserve");
+        let (room, prepared) = setting.admit(1, 50).expect("another group has room in the reserve");
+        assert_eq!(prepared.new_records(), 50);
+        drop(room);
+        assert!(setting.memory.bound().rejections() > 0);
+        // Acks make room at once.
+        setting.groups[0].ack(&[Settlement::all(held[0].0)]).unwrap();
+        let (_room, prepared) = setting.admit(0, 90).expect("room");
+        assert_eq!(prepared.new_records(), 90);
+    }
+
+    #[test]
+    fn at_the_bound_returned_records_are_delivered_again_and_no_new_ones() {
+        let setting = Setting::new(20_000);
+        let mut last = setting.fetch(0, 1000);
+        for _ in 0..9 {
+            last = setting.fetch(0, 1000);
+        }
+        assert!(setting.admit(0, 1000).is_none(), "all records are held");
+        let group = &setting.groups[0];
+        group.nack(&[Settlement::all(last.0)], Redelivery::After(Duration::ZERO), "").unwrap();
+        let (room, prepared) = setting.admit(0, 2000).expect("a thousand records wait for redelivery");
+        assert_eq!(prepared.new_records(), 0);
+        assert!(setting.admit(0, 1000).is_none(), "the same records for another fetch");
+        let fetched = setting.db.to_async().fetch_prepared(prepared, Durability::Os);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let delivery = runtime.block_on(fetched).unwrap().read().unwrap();
+        assert_eq!(delivery.record_count(), 1000);
+        room.finish();
+        assert!(setting.memory.returned().is_empty());
+        assert_eq!(group.info().unwrap().pending, 10_000, "none was added");
+        assert!(setting.admit(0, 1000).is_none());
+    }
+}
