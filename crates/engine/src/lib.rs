@@ -99,7 +99,7 @@ pub use error::{OpenError, ReadError, WriteError};
 pub use expiry::{Lifetime, PutOptions};
 pub use group::{
     AdmitFetch, Admitted, Credit, Delivery, Extended, FetchRequest, Group, GroupError, GroupFigures, GroupInfo,
-    GroupMember, GroupStart, HeldAttempt, MAX_LISTED_MEMBERS, Message, PreparedFetch, Push, PushRequest, PushWaits,
+    GroupStart, HeldAttempt, MAX_LISTED_MEMBERS, MemberInfo, Message, PreparedFetch, Push, PushRequest, PushWaits,
     Ready, SettlementResult, UnreadDelivery,
 };
 pub use identity::MemberIdentity;

@@ -114,9 +114,9 @@ impl Group {
 
     /// Returns how many records, up to `max`, a fetch at `now` delivers before new ones; 1 if it only makes dead letters.
     pub(crate) fn deliverable_again(&self, now: SpaceTime, max: u32) -> u32 {
-        let mut due = self.due.iter().take_while(|(due, _)| *due <= now).peekable();
+        let mut due = self.parcels.due_at(now).peekable();
         let least = u32::from(self.has_freed() || due.peek().is_some());
-        let runs = due.filter_map(|(_, attempt)| self.parcels.get(attempt)).flat_map(|parcel| &parcel.runs);
+        let runs = due.flat_map(|parcel| &parcel.runs);
         let again = runs.take(MAX_FETCH_RECORDS as usize).filter(|run| !is_exhausted(&self.head.config, run));
         again.fold(0_u32, |sum, run| sum.saturating_add(run.count)).clamp(least, max.max(least))
     }

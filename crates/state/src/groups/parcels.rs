@@ -92,6 +92,11 @@ impl Parcels {
         self.due.first().copied()
     }
 
+    /// Iterates over the parcels whose records can be redelivered at `now`, in the order of their times.
+    pub(crate) fn due_at(&self, now: SpaceTime) -> impl Iterator<Item = &Parcel> {
+        self.due.range(..=(now, Attempt(u64::MAX))).filter_map(|(_, attempt)| self.by_attempt.get(attempt))
+    }
+
     /// Returns the lowest offset of a pending record.
     pub(crate) fn first_pending(&self) -> Option<Offset> {
         self.firsts.first().filter(|(is_dead, ..)| !is_dead).map(|&(_, first, _)| first)

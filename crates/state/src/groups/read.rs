@@ -38,8 +38,8 @@ impl GroupCounters {
             stream: head.stream,
             cursor: head.cursor,
             counts: GroupCounts {
-                pending: group.pending(),
-                dying: group.dead(),
+                pending: group.parcels.pending(),
+                dying: group.parcels.dead(),
                 members: group.members.len() as u64,
                 delivered: head.delivered,
                 redelivered: head.redelivered,
