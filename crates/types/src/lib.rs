@@ -1,8 +1,8 @@
 //! Types that every layer of Thalweg shares.
 //!
 //! Owns: ids and positions, durability levels, descriptions of streams and groups, the byte encodings of commands and
-//! of stream records, limits, the three classes of errors, the trait through which time enters, and the build of the
-//! running program. Does not own: any I/O, any policy. It depends on no other crate of the workspace.
+//! of stream records, limits, a map of prefixes, the three classes of errors, the trait through which time enters, and
+//! the build of the running program. Does not own: any I/O, any policy. It depends on no other crate of the workspace.
 
 pub mod budget;
 pub mod build;
@@ -17,6 +17,7 @@ pub mod info;
 pub mod limits;
 pub mod message;
 pub mod meter;
+pub mod prefix_map;
 pub mod printable;
 pub mod read_level;
 pub mod record;
