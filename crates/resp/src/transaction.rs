@@ -31,6 +31,7 @@ use super::{
     cursors::{INVALID_CURSOR, cursor_argument},
     database::{Database, Outcome, Watched},
     databases::Databases,
+    emptying::{TOO_MANY_DELETES, count_emptying},
     failure::Failure,
     queued::{Transaction, Watch},
     session::{CommandProgress, Session},
@@ -251,6 +252,10 @@ impl Session {
         plan.keys.each(|command, arguments| lacks_reply_room |= self.lacks_reply_room(command, arguments));
         if lacks_reply_room {
             return self.fail(NO_REPLY_ROOM, out);
+        }
+        let emptying = count_emptying(&plan.keys);
+        if is_batched && emptying > 0 && !self.may_empty(emptying) {
+            return self.fail(TOO_MANY_DELETES, out);
         }
         if is_batched {
             return self.exec_in_burst(plan, watched);

@@ -41,7 +41,7 @@ use std::{
 
 use bytes::Bytes;
 use thalweg_engine::{Client, ClientAddress};
-use thalweg_types::limits::{MAX_CACHES, MAX_GROUPS, MAX_KEYSPACES, MAX_LEASES, MAX_VALUE_BYTES};
+use thalweg_types::limits::{MAX_CACHES, MAX_GROUPS, MAX_KEYSPACES, MAX_LEASES, MAX_PENDING_CLEARS, MAX_VALUE_BYTES};
 
 use crate::{
     config::Config,
@@ -83,6 +83,8 @@ pub enum Resource {
     Leases,
     /// Consumer groups, held by the address that created them.
     Groups,
+    /// Units of deletes of many keys whose rows wait to be removed, held by the address that deleted them.
+    Deletes,
     /// Connections; each channel of a QUIC connection after the first also counts as one.
     Connections,
     /// QUIC connections; they also count as connections.
@@ -91,7 +93,7 @@ pub enum Resource {
 
 impl Resource {
     /// Every resource, in the order of their numbers.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Requests,
         Self::BodyBytes,
         Self::ReplyBytes,
@@ -104,6 +106,7 @@ impl Resource {
         Self::Keyspaces,
         Self::Leases,
         Self::Groups,
+        Self::Deletes,
         Self::Connections,
         Self::QuicConnections,
     ];
@@ -125,6 +128,7 @@ impl Resource {
             Self::Keyspaces => "keyspaces",
             Self::Leases => "leases",
             Self::Groups => "groups",
+            Self::Deletes => "deletes",
             Self::Connections => "connections",
             Self::QuicConnections => "quic_connections",
         }
@@ -135,7 +139,7 @@ impl Resource {
     /// take ever more of them with new connections, which hold nothing yet.
     const fn is_shared_by_connection(self) -> bool {
         use Resource::*;
-        !matches!(self, CacheBytes | Caches | Keyspaces | Leases | Groups | Connections | QuicConnections)
+        !matches!(self, CacheBytes | Caches | Keyspaces | Leases | Groups | Deletes | Connections | QuicConnections)
     }
 
     /// Returns true if the amounts are bytes.
@@ -578,6 +582,11 @@ impl Reservation {
         self.amount -= less;
     }
 
+    /// Returns the amount that this guard holds.
+    pub(crate) fn amount(&self) -> u64 {
+        self.amount
+    }
+
     /// Returns the account of the connection that holds the amount.
     #[must_use]
     pub fn account(&self) -> &Arc<Account> {
@@ -618,6 +627,7 @@ impl Admission {
             Resource::Keyspaces => MAX_KEYSPACES as u64,
             Resource::Leases => MAX_LEASES as u64,
             Resource::Groups => MAX_GROUPS as u64,
+            Resource::Deletes => MAX_PENDING_CLEARS as u64,
             Resource::Connections => config.max_connections.into(),
             Resource::QuicConnections => config.max_quic_connections.into(),
         };

@@ -2,12 +2,13 @@
 //!
 //! Owns: [`app::App`], the state that requests of every protocol share; [`config`]; [`admission`], [`half_open`],
 //! [`held_log`], [`pace`] and [`limits`], the bounds on work and memory, and the shares of clients in them (`created`:
-//! in what they create in the database); [`readers`], the threads for long reads; [`fetched`], reads of rows before
-//! writes are proposed; [`error`], the codes and messages of failed requests; [`metrics`], counters and collectors;
-//! [`aside`], [`threads`], [`accepting`] and [`served_socket`], the life of a connection from listener to close;
-//! [`pushing`], pushes of consumer groups; [`watching`], reports of the progress of watches; [`views`], subjects and
-//! caches; [`cluster`], the cluster as the protocols see it. Does not own: protocols. `thalweg-http`, `thalweg-native`
-//! and `thalweg-resp` are crates above this one. They do not import each other; `thalweg-server` composes them.
+//! in what they create in the database; [`deleting`]: in deletes of many keys); [`readers`], the threads for long
+//! reads; [`fetched`], reads of rows before writes are proposed; [`error`], the codes and messages of failed requests;
+//! [`metrics`], counters and collectors; [`aside`], [`threads`], [`accepting`] and [`served_socket`], the life of a
+//! connection from listener to close; [`pushing`], pushes of consumer groups; [`watching`], reports of the progress of
+//! watches; [`views`], subjects and caches; [`cluster`], the cluster as the protocols see it. Does not own: protocols.
+//! `thalweg-http`, `thalweg-native` and `thalweg-resp` are crates above this one. They do not import each other;
+//! `thalweg-server` composes them.
 
 pub mod accepting;
 pub mod admission;
@@ -18,6 +19,7 @@ pub mod cluster;
 pub mod config;
 mod created;
 mod creating;
+pub mod deleting;
 pub mod error;
 mod fair_queue;
 pub mod fetched;

@@ -85,8 +85,8 @@ impl Clear {
     }
 }
 
-/// The clears (deleted prefixes with hidden rows) of one keyspace. At most [`MAX_NESTED_CLEARS`] of them cover a key, or
-/// twice as many while readers use two tables together.
+/// The clears (deleted prefixes with hidden rows) of one keyspace. At most [`MAX_NESTED_CLEARS`] of them cover a key,
+/// or twice as many while readers use two tables together.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Prefixes(PrefixMap<Clear>);
 
