@@ -9,7 +9,7 @@
 //!
 //! Each delete is counted before it is proposed, also one of few keys, which never waits: only the log knows how many
 //! keys there will be. It counts until its outcome is known, and after that only if it waits. The outcome of a command
-//! whose client has disconnected is not known. Its deletes count for [`UNKNOWN_FOR`], and then as long as any delete
+//! whose client has disconnected is not known. Its deletes count for 30 seconds, and then as long as any delete
 //! waits in their keyspaces. So a client gains nothing by disconnecting.
 
 use std::{
