@@ -48,9 +48,9 @@ use super::{
     bounds::MAX_CACHE_ARGUMENTS,
     burst::{Burst, Slot},
     client::{Client, Registered},
+    commands::empties,
     cursors::{INVALID_CURSOR, cursor_argument},
     database::{Database, Outcome, PendingOutcome},
-    emptying::{TOO_MANY_DELETES, empties},
     failure::Failure,
     long_read::LongRead,
     metrics::Tally,
@@ -655,8 +655,10 @@ impl Session {
         if let Some(flow) = self.enter(1, bytes, out) {
             return flow;
         }
-        if empties(command) && !self.may_empty(1) {
-            return self.fail(TOO_MANY_DELETES, out);
+        if empties(command)
+            && let Some(flow) = self.refuse_emptying(1, out)
+        {
+            return flow;
         }
         self.push(command, arguments, is_scan);
         CommandProgress::Done

@@ -27,11 +27,10 @@ use thalweg_types::{
 use super::{
     bounds::MAX_CACHE_STEPS,
     burst::Slot,
-    commands::Commands,
+    commands::{Commands, empties},
     cursors::{INVALID_CURSOR, cursor_argument},
     database::{Database, Outcome, Watched},
     databases::Databases,
-    emptying::{TOO_MANY_DELETES, count_emptying},
     failure::Failure,
     queued::{Transaction, Watch},
     session::{CommandProgress, Session},
@@ -253,11 +252,11 @@ impl Session {
         if lacks_reply_room {
             return self.fail(NO_REPLY_ROOM, out);
         }
-        let emptying = count_emptying(&plan.keys);
-        if is_batched && emptying > 0 && !self.may_empty(emptying) {
-            return self.fail(TOO_MANY_DELETES, out);
-        }
         if is_batched {
+            let emptying = plan.keys.list().filter(|command| empties(command)).count();
+            if let Some(flow) = self.refuse_emptying(emptying, out) {
+                return flow;
+            }
             return self.exec_in_burst(plan, watched);
         }
         let outcome = match self.exec_immediate(&plan.keys, &watched) {
