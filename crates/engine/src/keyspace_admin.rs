@@ -11,7 +11,7 @@ use thalweg_state::keyspaces::{Fetch, Item, ReadView, ScanRange};
 use thalweg_store::Direction;
 pub use thalweg_types::info::KeyspaceCounts;
 use thalweg_types::{
-    Durability, KeyspaceId,
+    Durability, KeyspaceId, Revision,
     command::{
         CommandError, KeyspaceConfig, Outcome, encode_configure_keyspace, encode_create_keyspace, encode_drop_keyspace,
     },
@@ -42,6 +42,35 @@ impl Database {
             Some(Outcome::Keyspace { id, created }) => Ok((Keyspace::new(self.clone(), id), created)),
             other => Err(unexpected(other.as_ref())),
         }
+    }
+}
+
+/// Deletes of many keys (by prefix, of all keys, or of a keyspace) whose rows wait to be removed in the background. All
+/// of this costs a few microseconds at most.
+impl Database {
+    /// Returns the part of [`MAX_PENDING_CLEARS`](thalweg_types::limits::MAX_PENDING_CLEARS) that waiting deletes use.
+    #[must_use]
+    pub fn waiting_delete_units(&self) -> usize {
+        self.inner.open.machine.clear_units()
+    }
+
+    /// Returns true if rows of the keyspace wait to be removed, of any delete.
+    #[must_use]
+    pub fn has_waiting_deletes(&self, keyspace: KeyspaceId) -> bool {
+        self.inner.open.machine.has_clears_of(keyspace)
+    }
+
+    /// Returns true if rows of the keyspace wait to be removed that the command with this revision has deleted. The
+    /// keyspace may have been dropped.
+    #[must_use]
+    pub fn is_delete_waiting(&self, keyspace: KeyspaceId, revision: Revision) -> bool {
+        self.inner.open.machine.has_clear_at(keyspace, revision)
+    }
+
+    /// Returns the revision of the last delete of all keys of the keyspace, if rows of it wait to be removed.
+    #[must_use]
+    pub fn emptied_at(&self, keyspace: KeyspaceId) -> Option<Revision> {
+        self.inner.open.machine.emptied_at(keyspace)
     }
 }
 

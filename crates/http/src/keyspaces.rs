@@ -9,6 +9,7 @@ use thalweg_engine::{DEFAULT_STATS_KEYS, KeyspaceCounts, KeyspaceInfo};
 use thalweg_serving::{
     admission::Resource,
     app::App,
+    deleting::DeleteShare,
     error::{ApiError, no_such_keyspace},
 };
 use thalweg_types::command::{Deadline, KeyspaceConfig, KeyspaceHistory};
@@ -191,7 +192,9 @@ pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let name = name(call)?;
     let keyspace = read_gate::look_up(app, call, || app.find_keyspace(&name)).await?;
-    let ack = call.db_at_level(app)?.drop_keyspace(keyspace.id()).await?;
+    let share = app.may_delete(&call.account, [(keyspace.id(), 0)])?;
+    let dropped = call.db_at_level(app)?.drop_keyspace(keyspace.id());
+    let ack = DeleteShare::until(share, dropped, |ack| ack.revision).await?;
     app.dropped_keyspace(&name);
     Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
 }

@@ -15,7 +15,7 @@ use http::{Response, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use thalweg_engine::{RowsOf, TransactionAck};
-use thalweg_serving::{admission::Account, app::App, error::ApiError, fetched::fetch_rows};
+use thalweg_serving::{admission::Account, app::App, deleting::DeleteShare, error::ApiError, fetched::fetch_rows};
 use thalweg_types::{
     Durability, Revision,
     budget::{self, Budget, BudgetSpent},
@@ -236,13 +236,19 @@ pub(crate) async fn transaction(app: &Arc<App>, call: &mut Call) -> Answer {
         return Ok(read_gate::showing(answer(app, call, requested, ack, only_reads).await?, shown));
     }
     let db = call.db(app)?;
+    let share = app.may_delete(&call.account, transaction.deleted_prefixes())?;
     fetch_rows(app, &call.account, &db, RowsOf::Transaction(&transaction)).await;
-    let transacted = db.transact(&transaction, level);
+    let transacted = DeleteShare::until(share, db.transact(&transaction, level), deleted_at);
     drop(transaction);
     // The body stays counted while its conditions are in memory, to name a failed one.
     let _kept = (!requested.conditions.is_empty()).then_some(body);
     let ack = transacted.await?;
     answer(app, call, requested, ack, only_reads).await
+}
+
+/// Returns the revision at which a transaction may have deleted prefixes.
+fn deleted_at(ack: &TransactionAck) -> Option<Revision> {
+    ack.outcome.wrote.then_some(ack.outcome.revision)
 }
 
 /// Answers a transaction that only reads, without the log.
@@ -387,7 +393,8 @@ pub(crate) async fn delete_prefix(app: &Arc<App>, call: &mut Call) -> Answer {
             Err(error) if error.status == StatusCode::NOT_FOUND => {}
             Err(error) => return Err(error),
         }
-        call.db(app)?.transact(&builder, level)
+        let share = app.may_delete(&call.account, builder.deleted_prefixes())?;
+        DeleteShare::until(share, call.db(app)?.transact(&builder, level), deleted_at)
     };
     let ack = transacted.await?;
     let keys = match ack.outcome.results[..] {

@@ -10,10 +10,11 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use thalweg_broker::Batch;
-use thalweg_engine::{PendingCommand, Purpose, TransactionAck, Wake};
+use thalweg_engine::{PendingCommand, Purpose, TransactionAck, Wake, WriteError};
 use thalweg_serving::{
     admission::Account,
     app::App,
+    deleting::DeleteShare,
     fetched::{FetchingRows, RowFetcher},
     objects::CreatePermit,
 };
@@ -21,7 +22,7 @@ use thalweg_types::{
     Durability, LeaseId,
     budget::{Budget, BudgetSpent},
     command::{
-        Command, Outcome, TimeCommand, Transaction,
+        Command, Outcome, TimeCommand, Transaction, Write as Operation,
         groups::{GroupCommand, GroupOutcome},
     },
     limits::{MAX_COMMAND_STEPS, MAX_TRANSACTION_RESULT_BYTES},
@@ -66,11 +67,11 @@ pub(crate) fn write(turn: &mut Turn<'_>, request: &Request<'_>, write: &Write<'_
 fn settled(app: &Arc<App>, proposed: Proposed) -> PendingReply {
     let (app, Proposed { pending, share }) = (Arc::clone(app), proposed);
     Box::pin(async move {
-        let outcome = pending.await?;
+        let result = pending.await;
         if let Some(share) = share {
-            share.settle(&app, outcome.1.as_ref());
+            share.settle(&app, result.as_ref().map(|(_, outcome)| outcome.as_ref()));
         }
-        Ok(Reply::Outcome(outcome))
+        Ok(Reply::Outcome(result?))
     })
 }
 
@@ -139,10 +140,11 @@ fn published_after(app: &Arc<App>, proposed: Proposed, batches: Vec<Batch>) -> P
     let (app, Proposed { pending, share }) = (Arc::clone(app), proposed);
     // The batches are published even if the connection is lost, so the task does not belong to the channel.
     let published = tokio::spawn(async move {
-        let outcome = pending.await?;
+        let result = pending.await;
         if let Some(share) = share {
-            share.settle(&app, outcome.1.as_ref());
+            share.settle(&app, result.as_ref().map(|(_, outcome)| outcome.as_ref()));
         }
+        let outcome = result?;
         // The first attempt of a duplicate may have published already, and a commit is published at most once.
         if !matches!(outcome.1, Some(Outcome::Duplicate { .. })) {
             app.views.publish_committed(&batches);
@@ -232,12 +234,14 @@ enum Share {
     Stream(CreatePermit),
     /// The command creates a consumer group.
     Group(CreatePermit),
+    /// The command deletes keys by prefix, or a keyspace.
+    Deletes(DeleteShare),
 }
 
 impl Share {
     /// Finds the share that a command may change, and reserves what it needs. Returns an error if the client already
     /// holds its share.
-    fn reserve(app: &App, account: &Arc<Account>, command: &Command<'_>) -> Result<Option<Self>, Failure> {
+    fn reserve(app: &Arc<App>, account: &Arc<Account>, command: &Command<'_>) -> Result<Option<Self>, Failure> {
         let db = app.db.blocking();
         Ok(match command {
             Command::CreateKeyspace { name, .. } if db.find_keyspace(name).is_none() => {
@@ -256,19 +260,36 @@ impl Share {
                     _ => None,
                 }
             }
+            Command::DropKeyspace { keyspace } => app.may_delete(account, [(*keyspace, 0)])?.map(Self::Deletes),
+            Command::Transaction(transaction) => {
+                let operations = transaction.branches().into_iter().flatten().flatten();
+                let prefixes = operations.filter_map(|operation| match operation {
+                    Ok(Operation::DeletePrefix { keyspace, prefix }) => Some((keyspace, prefix.len())),
+                    _ => None,
+                });
+                app.may_delete(account, prefixes)?.map(Self::Deletes)
+            }
             _ => None,
         })
     }
 
-    /// Keeps or releases the reservation, as the outcome of the command says.
-    fn settle(self, app: &App, outcome: Option<&Outcome>) {
-        match (self, outcome) {
-            (Self::Lease(ttl, permit), Some(Outcome::Lease { id, .. })) => app.granted_lease(*id, ttl, permit),
-            (Self::Stream(permit), Some(Outcome::Stream { id, created: true })) => app.created_stream(*id, permit),
-            (Self::Revoked(id), Some(Outcome::Committed { .. })) => app.revoked_lease(id),
-            (Self::Group(permit), Some(Outcome::Group(GroupOutcome::Created { id, created: true }))) => {
+    /// Keeps or releases the reservation, as the outcome of the command says, which is `None` if it is not known.
+    fn settle(self, app: &App, result: Result<Option<&Outcome>, &WriteError>) {
+        match (self, result) {
+            (Self::Lease(ttl, permit), Ok(Some(Outcome::Lease { id, .. }))) => app.granted_lease(*id, ttl, permit),
+            (Self::Stream(permit), Ok(Some(Outcome::Stream { id, created: true }))) => app.created_stream(*id, permit),
+            (Self::Revoked(id), Ok(Some(Outcome::Committed { .. }))) => app.revoked_lease(id),
+            (Self::Group(permit), Ok(Some(Outcome::Group(GroupOutcome::Created { id, created: true })))) => {
                 app.created_group(*id, permit);
             }
+            (Self::Deletes(share), Ok(Some(outcome))) => {
+                share.settle(Ok(match outcome {
+                    Outcome::Dropped { revision } => Some(*revision),
+                    Outcome::Transacted(done) => done.wrote.then_some(done.revision),
+                    _ => None,
+                }));
+            }
+            (Self::Deletes(share), Err(error)) => share.settle(Err(error)),
             _ => {}
         }
     }
@@ -282,15 +303,15 @@ fn level(app: &App, wanted: Level, checked: &ClientCommand<'_>) -> Result<Durabi
 /// Proposes a client's command, which was checked, for the request with this name. The channel commits its queued
 /// commands at the end of its turn.
 fn propose(
-    app: &App,
+    app: &Arc<App>,
     account: &Arc<Account>,
     name: RequestId<'_>,
     level: Durability,
     checked: &ClientCommand<'_>,
 ) -> Result<Proposed, Failure> {
     // Few commands are of this kind, so only these are decoded.
-    let raised = checked.at_none == AtNone::Raised;
-    let share = if raised { Share::reserve(app, account, &checked.command())? } else { None };
+    let may_share = checked.at_none == AtNone::Raised || checked.deletes_prefixes;
+    let share = if may_share { Share::reserve(app, account, &checked.command())? } else { None };
     let purpose = if checked.brings_data { Purpose::Data } else { Purpose::Reclaim };
     let origin = app.origin(account, || name.to_string());
     let pending = app.db.for_origin(&origin).propose_command(checked.bytes, purpose, level, Wake::Later);

@@ -12,6 +12,7 @@
 //! Limits: [`MAX_BURST_BYTES`], [`MAX_REDIS_COMMANDS`]. Further requests wait in the receive buffer for the next
 //! burst.
 
+use thalweg_serving::deleting::DeleteShare;
 use thalweg_types::limits::MAX_REDIS_COMMANDS;
 
 use super::{commands::Commands, database::Watched};
@@ -81,6 +82,8 @@ pub(crate) struct Burst {
     /// Keys that the commands may change. Once the commands are applied, clients that wait for these keys in
     /// blocking reads are notified.
     pub touched: super::waiting::TouchedKeys,
+    /// Shares of the commands that delete all keys, until their outcome is known.
+    pub deletes: Vec<DeleteShare>,
 }
 
 impl Burst {

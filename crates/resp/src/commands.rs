@@ -12,6 +12,11 @@ pub(crate) fn is_mark(command: &Command) -> bool {
     matches!(command.name, "multi" | "exec")
 }
 
+/// Returns true for a command that deletes all keys of a database.
+pub(crate) fn empties(command: &Command) -> bool {
+    matches!(command.name, "flushdb" | "flushall")
+}
+
 /// List of commands with their arguments, in one buffer. Clearing the list keeps some of its memory for reuse.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Commands {

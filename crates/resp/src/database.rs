@@ -8,7 +8,10 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc, task::Context};
 use thalweg_engine::Origin;
 use thalweg_redis::{Read, Reply, StoreError};
 use thalweg_serving::fetched::RowFetcher;
-use thalweg_types::budget::{Budget, BudgetSpent};
+use thalweg_types::{
+    KeyspaceId,
+    budget::{Budget, BudgetSpent},
+};
 
 use super::{cache::CacheDatabase, commands::Commands, failure::Failure};
 
@@ -53,6 +56,11 @@ pub(crate) trait Batched: fmt::Debug + Send + Sync {
         commands: &Commands,
         watched: &[Watched],
     ) -> PendingOutcome;
+    /// Returns the keyspace whose keys the database contains; `None` if there is none yet, and for databases of another
+    /// kind.
+    fn keyspace(&self) -> Option<KeyspaceId> {
+        None
+    }
     /// Returns a future that completes after a client of another protocol has appended to this stream, and from time to
     /// time while there is no such stream; `None` if other protocols can't append to it.
     fn appended(&self, _key: &[u8]) -> Option<Appended> {

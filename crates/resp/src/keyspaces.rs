@@ -337,6 +337,10 @@ impl Batched for KeyspaceDatabase {
         act(&Model::default()).map_err(Failure::from)
     }
 
+    fn keyspace(&self) -> Option<KeyspaceId> {
+        self.keyspace.known_id()
+    }
+
     fn propose(
         &self,
         origin: &Origin,

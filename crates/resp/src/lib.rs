@@ -47,6 +47,7 @@ mod connection_commands;
 mod cursors;
 mod database;
 pub mod databases;
+mod emptying;
 mod failure;
 pub mod gathering;
 mod introspection;

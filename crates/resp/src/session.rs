@@ -30,6 +30,7 @@ use thalweg_serving::{
     admission::{Account, Reservation, Resource},
     bulk::Slice,
     cluster::{Cluster, ConnectionBarrier, Gate},
+    deleting::DeleteShare,
     fetched::RowFetcher,
     limits::{COUNTED_REPLY_BYTES, DEFAULT_WAIT, OUTBOX_BYTES},
     served_socket::ServedSocket,
@@ -47,6 +48,7 @@ use super::{
     bounds::MAX_CACHE_ARGUMENTS,
     burst::{Burst, Slot},
     client::{Client, Registered},
+    commands::empties,
     cursors::{INVALID_CURSOR, cursor_argument},
     database::{Database, Outcome, PendingOutcome},
     failure::Failure,
@@ -162,6 +164,7 @@ impl std::fmt::Display for RequestId {
 
 struct PendingBurst {
     commands: PendingOutcome,
+    deletes: Vec<DeleteShare>,
     _held: Reservation,
 }
 
@@ -652,6 +655,11 @@ impl Session {
         if let Some(flow) = self.enter(1, bytes, out) {
             return flow;
         }
+        if empties(command)
+            && let Some(flow) = self.refuse_emptying(1, out)
+        {
+            return flow;
+        }
         self.push(command, arguments, is_scan);
         CommandProgress::Done
     }
@@ -697,7 +705,8 @@ impl Session {
         // The pending burst needs only its reply slots.
         self.burst.commands.clear();
         self.burst.watched = Vec::new();
-        self.pending = Some(PendingBurst { commands, _held: self.account.count(Resource::Requests) });
+        let deletes = std::mem::take(&mut self.burst.deletes);
+        self.pending = Some(PendingBurst { commands, deletes, _held: self.account.count(Resource::Requests) });
     }
 
     /// Continues the session's pending work: messages, proposed commands, the long read, the blocking read, and work in
@@ -732,7 +741,11 @@ impl Session {
         loop {
             if let Some(pending) = &mut self.pending {
                 let Poll::Ready(outcome) = pending.commands.as_mut().poll(cx) else { return moved };
+                let deletes = std::mem::take(&mut pending.deletes);
                 self.pending = None;
+                if outcome.is_ok() {
+                    deletes.into_iter().for_each(DeleteShare::settle_emptied);
+                }
                 self.settled(outcome, out);
             } else if self.barrier.is_pending() {
                 if self.barrier.poll(cx).is_pending() {

@@ -27,7 +27,7 @@ use thalweg_types::{
 use super::{
     bounds::MAX_CACHE_STEPS,
     burst::Slot,
-    commands::Commands,
+    commands::{Commands, empties},
     cursors::{INVALID_CURSOR, cursor_argument},
     database::{Database, Outcome, Watched},
     databases::Databases,
@@ -253,6 +253,10 @@ impl Session {
             return self.fail(NO_REPLY_ROOM, out);
         }
         if is_batched {
+            let emptying = plan.keys.list().filter(|command| empties(command)).count();
+            if let Some(flow) = self.refuse_emptying(emptying, out) {
+                return flow;
+            }
             return self.exec_in_burst(plan, watched);
         }
         let outcome = match self.exec_immediate(&plan.keys, &watched) {

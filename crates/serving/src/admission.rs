@@ -44,7 +44,9 @@ use std::{
 use bytes::Bytes;
 use thalweg_broker::LinkOwner;
 use thalweg_engine::{Client, ClientAddress};
-use thalweg_types::limits::{MAX_CACHES, MAX_GROUPS, MAX_KEYSPACES, MAX_LEASES, MAX_STREAMS, MAX_VALUE_BYTES};
+use thalweg_types::limits::{
+    MAX_CACHES, MAX_GROUPS, MAX_KEYSPACES, MAX_LEASES, MAX_PENDING_CLEARS, MAX_STREAMS, MAX_VALUE_BYTES,
+};
 
 use crate::{config::Config, limits::COUNTED_REPLY_BYTES, reserve::reserve_of};
 
@@ -561,6 +563,7 @@ impl Admission {
             Resource::Leases => MAX_LEASES as u64,
             Resource::Groups => MAX_GROUPS as u64,
             Resource::ObjectBytes => config.max_object_bytes.0,
+            Resource::Deletes => MAX_PENDING_CLEARS as u64,
             Resource::Connections => config.max_connections.into(),
             Resource::QuicConnections => config.max_quic_connections.into(),
         };

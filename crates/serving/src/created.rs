@@ -1,15 +1,16 @@
-//! Shares of clients in what they create in the database: keyspaces, streams, leases and consumer groups.
+//! Shares of clients in what they create in the database: keyspaces, streams, leases and consumer groups, and deletes of
+//! many keys whose rows wait to be removed.
 //!
-//! The database bounds the number of each kind. Owns: a reservation for each one that a client created through this
-//! node, which counts for the client's address until it is gone, and the rule that the others count as held by nobody:
-//! those that exist since an earlier start, were created through another node, or by the server itself. So an address
-//! that created its share before a restart leaves the reserve to others after it too. Does not own: the bounds of the
-//! database, which also hold without this; the requests that create (`creating`).
+//! The database bounds each kind. Owns: a reservation for each one that a client created through this node, which
+//! counts for the client's address until it is gone, and the rule that the others count as held by nobody: those that
+//! exist since an earlier start, were created through another node, or by the server itself. So an address that
+//! created its share before a restart leaves the reserve to others after it too. Does not own: the bounds of the
+//! database, which also hold without this; the requests that create (`creating`) and delete (`deleting`).
 //!
 //! # Finding out what is gone
 //!
-//! Leases expire, and another node may drop what this one has counted. Each creation looks at a few of the oldest
-//! reservations in turn, and a creation for which there is no share looks at many.
+//! Leases expire, deletes end, and another node may drop what this one has counted. Each creation looks at a few of the
+//! oldest reservations in turn, and a creation for which there is no share looks at many.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -18,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use thalweg_types::{GroupId, LeaseId, StreamId};
+use thalweg_types::{GroupId, KeyspaceId, LeaseId, Revision, StreamId};
 
 use crate::admission::{Account, AddressKey, Admission, Reservation, Resource};
 
@@ -35,12 +36,33 @@ pub(crate) struct CreatedByClients {
     pub(crate) streams: Mutex<Created<StreamId>>,
     pub(crate) leases: Mutex<Created<LeaseId>>,
     pub(crate) groups: Mutex<Created<GroupId>>,
+    pub(crate) deletes: Mutex<Created<WaitingDelete>>,
 }
 
-/// Keyspaces, streams, leases or groups that clients have created.
+/// Deletes of a command in one keyspace whose rows may wait to be removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct WaitingDelete {
+    pub(crate) keyspace: KeyspaceId,
+    pub(crate) outcome: DeleteOutcome,
+    /// Number that no other command has.
+    pub(crate) number: u64,
+}
+
+/// Outcome of a command that deletes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum DeleteOutcome {
+    /// The command used this revision.
+    At(Revision),
+    /// The outcome is not known, and the command may still be applied until this time.
+    UnknownUntil(Instant),
+}
+
+/// Keyspaces, streams, leases, groups or waiting deletes that clients have created.
 #[derive(Debug)]
 pub(crate) struct Created<K> {
     held: HashMap<K, CreatedShare>,
+    /// Sum of the amounts of `held`.
+    amount: u64,
     /// Keys of `held` in the order in which they are looked at. A key that is no longer there is skipped.
     order: VecDeque<K>,
     /// An account for each address, because the account of a connection needs much more memory than a reservation.
@@ -49,50 +71,56 @@ pub(crate) struct Created<K> {
 
 #[derive(Debug)]
 struct CreatedShare {
-    _share: Reservation,
+    share: Reservation,
     /// Time until which it is known to exist, unless somebody removes it through another node.
     known_until: Instant,
 }
 
 impl<K> Default for Created<K> {
     fn default() -> Self {
-        Self { held: HashMap::default(), order: VecDeque::default(), owners: HashMap::default() }
+        Self { held: HashMap::default(), amount: 0, order: VecDeque::default(), owners: HashMap::default() }
     }
 }
 
 impl<K: Hash + Eq + Clone> Created<K> {
-    /// Reserves one for the address of `account`. There are `total` in the database. `alive_until` returns the time
-    /// until which one exists for certain, or `None` if it is gone.
+    /// Reserves `amount` for the address of `account`. There are `total` in the database. `alive_until` returns the
+    /// time until which one exists for certain, or `None` if it is gone.
     pub(crate) fn take(
         &mut self,
         (admission, resource): (&Arc<Admission>, Resource),
         account: &Account,
+        amount: u64,
         total: usize,
         alive_until: impl Fn(&K) -> Option<Instant>,
     ) -> Option<Reservation> {
         self.look_at(LOOKED_AT, Some(Instant::now()), &alive_until);
-        let count_others = |held: usize| admission.bound(resource).set_unowned(total.saturating_sub(held) as u64);
-        count_others(self.held.len());
+        let count_others = |held: u64| admission.bound(resource).set_unowned((total as u64).saturating_sub(held));
+        count_others(self.amount);
         if self.owners.len() > 2 * self.held.len() + 16 {
             self.owners.retain(|_, owner| Arc::strong_count(owner) > 1);
         }
         let owner = self.owners.entry(account.address()).or_insert_with(|| admission.account(account.address()));
         let owner = Arc::clone(owner);
-        if let Some(taken) = owner.take_quietly(resource, 1) {
+        if let Some(taken) = owner.take_quietly(resource, amount) {
             return Some(taken);
         }
         self.look_at(LOOKED_AT_WHEN_SHORT, None, &alive_until);
-        count_others(self.held.len());
-        owner.take(resource, 1)
+        count_others(self.amount);
+        owner.take(resource, amount)
     }
 
     pub(crate) fn insert(&mut self, key: K, share: Reservation, known_until: Instant) {
         self.order.push_back(key.clone());
-        self.held.insert(key, CreatedShare { _share: share, known_until });
+        self.amount += share.amount();
+        if let Some(before) = self.held.insert(key, CreatedShare { share, known_until }) {
+            self.amount -= before.share.amount();
+        }
     }
 
     pub(crate) fn remove(&mut self, key: &K) {
-        self.held.remove(key);
+        if let Some(removed) = self.held.remove(key) {
+            self.amount -= removed.share.amount();
+        }
     }
 
     /// Looks at the next `count` reservations, and releases those whose object no longer exists. Objects known to exist
@@ -105,7 +133,7 @@ impl<K: Hash + Eq + Clone> Created<K> {
                 match alive_until(&key) {
                     Some(until) => held.known_until = until,
                     None => {
-                        self.held.remove(&key);
+                        self.remove(&key);
                         continue;
                     }
                 }
@@ -153,7 +181,7 @@ mod tests {
             let account = self.admission.account(AddressKey::of(Ipv4Addr::new(127, 0, 0, address).into()));
             let (bound, total) = ((&self.admission, Resource::Keyspaces), self.existing.borrow().len());
             let exists = |number: &usize| self.existing.borrow().contains(number).then(Instant::now);
-            let Some(held) = self.created.take(bound, &account, total, exists) else { return false };
+            let Some(held) = self.created.take(bound, &account, 1, total, exists) else { return false };
             self.existing.borrow_mut().insert(number);
             self.created.insert(number, held, Instant::now());
             true
@@ -179,6 +207,26 @@ mod tests {
         assert_eq!(more, LIMIT / 20, "half of the reserve");
         assert!(things.create(2, LIMIT), "something is left for the next address");
         assert_eq!(things.used(), (LIMIT / 10 * 9 + more + 1) as u64);
+    }
+
+    #[test]
+    fn amounts_count_and_not_their_number() {
+        let (admission, mut created) = (Admission::new(&Config::default()), Created::default());
+        let take = |created: &mut Created<u8>, address: u8, total: usize| {
+            let account = admission.account(AddressKey::of(Ipv4Addr::new(127, 0, 0, address).into()));
+            created.take((&admission, Resource::Deletes), &account, 100, total, |_| Some(Instant::now()))
+        };
+        for number in 0..9 {
+            let held = take(&mut created, 1, 100 * usize::from(number)).unwrap();
+            created.insert(number, held, Instant::now());
+        }
+        assert!(take(&mut created, 1, 900).is_none(), "the reserve is kept for others");
+        assert!(take(&mut created, 2, 900).is_some());
+        assert_eq!(admission.bound(Resource::Deletes).used(), 900);
+        created.remove(&3);
+        assert!(take(&mut created, 1, 800).is_some());
+        assert!(take(&mut created, 1, 900).is_none(), "somebody else has taken it");
+        assert_eq!(admission.bound(Resource::Deletes).used(), 900);
     }
 
     #[test]

@@ -27,7 +27,7 @@ impl App {
     pub fn may_create_keyspace(&self, account: &Arc<Account>) -> Result<Reservation, ApiError> {
         let (db, bound) = (self.db.blocking(), (&self.admission, Resource::Keyspaces));
         let exists = |name: &String| db.find_keyspace(name).map(|_| Instant::now());
-        let taken = locked(&self.created.keyspaces).take(bound, account, db.keyspace_count(), exists);
+        let taken = locked(&self.created.keyspaces).take(bound, account, 1, db.keyspace_count(), exists);
         taken.ok_or_else(|| {
             ApiError::overloaded("the clients of this address have created their share of keyspaces: drop some")
         })
@@ -79,7 +79,7 @@ impl App {
         let room = self.object_room(account, STREAM_BYTES)?;
         let (db, bound) = (self.db.blocking(), (&self.admission, Resource::Streams));
         let exists = |id: &StreamId| db.has_stream(*id).then(Instant::now);
-        let taken = locked(&self.created.streams).take(bound, account, db.stream_count(), exists);
+        let taken = locked(&self.created.streams).take(bound, account, 1, db.stream_count(), exists);
         let share = taken.ok_or_else(|| {
             ApiError::overloaded("the clients of this address have created their share of streams: delete some")
         })?;
@@ -101,7 +101,7 @@ impl App {
     pub fn may_grant_lease(&self, account: &Arc<Account>) -> Result<CreatePermit, ApiError> {
         let room = self.object_room(account, LEASE_BYTES)?;
         let (db, bound) = (self.db.blocking(), (&self.admission, Resource::Leases));
-        let taken = locked(&self.created.leases).take(bound, account, db.lease_count(), |id| lease_end(db, *id));
+        let taken = locked(&self.created.leases).take(bound, account, 1, db.lease_count(), |id| lease_end(db, *id));
         let share = taken.ok_or_else(|| {
             ApiError::overloaded(
                 "the clients of this address hold their share of leases: revoke some, or retry when some have expired",
@@ -128,7 +128,7 @@ impl App {
         // An error says nothing about the group.
         let exists = |id: &GroupId| db.group_by_id(*id).map_or(Some(()), |found| found.map(|_| ()));
         let exists = |id: &GroupId| exists(id).map(|()| Instant::now());
-        let taken = locked(&self.created.groups).take(bound, account, db.group_count().unwrap_or(0), exists);
+        let taken = locked(&self.created.groups).take(bound, account, 1, db.group_count().unwrap_or(0), exists);
         let share = taken.ok_or_else(|| {
             ApiError::overloaded("the clients of this address have created their share of consumer groups: delete some")
         })?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use thalweg_types::{
-    limits::{MAX_MEMBER_NAME_BYTES, MAX_NAME_BYTES},
+    limits::{CLEAR_UNIT_BYTES, MAX_KEY_BYTES, MAX_MEMBER_NAME_BYTES, MAX_NAME_BYTES, MAX_PENDING_CLEARS},
     steps::{COLD_READ, read_bytes},
 };
 
@@ -102,6 +102,13 @@ pub(crate) const MAX_READING_BYTES: u32 = 64 * 1024 * 1024;
 pub const NATIVE_PAGE_BYTES: u64 = 256 * 1024;
 /// Memory in bytes of a request in progress, without its body.
 pub const REQUEST_BYTES: u64 = 4 * 1024;
+/// Memory in bytes of a table of the deleted prefixes that wait to be swept: 128 bytes for each, their bytes with the
+/// head of each allocation, and the last key that a sweep has examined. Each view of the state holds the table of its
+/// time, and tables of different times share the bytes of the prefixes that both have.
+pub(crate) const CLEARS_TABLE_BYTES: u64 = (MAX_PENDING_CLEARS * (128 + CLEAR_UNIT_BYTES + 32) + MAX_KEY_BYTES) as u64;
+/// Number of tables of deleted prefixes without those of scans: the table of the state, the one that replaces it, two
+/// to which a rejected command returns, and those that short reads still hold.
+pub(crate) const OWN_CLEARS_TABLES: u64 = 6;
 /// Memory in bytes of a subscription without queued messages.
 pub const SUBSCRIPTION_BYTES: u64 = 400;
 /// Memory in bytes of a subject for which the list of matching subscriptions is cached.

@@ -59,10 +59,24 @@ pub const MAX_TRANSACTION_PREFIX_DELETES: usize = 16;
 /// Maximum number of rows that a delete by prefix removes immediately. If more rows have the prefix, the delete only
 /// hides them all, and a background sweep removes them later.
 pub const MAX_EAGER_PREFIX_ROWS: usize = 64;
-/// Maximum number of deleted prefixes of a space whose hidden rows the background sweep has not removed yet. In
-/// keyspaces with history each delete of the same prefix counts. A delete by prefix beyond this number changes nothing,
-/// and its outcome reports the reason; the sweep makes room in the background.
+/// Maximum units ([`clear_units`]) of the deleted prefixes of a space whose hidden rows the background sweep has not
+/// removed yet. In keyspaces with history each further delete of the same prefix counts one unit. A delete by prefix
+/// beyond this number changes nothing, and its outcome reports the reason; the sweep makes room in the background.
 pub const MAX_PENDING_CLEARS: usize = 1024;
+/// Number of bytes of a deleted prefix for which it counts one unit more. All prefixes that wait to be swept therefore
+/// have at most 256 KiB together.
+pub const CLEAR_UNIT_BYTES: usize = 256;
+/// Maximum number of deleted prefixes that wait to be swept and begin with one another, such as `a`, `ab` and `abc`:
+/// each of them costs every lookup of a key below it some nanoseconds. A delete by prefix beyond this number changes
+/// nothing, and its outcome reports the reason. The prefixes that a delete replaces do not count.
+pub const MAX_NESTED_CLEARS: usize = 16;
+
+/// Returns the units of a deleted prefix with this number of bytes, while it waits to be swept.
+#[must_use]
+pub const fn clear_units(prefix_bytes: usize) -> usize {
+    1 + prefix_bytes / CLEAR_UNIT_BYTES
+}
+
 /// Maximum number of headers of a record. A request with more is rejected with an error.
 pub const MAX_HEADERS: usize = 64;
 /// Maximum length of the name of a keyspace, stream or space in bytes. A request with a longer one is rejected with an

@@ -57,6 +57,8 @@ const BYTES_WRITTEN: usize = 48;
 const COMPARISONS: u64 = 32;
 /// Number of arguments of a Redis command, or of values in its reply that cost no read, for one step.
 const ITEMS: usize = 8;
+/// Number of entries of the table of deleted prefixes that are copied for one step.
+const COPIED_CLEARS: usize = 2;
 
 /// Returns the price of reading or comparing bytes.
 #[inline]
@@ -84,6 +86,13 @@ pub const fn written_runs(runs: u64) -> u64 {
 #[must_use]
 pub const fn comparisons(count: u64) -> u64 {
     count / COMPARISONS
+}
+
+/// Returns the price of a change of the table of deleted prefixes, which copies its `entries`.
+#[inline]
+#[must_use]
+pub const fn copied_clears(entries: usize) -> u64 {
+    (entries / COPIED_CLEARS) as u64
 }
 
 /// Returns the price of processing arguments, or of producing values that cost no read.

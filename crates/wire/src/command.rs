@@ -88,6 +88,8 @@ pub struct ClientCommand<'a> {
     pub at_none: AtNone,
     /// True if the command adds data. On a full disk the server accepts only commands that do not.
     pub brings_data: bool,
+    /// True if the command deletes all keys with a prefix.
+    pub deletes_prefixes: bool,
 }
 
 impl<'a> ClientCommand<'a> {
@@ -101,8 +103,9 @@ impl<'a> ClientCommand<'a> {
         if let Some(BlindPut { key, value, .. }) = BlindPut::decode(inner) {
             check_key(key)?;
             check_value(value)?;
-            return Ok(Self { bytes, at_none: AtNone::Allowed, brings_data: true });
+            return Ok(Self { bytes, at_none: AtNone::Allowed, brings_data: true, deletes_prefixes: false });
         }
+        let mut deletes_prefixes = false;
         let (at_none, brings_data) = match &Command::decode(inner)? {
             Command::Commit(commit) => check_commit(commit)?,
             Command::Transaction(transaction) => {
@@ -117,6 +120,7 @@ impl<'a> ClientCommand<'a> {
                     seen.write(&operation?)?;
                 }
                 seen.within(conditions)?;
+                deletes_prefixes = seen.deletes_prefixes;
                 (AtNone::Refused, seen.brings_data)
             }
             Command::CreateKeyspace { .. } | Command::CreateStream { .. } | Command::OpenProducer { .. } => {
@@ -149,7 +153,7 @@ impl<'a> ClientCommand<'a> {
                 return Err(CommandRefused::NotForClients { kind: inner.first().copied().unwrap_or_default() });
             }
         };
-        Ok(Self { bytes, at_none, brings_data })
+        Ok(Self { bytes, at_none, brings_data, deletes_prefixes })
     }
 
     /// Decodes the checked command.
@@ -205,6 +209,7 @@ struct CheckedWrites {
     brings_data: bool,
     /// True if the outcome of at least one write depends on the state.
     depends: bool,
+    deletes_prefixes: bool,
 }
 
 impl CheckedWrites {
@@ -232,7 +237,10 @@ impl CheckedWrites {
                 check_key(key)?;
             }
             Write::Delete { key, .. } | Write::Touch { key, .. } | Write::Get { key, .. } => check_key(key)?,
-            Write::DeletePrefix { prefix, .. } => check_key(prefix)?,
+            Write::DeletePrefix { prefix, .. } => {
+                self.deletes_prefixes = true;
+                check_key(prefix)?;
+            }
             Write::Scan { scan, .. } => {
                 self.scans += 1;
                 if self.scans > MAX_TRANSACTION_SCANS {

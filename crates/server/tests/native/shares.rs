@@ -7,9 +7,10 @@ use thalweg_server::config::{ByteSize, Setting, Span, SubjectPatterns};
 use thalweg_types::{
     Durability, LeaseId, Offset,
     command::{
-        TransactionBuilder, encode_create_keyspace, encode_grant_lease, encode_put, encode_revoke_lease,
+        CommitBuilder, TransactionBuilder, encode_create_keyspace, encode_grant_lease, encode_put, encode_revoke_lease,
         groups::{GroupConfig, encode_create_group},
     },
+    limits::MAX_EAGER_PREFIX_ROWS,
 };
 use thalweg_wire::{
     Header, Kind, Level, Permit, Policy, Position, Reason, RemainingBytes, ServerFrame, ShortBytes, Subscribe, Tail,
@@ -218,6 +219,97 @@ async fn groups_have_a_share_for_each_address() {
     node.delete("/v1/streams/s/groups/g0").await.is(204);
     node.delete("/v1/streams/s/groups/g1").await.is(204);
     greedy.call("PUT", "/v1/streams/s/groups/more", &[], b"").await.is(201);
+    node.stop().await;
+}
+
+/// The prefixes are so long that nine of them use up the share of an address.
+#[tokio::test]
+async fn deletes_that_wait_have_a_share_for_each_address() {
+    let node = Node::with_large_segments(|_| ()).await;
+    let db = node.db.with_durability(Durability::Os);
+    let id = db.keyspace("k").unwrap().id();
+    let prefix = |number: u32| format!("{number:0>25344}");
+    let fill = |prefix: &str| {
+        let mut commit = CommitBuilder::new();
+        for at in 0..=MAX_EAGER_PREFIX_ROWS {
+            commit.put(id, format!("{prefix}/{at}").as_bytes(), b"").unwrap();
+        }
+        db.commit(&commit).unwrap();
+    };
+    let delete = |prefix: String| {
+        move |out: &mut Vec<u8>| {
+            let mut transaction = TransactionBuilder::new();
+            transaction.then().delete_prefix(id, prefix.as_bytes()).unwrap();
+            transaction.encode(out).unwrap();
+        }
+    };
+    let mut greedy = node.raw_from(GREEDY).await;
+    for number in 1..=10 {
+        fill(&prefix(number));
+        greedy.put_command(number, Durability::Os, delete(prefix(number)));
+        greedy.flush().await;
+        if number < 10 {
+            expect!(greedy, number, ServerFrame::Transacted(_) => ());
+        } else {
+            assert_eq!(greedy.fails(number).await, "overloaded");
+        }
+    }
+    let over_http = async |from, prefix: &str| {
+        node.connect_from(from).await.call("DELETE", &format!("/v1/kv/k?prefix={prefix}"), &[], b"").await
+    };
+    let error = over_http(GREEDY, &prefix(10)).await.refused(503, "overloaded", "retry");
+    assert!(error["message"].as_str().unwrap().contains("share of deletes"), "{error}");
+    // Few keys are deleted at once, but nobody knows that before.
+    over_http(GREEDY, &format!("{}/0", prefix(10))).await.refused(503, "overloaded", "retry");
+    assert!(over_http(1, &prefix(10)).await.is(200).json()["keys"].is_null());
+    assert_eq!(db.waiting_delete_units(), 1000);
+    // The delete of all keys replaces the others, whose shares are returned.
+    assert!(over_http(3, "").await.is(200).json()["keys"].is_null());
+    assert_eq!(db.waiting_delete_units(), 1);
+    fill(&prefix(1));
+    greedy.put_command(11, Durability::Os, delete(prefix(1)));
+    greedy.flush().await;
+    expect!(greedy, 11, ServerFrame::Transacted(_) => ());
+    node.connect_from(GREEDY).await.call("DELETE", "/v1/keyspaces/k", &[], b"").await.is(204);
+    while db.waiting_delete_units() > 0 {
+        db.maintain().unwrap();
+    }
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_that_disconnects_after_a_delete_keeps_its_share() {
+    let node = Node::with_large_segments(|_| ()).await;
+    let db = node.db.with_durability(Durability::Os);
+    let id = db.keyspace("k").unwrap().id();
+    let prefix = |number: u32| format!("{number:0>25344}");
+    for number in 0..9 {
+        let mut commit = CommitBuilder::new();
+        for at in 0..=MAX_EAGER_PREFIX_ROWS {
+            commit.put(id, format!("{}/{at}", prefix(number)).as_bytes(), b"").unwrap();
+        }
+        db.commit(&commit).unwrap();
+    }
+    for number in 0..9 {
+        let mut greedy = node.raw_from(GREEDY).await;
+        greedy.put_command(1, Durability::Os, |out| {
+            let mut transaction = TransactionBuilder::new();
+            transaction.then().delete_prefix(id, prefix(number).as_bytes()).unwrap();
+            transaction.encode(out).unwrap();
+        });
+        greedy.flush().await;
+        drop(greedy);
+        let applied = async {
+            while db.waiting_delete_units() < 100 * (number as usize + 1) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), applied).await.expect("the command was proposed");
+    }
+    let mut greedy = node.connect_from(GREEDY).await;
+    let refused = greedy.call("DELETE", &format!("/v1/kv/k?prefix={}", prefix(9)), &[], b"").await;
+    refused.refused(503, "overloaded", "retry");
+    node.delete(&format!("/v1/kv/k?prefix={}", prefix(9))).await.is(200);
     node.stop().await;
 }
 

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use thalweg_server::config::{Password, Setting, Span, SubjectPatterns};
+use thalweg_types::{Durability, command::CommitBuilder, limits::MAX_EAGER_PREFIX_ROWS};
 use thalweg_wire::{Permit, Policy, ServerFrame, ShortBytes, Subscribe};
 
 use crate::{
@@ -29,6 +30,41 @@ async fn an_announced_request_holds_nothing() {
         let mut good = Resp::connect_from(&node, last).await;
         assert_eq!(good.call(&format!("SET k {}", "v".repeat(500_000))).await, "+OK");
     }
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deletes_of_all_keys_have_a_share_for_each_address() {
+    const IN_USE: &str = "http_in_use{bound=\"deletes\"}";
+    let node = Node::with_large_segments(serving).await;
+    let db = node.db.with_durability(Durability::Os);
+    let id = db.keyspace("long").unwrap().id();
+    // Nine deletes of 100 units and one of 21 use up the share of an address.
+    let mut over_http = node.connect_from(GREEDY).await;
+    for (number, bytes) in [25_344; 9].into_iter().chain([5_120]).enumerate() {
+        let prefix = format!("{number:0>bytes$}");
+        let mut commit = CommitBuilder::new();
+        for at in 0..=MAX_EAGER_PREFIX_ROWS {
+            commit.put(id, format!("{prefix}/{at}").as_bytes(), b"").unwrap();
+        }
+        db.commit(&commit).unwrap();
+        let deleted = over_http.call("DELETE", &format!("/v1/kv/long?prefix={prefix}"), &[], b"").await;
+        assert!(deleted.is(200).json()["keys"].is_null());
+    }
+    assert_eq!(node.metric(IN_USE).await, 921.0);
+    let (mut greedy, mut good) = (Resp::connect_from(&node, GREEDY).await, Resp::connect(&node).await);
+    assert!(greedy.call("FLUSHDB").await.starts_with("-BUSY the clients of this address"));
+    let replies = greedy.pipeline(&["MULTI", "SET k v", "FLUSHALL", "EXEC", "GET k"]).await;
+    assert!(replies[3].starts_with("-BUSY the clients of this address") && replies[4] == "$-1", "{replies:?}");
+    assert_eq!(greedy.pipeline(&["SELECT 1", "FLUSHDB", "SELECT 0"]).await, ["+OK"; 3], "a cache has no deletes");
+    let many: Vec<String> = (0..=MAX_EAGER_PREFIX_ROWS).map(|at| format!("k{at} v")).collect();
+    assert_eq!(good.call(&format!("MSET {}", many.join(" "))).await, "+OK");
+    assert_eq!(good.call("FLUSHDB").await, "+OK");
+    assert_eq!(node.metric(IN_USE).await, 922.0);
+    while db.waiting_delete_units() > 0 {
+        db.maintain().unwrap();
+    }
+    assert_eq!(greedy.call("FLUSHDB").await, "+OK");
     node.stop().await;
 }
 

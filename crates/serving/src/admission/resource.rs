@@ -37,6 +37,8 @@ pub enum Resource {
     /// Bytes of memory of streams, leases, and consumer groups with their members and unsettled records. An address
     /// holds those of what it created, and the server counts the others as held by nobody.
     ObjectBytes,
+    /// Units of deletes of many keys whose rows wait to be removed, held by the address that deleted them.
+    Deletes,
     /// Connections; each channel of a QUIC connection after the first also counts as one.
     Connections,
     /// QUIC connections; they also count as connections.
@@ -45,7 +47,7 @@ pub enum Resource {
 
 impl Resource {
     /// Every resource, in the order of their numbers.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Requests,
         Self::BodyBytes,
         Self::ReplyBytes,
@@ -60,6 +62,7 @@ impl Resource {
         Self::Leases,
         Self::Groups,
         Self::ObjectBytes,
+        Self::Deletes,
         Self::Connections,
         Self::QuicConnections,
     ];
@@ -83,6 +86,7 @@ impl Resource {
             Self::Leases => "leases",
             Self::Groups => "groups",
             Self::ObjectBytes => "object_bytes",
+            Self::Deletes => "deletes",
             Self::Connections => "connections",
             Self::QuicConnections => "quic_connections",
         }
@@ -95,7 +99,16 @@ impl Resource {
         use Resource::*;
         !matches!(
             self,
-            CacheBytes | Caches | Keyspaces | Streams | Leases | Groups | ObjectBytes | Connections | QuicConnections
+            CacheBytes
+                | Caches
+                | Keyspaces
+                | Streams
+                | Leases
+                | Groups
+                | ObjectBytes
+                | Deletes
+                | Connections
+                | QuicConnections
         )
     }
 

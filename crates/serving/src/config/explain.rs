@@ -11,10 +11,10 @@ use super::{ByteSize, Config, KNOBS, MemorySize, Resolved, RespAddress, memory::
 use thalweg_types::limits::MAX_WATCH_QUEUE_BYTES;
 
 use crate::limits::{
-    CACHED_SUBJECT_BYTES, COLD_READ_BYTES, CONNECTION_BYTES, COUNTED_PAGE_BYTES, COUNTED_REPLY_BYTES,
-    COUNTED_TAIL_BYTES, HANDSHAKE_BYTES, MAX_COLD_READ_THREADS, MAX_STATUS_CONNECTIONS, NATIVE_PAGE_BYTES,
-    OUTBOX_BYTES, PUSH_LEDGER_BYTES, QUIC_SEND_BYTES, QUIC_SOCKET_BYTES, REQUEST_BYTES, RESP_CURSORS_BYTES,
-    SUBSCRIPTION_BYTES, TAIL_PAGE_BYTES,
+    CACHED_SUBJECT_BYTES, CLEARS_TABLE_BYTES, COLD_READ_BYTES, CONNECTION_BYTES, COUNTED_PAGE_BYTES,
+    COUNTED_REPLY_BYTES, COUNTED_TAIL_BYTES, HANDSHAKE_BYTES, MAX_COLD_READ_THREADS, MAX_STATUS_CONNECTIONS,
+    NATIVE_PAGE_BYTES, OUTBOX_BYTES, OWN_CLEARS_TABLES, PUSH_LEDGER_BYTES, QUIC_SEND_BYTES, QUIC_SOCKET_BYTES,
+    REQUEST_BYTES, RESP_CURSORS_BYTES, SUBSCRIPTION_BYTES, TAIL_PAGE_BYTES,
 };
 
 /// Memory in bytes of a tail: two pages, the one that is being sent and the next one. Computed for native clients,
@@ -101,6 +101,13 @@ impl Config {
             (
                 format!("scans: max_scans x 2 x {}", ByteSize(COUNTED_PAGE_BYTES as u64)),
                 times(self.max_scans, 2 * COUNTED_PAGE_BYTES as u64),
+            ),
+            (
+                format!(
+                    "prefixes of deletes that wait, for each scan: (max_scans + {OWN_CLEARS_TABLES}) x {}",
+                    ByteSize(CLEARS_TABLE_BYTES)
+                ),
+                times(self.max_scans, CLEARS_TABLE_BYTES) + OWN_CLEARS_TABLES * CLEARS_TABLE_BYTES,
             ),
             (
                 format!(

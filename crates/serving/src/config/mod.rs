@@ -364,8 +364,8 @@ knobs! {
     /// answered even above it. Cost: this much memory.
     max_reply_bytes_in_flight: ByteSize = |_| ByteSize(256 * MIB);
     /// Maximum number of scans, record reads and long reads of Redis clients in progress; further ones are rejected.
-    /// Cost: up to two pages of 512 KiB per scan; a larger page, which holds one large value, counts in
-    /// `max_reply_bytes_in_flight`.
+    /// Cost: up to two pages of 512 KiB per scan, and 448 KiB for the deleted prefixes that waited to be swept when it
+    /// began; a larger page, which holds one large value, counts in `max_reply_bytes_in_flight`.
     max_scans: u32 = |_| 64;
     /// Maximum number of tails, pushes and watches, and of subscribers over HTTP, at most 10000; further ones are
     /// rejected. Cost: up to 512 KiB each: two pages of 64 KiB for a tail over HTTP, two of 256 KiB for a native

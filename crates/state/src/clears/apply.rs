@@ -11,12 +11,11 @@ use std::{
     sync::Arc,
 };
 
-use thalweg_store::{Direction, View};
 use thalweg_types::{
     BlobRef, KeyspaceId, Revision,
     command::Outcome,
-    limits::{MAX_COMMAND_STEPS, MAX_EAGER_PREFIX_ROWS, MAX_PENDING_CLEARS},
-    steps::ROW,
+    limits::{MAX_COMMAND_STEPS, MAX_EAGER_PREFIX_ROWS},
+    steps::{ROW, copied_clears},
 };
 
 use crate::{
@@ -35,6 +34,7 @@ use crate::{
         undo::Undo,
     },
     refused::Refused,
+    rows::visit_rows,
     segments::liveness::BlobKind,
     sync::read,
 };
@@ -72,26 +72,10 @@ pub(crate) enum EmptyResult {
     Later,
 }
 
-/// Calls `each` with the rows of a key range until `each` breaks.
-fn visit_rows(
-    view: &dyn View,
-    range: &KeyRange,
-    mut each: impl FnMut(Row) -> ControlFlow<()>,
-) -> Result<(), MachineError> {
-    let mut failure = None;
-    view.scan(range.lower(), range.upper(), Direction::Forward, &mut |full, value| match Row::decode(full, value) {
-        Ok(row) => each(row),
-        Err(error) => {
-            failure = Some(error);
-            ControlFlow::Break(())
-        }
-    })?;
-    failure.map_or(Ok(()), Err)
-}
-
 impl Applying<'_> {
     /// Deletes all keys with a prefix, for the command that uses `revision`. Rejects the command, without a change, if
-    /// many keys have the prefix and the table of deleted prefixes is full.
+    /// many keys have the prefix and the table of deleted prefixes has no room. In a keyspace with history, a clear
+    /// replaces none of other commands.
     pub(crate) fn empty_prefix(
         &mut self,
         keyspace: KeyspaceId,
@@ -99,8 +83,13 @@ impl Applying<'_> {
         revision: Revision,
     ) -> Result<EmptyResult, Refused> {
         let few = self.few_rows(keyspace, prefix)?;
-        if few.is_none() && !self.has_room_for_clear(keyspace, prefix, revision) {
-            return Err(Refused::Outcome(too_many_clears()));
+        let is_again = |before: &Clear| before.revision == revision;
+        if few.is_none()
+            && !self.applier.clears.get(keyspace, prefix).is_some_and(is_again)
+            && (self.keeps_history(keyspace) || self.clears_within(keyspace, prefix).is_empty())
+            && let Some(full) = self.applier.clears.refusal(keyspace, prefix)
+        {
+            return Err(Refused::Outcome(full));
         }
         Ok(self.empty(keyspace, prefix, few, revision)?)
     }
@@ -139,9 +128,9 @@ impl Applying<'_> {
     fn few_rows(&self, keyspace: KeyspaceId, prefix: &[u8]) -> Result<Option<Vec<Row>>, MachineError> {
         let range = KeyRange::of_keyspace(keyspace, prefix, Bound::Unbounded, Bound::Unbounded);
         let mut rows = Vec::new();
-        visit_rows(&self.view(), &range, |row| {
-            rows.push(row);
-            if rows.len() > MAX_EAGER_PREFIX_ROWS { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        visit_rows(&self.view(), &range, |full, value| {
+            rows.push(Row::decode(full, value)?);
+            Ok(if rows.len() > MAX_EAGER_PREFIX_ROWS { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })?;
         Ok((rows.len() <= MAX_EAGER_PREFIX_ROWS).then_some(rows))
     }
@@ -180,24 +169,11 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// Returns true if a clear (a deleted prefix with hidden rows) can be added to the table of clears. A clear that
-    /// replaces others can always be added, so that clients can empty a whole keyspace even if the table is full. In a
-    /// keyspace with history, a clear does not replace clears of other commands.
-    fn has_room_for_clear(&self, keyspace: KeyspaceId, prefix: &[u8], revision: Revision) -> bool {
-        if !self.keeps_history(keyspace) {
-            return self.has_room_for_shorter_clear(keyspace, prefix);
-        }
-        let clears = &self.applier.clears;
-        let is_again = || clears.get(keyspace, prefix).is_some_and(|before| before.revision == revision);
-        clears.len() < MAX_PENDING_CLEARS || is_again()
-    }
-
-    /// Returns true if a clear (a deleted prefix with hidden rows) can be added for a keyspace without history: the
-    /// table of clears is not full, or the new clear replaces others.
-    fn has_room_for_shorter_clear(&self, keyspace: KeyspaceId, prefix: &[u8]) -> bool {
-        let clears = &self.applier.clears;
-        let is_replaced = |(id, longer, _): (KeyspaceId, &[u8], _)| id == keyspace && longer.starts_with(prefix);
-        clears.len() < MAX_PENDING_CLEARS || clears.iter().any(is_replaced)
+    /// Returns the prefixes of the clears (deleted prefixes with hidden rows) that begin with `prefix`. A clear that
+    /// replaces others needs no room, so that clients can empty a whole keyspace even if the table is full.
+    fn clears_within(&self, keyspace: KeyspaceId, prefix: &[u8]) -> Vec<Vec<u8>> {
+        let within = |(id, longer, _): &(KeyspaceId, &[u8], &Clear)| *id == keyspace && longer.starts_with(prefix);
+        self.applier.clears.iter().filter(within).map(|(_, longer, _)| longer.to_vec()).collect()
     }
 
     /// Adds a clear (a deleted prefix with hidden rows). In a keyspace without history, the new clear replaces clears
@@ -205,6 +181,7 @@ impl Applying<'_> {
     /// readers need the time at which a row became hidden: so clears with a longer prefix stay, and the revision of
     /// one with the same prefix is stored in the new clear.
     fn add_clear(&mut self, keyspace: KeyspaceId, prefix: &[u8], revision: Revision) {
+        self.charge(copied_clears(self.applier.clears.units()));
         let earlier = read(&self.machine.published.clears).get(keyspace, prefix).map(|clear| clear.revision);
         let mut kept = Vec::new();
         if self.keeps_history(keyspace) {
@@ -214,19 +191,14 @@ impl Applying<'_> {
                 kept.extend(Some(before.revision).filter(|before| *before < revision));
             }
         } else {
-            self.remove_clears(keyspace, prefix);
+            let within = self.clears_within(keyspace, prefix);
+            within.iter().for_each(|longer| self.set_clear(keyspace, longer, None));
         }
         self.set_clear(keyspace, prefix, Some(Clear { revision, earlier, kept, swept: None }));
     }
 
-    /// Removes the clears (deleted prefixes with hidden rows) of this prefix and of longer prefixes beginning with it.
-    fn remove_clears(&mut self, keyspace: KeyspaceId, prefix: &[u8]) {
-        let clears = self.applier.clears.clone();
-        let covered = clears.iter().filter(|(of, longer, _)| *of == keyspace && longer.starts_with(prefix));
-        covered.for_each(|(keyspace, longer, _)| self.set_clear(keyspace, longer, None));
-    }
-
-    /// Sets the clear (the record of a deleted prefix with hidden rows) in the table and in its row; `None` removes it.
+    /// Sets the clear (the record of a deleted prefix with hidden rows) in the table and in its row; `None` removes
+    /// the clear.
     fn set_clear(&mut self, keyspace: KeyspaceId, prefix: &[u8], clear: Option<Clear>) {
         let key = (keyspace, prefix.to_vec());
         self.note_undo(|applier| Undo::Clear(key.clone(), applier.pending.clears.get(&key).cloned()));
@@ -240,18 +212,17 @@ impl Applying<'_> {
     }
 }
 
-fn too_many_clears() -> Outcome {
-    Outcome::TooMany { what: "deleted prefixes wait to be swept", limit: MAX_PENDING_CLEARS }
-}
-
 /// Drops a keyspace, whose name is then free immediately. The drop uses a revision, because it deletes keys.
 pub(crate) fn drop_keyspace(applying: &mut Applying<'_>, id: KeyspaceId) -> Result<Outcome, Refused> {
     let Some(row) = applying.keyspace_row(id).filter(KeyspaceRow::is_live) else {
         return Ok(Outcome::NoSuchKeyspace(id));
     };
     let few = applying.few_rows(id, b"")?;
-    if few.is_none() && !applying.has_room_for_shorter_clear(id, b"") {
-        return Ok(too_many_clears());
+    if few.is_none()
+        && applying.clears_within(id, b"").is_empty()
+        && let Some(full) = applying.applier.clears.refusal(id, b"")
+    {
+        return Ok(full);
     }
     let revision = applying.use_revision();
     applying.record_changes();
@@ -259,19 +230,22 @@ pub(crate) fn drop_keyspace(applying: &mut Applying<'_>, id: KeyspaceId) -> Resu
     applying.set_keyspace(id, KeyspaceRow { life: KeyspaceLife::Dropped, ..row });
     applying.drop_history(id);
     if applying.empty(id, b"", few, revision)? != EmptyResult::Later {
-        applying.remove_clears(id, b"");
+        applying.clears_within(id, b"").iter().for_each(|prefix| applying.set_clear(id, prefix, None));
         applying.forget_keyspace(id);
     }
     Ok(Outcome::Dropped { revision })
 }
 
 /// Examines up to `max` rows under deleted prefixes and removes the hidden ones, in the order of keyspaces and
-/// prefixes, from the end of the previous sweep on. Also removes the parts of Redis collections without a key.
+/// prefixes. Continues where the previous sweep ended, so at most one clear has a last key swept. Also removes the
+/// parts of Redis collections that have lost their key.
 pub(crate) fn sweep(applying: &mut Applying<'_>, max: u32) -> Result<Outcome, Refused> {
     let max = max.min(MAX_RECLAIM_ENTRIES);
     let mut sweep = Sweep { left: max, bytes: 0, last_step: applying.steps_used() + MAX_COMMAND_STEPS, spent: false };
     let clears = applying.applier.clears.clone();
-    for (keyspace, prefix, clear) in clears.iter() {
+    let (begun, others): (Vec<_>, Vec<_>) = clears.iter().partition(|(.., clear)| clear.swept.is_some());
+    for (keyspace, prefix, clear) in begun.into_iter().chain(others) {
+        sweep.spent |= applying.steps_used() >= sweep.last_step;
         if sweep.is_done() {
             break;
         }
@@ -286,7 +260,6 @@ pub(crate) fn sweep(applying: &mut Applying<'_>, max: u32) -> Result<Outcome, Re
             swept @ Some(_) => applying.set_clear(keyspace, prefix, Some(Clear { swept, ..clear.clone() })),
         }
     }
-    drop(clears);
     let mut nothing = 0;
     let parts_left = applying.remove_parts(if sweep.spent { &mut nothing } else { &mut sweep.left })?;
     let more = !applying.applier.clears.is_empty() || parts_left;
@@ -324,12 +297,13 @@ impl Sweep {
             return Ok(None);
         }
         let (mut rows, mut last) = (Vec::new(), None);
-        visit_rows(&applying.view(), &range, |row| {
+        visit_rows(&applying.view(), &range, |full, value| {
+            let row = Row::decode(full, value)?;
             self.left -= 1;
             self.bytes += DATA_PREFIX_LEN + row.key.len();
             last = self.is_done().then(|| row.key.clone());
             rows.push(row);
-            if self.is_done() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            Ok(if self.is_done() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })?;
         let now = applying.applied.revision;
         for row in &rows {

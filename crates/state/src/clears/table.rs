@@ -1,8 +1,7 @@
 //! Table of deleted prefixes whose rows are not removed yet.
 //!
-//! Deleting a prefix with many keys writes one row here, a clear, which hides every row under the prefix that is
-//! older than the delete. Sweeping removes the hidden rows later, in bounded steps. A clear of a whole keyspace has
-//! the empty prefix.
+//! Deleting a prefix with many keys writes one row here, a clear, which hides every older row under the prefix until
+//! sweeps have removed it. A clear of a whole keyspace has the empty prefix.
 //!
 //! Owns: the clear rows, and the rule by which they hide a key. Does not own: sweeping (`clears/apply.rs`).
 //!
@@ -16,14 +15,18 @@
 //! clear := revision u64 LE | flags u8 | kept | last key swept    at key 06 | keyspace u32 BE | prefix
 //! kept  := count u32 LE | (revision u64 LE)*                     if flag bit 1 is set
 //! ```
-//! Flag bit 0: there is a last key swept. `kept` are the revisions of earlier deletes of the same prefix, ascending,
-//! whose rows are not all swept either. Keyspaces with history need them to determine the time from which a row is
-//! hidden.
+//! Flag bit 0: there is a last key swept.
 
 use std::collections::BTreeMap;
 
 use thalweg_store::View;
-use thalweg_types::{KeyspaceId, Revision, codec::Reader};
+use thalweg_types::{
+    KeyspaceId, Revision,
+    codec::Reader,
+    command::Outcome,
+    limits::{MAX_NESTED_CLEARS, MAX_PENDING_CLEARS, clear_units},
+    prefix_map::PrefixMap,
+};
 
 use crate::{
     error::MachineError,
@@ -40,7 +43,7 @@ pub(crate) struct Clear {
     /// use that revision. The field is lost when the node is reopened, so no entry's outcome depends on it.
     pub(crate) earlier: Option<Revision>,
     /// Revisions of earlier deletes of the same prefix whose rows are not all swept, ascending; only in keyspaces with
-    /// history.
+    /// history, which need to know since when a row is hidden.
     pub(crate) kept: Vec<Revision>,
     /// Last user key that a sweep has examined, inclusive; `None` before the first sweep.
     pub(crate) swept: Option<Vec<u8>>,
@@ -71,48 +74,42 @@ impl Clear {
         reader.is_empty().then_some(Self { revision, earlier: None, kept, swept })
     }
 
-    /// Iterates over the revisions of all deletes of this prefix whose rows are not all removed.
-    fn revisions(&self) -> impl Iterator<Item = Revision> {
-        self.kept.iter().copied().chain([self.revision])
+    /// Returns the revision of the first delete of this prefix after `revision`.
+    fn first_after(&self, revision: Revision) -> Option<Revision> {
+        let kept = self.kept.get(self.kept.partition_point(|kept| *kept <= revision));
+        kept.copied().or(Some(self.revision)).filter(|&clear| revision < clear)
     }
 
     fn hides(&self, revision: Revision, as_of: Revision) -> bool {
-        self.revisions().chain(self.earlier).any(|clear| clear <= as_of && revision < clear)
+        self.first_after(revision).into_iter().chain(self.earlier).any(|clear| clear <= as_of && revision < clear)
     }
 }
 
-/// The clears (deleted prefixes with hidden rows) of one keyspace.
+/// The clears (deleted prefixes with hidden rows) of one keyspace. At most [`MAX_NESTED_CLEARS`] of them cover a key,
+/// or twice as many while readers use two tables together.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Prefixes {
-    clears: BTreeMap<Vec<u8>, Clear>,
-    /// Distinct lengths of the deleted prefixes, in bytes. A key is looked up by its prefixes of these lengths.
-    lengths: Vec<usize>,
-}
+pub(crate) struct Prefixes(PrefixMap<Clear>);
 
 impl Prefixes {
     /// Returns true if a deleted prefix hides the row with this key and revision from a view whose last revision is
     /// `as_of`.
     pub(crate) fn hides(&self, key: &[u8], revision: Revision, as_of: Revision) -> bool {
-        let beginnings = self.lengths.iter().map_while(|&len| key.get(..len));
-        beginnings.filter_map(|prefix| self.clears.get(prefix)).any(|clear| clear.hides(revision, as_of))
+        self.0.covering(key).any(|clear| clear.hides(revision, as_of))
     }
 
     /// Returns the revision of the first delete of a prefix that hides a row with this key and revision.
     pub(crate) fn hidden_since(&self, key: &[u8], revision: Revision) -> Option<Revision> {
-        let beginnings = self.lengths.iter().map_while(|&len| key.get(..len));
-        let clears = beginnings.filter_map(|prefix| self.clears.get(prefix));
-        clears.flat_map(Clear::revisions).filter(|&clear| revision < clear).min()
+        self.0.covering(key).filter_map(|clear| clear.first_after(revision)).min()
     }
 
     /// Returns the revision of the last delete of all keys in the keyspace, if its rows are not all swept yet.
     pub(crate) fn emptied_at(&self) -> Option<Revision> {
-        self.clears.get(b"".as_slice()).map(|clear| clear.revision)
+        self.0.get(b"").map(|clear| clear.revision)
     }
 
-    fn note_lengths(&mut self) {
-        self.lengths = self.clears.keys().map(Vec::len).collect();
-        self.lengths.sort_unstable();
-        self.lengths.dedup();
+    /// Returns true if rows wait to be swept that a command with this revision has deleted.
+    pub(crate) fn has_delete_at(&self, revision: Revision) -> bool {
+        self.0.iter().any(|(_, clear)| clear.revision == revision || clear.kept.contains(&revision))
     }
 }
 
@@ -133,10 +130,9 @@ impl ClearTable {
             let corrupt = |message| MachineError::corrupt("deleted prefix", key, message);
             let (keyspace, prefix) = keys::clear_of(key).ok_or_else(|| corrupt("key of a wrong length"))?;
             let clear = Clear::decode(row).ok_or_else(|| corrupt("row does not decode"))?;
-            table.by_keyspace.entry(keyspace).or_default().clears.insert(prefix.to_vec(), clear);
+            table.set(keyspace, prefix, Some(clear));
             Ok(())
         })?;
-        table.by_keyspace.values_mut().for_each(Prefixes::note_lengths);
         Ok(table)
     }
 
@@ -149,30 +145,39 @@ impl ClearTable {
         self.by_keyspace.is_empty()
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.by_keyspace.values().flat_map(|prefixes| prefixes.clears.values()).map(|clear| 1 + clear.kept.len()).sum()
+    /// Returns the part of [`MAX_PENDING_CLEARS`] that is in use.
+    pub(crate) fn units(&self) -> usize {
+        self.iter().map(|(_, prefix, clear)| clear_units(prefix.len()) + clear.kept.len()).sum()
+    }
+
+    /// Returns the outcome of one more delete of this prefix, which replaces no other, if there is no room for it.
+    pub(crate) fn refusal(&self, keyspace: KeyspaceId, prefix: &[u8]) -> Option<Outcome> {
+        let more = self.get(keyspace, prefix).map_or(clear_units(prefix.len()), |_| 1);
+        if self.units() + more > MAX_PENDING_CLEARS {
+            return Some(Outcome::TooMany { what: "deleted prefixes wait to be swept", limit: MAX_PENDING_CLEARS });
+        }
+        let is_deep = self.of(keyspace).is_some_and(|of| of.0.depth_with(prefix) > MAX_NESTED_CLEARS);
+        let what = "deleted prefixes that begin with one another wait to be swept";
+        is_deep.then_some(Outcome::TooMany { what, limit: MAX_NESTED_CLEARS })
     }
 
     pub(crate) fn get(&self, keyspace: KeyspaceId, prefix: &[u8]) -> Option<&Clear> {
-        self.of(keyspace)?.clears.get(prefix)
+        self.of(keyspace)?.0.get(prefix)
     }
 
     /// Iterates over the clears (deleted prefixes with hidden rows) in the order of keyspace and prefix.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (KeyspaceId, &[u8], &Clear)> {
-        self.by_keyspace.iter().flat_map(|(&keyspace, prefixes)| {
-            prefixes.clears.iter().map(move |(prefix, clear)| (keyspace, prefix.as_slice(), clear))
-        })
+        self.by_keyspace
+            .iter()
+            .flat_map(|(&keyspace, prefixes)| prefixes.0.iter().map(move |(prefix, clear)| (keyspace, prefix, clear)))
     }
 
     /// Returns a copy of the table with the deleted prefixes that an entry adds, and still with those that the entry
     /// removes.
     pub(crate) fn with_added(&self, changes: &ClearChanges) -> Self {
         let mut table = self.clone();
-        for ((keyspace, prefix), change) in changes {
-            if let Some(clear) = change {
-                table.set(*keyspace, prefix, Some(clear.clone()));
-            }
-        }
+        let added = changes.iter().filter(|(_, change)| change.is_some());
+        added.for_each(|((keyspace, prefix), clear)| table.set(*keyspace, prefix, clear.clone()));
         table
     }
 
@@ -191,11 +196,10 @@ impl ClearTable {
     pub(crate) fn set(&mut self, keyspace: KeyspaceId, prefix: &[u8], clear: Option<Clear>) {
         let prefixes = self.by_keyspace.entry(keyspace).or_default();
         match clear {
-            Some(clear) => drop(prefixes.clears.insert(prefix.to_vec(), clear)),
-            None => drop(prefixes.clears.remove(prefix)),
+            Some(clear) => prefixes.0.insert(prefix, clear),
+            None => prefixes.0.remove(prefix),
         }
-        prefixes.note_lengths();
-        if prefixes.clears.is_empty() {
+        if prefixes.0.is_empty() {
             self.by_keyspace.remove(&keyspace);
         }
     }
@@ -252,7 +256,7 @@ mod tests {
         assert_eq!([since(b"ab/c", 2), since(b"ab/c", 4), since(b"ab/c", 8)], [Some(5), Some(5), Some(9)]);
         assert_eq!([since(b"ab/c", 9), since(b"b", 0), since(b"axx", 5)], [None; 3]);
         let gone = ClearChanges::from([((KS, b"a".to_vec()), None), ((KS, b"ab/".to_vec()), None)]);
-        assert_eq!(table.with_added(&gone).len(), 2);
+        assert_eq!(table.with_added(&gone).units(), 2);
         gone.keys().for_each(|(keyspace, prefix)| table.set(*keyspace, prefix, None));
         assert!(table.is_empty());
     }

@@ -3,9 +3,10 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use thalweg_types::{BlobRef, KeyspaceId, SpaceTime};
+use thalweg_types::{BlobRef, KeyspaceId, Revision, SpaceTime};
 
 use crate::{
+    clears::table::Prefixes,
     error::MachineError,
     expiry::rows::Expiry,
     keys,
@@ -67,6 +68,24 @@ impl Machine {
     #[must_use]
     pub fn has_clears_of(&self, keyspace: KeyspaceId) -> bool {
         read(&self.published.clears).of(keyspace).is_some()
+    }
+
+    /// Returns the part of [`MAX_PENDING_CLEARS`](thalweg_types::limits::MAX_PENDING_CLEARS) that is in use.
+    #[must_use]
+    pub fn clear_units(&self) -> usize {
+        read(&self.published.clears).units()
+    }
+
+    /// Returns true if rows of the keyspace wait to be swept that the command with this revision has deleted.
+    #[must_use]
+    pub fn has_clear_at(&self, keyspace: KeyspaceId, revision: Revision) -> bool {
+        read(&self.published.clears).of(keyspace).is_some_and(|prefixes| prefixes.has_delete_at(revision))
+    }
+
+    /// Returns the revision of the last delete of all keys of the keyspace, if its rows are not all swept yet.
+    #[must_use]
+    pub fn emptied_at(&self, keyspace: KeyspaceId) -> Option<Revision> {
+        read(&self.published.clears).of(keyspace).and_then(Prefixes::emptied_at)
     }
 
     /// Returns true if a sweep would find rows to remove: hidden rows under deleted prefixes, or parts of Redis

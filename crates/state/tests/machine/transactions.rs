@@ -14,8 +14,8 @@ use thalweg_types::{
         Transacted, TransactionBuilder,
     },
     limits::{
-        MAX_EAGER_PREFIX_ROWS, MAX_KEY_BYTES, MAX_PENDING_CLEARS, MAX_TRANSACTION_PREFIX_DELETES,
-        MAX_TRANSACTION_SCAN_ITEMS, MAX_VALUE_BYTES,
+        CLEAR_UNIT_BYTES, MAX_EAGER_PREFIX_ROWS, MAX_KEY_BYTES, MAX_NESTED_CLEARS, MAX_PENDING_CLEARS,
+        MAX_TRANSACTION_PREFIX_DELETES, MAX_TRANSACTION_SCAN_ITEMS, MAX_VALUE_BYTES,
     },
     record::RecordBatch,
 };
@@ -409,6 +409,96 @@ fn a_shorter_prefix_replaces_longer_ones_and_the_table_is_bounded() {
         sweep(&mut bench, 1000);
     }
     assert_eq!(rows(&bench, 0x10), 0);
+}
+
+/// Creates keyspace 3, which has a history.
+fn keep_history(bench: &mut Bench) -> KeyspaceId {
+    let config =
+        KeyspaceConfig { history: KeyspaceHistory { revisions: Some(4), age: None }, ..KeyspaceConfig::default() };
+    bench.run(1, &[command(|out| command::encode_create_keyspace(out, "kept", &config).unwrap())]);
+    KeyspaceId(3)
+}
+
+fn deleted_prefix(keyspace: KeyspaceId, prefix: &str) -> Vec<u8> {
+    then(|list| _ = list.delete_prefix(keyspace, prefix.as_bytes()).unwrap())
+}
+
+#[test]
+fn few_deleted_prefixes_begin_with_one_another() {
+    let mut bench = bench();
+    let kept = keep_history(&mut bench);
+    let deepest = "a".repeat(MAX_NESTED_CLEARS + 1);
+    for keyspace in [KS, kept] {
+        fill(&mut bench, keyspace, &deepest, MANY);
+        for len in 1..=MAX_NESTED_CLEARS {
+            assert!(run(&mut bench, deleted_prefix(keyspace, &deepest[..len])).wrote);
+        }
+    }
+    let what = "deleted prefixes that begin with one another wait to be swept";
+    let deep = Outcome::TooMany { what, limit: MAX_NESTED_CLEARS };
+    for keyspace in [KS, kept] {
+        assert_eq!(refused(&mut bench, deleted_prefix(keyspace, &deepest)), deep);
+        // A prefix of which some bytes are equal is beside the others.
+        fill(&mut bench, keyspace, "aaab", MANY);
+        run(&mut bench, deleted_prefix(keyspace, "aaab"));
+        fill(&mut bench, keyspace, &deepest, 1);
+    }
+    bench.reopen();
+    assert_eq!(refused(&mut bench, deleted_prefix(kept, "")), deep, "it replaces no other");
+    assert!(run(&mut bench, deleted_prefix(kept, &deepest[1..])).wrote, "it is there already");
+    let shown = |bench: &Bench, keyspace| keys_of(&bench.machine.read_view(), keyspace);
+    assert_eq!((shown(&bench, KS), shown(&bench, kept).len()), (vec![format!("{deepest}000")], 0));
+    assert!(run(&mut bench, deleted_prefix(KS, "")).wrote, "it replaces the others");
+    assert_eq!(rows(&bench, 0x06), 1 + MAX_NESTED_CLEARS + 1);
+    while sweep(&mut bench, 1000).1 {}
+    fill(&mut bench, kept, &deepest, MANY);
+    assert!(run(&mut bench, deleted_prefix(kept, &deepest)).wrote, "the sweep has made room");
+}
+
+#[test]
+fn long_prefixes_count_by_their_bytes() {
+    let mut bench = bench();
+    let prefix = |number: u64| format!("{number:0>width$}", width = 99 * CLEAR_UNIT_BYTES);
+    let full = Outcome::TooMany { what: "deleted prefixes wait to be swept", limit: MAX_PENDING_CLEARS };
+    for number in 0..10 {
+        fill(&mut bench, KS, &prefix(number), MANY);
+        assert!(run(&mut bench, deleted_prefix(KS, &prefix(number))).wrote);
+        assert_eq!(bench.machine.clear_units(), 100 * (number as usize + 1));
+    }
+    fill(&mut bench, KS, &prefix(10), MANY);
+    assert_eq!(refused(&mut bench, deleted_prefix(KS, &prefix(10))), full);
+    assert!(run(&mut bench, deleted_prefix(KS, &prefix(3))).wrote, "it replaces itself");
+    fill(&mut bench, KS, "short", MANY);
+    let revision = run(&mut bench, deleted_prefix(KS, "short")).revision;
+    assert!(bench.machine.has_clear_at(KS, revision) && !bench.machine.has_clear_at(EXACT, revision));
+    assert_eq!((bench.machine.clear_units(), bench.machine.emptied_at(KS)), (1001, None));
+    let revision = run(&mut bench, deleted_prefix(KS, "")).revision;
+    assert_eq!((bench.machine.clear_units(), bench.machine.emptied_at(KS)), (1, Some(revision)));
+    while sweep(&mut bench, 10_000).1 {}
+    assert_eq!((bench.machine.clear_units(), bench.machine.emptied_at(KS)), (0, None));
+    assert!(!bench.machine.has_clear_at(KS, revision));
+}
+
+#[test]
+fn a_sweep_first_goes_on_with_the_prefix_that_was_begun() {
+    let mut bench = bench();
+    let swept = |bench: &Bench| {
+        let rows = bench.backend.dump();
+        let begun = rows.iter().filter(|(key, row)| key[0] == 0x06 && row[8] & 1 == 1);
+        begun.map(|(key, _)| String::from_utf8_lossy(&key[5..]).into_owned()).collect::<Vec<_>>()
+    };
+    for prefix in ["d", "c", "b", "a"] {
+        fill(&mut bench, KS, prefix, MANY);
+        run(&mut bench, deleted_prefix(KS, prefix));
+        sweep(&mut bench, 3);
+        assert_eq!(swept(&bench), ["d"], "only one of them holds a key");
+    }
+    while swept(&bench) == ["d"] {
+        sweep(&mut bench, 1);
+        bench.reopen();
+    }
+    assert_eq!(swept(&bench), ["a"]);
+    assert_eq!(rows(&bench, 0x10), 3 * MANY - 1);
 }
 
 #[test]

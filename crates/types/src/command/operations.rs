@@ -26,6 +26,8 @@ pub struct Operations {
     /// Number of operations that only read.
     reads: u32,
     scans: u32,
+    /// Keyspace and length in bytes of each deleted prefix.
+    deleted_prefixes: Vec<(KeyspaceId, usize)>,
 }
 
 impl Operations {
@@ -115,7 +117,14 @@ impl Operations {
     /// Adds a removal of all keys with a prefix. The empty prefix removes all keys of the keyspace.
     pub fn delete_prefix(&mut self, keyspace: KeyspaceId, prefix: &[u8]) -> Result<&mut Self, CommandError> {
         check_key(prefix)?;
-        self.push(prefix.len(), |out| encode_delete_prefix(out, keyspace, prefix))
+        self.push(prefix.len(), |out| encode_delete_prefix(out, keyspace, prefix))?;
+        self.deleted_prefixes.push((keyspace, prefix.len()));
+        Ok(self)
+    }
+
+    /// Returns the keyspace and the length in bytes of each prefix that the list deletes.
+    pub(super) fn deleted_prefixes(&self) -> &[(KeyspaceId, usize)] {
+        &self.deleted_prefixes
     }
 
     /// Adds a read of a key's value.

@@ -77,6 +77,11 @@ impl TransactionBuilder {
         self.then.brings_data() || self.otherwise.brings_data()
     }
 
+    /// Iterates over the prefixes that the operations of both lists delete: their keyspaces and lengths in bytes.
+    pub fn deleted_prefixes(&self) -> impl Iterator<Item = (KeyspaceId, usize)> {
+        self.then.deleted_prefixes().iter().chain(self.otherwise.deleted_prefixes()).copied()
+    }
+
     /// Returns true if no operation of either list writes.
     #[must_use]
     pub fn only_reads(&self) -> bool {
