@@ -21,7 +21,7 @@ mod real;
 pub mod sim;
 
 pub use priority::Priority;
-pub use real::{DIRECT_BLOCK_BYTES, RealDisk, decode_resident, read_resident, set_direct, write_out};
+pub use real::{DIRECT_BLOCK_BYTES, RealDisk, begin_write_out, decode_resident, read_resident, set_direct, write_out};
 pub use sim::SimDisk;
 
 /// Longest time for which an open waits for a lock that another handle of the same process holds. The last handle of a

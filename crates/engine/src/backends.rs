@@ -142,6 +142,7 @@ pub(crate) fn open_in(
         BackendKind::Lsm => {
             let options = LsmOptions {
                 cache_bytes: options.cache_bytes,
+                page_cache_bytes: options.page_cache_bytes,
                 memtable_bytes: options.memtable_bytes,
                 table_bytes: (options.memtable_bytes as u64).clamp(MIN_TABLE_BYTES, MAX_TABLE_BYTES),
                 compaction: options.compaction,

@@ -25,7 +25,7 @@ use rustix::fs::OFlags;
 pub use self::{
     direct::{DIRECT_BLOCK_BYTES, set_direct},
     resident::{decode_resident, read_resident},
-    write_out::write_out,
+    write_out::{begin_write_out, write_out},
 };
 use self::{file::RealFile, locks::RealLock};
 use crate::{Disk, File, LockGuard, path};

@@ -7,9 +7,19 @@ use std::{fs::File, io, os::fd::AsRawFd as _};
 /// flushed. A later sync has less to do. Unlike a sync, this does not use the file system's journal, so it
 /// does not delay changes of other files. Does nothing where the kernel does not support it.
 pub fn write_out(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    sync_range(file, offset, len, flags)
+}
+
+/// Starts to write the dirty pages of a range of the file to the disk, as [`write_out`] does, and waits for none of
+/// them. The call still waits where the queue of the disk is full.
+pub fn begin_write_out(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    sync_range(file, offset, len, libc::SYNC_FILE_RANGE_WRITE)
+}
+
+fn sync_range(file: &File, offset: u64, len: u64, flags: libc::c_uint) -> io::Result<()> {
     let range = |at: u64| i64::try_from(at).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
     let (offset, len) = (range(offset)?, range(len)?);
-    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
     // SAFETY: the descriptor is open as long as the file is borrowed; the call takes no pointers.
     if unsafe { libc::sync_file_range(file.as_raw_fd(), offset, len, flags) } == 0 {
         return Ok(());
@@ -32,6 +42,7 @@ mod tests {
     fn what_was_written_out_is_still_there() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[7; 100_000]).unwrap();
+        begin_write_out(&file, 0, 50_000).unwrap();
         write_out(&file, 0, 100_000).unwrap();
         write_out(&file, 50_000, 1 << 40).unwrap();
         let mut read = Vec::new();

@@ -122,6 +122,13 @@ impl MemoryBudget {
         Ok(Self { bytes, available })
     }
 
+    /// Returns the number of bytes that the system has for pages of files: what the server leaves of the memory that
+    /// the system offers. Without a report of the system, this is the maximum.
+    #[must_use]
+    pub fn page_cache_bytes(&self) -> u64 {
+        self.available.as_ref().map_or(u64::MAX, |there| there.bytes.saturating_sub(self.bytes.unwrap_or(0)))
+    }
+
     /// Returns a warning if all bounds together, `sum` bytes, exceed the memory that the system offers.
     #[must_use]
     pub fn warning(&self, sum: ByteSize) -> Option<String> {
@@ -285,6 +292,13 @@ mod tests {
 
     fn machine(bytes: u64) -> Option<AvailableMemory> {
         Some(AvailableMemory { bytes, limited_by: None })
+    }
+
+    #[test]
+    fn pages_of_files_get_what_the_server_leaves() {
+        let resolved = Layers::new().resolve_within(machine(512 * MIB)).unwrap();
+        assert_eq!(resolved.memory.page_cache_bytes(), 256 * MIB);
+        assert_eq!(Layers::new().resolve_within(None).unwrap().memory.page_cache_bytes(), u64::MAX);
     }
 
     #[test]

@@ -25,6 +25,10 @@ pub struct LsmOptions {
     /// Maximum size in bytes of the table blocks kept in memory, including 12 bytes of index for each key in a block.
     /// If it is smaller than the data that is read often, reads of other blocks read the disk.
     pub cache_bytes: u64,
+    /// Size in bytes of the memory that the kernel has for pages of files. While the tables are larger, newly written
+    /// tables do not stay in it: the kernel would have to make room for each of their pages while others wait. Changes
+    /// only speed.
+    pub page_cache_bytes: u64,
     /// Size in bytes at which a memtable is sealed and flushed. A larger size takes more memory, and more time at open
     /// to replay batches that were not flushed; a smaller size causes more and smaller tables, and so more compaction.
     pub memtable_bytes: usize,
@@ -53,6 +57,7 @@ impl LsmOptions {
         Self {
             dir: dir.into(),
             cache_bytes: 256 << 20,
+            page_cache_bytes: u64::MAX,
             memtable_bytes: 64 << 20,
             max_sealed: 3,
             table_bytes: 64 << 20,

@@ -6,10 +6,15 @@
 //! A compaction of level 0 takes all of its runs, and they count until it ends. So the number of runs alone does not
 //! say how far compactions are behind: it rises while a merge of many runs goes on, and then falls at once.
 //!
-//! * While level 0 is merged, writes get the *room* up to a few runs below [`STOP_LEVEL_0_RUNS`], spread over the time
-//!   that the merge still needs. The slowdown begins at [`SLOW_LEVEL_0_RUNS`] runs.
+//! * While level 0 is merged, writes get the *room* up to a few runs below [`RunLimits::stop`], spread over the time
+//!   that the merge still needs. The slowdown begins at [`RunLimits::slow`] runs.
 //! * While it is not, because a compaction makes room on a level below, writes get the rate of compactions from
-//!   [`BEHIND_LEVEL_0_RUNS`] runs on.
+//!   [`RunLimits::behind`] runs on.
+//!
+//! The number of runs follows from the size of a memtable. A merge of level 0 rewrites the level below, whatever it adds
+//! to it, so the bytes on level 0 decide how often each value is written. With memtables of 8 MiB, 24 runs are 192 MiB:
+//! a load of 2 GiB then writes 9.8 GB in compactions. With 48 runs it is two thirds of that, by a model that gives 8.5
+//! GB for 24 runs. The price: a read that finds nothing in the cache looks at twice as many filters while a load lasts.
 //!
 //! The rate is measured over compactions that ran at full speed, so it is too low at first on a fast disk and too high
 //! on a slow one. Some runs are left for this error. Beyond them, writes stop until the merge ends.
@@ -22,15 +27,11 @@ use std::{
     time::Duration,
 };
 
-/// Number of sorted runs on level 0 from which writes are slowed down while level 0 is merged.
-pub(super) const SLOW_LEVEL_0_RUNS: usize = 8;
-/// Number of sorted runs on level 0 from which writes are slowed down while level 0 is not merged.
-const BEHIND_LEVEL_0_RUNS: usize = 12;
-/// Number of sorted runs on level 0 from which writes wait for compaction.
-pub(super) const STOP_LEVEL_0_RUNS: usize = 24;
-/// Runs kept free below [`STOP_LEVEL_0_RUNS`], so that writers do not reach the stop if the rate of compactions was
-/// overestimated.
-const SPARE_RUNS: usize = 4;
+/// Bytes of memtables that level 0 should be able to take, within the limits below.
+const LEVEL_0_BYTES: u64 = 384 << 20;
+/// Minimum and maximum of [`RunLimits::stop`].
+const MIN_STOP_RUNS: u64 = 24;
+const MAX_STOP_RUNS: u64 = 48;
 /// Share of the expected time of a merge that it is taken to need still, however long it has run: one in this number.
 const MIN_LEFT_SHARE: u64 = 10;
 /// Rate of compactions in bytes per second that is assumed until one was measured.
@@ -43,9 +44,31 @@ const WINDOW: Duration = Duration::from_secs(20);
 /// Beginning of a merge that does not run at full speed yet.
 const NOT_YET: u64 = u64::MAX;
 
+/// Numbers of sorted runs on level 0 at which writes are slowed down or wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RunLimits {
+    /// Writes are slowed down from this number of runs on while level 0 is merged.
+    pub(super) slow: usize,
+    /// Writes are slowed down from this number of runs on while level 0 is not merged.
+    behind: usize,
+    /// Writes wait for compactions from this number of runs on.
+    pub(super) stop: usize,
+    /// Runs kept free below `stop`, so that writers do not reach it if the rate of compactions was overestimated.
+    spare: usize,
+}
+
+impl RunLimits {
+    /// Returns the limits for memtables of this size.
+    pub(super) fn of(memtable_bytes: u64) -> Self {
+        let stop = (LEVEL_0_BYTES / memtable_bytes.max(1)).clamp(MIN_STOP_RUNS, MAX_STOP_RUNS) as usize;
+        Self { slow: stop / 3, behind: stop / 2, stop, spare: stop / 6 }
+    }
+}
+
 /// The measured rate of compactions, and the merge of level 0; see the [module](self).
 #[derive(Debug)]
 pub(super) struct Slowdown {
+    limits: RunLimits,
     bytes_per_second: AtomicU64,
     recent: Mutex<RecentCompactions>,
     /// Bytes on level 0 that the running compaction will remove from there; 0 if it removes none.
@@ -71,18 +94,23 @@ impl Drop for Merge<'_> {
     }
 }
 
-impl Default for Slowdown {
-    fn default() -> Self {
+impl Slowdown {
+    /// Creates the slowdown of writes to memtables of this size.
+    pub(super) fn new(memtable_bytes: u64) -> Self {
         Self {
+            limits: RunLimits::of(memtable_bytes),
             bytes_per_second: AtomicU64::new(ASSUMED_BYTES_PER_SECOND),
             recent: Mutex::default(),
             merged_bytes: AtomicU64::new(0),
             merge_begun_nanos: AtomicU64::new(NOT_YET),
         }
     }
-}
 
-impl Slowdown {
+    /// Returns the numbers of runs at which writes are slowed down or wait.
+    pub(super) fn limits(&self) -> RunLimits {
+        self.limits
+    }
+
     /// Records the start of a compaction that will remove `level_0_bytes` bytes from level 0.
     #[must_use]
     pub(super) fn begin_merge(&self, level_0_bytes: u64) -> Merge<'_> {
@@ -123,12 +151,13 @@ impl Slowdown {
     /// `run_bytes` bytes of writes.
     pub(super) fn pause(&self, runs: usize, run_bytes: u64, bytes: usize, now: Duration) -> Duration {
         let bytes = u128::from(bytes as u64);
+        let RunLimits { slow, behind, stop, spare } = self.limits;
         let nanos = match self.merge_nanos_left(now) {
-            Some(left) if runs >= SLOW_LEVEL_0_RUNS => {
-                let room = (STOP_LEVEL_0_RUNS - SPARE_RUNS).saturating_sub(runs).max(1) as u128;
+            Some(left) if runs >= slow => {
+                let room = (stop - spare).saturating_sub(runs).max(1) as u128;
                 bytes * u128::from(left) / (room * u128::from(run_bytes.max(1)))
             }
-            None if runs >= BEHIND_LEVEL_0_RUNS => bytes * 1_000_000_000 / u128::from(self.bytes_per_second()),
+            None if runs >= behind => bytes * 1_000_000_000 / u128::from(self.bytes_per_second()),
             _ => 0,
         };
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
@@ -161,7 +190,7 @@ mod tests {
 
     #[test]
     fn without_a_merge_writes_get_the_rate_of_compactions() {
-        let slowdown = Slowdown::default();
+        let slowdown = Slowdown::new(RUN_BYTES);
         assert_eq!(pause(&slowdown, 11, 1 << 30, SECOND), Duration::ZERO);
         assert_eq!(pause(&slowdown, 12, 16 << 20, SECOND), SECOND, "nothing was measured");
         slowdown.add_compaction(96 << 20, SECOND * 2);
@@ -170,7 +199,7 @@ mod tests {
 
     #[test]
     fn during_a_merge_writes_get_the_room_over_the_time_that_is_left() {
-        let slowdown = Slowdown::default();
+        let slowdown = Slowdown::new(RUN_BYTES);
         slowdown.add_compaction(RUN_BYTES, SECOND);
         let merge = slowdown.begin_merge(10 * RUN_BYTES);
         assert_eq!(pause(&slowdown, 7, RUN_BYTES, SECOND), Duration::ZERO);
@@ -190,7 +219,7 @@ mod tests {
 
     #[test]
     fn the_rate_follows_compactions_and_includes_those_of_lower_levels() {
-        let slowdown = Slowdown::default();
+        let slowdown = Slowdown::new(RUN_BYTES);
         let second_of = |bytes| pause(&slowdown, 23, bytes, SECOND) == SECOND;
         slowdown.add_compaction(0, SECOND);
         assert!(second_of(16 << 20), "a compaction of a lower level says nothing alone");
@@ -209,6 +238,8 @@ mod tests {
     /// Writers that write at a rate as long as they are not slowed down, and one compaction at a time.
     struct Model {
         slowdown: Slowdown,
+        /// Bytes of a run.
+        run_bytes: u64,
         /// Rate of compactions, and of writers, in bytes per second.
         rate: u64,
         wanted: u64,
@@ -236,29 +267,29 @@ mod tests {
             let mut seen = SimulatedRun { most_runs: 0, longest_pause: Duration::ZERO, rate: 0.0 };
             while now < duration {
                 if let Some((taken, begun, end, merge)) = running.take_if(|(_, _, end, _)| *end <= now) {
-                    self.slowdown.add_compaction(taken as u64 * RUN_BYTES, end - begun);
+                    self.slowdown.add_compaction(taken as u64 * self.run_bytes, end - begun);
                     drop(merge);
                     runs -= taken;
                     merges += usize::from(taken > 0);
                     let lower = self.lower.filter(|(every, _)| taken > 0 && merges % every == 0);
                     if let Some((_, length)) = lower {
-                        let takes = time_of(RUN_BYTES, self.rate) * length;
+                        let takes = time_of(self.run_bytes, self.rate) * length;
                         running = Some((0, now, now + takes, self.slowdown.begin_merge(0)));
                     }
                 }
                 if running.is_none() && runs >= 4 {
-                    let bytes = runs as u64 * RUN_BYTES;
+                    let bytes = runs as u64 * self.run_bytes;
                     let merge = self.slowdown.begin_merge(bytes);
                     self.slowdown.hurry_merge(now);
                     running = Some((runs, now, now + time_of(bytes, self.rate), merge));
                 }
                 now += time_of(WRITE, self.wanted);
                 (filled, written) = (filled + WRITE, written + WRITE);
-                if filled >= RUN_BYTES {
+                if filled >= self.run_bytes {
                     (filled, runs) = (0, runs + 1);
                 }
                 seen.most_runs = seen.most_runs.max(runs);
-                owed.add(pause(&self.slowdown, runs, WRITE, now));
+                owed.add(self.slowdown.pause(runs, self.run_bytes, WRITE as usize, now));
                 let slept = owed.take().unwrap_or_default();
                 seen.longest_pause = seen.longest_pause.max(slept);
                 now += slept;
@@ -270,19 +301,31 @@ mod tests {
 
     #[test]
     fn writers_of_any_speed_are_slowed_down_and_never_stopped() {
-        for rate in [16 << 20, 64 << 20, 200 << 20] {
+        for (run_bytes, rate) in
+            [(64 << 20, 16 << 20), (64 << 20, 64 << 20), (64 << 20, 200 << 20), (8 << 20, 64 << 20)]
+        {
             for factor in [1.2, 2.0, 10.0] {
                 for lower in [None, Some((3, 5))] {
                     let wanted = (rate as f64 * factor) as u64;
-                    let model = Model { slowdown: Slowdown::default(), rate, wanted, lower };
+                    let model = Model { slowdown: Slowdown::new(run_bytes), run_bytes, rate, wanted, lower };
                     let seen = model.run(Duration::from_secs(200));
                     let case = format!("{factor} times {rate} with {lower:?}: {} runs", seen.most_runs);
-                    assert!(seen.most_runs < STOP_LEVEL_0_RUNS, "{case}");
+                    assert!(seen.most_runs < model.slowdown.limits().stop, "{case}");
                     assert!(seen.longest_pause <= Duration::from_millis(50), "{case}: {:?}", seen.longest_pause);
                     let least = if lower.is_some() { 0.7 } else { 0.95 };
                     assert!(seen.rate > least, "{case}: {} of the rate of compactions", seen.rate);
                 }
             }
         }
+    }
+
+    #[test]
+    fn small_memtables_allow_more_runs() {
+        let limits = |mebibytes: u64| RunLimits::of(mebibytes << 20);
+        assert_eq!(limits(64), RunLimits { slow: 8, behind: 12, stop: 24, spare: 4 });
+        assert_eq!(limits(16), limits(64));
+        assert_eq!(limits(12).stop, 32);
+        assert_eq!(limits(8), RunLimits { slow: 16, behind: 24, stop: 48, spare: 8 });
+        assert_eq!(limits(0), limits(8));
     }
 }

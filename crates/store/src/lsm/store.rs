@@ -13,7 +13,7 @@ use std::{
 
 use super::{
     options::{Compaction, LsmOptions},
-    slowdown::{SLOW_LEVEL_0_RUNS, STOP_LEVEL_0_RUNS, Slowdown},
+    slowdown::Slowdown,
     tables::{Backlog, TableOptions, TableSet, TableStore},
 };
 use crate::{
@@ -119,12 +119,13 @@ impl Upkeep {
 
 impl LsmStore {
     pub(super) fn open(options: &LsmOptions) -> Result<Self, BackendError> {
-        let table_options = TableOptions { cache_bytes: options.cache_bytes, table_bytes: options.table_bytes };
+        let LsmOptions { cache_bytes, table_bytes, page_cache_bytes, .. } = *options;
+        let table_options = TableOptions { cache_bytes, table_bytes, page_cache_bytes };
         Ok(Self {
             tables: TableStore::open(&options.dir, table_options)?,
             memtable_bytes: options.memtable_bytes as u64,
             compaction: options.compaction,
-            slowdown: Slowdown::default(),
+            slowdown: Slowdown::new(options.memtable_bytes as u64),
             opened: Instant::now(),
             written: WrittenRuns::new(options.memtable_bytes as u64),
             is_compacting: AtomicBool::default(),
@@ -235,11 +236,11 @@ impl Store for LsmStore {
 
     #[inline]
     fn slows_down(&self, tables: &TableSet) -> bool {
-        tables.level_0_runs() >= SLOW_LEVEL_0_RUNS && self.is_compaction_automatic()
+        tables.level_0_runs() >= self.slowdown.limits().slow && self.is_compaction_automatic()
     }
 
     fn is_behind(&self, tables: &TableSet) -> bool {
-        tables.level_0_runs() >= STOP_LEVEL_0_RUNS && self.is_compaction_automatic()
+        tables.level_0_runs() >= self.slowdown.limits().stop && self.is_compaction_automatic()
     }
 
     fn report_demand(&self, tables: &TableSet, upkeep: &Upkeep, demand: Demand) {

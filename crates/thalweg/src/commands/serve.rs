@@ -206,7 +206,7 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
             Some((member.identity, member.credentials.cluster))
         }
     };
-    let options = options(&resolved.config, args.repair);
+    let options = options(&resolved, args.repair);
     let open = |stop: &mut Stop| open_unless_stopped(&runtime, &resolved.config.data, options.clone(), member, stop);
     let Some(mut database) = open(&mut stop)? else { return Ok(()) };
     if let Some(member) = part.member() {
@@ -258,9 +258,10 @@ fn raise_file_limit() {
     }
 }
 
-fn options(config: &Config, repair: bool) -> Options {
+fn options(resolved: &Resolved, repair: bool) -> Options {
     let repair = if repair { Repair::CutAtCorruption } else { Repair::Refuse };
-    Options { create: Create::IfMissing, repair, ..config.engine_options() }
+    let page_cache_bytes = resolved.memory.page_cache_bytes();
+    Options { create: Create::IfMissing, repair, page_cache_bytes, ..resolved.config.engine_options() }
 }
 
 /// Starts the consensus of a member. Returns `None` for a node that runs alone.

@@ -78,6 +78,8 @@ pub(crate) struct TableOptions {
     pub cache_bytes: u64,
     /// Size in bytes at which a compaction begins a new table.
     pub table_bytes: u64,
+    /// Size in bytes of the memory that the kernel has for pages of files.
+    pub page_cache_bytes: u64,
 }
 
 /// All tables in a directory; see the [module](self). Any thread may call the methods.
@@ -89,6 +91,7 @@ pub(crate) struct TableStore {
     pace: Arc<Throttle>,
     discarding: Discarding,
     table_bytes: u64,
+    page_cache_bytes: u64,
     partial: PartialTables,
     /// Numbers of the tables at the last attempt to return space to the disk, if that attempt freed nothing. The next
     /// attempt is skipped while the tables are the same.
@@ -139,6 +142,7 @@ impl TableStore {
             pace,
             discarding,
             table_bytes: options.table_bytes,
+            page_cache_bytes: options.page_cache_bytes,
             partial: PartialTables::in_dir(dir),
             not_reclaimable: Mutex::default(),
             newest: ArcSwap::default(),
@@ -375,6 +379,7 @@ impl TableStore {
             }
         }
         private::restrict_manifests(&self.dir).map_err(io_error("set permissions"))?;
+        self.growth.keep_pages(set.bytes_per_level.iter().sum::<u64>() <= self.page_cache_bytes);
         let set = Arc::new(set);
         self.newest.store(Arc::clone(&set));
         Ok(set)
@@ -431,7 +436,7 @@ mod tests {
 
     /// Opens a store in `dir` and flushes 1 MiB of pairs to its tables.
     fn filled(dir: &Path, cache_bytes: u64) -> TableStore {
-        filled_with(dir, TableOptions { cache_bytes, table_bytes: 64 << 20 })
+        filled_with(dir, TableOptions { cache_bytes, table_bytes: 64 << 20, page_cache_bytes: u64::MAX })
     }
 
     fn filled_with(dir: &Path, options: TableOptions) -> TableStore {
@@ -470,7 +475,12 @@ mod tests {
     fn each_flipped_bit_in_the_list_of_tables_is_found_at_the_open() {
         let dir = tempfile::tempdir().unwrap();
         drop(filled(dir.path(), 1 << 20));
-        let open = || TableStore::open(dir.path(), TableOptions { cache_bytes: 1 << 20, table_bytes: 64 << 20 });
+        let open = || {
+            TableStore::open(
+                dir.path(),
+                TableOptions { cache_bytes: 1 << 20, table_bytes: 64 << 20, page_cache_bytes: u64::MAX },
+            )
+        };
         drop(open().unwrap());
         let current = std::fs::read(dir.path().join("current")).unwrap();
         let list = format!("v{}", u64::from_le_bytes(current[..8].try_into().unwrap()));
@@ -500,7 +510,10 @@ mod tests {
         assert!(store.warm(&|| true).unwrap());
         assert_eq!(store.cached_bytes(), all, "nothing is left to read");
         drop(store);
-        let reopened = TableStore::open(dir.path(), TableOptions { cache_bytes: 64 << 20, table_bytes: 64 << 20 });
+        let reopened = TableStore::open(
+            dir.path(),
+            TableOptions { cache_bytes: 64 << 20, table_bytes: 64 << 20, page_cache_bytes: u64::MAX },
+        );
         let reopened = reopened.unwrap();
         assert!(reopened.warm(&|| true).unwrap());
         assert_eq!(reopened.cached_bytes(), 0);
