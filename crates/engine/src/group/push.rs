@@ -6,7 +6,7 @@
 //!
 //! Owns: the account of used credit ([`Ledger`]) and the waiting. Does not own timers (they are an argument), nor the
 //! handling of a receiver that goes away: the ack deadline of its records passes, unless [`Push::return_records`] is
-//! called before.
+//! called before. A caller that must not wait for the disk performs the fetches itself ([`Push::next_request`]).
 //!
 //! Bounds: [`MAX_CREDIT_RECORDS`] and [`MAX_CREDIT_BYTES`]. A delivery begins while some credit is left and carries at
 //! least one record, so the last delivery may exceed the bytes of the credit by one record.
@@ -118,7 +118,8 @@ impl AsyncDatabase {
 }
 
 impl Push {
-    /// Waits for the next delivery; returns `None` when the database closes. `sleep` creates a timer.
+    /// Waits for the next delivery; returns `None` when the database closes. `sleep` creates a timer. Records are read
+    /// on the calling thread, mostly from memory or the page cache.
     ///
     /// The caller may drop the future before it is ready, and call `next` again: no delivery is lost.
     ///
@@ -129,15 +130,39 @@ impl Push {
         mut sleep: impl FnMut(Duration) -> S,
     ) -> Result<Option<Delivery>, GroupError> {
         loop {
-            if let Some(delivery) = self.finish_delivery().await? {
-                return Ok(Some(delivery));
+            if let Some(fetching) = &mut self.fetching {
+                let fetched = fetching.as_mut().await;
+                self.fetching = None;
+                let delivery = fetched?;
+                if !delivery.is_empty() {
+                    self.enter_delivery(&delivery)?;
+                    return Ok(Some(delivery));
+                }
             }
+            let Some(request) = self.next_request(&mut sleep).await? else { return Ok(None) };
+            self.fetching = Some(Box::pin(self.db.fetch(&self.group, &request, self.level)));
+        }
+    }
+
+    /// Waits until the group has records to deliver and the receiver has credit, and returns the fetch that the push
+    /// performs then; `None` when the database closes. Meant for a caller that performs the fetches itself, to choose
+    /// the threads that read the log. It [enters](Self::enter_delivery) each delivery before it waits again.
+    ///
+    /// The caller may drop the future before it is ready, and call `next_request` again.
+    ///
+    /// # Errors
+    /// The group or its stream is gone.
+    pub async fn next_request<S: Future<Output = ()>>(
+        &mut self,
+        mut sleep: impl FnMut(Duration) -> S,
+    ) -> Result<Option<FetchRequest>, GroupError> {
+        loop {
             match self.next_step()? {
                 PushStep::Closed => return Ok(None),
                 PushStep::Deliver(records, bytes) => {
                     self.request.max_records = records.min(self.max_delivery_records);
                     self.request.max_bytes = bytes.min(self.max_delivery_bytes);
-                    self.fetching = Some(Box::pin(self.db.fetch(&self.group, &self.request, self.level)));
+                    return Ok(Some(self.request.clone()));
                 }
                 PushStep::Wait(_, due) => {
                     let now = self.group.db.inner.open.replica.now();
@@ -148,23 +173,24 @@ impl Push {
         }
     }
 
-    /// Waits for the delivery that is being committed; returns `None` if there is none. A caller that ends the push for
-    /// a reason of its own calls this first, or the records of that delivery wait for their ack deadline.
-    ///
-    /// The caller may drop the future before it is ready: no delivery is lost.
+    /// Counts the records of a delivery, which is not empty, against the receiver's credit until they are settled.
     ///
     /// # Errors
-    /// The fetch failed.
-    pub async fn finish_delivery(&mut self) -> Result<Option<Delivery>, GroupError> {
-        let Some(fetching) = &mut self.fetching else { return Ok(None) };
-        let fetched = fetching.as_mut().await;
-        self.fetching = None;
-        let delivery = fetched?;
-        if delivery.is_empty() {
-            return Ok(None);
-        }
-        self.ledger.add_delivery(&delivery)?;
-        Ok(Some(delivery))
+    /// The records do not decode.
+    pub fn enter_delivery(&mut self, delivery: &Delivery) -> Result<(), GroupError> {
+        Ok(self.ledger.add_delivery(delivery)?)
+    }
+
+    /// Returns the group whose records are pushed.
+    #[must_use]
+    pub fn group(&self) -> &Group {
+        &self.group
+    }
+
+    /// Durability level that each delivery reaches.
+    #[must_use]
+    pub fn level(&self) -> Durability {
+        self.level
     }
 
     /// Limits the number of records in later deliveries; a delivery in progress is not affected.
