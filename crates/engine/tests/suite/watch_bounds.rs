@@ -9,7 +9,11 @@ use std::{
 use thalweg_disk::{Disk, SimDisk};
 use thalweg_engine::{
     BackendKind, Database, Options, Watch, WatchError, WatchEvent, WatchKeys, WatchLimits,
-    types::{Durability, ManualClock, Revision, command::CommitBuilder, limits::{MAX_WATCH_QUEUE_BYTES, MAX_WATCHES}},
+    types::{
+        Durability, ManualClock, Revision,
+        command::CommitBuilder,
+        limits::{MAX_WATCH_QUEUE_BYTES, MAX_WATCHES},
+    },
 };
 
 use crate::common::{PATIENCE, clock, pause, small};
