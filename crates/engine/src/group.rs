@@ -43,7 +43,7 @@ pub use delivery::{Delivery, Message};
 pub use error::GroupError;
 pub use fetch::{FetchRequest, PreparedFetch};
 pub use figures::GroupFigures;
-pub use push::{AdmitFetch, Admitted, Credit, Push, PushRequest, PushWait as PushWaits};
+pub use push::{Credit, Push, PushRequest, PushWait as PushWaits};
 pub use thalweg_state::groups::HeldAttempt;
 pub use thalweg_types::info::{Group as GroupInfo, Member as MemberInfo, SettlementResult};
 

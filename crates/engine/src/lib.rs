@@ -98,9 +98,9 @@ pub use digests::{DigestReport, HashMark};
 pub use error::{OpenError, ReadError, WriteError};
 pub use expiry::{Lifetime, PutOptions};
 pub use group::{
-    AdmitFetch, Admitted, Credit, Delivery, Extended, FetchRequest, Group, GroupError, GroupFigures, GroupInfo,
-    GroupStart, HeldAttempt, MAX_LISTED_MEMBERS, MemberInfo, Message, PreparedFetch, Push, PushRequest, PushWaits,
-    Ready, SettlementResult, UnreadDelivery,
+    Credit, Delivery, Extended, FetchRequest, Group, GroupError, GroupFigures, GroupInfo, GroupStart, HeldAttempt,
+    MAX_LISTED_MEMBERS, MemberInfo, Message, PreparedFetch, Push, PushRequest, PushWaits, Ready, SettlementResult,
+    UnreadDelivery,
 };
 pub use identity::MemberIdentity;
 pub use key_history::{KeyVersion, KeyVersions, VersionLifetime};

@@ -175,7 +175,11 @@ impl Watch {
     /// Returns true if the next call of [`try_next`](Self::try_next) may read the log from disk.
     #[must_use]
     pub fn is_behind(&self) -> bool {
-        self.source() == ChangeSource::Log
+        match self.source() {
+            ChangeSource::Log => true,
+            ChangeSource::Queue => self.live.as_ref().is_some_and(|live| live.queue.is_lost()),
+            ChangeSource::Joining => false,
+        }
     }
 
     /// Returns the source of the next changes.
@@ -188,9 +192,9 @@ impl Watch {
         }
     }
 
-    /// Returns the available events; `None` if all have been delivered. May read from disk if the watch [is
+    /// Returns the available events; `None` if all have been delivered. May read from disk only if the watch [is
     /// behind](Self::is_behind). In that case it returns a batch after some time even if none of the changes read is
-    /// of an observed key.
+    /// of an observed key. The batch is also empty if the watch has fallen behind since the last call of `is_behind`.
     ///
     /// # Errors
     /// [`WatchError::Compacted`] if the watch was so far behind that the log no longer has the changes. After an error
@@ -205,6 +209,7 @@ impl Watch {
     /// The errors of [`try_next`](Self::try_next).
     pub fn try_next_within(&mut self, limits: &WatchLimits) -> Result<Option<WatchBatch>, WatchError> {
         self.before = None;
+        let may_read = self.is_behind();
         loop {
             let hub = &self.db.inner.open.watches;
             if hub.is_closed() {
@@ -226,7 +231,13 @@ impl Watch {
                     self.next = self.next.max(reached).max(last);
                     match ended {
                         Some(QueueEnd::Failed(error)) if events.is_empty() => return Err(error),
-                        Some(QueueEnd::Lost(_)) => self.live = None,
+                        Some(QueueEnd::Lost(_)) => {
+                            self.live = None;
+                            // The queue was lost after the caller had chosen its thread, which must not read the log.
+                            if events.is_empty() && !may_read {
+                                return Ok(Some(WatchBatch { events, next: self.next }));
+                            }
+                        }
                         _ => {}
                     }
                     if let Some(last) = events.last() {

@@ -58,6 +58,10 @@ use super::{
 /// Longest time for which a read waits for its barrier, whatever timeout its request has.
 const MAX_BARRIER: Duration = Duration::from_secs(600);
 
+/// Number of keepalive intervals for which the last messages of a client that has said goodbye wait for room at
+/// subscribers, as long as a silent client keeps its connection.
+const LEAVE_INTERVALS: u32 = 3;
+
 /// Phase of a channel's life, from open to closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChannelPhase {
@@ -66,6 +70,9 @@ enum ChannelPhase {
     /// The channel handles no more frames. Pending requests are answered; then the channel sends a goodbye frame, if
     /// the client can still receive it.
     Finishing { goodbye: Option<Reason> },
+    /// The client has said goodbye, and its last messages wait for room at subscribers whose policy blocks publishers.
+    /// The channel publishes them, until this time at most, and does nothing else.
+    Leaving { until: Instant },
     /// The last bytes and the end of the byte stream are being written. After that the [socket](ServedSocket) lingers,
     /// so that the client can read them.
     Closing,
@@ -200,8 +207,9 @@ impl ChannelTask {
         self.phase == ChannelPhase::Open && self.socket.is_open()
     }
 
+    /// Returns true if the client gets no more frames than those in the outbox.
     fn is_closing(&self) -> bool {
-        self.phase == ChannelPhase::Closing || !self.socket.is_open()
+        matches!(self.phase, ChannelPhase::Leaving { .. } | ChannelPhase::Closing) || !self.socket.is_open()
     }
 
     /// Handles frames that are already received, then reads from the socket once and handles the frames of that read.
@@ -412,11 +420,7 @@ impl ChannelTask {
         match envelope.frame {
             ClientFrame::Ping(Ping { token }) => self.send_control(&Pong { token }),
             ClientFrame::Pong(_) => {}
-            ClientFrame::Goodbye(_) => {
-                self.subjects.flush();
-                self.commit_waiting();
-                self.phase = ChannelPhase::Closing;
-            }
+            ClientFrame::Goodbye(_) => self.leave(),
             ClientFrame::Hello(_) => self.protocol("a hello is only valid as the first frame of a connection"),
             ClientFrame::Cancel(cancel) => self.cancel(id, cancel.mode),
             ClientFrame::Credit(credit) => self.credit(id, &credit),
@@ -486,7 +490,10 @@ impl ChannelTask {
                 self.requests.add_write(waiting, later, timeout, account.count(Resource::Requests));
             }
             Ok((Handled::Later(later), _)) => {
-                self.requests.add_pending(waiting, later, timeout, account.count(Resource::Requests));
+                self.requests.add_pending(waiting, later, None, timeout, account.count(Resource::Requests));
+            }
+            Ok((Handled::LaterWithEffect(later, begun), _)) => {
+                self.requests.add_pending(waiting, later, Some(begun), timeout, account.count(Resource::Requests));
             }
             Ok((Handled::Began(source), tail)) => {
                 let permit = permit.expect("only frames with a permit begin subscriptions");
@@ -700,6 +707,9 @@ impl ChannelTask {
 
     /// Moves pending batches of subscriptions to subjects into the outbox. Returns true if there was progress.
     fn deliver(&mut self, cx: &mut Context<'_>, heard: bool) -> bool {
+        if matches!(self.phase, ChannelPhase::Leaving { .. }) {
+            return self.subjects.publish_blocked(cx);
+        }
         if !self.out.has_room() || self.is_closing() {
             return false;
         }
@@ -750,9 +760,10 @@ impl ChannelTask {
             self.protocol("the remaining bytes of a frame did not arrive in time");
         }
         let age = self.socket.age();
-        let is_reading = self.phase == ChannelPhase::Open && self.out.has_room() && !self.writes.is_full();
-        if let Some(alive) = self.keep_alive.as_mut().filter(|_| !is_reading) {
-            // The channel does not read now, so silence is no sign of a dead client.
+        let listens = self.listens();
+        if let Some(alive) = self.keep_alive.as_mut().filter(|_| !listens) {
+            // The channel does not read now, so silence is no sign of a dead client. A client whose messages wait for
+            // a subscriber is not read for as long as the subscriber likes.
             alive.record_receipt(age);
         }
         match self.keep_alive.map(|alive| alive.due_action(age)) {
@@ -803,9 +814,31 @@ impl ChannelTask {
         }
     }
 
-    /// Closes a channel that is stopping, once nothing is pending.
+    /// Begins to close the channel after the goodbye of its client. Its messages are published before.
+    fn leave(&mut self) {
+        self.subjects.flush();
+        self.commit_waiting();
+        self.phase = ChannelPhase::Closing;
+        if !self.subjects.is_done() {
+            // The client takes no more messages, so it must not hold up other publishers or itself.
+            self.subjects.close();
+            self.requests.drop_subscriptions();
+            self.phase = ChannelPhase::Leaving { until: self.socket.now + LEAVE_INTERVALS * self.session.keep_alive };
+        }
+    }
+
+    /// Closes a channel that is stopping, once nothing is pending, or one whose client has left.
     fn finish(&mut self) {
-        let ChannelPhase::Finishing { goodbye } = self.phase else { return };
+        let goodbye = match self.phase {
+            ChannelPhase::Finishing { goodbye } => goodbye,
+            ChannelPhase::Leaving { until } => {
+                if self.subjects.is_done() || self.socket.now >= until {
+                    self.phase = ChannelPhase::Closing;
+                }
+                return;
+            }
+            ChannelPhase::Open | ChannelPhase::Closing => return,
+        };
         // A client that closes its sending side ends its subscriptions.
         if goodbye.is_none() && self.requests.subscriptions() > 0 {
             for id in self.requests.subscribed_ids() {

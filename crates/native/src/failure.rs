@@ -85,6 +85,13 @@ impl Failure {
         self
     }
 
+    /// Marks that the request was carried out, and that only its reply cannot be sent.
+    #[must_use]
+    pub(crate) fn after_effect(mut self) -> Self {
+        self.0.message = format!("the request was carried out, but {}", self.0.message).into();
+        self.with_unknown_effect()
+    }
+
     /// Replaces the id of a stream or a consumer group in the message by its name, which the client's user knows. Does
     /// nothing for other failures.
     pub(crate) fn name_subject(&mut self, db: &Database) {

@@ -1,13 +1,13 @@
 //! Handlers of requests about consumer groups: fetch, push, describe. Clients ack and nack deliveries with commands.
 //! `deliveries` encodes deliveries, and `push` runs the steps of a push.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicBool};
 
 use thalweg_engine::{self as engine, Credit, FetchRequest, Group, PushRequest};
 use thalweg_serving::{
     app::App,
-    fetching::{return_delivery, wait_and_fetch},
-    limits::NATIVE_PAGE_BYTES,
+    fetching::Fetcher,
+    limits::{DEFAULT_WAIT, NATIVE_PAGE_BYTES},
 };
 use thalweg_types::{
     GroupId,
@@ -46,7 +46,7 @@ pub(crate) fn has_group(app: &App, frame: RawFrame<'_>) -> bool {
 }
 
 /// Handles a `fetch` request: delivers records to a member of a consumer group. Waits for records if the client
-/// requests it.
+/// requests it. Records return to the group if their frame does not reach the outbox.
 pub(crate) fn fetch(turn: &mut Turn<'_>, fetch: &wire::Fetch<'_>) -> Result<Handled, Failure> {
     let group = find(turn.app, fetch.group)?;
     check_member(fetch.member).map_err(engine::WriteError::from)?;
@@ -61,14 +61,22 @@ pub(crate) fn fetch(turn: &mut Turn<'_>, fetch: &wire::Fetch<'_>) -> Result<Hand
     };
     let level = fetch.level.0.unwrap_or(turn.app.config.durability);
     let (app, account) = (Arc::clone(turn.app), Arc::clone(turn.account));
-    Ok(Handled::later(async move {
-        let delivery = wait_and_fetch(&app, &account, &group, &wanted, level).await?;
-        let attempt = delivery.attempt;
+    let begun = Arc::new(AtomicBool::new(false));
+    let noted = Arc::clone(&begun);
+    let reply = async move {
+        let (db, begun) = (&app.db, Some(&*noted));
+        let fetcher = Fetcher { app: &app, account: &account, db, group: &group, level, begun };
+        let (delivery, held) = fetcher.wait_and_fetch(&wanted, DEFAULT_WAIT).await?;
         let delivered = DeliveryFrame::of(delivery)?;
-        let room = FrameMemory::reserve(&account, delivered.frame_bytes());
-        let room = room.inspect_err(|_| return_delivery(&app, &group, attempt))?;
-        Ok(Reply::encode(move |out, id| delivered.put(out, Kind::Delivery, id, room)))
-    }))
+        let room = FrameMemory::reserve(&account, delivered.frame_bytes())?;
+        let reply = Reply::encode(move |out, id| {
+            delivered.put(out, Kind::Delivery, id, room)?;
+            held.hand_over();
+            Ok(())
+        });
+        Ok::<_, Failure>(reply)
+    };
+    Ok(Handled::later_with_effect(reply, begun))
 }
 
 /// Handles a `push` request: begins a subscription that delivers records to a member of a consumer group.

@@ -22,8 +22,9 @@
 //! * It answers **immediately** with `turn.out.reply(request.id, &frame)?` and returns `Handled::Replied`.
 //! * It answers **later** with `Handled::later(async move { ... Ok(Reply::frame(..)) })`. The future owns its data. A
 //!   cancel or the request's timeout drops the future and sends the answer, so the future must not hold anything that
-//!   must not be lost. Disk reads and long reads run on the threads for long reads: in `blocking::run_blocking`, or in
-//!   `reads::reply_off_thread` if they build a reply.
+//!   must not be lost. `Handled::LaterWithEffect(..)` is for work that may have an effect before its reply exists, such
+//!   as a fetch from a group: the answer to a cancel or a timeout then says so. Disk reads and long reads run on the
+//!   threads for long reads: in `blocking::run_blocking`, or in `reads::reply_off_thread` if they build a reply.
 //! * It proposes a **command** and returns `Handled::Write(..)`. This allocates only the command. Neither a cancel nor
 //!   a timeout stops the command: the client gets its outcome unless the timeout expires first. Commands of one read
 //!   are committed as one entry. A write that does more than its command returns `Handled::Unstoppable(..)`. Commands

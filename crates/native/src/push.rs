@@ -3,8 +3,9 @@
 //! A delivery of one large record counts in the limit on reply bytes. Without room for it the record returns to the
 //! group, and does not count as delivered.
 //!
-//! Owns: the steps of a push as a subscription. Does not own: the end of a push on a member of a cluster and the return
-//! of its records (`serving::pushing`), credit and limits (`subscription`), and the bytes of a delivery (`deliveries`).
+//! Owns: the steps of a push as a subscription. Does not own: the fetches of a push, its end on a member of a cluster and
+//! the return of its records (`serving::pushing`), credit and limits (`subscription`), and the bytes of a delivery
+//! (`deliveries`).
 
 use std::sync::Arc;
 
@@ -29,10 +30,11 @@ use super::{
 pub(crate) struct PushSource(ServedPush);
 
 impl PushSource {
-    /// Creates the subscription from a push that the engine has begun. With `release`, records that are unsettled at
-    /// its end are returned to the group immediately, unless the receiver continues on another node.
+    /// Creates the subscription from a push that the engine has begun for the client of `account`. With `release`,
+    /// records that are unsettled at its end are returned to the group immediately, unless the receiver continues on
+    /// another node.
     #[must_use]
-    pub(crate) fn new(app: &App, account: &Arc<Account>, push: engine::Push, release: Release) -> Self {
+    pub(crate) fn new(app: &Arc<App>, account: &Arc<Account>, push: engine::Push, release: Release) -> Self {
         let returns = match release {
             Release::AtOnce => ReturnRecords::AtEnd,
             Release::AtDeadline => ReturnRecords::AtDeadline,

@@ -16,7 +16,10 @@ use std::{
     future::Future,
     hash::{BuildHasherDefault, Hasher},
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
@@ -228,16 +231,18 @@ impl Requests {
         self.begin(waiting, PendingWork::Later(Box::pin(reply)), None, held);
     }
 
-    /// Adds a request whose work stops at a cancel or at the request's timeout.
+    /// Adds a request whose work stops at a cancel or at the request's timeout. While the flag `begun` is set, the work
+    /// may have had an effect, and the failure says so.
     pub(crate) fn add_pending(
         &mut self,
         waiting: PendingRequest,
         later: PendingReply,
+        begun: Option<Arc<AtomicBool>>,
         timeout: Option<Duration>,
         held: Reservation,
     ) {
         let stop = Arc::new(Notify::new());
-        let reply = stoppable(later, Arc::clone(&stop), timeout);
+        let reply = stoppable(later, begun, Arc::clone(&stop), timeout);
         self.begin(waiting, PendingWork::Later(Box::pin(reply)), Some(stop), held);
     }
 
@@ -282,6 +287,13 @@ impl Requests {
         self.ids.iter().filter(|(_, used)| !matches!(used, IdUse::Request(_))).map(|(id, _)| *id).collect()
     }
 
+    /// Removes all subscriptions and drops their running steps.
+    pub(crate) fn drop_subscriptions(&mut self) {
+        self.steps.clear();
+        self.ids.retain(|_, used| matches!(used, IdUse::Request(_)));
+        self.subscriptions = 0;
+    }
+
     /// Returns true if a step of a subscription is running.
     #[inline]
     #[must_use]
@@ -312,17 +324,26 @@ impl Requests {
     }
 }
 
-async fn stoppable(later: PendingReply, stop: Arc<Notify>, timeout: Option<Duration>) -> Result<Reply, Failure> {
+async fn stoppable(
+    later: PendingReply,
+    begun: Option<Arc<AtomicBool>>,
+    stop: Arc<Notify>,
+    timeout: Option<Duration>,
+) -> Result<Reply, Failure> {
     let time_is_up = async {
         match timeout {
             Some(timeout) => tokio::time::sleep(timeout).await,
             None => std::future::pending().await,
         }
     };
-    tokio::select! {
+    let failure = tokio::select! {
         biased;
-        reply = later => reply,
-        () = stop.notified() => Err(failure::cancelled()),
-        () = time_is_up => Err(failure::timed_out()),
+        reply = later => return reply,
+        () = stop.notified() => failure::cancelled(),
+        () = time_is_up => failure::timed_out(),
+    };
+    match begun {
+        Some(begun) if begun.load(Ordering::Relaxed) => Err(failure.with_unknown_effect()),
+        _ => Err(failure),
     }
 }

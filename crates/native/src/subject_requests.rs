@@ -1,7 +1,10 @@
 //! Handlers of requests about subjects (publish/subscribe addresses): publish, ask, subscribe. They change the state
 //! in `subjects`.
 
-use std::sync::atomic::Ordering;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use thalweg_broker::{
     Batch, Credit as Grant, Pattern, Policy, Published, RequestError, SubscribeOptions, SubscriptionId,
@@ -69,10 +72,12 @@ fn publish_all(
             Ok(Handled::Replied)
         }
         Err(_) if request.id == 0 => Ok(Handled::Replied),
-        Err(later) => Ok(Handled::later(async move {
-            let Published { delivered, missed, .. } = later.await.map_err(|_| failure::stopping())?;
+        // The batches stay queued until they are published, whether or not the client waits.
+        Err(later) => Ok(Handled::Unstoppable(Box::pin(async move {
+            let published = later.await.map_err(|_| failure::stopping().with_unknown_effect())?;
+            let Published { delivered, missed, .. } = published;
             Ok(Reply::frame(wire::Published { delivered, missed }))
-        })),
+        }))),
     }
 }
 
@@ -111,12 +116,13 @@ pub(crate) fn ask(turn: &mut Turn<'_>, request: &Request<'_>, ask: &Ask<'_>) -> 
             None
         }
     };
-    Ok(Handled::later(async move {
+    let reply = async move {
+        let lost = |_: oneshot::error::RecvError| failure::stopping().with_unknown_effect();
         let exchange = async {
             if let Some(later) = blocked {
-                require_subscriber(later.await.map_err(|_| failure::stopping())?)?;
+                require_subscriber(later.await.map_err(lost)?)?;
             }
-            answer.await.map_err(|_| failure::stopping())
+            answer.await.map_err(lost)
         };
         match tokio::time::timeout(wait, exchange).await {
             Ok(answer) => {
@@ -125,7 +131,9 @@ pub(crate) fn ask(turn: &mut Turn<'_>, request: &Request<'_>, ask: &Ask<'_>) -> 
             }
             Err(_) => Err(Failure::of(&RequestError::TimedOut).with_unknown_effect()),
         }
-    }))
+    };
+    // A responder may have the message, or still get it.
+    Ok(Handled::later_with_effect(reply, Arc::new(AtomicBool::new(true))))
 }
 
 /// Returns a failure if an asked message reached no subscriber.

@@ -189,6 +189,14 @@ impl Subjects {
         publishing.flush(&PublishTarget { views: &app.views, times, waiter, received: None });
     }
 
+    /// Publishes batches that waited for a subscriber's queue, if it has room now. Returns true if there was progress.
+    pub(crate) fn publish_blocked(&mut self, cx: &mut Context<'_>) -> bool {
+        let Self { app, native, waiter, publishing, .. } = self;
+        let times = &native.publishes;
+        let to = PublishTarget { views: &app.views, times, waiter, received: None };
+        publishing.publish_blocked(&to, InputState::Paused, cx)
+    }
+
     /// Returns true if all messages that the client sent have been published.
     #[must_use]
     pub(crate) fn is_done(&self) -> bool {

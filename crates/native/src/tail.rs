@@ -71,7 +71,7 @@ impl Tail {
         if let Some(start) = self.start.clone() {
             return self.find_start(start, &wanted).await;
         }
-        let mut room = None;
+        let (mut room, mut is_stopped) = (None, false);
         loop {
             let from = self.next;
             match self.look(&wanted).await {
@@ -83,14 +83,15 @@ impl Tail {
                         let bytes = shown.bytes();
                         drop(shown);
                         (self.next, self.behind) = (from, true);
-                        match wanted.wait_for_room(bytes).await {
-                            Some(found) => room = Some(found),
-                            None => return StepResult::Nothing,
+                        room = wanted.wait_for_room(bytes).await;
+                        if room.is_none() {
+                            // A step that is stopped sends the records that it has found: a drain must not lose them.
+                            (room, is_stopped) = (Some(FrameMemory::Exceed), true);
                         }
                         continue;
                     }
                 },
-                Ok(None) if wanted.when_empty == WhenEmpty::Return => return StepResult::Nothing,
+                Ok(None) if is_stopped || wanted.when_empty == WhenEmpty::Return => return StepResult::Nothing,
                 // No room is kept while the tail waits for records.
                 Ok(None) => room = None,
             }
@@ -159,4 +160,49 @@ impl Tail {
 fn found(shown: RecordsFrame, room: FrameMemory) -> StepResult {
     let records = shown.runs.iter().map(|run| u64::from(run.count)).sum();
     StepResult::frame(records, shown.bytes(), move |out, id| shown.put(out, Kind::Tailed, id, room))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{future::poll_fn, task::Poll, time::Duration};
+
+    use thalweg_serving::{
+        admission::{AddressKey, Admission},
+        config::Config,
+    };
+    use thalweg_types::{limits::MAX_FRAME_BYTES, record::RecordBatch};
+    use tokio::sync::Notify;
+
+    use super::*;
+    use crate::test_node::TestNode;
+
+    #[tokio::test]
+    async fn a_tail_that_waits_for_memory_sends_its_records_when_it_is_drained() {
+        let node = TestNode::start().await;
+        let app = &node.native.app;
+        let stream = app.db.blocking().stream("s").unwrap();
+        let mut batch = RecordBatch::new();
+        batch.push_payload(&vec![7; 2 * NATIVE_PAGE_BYTES as usize]).unwrap();
+        stream.append(&batch).unwrap();
+        // There is no memory for replies of this size.
+        let mut config = Config::default();
+        (config.max_reply_bytes_in_flight.0, config.share_reserve_percent) = (NATIVE_PAGE_BYTES, 0);
+        let stop = Arc::new(Notify::new());
+        let wanted = StepLimits {
+            max_messages: u64::MAX,
+            credit: (u64::MAX, u64::MAX),
+            max_frame_bytes: MAX_FRAME_BYTES,
+            when_empty: WhenEmpty::Wait,
+            account: Admission::new(&config).account(AddressKey::LOCAL),
+            stop: Arc::clone(&stop),
+        };
+        let reply = Tailing { next: Offset(0), high_watermark: Offset(1) };
+        let mut tail = Tail::new(app, stream, &reply);
+        let mut step = Box::pin(tail.step(wanted));
+        assert!(poll_fn(|cx| Poll::Ready(step.as_mut().poll(cx))).await.is_pending(), "the page is read elsewhere");
+        // As for a cancel that drains the subscription.
+        stop.notify_one();
+        let found = tokio::time::timeout(Duration::from_secs(60), step).await.unwrap();
+        assert!(matches!(found, StepResult::Frame { messages: 1, .. }), "{found:?}");
+    }
 }

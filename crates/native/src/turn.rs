@@ -1,6 +1,11 @@
 //! Arguments and results of handlers. The crate's documentation describes their use.
 
-use std::{fmt, future::Future, pin::Pin, sync::Arc};
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 use thalweg_engine::{CommandResult, PendingCommand};
 use thalweg_serving::{admission::Account, app::App};
@@ -52,6 +57,9 @@ pub(crate) enum Handled {
     /// The future returns the reply. A cancel or the request's timeout drops the future, and the channel replies with a
     /// failure that names the cause.
     Later(PendingReply),
+    /// The future returns the reply. A cancel or the request's timeout drops it as for [`Later`](Self::Later). While
+    /// the flag is set, the request may have taken effect, and the failure then says so.
+    LaterWithEffect(PendingReply, Arc<AtomicBool>),
     /// The future returns the reply. It writes, so neither a cancel nor a timeout stops it; after the request's
     /// timeout its reply is discarded.
     Unstoppable(PendingReply),
@@ -66,6 +74,15 @@ impl Handled {
     pub(crate) fn later(reply: impl Future<Output = Result<Reply, Failure>> + Send + 'static) -> Self {
         Self::Later(Box::pin(reply))
     }
+
+    /// Creates the result of a handler like [`later`](Self::later). While the flag `begun` is set, the request may have
+    /// taken effect.
+    pub(crate) fn later_with_effect(
+        reply: impl Future<Output = Result<Reply, Failure>> + Send + 'static,
+        begun: Arc<AtomicBool>,
+    ) -> Self {
+        Self::LaterWithEffect(Box::pin(reply), begun)
+    }
 }
 
 impl fmt::Debug for Handled {
@@ -74,6 +91,7 @@ impl fmt::Debug for Handled {
             Self::Replied => "Replied",
             Self::Write(_) => "Write",
             Self::Later(_) => "Later",
+            Self::LaterWithEffect(..) => "LaterWithEffect",
             Self::Unstoppable(_) => "Unstoppable",
             Self::Began(_) => "Began",
             Self::BeganSubject => "BeganSubject",
@@ -116,7 +134,8 @@ impl Reply {
             }
             Self::Outcome((durability, outcome)) => {
                 out.states(durability);
-                let replied = out.reply_after_effect(id, |out| put_outcome(out, id, durability, outcome.as_ref()))?;
+                let replied = out.reply_after_effect(id, |out| put_outcome(out, id, durability, outcome.as_ref()));
+                let replied = replied.map_err(Failure::after_effect)?;
                 debug_assert!(replied, "clients send no commands that have no outcome to report: {outcome:?}");
                 Ok(())
             }

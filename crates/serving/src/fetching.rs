@@ -1,10 +1,12 @@
-//! Fetches of consumer groups that may wait for records.
+//! Fetches of consumer groups, as the protocols serve them: fetches that may wait for records, and those of pushes.
 //!
 //! Waiting fetches count against `max_tails`, over every protocol. A fetch returns at most as many records as the
 //! client requested, so a client that requests only what it can process is never sent more.
 //!
 //! A delivery takes effect before its reply exists. So while replies use up the bound on their bytes, a fetch delivers
-//! fewer records, and a single large record for whose reply there is no room [goes back](return_delivery) to its group.
+//! fewer records, and a single large record for whose reply there is no room goes back to its group. The same happens
+//! if the client goes away, or cancels its request, before the reply is on its way: [`HeldRecords`] returns the records
+//! when it is dropped, and the future of a command that is being committed is finished by another task.
 //!
 //! A fetch whose records have no room among the stored objects delivers only records that were delivered before, and is
 //! refused if there are none ([`objects`](crate::objects)).
@@ -12,81 +14,269 @@
 //! A fetch that finds records is a command. The answer that there are none is not, so a member of a cluster first
 //! passes a linearizable barrier, and looks once more: another leader may have appended records.
 
-use std::sync::Arc;
+use std::{
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, ready},
+    time::Duration,
+};
 
 use http::StatusCode;
-use thalweg_engine::{Delivery, FetchRequest, Group, GroupStart, PreparedFetch, Ready, Stream, UnreadDelivery};
+use thalweg_engine::{
+    AsyncDatabase, Delivery, FetchRequest, Group, GroupError, GroupStart, PreparedFetch, Ready, Stream, UnreadDelivery,
+};
 use thalweg_types::{
-    Attempt, Durability, ReadLevel,
+    Action, Attempt, Durability, ReadLevel,
     budget::{Budget, BudgetSpent},
     command::groups::{Redelivery, Settlement},
 };
-use tokio::time::Instant;
+use tokio::{runtime::Handle, time::Instant};
 
 use crate::{
     admission::{Account, Resource},
     app::App,
     error::ApiError,
-    limits::DEFAULT_WAIT,
-    objects::no_object_room,
+    objects::{ObjectRoom, no_object_room},
 };
 
-/// Fetches records for a member of a consumer group. Waits for records as long as the request allows, but not
-/// after the server begins to stop.
-pub async fn wait_and_fetch(
-    app: &Arc<App>,
-    account: &Arc<Account>,
-    group: &Group,
-    request: &FetchRequest,
-    level: Durability,
-) -> Result<Delivery, ApiError> {
-    let until = Instant::now() + request.wait;
-    let mut stopping = app.stopping.clone();
-    let (mut held, mut has_passed) = (None, app.cluster.is_none());
-    loop {
-        let due = match group.ready()? {
-            Ready::Now => {
-                let room = account.reply_room(request.max_bytes);
-                let smaller = (room < request.max_bytes).then(|| FetchRequest { max_bytes: room, ..request.clone() });
-                let mut prepared = prepare(app, account, group, smaller.as_ref().unwrap_or(request)).await?;
-                let admitted = app.objects.admit_fetch(app.db.blocking(), account, &mut prepared)?;
-                let held = admitted.ok_or_else(no_object_room)?;
-                let unread = app.db.fetch_prepared(prepared, level).await;
-                held.finish();
-                let delivery = read(app, account, unread?).await?;
-                if !delivery.is_empty() {
-                    return Ok(delivery);
-                }
-                continue;
-            }
-            Ready::In(due) => due,
-        };
-        let is_stopping = *stopping.borrow();
-        if is_stopping || Instant::now() >= until && has_passed {
-            return Ok(Delivery::none(level));
-        }
-        if Instant::now() >= until {
-            pass_barrier(app).await?;
-            has_passed = true;
-            continue;
-        }
-        if held.is_none() {
-            let taken = account.take(Resource::Tails, 1);
-            held = Some(taken.ok_or_else(|| ApiError::overloaded("too many waiting fetches and tails: retry later"))?);
-        }
-        let wake = due.map_or(until, |due| until.min(Instant::now() + due));
-        tokio::select! {
-            ready = app.db.group_ready(group) => ready?,
-            () = tokio::time::sleep_until(wake) => {}
-            _ = stopping.wait_for(|stopping| *stopping) => {}
+/// A client that fetches from a consumer group.
+#[derive(Clone, Copy, Debug)]
+pub struct Fetcher<'a> {
+    /// State that all protocols of the server share.
+    pub app: &'a Arc<App>,
+    /// Account of the client's connection.
+    pub account: &'a Arc<Account>,
+    /// Database handle of the client's request, which proposes the fetches.
+    pub db: &'a AsyncDatabase,
+    /// Group from which the client fetches.
+    pub group: &'a Group,
+    /// Durability level that each delivery reaches.
+    pub level: Durability,
+    /// Flag that is set while the request may have taken effect: from the proposal of a command on, unless the command
+    /// has delivered nothing. `None` if nobody looks at it.
+    pub begun: Option<&'a AtomicBool>,
+}
+
+/// Error of a fetch.
+#[derive(Debug)]
+pub(crate) enum FetchError {
+    /// The group or its stream is gone, or the command failed.
+    Group(GroupError),
+    /// The lookups before the command, or the reading of the records, failed.
+    Read(ApiError),
+    /// There is no memory for more records that are not settled.
+    NoRoom,
+}
+
+impl From<GroupError> for FetchError {
+    fn from(error: GroupError) -> Self {
+        Self::Group(error)
+    }
+}
+
+impl From<ApiError> for FetchError {
+    fn from(error: ApiError) -> Self {
+        Self::Read(error)
+    }
+}
+
+impl From<FetchError> for ApiError {
+    fn from(error: FetchError) -> Self {
+        match error {
+            FetchError::Group(error) => error.into(),
+            FetchError::Read(error) => error,
+            FetchError::NoRoom => no_object_room(),
         }
     }
 }
 
+impl Fetcher<'_> {
+    /// Fetches records. Waits for records as long as the request allows, but not after the server begins to stop. An
+    /// empty answer of a member of a cluster waits at most for `patience` until the cluster confirms it.
+    ///
+    /// The caller may drop the future: records that it was about to return go back to their group.
+    pub async fn wait_and_fetch(
+        &self,
+        request: &FetchRequest,
+        patience: Duration,
+    ) -> Result<(Delivery, HeldRecords), ApiError> {
+        let Self { app, account, group, .. } = *self;
+        let until = Instant::now() + request.wait;
+        let mut stopping = app.stopping.clone();
+        let (mut held, mut has_passed) = (None, app.cluster.is_none());
+        loop {
+            let due = match group.ready()? {
+                Ready::Now => {
+                    let room = account.reply_room(request.max_bytes);
+                    let smaller =
+                        (room < request.max_bytes).then(|| FetchRequest { max_bytes: room, ..request.clone() });
+                    let (delivery, records) = self.fetch(smaller.as_ref().unwrap_or(request)).await?;
+                    if !delivery.is_empty() {
+                        return Ok((delivery, records));
+                    }
+                    continue;
+                }
+                Ready::In(due) => due,
+            };
+            let is_stopping = *stopping.borrow();
+            if is_stopping || Instant::now() >= until && has_passed {
+                return Ok((Delivery::none(self.level), HeldRecords::none(app, group)));
+            }
+            if Instant::now() >= until {
+                pass_barrier(app, patience).await?;
+                has_passed = true;
+                continue;
+            }
+            if held.is_none() {
+                let taken = account.take(Resource::Tails, 1);
+                held =
+                    Some(taken.ok_or_else(|| ApiError::overloaded("too many waiting fetches and tails: retry later"))?);
+            }
+            let wake = due.map_or(until, |due| until.min(Instant::now() + due));
+            tokio::select! {
+                ready = app.db.group_ready(group) => ready?,
+                () = tokio::time::sleep_until(wake) => {}
+                _ = stopping.wait_for(|stopping| *stopping) => {}
+            }
+        }
+    }
+
+    /// Fetches records once, without waiting for them. Lookups and reads that take long or wait for the disk run on
+    /// other threads. The delivery may be empty.
+    ///
+    /// The caller may drop the future: records that it was about to return go back to their group.
+    pub(crate) async fn fetch(&self, request: &FetchRequest) -> Result<(Delivery, HeldRecords), FetchError> {
+        let Self { app, account, group, .. } = *self;
+        let mut prepared = prepare(app, account, group, request).await?;
+        let admitted = app.objects.admit_fetch(app.db.blocking(), account, &mut prepared)?;
+        let room = Some(admitted.ok_or(FetchError::NoRoom)?);
+        self.note_begun(true);
+        let proposed = self.db.fetch_prepared(prepared, self.level);
+        let proposed =
+            ProposedFetch { app: Arc::clone(app), group: group.clone(), room, committing: Some(Box::pin(proposed)) };
+        let (unread, held) = proposed.await?;
+        match read(app, account, unread).await {
+            Ok(delivery) if delivery.is_empty() => {
+                self.note_begun(false);
+                held.hand_over();
+                Ok((delivery, HeldRecords::none(app, group)))
+            }
+            Ok(delivery) => Ok((delivery, held)),
+            Err(error) => {
+                held.read_failed(&error);
+                Err(error.into())
+            }
+        }
+    }
+
+    fn note_begun(&self, has_begun: bool) {
+        if let Some(begun) = self.begun {
+            begun.store(has_begun, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Records that a fetch has delivered, until they are on their way to the client. If this value is dropped before, they
+/// return to their group, and do not count as delivered.
+#[must_use = "dropped, it returns the records to their group"]
+#[derive(Debug)]
+pub struct HeldRecords {
+    app: Arc<App>,
+    group: Group,
+    /// Attempt that returns to the group; `None` if there is none.
+    attempt: Option<Attempt>,
+}
+
+impl HeldRecords {
+    /// Returns the value for a delivery without records.
+    pub(crate) fn none(app: &Arc<App>, group: &Group) -> Self {
+        Self::new(app, group, None)
+    }
+
+    fn new(app: &Arc<App>, group: &Group, attempt: Option<Attempt>) -> Self {
+        Self { app: Arc::clone(app), group: group.clone(), attempt }
+    }
+
+    /// Leaves the records to the client, because they are on their way to it.
+    pub fn hand_over(mut self) {
+        self.attempt = None;
+    }
+
+    /// Decides about records that could not be read. They return to their group if a later read may succeed. Otherwise
+    /// their ack deadline passes, so that the delivery counts and they become dead letters in the end.
+    fn read_failed(self, error: &ApiError) {
+        if error.action != Action::Retry {
+            self.hand_over();
+        }
+    }
+}
+
+impl Drop for HeldRecords {
+    fn drop(&mut self) {
+        if let Some(attempt) = self.attempt.take() {
+            // Nobody waits for the result: if the return fails, the ack deadline of the records passes.
+            let settlements = [Settlement::all(attempt)];
+            drop(self.app.db.nack_group(&self.group, &settlements, Redelivery::Uncounted, "", Durability::Os));
+        }
+    }
+}
+
+/// Future of a fetch command that is being committed.
+type Committing = Pin<Box<dyn Future<Output = Result<UnreadDelivery, GroupError>> + Send>>;
+
+/// A fetch command that was proposed. If this future is dropped, a task of its own waits for the command, and returns
+/// the records to their group.
+struct ProposedFetch {
+    app: Arc<App>,
+    group: Group,
+    /// Memory for the records among the stored objects; `None` once the command has an outcome.
+    room: Option<ObjectRoom>,
+    /// `None` once the command has an outcome.
+    committing: Option<Committing>,
+}
+
+impl Future for ProposedFetch {
+    type Output = Result<(UnreadDelivery, HeldRecords), GroupError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let committing = self.committing.as_mut().expect("not polled after its end");
+        let fetched = ready!(committing.as_mut().poll(cx));
+        self.committing = None;
+        if let Some(room) = self.room.take() {
+            room.finish();
+        }
+        Poll::Ready(fetched.map(|unread| {
+            let held = HeldRecords::new(&self.app, &self.group, unread.attempt());
+            (unread, held)
+        }))
+    }
+}
+
+impl Drop for ProposedFetch {
+    fn drop(&mut self) {
+        let Some(committing) = self.committing.take() else { return };
+        // Without a runtime the process ends, and the ack deadline of the records passes.
+        let Ok(runtime) = Handle::try_current() else { return };
+        let (app, group, room) = (Arc::clone(&self.app), self.group.clone(), self.room.take());
+        runtime.spawn(async move {
+            let committed = committing.await;
+            if let Some(room) = room {
+                room.finish();
+            }
+            if let Ok(unread) = committed {
+                drop(HeldRecords::new(&app, &group, unread.attempt()));
+            }
+        });
+    }
+}
+
 /// Waits until this node's state shows all that was acknowledged before the call, if the node is a member of a cluster.
-async fn pass_barrier(app: &App) -> Result<(), ApiError> {
+async fn pass_barrier(app: &App, patience: Duration) -> Result<(), ApiError> {
     if let Some(cluster) = &app.cluster {
-        cluster.handle.read(ReadLevel::Linearizable, (Instant::now() + DEFAULT_WAIT).into_std()).await?;
+        cluster.handle.read(ReadLevel::Linearizable, (Instant::now() + patience).into_std()).await?;
     }
     Ok(())
 }
@@ -154,9 +344,88 @@ async fn read(app: &App, account: &Arc<Account>, unread: UnreadDelivery) -> Resu
     on_reader(app, account, spent, bytes, move || unread.read()).await
 }
 
-/// Returns the records of a delivery to their group, because there is no room for the reply that would contain them.
-/// They do not count as delivered. The caller need not wait: if the return fails, the ack deadline of the records
-/// passes.
-pub fn return_delivery(app: &App, group: &Group, attempt: Attempt) {
-    drop(app.db.nack_group(group, &[Settlement::all(attempt)], Redelivery::Uncounted, "", Durability::Os));
+#[cfg(test)]
+mod tests {
+    use std::{future::poll_fn, ops::ControlFlow};
+
+    use thalweg_engine::{Database, Options};
+    use thalweg_types::{command::groups::GroupConfig, record::RecordBatch};
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::{admission::AddressKey, config::Config, limits::DEFAULT_WAIT, readers::ReaderError};
+
+    fn waits() -> FetchRequest {
+        FetchRequest { wait: Duration::from_secs(60), ..FetchRequest::default() }
+    }
+
+    /// A group over a stream with one record. Its ack deadline is longer than a test takes.
+    struct TestGroup {
+        app: Arc<App>,
+        account: Arc<Account>,
+        group: Group,
+        _stop: watch::Sender<bool>,
+        _dir: tempfile::TempDir,
+    }
+
+    impl TestGroup {
+        fn start() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let db = Database::open(dir.path(), Options::default()).unwrap();
+            let stream = db.stream("s").unwrap();
+            let mut batch = RecordBatch::new();
+            batch.push_payload(b"job").unwrap();
+            stream.append(&batch).unwrap();
+            let config = GroupConfig { ack_deadline: Duration::from_secs(3600), ..GroupConfig::default() };
+            let (group, _) = stream.create_group("g", GroupStart::Beginning, &config).unwrap();
+            let (stop, stopping) = watch::channel(false);
+            let app = App::new(Config::default(), &db, stopping);
+            let account = app.admission.account(AddressKey::LOCAL);
+            Self { app, account, group, _stop: stop, _dir: dir }
+        }
+
+        fn fetcher(&self) -> Fetcher<'_> {
+            let Self { app, account, group, .. } = self;
+            Fetcher { app, account, db: &app.db, group, level: Durability::Disk, begun: None }
+        }
+
+        /// Fetches the record, waits for it if need be, and leaves it to its attempt. Returns its number of deliveries.
+        async fn fetch(&self) -> Vec<u32> {
+            let (delivery, held) = self.fetcher().wait_and_fetch(&waits(), DEFAULT_WAIT).await.unwrap();
+            held.hand_over();
+            let mut deliveries = Vec::new();
+            let visited = delivery.for_each(&mut |message| {
+                deliveries.push(message.deliveries);
+                ControlFlow::Continue(())
+            });
+            visited.unwrap();
+            deliveries
+        }
+    }
+
+    #[tokio::test]
+    async fn a_fetch_that_is_dropped_gives_its_records_back_uncounted() {
+        let jobs = TestGroup::start();
+        let begun = AtomicBool::new(false);
+        let fetcher = Fetcher { begun: Some(&begun), ..jobs.fetcher() };
+        let request = FetchRequest::default();
+        let mut fetching = Box::pin(fetcher.fetch(&request));
+        // The command is proposed. It may even have been committed and read by now.
+        drop(poll_fn(|cx| Poll::Ready(fetching.as_mut().poll(cx))).await);
+        drop(fetching);
+        assert!(begun.load(Ordering::Relaxed), "a client that cancels now cannot know the effect");
+        assert_eq!(jobs.fetch().await, [1]);
+    }
+
+    #[tokio::test]
+    async fn records_that_could_not_be_read_go_back_if_a_later_read_may_succeed() {
+        let jobs = TestGroup::start();
+        let failed = |error: &ReaderError| ApiError::classified(StatusCode::SERVICE_UNAVAILABLE, error);
+        let (_, held) = jobs.fetcher().fetch(&FetchRequest::default()).await.unwrap();
+        held.read_failed(&failed(&ReaderError::NoThread));
+        let (delivery, held) = jobs.fetcher().wait_and_fetch(&waits(), DEFAULT_WAIT).await.unwrap();
+        assert_eq!(delivery.record_count(), 1);
+        held.read_failed(&failed(&ReaderError::Panicked));
+        assert_eq!(jobs.group.info().unwrap().in_flight, 1, "the delivery counts, and the record lapses");
+    }
 }

@@ -28,7 +28,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use thalweg_engine::{AdmitFetch, Admitted, Database, GroupError, GroupObjects, PreparedFetch, StoredObjects};
+use thalweg_engine::{Database, GroupError, GroupObjects, PreparedFetch, StoredObjects};
 use thalweg_types::GroupId;
 
 use crate::{
@@ -142,15 +142,6 @@ impl ObjectMemory {
         }
         self.admission.reject(Resource::ObjectBytes);
         Ok(None)
-    }
-
-    /// Returns a function that admits the fetches of a push.
-    pub(crate) fn admits_push(self: &Arc<Self>, db: &Database, account: &Arc<Account>) -> AdmitFetch {
-        let (memory, db, account) = (Arc::clone(self), db.clone(), Arc::clone(account));
-        Box::new(move |fetch: &mut PreparedFetch| {
-            let room = memory.admit_fetch(&db, &account, fetch)?;
-            Ok(room.map(|room| Box::new(move || room.finish()) as Admitted))
-        })
     }
 
     fn holding(self: &Arc<Self>, held: Reservation, of_returned: Option<GroupId>) -> ObjectRoom {

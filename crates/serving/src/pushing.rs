@@ -1,7 +1,10 @@
 //! Pushes of consumer groups, as the protocols serve them on a node alone and on a member of a cluster.
 //!
-//! Owns: the end of a push when the leadership moves, and the return of its records when it ends. Does not own: the
-//! form of deliveries, and the credit of a connection.
+//! Owns: the fetches of a push, its end when the leadership moves, and the return of its records when it ends. Does not
+//! own: the form of deliveries, and the credit of a connection.
+//!
+//! A push fetches as a client does ([`fetching`](crate::fetching)): lookups and reads that take long or wait for the
+//! disk run on other threads, and a delivery that is being committed when the push ends goes back to its group.
 //!
 //! On a member of a cluster, a push ends with [`PushEnd::Moved`] when another node has become the leader, or when a
 //! delivery could not be committed because there was no leader. The receiver then requests a push again, and acks the
@@ -9,7 +12,7 @@
 //! the leader changed or the node stops. Otherwise they would be delivered again while the receiver still works on
 //! them.
 
-use std::{future::pending, sync::Arc, time::Duration};
+use std::{fmt, future::pending, pin::Pin, sync::Arc, time::Duration};
 
 use http::StatusCode;
 use thalweg_engine::{Delivery, GroupError, Push, PushWaits, WriteError};
@@ -19,8 +22,16 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use crate::{admission::Account, app::App, cluster::LeaderWatch, error::ApiError};
+use crate::{
+    admission::Account,
+    app::App,
+    cluster::LeaderWatch,
+    error::ApiError,
+    fetching::{FetchError, Fetcher, HeldRecords},
+};
 
+/// Time after which a push tries again if there was no memory for more records that are not settled.
+const ADMISSION_PAUSE: Duration = Duration::from_millis(100);
 /// Longest time for which the end of a push waits for a delivery that is being committed while the leader changes.
 const LAST_DELIVERY: Duration = Duration::from_secs(1);
 
@@ -41,7 +52,7 @@ pub enum PushEnd {
     /// The node stops.
     Stopping,
     /// The group or its stream is gone, or a delivery failed.
-    Failed(GroupError),
+    Failed(ApiError),
 }
 
 impl PushEnd {
@@ -57,10 +68,67 @@ impl PushEnd {
 /// A push to one receiver. Dropping it returns the receiver's records if the request for the push chose that.
 #[derive(Debug)]
 pub struct ServedPush {
-    push: Push,
+    fetches: PushFetches,
     returns: ReturnRecords,
     /// Watch on the leader and on the stop of the node; `None` on a node alone.
     member: Option<MemberWatch>,
+}
+
+/// Future of a fetch in progress.
+type Fetching = Pin<Box<dyn Future<Output = Result<(Delivery, HeldRecords), FetchError>> + Send>>;
+
+/// The deliveries of a push: the wait for records within the receiver's credit, and the fetch in progress.
+struct PushFetches {
+    app: Arc<App>,
+    account: Arc<Account>,
+    push: Push,
+    /// Fetch in progress. It is kept if the future of [`next`](Self::next) is dropped, so that its delivery is not
+    /// lost.
+    fetching: Option<Fetching>,
+}
+
+impl fmt::Debug for PushFetches {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PushFetches").field("push", &self.push).finish_non_exhaustive()
+    }
+}
+
+impl PushFetches {
+    /// Waits for the next delivery; returns `None` when the database closes. Cancel safe.
+    async fn next(&mut self) -> Result<Option<Delivery>, FetchError> {
+        loop {
+            if let Some(delivery) = self.finish().await? {
+                return Ok(Some(delivery));
+            }
+            let Some(request) = self.push.next_request(tokio::time::sleep).await? else { return Ok(None) };
+            let (app, account) = (Arc::clone(&self.app), Arc::clone(&self.account));
+            let (group, level) = (self.push.group().clone(), self.push.level());
+            self.fetching = Some(Box::pin(async move {
+                let fetcher = Fetcher { app: &app, account: &account, db: &app.db, group: &group, level, begun: None };
+                match fetcher.fetch(&request).await {
+                    Err(FetchError::NoRoom) => {
+                        tokio::time::sleep(ADMISSION_PAUSE).await;
+                        Ok((Delivery::none(level), HeldRecords::none(&app, &group)))
+                    }
+                    fetched => fetched,
+                }
+            }));
+        }
+    }
+
+    /// Waits for the fetch in progress; returns `None` if there is none, or if it has delivered nothing. Cancel safe.
+    async fn finish(&mut self) -> Result<Option<Delivery>, FetchError> {
+        let Some(fetching) = &mut self.fetching else { return Ok(None) };
+        let fetched = fetching.as_mut().await;
+        self.fetching = None;
+        let (delivery, held) = fetched?;
+        if delivery.is_empty() {
+            return Ok(None);
+        }
+        self.push.enter_delivery(&delivery)?;
+        held.hand_over();
+        Ok(Some(delivery))
+    }
 }
 
 /// Detects the events after which a receiver of a push continues on another member of the cluster.
@@ -93,11 +161,9 @@ impl MemberWatch {
 }
 
 /// Returns true for errors of a delivery that a change of the leader causes.
-fn is_of_leader(error: &GroupError) -> bool {
-    matches!(
-        error,
-        GroupError::Write(WriteError::NotLeader { .. } | WriteError::NoLeader | WriteError::OutcomeUnknown { .. })
-    )
+fn is_of_leader(error: &FetchError) -> bool {
+    let FetchError::Group(GroupError::Write(error)) = error else { return false };
+    matches!(error, WriteError::NotLeader { .. } | WriteError::NoLeader | WriteError::OutcomeUnknown { .. })
 }
 
 impl Drop for ServedPush {
@@ -105,7 +171,7 @@ impl Drop for ServedPush {
         let continues = self.member.as_mut().is_some_and(MemberWatch::continues);
         if self.returns == ReturnRecords::AtEnd && !continues {
             // If the return can't be queued, the records lapse at their own deadline.
-            let _ = self.push.return_records("the push to the receiver ended");
+            let _ = self.fetches.push.return_records("the push to the receiver ended");
         }
     }
 }
@@ -114,26 +180,26 @@ impl ServedPush {
     /// Serves a push that the engine has begun for the client of `account`. While there is no memory for more records
     /// that are not settled, the push waits.
     #[must_use]
-    pub fn new(app: &App, account: &Arc<Account>, mut push: Push, returns: ReturnRecords) -> Self {
-        push.admitted_by(app.objects.admits_push(app.db.blocking(), account));
-        Self { push, returns, member: MemberWatch::of(app) }
+    pub fn new(app: &Arc<App>, account: &Arc<Account>, push: Push, returns: ReturnRecords) -> Self {
+        let fetches = PushFetches { app: Arc::clone(app), account: Arc::clone(account), push, fetching: None };
+        Self { fetches, returns, member: MemberWatch::of(app) }
     }
 
     /// Limits the records and bytes of later deliveries, which still carry at least one record.
     pub fn limit_delivery(&mut self, max_records: u64, max_bytes: u64) {
-        self.push.limit_delivery(max_records);
-        self.push.limit_delivery_bytes(max_bytes);
+        self.fetches.push.limit_delivery(max_records);
+        self.fetches.push.limit_delivery_bytes(max_bytes);
     }
 
     /// Returns the records of a delivery to their group, because there is no memory for the reply that would contain
     /// them. They do not count as delivered. If the return fails, the ack deadline of the records passes.
     pub fn return_delivery(&self, attempt: Attempt) {
-        self.push.return_delivery(attempt);
+        self.fetches.push.return_delivery(attempt);
     }
 
     /// Returns the reason why the push waits; `None` if it need not wait.
     pub fn waits(&mut self) -> Result<Option<PushWaits>, GroupError> {
-        self.push.waits()
+        self.fetches.push.waits()
     }
 
     /// Waits for the next delivery, or for the end of the push. Cancel safe.
@@ -148,8 +214,8 @@ impl ServedPush {
         let delivery = tokio::select! {
             biased;
             // A push that has moved begins no delivery; it only waits for the one that is being committed.
-            delivery = self.push.next(tokio::time::sleep), if !has_moved => delivery,
-            until = moved => match timeout_at(until, self.push.finish_delivery()).await {
+            delivery = self.fetches.next(), if !has_moved => delivery,
+            until = moved => match timeout_at(until, self.fetches.finish()).await {
                 Ok(Ok(None)) | Err(_) => return Err(PushEnd::Moved),
                 Ok(last) => last,
             },
@@ -162,7 +228,7 @@ impl ServedPush {
                     member.lost_leader = true;
                     PushEnd::Moved
                 }
-                _ => PushEnd::Failed(error),
+                _ => PushEnd::Failed(error.into()),
             }),
         }
     }

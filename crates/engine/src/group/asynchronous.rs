@@ -55,6 +55,12 @@ impl UnreadDelivery {
         self.request.max_bytes
     }
 
+    /// Returns the attempt by which the records are settled; `None` if no records were delivered.
+    #[must_use]
+    pub fn attempt(&self) -> Option<Attempt> {
+        (!self.fetched.deliveries.is_empty()).then_some(self.fetched.attempt)
+    }
+
     /// Reads the records. If the read spends the [budget](thalweg_types::budget) of its thread, it changes nothing and
     /// may be repeated on another thread.
     pub fn read(&self) -> Result<Delivery, GroupError> {

@@ -6,7 +6,7 @@
 //!
 //! Owns: the account of used credit ([`Ledger`]) and the waiting. Does not own timers (they are an argument), nor the
 //! handling of a receiver that goes away: the ack deadline of its records passes, unless [`Push::return_records`] is
-//! called before.
+//! called before. A caller that must not wait for the disk performs the fetches itself ([`Push::next_request`]).
 //!
 //! Bounds: [`MAX_CREDIT_RECORDS`] and [`MAX_CREDIT_BYTES`]. A delivery begins while some credit is left and carries at
 //! least one record, so the last delivery may exceed the bytes of the credit by one record.
@@ -26,7 +26,7 @@ use thalweg_types::{
     limits::{MAX_CREDIT_BYTES, MAX_CREDIT_RECORDS, MAX_FETCH_RECORDS},
 };
 
-use super::{Delivery, FetchRequest, Group, GroupError, PreparedFetch, delivery::record_bytes, due::DeliveryDue};
+use super::{Delivery, FetchRequest, Group, GroupError, delivery::record_bytes, due::DeliveryDue};
 use crate::{
     ack::check_outcome_known,
     async_database::{AsyncDatabase, Registration},
@@ -60,17 +60,6 @@ pub struct PushRequest {
     pub max_delivery_bytes: u64,
 }
 
-/// Function that a push calls when the outcome of an admitted fetch is known. If the push ends before, it is dropped
-/// without a call.
-pub type Admitted = Box<dyn FnOnce() + Send>;
-
-/// Decides whether a fetch of a push is proposed now, and may reduce the fetch. After `None` the push waits for a tenth
-/// of a second and asks again.
-pub type AdmitFetch = Box<dyn FnMut(&mut PreparedFetch) -> Result<Option<Admitted>, GroupError> + Send>;
-
-/// Time after which a push asks again if its fetch was not admitted.
-const ADMISSION_PAUSE: Duration = Duration::from_millis(100);
-
 /// Future of a fetch in progress.
 type Fetching = Pin<Box<dyn Future<Output = Result<Delivery, GroupError>> + Send>>;
 
@@ -83,8 +72,6 @@ pub struct Push {
     max_delivery_records: u32,
     level: Durability,
     ledger: Ledger,
-    /// Admission of fetches; `None` admits all.
-    admit: Option<AdmitFetch>,
     /// Fetch in progress. It is kept if the future of [`next`](Self::next) is dropped, so that its delivery is not
     /// lost.
     fetching: Option<Fetching>,
@@ -125,19 +112,14 @@ impl AsyncDatabase {
             max_delivery_records: MAX_FETCH_RECORDS,
             level,
             ledger: Ledger::new(credit),
-            admit: None,
             fetching: None,
         })
     }
 }
 
 impl Push {
-    /// Makes the push ask `admit` before each fetch.
-    pub fn admitted_by(&mut self, admit: AdmitFetch) {
-        self.admit = Some(admit);
-    }
-
-    /// Waits for the next delivery; returns `None` when the database closes. `sleep` creates a timer.
+    /// Waits for the next delivery; returns `None` when the database closes. `sleep` creates a timer. Records are read
+    /// on the calling thread, mostly from memory or the page cache.
     ///
     /// The caller may drop the future before it is ready, and call `next` again: no delivery is lost.
     ///
@@ -148,17 +130,39 @@ impl Push {
         mut sleep: impl FnMut(Duration) -> S,
     ) -> Result<Option<Delivery>, GroupError> {
         loop {
-            if let Some(delivery) = self.finish_delivery().await? {
-                return Ok(Some(delivery));
+            if let Some(fetching) = &mut self.fetching {
+                let fetched = fetching.as_mut().await;
+                self.fetching = None;
+                let delivery = fetched?;
+                if !delivery.is_empty() {
+                    self.enter_delivery(&delivery)?;
+                    return Ok(Some(delivery));
+                }
             }
+            let Some(request) = self.next_request(&mut sleep).await? else { return Ok(None) };
+            self.fetching = Some(Box::pin(self.db.fetch(&self.group, &request, self.level)));
+        }
+    }
+
+    /// Waits until the group has records to deliver and the receiver has credit, and returns the fetch that the push
+    /// performs then; `None` when the database closes. Meant for a caller that performs the fetches itself, to choose
+    /// the threads that read the log. It [enters](Self::enter_delivery) each delivery before it waits again.
+    ///
+    /// The caller may drop the future before it is ready, and call `next_request` again.
+    ///
+    /// # Errors
+    /// The group or its stream is gone.
+    pub async fn next_request<S: Future<Output = ()>>(
+        &mut self,
+        mut sleep: impl FnMut(Duration) -> S,
+    ) -> Result<Option<FetchRequest>, GroupError> {
+        loop {
             match self.next_step()? {
                 PushStep::Closed => return Ok(None),
                 PushStep::Deliver(records, bytes) => {
                     self.request.max_records = records.min(self.max_delivery_records);
                     self.request.max_bytes = bytes.min(self.max_delivery_bytes);
-                    if !self.begin_fetch()? {
-                        sleep(ADMISSION_PAUSE).await;
-                    }
+                    return Ok(Some(self.request.clone()));
                 }
                 PushStep::Wait(_, due) => {
                     let now = self.group.db.inner.open.replica.now();
@@ -169,44 +173,24 @@ impl Push {
         }
     }
 
-    /// Proposes a fetch. Returns false if it is not admitted now.
-    fn begin_fetch(&mut self) -> Result<bool, GroupError> {
-        let mut prepared = PreparedFetch::new(&self.group, &self.request)?;
-        let admitted = match &mut self.admit {
-            Some(admit) => match admit(&mut prepared)? {
-                Some(admitted) => Some(admitted),
-                None => return Ok(false),
-            },
-            None => None,
-        };
-        let fetched = self.db.fetch_prepared(prepared, self.level);
-        self.fetching = Some(Box::pin(async move {
-            let unread = fetched.await;
-            if let Some(finish) = admitted {
-                finish();
-            }
-            unread?.read()
-        }));
-        Ok(true)
-    }
-
-    /// Waits for the delivery that is being committed; returns `None` if there is none. A caller that ends the push for
-    /// a reason of its own calls this first, or the records of that delivery wait for their ack deadline.
-    ///
-    /// The caller may drop the future before it is ready: no delivery is lost.
+    /// Counts the records of a delivery, which is not empty, against the receiver's credit until they are settled.
     ///
     /// # Errors
-    /// The fetch failed.
-    pub async fn finish_delivery(&mut self) -> Result<Option<Delivery>, GroupError> {
-        let Some(fetching) = &mut self.fetching else { return Ok(None) };
-        let fetched = fetching.as_mut().await;
-        self.fetching = None;
-        let delivery = fetched?;
-        if delivery.is_empty() {
-            return Ok(None);
-        }
-        self.ledger.add_delivery(&delivery)?;
-        Ok(Some(delivery))
+    /// The records do not decode.
+    pub fn enter_delivery(&mut self, delivery: &Delivery) -> Result<(), GroupError> {
+        Ok(self.ledger.add_delivery(delivery)?)
+    }
+
+    /// Returns the group whose records are pushed.
+    #[must_use]
+    pub fn group(&self) -> &Group {
+        &self.group
+    }
+
+    /// Durability level that each delivery reaches.
+    #[must_use]
+    pub fn level(&self) -> Durability {
+        self.level
     }
 
     /// Limits the number of records in later deliveries; a delivery in progress is not affected.

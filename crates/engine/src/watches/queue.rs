@@ -133,6 +133,12 @@ impl Queue {
         self.lock().ended.is_some()
     }
 
+    /// Returns true if the queue has lost changes and has no events left, so that its watch continues from the log.
+    pub(crate) fn is_lost(&self) -> bool {
+        let inner = self.lock();
+        inner.events.is_empty() && matches!(inner.ended, Some(QueueEnd::Lost(_)))
+    }
+
     /// Queues the events of a commit. If they do not fit, ends the queue before this commit.
     pub(crate) fn push<'e>(
         &self,

@@ -9,8 +9,8 @@ use std::{
 };
 
 use thalweg_engine::{
-    Admitted, Credit, Database, Delivery, FetchRequest, Group, GroupError, GroupStart, PreparedFetch, Push,
-    PushRequest, PushWaits, Stream,
+    Credit, Database, Delivery, FetchRequest, Group, GroupError, GroupStart, PreparedFetch, Push, PushRequest,
+    PushWaits, Stream,
     types::{
         Durability, Offset,
         command::{
@@ -282,24 +282,6 @@ fn so_many_fetches_may_wait_and_no_more(node: &mut Node) {
     assert!(poll_once(next.as_mut()).is_pending(), "a fetch that ends makes room");
 }
 
-fn a_push_waits_until_its_fetch_is_admitted(node: &mut Node) {
-    let group = create(&stream(node.db(), 10), &GroupConfig::default());
-    let mut pushed = push(node.db(), &group, 100);
-    let mut asked = 0;
-    pushed.admitted_by(Box::new(move |fetch: &mut PreparedFetch| {
-        assert_eq!(fetch.new_records(), 10);
-        asked += 1;
-        Ok((asked > 2).then(|| Box::new(|| ()) as Admitted))
-    }));
-    let mut pauses = 0;
-    let delivery = block_on(pushed.next(|_| {
-        pauses += 1;
-        future::ready(())
-    }));
-    assert_eq!(offsets(&delivery.unwrap().expect("open")), (0..10).collect::<Vec<_>>());
-    assert_eq!(pauses, 2);
-}
-
 fn a_fetch_without_new_records_delivers_those_that_were_returned(node: &mut Node) {
     let stream = stream(node.db(), 10);
     for (name, order) in [("competing", GroupOrder::Competing), ("keyed", GroupOrder::PerKey)] {
@@ -331,6 +313,5 @@ on_every_backend!(
     a_group_over_a_compacted_stream_passes_over_what_is_gone,
     a_group_over_a_trimmed_stream_waits_for_no_ack_of_what_is_gone,
     so_many_fetches_may_wait_and_no_more,
-    a_push_waits_until_its_fetch_is_admitted,
     a_fetch_without_new_records_delivers_those_that_were_returned,
 );

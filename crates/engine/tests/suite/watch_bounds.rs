@@ -9,7 +9,11 @@ use std::{
 use thalweg_disk::{Disk, SimDisk};
 use thalweg_engine::{
     BackendKind, Database, Options, Watch, WatchError, WatchEvent, WatchKeys, WatchLimits,
-    types::{Durability, ManualClock, Revision, command::CommitBuilder, limits::MAX_WATCHES},
+    types::{
+        Durability, ManualClock, Revision,
+        command::CommitBuilder,
+        limits::{MAX_WATCH_QUEUE_BYTES, MAX_WATCHES},
+    },
 };
 
 use crate::common::{PATIENCE, clock, pause, small};
@@ -127,4 +131,39 @@ fn limits_cut_batches_and_change_nothing_else() {
             assert!(whole == limited, "{limits:?} delivers each change once, in order");
         }
     }
+}
+
+/// The commit that a live watch loses is in the log, which a thread that serves other clients must not read.
+#[test]
+fn a_watch_that_loses_a_commit_is_behind_before_it_reads_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options {
+        durability: Durability::Os,
+        segment_bytes: 4 << 20,
+        history_bytes: u64::MAX,
+        history_age: Duration::from_secs(3600),
+        ..small(BackendKind::Memory)
+    };
+    let db = Database::open(dir.path(), options).unwrap();
+    let keyspace = db.keyspace("k").unwrap();
+    let mut watch = keyspace.watch(&all(), None).unwrap();
+    for number in 0..2_u8 {
+        keyspace.put(b"small", &[number]).unwrap();
+        let begun = Instant::now();
+        while watch.next_batch(PATIENCE).unwrap().events.is_empty() {
+            assert!(begun.elapsed() < PATIENCE);
+        }
+    }
+    assert_eq!(watch.try_next().unwrap(), None);
+    assert!(!watch.is_behind());
+    // No queue takes it.
+    keyspace.put(b"large", &vec![7; MAX_WATCH_QUEUE_BYTES + 1]).unwrap();
+    let begun = Instant::now();
+    while !watch.is_behind() {
+        assert!(begun.elapsed() < PATIENCE, "the watch would read the log without saying so");
+        pause();
+    }
+    let batch = watch.try_next().unwrap().unwrap();
+    assert_eq!((batch.events.len(), &batch.events[0].key[..]), (1, &b"large"[..]));
+    db.close().unwrap();
 }

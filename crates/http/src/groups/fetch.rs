@@ -1,12 +1,8 @@
 //! The handler of fetches over HTTP.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
-use thalweg_serving::{
-    app::App,
-    error::ApiError,
-    fetching::{return_delivery, wait_and_fetch},
-};
+use thalweg_serving::{app::App, fetching::Fetcher, limits::DEFAULT_WAIT};
 
 use super::{
     find_to_change,
@@ -33,11 +29,15 @@ pub(crate) async fn fetch(app: &Arc<App>, call: &mut Call) -> Answer {
     let group = find_to_change(app, call).await?;
     let level = call.level(app)?;
     let request = sent.request(app.config.max_body_bytes.0)?;
-    let delivery = wait_and_fetch(app, &call.account, &group, &request, level).await?;
-    let (attempt, durability, bytes) = (delivery.attempt, delivery.durability, delivery.stored_bytes());
-    let shown = body::work(app, &call.account, bytes, move || delivered(&delivery)).await;
-    let return_records = |_: &ApiError| return_delivery(app, &group, attempt);
-    let document = shown.inspect_err(return_records)??;
-    let body = document.into_body(app, call).inspect_err(return_records)?;
+    // The time for which the fetch waits for records is not one for which it waits for the cluster.
+    let patience = call.deadline(DEFAULT_WAIT)?.saturating_duration_since(Instant::now());
+    let db = call.db(app)?;
+    let fetcher = Fetcher { app, account: &call.account, db: &db, group: &group, level, begun: None };
+    let (delivery, held) = fetcher.wait_and_fetch(&request, patience).await?;
+    // If there is no room for the reply, or the client goes away before, the records return to their group.
+    let (durability, bytes) = (delivery.durability, delivery.stored_bytes());
+    let document = body::work(app, &call.account, bytes, move || delivered(&delivery)).await??;
+    let body = document.into_body(app, call)?;
+    held.hand_over();
     Ok(reply::shown(Media::Json, body, durability))
 }

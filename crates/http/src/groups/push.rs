@@ -11,8 +11,8 @@
 //! immediately, which suits a receiver that settles only while it is connected.
 //!
 //! Bounds: a push counts as a tail. It holds at most one delivery of [`PUSH_PAGE_BYTES`] in memory. A delivery of one
-//! larger record counts in the limit on reply bytes. Without room for it the record returns to the group, does not
-//! count as delivered, and the push waits for room.
+//! larger record is encoded on a thread for long reads, and counts in the limit on reply bytes. Without room for it the
+//! record returns to the group, does not count as delivered, and the push waits for room.
 
 use std::{io, ops::ControlFlow, sync::Arc};
 
@@ -20,6 +20,7 @@ use bytes::Bytes;
 use thalweg_engine::{Credit, Delivery, PushRequest, PushWaits, ReadError};
 use thalweg_serving::{
     app::App,
+    error::ApiError,
     limits::PUSH_PAGE_BYTES,
     pushing::{PushEnd, ReturnRecords, ServedPush},
 };
@@ -27,6 +28,7 @@ use thalweg_types::command::groups::check_member;
 
 use super::{find_named, names};
 use crate::{
+    body,
     call::{Answer, Call},
     describe::{EVENTS, GroupPath, Level, NDJSON},
     following::{Follower, Format, WakeReason},
@@ -88,13 +90,21 @@ fn step(pushing: PushStream) -> Running<PushStream> {
         pushing.push.limit_delivery(pushing.left, PUSH_PAGE_BYTES);
         match pushing.follower.wait(pushing.push.next()).await {
             WakeReason::Ready(Ok(delivery)) => {
-                let (attempt, left) = (delivery.attempt, pushing.left);
-                let shown = pushing.show(&delivery).map_err(|error| io::Error::other(error.to_string()))?;
-                drop(delivery);
+                let (attempt, records) = (delivery.attempt, delivery.record_count());
+                let showing = pushing.show(delivery);
+                let shown = match showing.await {
+                    Ok(shown) => shown.map_err(|error| io::Error::other(error.to_string()))?,
+                    Err(error) => {
+                        pushing.push.return_delivery(attempt);
+                        return Ok((vec![pushing.format.error(&error)], None));
+                    }
+                };
                 match pushing.follower.counted(shown, None) {
-                    Ok(shown) => Ok((vec![shown], Some(pushing))),
+                    Ok(shown) => {
+                        pushing.left = pushing.left.saturating_sub(records);
+                        Ok((vec![shown], Some(pushing)))
+                    }
                     Err(no_room) => {
-                        pushing.left = left;
                         pushing.push.return_delivery(attempt);
                         // The room is not kept for the next delivery, because it may come much later or be another one.
                         let has_room = pushing.follower.room(no_room).await.is_some();
@@ -104,7 +114,7 @@ fn step(pushing: PushStream) -> Running<PushStream> {
             }
             WakeReason::Ready(Err(PushEnd::Stopping)) | WakeReason::Stopping => Ok((Vec::new(), None)),
             WakeReason::Ready(Err(PushEnd::Moved)) => Ok((vec![pushing.format.error(&PushEnd::moved())], None)),
-            WakeReason::Ready(Err(PushEnd::Failed(error))) => Ok((vec![pushing.format.error(&error.into())], None)),
+            WakeReason::Ready(Err(PushEnd::Failed(error))) => Ok((vec![pushing.format.error(&error)], None)),
             WakeReason::Silence => {
                 let said = pushing.keepalive_line();
                 Ok((vec![said], Some(pushing)))
@@ -114,27 +124,16 @@ fn step(pushing: PushStream) -> Running<PushStream> {
 }
 
 impl PushStream {
-    fn show(&mut self, delivery: &Delivery) -> Result<Vec<u8>, ReadError> {
-        let mut out = Vec::new();
-        delivery.for_each(&mut |message| {
-            self.left = self.left.saturating_sub(1);
-            if self.format == Format::Events {
-                out.extend_from_slice(format!("id: {}\ndata: ", message.offset).as_bytes());
-            }
-            push_json(&mut out, message.offset, message.time, message.record);
-            out.pop();
-            out.push(b',');
-            push_number(&mut out, "deliveries", message.deliveries.into());
-            out.push(b',');
-            push_number(&mut out, "attempt", delivery.attempt.0);
-            out.push(b',');
-            push_number(&mut out, "deadline_micros", delivery.deadline.0);
-            out.extend_from_slice(b",\"durability\":");
-            push_text(&mut out, delivery.durability.name());
-            out.extend_from_slice(if self.format == Format::Events { b"}\n\n" } else { b"}\n" });
-            ControlFlow::Continue(())
-        })?;
-        Ok(out)
+    /// Encodes a delivery: on this thread if it is short, else on one for long reads. Fails if there is no such thread.
+    fn show(
+        &self,
+        delivery: Delivery,
+    ) -> impl Future<Output = Result<Result<Vec<u8>, ReadError>, ApiError>> + Send + use<> {
+        let (app, account) = (Arc::clone(&self.follower.app), Arc::clone(self.follower.account()));
+        // Several records have at most the bytes of a page. Their batch may be much longer, and is not encoded.
+        let bytes = if delivery.record_count() > 1 { 0 } else { delivery.stored_bytes() };
+        let format = self.format;
+        async move { body::work(&app, &account, bytes, move || shown(format, &delivery)).await }
     }
 
     fn keepalive_line(&mut self) -> Bytes {
@@ -147,4 +146,27 @@ impl PushStream {
             Format::Lines => format!("{{\"waits_for\":\"{waits}\"}}\n").into(),
         }
     }
+}
+
+/// Returns the events or lines of a delivery's records.
+fn shown(format: Format, delivery: &Delivery) -> Result<Vec<u8>, ReadError> {
+    let mut out = Vec::new();
+    delivery.for_each(&mut |message| {
+        if format == Format::Events {
+            out.extend_from_slice(format!("id: {}\ndata: ", message.offset).as_bytes());
+        }
+        push_json(&mut out, message.offset, message.time, message.record);
+        out.pop();
+        out.push(b',');
+        push_number(&mut out, "deliveries", message.deliveries.into());
+        out.push(b',');
+        push_number(&mut out, "attempt", delivery.attempt.0);
+        out.push(b',');
+        push_number(&mut out, "deadline_micros", delivery.deadline.0);
+        out.extend_from_slice(b",\"durability\":");
+        push_text(&mut out, delivery.durability.name());
+        out.extend_from_slice(if format == Format::Events { b"}\n\n" } else { b"}\n" });
+        ControlFlow::Continue(())
+    })?;
+    Ok(out)
 }

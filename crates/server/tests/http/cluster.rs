@@ -230,6 +230,21 @@ async fn a_stream_that_was_deleted_before_the_barrier_is_created_anew() {
     assert_ne!(second["id"], first["id"]);
 }
 
+/// A fetch that finds nothing waits for the cluster no longer than its request states, whatever else it waits for.
+#[tokio::test]
+async fn an_empty_fetch_waits_for_its_barrier_as_long_as_its_request_states() {
+    let member = Member::start().await;
+    let group = "/v1/streams/s/groups/g";
+    member.node.put_json(group, &json!({})).await.is(201);
+    member.cluster.set(Barriers::Closed);
+    let headers = [("content-type", "application/json"), ("thalweg-timeout", "0")];
+    let body = json!({ "wait_seconds": 0.01 }).to_string();
+    let begun = std::time::Instant::now();
+    let reply = member.node.call("POST", &format!("{group}/fetch"), &headers, body.as_bytes()).await;
+    reply.refused(503, "read_timeout", "retry");
+    assert!(begun.elapsed() < std::time::Duration::from_secs(4), "as long as a request that states no time");
+}
+
 #[tokio::test]
 async fn a_transaction_that_only_reads_is_a_read_on_the_leader_too() {
     let member = Member::start().await;

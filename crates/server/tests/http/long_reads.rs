@@ -367,3 +367,63 @@ async fn the_keys_ahead_of_a_fetch_are_read_from_disk_before_it_is_proposed() {
     assert_eq!(offsets, [0, 2], "the second record of a key waits for the first: {delivered}");
     node.stop().await;
 }
+
+/// A push delivers as a fetch does. Here its group has order per key, so it also reads the records ahead.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pushes_of_records_on_disk_hold_up_no_thread_of_the_server() {
+    const GROUPS: usize = 6;
+    let (node, gate) = gated::node().await;
+    node.db.keyspace("default").unwrap().put(b"small", b"v").unwrap();
+    let (stream, mut batch) = (node.db.stream("jobs").unwrap(), RecordBatch::new());
+    batch.push(&Record { key: Some(b"a"), payload: b"job", ..Record::default() }).unwrap();
+    stream.append(&batch).unwrap();
+    let group = |number: usize| format!("/v1/streams/jobs/groups/g{number}");
+    for number in 0..GROUPS {
+        let order = if number % 2 == 0 { "per_key" } else { "competing" };
+        node.put_json(&group(number), &json!({ "order": order })).await.is(201);
+    }
+    gate.hold_reads(true);
+    let mut pushes = Vec::new();
+    for number in 0..GROUPS {
+        let mut client = node.connect().await;
+        let target = format!("{}/push?limit=1", group(number));
+        client.send("GET", &target, &[("accept", "application/x-ndjson")], b"").await;
+        client.head().await.is(200);
+        pushes.push(client);
+    }
+    gate.until_reads_wait(GROUPS).await;
+    assert_eq!(node.get("/v1/kv/default/small").await.is(200).body, b"v");
+    gate.hold_reads(false);
+    for client in &mut pushes {
+        let mut lines = Vec::new();
+        while let Some(chunk) = client.chunk().await {
+            lines.extend(chunk);
+        }
+        let lines = String::from_utf8(lines).unwrap();
+        assert_eq!(lines.matches("\"offset\":0,").count(), 1, "{lines}");
+        assert!(lines.contains("\"deliveries\":1,"), "{lines}");
+    }
+    node.stop().await;
+}
+
+/// The client of a fetch goes away while its record is read. The record is not delivered to anyone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_that_are_read_for_a_client_that_goes_away_return_to_their_group() {
+    let (node, gate) = gated::node().await;
+    let (stream, mut batch) = (node.db.stream("jobs").unwrap(), RecordBatch::new());
+    batch.push_payload(b"job").unwrap();
+    stream.append(&batch).unwrap();
+    let group = "/v1/streams/jobs/groups/workers";
+    node.put_json(group, &json!({ "ack_deadline_seconds": 3600 })).await.is(201);
+    gate.hold_reads(true);
+    let mut gone = node.connect().await;
+    gone.send("POST", &format!("{group}/fetch"), JSON, b"{}").await;
+    gate.until_reads_wait(1).await;
+    drop(gone);
+    node.until("http_in_use{bound=\"requests\"}", 0.0).await;
+    gate.hold_reads(false);
+    let fetch = json!({ "wait_seconds": 60 });
+    let delivered = node.post_json(&format!("{group}/fetch"), &fetch).await.is(200).json();
+    assert_eq!((&delivered["messages"][0]["offset"], &delivered["messages"][0]["deliveries"]), (&json!(0), &json!(1)));
+    node.stop().await;
+}

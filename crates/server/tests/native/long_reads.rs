@@ -5,14 +5,16 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering::SeqCst},
 };
 
+use thalweg_engine::GroupStart;
 use thalweg_types::{KeyspaceId, Offset, Revision, command::CommitBuilder, limits::MAX_VALUE_BYTES};
 use thalweg_wire::{
-    Cancel, CancelMode, Credit, Get, Kind, List, MultiGet, Order, Permit, Position, Read, RemainingBytes, Scan,
-    ServerFrame, Tail, Values,
+    Cancel, CancelMode, Credit, Get, Kind, Level, List, MultiGet, Order, Permit, Position, Push, Read, Release,
+    RemainingBytes, Scan, ServerFrame, Tail, Values,
 };
 
 use crate::{
     expect,
+    groups::offsets,
     support::{
         Node, gated,
         native::{Raw, UNLIMITED},
@@ -251,5 +253,38 @@ async fn starts_by_time_on_disk_do_not_keep_other_requests_waiting() {
     assert_eq!(seen, [1, 2]);
     waiting.send(2, &Credit { messages: 1, bytes: 1000 }).await;
     expect!(waiting, 2, ServerFrame::Tailed(page) => assert_eq!(page.runs.iter().next().unwrap().first, start));
+    node.stop().await;
+}
+
+/// The record of a push is on the disk. Another client of the thread is answered meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pushes_from_disk_do_not_keep_other_requests_waiting() {
+    let (node, gate) = gated::node_with(1 << 20, |config| config.native_threads = 1).await;
+    let keyspace = node.db.keyspace("k").unwrap();
+    keyspace.put(b"small", b"value").unwrap();
+    let (keyspace, stream) = (keyspace.id(), node.db.stream("s").unwrap());
+    let mut batch = thalweg_types::record::RecordBatch::new();
+    batch.push_payload(b"job").unwrap();
+    stream.append(&batch).unwrap();
+    let (group, _) = stream.create_group("g", GroupStart::Beginning, &Default::default()).unwrap();
+    let (mut good, mut receiver) = (node.raw().await, node.raw().await);
+    gate.hold_reads(true);
+    let push = Push {
+        group: group.info().unwrap().id,
+        held_records: 1,
+        held_bytes: 0,
+        level: Level(None),
+        release: Release::AtDeadline,
+        permit: UNLIMITED,
+        member: "m",
+    };
+    receiver.send(1, &push).await;
+    expect!(receiver, 1, ServerFrame::Pushing(_) => ());
+    gate.until_reads_wait(1).await;
+    for _ in 0..10 {
+        assert_eq!(value_bytes(&mut good, keyspace, b"small").await, 5);
+    }
+    gate.hold_reads(false);
+    assert_eq!(expect!(receiver, 1, ServerFrame::Pushed(d) => offsets(&d.parts)), (vec![0], 1));
     node.stop().await;
 }

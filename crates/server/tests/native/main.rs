@@ -9,6 +9,7 @@ mod bulk;
 mod caches;
 mod channel;
 mod cluster;
+mod effects;
 mod fetched;
 mod groups;
 mod long_reads;
