@@ -207,7 +207,7 @@ mod tests {
         assert!(subscribe(1, "orders.*").is_err());
         drop((held, same));
         let _again = (subscribe(0, ">").unwrap(), subscribe(1, "orders.*").unwrap());
-        // A pattern for each user, one level of their arrangement, and their group; three for the orders; two broad ones.
+        // A pattern for each user, one level of their arrangement, their group; three for the orders; two broad ones.
         assert_eq!(overlaps.counts().len(), 100 + 2 + 3 + 2);
     }
 

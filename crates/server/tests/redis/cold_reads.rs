@@ -71,8 +71,8 @@ async fn transactions_and_watches_wait_for_the_disk_elsewhere() {
     node.stop().await;
 }
 
-/// A blocking read first looks up the newest entry of each stream whose id is `$`. Here the key has a string, whose value
-/// is read before the command is rejected.
+/// A blocking read first looks up the newest entry of each stream whose id is `$`. Here the key has a string, whose
+/// value is read before the command is rejected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn blocking_reads_look_up_their_streams_elsewhere() {
     let (node, gate) = node().await;
