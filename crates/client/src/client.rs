@@ -403,7 +403,7 @@ impl Client {
         };
         let staged = match stage() {
             Ok(staged) => staged,
-            Err(StageError::Room | StageError::Connection(_)) => clock
+            Err(StageError::Room | StageError::Requests | StageError::Connection(_)) => clock
                 .within(Effect::Nothing, until_staged_or(link, stage, |why| self.away(how.target, why)))
                 .await
                 .map_err(|error| not_connected(link, error))?,
@@ -494,6 +494,10 @@ async fn until_staged_or<T>(
                 None => changed.await,
             },
             Err(StageError::Room) => changed.await,
+            Err(StageError::Requests) => tokio::select! {
+                () = changed => {}
+                () = link.finished.notified() => {}
+            },
             Err(blocked) => return Err(blocked.into()),
         }
     }
@@ -514,7 +518,7 @@ impl From<StageError> for Error {
             StageError::Connection(why) | StageError::Dead(why) => Self::NotConnected { why },
             StageError::Closed => Self::Closed,
             StageError::Invalid(invalid) => Self::Invalid(invalid),
-            StageError::Room => Self::NotConnected { why: Arc::new(ConnectError::NotYet) },
+            StageError::Room | StageError::Requests => Self::NotConnected { why: Arc::new(ConnectError::NotYet) },
             StageError::OtherRun => Self::OtherRun,
         }
     }

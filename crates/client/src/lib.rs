@@ -60,6 +60,7 @@ mod records;
 mod rendezvous;
 mod request;
 mod spread_cache;
+mod staged;
 mod status;
 mod stream;
 mod stream_publisher;

@@ -39,11 +39,8 @@ use crate::{
     error::{ConnectError, Invalid, Lost},
     mailbox::Mailbox,
     options::Options,
+    staged::{HAND_OVER_BYTES, Staged},
 };
-
-/// Minimum size in bytes of the staged frames at which they are moved to the queue of the socket instead of being
-/// copied.
-const HAND_OVER_BYTES: usize = 32 * 1024;
 
 const READY: &str = "ready() has checked that there is a session";
 
@@ -74,8 +71,11 @@ pub(crate) struct SessionParameters {
 pub(crate) enum StageError {
     /// The link has no connection, for this reason. The caller should wait for one.
     Connection(Arc<ConnectError>),
-    /// Too many requests or bytes are in progress on the link. The caller should wait until there are fewer.
+    /// Too many unsent bytes, subscriptions or pings are on the link. The caller should wait until there are fewer.
     Room,
+    /// Too many requests are in progress on the link. The caller should wait until one has
+    /// [finished](Link::finished).
+    Requests,
     /// The link has no connection, for this reason, and the client makes no further attempt to connect.
     Dead(Arc<ConnectError>),
     /// The client has been closed.
@@ -112,42 +112,6 @@ pub(crate) struct Io {
     failed: Option<io::Error>,
 }
 
-#[derive(Debug, Default)]
-struct Staged {
-    frames: Vec<u8>,
-    /// Bytes that are sent without a copy, each with its position: the number of bytes of `frames` that come
-    /// before them.
-    shared: Vec<(usize, Bytes)>,
-    shared_bytes: usize,
-}
-
-impl Staged {
-    fn len(&self) -> usize {
-        self.frames.len() + self.shared_bytes
-    }
-
-    fn is_empty(&self) -> bool {
-        self.frames.is_empty() && self.shared.is_empty()
-    }
-
-    fn move_to(&mut self, outbox: &mut Outbox) {
-        if self.shared.is_empty() && self.frames.len() >= HAND_OVER_BYTES {
-            outbox.share(std::mem::take(&mut self.frames).into());
-            return;
-        }
-        let mut from = 0;
-        for (behind, bytes) in self.shared.drain(..) {
-            outbox.buffer().extend_from_slice(&self.frames[from..behind]);
-            outbox.share(bytes);
-            from = behind;
-        }
-        outbox.buffer().extend_from_slice(&self.frames[from..]);
-        self.frames.clear();
-        self.frames.shrink_to(HAND_OVER_BYTES);
-        self.shared_bytes = 0;
-    }
-}
-
 pub(crate) struct State {
     connection: ConnectionState,
     session: Option<Session<Waiter>>,
@@ -160,6 +124,9 @@ pub(crate) struct State {
     woken: bool,
     /// True if a caller waits until the link has room for its frame.
     waits_for_room: bool,
+    /// True once a caller had to wait until a request of this connection finishes. From then on, each request that
+    /// finishes wakes one such caller.
+    waits_for_request: bool,
     closing: bool,
     /// True once the client has moved to another node, and the channel is to end with a goodbye.
     leaving: bool,
@@ -177,6 +144,8 @@ pub(crate) struct Link {
     /// Notifies waiting callers when the link has a connection, when it can never have one again, or when it
     /// has room again.
     pub changed: Notify,
+    /// Notifies one of the callers that wait for a request to finish. All of them also wait for `changed`.
+    pub finished: Notify,
     /// Number of requests in progress, by which the client spreads requests over links.
     load: AtomicUsize,
 }
@@ -246,6 +215,7 @@ impl Link {
             task: None,
             woken: false,
             waits_for_room: false,
+            waits_for_request: false,
             closing: false,
             leaving: false,
             pings: Vec::new(),
@@ -257,6 +227,7 @@ impl Link {
             state: Mutex::new(state),
             io: Mutex::new(None),
             changed: Notify::new(),
+            finished: Notify::new(),
             load: AtomicUsize::new(0),
         }
     }
@@ -288,6 +259,23 @@ impl Link {
     pub(crate) fn has_room(&self) -> bool {
         let mut state = self.lock();
         !matches!(state.ready(None, &self.options), Err(StageError::Room | StageError::Connection(_)))
+    }
+
+    /// Returns true if the link has a connection with as many requests in progress as it permits.
+    pub(crate) fn is_out_of_requests(&self) -> bool {
+        self.lock().session.as_ref().is_some_and(|session| !session.may_request())
+    }
+
+    /// Wakes another caller that waits for a request to finish, if the link permits another request. A caller that was
+    /// woken but may send no request must call this.
+    pub(crate) fn pass_turn(&self) {
+        self.wake_waiting(&self.lock());
+    }
+
+    fn wake_waiting(&self, state: &State) {
+        if state.waits_for_request && state.session.as_ref().is_some_and(Session::may_request) {
+            self.finished.notify_one();
+        }
     }
 
     /// Returns the reason why the link has no connection; `None` if it has one.
@@ -327,11 +315,14 @@ impl Link {
         let session = state.session.as_mut().expect(READY);
         let (send, receiver) = oneshot::channel();
         let Ok(id) = session.request(Waiter::Reply(send)) else {
-            state.waits_for_room = true;
-            return Err(StageError::Room);
+            state.waits_for_request = true;
+            return Err(StageError::Requests);
         };
         let alone = session.in_progress().0 == 1;
-        state.stage(id, max, |out| encode(out, id))?;
+        let staged = state.stage(id, max, |out| encode(out, id));
+        // Several requests may have finished before the first woken caller ran.
+        self.wake_waiting(state);
+        staged?;
         self.load.store(state.in_progress(), Ordering::Relaxed);
         self.staged(guard, writer.unwrap_or(if alone { WritingThread::Caller } else { WritingThread::Task }));
         Ok(Reply { ticket: Ticket { generation, id }, receiver })
@@ -487,7 +478,7 @@ impl Link {
         }
     }
 
-    /// Notifies callers that wait for room among the unsent frames, if there is room again.
+    /// Notifies callers that wait for room, if there is room among the unsent frames again.
     fn feed_starved(&self, state: &mut State) {
         if state.waits_for_room && !state.is_full(&self.options) {
             state.waits_for_room = false;
@@ -517,8 +508,13 @@ impl Link {
     /// state. Used to process a received frame.
     pub(crate) fn with_session<R>(&self, run: impl FnOnce(&mut Session<Waiter>) -> R) -> Option<R> {
         let mut state = self.lock();
+        let before = state.in_progress();
         let done = run(state.session.as_mut()?);
         self.load.store(state.in_progress(), Ordering::Relaxed);
+        if state.in_progress() < before {
+            // A frame finishes at most one request.
+            self.wake_waiting(&state);
+        }
         self.feed_starved(&mut state);
         if state.is_moving() && state.in_progress() == 0 {
             self.changed.notify_waiters();
@@ -556,6 +552,7 @@ impl Link {
         state.staged = Staged::default();
         state.writing_bytes = 0;
         state.leaving = false;
+        state.waits_for_request = false;
         state.woken = true; // callers do not write until the task has begun
         state.task = None;
         if !matches!(state.connection, ConnectionState::Closed) {
@@ -667,7 +664,7 @@ impl State {
         if run.is_some_and(|run| run != parameters.run) {
             return Err(StageError::OtherRun);
         }
-        if self.staged.len() + self.writing_bytes >= options.max_unsent_bytes {
+        if self.is_full(options) {
             self.waits_for_room = true;
             return Err(StageError::Room);
         }
@@ -678,7 +675,7 @@ impl State {
     }
 
     fn is_full(&self, options: &Options) -> bool {
-        self.staged.len() + self.writing_bytes >= options.max_unsent_bytes || self.in_progress() >= options.max_requests
+        self.staged.len() + self.writing_bytes >= options.max_unsent_bytes
     }
 
     /// Returns true while requests wait for a connection to another node.
@@ -721,18 +718,5 @@ impl State {
             // The frame has no variable fields, so encoding cannot fail.
             let _ = Cancel { mode }.encode(&mut self.staged.frames, ticket.id);
         }
-    }
-}
-
-impl Staged {
-    fn share(&mut self, bytes: Bytes) {
-        self.shared_bytes += bytes.len();
-        self.shared.push((self.frames.len(), bytes));
-    }
-
-    /// Checks that the server accepts the size of the frame that was appended at position `begin`.
-    fn check(&self, begin: usize, max: usize) -> Result<(), Invalid> {
-        let got = (self.frames.len() - begin).saturating_sub(thalweg_wire::HEADER_BYTES);
-        if got <= max { Ok(()) } else { Err(EncodeError::FrameTooLarge { got, max }.into()) }
     }
 }

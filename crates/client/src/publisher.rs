@@ -122,7 +122,10 @@ type Push<'a> = dyn FnMut(&mut BatchWriter) -> Result<(), RecordError> + Send + 
 
 /// Event that a message has to wait for before the publisher can take it.
 enum WaitReason {
+    /// A connection, or room for the frame on the link.
     Link,
+    /// The end of a request that is in progress on the link.
+    Request,
     /// The server's answer to the oldest unacknowledged batch.
     Ack,
 }
@@ -258,10 +261,12 @@ impl Inner {
     /// until its delay has passed.
     fn begin(&self, gathered: &mut GatheredMessages) -> Result<(), Error> {
         let due = gathered.last_sent.map(|sent| sent + self.options.delay);
-        if due.is_none_or(|due| due <= Instant::now())
-            && !matches!(self.send(gathered, WritingThread::Caller), Err(Ok(_)))
-        {
-            return Ok(());
+        if due.is_none_or(|due| due <= Instant::now()) {
+            match self.send(gathered, WritingThread::Caller) {
+                Ok(()) => return Ok(()),
+                Err(Err(error)) => return Err(error),
+                Err(Ok(_)) => {}
+            }
         }
         if !std::mem::replace(&mut gathered.sender_waits, true) {
             self.begun.notify_one();
@@ -269,7 +274,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Sends the gathered messages. `Err(Ok(wait))` means that the caller has to wait for an event first.
+    /// Sends the gathered messages. `Err(Ok(wait))` means that the caller has to wait for an event first. After another
+    /// error the messages are dropped, because they can never be sent, and later ones must not wait behind them.
     fn send(&self, gathered: &mut GatheredMessages, writer: WritingThread) -> Result<(), Result<WaitReason, Error>> {
         if gathered.writer.count() == 0 {
             return Ok(());
@@ -296,7 +302,11 @@ impl Inner {
                 Ok(())
             }
             Err(StageError::Room | StageError::Connection(_)) => Err(Ok(WaitReason::Link)),
-            Err(blocked) => Err(Err(blocked.into())),
+            Err(StageError::Requests) => Err(Ok(WaitReason::Request)),
+            Err(blocked) => {
+                gathered.writer.clear();
+                Err(Err(blocked.into()))
+            }
         }
     }
 
@@ -375,6 +385,22 @@ impl Inner {
                 };
                 clock.within(Effect::Nothing, room).await
             }
+            WaitReason::Request => {
+                let finished = async {
+                    let mut changed = pin!(self.link.changed.notified());
+                    changed.as_mut().enable();
+                    if self.link.is_out_of_requests() {
+                        tokio::select! {
+                            () = changed => {}
+                            () = self.link.finished.notified() => {}
+                        }
+                        // Another caller may send the messages, or an error may end this one.
+                        self.link.pass_turn();
+                    }
+                    Ok(())
+                };
+                clock.within(Effect::Nothing, finished).await
+            }
         }
     }
 
@@ -398,7 +424,6 @@ impl Inner {
             Err(Ok(wait)) => Some(wait),
             Err(Err(error)) => {
                 gathered.failed.get_or_insert(error);
-                gathered.writer.clear();
                 None
             }
         }

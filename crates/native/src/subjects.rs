@@ -277,6 +277,8 @@ impl Subjects {
             // Subscriptions may end in this loop, so the condition is evaluated before it.
             let plain = self.counted.is_empty() && self.asks.is_none();
             for item in taken.drain(..) {
+                // Later batches of this call still name a subscription that an earlier one has ended.
+                let plain = plain && delivered.ended.is_empty();
                 self.put(item, plain, out, &mut delivered);
             }
             if !self.more {

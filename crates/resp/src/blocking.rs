@@ -3,9 +3,10 @@
 //! Owns: the wait until a key changes, the timeout expires, or the client disconnects. Does not own the condition of
 //! the wait ([`Blocked`]), nor the notification of changes ([`waiting`](super::waiting)).
 //!
-//! Sequence: the client registers for its keys, then its command runs. If the command finds nothing, the client waits
-//! for a notification, checks its keys, and runs the command again if that would return something. If several clients
-//! wait for an entry of one consumer group, the first to run its command gets it, not the first that waited.
+//! Sequence: the ids `$` are resolved, the client registers for its keys, then its command runs. If the command finds
+//! nothing, the client waits for a notification, checks its keys, and runs the command again if that would return
+//! something. If several clients wait for an entry of one consumer group, the first to run its command gets it, not the
+//! first that waited. Resolving each `$` reads a key: if that spends the thread's budget, the readers do it.
 //!
 //! Two notifications wake the client. A Redis client of this node that has changed the key notifies it after its
 //! commit. The apply of an entry notifies it of all additions to streams, whichever node has proposed them. Nothing
@@ -69,17 +70,48 @@ impl Session {
         if streams_of(arguments) > MAX_STREAMS {
             return Some(self.fail(&format!("ERR a blocking read waits for at most {MAX_STREAMS} streams"), out));
         }
-        let begun = self.store().read(|read| Blocked::begin(read, arguments));
-        let blocked = match begun {
-            Ok(blocked) => blocked?,
+        match self.store().read_briefly(self.budget(), |read| Blocked::begin(read, arguments)) {
+            Ok(Ok(blocked)) => Some(self.read_or_wait(blocked?, command, arguments, out)),
+            Ok(Err(failure)) => Some(self.fail(&failure.0, out)),
+            Err(spent) => Some(self.begin_blocking_again(spent, command, arguments, out)),
+        }
+    }
+
+    /// Continues a command with the option `BLOCK` after the readers have parsed it and resolved its ids. `None` stands
+    /// for a command that can't block.
+    pub(super) fn continue_blocking(
+        &mut self,
+        command: &'static Command,
+        arguments: &[&[u8]],
+        blocked: Result<Option<Blocked>, Failure>,
+        out: &mut Outbox,
+    ) {
+        let errors = self.tally.errors;
+        let progress = match blocked {
+            Ok(Some(blocked)) => self.read_or_wait(blocked, command, arguments, out),
+            Ok(None) => self.keys_command(command, arguments, false, out),
             Err(failure) => {
-                self.error(&failure.0, out);
-                return Some(CommandProgress::Done);
+                self.log_failure(&failure);
+                self.fail(&failure.0, out)
             }
         };
+        debug_assert_ne!(progress, CommandProgress::Again, "nothing else has joined the burst");
+        if self.tally.errors != errors {
+            self.resp.metrics.statistics.failed(command.number_of(arguments));
+        }
+        self.send_burst();
+    }
+
+    /// Registers the client for changes of the keys of its blocking read, and runs the read.
+    fn read_or_wait(
+        &mut self,
+        blocked: Blocked,
+        command: &'static Command,
+        arguments: &[&[u8]],
+        out: &mut Outbox,
+    ) -> CommandProgress {
         let Some(held) = self.account.take(Resource::Tails, 1) else {
-            self.error("BUSY too many reads that wait: retry later", out);
-            return Some(CommandProgress::Done);
+            return self.fail("BUSY too many reads that wait: retry later", out);
         };
         let waiter = self.resp.waiting.register(self.database, blocked.keys().map(|key| &key[..]));
         let until = blocked.timeout().map(|timeout| Box::pin(tokio::time::sleep(timeout)));
@@ -94,7 +126,7 @@ impl Session {
             Box::new(Wait { blocked, waiter, others, _growth: growth, until, recheck, muted: self.muted, _held: held });
         // A change between the read and the registration caused no notification, so the first poll checks the keys.
         wait.waiter.ring();
-        Some(self.try_to_read(command, arguments, wait, out))
+        self.try_to_read(command, arguments, wait, out)
     }
 
     fn appended_by_others(&self, blocked: &Blocked) -> Vec<Appended> {

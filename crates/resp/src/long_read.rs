@@ -1,7 +1,9 @@
 //! The state of a long read, which the readers perform for a session. The module `long_reads` has the reads themselves.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use thalweg_redis::Reply;
+use thalweg_redis::{Command, Reply, streams::block::Blocked};
 use thalweg_serving::readers::PendingRead;
 
 use super::{burst::Slot, database::Outcome, failure::Failure, queued::Watch, wait::Wait};
@@ -29,6 +31,13 @@ pub(crate) enum LongReadKind {
     Transaction { slots: Vec<Slot>, outcome: PendingRead<Outcome> },
     /// `EXEC` whose watched keys of other databases are compared. The result is false if one of them has changed.
     Exec { unchanged: PendingRead<Result<bool, Failure>> },
+    /// A command with the option `BLOCK`, before it begins to wait. The result is `None` if the command can't block.
+    Blocking {
+        command: &'static Command,
+        /// Arguments of the command, its name first.
+        arguments: Arc<[Box<[u8]>]>,
+        blocked: PendingRead<Result<Option<Blocked>, Failure>>,
+    },
     /// `WATCH` of many keys.
     Watch { watched: PendingRead<Result<Vec<Watch>, Failure>> },
 }

@@ -16,7 +16,9 @@ use std::{
     task::{Context, Poll},
 };
 
-use thalweg_redis::{Command, Read, Reply, StoreError, errors::NO_REPLY_ROOM, run_read, wire::Writer};
+use thalweg_redis::{
+    Command, Read, Reply, StoreError, errors::NO_REPLY_ROOM, run_read, streams::block::Blocked, wire::Writer,
+};
 use thalweg_serving::{
     admission::Resource,
     limits::COUNTED_REPLY_BYTES,
@@ -151,6 +153,25 @@ impl Session {
         self.begin_long(outcome, |outcome| LongReadKind::Transaction { slots, outcome }, out)
     }
 
+    /// Passes the beginning of a command with the option `BLOCK` to the threads for long reads: it looks up the last id
+    /// of each stream for which the client has sent `$`.
+    pub(super) fn begin_blocking_again(
+        &mut self,
+        spent: BudgetSpent,
+        command: &'static Command,
+        arguments: &[&[u8]],
+        out: &mut Outbox,
+    ) -> CommandProgress {
+        let arguments: Arc<[Box<[u8]>]> = arguments.iter().map(|argument| Box::from(*argument)).collect();
+        let (resp, database, given) = (Arc::clone(&self.resp), self.database, Arc::clone(&arguments));
+        // A key may have a value of another kind, which is read before the command is rejected.
+        let blocked = self.give(spent, MAX_VALUE_BYTES, move || {
+            let arguments = slices(&given);
+            resp.databases.list[database].database.read(|read| Blocked::begin(read, &arguments))
+        });
+        self.begin_long(blocked, |blocked| LongReadKind::Blocking { command, arguments, blocked }, out)
+    }
+
     /// Passes a `WATCH` of many or cold keys to the threads for long reads.
     pub(super) fn watch_again(&mut self, spent: BudgetSpent, keys: &[&[u8]], out: &mut Outbox) -> CommandProgress {
         let keys: Vec<Box<[u8]>> = keys.iter().map(|key| Box::from(*key)).collect();
@@ -237,6 +258,12 @@ impl Session {
                 self.exec_unless_changed(unchanged, out);
                 // Nothing else has joined its burst, and nothing may join a burst with watched keys.
                 self.send_burst();
+            }
+            LongReadKind::Blocking { command, arguments, blocked } => {
+                let Poll::Ready(blocked) = poll(blocked, cx) else { return false };
+                let (command, arguments) = (*command, Arc::clone(arguments));
+                self.reading = None;
+                self.continue_blocking(command, &slices(&arguments), blocked, out);
             }
             LongReadKind::Watch { watched } => {
                 let Poll::Ready(watched) = poll(watched, cx) else { return false };

@@ -501,7 +501,7 @@ impl Session {
     }
 
     #[inline]
-    fn keys_command(
+    pub(super) fn keys_command(
         &mut self,
         command: &'static Command,
         arguments: &[&[u8]],

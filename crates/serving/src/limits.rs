@@ -114,7 +114,8 @@ pub const SUBSCRIPTION_BYTES: u64 = 400;
 /// Memory in bytes of a subject for which the list of matching subscriptions is cached.
 pub(crate) const CACHED_SUBJECT_BYTES: u64 = 250 + 16 * thalweg_types::limits::CACHED_TARGETS_PER_SUBJECT as u64;
 /// Divisor for the subscriptions with wildcards of one client address that match the same subjects: one in this number
-/// of `max_subscriptions`. Each of them costs every publish to these subjects about 100 ns.
+/// of `max_subscriptions`, and as many that begin with a wildcard. Each of them costs every publish to these subjects
+/// about 100 ns.
 pub(crate) const OVERLAPPING_PART: usize = 64;
 /// Smallest bound on the subscriptions with wildcards of one client address that match the same subjects.
 pub(crate) const MIN_OVERLAPPING: usize = 256;

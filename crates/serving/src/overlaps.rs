@@ -2,12 +2,31 @@
 //!
 //! A publish visits every matching subscription. A client that subscribes to `>` very often would make the publishes of
 //! all others expensive, wherever they publish; a client with one subscription for each of its users, such as
-//! `user.17.>`, makes none expensive. So the server counts, for each client address, the subscriptions to each pattern
-//! with wildcards, and all those together whose first token is a wildcard, because they can match the subjects of
-//! anybody. Subscriptions to literal subjects are not counted: a subject with very many subscribers is a usual one, and
-//! only its own publishers pay for it.
+//! `user.17.>`, makes none expensive. So the server counts, for each client address, the subscriptions with wildcards
+//! that can match one subject, in groups by their first token. Subscriptions to literal subjects are not counted: a
+//! subject with very many subscribers is a usual one, and only its own publishers pay for it.
 //!
-//! Invariant: no count exceeds the bound, and there is a count only while its subscriptions exist.
+//! Patterns whose first token is a wildcard can match the subjects of anybody, so each subscription to one of them
+//! counts in one group. For every other first token, patterns with wildcards in the same places differ in a literal
+//! token, so at most one of them matches a subject. Of the patterns with one arrangement of wildcards, the group
+//! therefore counts only the one with the most subscriptions:
+//!
+//! ```text
+//! orders.a.*  orders.a.*  orders.b.*   2    the first two match orders.a.c, the third does not
+//! orders.*.c  orders.*.c               2    all of these match orders.a.c
+//! orders.>                             1
+//!                              orders: 5
+//! ```
+//! The table stores such a maximum as the number of its levels: there is an entry for an arrangement and a level while
+//! some pattern with this arrangement has at least that many subscriptions. So each change takes a few steps, whatever
+//! the number of subscriptions.
+//!
+//! Keys of the table are hashes with a random seed. If two of them were equal, their counts would be off by the
+//! difference; with a million entries the probability is below 10⁻⁷.
+//!
+//! Invariants: the number of a group never exceeds the bound, so at most twice as many subscriptions of an address with
+//! wildcards match a subject: those of its first token, and those that begin with a wildcard. An entry exists only
+//! while subscriptions need it.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -19,23 +38,41 @@ use thalweg_broker::{Pattern, SubscribeError};
 
 use crate::admission::{AddressKey, Reservation};
 
-/// Key of the count of all patterns whose first token is a wildcard. The hash of a pattern may have the same value;
-/// then the two share a count.
-const BROAD: u64 = 0;
+/// Stands for any literal token. No token contains a dot.
+const LITERAL: &[u8] = b".";
 
 /// Numbers of overlapping subscriptions.
 #[derive(Debug)]
 pub(crate) struct Overlaps {
+    /// Maximum number of a group.
     max: usize,
     random: RandomState,
-    counts: Mutex<HashMap<(AddressKey, u64), usize>>,
+    counts: Mutex<HashMap<u64, u32>>,
 }
 
 /// A subscription's part in the bounds of the server, which it holds until it is dropped.
 #[derive(Debug)]
 pub struct SubscriptionShare {
     _one: Reservation,
-    overlap: Option<(Arc<Overlaps>, (AddressKey, u64))>,
+    overlap: Option<(Arc<Overlaps>, Place)>,
+}
+
+/// Keys of the counts in which a subscription takes part. They depend on the client's address.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// Key of the group's number.
+    group: u64,
+    /// Keys of a pattern whose first token is literal; `None` if every subscription of the group counts.
+    pattern: Option<PatternKeys>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct PatternKeys {
+    /// Key of the number of subscriptions to the pattern.
+    same: u64,
+    /// Hash of the first token and of the places of the wildcards. Together with a level, it is the key of the number
+    /// of patterns that have at least that many subscriptions.
+    arrangement: u64,
 }
 
 impl Overlaps {
@@ -44,7 +81,7 @@ impl Overlaps {
     }
 
     /// Counts a subscription to `pattern` for the client's address. `one` is the reservation of the subscription
-    /// itself. Fails if the address has too many subscriptions to this pattern.
+    /// itself. Fails if the address has too many subscriptions that may match the same subjects.
     pub(crate) fn count(
         self: &Arc<Self>,
         pattern: &Pattern,
@@ -53,32 +90,88 @@ impl Overlaps {
         if pattern.is_literal() {
             return Ok(SubscriptionShare { _one: one, overlap: None });
         }
-        let is_broad = matches!(pattern.tokens().next(), Some(b"*" | b">") | None);
-        let key = if is_broad { BROAD } else { self.random.hash_one(pattern.as_bytes()) };
-        let key = (one.account().address(), key);
-        let mut counts = self.counts();
-        let count = counts.entry(key).or_default();
-        if *count >= self.max {
+        let place = self.place(one.account().address(), pattern);
+        if !self.add(place) {
             return Err(SubscribeError::TooManyOverlapping { max: self.max });
         }
-        *count += 1;
-        drop(counts);
-        Ok(SubscriptionShare { _one: one, overlap: Some((Arc::clone(self), key)) })
+        Ok(SubscriptionShare { _one: one, overlap: Some((Arc::clone(self), place)) })
     }
 
-    fn counts(&self) -> MutexGuard<'_, HashMap<(AddressKey, u64), usize>> {
+    fn place(&self, address: AddressKey, pattern: &Pattern) -> Place {
+        let Some(first) = pattern.tokens().next().filter(|first| kind(first) == LITERAL) else {
+            return Place { group: self.random.hash_one(("broad", address)), pattern: None };
+        };
+        let kinds: Vec<&[u8]> = pattern.tokens().map(kind).collect();
+        let same = self.random.hash_one(("pattern", address, pattern.as_bytes()));
+        let arrangement = self.random.hash_one(("arrangement", address, first, kinds));
+        let group = self.random.hash_one(("first token", address, first));
+        Place { group, pattern: Some(PatternKeys { same, arrangement }) }
+    }
+
+    /// Returns the key of the number of patterns with this arrangement that have at least `level` subscriptions.
+    fn level(&self, arrangement: u64, level: u32) -> u64 {
+        self.random.hash_one(("level", arrangement, level))
+    }
+
+    /// Adds a subscription. Returns false, and changes nothing, if the number of its group is at the bound.
+    fn add(&self, Place { group, pattern }: Place) -> bool {
+        let mut counts = self.counts();
+        let keys = pattern.map(|PatternKeys { same, arrangement }| {
+            let level = counts.get(&same).map_or(1, |same| same + 1);
+            (same, self.level(arrangement, level))
+        });
+        let raises_group = keys.is_none_or(|(_, level)| !counts.contains_key(&level));
+        if raises_group && counts.get(&group).is_some_and(|group| *group as usize >= self.max) {
+            return false;
+        }
+        for key in keys.into_iter().flat_map(|(same, level)| [same, level]).chain(raises_group.then_some(group)) {
+            *counts.entry(key).or_default() += 1;
+        }
+        true
+    }
+
+    /// Removes a subscription that was added.
+    fn remove(&self, Place { group, pattern }: Place) {
+        let mut counts = self.counts();
+        let Some(PatternKeys { same, arrangement }) = pattern else {
+            subtract(&mut counts, group);
+            return;
+        };
+        let Some(level) = counts.get(&same).map(|level| self.level(arrangement, *level)) else { return };
+        subtract(&mut counts, same);
+        if subtract(&mut counts, level) == 0 {
+            subtract(&mut counts, group);
+        }
+    }
+
+    fn counts(&self) -> MutexGuard<'_, HashMap<u64, u32>> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+/// Returns a wildcard token as it is, and [`LITERAL`] for all other tokens.
+fn kind(token: &[u8]) -> &[u8] {
+    match token {
+        b"*" | b">" => token,
+        _ => LITERAL,
+    }
+}
+
+/// Subtracts 1 from a count, and removes a count of 0. Returns the new count.
+fn subtract(counts: &mut HashMap<u64, u32>, key: u64) -> u32 {
+    let Entry::Occupied(mut found) = counts.entry(key) else { return 0 };
+    *found.get_mut() -= 1;
+    let left = *found.get();
+    if left == 0 {
+        found.remove();
+    }
+    left
+}
+
 impl Drop for SubscriptionShare {
     fn drop(&mut self) {
-        let Some((overlaps, key)) = self.overlap.take() else { return };
-        if let Entry::Occupied(mut found) = overlaps.counts().entry(key) {
-            *found.get_mut() -= 1;
-            if *found.get() == 0 {
-                found.remove();
-            }
+        if let Some((overlaps, place)) = self.overlap.take() {
+            overlaps.remove(place);
         }
     }
 }
@@ -114,6 +207,41 @@ mod tests {
         assert!(subscribe(1, "orders.*").is_err());
         drop((held, same));
         let _again = (subscribe(0, ">").unwrap(), subscribe(1, "orders.*").unwrap());
-        assert_eq!(overlaps.counts().len(), 103);
+        // A pattern for each user, one level of their arrangement, their group; three for the orders; two broad ones.
+        assert_eq!(overlaps.counts().len(), 100 + 2 + 3 + 2);
+    }
+
+    #[test]
+    fn different_patterns_that_match_the_same_subject_count_together() {
+        const MAX: usize = 10;
+        let (admission, overlaps) = (Admission::new(&Config::default()), Overlaps::new(MAX));
+        let connection = admission.account(AddressKey::of(Ipv4Addr::LOCALHOST.into()));
+        let subscribe = |pattern: &str| {
+            let one = connection.take(Resource::Subscriptions, 1).unwrap();
+            overlaps.count(&Pattern::parse(pattern.as_bytes()).unwrap(), one).ok()
+        };
+        let mut patterns = vec!["orders.>".to_owned(), "orders.*.>".to_owned(), "orders.a.>".to_owned()];
+        for number in 0..7 {
+            let token = |bit: u32, literal| if (number >> bit) & 1 == 1 { literal } else { "*" };
+            patterns.push(format!("orders.{}.{}.{}", token(0, "a"), token(1, "b"), token(2, "c")));
+        }
+        let held: Vec<_> = (0..3).flat_map(|_| &patterns).filter_map(|pattern| subscribe(pattern)).collect();
+        assert_eq!(held.len(), MAX, "each of these patterns matches orders.a.b.c");
+        assert!(patterns.iter().all(|pattern| subscribe(pattern).is_none()));
+        // Where the wildcards are in the same places, different patterns match different subjects.
+        assert!(subscribe("orders.x.>").is_some() && subscribe("orders.x.*.*").is_some());
+        let mut other: Vec<_> = (0..6).map(|_| subscribe("trades.a.*").unwrap()).collect();
+        other.extend((0..6).map(|_| subscribe("trades.b.*").unwrap()));
+        other.extend((0..4).map(|_| subscribe("trades.*.c").unwrap()));
+        assert!(subscribe("trades.*.c").is_none() && subscribe("trades.a.*").is_none());
+        other.push(subscribe("trades.c.*").expect("others have more"));
+        // Only the end of one of the most raises room.
+        drop(other.remove(0));
+        assert!(subscribe("trades.*.c").is_none(), "trades.b.* still has 6");
+        drop(other.remove(5));
+        other.push(subscribe("trades.*.c").expect("both have 5"));
+        assert!(subscribe("trades.*.c").is_none());
+        drop((held, other));
+        assert!(overlaps.counts().is_empty());
     }
 }

@@ -124,9 +124,15 @@ impl<T> Session<T> {
         Self { slots: Vec::new(), free: None, requests: 0, subscriptions: 0, max_requests, max_subscriptions }
     }
 
+    /// Returns true if another request may begin now.
+    #[must_use]
+    pub fn may_request(&self) -> bool {
+        self.requests < self.max_requests
+    }
+
     /// Assigns an id to a new request whose reply goes to `waiter`.
     pub fn request(&mut self, waiter: T) -> Result<u32, SessionFull> {
-        if self.requests >= self.max_requests {
+        if !self.may_request() {
             return Err(SessionFull::Requests { limit: self.max_requests });
         }
         self.requests += 1;

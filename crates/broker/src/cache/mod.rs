@@ -10,6 +10,11 @@
 //!
 //! Reads do not return an entry past its deadline. The memory of such an entry is freed by the next read of
 //! the key, by [`Cache::reclaim`], or by eviction.
+//!
+//! Bounds of the work under a shard's mutex, for which the threads that serve clients wait: a reclaim frees at most
+//! `RECLAIM_AT_ONCE` entries and moves at most `MOVES_AT_ONCE` timers at a time. A put may double the tables of a
+//! shard, which moves all its entries: `MAX_SHARD_BYTES` bounds their number. A page of a scan visits all entries of a
+//! shard twice.
 
 mod entry;
 mod error;
@@ -36,19 +41,34 @@ use crate::{Moment, locked};
 
 /// Minimum capacity in bytes of a shard, if a cache has several shards, so that the largest value fits.
 const MIN_SHARD_BYTES: u64 = 16 * 1024 * 1024;
-/// Maximum number of shards of a cache. With this many, the threads of a node rarely contend.
-const MAX_SHARDS: u64 = 16;
+/// Number of shards with which the threads of a node rarely contend. A cache has fewer only where they would be too
+/// small, and more only where they would be too large.
+const ENOUGH_SHARDS: u64 = 16;
+/// Maximum capacity in bytes of a shard, except in a cache with [`MAX_SHARDS`]. Such a shard has at most 262,144
+/// entries and remembers 32,768 evicted keys. Its tables double for the last time at 229,376 of both together, which is
+/// estimated at 7 to 17 ms; at half as many if each entry has more than 85 bytes of key and value. Cost of more shards:
+/// an empty one takes about 2.5 KiB of memory, of which 2 KiB are slots of timers.
+const MAX_SHARD_BYTES: u64 = 64 * 1024 * 1024;
+/// Maximum number of shards, so that those of an empty cache take at most 40 MiB. A cache above 1 TiB has larger ones.
+const MAX_SHARDS: u64 = 1 << 14;
 /// Maximum bytes of a value that a put overwrites in place, by copying it while the shard's mutex is held.
 const MAX_OVERWRITTEN_BYTES: usize = 1024;
 /// Maximum number of expired entries freed in one step while a shard's mutex is held.
 const RECLAIM_AT_ONCE: usize = 64;
+/// Maximum number of timers that move within a wheel in one step while a shard's mutex is held: estimated at
+/// 20 to 100 µs.
+const MOVES_AT_ONCE: usize = 1024;
+/// Number of timers that a call of [`Cache::reclaim`] may move, for each entry that it may free. A timer moves at most
+/// seven times before it fires, and mostly two or three times.
+const MOVES_PER_ENTRY: usize = 8;
 
 /// Limits of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheConfig {
     /// Maximum bytes of keys and values, plus [`ENTRY_BYTES`] for each entry. At least [`MIN_CACHE_BYTES`].
     /// At the limit, the cache evicts the least used entries. One entry can take at most 97 % of a shard. A
-    /// cache below 32 MiB is a single shard; from 256 MiB on, a cache has 16 shards of equal size.
+    /// cache below 32 MiB is a single shard; from 256 MiB on, a cache has 16 shards of equal size, and above
+    /// 1 GiB twice as many for each doubling, so that a shard has at most 64 MiB (up to 16,384 shards).
     pub max_bytes: u64,
     /// Seed for hashing keys. Use the system's randomness, so that clients cannot choose colliding keys.
     pub seed: u64,
@@ -116,7 +136,7 @@ impl Cache {
         if max_bytes < MIN_CACHE_BYTES {
             return Err(CreateCacheError::TooSmall { bytes: max_bytes });
         }
-        let shards = 1 << (max_bytes / MIN_SHARD_BYTES).clamp(1, MAX_SHARDS).ilog2();
+        let shards = shards_of(max_bytes);
         let each = max_bytes / shards;
         let shard = |_| Padded(Mutex::new(Shard::new(each)));
         Ok(Self {
@@ -374,16 +394,21 @@ impl Cache {
     }
 
     /// Frees up to `at_most` expired entries and returns their number. The driver should call this at about
-    /// [`next_deadline`](Self::next_deadline), and again while it returns `at_most`.
+    /// [`next_deadline`](Self::next_deadline), and again while it returns `at_most`. A call may return less although
+    /// more entries have expired, because very many timers must be moved first; then `next_deadline` stays in the past.
     pub fn reclaim(&self, now: Moment, at_most: usize) -> usize {
-        let mut freed = 0;
+        let (mut freed, mut moves) = (0, at_most.saturating_mul(MOVES_PER_ENTRY));
         for shard in &self.shards {
             loop {
                 let mut gone = RemovedEntries::new();
                 let some = RECLAIM_AT_ONCE.min(at_most - freed);
-                let more = locked(shard.0.lock()).reclaim(now, some, &mut gone);
+                let step = MOVES_AT_ONCE.min(moves);
+                let mut left = step;
+                let (more, is_done) = locked(shard.0.lock()).reclaim(now, some, &mut left, &mut gone);
+                let moved = step - left;
                 freed += more;
-                if more == 0 || freed == at_most {
+                moves -= moved;
+                if is_done || (more == 0 && moved == 0) {
                     break;
                 }
             }
@@ -408,8 +433,71 @@ impl Cache {
     }
 }
 
+/// Returns the number of shards of a cache, a power of two.
+fn shards_of(max_bytes: u64) -> u64 {
+    let for_threads = 1 << (max_bytes / MIN_SHARD_BYTES).clamp(1, ENOUGH_SHARDS).ilog2();
+    let for_size = max_bytes.div_ceil(MAX_SHARD_BYTES).min(MAX_SHARDS).next_power_of_two();
+    for_size.max(for_threads)
+}
+
 /// Parses the text of a counter in its canonical form: no plus sign, leading zeros or spaces.
 fn number(bytes: &[u8]) -> Option<i64> {
     let number: i64 = std::str::from_utf8(bytes).ok()?.parse().ok()?;
     (number.to_string().as_bytes() == bytes).then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_shards_of_a_cache_are_neither_too_small_nor_too_large() {
+        const MIB: u64 = 1 << 20;
+        for (mib, shards) in [
+            (1, 1),
+            (31, 1),
+            (32, 2),
+            (255, 8),
+            (256, 16),
+            (1024, 16),
+            (1025, 32),
+            (2048, 32),
+            (100 * 1024, 2048),
+            (1 << 20, 16_384),
+            (1 << 40, 16_384),
+        ] {
+            assert_eq!(shards_of(mib * MIB), shards, "{mib} MiB");
+        }
+        assert!(size_of::<Padded>() <= 512, "{} bytes beside the slots of timers", size_of::<Padded>());
+        for mib in 1..10_000 {
+            let shards = shards_of(mib * MIB);
+            let each = mib * MIB / shards;
+            assert!(shards.is_power_of_two() && each <= MAX_SHARD_BYTES, "{mib} MiB");
+            assert!(shards == 1 || each >= MIN_SHARD_BYTES, "{mib} MiB");
+        }
+    }
+
+    #[test]
+    fn very_many_timers_of_one_slot_are_moved_in_parts() {
+        const ENTRIES: u32 = 10_000;
+        let cache = Cache::new(CacheConfig { max_bytes: 8 << 20, seed: 1 }).unwrap();
+        let (begin, deadline) = (Moment::from_nanos(0), Moment::from_nanos(0).plus(Duration::from_secs(3600)));
+        for key in 0..ENTRIES {
+            cache.put(begin, &key.to_be_bytes(), b"v", Expiry::At(deadline)).unwrap();
+        }
+        let now = deadline.plus(Duration::from_secs(1));
+        // Several calls move timers before the first entry is freed.
+        assert_eq!(cache.reclaim(now, 100), 0);
+        let (mut calls, mut freed) = (1, 0);
+        while freed < ENTRIES as usize {
+            assert!(cache.next_deadline().is_some_and(|due| due <= now), "there is more to do");
+            freed += cache.reclaim(now, 100);
+            calls += 1;
+        }
+        // Each timer has moved at least once.
+        assert!((ENTRIES as usize / (100 * MOVES_PER_ENTRY)..1_000).contains(&calls), "{calls}");
+        assert!(cache.next_deadline().is_none() && cache.stats().entries == 0);
+    }
 }

@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 
 use super::{
     entry::{CacheCounts, CacheEntry, ENTRY_BYTES, Update, Version},
-    wheel::{TimerId, Wheel},
+    wheel::{Due, TimerId, Wheel},
 };
 use crate::Moment;
 
@@ -318,19 +318,28 @@ impl Shard {
         stored.entry.deadline = deadline;
     }
 
-    /// Frees up to `at_most` expired entries of the shard. Returns their number.
-    pub(crate) fn reclaim(&mut self, now: Moment, at_most: usize, gone: &mut RemovedEntries) -> usize {
-        let mut freed = 0;
-        while freed < at_most {
-            let Some(key) = self.timers.pop_due(now) else { break };
+    /// Frees up to `at_most` expired entries of the shard. For that, moves at most `moves` timers within the wheel, and
+    /// subtracts their number. Returns the number of freed entries, and true if no further entry is known to be due.
+    pub(crate) fn reclaim(
+        &mut self,
+        now: Moment,
+        at_most: usize,
+        moves: &mut usize,
+        gone: &mut RemovedEntries,
+    ) -> (usize, bool) {
+        for freed in 0..at_most {
+            let key = match self.timers.pop_due(now, moves) {
+                Due::Fired(key) => key,
+                Due::None => return (freed, true),
+                Due::Moving => return (freed, false),
+            };
             let lookup = Lookup { hash: key.hash, bytes: key.bytes.as_slice() };
             if let Some(left) = self.entries.remove(&lookup) {
                 gone.push(left);
             }
             self.stats.expired += 1;
-            freed += 1;
         }
-        freed
+        (at_most, false)
     }
 
     pub(crate) fn next_due(&self) -> Option<Moment> {

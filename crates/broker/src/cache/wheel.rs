@@ -12,7 +12,11 @@
 //! the slot of that digit. When time reaches a slot above level 0, the slot's timers move to a lower level.
 //! Eight levels hold every tick of a 64-bit nanosecond clock.
 //!
-//! A timer never fires before its deadline, and at most one tick after it.
+//! A slot may have very many timers, so each call moves only as many as its caller permits, and further calls move the
+//! others. Until then the wheel's current tick stays at the beginning of the slot, and no timer fires.
+//!
+//! A timer never fires before its deadline. It fires in the first call at least one tick after it that is permitted to
+//! move all timers in the way.
 
 use crate::Moment;
 
@@ -33,6 +37,17 @@ impl TimerId {
     pub(crate) const NONE: Self = Self(NONE);
 }
 
+/// Result of [`Wheel::pop_due`].
+#[derive(Debug)]
+pub(crate) enum Due<T> {
+    /// A timer whose deadline has passed was removed. Contains the item that was stored with it.
+    Fired(T),
+    /// No timer's deadline has passed.
+    None,
+    /// The call has made all permitted moves. The next calls must move more timers before another one fires.
+    Moving,
+}
+
 #[derive(Debug)]
 struct Node<T> {
     item: Option<T>,
@@ -51,12 +66,14 @@ pub(crate) struct Wheel<T> {
     current: u64,
     occupied: [u64; LEVELS],
     heads: Box<[u32; LEVELS * SLOTS]>,
+    /// Slot above level 0 that time has reached, while its timers move to lower levels. It begins at the current tick.
+    moving: Option<usize>,
 }
 
 impl<T> Wheel<T> {
     pub(crate) fn new() -> Self {
         let heads = Box::new([NONE; LEVELS * SLOTS]);
-        Self { nodes: Vec::new(), free: NONE, len: 0, current: 0, occupied: [0; LEVELS], heads }
+        Self { nodes: Vec::new(), free: NONE, len: 0, current: 0, occupied: [0; LEVELS], heads, moving: None }
     }
 
     #[cfg(test)]
@@ -90,35 +107,48 @@ impl<T> Wheel<T> {
         self.release(timer.0)
     }
 
-    /// Removes a timer whose deadline has passed, and returns the item stored with it; `None` if there is
-    /// none. `now` must not decrease between calls.
-    pub(crate) fn pop_due(&mut self, now: Moment) -> Option<T> {
+    /// Removes a timer whose deadline has passed, and returns the item stored with it. Moves at most `moves` timers
+    /// between slots, and subtracts their number. `now` must not decrease between calls.
+    pub(crate) fn pop_due(&mut self, now: Moment, moves: &mut usize) -> Due<T> {
         let target = now.nanos() >> TICK_BITS;
         loop {
+            while let Some(at) = self.next_to_move() {
+                if *moves == 0 {
+                    return Due::Moving;
+                }
+                *moves -= 1;
+                self.unlink(at);
+                self.link(at);
+            }
+            self.moving = None;
             let next = self.next_slot().filter(|(_, _, start)| *start <= target);
             let Some((level, slot, start)) = next else {
                 self.current = self.current.max(target);
-                return None;
+                return Due::None;
             };
             self.current = self.current.max(start);
-            let mut at = self.heads[slot];
             if level == 0 {
+                let at = self.heads[slot];
                 self.unlink(at);
-                return self.release(at);
+                return self.release(at).map_or(Due::None, Due::Fired);
             }
-            self.heads[slot] = NONE;
-            self.occupied[level] &= !(1 << (slot % SLOTS));
-            while at != NONE {
-                let next = self.nodes[at as usize].next;
-                self.link(at);
-                at = next;
-            }
+            self.moving = Some(slot);
         }
     }
 
-    /// Earliest time at which a timer of the wheel may be due.
+    /// Returns the next timer of the slot whose timers move to lower levels; `None` if there is no such slot, or if it
+    /// is empty. Timers that are set meanwhile never join this slot: they belong to lower levels or later slots.
+    fn next_to_move(&self) -> Option<u32> {
+        self.moving.map(|slot| self.heads[slot]).filter(|head| *head != NONE)
+    }
+
+    /// Earliest time at which a timer of the wheel may be due. It has passed while timers must be moved.
     pub(crate) fn next_due(&self) -> Option<Moment> {
-        self.next_slot().map(|(_, _, start)| Moment::from_nanos(start.saturating_mul(1 << TICK_BITS)))
+        let start = match self.next_to_move() {
+            Some(_) => self.current,
+            None => self.next_slot()?.2,
+        };
+        Some(Moment::from_nanos(start.saturating_mul(1 << TICK_BITS)))
     }
 
     /// Finds the slot whose timers come first: its level, its number and its first tick. All slots of a lower
@@ -207,18 +237,61 @@ mod tests {
                     let first = model.values().map(|(deadline, _)| *deadline).min().unwrap();
                     assert!(due.nanos() <= first.saturating_add(TICK), "seed {seed}: reported too late");
                 }
-                while let Some(fired) = wheel.pop_due(Moment::from_nanos(now)) {
-                    let (deadline, _) = model.remove(&fired).expect("set and not cancelled");
-                    assert!(deadline <= now, "seed {seed}: early by {}", deadline - now);
-                }
+                let is_complete = loop {
+                    match wheel.pop_due(Moment::from_nanos(now), &mut dice.below(20)) {
+                        Due::Fired(fired) => {
+                            let (deadline, _) = model.remove(&fired).expect("set and not cancelled");
+                            assert!(deadline <= now, "seed {seed}: early by {}", deadline - now);
+                        }
+                        // The other timers must wait while some are set and cancelled.
+                        Due::Moving if dice.below(4) == 0 => break false,
+                        Due::Moving => {}
+                        Due::None => break true,
+                    }
+                };
                 let late = model.values().filter(|(deadline, _)| deadline.saturating_add(TICK) <= now).count();
-                assert_eq!(late, 0, "seed {seed} at {now}");
+                if is_complete {
+                    assert_eq!(late, 0, "seed {seed} at {now}");
+                } else {
+                    assert!(wheel.next_due().is_some_and(|due| due.nanos() <= now), "seed {seed}: there is more to do");
+                }
             }
-            while wheel.pop_due(Moment::NEVER).is_some() {}
+            let mut moves = usize::MAX;
+            while !matches!(wheel.pop_due(Moment::NEVER, &mut moves), Due::None) {}
             assert!(
                 wheel.len()
                     <= model.values().filter(|(deadline, _)| deadline >> TICK_BITS == u64::MAX >> TICK_BITS).count()
             );
         }
+    }
+
+    #[test]
+    fn a_call_moves_a_bounded_number_of_the_timers_that_share_a_slot() {
+        const TIMERS: u64 = 10_000;
+        const MOVES: usize = 1_000;
+        let mut wheel = Wheel::new();
+        let start = 64 * 64 * TICK;
+        let timers: Vec<_> = (0..TIMERS).map(|number| wheel.set(Moment::from_nanos(start + number), number)).collect();
+        let now = Moment::from_nanos(start + 2 * TICK);
+        let (mut calls, mut fired) = (0, Vec::new());
+        let mut cancelled = timers[..10].iter();
+        loop {
+            let mut moves = MOVES;
+            match wheel.pop_due(now, &mut moves) {
+                Due::Fired(number) => fired.push(number),
+                Due::None => break,
+                Due::Moving => {
+                    assert!(moves == 0 && fired.is_empty() && wheel.next_due().unwrap() <= now);
+                    calls += 1;
+                    wheel.cancel(*cancelled.next().unwrap()).unwrap();
+                    wheel.set(now, TIMERS);
+                }
+            }
+        }
+        // All ticks are at the beginning of the slot of level 2, so each timer moves once, to level 0.
+        assert_eq!(calls, 9);
+        let was_cancelled = |number: &u64| *number < calls;
+        assert!((0..TIMERS).filter(was_cancelled).all(|number| !fired.contains(&number)));
+        assert_eq!((fired.len(), wheel.len()), (TIMERS as usize, 0));
     }
 }

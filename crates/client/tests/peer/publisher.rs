@@ -150,6 +150,51 @@ async fn acks_bound_what_is_on_the_way_and_errors_are_told_once() {
     assert_eq!((done.delivered, done.missed), (12, 2));
 }
 
+/// The server takes frames of at most 1 MiB, and the batch would hold more than one message.
+#[tokio::test]
+async fn a_first_message_that_cannot_be_sent_is_an_error_and_the_next_one_is_sent() {
+    let server = Server::new().await;
+    let (client, mut peer) = server.connected(quick()).await;
+    for acks in [Acks::None, Acks::PerBatch { max_in_flight: 2 }] {
+        let options = PublisherOptions { max_bytes: 4 << 20, delay: LONG, acks, ..PublisherOptions::default() };
+        let publisher = client.publisher("s", options).unwrap();
+        let error = publisher.publish(&vec![0; 2 << 20]).await.unwrap_err();
+        assert!(matches!(error, Error::Invalid(_)), "{error}");
+        publisher.publish(b"fine").await.unwrap();
+        assert_eq!(batch(&mut peer).await.2, [b"fine"]);
+    }
+}
+
+#[tokio::test]
+async fn a_publisher_waits_while_the_channel_has_no_request_left() {
+    let server = Server { max_requests: 2, ..Server::new().await };
+    let (client, mut peer) = server.connected(quick()).await;
+    let acks = Acks::PerBatch { max_in_flight: 10 };
+    let options = PublisherOptions { max_messages: 1, delay: LONG, acks, ..PublisherOptions::default() };
+    let publisher = client.publisher("s", options).unwrap();
+    let publishing = tokio::spawn({
+        let publisher = publisher.clone();
+        async move { publish_numbers(&publisher, 0..6).await }
+    });
+    let answer = Published { delivered: 1, missed: 0 };
+    let mut open = vec![batch(&mut peer).await.0, batch(&mut peer).await.0];
+    for _ in 0..3 {
+        let nothing = tokio::time::timeout(Duration::from_millis(5), peer.next()).await;
+        assert!(nothing.is_err(), "two are in progress");
+        peer.send(open.remove(0), &answer).await;
+        open.push(batch(&mut peer).await.0);
+    }
+    publishing.await.unwrap();
+    // The last message waits in the publisher.
+    let flushing = tokio::spawn(async move { publisher.flush().await });
+    peer.send(open.remove(0), &answer).await;
+    open.push(batch(&mut peer).await.0);
+    for id in open {
+        peer.send(id, &answer).await;
+    }
+    assert_eq!(flushing.await.unwrap().unwrap().delivered, 6);
+}
+
 #[tokio::test]
 async fn a_publisher_waits_while_the_socket_takes_nothing() {
     let server = Server::new().await;

@@ -1,6 +1,14 @@
 //! Requests against a scripted server.
 
-use std::time::Duration;
+use std::{
+    future::poll_fn,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use thalweg_client::{Client, ConnectError, Effect, Endpoint, Error, Lost, Options, ProtocolError};
 use thalweg_types::{Action, Classified, Durability, KeyspaceId, Revision, SpaceTime, command::KeyspaceConfig};
@@ -221,6 +229,37 @@ async fn more_requests_than_there_may_be_wait_for_their_turn() {
     while let Some(done) = asked.join_next().await {
         done.unwrap();
     }
+}
+
+#[tokio::test]
+async fn a_reply_wakes_one_of_the_callers_that_wait_for_their_turn() {
+    const CALLERS: usize = 200;
+    let server = Server { max_requests: 2, ..Server::new().await };
+    let (client, mut peer) = server.connected(quick()).await;
+    let polls = Arc::new(AtomicUsize::new(0));
+    let mut asked = tokio::task::JoinSet::new();
+    for _ in 0..CALLERS {
+        let (client, polls) = (client.clone(), Arc::clone(&polls));
+        asked.spawn(async move {
+            let users = client.keyspace("users");
+            let mut request = pin!(users.describe(thalweg_client::Count::Skip));
+            let counted = poll_fn(|cx| {
+                polls.fetch_add(1, Ordering::Relaxed);
+                request.as_mut().poll(cx)
+            });
+            counted.await.unwrap()
+        });
+    }
+    for _ in 0..CALLERS {
+        let id = peer.any().await;
+        peer.send(id, &found(5)).await;
+    }
+    while let Some(done) = asked.join_next().await {
+        done.unwrap();
+    }
+    // Each caller begins, gets its turn, and gets its reply.
+    let polls = polls.load(Ordering::Relaxed);
+    assert!(polls <= 6 * CALLERS, "{polls} polls of {CALLERS} requests");
 }
 
 #[tokio::test]

@@ -1,17 +1,25 @@
 //! Connections that share a thread with their clients, so that nothing happens between two steps of a test but what the
 //! connections do in turns.
 
-use std::{cell::Cell, future::poll_fn};
+use std::{
+    cell::Cell,
+    future::poll_fn,
+    sync::atomic::{AtomicUsize, Ordering},
+    thread::{self, ThreadId},
+};
 
-use thalweg_engine::{Database, Options};
+use thalweg_engine::{Database, Options, Origin};
+use thalweg_redis::{Read, StoreError};
 use thalweg_serving::{
     admission::AddressKey,
     app::App,
     bulk::{ROUND_BYTES, SLICE},
     config::{ByteSize, Config, Password, RespDatabases, Setting as _},
+    fetched::RowFetcher,
     limits::OUTBOX_BYTES,
     threads::ThreadLoad,
 };
+use thalweg_types::{budget, steps::SHORT_READ};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
@@ -19,7 +27,15 @@ use tokio::{
 };
 
 use super::*;
-use crate::{Resp, databases::Databases, metrics::Metrics, pubsub::Publishing};
+use crate::{
+    Resp,
+    commands::Commands,
+    database::{self, Batched, PendingOutcome, Watched},
+    databases::Databases,
+    failure::Failure,
+    metrics::Metrics,
+    pubsub::Publishing,
+};
 
 const READERS: usize = 100;
 const MESSAGES: usize = 2;
@@ -51,6 +67,17 @@ impl Thread {
         let turns = BulkTurns::new(ROUND_BYTES, &Arc::default());
         let resp = Resp::new(&app, databases, Arc::new(Metrics::default()));
         Self { resp, turns, listener, _stop: stop, _dir: dir }
+    }
+
+    /// Replaces the first database, which must be a keyspace, by one whose reads take long. Returns the new database.
+    fn lengthen_reads(&mut self) -> Arc<LongKeyspace> {
+        let mut databases = self.resp.databases.clone();
+        let database::Database::Batched(inner) = databases.list[0].database.clone() else { panic!("a keyspace") };
+        let serving = thread::current().id();
+        let long = Arc::new(LongKeyspace { inner, serving, unbounded: AtomicUsize::new(0) });
+        databases.list[0].database = database::Database::Batched(Arc::clone(&long) as Arc<dyn Batched>);
+        self.resp = Resp::new(&self.resp.app, databases, Arc::new(Metrics::default()));
+        long
     }
 
     async fn connect(&self) -> TcpStream {
@@ -94,6 +121,36 @@ impl Thread {
 
     fn sent(&self) -> usize {
         self.turns.counters().bytes() as usize
+    }
+}
+
+/// A keyspace whose reads always spend the budget of their thread, if it has one.
+#[derive(Debug)]
+struct LongKeyspace {
+    inner: Arc<dyn Batched>,
+    /// Thread that serves the clients.
+    serving: ThreadId,
+    /// Number of reads without a budget on that thread.
+    unbounded: AtomicUsize,
+}
+
+impl Batched for LongKeyspace {
+    fn read(&self, act: &mut dyn FnMut(&dyn Read) -> Result<(), StoreError>) -> Result<(), Failure> {
+        if !budget::is_bounded() && thread::current().id() == self.serving {
+            self.unbounded.fetch_add(1, Ordering::Relaxed);
+        }
+        let _ = budget::charge(SHORT_READ);
+        self.inner.read(act)
+    }
+
+    fn propose(
+        &self,
+        origin: &Origin,
+        fetcher: RowFetcher<'_>,
+        commands: &Commands,
+        watched: &[Watched],
+    ) -> PendingOutcome {
+        self.inner.propose(origin, fetcher, commands, watched)
     }
 }
 
@@ -279,6 +336,46 @@ async fn a_read_that_waits_ends_with_the_input_and_takes_the_requests_behind_it_
     let mut rest = Vec::new();
     client.read_to_end(&mut rest).await.unwrap();
     assert_eq!(rest, b"");
+}
+
+/// Sends a command and expects this reply.
+async fn call(client: &mut TcpStream, command: &str, expected: &str) {
+    client.write_all(format!("{command}\r\n").as_bytes()).await.unwrap();
+    expect(client, expected).await;
+}
+
+async fn expect(client: &mut TcpStream, expected: &str) {
+    let mut reply = vec![0; expected.len()];
+    client.read_exact(&mut reply).await.unwrap();
+    assert_eq!(String::from_utf8_lossy(&reply), expected);
+}
+
+#[tokio::test]
+async fn a_blocking_read_that_takes_long_to_begin_does_so_on_another_thread() {
+    let mut thread = Thread::start("0=keyspace:redis").await;
+    let long = thread.lengthen_reads();
+    let (mut reader, mut writer) = (thread.connect().await, thread.connect().await);
+    call(&mut writer, "SET k v", "+OK\r\n").await;
+    call(&mut writer, "XGROUP CREATE u g $ MKSTREAM", "+OK\r\n").await;
+    for (command, name, id) in [
+        ("XREAD BLOCK 0 STREAMS s t $ $", "s", "1-1"),
+        ("XREAD BLOCK 0 STREAMS s t $ 0", "t", "2-1"),
+        ("XREADGROUP GROUP g c BLOCK 0 STREAMS u >", "u", "3-1"),
+    ] {
+        reader.write_all(format!("{command}\r\n").as_bytes()).await.unwrap();
+        while thread.resp.waiting.count() == 0 {
+            tokio::task::yield_now().await;
+        }
+        call(&mut writer, &format!("XADD {name} {id} f v"), &format!("$3\r\n{id}\r\n")).await;
+        let entries = format!("*1\r\n*2\r\n$3\r\n{id}\r\n*2\r\n$1\r\nf\r\n$1\r\nv\r\n");
+        expect(&mut reader, &format!("*1\r\n*2\r\n$1\r\n{name}\r\n{entries}")).await;
+    }
+    // Commands that cannot block are executed like others.
+    let wrong_kind = "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n";
+    call(&mut reader, "XREAD BLOCK 0 STREAMS k $", wrong_kind).await;
+    call(&mut reader, "XREADGROUP GROUP g c BLOCK 0 STREAMS k >", wrong_kind).await;
+    call(&mut reader, "PING", "+PONG\r\n").await;
+    assert_eq!(long.unbounded.load(Ordering::Relaxed), 0, "reads without a budget on the thread of all clients");
 }
 
 /// While a write to a keyspace is committed, the connection holds the replies of later requests to a cache, which are

@@ -548,6 +548,44 @@ async fn a_client_that_takes_small_frames_gets_a_batch_in_parts() {
     node.stop().await;
 }
 
+#[tokio::test]
+async fn a_subscription_that_a_large_message_ends_gets_none_of_those_behind_it() {
+    let node = Node::start().await;
+    let (mut publisher, mut subscriber) = (node.raw().await, node.raw_taking(64 * 1024).await);
+    // Without credit all batches wait, and leave the queue together.
+    subscriber.begin(1, &subscribe("a", Policy::DropNew, Permit { messages: 0, bytes: u64::MAX })).await;
+    subscriber.begin(2, &subscribe("b", Policy::DropNew, Permit { messages: 0, bytes: u64::MAX })).await;
+    let large = "x".repeat(70_000);
+    let sent = [batch("a", &["1"]), batch("a", &[&large]), batch("a", &["2"]), batch("b", &["3"])];
+    let sent: Vec<&[u8]> = sent.iter().map(Vec::as_slice).collect();
+    assert_eq!(publisher.publish(1, &sent).await, (4, 0));
+    subscriber.put(2, &Credit { messages: 10, bytes: u64::MAX });
+    subscriber.put(1, &Credit { messages: 10, bytes: u64::MAX });
+    subscriber.flush().await;
+    let mut got = Vec::new();
+    let mut ended = false;
+    while got.len() < 2 || !ended {
+        let frame = subscriber.next().await;
+        let envelope = ServerFrame::decode(frame.raw()).unwrap();
+        match envelope.frame {
+            ServerFrame::Ended(end) => {
+                assert_eq!((envelope.id, end.code), (1, "result_too_large"));
+                ended = true;
+            }
+            ServerFrame::Deliver(deliver) => {
+                assert!(!ended || !deliver.subscriptions.iter().any(|id| id == 1), "its subscription has ended");
+                got.extend(deliver.subscriptions.iter());
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    got.sort_unstable();
+    assert_eq!(got, [1, 2]);
+    // Nothing else is on its way.
+    subscriber.begin(1, &plain("a")).await;
+    node.stop().await;
+}
+
 fn encoded(commit: &CommitBuilder) -> Vec<u8> {
     let mut out = Vec::new();
     commit.encode(&mut out);

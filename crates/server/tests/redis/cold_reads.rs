@@ -71,6 +71,22 @@ async fn transactions_and_watches_wait_for_the_disk_elsewhere() {
     node.stop().await;
 }
 
+/// A blocking read first looks up the newest entry of each stream whose id is `$`. Here the key has a string, whose
+/// value is read before the command is rejected.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn blocking_reads_look_up_their_streams_elsewhere() {
+    let (node, gate) = node().await;
+    let (mut good, mut waiting) = (Resp::connect(&node).await, Resp::connect(&node).await);
+    assert_eq!(good.call("GET small").await, "$1 v");
+    waiting.send(&["XREAD BLOCK 0 STREAMS cold $", "PING"].map(encode).concat()).await;
+    gate.until_reads_wait(1).await;
+    assert_eq!(good.call("GET small").await, "$1 v");
+    gate.hold_reads(false);
+    assert_eq!(waiting.reply().await, "-WRONGTYPE Operation against a key holding the wrong kind of value");
+    assert_eq!(waiting.reply().await, "+PONG");
+    node.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_only_client_of_a_thread_waits_on_the_thread() {
     let (node, gate) = node().await;
