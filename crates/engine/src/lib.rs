@@ -121,6 +121,7 @@ pub use scan_range::{Order, ScanRange, Values};
 pub use scrub::ScrubStats;
 pub use state_digest::{DigestError, StateView};
 pub use stats::{LogHolders, Stats};
+pub use stored_objects::{GroupObjects, StoredObjects};
 pub use stream::{Stream, StreamInfo};
 pub use stream_growth::GrowthListener;
 pub use stream_page::{StreamBatch, StreamPage};

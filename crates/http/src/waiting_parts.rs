@@ -241,9 +241,9 @@ mod tests {
     fn overdue_after(frames: Frames, seconds: usize) -> Option<usize> {
         let (all, begun) = (Arc::new(WaitingParts::default()), Instant::now());
         let mut body = PacedBody::new(Body::new(frames), &all, RATE);
-        (0..1000).find(|second| {
+        (0..1000_usize).find(|second| {
             let now = begun + Duration::from_secs(*second as u64);
-            if second.is_multiple_of(seconds) {
+            if (*second).is_multiple_of(seconds) {
                 let _ = body.poll_at(&mut Context::from_waker(Waker::noop()), now);
             }
             all.is_overdue(now)

@@ -8,7 +8,7 @@
 #![allow(unreachable_pub, reason = "a test program has no interface")]
 
 use std::{
-    io::{BufRead, BufReader, Read as _, Write as _},
+    io::{BufRead, BufReader, Write as _},
     net::{SocketAddr, TcpListener, TcpStream},
     sync::Arc,
     thread,

@@ -20,7 +20,7 @@ use thalweg_types::{
         DeliveredRun, Fetch, Fetched, GroupConfig, GroupOrder, Lapsed, OffsetRun, Redelivery, Runs, SettlementKind,
         Settlements,
     },
-    limits::{MAX_ATTEMPT_RECORDS, MAX_GROUP_REASON_BYTES},
+    limits::{MAX_ATTEMPT_RECORDS, MAX_FETCH_RECORDS, MAX_GROUP_REASON_BYTES},
     parcel::{self, Holder, NEVER, Parcel, Run},
 };
 

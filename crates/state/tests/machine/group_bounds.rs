@@ -1,6 +1,7 @@
 //! Bounds of consumer groups: dead letters and their reasons, the records of an attempt, and the price of commands.
 
 use thalweg_state::{groups::GroupReady, machine::MachineOptions};
+use thalweg_store::Backend as _;
 use thalweg_types::{
     Attempt, GroupId, Offset, SpaceTime,
     command::{

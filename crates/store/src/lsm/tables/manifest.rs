@@ -215,7 +215,12 @@ mod tests {
     #[test]
     fn an_open_makes_the_list_durable_before_it_removes_any_other_file() {
         let dir = tempfile::tempdir().unwrap();
-        let open = || TableStore::open(dir.path(), TableOptions { cache_bytes: 1 << 20, table_bytes: 64 << 20 });
+        let open = || {
+            TableStore::open(
+                dir.path(),
+                TableOptions { cache_bytes: 1 << 20, table_bytes: 64 << 20, page_cache_bytes: u64::MAX },
+            )
+        };
         drop(open().unwrap());
         let path = |name: &str| dir.path().join(name);
         let inode = || fs::metadata(path(CURRENT)).unwrap().ino();

@@ -546,7 +546,7 @@ mod tests {
     #[test]
     fn compactions_of_level_0_are_foreseen() {
         let dir = tempfile::tempdir().unwrap();
-        let options = TableOptions { cache_bytes: 1 << 20, table_bytes: 32 << 10 };
+        let options = TableOptions { cache_bytes: 1 << 20, table_bytes: 32 << 10, page_cache_bytes: u64::MAX };
         let store = TableStore::open(dir.path(), options).unwrap();
         let (mut of_level_0, mut of_others) = (0, 0);
         for round in 0..200_u32 {
@@ -579,7 +579,10 @@ mod tests {
     #[test]
     fn a_cursor_reads_no_block_of_a_table_outside_the_span() {
         let dir = tempfile::tempdir().unwrap();
-        let store = filled_with(dir.path(), TableOptions { cache_bytes: 64 << 20, table_bytes: 128 << 10 });
+        let store = filled_with(
+            dir.path(),
+            TableOptions { cache_bytes: 64 << 20, table_bytes: 128 << 10, page_cache_bytes: u64::MAX },
+        );
         store.compact_all().unwrap();
         let set = store.newest();
         let tables = set.runs()[0].tables();
