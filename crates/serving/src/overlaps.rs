@@ -54,12 +54,12 @@ pub(crate) struct Overlaps {
 #[derive(Debug)]
 pub struct SubscriptionShare {
     _one: Reservation,
-    overlap: Option<(Arc<Overlaps>, Place)>,
+    overlap: Option<(Arc<Overlaps>, OverlapKeys)>,
 }
 
 /// Keys of the counts in which a subscription takes part. They depend on the client's address.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct OverlapKeys {
     /// Key of the group's number.
     group: u64,
     /// Keys of a pattern whose first token is literal; `None` if every subscription of the group counts.
@@ -90,22 +90,22 @@ impl Overlaps {
         if pattern.is_literal() {
             return Ok(SubscriptionShare { _one: one, overlap: None });
         }
-        let place = self.place(one.account().address(), pattern);
+        let place = self.keys_of(one.account().address(), pattern);
         if !self.add(place) {
             return Err(SubscribeError::TooManyOverlapping { max: self.max });
         }
         Ok(SubscriptionShare { _one: one, overlap: Some((Arc::clone(self), place)) })
     }
 
-    fn place(&self, address: AddressKey, pattern: &Pattern) -> Place {
+    fn keys_of(&self, address: AddressKey, pattern: &Pattern) -> OverlapKeys {
         let Some(first) = pattern.tokens().next().filter(|first| kind(first) == LITERAL) else {
-            return Place { group: self.random.hash_one(("broad", address)), pattern: None };
+            return OverlapKeys { group: self.random.hash_one(("broad", address)), pattern: None };
         };
         let kinds: Vec<&[u8]> = pattern.tokens().map(kind).collect();
         let same = self.random.hash_one(("pattern", address, pattern.as_bytes()));
         let arrangement = self.random.hash_one(("arrangement", address, first, kinds));
         let group = self.random.hash_one(("first token", address, first));
-        Place { group, pattern: Some(PatternKeys { same, arrangement }) }
+        OverlapKeys { group, pattern: Some(PatternKeys { same, arrangement }) }
     }
 
     /// Returns the key of the number of patterns with this arrangement that have at least `level` subscriptions.
@@ -114,7 +114,7 @@ impl Overlaps {
     }
 
     /// Adds a subscription. Returns false, and changes nothing, if the number of its group is at the bound.
-    fn add(&self, Place { group, pattern }: Place) -> bool {
+    fn add(&self, OverlapKeys { group, pattern }: OverlapKeys) -> bool {
         let mut counts = self.counts();
         let keys = pattern.map(|PatternKeys { same, arrangement }| {
             let level = counts.get(&same).map_or(1, |same| same + 1);
@@ -131,7 +131,7 @@ impl Overlaps {
     }
 
     /// Removes a subscription that was added.
-    fn remove(&self, Place { group, pattern }: Place) {
+    fn remove(&self, OverlapKeys { group, pattern }: OverlapKeys) {
         let mut counts = self.counts();
         let Some(PatternKeys { same, arrangement }) = pattern else {
             subtract(&mut counts, group);
