@@ -226,7 +226,7 @@ fn follow(config: &Config, state: u64, clients: u64, may_grow: bool, is_set: imp
         batch_bytes: batch,
         cache_bytes: size("cache_bytes", config.cache_bytes, Share { part: 8, least: 4 * MIB }, true),
         memtable_bytes: size("memtable_bytes", config.memtable_bytes, Share { part: 32, least: MIB }, false),
-        max_object_bytes: size("max_object_bytes", config.max_object_bytes, Share { part: 8, least: 4 * MIB }, true),
+        max_object_bytes: size("max_object_bytes", config.max_object_bytes, Share { part: 8, least: 2 * MIB }, true),
         max_queue_bytes: size("max_queue_bytes", config.max_queue_bytes, queue, false),
         max_connections: count(
             "max_connections",
