@@ -39,7 +39,7 @@ use crate::{
     tails::Waiter,
     watches::{
         error::WatchError,
-        event::{WatchChange, WatchEvent},
+        event::WatchEvent,
         hub::WatchRegistration,
         interval::KeyInterval,
         queue::{Queue, QueueEnd, TakenEvents},
@@ -241,7 +241,7 @@ impl Watch {
                         _ => {}
                     }
                     if let Some(last) = events.last() {
-                        self.cleared = last.change == WatchChange::DeletePrefix && last.key.is_empty();
+                        self.cleared = last.deletes_all_keys();
                         return Ok(Some(WatchBatch { events, next: self.next }));
                     }
                     if self.live.is_some() && is_emptied {
@@ -261,7 +261,7 @@ impl Watch {
                     };
                 }
                 _ => {
-                    let batch = self.read_history(limits)?;
+                    let batch = self.read_history(limits).map_err(|error| self.explain(error))?;
                     if !batch.events.is_empty() || self.is_behind() {
                         return Ok(Some(batch));
                     }
@@ -280,9 +280,9 @@ impl Watch {
     }
 
     /// Reads further changes from the log. At the end of the log it registers the watch with the dispatcher, and drops
-    /// the reader if that leaves no gap.
+    /// the reader if that leaves no gap. If the keyspace was dropped in the meantime, its changes up to then are still
+    /// read, and the watch ends after them.
     fn read_history(&mut self, limits: &WatchLimits) -> Result<WatchBatch, WatchError> {
-        self.check_keyspace()?;
         let hub = &self.db.inner.open.watches;
         let reader = match &mut self.reader {
             Some(reader) => reader,
@@ -303,6 +303,7 @@ impl Watch {
         let Page { events, cut_at, .. } = page;
         self.next = self.next.max(reader.done().next());
         self.delivered = cut_at.unwrap_or(0);
+        self.cleared = events.last().map_or(self.cleared, WatchEvent::deletes_all_keys);
         reader.rest();
         if reached == ReadEnd::End {
             let live = match &mut self.live {
@@ -352,6 +353,15 @@ impl Watch {
             queue.set_waiter(Waiter::Task(context.waker().clone()));
             if queue.is_quiet() { Poll::Pending } else { Poll::Ready(()) }
         })
+    }
+
+    /// Returns the error that ends the watch after a failed read of the log. If the changes are gone and so is the
+    /// keyspace, the client cannot watch it from another revision.
+    fn explain(&self, error: WatchError) -> WatchError {
+        match self.check_keyspace() {
+            Err(dropped) if matches!(error, WatchError::Compacted { .. }) => dropped,
+            _ => error,
+        }
     }
 
     fn check_keyspace(&self) -> Result<(), WatchError> {

@@ -58,6 +58,11 @@ impl WatchEvent {
         size_of::<Self>() + self.key.len() + value
     }
 
+    /// Returns true for the deletion of all keys of a keyspace, which also happens when the keyspace is dropped.
+    pub(crate) fn deletes_all_keys(&self) -> bool {
+        self.change == WatchChange::DeletePrefix && self.key.is_empty()
+    }
+
     /// Returns the [memory](Self::memory) that the event of a change would use.
     pub(crate) fn memory_of(change: &KeyChange<'_>) -> usize {
         let value = match change {

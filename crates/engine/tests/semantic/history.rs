@@ -333,19 +333,23 @@ fn a_watch_tells_what_has_expired(node: &mut Node) {
 /// The end of the keyspace is reported once, after everything before it.
 fn a_watch_of_a_keyspace_that_is_dropped_ends(node: &mut Node) {
     let keyspace = node.db().keyspace("k").unwrap();
-    keyspace.put(b"a", b"1").unwrap();
-    let mut watch = watch(node.db(), all(), None).unwrap();
+    let first = keyspace.put(b"a", b"1").unwrap().revision.unwrap().0;
+    let live = watch(node.db(), all(), None).unwrap();
+    let behind = watch(node.db(), all(), Some(first)).unwrap();
     keyspace.put(b"a", b"2").unwrap();
     keyspace.drop_all().unwrap();
-    let mut found = Vec::new();
-    let error = loop {
-        match watch.next_batch(Duration::from_millis(2)) {
-            Ok(batch) => found.extend(batch.events.into_iter().map(|event| event.change)),
-            Err(error) => break error,
-        }
-    };
-    assert_eq!(error, WatchError::NoSuchKeyspace(keyspace.id()));
-    assert_eq!(found, [WatchChange::Put(b"2".to_vec().into()), WatchChange::DeletePrefix]);
+    let put = |value: &[u8]| WatchChange::Put(value.to_vec().into());
+    for (mut watch, before) in [(live, vec![]), (behind, vec![put(b"1")])] {
+        let mut found = Vec::new();
+        let error = loop {
+            match watch.next_batch(Duration::from_millis(2)) {
+                Ok(batch) => found.extend(batch.events.into_iter().map(|event| event.change)),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error, WatchError::NoSuchKeyspace(keyspace.id()));
+        assert_eq!(found, [before, vec![put(b"2"), WatchChange::DeletePrefix]].concat());
+    }
 }
 
 /// Makes random commits and returns the acknowledged ones.

@@ -314,7 +314,7 @@ fn check_write(applying: &mut Applying<'_>, commit: &Commit<'_>, write: &Write<'
             check_key(applying, *keyspace, key)?;
             check_declares_reads(commit, write)?;
             record_if_expired(applying, *deadline);
-            lease.map_or(Ok(()), |id| check_attachable(applying, id))
+            lease.map_or(Ok(()), |id| check_attachable(applying, id, *keyspace, key))
         }
         Write::Touch { keyspace, key, deadline } => {
             check_key(applying, *keyspace, key)?;

@@ -138,7 +138,7 @@ impl OperationRun {
             }
             Write::PutUntil { keyspace, key, value, value_at, deadline, lease } => {
                 check_key(applying, keyspace, key)?;
-                lease.map_or(Ok(()), |id| check_attachable(applying, id))?;
+                lease.map_or(Ok(()), |id| check_attachable(applying, id, keyspace, key))?;
                 applying.charge(read_bytes(value.len()));
                 let at = within(self.at, value_at);
                 let expiry = end_of_put(applying, keyspace, key, deadline, lease)?;

@@ -22,11 +22,13 @@ use crate::{
     changes::key_change::KeyChange,
     clears::table::Clear,
     error::MachineError,
+    expiry::rows::Expiry,
     history::rows::VersionEnd,
     keys::{self, DATA_PREFIX_LEN, KeyRange},
     keyspaces::{
         catalog::{KeyspaceLife, KeyspaceRow},
         counts::{CountChange, CountedValue},
+        live::is_live,
         values::{Decoded, decode_value},
     },
     machine::{
@@ -49,12 +51,13 @@ pub(crate) struct Row {
     revision: Revision,
     held: CountedValue,
     blob: Option<BlobRef>,
+    expiry: Expiry,
 }
 
 impl Row {
     pub(crate) fn of(key: &[u8], found: &Decoded<'_>) -> Self {
         let (held, blob) = (found.value.into(), found.value.blob());
-        Self { key: key.to_vec(), revision: found.revision, held, blob }
+        Self { key: key.to_vec(), revision: found.revision, held, blob, expiry: found.expiry }
     }
 
     fn decode(full: &[u8], value: &[u8]) -> Result<Self, MachineError> {
@@ -66,7 +69,8 @@ impl Row {
 /// Result of deleting all keys with a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EmptyResult {
-    /// All rows with the prefix are removed. The number counts those that were visible to readers.
+    /// All rows with the prefix are removed. The number counts those that were visible to readers: keys that no other
+    /// delete had hidden and that had not ended at the entry's time.
     Now(u64),
     /// Too many rows have the prefix to remove them immediately, so they are hidden until sweeps remove them.
     Later,
@@ -107,7 +111,8 @@ impl Applying<'_> {
         if let Some(rows) = few {
             let mut shown = 0;
             for row in &rows {
-                shown += u64::from(self.visibility(keyspace).shows(&row.key, row.revision));
+                let is_hidden = !self.visibility(keyspace).shows(&row.key, row.revision);
+                shown += u64::from(!is_hidden && is_live(self, &row.expiry)?);
                 self.remove_row(keyspace, row, revision, VersionEnd::Deleted)?;
             }
             return Ok(EmptyResult::Now(shown));

@@ -115,16 +115,21 @@ impl Applying<'_> {
 }
 
 /// Returns an error if a key cannot be attached to a lease, because the lease has ended or has the maximum number of
-/// keys. The writes of one commit can exceed the maximum, because attached keys are counted only when the writes are
-/// applied.
-pub(crate) fn check_attachable(applying: &Applying<'_>, id: LeaseId) -> Result<(), Refused> {
-    match applying.live_lease(id)? {
-        None => Err(Refused::Outcome(Outcome::NoSuchLease(id))),
-        Some(lease) if lease.keys >= MAX_LEASE_KEYS => {
-            Err(Refused::Outcome(Outcome::TooMany { what: "keys of the lease", limit: MAX_LEASE_KEYS as usize }))
-        }
-        Some(_) => Ok(()),
+/// other keys. The writes of one commit can exceed the maximum, because attached keys are counted only when the writes
+/// are applied.
+pub(crate) fn check_attachable(
+    applying: &Applying<'_>,
+    id: LeaseId,
+    keyspace: KeyspaceId,
+    key: &[u8],
+) -> Result<(), Refused> {
+    let Some(lease) = applying.live_lease(id)? else { return Err(Refused::Outcome(Outcome::NoSuchLease(id))) };
+    let prefix = attached_prefix(id, keyspace);
+    if lease.keys >= MAX_LEASE_KEYS && !applying.has_row(&[&prefix, key].concat())? {
+        let what = "keys of the lease";
+        return Err(Refused::Outcome(Outcome::TooMany { what, limit: MAX_LEASE_KEYS as usize }));
     }
+    Ok(())
 }
 
 /// Grants a lease with the given id, or with an unused id if the given one is zero.

@@ -315,6 +315,8 @@ impl Group {
             let count = parcel::count(&taken);
             done.settled += count;
             match (how, is_dead) {
+                // Without a stream for them, the mover of dead letters only acks them.
+                (SettlementKind::Ack, true) if self.head.config.dead_letters.is_none() => self.head.dropped += count,
                 (SettlementKind::Ack, true) => self.head.dead += count,
                 (SettlementKind::Ack, false) => {
                     self.forget(&taken);

@@ -96,6 +96,12 @@ fn a_lease_has_so_many_keys_and_no_more() {
     assert_eq!(bench.machine.get(KS, b"c").unwrap(), None, "the rejected put changed nothing");
     let plain = command(|out| command::encode_put(out, KS, b"c", b"").unwrap());
     assert!(matches!(bench.run(4, &[plain])[0], Outcome::Committed { .. }));
+    let mut again = TransactionBuilder::new();
+    again.then().put_until(KS, b"b", b"", Deadline::Never, Some(LeaseId(7))).unwrap();
+    let outcomes = bench.run(5, &[put(b"a"), command(|out| again.encode(out).unwrap())]);
+    assert!(matches!(outcomes[0], Outcome::Committed { .. }), "an attached key can be put again: {outcomes:?}");
+    assert!(matches!(outcomes[1], Outcome::Transacted(_)), "{outcomes:?}");
+    assert_eq!(bench.machine.read_view().lease(LeaseId(7)).unwrap().unwrap().keys, MAX_LEASE_KEYS);
 }
 
 #[test]

@@ -268,6 +268,9 @@ fn what_lapses_too_often_is_dead_for_that_reason_and_without_a_stream_is_dropped
     bench.run(10 + DEADLINE, &[command(|out| groups::encode_configure_group(out, GROUP, &dropping).unwrap())]);
     nack(&mut bench, 11 + DEADLINE, Redelivery::Never, &[Settlement::all(next.attempt)]);
     assert_eq!((info(&bench).pending, info(&bench).dying, info(&bench).dropped), (0, 2, 1));
+    let letters = bench.machine.dead_letters(GROUP, None).unwrap().unwrap();
+    assert_eq!(ack(&mut bench, 12 + DEADLINE, &[Settlement::all(letters.attempt)]), (2, vec![]));
+    assert_eq!((info(&bench).dying, info(&bench).dead, info(&bench).dropped), (0, 0, 3), "none was moved");
 }
 
 #[test]

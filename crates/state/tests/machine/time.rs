@@ -16,7 +16,9 @@ use thalweg_state::{
 };
 use thalweg_types::{
     KeyspaceId, LeaseId, Revision, SpaceTime,
-    command::{self, CommitBuilder, Deadline, Expect, KeyspaceConfig, MoveTarget, Outcome},
+    command::{
+        self, CommitBuilder, Deadline, Expect, KeyspaceConfig, MoveTarget, OperationResult, Outcome, TransactionBuilder,
+    },
     limits::{MAX_EXPIRED_ROWS, MAX_KEY_BYTES, MIN_LEASE_TTL},
 };
 
@@ -148,6 +150,27 @@ fn a_key_is_hidden_from_its_deadline_on_though_nobody_removed_it() {
     assert_eq!(bench.run(1050, &[absent]), [committed(4)]);
     let same = commit(|commit| _ = commit.expect(KS, b"a", Expect::Revision(Revision(1))).unwrap());
     assert_eq!(bench.run(1050, &[same]), [gone(0)]);
+}
+
+#[test]
+fn a_delete_by_prefix_does_not_count_keys_that_have_ended() {
+    let (mut bench, _) = bench();
+    bench.run(
+        1000,
+        &[
+            grant(7),
+            put(b"p/stays", b"1"),
+            put_until(b"p/ends", b"2", after(50), None),
+            put_until(b"p/leased", b"3", Deadline::Never, Some(7)),
+        ],
+    );
+    let mut transaction = TransactionBuilder::new();
+    transaction.then().delete_prefix(KS, b"p/").unwrap();
+    let outcomes = bench.run(1000 + TTL, &[command(|out| transaction.encode(out).unwrap())]);
+    let Outcome::Transacted(done) = &outcomes[0] else { panic!("{outcomes:?}") };
+    assert_eq!(done.results, [OperationResult::PrefixDeleted { keys: Some(1) }]);
+    assert!(pairs(&bench.machine.read_view(), KS).is_empty());
+    assert!(bench.machine.stored(KS, b"p/ends").unwrap().is_none(), "the rows of the others are removed, too");
 }
 
 #[test]
