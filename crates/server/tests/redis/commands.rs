@@ -222,6 +222,8 @@ async fn connections_say_what_they_speak_and_who_they_are() {
     assert_eq!(client.call("SELECT 0").await, "+OK");
     assert_eq!(client.call("CONFIG GET appendonly").await, "*2 $10 appendonly $3 yes");
     assert_eq!(client.call("CONFIG GET save").await, "*2 $4 save $0");
+    assert_eq!(client.call("CONFIG GET Save SAVE sav?").await, "*2 $4 Save $0");
+    assert_eq!(client.call("CONFIG GET SAV?").await, "*2 $4 save $0");
     assert!(client.call("INFO server").await.contains("redis_version:7.0.15"));
     assert!(client.call("COMMAND COUNT").await.starts_with(':'));
     assert!(client.call("COMMAND INFO get nope").await.starts_with("*2 *10 $3 get :2 *2 +readonly +fast :1 :1 :1"));
