@@ -331,7 +331,9 @@ impl Options {
             return;
         }
         if std::mem::take(&mut self.is_count_next) {
-            self.count = std::str::from_utf8(argument).ok().and_then(|text| text.parse().ok());
+            // `XREAD` has no limit with 0 entries.
+            let count = std::str::from_utf8(argument).ok().and_then(|text| text.parse::<usize>().ok());
+            self.count = count.filter(|count| *count > 0);
         } else if argument.eq_ignore_ascii_case(b"count") {
             self.is_count_next = true;
         } else if argument.eq_ignore_ascii_case(b"streams") {
@@ -382,6 +384,7 @@ mod tests {
         for unlimited in [
             &[&b"XRANGE"[..], b"s", b"-", b"+", b"COUNT", b"-1"][..],
             &[b"XRANGE", b"s", b"-", b"+", b"COUNT", b"99999999999999999"],
+            &[b"XREAD", b"COUNT", b"0", b"STREAMS", b"s", b"0"],
             &[b"XREADGROUP", b"GROUP", b"g", b"c", b"STREAMS", b"s", b">"],
             &[b"KEYS", b"*"],
             &[b"FLUSHALL"],
