@@ -305,9 +305,14 @@ fn value_use(name: &str, args: &[&[u8]]) -> ValueUse {
     match name {
         "get" | "getset" | "getdel" | "getex" | "mget" | "getrange" | "substr" | "append" | "setrange" | "rename"
         | "renamenx" | "copy" => ValueUse::Whole,
-        "set" if args.iter().skip(3).any(|arg| arg.eq_ignore_ascii_case(b"get")) => ValueUse::Whole,
+        "set" if args.iter().skip(3).any(|arg| is_get(arg)) => ValueUse::Whole,
         _ => ValueUse::None,
     }
+}
+
+/// Returns true if an argument of `SET` is the option `GET`. A zero byte ends an option, as in Redis.
+fn is_get(argument: &[u8]) -> bool {
+    argument.split(|byte| *byte == 0).next().is_some_and(|option| option.eq_ignore_ascii_case(b"get"))
 }
 
 #[cfg(test)]

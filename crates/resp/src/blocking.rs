@@ -61,13 +61,11 @@ impl Session {
         arguments: &[&[u8]],
         out: &mut Outbox,
     ) -> Option<CommandProgress> {
-        if !arguments.iter().any(|argument| argument.eq_ignore_ascii_case(b"block")) {
-            return None;
-        }
+        let streams = blocking_streams(arguments)?;
         if !self.burst.is_empty() {
             return Some(CommandProgress::Again);
         }
-        if streams_of(arguments) > MAX_STREAMS {
+        if streams > MAX_STREAMS {
             return Some(self.fail(&format!("ERR a blocking read waits for at most {MAX_STREAMS} streams"), out));
         }
         match self.store().read_briefly(self.budget(), |read| Blocked::begin(read, arguments)) {
@@ -250,10 +248,24 @@ impl Session {
     }
 }
 
-/// Returns the number of streams that an `XREAD` or `XREADGROUP` names.
-fn streams_of(arguments: &[&[u8]]) -> usize {
-    let at = arguments.iter().position(|argument| argument.eq_ignore_ascii_case(b"streams"));
-    at.map_or(0, |at| (arguments.len() - at - 1) / 2)
+/// Returns the number of streams that an `XREAD` or `XREADGROUP` with the option `BLOCK` names; `None` without that
+/// option. The names of streams, of a group and of its consumer may be words such as `block` and `streams`.
+fn blocking_streams(arguments: &[&[u8]]) -> Option<usize> {
+    let (mut at, mut blocks) = (1, false);
+    while let Some(option) = arguments.get(at) {
+        let is = |name: &str| option.eq_ignore_ascii_case(name.as_bytes());
+        if is("streams") {
+            return blocks.then_some((arguments.len() - at - 1) / 2);
+        }
+        blocks |= is("block");
+        // The option with its values.
+        at += match () {
+            () if is("group") => 3,
+            () if is("block") || is("count") => 2,
+            () => 1,
+        };
+    }
+    None
 }
 
 /// Returns the reply to a blocking read that `CLIENT UNBLOCK` has ended.
@@ -261,5 +273,28 @@ fn unblocked_reply(why: Unblock) -> Reply {
     match why {
         Unblock::Timeout => Reply::NullArray,
         Unblock::Error => Reply::error("UNBLOCKED client unblocked via CLIENT UNBLOCK"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_streams_and_groups_are_no_options() {
+        let streams = |command: &str| blocking_streams(&command.split(' ').map(str::as_bytes).collect::<Vec<_>>());
+        assert_eq!(streams("XREAD BLOCK 0 STREAMS a b $ $"), Some(2));
+        assert_eq!(streams("xread count 1 block 0 streams streams $"), Some(1));
+        assert_eq!(streams("XREADGROUP GROUP streams block COUNT 1 BLOCK 0 NOACK STREAMS s >"), Some(1));
+        for command in [
+            "XREAD STREAMS block 0",
+            "XREAD COUNT 1 STREAMS a block 0 0",
+            "XREADGROUP GROUP block c STREAMS s >",
+            "XREADGROUP GROUP g BLOCK STREAMS s >",
+            "XREAD BLOCK 0 s 0",
+            "XREAD BLOCK",
+        ] {
+            assert_eq!(streams(command), None, "{command}");
+        }
     }
 }

@@ -110,10 +110,23 @@ fn get(session: &mut Session, patterns: &[&[u8]], out: &mut Outbox) {
     if patterns.iter().any(|pattern| pattern.len() > MAX_REDIS_PATTERN_BYTES) {
         return session.error(PATTERN_TOO_LONG, out);
     }
-    let mut found = parameters(session);
-    found.retain(|(name, _)| {
-        patterns.iter().any(|pattern| thalweg_redis::glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes()))
+    let known = parameters(session);
+    let pairs = known.iter().filter_map(|(name, value)| {
+        let shown = name_shown(name, patterns)?;
+        Some((Reply::bulk(shown), Reply::bulk(value.as_bytes())))
     });
-    let pairs = found.iter().map(|(name, value)| (Reply::bulk(name.as_bytes()), Reply::bulk(value.as_bytes())));
     session.answer(&Reply::Map(pairs.collect()), out);
+}
+
+/// Returns the name under which the reply to `CONFIG GET` shows a parameter; `None` if no pattern selects it. As in
+/// Redis, a pattern without wildcards is a name in any case, and the reply repeats it.
+fn name_shown<'a>(name: &'a str, patterns: &[&'a [u8]]) -> Option<&'a [u8]> {
+    let name = name.as_bytes();
+    patterns.iter().find_map(|pattern| {
+        if pattern.iter().any(|byte| b"*?[".contains(byte)) {
+            thalweg_redis::glob::matches(&pattern.to_ascii_lowercase(), name).then_some(name)
+        } else {
+            pattern.eq_ignore_ascii_case(name).then_some(*pattern)
+        }
+    })
 }

@@ -90,9 +90,10 @@ pub(crate) struct Cursors(Mutex<Table>);
 
 impl Cursors {
     /// Returns the position in the database that a client's numeric cursor represents: the start for 0, `None` for
-    /// an unknown cursor.
+    /// an unknown cursor. As in Redis, a zero byte ends a cursor, and an empty one is 0.
     pub(crate) fn position(&self, cursor: &[u8]) -> Option<Bytes> {
-        let number: u64 = std::str::from_utf8(cursor).ok()?.parse().ok()?;
+        let text = cursor.split(|byte| *byte == 0).next().unwrap_or_default();
+        let number: u64 = if text.is_empty() { 0 } else { std::str::from_utf8(text).ok()?.parse().ok()? };
         if number == 0 {
             return Some(Bytes::new());
         }
@@ -146,11 +147,13 @@ mod tests {
     #[test]
     fn positions_have_numbers_and_begin_and_end_are_zero() {
         let cursors = Cursors::default();
-        assert_eq!(cursors.position(b"0"), Some(Bytes::new()));
+        for zero in [&b"0"[..], b"00", b"+0", b"", b"0\0x", b"\0"] {
+            assert_eq!(cursors.position(zero), Some(Bytes::new()), "{zero:?}");
+        }
         assert_eq!(cursors.number(&Bytes::new(), address(1)), 0);
         let number = cursors.number(&Bytes::from_static(b"k"), address(1));
         assert_eq!(cursors.position(number.to_string().as_bytes()), Some(Bytes::from_static(b"k")));
-        for unknown in [&b"77"[..], b"", b"x", b"-1", b"18446744073709551616", b"\xff"] {
+        for unknown in [&b"77"[..], b" ", b"x", b"-1", b"18446744073709551616", b"\xff"] {
             assert_eq!(cursors.position(unknown), None, "{unknown:?}");
         }
         let reply = Reply::Array(vec![Reply::bulk(b"k2"), Reply::Array(Vec::new())]);

@@ -96,9 +96,13 @@ fn info_of(
         writer.integer(number.into());
     }
     names(writer, flags.categories());
-    // Empty arrays for the tips and the key specifications.
-    (0..2).for_each(|_| writer.array(0));
-    writer.array(subcommands.len());
+    // Empty sets for the tips and the key specifications. As in Redis, missing subcommands are an empty set, too, but
+    // subcommands are an array.
+    (0..2).for_each(|_| writer.set(0));
+    match subcommands.len() {
+        0 => writer.set(0),
+        count => writer.array(count),
+    }
     for of in subcommands {
         info_of(writer, of.name, of.arity, of.flags, of.keys, &[]);
     }
@@ -191,20 +195,33 @@ fn list(session: &mut Session, options: &[&[u8]], out: &mut Outbox) {
 }
 
 fn get_keys(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) {
-    let Some(command) = thalweg_redis::find(arguments[0]) else {
-        return session.error("ERR Invalid command specified", out);
-    };
-    if !command.takes(arguments.len()) {
-        return session.error("ERR Invalid number of arguments specified for command", out);
+    match keys_among(arguments) {
+        Ok(keys) => session.answer(&Reply::Array(keys), out),
+        Err(text) => session.error(text, out),
     }
-    if command.subcommand(arguments).is_err() {
-        return session.error("ERR Invalid command specified", out);
+}
+
+/// Returns the keys among the arguments of a command, of which the first is its name. The errors and their order are
+/// Redis's.
+fn keys_among(arguments: &[&[u8]]) -> Result<Vec<Reply>, &'static str> {
+    const UNKNOWN: &str = "ERR Invalid command specified";
+    let command = thalweg_redis::find(arguments[0]).ok_or(UNKNOWN)?;
+    let (mut keys, mut flags) = (command.keys, command.flags);
+    if let (false, Some(name)) = (command.subcommands.is_empty(), arguments.get(1)) {
+        let named = |of: &&Subcommand| name.eq_ignore_ascii_case(of.own_name().as_bytes());
+        let subcommand = command.subcommands.iter().find(named).ok_or(UNKNOWN)?;
+        (keys, flags) = (subcommand.keys, subcommand.flags);
+    }
+    // `COMMAND INFO` gives sharded channels positions like those of keys, but they are no keys.
+    if keys == Keys::NONE || flags.contains(Flags::PUBSUB) {
+        return Err("ERR The command has no key arguments");
+    }
+    // The subcommand exists, so its only error is the number of its arguments.
+    if !command.takes(arguments.len()) || command.subcommand(arguments).is_err() {
+        return Err("ERR Invalid number of arguments specified for command");
     }
     let keys: Vec<Reply> = command.keys_of(arguments).map(Reply::bulk).collect();
-    match keys.is_empty() {
-        true => session.error("ERR The command has no key arguments", out),
-        false => session.answer(&Reply::Array(keys), out),
-    }
+    if keys.is_empty() { Err("ERR Invalid arguments specified for command") } else { Ok(keys) }
 }
 
 /// Function that writes the fields of an `INFO` section.

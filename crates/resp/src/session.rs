@@ -908,7 +908,10 @@ fn is_publish(name: &[u8]) -> bool {
 fn returns_values(name: &str, arguments: &[&[u8]]) -> bool {
     match name {
         "getdel" | "getset" | "getex" | "xreadgroup" | "xclaim" | "xautoclaim" => true,
-        "set" => arguments.iter().skip(3).any(|argument| argument.eq_ignore_ascii_case(b"get")),
+        // A zero byte ends an option, as in Redis.
+        "set" => arguments.iter().skip(3).any(|argument| {
+            argument.split(|byte| *byte == 0).next().is_some_and(|option| option.eq_ignore_ascii_case(b"get"))
+        }),
         _ => false,
     }
 }

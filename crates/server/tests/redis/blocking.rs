@@ -343,6 +343,8 @@ async fn a_read_waits_for_a_bounded_number_of_streams() {
     let refused = "-ERR a blocking read waits for at most 256 streams";
     assert_eq!(reader.call(&read(257, "BLOCK 0 ")).await, refused);
     assert_eq!(reader.call(&read(257, "")).await, "*-1", "a read that does not wait");
+    let keys = format!("block{}", " s".repeat(256));
+    assert_eq!(reader.call(&format!("XREAD STREAMS {keys}{}", " $".repeat(257))).await, "*-1", "block is a key");
     reader.send(&encode(&read(256, "BLOCK 0 "))).await;
     blocked(&mut writer, 1).await;
     writer.call("XADD s 1-1 f v").await;

@@ -222,6 +222,8 @@ async fn connections_say_what_they_speak_and_who_they_are() {
     assert_eq!(client.call("SELECT 0").await, "+OK");
     assert_eq!(client.call("CONFIG GET appendonly").await, "*2 $10 appendonly $3 yes");
     assert_eq!(client.call("CONFIG GET save").await, "*2 $4 save $0");
+    assert_eq!(client.call("CONFIG GET Save SAVE sav?").await, "*2 $4 Save $0");
+    assert_eq!(client.call("CONFIG GET SAV?").await, "*2 $4 save $0");
     assert!(client.call("INFO server").await.contains("redis_version:7.0.15"));
     assert!(client.call("COMMAND COUNT").await.starts_with(':'));
     assert!(client.call("COMMAND INFO get nope").await.starts_with("*2 *10 $3 get :2 *2 +readonly +fast :1 :1 :1"));
@@ -302,6 +304,47 @@ async fn streams_are_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_among_arguments_are_found_and_their_lack_has_the_errors_of_redis() {
+    let node = node().await;
+    let mut client = Resp::connect(&node).await;
+    let (unknown, without_keys) = ("-ERR Invalid command specified", "-ERR The command has no key arguments");
+    let (wrong_number, wrong_arguments) =
+        ("-ERR Invalid number of arguments specified for command", "-ERR Invalid arguments specified for command");
+    for (command, reply) in [
+        ("XREAD COUNT 2 STREAMS a b 0 0", "*2 $1 a $1 b"),
+        ("XGROUP CREATE s g 0", "*1 $1 s"),
+        ("NOPE a", unknown),
+        ("XGROUP NOPE s", unknown),
+        ("PING x", without_keys),
+        ("XGROUP HELP", without_keys),
+        // The number of arguments is wrong as well.
+        ("DBSIZE x", without_keys),
+        // A channel is no key.
+        ("SPUBLISH c m", without_keys),
+        ("SSUBSCRIBE c", without_keys),
+        ("SET k", wrong_number),
+        ("XGROUP CREATE s", wrong_number),
+        ("XREAD COUNT 2 0", wrong_arguments),
+        ("XREAD COUNT 2 STREAMS", wrong_arguments),
+    ] {
+        assert_eq!(client.call(&format!("COMMAND GETKEYS {command}")).await, reply, "{command}");
+    }
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_are_described_with_sets_in_resp3() {
+    let node = node().await;
+    let mut client = Resp::connect(&node).await;
+    client.call("HELLO 3").await;
+    let get = "*1 *10 $3 get :2 ~2 +readonly +fast :1 :1 :1 ~3 +@read +@string +@fast ~0 ~0 ~0";
+    assert_eq!(client.call("COMMAND INFO get").await, get);
+    let memory = client.call("COMMAND INFO memory").await;
+    assert!(memory.starts_with("*1 *10 $6 memory :-2 ~0 :0 :0 :0 ~1 +@slow ~0 ~0 *2 *10 $11 memory|help "), "{memory}");
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scans_go_on_with_decimal_cursors() {
     let node = node().await;
     let mut client = Resp::connect(&node).await;
@@ -324,6 +367,10 @@ async fn scans_go_on_with_decimal_cursors() {
     }
     seen.sort();
     assert_eq!(seen, (0..50).map(|at| format!("k{at:02}")).collect::<Vec<_>>());
+    // As in Redis, a cursor without digits is that of the beginning.
+    client.call("HSET h f v").await;
+    assert!(client.call("SCAN _ COUNT 1").await.ends_with(" *1 $1 h"));
+    assert_eq!(client.call("HSCAN h _").await, "*2 $1 0 *2 $1 f $1 v");
     assert_eq!(client.call("SCAN 999999").await, "-ERR invalid cursor");
     assert_eq!(client.pipeline(&["MULTI", "SCAN x", "PING", "EXEC"]).await[3], "*2 -ERR invalid cursor +PONG");
     node.stop().await;

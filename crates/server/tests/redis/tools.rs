@@ -35,6 +35,16 @@ fn name(shape: &Shape) -> String {
     shape.words.join("|")
 }
 
+/// Returns the first bytes of the last four fields of a `COMMAND INFO`: categories, tips, key specifications and
+/// subcommands. They tell sets from arrays.
+fn kinds_of_lists(server: &mut Connection, asked: &[Vec<u8>]) -> Vec<u8> {
+    let kind = |field: &Frame| match field {
+        Frame::Many(kind, _) => *kind,
+        other => panic!("{other:?}"),
+    };
+    server.ask(asked).items()[0].items()[6..].iter().map(kind).collect()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_command_of_the_server_answers_wrong_numbers_and_wrong_kinds_as_redis_does() {
     let Some(redis) = RedisServer::start() else { return };
@@ -69,6 +79,7 @@ async fn what_is_said_of_commands_is_what_redis_says() {
         let (mut theirs, mut ours) = (redis.connect(2), Connection::tcp(node.resp.unwrap(), 2));
         let (known, shapes) = (shapes(&mut theirs), shapes(&mut ours));
         let mut group_of = redis.connect(2);
+        let (mut theirs3, mut ours3) = (redis.connect(3), Connection::tcp(node.resp.unwrap(), 3));
         for shape in &shapes {
             let Some(known) = known.iter().find(|known| known.words == shape.words) else {
                 assert!(matches!(&*name(shape), "client|no-touch" | "client|setinfo"), "{shape:?}");
@@ -79,6 +90,7 @@ async fn what_is_said_of_commands_is_what_redis_says() {
             let (info, theirs) = (ours.ask(&asked), theirs.ask(&asked));
             // Compare name, arity, flags, the three numbers of keys, and categories.
             assert_eq!(info.items()[0].items()[..7], theirs.items()[0].items()[..7]);
+            assert_eq!(kinds_of_lists(&mut ours3, &asked), kinds_of_lists(&mut theirs3, &asked), "{}", name(shape));
             let docs = ours.ask(&args(&format!("COMMAND DOCS {}", name(shape))));
             assert_eq!(docs.items()[0].bulk(), Some(name(shape).as_bytes()));
             let group = |docs: &Frame| {
@@ -99,6 +111,21 @@ async fn what_is_said_of_commands_is_what_redis_says() {
             "COMMAND GETKEYS PING",
             "COMMAND GETKEYS GET",
             "COMMAND GETKEYS nope a",
+            "COMMAND GETKEYS DBSIZE x",
+            "COMMAND GETKEYS PING x",
+            "COMMAND GETKEYS SET k",
+            "COMMAND GETKEYS SPUBLISH c m",
+            "COMMAND GETKEYS SSUBSCRIBE c",
+            "COMMAND GETKEYS XGROUP CREATE s",
+            "COMMAND GETKEYS XGROUP HELP",
+            "COMMAND GETKEYS XGROUP NOPE s",
+            "COMMAND GETKEYS XREAD COUNT 2 0",
+            "COMMAND GETKEYS XREAD COUNT 2 STREAMS",
+            "COMMAND GETKEYS XREAD COUNT 2 STREAMS a b 0",
+            "SCAN ",
+            "SCAN 00",
+            "SCAN 0\0x",
+            "HSCAN nothing ",
             "COMMAND INFO nope",
             "COMMAND INFO nope|x",
             "COMMAND INFO get|x",
@@ -139,6 +166,10 @@ async fn what_is_said_of_commands_is_what_redis_says() {
             "HELLO 99999999999",
             "CONFIG GET maxmemory",
             "CONFIG GET maxmemory-policy",
+            "CONFIG GET MaxMemory",
+            "CONFIG GET MAXMEMORY maxmemory",
+            "CONFIG GET MAXMEMORY-P*",
+            "CONFIG GET max\\memory",
             "CONFIG SET maxmemory 1 maxmemory 2",
             "CONFIG SET MAXMEMORY 1 maxmemory 2",
             "CONFIG SET maxmemory 1 maxmemory 2 nope 3",

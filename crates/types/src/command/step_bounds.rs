@@ -285,7 +285,9 @@ impl Bound {
             bytes += argument.len();
             match self {
                 Self::Options(names) | Self::Stream(names) if number > 0 => {
-                    options.is_found |= names.iter().any(|name| argument.eq_ignore_ascii_case(name));
+                    // A zero byte ends an option, as in Redis.
+                    let option = argument.split(|byte| *byte == 0).next().unwrap_or_default();
+                    options.is_found |= names.iter().any(|name| option.eq_ignore_ascii_case(name));
                 }
                 Self::CountBehind(first) if number >= first => options.visit(argument, arguments - number - 1),
                 _ => {}
@@ -331,7 +333,9 @@ impl Options {
             return;
         }
         if std::mem::take(&mut self.is_count_next) {
-            self.count = std::str::from_utf8(argument).ok().and_then(|text| text.parse().ok());
+            // `XREAD` has no limit with 0 entries.
+            let count = std::str::from_utf8(argument).ok().and_then(|text| text.parse::<usize>().ok());
+            self.count = count.filter(|count| *count > 0);
         } else if argument.eq_ignore_ascii_case(b"count") {
             self.is_count_next = true;
         } else if argument.eq_ignore_ascii_case(b"streams") {
@@ -372,6 +376,7 @@ mod tests {
     fn reads_and_writes_of_redis_commands_are_bounded_by_their_bytes() {
         assert_eq!(values(&[b"SET", b"get", b"v"]), Some(0), "a key is not an option");
         assert_eq!(values(&[b"set", b"k", b"v", b"Get"]), Some(1));
+        assert_eq!(values(&[b"set", b"k", b"v", b"get\0"]), Some(1));
         assert_eq!(values(&[b"incr", b"get"]), Some(0));
         assert_eq!(values(&[b"XADD", b"s", b"*", b"f", b"v"]), Some(0));
         assert_eq!(values(&[b"XADD", b"s", b"MAXLEN", b"1", b"*", b"f", b"v"]), None);
@@ -382,6 +387,7 @@ mod tests {
         for unlimited in [
             &[&b"XRANGE"[..], b"s", b"-", b"+", b"COUNT", b"-1"][..],
             &[b"XRANGE", b"s", b"-", b"+", b"COUNT", b"99999999999999999"],
+            &[b"XREAD", b"COUNT", b"0", b"STREAMS", b"s", b"0"],
             &[b"XREADGROUP", b"GROUP", b"g", b"c", b"STREAMS", b"s", b">"],
             &[b"KEYS", b"*"],
             &[b"FLUSHALL"],
