@@ -1,4 +1,7 @@
 //! The frames that callers have staged on a [link](crate::link), until they move to the queue of the socket.
+//!
+//! Owns: their bytes in order, those that are sent without a copy included. Does not own: the queue of the socket, or
+//! the time at which they move (`link`).
 
 use bytes::Bytes;
 use thalweg_transport::Outbox;

@@ -186,8 +186,8 @@ impl<'a> BackendLocation<'a> {
         Self { disk, os_dir: None, background: Background::Threads }
     }
 
-    /// Returns true if a state directory exists. Empty directories do not count on a simulated disk, which cannot remove
-    /// them.
+    /// Returns true if a state directory exists. Empty directories do not count on a simulated disk, which cannot
+    /// remove them.
     pub(crate) fn has(&self, dir: &str) -> bool {
         match self.os_dir.or_else(|| self.disk.os_path()) {
             Some(root) if root.join(dir).exists() => true,

@@ -176,8 +176,8 @@ impl Identity {
         lines.next().is_none().then_some(Self { node: NodeId(node), backend, cluster })
     }
 
-    /// Reads the identity file. Returns `None` if the file does not exist, and `InvalidData` if it has other contents or
-    /// a wrong checksum.
+    /// Reads the identity file. Returns `None` if the file does not exist, and `InvalidData` if it has other contents
+    /// or a wrong checksum.
     pub(crate) fn read(disk: &Arc<dyn Disk>) -> io::Result<Option<Self>> {
         FILE.read(&**disk, Self::decode)
     }

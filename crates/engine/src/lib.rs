@@ -18,7 +18,8 @@
 //! # }
 //! ```
 //!
-//! Layout of a directory: `LOCK`, `IDENTITY`, `CLOCK`, `log/`, `state/default/BACKEND/`.
+//! Layout of a directory: `LOCK`, `IDENTITY`, `CLOCK`, `log/`, `state/default/BACKEND/`; `docs/formats/directory.md`
+//! has all files.
 
 mod ack;
 mod async_database;

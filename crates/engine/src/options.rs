@@ -111,8 +111,8 @@ pub struct Options {
     pub inline_value_bytes: usize,
     /// Size in bytes of the cache, in memory, of the state's blocks or pages. The memory backend has none.
     pub cache_bytes: u64,
-    /// Size in bytes of the memory that the system has for pages of files. While the state of the LSM backend is larger,
-    /// its newly written tables do not stay in that memory. Changes only speed.
+    /// Size in bytes of the memory that the system has for pages of files. While the state of the LSM backend is
+    /// larger, its newly written tables do not stay in that memory. Changes only speed.
     pub page_cache_bytes: u64,
     /// Size of the state's memtable in bytes; up to four memtables may be in memory. The memory backend has none.
     pub memtable_bytes: usize,

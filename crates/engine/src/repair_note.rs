@@ -1,7 +1,7 @@
 //! A member's note about the repair of its own state: a file in its directory.
 //!
-//! Owns: the file `REPAIR`. Does not own: the calls that read and replace it (`member`), the decision to repair, and the
-//! repair (crate `cluster`).
+//! Owns: the file `REPAIR`. Does not own: the calls that read and replace it (`member`), the decision to repair, and
+//! the repair (crate `cluster`).
 //!
 //! ```text
 //! thalweg repair 1

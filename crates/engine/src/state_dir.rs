@@ -59,8 +59,8 @@ impl StateDir {
         (self.0.saturating_sub(1)..=self.0 + 1).map(Self)
     }
 
-    /// Reads which state directory is the current one. Returns `InvalidData` for a damaged file. Does not check that the
-    /// directory exists.
+    /// Reads which state directory is the current one. Returns `InvalidData` for a damaged file. Does not check that
+    /// the directory exists.
     pub(crate) fn read(disk: &Arc<dyn Disk>) -> io::Result<Self> {
         Ok(TEXT.read(&**disk, Self::decode)?.unwrap_or(Self::FIRST))
     }

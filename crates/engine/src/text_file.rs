@@ -64,8 +64,8 @@ impl TextFile {
     }
 
     /// Adds the checksum to a file that an early build wrote without one. `encode_again` decodes the file and encodes
-    /// it in its present form; it returns `None` for a damaged file, which stays as it is. On a full disk the file stays
-    /// too, because a directory on a full disk must open.
+    /// it in its present form; it returns `None` for a damaged file, which stays as it is. On a full disk the file
+    /// stays too, because a directory on a full disk must open.
     pub(crate) fn add_checksum(
         &self,
         disk: &dyn Disk,

@@ -14,14 +14,14 @@
 //! 4. These writes are synced.
 //! 5. Segments after the end of the log get a new identity, which voids all batches in them, and are synced.
 //!
-//! A clean close changes nothing in steps 1 and 3. The marker `Closed` proves that all records before it are on the disk,
-//! because it is written after their sync. It does not prove that it is on the disk itself: its own fsync may have failed,
-//! and then the page cache shows it until a power loss, which would leave a hole before the batches of the next run. The
-//! next process cannot ask if that fsync succeeded, and it cannot prevent the marker from reaching the cache either. So
-//! the rule is the same for all opens: what is not attested is written again. After a clean close that is a few markers
-//! of 48 bytes. They need no sync of their own, because the marker `Opened` goes to the same file and is synced before
-//! the log is served; a power loss before that sync leaves a log that ends with its last record. Step 2 is left out,
-//! because a run that has closed the log wrote nothing after the marker.
+//! A clean close changes nothing in steps 1 and 3. The marker `Closed` proves that all records before it are on the
+//! disk, because it is written after their sync. It does not prove that it is on the disk itself: its own fsync may
+//! have failed, and then the page cache shows it until a power loss, which would leave a hole before the batches of the
+//! next run. The next process cannot ask if that fsync succeeded, and it cannot prevent the marker from reaching the
+//! cache either. So the rule is the same for all opens: what is not attested is written again. After a clean close that
+//! is a few markers of 48 bytes. They need no sync of their own, because the marker `Opened` goes to the same file and
+//! is synced before the log is served; a power loss before that sync leaves a log that ends with its last record. Step
+//! 2 is left out, because a run that has closed the log wrote nothing after the marker.
 
 use std::io;
 

@@ -3,8 +3,8 @@
 //! A delivery of one large record counts in the limit on reply bytes. Without room for it the record returns to the
 //! group, and does not count as delivered.
 //!
-//! Owns: the steps of a push as a subscription. Does not own: the fetches of a push, its end on a member of a cluster and
-//! the return of its records (`serving::pushing`), credit and limits (`subscription`), and the bytes of a delivery
+//! Owns: the steps of a push as a subscription. Does not own: the fetches of a push, its end on a member of a cluster
+//! and the return of its records (`serving::pushing`), credit and limits (`subscription`), and the bytes of a delivery
 //! (`deliveries`).
 
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Shares of clients in what they create in the database: keyspaces, streams, leases and consumer groups, and deletes of
-//! many keys whose rows wait to be removed.
+//! Shares of clients in what they create in the database: keyspaces, streams, leases and consumer groups, and deletes
+//! of many keys whose rows wait to be removed.
 //!
 //! The database bounds each kind. Owns: a reservation for each one that a client created through this node, which
 //! counts for the client's address until it is gone, and the rule that the others count as held by nobody: those that

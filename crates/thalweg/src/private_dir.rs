@@ -9,7 +9,8 @@ use std::{
     path::Path,
 };
 
-/// Creates a directory and its missing ancestors; succeeds if it exists. The names of all of them are durable on return.
+/// Creates a directory and its missing ancestors; succeeds if it exists. The names of all of them are durable on
+/// return.
 pub(crate) fn create(dir: &Path) -> io::Result<()> {
     create_with(dir, &mut sync_parent)
 }

@@ -121,8 +121,8 @@ pub const MAX_GROUP_PENDING: u32 = 100_000;
 /// Maximum number of records that a consumer group keeps under one attempt, in one row. More records with the same
 /// state, such as those of a large nack, get several attempts. The bound belongs to version 1 of the state machine.
 pub const MAX_ATTEMPT_RECORDS: u32 = MAX_FETCH_RECORDS;
-/// Number of bytes of reasons that a consumer group keeps with its dead letters until they are moved. Beyond it, further
-/// dead letters get a truncated reason or none.
+/// Number of bytes of reasons that a consumer group keeps with its dead letters until they are moved. Beyond it,
+/// further dead letters get a truncated reason or none.
 pub const MAX_GROUP_REASON_BYTES: usize = 1024 * 1024;
 /// Maximum number of records of a consumer group that a fetch of fewer records turns into dead letters. A larger fetch
 /// turns as many records into dead letters as it may deliver.

@@ -3,17 +3,17 @@
 //! Owns: the runs of a parcel, taking records out of it, and its encoding. Does not own: the other parcels of the
 //! group, or the rules of delivery (`groups` of the state).
 //!
-//! Invariant: a parcel that a command has made or changed has at most [`MAX_ATTEMPT_RECORDS`] records, and so at most as
-//! many runs, whichever records are taken from it ([`Parcel::divide`]). Rows of earlier builds may have up to
+//! Invariant: a parcel that a command has made or changed has at most [`MAX_ATTEMPT_RECORDS`] records, and so at most
+//! as many runs, whichever records are taken from it ([`Parcel::divide`]). Rows of earlier builds may have up to
 //! [`MAX_GROUP_PENDING`] records, until a command changes them.
 //!
 //! ```text
 //! row := holder u8 | member u32 | due u64 | reason len u16 | reason | run*
 //! run := first u64 | count u32 | deliveries u32 | key u64                     little-endian
 //! ```
-//! `holder` is 0 for a member, 1 for records that wait for redelivery, 2 for records behind another record of their key,
-//! 3 for dead letters. `key` is the hash of the record's key; 0 for records without a key and in groups without order
-//! per key.
+//! `holder` is 0 for a member, 1 for records that wait for redelivery, 2 for records behind another record of their
+//! key, 3 for dead letters. `key` is the hash of the record's key; 0 for records without a key and in groups without
+//! order per key.
 
 use std::collections::VecDeque;
 

@@ -67,8 +67,8 @@ struct DeadLetterMove<'a> {
 }
 
 impl Inner {
-    /// Moves the dead letters of all groups to their dead-letter streams, as long as this node leads in `term`. Adds the
-    /// number of records moved to `moved`.
+    /// Moves the dead letters of all groups to their dead-letter streams, as long as this node leads in `term`. Adds
+    /// the number of records moved to `moved`.
     ///
     /// # Errors
     /// The first error of a group, after the dead letters of the other groups were moved.

@@ -188,8 +188,8 @@ fn a_close_that_can_not_write_its_marker_is_an_error() {
     assert_records(&read_all(&log), 0, &[payload(0, 100)]);
 }
 
-/// After the failed fsync, the page cache shows markers that are not on the disk. The next fsync writes only later pages.
-/// The length of the record moves the border between two sectors through the markers of both runs.
+/// After the failed fsync, the page cache shows markers that are not on the disk. The next fsync writes only later
+/// pages. The length of the record moves the border between two sectors through the markers of both runs.
 #[test]
 fn markers_whose_fsync_failed_at_the_close_are_written_again_at_the_next_open() {
     for len in (0..600).step_by(8) {

@@ -1,6 +1,7 @@
-//! The resources of a server that clients share: their names, and the rules that differ between them.
+//! The resources of a server that clients share.
 //!
-//! Does not own: the bounds, and the amounts that clients hold (`admission`).
+//! Owns: their names, and the rules that differ between them. Does not own: the bounds, and the amounts that clients
+//! hold (`admission`).
 
 use crate::limits::{GROUP_BYTES, LEASE_BYTES, OWN_BODY_BYTES, STREAM_BYTES};
 

@@ -2,14 +2,14 @@
 //!
 //! All operations change only memory and record the affected rows. Time is an argument: the entry's time.
 //!
-//! Owns: the rules of one group. Does not own: the other groups and the layout of rows (`table`), the parcels with their
-//! orders and sums (`parcels`), order per key (`order`), the commands (`commands`), or the records.
+//! Owns: the rules of one group. Does not own: the other groups and the layout of rows (`table`), the parcels with
+//! their orders and sums (`parcels`), order per key (`order`), the commands (`commands`), or the records.
 //!
 //! Invariants: those in the head of `table`. New records are delivered only while the pending records and the dead
 //! letters together are fewer than `max_pending`, and nothing else adds to their sum. So a group has at most
 //! [`MAX_GROUP_PENDING`](thalweg_types::limits::MAX_GROUP_PENDING) records in as many attempts or fewer, each with at
-//! most [`MAX_ATTEMPT_RECORDS`] of them: rows of 25 KB at most, and of 2.4 MB of runs together, plus the reasons of dead
-//! letters, for which [`MAX_GROUP_REASON_BYTES`] are the bound.
+//! most [`MAX_ATTEMPT_RECORDS`] of them: rows of 25 KB at most, and of 2.4 MB of runs together, plus the reasons of
+//! dead letters, for which [`MAX_GROUP_REASON_BYTES`] are the bound.
 
 use std::time::Duration;
 
@@ -112,7 +112,8 @@ impl Group {
             || (self.head.cursor < next && !self.is_full())
     }
 
-    /// Returns how many records, up to `max`, a fetch at `now` delivers before new ones; 1 if it only makes dead letters.
+    /// Returns how many records, up to `max`, a fetch at `now` delivers before new ones; 1 if it only makes dead
+    /// letters.
     pub(crate) fn deliverable_again(&self, now: SpaceTime, max: u32) -> u32 {
         let mut due = self.parcels.due_at(now).peekable();
         let least = u32::from(self.has_freed() || due.peek().is_some());
@@ -273,8 +274,8 @@ impl Group {
         self.insert_all(now, Holder::Parked, NEVER, parked);
     }
 
-    /// Returns the number of runs under an attempt if it still holds all of the given records at `now`. Used by commits,
-    /// which settle all records or none.
+    /// Returns the number of runs under an attempt if it still holds all of the given records at `now`. Used by
+    /// commits, which settle all records or none.
     pub(crate) fn runs_if_held(
         &self,
         now: SpaceTime,
@@ -513,8 +514,8 @@ impl Group {
         Ok(())
     }
 
-    /// Completes a consumer group after its rows are loaded: checks that no record belongs to two attempts, and rebuilds
-    /// the queues of records with the same key.
+    /// Completes a consumer group after its rows are loaded: checks that no record belongs to two attempts, and
+    /// rebuilds the queues of records with the same key.
     pub(crate) fn finish_load(&mut self) -> Result<(), &'static str> {
         self.is_head_changed = false;
         self.parcels.forget_changes();

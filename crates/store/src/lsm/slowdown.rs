@@ -11,10 +11,10 @@
 //! * While it is not, because a compaction makes room on a level below, writes get the rate of compactions from
 //!   [`RunLimits::behind`] runs on.
 //!
-//! The number of runs follows from the size of a memtable. A merge of level 0 rewrites the level below, whatever it adds
-//! to it, so the bytes on level 0 decide how often each value is written. With memtables of 8 MiB, 24 runs are 192 MiB:
-//! a load of 2 GiB wrote 9.8 GB in compactions. With 48 runs it wrote 7.5 to 8.0 GB. The price: a read that finds nothing
-//! in the cache looks at twice as many filters while a load lasts.
+//! The number of runs follows from the size of a memtable. A merge of level 0 rewrites the level below, whatever it
+//! adds to it, so the bytes on level 0 decide how often each value is written. With memtables of 8 MiB, 24 runs are 192
+//! MiB: a load of 2 GiB wrote 9.8 GB in compactions. With 48 runs it wrote 7.5 to 8.0 GB. The price: a read that finds
+//! nothing in the cache looks at twice as many filters while a load lasts.
 //!
 //! The rate is measured over compactions that ran at full speed, so it is too low at first on a fast disk and too high
 //! on a slow one. Some runs are left for this error. Beyond them, writes stop until the merge ends.

@@ -59,8 +59,8 @@ pub(crate) struct DeliveryArgs {
     /// Deliver a record without a limit on the number of deliveries
     #[arg(long)]
     pub any_deliveries: bool,
-    /// Maximum number of unacked records, with dead letters that wait for their stream; at the limit, no new records are
-    /// delivered [default: 20000]
+    /// Maximum number of unacked records, with dead letters that wait for their stream; at the limit, no new records
+    /// are delivered [default: 20000]
     #[arg(long, value_name = "N")]
     pub max_pending: Option<u32>,
     /// Stream to which dead letters are appended; without one they are dropped and counted

@@ -5,7 +5,7 @@
 //! crate writes, or the tables.
 //!
 //! ```text
-//! current:  number of the version u64 | XXH3-128 of the file `v` + number | kind of the checksum u8, 0      little-endian
+//! current:  number of the version u64 | XXH3-128 of the file `v` + number | kind of the checksum u8, 0   little-endian
 //! ```
 //! The crate writes the checksum and does not check it. A flipped bit in the list can leave out a table, or give it
 //! another place: then the state differs from that of its log, and nothing says so.
