@@ -1,5 +1,8 @@
 //! The bound on the bytes queued in all links together.
 //!
+//! Owns: the sum, the reserve, and the rule by which a link may take from it. Does not own: the queues, or what happens
+//! to a message without room (`link`).
+//!
 //! Links reserve memory in steps of [`STEP`] bytes, so they rarely touch the shared counter.
 //!
 //! ```text

@@ -1,5 +1,8 @@
 //! Fetches of consumer groups, as the protocols serve them: fetches that may wait for records, and those of pushes.
 //!
+//! Owns: the wait for records, and the records of a delivery until its reply is on its way. Does not own: the forms of
+//! replies, or the credit of a push (`pushing`).
+//!
 //! Waiting fetches count against `max_tails`, over every protocol. A fetch returns at most as many records as the
 //! client requested, so a client that requests only what it can process is never sent more.
 //!

@@ -1,5 +1,8 @@
 //! A bound on the subscriptions of one client that match the same subjects.
 //!
+//! Owns: the counts of each client address. Does not own: the subscriptions and the matching (`thalweg-broker`), or the
+//! bound on the number of all subscriptions (`admission`).
+//!
 //! A publish visits every matching subscription. A client that subscribes to `>` very often would make the publishes of
 //! all others expensive, wherever they publish; a client with one subscription for each of its users, such as
 //! `user.17.>`, makes none expensive. So the server counts, for each client address, the subscriptions with wildcards

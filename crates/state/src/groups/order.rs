@@ -1,5 +1,7 @@
 //! Delivery order per key: decides which pending records of a key may be delivered.
 //!
+//! Owns: the queues of records with the same key. Does not own: the parcels of these records (`parcels`).
+//!
 //! Invariant: of the pending records of a key only the first can be delivered; all others are parked. So no two are
 //! in flight at the same time, and a returned record is redelivered before any later one. Records without a key
 //! (hash 0) are not included.

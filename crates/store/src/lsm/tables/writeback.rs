@@ -10,8 +10,8 @@
 //! `throttle`).
 //!
 //! If the tables are larger than the kernel's memory for pages of files, each piece leaves that memory as soon as it is
-//! on the disk. Otherwise the kernel has to look for pages to evict, in the thread that needs a page: with 512 MiB, a
-//! compaction spent a seventh of its time in the kernel on that.
+//! on the disk. Otherwise the kernel has to look for pages to evict, in the thread that needs a page: with 512 MiB, the
+//! compaction thread spent 8 % of its time on that (`docs/performance-notes.md`).
 //!
 //! The crate does not report which file it writes. But the crate numbers files consecutively, so a file with the next
 //! number is a table being written; the first thread that sees the file handles it. Correctness does not depend on this
