@@ -58,7 +58,7 @@ fn quic_runs_beside_plain_tcp() {
     let plain = node.target("quic").replace("thalweg+quic", "thalweg");
     assert_right(&run("ycsb-a --keys 200 --protocol native-quic", &plain).unwrap());
     let (both, short) =
-        (node.native, "--pairs 6 --duration 60ms --warmup 10ms --connections 2 --keys 50 --max-lag 10s");
+        (node.native, "--pairs 6 --duration 150ms --warmup 10ms --connections 2 --keys 50 --max-lag 10s");
     let line = format!(
         "thalweg://{both} thalweg+quic://{both} --fingerprint {} --scenario ycsb-a --durability os {short}",
         node.fingerprint

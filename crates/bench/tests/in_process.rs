@@ -438,7 +438,7 @@ fn scenarios_run_on_the_embedded_engine_with_the_same_checks() {
 
 /// Compares two servers by short runs.
 fn compare(a: &str, b: &str, flags: &str) -> Result<Report, BenchError> {
-    let short = "--pairs 6 --duration 60ms --warmup 10ms --connections 2 --keys 50 --max-lag 10s";
+    let short = "--pairs 6 --duration 150ms --warmup 10ms --connections 2 --keys 50 --max-lag 10s";
     compare::run(&options::<CompareOptions>(&format!("{a} {b} {short}"), flags), &mut Quiet)
 }
 
@@ -495,7 +495,7 @@ fn servers_are_compared_under_a_scenario() {
     assert!(titles.contains("DIFFERENT DURABILITIES: A disk, B appendonly yes"), "{titles}");
     // The records of both sides are checked after the runs.
     let http = nodes.each_ref().map(|node| format!("http://{}", node.http));
-    let short = "--pairs 6 --duration 60ms --warmup 10ms --connections 2 --rate 200 --max-lag 10s";
+    let short = "--pairs 6 --duration 150ms --warmup 10ms --connections 2 --rate 200 --max-lag 10s";
     let line = format!("{} {} --scenario jobs --durability os {short}", http[0], http[1]);
     let report = compare::run(&options::<CompareOptions>(&line, ""), &mut Quiet).unwrap();
     assert_right(&report);

@@ -100,7 +100,7 @@ fn two_servers_with_their_own_api_are_compared() {
     let file = dir.path().join("items.toml");
     write_file(&file, REPLY, HEADERS);
     let [a, b] = [(), ()].map(|()| start(OnUpdate::Replace));
-    let flags = format!("http://{a} http://{b} --scenario {} --pairs 6 --duration 50ms --max-lag 10s", file.display());
+    let flags = format!("http://{a} http://{b} --scenario {} --pairs 6 --duration 150ms --max-lag 10s", file.display());
     let report = compare::run(&options::<CompareOptions>(&flags), &mut Quiet).unwrap();
     assert_eq!(validity(&report), Verdict::Met, "{}", report.to_text());
     assert!(report.tables[0].title.starts_with("B against A, durability unknown: "), "{}", report.tables[0].title);
