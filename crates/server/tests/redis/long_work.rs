@@ -251,7 +251,7 @@ async fn replies_of_a_long_transaction_are_written_in_slices() {
     let (answers, done) = answers_meanwhile(&node, greedy, &request, 1).await;
     assert!(done.iter().all(|(_, reply)| reply == "+OK"));
     eprintln!("{answers} answers beside 2 transactions of 1500 COMMAND DOCS");
-    assert!(answers >= 100, "{answers} answers");
+    assert!(answers >= 20, "{answers} answers");
     // Replies that are written in slices are one reply, whatever the client has subscribed to.
     let mut client = Resp::connect(&node).await;
     assert!(client.call("HELLO 3").await.starts_with('%'));
