@@ -209,9 +209,9 @@ pub enum OpenError {
     },
     /// The file `INSTALLED` was lost: a state directory exists that only an install leaves. Nothing was changed.
     #[error(
-        "{path} has the state directory {dir} of an installed snapshot, but the file INSTALLED, which names the current \
-        state directory, is missing: bring the file back, or restore the newest backup into a new directory; a member \
-        of a cluster can join again with a new directory"
+        "{path} has the state directory {dir} of an installed snapshot, but the file INSTALLED, which names the \
+        current state directory, is missing: bring the file back, or restore the newest backup into a new directory; \
+        a member of a cluster can join again with a new directory"
     )]
     InstalledMissing {
         /// Path of the data directory.

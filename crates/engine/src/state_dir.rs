@@ -64,9 +64,9 @@ impl StateDir {
         Some(Self(number)).filter(|dir| number > 0 && dir.path(kind) == format!("{PARENT}/{name}"))
     }
 
-    /// Makes the name of this directory durable, which exists, before an install creates the next one. Otherwise a power
-    /// loss could leave directory 1 alone, which shows that an install has ended. Does nothing for a numbered directory,
-    /// and on a simulated disk.
+    /// Makes the name of this directory durable before an install creates the next one. Otherwise a power loss could
+    /// leave directory 1 alone, which shows that an install has ended. Does nothing for a numbered directory, and on a
+    /// simulated disk.
     pub(crate) fn sync_name(self, disk: &Arc<dyn Disk>) -> io::Result<()> {
         if self != Self::FIRST || disk.os_path().is_none() {
             return Ok(());

@@ -20,8 +20,8 @@
 //!    possible position.
 //!
 //! All of this takes O(n log n) for n operations. The oracle also checks that each acknowledged write is among the
-//! committed commands, that a rejected one is not, that a command that was sent once is not committed twice, and that the
-//! group's records were all acked, once it was drained.
+//! committed commands, that a rejected one is not, that a command that was sent once is not committed twice, and that
+//! the group's records were all acked, once it was drained.
 
 use std::collections::HashMap;
 
