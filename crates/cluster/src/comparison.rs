@@ -6,7 +6,9 @@
 //! A running hash covers all entries before it, so a state that differs once differs at all later entries, until it is
 //! replaced. It does not show damage of rows that were written long ago. A digest of all rows does: the leader requests
 //! one from all members at intervals ([`NodeOptions::digest_every`](crate::NodeOptions::digest_every)). The log and the
-//! votes of the node are not affected: the node continues with consensus until it is repaired.
+//! votes of the node are not affected: the node continues with consensus until it is repaired. It can be elected then,
+//! because its log is sound. But a leader that does not serve proposes no expiries, retention or digests, and gives no
+//! snapshot to a follower, so the node passes on each leadership.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -63,8 +65,9 @@ pub(crate) fn reason(after: Index, done: Option<Index>, repairs_itself: bool) ->
 
 impl Tasks {
     /// Compares this node's running hashes with those of the others. A node that differs from a majority of the members
-    /// stops serving. If the node repairs its state without an operator, it then requests its own stop as soon as
-    /// enough members can give it their states. It does the same after a scrub has found damage in its state.
+    /// stops serving, and leads no longer. If the node repairs its state without an operator, it then requests its own
+    /// stop as soon as enough members can give it their states. It does the same after a scrub has found damage in its
+    /// state.
     pub(crate) async fn compare_states(self: Rc<Self>) {
         let mut equal_at = BTreeMap::new();
         let mut digests = ComparedDigests { through: Index::ZERO, newest: Index::ZERO, since: Instant::now() };
@@ -82,13 +85,11 @@ impl Tasks {
                 self.request_digest(&mut digests).await;
             }
             let is_stopped = self.db.stopped_serving().is_some();
-            if !self.options.repairs_itself {
-                if is_stopped {
-                    return;
-                }
-                continue;
+            if is_stopped {
+                self.pass_on_leadership().await;
             }
-            if !is_stopped && !self.db.scrub_stats().is_state_damaged {
+            let is_sound = || !is_stopped && !self.db.scrub_stats().is_state_damaged;
+            if !self.options.repairs_itself || is_sound() {
                 continue;
             }
             match self.begin_repair().await {
@@ -193,16 +194,22 @@ impl Tasks {
         let reason = reason(after, self.note.borrow().done, self.options.repairs_itself);
         tracing::error!(%reason, "this node stops serving");
         self.db.stop_serving(reason);
-        if self.consensus.member().leads()
-            && let Err(error) = self.consensus.transfer(None).await
-        {
-            tracing::warn!(%error, "leadership could not be transferred: this node leads but does not serve");
-        }
+        self.pass_on_leadership().await;
         if let Err(error) = self.note_due(RepairDue { after, sources: Vec::new() }).await {
             tracing::error!(
                 %error,
                 "cannot write the file REPAIR: after a restart this node serves its wrong state until the next comparison"
             );
+        }
+    }
+
+    /// Transfers the leadership to another voter if this node leads. It has been elected, or has stopped serving as the
+    /// leader.
+    async fn pass_on_leadership(&self) {
+        if self.consensus.member().leads()
+            && let Err(error) = self.consensus.transfer(None).await
+        {
+            tracing::warn!(%error, "leadership could not be transferred: this node leads but does not serve");
         }
     }
 

@@ -28,7 +28,7 @@ use crate::{
     error::OpenError,
     identity::Identity,
     options::{BackendKind, Options},
-    state_dir::StateDir,
+    state_dir::{PARENT, StateDir},
     text_file::is_full,
 };
 
@@ -193,6 +193,24 @@ impl<'a> BackendLocation<'a> {
             Some(root) if root.join(dir).exists() => true,
             _ => self.disk.os_path().is_none() && self.disk.list(dir).is_ok_and(|files| !files.is_empty()),
         }
+    }
+
+    /// Returns the newest state directory if it shows that an install has ended, although no file names the current
+    /// directory: directory 1 alone, or a later one. `None` on a simulated disk, whose directories cannot be listed.
+    pub(crate) fn installed(&self, kind: BackendKind) -> io::Result<Option<StateDir>> {
+        let Some(root) = self.os_dir.or_else(|| self.disk.os_path()) else { return Ok(None) };
+        let names = match fs::read_dir(root.join(PARENT)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            names => names?,
+        };
+        let mut newest: Option<StateDir> = None;
+        for name in names {
+            newest = newest.max(name?.file_name().to_str().and_then(|name| StateDir::of_name(kind, name)));
+        }
+        // A rebuild of the state sets directory 0 aside.
+        let has_first = || self.has(&StateDir::FIRST.path(kind)) || self.has(&aside_dir(kind));
+        let second = StateDir::FIRST.next();
+        Ok(newest.filter(|newest| *newest > second || *newest == second && !has_first()))
     }
 
     /// Removes a state directory and its contents. Succeeds if the directory does not exist.

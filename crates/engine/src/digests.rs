@@ -5,6 +5,9 @@
 //! A running hash covers every entry, so it shows immediately that two replicas have applied an entry differently. It
 //! does not show damage of rows that were written long ago, which only a digest of the whole state does.
 //!
+//! An install forgets the results of the former state. If that state was wrong, the node would otherwise stop serving
+//! because of a state that it no longer has.
+//!
 //! Bounds: [`MAX_REPORTS`] digests, [`MAX_HASHES`] running hashes.
 
 use std::{
@@ -55,6 +58,11 @@ impl Digests {
         report
     }
 
+    /// Forgets the digests of a state that an install has replaced.
+    pub(crate) fn forget(&self) {
+        self.reports.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     pub(crate) fn last(&self) -> Option<Arc<DigestReport>> {
         self.reports.lock().unwrap_or_else(PoisonError::into_inner).back().cloned()
     }
@@ -103,6 +111,11 @@ impl HashMarks {
             marks.pop_front();
         }
         marks.push_back(mark);
+    }
+
+    /// Forgets the hashes of a state that an install has replaced.
+    pub(crate) fn forget(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     pub(crate) fn all(&self) -> Vec<HashMark> {

@@ -207,6 +207,18 @@ pub enum OpenError {
         /// Path of the missing directory, within the data directory.
         dir: String,
     },
+    /// The file `INSTALLED` was lost: a state directory exists that only an install leaves. Nothing was changed.
+    #[error(
+        "{path} has the state directory {dir} of an installed snapshot, but the file INSTALLED, which names the \
+        current state directory, is missing: bring the file back, or restore the newest backup into a new directory; \
+        a member of a cluster can join again with a new directory"
+    )]
+    InstalledMissing {
+        /// Path of the data directory.
+        path: PathBuf,
+        /// Path of the newest state directory, within the data directory.
+        dir: String,
+    },
     /// A file could not be read or written.
     #[error("{operation} in {path} failed: {message}")]
     Io {
@@ -272,6 +284,7 @@ impl Classified for OpenError {
             Self::Founding { .. } => "founding_failed",
             Self::Identity { .. } => "bad_identity",
             Self::StateMissing { .. } => "state_missing",
+            Self::InstalledMissing { .. } => "installed_missing",
             Self::Io { .. } => "io",
             Self::Repair { .. } => "repair_failed",
             Self::Log(error) => error.code(),
@@ -303,6 +316,7 @@ impl Classified for OpenError {
             | Self::Founding { .. }
             | Self::Identity { .. }
             | Self::StateMissing { .. }
+            | Self::InstalledMissing { .. }
             | Self::Io { .. }
             | Self::Repair { .. } => Action::Stop,
             Self::Log(error) => error.action(),

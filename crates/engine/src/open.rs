@@ -320,25 +320,35 @@ pub(crate) fn read_identity(disk: &Arc<dyn Disk>, path: &Path) -> Result<Option<
     })
 }
 
-/// Reads which state directory is the current one. If it is missing, returns an error before anything is removed:
-/// another directory may then be the only complete state, and the backend would begin an empty one.
+/// Reads which state directory is the current one. If the directory is missing, or the file that names it was lost,
+/// returns an error before anything is removed: another directory may then be the only complete state, and the backend
+/// would begin an empty one.
 pub(crate) fn read_state_dir(
     place: BackendLocation<'_>,
     kind: BackendKind,
     path: &Path,
 ) -> Result<StateDir, OpenError> {
-    let current = StateDir::read(place.disk).map_err(|error| match error.kind() {
-        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => {
-            OpenError::Identity { path: path.to_owned(), message: error.to_string() }
-        }
-        _ => io_error(path, "reading the file INSTALLED", &error),
-    })?;
-    let dir = current.path(kind);
-    // The first directory is missing in a new data directory, and before a rebuild.
-    if current != StateDir::FIRST && !place.has(&dir) {
-        return Err(OpenError::StateMissing { path: path.to_owned(), dir });
+    let read = || {
+        StateDir::read(place.disk).map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => {
+                OpenError::Identity { path: path.to_owned(), message: error.to_string() }
+            }
+            _ => io_error(path, "reading the file INSTALLED", &error),
+        })
+    };
+    let current = read()?;
+    if current == StateDir::FIRST {
+        let installed = place.installed(kind);
+        let installed = installed.map_err(|error| io_error(path, "listing the state directories", &error))?;
+        let Some(found) = installed else { return Ok(current) };
+        // A report on an open database can read the file just before the switch of its first install.
+        return match read()? {
+            StateDir::FIRST => Err(OpenError::InstalledMissing { path: path.to_owned(), dir: found.path(kind) }),
+            switched => Ok(switched),
+        };
     }
-    Ok(current)
+    let dir = current.path(kind);
+    if place.has(&dir) { Ok(current) } else { Err(OpenError::StateMissing { path: path.to_owned(), dir }) }
 }
 
 /// Adds checksums to the text files that an early build has written.

@@ -26,7 +26,7 @@ use thalweg_disk::Priority;
 use thalweg_log::Purpose;
 use thalweg_replica::Committed;
 use thalweg_state::{
-    digest::{state_digest, state_digest_while},
+    digest::{StateDigest, state_digest, state_digest_while},
     machine::Machine,
 };
 use thalweg_store::View;
@@ -92,6 +92,8 @@ pub struct StateView {
     inner: Arc<Inner>,
     id: Option<u64>,
     view: Arc<dyn View>,
+    /// Number of times that another state had replaced the state before the view was taken.
+    replacements: u64,
 }
 
 impl fmt::Debug for StateView {
@@ -106,7 +108,7 @@ impl StateView {
     /// so far.
     pub fn digest(self, progress: &mut dyn FnMut(u64)) -> Result<Arc<DigestReport>, DigestError> {
         let state = state_digest(&*self.view, progress).map_err(ReadError::from)?;
-        Ok(self.inner.digests.keep(DigestReport { id: self.id, state }))
+        Ok(self.keep(state))
     }
 
     /// Computes the digest like [`digest`](Self::digest), but on a thread of its own with a low priority. Calls `done`
@@ -137,7 +139,14 @@ impl StateView {
             ControlFlow::Continue(state) => state,
             ControlFlow::Break(error) => return Err(error.into()),
         };
-        Ok(inner.digests.keep(DigestReport { id: self.id, state }))
+        Ok(self.keep(state))
+    }
+
+    /// Keeps the digest for comparison with other members, unless an install has replaced the state meanwhile.
+    fn keep(&self, state: StateDigest) -> Arc<DigestReport> {
+        let report = DigestReport { id: self.id, state };
+        let is_replaced = self.inner.open.machine.replacements() != self.replacements;
+        if is_replaced { Arc::new(report) } else { self.inner.digests.keep(report) }
     }
 }
 
@@ -154,7 +163,8 @@ impl Database {
     /// Returns a view of the newest state, without writing a digest command. Use it for a directory without writers.
     #[must_use]
     pub fn state_view(&self) -> StateView {
-        StateView { inner: Arc::clone(&self.inner), id: None, view: self.machine().backend().view() }
+        let replacements = self.machine().replacements();
+        StateView { inner: Arc::clone(&self.inner), id: None, view: self.machine().backend().view(), replacements }
     }
 
     /// Returns the last digest computed since the database was opened; `None` if there is none.
@@ -193,8 +203,9 @@ impl Database {
 
     fn asked(&self, committed: Committed, id: u64) -> Result<StateView, DigestError> {
         committed.outcome.map(refusal).transpose()?;
+        let replacements = self.machine().replacements();
         let view = self.machine().take_digest_view(id).ok_or(DigestError::Superseded)?;
-        Ok(StateView { inner: Arc::clone(&self.inner), id: Some(id), view })
+        Ok(StateView { inner: Arc::clone(&self.inner), id: Some(id), view, replacements })
     }
 }
 
@@ -228,11 +239,12 @@ impl Inner {
             let inner = Arc::clone(self);
             move |_: Result<Arc<DigestReport>, DigestError>| inner.digests.is_computing.store(false, Ordering::Release)
         };
+        let replacements = self.open.machine.replacements();
         let Some(view) = self.open.machine.take_digest_view(id) else {
             self.digests.is_computing.store(false, Ordering::Release);
             return Ok(());
         };
-        let view = StateView { inner: Arc::clone(self), id: Some(id), view };
+        let view = StateView { inner: Arc::clone(self), id: Some(id), view, replacements };
         if self.open.mode == Mode::Stepped {
             done(view.digest(&mut |_| {}));
             return Ok(());
@@ -308,7 +320,7 @@ mod tests {
             let ((walks, walked), (go_on, goes_on), (send, done)) = (channel(), channel(), channel());
             let view = db.inner.open.backend.view();
             let view = Arc::new(Waiting { view, walks: Mutex::new(walks), goes_on: Mutex::new(goes_on) });
-            let view = StateView { inner: Arc::clone(&db.inner), id: None, view };
+            let view = StateView { inner: Arc::clone(&db.inner), id: None, view, replacements: 0 };
             view.digest_in_background(move |digest| send.send(digest).unwrap()).unwrap();
             walked.recv_timeout(BOUND).unwrap();
             let kept = (!is_dropped).then_some(db);

@@ -11,6 +11,10 @@
 //! Without the file, the state is in `state/default/BACKEND`, which counts as directory 0. The file is replaced
 //! atomically. Invariant: it names a directory whose state is complete and on disk. At most the directories before and
 //! after the current one exist in addition to it: the former state, and an unfinished install.
+//!
+//! A file that was lost must not count as one that was never written: the open would take the state of the last install
+//! for that of an unfinished one, and remove it. Without the file only directory 1 can exist beside directory 0, which
+//! is older than it. So directory 1 alone, and each later one, shows that the file was lost (`open::read_state_dir`).
 
 use std::{io, sync::Arc};
 
@@ -52,6 +56,22 @@ impl StateDir {
             0 => format!("{PARENT}/{}", kind.name()),
             number => format!("{PARENT}/{}.{number}", kind.name()),
         }
+    }
+
+    /// Returns the numbered directory of a backend with this name within [`PARENT`]; `None` for every other name.
+    pub(crate) fn of_name(kind: BackendKind, name: &str) -> Option<Self> {
+        let number: u64 = name.strip_prefix(kind.name())?.strip_prefix('.')?.parse().ok()?;
+        Some(Self(number)).filter(|dir| number > 0 && dir.path(kind) == format!("{PARENT}/{name}"))
+    }
+
+    /// Makes the name of this directory durable before an install creates the next one. Otherwise a power loss could
+    /// leave directory 1 alone, which shows that an install has ended. Does nothing for a numbered directory, and on a
+    /// simulated disk.
+    pub(crate) fn sync_name(self, disk: &Arc<dyn Disk>) -> io::Result<()> {
+        if self != Self::FIRST || disk.os_path().is_none() {
+            return Ok(());
+        }
+        [PARENT, "state", ""].iter().try_for_each(|dir| disk.sync_dir(dir))
     }
 
     /// Iterates over all state directories that can exist while this one is the current one.
@@ -143,6 +163,15 @@ mod tests {
         }
         for number in ["-1", "+3", "03", "3 ", "18446744073709551615", "3\n\n"] {
             assert_eq!(StateDir::decode(&format!("thalweg state 1\ndirectory {number}\n")), None, "{number:?}");
+        }
+    }
+
+    #[test]
+    fn only_numbered_directories_have_a_number() {
+        let number = |name| StateDir::of_name(BackendKind::Lsm, name);
+        assert_eq!([number("lsm.1"), number("lsm.12")], [Some(StateDir(1)), Some(StateDir(12))]);
+        for other in ["lsm", "lsm.0", "lsm.01", "lsm.+1", "lsm.old", "lsm.", "redb.1", "lsm1", "lsm.1.2"] {
+            assert_eq!(number(other), None, "{other}");
         }
     }
 

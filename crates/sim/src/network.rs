@@ -285,8 +285,13 @@ impl Forwarder for Links {
                 return Err(ProposeError::NoLeader);
             }
             let requests = link.network.requests(link.to, link.from);
+            let repeats = link.network.0.plant == Some(Plant::RepeatedForward);
             let serve = |leader: SimConsensus| async move {
                 requests.note();
+                if repeats {
+                    // The sender does not see this answer.
+                    let _ = leader.propose_forwarded(payload.clone(), purpose, within).await;
+                }
                 Ok::<_, Never>(leader.propose_forwarded(payload, purpose, within).await)
             };
             let answered = link.call_within(within, serve).await;

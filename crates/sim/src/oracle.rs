@@ -20,7 +20,8 @@
 //!    possible position.
 //!
 //! All of this takes O(n log n) for n operations. The oracle also checks that each acknowledged write is among the
-//! committed commands, that a rejected one is not, and that the group's records were all acked, once it was drained.
+//! committed commands, that a rejected one is not, that a command that was sent once is not committed twice, and that
+//! the group's records were all acked, once it was drained.
 
 use std::collections::HashMap;
 
@@ -96,6 +97,8 @@ fn count(operation: &Operation, verdict: &mut Verdict) {
 }
 
 /// Checks that an acknowledged write is committed with the outcome that its client was told, and a rejected one is not.
+/// Only the append of a producer is sent several times, so no other command is committed twice: the model alone would
+/// accept two entries with the same put or the same append.
 fn check_durable(
     operation: &Operation,
     commands: &[CommittedCommand],
@@ -103,6 +106,11 @@ fn check_durable(
     violations: &mut Vec<String>,
 ) {
     let ranks = || positions.get(&operation.command).into_iter().flatten();
+    let is_repeated = matches!(operation.action, Action::Append { stamp: Some(_), .. });
+    let commits = ranks().count();
+    if commits > 1 && !is_repeated {
+        violations.push(format!("a command is committed {commits} times: {}", describe(operation)));
+    }
     match &operation.end {
         End::Answered(_, Answer::Outcome(answered)) => {
             if ranks().next().is_none() {
@@ -237,7 +245,41 @@ fn check_real_time(ranges: &[Range<'_>], violations: &mut Vec<String>) {
 
 #[cfg(test)]
 mod tests {
+    use thalweg_types::SpaceTime;
+
     use super::*;
+
+    /// Returns the number of violations of an append that is committed in as many entries as there are outcomes.
+    fn durable(stamp: Option<(u64, u64)>, end: End, outcomes: &[Outcome]) -> usize {
+        let command = Bytes::from_static(b"command");
+        let committed = |(index, outcome): (u64, &Outcome)| CommittedCommand {
+            index,
+            time: SpaceTime::default(),
+            command: command.clone(),
+            outcome: outcome.clone(),
+        };
+        let commands: Vec<_> = (1..).zip(outcomes).map(committed).collect();
+        let action = Action::Append { record: 1, stamp };
+        let operation = Operation { action, begin: 1, end, command: command.clone() };
+        let mut violations = Vec::new();
+        check_durable(&operation, &commands, &positions(&commands), &mut violations);
+        violations.len()
+    }
+
+    #[test]
+    fn a_write_is_committed_once_if_it_was_acknowledged_and_not_at_all_if_it_was_rejected() {
+        let answered = || End::Answered(2, Answer::Outcome(Outcome::Done));
+        assert_eq!(durable(None, answered(), &[Outcome::Done]), 0);
+        assert_eq!(durable(None, answered(), &[]), 1, "it is lost");
+        assert_eq!(durable(None, answered(), &[Outcome::Version { in_force: 1 }]), 1, "it has another outcome");
+        assert_eq!([durable(None, End::Rejected, &[]), durable(None, End::Unknown, &[])], [0, 0]);
+        assert_eq!(durable(None, End::Rejected, &[Outcome::Done]), 1);
+        assert_eq!(durable(None, End::Unknown, &[Outcome::Done]), 0);
+        for end in [answered(), End::Unknown] {
+            assert_eq!(durable(None, end.clone(), &[Outcome::Done, Outcome::Done]), 1, "it was sent once");
+            assert_eq!(durable(Some((1, 0)), end, &[Outcome::Done, Outcome::Done]), 0, "a producer repeats its append");
+        }
+    }
 
     fn range(begin: u64, end: u64, low: u64, high: u64) -> Range<'static> {
         Range { begin, end, low, high, operation: None }

@@ -37,4 +37,6 @@ pub enum Plant {
     OtherTerm,
     /// A leader sends no commit notices: followers learn of a commit only from the next append.
     WithheldNotice,
+    /// A forwarded batch of commands is proposed twice, as if its sender had repeated it after a lost answer.
+    RepeatedForward,
 }

@@ -28,6 +28,7 @@ fn likely(plant: Plant) -> Settings {
         Plant::OptionInApply => (1, 4, vec![Kind::Transfer]),
         Plant::OwnClock => (1, 5, vec![Kind::ClockStep]),
         Plant::OtherTerm => (1, 8, vec![Kind::Transfer]),
+        Plant::RepeatedForward => (1, 4, Vec::new()),
         Plant::ReusedId => (1, 6, vec![Kind::PowerLoss]),
         Plant::UncheckedRead => (31, 6, vec![Kind::Isolated]),
         Plant::UnsyncedInstall => (3, 8, vec![Kind::CutInstall]),
@@ -158,6 +159,15 @@ fn a_node_that_finds_damage_is_repaired_in_place_or_replaced() {
 fn every_planted_bug_is_found() {
     for plant in Plant::value_variants() {
         assert!(find(*plant).is_some(), "{plant:?} is not found");
+    }
+}
+
+/// A violation that these simulations have anyway would count as the discovery of each bug.
+#[test]
+fn the_simulations_that_find_planted_bugs_have_no_violation_without_them() {
+    for plant in Plant::value_variants() {
+        let report = run(&Settings { plant: None, ..likely(*plant) });
+        assert_eq!(report.violations, Vec::<String>::new(), "{plant:?}: {}", report.story());
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
 
 use thalweg_cluster::{NodeOptions, RepairError, repair};
 use thalweg_engine::{
-    Database, MemberIdentity, RepairNote,
+    Database, MemberIdentity, RepairDue, RepairNote,
     snapshot::{SnapshotError, SnapshotOptions},
 };
 use thalweg_log::{Draft, Purpose, RecordKind};
@@ -257,4 +257,28 @@ fn a_node_that_differs_does_not_serve_after_a_restart_either() {
     repair_odd(&mut cluster);
     cluster.check_equal();
     assert_eq!(odd(&cluster).db.stopped_serving(), None);
+}
+
+/// As a leader it would propose no expiries and no digests, and give no snapshot to a follower.
+#[test]
+fn a_node_that_does_not_serve_passes_on_each_leadership() {
+    let mut cluster = TestCluster::start(3);
+    let follower = cluster.follower();
+    let (path, options) = cluster.nodes.remove(follower).stop();
+    let db = Database::open_member(&path, database_options(), MemberIdentity::Existing).unwrap();
+    let due = RepairDue { after: Index(1), sources: Vec::new() };
+    db.note_repair(&RepairNote { done: None, due: Some(due) }).unwrap();
+    db.close().unwrap();
+    drop(db);
+    cluster.restart(path, NodeOptions { repairs_itself: false, ..options });
+    cluster.wait_for_voters(3);
+    let target = odd(&cluster).id();
+    for _ in 0..2 {
+        wait_until("it was elected", || {
+            let leader = &cluster.nodes[cluster.leader()];
+            leader.id() != target && wait(leader.node.transfer(Some(target), soon())) == Ok(target)
+        });
+        wait_until("another node leads", || cluster.nodes.iter().any(|node| node.id() != target && node.node.leads()));
+    }
+    assert!(odd(&cluster).db.stopped_serving().is_some());
 }

@@ -243,7 +243,7 @@ fn finish_in_steps(install: Install, check: &dyn Fn(&str, bool)) {
     check("switched", true);
 }
 
-fn copy_all(from: &Path, to: &Path) {
+pub(super) fn copy_all(from: &Path, to: &Path) {
     for entry in fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
         let target = to.join(entry.file_name());

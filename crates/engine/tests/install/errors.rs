@@ -7,12 +7,16 @@ use thalweg_disk::{
     Disk, SimDisk,
     sim::{Errno, Fault, Operation},
 };
-use thalweg_types::{Action, Classified};
+use thalweg_types::{Action, Classified, Index};
 
-use super::support::{Node, begin, chunks, digest, furnish, go_on, install, open_sim, snapshot, visible_state};
+use super::support::{
+    Node, begin, built, chunks, digest, furnish, go_on, install, open_at, open_sim, options, snapshot, visible_state,
+};
 use crate::{
     BackendKind,
+    digests::HashMark,
     snapshot::{InstallError, SnapshotOptions, SnapshotReadError},
+    state_files,
 };
 
 /// Capacity of a disk that is not full.
@@ -75,7 +79,7 @@ fn an_unfinished_install_leaves_nothing_behind_and_another_one_can_begin() {
     let node = Node::new(BackendKind::Memory);
     furnish(node.db());
     let chunks = chunks(node.db());
-    for backend in super::support::built() {
+    for backend in built() {
         let mut other = Node::new(backend);
         other.db().keyspace("k").unwrap().put(b"key", b"value").unwrap();
         let before = digest(other.db());
@@ -409,4 +413,83 @@ fn a_failed_rename_changes_nothing_and_the_install_can_be_finished_again() {
         drop((install, db));
         assert_eq!(digest(&open_sim(&disk.power_loss(1), backend).unwrap()), digest(node.db()), "{backend:?}");
     }
+}
+
+/// Without the file, the state would count as that of an unfinished install: the open would remove it, or begin an
+/// empty one beside it.
+#[test]
+fn a_lost_file_that_names_the_installed_state_is_noticed_and_nothing_is_removed() {
+    let node = Node::new(BackendKind::Memory);
+    furnish(node.db());
+    let chunks = chunks(node.db());
+    for backend in built() {
+        let mut other = Node::new(backend);
+        let file = other.dir.path().join("INSTALLED");
+        for number in 1..=2 {
+            install(other.db(), &chunks).unwrap();
+            let expected = digest(other.db());
+            other.kill();
+            let text = std::fs::read(&file).unwrap();
+            std::fs::remove_file(&file).unwrap();
+            let dir = format!("{}.{number}", backend.name());
+            for _ in 0..2 {
+                let error = open_at(other.dir.path(), backend).unwrap_err();
+                assert_eq!((error.code(), error.action()), ("installed_missing", Action::Stop), "{error}");
+                assert!(error.to_string().contains(&format!("state/default/{dir} ")), "{error}");
+                let verified = state_files::verify(other.dir.path(), &options(backend), &mut |_| {});
+                assert_eq!(verified.unwrap_err().code(), "installed_missing");
+                let rebuilt = state_files::rebuild(other.dir.path(), &options(backend));
+                assert_eq!(rebuilt.unwrap_err().code(), "installed_missing");
+                assert_eq!(other.state_dirs(), [&*dir], "{backend:?}");
+            }
+            std::fs::write(&file, text).unwrap();
+            other.reopen();
+            assert_eq!(digest(other.db()), expected, "{backend:?}");
+        }
+    }
+}
+
+/// An install that has not switched leaves directory 1 beside directory 0 and no file, also after a kill.
+#[test]
+fn an_unfinished_first_install_is_no_lost_file() {
+    let node = Node::new(BackendKind::Memory);
+    furnish(node.db());
+    let chunks = chunks(node.db());
+    for backend in built() {
+        let mut other = Node::new(backend);
+        other.db().keyspace("k").unwrap().put(b"key", b"value").unwrap();
+        other.db().flush().unwrap();
+        let mut install = begin(other.db()).unwrap();
+        chunks.iter().for_each(|chunk| _ = install.push(chunk.clone()).unwrap());
+        install.prepare().unwrap();
+        let copy = tempfile::tempdir().unwrap();
+        super::crashes::copy_all(other.dir.path(), copy.path());
+        assert_eq!(other.state_dirs(), [backend.name().to_owned(), format!("{}.1", backend.name())]);
+        let killed = open_at(copy.path(), backend).unwrap();
+        assert_eq!(digest(&killed), digest(other.db()), "{backend:?}");
+        // A rebuild has set directory 0 aside.
+        drop((killed, install));
+        other.kill();
+        let states = other.dir.path().join("state/default");
+        std::fs::rename(states.join(backend.name()), states.join(format!("{}.old", backend.name()))).unwrap();
+        std::fs::create_dir(states.join(format!("{}.1", backend.name()))).unwrap();
+        drop(open_at(other.dir.path(), backend).unwrap());
+    }
+}
+
+/// Members compare these results. Those of a former state that was wrong say nothing about the present one.
+#[test]
+fn an_install_forgets_the_hashes_and_digests_of_the_former_state() {
+    let node = Node::new(BackendKind::Memory);
+    furnish(node.db());
+    let other = Node::new(BackendKind::Memory);
+    other.db().keyspace("other").unwrap().put(b"key", b"value").unwrap();
+    other.db().state_digest().unwrap();
+    other.db().inner.open.hashes.add(HashMark { index: Index(1024), running_hash: 7 });
+    let view = other.db().state_view();
+    assert_eq!((other.db().state_digests().len(), other.db().hash_marks().len()), (1, 1));
+    install(other.db(), &chunks(node.db())).unwrap();
+    assert_eq!((other.db().state_digests().len(), other.db().hash_marks().len()), (0, 0));
+    view.digest(&mut |_| {}).unwrap();
+    assert_eq!(other.db().state_digests().len(), 0, "a digest that was being computed");
 }

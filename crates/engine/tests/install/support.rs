@@ -72,6 +72,11 @@ impl Node {
         self.db = Some(open_at(self.dir.path(), self.backend).unwrap());
     }
 
+    /// Ends the database, as a kill of the process does.
+    pub(super) fn kill(&mut self) {
+        self.db = None;
+    }
+
     /// Names of the state directories.
     pub(super) fn state_dirs(&self) -> Vec<String> {
         let found = std::fs::read_dir(self.dir.path().join("state/default")).unwrap();

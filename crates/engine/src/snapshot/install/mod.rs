@@ -336,6 +336,8 @@ impl InstallInProgress {
         let swept = backends::remove_all_but(open.place(), &identity, former);
         drop(identity);
         swept.map_err(|error| self.io("removing the leftovers of an install", &error))?;
+        let named = former.sync_name(&open.disk);
+        named.map_err(|error| self.io("syncing the names of the state directories", &error))?;
         let options = loading_options(&self.inner.options);
         let backend = self.open_backend(new, &options)?;
         if backend.applied().is_some() {
@@ -492,6 +494,8 @@ impl InstallInProgress {
             Ok(replaced) => replaced,
             Err(error) => return Err(self.keep_both(&std::io::Error::other(error.to_string()))),
         };
+        open.hashes.forget();
+        inner.digests.forget();
         drop(applying);
         if let Some(hold) = self.hold.take() {
             hold.switched(new);
