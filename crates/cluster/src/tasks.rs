@@ -253,15 +253,18 @@ impl Tasks {
             self.peers.forget_lags();
             return;
         }
+        let triggers = &self.options.triggers;
+        let stale_after = Duration::from_millis(triggers.stale_after.0);
+        let last = members.iter().find(|member| member.node == self.here()).and_then(|member| member.log_index);
+        let last = last.unwrap_or(Index::ZERO);
         for member in members.iter().filter(|member| member.node != self.here()) {
-            let has_all = member.lag.is_some_and(|lag| lag.entries == 0);
+            let matched = member.lag.map(|lag| Index(last.0.saturating_sub(lag.entries)));
             let (was, is) = self.peers.update(member.node, |facts| {
-                if has_all || facts.up_to_date.is_none() {
-                    facts.up_to_date = Some(Instant::now());
-                }
+                facts.note_progress(last, matched, Instant::now());
                 let was = (facts.is_lagging, facts.is_stale);
-                let triggers = &self.options.triggers;
-                (facts.is_lagging, facts.is_stale) = (member.is_lagging(triggers), member.is_stale(triggers));
+                // The report is older than the progress that was just noted.
+                let is_stale = facts.behind().is_some_and(|behind| behind > stale_after);
+                (facts.is_lagging, facts.is_stale) = (member.is_lagging(triggers), is_stale);
                 (was, (facts.is_lagging, facts.is_stale))
             });
             let (node, name) = (member.node, member.name.as_str());
@@ -433,12 +436,16 @@ impl Tasks {
         }
     }
 
-    /// Makes learners voters once they have caught up, while this node leads.
+    /// Makes learners voters once they have caught up, while this node leads, and completes a change of the voters that
+    /// has ended half-way, as that of a leader that has failed.
     async fn promote_learners(self: Rc<Self>) {
         loop {
             sleep(CHANGE_EVERY).await;
             if !self.consensus.member().leads() {
                 continue;
+            }
+            if let Err(error) = self.consensus.complete_change().await {
+                tracing::debug!(%error, "a change of the voters is not completed yet");
             }
             let status = self.consensus.status();
             let learners = status

@@ -222,6 +222,36 @@ fn members_are_added_and_removed_and_leadership_is_transferred() {
     assert!(report.members.iter().all(|member| member.node != gone && member.role == MemberRole::Voter));
 }
 
+/// Only the leader knows how far the others are. A former leader showed all of them as stale after 30 s, for ever.
+#[test]
+fn a_former_leader_does_not_report_the_others_as_behind() {
+    let cluster = TestCluster::start(3);
+    put_again(&cluster, 0, b"key", b"value");
+    let knows = |at: usize| cluster.nodes[at].report().members.iter().any(|member| member.behind.is_some());
+    let mut former = 0;
+    wait_until("the leader knows how far the others are", || {
+        former = cluster.leader();
+        knows(former)
+    });
+    let target = cluster.nodes[(former + 1) % 3].id();
+    transfer(&cluster, former, target);
+    let leads = || cluster.nodes[former].node.leads();
+    wait_until("the former leader follows", || !leads());
+    // On a busy machine it can lead again.
+    wait_until("the former leader does not know it any more", || leads() || !knows(former));
+}
+
+#[test]
+fn a_transfer_to_the_leader_itself_can_be_repeated_on_any_node() {
+    let cluster = TestCluster::start(2);
+    for at in 0..2 {
+        wait_until("the request is answered by the leader", || {
+            let leader = cluster.nodes[cluster.leader()].id();
+            wait(cluster.nodes[at].node.transfer(Some(leader), soon())) == Ok(leader)
+        });
+    }
+}
+
 #[test]
 fn members_state_which_versions_of_the_state_machine_they_know() {
     let mut cluster = TestCluster::start(3);

@@ -48,7 +48,7 @@ pub enum ClusterError {
     #[error("the change may or may not have happened: look at the members before you repeat it")]
     OutcomeUnknown,
     /// The cluster has no member with this id or name.
-    #[error("the cluster has no member {0:?}: `thalweg cluster status` lists the members")]
+    #[error("the cluster has no member {0:?}: `thalweg cluster members` lists the members")]
     NoSuchMember(String),
     /// The node is a member already. The text is its name.
     #[error("{0} is a member already")]
@@ -62,6 +62,9 @@ pub enum ClusterError {
         /// Number of entries that the learner lacks.
         entries: u64,
     },
+    /// A learner cannot become a voter, because the leader has not heard from it recently. The text is its name.
+    #[error("{0} has not answered the leader for a while: start it, or check the network, and repeat the request")]
+    LearnerSilent(String),
     /// The last voter cannot be removed.
     #[error("the last voter can't be removed: add another one first, or stop the node")]
     LastVoter,
@@ -164,6 +167,7 @@ classified! {
         Self::AlreadyMember(_) => "already_member", Fix;
         Self::ChangeInProgress => "change_in_progress", Retry;
         Self::LearnerBehind { .. } => "learner_behind", Retry;
+        Self::LearnerSilent(_) => "learner_silent", Retry;
         Self::LastVoter => "last_voter", Fix;
         Self::QuorumAtRisk { .. } => "quorum_at_risk", Fix;
         Self::NotVoter(_) => "not_voter", Fix;
@@ -186,6 +190,7 @@ impl ClusterError {
             Self::NotClustered
             | Self::AlreadyMember(_)
             | Self::LearnerBehind { .. }
+            | Self::LearnerSilent(_)
             | Self::LastVoter
             | Self::QuorumAtRisk { .. }
             | Self::Refused { .. }
