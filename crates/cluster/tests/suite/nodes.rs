@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use thalweg_cluster::NodeOptions;
 use thalweg_disk::{
     SimDisk,
     sim::{Errno, Event, Fault, Operation},
@@ -356,6 +357,30 @@ fn a_learner_stays_one_under_another_leader_until_it_is_promoted() {
         };
         wait_until("the promotion is complete", is_voter);
     }
+}
+
+/// The addresses of all nodes change while they are down, so no membership with the new ones can be agreed on.
+#[test]
+fn nodes_that_all_have_new_addresses_find_each_other_by_the_option_join() {
+    let mut cluster = TestCluster::start(3);
+    put_again(&cluster, 0, b"key", b"value");
+    let stopped: Vec<_> = cluster.nodes.drain(..).map(TestNode::stop).collect();
+    let mut join = Vec::new();
+    for (path, options) in stopped {
+        let listen = "127.0.0.1:0".parse().unwrap();
+        cluster.restart(path, NodeOptions { listen, join: join.clone(), ..options });
+        join = vec![cluster.nodes[0].node.address().to_string()];
+    }
+    cluster.wait_for_voters(3);
+    put_again(&cluster, 0, b"after", b"value");
+    let addresses: Vec<_> = cluster.nodes.iter().map(|node| (node.id(), node.node.address().to_string())).collect();
+    let knows = |node: &TestNode| {
+        let members = node.report().members;
+        let has = |(id, address): &(NodeId, String)| members.iter().any(|it| it.node == *id && it.address == *address);
+        addresses.iter().all(has)
+    };
+    wait_until("the membership has the new addresses", || cluster.nodes.iter().all(knows));
+    cluster.check_equal();
 }
 
 /// Starts a cluster of one node, whose log no longer has its beginning.
