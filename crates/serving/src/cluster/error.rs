@@ -70,7 +70,7 @@ pub enum ClusterError {
     LastVoter,
     /// The reachable voters would not be a majority without the member.
     #[error(
-        "after this removal {alive} of {voters} voters would be alive, which is no majority: bring a voter back first, \
+        "after this change {alive} of {voters} voters would be alive, which is no majority: bring a voter back first, \
          or add one"
     )]
     QuorumAtRisk {
