@@ -57,6 +57,8 @@ const CHANGE_EVERY: Duration = Duration::from_millis(300);
 /// Number of consecutive failed attempts to take part in the cluster after which the node logs a warning. The first
 /// attempts fail while this node creates the cluster, or while the others start.
 const COMPLAIN_AFTER: u32 = 7;
+/// Time between two such warnings: the reason can have changed, and the first one may be far back in the log.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 /// Maximum time of a membership change that this node requests without an operator.
 const CHANGE_LIMIT: Duration = Duration::from_secs(5);
 /// Maximum time of a request for a description or for running hashes.
@@ -66,6 +68,26 @@ pub(crate) const ASK_LIMIT: Duration = Duration::from_secs(2);
 /// by the request with which it joined, and later by operators, so a node does not ask for it again.
 fn is_known_as(known: &NodeInfo, own: &NodeInfo) -> bool {
     (&known.name, &known.address) == (&own.name, &own.address)
+}
+
+/// Consecutive failed attempts of this node to take part in the cluster.
+#[derive(Debug, Default)]
+struct FailedAttempts {
+    count: u32,
+    warned: Option<Instant>,
+}
+
+impl FailedAttempts {
+    /// Notes a failed attempt. Returns true if a warning is due.
+    fn note(&mut self, now: Instant) -> bool {
+        self.count = self.count.saturating_add(1);
+        let is_recent = self.warned.is_some_and(|at| now.saturating_duration_since(at) < COMPLAIN_EVERY);
+        let is_due = self.count >= COMPLAIN_AFTER && !is_recent;
+        if is_due {
+            self.warned = Some(now);
+        }
+        is_due
+    }
 }
 
 fn note_room(report: &ClusterReport) {
@@ -343,7 +365,7 @@ impl Tasks {
     /// until the membership contains this node with both.
     async fn take_part(self: Rc<Self>) {
         let info = self.own_info();
-        let (mut failures, mut was_member) = (0_u32, false);
+        let (mut failures, mut was_member) = (FailedAttempts::default(), false);
         while !self.was_removed.get() {
             let status = self.consensus.status();
             let own = status.members.get(&self.here());
@@ -351,7 +373,7 @@ impl Tasks {
                 if !std::mem::replace(&mut was_member, true) {
                     self.note_former(&status.members);
                 }
-                failures = 0;
+                failures = FailedAttempts::default();
                 sleep(DESCRIBE_EVERY).await;
                 continue;
             }
@@ -361,11 +383,10 @@ impl Tasks {
             } else {
                 self.ask_to_join(&info).await
             };
-            if let Err(reason) = done {
-                failures = failures.saturating_add(1);
-                if failures == COMPLAIN_AFTER {
-                    tracing::warn!(%reason, "this node is not a member of the cluster yet, and tries again");
-                }
+            if let Err(reason) = done
+                && failures.note(Instant::now())
+            {
+                tracing::warn!(%reason, "this node is not a member of the cluster yet, and tries again");
             }
             sleep(CHANGE_EVERY).await;
         }
@@ -465,6 +486,15 @@ impl Tasks {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The first reason may be that the others still start, and a later one that the token is wrong.
+    #[test]
+    fn a_node_that_cannot_join_says_why_again_and_again() {
+        let (mut failures, start) = (FailedAttempts::default(), Instant::now());
+        // An attempt each 300 ms, for three minutes.
+        let warned = (1..=600).filter(|number| failures.note(start + CHANGE_EVERY * *number)).collect::<Vec<u32>>();
+        assert_eq!(warned, [COMPLAIN_AFTER, COMPLAIN_AFTER + 200, COMPLAIN_AFTER + 400]);
+    }
 
     /// A node that joined as a learner does not know that, and is told so by no one: it would ask to join for ever.
     #[test]
