@@ -148,7 +148,7 @@ fn change_error(error: CallError, node: NodeId) -> ChangeError {
             "not_voter" => ChangeError::NotVoter(node),
             "no_successor" => ChangeError::NoSuccessor,
             "learner_lags" => lag_in(&text, node).unwrap_or(ChangeError::Refused(text)),
-            "learner_silent" => ChangeError::Silent(node),
+            "member_silent" => ChangeError::Silent(node),
             "no_majority_left" => majority_in(&text).unwrap_or(ChangeError::Refused(text)),
             // The leader checks these conditions before it begins the change.
             "membership_invalid" | "malformed_frame" | REMOVED => ChangeError::Refused(text),

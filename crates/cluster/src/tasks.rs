@@ -70,6 +70,23 @@ fn is_known_as(known: &NodeInfo, own: &NodeInfo) -> bool {
     (&known.name, &known.address) == (&own.name, &own.address)
 }
 
+/// Returns the changes from one list of members to another. A node that was behind sees several changes at the same
+/// time, so a new member can be a voter already.
+fn changes_of_members(known: &BTreeMap<NodeId, MemberRole>, now: &BTreeMap<NodeId, MemberRole>) -> Vec<Event> {
+    let mut changes = Vec::new();
+    for (node, role) in now {
+        let before = known.get(node);
+        if before.is_none() {
+            changes.push(Event::Joined(*node));
+        }
+        if *role == MemberRole::Voter && before != Some(&MemberRole::Voter) {
+            changes.push(Event::Promoted(*node));
+        }
+    }
+    changes.extend(known.keys().filter(|node| !now.contains_key(node)).copied().map(Event::Removed));
+    changes
+}
+
 /// Consecutive failed attempts of this node to take part in the cluster.
 #[derive(Debug, Default)]
 struct FailedAttempts {
@@ -207,22 +224,18 @@ impl Tasks {
     }
 
     fn note_members(&self, known: &BTreeMap<NodeId, MemberRole>, now: &BTreeMap<NodeId, MemberRole>) {
-        for (node, role) in now {
-            match (known.get(node), role) {
-                (None, _) => {
+        for event in changes_of_members(known, now) {
+            match &event {
+                Event::Joined(node) => {
                     tracing::info!(%node, name = self.name_of(*node), "a node has joined the cluster as a learner");
-                    self.events.push(Event::Joined(*node));
                 }
-                (Some(MemberRole::Learner), MemberRole::Voter) => {
+                Event::Promoted(node) => {
                     tracing::info!(%node, name = self.name_of(*node), "a learner has caught up and votes now");
-                    self.events.push(Event::Promoted(*node));
                 }
+                Event::Removed(node) => tracing::info!(%node, "a node was removed from the cluster"),
                 _ => {}
             }
-        }
-        for node in known.keys().filter(|node| !now.contains_key(node)) {
-            tracing::info!(%node, "a node was removed from the cluster");
-            self.events.push(Event::Removed(*node));
+            self.events.push(event);
         }
     }
 
@@ -486,6 +499,26 @@ impl Tasks {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_that_missed_changes_reports_each_of_them() {
+        use MemberRole::{Learner, Voter};
+        let members = |of: &[(u64, MemberRole)]| -> BTreeMap<NodeId, MemberRole> {
+            of.iter().map(|(node, role)| (NodeId(*node), *role)).collect()
+        };
+        let known = members(&[(1, Voter), (2, Learner), (3, Voter)]);
+        let now = members(&[(1, Voter), (2, Voter), (4, Voter), (5, Learner)]);
+        let [two, three, four, five] = [2, 3, 4, 5].map(NodeId);
+        let expected = [
+            Event::Promoted(two),
+            Event::Joined(four),
+            Event::Promoted(four),
+            Event::Joined(five),
+            Event::Removed(three),
+        ];
+        assert_eq!(changes_of_members(&known, &now), expected);
+        assert!(changes_of_members(&now, &now).is_empty());
+    }
 
     /// The first reason may be that the others still start, and a later one that the token is wrong.
     #[test]

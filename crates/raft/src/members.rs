@@ -317,7 +317,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
                     return Err(ChangeError::NotVoter(node));
                 }
                 if !is_fit(&node, member) {
-                    return Err(ChangeError::NoSuccessor);
+                    return Err(ChangeError::Silent(node));
                 }
                 node
             }

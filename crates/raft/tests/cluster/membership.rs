@@ -200,6 +200,27 @@ fn a_change_that_ended_half_way_is_completed() {
     });
 }
 
+/// Others could take over, so the answer must not be that none can.
+#[test]
+fn a_transfer_to_a_voter_that_is_down_names_that_voter() {
+    run(async {
+        let cluster = Cluster::founded(3).await;
+        let leader = cluster.leader().await;
+        let down = (1..=3).find(|id| *id != leader.id).unwrap();
+        cluster.lose_power(down, 4).await;
+        let silent = || {
+            let answer = leader.consensus.status().members[&NodeId(down)].last_answer;
+            answer.is_none_or(|age| age > 4 * crate::node::options().lease()).then_some(())
+        };
+        cluster.wait("silence", silent).await;
+        let refused = leader.consensus.transfer(Some(NodeId(down))).await;
+        // On a busy machine another node can have been elected.
+        let is_expected = matches!(&refused, Err(ChangeError::Silent(node)) if node.0 == down)
+            || matches!(refused, Err(ChangeError::NotLeader { .. }));
+        assert!(is_expected, "{refused:?}");
+    });
+}
+
 #[test]
 fn a_transfer_to_the_node_that_leads_is_done_already() {
     run(async {

@@ -62,9 +62,10 @@ pub enum ClusterError {
         /// Number of entries that the learner lacks.
         entries: u64,
     },
-    /// A learner cannot become a voter, because the leader has not heard from it recently. The text is its name.
+    /// A member cannot become a voter or the leader, because the leader has not heard from it recently. The text is its
+    /// name.
     #[error("{0} has not answered the leader for a while: start it, or check the network, and repeat the request")]
-    LearnerSilent(String),
+    MemberSilent(String),
     /// The last voter cannot be removed.
     #[error("the last voter can't be removed: add another one first, or stop the node")]
     LastVoter,
@@ -167,7 +168,7 @@ classified! {
         Self::AlreadyMember(_) => "already_member", Fix;
         Self::ChangeInProgress => "change_in_progress", Retry;
         Self::LearnerBehind { .. } => "learner_behind", Retry;
-        Self::LearnerSilent(_) => "learner_silent", Retry;
+        Self::MemberSilent(_) => "member_silent", Retry;
         Self::LastVoter => "last_voter", Fix;
         Self::QuorumAtRisk { .. } => "quorum_at_risk", Fix;
         Self::NotVoter(_) => "not_voter", Fix;
@@ -190,7 +191,7 @@ impl ClusterError {
             Self::NotClustered
             | Self::AlreadyMember(_)
             | Self::LearnerBehind { .. }
-            | Self::LearnerSilent(_)
+            | Self::MemberSilent(_)
             | Self::LastVoter
             | Self::QuorumAtRisk { .. }
             | Self::Refused { .. }
