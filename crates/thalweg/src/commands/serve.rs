@@ -208,7 +208,7 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
     };
     let options = options(&resolved, args.repair);
     let open = |stop: &mut Stop| open_unless_stopped(&runtime, &resolved.config.data, options.clone(), member, stop);
-    let opened = open(&mut stop).inspect_err(|failure| membership::take_back(&part, &resolved.config.data, failure));
+    let opened = open(&mut stop).inspect_err(|_| membership::take_back(&part, &resolved.config.data));
     let Some(mut database) = opened? else { return Ok(()) };
     if let Some(member) = part.member() {
         let repaired = repair::if_due(&runtime, &resolved.config, member, &database, &mut stop)?;

@@ -170,10 +170,16 @@ fn a_start_beside_a_running_server_does_not_keep_the_node_from_running_alone() {
     let (data, address) = (dir.path().join("data"), free_address());
     let node = Node::start(&data);
     node.cli(&["put", "k", "a", "1"]).ok();
-    let mut second = command();
-    second.args(["serve", "--http", "127.0.0.1:0", "--native", "off", "--data"]).arg(&data);
-    let refused = run(second.args(["--cluster", &address, "--cluster-init"]), b"");
-    assert!(refused.code != Some(0) && refused.err.contains("in use"), "{refused:?}");
+    let beside = |flags: &[&str], token: &str| {
+        let mut second = command();
+        second.args(["serve", "--http", "127.0.0.1:0", "--native", "off", "--data"]).arg(&data).args(flags);
+        let refused = run(second.env("THALWEG_JOIN_TOKEN", token), b"");
+        assert!(refused.code != Some(0) && refused.err.contains("in use"), "{refused:?}");
+        refused
+    };
+    beside(&["--cluster", &address, "--join", "127.0.0.1:1"], &Tokens::create().join);
+    assert!(!data.join("CLUSTER").exists(), "it keeps no credentials of a cluster that it has not joined");
+    let refused = beside(&["--cluster", &address, "--cluster-init"], "");
     let token = refused.out.lines().find_map(|line| line.strip_prefix("admin token: ")).expect("the admin token");
     node.stop();
     let node = Node::start(&data);

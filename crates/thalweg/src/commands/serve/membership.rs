@@ -124,12 +124,14 @@ pub(super) fn keep(part: &MemberPart, dir: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Removes the credentials that this start has kept, if the directory has not become a member because it has data of
-/// its own. Otherwise a later start with `cluster_init` would found a second cluster with the id and the secret of the
-/// one that the directory was to join.
-pub(super) fn take_back(role: &OpenRole, dir: &Path, failure: &Failure) {
-    if role.member().is_some_and(|part| part.is_new)
-        && failure.code == "has_own_data"
+/// Removes the credentials of a given token that this start has kept, after it could not open a single node's
+/// directory, which may have data of its own or be in use. Otherwise a later start with `cluster_init` would found a
+/// second cluster with the id and the secret of the one that the directory was to join. Credentials that this start has
+/// made stay, because their admin token was shown.
+pub(super) fn take_back(role: &OpenRole, dir: &Path) {
+    let is_given = role.member().is_some_and(|part| part.is_new && part.admin.is_none());
+    if is_given
+        && Database::is_of_single_node(dir).unwrap_or(false)
         && let Err(error) = std::fs::remove_file(dir.join(CREDENTIALS_FILE))
     {
         tracing::warn!(%error, "cannot remove {CREDENTIALS_FILE}: remove it before the directory creates a cluster");
