@@ -69,6 +69,7 @@ fn change_error(error: ChangeError, name_of: impl Fn(NodeId) -> String) -> Clust
             ClusterError::Refused { reason: format!("{} leads: transfer its leadership first", name_of(node)) }
         }
         ChangeError::Lags { entries, .. } => ClusterError::LearnerBehind { entries },
+        ChangeError::Silent(node) => ClusterError::MemberSilent(name_of(node)),
         ChangeError::NoMajority { alive, voters } => ClusterError::QuorumAtRisk { alive, voters },
         ChangeError::LastVoter(_) => ClusterError::LastVoter,
         ChangeError::NoSuccessor => ClusterError::NoSuccessor,

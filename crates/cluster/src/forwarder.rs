@@ -147,17 +147,42 @@ fn change_error(error: CallError, node: NodeId) -> ChangeError {
             "node_leads" => ChangeError::Leads(node),
             "not_voter" => ChangeError::NotVoter(node),
             "no_successor" => ChangeError::NoSuccessor,
-            "learner_lags" | "no_majority_left" => ChangeError::Refused(text),
+            "learner_lags" => lag_in(&text, node).unwrap_or(ChangeError::Refused(text)),
+            "member_silent" => ChangeError::Silent(node),
+            "no_majority_left" => majority_in(&text).unwrap_or(ChangeError::Refused(text)),
+            // The leader checks these conditions before it begins the change.
+            "membership_invalid" | "malformed_frame" | REMOVED => ChangeError::Refused(text),
             _ => ChangeError::OutcomeUnknown { reason: text },
         },
+        CallError::Encode(error) => ChangeError::Refused(error.to_string()),
         other => ChangeError::OutcomeUnknown { reason: other.to_string() },
     }
+}
+
+/// Returns the number that follows a word in a text.
+fn number_after(text: &str, word: &str) -> Option<u64> {
+    let digits = text.split_once(word)?.1.split(|char: char| !char.is_ascii_digit()).next()?;
+    digits.parse().ok()
+}
+
+/// Returns the leader's [`ChangeError::Lags`]. The frame has its numbers only in the text.
+fn lag_in(text: &str, node: NodeId) -> Option<ChangeError> {
+    let (entries, max) = (number_after(text, " lacks ")?, number_after(text, "more than ")?);
+    Some(ChangeError::Lags { node, entries, max })
+}
+
+/// Returns the leader's [`ChangeError::NoMajority`], from the numbers in its text.
+fn majority_in(text: &str) -> Option<ChangeError> {
+    let number = |word| usize::try_from(number_after(text, word)?).ok();
+    Some(ChangeError::NoMajority { alive: number("only ")?, voters: number(" of ")? })
 }
 
 #[cfg(test)]
 mod tests {
     use std::{cell::RefCell, future::ready, rc::Rc};
 
+    use thalweg_replica::MembershipError;
+    use thalweg_types::Classified;
     use thalweg_wire::peer::PeerFrame;
     use tokio::task::spawn_local;
 
@@ -169,6 +194,38 @@ mod tests {
         link_counters::LinkCounters,
         testing::{SERVER, Server, credentials, run},
     };
+
+    /// A client gets the same error, with the same next step, from the leader and from a follower that asks the leader.
+    #[test]
+    fn a_refused_change_of_the_members_keeps_its_error_on_the_way() {
+        let node = NodeId(7);
+        let sent = |error: &ChangeError| CallError::Failed {
+            class: error.action(),
+            code: error.code().to_owned(),
+            text: error.to_string(),
+            leader: None,
+        };
+        for error in [
+            ChangeError::InProgress,
+            ChangeError::NotAMember(node),
+            ChangeError::AlreadyVotes(node),
+            ChangeError::Removed(node),
+            ChangeError::Lags { node, entries: 1_234, max: 1_000 },
+            ChangeError::Silent(node),
+            ChangeError::NoMajority { alive: 1, voters: 4 },
+            ChangeError::LastVoter(node),
+            ChangeError::Leads(node),
+            ChangeError::NotVoter(node),
+            ChangeError::NoSuccessor,
+        ] {
+            assert_eq!(change_error(sent(&error), node), error);
+        }
+        let invalid = ChangeError::Membership(MembershipError::NoVoters);
+        let refused = change_error(sent(&invalid), node);
+        assert_eq!(refused, ChangeError::Refused(invalid.to_string()), "nothing was changed");
+        let unknown = ChangeError::OutcomeUnknown { reason: "no majority had the change in time".to_owned() };
+        assert!(matches!(change_error(sent(&unknown), node), ChangeError::OutcomeUnknown { .. }));
+    }
 
     const LARGE: usize = 2 * 1024 * 1024;
     const LONG: Duration = Duration::from_secs(60);

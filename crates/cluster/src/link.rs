@@ -521,6 +521,11 @@ impl Link {
         }
     }
 
+    /// Returns true if there is no connection, and the last attempt to dial the present address has failed.
+    pub(crate) fn cannot_connect(&self) -> bool {
+        self.established().is_none() && self.0.dialling.borrow().failures > 0
+    }
+
     fn established(&self) -> Option<Connection> {
         let connection = self.0.connection.borrow();
         connection.as_ref().filter(|connection| !connection.has_ended.get()).cloned()

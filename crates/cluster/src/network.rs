@@ -73,6 +73,8 @@ pub(crate) struct PeerLinks {
     pub proposals: Link,
     /// Requests of the node that wait for a commit.
     requests: FollowerRequests<Rt>,
+    /// Address that the membership has for the node; empty if it has none.
+    stated: Rc<RefCell<String>>,
 }
 
 impl PeerLinks {
@@ -84,6 +86,7 @@ impl PeerLinks {
             snapshots: link(Channel::Snapshots),
             proposals: link(Channel::Proposals),
             requests: FollowerRequests::default(),
+            stated: Rc::default(),
         }
     }
 
@@ -137,23 +140,26 @@ impl Network {
         self.0.counters.of(node).of(channel)
     }
 
-    /// Returns the links to a node. An address that is not empty replaces the one known so far.
+    /// Returns the links to a node. `address` is the one that the membership has. If it is another one than before, it
+    /// replaces the one known so far.
     pub(crate) fn peer(&self, node: NodeId, address: &str) -> PeerLinks {
         let mut peers = self.0.peers.borrow_mut();
         let links = peers.entry(node).or_insert_with(|| self.new_links(node, address));
-        if !address.is_empty() {
+        if !address.is_empty() && *links.stated.borrow() != address {
+            address.clone_into(&mut links.stated.borrow_mut());
             links.set_address(address);
         }
         links.clone()
     }
 
-    /// Notes an address of a node that has connected, if no other one is known: a node that joins is not in the
-    /// membership yet, and a membership may have no address of a node. Without one, this node cannot ping a leader, and
-    /// would ignore its entries, which may contain the address.
+    /// Notes the address of a node that has connected, if no other one is known, or if the node cannot be reached at
+    /// the known one. A node that joins is not in the membership yet, and a membership may have no address of a node.
+    /// Without one, this node cannot ping a leader, and would ignore its entries, which may contain the address. If
+    /// the addresses of many members have changed, none of them can be elected by the addresses of the membership.
     pub(crate) fn introduce(&self, node: NodeId, address: &str) {
         let mut peers = self.0.peers.borrow_mut();
         let links = peers.entry(node).or_insert_with(|| self.new_links(node, address));
-        if links.control.address().is_empty() {
+        if links.control.address().is_empty() || links.control.cannot_connect() {
             links.set_address(address);
         }
     }

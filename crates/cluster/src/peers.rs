@@ -2,7 +2,7 @@
 
 use std::{
     cell::RefCell,
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     rc::Rc,
     time::{Duration, Instant},
 };
@@ -10,6 +10,11 @@ use std::{
 use thalweg_types::{Index, NodeId, SpaceTime};
 
 use crate::about::AboutNode;
+
+/// Minimum time between two ends of the leader's log that are remembered, and their maximum number. The time for which
+/// a node was behind is as exact as the former, up to a minute.
+const AWAITED_EVERY: Duration = Duration::from_secs(1);
+const MAX_AWAITED: usize = 64;
 
 /// Knowledge about one other node.
 #[derive(Clone, Debug, Default)]
@@ -28,8 +33,11 @@ pub(crate) struct PeerFacts {
     pub wall: Option<(SpaceTime, Instant)>,
     /// Milliseconds by which the node's wall clock was ahead of the local one when the node last reported it.
     pub clock_ahead_millis: Option<i64>,
-    /// Time at which the node last had all entries.
+    /// Latest time for which the node is known to have all entries that this leader had then. `None` while this node
+    /// does not lead, because only the leader knows that.
     pub up_to_date: Option<Instant>,
+    /// Ends of this leader's log that the node has not reached yet, with their times, the oldest first.
+    pub awaited: VecDeque<(Index, Instant)>,
     pub is_lagging: bool,
     pub is_stale: bool,
 }
@@ -48,9 +56,13 @@ impl Peers {
         change(self.0.borrow_mut().entry(node).or_default())
     }
 
-    /// Forgets which nodes lag or are stale.
+    /// Forgets which nodes lag or are stale, and since when.
     pub(crate) fn forget_lags(&self) {
-        self.0.borrow_mut().values_mut().for_each(|facts| (facts.is_lagging, facts.is_stale) = (false, false));
+        for facts in self.0.borrow_mut().values_mut() {
+            (facts.is_lagging, facts.is_stale) = (false, false);
+            facts.up_to_date = None;
+            facts.awaited.clear();
+        }
     }
 
     pub(crate) fn keep(&self, nodes: &[NodeId]) {
@@ -59,8 +71,87 @@ impl Peers {
 }
 
 impl PeerFacts {
-    /// Returns the time since the node last had all entries; `None` if it never had them.
+    /// Notes how far the node is while this node leads. `last` is the last entry of the leader, `matched` the last one
+    /// that the node has. Under steady writes a node never has the newest entry, so it counts as up to date at a time
+    /// as soon as it has what the leader had then.
+    pub(crate) fn note_progress(&mut self, last: Index, matched: Option<Index>, now: Instant) {
+        // A node that has never reported is behind from now on.
+        let up_to_date = self.up_to_date.get_or_insert(now);
+        if matched >= Some(last) {
+            *up_to_date = now;
+            self.awaited.clear();
+            return;
+        }
+        while let Some((index, at)) = self.awaited.front().copied()
+            && matched >= Some(index)
+        {
+            *up_to_date = at;
+            self.awaited.pop_front();
+        }
+        let is_due = self.awaited.back().is_none_or(|(_, at)| now.saturating_duration_since(*at) >= AWAITED_EVERY);
+        if is_due && self.awaited.len() < MAX_AWAITED {
+            self.awaited.push_back((last, now));
+        }
+    }
+
+    /// Returns the time since the node last had all entries that this leader had; `None` if this node does not lead.
     pub(crate) fn behind(&self) -> Option<Duration> {
         self.up_to_date.map(|at| at.elapsed())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Notes the progress of a node that always lacks entries: the leader writes 1,000 of them a second, and the node
+    /// has those of `behind` before. Returns the longest time for which the node counted as behind.
+    fn longest(behind: Duration, seconds: u32) -> Duration {
+        let (mut facts, start) = (PeerFacts::default(), Instant::now());
+        let step = Duration::from_millis(100);
+        let times = (1..=seconds * 10).map(|number| step * number);
+        let since = times.map(|time| {
+            let last = Index(10_000_000 + time.as_millis() as u64);
+            let matched = Index(last.0 - behind.as_millis() as u64);
+            facts.note_progress(last, Some(matched), start + time);
+            assert!(facts.awaited.len() <= MAX_AWAITED);
+            (start + time).duration_since(facts.up_to_date.expect("it counts from the first time on"))
+        });
+        since.max().expect("there are times")
+    }
+
+    #[test]
+    fn a_node_that_follows_steady_writes_closely_is_up_to_date() {
+        assert!(longest(Duration::from_millis(1), 120) <= SECOND, "it never has the newest entry");
+        let time = longest(20 * SECOND, 120);
+        assert!((20 * SECOND..=22 * SECOND).contains(&time), "{time:?}");
+    }
+
+    #[test]
+    fn a_node_that_stops_is_behind_from_then_on_until_it_has_all_entries() {
+        let (mut facts, start) = (PeerFacts::default(), Instant::now());
+        facts.note_progress(Index(10), Some(Index(10)), start);
+        for second in 1..=300 {
+            facts.note_progress(Index(10 + u64::from(second)), Some(Index(10)), start + SECOND * second);
+        }
+        assert_eq!((facts.up_to_date, facts.awaited.len()), (Some(start), MAX_AWAITED));
+        facts.note_progress(Index(310), Some(Index(15)), start + SECOND * 301);
+        assert_eq!(facts.up_to_date, Some(start + SECOND * 5), "it has what the leader had then");
+        facts.note_progress(Index(310), Some(Index(310)), start + SECOND * 302);
+        assert_eq!((facts.up_to_date, facts.awaited.len()), (Some(start + SECOND * 302), 0));
+        facts.note_progress(Index(311), None, start + SECOND * 303);
+        assert_eq!(facts.up_to_date, Some(start + SECOND * 302), "an unknown position is no progress");
+    }
+
+    #[test]
+    fn a_node_that_does_not_lead_knows_of_no_delay() {
+        let peers = Peers::default();
+        peers.update(NodeId(1), |facts| facts.note_progress(Index(2), Some(Index(1)), Instant::now()));
+        assert!(peers.get(NodeId(1)).behind().is_some());
+        peers.forget_lags();
+        assert_eq!(peers.get(NodeId(1)).behind(), None);
+        assert!(peers.get(NodeId(1)).awaited.is_empty());
     }
 }

@@ -57,6 +57,8 @@ const CHANGE_EVERY: Duration = Duration::from_millis(300);
 /// Number of consecutive failed attempts to take part in the cluster after which the node logs a warning. The first
 /// attempts fail while this node creates the cluster, or while the others start.
 const COMPLAIN_AFTER: u32 = 7;
+/// Time between two such warnings: the reason can have changed, and the first one may be far back in the log.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 /// Maximum time of a membership change that this node requests without an operator.
 const CHANGE_LIMIT: Duration = Duration::from_secs(5);
 /// Maximum time of a request for a description or for running hashes.
@@ -66,6 +68,43 @@ pub(crate) const ASK_LIMIT: Duration = Duration::from_secs(2);
 /// by the request with which it joined, and later by operators, so a node does not ask for it again.
 fn is_known_as(known: &NodeInfo, own: &NodeInfo) -> bool {
     (&known.name, &known.address) == (&own.name, &own.address)
+}
+
+/// Returns the changes from one list of members to another. A node that was behind sees several changes at the same
+/// time, so a new member can be a voter already.
+fn changes_of_members(known: &BTreeMap<NodeId, MemberRole>, now: &BTreeMap<NodeId, MemberRole>) -> Vec<Event> {
+    let mut changes = Vec::new();
+    for (node, role) in now {
+        let before = known.get(node);
+        if before.is_none() {
+            changes.push(Event::Joined(*node));
+        }
+        if *role == MemberRole::Voter && before != Some(&MemberRole::Voter) {
+            changes.push(Event::Promoted(*node));
+        }
+    }
+    changes.extend(known.keys().filter(|node| !now.contains_key(node)).copied().map(Event::Removed));
+    changes
+}
+
+/// Consecutive failed attempts of this node to take part in the cluster.
+#[derive(Debug, Default)]
+struct FailedAttempts {
+    count: u32,
+    warned: Option<Instant>,
+}
+
+impl FailedAttempts {
+    /// Notes a failed attempt. Returns true if a warning is due.
+    fn note(&mut self, now: Instant) -> bool {
+        self.count = self.count.saturating_add(1);
+        let is_recent = self.warned.is_some_and(|at| now.saturating_duration_since(at) < COMPLAIN_EVERY);
+        let is_due = self.count >= COMPLAIN_AFTER && !is_recent;
+        if is_due {
+            self.warned = Some(now);
+        }
+        is_due
+    }
 }
 
 fn note_room(report: &ClusterReport) {
@@ -185,22 +224,18 @@ impl Tasks {
     }
 
     fn note_members(&self, known: &BTreeMap<NodeId, MemberRole>, now: &BTreeMap<NodeId, MemberRole>) {
-        for (node, role) in now {
-            match (known.get(node), role) {
-                (None, _) => {
+        for event in changes_of_members(known, now) {
+            match &event {
+                Event::Joined(node) => {
                     tracing::info!(%node, name = self.name_of(*node), "a node has joined the cluster as a learner");
-                    self.events.push(Event::Joined(*node));
                 }
-                (Some(MemberRole::Learner), MemberRole::Voter) => {
+                Event::Promoted(node) => {
                     tracing::info!(%node, name = self.name_of(*node), "a learner has caught up and votes now");
-                    self.events.push(Event::Promoted(*node));
                 }
+                Event::Removed(node) => tracing::info!(%node, "a node was removed from the cluster"),
                 _ => {}
             }
-        }
-        for node in known.keys().filter(|node| !now.contains_key(node)) {
-            tracing::info!(%node, "a node was removed from the cluster");
-            self.events.push(Event::Removed(*node));
+            self.events.push(event);
         }
     }
 
@@ -253,15 +288,18 @@ impl Tasks {
             self.peers.forget_lags();
             return;
         }
+        let triggers = &self.options.triggers;
+        let stale_after = Duration::from_millis(triggers.stale_after.0);
+        let last = members.iter().find(|member| member.node == self.here()).and_then(|member| member.log_index);
+        let last = last.unwrap_or(Index::ZERO);
         for member in members.iter().filter(|member| member.node != self.here()) {
-            let has_all = member.lag.is_some_and(|lag| lag.entries == 0);
+            let matched = member.lag.map(|lag| Index(last.0.saturating_sub(lag.entries)));
             let (was, is) = self.peers.update(member.node, |facts| {
-                if has_all || facts.up_to_date.is_none() {
-                    facts.up_to_date = Some(Instant::now());
-                }
+                facts.note_progress(last, matched, Instant::now());
                 let was = (facts.is_lagging, facts.is_stale);
-                let triggers = &self.options.triggers;
-                (facts.is_lagging, facts.is_stale) = (member.is_lagging(triggers), member.is_stale(triggers));
+                // The report is older than the progress that was just noted.
+                let is_stale = facts.behind().is_some_and(|behind| behind > stale_after);
+                (facts.is_lagging, facts.is_stale) = (member.is_lagging(triggers), is_stale);
                 (was, (facts.is_lagging, facts.is_stale))
             });
             let (node, name) = (member.node, member.name.as_str());
@@ -340,7 +378,7 @@ impl Tasks {
     /// until the membership contains this node with both.
     async fn take_part(self: Rc<Self>) {
         let info = self.own_info();
-        let (mut failures, mut was_member) = (0_u32, false);
+        let (mut failures, mut was_member) = (FailedAttempts::default(), false);
         while !self.was_removed.get() {
             let status = self.consensus.status();
             let own = status.members.get(&self.here());
@@ -348,7 +386,7 @@ impl Tasks {
                 if !std::mem::replace(&mut was_member, true) {
                     self.note_former(&status.members);
                 }
-                failures = 0;
+                failures = FailedAttempts::default();
                 sleep(DESCRIBE_EVERY).await;
                 continue;
             }
@@ -358,11 +396,10 @@ impl Tasks {
             } else {
                 self.ask_to_join(&info).await
             };
-            if let Err(reason) = done {
-                failures = failures.saturating_add(1);
-                if failures == COMPLAIN_AFTER {
-                    tracing::warn!(%reason, "this node is not a member of the cluster yet, and tries again");
-                }
+            if let Err(reason) = done
+                && failures.note(Instant::now())
+            {
+                tracing::warn!(%reason, "this node is not a member of the cluster yet, and tries again");
             }
             sleep(CHANGE_EVERY).await;
         }
@@ -433,12 +470,16 @@ impl Tasks {
         }
     }
 
-    /// Makes learners voters once they have caught up, while this node leads.
+    /// Makes learners voters once they have caught up, while this node leads, and completes a change of the voters that
+    /// has ended half-way, as that of a leader that has failed.
     async fn promote_learners(self: Rc<Self>) {
         loop {
             sleep(CHANGE_EVERY).await;
             if !self.consensus.member().leads() {
                 continue;
+            }
+            if let Err(error) = self.consensus.complete_change().await {
+                tracing::debug!(%error, "a change of the voters is not completed yet");
             }
             let status = self.consensus.status();
             let learners = status
@@ -458,6 +499,35 @@ impl Tasks {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_that_missed_changes_reports_each_of_them() {
+        use MemberRole::{Learner, Voter};
+        let members = |of: &[(u64, MemberRole)]| -> BTreeMap<NodeId, MemberRole> {
+            of.iter().map(|(node, role)| (NodeId(*node), *role)).collect()
+        };
+        let known = members(&[(1, Voter), (2, Learner), (3, Voter)]);
+        let now = members(&[(1, Voter), (2, Voter), (4, Voter), (5, Learner)]);
+        let [two, three, four, five] = [2, 3, 4, 5].map(NodeId);
+        let expected = [
+            Event::Promoted(two),
+            Event::Joined(four),
+            Event::Promoted(four),
+            Event::Joined(five),
+            Event::Removed(three),
+        ];
+        assert_eq!(changes_of_members(&known, &now), expected);
+        assert!(changes_of_members(&now, &now).is_empty());
+    }
+
+    /// The first reason may be that the others still start, and a later one that the token is wrong.
+    #[test]
+    fn a_node_that_cannot_join_says_why_again_and_again() {
+        let (mut failures, start) = (FailedAttempts::default(), Instant::now());
+        // An attempt each 300 ms, for three minutes.
+        let warned = (1..=600).filter(|number| failures.note(start + CHANGE_EVERY * *number)).collect::<Vec<u32>>();
+        assert_eq!(warned, [COMPLAIN_AFTER, COMPLAIN_AFTER + 200, COMPLAIN_AFTER + 400]);
+    }
 
     /// A node that joined as a learner does not know that, and is told so by no one: it would ask to join for ever.
     #[test]

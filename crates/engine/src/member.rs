@@ -10,7 +10,7 @@ use std::{
     sync::{Arc, PoisonError, atomic::Ordering},
 };
 
-use thalweg_disk::Disk;
+use thalweg_disk::{Disk, RealDisk};
 use thalweg_log::Log;
 use thalweg_replica::{Member, Observer, ReplayProgress};
 use thalweg_state::machine::Machine;
@@ -22,7 +22,7 @@ use crate::{
     identity::{MemberIdentity, OpenRole, Origin},
     inner::Inner,
     open::{self, OpenEnvironment},
-    open_parts::Mode,
+    open_parts::{Mode, io_error},
     options::Options,
     repair_note::RepairNote,
 };
@@ -54,6 +54,20 @@ pub struct SteppedOptions<'a> {
 }
 
 impl Database {
+    /// Returns true if there is a data directory at `path` that was never a member of a cluster. It may be open.
+    ///
+    /// # Errors
+    /// Its identity cannot be read.
+    pub fn is_of_single_node(path: impl AsRef<Path>) -> Result<bool, OpenError> {
+        let path = path.as_ref();
+        if !path.join("IDENTITY").exists() {
+            return Ok(false);
+        }
+        let disk = RealDisk::open(path).map_err(|error| io_error(path, "opening the directory", &error))?;
+        let disk: Arc<dyn Disk> = Arc::new(disk);
+        Ok(open::read_identity(&disk, path)?.is_some_and(|identity| identity.cluster.is_none()))
+    }
+
     /// Opens the data directory at `path` as a member of a cluster. The database applies nothing and has no leader
     /// until consensus runs on its [parts](Self::member_parts).
     ///

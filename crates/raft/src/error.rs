@@ -151,6 +151,9 @@ pub enum ChangeError {
         /// Maximum number of entries that a learner may lack to become a voter.
         max: u64,
     },
+    /// The member, which would become a voter or the leader, has not answered recently.
+    #[error("node {0} has not answered for a while: start it, or check the network between it and the leader")]
+    Silent(NodeId),
     /// After the change, the voters that answer would be no majority.
     #[error("after the change only {alive} of {voters} voters would answer, which is no majority: repair them first")]
     NoMajority {
@@ -196,6 +199,7 @@ classified!(ChangeError {
     Self::AlreadyVotes(_) => "already_votes", Fix;
     Self::Removed(_) => "node_removed", Fix;
     Self::Lags { .. } => "learner_lags", Retry;
+    Self::Silent(_) => "member_silent", Retry;
     Self::NoMajority { .. } => "no_majority_left", Fix;
     Self::LastVoter(_) => "last_voter", Fix;
     Self::Leads(_) => "node_leads", Fix;

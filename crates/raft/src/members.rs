@@ -4,7 +4,7 @@
 //! consensus).
 //!
 //! * A new member is a learner: it receives entries and does not count in any majority.
-//! * A learner becomes a voter when it lacks few entries, and the voters that answer remain a majority.
+//! * A learner becomes a voter when it answers and lacks few entries, and the voters that answer remain a majority.
 //! * A voter is removed if the remaining voters that answer are a majority, and if it does not lead.
 //! * Node ids are never used again: an id is a random number that a directory gets when it is created, and the state
 //!   remembers the ids of removed members.
@@ -208,7 +208,22 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         let mut after = voters(&status);
         after.insert(node);
         self.check_majority(&after).await?;
+        // A voter that is down makes the majority larger and is of no use for it.
+        self.check_alive(node).await?;
         self.change(&status, ChangeMembers::AddVoterIds(BTreeSet::from([node.0]))).await
+    }
+
+    /// Completes a change of the voters that has ended half-way, because its leader failed or its time was over: until
+    /// then, majorities of the former voters and of the new ones must agree. Does nothing while a change runs.
+    pub async fn complete_change(&self) -> Result<(), ChangeError> {
+        let status = self.led()?;
+        let index = |id: Option<LogId>| id.map(|id| id.index);
+        let is_open = index(status.membership) > index(status.committed);
+        if !status.is_changing || is_open || self.0.is_changing.get() {
+            return Ok(());
+        }
+        // Without a new voter, only the second half of the change is left.
+        self.change(&status, ChangeMembers::AddVoterIds(BTreeSet::new())).await
     }
 
     /// Answers the promotion of a member that votes. An earlier request may not be complete, or may have ended
@@ -260,8 +275,13 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
     }
 
     /// Transfers the leadership to the given voter, or otherwise to the voter that has most entries. Returns when
-    /// another node leads, or after two leases.
+    /// another node leads, or after two leases. If the given node leads already, there is nothing to do, so that a
+    /// request can be repeated.
     pub async fn transfer(&self, to: Option<NodeId>) -> Result<NodeId, ChangeError> {
+        let here = self.0.member.node();
+        if to == Some(here) {
+            return self.led().map(|_| here);
+        }
         let to = self.begin_transfer(to).await?;
         let gives_up = Types::<Rt>::now() + 4 * self.0.options.lease();
         let mut metrics = self.0.raft.server_metrics();
@@ -297,7 +317,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
                     return Err(ChangeError::NotVoter(node));
                 }
                 if !is_fit(&node, member) {
-                    return Err(ChangeError::NoSuccessor);
+                    return Err(ChangeError::Silent(node));
                 }
                 node
             }
@@ -362,6 +382,18 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             }
             Types::<Rt>::sleep(ANSWER_POLL).await;
         }
+    }
+
+    /// Checks that a member has answered recently, like [`check_majority`](Self::check_majority).
+    async fn check_alive(&self, node: NodeId) -> Result<(), ChangeError> {
+        let gives_up = Types::<Rt>::now() + ALIVE_LEASES * self.0.options.lease();
+        while !self.led()?.members.get(&node).is_some_and(|member| self.is_alive(member)) {
+            if Types::<Rt>::now() >= gives_up {
+                return Err(ChangeError::Silent(node));
+            }
+            Types::<Rt>::sleep(ANSWER_POLL).await;
+        }
+        Ok(())
     }
 
     /// Waits until this leader has applied all changes that were made before, because the state remembers who was

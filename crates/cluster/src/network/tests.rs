@@ -200,3 +200,22 @@ fn a_node_without_an_address_in_the_membership_is_dialled_at_the_one_with_which_
         assert!(links.appends.connection(Instant::now() + CHUNK_LIMIT).await.is_ok(), "a known address stays");
     });
 }
+
+/// All nodes of a cluster can get new addresses while they are down. Then no leader can be elected by the addresses of
+/// the membership, and no membership with the new ones can be agreed on.
+#[test]
+fn a_node_that_cannot_be_dialled_is_dialled_at_the_address_with_which_it_connects() {
+    run(async {
+        let server = Server::start(|_, request| ready(success(&request)).boxed_local()).await;
+        let network = network(&server).network;
+        network.keep(&[]);
+        let (former, soon) = ("127.0.0.1:1", || Instant::now() + CHUNK_LIMIT);
+        assert!(network.peer(SERVER, former).control.connection(soon()).await.is_err());
+        network.introduce(SERVER, &server.address.to_string());
+        let links = network.peer(SERVER, former);
+        assert!(links.control.connection(soon()).await.is_ok(), "the address in the membership is the same as before");
+        assert!(links.appends.connection(soon()).await.is_ok());
+        let later = "127.0.0.1:2";
+        assert_eq!(network.peer(SERVER, later).control.address(), later, "the membership has changed");
+    });
+}

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use thalweg_cluster::NodeOptions;
 use thalweg_disk::{
     SimDisk,
     sim::{Errno, Event, Fault, Operation},
@@ -222,6 +223,36 @@ fn members_are_added_and_removed_and_leadership_is_transferred() {
     assert!(report.members.iter().all(|member| member.node != gone && member.role == MemberRole::Voter));
 }
 
+/// Only the leader knows how far the others are. A former leader showed all of them as stale after 30 s, for ever.
+#[test]
+fn a_former_leader_does_not_report_the_others_as_behind() {
+    let cluster = TestCluster::start(3);
+    put_again(&cluster, 0, b"key", b"value");
+    let knows = |at: usize| cluster.nodes[at].report().members.iter().any(|member| member.behind.is_some());
+    let mut former = 0;
+    wait_until("the leader knows how far the others are", || {
+        former = cluster.leader();
+        knows(former)
+    });
+    let target = cluster.nodes[(former + 1) % 3].id();
+    transfer(&cluster, former, target);
+    let leads = || cluster.nodes[former].node.leads();
+    wait_until("the former leader follows", || !leads());
+    // On a busy machine it can lead again.
+    wait_until("the former leader does not know it any more", || leads() || !knows(former));
+}
+
+#[test]
+fn a_transfer_to_the_leader_itself_can_be_repeated_on_any_node() {
+    let cluster = TestCluster::start(2);
+    for at in 0..2 {
+        wait_until("the request is answered by the leader", || {
+            let leader = cluster.nodes[cluster.leader()].id();
+            wait(cluster.nodes[at].node.transfer(Some(leader), soon())) == Ok(leader)
+        });
+    }
+}
+
 #[test]
 fn members_state_which_versions_of_the_state_machine_they_know() {
     let mut cluster = TestCluster::start(3);
@@ -326,6 +357,30 @@ fn a_learner_stays_one_under_another_leader_until_it_is_promoted() {
         };
         wait_until("the promotion is complete", is_voter);
     }
+}
+
+/// The addresses of all nodes change while they are down, so no membership with the new ones can be agreed on.
+#[test]
+fn nodes_that_all_have_new_addresses_find_each_other_by_the_option_join() {
+    let mut cluster = TestCluster::start(3);
+    put_again(&cluster, 0, b"key", b"value");
+    let stopped: Vec<_> = cluster.nodes.drain(..).map(TestNode::stop).collect();
+    let mut join = Vec::new();
+    for (path, options) in stopped {
+        let listen = "127.0.0.1:0".parse().unwrap();
+        cluster.restart(path, NodeOptions { listen, join: join.clone(), ..options });
+        join = vec![cluster.nodes[0].node.address().to_string()];
+    }
+    cluster.wait_for_voters(3);
+    put_again(&cluster, 0, b"after", b"value");
+    let addresses: Vec<_> = cluster.nodes.iter().map(|node| (node.id(), node.node.address().to_string())).collect();
+    let knows = |node: &TestNode| {
+        let members = node.report().members;
+        let has = |(id, address): &(NodeId, String)| members.iter().any(|it| it.node == *id && it.address == *address);
+        addresses.iter().all(has)
+    };
+    wait_until("the membership has the new addresses", || cluster.nodes.iter().all(knows));
+    cluster.check_equal();
 }
 
 /// Starts a cluster of one node, whose log no longer has its beginning.

@@ -123,6 +123,117 @@ fn a_repeated_promotion_is_confirmed_only_once_the_first_is_complete() {
     });
 }
 
+/// Waits until a leader has an answer of node 4, which has all entries.
+async fn wait_for_learner(cluster: &Cluster, leader: &Node) {
+    let caught_up = || {
+        let status = leader.consensus.status();
+        let learner = &status.members[&NodeId(4)];
+        (learner.matched == status.last.map(|last| last.index) && learner.last_answer.is_some()).then_some(())
+    };
+    cluster.wait("the learner", caught_up).await;
+}
+
+/// With a dead fourth voter, the cluster of three that are alive would survive no failure.
+#[test]
+fn a_learner_that_is_down_is_not_promoted() {
+    run(async {
+        let cluster = Cluster::founded(3).await;
+        let leader = cluster.leader().await;
+        leader.consensus.add_learner(NodeId(4), NodeInfo::at("node4:1")).await.unwrap();
+        cluster.start(4).await;
+        wait_for_learner(&cluster, &leader).await;
+        cluster.lose_power(4, 8).await;
+        let silent = || {
+            let answer = leader.consensus.status().members[&NodeId(4)].last_answer;
+            answer.is_none_or(|age| age > 4 * crate::node::options().lease()).then_some(())
+        };
+        cluster.wait("silence", silent).await;
+        let refused = leader.consensus.promote(NodeId(4)).await;
+        // On a busy machine another node can have been elected, which has never heard the learner.
+        let is_expected = matches!(refused, Err(ChangeError::Silent(NodeId(4)) | ChangeError::NotLeader { .. }));
+        assert!(is_expected, "{refused:?}");
+        assert_eq!(voters(&leader), BTreeSet::from([1, 2, 3]));
+    });
+}
+
+/// The request ends between the two halves, as it does if the leader fails there. Until the second half, majorities of
+/// the voters before and after the change must agree.
+#[test]
+fn a_change_that_ended_half_way_is_completed() {
+    run(async {
+        let cluster = Cluster::founded(3).await;
+        let leader = cluster.leader().await;
+        leader.consensus.add_learner(NodeId(4), NodeInfo::at("node4:1")).await.unwrap();
+        cluster.start(4).await;
+        wait_for_learner(&cluster, &leader).await;
+        // No majority of the former voters has the first half while its request is dropped.
+        let others: Vec<Node> = cluster.nodes().into_iter().filter(|node| node.id != leader.id).collect();
+        others.iter().for_each(|node| node.syncs.hold());
+        {
+            let promoted = pin!(leader.consensus.promote(NodeId(4)));
+            let is_written = || leader.consensus.status().is_changing.then_some(());
+            let written = pin!(cluster.wait("the first half in the leader's log", is_written));
+            match select(written, promoted).await {
+                Either::Left(_) => {}
+                // On a busy machine another node can have been elected.
+                Either::Right((Err(ChangeError::NotLeader { .. }), _)) => return,
+                Either::Right((ended, _)) => panic!("the request has ended: {ended:?}"),
+            }
+        }
+        let early = leader.consensus.complete_change().await;
+        assert!(matches!(early, Ok(()) | Err(ChangeError::NotLeader { .. })), "it is not committed yet: {early:?}");
+        others.iter().for_each(|node| node.syncs.release());
+        let begun = std::time::Instant::now();
+        loop {
+            let leader = cluster.leader().await;
+            let completed = leader.consensus.complete_change().await;
+            let status = leader.consensus.status();
+            if completed.is_ok() && !status.is_changing && status.leadership.led_term().is_some() {
+                break;
+            }
+            assert!(begun.elapsed() < crate::node::PATIENCE, "{completed:?}, {status:?}");
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        cluster.write(&put("after it", b"v")).await;
+        let leader = cluster.leader().await;
+        assert_eq!(leader.consensus.membership().unwrap().configs().len(), 1);
+    });
+}
+
+/// Others could take over, so the answer must not be that none can.
+#[test]
+fn a_transfer_to_a_voter_that_is_down_names_that_voter() {
+    run(async {
+        let cluster = Cluster::founded(3).await;
+        let leader = cluster.leader().await;
+        let down = (1..=3).find(|id| *id != leader.id).unwrap();
+        cluster.lose_power(down, 4).await;
+        let silent = || {
+            let answer = leader.consensus.status().members[&NodeId(down)].last_answer;
+            answer.is_none_or(|age| age > 4 * crate::node::options().lease()).then_some(())
+        };
+        cluster.wait("silence", silent).await;
+        let refused = leader.consensus.transfer(Some(NodeId(down))).await;
+        // On a busy machine another node can have been elected.
+        let is_expected = matches!(&refused, Err(ChangeError::Silent(node)) if node.0 == down)
+            || matches!(refused, Err(ChangeError::NotLeader { .. }));
+        assert!(is_expected, "{refused:?}");
+    });
+}
+
+#[test]
+fn a_transfer_to_the_node_that_leads_is_done_already() {
+    run(async {
+        let cluster = Cluster::founded(3).await;
+        let leader = cluster.leader().await;
+        match leader.consensus.transfer(Some(NodeId(leader.id))).await {
+            Ok(new) => assert_eq!((new.0, cluster.network.transfers()), (leader.id, 0), "nothing has changed"),
+            // On a busy machine another node can have been elected.
+            Err(error) => assert!(matches!(error, ChangeError::NotLeader { .. }), "{error}"),
+        }
+    });
+}
+
 #[test]
 fn a_removed_voter_does_not_come_back() {
     run(async {

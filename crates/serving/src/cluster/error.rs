@@ -48,7 +48,7 @@ pub enum ClusterError {
     #[error("the change may or may not have happened: look at the members before you repeat it")]
     OutcomeUnknown,
     /// The cluster has no member with this id or name.
-    #[error("the cluster has no member {0:?}: `thalweg cluster status` lists the members")]
+    #[error("the cluster has no member {0:?}: `thalweg cluster members` lists the members")]
     NoSuchMember(String),
     /// The node is a member already. The text is its name.
     #[error("{0} is a member already")]
@@ -62,12 +62,16 @@ pub enum ClusterError {
         /// Number of entries that the learner lacks.
         entries: u64,
     },
+    /// A member cannot become a voter or the leader, because the leader has not heard from it recently. The text is its
+    /// name.
+    #[error("{0} has not answered the leader for a while: start it, or check the network, and repeat the request")]
+    MemberSilent(String),
     /// The last voter cannot be removed.
     #[error("the last voter can't be removed: add another one first, or stop the node")]
     LastVoter,
     /// The reachable voters would not be a majority without the member.
     #[error(
-        "after this removal {alive} of {voters} voters would be alive, which is no majority: bring a voter back first, \
+        "after this change {alive} of {voters} voters would be alive, which is no majority: bring a voter back first, \
          or add one"
     )]
     QuorumAtRisk {
@@ -164,6 +168,7 @@ classified! {
         Self::AlreadyMember(_) => "already_member", Fix;
         Self::ChangeInProgress => "change_in_progress", Retry;
         Self::LearnerBehind { .. } => "learner_behind", Retry;
+        Self::MemberSilent(_) => "member_silent", Retry;
         Self::LastVoter => "last_voter", Fix;
         Self::QuorumAtRisk { .. } => "quorum_at_risk", Fix;
         Self::NotVoter(_) => "not_voter", Fix;
@@ -186,6 +191,7 @@ impl ClusterError {
             Self::NotClustered
             | Self::AlreadyMember(_)
             | Self::LearnerBehind { .. }
+            | Self::MemberSilent(_)
             | Self::LastVoter
             | Self::QuorumAtRisk { .. }
             | Self::Refused { .. }

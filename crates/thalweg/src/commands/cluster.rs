@@ -115,6 +115,9 @@ pub(crate) enum ClusterAction {
     },
     /// Remove the node that the command reaches from its cluster
     Leave {
+        /// Name or id of the node; any other node refuses the request
+        #[arg(long)]
+        node: Option<String>,
         /// Leave even if the remaining voters that are alive are no majority
         #[arg(long)]
         force: bool,
@@ -285,11 +288,13 @@ pub(crate) fn run(args: &ClusterCommand) -> Result<(), Failure> {
                 format!("{node} is no member any more; stop it if it still runs")
             })
         }
-        ClusterAction::Leave { force, token, place } => {
-            change("leave", &json!({ "force": force }), token, place)?;
+        ClusterAction::Leave { node, force, token, place } => {
+            check_one("leave", node.as_deref(), place)?;
+            change("leave", &json!({ "node": node, "force": force }), token, place)?;
             done(&json!({ "left": true }), place, || "the node is no member any more; stop it".to_owned())
         }
         ClusterAction::Shutdown { node, token, place } => {
+            check_one("shutdown", node.as_deref(), place)?;
             let body = node.as_ref().map_or_else(|| json!({}), |node| json!({ "node": node }));
             let reply = change("shutdown", &body, token, place)?;
             done(&reply, place, || format!("{} stops", text(&reply["node"])))
@@ -355,15 +360,30 @@ fn created(files: &CertificateFiles, json: bool) -> Result<(), Failure> {
     render::print_result(&object, json, || format!("certificate:  {certificate}\nprivate key:  {key}"))
 }
 
-/// Time for which a change of the members is repeated while the cluster elects a leader.
+/// Time for which a change of the members is repeated while the cluster elects a leader or completes another change.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Requests a change of the members. Repeats the request while no node leads, or leadership moves.
+/// Returns true for a change of the members that can be repeated: one without a leader has not happened, or the next
+/// leader completes it, and one beside another change has not happened.
+fn is_transient(failure: &Failure) -> bool {
+    matches!(&*failure.code, "not_leader" | "no_leader" | "change_in_progress")
+}
+
+/// Refuses a request about the node that answers if several addresses are given: if the first cannot be reached,
+/// another node would answer.
+fn check_one(what: &str, node: Option<&str>, place: &ServerArgs) -> Result<(), Failure> {
+    if node.is_some() || !place.url().contains(',') {
+        return Ok(());
+    }
+    let message = format!("`{what}` is for the node that answers, and several servers are named");
+    Err(Failure::usage(message).then("name one server with --server, or the node with --node"))
+}
+
+/// Requests a change of the members. Repeats the request while no node leads, leadership moves, or another change is in
+/// progress.
 fn change(what: &str, body: &Value, token: &TokenArgs, place: &ServerArgs) -> Result<Value, Failure> {
     let (token, mut attempts) = (token.token()?, 0);
-    // A change without a leader has not happened, or the next leader completes it. So the request can be repeated.
-    let is_leaderless = |failure: &Failure| matches!(&*failure.code, "not_leader" | "no_leader");
-    while_failing(PATIENCE, is_leaderless, || {
+    while_failing(PATIENCE, is_transient, || {
         attempts += 1;
         match Session::of_server(place)?.change_cluster(what, body, token.as_deref()) {
             Err(failure) if failure.exit == Exit::NotFound && what == "remove" && attempts > 1 => Ok(Value::Null),
@@ -517,6 +537,24 @@ fn doctor(place: &ServerArgs) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_that_leaves_or_stops_is_named_if_several_could_answer() {
+        let at =
+            |server: &str| ServerArgs { server: Some(server.to_owned()), timeout: Duration::from_secs(1), json: false };
+        let (one, two) = (at("http://a:1"), at("http://a:1,http://b:1"));
+        assert!(check_one("leave", None, &one).is_ok() && check_one("leave", Some("a"), &two).is_ok());
+        let refused = check_one("leave", None, &two).unwrap_err();
+        assert_eq!(refused.exit, Exit::Usage);
+        assert!(refused.to_string().contains("--node"), "{refused}");
+    }
+
+    #[test]
+    fn a_change_beside_another_one_is_repeated() {
+        let failure = |code: &'static str| Failure::new(Exit::Unavailable, code, "failed");
+        assert!(["not_leader", "no_leader", "change_in_progress"].into_iter().all(|code| is_transient(&failure(code))));
+        assert!(!is_transient(&failure("outcome_unknown")), "it may have happened");
+    }
 
     #[test]
     fn members_are_one_row_each() {

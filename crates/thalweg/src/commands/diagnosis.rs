@@ -70,6 +70,14 @@ impl Findings {
 /// Returns the findings about a cluster: its status and members as one node sees them, and the answers of all nodes.
 pub(super) fn diagnose(status: &Value, members: &[Value], nodes: &[Node]) -> Vec<Finding> {
     let mut found = Findings(Vec::new());
+    if members.is_empty() {
+        found.problem(
+            "not_joined",
+            "the node is not a member of the cluster yet, or has not heard from it since it joined".to_owned(),
+            "its log says why; check its --join and that the others reach it at its --advertise, or ask a member",
+        );
+        return found.0;
+    }
     leadership(&mut found, status, members, nodes);
     room(&mut found, status, members);
     clocks(&mut found, members, nodes);
@@ -338,6 +346,12 @@ mod tests {
     fn three_good_nodes_have_no_findings() {
         let (status, members, nodes) = good();
         assert_eq!(codes(&status, &members, &nodes), Vec::<&str>::new());
+    }
+
+    /// Such a node knows of no voters, which are no majority of themselves.
+    #[test]
+    fn a_node_that_has_not_joined_is_told_from_a_lost_majority() {
+        assert_eq!(codes(&json!({ "majority": false, "leader": null }), &[], &[]), ["not_joined"]);
     }
 
     #[test]

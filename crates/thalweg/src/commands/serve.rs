@@ -208,7 +208,8 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
     };
     let options = options(&resolved, args.repair);
     let open = |stop: &mut Stop| open_unless_stopped(&runtime, &resolved.config.data, options.clone(), member, stop);
-    let Some(mut database) = open(&mut stop)? else { return Ok(()) };
+    let opened = open(&mut stop).inspect_err(|_| membership::take_back(&part, &resolved.config.data));
+    let Some(mut database) = opened? else { return Ok(()) };
     if let Some(member) = part.member() {
         let repaired = repair::if_due(&runtime, &resolved.config, member, &database, &mut stop)?;
         if repaired != Repaired::Unchanged {

@@ -158,6 +158,40 @@ fn a_start_that_makes_no_sense_is_refused_and_says_what_to_do() {
     Node::start(&data).stop();
     let said = serve(&[&member[..], &["--join", "127.0.0.1:1"]].concat(), &Tokens::create().join);
     assert!(said.contains("data of its own"), "{said}");
+    // It keeps no credentials of that cluster, with which it would found a second one under the same id.
+    assert!(!data.join("CLUSTER").exists());
+    Node::start(&data).stop();
+}
+
+/// The second server writes the credentials of a new cluster before it finds that the directory is in use.
+#[test]
+fn a_start_beside_a_running_server_does_not_keep_the_node_from_running_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, address) = (dir.path().join("data"), free_address());
+    let node = Node::start(&data);
+    node.cli(&["put", "k", "a", "1"]).ok();
+    let beside = |flags: &[&str], token: &str| {
+        let mut second = command();
+        second.args(["serve", "--http", "127.0.0.1:0", "--native", "off", "--data"]).arg(&data).args(flags);
+        let refused = run(second.env("THALWEG_JOIN_TOKEN", token), b"");
+        assert!(refused.code != Some(0) && refused.err.contains("in use"), "{refused:?}");
+        refused
+    };
+    beside(&["--cluster", &address, "--join", "127.0.0.1:1"], &Tokens::create().join);
+    assert!(!data.join("CLUSTER").exists(), "it keeps no credentials of a cluster that it has not joined");
+    let refused = beside(&["--cluster", &address, "--cluster-init"], "");
+    let token = refused.out.lines().find_map(|line| line.strip_prefix("admin token: ")).expect("the admin token");
+    node.stop();
+    let node = Node::start(&data);
+    assert_eq!(node.cli(&["get", "k", "a"]).ok(), "1");
+    node.stop();
+    // The next attempt makes it a member, and the token that was shown is right.
+    let node = Node::start_with(&data, &["--cluster", &address, "--cluster-init"]);
+    until("the node leads", || node.cli(&["get", "k", "a"]).out == "1");
+    let mut asking = command();
+    asking.args(["cluster", "join-token"]).env("THALWEG_SERVER", &node.url).env("THALWEG_ADMIN_TOKEN", token);
+    assert!(run(&mut asking, b"").ok().starts_with("thalweg-join-"));
+    node.stop();
 }
 
 #[test]

@@ -5,14 +5,15 @@
 //!
 //! | configuration | directory with credentials | directory without |
 //! |---|---|---|
-//! | no `cluster` | refused | alone |
+//! | no `cluster` | refused, or alone if the directory has not become a member | alone |
 //! | `cluster` | the member that it is | refused: found or join? |
 //! | `cluster`, `cluster_init` | the member that it is | founds a cluster |
 //! | `cluster`, `join` | the member that it is | joins with the token |
 //! | `cluster`, `join`, `expect` | the member that it is | joins with the token the cluster that the nodes found together |
 //!
 //! Invariant: the credentials are durable before the directory is opened for the first time as a member. A start that
-//! ends in between takes the same decision again.
+//! ends in between takes the same decision again. A single node's directory with credentials, of a start that could not
+//! open it, is still that of a single node.
 
 use std::path::Path;
 
@@ -66,6 +67,10 @@ pub(super) fn decide(config: &Config) -> Result<OpenRole, Failure> {
     let shown = dir.display();
     if config.cluster.address().is_none() {
         let Some(stored) = stored else { return Ok(OpenRole::Alone) };
+        // A start that was to make it a member did not open the directory, such as one beside a server that runs.
+        if Database::is_of_single_node(dir).map_err(|error| Failure::of(&error))? {
+            return Ok(OpenRole::Alone);
+        }
         let message = format!("{shown} belongs to cluster {}", stored.cluster);
         return Err(Failure::new(Exit::Usage, "is_member", message).then(format!(
             "start it with --cluster ADDRESS; if a majority of the members is lost for good, docs/guides/cluster.md has the \
@@ -117,6 +122,20 @@ pub(super) fn keep(part: &MemberPart, dir: &Path) -> Result<(), Failure> {
         part.credentials.write(dir).map_err(|error| Failure::of(&error))?;
     }
     Ok(())
+}
+
+/// Removes the credentials of a given token that this start has kept, after it could not open a single node's
+/// directory, which may have data of its own or be in use. Otherwise a later start with `cluster_init` would found a
+/// second cluster with the id and the secret of the one that the directory was to join. Credentials that this start has
+/// made stay, because their admin token was shown.
+pub(super) fn take_back(role: &OpenRole, dir: &Path) {
+    let is_given = role.member().is_some_and(|part| part.is_new && part.admin.is_none());
+    if is_given
+        && Database::is_of_single_node(dir).unwrap_or(false)
+        && let Err(error) = std::fs::remove_file(dir.join(CREDENTIALS_FILE))
+    {
+        tracing::warn!(%error, "cannot remove {CREDENTIALS_FILE}: remove it before the directory creates a cluster");
+    }
 }
 
 /// Checks that the directory, now that it is open, belongs to the cluster of its credentials.
