@@ -118,8 +118,9 @@ pub trait Protocol: Sync {
         None
     }
 
-    /// Counts a reply to a request that was due after the warm-up. `service` is the time in nanoseconds from sending
-    /// the request to its reply; it is `None` if the reply was wrong.
+    /// Counts a right reply to a request that was due after the warm-up, or a wrong reply, whenever its request was
+    /// due. `service` is the time in nanoseconds from sending the request to its reply; it is `None` if the reply was
+    /// wrong.
     fn count(&self, counts: &mut Self::Counts, reply: Self::Reply, service: Option<u64>);
 
     /// Returns a description of the errors that make the run's figures invalid; `None` without such errors.

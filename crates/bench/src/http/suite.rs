@@ -274,8 +274,9 @@ enum Kind {
 }
 
 fn trial_of(outcome: &Outcome, objective: &Objective) -> Result<Trial, BenchError> {
-    // Shedding load with 503 is a way of not keeping up; wrong bytes are not.
-    let is_serious = outcome.tally.own.wrong_bytes > 0 || (outcome.tally.lost > 0 && objective.errors.is_none());
+    // Shedding load with 503 is a way of not keeping up; wrong bytes and lost keys are not.
+    let Counts { wrong_bytes, lost_keys, .. } = outcome.tally.own;
+    let is_serious = wrong_bytes + lost_keys > 0 || (outcome.tally.lost > 0 && objective.errors.is_none());
     let faults = if is_serious { Faults::Serious } else { Faults::Refusals };
     objective.judge("the server", outcome, faults)
 }
@@ -438,6 +439,22 @@ mod tests {
         let value = |name| row.iter().find(|(column, _)| *column == name).unwrap().1.clone();
         assert_eq!((value("written B/payload B"), value("fsyncs/run")), (Cell::Number(3.0), Cell::Number(24.0)));
         assert_eq!(value("fsyncs/put"), Cell::Number(0.5));
+    }
+
+    #[test]
+    fn a_search_ends_where_stored_keys_are_lost() {
+        let run = |own: Counts| {
+            let mut tally = load::Tally::<Counts>::new(2);
+            tally.times[Operation::Get as usize].record_nanos_times(1000, 1000);
+            (tally.right, tally.all_right, tally.wrong, tally.own) = (1000, 1000, 1, own);
+            let validity = load::Validity::Errors("one is wrong".to_owned());
+            Outcome { validity, ..Outcome::new(tally, 1.0, RunResources::default()) }
+        };
+        let objective: Objective = "p99<5ms,errors<1%".parse().unwrap();
+        let refused = run(Counts { bad_status: 1, ..Counts::default() });
+        assert_eq!(trial_of(&refused, &objective).unwrap(), Trial::Pass);
+        let lost = run(Counts { missing: 1, lost_keys: 1, ..Counts::default() });
+        assert!(trial_of(&lost, &objective).is_err());
     }
 
     #[test]
