@@ -89,7 +89,7 @@ impl<C> Figure<C> {
         let windows = self.window.zip(outcome.tally.timeline.as_ref()).map_or_else(Vec::new, |(value, timeline)| {
             timeline.windows().iter().map(|window| value(window, timeline.window_seconds())).collect()
         });
-        Run { whole: self.whole(outcome), windows, is_void: outcome.is_of_generator() }
+        Run { whole: self.whole(outcome), windows, is_void: !outcome.is_comparable() }
     }
 }
 
