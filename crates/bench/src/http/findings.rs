@@ -51,6 +51,9 @@ pub(super) fn knee_sentence(knee: &Knee, objective: &Objective, scenario: &Scena
             let rate = rate.map_or_else(String::new, |rate| format!(" {} requests/s meet {objective}.", number(rate)));
             format!("The search ended early ({what}), because the machine disturbed the runs.{rate}")
         }
+        (None, _) if knee.limited_by == Limit::Generator => {
+            format!("The load generator could not send the lowest rate that the search tried ({what}).")
+        }
         (None, _) => format!("No rate meets {objective} ({what}){}.", knee.why()),
         (Some(rate), Some(above)) => format!(
             "The highest rate that meets {objective} ({what}) is between {} and {} requests/s: the lower one passed every \
@@ -59,11 +62,14 @@ pub(super) fn knee_sentence(knee: &Knee, objective: &Objective, scenario: &Scena
             number(above),
             knee.why()
         ),
-        (Some(rate), None) => {
+        (Some(rate), None) if knee.limited_by == Limit::MaxRate => {
             format!(
                 "{} requests/s, the highest rate that the search may try, meets {objective} ({what}).",
                 number(rate)
             )
+        }
+        (Some(rate), None) => {
+            format!("{} requests/s meet {objective} ({what}), and no higher rate is confirmed.", number(rate))
         }
     }
 }
@@ -182,6 +188,9 @@ mod tests {
         let said = knee_sentence(&knee, &objective, &scenario(&[]), "disk");
         assert!(said.contains("p99 < 5.00 ms") && said.contains("is between 4,") && said.contains("and 5,"), "{said}");
         assert!(said.ends_with("failed twice (p99 6 ms)."), "{said}");
+        let void = find_knee(&bounds, |_| Ok::<_, ()>(Trial::Void("late".to_owned()))).unwrap();
+        let said = knee_sentence(&void, &objective, &scenario(&[]), "disk");
+        assert!(said.starts_with("The load generator could not send"), "{said}");
         let plot = search_plot(vec![(100.0, vec![1.0, 2.0]), (50.0, vec![1.0, 3.0])], &objective);
         assert!(plot.svg.contains("objective") && plot.svg.matches("<circle").count() == 6, "{}", plot.svg);
     }

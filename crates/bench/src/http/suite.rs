@@ -14,7 +14,7 @@ use super::{
 use crate::{
     BenchError, Progress, Report, Spectrum,
     account::{Account, cost_row, cost_table, disk_table},
-    figures::SampledLoad,
+    figures::{SampledLoad, check_of_ratio},
     latency::micros,
     load::{
         self, Bounds, Faults, LEAST_PATIENCE, Objective, Pace, Plan, Timeline, Trial, find_knee,
@@ -334,7 +334,9 @@ fn checks(scenario: &Scenario, Rounds { subject, echo }: &Rounds) -> Vec<Check> 
     let mut checks = vec![subject.check(&what, "all answered, rightly, in step")];
     checks.extend(scenario.echo_share.map(|share| {
         let measured = ratio(&subject.rates(), &echo.rates());
-        Check::at_least(format!("{what}: rate against the route that stores nothing"), measured, share, " ×")
+        let what = format!("{what}: rate against the route that stores nothing");
+        let check = Check::at_least(what, measured, share, " ×");
+        check_of_ratio(check, &echo.validity(), echo.is_lower_bound())
     }));
     checks
 }
@@ -463,6 +465,7 @@ mod tests {
             (vec!["--rate", "0"], "--rate"),
             (vec!["--connections", "0"], "--connections"),
             (vec!["--keys", "0"], "--keys"),
+            (vec!["--search", "p99<5ms", "--max-rate", "0"], "--max-rate"),
             (vec!["--value-size", "999999999"], "--value-size"),
         ] {
             let error = run(&options(&flags), &mut Quiet).unwrap_err().to_string();

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     BenchError, Progress, Report, Scratch, Spectrum,
     account::Account,
-    load::{Bounds, Faults, Knee, LEAST_PATIENCE, Objective, find_knee},
+    load::{Bounds, Faults, Knee, LEAST_PATIENCE, Objective, Trial, find_knee},
     native::{Server, bare, relay},
     options::require,
     profiling::LONGEST_PROFILE,
@@ -52,6 +52,16 @@ pub fn run(options: &PubsubOptions, progress: &mut dyn Progress) -> Result<Repor
         report.notes.extend(notes.collect::<Vec<_>>());
     }
     Ok(report.finish())
+}
+
+/// Judges a run of a search. A run in which the server dropped messages fails: their times are not among those of the
+/// run, and a server that drops more may deliver the rest faster.
+fn trial_of(outcome: &Outcome, objective: &Objective) -> Result<Trial, BenchError> {
+    let trial = objective.judge("the server", outcome, Faults::Serious)?;
+    Ok(match outcome.tally.own.dropped() {
+        dropped @ 1.. if trial == Trial::Pass => Trial::Fail(format!("{dropped} messages were dropped")),
+        _ => trial,
+    })
 }
 
 struct Suite<'a> {
@@ -213,7 +223,7 @@ impl Suite<'_> {
             let outcome = self.one(&scenario, Some(&mut account))?;
             let address = self.server.as_ref().map(|(_, server)| server.address);
             resources.push(rate, Evidence::of(&outcome, &account, address));
-            let trial = objective.judge("the server", &outcome, Faults::Serious)?;
+            let trial = trial_of(&outcome, objective)?;
             self.print_run(&scenario, "trial", &outcome);
             report::trial_row(&mut table, rate, &outcome, &trial);
             Ok::<_, BenchError>(trial)
@@ -240,5 +250,31 @@ impl Suite<'_> {
         let points = points.map(|line| (line.one_in(), line.time_us)).collect();
         self.lines.push((scenario.label(), points));
         self.last = Some((scenario.options.clone(), last));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        load::Tally,
+        native::{Share, SubscriberAccount},
+        pubsub::recorder::Deliveries,
+        usage::RunResources,
+    };
+
+    #[test]
+    fn a_rate_at_which_messages_are_dropped_does_not_meet_the_objective() {
+        let objective = Objective::of_times("p99<5ms").unwrap();
+        let trial = |dropped| {
+            let mut tally: Tally<Deliveries> = Tally::new(1);
+            tally.times[0].record_nanos_times(1000, 1000);
+            let mut account = SubscriberAccount::new(Share::All, 1);
+            account.dropped = dropped;
+            tally.own.accounts.push((0, account));
+            trial_of(&Outcome::new(tally, 1.0, RunResources::default()), &objective).unwrap()
+        };
+        assert_eq!(trial(0), Trial::Pass);
+        assert_eq!(trial(7).why(), Some("7 messages were dropped"));
     }
 }

@@ -107,7 +107,7 @@ impl Server {
     /// Describes the durability of writes to one of the server's databases.
     pub(super) fn durability(&self, database: u32) -> Result<String, BenchError> {
         match (&self.choice, database) {
-            (ServerChoice::Thalweg, 0) => Ok("durable before it is answered (disk)".to_owned()),
+            (ServerChoice::Thalweg, 0) => Ok("disk: synced before it is answered".to_owned()),
             (ServerChoice::Thalweg, 1) => Ok("none: a cache in memory".to_owned()),
             (ServerChoice::Bare, _) => {
                 Ok("one write and one fdatasync before the requests that arrived together are answered".to_owned())

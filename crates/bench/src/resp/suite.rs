@@ -4,6 +4,7 @@
 //! tables (`figures`).
 
 use std::{
+    collections::BTreeSet,
     path::Path,
     process::{Command, Stdio},
     time::Duration,
@@ -15,13 +16,14 @@ use super::{
     options::{Generator, RespOptions, ServerChoice},
     protocol::{OnWrong, Plan},
     requests::Operation,
-    scenario::{LoadKind, Scenario},
+    scenario::{Goal, LoadKind, Scenario},
     server::Server,
     turn::ServerTurn,
 };
 use crate::{
     BenchError, Progress, Report, Scratch,
     account::{Account, cost_table},
+    figures::check_of_ratio,
     load::{self, Bounds, Faults, LEAST_PATIENCE, Objective, Pace, Timeline, Validity, find_knee, turns},
     native::{TransportKind, bare},
     options::only,
@@ -110,6 +112,16 @@ fn describe(suite: &Suite<'_>, report: &mut Report) -> Result<(), BenchError> {
     Ok(())
 }
 
+/// Adds the durability of the lines to the report, for its titles.
+fn name_levels<'a>(report: &mut Report, levels: impl Iterator<Item = &'a str>) {
+    let levels: BTreeSet<&str> = levels.collect();
+    match levels.first() {
+        Some(level) if levels.len() == 1 => report.condition("durability", *level),
+        Some(_) => report.condition("levels", "DIFFERENT DURABILITIES: each row names its own"),
+        None => {}
+    }
+}
+
 struct Suite<'a> {
     options: &'a RespOptions,
     scratch: &'a Scratch,
@@ -146,6 +158,7 @@ impl Suite<'_> {
             }
             self.profile_scenario(scenario, report)?;
         }
+        name_levels(report, all.iter().flatten().map(|line| &*line.durability));
         report.tables.push(figures(all.iter().flatten()));
         let mut costs = cost_table();
         all.iter().flatten().filter_map(Line::cost).for_each(|row| costs.row(row));
@@ -171,7 +184,9 @@ impl Suite<'_> {
             {
                 let what = format!("{}, {}, of {}", line.scenario.name, line.generator, other.server);
                 let (rate, median) = line.ratios(other);
-                report.checks.push(goal.check(what, rate, median));
+                let check = goal.check(what, rate, median);
+                let is_bound = other.is_lower_bound() && matches!(goal, Goal::Rate(_));
+                report.checks.push(check_of_ratio(check, &other.validity(), is_bound));
             }
         }
         let busy: Vec<String> = all
@@ -290,12 +305,14 @@ impl Suite<'_> {
             repeats: options.rounds,
         };
         let mut table = Table::new("search: climb, bisect, confirm both ends");
+        let mut levels = Vec::new();
         for contender in &scenario.servers {
             let LoadKind::Requests(mix) = &scenario.work else { continue };
             let turn = self.turn(scenario, contender);
             turn.fill(Generator::Own)?;
             let durability = turn.server.durability(turn.database)?;
             let server = format!("{} ({durability})", turn.server.name(turn.database));
+            levels.push(durability);
             let mut resources = SearchEvidence::default();
             let knee = find_knee(&bounds, |rate| {
                 self.streams += 1;
@@ -331,6 +348,24 @@ impl Suite<'_> {
             }
         }
         report.tables.push(table);
+        name_levels(report, levels.iter().map(|level| &**level));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_titles_name_the_durability_or_say_that_rows_differ() {
+        let title = |levels: &[&str]| {
+            let mut report = Report::begin("resp", Path::new("."));
+            name_levels(&mut report, levels.iter().copied());
+            report.to_html().split_once("<title>").unwrap().1.split_once("</title>").unwrap().0.to_owned()
+        };
+        assert_eq!(title(&["none: a cache in memory"; 2]), "thalweg bench resp, durability none");
+        let different = title(&["none: a cache in memory", "appendonly yes, appendfsync always"]);
+        assert_eq!(different, "thalweg bench resp, DIFFERENT DURABILITIES: each row names its own");
     }
 }
