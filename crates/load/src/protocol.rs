@@ -80,6 +80,10 @@ pub trait Protocol: Sync {
     /// Returns the number of request kinds. The response times of each kind are counted in a histogram of their own.
     fn kinds(&self) -> usize;
 
+    /// Notes that the load begins now; each thread says so once, after its connections are open.
+    #[inline]
+    fn begun(&self) {}
+
     /// Chooses the operation of the next request, which uses the key with this index.
     fn choose(&self, index: u64, rng: &mut Generator) -> Self::Request;
 

@@ -135,6 +135,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
     /// Sends requests and reads replies until the plan ends; all workers use the same `clock`.
     pub(super) fn run(mut self, clock: Clock) -> Tally<P::Counts> {
         self.clock = clock;
+        self.plan.protocol.begun();
         self.lanes.iter_mut().for_each(|lane| lane.free_since = 0);
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS);
         while !self.is_over {
