@@ -23,6 +23,7 @@ use crate::{
     profiling::{LONGEST_PROFILE, Profiler},
     report::{Check, Row, Table, cells, number, table},
     saturation::{Evidence, SearchEvidence},
+    search_report::{self, Course},
     server::{Stages, Target, add_stages},
     stats::ratio,
 };
@@ -196,7 +197,7 @@ impl Suite<'_> {
         }
         report.tables.push(conditions_table(&scenarios));
         let mut table = Table::new("search: climb, bisect, confirm both ends");
-        let (mut good, mut course, mut resources) = (Vec::new(), Vec::new(), SearchEvidence::default());
+        let (mut good, mut course, mut resources) = (Vec::new(), Course::new(objective), SearchEvidence::default());
         let knee = find_knee(&bounds, |rate| {
             let pace = Pace::Open { rate, arrivals: options.load.arrivals };
             let plan = self.plan(&options.load, Kind::Subject, pace);
@@ -207,8 +208,7 @@ impl Suite<'_> {
             let trial = trial_of(&outcome, objective)?;
             self.print_round(&scenarios[0], pace, "", 1, &outcome);
             table.row(trial_row(rate, &outcome, &trial));
-            course
-                .push((rate, findings::percentiles(objective).map(|percentile| outcome.time_us(percentile)).collect()));
+            course.push(rate, &outcome);
             if trial == Trial::Pass {
                 good.push((rate, outcome));
             }
@@ -220,11 +220,12 @@ impl Suite<'_> {
         let title = |rate: f64| format!("at the knee, {}/s", number(rate));
         report.tables.extend(at_knee.iter().map(|(rate, run)| spectrum_table(&title(*rate), run)));
         report.spectra.extend(at_knee.iter().filter_map(|(rate, run)| Spectrum::of(title(*rate), &run.times)));
-        report.plots.push(findings::search_plot(course, objective));
+        report.plots.push(course.plot("search", "response times by rate", "requests/s"));
         report.plots.extend(findings::spectrum_plots(
             &at_knee.iter().map(|(rate, run)| findings::spectrum_line(title(*rate), run)).collect::<Vec<_>>(),
         ));
-        report.summary.push(findings::knee_sentence(&knee, objective, &scenarios[0], &level));
+        let what = format!("{}, {} connections, {}", scenarios[0].name, options.load.connections, in_words(&level));
+        report.summary.push(search_report::sentence(&knee, objective, &what, "requests/s"));
         resources.conclude(&knee, report);
         let what = format!("highest rate with {objective}, stable over {} repeats", bounds.repeats);
         report.checks.push(knee.check(what, |rate| format!("{rate:.0}/s")));

@@ -19,6 +19,7 @@ use crate::{
     profiling::LONGEST_PROFILE,
     report::plots::{self, Axis},
     saturation::{Evidence, SearchEvidence},
+    search_report::{self, Course},
 };
 
 /// Share of the highest rate that meets the objective, at which response times are measured.
@@ -216,6 +217,7 @@ impl Suite<'_> {
     ) -> Result<Knee, BenchError> {
         let bounds = Bounds { start, max: self.options.max_rate, precision: 0.05, repeats };
         let (mut table, mut resources) = (report::trials(scenario, objective), SearchEvidence::default());
+        let mut course = Course::new(objective);
         let knee = find_knee(&bounds, |rate| {
             let mut scenario = scenario.at(rate, self.options.arrivals);
             scenario.options.load.give_up = objective.patience(LEAST_PATIENCE);
@@ -226,9 +228,15 @@ impl Suite<'_> {
             let trial = trial_of(&outcome, objective)?;
             self.print_run(&scenario, "trial", &outcome);
             report::trial_row(&mut table, rate, &outcome, &trial);
+            course.push(rate, &outcome);
             Ok::<_, BenchError>(trial)
         })?;
         self.report.tables.push(table);
+        let load = format!("{}, {}", scenario.name, scenario.carrier.name());
+        let title = format!("times by rate: {load}");
+        let name = format!("search-{}", self.report.plots.len());
+        self.report.plots.push(course.plot(&name, &title, "messages/s"));
+        self.report.summary.push(search_report::sentence(&knee, objective, &load, "messages/s"));
         resources.conclude(&knee, self.report);
         let what = format!("{}, {}: highest rate with {objective}", scenario.name, scenario.carrier.name());
         let fan_out = scenario.options.fan_out as f64;

@@ -30,6 +30,7 @@ use crate::{
     profiling::LONGEST_PROFILE,
     report::{Table, cells, duration, number},
     saturation::{Evidence, SearchEvidence},
+    search_report::{self, Course},
     server::add_stages,
 };
 
@@ -313,7 +314,7 @@ impl Suite<'_> {
             let durability = turn.server.durability(turn.database)?;
             let server = format!("{} ({durability})", turn.server.name(turn.database));
             levels.push(durability);
-            let mut resources = SearchEvidence::default();
+            let (mut resources, mut course) = (SearchEvidence::default(), Course::new(objective));
             let knee = find_knee(&bounds, |rate| {
                 self.streams += 1;
                 let pace = Pace::Open { rate, arrivals: options.arrivals };
@@ -327,6 +328,7 @@ impl Suite<'_> {
                 resources.push(rate, Evidence::of(&outcome, &account, None));
                 let faults = if outcome.tally.lost > 0 { Faults::Serious } else { Faults::Refusals };
                 let trial = objective.judge(&server, &outcome, faults)?;
+                course.push(rate, &outcome);
                 let p99 = number(outcome.time_us(99.0));
                 self.progress.step(&format!("{server} at {rate:.0}/s: p99 {p99} µs, {trial}"));
                 table.row(cells! {
@@ -337,6 +339,9 @@ impl Suite<'_> {
                 });
                 Ok::<_, BenchError>(trial)
             })?;
+            let (name, title) = (format!("search-{}", levels.len()), format!("response times by rate: {server}"));
+            report.plots.push(course.plot(&name, &title, "requests/s"));
+            report.summary.push(search_report::sentence(&knee, objective, &server, "requests/s"));
             resources.conclude(&knee, report);
             let what = format!("{server}: highest rate with {objective}, stable over {} repeats", bounds.repeats);
             report.checks.push(knee.check(what, |rate| format!("{rate:.0}/s")));
