@@ -14,13 +14,13 @@ use crate::{
 
 /// Response times of the runs of a search.
 #[derive(Debug)]
-pub(crate) struct Course<'a> {
+pub(crate) struct SearchCourse<'a> {
     objective: &'a Objective,
     /// Rate of each run, and its time in microseconds for each of the [`percentiles`].
     runs: Vec<(f64, Vec<f64>)>,
 }
 
-impl<'a> Course<'a> {
+impl<'a> SearchCourse<'a> {
     /// Creates the course of a search for this objective, before its first run.
     pub(crate) fn new(objective: &'a Objective) -> Self {
         Self { objective, runs: Vec::new() }
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn the_course_has_a_line_for_each_percentile_and_each_bound() {
         let objective: Objective = "p99<5ms,p99.9<20ms".parse().unwrap();
-        let mut course = Course::new(&objective);
+        let mut course = SearchCourse::new(&objective);
         for rate in [100.0, 50.0] {
             let mut tally: Tally<()> = Tally::new(1);
             tally.times[0].record_nanos_times(1_000_000, 10);

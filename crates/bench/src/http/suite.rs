@@ -23,7 +23,7 @@ use crate::{
     profiling::{LONGEST_PROFILE, Profiler},
     report::{Check, Row, Table, cells, number, table},
     saturation::{Evidence, SearchEvidence},
-    search_report::{self, Course},
+    search_report::{self, SearchCourse},
     server::{Stages, Target, add_stages},
     stats::ratio,
 };
@@ -197,7 +197,8 @@ impl Suite<'_> {
         }
         report.tables.push(conditions_table(&scenarios));
         let mut table = Table::new("search: climb, bisect, confirm both ends");
-        let (mut good, mut course, mut resources) = (Vec::new(), Course::new(objective), SearchEvidence::default());
+        let (mut good, mut course, mut resources) =
+            (Vec::new(), SearchCourse::new(objective), SearchEvidence::default());
         let knee = find_knee(&bounds, |rate| {
             let pace = Pace::Open { rate, arrivals: options.load.arrivals };
             let plan = self.plan(&options.load, Kind::Subject, pace);

@@ -19,7 +19,7 @@ use crate::{
     profiling::LONGEST_PROFILE,
     report::plots::{self, Axis},
     saturation::{Evidence, SearchEvidence},
-    search_report::{self, Course},
+    search_report::{self, SearchCourse},
 };
 
 /// Share of the highest rate that meets the objective, at which response times are measured.
@@ -217,7 +217,7 @@ impl Suite<'_> {
     ) -> Result<Knee, BenchError> {
         let bounds = Bounds { start, max: self.options.max_rate, precision: 0.05, repeats };
         let (mut table, mut resources) = (report::trials(scenario, objective), SearchEvidence::default());
-        let mut course = Course::new(objective);
+        let mut course = SearchCourse::new(objective);
         let knee = find_knee(&bounds, |rate| {
             let mut scenario = scenario.at(rate, self.options.arrivals);
             scenario.options.load.give_up = objective.patience(LEAST_PATIENCE);

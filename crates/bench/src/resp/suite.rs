@@ -30,7 +30,7 @@ use crate::{
     profiling::LONGEST_PROFILE,
     report::{Table, cells, duration, number},
     saturation::{Evidence, SearchEvidence},
-    search_report::{self, Course},
+    search_report::{self, SearchCourse},
     server::add_stages,
 };
 
@@ -314,7 +314,7 @@ impl Suite<'_> {
             let durability = turn.server.durability(turn.database)?;
             let server = format!("{} ({durability})", turn.server.name(turn.database));
             levels.push(durability);
-            let (mut resources, mut course) = (SearchEvidence::default(), Course::new(objective));
+            let (mut resources, mut course) = (SearchEvidence::default(), SearchCourse::new(objective));
             let knee = find_knee(&bounds, |rate| {
                 self.streams += 1;
                 let pace = Pace::Open { rate, arrivals: options.arrivals };

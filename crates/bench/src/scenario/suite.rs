@@ -31,7 +31,7 @@ use crate::{
     random::KeyChooser,
     report::{Table, cells, number},
     saturation::{Evidence, SearchEvidence},
-    search_report::{self, Course},
+    search_report::{self, SearchCourse},
     server::{Metrics, Stages, Target, TimedRequests, add_stages},
 };
 
@@ -225,7 +225,7 @@ impl Suite {
         let bounds = Bounds { start, max: options.max_rate, precision: 0.03, repeats: options.rounds };
         let mut table = Table::new("search: climb, bisect, confirm both ends");
         let (mut arrivals, mut good, mut resources) = (Arrivals::default(), Vec::new(), SearchEvidence::default());
-        let mut course = Course::new(objective);
+        let mut course = SearchCourse::new(objective);
         let address = subject.target.as_ref().map(|target| target.address);
         let knee = find_knee(&bounds, |rate| {
             let plan = self.plan(subject, ScenarioPhase::Run, Pace::Open { rate, arrivals: load.arrivals });
@@ -252,7 +252,7 @@ impl Suite {
         })?;
         report.tables.push(table);
         report.plots.push(course.plot("search", "response times by rate", "operations/s"));
-        let what = format!("{}, {}", options.name(), self.durability(subject));
+        let what = format!("{}, durability: {}", options.name(), self.durability(subject));
         report.summary.push(search_report::sentence(&knee, objective, &what, "operations/s"));
         resources.conclude(&knee, report);
         let at_knee = good.iter().rev().find(|(rate, _)| Some(*rate) == knee.rate);
