@@ -86,6 +86,14 @@ impl Server {
         Ok(server)
     }
 
+    /// Returns the address of the server's port; `None` for a socket in the file system.
+    pub(super) fn address(&self) -> Option<SocketAddr> {
+        match self.greeting.address {
+            Address::Tcp(address) => Some(address),
+            Address::Unix(_) => None,
+        }
+    }
+
     /// Returns address and login for one of the server's databases.
     pub(super) fn greeting(&self, database: u32) -> Greeting {
         Greeting { database, ..self.greeting.clone() }

@@ -325,7 +325,7 @@ impl Suite<'_> {
                 }
                 let mut account = Account::default();
                 let outcome = account.around(|| self.server(&contender.0).metrics(), || load::run(&plan))?;
-                resources.push(rate, Evidence::of(&outcome, &account, None));
+                resources.push(rate, Evidence::of(&outcome, &account, self.server(&contender.0).address()));
                 let faults = if outcome.tally.lost > 0 { Faults::Serious } else { Faults::Refusals };
                 let trial = objective.judge(&server, &outcome, faults)?;
                 course.push(rate, &outcome);
