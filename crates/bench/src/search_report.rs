@@ -1,5 +1,5 @@
-//! The result of a search for the highest rate, for people: the response times over the rates as a plot, and the knee in
-//! a sentence.
+//! The result of a search for the highest rate, for people: the response times over the rates as a plot, and the knee
+//! in a sentence.
 //!
 //! Does not own: the search and its judgement (`thalweg_load`), the table of its runs, which each suite has, or the
 //! resource that was saturated (`saturation`).
@@ -32,8 +32,8 @@ impl<'a> SearchCourse<'a> {
         self.runs.push((rate, times.collect()));
     }
 
-    /// Draws the response times over the rates, with the bounds of the objective. `name` is that of the plot's file, and
-    /// `unit` that of the rates, such as `requests/s`.
+    /// Draws the response times over the rates, with the bounds of the objective. `name` is that of the plot's file,
+    /// and `unit` that of the rates, such as `requests/s`.
     pub(crate) fn plot(mut self, name: &str, title: &str, unit: &str) -> Plot {
         self.runs.sort_by(|(left, _), (right, _)| left.total_cmp(right));
         let line = |name: String, of: usize| -> plots::Line {

@@ -83,7 +83,8 @@ pub enum PlanError {
     },
     /// The line through the runs says nothing about writes of the requested size.
     #[error(
-        "the line through the measured runs gives writes of {payload_bytes} bytes no time: plan a size nearer to the measured ones"
+        "the line through the measured runs gives writes of {payload_bytes} bytes no time: plan a size nearer to the \
+         measured ones"
     )]
     NoTime {
         /// Payload size of the request.
