@@ -106,6 +106,7 @@ impl Peer {
             mean_us: f64::NAN,
             node_cpu_us: each(figures.server_cpu_seconds),
             client_cpu_us: each(figures.client_cpu_seconds),
+            busiest: f64::NAN,
             link_bytes: f64::NAN,
             counted: Counted::default(),
             validity: match figures.errors {

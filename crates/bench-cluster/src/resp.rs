@@ -10,7 +10,7 @@ use crate::{
     BenchError,
     data::Values,
     load::{
-        Address, Plan, Validity,
+        Address, Plan,
         resp::{
             client::Greeting,
             protocol::{OnWrong, Resp},
@@ -71,11 +71,11 @@ fn figures(nodes: usize, rounds: &[Vec<Turn>]) -> Figures {
             "p99 µs" => median_of(turns, |turn| turn.p99_us),
             "nodes' CPU µs each" => median_of(turns, |turn| turn.node_cpu_us),
             "clients' CPU µs each" => median_of(turns, |turn| turn.client_cpu_us),
+            "clients busy %" => median_of(turns, |turn| 100.0 * turn.busiest),
             "link B each" => median_of(turns, |turn| turn.link_bytes),
         });
         let name = format!("SET, -c {CONNECTIONS} -P {PIPELINE}, quorum, {}", place.name());
-        let validity = Validity::worst(turns.iter().map(|turn| &turn.validity));
-        checks.push(validity.check(&*name, "all answered, rightly"));
+        checks.push(work::check(turns, &name));
         checks.push(Check::at_least(format!("{name}: rate"), summary.median, GOAL, "/s"));
     }
     Figures { tables: vec![table], checks, notes: Vec::new() }

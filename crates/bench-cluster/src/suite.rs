@@ -13,7 +13,7 @@ use crate::{
     BenchError, Progress, Report, catch_up,
     counted::Counted,
     detection, failover, founding, heartbeats, lag,
-    load::{Validity, turns},
+    load::turns,
     nodes::{Nodes, Setup},
     options::{ClusterOptions, Part},
     peer::Peer,
@@ -173,10 +173,9 @@ impl Suite<'_> {
         let values = |of: fn(&Probed) -> f64| probed.iter().map(of).collect::<Vec<_>>();
         report.checks.extend(steadiness("round trip over the loopback", &values(|probe| probe.round_trip_us), " µs"));
         report.checks.extend(steadiness("fsync", &values(|probe| probe.fsync_us), " µs"));
-        report.checks.extend(all.iter().map(|rounds| {
-            let turns = rounds.ours.iter().chain(&rounds.peer);
-            Validity::worst(turns.map(|turn| &turn.validity)).check(rounds.work.name(), "all answered, rightly")
-        }));
+        report
+            .checks
+            .extend(all.iter().map(|rounds| work::check(rounds.ours.iter().chain(&rounds.peer), &rounds.work.name())));
         report.checks.extend(goals(&all));
         self.profile_puts(works, report)
     }
@@ -280,6 +279,7 @@ fn figure_row(rounds: &Rounds, system: &str, turns: &[Turn]) -> Row {
         "p95 µs" => median_of(turns, |turn| turn.p95_us), "p99 µs" => median_of(turns, |turn| turn.p99_us), "× etcd" => of_etcd, "of 3 hops + fsync" => of_allowed,
         "nodes' CPU µs each" => median_of(turns, |turn| turn.node_cpu_us),
         "clients' CPU µs each" => median_of(turns, |turn| turn.client_cpu_us),
+        "clients busy %" => median_of(turns, |turn| 100.0 * turn.busiest),
         "link B each" => median_of(turns, |turn| turn.link_bytes),
     }
 }
@@ -344,6 +344,16 @@ fn peer_ratio(rounds: &Rounds) -> f64 {
 mod tests {
     use super::*;
     use crate::report::Verdict;
+
+    #[test]
+    fn a_rate_of_clients_without_spare_time_is_a_lower_bound() {
+        let turns = |busiest| [Turn::of_rate(1.0), Turn { busiest, ..Turn::of_rate(2.0) }];
+        for (busiest, is_bound) in [(0.5, false), (f64::NAN, false), (0.99, true)] {
+            let check = work::check(&turns(busiest), "put");
+            assert_eq!(check.measured.contains("lower bound"), is_bound, "{busiest}: {}", check.measured);
+            assert_eq!(check.verdict, Verdict::Met);
+        }
+    }
 
     #[test]
     fn puts_of_one_and_of_fifty_clients_are_held_against_the_published_ones() {

@@ -6,7 +6,7 @@
 
 use crate::{
     BenchError,
-    load::{Validity, turns},
+    load::turns,
     nodes::{Nodes, Setup},
     report::{Table, cells},
     scenario::{Figures, Scenario},
@@ -49,8 +49,7 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
                 "nodes' CPU µs each" => median_of(turns, |turn| turn.node_cpu_us),
                 "link B each" => median_of(turns, |turn| turn.link_bytes),
             });
-            let validity = Validity::worst(turns.iter().map(|turn| &turn.validity));
-            figures.checks.push(validity.check(format!("{name}: {}", work.name()), "all answered, rightly"));
+            figures.checks.push(work::check(turns, &format!("{name}: {}", work.name())));
         }
     }
     figures.tables.push(table);

@@ -22,12 +22,13 @@ use crate::{
     data::Values,
     latency::Latencies,
     load::{
-        self, Arrivals, Outcome, Pace, Plan, Protocol, Validity,
+        self, Arrivals, MAX_BUSY, Outcome, Pace, Plan, Protocol, Validity,
         http::{Api, Http, MissingKeyPolicy, Requests},
     },
     nodes::{Nodes, PATIENCE, Role},
     options::{ClusterOptions, Part},
     random::KeyChooser,
+    report::{Check, Verdict},
 };
 
 /// Longest wait for a reply, after which a run ends as overloaded.
@@ -146,6 +147,8 @@ pub(crate) struct Turn {
     pub node_cpu_us: f64,
     /// CPU time of the clients for each reply.
     pub client_cpu_us: f64,
+    /// Share of its time, from 0 to 1, that the busiest thread of the clients was running; NaN if it is not known.
+    pub busiest: f64,
     /// Bytes that the nodes have sent to each other for each reply; NaN if they are not known.
     pub link_bytes: f64,
     /// Increase of the nodes' own counters, warm-up included.
@@ -165,6 +168,7 @@ impl Turn {
             mean_us: 1.0,
             node_cpu_us: 3.0,
             client_cpu_us: 4.0,
+            busiest: 0.5,
             link_bytes: 5.0,
             counted: Counted::default(),
             validity: Validity::Good,
@@ -213,10 +217,27 @@ pub(crate) fn run_together<P: Protocol>(nodes: &Nodes, plans: &[Plan<P>]) -> Res
         mean_us: times.mean_us,
         node_cpu_us: cpu.map_or(f64::NAN, |cpu| each(cpu.as_secs_f64())),
         client_cpu_us: each(outcomes.iter().map(|outcome| outcome.spent.generator_cpu).sum()),
+        busiest: outcomes.iter().map(|outcome| outcome.spent.busiest).fold(f64::NAN, f64::max),
         link_bytes: counted.sent_bytes() / replies as f64,
         counted,
         validity: Validity::worst(outcomes.iter().map(|outcome| &outcome.validity)),
     })
+}
+
+/// Creates the check that the requests of all turns were answered, rightly. It names a rate that is only a lower bound,
+/// because a thread of the clients had no spare time.
+pub(crate) fn check<'a>(turns: impl IntoIterator<Item = &'a Turn>, what: &str) -> Check {
+    let turns: Vec<&Turn> = turns.into_iter().collect();
+    let check = Validity::worst(turns.iter().map(|turn| &turn.validity)).check(what, "all answered, rightly");
+    let busiest = turns.iter().map(|turn| turn.busiest).fold(0.0, f64::max);
+    if check.verdict != Verdict::Met || busiest <= MAX_BUSY {
+        return check;
+    }
+    let busy = 100.0 * busiest;
+    Check {
+        measured: format!("yes, but the rate is a lower bound: a thread of the clients was {busy:.0} % busy"),
+        ..check
+    }
 }
 
 /// Runs plans at the same time, each on a thread of its own. Returns their outcomes in the order of the plans.

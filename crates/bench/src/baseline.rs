@@ -16,7 +16,7 @@ use thalweg_lab::{
 
 use crate::{
     BenchError, Progress, Report,
-    compare::{Row, agree, describe_method, table},
+    compare::{Row, agree, describe_method, table, void_report},
     http::{self, HttpLoad, OF_SCHEDULES, ServerOptions},
     load::{Timeline, Validity, http::Outcome},
     options::{require, within},
@@ -104,6 +104,7 @@ pub fn check(options: &CheckOptions, progress: &mut dyn Progress) -> Result<Repo
     report.condition("durability", level);
     report.condition("runs", runs.to_string());
     report.condition("windows", Timeline::describe(load.duration, load.window));
+    report.checks.extend(void_report("A", &stored));
     report.checks.push(measured.check(&load));
     let rows = rows(&stored.samples, &measured.samples);
     let deciding = rows.iter().find(|row| row.decides);

@@ -4,7 +4,8 @@
 
 use crate::{
     latency::micros,
-    load::{Outcome, Pace, Timeline, Window},
+    load::{Outcome, Pace, Timeline, Validity, Window},
+    report::{Check, Verdict},
 };
 use thalweg_lab::samples::{Better, Role, Run, Samples};
 
@@ -59,6 +60,20 @@ pub(crate) fn figures<C>(pace: Pace, unit: &str) -> Vec<Figure<C>> {
     ]
 }
 
+/// Returns the check of a ratio of two rates, which is void if the lower one says too little: the rate of `divisor` is
+/// not valid, or the load generator limited it. The true ratio is then smaller than the measured one, which still shows
+/// that a bound is missed.
+pub(crate) fn check_of_ratio(check: Check, divisor: &Validity, is_lower_bound: bool) -> Check {
+    let why = match divisor {
+        Validity::Good if is_lower_bound && check.verdict == Verdict::Met => {
+            "the load generator limited the rate that it is divided by"
+        }
+        Validity::Good => return check,
+        _ => "the rate that it is divided by is not valid",
+    };
+    Check { measured: format!("{}, but {why}", check.measured), verdict: Verdict::Void, ..check }
+}
+
 /// Returns the plural of a unit's name.
 fn plural(unit: &str) -> String {
     unit.strip_suffix('y').map_or_else(|| format!("{unit}s"), |stem| format!("{stem}ies"))
@@ -89,7 +104,7 @@ impl<C> Figure<C> {
         let windows = self.window.zip(outcome.tally.timeline.as_ref()).map_or_else(Vec::new, |(value, timeline)| {
             timeline.windows().iter().map(|window| value(window, timeline.window_seconds())).collect()
         });
-        Run { whole: self.whole(outcome), windows, is_void: outcome.is_of_generator() }
+        Run { whole: self.whole(outcome), windows, is_void: !outcome.is_comparable() }
     }
 }
 
@@ -128,6 +143,20 @@ impl SampledLoad {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_ratio_to_a_rate_of_the_generator_meets_no_bound() {
+        let overloaded = Validity::Overloaded("late".to_owned());
+        for (ratio, divisor, is_lower_bound, wanted) in [
+            (0.9, &Validity::Good, false, Verdict::Met),
+            (0.9, &Validity::Good, true, Verdict::Void),
+            (0.7, &Validity::Good, true, Verdict::Missed),
+            (0.9, &overloaded, false, Verdict::Void),
+        ] {
+            let check = check_of_ratio(Check::at_least("of echo", ratio, 0.8, " ×"), divisor, is_lower_bound);
+            assert_eq!(check.verdict, wanted, "{}", check.measured);
+        }
+    }
 
     #[test]
     fn rates_are_named_by_their_items() {

@@ -28,6 +28,7 @@ pub mod pubsub;
 pub mod resp;
 mod saturation;
 pub mod scenario;
+mod search_report;
 pub mod snapshot;
 pub mod streams;
 

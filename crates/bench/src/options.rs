@@ -5,7 +5,9 @@ use thalweg_load::{Arrivals, Objective};
 
 use crate::BenchError;
 
-pub(crate) use thalweg_load::options::{check_window, only, parse_duration, rate_within, require, within};
+pub(crate) use thalweg_load::options::{
+    check_window, max_rate_within, only, parse_duration, rate_within, require, within,
+};
 
 /// Returns an error if a search is to run with arrivals whose rate changes during a run.
 pub(crate) fn steady(search: Option<&Objective>, arrivals: Arrivals) -> Result<(), BenchError> {

@@ -51,11 +51,16 @@ fn text(cell: &Cell) -> &str {
     }
 }
 
+/// The verdict of a row of the figures, which is its last column.
+fn verdict(row: &[Cell]) -> &str {
+    text(row.last().unwrap())
+}
+
 fn all_good(report: &Report) {
     assert_eq!(report.verdict(), Verdict::Met, "{}", report.to_text());
     for row in rows(report, "figures") {
         assert!(matches!(row[4], Cell::Number(rate) if rate > 100.0), "{row:?}");
-        assert_eq!(text(&row[15]), "good");
+        assert!(["good", "lower bound: generator saturated"].contains(&verdict(row)), "{row:?}");
     }
 }
 
@@ -71,7 +76,7 @@ fn every_operation_is_answered_rightly_by_redis() {
     // A busy machine may answer a schedule late, but it answers each request, and rightly.
     let paced = "-c 4 -P 4 --rate 2000 --arrivals poisson --max-lag 1s";
     let report = run(&format!("--server redis-none --mix {mix} {paced}")).unwrap();
-    let validity = text(&rows(&report, "figures")[0][15]);
+    let validity = verdict(&rows(&report, "figures")[0]);
     assert!(matches!(validity, "good" | "overloaded"), "{}", report.to_text());
     let is_complete = report.checks.iter().all(|check| {
         check.verdict == Verdict::Met || check.measured.ends_with("requests/s answered, 0 left unanswered")

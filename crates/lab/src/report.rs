@@ -195,10 +195,11 @@ impl Check {
             what: what.into(),
             required: format!("{how} {}{unit}", number(bound)),
             measured: format!("{}{unit}", number(measured)),
-            verdict: match (measured.is_nan(), is_met) {
-                (true, _) => Verdict::Void,
-                (false, true) => Verdict::Met,
-                (false, false) => Verdict::Missed,
+            // A ratio to nothing is infinite, and meets no bound.
+            verdict: match (measured.is_finite(), is_met) {
+                (false, _) => Verdict::Void,
+                (true, true) => Verdict::Met,
+                (true, false) => Verdict::Missed,
             },
             is_goal: true,
         }
@@ -645,6 +646,10 @@ mod tests {
         assert_eq!(report.verdict(), Verdict::Missed);
         report.checks.push(Check::at_least("nothing measured", f64::NAN, 1.0, ""));
         assert_eq!(report.verdict(), Verdict::Void);
+        for ratio in [f64::INFINITY, f64::NEG_INFINITY] {
+            assert_eq!(Check::at_least("nothing to divide by", ratio, 1.0, " ×").verdict, Verdict::Void);
+            assert_eq!(Check::below("nothing to divide by", ratio, 1.0, " ×").verdict, Verdict::Void);
+        }
         report.checks.clear();
         assert_eq!(report.verdict(), Verdict::Met);
     }

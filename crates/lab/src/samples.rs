@@ -61,7 +61,8 @@ pub struct Run {
     pub whole: Option<f64>,
     /// Values in the windows of the run, in order; `None` for a window without a value.
     pub windows: Vec<Option<f64>>,
-    /// True if the run says nothing about the server: it is void, or the load generator limited its rate.
+    /// True if the run is not compared with others: it is void, the load generator limited its rate, or replies were
+    /// wrong.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_void: bool,
 }

@@ -21,6 +21,11 @@ pub fn rate_within(rate: Option<f64>, most: u32) -> Result<(), BenchError> {
     require(is_valid, "--rate", format!("must be above 0 and at most {} million", most / 1_000_000))
 }
 
+/// Returns an error if the highest rate of a search is not above 0, or has no end.
+pub fn max_rate_within(rate: f64) -> Result<(), BenchError> {
+    require(rate > 0.0 && rate.is_finite(), "--max-rate", "must be above 0")
+}
+
 /// Returns an error if windows of a run are given a length below 10 ms, which is shorter than the stalls that they
 /// show.
 pub fn check_window(window: Option<Duration>) -> Result<(), BenchError> {
@@ -73,6 +78,14 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_search_has_a_highest_rate() {
+        assert!(max_rate_within(0.5).is_ok());
+        for wrong in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert!(max_rate_within(wrong).unwrap_err().to_string().contains("--max-rate"), "{wrong}");
+        }
+    }
 
     #[test]
     fn numbers_of_bytes_have_units() {

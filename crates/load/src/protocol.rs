@@ -80,6 +80,10 @@ pub trait Protocol: Sync {
     /// Returns the number of request kinds. The response times of each kind are counted in a histogram of their own.
     fn kinds(&self) -> usize;
 
+    /// Notes that the load begins now; each thread says so once, after its connections are open.
+    #[inline]
+    fn begun(&self) {}
+
     /// Chooses the operation of the next request, which uses the key with this index.
     fn choose(&self, index: u64, rng: &mut Generator) -> Self::Request;
 
@@ -118,8 +122,9 @@ pub trait Protocol: Sync {
         None
     }
 
-    /// Counts a reply to a request that was due after the warm-up. `service` is the time in nanoseconds from sending
-    /// the request to its reply; it is `None` if the reply was wrong.
+    /// Counts a right reply to a request that was due after the warm-up, or a wrong reply, whenever its request was
+    /// due. `service` is the time in nanoseconds from sending the request to its reply; it is `None` if the reply was
+    /// wrong.
     fn count(&self, counts: &mut Self::Counts, reply: Self::Reply, service: Option<u64>);
 
     /// Returns a description of the errors that make the run's figures invalid; `None` without such errors.

@@ -59,6 +59,12 @@ impl<C> Outcome<C> {
         self.validity.is_void() || self.is_lower_bound
     }
 
+    /// Returns true if the figures can be compared with those of another server: they are the server's own, and all
+    /// replies were right. A server that refuses half of its requests may answer the other half faster.
+    pub fn is_comparable(&self) -> bool {
+        !self.is_of_generator() && !matches!(self.validity, Validity::Errors(_))
+    }
+
     /// Returns the validity as a short name for a table.
     pub fn verdict(&self) -> &'static str {
         verdict(&self.validity, self.is_lower_bound)
@@ -260,6 +266,9 @@ mod tests {
         ] {
             let outcome = run(busiest, is_in_process, pace);
             assert_eq!((outcome.verdict(), outcome.is_of_generator()), (wanted, wanted != "good"), "{pace:?}");
+            assert_eq!(outcome.is_comparable(), wanted == "good");
+            let refused = Outcome { validity: Validity::Errors("refused".to_owned()), ..outcome };
+            assert!(!refused.is_comparable());
         }
         let mut rounds = Rounds::default();
         rounds.push(run(0.5, false, Pace::Closed));

@@ -53,6 +53,7 @@ impl Knee {
     pub fn check(&self, what: String, describe: impl Fn(f64) -> String) -> Check {
         let (measured, verdict) = match (self.rate, self.limited_by) {
             (None, Limit::Machine) => ("the machine disturbed the runs".to_owned(), Verdict::Void),
+            (None, Limit::Generator) => ("the load generator limited the runs".to_owned(), Verdict::Void),
             (None, _) => (format!("no rate meets it{}", self.why()), Verdict::Missed),
             (Some(rate), limit) => {
                 let is_void = matches!(limit, Limit::Generator | Limit::Machine);
@@ -202,8 +203,10 @@ impl Search<'_> {
     }
 
     fn conclude(&self, trials: Vec<(f64, Trial)>) -> Knee {
-        let (low, high) = self.bracket();
-        let rate = low.filter(|low| low.is_stable(self.bounds.repeats)).map(|low| low.rate);
+        let (_, high) = self.bracket();
+        // If the search ended early, a higher rate may be good so far that has not passed all its repeats.
+        let stable = self.tried.iter().rfind(|tried| tried.is_stable(self.bounds.repeats));
+        let rate = stable.map(|tried| tried.rate);
         let limited_by = match high {
             None => Limit::MaxRate,
             Some(high) if high.fails > 0 => Limit::Server,
@@ -344,6 +347,31 @@ mod tests {
             let knee = knee(&BOUNDS, |_| if rng.random::<bool>() { Trial::Pass } else { failed() });
             assert!(knee.trials.len() <= MAX_RUNS);
         }
+    }
+
+    #[test]
+    fn a_search_that_ends_early_keeps_the_rate_that_was_confirmed() {
+        // 2,000/s is confirmed, and 4,000/s is good so far, when the machine begins to disturb the runs.
+        let mut above = 0;
+        let ended = knee(&Bounds { precision: 10.0, ..BOUNDS }, |rate| {
+            if rate <= 2000.0 {
+                return Trial::Pass;
+            }
+            above += 1;
+            match above {
+                1 => failed(),
+                2 | 3 => Trial::Pass,
+                _ => Trial::Disturbed("stolen".to_owned()),
+            }
+        });
+        assert_eq!((ended.rate, ended.limited_by), (Some(2000.0), Limit::Machine), "{ended:?}");
+    }
+
+    #[test]
+    fn a_generator_that_limits_every_run_is_no_fault_of_the_server() {
+        let void = knee(&BOUNDS, |_| Trial::Void("late".to_owned()));
+        assert_eq!((void.rate, void.limited_by), (None, Limit::Generator));
+        assert_eq!(void.check(String::new(), |rate| rate.to_string()).verdict, Verdict::Void);
     }
 
     #[test]

@@ -71,9 +71,21 @@ impl Validity {
         Check { what: what.into(), required: required.to_owned(), measured, verdict, is_goal: false }
     }
 
-    /// Returns the first value in `all` that is not [`Self::Good`]; `Good` if there is none.
+    /// Returns the worst value in `all`: errors before void figures, which no overload hides, and these before an
+    /// overload. Returns the first of several that are equally bad, and [`Self::Good`] if there is none.
     pub fn worst<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
-        all.into_iter().find(|validity| **validity != Self::Good).cloned().unwrap_or(Self::Good)
+        let worst = all.into_iter().reduce(|worst, other| if other.rank() > worst.rank() { other } else { worst });
+        worst.cloned().unwrap_or(Self::Good)
+    }
+
+    /// Returns a number that is higher for a worse value.
+    fn rank(&self) -> u8 {
+        match self {
+            Self::Good => 0,
+            Self::Overloaded(_) => 1,
+            Self::Saturated(_) | Self::Clocks(_) => 2,
+            Self::Errors(_) => 3,
+        }
     }
 }
 
@@ -123,6 +135,18 @@ pub(crate) fn summary(rate: f64, unit: &str, times: &Latencies, validity: &Valid
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_overloaded_run_hides_neither_a_void_one_nor_errors() {
+        let why = || "why".to_owned();
+        let (overloaded, errors) = (Validity::Overloaded(why()), Validity::Errors(why()));
+        let (saturated, clocks) = (Validity::Saturated(why()), Validity::Clocks(why()));
+        let good = Validity::Good;
+        assert_eq!(Validity::worst([&good, &overloaded, &clocks]), clocks);
+        assert_eq!(Validity::worst([&overloaded, &saturated, &errors, &good]), errors);
+        assert_eq!(Validity::worst([&clocks, &saturated]), clocks, "the first of two that are equally bad");
+        assert_eq!((Validity::worst([&good, &overloaded]), Validity::worst([])), (overloaded, Validity::Good));
+    }
 
     #[test]
     fn a_run_with_unusable_clocks_is_void_and_says_which() {

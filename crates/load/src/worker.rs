@@ -135,6 +135,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
     /// Sends requests and reads replies until the plan ends; all workers use the same `clock`.
     pub(super) fn run(mut self, clock: Clock) -> Tally<P::Counts> {
         self.clock = clock;
+        self.plan.protocol.begun();
         self.lanes.iter_mut().for_each(|lane| lane.free_since = 0);
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS);
         while !self.is_over {
@@ -371,10 +372,9 @@ impl<'a, P: Protocol> Worker<'a, P> {
             if let Some(fault) = fault {
                 tally.wrong += 1;
                 tally.problem(|| fault.to_string());
-                if is_counted {
-                    tally.replies += 1;
-                    plan.protocol.count(&mut tally.own, decoded.reply, None);
-                }
+                // Also in the warm-up: a wrong reply says something about the server at any time.
+                plan.protocol.count(&mut tally.own, decoded.reply, None);
+                tally.replies += u64::from(is_counted);
             } else if let Some(request) = plan.protocol.follow_up(asked.request, decoded.reply) {
                 follow_ups.push(Inflight { due: asked.due, sent: now, request });
             } else {

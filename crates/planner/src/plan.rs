@@ -81,6 +81,15 @@ pub enum PlanError {
         /// Number of clients of that run.
         writers: u64,
     },
+    /// The line through the runs says nothing about writes of the requested size.
+    #[error(
+        "the line through the measured runs gives writes of {payload_bytes} bytes no time: plan a size nearer to the \
+         measured ones"
+    )]
+    NoTime {
+        /// Payload size of the request.
+        payload_bytes: u64,
+    },
     /// The chosen runs do not determine a line.
     #[error("too few runs meet the objective to fit a line: measure a profile with more rounds")]
     TooFew,
@@ -113,6 +122,10 @@ pub fn plan(profile: &Profile, request: &Request, settings: &Settings) -> Result
     let stored = fitted(&|run| run.each(run.state_bytes as f64))?;
     let syncs = fitted(&|run| run.each(run.syncs as f64))?;
 
+    // The bounds of a line are cut at 0, and a server that takes no time for a write would carry any load.
+    if time.at_zero + time.slope * payload <= 0.0 {
+        return Err(PlanError::NoTime { payload_bytes: request.payload_bytes });
+    }
     let seconds = time.at(payload);
     let capacity = Interval {
         value: 1.0 / seconds.value,
@@ -124,6 +137,9 @@ pub fn plan(profile: &Profile, request: &Request, settings: &Settings) -> Result
     let each = request.writes_per_second / clusters;
     let free = 1.0 - request.headroom;
     let (log_each, state_each, cpu_each) = (logged.at(payload), stored.at(payload), cpu.at(payload));
+    // The runs have as many clients as the capacity needs; where fewer write at a time, each write may need an fsync.
+    let fsyncs = syncs.at(payload).map(|syncs| syncs * each);
+    let fsyncs = Interval { high: fsyncs.high.max(each), ..fsyncs };
     let retention = request.retention.as_secs_f64();
     let fixed = (settings.reserve_bytes + settings.segments_bytes) as f64;
     let others = f64::from(request.replicas - 1);
@@ -183,9 +199,12 @@ pub fn plan(profile: &Profile, request: &Request, settings: &Settings) -> Result
         ),
         figure(
             "fsyncs_per_node",
-            syncs.at(payload).map(|syncs| syncs * each),
+            fsyncs,
             "fsyncs/s",
-            format!("{each:.0} × ({}); fewer writes at a time share fewer fsyncs", line(&syncs, 1.0, "fsyncs")),
+            format!(
+                "{each:.0} × ({}); fewer writes at a time share fewer fsyncs, down to one write each",
+                line(&syncs, 1.0, "fsyncs")
+            ),
         ),
         figure(
             "network_into_leader",
@@ -392,6 +411,10 @@ mod tests {
         near(value(&plan, "network_into_leader"), 2e7);
         near(value(&plan, "network_out_of_leader"), 2.0 * 2.2e7);
         near(value(&plan, "memory_per_node"), 2.0 * f64::from(356 << 20));
+        // A tenth of an fsync for each write, and at most one.
+        let fsyncs = plan.figures.iter().find(|figure| figure.name == "fsyncs_per_node").unwrap().interval;
+        near(fsyncs.value, 2000.0);
+        near(fsyncs.high, 20_000.0);
         assert!(plan.figures.iter().all(|figure| figure.interval.low <= figure.interval.value));
         assert!(
             plan.figures
@@ -458,6 +481,18 @@ mod tests {
         assert_eq!(impossible, PlanError::Profile(ProfileError::Impossible { run: 3, figure: "size of the log" }));
         let odd = error(|profile, _| profile.runs[0].p99_micros = f64::NAN);
         assert!(matches!(odd, PlanError::Profile(ProfileError::Impossible { run: 0, .. })));
+    }
+
+    #[test]
+    fn a_line_that_falls_below_nothing_gives_no_plan() {
+        let mut profile = profile();
+        // Larger writes were a little faster by chance, so that a line to far larger ones reaches 0.
+        for run in &mut profile.runs {
+            run.seconds = run.writes as f64 * (30e-6 - 1e-9 * run.payload_bytes as f64);
+        }
+        let far = Request { payload_bytes: 1_000_000, ..request() };
+        assert_eq!(plan(&profile, &far, &SETTINGS).unwrap_err(), PlanError::NoTime { payload_bytes: 1_000_000 });
+        assert!(plan(&profile, &request(), &SETTINGS).is_ok());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::{
     drawing,
     options::{CompareOptions, Side},
     prepare::prepare,
-    verdict::{Row, agree, describe_method, table},
+    verdict::{Row, agree, describe_method, table, undecided},
 };
 use crate::{
     BenchError, Progress, Report, Scratch,
@@ -81,9 +81,9 @@ impl ComparedServer {
         Ok(())
     }
 
-    /// Returns the figure's value in each run that is not the generator's; `None` for a run without a value.
+    /// Returns the figure's value in each run that can be compared; `None` for a run without a value.
     fn values(&self, figure: &Figure<()>) -> Vec<Option<f64>> {
-        self.outcomes.iter().map(|outcome| figure.whole(outcome).filter(|_| !outcome.is_of_generator())).collect()
+        self.outcomes.iter().map(|outcome| figure.whole(outcome).filter(|_| outcome.is_comparable())).collect()
     }
 
     fn validity(&self) -> Validity {
@@ -101,7 +101,7 @@ fn conclude(
     let (pace, unit) = (a.contender.load.pace, a.contender.load.unit);
     let mut rows = Vec::new();
     for figure in figures(pace, unit).iter().filter(|figure| figure.role != Role::Shown) {
-        let has = |outcome: &Outcome<()>| outcome.is_of_generator() || figure.whole(outcome).is_some();
+        let has = |outcome: &Outcome<()>| !outcome.is_comparable() || figure.whole(outcome).is_some();
         let has_value = |rival: &ComparedServer| rival.outcomes.iter().all(has);
         if !has_value(a) || !has_value(b) {
             continue;
@@ -119,11 +119,14 @@ fn conclude(
             Err(Incomparable::NotPositive | Incomparable::TooFew { .. }) => {}
         }
     }
-    let is_void = |(a, b): &(&Outcome<()>, &Outcome<()>)| a.is_of_generator() || b.is_of_generator();
-    let voids = a.outcomes.iter().zip(&b.outcomes).filter(is_void).count();
-    if voids > 0 {
+    let is_left_out = |(a, b): &(&Outcome<()>, &Outcome<()>)| !a.is_comparable() || !b.is_comparable();
+    let left_out = a.outcomes.iter().zip(&b.outcomes).filter(is_left_out).count();
+    if left_out > 0 {
         let all = a.outcomes.len();
-        report.notes.push(format!("{voids} of {all} pairs have a void run, or one whose rate is that of the generator, and are left out of the comparison"));
+        report.notes.push(format!(
+            "{left_out} of {all} pairs have a void run, one with errors, or one whose rate is that of the generator, and \
+             are left out of the comparison"
+        ));
     }
     let samples = rivals.each_ref().map(|rival| {
         let mut samples = rival.contender.load.samples(&rival.outcomes);
@@ -139,7 +142,9 @@ fn conclude(
         report.checks.extend(options.fail_if_worse.then(|| row.check()));
     }
     if !rows.iter().any(|row| row.decides) {
-        report.summary.push("No verdict: the figure that decides is missing, or each pair has a void run.".to_owned());
+        let why = "the figure that decides is missing, or each pair has a run that cannot be compared";
+        report.summary.push(format!("No verdict: {why}."));
+        report.checks.extend(options.fail_if_worse.then(|| undecided(load, why)));
     }
     if !rows.is_empty() {
         report.plots.push(drawing::changes(levels, &rows));
@@ -191,14 +196,20 @@ mod tests {
         }
     }
 
-    /// Makes up a side whose runs have these rates; a void run has a rate below 0.
+    /// Makes up a side whose runs have these rates; a void run has a rate below 0, and one with errors none.
     fn rival(name: &'static str, rates: &[f64]) -> ComparedServer {
         let (scenario, durability) = ("put".to_owned(), "disk".to_owned());
         let load = SampledLoad { scenario, durability, pace: Pace::Closed, unit: "request" };
         let outcome = |rate: &f64| {
             let mut tally = Tally::new(1);
             (tally.right, tally.all_right) = (rate.abs() as u64, rate.abs() as u64);
-            let validity = if *rate < 0.0 { Validity::Saturated("busy".to_owned()) } else { Validity::Good };
+            let validity = if *rate < 0.0 {
+                Validity::Saturated("busy".to_owned())
+            } else if *rate < 1.0 {
+                Validity::Errors("refused".to_owned())
+            } else {
+                Validity::Good
+            };
             Outcome { validity, ..Outcome::new(tally, 1.0, RunResources::default()) }
         };
         let contender = Contender { load, place: String::new(), runs: Box::new(NoRuns) };
@@ -227,5 +238,20 @@ mod tests {
         let report = compared(&a, &b);
         assert!(report.summary[0].starts_with("No verdict"), "{:?}", report.summary);
         assert_eq!(report.verdict(), Verdict::Void);
+        // Without a pair there is no change either.
+        let report = compared(&a, &[-10.0; 7]);
+        assert!(report.summary[0].starts_with("No verdict: the figure"), "{:?}", report.summary);
+        let check = report.checks.iter().find(|check| check.required == "B is not worse than A");
+        assert_eq!(check.map(|check| check.verdict), Some(Verdict::Void));
+    }
+
+    #[test]
+    fn runs_with_errors_are_not_compared() {
+        let a = [1000.0, 1010.0, 1005.0, 1000.0, 1010.0, 1005.0, 1002.0];
+        let mut b = a.map(|rate| 2.0 * rate);
+        (b[0], b[1]) = (0.0, 0.0);
+        let report = compared(&a, &b);
+        assert!(report.summary[0].starts_with("No verdict"), "{:?}", report.summary);
+        assert!(report.notes.iter().any(|note| note.starts_with("2 of 7 pairs")), "{:?}", report.notes);
     }
 }

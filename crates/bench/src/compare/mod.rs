@@ -18,7 +18,7 @@ mod verdict;
 
 pub use given::GivenLoad;
 pub use options::{CompareOptions, Side};
-pub(crate) use verdict::{Row, agree, describe_method, table};
+pub(crate) use verdict::{Row, agree, describe_method, table, void_report};
 
 use crate::{BenchError, Progress, Report};
 

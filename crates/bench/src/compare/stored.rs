@@ -10,12 +10,9 @@ use thalweg_lab::{
 use super::{
     drawing,
     options::CompareOptions,
-    verdict::{Row, agree, describe_method, table},
+    verdict::{Row, agree, describe_method, table, undecided, void_report},
 };
-use crate::{
-    BenchError, Report,
-    report::{Check, Verdict},
-};
+use crate::{BenchError, Report};
 
 /// Reads both reports and compares the figures that both have.
 pub(super) fn run(options: &CompareOptions, paths: [&Path; 2]) -> Result<Report, BenchError> {
@@ -25,28 +22,33 @@ pub(super) fn run(options: &CompareOptions, paths: [&Path; 2]) -> Result<Report,
     let mut report = Report::begin("compare", paths[0].parent().unwrap_or(Path::new(".")));
     for (name, path, stored) in [("A", paths[0], &a), ("B", paths[1], &b)] {
         report.condition(name, format!("{}: {}", path.display(), stored.build_name()));
-        report.checks.extend(stored.first_invalid().map(|what| Check {
-            what: format!("{name}: {what}"),
-            required: "valid".to_owned(),
-            measured: "void in the stored report".to_owned(),
-            verdict: Verdict::Void,
-            is_goal: false,
-        }));
+        report.checks.extend(void_report(name, stored));
     }
     report.condition("levels", levels.clone());
     let is_void = a.first_invalid().or(b.first_invalid()).is_some();
-    let rows = rows(of_a, of_b, is_void);
-    if rows.is_empty() {
+    if pairs(of_a, of_b).next().is_none() {
         let message = "A and B have no figure of the same scenario in common".to_owned();
         return Err(BenchError::Option { option: "A, B", message });
     }
+    let rows = rows(of_a, of_b, is_void);
     for row in rows.iter().filter(|row| row.decides) {
         report.summary.push(format!("{}: {}", row.scenario, row.sentence(&levels)));
         report.checks.extend(options.fail_if_worse.then(|| row.check()));
     }
-    report.plots.push(drawing::changes(&levels, &rows));
-    let deciding = pairs(of_a, of_b).filter(|(a, _)| a.role == Role::Deciding);
-    report.plots.extend(deciding.filter_map(|(a, b)| drawing::course(&levels, a, b)));
+    let deciding = || pairs(of_a, of_b).filter(|(a, _)| a.role == Role::Deciding);
+    let has_row = |a: &Samples| rows.iter().any(|row| row.decides && row.scenario == a.scenario);
+    for (a, _) in deciding().filter(|(a, _)| !has_row(a)) {
+        let why = "a side has no run that can be compared in the figure that decides";
+        report.summary.push(format!("{}: No verdict: {why}.", a.scenario));
+        report.checks.extend(options.fail_if_worse.then(|| undecided(&a.scenario, why)));
+    }
+    for (name, own, other) in [("A", of_a, of_b), ("B", of_b, of_a)] {
+        report.notes.extend(only_in_one(own, other).map(|scenario| format!("only {name} has {scenario}")));
+    }
+    if !rows.is_empty() {
+        report.plots.push(drawing::changes(&levels, &rows));
+    }
+    report.plots.extend(deciding().filter_map(|(a, b)| drawing::course(&levels, a, b)));
     report.tables.push(table(format!("B against A, {levels}, means of the runs"), &rows));
     report.notes.push(describe_method());
     report.notes.push(
@@ -78,6 +80,14 @@ fn pairs<'a>(a: &'a [Samples], b: &'a [Samples]) -> impl Iterator<Item = (&'a Sa
     a.iter().filter_map(|a| Some((a, b.iter().find(|b| a.is_same_figure(b))?)))
 }
 
+/// Returns the scenarios whose figure that decides the other report does not have.
+fn only_in_one<'a>(own: &'a [Samples], other: &'a [Samples]) -> impl Iterator<Item = &'a str> {
+    let alone = own.iter().filter(move |samples| {
+        samples.role == Role::Deciding && !other.iter().any(|other| samples.is_same_figure(other))
+    });
+    alone.map(|samples| &*samples.scenario)
+}
+
 /// Returns the compared figures, without verdicts if runs of a side are void.
 fn rows(a: &[Samples], b: &[Samples], is_void: bool) -> Vec<Row> {
     let compared = pairs(a, b).filter(|(a, _)| a.role != Role::Shown);
@@ -96,7 +106,10 @@ fn rows(a: &[Samples], b: &[Samples], is_void: bool) -> Vec<Row> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Scratch;
+    use crate::{
+        Scratch,
+        report::{Check, Verdict},
+    };
     use thalweg_lab::samples::{Better, Run};
 
     #[derive(clap::Parser)]
@@ -151,6 +164,26 @@ mod tests {
             assert_eq!(report.verdict(), Verdict::Void);
             assert!(report.to_html().contains("p99 µs (decides): no verdict"));
         }
+    }
+
+    #[test]
+    fn runs_that_cannot_be_compared_give_no_verdict_in_a_valid_report() {
+        let scratch = Scratch::below(None).unwrap();
+        let good = store(&scratch, "good.json", "disk", 100.0);
+        let bound = store(&scratch, "bound.json", "disk", 200.0);
+        let mut changed: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&bound).unwrap()).unwrap();
+        let samples = changed["samples"].as_array_mut().unwrap();
+        for run in samples[0]["runs"].as_array_mut().unwrap() {
+            run["is_void"] = true.into();
+        }
+        let mut more = samples[0].clone();
+        more["scenario"] = "get".into();
+        samples.push(more);
+        std::fs::write(&bound, changed.to_string()).unwrap();
+        let report = compared(&[&good, &bound, "--fail-if-worse"]).unwrap();
+        assert!(report.summary[0].starts_with("put: No verdict"), "{:?}", report.summary);
+        assert_eq!(report.verdict(), Verdict::Void);
+        assert!(report.notes.contains(&"only B has get".to_owned()), "{:?}", report.notes);
     }
 
     #[test]

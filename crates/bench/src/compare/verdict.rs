@@ -1,6 +1,9 @@
 //! The result of a comparison in words and as a table, and the refusal of different durability levels.
 
-use thalweg_lab::comparison::{CONFIDENCE, Difference, Effect, MIN_RUNS};
+use thalweg_lab::{
+    comparison::{CONFIDENCE, Difference, Effect, MIN_RUNS},
+    samples::StoredReport,
+};
 
 use crate::{
     BenchError,
@@ -97,6 +100,29 @@ impl Row {
     }
 }
 
+/// Creates the check that B is not worse than A in a scenario whose figure that decides cannot be compared.
+pub(super) fn undecided(scenario: &str, why: &str) -> Check {
+    Check {
+        what: scenario.to_owned(),
+        required: "B is not worse than A".to_owned(),
+        measured: format!("no verdict: {why}"),
+        verdict: Verdict::Void,
+        is_goal: false,
+    }
+}
+
+/// Creates the check that a stored report has no void runs, which fails; `None` if it has none. `name` is that of the
+/// report.
+pub(crate) fn void_report(name: &str, stored: &StoredReport) -> Option<Check> {
+    stored.first_invalid().map(|what| Check {
+        what: format!("{name}: {what}"),
+        required: "valid".to_owned(),
+        measured: "void in the stored report".to_owned(),
+        verdict: Verdict::Void,
+        is_goal: false,
+    })
+}
+
 /// Describes the method of the intervals, for a note of the report.
 pub(crate) fn describe_method() -> String {
     format!(
@@ -130,6 +156,19 @@ mod tests {
         );
         let title = agree("disk", "interval", true).unwrap();
         assert_eq!(title, "DIFFERENT DURABILITIES: A disk, B interval");
+    }
+
+    #[test]
+    fn a_void_report_is_no_measure() {
+        let scratch = crate::Scratch::below(None).unwrap();
+        let stored = |verdict| {
+            let mut report = crate::Report::begin("baseline", scratch.path());
+            report.checks.push(Check { verdict, ..row(1.0).check() });
+            let path = scratch.path().join("report.json");
+            std::fs::write(&path, report.to_json()).unwrap();
+            void_report("A", &StoredReport::read(&path).unwrap()).map(|check| check.verdict)
+        };
+        assert_eq!([Verdict::Met, Verdict::Missed, Verdict::Void].map(stored), [None, None, Some(Verdict::Void)]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::scenario::Scenario;
 use crate::{
     load::{
-        Knee, Limit, Objective, Pace, Rounds, Validity,
+        Pace, Rounds, Validity,
         http::{Counts, Outcome},
     },
     report::{
@@ -24,7 +24,8 @@ pub(super) fn sentence(scenario: &Scenario, level: &str, rounds: &Rounds<Counts>
     let time = |percentile| duration(Duration::from_nanos((rounds.time_us(percentile) * 1e3) as u64));
     let (name, connections) = (&scenario.name, scenario.load.connections);
     let how = format!("{connections} connection{}, {}", if connections == 1 { "" } else { "s" }, in_words(level));
-    let rate = number(rounds.rate().median);
+    let at_least = if rounds.is_lower_bound() { "at least " } else { "" };
+    let rate = format!("{at_least}{}", number(rounds.rate().median));
     if rounds.validity() != Validity::Good {
         return format!("{name} ({how}): not a valid run, {}.", rounds.validity().verdict().0);
     }
@@ -40,31 +41,6 @@ pub(super) fn sentence(scenario: &Scenario, level: &str, rounds: &Rounds<Counts>
             "{name} ({how}): {rate} requests/s, each connection sending its next request after a reply; the times of such a \
              run say little."
         ),
-    }
-}
-
-/// Describes the result of a search in a sentence.
-pub(super) fn knee_sentence(knee: &Knee, objective: &Objective, scenario: &Scenario, level: &str) -> String {
-    let what = format!("{}, {} connections, {}", scenario.name, scenario.load.connections, in_words(level));
-    match (knee.rate, knee.fails_at) {
-        (rate, _) if knee.limited_by == Limit::Machine => {
-            let rate = rate.map_or_else(String::new, |rate| format!(" {} requests/s meet {objective}.", number(rate)));
-            format!("The search ended early ({what}), because the machine disturbed the runs.{rate}")
-        }
-        (None, _) => format!("No rate meets {objective} ({what}){}.", knee.why()),
-        (Some(rate), Some(above)) => format!(
-            "The highest rate that meets {objective} ({what}) is between {} and {} requests/s: the lower one passed every \
-             repeat, the higher one failed twice{}.",
-            number(rate),
-            number(above),
-            knee.why()
-        ),
-        (Some(rate), None) => {
-            format!(
-                "{} requests/s, the highest rate that the search may try, meets {objective} ({what}).",
-                number(rate)
-            )
-        }
     }
 }
 
@@ -104,42 +80,12 @@ pub(super) fn rows_plot(name: &str, figure: &str, better: &str, rows: &[Bar]) ->
     plots::rows(name, &format!("{figure} of each scenario"), &caption, &Axis::log(figure), rows)
 }
 
-/// Returns the percentiles in the plot of a search: the median, the 99th, and those that the objective bounds.
-pub(super) fn percentiles(objective: &Objective) -> impl Iterator<Item = f64> {
-    let bounded = objective.times.iter().map(|limit| limit.percentile);
-    [50.0, 99.0].into_iter().chain(bounded.filter(|percentile| ![50.0, 99.0].contains(percentile)))
-}
-
-/// Draws the response times over the rates of a search. Each rate has a time for each of [`percentiles`].
-pub(super) fn search_plot(mut course: Vec<(f64, Vec<f64>)>, objective: &Objective) -> Plot {
-    course.sort_by(|(left, _), (right, _)| left.total_cmp(right));
-    let line = |name: String, of: usize| -> plots::Line {
-        (name, course.iter().map(|(rate, times)| (*rate, times[of])).collect())
-    };
-    let mut lines: Vec<_> =
-        percentiles(objective).enumerate().map(|(at, percentile)| line(format!("p{percentile}"), at)).collect();
-    if let (Some((first, _)), Some((last, _))) = (course.first(), course.last()) {
-        for limit in &objective.times {
-            let bound = limit.bound.as_secs_f64() * 1e6;
-            lines.push((format!("objective, {}", limit.name()), vec![(*first, bound), (*last, bound)]));
-        }
-    }
-    let caption = "Each point is a run at one rate. The knee is where a percentile crosses its line of the objective, or \
-                   where the errors or the rate miss it.";
-    let axes = [Axis::log("requests/s offered"), Axis::log("µs from due to answered")];
-    plots::lines("search", "response times by rate", caption, &axes, &lines)
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
 
     use super::*;
-    use crate::{
-        http::HttpOptions,
-        load::{Tally, Trial, find_knee},
-        usage::RunResources,
-    };
+    use crate::{http::HttpOptions, load::Tally, usage::RunResources};
 
     #[derive(clap::Parser)]
     struct Cli {
@@ -168,22 +114,12 @@ mod tests {
         }
         let closed = sentence(&scenario(&["--closed", "--mix", "get"]), "-", &rounds(Validity::Good));
         assert!(closed.contains("64 connections, without writes") && closed.contains("say little"), "{closed}");
+        let mut bound = rounds(Validity::Good);
+        bound.outcomes[0].is_lower_bound = true;
+        let bound = sentence(&scenario(&["--closed"]), "disk", &bound);
+        assert!(bound.contains("at least 500 requests/s"), "{bound}");
         let void = sentence(&scenario(&[]), "disk", &rounds(Validity::Saturated("late".to_owned())));
         assert!(void.contains("not a valid run, late"), "{void}");
-    }
-
-    #[test]
-    fn a_knee_is_an_interval() {
-        let bounds = crate::load::Bounds { start: 100.0, max: 1e6, precision: 0.03, repeats: 2 };
-        let trial =
-            |rate: f64| Ok::<_, ()>(if rate < 5000.0 { Trial::Pass } else { Trial::Fail("p99 6 ms".to_owned()) });
-        let knee = find_knee(&bounds, trial).unwrap();
-        let objective: Objective = "p99<5ms".parse().unwrap();
-        let said = knee_sentence(&knee, &objective, &scenario(&[]), "disk");
-        assert!(said.contains("p99 < 5.00 ms") && said.contains("is between 4,") && said.contains("and 5,"), "{said}");
-        assert!(said.ends_with("failed twice (p99 6 ms)."), "{said}");
-        let plot = search_plot(vec![(100.0, vec![1.0, 2.0]), (50.0, vec![1.0, 3.0])], &objective);
-        assert!(plot.svg.contains("objective") && plot.svg.matches("<circle").count() == 6, "{}", plot.svg);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use thalweg_types::Durability;
 use crate::{
     BenchError, ProfileOptions,
     load::{Arrivals, Objective, Pace},
-    options::{check_window, parse_duration, parsed, rate_within, require, steady, within},
+    options::{check_window, max_rate_within, parse_duration, parsed, rate_within, require, steady, within},
     random::Distribution,
     server::StartOptions,
 };
@@ -179,6 +179,7 @@ impl HttpOptions {
     pub(super) fn check(&self) -> Result<(), BenchError> {
         require(self.rounds > 0, "--rounds, --keys", "must be at least 1")?;
         steady(self.search.as_ref(), self.load.arrivals)?;
+        max_rate_within(self.max_rate)?;
         self.load.check()
     }
 }

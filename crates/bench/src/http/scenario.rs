@@ -49,7 +49,9 @@ fn row_h(load: &HttpLoad) -> Vec<Scenario> {
     };
     let fastest = |name: &str, mix: Mix, connections: usize, pipeline: usize, durability: Option<Durability>| {
         let load = HttpLoad { connections, pipeline, closed: true, ..base.clone() };
-        Scenario::new(name, HttpLoad { mix, value_size: 100, durability, ..load })
+        // A row says which level it has: the same load runs at several.
+        let name = durability.map_or_else(|| name.to_owned(), |level| format!("{name}, {level}"));
+        Scenario::new(&name, HttpLoad { mix, value_size: 100, durability, ..load })
     };
     let keys = if load.keys == DEFAULT_KEYS { 1_500_000 } else { load.keys };
     let many_gets = HttpLoad { keys, ..scheduled(Mix::Get, 2000.0, 1200) };

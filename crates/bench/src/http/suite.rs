@@ -14,7 +14,7 @@ use super::{
 use crate::{
     BenchError, Progress, Report, Spectrum,
     account::{Account, cost_row, cost_table, disk_table},
-    figures::SampledLoad,
+    figures::{SampledLoad, check_of_ratio},
     latency::micros,
     load::{
         self, Bounds, Faults, LEAST_PATIENCE, Objective, Pace, Plan, Timeline, Trial, find_knee,
@@ -23,6 +23,7 @@ use crate::{
     profiling::{LONGEST_PROFILE, Profiler},
     report::{Check, Row, Table, cells, number, table},
     saturation::{Evidence, SearchEvidence},
+    search_report::{self, SearchCourse},
     server::{Stages, Target, add_stages},
     stats::ratio,
 };
@@ -196,7 +197,8 @@ impl Suite<'_> {
         }
         report.tables.push(conditions_table(&scenarios));
         let mut table = Table::new("search: climb, bisect, confirm both ends");
-        let (mut good, mut course, mut resources) = (Vec::new(), Vec::new(), SearchEvidence::default());
+        let (mut good, mut course, mut resources) =
+            (Vec::new(), SearchCourse::new(objective), SearchEvidence::default());
         let knee = find_knee(&bounds, |rate| {
             let pace = Pace::Open { rate, arrivals: options.load.arrivals };
             let plan = self.plan(&options.load, Kind::Subject, pace);
@@ -207,8 +209,7 @@ impl Suite<'_> {
             let trial = trial_of(&outcome, objective)?;
             self.print_round(&scenarios[0], pace, "", 1, &outcome);
             table.row(trial_row(rate, &outcome, &trial));
-            course
-                .push((rate, findings::percentiles(objective).map(|percentile| outcome.time_us(percentile)).collect()));
+            course.push(rate, &outcome);
             if trial == Trial::Pass {
                 good.push((rate, outcome));
             }
@@ -220,11 +221,12 @@ impl Suite<'_> {
         let title = |rate: f64| format!("at the knee, {}/s", number(rate));
         report.tables.extend(at_knee.iter().map(|(rate, run)| spectrum_table(&title(*rate), run)));
         report.spectra.extend(at_knee.iter().filter_map(|(rate, run)| Spectrum::of(title(*rate), &run.times)));
-        report.plots.push(findings::search_plot(course, objective));
+        report.plots.push(course.plot("search", "response times by rate", "requests/s"));
         report.plots.extend(findings::spectrum_plots(
             &at_knee.iter().map(|(rate, run)| findings::spectrum_line(title(*rate), run)).collect::<Vec<_>>(),
         ));
-        report.summary.push(findings::knee_sentence(&knee, objective, &scenarios[0], &level));
+        let what = format!("{}, {} connections, {}", scenarios[0].name, options.load.connections, in_words(&level));
+        report.summary.push(search_report::sentence(&knee, objective, &what, "requests/s"));
         resources.conclude(&knee, report);
         let what = format!("highest rate with {objective}, stable over {} repeats", bounds.repeats);
         report.checks.push(knee.check(what, |rate| format!("{rate:.0}/s")));
@@ -274,8 +276,9 @@ enum Kind {
 }
 
 fn trial_of(outcome: &Outcome, objective: &Objective) -> Result<Trial, BenchError> {
-    // Shedding load with 503 is a way of not keeping up; wrong bytes are not.
-    let is_serious = outcome.tally.own.wrong_bytes > 0 || (outcome.tally.lost > 0 && objective.errors.is_none());
+    // Shedding load with 503 is a way of not keeping up; wrong bytes and lost keys are not.
+    let Counts { wrong_bytes, lost_keys, .. } = outcome.tally.own;
+    let is_serious = wrong_bytes + lost_keys > 0 || (outcome.tally.lost > 0 && objective.errors.is_none());
     let faults = if is_serious { Faults::Serious } else { Faults::Refusals };
     objective.judge("the server", outcome, faults)
 }
@@ -333,7 +336,9 @@ fn checks(scenario: &Scenario, Rounds { subject, echo }: &Rounds) -> Vec<Check> 
     let mut checks = vec![subject.check(&what, "all answered, rightly, in step")];
     checks.extend(scenario.echo_share.map(|share| {
         let measured = ratio(&subject.rates(), &echo.rates());
-        Check::at_least(format!("{what}: rate against the route that stores nothing"), measured, share, " ×")
+        let what = format!("{what}: rate against the route that stores nothing");
+        let check = Check::at_least(what, measured, share, " ×");
+        check_of_ratio(check, &echo.validity(), echo.is_lower_bound())
     }));
     checks
 }
@@ -441,11 +446,28 @@ mod tests {
     }
 
     #[test]
+    fn a_search_ends_where_stored_keys_are_lost() {
+        let run = |own: Counts| {
+            let mut tally = load::Tally::<Counts>::new(2);
+            tally.times[Operation::Get as usize].record_nanos_times(1000, 1000);
+            (tally.right, tally.all_right, tally.wrong, tally.own) = (1000, 1000, 1, own);
+            let validity = load::Validity::Errors("one is wrong".to_owned());
+            Outcome { validity, ..Outcome::new(tally, 1.0, RunResources::default()) }
+        };
+        let objective: Objective = "p99<5ms,errors<1%".parse().unwrap();
+        let refused = run(Counts { bad_status: 1, ..Counts::default() });
+        assert_eq!(trial_of(&refused, &objective).unwrap(), Trial::Pass);
+        let lost = run(Counts { missing: 1, lost_keys: 1, ..Counts::default() });
+        assert!(trial_of(&lost, &objective).is_err());
+    }
+
+    #[test]
     fn bad_options_are_named() {
         for (flags, part) in [
             (vec!["--rate", "0"], "--rate"),
             (vec!["--connections", "0"], "--connections"),
             (vec!["--keys", "0"], "--keys"),
+            (vec!["--search", "p99<5ms", "--max-rate", "0"], "--max-rate"),
             (vec!["--value-size", "999999999"], "--value-size"),
         ] {
             let error = run(&options(&flags), &mut Quiet).unwrap_err().to_string();

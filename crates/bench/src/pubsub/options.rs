@@ -14,7 +14,7 @@ use crate::{
     BenchError, ProfileOptions,
     load::{Arrivals, Objective, Pace, Tally},
     native::{Depth, HEAD_BYTES, LoadOptions, Profile, ServerOptions},
-    options::{parse_duration, rate_within, require, scheduled, steady, within},
+    options::{max_rate_within, parse_duration, rate_within, require, scheduled, steady, within},
 };
 
 /// Options of one scenario, which those of a preset have values of their own for.
@@ -263,6 +263,7 @@ impl PubsubOptions {
         let can_send = self.window_messages > 0 && self.window_bytes > 0;
         require(can_send, "--window-messages, --window-bytes", "nothing would ever be sent: must be above 0")?;
         rate_within(self.rate, 1_000_000_000)?;
+        max_rate_within(self.max_rate)?;
         self.check_preset()?;
         steady(self.search.as_ref(), self.arrivals)?;
         let is_scheduled = self.rate.is_some() || self.search.is_some() || self.preset.is_some();

@@ -13,12 +13,13 @@ use super::{
 use crate::{
     BenchError, Progress, Report, Scratch, Spectrum,
     account::Account,
-    load::{Bounds, Faults, Knee, LEAST_PATIENCE, Objective, find_knee},
+    load::{Bounds, Faults, Knee, LEAST_PATIENCE, Objective, Trial, find_knee},
     native::{Server, bare, relay},
     options::require,
     profiling::LONGEST_PROFILE,
     report::plots::{self, Axis},
     saturation::{Evidence, SearchEvidence},
+    search_report::{self, SearchCourse},
 };
 
 /// Share of the highest rate that meets the objective, at which response times are measured.
@@ -52,6 +53,16 @@ pub fn run(options: &PubsubOptions, progress: &mut dyn Progress) -> Result<Repor
         report.notes.extend(notes.collect::<Vec<_>>());
     }
     Ok(report.finish())
+}
+
+/// Judges a run of a search. A run in which the server dropped messages fails: their times are not among those of the
+/// run, and a server that drops more may deliver the rest faster.
+fn trial_of(outcome: &Outcome, objective: &Objective) -> Result<Trial, BenchError> {
+    let trial = objective.judge("the server", outcome, Faults::Serious)?;
+    Ok(match outcome.tally.own.dropped() {
+        dropped @ 1.. if trial == Trial::Pass => Trial::Fail(format!("{dropped} messages were dropped")),
+        _ => trial,
+    })
 }
 
 struct Suite<'a> {
@@ -206,6 +217,7 @@ impl Suite<'_> {
     ) -> Result<Knee, BenchError> {
         let bounds = Bounds { start, max: self.options.max_rate, precision: 0.05, repeats };
         let (mut table, mut resources) = (report::trials(scenario, objective), SearchEvidence::default());
+        let mut course = SearchCourse::new(objective);
         let knee = find_knee(&bounds, |rate| {
             let mut scenario = scenario.at(rate, self.options.arrivals);
             scenario.options.load.give_up = objective.patience(LEAST_PATIENCE);
@@ -213,12 +225,18 @@ impl Suite<'_> {
             let outcome = self.one(&scenario, Some(&mut account))?;
             let address = self.server.as_ref().map(|(_, server)| server.address);
             resources.push(rate, Evidence::of(&outcome, &account, address));
-            let trial = objective.judge("the server", &outcome, Faults::Serious)?;
+            let trial = trial_of(&outcome, objective)?;
             self.print_run(&scenario, "trial", &outcome);
             report::trial_row(&mut table, rate, &outcome, &trial);
+            course.push(rate, &outcome);
             Ok::<_, BenchError>(trial)
         })?;
         self.report.tables.push(table);
+        let load = format!("{}, {}", scenario.name, scenario.carrier.name());
+        let title = format!("times by rate: {load}");
+        let name = format!("search-{}", self.report.plots.len());
+        self.report.plots.push(course.plot(&name, &title, "messages/s"));
+        self.report.summary.push(search_report::sentence(&knee, objective, &load, "messages/s"));
         resources.conclude(&knee, self.report);
         let what = format!("{}, {}: highest rate with {objective}", scenario.name, scenario.carrier.name());
         let fan_out = scenario.options.fan_out as f64;
@@ -240,5 +258,31 @@ impl Suite<'_> {
         let points = points.map(|line| (line.one_in(), line.time_us)).collect();
         self.lines.push((scenario.label(), points));
         self.last = Some((scenario.options.clone(), last));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        load::Tally,
+        native::{Share, SubscriberAccount},
+        pubsub::recorder::Deliveries,
+        usage::RunResources,
+    };
+
+    #[test]
+    fn a_rate_at_which_messages_are_dropped_does_not_meet_the_objective() {
+        let objective = Objective::of_times("p99<5ms").unwrap();
+        let trial = |dropped| {
+            let mut tally: Tally<Deliveries> = Tally::new(1);
+            tally.times[0].record_nanos_times(1000, 1000);
+            let mut account = SubscriberAccount::new(Share::All, 1);
+            account.dropped = dropped;
+            tally.own.accounts.push((0, account));
+            trial_of(&Outcome::new(tally, 1.0, RunResources::default()), &objective).unwrap()
+        };
+        assert_eq!(trial(0), Trial::Pass);
+        assert_eq!(trial(7).why(), Some("7 messages were dropped"));
     }
 }

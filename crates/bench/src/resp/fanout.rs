@@ -21,7 +21,7 @@ use super::{
 use crate::{
     BenchError,
     latency::{Latencies, nanos},
-    load::{Clock, Connection, Event, Poller, Tally, Validity, unusable_clocks},
+    load::{Clock, Connection, Event, Pace, Poller, Tally, Validity, unusable_clocks},
     native::{Depth, Head, Payloads},
     usage::Meter,
 };
@@ -182,7 +182,7 @@ impl<'a> FanOutRun<'a> {
         let tally = Tally { all_right: self.got.iter().sum(), ..std::mem::take(&mut self.tally) };
         let problem = tally.first_problem.clone().map(Validity::Errors);
         let validity = problem.or_else(|| unusable_clocks(&spent.clocks)).unwrap_or(Validity::Good);
-        Ok(Outcome { validity, ..Outcome::new(tally, seconds, spent) })
+        Ok(Outcome { validity, ..Outcome::new(tally, seconds, spent).paced(Pace::Closed) })
     }
 
     fn standing(&self) -> String {

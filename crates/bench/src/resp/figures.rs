@@ -112,11 +112,15 @@ impl Line<'_> {
         Validity::worst(self.rounds.iter().map(Round::validity))
     }
 
+    /// Returns true if the load generator limited a round of a closed loop.
+    pub(super) fn is_lower_bound(&self) -> bool {
+        self.outcomes().iter().any(|outcome| outcome.is_lower_bound)
+    }
+
     /// Returns the validity as a short name for a table.
     fn verdict(&self) -> &'static str {
-        let is_lower_bound = self.outcomes().iter().any(|outcome| outcome.is_lower_bound);
         match self.validity() {
-            Validity::Good if is_lower_bound => "lower bound: generator saturated",
+            Validity::Good if self.is_lower_bound() => "lower bound: generator saturated",
             validity => validity.name(),
         }
     }
@@ -125,7 +129,7 @@ impl Line<'_> {
     pub(super) fn spectrum(&self) -> Option<Table> {
         match self.rounds.last()? {
             Round::Own(outcome) => {
-                Some(outcome.spectrum(format!("percentile spectrum of the last run: {}", self.server)))
+                Some(outcome.spectrum(format!("percentile spectrum of the last run: {}", self.label())))
             }
             Round::External(_) => None,
         }

@@ -10,7 +10,7 @@ use crate::{
     BenchError, ProfileOptions,
     load::{Address, Arrivals, Objective, Pace},
     native::HEAD_BYTES,
-    options::{check_window, parse_duration, rate_within, require, scheduled, steady, within},
+    options::{check_window, max_rate_within, parse_duration, rate_within, require, scheduled, steady, within},
     random::Distribution,
 };
 
@@ -174,6 +174,7 @@ impl RespOptions {
         let is_valid = !self.duration.is_zero() && self.duration <= Duration::from_secs(3600);
         require(is_valid, "--duration", "must be above 0 and at most an hour")?;
         rate_within(self.rate, 100_000_000)?;
+        max_rate_within(self.max_rate)?;
         steady(self.search.as_ref(), self.arrivals)?;
         let is_scheduled = self.rate.is_some() || self.search.is_some();
         scheduled(self.arrivals, is_scheduled)?;

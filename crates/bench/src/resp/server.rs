@@ -86,6 +86,14 @@ impl Server {
         Ok(server)
     }
 
+    /// Returns the address of the server's port; `None` for a socket in the file system.
+    pub(super) fn address(&self) -> Option<SocketAddr> {
+        match self.greeting.address {
+            Address::Tcp(address) => Some(address),
+            Address::Unix(_) => None,
+        }
+    }
+
     /// Returns address and login for one of the server's databases.
     pub(super) fn greeting(&self, database: u32) -> Greeting {
         Greeting { database, ..self.greeting.clone() }
@@ -107,7 +115,7 @@ impl Server {
     /// Describes the durability of writes to one of the server's databases.
     pub(super) fn durability(&self, database: u32) -> Result<String, BenchError> {
         match (&self.choice, database) {
-            (ServerChoice::Thalweg, 0) => Ok("durable before it is answered (disk)".to_owned()),
+            (ServerChoice::Thalweg, 0) => Ok("disk: synced before it is answered".to_owned()),
             (ServerChoice::Thalweg, 1) => Ok("none: a cache in memory".to_owned()),
             (ServerChoice::Bare, _) => {
                 Ok("one write and one fdatasync before the requests that arrived together are answered".to_owned())

@@ -4,6 +4,7 @@
 //! tables (`figures`).
 
 use std::{
+    collections::BTreeSet,
     path::Path,
     process::{Command, Stdio},
     time::Duration,
@@ -15,19 +16,21 @@ use super::{
     options::{Generator, RespOptions, ServerChoice},
     protocol::{OnWrong, Plan},
     requests::Operation,
-    scenario::{LoadKind, Scenario},
+    scenario::{Goal, LoadKind, Scenario},
     server::Server,
     turn::ServerTurn,
 };
 use crate::{
     BenchError, Progress, Report, Scratch,
     account::{Account, cost_table},
+    figures::check_of_ratio,
     load::{self, Bounds, Faults, LEAST_PATIENCE, Objective, Pace, Timeline, Validity, find_knee, turns},
     native::{TransportKind, bare},
     options::only,
     profiling::LONGEST_PROFILE,
     report::{Table, cells, duration, number},
     saturation::{Evidence, SearchEvidence},
+    search_report::{self, SearchCourse},
     server::add_stages,
 };
 
@@ -110,6 +113,16 @@ fn describe(suite: &Suite<'_>, report: &mut Report) -> Result<(), BenchError> {
     Ok(())
 }
 
+/// Adds the durability of the lines to the report, for its titles.
+fn name_levels<'a>(report: &mut Report, levels: impl Iterator<Item = &'a str>) {
+    let levels: BTreeSet<&str> = levels.collect();
+    match levels.first() {
+        Some(level) if levels.len() == 1 => report.condition("durability", *level),
+        Some(_) => report.condition("levels", "DIFFERENT DURABILITIES: each row names its own"),
+        None => {}
+    }
+}
+
 struct Suite<'a> {
     options: &'a RespOptions,
     scratch: &'a Scratch,
@@ -146,6 +159,7 @@ impl Suite<'_> {
             }
             self.profile_scenario(scenario, report)?;
         }
+        name_levels(report, all.iter().flatten().map(|line| &*line.durability));
         report.tables.push(figures(all.iter().flatten()));
         let mut costs = cost_table();
         all.iter().flatten().filter_map(Line::cost).for_each(|row| costs.row(row));
@@ -171,7 +185,9 @@ impl Suite<'_> {
             {
                 let what = format!("{}, {}, of {}", line.scenario.name, line.generator, other.server);
                 let (rate, median) = line.ratios(other);
-                report.checks.push(goal.check(what, rate, median));
+                let check = goal.check(what, rate, median);
+                let is_bound = other.is_lower_bound() && matches!(goal, Goal::Rate(_));
+                report.checks.push(check_of_ratio(check, &other.validity(), is_bound));
             }
         }
         let busy: Vec<String> = all
@@ -290,13 +306,15 @@ impl Suite<'_> {
             repeats: options.rounds,
         };
         let mut table = Table::new("search: climb, bisect, confirm both ends");
+        let mut levels = Vec::new();
         for contender in &scenario.servers {
             let LoadKind::Requests(mix) = &scenario.work else { continue };
             let turn = self.turn(scenario, contender);
             turn.fill(Generator::Own)?;
             let durability = turn.server.durability(turn.database)?;
             let server = format!("{} ({durability})", turn.server.name(turn.database));
-            let mut resources = SearchEvidence::default();
+            levels.push(durability);
+            let (mut resources, mut course) = (SearchEvidence::default(), SearchCourse::new(objective));
             let knee = find_knee(&bounds, |rate| {
                 self.streams += 1;
                 let pace = Pace::Open { rate, arrivals: options.arrivals };
@@ -307,9 +325,10 @@ impl Suite<'_> {
                 }
                 let mut account = Account::default();
                 let outcome = account.around(|| self.server(&contender.0).metrics(), || load::run(&plan))?;
-                resources.push(rate, Evidence::of(&outcome, &account, None));
+                resources.push(rate, Evidence::of(&outcome, &account, self.server(&contender.0).address()));
                 let faults = if outcome.tally.lost > 0 { Faults::Serious } else { Faults::Refusals };
                 let trial = objective.judge(&server, &outcome, faults)?;
+                course.push(rate, &outcome);
                 let p99 = number(outcome.time_us(99.0));
                 self.progress.step(&format!("{server} at {rate:.0}/s: p99 {p99} µs, {trial}"));
                 table.row(cells! {
@@ -320,6 +339,9 @@ impl Suite<'_> {
                 });
                 Ok::<_, BenchError>(trial)
             })?;
+            let (name, title) = (format!("search-{}", levels.len()), format!("response times by rate: {server}"));
+            report.plots.push(course.plot(&name, &title, "requests/s"));
+            report.summary.push(search_report::sentence(&knee, objective, &server, "requests/s"));
             resources.conclude(&knee, report);
             let what = format!("{server}: highest rate with {objective}, stable over {} repeats", bounds.repeats);
             report.checks.push(knee.check(what, |rate| format!("{rate:.0}/s")));
@@ -331,6 +353,24 @@ impl Suite<'_> {
             }
         }
         report.tables.push(table);
+        name_levels(report, levels.iter().map(|level| &**level));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_titles_name_the_durability_or_say_that_rows_differ() {
+        let title = |levels: &[&str]| {
+            let mut report = Report::begin("resp", Path::new("."));
+            name_levels(&mut report, levels.iter().copied());
+            report.to_html().split_once("<title>").unwrap().1.split_once("</title>").unwrap().0.to_owned()
+        };
+        assert_eq!(title(&["none: a cache in memory"; 2]), "thalweg bench resp, durability none");
+        let different = title(&["none: a cache in memory", "appendonly yes, appendfsync always"]);
+        assert_eq!(different, "thalweg bench resp, DIFFERENT DURABILITIES: each row names its own");
     }
 }

@@ -31,6 +31,7 @@ use crate::{
     random::KeyChooser,
     report::{Table, cells, number},
     saturation::{Evidence, SearchEvidence},
+    search_report::{self, SearchCourse},
     server::{Metrics, Stages, Target, TimedRequests, add_stages},
 };
 
@@ -224,6 +225,7 @@ impl Suite {
         let bounds = Bounds { start, max: options.max_rate, precision: 0.03, repeats: options.rounds };
         let mut table = Table::new("search: climb, bisect, confirm both ends");
         let (mut arrivals, mut good, mut resources) = (Arrivals::default(), Vec::new(), SearchEvidence::default());
+        let mut course = SearchCourse::new(objective);
         let address = subject.target.as_ref().map(|target| target.address);
         let knee = find_knee(&bounds, |rate| {
             let plan = self.plan(subject, ScenarioPhase::Run, Pace::Open { rate, arrivals: load.arrivals });
@@ -242,12 +244,16 @@ impl Suite {
                 "p99.9 µs" => outcome.time_us(99.9), "max µs" => outcome.time_us(100.0),
                 "lag p99 µs" => outcome.lag_us(), "outcome" => trial.to_string(),
             });
+            course.push(rate, &outcome);
             if trial == Trial::Pass {
                 good.push((rate, outcome.times));
             }
             Ok::<_, BenchError>(trial)
         })?;
         report.tables.push(table);
+        report.plots.push(course.plot("search", "response times by rate", "operations/s"));
+        let what = format!("{}, durability: {}", options.name(), self.durability(subject));
+        report.summary.push(search_report::sentence(&knee, objective, &what, "operations/s"));
         resources.conclude(&knee, report);
         let at_knee = good.iter().rev().find(|(rate, _)| Some(*rate) == knee.rate);
         report.spectra.extend(at_knee.and_then(|(rate, times)| {

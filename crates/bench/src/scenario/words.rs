@@ -224,7 +224,8 @@ impl Suite {
 
     /// Returns a sentence about the rounds.
     pub(super) fn sentence<C>(&self, subject: &Subject<C>, rounds: &Rounds<Counts>) -> String {
-        let (name, rate) = (self.options.name(), number(rounds.rate().median));
+        let at_least = if rounds.is_lower_bound() { "at least " } else { "" };
+        let (name, rate) = (self.options.name(), format!("{at_least}{}", number(rounds.rate().median)));
         if rounds.validity() != Validity::Good {
             return format!("{name}: not a valid run, {}.", rounds.validity().verdict().0);
         }

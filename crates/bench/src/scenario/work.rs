@@ -294,6 +294,12 @@ impl<C: Codec> Protocol for Workload<C> {
         Kind::ALL.len()
     }
 
+    fn begun(&self) {
+        if let Some(feed) = &self.feed {
+            feed.begun();
+        }
+    }
+
     #[inline]
     fn choose(&self, drawn: u64, rng: &mut Generator) -> Request {
         let kind = match self.phase {

@@ -23,14 +23,15 @@ use crate::{
     BenchError, Progress, Report,
     figures::SampledLoad,
     latency::{Latencies, micros},
-    load::{Pace, Tally, Validity, run_threads},
+    load::{Pace, Tally, Validity, run_threads, unusable_clocks},
     native::{
-        CallPlan, DEFAULT_MAX_LAG, Depth, HEAD_BYTES, LoadOptions, NativeEndpoint, Payloads, Server, ServerOptions,
-        Share, SubscriberAccount, bare,
+        CallPlan, DEFAULT_MAX_LAG, Depth, Faults, HEAD_BYTES, LoadOptions, NativeEndpoint, Payloads, Server,
+        ServerOptions, Share, SubscriberAccount, bare,
         requests::{self, Outcome},
     },
     options::{only, parse_duration, require, within},
     probe::{Probe, Sync},
+    usage::Clocks,
 };
 
 /// Options of `thalweg bench streams`.
@@ -143,6 +144,14 @@ pub fn run(options: &StreamsOptions, progress: &mut dyn Progress) -> Result<Repo
     report::notes(&mut report);
     report.tables.push(figures);
     Ok(report.finish())
+}
+
+/// Judges a tail by the faults of the records that it brought, and by the clocks of its time.
+fn judge_tail(faults: &Faults, clocks: &Clocks) -> Validity {
+    if faults.any() {
+        return Validity::Errors(faults.to_string());
+    }
+    unusable_clocks(clocks).unwrap_or(Validity::Good)
 }
 
 struct Suite<'a> {
@@ -341,13 +350,11 @@ impl Suite<'_> {
         })?;
         let passed = brought.remove(0).map_err(|_| fail(format!("not done after {SETUP_TIME:?}")))?;
         let (time, received_bytes, account) = passed.map_err(|error| fail(error.to_string()))?;
-        let faults = account.faults(&[end]);
+        let validity = judge_tail(&account.faults(&[end]), &spent.clocks);
         let tally = Tally { right: end, all_right: end, received_bytes, ..Tally::default() };
-        let mut outcome = Outcome::new(tally, time.as_secs_f64(), spent);
-        if faults.any() {
-            outcome.validity = Validity::Errors(faults.to_string());
-        }
-        Ok(outcome)
+        // A reader that is always busy limits the rate, as a generator in a closed loop does.
+        let outcome = Outcome::new(tally, time.as_secs_f64(), spent).paced(Pace::Closed);
+        Ok(Outcome { validity, ..outcome })
     }
 
     fn create(&mut self, config: &StreamConfig) -> Result<StreamId, BenchError> {
@@ -378,5 +385,20 @@ impl Suite<'_> {
         read: impl FnOnce(ServerFrame<'_>) -> Option<T>,
     ) -> Result<T, BenchError> {
         self.place.ask(doing, &Write { level: Level(None), command: RemainingBytes(command) }, read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tail_while_the_host_took_the_processors_is_void() {
+        let clocks = |stolen| Clocks { seconds: 10.0, drift_seconds: 0.0, stolen };
+        let none = SubscriberAccount::new(Share::All, 1).faults(&[0]);
+        assert_eq!(judge_tail(&none, &clocks(Some(0.1))), Validity::Good);
+        assert!(matches!(judge_tail(&none, &clocks(Some(0.5))), Validity::Clocks(_)));
+        let lost = SubscriberAccount::new(Share::All, 1).faults(&[3]);
+        assert!(matches!(judge_tail(&lost, &clocks(Some(0.5))), Validity::Errors(_)));
     }
 }

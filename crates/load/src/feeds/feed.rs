@@ -45,6 +45,9 @@ pub struct Feed {
     /// Time at which each append and each publish was due, plus 1.
     appended_at: Numbers,
     published_at: Numbers,
+    /// Time from the begin of the next run's load to the counted part of the run, in nanoseconds; `u64::MAX` once the
+    /// load has begun.
+    warmup: AtomicU64,
     /// Start of the counted part of the run: the end-to-end times of records and messages that were due earlier are not
     /// counted.
     counted_from: AtomicU64,
@@ -68,18 +71,29 @@ impl Feed {
             clock: Clock::start(),
             appended_at: Numbers::default(),
             published_at: Numbers::default(),
+            warmup: AtomicU64::new(u64::MAX),
             counted_from: AtomicU64::new(u64::MAX),
             times: Default::default(),
         }
     }
 
-    /// Makes the end-to-end times count from `nanos` nanoseconds from now on.
+    /// Makes the end-to-end times of the next run count from `nanos` nanoseconds after its load has begun. Opening the
+    /// connections before that takes no part of this time.
     pub fn count_times_after(&self, nanos: u64) {
-        self.counted_from.store(self.clock.now().saturating_add(nanos), Ordering::Release);
+        self.warmup.store(nanos, Ordering::Release);
+    }
+
+    /// Notes that the load begins now. Only the first thread that says so counts.
+    pub fn begun(&self) {
+        let warmup = self.warmup.swap(u64::MAX, Ordering::AcqRel);
+        if warmup < u64::MAX {
+            self.counted_from.store(self.clock.now().saturating_add(warmup), Ordering::Release);
+        }
     }
 
     /// Stops the counting of end-to-end times, and returns them.
     pub fn take_times(&self) -> [Latencies; 3] {
+        self.warmup.store(u64::MAX, Ordering::Release);
         self.counted_from.store(u64::MAX, Ordering::Release);
         [0, 1, 2].map(|at| std::mem::take(&mut *lock(&self.times[at])))
     }
@@ -285,7 +299,9 @@ impl Feed {
             return None;
         }
         let batch = u64::from(self.sizes.batch);
-        if number % batch == 0 && arrival != Arrival::Whole {
+        // A read at random finds old records: nobody has waited for them since they were due.
+        let is_old = arrival == Arrival::Read && self.sizes.read_from == ReadFrom::Random;
+        if number % batch == 0 && arrival != Arrival::Whole && !is_old {
             self.arrived(arrival, self.appended_at.get(number / batch));
         }
         Some(number)

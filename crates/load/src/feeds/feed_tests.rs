@@ -150,9 +150,10 @@ fn a_group_delivers_once_and_redeliveries_are_counted_apart() {
 #[test]
 fn times_count_from_the_moment_at_which_a_message_was_due() {
     let feed = feed(ReadFrom::Start);
+    feed.count_times_after(0);
     let early = feed.publish();
     feed.asked(early, 0);
-    feed.count_times_after(0);
+    feed.begun();
     let late = feed.publish();
     std::thread::sleep(std::time::Duration::from_millis(2));
     feed.asked(late, 1_000_000);
@@ -167,6 +168,22 @@ fn times_count_from_the_moment_at_which_a_message_was_due() {
     let [_, _, times] = feed.take_times();
     assert_eq!(times.count(), 1, "one publish was due in the counted time");
     assert!(times.max().as_micros() >= 1000, "{:?}", times.max());
+}
+
+#[test]
+fn the_age_of_a_record_that_was_read_at_random_is_no_end_to_end_time() {
+    for (read_from, counted) in [(ReadFrom::Start, 1), (ReadFrom::Tail, 1), (ReadFrom::Random, 0)] {
+        let feed = feed(read_from);
+        feed.count_times_after(0);
+        feed.begun();
+        let append = feed.append();
+        feed.asked(append, 0);
+        assert_eq!(feed.judge(append, &appended(0, 2)), Ok(FeedReply::Done(2)));
+        let read = FeedStep::Read { from: 0, floor: 2, reader: Reader::Once };
+        assert_eq!(feed.judge(read, &page(&feed, &[(0, 0), (1, 1)])), Ok(FeedReply::Done(2)));
+        let [reads, ..] = feed.take_times();
+        assert_eq!(reads.count(), counted, "{read_from:?}");
+    }
 }
 
 #[test]

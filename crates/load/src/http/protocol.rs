@@ -37,7 +37,8 @@ pub enum MissingKeyPolicy {
     Lost,
 }
 
-/// Counts of one run. They include only requests that were due after the warm-up and before the end of the run.
+/// Counts of one run. Right replies count if their requests were due after the warm-up and before the end of the run,
+/// wrong ones always.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     /// Service times of right replies, counted from the moment at which a request was sent.
@@ -46,6 +47,8 @@ pub struct Counts {
     pub statuses: BTreeMap<u16, u64>,
     /// Number of gets of keys that have no value.
     pub missing: u64,
+    /// Number of those gets whose keys the benchmark stored before.
+    pub lost_keys: u64,
     /// Number of replies with a wrong status code.
     pub bad_status: u64,
     /// Number of replies with a wrong body.
@@ -59,6 +62,7 @@ impl Merge for Counts {
             *self.statuses.entry(status).or_default() += count;
         }
         self.missing += other.missing;
+        self.lost_keys += other.lost_keys;
         self.bad_status += other.bad_status;
         self.wrong_bytes += other.wrong_bytes;
     }
@@ -79,7 +83,7 @@ pub struct Answer {
 pub enum Fault {
     /// The received bytes are not HTTP.
     Malformed(&'static str),
-    /// The operation cannot have this status, or the body was never stored.
+    /// The operation cannot have this status, the body was never stored, or a stored key was not found.
     Wrong(Operation, Answer),
 }
 
@@ -89,6 +93,9 @@ impl fmt::Display for Fault {
             Self::Malformed(what) => f.write_str(what),
             Self::Wrong(operation, Answer { status, judgement: Judgement::WrongBytes }) => {
                 write!(f, "{operation:?} answered {status} with bytes that were never stored")
+            }
+            Self::Wrong(operation, Answer { status, judgement: Judgement::Missing }) => {
+                write!(f, "{operation:?} of a stored key answered {status}")
             }
             Self::Wrong(operation, Answer { status, .. }) => write!(f, "{operation:?} answered {status}"),
         }
@@ -152,11 +159,15 @@ impl Protocol for Http {
         let judgement = self.requests.judge(operation, index, &reply, bytes);
         let answer = Answer { status: reply.status, judgement };
         let decoded = Decoded { bytes: reply.total_bytes, reply: answer, closes: reply.closes };
-        match judgement {
-            Judgement::Right | Judgement::Missing => Ok(Some(decoded)),
-            Judgement::BadStatus | Judgement::WrongBytes => {
-                Err(BadReply { fault: Fault::Wrong(operation, answer), decoded: Some(decoded) })
-            }
+        let is_right = match judgement {
+            Judgement::Right => true,
+            Judgement::Missing => self.missing == MissingKeyPolicy::Allowed,
+            Judgement::BadStatus | Judgement::WrongBytes => false,
+        };
+        if is_right {
+            Ok(Some(decoded))
+        } else {
+            Err(BadReply { fault: Fault::Wrong(operation, answer), decoded: Some(decoded) })
         }
     }
 
@@ -165,7 +176,10 @@ impl Protocol for Http {
         *counts.statuses.entry(answer.status).or_default() += 1;
         match answer.judgement {
             Judgement::Right => {}
-            Judgement::Missing => counts.missing += 1,
+            Judgement::Missing => {
+                counts.missing += 1;
+                counts.lost_keys += u64::from(self.missing == MissingKeyPolicy::Lost);
+            }
             Judgement::BadStatus => counts.bad_status += 1,
             Judgement::WrongBytes => counts.wrong_bytes += 1,
         }
@@ -175,12 +189,11 @@ impl Protocol for Http {
     }
 
     fn errors(&self, tally: &Tally<Counts>) -> Option<String> {
-        let Counts { missing, bad_status, wrong_bytes, .. } = tally.own;
-        let lost = if self.missing == MissingKeyPolicy::Lost { missing } else { 0 };
-        (bad_status + wrong_bytes + tally.lost + lost > 0).then(|| {
+        let (Counts { lost_keys, bad_status, wrong_bytes, .. }, broken) = (&tally.own, tally.lost);
+        (bad_status + wrong_bytes + lost_keys + broken > 0).then(|| {
             format!(
-                "{bad_status} bad statuses, {wrong_bytes} wrong values, {} broken connections, {lost} stored keys not found",
-                tally.lost
+                "{bad_status} bad statuses, {wrong_bytes} wrong values, {broken} broken connections, {lost_keys} stored \
+                 keys not found"
             )
         })
     }

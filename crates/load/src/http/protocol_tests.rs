@@ -195,7 +195,22 @@ fn wrong_bytes_bad_statuses_and_lost_keys_fail_the_verdict() {
 
     let mut lost = load(serve(|_| Act::Answer), Pace::Each { keys: 10 }, 100);
     lost.protocol.missing = MissingKeyPolicy::Lost;
-    assert!(matches!(run(&lost).validity, Validity::Errors(_)));
+    let lost = run(&lost);
+    assert!(matches!(&lost.validity, Validity::Errors(why) if why.contains("10 stored keys not found")));
+    // They are no fast successes: none of them counts as right, nor its time.
+    assert_eq!((lost.tally.right, lost.times.count(), lost.tally.own.lost_keys), (0, 0, 10));
+    assert!(lost.tally.error_share() > 0.99, "{}", lost.tally.error_share());
+}
+
+#[test]
+fn a_wrong_reply_of_the_warm_up_fails_the_run() {
+    let address = serve(|number| Act::Status(if number == 5 { 503 } else { 201 }));
+    // The sixth request is due after 50 ms, in the warm-up.
+    let mut load = load(address, open(100.0), 0);
+    (load.warmup, load.duration) = (Duration::from_millis(400), Duration::from_millis(200));
+    let outcome = run(&load);
+    assert!(matches!(outcome.validity, Validity::Errors(_)), "{:?}", outcome.validity);
+    assert_eq!((outcome.tally.own.bad_status, outcome.tally.wrong, outcome.tally.replies), (1, 1, 20));
 }
 
 #[test]

@@ -128,6 +128,8 @@ pub(crate) fn run(args: &Plan) -> Result<(), Failure> {
         PlanError::Profile(_) | PlanError::Request(_) => Failure::usage(error.to_string()),
         PlanError::Replicas { wanted, .. } => Failure::usage(error.to_string())
             .then(format!("measure one: `thalweg plan --measure --data DIR --replicas {wanted} --profile FILE`")),
+        PlanError::NoTime { .. } => Failure::new(Exit::Conflict, "no_plan", error.to_string())
+            .then("measure a profile again on an idle machine, with a longer --run-time"),
         _ => Failure::new(Exit::Conflict, "no_plan", error.to_string())
             .then("relax the objective, or measure a profile on a machine with a faster disk or more processors"),
     })?;
