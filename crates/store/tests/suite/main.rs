@@ -12,3 +12,4 @@ mod flips;
 mod formats;
 mod replacing;
 mod store_faults;
+mod warming;
