@@ -152,12 +152,22 @@ impl State {
     }
 }
 
-/// Counters of the thread that prepares segments.
+/// Counters of the thread that prepares segments, and of the appends that waited for it.
 #[derive(Debug, Default)]
 pub(crate) struct PrepareCounters {
     pub created: AtomicU64,
     pub recycled: AtomicU64,
     pub zeroed_bytes: AtomicU64,
+    pub waits: AtomicU64,
+    pub wait_micros: AtomicU64,
+}
+
+impl PrepareCounters {
+    /// Counts a wait of an append for the next segment.
+    pub(crate) fn count_wait(&self, waited: Duration) {
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        self.wait_micros.fetch_add(u64::try_from(waited.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
 }
 
 #[derive(Debug)]
