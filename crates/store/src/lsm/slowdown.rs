@@ -16,8 +16,8 @@
 //!
 //! Writers that fill level 0 while a level below is compacted pay for it in the next merge, which takes longer and finds
 //! less room. When they were slowed down there from 24 of 48 runs on only, and the time of a merge followed from the
-//! rate of all compactions, the model in the tests gave them 0.1 of the mean rate towards the end of a merge, so that a
-//! burst of 4 MiB took 0.8 s instead of 0.15 s. The mean rate is the same, because compactions decide it.
+//! rate of all compactions, a model gave them 0.1 of the mean rate towards the end of a merge, so that a burst of 4 MiB
+//! took 0.8 s instead of 0.15 s. The mean rate is the same, because compactions decide it.
 //!
 //! The number of runs follows from the size of a memtable. A merge of level 0 rewrites the level below, whatever it
 //! adds to it, so the bytes on level 0 decide how often each value is written. With memtables of 8 MiB, 24 runs are 192
