@@ -20,9 +20,13 @@ use crate::{
     prepare::StateSpace,
     record::Truncation,
     recovery,
+    segment::Segment,
     shared::Shared,
     writer_role::Marked,
 };
+
+/// Bytes of the active segment that [`Log::may_wait`] leaves to headers and markers.
+const HEADERS_ROOM_BYTES: u64 = 4096;
 
 #[derive(Debug)]
 struct Handle {
@@ -213,6 +217,22 @@ impl Log {
         self.shared().segment_pool.short_bytes()
     }
 
+    /// Returns true if an append of about `bytes` bytes may have to wait for a segment: the active one has hardly room
+    /// for it, and no other is ready. A thread that must not wait leaves the append to another thread then. Takes no
+    /// lock, so an append in progress may still take the room.
+    #[inline]
+    #[must_use]
+    pub fn may_wait(&self, bytes: impl FnOnce() -> u64) -> bool {
+        let shared = self.shared();
+        // A log without threads prepares segments within the append.
+        if !shared.segment_pool.is_short() || self.handle.is_stepped {
+            return false;
+        }
+        let wanted = bytes().saturating_mul(2).saturating_add(HEADERS_ROOM_BYTES);
+        let free = |active: &Arc<Segment>| active.key.limit.saturating_sub(active.written());
+        shared.table.load().0.last().is_none_or(|active| u64::from(free(active)) < wanted)
+    }
+
     /// Sets the disk space that the state beside the log needs, which determines how much space the log leaves free.
     pub fn set_state_space(&self, state: StateSpace) {
         self.shared().segment_pool.set_state_space(state);
@@ -231,6 +251,8 @@ impl Log {
             recycled: counters.recycled.load(Ordering::Relaxed),
             created: counters.created.load(Ordering::Relaxed),
             zeroed_bytes: counters.zeroed_bytes.load(Ordering::Relaxed),
+            segment_waits: counters.waits.load(Ordering::Relaxed),
+            segment_wait_micros: counters.wait_micros.load(Ordering::Relaxed),
             waiting_writers: shared.gates.waiting.load(Ordering::Relaxed) as u64,
             ..LogStats::default()
         };

@@ -179,4 +179,9 @@ pub struct LogStats {
     pub waiting_writers: u64,
     /// Bytes of zeroes written into new segments.
     pub zeroed_bytes: u64,
+    /// Number of times that an append waited for its next segment: none was prepared, or too many earlier segments were
+    /// not synced yet.
+    pub segment_waits: u64,
+    /// Total microseconds of these waits.
+    pub segment_wait_micros: u64,
 }

@@ -152,12 +152,22 @@ impl State {
     }
 }
 
-/// Counters of the thread that prepares segments.
+/// Counters of the thread that prepares segments, and of the appends that waited for it.
 #[derive(Debug, Default)]
 pub(crate) struct PrepareCounters {
     pub created: AtomicU64,
     pub recycled: AtomicU64,
     pub zeroed_bytes: AtomicU64,
+    pub waits: AtomicU64,
+    pub wait_micros: AtomicU64,
+}
+
+impl PrepareCounters {
+    /// Counts a wait of an append for the next segment.
+    pub(crate) fn count_wait(&self, waited: Duration) {
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        self.wait_micros.fetch_add(u64::try_from(waited.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
 }
 
 #[derive(Debug)]
@@ -181,6 +191,8 @@ pub(crate) struct SegmentPool {
     work: Condvar,
     /// True if the last check of the disk found less free space than the reserve.
     low: AtomicBool,
+    /// True while no segment is ready for data.
+    is_short: AtomicBool,
     pub counters: PrepareCounters,
 }
 
@@ -239,6 +251,7 @@ impl SegmentPool {
             ready: Condvar::new(),
             work: Condvar::new(),
             low: AtomicBool::new(false),
+            is_short: AtomicBool::new(true),
             counters: PrepareCounters::default(),
         }
     }
@@ -263,7 +276,20 @@ impl SegmentPool {
         state.need_segments(now);
         state.note_taken(now, self.max_extra());
         self.work.notify_one();
-        state.ready.pop_front()
+        let taken = state.ready.pop_front();
+        self.note_ready(&state);
+        taken
+    }
+
+    /// Notes whether a segment is ready for data, after the ready segments have changed.
+    fn note_ready(&self, state: &State) {
+        self.is_short.store(state.ready.len() < Self::needed(Purpose::Data), Ordering::Relaxed);
+    }
+
+    /// Returns true while no segment is ready for data. Takes no lock.
+    #[inline]
+    pub(crate) fn is_short(&self) -> bool {
+        self.is_short.load(Ordering::Relaxed)
     }
 
     /// Waits until [`take`](Self::take) may succeed, an attempt to prepare a segment has failed, or
@@ -485,6 +511,7 @@ impl SegmentPool {
             Ok(Some(prepared)) => {
                 state.fault = None;
                 state.ready.push_back(prepared);
+                self.note_ready(&state);
                 state.is_refilling &= state.ready.len() < self.target;
             }
             Ok(None) => {}
@@ -520,6 +547,7 @@ impl SegmentPool {
         if state.ready.len() > keep {
             // Removes the newest, so that the remaining ones stay ordered by generation.
             let surplus = state.ready.pop_back().expect("there are more than are kept");
+            self.note_ready(state);
             return Some(Job::Remove(surplus.slot));
         }
         if state.ready.len() < self.target && state.retry && !state.at_rest {
@@ -571,7 +599,9 @@ impl SegmentPool {
                 return;
             }
             let Ok(prepared) = self.create_now() else { return };
-            self.state().ready.push_back(prepared);
+            let mut state = self.state();
+            state.ready.push_back(prepared);
+            self.note_ready(&state);
         }
     }
 

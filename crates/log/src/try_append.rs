@@ -11,6 +11,7 @@ use std::{
     pin::Pin,
     sync::{Arc, MutexGuard, PoisonError},
     task::{Context, Poll},
+    time::Duration,
 };
 
 use thalweg_types::{Action, Classified, Lsn};
@@ -87,8 +88,8 @@ impl Log {
     /// makes it try again. `Failed` and `Closed` as for an append.
     pub fn append_ready(&self, purpose: Purpose) -> impl Future<Output = Result<(), AppendError>> + Send + 'static {
         let shared = Arc::clone(self.shared());
-        let faults = shared.segment_pool.request(purpose);
-        AppendReady { shared, purpose, faults, id: None }
+        let (faults, begun) = (shared.segment_pool.request(purpose), shared.clock.monotonic());
+        AppendReady { shared, purpose, faults, begun, id: None }
     }
 }
 
@@ -122,6 +123,8 @@ struct AppendReady {
     purpose: Purpose,
     /// Number of failures to prepare a segment before the future was created.
     faults: u64,
+    /// Monotonic time at which the future was created.
+    begun: Duration,
     /// Key of the waker that the end of a sync wakes; `Some` while it is registered.
     id: Option<u64>,
 }
@@ -154,12 +157,16 @@ impl Future for AppendReady {
     type Output = Result<(), AppendError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Some(outcome) = self.outcome() {
-            return Poll::Ready(outcome);
+        let mut outcome = self.outcome();
+        if outcome.is_none() {
+            self.register(context);
+            // The log may have got room before the wakers were registered.
+            outcome = self.outcome();
         }
-        self.register(context);
-        // The log may have got room before the wakers were registered.
-        self.outcome().map_or(Poll::Pending, Poll::Ready)
+        if outcome.is_some() {
+            self.shared.count_segment_wait(self.begun);
+        }
+        outcome.map_or(Poll::Pending, Poll::Ready)
     }
 }
 

@@ -202,10 +202,11 @@ impl Shared {
         purpose: Purpose,
     ) -> Result<MutexGuard<'a, Core>, AppendError> {
         if core.unsynced.len() >= MAX_UNSYNCED_SEGMENTS {
-            let next = core.next;
+            let (next, begun) = (core.next, self.clock.monotonic());
             // The durable bound can already be beyond `next` while a footer is not synced, so this forces a
             // sync.
             self.sync_files(core, next)?;
+            self.count_segment_wait(begun);
             return self.writable_core();
         }
         if let Some(prepared) = self.segment_pool.take(purpose) {
@@ -219,7 +220,15 @@ impl Shared {
     }
 
     fn wait_for_spare(&self, purpose: Purpose) -> Result<(), AppendError> {
-        self.segment_pool.wait(purpose, SPARE_PATIENCE).map_err(|error| self.no_segment(error))
+        let begun = self.clock.monotonic();
+        let waited = self.segment_pool.wait(purpose, SPARE_PATIENCE);
+        self.count_segment_wait(begun);
+        waited.map_err(|error| self.no_segment(error))
+    }
+
+    /// Counts the wait of an append for its next segment, from the monotonic time `begun` until now.
+    pub(crate) fn count_segment_wait(&self, begun: Duration) {
+        self.segment_pool.counters.count_wait(self.clock.monotonic().saturating_sub(begun));
     }
 
     /// Returns the error of an append for which no segment could be prepared.

@@ -8,9 +8,9 @@
 //! There is one writer *role*, but no writer thread. A blocking proposer (the thread that proposes a command) that
 //! finds the role free encodes, writes, syncs and applies its own command. Proposers that arrive in the meantime queue
 //! their commands; the next holder of the role turns all queued commands into entries. Async proposers take the role
-//! only if no fsync is needed and the state need not wait for its background work, because they must not block their
-//! executor. Otherwise a committer thread takes the role for them, unless the executor has no other work
-//! ([`Solo::commit_queued_here`]).
+//! only if no fsync is needed, the log has a segment, and the state need not wait for its background work, because they
+//! must not block their executor. Otherwise a committer thread takes the role for them, unless the executor has no
+//! other work ([`Solo::commit_queued_here`]).
 //!
 //! ```text
 //! propose ─┬─ role free, queue empty ──► commit own command ─► hand over
@@ -263,9 +263,8 @@ impl Solo {
     /// durability `level`; for level `none` the future resolves immediately.
     ///
     /// A small command that needs no fsync is committed within the call if the writer role is free and the queue is
-    /// empty: a copy and a change in memory cost less than waking the committer thread. Such a call blocks only if the
-    /// log has no segment ready. In that case only one caller blocks, because the others find the role taken and queue
-    /// their commands. While the background work of the state is behind, the committer thread makes the pauses.
+    /// empty: a copy and a change in memory cost less than waking the committer thread. While the log has no segment for
+    /// it, or the background work of the state is behind, the committer thread waits instead.
     pub fn propose_async(
         &self,
         command: Framed,
@@ -312,7 +311,7 @@ impl Solo {
             && pending.bytes() <= MAX_INLINE_COMMAND_BYTES
             && shared.queue.is_empty()
             && !shared.queue.is_expensive(&mut pending)
-            && !shared.machine.backend().may_wait()
+            && !shared.may_wait(|| pending.bytes())
             && let Some(mut role) = shared.try_role()
         {
             shared.check()?;
@@ -338,11 +337,11 @@ impl Solo {
 
     /// Commits the ready commands of the queue on the calling thread if the writer role is free; otherwise, and for
     /// expensive commands, wakes the committer thread, like [`commit_queued`](Self::commit_queued). If it commits, it
-    /// blocks for the fsync. This saves two thread wake-ups, which cost half as much as an fsync. If the state may have
-    /// to wait for its background work, the committer thread commits.
+    /// blocks for the fsync. This saves two thread wake-ups, which cost half as much as an fsync. If the commit may have
+    /// to wait for a segment of the log or for the background work of the state, the committer thread commits.
     pub fn commit_queued_here(&self) {
         if !self.shared.queue.is_empty()
-            && !self.shared.machine.backend().may_wait()
+            && !self.shared.may_wait(|| self.shared.queue.bytes_and_len().0)
             && let Some(role) = self.shared.try_role()
         {
             self.shared.commit_queued(role, Lanes::Ready);
@@ -586,6 +585,13 @@ impl Shared {
             self.idle.store(false, Ordering::SeqCst);
             committer.thread.unpark();
         }
+    }
+
+    /// Returns true if a commit of `bytes` bytes may have to wait: for the background work of the state, or for a
+    /// segment of the log.
+    #[inline]
+    fn may_wait(&self, bytes: impl FnOnce() -> usize) -> bool {
+        self.machine.backend().may_wait() || self.log.may_wait(|| bytes() as u64)
     }
 
     fn check(&self) -> Result<(), ProposeError> {

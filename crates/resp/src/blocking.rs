@@ -6,7 +6,8 @@
 //! Sequence: the ids `$` are resolved, the client registers for its keys, then its command runs. If the command finds
 //! nothing, the client waits for a notification, checks its keys, and runs the command again if that would return
 //! something. If several clients wait for an entry of one consumer group, the first to run its command gets it, not the
-//! first that waited. Resolving each `$` reads a key: if that spends the thread's budget, the readers do it.
+//! first that waited. Resolving each `$` and checking the keys reads rows: the readers do what would spend the thread's
+//! budget, or wait for the disk.
 //!
 //! Two notifications wake the client. A Redis client of this node that has changed the key notifies it after its
 //! commit. The apply of an entry notifies it of all additions to streams, whichever node has proposed them. Nothing
@@ -19,6 +20,7 @@
 
 use std::{
     future::Future,
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -29,13 +31,14 @@ use thalweg_redis::{
 };
 use thalweg_serving::admission::Resource;
 use thalweg_transport::Outbox;
-use thalweg_types::budget::Budget;
+use thalweg_types::budget::BudgetSpent;
 use tokio::time::Instant;
 
 use super::{
     client::Unblock,
     database::{Appended, Database},
     failure::Failure,
+    long_reads,
     session::{CommandProgress, Session},
     wait::Wait,
 };
@@ -44,10 +47,6 @@ use super::{
 /// have expired, or a client of another protocol or node may have overwritten or removed it. Changes by Redis clients
 /// of this node are notified immediately. Each check costs one lookup of a key and of a group.
 const RECHECK: Duration = Duration::from_secs(1);
-
-/// Budget for reading the keys of a blocked read. It permits a few waits for the disk, because no other thread loads
-/// these rows, and otherwise every such write would make the connection repeat the read.
-const LOOK: Budget = Budget::ALONE;
 
 /// Maximum number of streams for which one blocking read waits. Looking at all of them takes about a millisecond.
 const MAX_STREAMS: usize = 256;
@@ -120,8 +119,9 @@ impl Session {
         };
         let depends = blocked.has_group() && matches!(self.store(), Database::Batched(_));
         let recheck = depends.then(|| Box::pin(tokio::time::sleep(RECHECK)));
+        let (muted, look) = (self.muted, None);
         let wait =
-            Box::new(Wait { blocked, waiter, others, _growth: growth, until, recheck, muted: self.muted, _held: held });
+            Box::new(Wait { blocked, waiter, others, _growth: growth, until, recheck, look, muted, _held: held });
         // A change between the read and the registration caused no notification, so the first poll checks the keys.
         wait.waiter.ring();
         self.try_to_read(command, arguments, wait, out)
@@ -170,8 +170,8 @@ impl Session {
         CommandProgress::Done
     }
 
-    /// Continues the client's blocked read after an unblock request, a change of one of its keys, or its timeout.
-    /// Returns true if there was progress.
+    /// Continues the client's blocked read after an unblock request, a look at its keys by the readers, a change of one
+    /// of its keys, or its timeout. Returns true if there was progress.
     pub(super) fn poll_blocked(&mut self, cx: &mut Context<'_>, out: &mut Outbox) -> bool {
         let unblock = self.client().take_unblock();
         let Some(wait) = &mut self.blocked else { return false };
@@ -179,6 +179,13 @@ impl Session {
         if let Some(unblock) = unblock {
             self.set_blocked(None);
             self.answer(&unblocked_reply(unblock), out);
+            return true;
+        }
+        if let Some(look) = &mut wait.look
+            && let Poll::Ready(found) = long_reads::poll(look, cx)
+        {
+            wait.look = None;
+            self.looked(found, out);
             return true;
         }
         let was_told = wait.others.iter_mut().any(|other| other.is_ready(cx));
@@ -205,28 +212,51 @@ impl Session {
     /// is an entry, although the client was not notified of it.
     fn check_group_exists(&mut self, out: &mut Outbox) {
         let Some(wait) = &self.blocked else { return };
-        let reply = match self.store().read_briefly(LOOK, |read| wait.blocked.poll(read)) {
-            Ok(Ok(Found::Ready)) => return self.retry_read(out),
-            Ok(Ok(Found::Waiting)) | Err(_) => return,
-            Ok(Ok(Found::Ended(reply))) => reply,
-            Ok(Err(failure)) => Reply::Error(failure.0),
-        };
-        self.set_blocked(None);
-        self.answer(&reply, out);
+        match self.store().read_briefly(self.budget(), |read| wait.blocked.poll(read)) {
+            Ok(Ok(Found::Ready)) => self.retry_read(out),
+            Ok(found) => self.looked(found, out),
+            Err(BudgetSpent::Steps) => {}
+            Err(spent) => self.look_again(spent),
+        }
     }
 
+    /// Looks at the keys of the client's blocked read, and runs the read if it would find an entry.
     fn retry_read(&mut self, out: &mut Outbox) {
-        let Some(mut wait) = self.blocked.take() else { return };
+        let Some(wait) = &self.blocked else { return };
         // The old notifications have fired; new ones cover all changes that the check below does not see.
-        wait.others = self.appended_by_others(&wait.blocked);
-        // If looking takes long, because many entries were deleted, the read itself finds out, on a thread for long
-        // reads.
-        let found = self.store().read_briefly(LOOK, |read| wait.blocked.poll(read)).unwrap_or(Ok(Found::Ready));
+        let others = self.appended_by_others(&wait.blocked);
+        let found = self.store().read_briefly(self.budget(), |read| wait.blocked.poll(read));
+        let Some(wait) = &mut self.blocked else { return };
+        // A look that has begun earlier may not see the change.
+        (wait.others, wait.look) = (others, None);
+        match found {
+            Ok(found) => self.looked(found, out),
+            // If looking takes long, because many entries were deleted, the read itself finds out, on a thread for long
+            // reads.
+            Err(BudgetSpent::Steps) => self.looked(Ok(Found::Ready), out),
+            Err(spent) => self.look_again(spent),
+        }
+    }
+
+    /// Passes the look at the keys of the blocked read to the readers, because it would wait for the disk. Meanwhile
+    /// the client stays blocked. Reading again instead would propose a command for each change, if the client reads for
+    /// a group.
+    fn look_again(&mut self, spent: BudgetSpent) {
+        let Some(wait) = &self.blocked else { return };
+        let (blocked, resp, database) = (wait.blocked.clone(), Arc::clone(&self.resp), self.database);
+        let look = self.give(spent, 0, move || resp.databases.list[database].database.read(|read| blocked.poll(read)));
+        if let Some(wait) = &mut self.blocked {
+            wait.look = look;
+        }
+    }
+
+    /// Continues the client's blocked read after a look at its keys. A client that goes on waiting stays blocked as
+    /// before, so that a concurrent `CLIENT UNBLOCK` still takes effect.
+    fn looked(&mut self, found: Result<Found, Failure>, out: &mut Outbox) {
         if matches!(found, Ok(Found::Waiting)) {
-            // The client stays blocked as before, so a concurrent `CLIENT UNBLOCK` still takes effect.
-            self.blocked = Some(wait);
             return;
         }
+        let Some(wait) = self.blocked.take() else { return };
         self.set_blocked(None);
         match found {
             Ok(Found::Waiting) => {}

@@ -202,7 +202,7 @@ impl Session {
 
     /// Passes a read to the threads for long reads. Returns `None` if it is a long read and the client already has as
     /// many as it may.
-    fn give<T: Send + 'static>(
+    pub(super) fn give<T: Send + 'static>(
         &self,
         spent: BudgetSpent,
         bytes: usize,
@@ -327,6 +327,7 @@ fn slices(arguments: &[Box<[u8]>]) -> Vec<&[u8]> {
     arguments.iter().map(|argument| &**argument).collect()
 }
 
-fn poll<T>(read: &mut PendingRead<Result<T, Failure>>, cx: &mut Context<'_>) -> Poll<Result<T, Failure>> {
+/// Polls a read that the readers perform. If they cannot, the result is their error.
+pub(super) fn poll<T>(read: &mut PendingRead<Result<T, Failure>>, cx: &mut Context<'_>) -> Poll<Result<T, Failure>> {
     std::pin::Pin::new(read).poll(cx).map(|read| read.unwrap_or_else(|error: ReaderError| Err(Failure::of(&error))))
 }

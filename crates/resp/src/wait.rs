@@ -3,11 +3,11 @@
 use std::pin::Pin;
 
 use thalweg_engine::GrowthWaiter;
-use thalweg_redis::streams::block::Blocked;
-use thalweg_serving::admission::Reservation;
+use thalweg_redis::streams::block::{Blocked, Poll as Found};
+use thalweg_serving::{admission::Reservation, readers::PendingRead};
 use tokio::time::Sleep;
 
-use super::{database::Appended, waiting::Waiter};
+use super::{database::Appended, failure::Failure, waiting::Waiter};
 
 /// A blocking `XREAD` or `XREADGROUP` that waits for entries.
 #[derive(Debug)]
@@ -24,6 +24,8 @@ pub(crate) struct Wait {
     pub until: Option<Pin<Box<Sleep>>>,
     /// Timer of the regular check that the consumer group still exists; `None` if the read needs no such check.
     pub recheck: Option<Pin<Box<Sleep>>>,
+    /// Look at the keys by the readers, while it is under way.
+    pub look: Option<PendingRead<Result<Found, Failure>>>,
     /// True if the client wants no reply to the read.
     pub muted: bool,
     /// Slot of the read under the limit `max_tails` on waiting readers.

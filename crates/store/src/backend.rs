@@ -545,6 +545,10 @@ pub struct BackendStats {
     pub pauses: u64,
     /// Total time in microseconds of these pauses.
     pub pause_micros: u64,
+    /// Total time in microseconds for which flushes have paused between pieces of tables while clients wrote.
+    pub flush_rest_micros: u64,
+    /// The same for compactions.
+    pub compaction_rest_micros: u64,
     /// Rate in bytes per second at which compactions have lately removed data from level 0, to which writes are slowed
     /// down.
     pub slowdown_bytes_per_second: u64,

@@ -113,6 +113,7 @@ fn a_missing_segment_is_a_refusal_and_its_preparation_ends_the_wait() {
     try_append(&log, 6000, Purpose::Reclaim).unwrap();
     block_on(log.append_ready(Purpose::Data)).unwrap();
     try_append(&log, 6000, Purpose::Data).unwrap();
+    assert_eq!(log.stats().segment_waits, 3, "refusals alone are no waits");
     assert_content(&log);
 }
 

@@ -1,4 +1,4 @@
-//! Writes while the background work of the state is behind: on which thread they wait, and for how long.
+//! Writes while the background work of the state or of the log is behind: on which thread they wait, and for how long.
 
 use std::{
     sync::{
@@ -10,9 +10,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use thalweg_disk::SimDisk;
+use thalweg_disk::{
+    SimDisk,
+    sim::{Errno, Fault, Operation},
+};
 use thalweg_log::{Log, LogOptions, Purpose};
-use thalweg_replica::{Leadership, Member, MemberOptions, Solo, SoloOptions, Wake};
+use thalweg_replica::{Leadership, Member, MemberOptions, ProposeError, Solo, SoloOptions, Wake};
 use thalweg_state::machine::{Machine, MachineOptions};
 use thalweg_store::{
     Applied, Backend, BackendError, BackendStats, BarrierFailed, LogBarrier, View, WriteBatch,
@@ -115,10 +118,26 @@ impl Backend for Behind {
     }
 }
 
+/// Waits until a batch is applied, and returns the name of the thread that has applied it.
+fn applied_on(backend: &Behind) -> String {
+    let begun = Instant::now();
+    loop {
+        if let Some(name) = backend.take_applied_on() {
+            return name;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "nothing was applied");
+        thread::yield_now();
+    }
+}
+
 fn parts(backend: &Arc<Behind>) -> (Log, Arc<Machine>, Arc<ManualClock>) {
+    parts_on(&SimDisk::new(1), backend)
+}
+
+fn parts_on(disk: &SimDisk, backend: &Arc<Behind>) -> (Log, Arc<Machine>, Arc<ManualClock>) {
     let clock = Arc::new(ManualClock::at(SpaceTime(1_000_000)));
     let options = LogOptions { segment_bytes: 64 * 1024, reserve_bytes: 0, ..LogOptions::default() };
-    let (log, _) = Log::open(Arc::new(SimDisk::new(1)), "log", options, clock.clone(), 3).unwrap();
+    let (log, _) = Log::open(Arc::new(disk.clone()), "log", options, clock.clone(), 3).unwrap();
     let machine = Arc::new(Machine::open(backend.clone(), MachineOptions::default()).unwrap());
     (log, machine, clock)
 }
@@ -136,16 +155,7 @@ fn an_async_proposer_leaves_commits_that_may_wait_to_the_committer_thread() {
     let options = SoloOptions { space: SpaceId::ZERO, node: NodeId(7), max_queue_bytes: 1 << 20 };
     let solo = Solo::open(log, machine, clock, &options).unwrap();
     let here = thread::current().name().unwrap_or_default().to_owned();
-    let applied_on = || {
-        let begun = Instant::now();
-        loop {
-            if let Some(name) = backend.take_applied_on() {
-                return name;
-            }
-            assert!(begun.elapsed() < Duration::from_secs(60), "nothing was applied");
-            thread::yield_now();
-        }
-    };
+    let applied_on = || applied_on(&backend);
     backend.take_applied_on();
     for (may_wait, place) in [(false, here.as_str()), (true, "thalweg-commit")] {
         backend.may_wait.store(may_wait, SeqCst);
@@ -158,6 +168,26 @@ fn an_async_proposer_leaves_commits_that_may_wait_to_the_committer_thread() {
         assert_eq!(applied_on(), place);
         drop(queued.unwrap());
     }
+    solo.close();
+}
+
+/// A serving thread would otherwise wait until a segment is prepared, and all its clients with it.
+#[test]
+fn an_async_proposer_leaves_commits_that_need_a_segment_to_the_committer_thread() {
+    let (disk, backend) = (SimDisk::new(1), Behind::new());
+    let (log, machine, clock) = parts_on(&disk, &backend);
+    let options = SoloOptions { space: SpaceId::ZERO, node: NodeId(7), max_queue_bytes: 1 << 20 };
+    let solo = Solo::open(log.clone(), machine, clock, &options).unwrap();
+    assert!(!log.may_wait(|| 1 << 30), "segments are ready");
+    disk.fail(Fault::new(Operation::Create, 1, Errno::Io).on_path(".tmp").for_good());
+    let mut put = (0..10_000).map(|_| solo.propose(&create("filler"), Durability::Os, Purpose::Data));
+    let refused = put.find_map(Result::err);
+    assert!(matches!(refused, Some(ProposeError::Append(_))), "{refused:?}");
+    assert!(log.may_wait(|| 1), "only the segment that is kept for deletes is ready");
+    backend.take_applied_on();
+    let _inline = solo.propose_async(create("inline"), Durability::Os, Purpose::Reclaim).unwrap();
+    assert_eq!(applied_on(&backend), "thalweg-commit");
+    assert!(!log.may_wait(|| 1 << 10) && log.may_wait(|| 1 << 20), "the last segment has room for small appends");
     solo.close();
 }
 

@@ -69,12 +69,13 @@ impl Thread {
         Self { resp, turns, listener, _stop: stop, _dir: dir }
     }
 
-    /// Replaces the first database, which must be a keyspace, by one whose reads take long. Returns the new database.
-    fn lengthen_reads(&mut self) -> Arc<LongKeyspace> {
+    /// Replaces the first database, which must be a keyspace, by one whose reads take long, or wait for the disk.
+    /// Returns the new database.
+    fn lengthen_reads(&mut self, is_cold: bool) -> Arc<LongKeyspace> {
         let mut databases = self.resp.databases.clone();
         let database::Database::Batched(inner) = databases.list[0].database.clone() else { panic!("a keyspace") };
         let serving = thread::current().id();
-        let long = Arc::new(LongKeyspace { inner, serving, unbounded: AtomicUsize::new(0) });
+        let long = Arc::new(LongKeyspace { inner, serving, is_cold, unbounded: AtomicUsize::new(0) });
         databases.list[0].database = database::Database::Batched(Arc::clone(&long) as Arc<dyn Batched>);
         self.resp = Resp::new(&self.resp.app, databases, Arc::new(Metrics::default()));
         long
@@ -124,20 +125,30 @@ impl Thread {
     }
 }
 
-/// A keyspace whose reads always spend the budget of their thread, if it has one.
+/// A keyspace whose reads always spend the budget of their thread, if it has one, or never find their rows in memory.
 #[derive(Debug)]
 struct LongKeyspace {
     inner: Arc<dyn Batched>,
     /// Thread that serves the clients.
     serving: ThreadId,
-    /// Number of reads without a budget on that thread.
+    is_cold: bool,
+    /// Number of reads without a budget, and of waits for the disk, on that thread.
     unbounded: AtomicUsize,
 }
 
 impl Batched for LongKeyspace {
     fn read(&self, act: &mut dyn FnMut(&dyn Read) -> Result<(), StoreError>) -> Result<(), Failure> {
-        if !budget::is_bounded() && thread::current().id() == self.serving {
-            self.unbounded.fetch_add(1, Ordering::Relaxed);
+        let note = || {
+            if thread::current().id() == self.serving {
+                self.unbounded.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        if self.is_cold {
+            let _ = budget::read_file(|| None, note);
+            return self.inner.read(act);
+        }
+        if !budget::is_bounded() {
+            note();
         }
         let _ = budget::charge(SHORT_READ);
         self.inner.read(act)
@@ -353,7 +364,7 @@ async fn expect(client: &mut TcpStream, expected: &str) {
 #[tokio::test]
 async fn a_blocking_read_that_takes_long_to_begin_does_so_on_another_thread() {
     let mut thread = Thread::start("0=keyspace:redis").await;
-    let long = thread.lengthen_reads();
+    let long = thread.lengthen_reads(false);
     let (mut reader, mut writer) = (thread.connect().await, thread.connect().await);
     call(&mut writer, "SET k v", "+OK\r\n").await;
     call(&mut writer, "XGROUP CREATE u g $ MKSTREAM", "+OK\r\n").await;
@@ -376,6 +387,29 @@ async fn a_blocking_read_that_takes_long_to_begin_does_so_on_another_thread() {
     call(&mut reader, "XREADGROUP GROUP g c BLOCK 0 STREAMS k >", wrong_kind).await;
     call(&mut reader, "PING", "+PONG\r\n").await;
     assert_eq!(long.unbounded.load(Ordering::Relaxed), 0, "reads without a budget on the thread of all clients");
+}
+
+#[tokio::test]
+async fn a_blocked_read_looks_at_cold_keys_on_another_thread() {
+    let mut thread = Thread::start("0=keyspace:redis").await;
+    let cold = thread.lengthen_reads(true);
+    let (mut reader, mut writer) = (thread.connect().await, thread.connect().await);
+    call(&mut writer, "XGROUP CREATE u g $ MKSTREAM", "+OK\r\n").await;
+    for (command, name, id) in
+        [("XREAD BLOCK 0 STREAMS s t 5 0", "t", "1-1"), ("XREADGROUP GROUP g c BLOCK 0 STREAMS u >", "u", "2-1")]
+    {
+        reader.write_all(format!("{command}\r\n").as_bytes()).await.unwrap();
+        while thread.resp.waiting.count() == 0 {
+            tokio::task::yield_now().await;
+        }
+        // A change after which the first reader goes on waiting.
+        call(&mut writer, &format!("XADD s {id} f v"), &format!("$3\r\n{id}\r\n")).await;
+        call(&mut writer, &format!("XADD {name} {id} f v"), &format!("$3\r\n{id}\r\n")).await;
+        let entries = format!("*1\r\n*2\r\n$3\r\n{id}\r\n*2\r\n$1\r\nf\r\n$1\r\nv\r\n");
+        expect(&mut reader, &format!("*1\r\n*2\r\n$1\r\n{name}\r\n{entries}")).await;
+    }
+    call(&mut reader, "PING", "+PONG\r\n").await;
+    assert_eq!(cold.unbounded.load(Ordering::Relaxed), 0, "waits for the disk on the thread of all clients");
 }
 
 /// While a write to a keyspace is committed, the connection holds the replies of later requests to a cache, which are

@@ -78,6 +78,8 @@ fn encode_log(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Result
     counter(encoder, "log_segments_recycled", "Segments that were reused", log.recycled)?;
     counter(encoder, "log_segments_created", "Segment files that were created", log.created)?;
     counter(encoder, "log_zeroed_bytes", "Bytes written to prepare segments", log.zeroed_bytes)?;
+    counter(encoder, "log_segment_waits", "Appends that had to wait for their next segment", log.segment_waits)?;
+    seconds(encoder, "log_segment_wait", "Time of these waits", log.segment_wait_micros)?;
     gauge(encoder, "disk_free_bytes", "Bytes free on the disk", log.free_disk_bytes)
 }
 
@@ -172,6 +174,10 @@ fn encode_state(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Resu
     seconds(encoder, "state_stall", "Time that applies waited for room", state.stall_micros)?;
     counter(encoder, "state_pauses", "Pauses that slowed writes down because compactions are behind", state.pauses)?;
     seconds(encoder, "state_pause", "Time of these pauses", state.pause_micros)?;
+    let help = "Pauses of flushes between pieces of tables, for the syncs of clients that write";
+    seconds(encoder, "state_flush_rest", help, state.flush_rest_micros)?;
+    let help = "Pauses of compactions between pieces of tables, for the syncs of clients that write";
+    seconds(encoder, "state_compaction_rest", help, state.compaction_rest_micros)?;
     let help = "Rate at which compactions remove data from level 0, to which writes are slowed down";
     gauge(encoder, "state_slowdown_bytes_per_second", help, state.slowdown_bytes_per_second)?;
     gauge(encoder, "state_estimated_keys", "Keys, dead versions included", state.estimated_keys)?;

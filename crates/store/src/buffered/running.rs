@@ -176,19 +176,26 @@ impl<S: Store> Running<S> {
 
     /// Persists all applied batches; see [`Backend::flush`](crate::Backend::flush).
     pub(super) fn flush(&self) -> Result<Option<Applied>, BackendError> {
+        if self.must_seal()? {
+            // Waits without the lock of the writer, so that writes go on while the active memtable has room for them.
+            drop(self.shared.wait_for_room()?);
+        }
         let mut writer = lock(&self.writer);
+        if self.must_seal()? {
+            self.replace_active(&mut writer, 0, SealTarget::Active)?;
+        }
+        drop(writer);
+        self.shared.wait_until_persisted()
+    }
+
+    /// Returns true if the active memtable has batches that must be persisted.
+    fn must_seal(&self) -> Result<bool, BackendError> {
         let state = self.shared.lock();
         if let Some(failure) = &state.failure {
             return Err(failure.clone());
         }
         let newest_sealed = state.version.sealed.first().map(|sealed| sealed.applied);
-        let is_covered = newest_sealed.or(state.persisted) == state.applied;
-        drop(state);
-        if !is_covered {
-            self.replace_active(&mut writer, 0, SealTarget::Active)?;
-        }
-        drop(writer);
-        self.shared.wait_until_persisted()
+        Ok(newest_sealed.or(state.persisted) != state.applied)
     }
 
     /// Persists all applied batches if the active memtable has at least `bytes` bytes of them; see

@@ -244,10 +244,13 @@ impl<S: Store> Shared<S> {
     /// Publishes a new version (memtables and a view of the store) with the store's current view, after `change` has
     /// changed the version.
     pub fn publish_after(&self, change: impl FnOnce(&mut State<S>, &mut Version<S::View>)) -> Result<(), BackendError> {
-        // Writers that wait for room need the new version more than readers need warm blocks.
+        // Writers that wait for room, or are slowed down, need the new version more than readers need warm blocks. The
+        // blocks may have left the kernel's memory by now, so that each costs a read of the disk.
         self.store.warm(&|| {
             let state = self.lock();
-            !state.stop && state.version.sealed.len() < self.options.max_sealed
+            let delays_writers =
+                state.version.sealed.len() >= self.options.max_sealed || self.store.slows_down(&state.version.stored);
+            !state.stop && !delays_writers
         })?;
         let view = self.store.view()?;
         let mut state = self.lock();

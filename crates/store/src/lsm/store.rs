@@ -14,7 +14,7 @@ use std::{
 use super::{
     options::{Compaction, LsmOptions},
     slowdown::Slowdown,
-    tables::{Backlog, TableOptions, TableSet, TableStore},
+    tables::{Backlog, TableOptions, TableSet, TableStore, WorkKind},
 };
 use crate::{
     backend::{Applied, BackendError, BackendStats, Change},
@@ -279,6 +279,8 @@ impl Store for LsmStore {
         stats.compactions += self.compactions.load(Ordering::Relaxed);
         stats.is_compacting = self.is_compacting.load(Ordering::Relaxed);
         stats.slowdown_bytes_per_second = self.slowdown.bytes_per_second();
+        stats.flush_rest_micros = self.tables.pace().rest_micros(WorkKind::Flush);
+        stats.compaction_rest_micros = self.tables.pace().rest_micros(WorkKind::Compaction);
         stats.compacted_bytes += self.compacted_bytes.load(Ordering::Relaxed);
         stats.estimated_keys += tables.item_count();
         stats.cache_bytes += self.tables.cached_bytes();

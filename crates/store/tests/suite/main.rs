@@ -9,6 +9,8 @@ mod backend_faults;
 mod backend_suite;
 mod cold_reads;
 mod flips;
+mod flushing;
 mod formats;
 mod replacing;
 mod store_faults;
+mod warming;

@@ -76,6 +76,9 @@ pub(crate) struct Throttle {
     compaction_is_calm: AtomicBool,
     /// Free disk space in bytes that compactions must leave for flushes.
     flush_bytes: AtomicU64,
+    /// Total microseconds for which flushes have paused between pieces, and the same for compactions.
+    flush_rest_micros: AtomicU64,
+    compaction_rest_micros: AtomicU64,
 }
 
 impl Throttle {
@@ -112,6 +115,18 @@ impl Throttle {
         WorkThrottle { pace: Arc::clone(self), chore, writes: self.writes.load(Ordering::Relaxed), written: None }
     }
 
+    /// Returns the total time in microseconds for which work of this kind has paused between pieces.
+    pub(crate) fn rest_micros(&self, chore: WorkKind) -> u64 {
+        self.rest_counter(chore).load(Ordering::Relaxed)
+    }
+
+    fn rest_counter(&self, chore: WorkKind) -> &AtomicU64 {
+        match chore {
+            WorkKind::Flush => &self.flush_rest_micros,
+            WorkKind::Compaction => &self.compaction_rest_micros,
+        }
+    }
+
     fn is_calm(&self, chore: WorkKind) -> &AtomicBool {
         match chore {
             WorkKind::Flush => &self.flush_is_calm,
@@ -141,11 +156,13 @@ impl WorkThrottle {
         self.pace.is_calm(self.chore).load(Ordering::Relaxed)
             && self.written.is_some_and(|at| now.saturating_duration_since(at) <= ACTIVE)
     }
-}
 
-/// Pauses for as long as the disk was used for the last piece, so that other threads can use the disk.
-pub(super) fn pause_after(took: Duration) {
-    thread::sleep(took.min(MAX_REST));
+    /// Pauses for as long as the disk was used for the last piece, so that other threads can use the disk.
+    pub(super) fn pause_after(&self, took: Duration) {
+        let rest = took.min(MAX_REST);
+        thread::sleep(rest);
+        self.pace.rest_counter(self.chore).fetch_add(rest.as_micros() as u64, Ordering::Relaxed);
+    }
 }
 
 #[cfg(test)]
@@ -192,5 +209,14 @@ mod tests {
         assert!(!stint.should_throttle(now + ACTIVE));
         pace.report(CALM);
         assert!(!stint.should_throttle(now + ACTIVE * 2));
+    }
+
+    #[test]
+    fn pauses_are_bounded_and_counted_by_the_kind_of_work() {
+        let pace = Arc::new(Throttle::default());
+        pace.begin_work(WorkKind::Compaction).pause_after(Duration::from_secs(3600));
+        pace.begin_work(WorkKind::Compaction).pause_after(Duration::from_micros(7));
+        let rests = [WorkKind::Flush, WorkKind::Compaction].map(|chore| pace.rest_micros(chore));
+        assert_eq!(rests, [0, MAX_REST.as_micros() as u64 + 7]);
     }
 }

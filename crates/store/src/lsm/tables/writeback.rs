@@ -33,7 +33,7 @@ use lsm_tree::compaction::filter::{CompactionFilter, Context, Factory, ItemAcces
 use rustix::fs::{Advice, fadvise};
 use thalweg_disk::{begin_write_out, write_out};
 
-use super::throttle::{Throttle, WorkKind, WorkThrottle, pause_after};
+use super::throttle::{Throttle, WorkKind, WorkThrottle};
 
 /// Size in bytes of a piece of written data that is sent to the disk while no client writes, or if the work is urgent.
 /// The disk then writes one piece while the thread fills the next one.
@@ -159,7 +159,8 @@ impl Writeback {
         }
         let keeps_pages = self.shared.keeps_pages.load(Ordering::Relaxed);
         if is_considerate {
-            self.files.retain_mut(|table| table.write_out(keeps_pages).is_ok());
+            let stint = &self.stint;
+            self.files.retain_mut(|table| table.write_out(stint, keeps_pages).is_ok());
         } else {
             self.files.retain_mut(|table| table.write_out_beside(keeps_pages).is_ok());
         }
@@ -193,12 +194,12 @@ impl Table {
     }
 
     /// Writes the complete small pieces of the file to the disk, and pauses after each.
-    fn write_out(&mut self, keeps_pages: bool) -> io::Result<()> {
+    fn write_out(&mut self, stint: &WorkThrottle, keeps_pages: bool) -> io::Result<()> {
         let len = self.file.metadata()?.len();
         while self.written_out + SMALL_PIECE_BYTES <= len {
             let begun = Instant::now();
             self.finish(self.written_out + SMALL_PIECE_BYTES, keeps_pages)?;
-            pause_after(begun.elapsed());
+            stint.pause_after(begun.elapsed());
         }
         Ok(())
     }
