@@ -319,6 +319,11 @@ impl Account {
         self.held[resource as usize].load(Relaxed)
     }
 
+    /// Returns the amount of a resource that all connections from the same address hold.
+    pub(crate) fn held_of_address(&self, resource: Resource) -> u64 {
+        self.address.held(resource)
+    }
+
     /// Returns the client address to which the connection belongs.
     #[must_use]
     pub fn address(&self) -> AddressKey {

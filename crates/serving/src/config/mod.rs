@@ -309,7 +309,7 @@ knobs! {
     /// Size of a memtable of the state. Cost: up to four times this much memory while flushes catch up.
     memtable_bytes: ByteSize = |engine| ByteSize(engine.memtable_bytes as u64);
     /// Maximum memory of streams, consumer groups and leases, which the state holds beside its caches. Each counts with
-    /// the most that it can take: 655 bytes for a stream, 3650 for a consumer group with four members, 610 for each
+    /// the most that it can take: 655 bytes for a stream, 3700 for a consumer group with four members, 610 for each
     /// further member, 100 for each record that waits for an ack and for each dead letter, 220 for a lease. At the
     /// limit, requests to create one are rejected as `overloaded`, and consumer groups deliver no new records until
     /// some are acked; those that exist stay. Cost: this much memory.
