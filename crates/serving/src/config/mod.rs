@@ -435,9 +435,9 @@ knobs! {
     /// Time after which an idle connection is closed. Cost: long timeouts keep the memory of idle clients.
     idle_timeout: Span = |_| Span::seconds(75);
     /// Time after which an idle connection is closed while connections run short: only the reserve of `max_connections`
-    /// is free, and the client's address holds more connections than its share. It also applies to native and Redis
-    /// clients. Subscribers and clients that wait in blocking reads are not idle. Cost: short times make clients
-    /// connect again.
+    /// is free, and the client's address holds more connections than are free in the lower half of the reserve. So the
+    /// upper half stays free for new clients. It also applies to native and Redis clients. Subscribers and clients that
+    /// wait in blocking reads are not idle. Cost: short times make clients connect again.
     idle_timeout_when_short: Span = |_| Span::seconds(10);
     /// Time after which a client that accepts too little of its reply is disconnected. Cost: long timeouts keep the
     /// views and pages that slow clients hold.
