@@ -124,8 +124,8 @@ impl Cursors {
     }
 }
 
-/// Parses a cursor like `strtoul`, as Redis does: a zero byte ends it, an empty one is 0, and a number may have a sign; a
-/// negative one wraps modulo 2^64.
+/// Parses a cursor like `strtoul`, as Redis does: a zero byte ends it, an empty one is 0, and a number may have a sign.
+/// A negative one wraps modulo 2^64.
 fn parse(cursor: &[u8]) -> Option<u64> {
     let text = cursor.split(|byte| *byte == 0).next().unwrap_or_default();
     let (is_negative, digits) = match text {

@@ -342,9 +342,9 @@ impl Account {
         &self.client
     }
 
-    /// Returns true if only the reserve of a resource is free and the connection's address holds more than is free of the
-    /// lower half of the reserve. The server then closes idle connections of this address. So it closes those of all
-    /// addresses before the upper half is used up, which stays free for new clients.
+    /// Returns true if only the reserve of a resource is free and the connection's address holds more than is free of
+    /// the lower half of the reserve. The server then closes idle connections of this address. So it closes those of
+    /// all addresses before the upper half is used up, which stays free for new clients.
     #[must_use]
     pub fn is_over_share(&self, resource: Resource) -> bool {
         let bound = self.bound(resource);

@@ -17,8 +17,8 @@
 //!
 //! A fetch then delivers only records that wait for redelivery, which adds none; otherwise consumers could not drain
 //! their groups. There is one such fetch of a group at a time, because two would count the same records. In the reserve
-//! of the bound, a group gets new records while it holds no more than is still free, and so does a client address: its
-//! share has what its clients have created, and the records of the groups from which they were the last to fetch through
+//! of the bound, a group gets new records while it holds no more than is still free, and so does a client address: it
+//! holds what its clients have created, and the records of the groups from which they were the last to fetch through
 //! this node. So many small groups of one address do not use up the reserve.
 
 use std::{

@@ -46,10 +46,10 @@ pub(crate) fn is_lack_of_room(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Writes a file again, with the same bytes, and syncs it: the kernel regards pages as written whose sync has failed, so
-/// another sync alone does not write them. If the disk has no room, which can happen on a file system that copies on
-/// write and where the file has holes, this writes a part and syncs: the writes of a killed process are then durable, but
-/// maybe not those whose sync has failed.
+/// Writes a file again, with the same bytes, and syncs it: the kernel regards pages as written whose sync has failed,
+/// so another sync alone does not write them. If the disk has no room, which can happen on a file system that copies on
+/// write and where the file has holes, this writes a part and syncs: the writes of a killed process are then durable,
+/// but maybe not those whose sync has failed.
 #[cfg(any(feature = "redb", feature = "sqlite"))]
 pub(crate) fn write_again(file: &dyn thalweg_disk::File) -> io::Result<()> {
     let (mut at, len) = (0, file.len()?);

@@ -72,7 +72,7 @@ fn rows(model: &Model, key: &[u8]) -> usize {
     rows
 }
 
-/// As in Redis, where they are C strings.
+/// Redis compares options as C strings.
 #[test]
 fn a_zero_byte_ends_an_option() {
     let mut model = model_at(1000);

@@ -126,9 +126,9 @@ impl Applying<'_> {
     }
 
     /// Keeps the current value of a key as a version, if its keyspace has a history. Called before the command that
-    /// uses `revision` removes the value, or puts another one, also if there is no value yet. Returns the value's length
-    /// if it is kept; then the bytes of a large value stay live. A value that was written with the same revision is not
-    /// kept, nor one that no readable revision of the history includes. The caller charges the bytes of a kept value.
+    /// uses `revision` removes the value, or puts another one, also if there is no value yet. Returns the length of the
+    /// value if it is kept; then its bytes in the log stay live, and the caller charges them. A value that was written
+    /// with the same revision is not kept, nor one that no readable revision of the history includes.
     pub(crate) fn supersede(
         &mut self,
         keyspace: KeyspaceId,

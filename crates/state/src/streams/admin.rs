@@ -103,9 +103,9 @@ pub(crate) fn forget_producers(applying: &mut Applying<'_>, stream: StreamId, ma
     Ok(Outcome::Reclaimed { entries, more: !none_left })
 }
 
-/// Trims a stream for its retention. Does nothing if the stream does not have the configuration `config`, from which the
-/// proposer has computed the trim: the limits may have been raised since. A node's index entries are not the same as
-/// another's, so the trim itself cannot be computed here.
+/// Trims a stream for its retention. Does nothing if the stream does not have the configuration `config`, from which
+/// the proposer has computed the trim: a limit may have been raised since. The trim itself cannot be computed here,
+/// because nodes have different index entries.
 pub(crate) fn enforce_retention(
     applying: &mut Applying<'_>,
     stream: StreamId,

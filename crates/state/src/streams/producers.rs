@@ -73,9 +73,9 @@ impl ProducerRow {
         self.last_time >= now.minus(PRODUCER_MEMORY)
     }
 
-    /// Classifies an append with this stamp (producer id, epoch and sequence) at time `now`, given the producer's row if
-    /// there is one. While the row exists, lower epochs stay fenced, also after the stream has forgotten the producer's
-    /// appends.
+    /// Classifies an append with this stamp (producer id, epoch and sequence) at time `now`, given the producer's row
+    /// if there is one. While the row exists, lower epochs stay fenced, also after the stream has forgotten the
+    /// producer's appends.
     pub(crate) fn classify_append(stored: Option<Self>, now: SpaceTime, stamp: &ProducerStamp<'_>) -> AppendOrder {
         let refused = AppendOrder::Refused;
         if let Some(row) = stored.filter(|row| stamp.epoch < row.epoch) {

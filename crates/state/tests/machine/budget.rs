@@ -419,7 +419,7 @@ fn deletes_in_a_keyspace_with_history_do_not_pay_for_the_number_of_versions_that
     assert_eq!(node.machine().get(KS, &key(7)).unwrap(), None);
 }
 
-/// As a commit does.
+/// A commit is charged in the same way.
 #[test]
 fn a_transaction_pays_for_the_replaced_values_that_a_history_keeps() {
     let mut node = Node::new(on_a_map(), MachineOptions::default());

@@ -34,7 +34,7 @@ fn commands() -> [(&'static str, Vec<u8>, VersionEnd); 3] {
         (
             "a commit that sets a deadline that has passed",
             commit(|all| {
-                all.expect(KS, KEY, Expect::Any).unwrap();
+                all.expect(KS, b"", Expect::Any).unwrap();
                 all.put(KS, KEY, b"2").unwrap().touch(KS, KEY, Deadline::At(SpaceTime(1))).unwrap();
             }),
             VersionEnd::Expired,

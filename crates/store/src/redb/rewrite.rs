@@ -12,8 +12,8 @@
 //!
 //! A plain commit, that of a state which is synced per batch, writes pages and header together, with one sync. If that
 //! fails, the next open finds the commit complete, and every later commit refers to pages that are not on the disk. The
-//! file does not tell the pages of the last commit from others, so all of it is written again. The time is in proportion
-//! to that in which redb reads the whole file, as it does after a kill in this mode. A database that was closed cleanly
+//! file does not tell the pages of the last commit from others, so all of it is written again. This takes about as long
+//! as redb takes to read the whole file, which it does after a kill in this mode. A database that was closed cleanly
 //! ends with a commit in two phases.
 //!
 //! ```text
@@ -29,7 +29,7 @@ use crate::files::write_again;
 const FLAGS_AT: u64 = 9;
 const IN_TWO_PHASES: u8 = 4;
 
-/// Writes the database file again, and syncs it, if a failed sync could have left any pages of its last commit unwritten.
+/// Writes the database file again, and syncs it, if a failed sync could have left pages of its last commit unwritten.
 pub(super) fn rewrite(file: &dyn File) -> io::Result<()> {
     if file.len()? <= FLAGS_AT {
         // redb rejects such a file.
