@@ -324,10 +324,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{
-        admission::AddressKey,
-        config::{ByteSize, Config, KNOBS},
-    };
+    use crate::config::{ByteSize, Config, KNOBS};
 
     /// A database with a stream of records and two groups, and a bound of 1,000,000 bytes.
     struct Setting {

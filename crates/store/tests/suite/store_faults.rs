@@ -212,8 +212,8 @@ fn what_an_open_of_redb_finds_after_a_failed_sync_and_a_kill_survives_a_power_lo
             assert_eq!(backend.persisted(), Some(applied(3)), "{what}");
             let pairs = scan(&backend).unwrap_or_else(|error| panic!("{what}: {error}"));
             assert_eq!(pairs.len(), 301, "{what}");
-            let many = pairs.iter().filter(|(key, _)| key.starts_with(b"many"));
-            assert!(many.clone().all(|(_, value)| value[..8] == number.to_le_bytes()), "{what}");
+            let mut many = pairs.iter().filter(|(key, _)| key.starts_with(b"many"));
+            assert!(many.all(|(_, value)| value[..8] == number.to_le_bytes()), "{what}");
         }
         assert!(failures > 0 && found_ahead, "{sync:?}: {failures} failures, none after which the commit was there");
     }
