@@ -28,8 +28,8 @@ use thalweg_store::BackendHealth;
 use thalweg_types::{
     Durability, KeyspaceId, Lsn, StreamId, Term,
     command::{
-        CommandError, HistoryFloor, MoveTarget, Outcome, encode_expire, encode_forget_producers, encode_forget_rows,
-        encode_prune_versions, encode_sweep, encode_trim_stream, groups::encode_reclaim_group,
+        CommandError, HistoryFloor, MoveTarget, Outcome, encode_enforce_retention, encode_expire,
+        encode_forget_producers, encode_forget_rows, encode_prune_versions, encode_sweep, groups::encode_reclaim_group,
     },
     limits::{MAX_STALE_BYTES, MAX_STALE_ROWS, RECLAIMED_PER_COMMAND},
 };
@@ -254,8 +254,9 @@ impl Inner {
         let now = self.open.replica.now();
         let (due, last) = self.open.machine.retention_due_after(*swept, RETENTION_PER_ROUND, now)?;
         *swept = last;
-        for (stream, before) in &due {
-            self.propose_removal(term, |out| encode_trim_stream(out, *stream, *before)).await?;
+        for trim in &due {
+            let encode = |out: &mut Vec<u8>| encode_enforce_retention(out, trim.stream, trim.before, &trim.config);
+            self.propose_removal(term, encode).await?;
         }
         Ok(due.len() as u64)
     }

@@ -7,6 +7,7 @@
 use crate::{
     Reply,
     errors::{Answer, unknown_subcommand, wrong_arity},
+    expiry::is,
     flags::Flags,
     store::{Read, Store},
 };
@@ -71,11 +72,23 @@ impl Keys {
     }
 }
 
-/// Returns the first half of the arguments after the first occurrence of `word`.
+/// Returns the first half of the arguments after the option `word`. The values of the options before it, such as the
+/// names of a group and of its consumer, may be the same word.
 fn behind<'a, 'k>(word: &str, args: &'a [&'k [u8]]) -> &'a [&'k [u8]] {
-    let at = args.iter().position(|arg| arg.eq_ignore_ascii_case(word.as_bytes()));
-    let rest = at.map_or(&[][..], |at| &args[at + 1..]);
-    &rest[..rest.len() / 2]
+    let mut at = 1;
+    while let Some(option) = args.get(at) {
+        if is(option, word) {
+            let rest = &args[at + 1..];
+            return &rest[..rest.len() / 2];
+        }
+        // The option with its values.
+        at += match () {
+            () if is(option, "group") => 3,
+            () if is(option, "block") || is(option, "count") => 2,
+            () => 1,
+        };
+    }
+    &[]
 }
 
 /// A subcommand of a container command, selected by the container's first argument.

@@ -180,6 +180,9 @@ mod tests {
         assert_eq!(keys("xgroup nope a"), "");
         assert_eq!(keys("xread count 1 streams a b 1 2"), "a b");
         assert_eq!(keys("xreadgroup group g c streams a >"), "a");
+        assert_eq!(keys("xreadgroup group streams c streams a >"), "a");
+        assert_eq!(keys("xreadgroup noack count 1 group g streams block 0 streams\0x streams b > >"), "streams b");
+        assert_eq!(keys("xreadgroup group streams"), "");
         assert_eq!(keys("flushdb"), "");
     }
 

@@ -283,6 +283,8 @@ impl Session {
 fn blocking_streams(arguments: &[&[u8]]) -> Option<usize> {
     let (mut at, mut blocks) = (1, false);
     while let Some(option) = arguments.get(at) {
+        // As in Redis, a zero byte ends an option.
+        let option = option.split(|byte| *byte == 0).next().unwrap_or_default();
         let is = |name: &str| option.eq_ignore_ascii_case(name.as_bytes());
         if is("streams") {
             return blocks.then_some((arguments.len() - at - 1) / 2);

@@ -318,8 +318,8 @@ impl Connection {
         }
     }
 
-    /// Returns true if the connection is idle and connections run short because of its client's address. A subscriber
-    /// and a client that waits for a reply are not idle, whatever they send.
+    /// Returns true if the connection is idle, connections run short, and its client's address holds too many. A
+    /// subscriber and a client that waits for a reply are not idle, whatever they send.
     fn is_dispensable(&self) -> bool {
         let session = &self.session;
         session.account.is_over_share(Resource::Connections)

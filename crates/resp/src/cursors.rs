@@ -90,10 +90,9 @@ pub(crate) struct Cursors(Mutex<Table>);
 
 impl Cursors {
     /// Returns the position in the database that a client's numeric cursor represents: the start for 0, `None` for
-    /// an unknown cursor. As in Redis, a zero byte ends a cursor, and an empty one is 0.
+    /// an unknown cursor.
     pub(crate) fn position(&self, cursor: &[u8]) -> Option<Bytes> {
-        let text = cursor.split(|byte| *byte == 0).next().unwrap_or_default();
-        let number: u64 = if text.is_empty() { 0 } else { std::str::from_utf8(text).ok()?.parse().ok()? };
+        let number = parse(cursor)?;
         if number == 0 {
             return Some(Bytes::new());
         }
@@ -125,6 +124,21 @@ impl Cursors {
     }
 }
 
+/// Parses a cursor like `strtoul`, as Redis does: a zero byte ends it, an empty one is 0, and a number may have a sign.
+/// A negative one wraps modulo 2^64.
+fn parse(cursor: &[u8]) -> Option<u64> {
+    let text = cursor.split(|byte| *byte == 0).next().unwrap_or_default();
+    let (is_negative, digits) = match text {
+        [] => return Some(0),
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        digits => (false, digits),
+    };
+    let is_number = digits.iter().all(u8::is_ascii_digit);
+    let number: u64 = std::str::from_utf8(digits).ok().filter(|_| is_number)?.parse().ok()?;
+    Some(if is_negative { number.wrapping_neg() } else { number })
+}
+
 /// Returns the index of a command's cursor among its arguments; `None` for commands other than SCAN and HSCAN.
 pub(crate) fn cursor_argument(command: &str) -> Option<usize> {
     match command {
@@ -147,13 +161,16 @@ mod tests {
     #[test]
     fn positions_have_numbers_and_begin_and_end_are_zero() {
         let cursors = Cursors::default();
-        for zero in [&b"0"[..], b"00", b"+0", b"", b"0\0x", b"\0"] {
+        for zero in [&b"0"[..], b"00", b"+0", b"", b"0\0x", b"\0", b"-0", b"-00", b"-0\0x"] {
             assert_eq!(cursors.position(zero), Some(Bytes::new()), "{zero:?}");
         }
         assert_eq!(cursors.number(&Bytes::new(), address(1)), 0);
         let number = cursors.number(&Bytes::from_static(b"k"), address(1));
-        assert_eq!(cursors.position(number.to_string().as_bytes()), Some(Bytes::from_static(b"k")));
-        for unknown in [&b"77"[..], b" ", b"x", b"-1", b"18446744073709551616", b"\xff"] {
+        for same in [number.to_string(), format!("-{}", number.wrapping_neg())] {
+            assert_eq!(cursors.position(same.as_bytes()), Some(Bytes::from_static(b"k")), "{same}");
+        }
+        let none = [&b"77"[..], b" ", b"x", b"-1", b"-", b"+", b"--0", b"+-0", b" 0", b"0 ", b"0x0", b"\xff"];
+        for unknown in none.into_iter().chain([&b"18446744073709551616"[..], b"-18446744073709551616"]) {
             assert_eq!(cursors.position(unknown), None, "{unknown:?}");
         }
         let reply = Reply::Array(vec![Reply::bulk(b"k2"), Reply::Array(Vec::new())]);

@@ -319,6 +319,11 @@ impl Account {
         self.held[resource as usize].load(Relaxed)
     }
 
+    /// Returns the amount of a resource that all connections from the same address hold.
+    pub(crate) fn held_of_address(&self, resource: Resource) -> u64 {
+        self.address.held(resource)
+    }
+
     /// Returns the client address to which the connection belongs.
     #[must_use]
     pub fn address(&self) -> AddressKey {
@@ -337,12 +342,13 @@ impl Account {
         &self.client
     }
 
-    /// Returns true if only the reserve of a resource is free and the connection's address holds more than its share.
-    /// The server then closes idle connections of this address.
+    /// Returns true if only the reserve of a resource is free and the connection's address holds more than is free of
+    /// the lower half of the reserve. The server then closes idle connections of this address. So it closes those of
+    /// all addresses before the upper half is used up, which stays free for new clients.
     #[must_use]
     pub fn is_over_share(&self, resource: Resource) -> bool {
         let bound = self.bound(resource);
-        bound.is_short() && self.address.held(resource) > bound.free()
+        bound.is_short() && self.address.held(resource) > bound.shared_limit.saturating_sub(bound.used())
     }
 
     /// Records that the server cuts the connection because its client does not read or send. The client's snapshot is

@@ -170,9 +170,12 @@ pub(crate) const STREAM_BYTES: u64 = 300 + MAX_NAME_BYTES as u64 + SHARE_BYTES;
 /// Number of members whose memory is part of that of their consumer group. A group with fewer gets a new member even if
 /// there is no room for stored objects.
 pub(crate) const FREE_MEMBERS: usize = 4;
+/// Memory in bytes of the note from which address a client was the last to fetch from a consumer group.
+const FETCHER_BYTES: u64 = 50;
 /// Largest memory in bytes of a consumer group with [`FREE_MEMBERS`] and without records: its head, two names of the
-/// maximum length, and the share of its creator.
-pub(crate) const GROUP_BYTES: u64 = 600 + 2 * MAX_NAME_BYTES as u64 + FREE_MEMBERS as u64 * MEMBER_BYTES + SHARE_BYTES;
+/// maximum length, the share of its creator, and the address that has fetched from it.
+pub(crate) const GROUP_BYTES: u64 =
+    600 + 2 * MAX_NAME_BYTES as u64 + FREE_MEMBERS as u64 * MEMBER_BYTES + SHARE_BYTES + FETCHER_BYTES;
 /// Largest memory in bytes of a member of a consumer group, which stores the name twice.
 pub(crate) const MEMBER_BYTES: u64 = 100 + 2 * MAX_MEMBER_NAME_BYTES as u64;
 /// Largest memory in bytes of a record of a consumer group that waits for an ack, or of a dead letter.

@@ -17,7 +17,9 @@
 //!
 //! A fetch then delivers only records that wait for redelivery, which adds none; otherwise consumers could not drain
 //! their groups. There is one such fetch of a group at a time, because two would count the same records. In the reserve
-//! of the bound, a group gets new records while it holds no more than is still free.
+//! of the bound, a group gets new records while it holds no more than is still free, and so does a client address: it
+//! holds what its clients have created, and the records of the groups from which they were the last to fetch through
+//! this node. So many small groups of one address do not use up the reserve.
 
 use std::{
     collections::HashMap,
@@ -32,7 +34,7 @@ use thalweg_engine::{Database, GroupError, GroupObjects, PreparedFetch, StoredOb
 use thalweg_types::GroupId;
 
 use crate::{
-    admission::{Account, Admission, Bound, Reservation, Resource},
+    admission::{Account, AddressKey, Admission, Bound, Reservation, Resource},
     error::ApiError,
     limits::{FREE_MEMBERS, GROUP_BYTES, LEASE_BYTES, MEMBER_BYTES, STREAM_BYTES, UNSETTLED_BYTES},
 };
@@ -51,6 +53,7 @@ pub(crate) struct ObjectMemory {
     /// Bytes of requests that have finished since the last count began.
     finished: AtomicU64,
     counted: Mutex<Counted>,
+    fetches: Mutex<Fetches>,
     /// Consumer groups with a fetch in progress that delivers only returned records, and the times at which it began.
     returned: Mutex<HashMap<GroupId, Instant>>,
 }
@@ -61,6 +64,34 @@ struct Counted {
     at: Option<Instant>,
     /// Bytes of each consumer group, in the order of ids.
     groups: Vec<(GroupId, u64)>,
+    /// Bytes of the records and further members of the groups from which clients of each address were the last to
+    /// fetch.
+    addresses: HashMap<AddressKey, u64>,
+}
+
+/// Client addresses that have fetched new records.
+#[derive(Debug, Default)]
+struct Fetches {
+    /// Address of the client that was the last to fetch from each group.
+    last: HashMap<GroupId, AddressKey>,
+    /// Bytes of each address's fetches that have finished since the last count began.
+    finished: HashMap<AddressKey, u64>,
+}
+
+impl Fetches {
+    /// Returns the bytes that each address holds in these groups, and forgets the groups that are gone.
+    fn held_in(&mut self, groups: &[(GroupId, u64)]) -> HashMap<AddressKey, u64> {
+        let mut held = HashMap::new();
+        self.last.retain(|group, address| {
+            let found = groups.binary_search_by_key(group, |(id, _)| *id);
+            if let Ok(at) = found {
+                // The group itself counts for the address that has created it.
+                *held.entry(*address).or_insert(0) += groups[at].1.saturating_sub(GROUP_BYTES);
+            }
+            found.is_ok()
+        });
+        held
+    }
 }
 
 /// Permission of a client to create an object: the share of its address, and memory until the outcome of the command is
@@ -77,14 +108,24 @@ pub struct CreatePermit {
 pub(crate) struct ObjectRoom {
     memory: Arc<ObjectMemory>,
     held: Reservation,
-    /// Group whose fetch delivers only returned records.
-    of_returned: Option<GroupId>,
+    purpose: RoomPurpose,
+}
+
+/// Reason for which a request reserves memory.
+#[derive(Clone, Copy, Debug)]
+enum RoomPurpose {
+    /// A client creates an object.
+    Creation,
+    /// A fetch adds records to those of its group that are not settled.
+    NewRecords,
+    /// A fetch from this group delivers only returned records.
+    ReturnedRecords(GroupId),
 }
 
 impl ObjectRoom {
     /// Ends the reservation of a fetch whose outcome is known.
     pub(crate) fn finish(self) {
-        if let Some(group) = self.of_returned {
+        if let RoomPurpose::ReturnedRecords(group) = self.purpose {
             self.memory.returned().remove(&group);
         }
     }
@@ -92,16 +133,20 @@ impl ObjectRoom {
 
 impl Drop for ObjectRoom {
     fn drop(&mut self) {
-        self.memory.finished.fetch_add(self.held.amount(), Relaxed);
-        self.memory.bound().add_unowned(self.held.amount());
+        let bytes = self.held.amount();
+        if matches!(self.purpose, RoomPurpose::NewRecords) {
+            *self.memory.fetches().finished.entry(self.held.account().address()).or_default() += bytes;
+        }
+        self.memory.finished.fetch_add(bytes, Relaxed);
+        self.memory.bound().add_unowned(bytes);
     }
 }
 
 impl ObjectMemory {
     pub(crate) fn new(admission: &Arc<Admission>) -> Arc<Self> {
         let admission = Arc::clone(admission);
-        let (counted, returned) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { admission, finished: AtomicU64::new(0), counted, returned })
+        let (counted, fetches, returned) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Arc::new(Self { admission, finished: AtomicU64::new(0), counted, fetches, returned })
     }
 
     fn bound(&self) -> &Bound {
@@ -112,11 +157,19 @@ impl ObjectMemory {
     /// for the client's address.
     pub(crate) fn room(self: &Arc<Self>, db: &Database, account: &Arc<Account>, bytes: u64) -> Option<ObjectRoom> {
         self.count(db, COUNTED_EVERY);
-        let taken = account.take_quietly(Resource::ObjectBytes, bytes).or_else(|| {
+        let taken = self.take(account, bytes).or_else(|| {
             self.count(db, COUNTED_EVERY_WHEN_SHORT);
-            account.take(Resource::ObjectBytes, bytes)
+            self.take(account, bytes)
         });
-        taken.map(|held| self.holding(held, None))
+        if taken.is_none() {
+            self.admission.reject(Resource::ObjectBytes);
+        }
+        taken.map(|held| self.holding(held, RoomPurpose::Creation))
+    }
+
+    fn take(&self, account: &Arc<Account>, bytes: u64) -> Option<Reservation> {
+        let is_open = self.is_open_to_address(account, bytes);
+        is_open.then(|| account.take_quietly(Resource::ObjectBytes, bytes)).flatten()
     }
 
     /// Reserves memory for the records that a fetch adds to those of its group that are not settled. Without room, the
@@ -133,19 +186,23 @@ impl ObjectMemory {
             self.count(db, COUNTED_EVERY_WHEN_SHORT);
         }
         if self.is_open_to_group(fetch.group(), bytes)
-            && let Some(held) = account.take_quietly(Resource::ObjectBytes, bytes)
+            && let Some(held) = self.take(account, bytes)
         {
-            return Ok(Some(self.holding(held, None)));
+            if fetch.new_records() > 0 {
+                self.fetches().last.insert(fetch.group(), account.address());
+            }
+            return Ok(Some(self.holding(held, RoomPurpose::NewRecords)));
         }
         if self.begin_returned(fetch)? {
-            return Ok(Some(self.holding(account.empty(Resource::ObjectBytes), Some(fetch.group()))));
+            let purpose = RoomPurpose::ReturnedRecords(fetch.group());
+            return Ok(Some(self.holding(account.empty(Resource::ObjectBytes), purpose)));
         }
         self.admission.reject(Resource::ObjectBytes);
         Ok(None)
     }
 
-    fn holding(self: &Arc<Self>, held: Reservation, of_returned: Option<GroupId>) -> ObjectRoom {
-        ObjectRoom { memory: Arc::clone(self), held, of_returned }
+    fn holding(self: &Arc<Self>, held: Reservation, purpose: RoomPurpose) -> ObjectRoom {
+        ObjectRoom { memory: Arc::clone(self), held, purpose }
     }
 
     /// Reduces a fetch to returned records. Returns false if there are none, or another such fetch of the group is in
@@ -171,6 +228,19 @@ impl ObjectMemory {
         held.saturating_add(bytes) <= self.bound().free()
     }
 
+    /// Returns true if an address may get `bytes`: anyone may, or it holds no more than is still free.
+    fn is_open_to_address(&self, account: &Account, bytes: u64) -> bool {
+        if self.bound().is_open_to(bytes) {
+            return true;
+        }
+        let address = account.address();
+        let counted = self.counted().addresses.get(&address).copied().unwrap_or(0);
+        let finished = self.fetches().finished.get(&address).copied().unwrap_or(0);
+        let created = account.held_of_address(Resource::ObjectBytes);
+        let held = created.saturating_add(counted).saturating_add(finished);
+        held.saturating_add(bytes) <= self.bound().free()
+    }
+
     /// Counts what the state has, unless the last count is younger than `max_age` or another thread counts.
     pub(crate) fn count(&self, db: &Database, max_age: Duration) {
         let Ok(mut counted) = self.counted.try_lock() else { return };
@@ -179,10 +249,12 @@ impl ObjectMemory {
         }
         // Requests that finish from now on may or may not be in the count, so they are counted in addition.
         self.finished.store(0, Relaxed);
+        self.fetches().finished.clear();
         // An error means that the state has failed, and then nothing can be created.
         if let Ok(found) = db.stored_objects() {
             self.bound().set_unowned(bytes_of(&found).saturating_add(self.finished.load(Relaxed)));
             counted.groups = found.groups.iter().map(|group| (group.id, bytes_of_group(group))).collect();
+            counted.addresses = self.fetches().held_in(&counted.groups);
         }
         counted.at = Some(Instant::now());
         self.returned().retain(|_, begun| begun.elapsed() < REPEAT_AFTER);
@@ -209,6 +281,10 @@ impl ObjectMemory {
 
     fn counted(&self) -> MutexGuard<'_, Counted> {
         self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn fetches(&self) -> MutexGuard<'_, Fetches> {
+        self.fetches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn returned(&self) -> MutexGuard<'_, HashMap<GroupId, Instant>> {
@@ -248,10 +324,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{
-        admission::AddressKey,
-        config::{ByteSize, Config, KNOBS},
-    };
+    use crate::config::{ByteSize, Config, KNOBS};
 
     /// A database with a stream of records and two groups, and a bound of 1,000,000 bytes.
     struct Setting {
@@ -280,8 +353,12 @@ mod tests {
 
         /// Prepares a fetch of the client `who` from its group, and asks for its admission.
         fn admit(&self, who: usize, max_records: u32) -> Option<(ObjectRoom, PreparedFetch)> {
+            self.admit_from(who, &self.groups[who], max_records)
+        }
+
+        fn admit_from(&self, who: usize, group: &Group, max_records: u32) -> Option<(ObjectRoom, PreparedFetch)> {
             let request = FetchRequest { max_records, ..FetchRequest::default() };
-            let mut prepared = PreparedFetch::new(&self.groups[who], &request).unwrap();
+            let mut prepared = PreparedFetch::new(group, &request).unwrap();
             self.memory.count(&self.db, Duration::ZERO);
             let room = self.memory.admit_fetch(&self.db, &self.accounts[who], &mut prepared).unwrap()?;
             Some((room, prepared))
@@ -340,6 +417,31 @@ mod tests {
         setting.groups[0].ack(&[Settlement::all(held[0].0)]).unwrap();
         let (_room, prepared) = setting.admit(0, 90).expect("room");
         assert_eq!(prepared.new_records(), 90);
+    }
+
+    #[test]
+    fn an_address_with_many_small_groups_leaves_the_reserve_to_others() {
+        let setting = Setting::new(2_000);
+        let (stream, config) = (setting.db.stream("s").unwrap(), GroupConfig::default());
+        let create = |number| stream.create_group(&format!("g{number}"), GroupStart::Beginning, &config).unwrap().0;
+        let groups: Vec<Group> = (0..40).map(create).collect();
+        for max_records in [1_000, 100, 1] {
+            for group in &groups {
+                while let Some((room, prepared)) = setting.admit_from(0, group, max_records)
+                    && prepared.new_records() > 0
+                {
+                    group.fetch(&FetchRequest { max_records, ..FetchRequest::default() }).unwrap();
+                    drop(room);
+                }
+            }
+        }
+        let free = setting.memory.bound().free();
+        assert!((100_000..101_000).contains(&free), "{free} are free: the reserve");
+        assert!(setting.memory.room(&setting.db, &setting.accounts[0], GROUP_BYTES).is_none(), "it has its share");
+        let (room, prepared) = setting.admit(1, 200).expect("another address has room in the reserve");
+        assert_eq!(prepared.new_records(), 200);
+        drop(room);
+        assert!(setting.memory.room(&setting.db, &setting.accounts[1], GROUP_BYTES).is_some());
     }
 
     #[test]

@@ -8,6 +8,9 @@ use crate::backend::BackendError;
 
 /// Number of directories from the data directory down to that of a state: `state/default/BACKEND`.
 const STATE_DEPTH: usize = 3;
+/// Number of bytes that [`write_again`] reads and writes at a time.
+#[cfg(any(feature = "redb", feature = "sqlite"))]
+pub(crate) const PIECE_BYTES: u64 = 1 << 20;
 
 /// Creates a directory and its parent directories, and syncs each of them.
 pub(crate) fn create_dir(disk: &dyn Disk, dir: &str) -> Result<(), BackendError> {
@@ -41,6 +44,24 @@ fn open_os_dir_by<T>(dir: &Path, open: impl Fn(&Path) -> io::Result<T>) -> io::R
 /// Returns true if an operation failed because the disk, or a quota, has no room left.
 pub(crate) fn is_lack_of_room(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// Writes a file again, with the same bytes, and syncs it: the kernel regards pages as written whose sync has failed,
+/// so another sync alone does not write them. If the disk has no room, which can happen on a file system that copies on
+/// write and where the file has holes, this writes a part and syncs: the writes of a killed process are then durable,
+/// but maybe not those whose sync has failed.
+#[cfg(any(feature = "redb", feature = "sqlite"))]
+pub(crate) fn write_again(file: &dyn thalweg_disk::File) -> io::Result<()> {
+    let (mut at, len) = (0, file.len()?);
+    while at < len {
+        let piece = file.read_new_at((len - at).min(PIECE_BYTES) as usize, at)?;
+        match file.write_all_at(&piece, at) {
+            Err(error) if is_lack_of_room(&error) => break,
+            written => written?,
+        }
+        at += piece.len() as u64;
+    }
+    file.sync_all()
 }
 
 /// Removes a file. Succeeds also if the file does not exist.

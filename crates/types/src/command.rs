@@ -50,8 +50,8 @@ pub use history::{HistoryFloor, KeyspaceHistory};
 pub use keyspace_config::KeyspaceConfig;
 pub use kinds::{
     Command, encode_configure_keyspace, encode_configure_stream, encode_create_keyspace, encode_create_stream,
-    encode_delete_stream, encode_digest, encode_drop_keyspace, encode_forget_producers, encode_open_producer,
-    encode_prune_versions, encode_raise_version, encode_sweep, encode_trim_stream,
+    encode_delete_stream, encode_digest, encode_drop_keyspace, encode_enforce_retention, encode_forget_producers,
+    encode_open_producer, encode_prune_versions, encode_raise_version, encode_sweep, encode_trim_stream,
 };
 pub use moves::{Compacted, Move, MoveTarget};
 pub use operations::Operations;

@@ -143,6 +143,7 @@ impl<'a> ClientCommand<'a> {
             ) => (AtNone::Refused, false),
             Command::Sweep { .. }
             | Command::ForgetProducers { .. }
+            | Command::EnforceRetention { .. }
             | Command::PruneVersions { .. }
             | Command::Digest { .. }
             | Command::RaiseVersion { .. }
@@ -291,8 +292,9 @@ mod tests {
         command::{
             AppendConditions, CommitBuilder, Deadline, KeyspaceConfig, ProducerStamp, StreamConfig, TransactionBuilder,
             encode_append, encode_append_with, encode_create_keyspace, encode_create_stream, encode_delete,
-            encode_digest, encode_expire, encode_forget_producers, encode_grant_lease, encode_open_producer,
-            encode_put, encode_put_until, encode_raise_version, encode_sweep, encode_trim_stream, encode_versioned,
+            encode_digest, encode_enforce_retention, encode_expire, encode_forget_producers, encode_grant_lease,
+            encode_open_producer, encode_put, encode_put_until, encode_raise_version, encode_sweep, encode_trim_stream,
+            encode_versioned,
             groups::{Settlement, encode_ack, encode_fetch, encode_reclaim_group, encode_seek},
         },
         limits::MAX_KEY_BYTES,
@@ -399,6 +401,7 @@ mod tests {
             infallible(|out| encode_sweep(out, 1)),
             infallible(|out| encode_expire(out, 1)),
             infallible(|out| encode_forget_producers(out, STREAM, 1)),
+            infallible(|out| encode_enforce_retention(out, STREAM, Offset(1), &StreamConfig::default())),
             encoded(|out| encode_fetch(out, GroupId(1), 1, Offset(0), &[], "m")),
             infallible(|out| encode_reclaim_group(out, GroupId(1), 1)),
         ] {

@@ -1,14 +1,10 @@
 //! Helpers to parse arguments of stream commands.
 
+pub(super) use crate::expiry::is;
 use crate::{
     errors::{self, CommandEnd, c_string, printable},
     number::parse_integer,
 };
-
-/// Returns true if an argument is the word `word`, in upper or lower case.
-pub(super) fn is(argument: &[u8], word: &str) -> bool {
-    argument.eq_ignore_ascii_case(word.as_bytes())
-}
 
 /// Parses an argument as an integer. If the argument is not an integer, returns an error with the text `otherwise`.
 pub(super) fn integer_or(argument: &[u8], otherwise: &'static str) -> Result<i64, CommandEnd> {

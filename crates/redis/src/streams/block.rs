@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     Reply,
-    errors::CommandEnd,
+    errors::{CommandEnd, c_string},
     store::{Read, StoreError},
 };
 
@@ -70,7 +70,7 @@ impl Blocked {
         let Some(block) = reading.block else { return Ok(None) };
         let mut streams = Vec::new();
         for (&key, &id) in reading.keys.iter().zip(&reading.ids) {
-            let last = match id {
+            let last = match c_string(id) {
                 b"$" => Stream::find(read, key)?.map_or(EntryId::ZERO, |stream| stream.meta.last_id),
                 _ => EntryId::ZERO,
             };

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     Reply,
     command::{Subcommand, chosen, help},
-    errors::{Answer, CommandEnd},
+    errors::{Answer, CommandEnd, c_string},
     flags::Flags,
     number::integer,
     store::Store,
@@ -103,9 +103,9 @@ fn create<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Answer {
     if arguments.len() > 8 {
         return Err(wrong_subcommand("XGROUP", arguments[1]));
     }
-    let last_id = match arguments[4] {
+    let last_id = match c_string(arguments[4]) {
         b"$" => found.as_ref().map_or(EntryId::ZERO, |stream| stream.meta.last_id),
-        id => EntryId::strict(id, 0)?,
+        _ => EntryId::strict(arguments[4], 0)?,
     };
     check_name(name)?;
     let is_new = found.is_none();
@@ -186,9 +186,9 @@ fn on_stream<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]], command: &st
 }
 
 fn set_id(stream: &Stream, argument: &[u8]) -> Result<EntryId, CommandEnd> {
-    match argument {
+    match c_string(argument) {
         b"$" => Ok(stream.meta.last_id),
-        id => EntryId::any(id, 0),
+        _ => EntryId::any(argument, 0),
     }
 }
 

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use thalweg_types::reply::Reply;
 
 use crate::{
-    errors::CommandEnd,
+    errors::{CommandEnd, c_string},
     number::{MAX_DIGITS, put_digits},
 };
 
@@ -135,7 +135,7 @@ pub(super) enum NewId {
 impl NewId {
     pub(super) fn parse(argument: &[u8]) -> Result<Self, CommandEnd> {
         match ParsedId::parse(argument) {
-            _ if argument == b"*" => Ok(Self::Next),
+            _ if c_string(argument) == b"*" => Ok(Self::Next),
             Some(ParsedId::AnySeq(ms)) => Ok(Self::NextOf(ms)),
             _ => EntryId::strict(argument, 0).map(Self::Is),
         }
@@ -169,7 +169,7 @@ impl ParsedId {
         if argument.len() > MAX_ID_BYTES {
             return None;
         }
-        let text = argument.split(|byte| *byte == 0).next().unwrap_or_default();
+        let text = c_string(argument);
         match text {
             b"-" => return Some(Self::Lowest),
             b"+" => return Some(Self::Highest),

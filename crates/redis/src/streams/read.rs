@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     Reply,
-    errors::{Answer, CommandEnd, SYNTAX, refused},
+    errors::{Answer, CommandEnd, SYNTAX, c_string, refused},
     number::integer,
     store::{Read, StoreError},
     value::ReplyBudget,
@@ -91,7 +91,7 @@ impl<'a> Reading<'a> {
     /// Returns where the read of one stream starts. `id` is the client's argument, and `last` the last id of the
     /// stream.
     pub(super) fn from(&self, id: &[u8], last: EntryId) -> Result<ReadStart, CommandEnd> {
-        let text = match (id, self.group.is_some()) {
+        let text = match (c_string(id), self.group.is_some()) {
             (b"$", false) => return Ok(ReadStart::After(last)),
             (b">", true) => return Ok(ReadStart::New),
             (b"$", true) => {
@@ -102,7 +102,7 @@ impl<'a> Reading<'a> {
             (b">", false) => {
                 "ERR The > ID can be specified only when calling XREADGROUP using the GROUP <group> <consumer> option."
             }
-            (id, with_group) => {
+            (_, with_group) => {
                 return Ok(match EntryId::strict(id, 0)? {
                     EntryId::MAX if with_group => ReadStart::New,
                     id => ReadStart::After(id),

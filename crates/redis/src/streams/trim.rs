@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     Reply,
-    errors::{Answer, CommandEnd, SYNTAX, refused},
+    errors::{Answer, CommandEnd, SYNTAX, c_string, refused},
     number::integer,
     store::{Store, StoreError},
 };
@@ -91,7 +91,7 @@ impl Options {
         let mut at = 2;
         while let Some(&argument) = arguments.get(at) {
             let more = arguments.len() - 1 - at;
-            if of == TrimCommand::Add && argument == b"*" {
+            if of == TrimCommand::Add && c_string(argument) == b"*" {
                 options.end = at + 1;
                 break;
             } else if (is(argument, "maxlen") || is(argument, "minid")) && more > 0 {
@@ -99,7 +99,7 @@ impl Options {
                     let text = "ERR syntax error, MAXLEN and MINID options at the same time are not compatible";
                     return Err(CommandEnd::error(text));
                 }
-                let (next, has_sign) = (arguments[at + 1], more >= 2);
+                let (next, has_sign) = (c_string(arguments[at + 1]), more >= 2);
                 is_about = has_sign && next == b"~";
                 at += 1 + usize::from(has_sign && (next == b"~" || next == b"="));
                 keep = Some(parse_keep(argument, arguments[at])?);

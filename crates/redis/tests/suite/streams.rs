@@ -72,6 +72,33 @@ fn rows(model: &Model, key: &[u8]) -> usize {
     rows
 }
 
+/// Redis compares options as C strings.
+#[test]
+fn a_zero_byte_ends_an_option() {
+    let mut model = model_at(1000);
+    assert_eq!(ask(&mut model, "xadd s maxlen\0x ~\0x 9 *\0x f v"), bulk("1000-0"));
+    assert_eq!(ask(&mut model, "xgroup create s g $\0x MKSTREAM\0x"), Reply::Ok);
+    assert_eq!(ask(&mut model, "xgroup setid s g 0 entriesread\0 0"), Reply::Ok);
+    assert_eq!(ask(&mut model, "xadd other nomkstream\0 * f v"), Reply::Null);
+    assert_eq!(ask(&mut model, "xtrim s minid\0 =\0 1"), Reply::Integer(0));
+    let no_entries = "xreadgroup group\0 g c count\0 1 noack\0 streams\0 s 0\0";
+    assert_eq!(ask(&mut model, no_entries), Reply::Pairs(vec![(bulk("s"), Reply::Array(Vec::new()))]));
+    for (with, without) in [
+        ("xread count\0x 1 streams\0x s 0", "xread count 1 streams s 0"),
+        ("xread streams s $\0x", "xread streams s $"),
+        ("xread streams s >\0x", "xread streams s >"),
+        ("xrange s - + count\0 1", "xrange s - + count 1"),
+        ("xinfo stream s full\0 count\0 1", "xinfo stream s full count 1"),
+        ("xpending s g idle\0 0 - + 1", "xpending s g idle 0 - + 1"),
+        ("xclaim s g c 0 1-1 force\0 justid\0", "xclaim s g c 0 1-1 force justid"),
+        ("xautoclaim s g c 0 0 count\0 1 justid\0", "xautoclaim s g c 0 0 count 1 justid"),
+    ] {
+        assert_eq!(ask(&mut model, with), ask(&mut model, without), "{without}");
+    }
+    let blocking: [&[u8]; 6] = [b"xread", b"block\0x", b"0", b"streams", b"s", b"$\0x"];
+    assert!(Blocked::begin(&model, &blocking).unwrap().is_some());
+}
+
 #[test]
 fn ids_are_of_the_stores_time_and_never_go_back() {
     let mut model = model_at(1000);

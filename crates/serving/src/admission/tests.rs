@@ -127,6 +127,23 @@ fn connecting_again_gives_no_further_share_of_what_outlives_connections() {
 }
 
 #[test]
+fn half_of_the_reserve_stays_free_of_idle_connections_over_however_many_addresses_they_are_spread() {
+    let admission = admission(|config| config.max_connections = 200);
+    let connect = |last| admission.account(address(last)).take(Resource::Connections, 1).unwrap();
+    let dispensable = |held: &[Reservation]| {
+        held.iter().filter(|connection| connection.account().is_over_share(Resource::Connections)).count()
+    };
+    let mut held: Vec<_> = (0..189).map(connect).collect();
+    assert_eq!(dispensable(&held), 0);
+    held.push(connect(189));
+    assert_eq!(dispensable(&held), 190);
+    drop(connect(190));
+    // Each that is closed makes room.
+    held.pop();
+    assert_eq!(dispensable(&held), 0);
+}
+
+#[test]
 fn the_first_body_bytes_of_each_connection_are_its_own() {
     let admission = admission(|config| {
         config.max_body_bytes = ByteSize(1000);

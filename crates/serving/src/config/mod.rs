@@ -309,7 +309,7 @@ knobs! {
     /// Size of a memtable of the state. Cost: up to four times this much memory while flushes catch up.
     memtable_bytes: ByteSize = |engine| ByteSize(engine.memtable_bytes as u64);
     /// Maximum memory of streams, consumer groups and leases, which the state holds beside its caches. Each counts with
-    /// the most that it can take: 655 bytes for a stream, 3650 for a consumer group with four members, 610 for each
+    /// the most that it can take: 655 bytes for a stream, 3700 for a consumer group with four members, 610 for each
     /// further member, 100 for each record that waits for an ack and for each dead letter, 220 for a lease. At the
     /// limit, requests to create one are rejected as `overloaded`, and consumer groups deliver no new records until
     /// some are acked; those that exist stay. Cost: this much memory.
@@ -435,9 +435,9 @@ knobs! {
     /// Time after which an idle connection is closed. Cost: long timeouts keep the memory of idle clients.
     idle_timeout: Span = |_| Span::seconds(75);
     /// Time after which an idle connection is closed while connections run short: only the reserve of `max_connections`
-    /// is free, and the client's address holds more connections than its share. It also applies to native and Redis
-    /// clients. Subscribers and clients that wait in blocking reads are not idle. Cost: short times make clients
-    /// connect again.
+    /// is free, and the client's address holds more connections than are free in the lower half of the reserve. So the
+    /// upper half stays free for new clients. It also applies to native and Redis clients. Subscribers and clients that
+    /// wait in blocking reads are not idle. Cost: short times make clients connect again.
     idle_timeout_when_short: Span = |_| Span::seconds(10);
     /// Time after which a client that accepts too little of its reply is disconnected. Cost: long timeouts keep the
     /// views and pages that slow clients hold.

@@ -63,6 +63,7 @@ const NATIVE: &[&str] = &[
     "DeleteStream",
     "Digest",
     "DropKeyspace",
+    "EnforceRetention",
     "ForgetProducers",
     "Group Configure",
     "Group Create",

@@ -301,6 +301,11 @@ fn streams(search: &mut Search<'_>) {
     search.kind("entry: streams trimmed", &|n| {
         proposed(Space::Plain, n, &|at| encoded(|out| command::encode_trim_stream(out, small_stream(at), Offset(1))))
     });
+    search.kind("entry: streams trimmed for their retention", &|n| {
+        proposed(Space::Plain, n, &|at| {
+            encoded(|out| command::encode_enforce_retention(out, small_stream(at), Offset(2), &StreamConfig::default()))
+        })
+    });
     search.kind("entry: producers opened", &|n| {
         proposed(Space::Plain, n, &|at| {
             next.set(next.get() + 1);

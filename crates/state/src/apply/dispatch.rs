@@ -165,6 +165,9 @@ fn run(applying: &mut Applying<'_>, bytes: &[u8], at: LogPosition) -> Result<Out
         Ok(Command::ConfigureStream { stream, config }) => streams::admin::configure_stream(applying, stream, config),
         Ok(Command::DeleteStream { stream }) => streams::admin::delete_stream(applying, stream),
         Ok(Command::TrimStream { stream, before }) => streams::admin::trim_stream(applying, stream, before),
+        Ok(Command::EnforceRetention { stream, before, config }) => {
+            streams::admin::enforce_retention(applying, stream, before, &config)
+        }
         Ok(Command::ForgetProducers { stream, max }) => streams::admin::forget_producers(applying, stream, max),
         Ok(Command::PruneVersions { from, max }) => prune::prune(applying, from, max),
         Ok(Command::Digest { id }) => Ok(digest_view::ask(applying, id)),

@@ -15,7 +15,7 @@ use thalweg_types::{
     BlobRef, KeyspaceId, Revision,
     command::Outcome,
     limits::{MAX_COMMAND_STEPS, MAX_EAGER_PREFIX_ROWS},
-    steps::{ROW, copied_clears},
+    steps::{ROW, copied_clears, written_bytes},
 };
 
 use crate::{
@@ -159,13 +159,14 @@ impl Applying<'_> {
         revision: Revision,
         ending: VersionEnd,
     ) -> Result<(), MachineError> {
-        let is_kept = self.supersede(keyspace, &row.key, revision, ending)?;
+        let kept_bytes = self.supersede(keyspace, &row.key, revision, ending)?;
+        self.charge(kept_bytes.map_or(0, written_bytes));
         if self.counts_exactly(keyspace) && self.counts_row(keyspace, row.revision) {
             let change = CountChange::of(&row.key, Some(row.held), None);
             self.count(keyspace, CountChange { trash: None, ..change });
         }
         self.applier.staged.delete(&[&keys::data_prefix(keyspace), &row.key]);
-        if let Some(blob) = row.blob.as_ref().filter(|_| !is_kept) {
+        if let Some(blob) = row.blob.as_ref().filter(|_| kept_bytes.is_none()) {
             self.lower(BlobKind::Value, blob);
         }
         if let Some(collection) = row.held.collection {

@@ -134,11 +134,11 @@ pub(crate) fn check_attachable(
 
 /// Grants a lease with the given id, or with an unused id if the given one is zero.
 pub(crate) fn grant(applying: &mut Applying<'_>, id: LeaseId, ttl: Duration) -> Result<Outcome, Refused> {
-    if applying.applier.lease_count >= MAX_LEASES {
+    let former = if id == LeaseId::ZERO { None } else { applying.lease(id)? };
+    if former.is_none() && applying.applier.lease_count >= MAX_LEASES {
         return Ok(Outcome::TooMany { what: "leases", limit: MAX_LEASES });
     }
     let id = if id == LeaseId::ZERO { applying.free_lease_id()? } else { id };
-    let former = applying.lease(id)?;
     // An ended lease is replaced immediately, unless it has keys that are not removed yet.
     if former.is_some_and(|lease| lease.keys > 0 || lease.is_live(applying.applied.time)) {
         return Ok(Outcome::LeaseExists(id));

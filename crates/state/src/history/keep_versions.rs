@@ -126,52 +126,96 @@ impl Applying<'_> {
     }
 
     /// Keeps the current value of a key as a version, if its keyspace has a history. Called before the command that
-    /// uses `revision` removes the value, or puts another one, also if there is no value yet. Returns true if the value
-    /// is kept; then the bytes of a large value stay live. A value that was written with the same revision is not kept,
-    /// nor one that no readable revision of the history includes.
+    /// uses `revision` removes the value, or puts another one, also if there is no value yet. Returns the length of the
+    /// value if it is kept; then its bytes in the log stay live, and the caller charges them. A value that was written
+    /// with the same revision is not kept, nor one that no readable revision of the history includes.
     pub(crate) fn supersede(
         &mut self,
         keyspace: KeyspaceId,
         key: &[u8],
         revision: Revision,
         ending: VersionEnd,
-    ) -> Result<bool, MachineError> {
+    ) -> Result<Option<usize>, MachineError> {
         if !self.keeps_history(keyspace) {
-            return Ok(false);
+            return Ok(None);
         }
-        let is_kept = self.keep_current(keyspace, key, revision, ending)?;
+        let kept_bytes = self.keep_current(keyspace, key, revision, ending)?;
         if ending == VersionEnd::Overwritten
             && let Some(revisions) = self.history_of(keyspace).revisions
         {
             // The newest value will be in the key's own row.
             self.forget_above(keyspace, key, revisions.saturating_sub(1) as usize)?;
         }
-        Ok(is_kept)
+        Ok(kept_bytes)
     }
 
-    /// Stores the current value of a key as a version. Returns false if there is none, or if it need not be kept.
+    /// Stores the current value of a key as a version. Returns its length; `None` if there is none, or if it need not
+    /// be kept.
     fn keep_current(
         &mut self,
         keyspace: KeyspaceId,
         key: &[u8],
         revision: Revision,
         ending: VersionEnd,
-    ) -> Result<bool, MachineError> {
+    ) -> Result<Option<usize>, MachineError> {
         let full = [&keys::data_prefix(keyspace), key].concat();
-        let Some(row) = self.get(&full)? else { return Ok(false) };
+        let Some(row) = self.get(&full)? else { return Ok(None) };
         let found = decode_value(&full, &row)?;
         let (until, ending) = match self.visibility(keyspace).hidden_since(key, found.revision) {
             Some(since) => (since, VersionEnd::Deleted),
             None => (revision, ending),
         };
+        if found.revision >= until && is_gone(ending) {
+            self.end_newest(keyspace, key, found.revision, ending)?;
+        }
         if found.revision >= until || until <= self.floor_of(keyspace) {
-            return Ok(false);
+            return Ok(None);
         }
         let (end, time) = (self.end_of(&found.expiry)?, self.applied.time);
         let ending = if ending == VersionEnd::Overwritten && end <= time { VersionEnd::Expired } else { ending };
         let until = VersionUpperBound { revision: until, time };
         self.add_version(keyspace, key, found.revision, &VersionRow { until, end, ending, value: &row });
-        Ok(true)
+        Ok(Some(found.value.value_len()))
+    }
+
+    /// Changes the ending of the version that a put of the current command, with the revision `at`, has added: the
+    /// command has then removed the new value too, so that the key is gone after that version.
+    fn end_newest(
+        &mut self,
+        keyspace: KeyspaceId,
+        key: &[u8],
+        at: Revision,
+        ending: VersionEnd,
+    ) -> Result<(), MachineError> {
+        let Some((row, head, time)) = self.overwritten_at(keyspace, key, at, ending)? else { return Ok(()) };
+        if let Some(overwritten) = self.applier.staged.put_beginning(&row, |_| Some(head)) {
+            self.note_overwritten(overwritten);
+        }
+        self.applier.staged.put(&[&time], &[]);
+        Ok(())
+    }
+
+    /// Returns the row key of the version that the current entry has ended by an overwrite at the revision `at`, its
+    /// head with another ending, and the key of its index row by time.
+    fn overwritten_at(
+        &self,
+        keyspace: KeyspaceId,
+        key: &[u8],
+        at: Revision,
+        ending: VersionEnd,
+    ) -> Result<Option<(Vec<u8>, Vec<u8>, Vec<u8>)>, MachineError> {
+        let range = KeyRange::with_prefix(&key_prefix(keyspace, key));
+        let mut own = self.applier.staged.changes_within(range.lower(), range.upper());
+        let Some((row, version)) = own.find_map(|(row, version, _)| Some((row, version?))) else { return Ok(None) };
+        if HistoryKey::of_version(row)?.revision.is_none() {
+            return Ok(None);
+        }
+        let version = VersionRow::decode(row, version)?;
+        if version.until.revision != at || is_gone(version.ending) {
+            return Ok(None);
+        }
+        let head = VersionRow { ending, ..version }.head().to_vec();
+        Ok(Some((row.to_vec(), head, time_row(keyspace, version.until.time, row))))
     }
 
     /// Returns the time at which a value with this expiry has ended; `NO_END` if not yet at the current entry's time.

@@ -1,6 +1,8 @@
 //! Puts and deletes of keys, which also update the exact counts and the history of the keyspace.
 
-use thalweg_types::{KeyspaceId, LogPosition, Revision, codec::Malformed, command::Outcome, limits::MAX_KEY_BYTES};
+use thalweg_types::{
+    KeyspaceId, LogPosition, Revision, codec::Malformed, command::Outcome, limits::MAX_KEY_BYTES, steps::written_bytes,
+};
 
 use crate::{
     blobs::blob_at,
@@ -61,7 +63,8 @@ pub(crate) fn note_replaced(
         applying.count(keyspace, change);
     }
     if applying.keeps_history(keyspace) {
-        applying.supersede(keyspace, key, revision, ending)?;
+        let kept_bytes = applying.supersede(keyspace, key, revision, ending)?;
+        applying.charge(kept_bytes.map_or(0, written_bytes));
     }
     Ok(())
 }

@@ -103,6 +103,21 @@ pub(crate) fn forget_producers(applying: &mut Applying<'_>, stream: StreamId, ma
     Ok(Outcome::Reclaimed { entries, more: !none_left })
 }
 
+/// Trims a stream for its retention. Does nothing if the stream does not have the configuration `config`, from which
+/// the proposer has computed the trim: a limit may have been raised since. The trim itself cannot be computed here,
+/// because nodes have different index entries.
+pub(crate) fn enforce_retention(
+    applying: &mut Applying<'_>,
+    stream: StreamId,
+    before: Offset,
+    config: &StreamConfig,
+) -> Result<Outcome, Refused> {
+    match applying.live_head(stream) {
+        Some(head) if head.config.get() != *config => Ok(Outcome::Done),
+        _ => trim_stream(applying, stream, before),
+    }
+}
+
 pub(crate) fn trim_stream(applying: &mut Applying<'_>, stream: StreamId, before: Offset) -> Result<Outcome, Refused> {
     let Some(head) = applying.live_head(stream) else { return Ok(Outcome::NoSuchStream(stream)) };
     let before = before.min(head.next);

@@ -32,3 +32,4 @@ pub(crate) mod retention;
 
 pub use compaction::{BatchRange, CompactionCandidate};
 pub use read::{BatchForm, BatchRef, Batches, LiveStream};
+pub use retention::DueTrim;

@@ -73,15 +73,17 @@ impl ProducerRow {
         self.last_time >= now.minus(PRODUCER_MEMORY)
     }
 
-    /// Classifies an append with this stamp (producer id, epoch and sequence), given the producer's row.
-    pub(crate) fn classify_append(known: Option<Self>, stamp: &ProducerStamp<'_>) -> AppendOrder {
+    /// Classifies an append with this stamp (producer id, epoch and sequence) at time `now`, given the producer's row
+    /// if there is one. While the row exists, lower epochs stay fenced, also after the stream has forgotten the
+    /// producer's appends.
+    pub(crate) fn classify_append(stored: Option<Self>, now: SpaceTime, stamp: &ProducerStamp<'_>) -> AppendOrder {
         let refused = AppendOrder::Refused;
-        let Some(row) = known else {
-            return if stamp.sequence == 0 { AppendOrder::Next } else { refused(ProducerRefusal::Unknown) };
-        };
-        if stamp.epoch < row.epoch {
+        if let Some(row) = stored.filter(|row| stamp.epoch < row.epoch) {
             return refused(ProducerRefusal::Fenced { epoch: row.epoch });
         }
+        let Some(row) = stored.filter(|row| row.is_known(now)) else {
+            return if stamp.sequence == 0 { AppendOrder::Next } else { refused(ProducerRefusal::Unknown) };
+        };
         let next = if stamp.epoch > row.epoch { 0 } else { row.next };
         let oldest = next.saturating_sub(PRODUCER_RESULTS);
         match stamp.sequence {
@@ -208,8 +210,11 @@ mod tests {
     #[test]
     fn a_stamp_stands_where_its_numbers_say() {
         let row = Some(ProducerRow { next: 100, epoch: 5, ..ProducerRow::default() });
-        let standing =
-            |known, epoch, sequence| ProducerRow::classify_append(known, &ProducerStamp { id: "p", epoch, sequence });
+        let now = SpaceTime(PRODUCER_MEMORY.as_micros() as u64);
+        let at = |now, row, epoch, sequence| {
+            ProducerRow::classify_append(row, now, &ProducerStamp { id: "p", epoch, sequence })
+        };
+        let standing = |row, epoch, sequence| at(now, row, epoch, sequence);
         let refused = AppendOrder::Refused;
         assert_eq!(standing(None, 9, 0), AppendOrder::Next);
         assert_eq!(standing(None, 0, 1), refused(ProducerRefusal::Unknown));
@@ -221,5 +226,9 @@ mod tests {
         assert_eq!(standing(row, 4, 100), refused(ProducerRefusal::Fenced { epoch: 5 }));
         assert_eq!(standing(row, 6, 0), AppendOrder::Next);
         assert_eq!(standing(row, 6, 100), refused(ProducerRefusal::SequenceGap { expected: 0 }));
+        let later = SpaceTime(now.0 + 1);
+        assert_eq!(at(later, row, 4, 0), refused(ProducerRefusal::Fenced { epoch: 5 }), "also when it is forgotten");
+        assert_eq!(at(later, row, 5, 100), refused(ProducerRefusal::Unknown));
+        assert_eq!((at(later, row, 5, 0), at(later, row, 6, 0)), (AppendOrder::Next, AppendOrder::Next));
     }
 }

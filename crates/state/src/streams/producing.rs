@@ -29,13 +29,13 @@ use crate::{
 /// Checks an append of a producer, as if the earlier appends of the same commit were applied.
 pub(crate) fn check(applying: &mut Applying<'_>, stream: StreamId, stamp: EncodedStamp<'_>) -> Result<(), Refused> {
     let stamp = stamp.get();
-    let known = match applying.applier.pending.producers.get(stream, stamp.id) {
+    let stored = match applying.applier.pending.producers.get(stream, stamp.id) {
         Some(row) => Some(row),
-        None => known_row(applying, stream, stamp.id)?,
+        None => stored_row(applying, stream, stamp.id)?,
     };
-    match ProducerRow::classify_append(known, &stamp) {
+    match ProducerRow::classify_append(stored, applying.applied.time, &stamp) {
         AppendOrder::Next => {
-            let row = ProducerRow::after(known, &stamp, applying.applied.time);
+            let row = ProducerRow::after(stored, &stamp, applying.applied.time);
             applying.applier.pending.producers.set(stream, stamp.id, row)
         }
         // The caller checks later if the whole commit is a repetition.
@@ -80,8 +80,8 @@ fn result_of(
     if applying.live_head(stream).is_none() {
         return Ok(None);
     }
-    let known = known_row(applying, stream, stamp.id)?;
-    if ProducerRow::classify_append(known, stamp) != AppendOrder::Duplicate {
+    let stored = stored_row(applying, stream, stamp.id)?;
+    if ProducerRow::classify_append(stored, applying.applied.time, stamp) != AppendOrder::Duplicate {
         return Ok(None);
     }
     let key = keys::producer_result(stream, stamp.id, producers::slot(stamp.sequence));
@@ -131,11 +131,6 @@ pub(crate) fn open(applying: &mut Applying<'_>, stream: StreamId, id: &str) -> R
     let used = stored.map_or(0, |row| row.used);
     set_row(applying, stream, id, ProducerRow { next: 0, last_time: applying.applied.time, epoch, used })?;
     Ok(Outcome::Producer { epoch })
-}
-
-/// Returns the row of a producer that the stream remembers at the time of the current entry.
-fn known_row(applying: &Applying<'_>, stream: StreamId, id: &str) -> Result<Option<ProducerRow>, MachineError> {
-    Ok(stored_row(applying, stream, id)?.filter(|row| row.is_known(applying.applied.time)))
 }
 
 fn stored_row(applying: &Applying<'_>, stream: StreamId, id: &str) -> Result<Option<ProducerRow>, MachineError> {

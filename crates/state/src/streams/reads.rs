@@ -15,7 +15,7 @@ use crate::{
         producers::{self, ProducerRow},
         read as stream_read,
         read::{Batches, LiveStream},
-        retention,
+        retention::{self, DueTrim},
     },
     sync::read,
 };
@@ -114,18 +114,18 @@ impl Machine {
 
     /// Returns the streams that must be trimmed under their configuration at time `now`, with their new start offsets.
     pub fn retention_due(&self, now: SpaceTime) -> Result<Vec<(StreamId, Offset)>, MachineError> {
-        Ok(self.retention_due_after(None, usize::MAX, now)?.0)
+        let (due, _) = self.retention_due_after(None, usize::MAX, now)?;
+        Ok(due.into_iter().map(|trim| (trim.stream, trim.before)).collect())
     }
 
     /// Returns one page of [`retention_due`](Self::retention_due): examines at most `max_streams` streams with a
     /// retention, starting after the stream `after`. Also returns the last stream examined; `None` at the end.
-    #[expect(clippy::type_complexity, reason = "a list and where it ends")]
     pub fn retention_due_after(
         &self,
         after: Option<StreamId>,
         max_streams: usize,
         now: SpaceTime,
-    ) -> Result<(Vec<(StreamId, Offset)>, Option<StreamId>), MachineError> {
+    ) -> Result<(Vec<DueTrim>, Option<StreamId>), MachineError> {
         let (candidates, last) = self.collect_watched(MaintenanceKind::Retention, after, max_streams, |id, head| {
             retention::may_be_due(head, now).then_some(id)
         });
@@ -133,8 +133,8 @@ impl Machine {
             return Ok((Vec::new(), last));
         }
         let view = self.backend.view();
-        let due = |id| Ok(retention::due(&*view, id, now)?.map(|before| (id, before)));
-        let due: Result<_, MachineError> = candidates.into_iter().filter_map(|id| due(id).transpose()).collect();
+        let due = |id| retention::due(&*view, id, now).transpose();
+        let due: Result<_, MachineError> = candidates.into_iter().filter_map(due).collect();
         Ok((due?, last))
     }
 

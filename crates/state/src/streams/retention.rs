@@ -6,7 +6,7 @@
 use std::ops::ControlFlow;
 
 use thalweg_store::View;
-use thalweg_types::{Offset, SpaceTime, StreamId};
+use thalweg_types::{Offset, SpaceTime, StreamId, command::StreamConfig};
 
 use crate::{
     error::MachineError,
@@ -23,9 +23,19 @@ pub(crate) fn may_be_due(head: &Head, now: SpaceTime) -> bool {
             || config.max_age.is_some_and(|max| head.start_time < now.minus(max)))
 }
 
-/// Returns the offset at which the stream's retention settings require it to start at time `now`; `None` if it already
-/// starts there.
-pub(crate) fn due(view: &dyn View, stream: StreamId, now: SpaceTime) -> Result<Option<Offset>, MachineError> {
+/// A trim that the retention of a stream requires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DueTrim {
+    /// Stream to be trimmed.
+    pub stream: StreamId,
+    /// New start offset of the stream.
+    pub before: Offset,
+    /// Configuration of the stream from which the offset was computed.
+    pub config: StreamConfig,
+}
+
+/// Returns the trim that the stream's retention settings require at time `now`; `None` if they require none.
+pub(crate) fn due(view: &dyn View, stream: StreamId, now: SpaceTime) -> Result<Option<DueTrim>, MachineError> {
     let Some(head) = index::head(view, stream)?.filter(|head| may_be_due(head, now)) else { return Ok(None) };
     let (config, mut start) = (head.config.get(), head.start);
     if let Some(max) = config.max_records {
@@ -42,7 +52,7 @@ pub(crate) fn due(view: &dyn View, stream: StreamId, now: SpaceTime) -> Result<O
         let oldest = now.minus(max);
         start = start.max(index::first_where(view, stream, &head, |entry| entry.last_time() >= oldest)?);
     }
-    Ok((start > head.start).then_some(start))
+    Ok((start > head.start).then_some(DueTrim { stream, before: start, config }))
 }
 
 /// Returns the offset at which a compacted stream must start so that it has at most `max` bytes. The current sizes of

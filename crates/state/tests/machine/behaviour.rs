@@ -476,6 +476,26 @@ fn retention_is_due_by_age_bytes_and_count() {
 }
 
 #[test]
+fn a_trim_for_retention_needs_the_configuration_that_it_was_computed_from() {
+    let mut bench = bench();
+    bench.run(10, &[append(2), append(2), append(2)]);
+    let records = |max| StreamConfig { max_records: Some(max), ..StreamConfig::default() };
+    let configure = |max| command(|out| command::encode_configure_stream(out, STREAM, &records(max)));
+    bench.run(11, &[configure(2)]);
+    let (due, _) = bench.machine.retention_due_after(None, 9, SpaceTime(12)).unwrap();
+    let [trim] = due[..] else { panic!("{due:?}") };
+    assert_eq!((trim.stream, trim.before, trim.config), (STREAM, Offset(4), records(2)));
+    let enforce = |stream| command(|out| command::encode_enforce_retention(out, stream, trim.before, &trim.config));
+    // The limit is raised between the proposal of the trim and its application.
+    let outcomes = bench.run(12, &[configure(5), enforce(STREAM), enforce(StreamId(9))]);
+    assert_eq!(outcomes, [Outcome::Done, Outcome::Done, Outcome::NoSuchStream(StreamId(9))]);
+    let start = |bench: &Bench| bench.machine.stream(STREAM).unwrap().start;
+    assert_eq!(start(&bench), Offset(0));
+    bench.run(13, &[configure(2), enforce(STREAM)]);
+    assert_eq!(start(&bench), Offset(4));
+}
+
+#[test]
 fn a_move_replaces_the_pointer_only_if_it_is_still_the_same() {
     let mut bench = bench();
     let value = vec![1; 100];

@@ -52,6 +52,23 @@ fn leases_have_a_limit_that_counts_ended_ones_with_keys() {
 }
 
 #[test]
+fn at_the_limit_a_grant_replaces_a_lease_that_has_ended() {
+    let mut bench = bench();
+    let ttl = Duration::from_secs(10);
+    let grant = |id| command(|out| command::encode_grant_lease(out, id, ttl).unwrap());
+    let all: Vec<_> = (1..=MAX_LEASES as u64).map(|id| grant(Some(LeaseId(id)))).collect();
+    for some in all.chunks(4096) {
+        assert!(bench.run(2, some).iter().all(|outcome| matches!(outcome, Outcome::Lease { .. })));
+    }
+    let (first, next) = (LeaseId(1), LeaseId(MAX_LEASES as u64 + 1));
+    let full = Outcome::TooMany { what: "leases", limit: MAX_LEASES };
+    assert_eq!(bench.run(3, &[grant(Some(first)), grant(None)]), [Outcome::LeaseExists(first), full.clone()]);
+    let outcomes = bench.run(20_000_000, &[grant(Some(first)), grant(Some(first)), grant(Some(next)), grant(None)]);
+    let granted = Outcome::Lease { id: first, ttl, deadline: SpaceTime(30_000_000) };
+    assert_eq!(outcomes, [granted, Outcome::LeaseExists(first), full.clone(), full]);
+}
+
+#[test]
 fn consumer_groups_have_a_limit() {
     let mut bench = bench();
     let create = |number: usize| {

@@ -419,6 +419,39 @@ fn deletes_in_a_keyspace_with_history_do_not_pay_for_the_number_of_versions_that
     assert_eq!(node.machine().get(KS, &key(7)).unwrap(), None);
 }
 
+/// A commit is charged in the same way.
+#[test]
+fn a_transaction_pays_for_the_replaced_values_that_a_history_keeps() {
+    let mut node = Node::new(on_a_map(), MachineOptions::default());
+    let history = KeyspaceHistory { revisions: Some(4), age: None };
+    node.apply(1, &[&keyspace(&KeyspaceConfig { history, ..KeyspaceConfig::default() })]);
+    let large = vec![b'v'; MAX_VALUE_BYTES - 64];
+    for number in 0..4 {
+        let put = command(|out| command::encode_put(out, KS, &key(number), &large).unwrap());
+        assert!(matches!(node.apply(2, &[&put])[..], [Outcome::Committed { .. }]));
+    }
+    let transaction = |add: &dyn Fn(&mut TransactionBuilder)| {
+        let mut builder = TransactionBuilder::new();
+        add(&mut builder);
+        command(|out| builder.encode(out).unwrap())
+    };
+    let put = |all: &mut TransactionBuilder, number| _ = all.then().put(KS, &key(number), b"small").unwrap();
+    let delete = |all: &mut TransactionBuilder, number| _ = all.then().delete(KS, &key(number)).unwrap();
+    // Two of these values take more bytes than a command may write.
+    let expensive = [
+        transaction(&|all| (0..2).for_each(|number| put(all, number))),
+        transaction(&|all| (0..2).for_each(|number| delete(all, number))),
+        transaction(&|all| _ = all.then().delete_prefix(KS, b"00000").unwrap()),
+    ];
+    for rejected in &expensive {
+        assert_eq!(node.apply(3, &[rejected]), [REJECTED]);
+    }
+    for cheap in [transaction(&|all| put(all, 0)), transaction(&|all| delete(all, 1))] {
+        let outcome = node.apply(3, &[&cheap]).remove(0);
+        assert!(matches!(outcome, Outcome::Transacted(_)), "{outcome:?}");
+    }
+}
+
 #[test]
 fn a_rejected_command_leaves_nothing_behind_in_its_entry() {
     let mut node = node();

@@ -46,6 +46,7 @@ mod transactions;
 mod upgrade;
 mod version_one;
 mod versions;
+mod versions_at_once;
 mod visible;
 mod workload;
 mod workload_kv;

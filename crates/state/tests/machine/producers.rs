@@ -158,7 +158,7 @@ fn a_producer_that_was_silent_too_long_is_unknown() {
     let mut bench = bench();
     bench.run(2, &[append("p", 5, 0, 1), append("p", 5, 1, 1)]);
     assert_eq!(bench.run(2 + MEMORY_MICROS, &[append("p", 5, 1, 1)]), [duplicate(2, 1, 1)], "just in time");
-    let late = bench.run(3 + MEMORY_MICROS, &[append("p", 5, 1, 1), append("p", 5, 2, 1), append("p", 0, 0, 1)]);
+    let late = bench.run(3 + MEMORY_MICROS, &[append("p", 5, 1, 1), append("p", 5, 2, 1), append("p", 5, 0, 1)]);
     let unknown = refused(ProducerRefusal::Unknown);
     assert_eq!(late, [unknown.clone(), unknown, committed(3, 2, 1)], "a forgotten producer can restart at 0");
     let mut other = self::bench();
@@ -168,6 +168,19 @@ fn a_producer_that_was_silent_too_long_is_unknown() {
         [Outcome::Producer { epoch: 6 }],
         "instances with an old epoch stay fenced"
     );
+}
+
+#[test]
+fn an_instance_that_is_fenced_stays_fenced_while_the_stream_has_the_row_of_its_producer() {
+    let mut bench = bench();
+    bench.run(2, &[append("p", 0, 0, 1), open("p"), append("p", 1, 0, 1)]);
+    let fenced = refused(ProducerRefusal::Fenced { epoch: 1 });
+    let late = 9 * MEMORY_MICROS;
+    // The fenced instance learns that its producer is unknown, and begins again.
+    let outcomes = bench.run(late, &[append("p", 0, 1, 1), append("p", 0, 0, 1), append("p", 1, 1, 1)]);
+    assert_eq!(outcomes, [fenced.clone(), fenced.clone(), refused(ProducerRefusal::Unknown)]);
+    bench.reopen();
+    assert_eq!(bench.run(late, &[append("p", 1, 0, 1), append("p", 0, 0, 1)]), [committed(3, 2, 1), fenced]);
 }
 
 #[test]

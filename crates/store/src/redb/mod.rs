@@ -9,9 +9,11 @@
 //! need not read the whole database. If each batch is synced, the transaction is a plain one, as redb users have it,
 //! and an open after a crash reads the whole database.
 //!
-//! Invariant: the database file gets its final name only when its tables are in the file and on disk.
+//! Invariants: the database file gets its final name only when its tables are in the file and on disk. An open makes
+//! durable what it reads, before redb relies on it (`rewrite`).
 
 mod file;
+mod rewrite;
 mod verified;
 
 use std::{
@@ -127,11 +129,13 @@ impl RedbStore {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 create(&**disk, &path(NEW_FILE))?;
                 disk.rename(&path(NEW_FILE), &path(FILE)).map_err(io_error("create"))?;
-                disk.sync_dir(&options.dir).map_err(io_error("create"))?;
                 disk.open(&path(FILE)).map_err(io_error("open"))?
             }
             opened => opened.map_err(io_error("open"))?,
         };
+        // A process that created the file may have been killed before it synced the name.
+        disk.sync_dir(&options.dir).map_err(io_error("create"))?;
+        rewrite::rewrite(&*file).map_err(io_error("rewrite"))?;
         let room = Arc::new(RoomWait::default());
         let (file, figures) = DatabaseFile::new(file, room.clone()).map_err(io_error("open"))?;
         if figures.len.load(Ordering::Relaxed) == 0 {

@@ -15,29 +15,15 @@ use std::io;
 
 use thalweg_disk::Disk;
 
-use crate::files::is_lack_of_room;
+use crate::files::write_again;
 
-/// Number of bytes that are read and written at a time.
-const PIECE_BYTES: u64 = 1 << 20;
-
-/// Writes the WAL with this name again, and syncs it; does nothing if there is none. On a file system that copies on
-/// write, a full disk permits only the sync: then the commits of a killed process are durable, but not one whose sync
-/// has failed.
+/// Writes the WAL with this name again, and syncs it; does nothing if there is none. A full disk may permit only the
+/// sync (see [`write_again`]).
 pub(super) fn rewrite(disk: &dyn Disk, wal: &str) -> io::Result<()> {
-    let file = match disk.open(wal) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        opened => opened?,
-    };
-    let (mut at, len) = (0, file.len()?);
-    while at < len {
-        let piece = file.read_new_at((len - at).min(PIECE_BYTES) as usize, at)?;
-        match file.write_all_at(&piece, at) {
-            Err(error) if is_lack_of_room(&error) => break,
-            written => written?,
-        }
-        at += piece.len() as u64;
+    match disk.open(wal) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        opened => write_again(&*opened?),
     }
-    file.sync_all()
 }
 
 #[cfg(test)]
@@ -48,6 +34,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::files::PIECE_BYTES;
 
     const WAL: &str = "wal";
 

@@ -11,7 +11,10 @@ use std::{
     time::UNIX_EPOCH,
 };
 
-use thalweg_disk::{Disk, SimDisk, sim::Errno, sim::Fault, sim::Operation};
+use thalweg_disk::{
+    Disk, SimDisk,
+    sim::{Errno, Fault, Operation, PowerLoss},
+};
 use thalweg_store::{
     Applied, Backend, BackendError, BackendHealth, Direction, SyncMode, WriteBatch,
     journal::Journaled,
@@ -162,6 +165,78 @@ fn a_failed_write_or_sync_of_redb_is_final_and_the_old_state_is_there() {
             let number = assert_whole(&open_redb(&disk.power_loss(nth), SyncMode::BehindLog).unwrap(), &what);
             assert!((1..=2).contains(&number), "{what}: the failed transaction is applied completely or not at all");
         }
+    }
+}
+
+/// Applies a batch whose value under each of many keys identifies it, so that its pages are many.
+fn put_many(backend: &dyn Backend, number: u64) -> Result<(), BackendError> {
+    let mut batch = WriteBatch::new();
+    for key in 0..300u64 {
+        batch.put(&[b"many", &key.to_be_bytes()], &[&number.to_le_bytes(), &[number as u8; 600]]);
+    }
+    backend.apply(&batch, applied(number))
+}
+
+/// A failed sync leaves the pages of a commit in the memory of the kernel only, where the next open finds them.
+#[test]
+fn what_an_open_of_redb_finds_after_a_failed_sync_and_a_kill_survives_a_power_loss() {
+    for sync in SyncMode::ALL {
+        let (mut failures, mut found_ahead) = (0, false);
+        for nth in 1..8 {
+            let what = format!("{sync:?}, sync {nth}");
+            let disk = SimDisk::new(3);
+            let backend = open_redb(&disk, sync).unwrap();
+            put_many(&backend, 1).unwrap();
+            backend.flush().unwrap();
+            disk.fail(Fault::new(Operation::Sync, nth, Errno::Io));
+            if put_many(&backend, 2).and_then(|()| backend.flush().map(drop)).is_ok() {
+                break;
+            }
+            failures += 1;
+            let killed = disk.kill_process();
+            drop(backend);
+
+            let backend = open_redb(&killed, sync).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let number = backend.applied().map_or(0, |applied| applied.index.0);
+            assert!((1..=2).contains(&number), "{what}: {number}");
+            found_ahead |= number == 2;
+            // This commit leaves most pages of the one before as they are.
+            let mut batch = WriteBatch::new();
+            batch.put(&[b"one"], &[b"value"]);
+            backend.apply(&batch, applied(3)).unwrap();
+            backend.flush().unwrap();
+            let crashed = killed.after_power_loss_with(PowerLoss::LoseUnsynced);
+            drop(backend);
+
+            let backend = open_redb(&crashed, sync).unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert_eq!(backend.persisted(), Some(applied(3)), "{what}");
+            let pairs = scan(&backend).unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert_eq!(pairs.len(), 301, "{what}");
+            let mut many = pairs.iter().filter(|(key, _)| key.starts_with(b"many"));
+            assert!(many.all(|(_, value)| value[..8] == number.to_le_bytes()), "{what}");
+        }
+        assert!(failures > 0 && found_ahead, "{sync:?}: {failures} failures, none after which the commit was there");
+    }
+}
+
+/// The process that creates the database may be killed before it has synced the name of the file.
+#[test]
+fn the_name_of_a_redb_file_is_on_disk_before_the_state_is_used() {
+    let disk = SimDisk::new(3);
+    drop(open_redb(&disk, SyncMode::BehindLog).unwrap());
+    let operations = disk.operations();
+    for after in 0..operations {
+        let disk = SimDisk::new(3);
+        disk.power_off_after(after);
+        drop(open_redb(&disk, SyncMode::BehindLog));
+        let killed = disk.kill_process();
+        let backend = open_redb(&killed, SyncMode::BehindLog).unwrap();
+        put_round(&backend, 1).unwrap();
+        backend.flush().unwrap();
+        let crashed = killed.after_power_loss_with(PowerLoss::LoseUnsynced);
+        drop(backend);
+        let what = format!("killed after {after} of {operations} operations");
+        assert_eq!(assert_whole(&open_redb(&crashed, SyncMode::BehindLog).unwrap(), &what), 1, "{what}");
     }
 }
 

@@ -323,6 +323,9 @@ fn summary(entry: &[u8]) -> Result<String, Malformed> {
             Command::ConfigureStream { stream, .. } => others.push(format!("configure stream {stream}")),
             Command::DeleteStream { stream } => others.push(format!("delete stream {stream}")),
             Command::TrimStream { stream, before } => others.push(format!("trim stream {stream} before {before}")),
+            Command::EnforceRetention { stream, before, .. } => {
+                others.push(format!("trim stream {stream} before {before} for its retention"));
+            }
             Command::ForgetProducers { stream, max } => {
                 others.push(format!("forget {max} rows of producers of stream {stream}"));
             }

@@ -90,6 +90,16 @@ variants! {
             /// Maximum number of rows to read in search of hidden ones.
             max: u32,
         },
+        /// Raises a stream's log start offset as its retention requires, unless its configuration has changed since the
+        /// proposer has computed the offset.
+        EnforceRetention = 12 "enforce retention" {
+            /// Id of the stream.
+            stream: StreamId,
+            /// New log start offset, as in a trim.
+            before: Offset,
+            /// Configuration of the stream from which the offset was computed.
+            config: StreamConfig,
+        },
         /// Removes old versions of keys that exceed the history bounds of their keyspace.
         PruneVersions = 25 "prune versions" {
             /// Maximum number of rows of versions to read.
@@ -213,6 +223,12 @@ pub fn encode_delete_stream(out: &mut Vec<u8>, stream: StreamId) {
 /// Appends the encoded command that raises a stream's log start offset to `before`.
 pub fn encode_trim_stream(out: &mut Vec<u8>, stream: StreamId, before: Offset) {
     put_checked(out, &Command::TrimStream { stream, before });
+}
+
+/// Appends the encoded command that raises a stream's log start offset to `before`, as the retention in `config`
+/// requires. The command changes nothing if the stream has another configuration when it is applied.
+pub fn encode_enforce_retention(out: &mut Vec<u8>, stream: StreamId, before: Offset, config: &StreamConfig) {
+    put_checked(out, &Command::EnforceRetention { stream, before, config: *config });
 }
 
 /// Appends the encoded command that removes at most `max` rows of the producers of a deleted stream.

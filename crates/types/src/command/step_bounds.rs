@@ -81,6 +81,7 @@ pub fn max_steps_with(command: &[u8], keeps_history: bool, value_reads: Option<u
                 | Command::DropKeyspace { .. }
                 // Its groups may hold many attempts, each of which has a row.
                 | Command::TrimStream { .. }
+                | Command::EnforceRetention { .. }
                 | Command::DeleteStream { .. }
                 | Command::Group(
                     GroupCommand::Seek { .. } | GroupCommand::Delete { .. } | GroupCommand::Reclaim { .. },

@@ -133,6 +133,8 @@ fn layouts_of_the_other_commands_are_pinned() {
     assert_eq!(encoded(|out| encode_delete_stream(out, STREAM)), b"\x05\x07\0\0\0");
     assert_eq!(encoded(|out| encode_trim_stream(out, STREAM, Offset(258))), b"\x06\x07\0\0\0\x02\x01\0\0\0\0\0\0");
     assert_eq!(encoded(|out| encode_forget_producers(out, STREAM, 258)), b"\x07\x07\0\0\0\x02\x01\0\0");
+    let enforce = encoded(|out| encode_enforce_retention(out, STREAM, Offset(258), &config));
+    assert_eq!(enforce, [b"\x0c\x07\0\0\0\x02\x01\0\0\0\0\0\0".as_slice(), config_bytes].concat());
     assert_eq!(encoded(|out| encode_open_producer(out, STREAM, "pr").unwrap()), b"\x20\x07\0\0\0\x02pr");
 }
 
@@ -288,6 +290,7 @@ fn a_command_that_is_cut_or_goes_on_is_malformed() {
         encoded(|out| encode_delete_stream(out, STREAM)),
         encoded(|out| encode_trim_stream(out, STREAM, Offset(1))),
         encoded(|out| encode_forget_producers(out, STREAM, 1)),
+        encoded(|out| encode_enforce_retention(out, STREAM, Offset(1), &config)),
         encoded(|out| encode_prune_versions(out, KeyspaceId(7), 1)),
         encoded(|out| encode_open_producer(out, STREAM, "p").unwrap()),
         encoded(|out| encode_append_with(out, STREAM, &produced(), &batch()).unwrap()),
