@@ -260,8 +260,11 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
     }
 
     /// Transfers the leadership to the given voter, or otherwise to the voter that has most entries. Returns when
-    /// another node leads, or after two leases.
+    /// another node leads, or after two leases; immediately if the given voter leads already.
     pub async fn transfer(&self, to: Option<NodeId>) -> Result<NodeId, ChangeError> {
+        if to == Some(self.0.member.node()) {
+            return self.led().map(|_| self.0.member.node());
+        }
         let to = self.begin_transfer(to).await?;
         let gives_up = Types::<Rt>::now() + 4 * self.0.options.lease();
         let mut metrics = self.0.raft.server_metrics();

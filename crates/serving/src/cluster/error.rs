@@ -48,7 +48,7 @@ pub enum ClusterError {
     #[error("the change may or may not have happened: look at the members before you repeat it")]
     OutcomeUnknown,
     /// The cluster has no member with this id or name.
-    #[error("the cluster has no member {0:?}: `thalweg cluster status` lists the members")]
+    #[error("the cluster has no member {0:?}: `thalweg cluster members` lists the members")]
     NoSuchMember(String),
     /// The node is a member already. The text is its name.
     #[error("{0} is a member already")]

@@ -12,6 +12,7 @@ use thalweg_server::cluster::{CREDENTIALS_FILE, Credentials};
 
 use super::{
     diagnosis::{Node, Severity, diagnose},
+    log,
     repair::repair,
 };
 use crate::{
@@ -340,6 +341,11 @@ pub(crate) fn run(args: &ClusterCommand) -> Result<(), Failure> {
                 let message =
                     format!("{} has no file {CREDENTIALS_FILE}: it is no member of a cluster", data.display());
                 Failure::new(Exit::NotFound, "not_clustered", message)
+            })?;
+            // A running server keeps the hash of the former token, and would refuse the new one.
+            let _lock = log::open(data).map_err(|failure| match &*failure.code {
+                "locked" => failure.then("stop the server of this directory first"),
+                _ => failure,
             })?;
             let admin = credentials.replace_admin().map_err(|error| Failure::of(&error))?;
             credentials.write(data).map_err(|error| Failure::of(&error))?;

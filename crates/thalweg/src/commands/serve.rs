@@ -181,6 +181,9 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
         return render::out(resolved.explain().as_bytes());
     }
     let log = Log::to_stderr(&resolved.config);
+    let part = membership::decide(&resolved.config)?;
+    // The warnings name commands for the directory, which would be wrong for one of another program.
+    membership::check_directory(&part, &resolved.config.data)?;
     // The directory is looked at before the server creates it.
     for warning in permissions::warnings(&resolved).into_iter().chain(resolved.warnings()) {
         tracing::warn!("{warning}");
@@ -194,7 +197,6 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
         let _context = runtime.enter();
         (Stop::new()?, signal(SignalKind::hangup())?)
     };
-    let part = membership::decide(&resolved.config)?;
     let member = match &part {
         OpenRole::Alone => None,
         OpenRole::Member(member) => {

@@ -28,7 +28,6 @@ pub(super) fn refused(status: u16, body: &Value) -> Option<Failure> {
         "no_digest" => Some("`thalweg state digest` computes one"),
         "token_missing" => Some("set THALWEG_ADMIN_TOKEN, or name a file with --token-file"),
         "no_leader" => Some("`thalweg cluster doctor` shows the cause if this lasts"),
-        "no_such_member" => Some("`thalweg cluster members` lists the members"),
         "no_such_lease" => Some("`thalweg lease list` lists the active leases; `thalweg lease grant` grants one"),
         "producer_fenced" | "sequence_gap" | "unknown_producer" | "duplicate_too_old" => {
             Some("nothing was written; `thalweg streams producers STREAM` shows the state of the producers")

@@ -154,10 +154,42 @@ fn a_start_that_makes_no_sense_is_refused_and_says_what_to_do() {
         assert!(said.contains(part), "{part:?} is not in {said}");
     }
     assert!(!data.exists(), "nothing was created");
-    // A directory with data of its own does not join.
-    Node::start(&data).stop();
+    // A directory with data of its own does not join, and can still be opened alone.
+    let node = Node::start(&data);
+    node.cli(&["put", "k", "a", "1"]).ok();
+    node.stop();
     let said = serve(&[&member[..], &["--join", "127.0.0.1:1"]].concat(), &Tokens::create().join);
     assert!(said.contains("data of its own"), "{said}");
+    assert!(!data.join("CLUSTER").exists(), "the refused start left credentials");
+    let node = Node::start(&data);
+    assert_eq!(node.cli(&["get", "k", "a"]).ok(), "1");
+    // Nor does one that another process has open.
+    let mut founding = command();
+    founding.args(["serve", "--http", "127.0.0.1:0", "--native", "off", "--data"]).arg(&data);
+    let refused = run(founding.args(member).arg("--cluster-init"), b"");
+    assert!(refused.code == Some(5) && refused.err.contains("in use"), "{refused:?}");
+    assert!(!refused.out.contains("admin token") && !data.join("CLUSTER").exists(), "{refused:?}");
+    node.stop();
+}
+
+/// To follow such advice, or to leave a file there, would do harm to another program.
+#[test]
+fn a_directory_of_another_program_gets_no_credentials_and_no_advice_about_its_permissions() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::write(dir.path().join("passwd"), "").unwrap();
+    let (address, token) = (free_address(), Tokens::create().join);
+    let member = ["--cluster", address.as_str()];
+    let founding = [&member[..], &["--cluster-init"]].concat();
+    let joining = [&member[..], &["--join", "127.0.0.1:1"]].concat();
+    for flags in [&member[..0], &founding[..], &joining[..]] {
+        let mut serve = command();
+        serve.args(["serve", "--http", "127.0.0.1:0", "--native", "off", "--data"]).arg(dir.path()).args(flags);
+        let refused = run(serve.env("THALWEG_JOIN_TOKEN", if flags.contains(&"--join") { token.as_str() } else { "" }), b"");
+        assert!(refused.code == Some(2) && refused.err.contains("\"passwd\""), "{refused:?}");
+        assert!(!refused.err.contains("chmod") && !refused.out.contains("admin token"), "{refused:?}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "{flags:?}");
+    }
 }
 
 #[test]
@@ -178,8 +210,12 @@ fn a_node_of_another_cluster_is_rejected() {
 #[test]
 fn the_admin_token_can_be_replaced_while_the_node_is_stopped() {
     let mut cluster = Cluster::start(1);
-    cluster.take(0).stop();
     let data = cluster.data(0);
+    let before = std::fs::read(data.join("CLUSTER")).unwrap();
+    let refused = run(command().args(["cluster", "new-admin-token", "--data"]).arg(&data), b"").fails(5);
+    assert!(refused.contains("stop the server"), "{refused}");
+    assert_eq!(std::fs::read(data.join("CLUSTER")).unwrap(), before);
+    cluster.take(0).stop();
     let token = run(command().args(["cluster", "new-admin-token", "--data"]).arg(&data), b"").ok();
     cluster.restart(0);
     until("the node leads", || cluster.status(0)["leads"] == true);
