@@ -5,7 +5,7 @@
 
 use std::{ops::ControlFlow, path::PathBuf};
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use serde_json::{Map, Value, json};
 use thalweg_types::{LeaseId, command::Deadline};
 
@@ -124,16 +124,16 @@ pub(crate) fn get(args: &Get) -> Result<(), Failure> {
 }
 
 #[derive(Args, Debug)]
-#[command(after_help = "Examples:\n  thalweg del users ada\n  thalweg del users ada --if-revision 17\n  \
+#[command(group(ArgGroup::new("deleted").required(true).args(["key", "prefix"])), after_help = "Examples:\n  \
+                        thalweg del users ada\n  thalweg del users ada --if-revision 17\n  \
                         thalweg del sessions --prefix 'ada/'\n  thalweg del sessions --prefix ''    # clears the keyspace")]
 pub(crate) struct Del {
     /// Name of the keyspace
     pub keyspace: String,
     /// Key to delete
-    #[arg(required_unless_present = "prefix")]
     pub key: Option<String>,
     /// Delete all keys with this prefix in one step, however many there are
-    #[arg(long, value_name = "PREFIX", conflicts_with_all = ["key", "condition"])]
+    #[arg(long, value_name = "PREFIX", conflicts_with = "condition")]
     pub prefix: Option<String>,
     /// Format in which the key is typed
     #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]

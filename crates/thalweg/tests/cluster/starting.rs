@@ -224,3 +224,16 @@ fn the_admin_token_can_be_replaced_while_the_node_is_stopped() {
     std::fs::write(&file, token).unwrap();
     cluster.cli(0, &["join-token", "--token-file", file.to_str().unwrap()]).ok();
 }
+
+#[test]
+fn the_log_says_why_an_address_cannot_be_joined() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut binary = command();
+    binary.env("THALWEG_JOIN_TOKEN", Tokens::create().join);
+    let nobody = free_address();
+    let flags = ["--cluster", &free_address(), "--join", &nobody];
+    let node = Node::start_of(binary, &dir.path().join("data"), &flags);
+    let reason = format!("{nobody}: the other node cannot be reached");
+    until("the log has the reason", || node.log_so_far().contains(&reason));
+    node.stop();
+}
