@@ -392,7 +392,9 @@ impl Tasks {
             let link = self.network.link_to(node, &address, Channel::Control);
             match send_manage(&link, ManageKind::Join, here, info, CHANGE_LIMIT).await {
                 Ok(_) => return Ok(()),
-                Err(CallError::Failed { code, leader: Some(leader), .. }) if code == "not_leader" => wanted.push(leader),
+                Err(CallError::Failed { code, leader: Some(leader), .. }) if code == "not_leader" => {
+                    wanted.push(leader)
+                }
                 Err(error) => reason = format!("{address}: {error}"),
             }
         }

@@ -68,7 +68,9 @@ impl Hangup {
     /// Waits for the signal; forever if it is ignored.
     pub(super) async fn received(&mut self) {
         match &mut self.0 {
-            Some(signal) => _ = signal.recv().await,
+            Some(hangup) => {
+                hangup.recv().await;
+            }
             None => std::future::pending().await,
         }
     }

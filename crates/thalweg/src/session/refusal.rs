@@ -27,6 +27,7 @@ pub(super) fn refused(status: u16, body: &Value) -> Option<Failure> {
             Some("`thalweg groups list` lists the existing groups; `groups create` or `consume --create` creates one")
         }
         "no_such_keyspace" => Some("`thalweg keyspaces` lists the existing keyspaces"),
+        "no_history" => Some("`thalweg keyspaces configure KEYSPACE --history 10` begins a history"),
         "no_digest" => Some("`thalweg state digest` computes one"),
         "token_missing" => Some("set THALWEG_ADMIN_TOKEN, or name a file with --token-file"),
         "no_leader" => Some("`thalweg cluster doctor` shows the cause if this lasts"),

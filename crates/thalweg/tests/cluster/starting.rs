@@ -185,7 +185,8 @@ fn a_directory_of_another_program_gets_no_credentials_and_no_advice_about_its_pe
     for flags in [&member[..0], &founding[..], &joining[..]] {
         let mut serve = command();
         serve.args(["serve", "--http", "127.0.0.1:0", "--native", "off", "--data"]).arg(dir.path()).args(flags);
-        let refused = run(serve.env("THALWEG_JOIN_TOKEN", if flags.contains(&"--join") { token.as_str() } else { "" }), b"");
+        let refused =
+            run(serve.env("THALWEG_JOIN_TOKEN", if flags.contains(&"--join") { token.as_str() } else { "" }), b"");
         assert!(refused.code == Some(2) && refused.err.contains("\"passwd\""), "{refused:?}");
         assert!(!refused.err.contains("chmod") && !refused.out.contains("admin token"), "{refused:?}");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "{flags:?}");
