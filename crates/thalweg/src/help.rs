@@ -1,5 +1,5 @@
-//! Help for users: the list of commands by purpose, texts that fit the terminal, suggestions for wrong verbs, and errors
-//! of the command line for programs.
+//! Help for users: the list of commands by purpose, texts that fit the terminal, suggestions for wrong verbs, and
+//! errors of the command line for programs.
 //!
 //! Does not own: the commands and their texts (`cli`).
 
