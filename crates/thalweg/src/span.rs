@@ -20,8 +20,8 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     ByteSize::parse(text).map(|size| size.0).map_err(|expected| format!("use {expected}"))
 }
 
-/// Smallest number that is taken for microseconds since the Unix epoch: a moment of 2001. Nothing is older, so a smaller
-/// number is one of seconds, of milliseconds, or a span whose unit is missing, and would select everything.
+/// Smallest number that is taken for microseconds since the Unix epoch: a moment of 2001. Nothing is older, so a
+/// smaller number is one of seconds, of milliseconds, or a span whose unit is missing, and would select everything.
 const FIRST_MICROS: u64 = 1_000_000_000_000_000;
 
 /// Start time that the user passes with `--since`.
@@ -52,8 +52,8 @@ impl StartTime {
 /// its first moment, and a time without an offset is in UTC, in which times are also shown.
 pub(crate) fn parse_since(text: &str) -> Result<StartTime, String> {
     if text.parse::<u64>().is_ok_and(|number| (1..FIRST_MICROS).contains(&number)) {
-        let wanted = "a number without a unit means microseconds since 1970, which have 16 digits today: add three zeros to \
-                      milliseconds, six to seconds, and the unit to a span before now (10m)";
+        let wanted = "a number without a unit means microseconds since 1970, which have 16 digits today: add three \
+                      zeros to milliseconds, six to seconds, and the unit to a span before now (10m)";
         return Err(wanted.to_owned());
     }
     if let Some(time) = parse_time(text).or_else(|| parse_civil_time(text)) {
