@@ -128,9 +128,20 @@ pub(crate) async fn manage(
     info: &NodeInfo,
     within: Duration,
 ) -> Result<NodeId, ChangeError> {
+    send_manage(link, kind, node, info, within).await.map_err(|error| change_error(error, node))
+}
+
+/// Sends a change of the members, and returns the error of the call as it is.
+pub(crate) async fn send_manage(
+    link: &Link,
+    kind: ManageKind,
+    node: NodeId,
+    info: &NodeInfo,
+    within: Duration,
+) -> Result<NodeId, CallError> {
     let frame = Manage { kind, node, name: &info.name, address: &info.address, timeout_millis: millis(within) };
     let managed = link.call::<_, Owned, Managed>(&frame, Instant::now() + within + ON_THE_WAY).await;
-    managed.map(|managed| managed.node).map_err(|error| change_error(error, node))
+    managed.map(|managed| managed.node)
 }
 
 fn change_error(error: CallError, node: NodeId) -> ChangeError {

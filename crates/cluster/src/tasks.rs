@@ -29,10 +29,10 @@ use crate::{
     about::AboutNode,
     data::Data,
     events::Events,
-    forwarder::manage,
+    forwarder::send_manage,
     founding::{Step, ask, decide},
     hearing::HearingRecord,
-    link::{Link, UNKNOWN},
+    link::{CallError, Link, UNKNOWN},
     network::Network,
     options::NodeOptions,
     peers::Peers,
@@ -427,9 +427,11 @@ impl Tasks {
                 continue;
             }
             let link = self.network.link_to(node, &address, Channel::Control);
-            match manage(&link, ManageKind::Join, here, info, CHANGE_LIMIT).await {
+            match send_manage(&link, ManageKind::Join, here, info, CHANGE_LIMIT).await {
                 Ok(_) => return Ok(()),
-                Err(ChangeError::NotLeader { leader: Some((node, address)) }) => wanted.push((node, address)),
+                Err(CallError::Failed { code, leader: Some(leader), .. }) if code == "not_leader" => {
+                    wanted.push(leader)
+                }
                 Err(error) => reason = format!("{address}: {error}"),
             }
         }

@@ -29,8 +29,8 @@ use crate::clock_file::shown_span;
 pub enum OpenError {
     /// Another process, or another handle of this process, has the directory open.
     #[error(
-        "{path} is in use by another process, or by this one: stop that process, or use another directory (a directory \
-        stays locked until the last handle of its database, and of the snapshots taken from it, is dropped)"
+        "{path} is in use by another process, or by a database or a snapshot of this one: stop that process, or use \
+        another directory"
     )]
     Locked {
         /// Path of the data directory.

@@ -110,7 +110,7 @@ pub use keyspace_admin::{DEFAULT_STATS_KEYS, KeyspaceCounts};
 pub use leases::{LeaseGrant, LeaseInfo, LeaseKey, Leases};
 pub use maintenance_counts::Maintenance;
 pub use member::{MemberParts, SteppedOptions};
-pub use open::OpenReport;
+pub use open::{OpenReport, check_directory};
 pub use optimistic::{Transaction, TransactionError};
 pub use options::{BackendKind, Create, Options, Repair};
 pub use producer::{AsyncProducer, Producer};

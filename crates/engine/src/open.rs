@@ -124,22 +124,41 @@ pub(crate) fn real(
     member: Option<(MemberIdentity, ClusterId)>,
     progress: &mut Progress<'_>,
 ) -> Result<Opened, OpenError> {
-    let there = path.join("IDENTITY").exists() || path.join("RESTORING").exists();
-    if options.create == Create::Never && !there {
+    if options.create == Create::Never && !is_database(path) {
         return Err(OpenError::Missing { path: path.to_owned() });
     }
-    if !there {
-        let found = foreign_files(path);
-        if !found.is_empty() {
-            return Err(OpenError::NotEmpty { path: path.to_owned(), found });
-        }
-    }
+    check_foreign(path)?;
     let disk = RealDisk::open(path).map_err(|error| io_error(path, "opening the directory", &error))?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let role = member.map_or(OpenRole::Alone, |(member, founded)| OpenRole::Member(member, founded));
     let disk: Arc<dyn Disk> = Arc::new(disk);
     let environment = OpenEnvironment { disk, clock: &clock, seed: random_seed(), mode: Mode::Threaded, os_dir: None };
     on(environment, options, role, progress)
+}
+
+/// Checks, before a caller writes to a directory, that it can be opened: it has no files of other programs and, for a
+/// member, no identity that rules out this role. The open checks both again.
+pub fn check_directory(path: &Path, member: Option<(MemberIdentity, ClusterId)>) -> Result<(), OpenError> {
+    check_foreign(path)?;
+    let Some((member, cluster)) = member.filter(|_| path.join("IDENTITY").exists()) else { return Ok(()) };
+    let disk = RealDisk::open(path).map_err(|error| io_error(path, "opening the directory", &error))?;
+    let disk: Arc<dyn Disk> = Arc::new(disk);
+    let _lock = lock(&disk, path, Mode::Threaded)?;
+    match read_identity(&disk, path)? {
+        Some(identity) => identity.check_role(path, OpenRole::Member(member, cluster)),
+        None => Ok(()),
+    }
+}
+
+/// Returns true if a directory has an identity, or will get one from a restore.
+fn is_database(path: &Path) -> bool {
+    path.join("IDENTITY").exists() || path.join("RESTORING").exists()
+}
+
+/// Checks that a directory without an identity has no files of other programs.
+fn check_foreign(path: &Path) -> Result<(), OpenError> {
+    let found = if is_database(path) { Vec::new() } else { foreign_files(path) };
+    if found.is_empty() { Ok(()) } else { Err(OpenError::NotEmpty { path: path.to_owned(), found }) }
 }
 
 /// Names of files that a directory without an identity may have: those that an open creates before the identity, those

@@ -159,16 +159,28 @@ pub(crate) enum Command {
 pub(crate) fn parse() -> (Command, bool) {
     let mut matches = program().try_get_matches().unwrap_or_else(|error| {
         let arguments = std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned());
-        help::suggest(error, &program(), arguments).exit()
+        refuse(&help::suggest(error, &program(), arguments))
     });
     let json = wants_json(&matches);
-    let cli = Cli::from_arg_matches_mut(&mut matches).unwrap_or_else(|error| error.exit());
+    let cli = Cli::from_arg_matches_mut(&mut matches).unwrap_or_else(|error| refuse(&error));
     (cli.command, json)
+}
+
+/// Prints an error of the command line, or the help that the user has requested, and ends the process. The error is
+/// JSON if the user has typed `--json` before a `--`, although the arguments could not be parsed.
+fn refuse(error: &clap::Error) -> ! {
+    let json = std::env::args_os().skip(1).take_while(|argument| argument != "--").any(|argument| argument == "--json");
+    if !json || !error.use_stderr() {
+        error.exit();
+    }
+    let failure = help::usage_failure(&error.render().to_string());
+    render::failure(&failure, true);
+    std::process::exit(i32::from(failure.exit.code()))
 }
 
 /// Returns the command line of the program, with its commands grouped in the help.
 fn program() -> clap::Command {
-    help::grouped(Cli::command())
+    help::joined(help::grouped(Cli::command()))
 }
 
 /// Returns true if the user has passed the option `--json` to the innermost command.

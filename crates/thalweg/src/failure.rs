@@ -67,7 +67,11 @@ impl Failure {
 
     /// Creates the failure for a file of the user that can't be read or written.
     pub(crate) fn file(path: &std::path::Path, error: &io::Error) -> Self {
-        let exit = if error.kind() == io::ErrorKind::NotFound { Exit::NotFound } else { Exit::Failed };
+        let exit = match error.kind() {
+            io::ErrorKind::NotFound => Exit::NotFound,
+            io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory => Exit::Usage,
+            _ => Exit::Failed,
+        };
         Self::new(exit, "file", format!("{}: {error}", path.display()))
     }
 
@@ -150,6 +154,13 @@ mod tests {
         assert_eq!(exit_of("key_too_long", Action::Fix), Exit::Usage);
         assert_eq!(exit_of("overloaded", Action::Retry), Exit::Unavailable);
         assert_eq!(exit_of("log_failed", Action::Stop), Exit::Failed);
+    }
+
+    #[test]
+    fn a_directory_in_the_place_of_a_file_is_a_wrong_argument() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = std::fs::read(dir.path()).unwrap_err();
+        assert_eq!(Failure::file(dir.path(), &error).exit, Exit::Usage);
     }
 
     #[test]

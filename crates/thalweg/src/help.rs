@@ -1,4 +1,5 @@
-//! Help for users who look for a command: the list of commands by purpose, and suggestions for wrong verbs.
+//! Help for users: the list of commands by purpose, texts that fit the terminal, suggestions for wrong verbs, and
+//! errors of the command line for programs.
 //!
 //! Does not own: the commands and their texts (`cli`).
 
@@ -8,6 +9,8 @@ use clap::{
     Command, Error,
     error::{ContextKind, ContextValue, ErrorKind},
 };
+
+use crate::failure::Failure;
 
 /// Groups of commands, in the order of the help.
 pub(crate) const GROUPS: &[(&str, &[&str])] = &[
@@ -90,6 +93,45 @@ pub(crate) fn grouped(command: Command) -> Command {
     command.help_template(template)
 }
 
+/// Joins the lines of each paragraph below the options, in the help of all commands. The paragraphs are then wrapped to
+/// the width of the terminal, and not at the ends of the lines in the source, too.
+pub(crate) fn joined(command: Command) -> Command {
+    let text = command.get_after_help().map(|text| joined_lines(&text.to_string()));
+    let command = match text {
+        Some(text) => command.after_help(text),
+        None => command,
+    };
+    command.mut_subcommands(joined)
+}
+
+/// Joins each line that is not indented with the one before it, unless that is indented, is empty or is a heading.
+fn joined_lines(text: &str) -> String {
+    let mut joined = String::with_capacity(text.len());
+    let mut before = "";
+    for line in text.lines() {
+        let is_prose = |line: &str| !line.is_empty() && !line.starts_with(' ');
+        if is_prose(before) && is_prose(line) && !before.ends_with(':') {
+            joined.push(' ');
+        } else if !joined.is_empty() {
+            joined.push('\n');
+        }
+        joined.push_str(line);
+        before = line;
+    }
+    joined
+}
+
+/// Converts the text of an error of the command line to a failure: its first paragraph is the message, and the tip or
+/// the usage below it is the next step.
+pub(crate) fn usage_failure(text: &str) -> Failure {
+    let first = text.split("\n\n").next().unwrap_or_default();
+    let words: Vec<&str> = first.trim_start_matches("error: ").split_whitespace().collect();
+    let lines = || text.lines().map(str::trim);
+    let tip = lines().find_map(|line| line.strip_prefix("tip: ")).map(str::to_owned);
+    let usage = lines().find_map(|line| line.strip_prefix("Usage: ")).map(|usage| format!("the usage is `{usage}`"));
+    Failure::usage(words.join(" ")).then(tip.or(usage).unwrap_or_else(|| "`--help` explains the options".to_owned()))
+}
+
 /// Adds suggestions to the error for an unknown command: those that do what the typed verb does in other programs.
 /// `arguments` are those of the process, without its name.
 pub(crate) fn suggest(mut error: Error, command: &Command, arguments: impl Iterator<Item = String>) -> Error {
@@ -144,6 +186,30 @@ mod tests {
         assert_eq!(suggested(&["streams", "rm", "a"]), ["drop"]);
         assert_eq!(suggested(&["strems"]), ["streams"], "a slip of the keyboard is found by its spelling");
         assert_eq!(suggested(&["bogus"]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn paragraphs_are_wrapped_to_the_terminal_only() {
+        let text = "One line of\nprose.\n\nExamples:\n  thalweg put a\n    b\nNext:\n  x";
+        assert_eq!(joined_lines(text), "One line of prose.\n\nExamples:\n  thalweg put a\n    b\nNext:\n  x");
+        let command = Command::new("thalweg").subcommand(Command::new("put").after_help("One line of\nprose."));
+        let joined = joined(command);
+        assert_eq!(joined.find_subcommand("put").unwrap().get_after_help().unwrap().to_string(), "One line of prose.");
+    }
+
+    #[test]
+    fn an_error_of_the_command_line_has_a_message_and_a_next_step() {
+        let failure = |typed: &[&str]| {
+            let command = Command::new("thalweg").arg(clap::Arg::new("key").long("key").required(true));
+            usage_failure(&command.try_get_matches_from(typed).unwrap_err().render().to_string())
+        };
+        let missing = failure(&["thalweg"]);
+        assert_eq!(missing.message, "the following required arguments were not provided: --key <key>");
+        assert_eq!(missing.next.as_deref(), Some("the usage is `thalweg --key <key>`"));
+        assert_eq!(missing.exit.code(), 2);
+        let wrong = failure(&["thalweg", "--kye", "a"]);
+        assert_eq!(wrong.message, "unexpected argument '--kye' found");
+        assert_eq!(wrong.next.as_deref(), Some("a similar argument exists: '--key'"));
     }
 
     #[test]

@@ -20,6 +20,10 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     ByteSize::parse(text).map(|size| size.0).map_err(|expected| format!("use {expected}"))
 }
 
+/// Smallest number that is taken for microseconds since the Unix epoch: a moment of 2001. Nothing is older, so a
+/// smaller number is one of seconds, of milliseconds, or a span whose unit is missing, and would select everything.
+const FIRST_MICROS: u64 = 1_000_000_000_000_000;
+
 /// Start time that the user passes with `--since`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StartTime {
@@ -47,6 +51,11 @@ impl StartTime {
 /// as `2026-11-20 08:30` or `2026-11-20T08:30:00Z`, or microseconds since the Unix epoch. A date without a time means
 /// its first moment, and a time without an offset is in UTC, in which times are also shown.
 pub(crate) fn parse_since(text: &str) -> Result<StartTime, String> {
+    if text.parse::<u64>().is_ok_and(|number| (1..FIRST_MICROS).contains(&number)) {
+        let wanted = "a number without a unit means microseconds since 1970, which have 16 digits today: add three \
+                      zeros to milliseconds, six to seconds, and the unit to a span before now (10m)";
+        return Err(wanted.to_owned());
+    }
     if let Some(time) = parse_time(text).or_else(|| parse_civil_time(text)) {
         return Ok(StartTime::At(time));
     }
@@ -90,7 +99,9 @@ mod tests {
         let now = SpaceTime(60_000_000);
         assert_eq!(parse_since("10s").map(|since| since.time_at(now)), Ok(SpaceTime(50_000_000)));
         assert_eq!(parse_since("10m").map(|since| since.time_at(now)), Ok(SpaceTime(0)));
-        assert_eq!(parse_since("17").map(|since| since.time_at(now)), Ok(SpaceTime(17)));
+        let micros = 1_796_081_149_736_448;
+        assert_eq!(parse_since(&micros.to_string()).map(|since| since.time_at(now)), Ok(SpaceTime(micros)));
+        assert_eq!(parse_since("0").map(|since| since.time_at(now)), Ok(SpaceTime(0)));
         assert_eq!(parse_since("1970-01-01T00:00:01Z").map(|since| since.time_at(now)), Ok(SpaceTime(1_000_000)));
         assert_eq!(parse_since("0.5m ago").map(|since| since.time_at(now)), Ok(SpaceTime(30_000_000)));
         let day = 86_400_000_000;
@@ -104,6 +115,10 @@ mod tests {
         }
         for wrong in ["yesterday", "2026-13-01", "1969-12-31", "-10m", "1 month"] {
             assert!(parse_since(wrong).is_err(), "{wrong}");
+        }
+        // Ten minutes without their unit, seconds, and milliseconds.
+        for wrong in ["10", "1796081149", "1796081149736"] {
+            assert!(parse_since(wrong).is_err_and(|why| why.contains("16 digits")), "{wrong}");
         }
     }
 

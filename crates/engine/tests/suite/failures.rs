@@ -114,7 +114,7 @@ fn a_second_opener_is_told_what_holds_the_directory() {
     let db = Database::open(dir.path(), small(BackendKind::Memory)).unwrap();
     let error = Database::open(dir.path(), small(BackendKind::Memory)).unwrap_err();
     assert!(matches!(error, OpenError::Locked { .. }), "{error}");
-    assert!(error.to_string().contains("until the last handle of its database"), "{error}");
+    assert!(error.to_string().contains("a database or a snapshot of this one"), "{error}");
     drop(db);
     Database::open(dir.path(), small(BackendKind::Memory)).unwrap();
 }

@@ -62,7 +62,7 @@ pub(crate) fn find_named(db: &Database, stream: &str, group: &str) -> Result<Gro
 
 /// Returns error 404 for a missing group.
 pub(crate) fn no_such_group(stream: &str, group: &str) -> ApiError {
-    let message = format!("stream {stream:?} has no consumer group {group:?}: PUT creates one");
+    let message = format!("stream {stream:?} has no consumer group {group:?}: create it first");
     ApiError::not_found("no_such_group", message)
 }
 

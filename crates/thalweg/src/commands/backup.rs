@@ -450,8 +450,14 @@ fn check(args: &BackupSources) -> Result<(), Failure> {
         }
     }
     if let Some(first) = bad {
-        return Err(Failure::new(first.exit, first.code, "some backups are damaged")
-            .then("the backups before the first damaged one can still be restored with --to-lsn"));
+        let (message, next) = match first.exit {
+            Exit::NotFound => ("some backups do not exist", "name files of backups, or a directory with backups"),
+            _ => (
+                "some backups are damaged",
+                "the backups before the first damaged one can still be restored with --to-lsn",
+            ),
+        };
+        return Err(Failure::new(first.exit, first.code, message).then(next));
     }
     let parts: Vec<_> = files.iter().map(Part::file).collect();
     chain(&parts, RestoreTo::End).map_err(|error| of_restore(&error))?;

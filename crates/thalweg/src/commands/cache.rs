@@ -139,13 +139,13 @@ pub(crate) struct Put {
     /// Lifetime of the entry: a span such as 30s, never, or keep (the current one) [default: until it is evicted]
     #[arg(long, value_name = "TTL", value_parser = parse_ttl)]
     pub ttl: Option<Deadline>,
-    /// Put only if the entry does not exist
+    /// Write only if the entry does not exist
     #[arg(long, group = "condition")]
     pub if_absent: bool,
-    /// Put only if the entry exists
+    /// Write only if the entry exists
     #[arg(long, group = "condition")]
     pub if_present: bool,
-    /// Put only if the entry has this version
+    /// Write only if the entry has this version
     #[arg(long, value_name = "N", group = "condition")]
     pub if_version: Option<u64>,
 }

@@ -3,7 +3,12 @@
 //! Owns: the arguments, and the tables. Does not own: the diagnosis of `cluster doctor`
 //! ([`diagnosis`](super::diagnosis)).
 
-use std::{fs, ops::ControlFlow, path::PathBuf, time::Duration};
+use std::{
+    fs,
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
@@ -12,6 +17,7 @@ use thalweg_server::cluster::{CREDENTIALS_FILE, Credentials};
 
 use super::{
     diagnosis::{Node, Severity, diagnose},
+    log,
     repair::repair,
 };
 use crate::{
@@ -339,18 +345,25 @@ pub(crate) fn run(args: &ClusterCommand) -> Result<(), Failure> {
                 format!("join token:   {}\nadmin token:  {}", credentials.join_token(), admin.reveal())
             })
         }
-        ClusterAction::NewAdminToken { data, json } => {
-            let read = Credentials::of_directory(data).map_err(|error| Failure::of(&error))?;
-            let mut credentials = read.ok_or_else(|| {
-                let message =
-                    format!("{} has no file {CREDENTIALS_FILE}: it is no member of a cluster", data.display());
-                Failure::new(Exit::NotFound, "not_clustered", message)
-            })?;
-            let admin = credentials.replace_admin().map_err(|error| Failure::of(&error))?;
-            credentials.write(data).map_err(|error| Failure::of(&error))?;
-            render::print_result(&json!({ "admin_token": admin.reveal() }), *json, || admin.reveal().to_owned())
-        }
+        ClusterAction::NewAdminToken { data, json } => new_admin_token(data, *json),
     }
+}
+
+/// Replaces the admin token in the directory of a stopped member.
+fn new_admin_token(data: &Path, json: bool) -> Result<(), Failure> {
+    let read = Credentials::of_directory(data).map_err(|error| Failure::of(&error))?;
+    let mut credentials = read.ok_or_else(|| {
+        let message = format!("{} has no file {CREDENTIALS_FILE}: it is no member of a cluster", data.display());
+        Failure::new(Exit::NotFound, "not_clustered", message)
+    })?;
+    // A running server keeps the hash of the former token, and would refuse the new one.
+    let _lock = log::open(data).map_err(|failure| match &*failure.code {
+        "locked" => failure.then("stop the server of this directory first"),
+        _ => failure,
+    })?;
+    let admin = credentials.replace_admin().map_err(|error| Failure::of(&error))?;
+    credentials.write(data).map_err(|error| Failure::of(&error))?;
+    render::print_result(&json!({ "admin_token": admin.reveal() }), json, || admin.reveal().to_owned())
 }
 
 /// Prints which files were created.

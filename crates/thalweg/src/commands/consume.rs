@@ -140,8 +140,9 @@ pub(crate) fn run(args: &Consume) -> Result<(), Failure> {
     match failed {
         0 => Ok(()),
         failed => {
-            let message = format!("the command failed for {}", render::counted(failed, "record", "records"));
-            Err(Failure::new(Exit::Failed, "exec_failed", message).then("these records are delivered again"))
+            let message = format!("the command failed {}", render::counted(failed, "time", "times"));
+            Err(Failure::new(Exit::Failed, "exec_failed", message)
+                .then("its records are delivered again, until their deliveries reach --max-deliveries of the group"))
         }
     }
 }

@@ -25,6 +25,7 @@ use serde_json::{Map, json};
 use thalweg_recipes::{self as recipes, Acquire, Election, Hold, KeptHold, RecipeError};
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::interrupt::Hangup;
 use crate::{
     args::TargetArgs,
     failure::{Exit, Failure},
@@ -253,8 +254,8 @@ fn open(run: &HoldArgs, keyspace: &str) -> Result<Coordination, Failure> {
 /// Event that occurs while the user's command runs.
 enum Event {
     Ended(std::io::Result<ExitStatus>),
-    /// This process received SIGTERM.
-    Terminate,
+    /// This process received a signal that the command gets, too.
+    Received(Signal),
 }
 
 fn run_command(kept: &KeptHold<Coordination>, keyspace: &str, command: &[OsString]) -> Result<ExitStatus, Failure> {
@@ -273,7 +274,7 @@ fn run_command(kept: &KeptHold<Coordination>, keyspace: &str, command: &[OsStrin
     while !kept.is_lost() {
         match events.recv_timeout(LOOK_EVERY) {
             Ok(Event::Ended(status)) => return Ok(status?),
-            Ok(Event::Terminate) => send_signal(pid, Signal::TERM),
+            Ok(Event::Received(signal)) => send_signal(pid, signal),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }
@@ -290,7 +291,7 @@ fn end(pid: Pid, events: &Receiver<Event>) {
     let ended = |patience| loop {
         match events.recv_timeout(patience) {
             Ok(Event::Ended(_)) | Err(RecvTimeoutError::Disconnected) => return true,
-            Ok(Event::Terminate) => {}
+            Ok(Event::Received(_)) => {}
             Err(RecvTimeoutError::Timeout) => return false,
         }
     };
@@ -311,20 +312,25 @@ fn wait_for(mut child: Child, send: Sender<Event>) {
     });
 }
 
-/// Passes SIGTERM on to the user's command from now on. The terminal sends SIGINT to both processes, and the
+/// Passes SIGTERM and SIGHUP on to the user's command from now on. The terminal sends SIGINT to both processes, and the
 /// command decides how to handle the signal. In either case this process releases its lock, slot or leadership, and
-/// ends after the command.
+/// ends after the command: without it, a command that outlives a SIGHUP would continue without the lock.
 fn forward_signals(send: Sender<Event>) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let entered = runtime.enter();
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut hangup = Hangup::register()?;
     drop(entered);
     thread::spawn(move || {
         runtime.block_on(async {
             loop {
-                tokio::select! {
-                    _ = terminate.recv() => if send.send(Event::Terminate).is_err() { return },
-                    _ = interrupt.recv() => {}
+                let received = tokio::select! {
+                    _ = terminate.recv() => Signal::TERM,
+                    () = hangup.received() => Signal::HUP,
+                    _ = interrupt.recv() => continue,
+                };
+                if send.send(Event::Received(received)).is_err() {
+                    return;
                 }
             }
         });

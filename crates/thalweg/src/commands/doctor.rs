@@ -3,11 +3,15 @@
 //! Owns: the arguments, the settings of the node that would run there, and the output. Does not own: the facts and the
 //! rules (`thalweg_doctor`), and the permissions of a data directory ([`crate::permissions`]).
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use clap::Args;
 use serde_json::json;
 use thalweg_doctor::{Examination, Facts, Findings, Needs, Severity, SpaceNeeds, examine};
+use thalweg_engine::check_directory;
 use thalweg_server::config::{AvailableMemory, Config};
 
 use super::{interrupt::Interrupt, serve::Serve};
@@ -72,14 +76,7 @@ pub(crate) fn run(args: &Doctor) -> Result<(), Failure> {
     if interrupt.arrived() {
         return Err(Interrupt::failure());
     }
-    for warning in permissions::of_data(dir) {
-        found.weakness(
-            "open_to_others",
-            warning,
-            "data can be read or replaced by other users of the machine",
-            "run the command, or `chown` the directory, as the message says",
-        );
-    }
+    judge_owners(dir, &mut found);
     found.sort();
     let problems = found.count(Severity::Problem);
     let object = json!({
@@ -95,6 +92,28 @@ pub(crate) fn run(args: &Doctor) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::new(Exit::Failed, "machine_problems", render::counted(problems as u64, "problem", "problems")))
+}
+
+/// Adds the findings about the permissions of the directory. In a directory of another program, removes those about
+/// the owners of its files instead: to follow their advice would take the files away from that program.
+fn judge_owners(dir: &Path, found: &mut Findings) {
+    if let Err(error) = check_directory(dir, None) {
+        found.0.retain(|finding| !matches!(finding.code, "foreign_files" | "not_writable"));
+        return found.note(
+            "other_files",
+            error.to_string(),
+            "a node refuses to start in this directory; the figures of the disk hold for a directory below it, too",
+            "check the directory in which the node keeps its data, or will keep it",
+        );
+    }
+    for warning in permissions::of_data(dir) {
+        found.weakness(
+            "open_to_others",
+            warning,
+            "data can be read or replaced by other users of the machine",
+            "run the command, or `chown` the directory, as the message says",
+        );
+    }
 }
 
 /// Returns the parameters of the examination that follow from the settings of the node.

@@ -9,7 +9,7 @@ use std::{
     path::PathBuf,
 };
 
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 use serde_json::Value;
 
 use self::{
@@ -40,12 +40,13 @@ pub(crate) enum ExportFormat {
 }
 
 #[derive(Args, Debug)]
-#[command(after_help = "Examples:\n  thalweg export --stream flights --format lines > flights.ndjson\n  \
+#[command(group(ArgGroup::new("source").required(true).args(["stream", "keyspace"])), after_help = "Examples:\n  \
+                        thalweg export --stream flights --format lines > flights.ndjson\n  \
                         thalweg export --keyspace zips --output zips.ndjson\n  \
                         thalweg export --keyspace zips --format csv --columns zip_code,city > zips.csv")]
 pub(crate) struct Export {
     /// Export this stream
-    #[arg(long, value_name = "NAME", required_unless_present = "keyspace", conflicts_with = "keyspace")]
+    #[arg(long, value_name = "NAME")]
     pub stream: Option<String>,
     /// Export this keyspace
     #[arg(long, value_name = "NAME")]

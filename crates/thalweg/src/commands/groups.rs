@@ -406,14 +406,17 @@ fn count(value: &Value) -> String {
 }
 
 fn show_table(groups: &[Value]) -> Result<(), Failure> {
-    let header = ["stream", "group", "order", "lag", "pending", "acked", "redelivered", "dead", "dropped", "members"];
+    let header =
+        ["stream", "group", "order", "lag", "pending", "dying", "acked", "redelivered", "dead", "dropped", "members"];
     let rows = groups.iter().map(|group| {
         let mut row = vec![
             group["stream"].as_str().unwrap_or_default().to_owned(),
             group["name"].as_str().unwrap_or_default().to_owned(),
             group["config"]["order"].as_str().unwrap_or_default().to_owned(),
         ];
-        row.extend(["lag", "pending", "acked", "redelivered", "dead", "dropped"].map(|name| count(&group[name])));
+        row.extend(
+            ["lag", "pending", "dying", "acked", "redelivered", "dead", "dropped"].map(|name| count(&group[name])),
+        );
         row.push(group["members"].as_array().map_or(0, Vec::len).to_string());
         row
     });

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use indicatif::ProgressBar;
 use serde_json::json;
 use thalweg_types::{Durability, command::AppendConditions};
@@ -34,6 +34,7 @@ const MAX_BATCH_BYTES: usize = 1024 * 1024;
 
 #[derive(Args, Debug)]
 #[command(
+    group(ArgGroup::new("destination").required(true).args(["stream", "keyspace"])),
     after_help = "Into a stream, each line (or each CSV row as a JSON object) becomes a record, with --key as its key.\n\
                         Into a keyspace, --key names the column (csv) or field (ndjson) with the key. With `lines`, the\n\
                         text before the first tab is the key, and the text after it is the value.\n\n\
@@ -46,7 +47,7 @@ pub(crate) struct Import {
     /// File to import; `-` is stdin
     pub file: PathBuf,
     /// Append to this stream
-    #[arg(long, value_name = "NAME", required_unless_present = "keyspace", conflicts_with = "keyspace")]
+    #[arg(long, value_name = "NAME")]
     pub stream: Option<String>,
     /// Put into this keyspace
     #[arg(long, value_name = "NAME")]

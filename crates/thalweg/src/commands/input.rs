@@ -1,13 +1,13 @@
 //! Input of commands: bytes of an argument, a file or stdin, and the lines of stdin in batches.
 
 use std::{
-    io::{BufRead as _, BufReader, Read as _, Stdin},
+    io::{BufRead as _, BufReader, IsTerminal as _, Read as _, Stdin},
     path::Path,
 };
 
 use thalweg_types::limits::{MAX_COMMAND_BYTES, MAX_VALUE_BYTES};
 
-use crate::failure::Failure;
+use crate::{failure::Failure, render};
 
 /// Maximum number of lines, and maximum number of bytes, in a batch of lines from stdin.
 const BATCH: (usize, usize) = (1000, 1024 * 1024);
@@ -31,11 +31,19 @@ pub(super) fn request(typed: Option<&str>) -> Result<Vec<u8>, Failure> {
 fn argument_or_stdin(typed: Option<&str>, max_bytes: u64) -> Result<Vec<u8>, Failure> {
     match typed {
         None | Some("-") => {
+            note_terminal();
             let mut bytes = Vec::new();
             std::io::stdin().lock().take(max_bytes).read_to_end(&mut bytes)?;
             Ok(bytes)
         }
         Some(text) => Ok(text.as_bytes().to_vec()),
+    }
+}
+
+/// Prints a note if stdin is a terminal. The command waits there, and would look as if it hung.
+fn note_terminal() {
+    if std::io::stdin().is_terminal() {
+        render::note("reading the terminal; Ctrl-D ends the input");
     }
 }
 
@@ -47,6 +55,7 @@ pub(super) struct Lines {
 
 impl Lines {
     pub(super) fn new() -> Self {
+        note_terminal();
         Self { input: BufReader::with_capacity(BATCH.1, std::io::stdin()) }
     }
 

@@ -1,13 +1,17 @@
 //! Signals that end a command which has something to put back: a file to remove, a terminal to restore.
 //!
-//! Without this, the default action of a signal would end the process immediately.
+//! Without this, the default action of a signal would end the process immediately. A process that was started with
+//! SIGHUP ignored, as `nohup` does, goes on to ignore it: a handler would undo that, here and in its child processes.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    fs, io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::{Exit, Failure};
 
@@ -22,8 +26,7 @@ impl Interrupt {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
         let (mut interrupt, mut terminate, mut hangup) = {
             let _context = runtime.enter();
-            let of = |kind: SignalKind| signal(kind);
-            (of(SignalKind::interrupt())?, of(SignalKind::terminate())?, of(SignalKind::hangup())?)
+            (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, Hangup::register()?)
         };
         let set = flag.clone();
         std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
@@ -31,7 +34,7 @@ impl Interrupt {
                 tokio::select! {
                     _ = interrupt.recv() => {}
                     _ = terminate.recv() => {}
-                    _ = hangup.recv() => {}
+                    () = hangup.received() => {}
                 }
             });
             set.0.store(true, Ordering::Relaxed);
@@ -47,5 +50,46 @@ impl Interrupt {
     /// Returns the failure of a command that a signal has ended.
     pub(super) fn failure() -> Failure {
         Failure::new(Exit::Failed, "interrupted", "interrupted by a signal")
+    }
+}
+
+/// Receiver of SIGHUP, unless the process was started with that signal ignored.
+#[derive(Debug)]
+pub(super) struct Hangup(Option<Signal>);
+
+impl Hangup {
+    /// Registers for the signal, in the context of a runtime.
+    pub(super) fn register() -> io::Result<Self> {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let received = if is_hangup_ignored(&status) { None } else { Some(signal(SignalKind::hangup())?) };
+        Ok(Self(received))
+    }
+
+    /// Waits for the signal; forever if it is ignored.
+    pub(super) async fn received(&mut self) {
+        match &mut self.0 {
+            Some(hangup) => {
+                hangup.recv().await;
+            }
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// Returns true if the text of `/proc/PID/status` says that the process ignores SIGHUP, whose number is 1.
+fn is_hangup_ignored(status: &str) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ignored_hangup_is_recognised() {
+        assert!(is_hangup_ignored("Name:\tthalweg\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000000000\n"));
+        assert!(!is_hangup_ignored("Name:\tthalweg\nSigIgn:\t0000000000001000\nSigCgt:\t0000000000000001\n"));
+        assert!(!is_hangup_ignored(""));
     }
 }

@@ -5,7 +5,7 @@
 
 use std::{ops::ControlFlow, path::PathBuf};
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use serde_json::{Map, Value, json};
 use thalweg_types::{LeaseId, command::Deadline};
 
@@ -31,7 +31,7 @@ pub(crate) struct Put {
     /// Read the value from this file
     #[arg(long, value_name = "FILE", conflicts_with = "value")]
     pub file: Option<PathBuf>,
-    /// Put only if the key does not exist
+    /// Write only if the key does not exist
     #[arg(long, group = "condition")]
     pub if_absent: bool,
     #[command(flatten)]
@@ -124,16 +124,16 @@ pub(crate) fn get(args: &Get) -> Result<(), Failure> {
 }
 
 #[derive(Args, Debug)]
-#[command(after_help = "Examples:\n  thalweg del users ada\n  thalweg del users ada --if-revision 17\n  \
+#[command(group(ArgGroup::new("deleted").required(true).args(["key", "prefix"])), after_help = "Examples:\n  \
+                        thalweg del users ada\n  thalweg del users ada --if-revision 17\n  \
                         thalweg del sessions --prefix 'ada/'\n  thalweg del sessions --prefix ''    # clears the keyspace")]
 pub(crate) struct Del {
     /// Name of the keyspace
     pub keyspace: String,
     /// Key to delete
-    #[arg(required_unless_present = "prefix")]
     pub key: Option<String>,
     /// Delete all keys with this prefix in one step, however many there are
-    #[arg(long, value_name = "PREFIX", conflicts_with_all = ["key", "condition"])]
+    #[arg(long, value_name = "PREFIX", conflicts_with = "condition")]
     pub prefix: Option<String>,
     /// Format in which the key is typed
     #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
@@ -279,9 +279,18 @@ pub(crate) struct Incr {
 pub(crate) fn incr(args: &Incr) -> Result<(), Failure> {
     let key = args.key.bytes()?;
     let (value, Written { durability, revision }) =
-        Session::with(&args.place, Access::Write, |session| session.add(&args.key.keyspace, &key, args.by))?;
+        Session::with(&args.place, Access::Write, |session| session.add(&args.key.keyspace, &key, args.by))
+            .map_err(|failure| naming_key(failure, &args.key))?;
     let object = json!({"value": value, "revision": revision, "durability": durability.name()});
     render::print_result(&object, args.place.json, || value.to_string())
+}
+
+/// Names the key in an error about the only operation of a request.
+fn naming_key(mut failure: Failure, args: &KeyArgs) -> Failure {
+    if let Some(message) = failure.message.strip_prefix("operation 0: ") {
+        failure.message = format!("key {:?} in keyspace {:?}: {message}", args.key, args.keyspace);
+    }
+    failure
 }
 
 fn show_written(Written { durability, revision }: &Written, json: bool) -> Result<(), Failure> {

@@ -76,13 +76,13 @@ pub(crate) fn run(command: &LogCommand) -> Result<(), Failure> {
 }
 
 /// A locked directory that no other process has open.
-struct LockedDirectory {
+pub(super) struct LockedDirectory {
     disk: RealDisk,
     _lock: Box<dyn LockGuard>,
 }
 
 /// Opens and locks the directory of a stopped node, without creating anything in it.
-fn open(path: &Path) -> Result<LockedDirectory, Failure> {
+pub(super) fn open(path: &Path) -> Result<LockedDirectory, Failure> {
     if !path.join(LOCK).exists() {
         let message = format!("{} is not a Thalweg data directory", path.display());
         return Err(Failure::new(Exit::NotFound, "missing_directory", message)

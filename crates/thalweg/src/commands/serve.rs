@@ -19,13 +19,14 @@ use std::{
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use thalweg_cluster::Node;
+use thalweg_cluster::{Node, NodeError};
 use thalweg_engine::{Create, Database, Health, OpenReport, Options, Repair};
 use thalweg_server::{
     Server, ServerError,
     cluster::Cluster,
     config::{AvailableMemory, Config, ConfigError, ConfigLayer, KNOBS, Knob, Layers, Resolved, example},
 };
+use thalweg_types::Classified;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::{
@@ -181,6 +182,9 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
         return render::out(resolved.explain().as_bytes());
     }
     let log = Log::to_stderr(&resolved.config);
+    let part = membership::decide(&resolved.config)?;
+    // The warnings name commands for the directory, which would be wrong for one of another program.
+    membership::check_directory(&part, &resolved.config.data)?;
     // The directory is looked at before the server creates it.
     for warning in permissions::warnings(&resolved).into_iter().chain(resolved.warnings()) {
         tracing::warn!("{warning}");
@@ -194,7 +198,6 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
         let _context = runtime.enter();
         (Stop::new()?, signal(SignalKind::hangup())?)
     };
-    let part = membership::decide(&resolved.config)?;
     let member = match &part {
         OpenRole::Alone => None,
         OpenRole::Member(member) => {
@@ -272,7 +275,17 @@ fn start_member(part: &OpenRole, config: &Config, database: &Database) -> Result
     let Some(options) = membership::node_options(config, &member.credentials, database.report().node)? else {
         return Ok(None);
     };
-    Node::start(database, member.credentials.cluster, options).map(Some).map_err(|error| Failure::of(&error))
+    Node::start(database, member.credentials.cluster, options).map(Some).map_err(|error| match error {
+        NodeError::Bind { .. } => unbound(&error, "--cluster"),
+        error => Failure::of(&error),
+    })
+}
+
+/// Creates the failure of a server that cannot listen. Its exit code is not the one of a wrong configuration, after
+/// which a supervisor does not start the server again: the process that listens there may be about to end.
+fn unbound(error: &impl Classified, option: &str) -> Failure {
+    Failure { exit: Exit::Unavailable, ..Failure::of(error) }
+        .then(format!("stop the process that listens there, or choose another address with {option}"))
 }
 
 /// Runs a server over the database until a signal or an administrator stops it; the server then stops the member and
@@ -293,10 +306,9 @@ async fn serve(
     });
     let stop_requested = cluster.as_ref().map(|cluster| Arc::clone(&cluster.stop_requested));
     let server = Server::bind_member(config.clone(), database, cluster).await.map_err(|error| match error {
-        ServerError::Bind { .. } => Failure { exit: Exit::Unavailable, ..Failure::of(&error) }
-            .then("stop the process that listens there, or choose another address with --http"),
-        ServerError::BindNative(_) => Failure { exit: Exit::Unavailable, ..Failure::of(&error) }
-            .then("stop the process that listens there, or choose another address with --native"),
+        ServerError::Bind { .. } => unbound(&error, "--http"),
+        ServerError::BindNative(_) | ServerError::BindNext(_) => unbound(&error, "--native"),
+        ServerError::BindResp { .. } => unbound(&error, "--resp"),
         error => Failure::of(&error),
     })?;
     let again = args.clone();

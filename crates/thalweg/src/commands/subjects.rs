@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -250,6 +250,7 @@ pub(crate) fn request(args: &Request) -> Result<(), Failure> {
 
 #[derive(Args, Debug)]
 #[command(
+    group(ArgGroup::new("answer").required(true).args(["exec", "with"])),
     after_help = "--exec runs the command in a shell for each request, one after the other. The command gets the payload \
                   on stdin, and MESSAGE_SUBJECT and MESSAGE_KEY in the environment; its output is the answer. If it \
                   fails, there is no answer. Several responders of one subject share the work with --group.\n\n\
@@ -259,7 +260,7 @@ pub(crate) struct Reply {
     /// Pattern of subjects: * matches one token, a final > all further tokens
     pub pattern: String,
     /// Answer with the output of this command
-    #[arg(long, value_name = "COMMAND", required_unless_present = "with", conflicts_with = "with")]
+    #[arg(long, value_name = "COMMAND")]
     pub exec: Option<String>,
     /// Answer every request with this text
     #[arg(long, value_name = "TEXT")]

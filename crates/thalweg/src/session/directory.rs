@@ -14,7 +14,7 @@ use axum_core::body::Body;
 use bytes::{Buf, Bytes};
 use http_body_util::{BodyExt, Full};
 use serde_json::Value;
-use thalweg_engine::{Create, Database, Options};
+use thalweg_engine::{Create, Database, OpenError, Options};
 use thalweg_server::{
     app::App,
     config::{Config, Span},
@@ -71,7 +71,11 @@ impl Directory {
         }
         let config =
             Config { durability: options.durability, tail_keep_alive: Span(PROGRESS_AFTER), ..Config::default() };
-        let database = Database::open(path, options).map_err(|error| Failure::of(&error))?;
+        let database = Database::open(path, options).map_err(|error| match error {
+            OpenError::Locked { .. } => Failure::of(&error)
+                .then("leave out --data to use the running server, with its address in --server or THALWEG_SERVER"),
+            error => Failure::of(&error),
+        })?;
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_time().build()?;
         let (stop, stopping) = watch::channel(false);
         let http = http::Http::new(&App::new(config, &database, stopping), Vec::new());

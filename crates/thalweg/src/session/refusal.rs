@@ -23,12 +23,14 @@ pub(super) fn refused(status: u16, body: &Value) -> Option<Failure> {
     let failure = Failure::new(exit, code, message);
     let hint = match &*failure.code {
         "no_such_stream" => Some("`thalweg streams` lists the existing streams; `thalweg append` creates one"),
-        "no_such_group" => Some("`thalweg groups list` lists the existing groups; `thalweg groups create` creates one"),
+        "no_such_group" => {
+            Some("`thalweg groups list` lists the existing groups; `groups create` or `consume --create` creates one")
+        }
         "no_such_keyspace" => Some("`thalweg keyspaces` lists the existing keyspaces"),
+        "no_history" => Some("`thalweg keyspaces configure KEYSPACE --history 10` begins a history"),
         "no_digest" => Some("`thalweg state digest` computes one"),
         "token_missing" => Some("set THALWEG_ADMIN_TOKEN, or name a file with --token-file"),
         "no_leader" => Some("`thalweg cluster doctor` shows the cause if this lasts"),
-        "no_such_member" => Some("`thalweg cluster members` lists the members"),
         "no_such_lease" => Some("`thalweg lease list` lists the active leases; `thalweg lease grant` grants one"),
         "producer_fenced" | "sequence_gap" | "unknown_producer" | "duplicate_too_old" => {
             Some("nothing was written; `thalweg streams producers STREAM` shows the state of the producers")
@@ -39,7 +41,7 @@ pub(super) fn refused(status: u16, body: &Value) -> Option<Failure> {
         return Some(failure.then(hint));
     }
     if let Some(oldest) = number("oldest") {
-        return Some(failure.then(format!("continue with `--from {oldest}`, or read the current data")));
+        return Some(failure.then(format!("begin at {oldest} or later, or read the current data")));
     }
     Some(match (status, number("start"), number("next")) {
         (410, Some(start), _) => failure.then(format!("read with `--from {start}`")),

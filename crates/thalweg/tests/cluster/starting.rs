@@ -154,16 +154,18 @@ fn a_start_that_makes_no_sense_is_refused_and_says_what_to_do() {
         assert!(said.contains(part), "{part:?} is not in {said}");
     }
     assert!(!data.exists(), "nothing was created");
-    // A directory with data of its own does not join.
-    Node::start(&data).stop();
+    // A directory with data of its own does not join, and can still be opened alone.
+    let node = Node::start(&data);
+    node.cli(&["put", "k", "a", "1"]).ok();
+    node.stop();
     let said = serve(&[&member[..], &["--join", "127.0.0.1:1"]].concat(), &Tokens::create().join);
     assert!(said.contains("data of its own"), "{said}");
-    // It keeps no credentials of that cluster, with which it would found a second one under the same id.
-    assert!(!data.join("CLUSTER").exists());
-    Node::start(&data).stop();
+    assert!(!data.join("CLUSTER").exists(), "the refused start left credentials");
+    let node = Node::start(&data);
+    assert_eq!(node.cli(&["get", "k", "a"]).ok(), "1");
+    node.stop();
 }
 
-/// The second server writes the credentials of a new cluster before it finds that the directory is in use.
 #[test]
 fn a_start_beside_a_running_server_does_not_keep_the_node_from_running_alone() {
     let dir = tempfile::tempdir().unwrap();
@@ -174,24 +176,49 @@ fn a_start_beside_a_running_server_does_not_keep_the_node_from_running_alone() {
         let mut second = command();
         second.args(["serve", "--http", "127.0.0.1:0", "--native", "off", "--data"]).arg(&data).args(flags);
         let refused = run(second.env("THALWEG_JOIN_TOKEN", token), b"");
-        assert!(refused.code != Some(0) && refused.err.contains("in use"), "{refused:?}");
-        refused
+        assert!(refused.code == Some(5) && refused.err.contains("in use"), "{refused:?}");
+        assert!(!refused.out.contains("admin token") && !data.join("CLUSTER").exists(), "{refused:?}");
     };
     beside(&["--cluster", &address, "--join", "127.0.0.1:1"], &Tokens::create().join);
-    assert!(!data.join("CLUSTER").exists(), "it keeps no credentials of a cluster that it has not joined");
-    let refused = beside(&["--cluster", &address, "--cluster-init"], "");
-    let token = refused.out.lines().find_map(|line| line.strip_prefix("admin token: ")).expect("the admin token");
+    beside(&["--cluster", &address, "--cluster-init"], "");
     node.stop();
     let node = Node::start(&data);
     assert_eq!(node.cli(&["get", "k", "a"]).ok(), "1");
     node.stop();
-    // The next attempt makes it a member, and the token that was shown is right.
-    let node = Node::start_with(&data, &["--cluster", &address, "--cluster-init"]);
-    until("the node leads", || node.cli(&["get", "k", "a"]).out == "1");
-    let mut asking = command();
-    asking.args(["cluster", "join-token"]).env("THALWEG_SERVER", &node.url).env("THALWEG_ADMIN_TOKEN", token);
-    assert!(run(&mut asking, b"").ok().starts_with("thalweg-join-"));
+}
+
+/// A start that was killed between writing the credentials and opening the directory leaves such a directory.
+#[test]
+fn credentials_in_the_directory_of_a_single_node_do_not_keep_it_from_running_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, other, address) = (dir.path().join("data"), dir.path().join("other"), free_address());
+    Node::start(&data).stop();
+    Node::start_with(&other, &["--cluster", &address, "--cluster-init"]).stop();
+    std::fs::copy(other.join("CLUSTER"), data.join("CLUSTER")).unwrap();
+    let node = Node::start(&data);
+    node.cli(&["put", "k", "a", "1"]).ok();
     node.stop();
+}
+
+/// To follow such advice, or to leave a file there, would do harm to another program.
+#[test]
+fn a_directory_of_another_program_gets_no_credentials_and_no_advice_about_its_permissions() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::write(dir.path().join("passwd"), "").unwrap();
+    let (address, token) = (free_address(), Tokens::create().join);
+    let member = ["--cluster", address.as_str()];
+    let founding = [&member[..], &["--cluster-init"]].concat();
+    let joining = [&member[..], &["--join", "127.0.0.1:1"]].concat();
+    for flags in [&member[..0], &founding[..], &joining[..]] {
+        let mut serve = command();
+        serve.args(["serve", "--http", "127.0.0.1:0", "--native", "off", "--data"]).arg(dir.path()).args(flags);
+        let refused =
+            run(serve.env("THALWEG_JOIN_TOKEN", if flags.contains(&"--join") { token.as_str() } else { "" }), b"");
+        assert!(refused.code == Some(2) && refused.err.contains("\"passwd\""), "{refused:?}");
+        assert!(!refused.err.contains("chmod") && !refused.out.contains("admin token"), "{refused:?}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "{flags:?}");
+    }
 }
 
 #[test]
@@ -212,8 +239,12 @@ fn a_node_of_another_cluster_is_rejected() {
 #[test]
 fn the_admin_token_can_be_replaced_while_the_node_is_stopped() {
     let mut cluster = Cluster::start(1);
-    cluster.take(0).stop();
     let data = cluster.data(0);
+    let before = std::fs::read(data.join("CLUSTER")).unwrap();
+    let refused = run(command().args(["cluster", "new-admin-token", "--data"]).arg(&data), b"").fails(5);
+    assert!(refused.contains("stop the server"), "{refused}");
+    assert_eq!(std::fs::read(data.join("CLUSTER")).unwrap(), before);
+    cluster.take(0).stop();
     let token = run(command().args(["cluster", "new-admin-token", "--data"]).arg(&data), b"").ok();
     cluster.restart(0);
     until("the node leads", || cluster.status(0)["leads"] == true);
@@ -221,4 +252,17 @@ fn the_admin_token_can_be_replaced_while_the_node_is_stopped() {
     let file = data.join("../admin.token");
     std::fs::write(&file, token).unwrap();
     cluster.cli(0, &["join-token", "--token-file", file.to_str().unwrap()]).ok();
+}
+
+#[test]
+fn the_log_says_why_an_address_cannot_be_joined() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut binary = command();
+    binary.env("THALWEG_JOIN_TOKEN", Tokens::create().join);
+    let nobody = free_address();
+    let flags = ["--cluster", &free_address(), "--join", &nobody];
+    let node = Node::start_of(binary, &dir.path().join("data"), &flags);
+    let reason = format!("{nobody}: the other node cannot be reached");
+    until("the log has the reason", || node.log_so_far().contains(&reason));
+    node.stop();
 }

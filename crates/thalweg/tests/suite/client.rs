@@ -438,7 +438,7 @@ fn counters_say_what_they_are() {
         assert_eq!(json(&place.cli(&["incr", "stats", "n", "--json"]).ok())["value"].as_i64(), Some(-3));
         assert_eq!(place.cli(&["get", "stats", "n"]).ok(), "-3");
         place.cli(&["put", "stats", "text", "one"]).ok();
-        assert!(place.cli(&["incr", "stats", "text"]).fails(4).contains("whole number"));
+        assert!(place.cli(&["incr", "stats", "text"]).fails(4).contains("key \"text\" in keyspace"));
     });
 }
 

@@ -185,6 +185,25 @@ fn a_command_that_does_not_listen_is_ended_by_force_and_one_that_does_may_tidy_u
     assert_eq!(deaf.ended().0, Some(4));
 }
 
+/// Otherwise a command that outlives the signal would continue while the next holder runs.
+#[test]
+fn a_hangup_reaches_the_command_and_releases_the_lock_after_it() {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim();
+    if u64::from_str_radix(ignored, 16).unwrap() & 1 != 0 {
+        // A shell cannot trap a signal that it was started with ignored, as below `nohup`.
+        return;
+    }
+    let (_dir, node) = start();
+    let polite = "trap 'echo bye; exit 3' HUP; echo $THALWEG_FENCING_TOKEN; while :; do sleep 0.01; done";
+    let mut holder = Holder::start(&node, &["lock", "job"], polite);
+    holder.signal(libc::SIGHUP);
+    let mut said = String::new();
+    holder.out.read_line(&mut said).unwrap();
+    assert_eq!((said.as_str(), holder.ended().0), ("bye\n", Some(3)));
+    node.cli(&["lock", "job", "--wait", "0s", "--", "true"]).ok();
+}
+
 #[test]
 fn so_many_hold_a_semaphore() {
     let (_dir, node) = start();

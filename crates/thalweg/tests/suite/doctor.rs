@@ -47,6 +47,19 @@ fn a_directory_is_examined_and_stays_as_it_was() {
     assert_eq!(counts.iter().sum::<u64>(), codes(&object).len() as u64);
 }
 
+/// To follow advice about the owners and permissions of `/etc` would break the machine.
+#[test]
+fn a_directory_of_another_program_gets_no_advice_about_its_permissions() {
+    let root = tempfile::tempdir().unwrap();
+    fs::set_permissions(root.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let object = examined(&doctor(root.path(), &["--probe", "0s", "--json"]));
+    assert!(codes(&object).contains(&"open_to_others".to_owned()), "{object}");
+    fs::write(root.path().join("passwd"), "").unwrap();
+    let other = doctor(root.path(), &["--probe", "0s", "--json"]);
+    assert!(!other.out.contains("chmod") && !other.out.contains("chown"), "{other:?}");
+    assert!(codes(&examined(&other)).contains(&"other_files".to_owned()), "{other:?}");
+}
+
 /// The guide to clusters exports the token, and uses the same shell for other commands.
 #[test]
 fn a_join_token_in_the_environment_is_no_fault() {

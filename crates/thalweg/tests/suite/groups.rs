@@ -85,7 +85,7 @@ fn groups_are_created_listed_configured_sought_and_deleted() {
         };
         assert_eq!(names(&["groups"]), ["jobs/g", "other/h"]);
         assert_eq!(names(&["groups", "list", "jobs"]), ["jobs/g"]);
-        assert!(place.cli(&["groups", "list"]).ok().lines().next().unwrap().contains("lag"));
+        assert!(place.cli(&["groups", "list"]).ok().lines().next().unwrap().contains("lag  pending  dying"));
         assert_eq!(show(place)["config"]["order"], "per_key");
         assert_eq!((&show(place)["cursor"], &show(place)["config"]["ack_deadline_seconds"]), (&2.into(), &5.0.into()));
         place.cli(&["groups", "configure", "jobs", "g", "--max-pending", "7", "--max-deliveries", "3"]).ok();
@@ -117,7 +117,8 @@ fn a_command_that_fails_gives_its_record_back() {
         let checks = "read -r line; echo \"$RECORD_OFFSET $line\"; test \"$line\" != bad";
         let run = consume(checks, "1h");
         assert_eq!(run.out, "0 good\n1 bad\n2 also good\n");
-        assert!(run.fails(1).contains("offset 1"));
+        let failed = run.fails(1);
+        assert!(failed.contains("offset 1") && failed.contains("failed 1 time\n"), "{failed}");
         let group = show(place);
         assert_eq!((&group["acked"], &group["pending"]), (&2.into(), &1.into()));
         assert_eq!(consume(checks, "1h").ok(), "", "not before its delay");

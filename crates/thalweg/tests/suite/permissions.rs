@@ -100,7 +100,7 @@ fn an_export_follows_no_link_and_replaces_a_file_only_when_it_is_complete() {
     assert!(export(&file).fails(2).contains("does not fit on a line"));
     assert_eq!(fs::read(&file).unwrap(), b"one\n");
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 2, "{:?}", tree(&dir));
-    assert!(export(&dir).fails(1).contains("directory"));
+    assert!(export(&dir).fails(2).contains("directory"));
     node.stop();
 }
 

@@ -115,6 +115,24 @@ fn sigterm_and_sigint_end_with_0_within_10_s_whatever_goes_on() {
     }
 }
 
+/// A supervisor starts a node again after this exit code, and not after that of a wrong configuration.
+#[test]
+fn a_port_in_use_is_no_wrong_configuration() {
+    let dir = tempfile::tempdir().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    for option in ["--http", "--native", "--resp", "--cluster"] {
+        let mut serve = command();
+        serve.env("THALWEG_HTTP", "127.0.0.1:0").env("THALWEG_NATIVE", "off");
+        serve.args(["serve", option, &address, "--data"]).arg(dir.path().join(&option[2..]));
+        if option == "--cluster" {
+            serve.arg("--cluster-init");
+        }
+        let refused = run(&mut serve, b"").fails(5);
+        assert!(refused.contains(&format!("another address with {option}")), "{refused}");
+    }
+}
+
 #[test]
 fn one_directory_belongs_to_one_process() {
     let dir = tempfile::tempdir().unwrap();
@@ -123,7 +141,8 @@ fn one_directory_belongs_to_one_process() {
     let second = run(command().args(["serve", "--data", data, "--http", "127.0.0.1:0"]), b"");
     assert!(second.fails(5).contains("in use"));
     let client = run(command().args(["get", "k", "a", "--data", data]), b"");
-    assert!(client.fails(5).contains("in use"));
+    let refused = client.fails(5);
+    assert!(refused.contains("in use") && refused.contains("leave out --data"), "{refused}");
     node.cli(&["put", "k", "a", "1"]).ok();
     node.stop();
     assert_eq!(run(command().args(["get", "k", "a", "--data", data]), b"").ok(), "1");

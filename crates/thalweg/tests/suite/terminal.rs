@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::Read,
+    io::{Read, Write},
     os::fd::{FromRawFd, OwnedFd},
     process::Stdio,
 };
@@ -14,6 +14,11 @@ const HOSTILE: &str = "a\x1b]0;owned\x07\x1b[2J\u{9b}31m\r\nforged\u{202e}z\x7f"
 
 /// Runs a command whose stdout and stderr are a terminal. Returns everything that the terminal got.
 fn on_terminal(node: &Node, args: &[&str]) -> String {
+    on_terminal_with(node, args, None)
+}
+
+/// Like [`on_terminal`]; with `typed`, stdin is the terminal, too, at which that is typed.
+fn on_terminal_with(node: &Node, args: &[&str], typed: Option<&[u8]>) -> String {
     let (mut ours, mut theirs) = (-1, -1);
     // SAFETY: both descriptors are written by the call, and the other pointers may be null.
     let opened = unsafe {
@@ -24,9 +29,11 @@ fn on_terminal(node: &Node, args: &[&str]) -> String {
     let (mut terminal, end) = unsafe { (File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
     let mut child = {
         let mut command = command();
-        command.args(args).env("THALWEG_SERVER", &node.url).env("NO_COLOR", "1").stdin(Stdio::null());
+        command.args(args).env("THALWEG_SERVER", &node.url).env("NO_COLOR", "1");
+        command.stdin(if typed.is_some() { Stdio::from(end.try_clone().unwrap()) } else { Stdio::null() });
         command.stdout(end.try_clone().unwrap()).stderr(end).spawn().expect("the binary starts")
     };
+    terminal.write_all(typed.unwrap_or_default()).unwrap();
     let mut shown = Vec::new();
     // The read fails once no process has the other end open.
     let _ = terminal.read_to_end(&mut shown);
@@ -43,6 +50,17 @@ fn is_harmless(text: &str, what: &str) {
     let found: Vec<char> = text.replace("\r\n", "\n").chars().filter(acts).collect();
     assert!(found.is_empty(), "{what}: {found:?} in {text:?}");
     assert!(!text.lines().any(|line| line.starts_with("forged") && what.contains("name")), "{what}: {text}");
+}
+
+#[test]
+fn a_command_that_reads_a_terminal_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(dir.path());
+    let shown = on_terminal_with(&node, &["put", "k", "a"], Some(b"one\n\x04"));
+    assert!(shown.contains("Ctrl-D ends the input"), "{shown}");
+    assert_eq!(node.cli(&["get", "k", "a"]).ok(), "one\n");
+    assert!(!on_terminal(&node, &["put", "k", "b"]).contains("Ctrl-D"), "an empty stdin is no terminal");
+    node.stop();
 }
 
 #[test]

@@ -184,6 +184,32 @@ fn usage_errors_end_with_2() {
 }
 
 #[test]
+fn usage_errors_are_json_on_request() {
+    for typed in [&["get", "users", "--json"][..], &["put", "k", "a", "1", "--ttl", "30", "--json"]] {
+        let error = json(&thalweg(typed).fails(2));
+        assert_eq!((error["code"].as_str(), error["exit"].as_u64()), (Some("usage"), Some(2)), "{error}");
+        assert!(error["message"].as_str().is_some_and(|message| !message.contains('\n')) && error["next"].is_string());
+    }
+    assert!(thalweg(&["get", "users"]).fails(2).starts_with("error: "));
+    // The option belongs to the other command.
+    assert!(thalweg(&["lock", "--", "sh", "--json"]).fails(2).starts_with("error: "));
+    assert!(thalweg(&["get", "--help", "--json"]).ok().contains("Usage: "));
+}
+
+#[test]
+fn a_missing_choice_is_named_with_all_its_options() {
+    for (typed, choice) in [
+        (&["import", "a.csv"][..], "--stream <NAME>|--keyspace <NAME>"),
+        (&["export"], "--stream <NAME>|--keyspace <NAME>"),
+        (&["reply", "sums"], "--exec <COMMAND>|--with <TEXT>"),
+        (&["del", "users"], "KEY|--prefix <PREFIX>"),
+    ] {
+        let refused = thalweg(typed).fails(2);
+        assert!(refused.contains(choice), "{refused}");
+    }
+}
+
+#[test]
 fn help_is_in_groups_by_purpose() {
     let help = thalweg(&["--help"]).ok();
     for part in ["\nKeys and values:\n  put ", "\nStreams and consumer groups:\n  append ", "\nMaintenance:\n"] {

@@ -11,9 +11,9 @@
 //! | `cluster`, `join` | the member that it is | joins with the token |
 //! | `cluster`, `join`, `expect` | the member that it is | joins with the token the cluster that the nodes found together |
 //!
-//! Invariant: the credentials are durable before the directory is opened for the first time as a member. A start that
-//! ends in between takes the same decision again. A single node's directory with credentials, of a start that could not
-//! open it, is still that of a single node.
+//! Invariants: the credentials are durable before the directory is opened for the first time as a member. A start that
+//! ends in between takes the same decision again. A directory that cannot be opened in the role gets no credentials. A
+//! single node's directory with credentials, of a start that then could not open it, is still that of a single node.
 
 use std::path::Path;
 
@@ -113,6 +113,14 @@ fn identity(config: &Config, credentials: &Credentials, joins: bool) -> MemberId
         (false, true) => MemberIdentity::Join { cluster: credentials.cluster },
         (false, false) => MemberIdentity::Existing,
     }
+}
+
+/// Checks that the directory can be opened in this role. A start that is refused has then written nothing: with
+/// credentials in it, a directory that runs alone could not be opened alone any more.
+pub(super) fn check_directory(role: &OpenRole, dir: &Path) -> Result<(), Failure> {
+    let new = role.member().filter(|part| part.is_new);
+    let new = new.map(|part| (part.identity, part.credentials.cluster));
+    thalweg_engine::check_directory(dir, new).map_err(|error| Failure::of(&error))
 }
 
 /// Makes the credentials durable, before the directory is opened for the first time.
