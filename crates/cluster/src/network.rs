@@ -55,6 +55,8 @@ use crate::{
 
 /// Maximum number of appends to a follower that are on their way at a time.
 const MAX_PIPELINED: usize = 32;
+/// Size in bytes of an append before which other tasks run.
+const YIELD_FROM_BYTES: usize = 64 * 1024;
 /// Maximum time that a follower takes to write the entries of an append. openraft's limit for an append is one
 /// heartbeat interval, but a slow fsync takes longer, and the leader would send the same entries repeatedly. The
 /// follower's silence ends the wait sooner, see `link`.
@@ -265,13 +267,18 @@ async fn send_append(
     Ok((Range::of(request), pending))
 }
 
-/// Reserves memory for the entries of an append. Waits until the appends on their way leave enough.
+/// Reserves memory for the entries of an append. Waits until the appends on their way leave enough, and lets other tasks
+/// run before a large append: otherwise all that a follower lacks, up to [`MAX_PIPELINED_BYTES`], would be read and sent
+/// before consensus continues on the same thread.
 async fn room_for(room: Arc<Semaphore>, request: &AppendEntriesRequest<Types>) -> OwnedSemaphorePermit {
     let bytes = |entry: &RaftEntry| match &entry.payload {
         EntryPayload::Normal(commands) => commands.bytes.len(),
         _ => 0,
     };
     let wanted = request.entries.iter().map(bytes).sum::<usize>().min(MAX_PIPELINED_BYTES);
+    if wanted >= YIELD_FROM_BYTES {
+        tokio::task::yield_now().await;
+    }
     room.acquire_many_owned(wanted as u32).await.expect("the semaphore is never closed")
 }
 

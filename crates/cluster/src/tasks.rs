@@ -430,7 +430,7 @@ impl Tasks {
             match send_manage(&link, ManageKind::Join, here, info, CHANGE_LIMIT).await {
                 Ok(_) => return Ok(()),
                 Err(CallError::Failed { code, leader: Some(leader), .. }) if code == "not_leader" => {
-                    wanted.push(leader)
+                    wanted.push(leader);
                 }
                 Err(error) => reason = format!("{address}: {error}"),
             }

@@ -35,6 +35,10 @@ use crate::{
     written::Written,
 };
 
+/// Divisor of the largest read when a follower needs entries that are not cached. A read of 1 MiB, its checksums and its
+/// copies keep consensus, which runs on the same thread, from anything else for 2 ms.
+const OLD_SHARE: usize = 4;
+
 /// Reads the log of one space; cheap to clone, safe from many threads.
 #[derive(Clone, Debug)]
 pub struct LogReader {
@@ -289,7 +293,9 @@ impl<Rt: AsyncRuntime> RaftLogReader<Types<Rt>> for LogReader {
     }
 
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<RaftEntry>> {
-        Ok(self.entries(Index(start), Index(end), self.max_read_bytes)?)
+        let from = Index(start);
+        let max_bytes = if self.cached(from).is_some() { self.max_read_bytes } else { self.max_read_bytes / OLD_SHARE };
+        Ok(self.entries(from, Index(end), max_bytes)?)
     }
 
     async fn entries_stream<RB>(&mut self, range: RB) -> impl Stream<Item = io::Result<RaftEntry>> + OptionalSend

@@ -53,6 +53,13 @@ pub(crate) struct StoredVersion {
     pub(crate) blob: Option<BlobRef>,
 }
 
+/// The row key of a version, its head with another ending, and the key of its row in the index by time.
+struct EndedVersion {
+    row: Vec<u8>,
+    head: Vec<u8>,
+    time_row: Vec<u8>,
+}
+
 impl StoredVersion {
     pub(crate) fn decode(revision: Revision, key: &[u8], row: &[u8]) -> Result<Self, MachineError> {
         let row = VersionRow::decode(key, row)?;
@@ -187,23 +194,22 @@ impl Applying<'_> {
         at: Revision,
         ending: VersionEnd,
     ) -> Result<(), MachineError> {
-        let Some((row, head, time)) = self.overwritten_at(keyspace, key, at, ending)? else { return Ok(()) };
-        if let Some(overwritten) = self.applier.staged.put_beginning(&row, |_| Some(head)) {
+        let Some(ended) = self.overwritten_at(keyspace, key, at, ending)? else { return Ok(()) };
+        if let Some(overwritten) = self.applier.staged.put_beginning(&ended.row, |_| Some(ended.head)) {
             self.note_overwritten(overwritten);
         }
-        self.applier.staged.put(&[&time], &[]);
+        self.applier.staged.put(&[&ended.time_row], &[]);
         Ok(())
     }
 
-    /// Returns the row key of the version that the current entry has ended by an overwrite at the revision `at`, its
-    /// head with another ending, and the key of its index row by time.
+    /// Returns the version that the current entry has ended by an overwrite at the revision `at`, with another ending.
     fn overwritten_at(
         &self,
         keyspace: KeyspaceId,
         key: &[u8],
         at: Revision,
         ending: VersionEnd,
-    ) -> Result<Option<(Vec<u8>, Vec<u8>, Vec<u8>)>, MachineError> {
+    ) -> Result<Option<EndedVersion>, MachineError> {
         let range = KeyRange::with_prefix(&key_prefix(keyspace, key));
         let mut own = self.applier.staged.changes_within(range.lower(), range.upper());
         let Some((row, version)) = own.find_map(|(row, version, _)| Some((row, version?))) else { return Ok(None) };
@@ -215,7 +221,8 @@ impl Applying<'_> {
             return Ok(None);
         }
         let head = VersionRow { ending, ..version }.head().to_vec();
-        Ok(Some((row.to_vec(), head, time_row(keyspace, version.until.time, row))))
+        let time_row = time_row(keyspace, version.until.time, row);
+        Ok(Some(EndedVersion { row: row.to_vec(), head, time_row }))
     }
 
     /// Returns the time at which a value with this expiry has ended; `NO_END` if not yet at the current entry's time.

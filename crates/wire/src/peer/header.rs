@@ -33,6 +33,9 @@ pub const MAX_HANDSHAKE_BYTES: usize = 2048;
 /// Size of a body in bytes from which it is compressed, if that makes it shorter. Compressing a smaller body takes
 /// longer than sending the saved bytes on a local network.
 pub const COMPRESS_FROM_BYTES: usize = 16 * 1024;
+/// Number and size in bytes of the samples that show whether a body of at least four times their sum is worth compressing.
+const SAMPLES: usize = 4;
+const SAMPLE_BYTES: usize = 8 * 1024;
 
 const COMPRESSED: u8 = 1;
 
@@ -197,11 +200,12 @@ pub fn encode_compressed<'a, F: PeerFrame<'a>>(frame: &F, id: u64, out: &mut Vec
 }
 
 /// Compresses the body of the encoded frame that begins at `begin` and ends at the end of `out`, if it is long enough
-/// and becomes shorter by at least an eighth. Takes about 2 ms for each MiB.
+/// and becomes shorter by at least an eighth. A body of 128 KiB or more is not compressed either if samples of it hardly
+/// become shorter. Takes about 2 ms for each MiB that is compressed.
 pub fn compress(out: &mut Vec<u8>, begin: usize) {
     let Some((header, body)) = out[begin..].split_first_chunk::<HEADER_BYTES>() else { return };
     let Ok(header) = Header::decode(header, MAX_BODY_BYTES) else { return };
-    if body.len() < COMPRESS_FROM_BYTES || header.is_compressed {
+    if body.len() < COMPRESS_FROM_BYTES || header.is_compressed || !seems_compressible(body) {
         return;
     }
     let compressed = lz4_flex::block::compress_prepend_size(body);
@@ -210,6 +214,19 @@ pub fn compress(out: &mut Vec<u8>, begin: usize) {
         out.extend_from_slice(&compressed);
         Header { len: compressed.len(), is_compressed: true, ..header }.put(&mut out[begin..]);
     }
+}
+
+/// Returns false if samples of a long body suggest that compressing it would be in vain, as with data that is compressed
+/// or encrypted already.
+fn seems_compressible(body: &[u8]) -> bool {
+    if body.len() < SAMPLES * SAMPLE_BYTES * 4 {
+        return true;
+    }
+    let sample = |number: usize| {
+        let begin = (body.len() - SAMPLE_BYTES) / (SAMPLES - 1) * number;
+        lz4_flex::block::compress(&body[begin..begin + SAMPLE_BYTES]).len()
+    };
+    (0..SAMPLES).map(sample).sum::<usize>() < SAMPLES * SAMPLE_BYTES / 16 * 15
 }
 
 /// Replaces the header of an encoded frame by a short head. Returns the position at which the frame begins then.
@@ -251,6 +268,22 @@ mod tests {
         super::frames::{Heartbeat, Ping, Sign},
         *,
     };
+
+    #[test]
+    fn samples_show_whether_a_long_body_is_worth_compressing() {
+        let mut random = 7_u64;
+        let noise: Vec<u8> = std::iter::repeat_with(|| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 56) as u8
+        })
+        .take(300_000)
+        .collect();
+        let text: Vec<u8> = noise.iter().map(|byte| b'a' + byte % 4).collect();
+        assert!(!seems_compressible(&noise) && seems_compressible(&text));
+        // A part that can become shorter decides for the whole, and short bodies are always tried.
+        assert!(seems_compressible(&[&noise[..200_000], &text[..100_000]].concat()));
+        assert!(seems_compressible(&noise[..100_000]));
+    }
 
     #[test]
     fn headers_are_pinned_and_come_back() {
