@@ -200,16 +200,16 @@ mod tests {
     #[test]
     fn an_error_of_the_command_line_has_a_message_and_a_next_step() {
         let failure = |typed: &[&str]| {
-            let command = Command::new("thalweg").arg(clap::Arg::new("key").long("key").required(true));
+            let command = Command::new("thalweg").arg(clap::Arg::new("server").long("server").required(true));
             usage_failure(&command.try_get_matches_from(typed).unwrap_err().render().to_string())
         };
         let missing = failure(&["thalweg"]);
-        assert_eq!(missing.message, "the following required arguments were not provided: --key <key>");
-        assert_eq!(missing.next.as_deref(), Some("the usage is `thalweg --key <key>`"));
+        assert_eq!(missing.message, "the following required arguments were not provided: --server <server>");
+        assert_eq!(missing.next.as_deref(), Some("the usage is `thalweg --server <server>`"));
         assert_eq!(missing.exit.code(), 2);
-        let wrong = failure(&["thalweg", "--kye", "a"]);
-        assert_eq!(wrong.message, "unexpected argument '--kye' found");
-        assert_eq!(wrong.next.as_deref(), Some("a similar argument exists: '--key'"));
+        let wrong = failure(&["thalweg", "--sever", "a"]);
+        assert_eq!(wrong.message, "unexpected argument '--sever' found");
+        assert_eq!(wrong.next.as_deref(), Some("a similar argument exists: '--server'"));
     }
 
     #[test]

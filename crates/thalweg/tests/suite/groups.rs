@@ -23,7 +23,7 @@ fn show(place: &Target) -> Value {
 fn a_member_consumes_what_is_there_and_acks_what_it_has_printed() {
     each_place(|place| {
         place.cli(&["append", "jobs", "a", "b", "c"]).ok();
-        assert!(place.cli(&["consume", "jobs", "--group", "g"]).fails(3).contains("thalweg groups create"));
+        assert!(place.cli(&["consume", "jobs", "--group", "g"]).fails(3).contains("`groups create`"));
         let consume = ["consume", "jobs", "--group", "g", "--create", "--payload-only"];
         assert_eq!(place.cli(&[&consume[..], &["--limit", "2"]].concat()).ok(), "a\nb\n");
         assert_eq!(place.cli(&consume).ok(), "c\n");
