@@ -462,7 +462,7 @@ fn servers_are_compared_over_http_and_resp() {
     let (verdict, titles) = verdict_and_titles(&report);
     assert!(verdict.contains("p99 µs"), "{verdict}");
     assert!(titles.contains("durability appendonly yes, appendfsync always: mixed, 200/s constant"), "{titles}");
-    assert!(titles.contains(" RESP, runs of 0.06 s"), "{titles}");
+    assert!(titles.contains(" RESP, runs of 0.15 s"), "{titles}");
     let conditions = report.to_text();
     assert!(conditions.contains(&format!("RESP at {}, database 0, thalweg", nodes[0].resp)), "{conditions}");
     let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
