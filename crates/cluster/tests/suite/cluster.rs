@@ -1,8 +1,13 @@
 //! A small cluster for tests.
 
 use std::{
+    net::{SocketAddr, TcpListener},
+    ops::Range,
     path::PathBuf,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU16, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
@@ -51,8 +56,21 @@ pub fn database_options() -> Options {
     }
 }
 
+/// Returns an address of the loopback at which nothing listens. Its port is below those from which the system chooses
+/// for outgoing connections (from 32768 on), so that no connection takes it before a node listens there, again or for
+/// the first time.
+pub fn free_address() -> SocketAddr {
+    static TAKEN: AtomicU16 = AtomicU16::new(0);
+    const PORTS: Range<u16> = 10_000..32_000;
+    let count = PORTS.end - PORTS.start;
+    let first = u16::try_from(std::process::id() % u32::from(count)).expect("below the end");
+    let ports = PORTS.map(|_| PORTS.start + (first + TAKEN.fetch_add(1, Relaxed) % 10_000) % count);
+    let mut addresses = ports.map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+    addresses.find(|address| TcpListener::bind(address).is_ok()).expect("a free port")
+}
+
 pub fn node_options(name: &str) -> NodeOptions {
-    let options = NodeOptions::new("127.0.0.1:0".parse().unwrap(), Secret::new(&[7; 32]));
+    let options = NodeOptions::new(free_address(), Secret::new(&[7; 32]));
     // With the default times a busy machine elects leaders again and again.
     let consensus = ConsensusOptions {
         min_election: Duration::from_millis(1_000),

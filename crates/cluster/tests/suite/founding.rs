@@ -1,7 +1,7 @@
 //! Nodes with empty directories that found a cluster together, and such nodes whose directories were lost.
 
 use std::{
-    net::{SocketAddr, TcpListener},
+    net::SocketAddr,
     path::PathBuf,
     time::{Duration, Instant},
 };
@@ -12,7 +12,7 @@ use thalweg_serving::cluster::{ClusterHandle, MemberHealth, MemberReport, Member
 use thalweg_types::{ClusterId, ReadLevel};
 
 use crate::{
-    cluster::{TestCluster, TestNode, node_options, wait_until},
+    cluster::{TestCluster, TestNode, free_address, node_options, wait_until},
     nodes::{put_again, put_through, soon, wait},
 };
 
@@ -27,9 +27,7 @@ struct Together {
 impl Together {
     /// Starts nodes that found a cluster together, and waits until all of them vote.
     fn start(count: usize) -> Self {
-        let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let addresses = listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
-        drop(listeners);
+        let addresses = (0..count).map(|_| free_address()).collect();
         let digest_every = NodeOptions::DEFAULT_DIGEST_EVERY;
         let cluster = TestCluster { dir: tempfile::tempdir().unwrap(), id: CLUSTER, nodes: Vec::new(), digest_every };
         let mut all = Self { addresses, cluster };
