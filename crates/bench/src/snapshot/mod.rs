@@ -33,6 +33,7 @@ use self::{
 };
 use crate::{
     BenchError, Progress, Report, Scratch,
+    clock_rule::ClockRule,
     data::KEY_BYTES,
     engine::settle,
     latency::Latencies,
@@ -282,6 +283,11 @@ impl SnapshotFigures {
         let times = beside.p99(self.load.rate) / without.p99(self.load.rate);
         let what = "writers' p99 beside a snapshot / without one, over all windows";
         report.checks.push(Check::below(what, times, WANTED_TIMES, " ×"));
+        let mut clocks = ClockRule::default();
+        for window in self.rounds.iter().flat_map(|round| [&round.without, &round.beside]) {
+            clocks.add(&window.clocks);
+        }
+        report.checks.extend(clocks.check());
     }
 
     fn snapshots(&self) -> Table {
