@@ -49,8 +49,8 @@ impl ProfileOptions {
         let process = process.ok_or_else(|| BenchError::Profile {
             message: "the server's process is not known, or not on this machine: leave --target out".to_owned(),
         })?;
-        let mut kinds = self.profile.clone();
-        kinds.dedup();
+        let is_first = |(at, kind): &(usize, &ProfileKind)| !self.profile[..*at].contains(kind);
+        let kinds: Vec<_> = self.profile.iter().enumerate().filter(is_first).map(|(_, kind)| *kind).collect();
         kinds.iter().try_for_each(|kind| Recording::check(*kind, process, dir))?;
         Ok(Some(Profiler { kinds, process, dir: dir.to_owned() }))
     }
