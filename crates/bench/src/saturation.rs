@@ -103,8 +103,9 @@ impl SearchEvidence {
         self.runs.push((rate, evidence));
     }
 
-    /// Describes the resource that was saturated in the last failed run at the lowest rate that failed; `None` if no run
-    /// failed. If the search ended before a rate had failed twice, it is the lowest rate above the knee with a failed run.
+    /// Describes the resource that was saturated in the last failed run at the lowest rate that failed; `None` if no
+    /// run failed. If the search ended before a rate had failed twice, it is the lowest rate above the knee with a
+    /// failed run.
     fn verdict(&self, knee: &Knee) -> Option<String> {
         match knee.limited_by {
             Limit::MaxRate | Limit::Machine => return None,

@@ -17,9 +17,9 @@ use crate::{Findings, System, Walls, storage::micros};
 /// Step of the wall clock, while it was observed, that synchronising by slewing cannot explain: that changes the clock
 /// by at most half a millisecond in a second.
 const STEP: Duration = Duration::from_millis(5);
-/// Bound of the kernel on the error of a synchronised clock above which it is reported. The kernel lets the bound grow by
-/// half a millisecond in a second, and systemd-timesyncd asks its server every 34 minutes, so that a good clock reaches
-/// 1.02 s. `thalweg cluster doctor` reports clocks that differ by 10 s.
+/// Bound of the kernel on the error of a synchronised clock above which it is reported. The kernel lets the bound grow
+/// by half a millisecond in a second, and systemd-timesyncd asks its server every 34 minutes, so the bound of a good
+/// clock reaches 1.02 s. `thalweg cluster doctor` reports clocks that differ by 10 s.
 const MAX_ERROR: Duration = Duration::from_secs(3);
 /// Clock sources whose reading takes a system call or access to a slow device.
 const SLOW_SOURCES: [&str; 5] = ["hpet", "acpi_pm", "jiffies", "refined-jiffies", "pit"];

@@ -86,8 +86,9 @@ pub struct Facts {
 ///
 /// # Errors
 ///
-/// Fails if the directory cannot be read, or if a write or sync of the probe fails. If the probe may not write, or would
-/// take space from the reserve of a node, that is no error: then nothing is measured, and a finding has the reason.
+/// Fails if the directory cannot be read, or if a write or sync of the probe fails. If the probe may not write, or
+/// would take space from the reserve of a node, that is no error: then nothing is measured, and a finding has the
+/// reason.
 pub fn examine(dir: &Path, given: &Examination, go_on: &mut dyn FnMut() -> bool) -> io::Result<(Facts, Findings)> {
     let system = System::of_this_machine();
     let space = Space::read(dir)?;

@@ -68,8 +68,8 @@ impl Pace {
     }
 }
 
-/// Returns a rate as text, with up to three decimal places. Names of scenarios contain it, and two rates below 10 must not
-/// get the same name.
+/// Returns a rate as text, with up to three decimal places. Names of scenarios contain it, and two rates below 10 must
+/// not get the same name.
 fn shown(rate: f64) -> String {
     if rate < 0.001 { format!("{rate}") } else { format!("{}", (rate * 1000.0).round() / 1000.0) }
 }

@@ -152,8 +152,8 @@ impl<C> Tally<C> {
         }
     }
 
-    /// Returns the share of requests, from 0 to 1, with a wrong reply or without a reply, without those of the warm-up. A
-    /// lost connection counts as one more error, whenever it was lost.
+    /// Returns the share of requests, from 0 to 1, with a wrong reply or without a reply; those of the warm-up do not
+    /// count. A lost connection counts as one more error, whenever it was lost.
     pub fn error_share(&self) -> f64 {
         let errors = self.counted_wrong + self.lost + self.unanswered;
         let requests = self.replies + self.lost + self.unanswered;

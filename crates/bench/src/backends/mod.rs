@@ -361,7 +361,8 @@ fn overview(cells: &[Cell], subjects: &[Subject<'_>]) -> Table {
         let half = (statistics.high - statistics.low) / 2.0;
         "group" => cell.group.name(), "what" => cell.group.what(), "store" => cell.store.as_str(),
         "mode" => cell.mode.name(), "per s" => cell.rate(),
-        "batches/s" => cell.group.batch().map(|sets| cell.rate() / sets as f64), "mean µs" => statistics.mean, "± 95 %" => half,
+        "batches/s" => cell.group.batch().map(|sets| cell.rate() / sets as f64), "mean µs" => statistics.mean,
+        "± 95 %" => half,
     }
 }
 

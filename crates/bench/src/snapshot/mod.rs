@@ -313,7 +313,8 @@ impl SnapshotFigures {
                 table.row(cells! {
                     "round" => number, "snapshot" => snapshot, "puts/s" => window.written.rate(),
                     "puts" => window.written.times.count(), "p50 µs" => quantiles.p50_us,
-                    "p95 µs" => quantiles.p95_us, "p99 µs" => quantiles.p99_us, "p99.9 µs" => quantiles.p999_us, "max µs" => quantiles.max_us,
+                    "p95 µs" => quantiles.p95_us, "p99 µs" => quantiles.p99_us, "p99.9 µs" => quantiles.p999_us,
+                    "max µs" => quantiles.max_us,
                     "slow fsyncs" => window.slow_syncs,
                     "stolen ms" => window.stolen.map_or(Cell::Missing(()), |stolen| (stolen.as_secs_f64() * 1e3).into()),
                 });

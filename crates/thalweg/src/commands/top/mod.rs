@@ -202,8 +202,8 @@ impl Readings {
         }
     }
 
-    /// Returns the result of the requested reading, if it is there. Fails if the thread has ended, which only a panic does;
-    /// its message has taken the terminal back.
+    /// Returns the result of the requested reading, if it is there. Fails if the thread has ended, which happens only
+    /// after a panic, whose message needed the terminal in its former mode.
     fn poll(&mut self) -> Result<Option<Result<Reading, Failure>>, Failure> {
         match self.results.try_recv() {
             Ok(result) => {

@@ -115,8 +115,8 @@ fn meaning(bytes: &[u8]) -> Option<Key> {
 }
 
 /// Returns the bytes that draw the lines over the present content of the screen. The screen is not cleared first, so it
-/// does not flicker. Each row is erased before its text and not after it: behind a text as wide as the terminal the cursor
-/// stays on the last character, which erasing would take away.
+/// does not flicker. Each row is erased before its text and not after it: behind a text as wide as the terminal the
+/// cursor stays on the last character, which erasing would take away.
 fn frame(lines: &[Line], width: usize, height: usize) -> String {
     let shown = if lines.len() > height { height.saturating_sub(1) } else { lines.len() };
     let mut rows: Vec<String> = lines[..shown]

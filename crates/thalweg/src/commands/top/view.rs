@@ -244,8 +244,8 @@ impl View {
     }
 }
 
-/// Returns true if both readings are of one process. The counters of a restarted server, or of another one behind the same
-/// address, begin at zero and may have passed their former values since.
+/// Returns true if both readings are of one process. The counters of a restarted server, or of another one behind the
+/// same address, begin at zero and may have passed their former values since.
 fn is_same_process(before: &Reading, now: &Reading) -> bool {
     let [was_up, is_up] = [before, now].map(|reading| reading.status["uptime_seconds"].as_u64());
     before.status["node"] == now.status["node"] && was_up.zip(is_up).is_none_or(|(was_up, is_up)| is_up >= was_up)
