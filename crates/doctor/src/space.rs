@@ -143,10 +143,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(Space::read(dir.path()).unwrap().log_bytes, 0);
         fs::create_dir(dir.path().join("log")).unwrap();
-        let file = fs::File::create(dir.path().join("log/00000001.seg")).unwrap();
-        std::io::Write::write_all(&mut &file, &[7; 100_000]).unwrap();
+        let path = dir.path().join("log/00000001.seg");
+        fs::write(&path, "x".repeat(100_000)).unwrap();
         // Some file systems give a file its blocks when it is written to the disk.
-        file.sync_all().unwrap();
+        fs::File::open(&path).unwrap().sync_all().unwrap();
         assert!(Space::read(dir.path()).unwrap().log_bytes > 0);
     }
 
