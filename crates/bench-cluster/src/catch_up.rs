@@ -59,7 +59,8 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
             "catch-up s" => course.caught_up.as_secs_f64(), "MB/s" => rate / 1e6, "disk MB/s" => course.disk / 1e6,
             "puts/s" => work::PACED_RATE, "p50 µs before" => micros(&course.before, 50.0),
             "p95 µs before" => micros(&course.before, 95.0), "p99 µs before" => before,
-            "p50 µs meanwhile" => micros(&course.meanwhile, 50.0), "p95 µs meanwhile" => micros(&course.meanwhile, 95.0),
+            "p50 µs meanwhile" => micros(&course.meanwhile, 50.0),
+            "p95 µs meanwhile" => micros(&course.meanwhile, 95.0),
             "p99 µs meanwhile" => meanwhile,
         });
         let wanted = GOAL.min(course.disk) / 1e6;

@@ -65,8 +65,8 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
 /// Simulates all sizes of the options.
 fn simulated(scenario: &mut Scenario<'_>, figures: &mut Figures) -> Result<(), BenchError> {
     let options = scenario.options;
-    let title = "detection, simulated: failure of a node until the others' detectors report it, over a virtual clock, default \
-                 times, measured delays of messages and timers";
+    let title = "detection, simulated: failure of a node until the others' detectors report it, over a virtual clock, \
+                 default times, measured delays of messages and timers";
     let mut table = Table::new(title);
     let delays = Delays::measure()?;
     let ((message_p50, _), (message_p99, timer_p99)) = (delays.percentile(50.0), delays.percentile(99.0));

@@ -80,8 +80,8 @@ impl Peer {
     pub(crate) fn name(&self) -> String {
         let Greeting { etcd, go, members, connections } = &self.greeting;
         format!(
-            "{NAME} {etcd} ({go}), {members} members in processes of their own with its default settings; its Go client, \
-             whose concurrent clients share at most {connections} connections (one for each member at least)"
+            "{NAME} {etcd} ({go}), {members} members in processes of their own with its default settings; its Go \
+             client, whose concurrent clients share at most {connections} connections (one for each member at least)"
         )
     }
 

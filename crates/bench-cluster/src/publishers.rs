@@ -127,8 +127,8 @@ fn stages(in_flight: usize, turns: &[Turn]) -> Option<Stages> {
 
 fn figures(nodes: usize, rounds: &[Vec<Turn>]) -> Figures {
     let title = format!(
-        "stream appends: {RECORDS_PER_BATCH} records of {RECORD_BYTES} B a batch, {PUBLISHERS} publishers, native protocol, \
-         durability quorum, {nodes} nodes; medians of the rounds, closed loop"
+        "stream appends: {RECORDS_PER_BATCH} records of {RECORD_BYTES} B a batch, {PUBLISHERS} publishers, native \
+         protocol, durability quorum, {nodes} nodes; medians of the rounds, closed loop"
     );
     let (mut table, mut checks) = (Table::new(title), Vec::new());
     for (in_flight, turns) in IN_FLIGHT.iter().zip(rounds) {
@@ -141,7 +141,8 @@ fn figures(nodes: usize, rounds: &[Vec<Turn>]) -> Figures {
             "MB/s" => summary.median * RECORD_BYTES as f64 / 1e6, "ack p50 ms" => millis(50.0),
             "ack p95 ms" => millis(95.0), "ack p99 ms" => millis(99.0),
             "link MB/s" => median_of(turns, |turn| turn.link_bytes * turn.rate / 1e6),
-            "link B/record" => median_of(turns, |turn| turn.link_bytes), "disk MB/s" => median_of(turns, |turn| turn.disk / 1e6),
+            "link B/record" => median_of(turns, |turn| turn.link_bytes),
+            "disk MB/s" => median_of(turns, |turn| turn.disk / 1e6),
             "of disk ÷ 6.1" => share, "nodes' CPU µs each" => median_of(turns, |turn| turn.node_cpu_us),
             "clients' CPU µs each" => median_of(turns, |turn| turn.client_cpu_us),
         });

@@ -57,8 +57,8 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
 
 fn figures(nodes: usize, rounds: &[Vec<Turn>]) -> Figures {
     let title = format!(
-        "Redis clients: SET of {VALUE_BYTES} B, -c {CONNECTIONS} -P {PIPELINE}, durability quorum, {nodes} nodes; medians of the \
-         rounds, closed loop"
+        "Redis clients: SET of {VALUE_BYTES} B, -c {CONNECTIONS} -P {PIPELINE}, durability quorum, {nodes} nodes; \
+         medians of the rounds, closed loop"
     );
     let (mut table, mut checks) = (Table::new(title), Vec::new());
     let rates = |turns: &[Turn]| turns.iter().map(|turn| turn.rate).collect::<Vec<_>>();

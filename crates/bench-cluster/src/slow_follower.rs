@@ -150,7 +150,8 @@ fn figures(conditions: &[Condition], clients: usize, rounds: &[Vec<(Turn, Proces
         table.row(cells! {
             "followers" => *name, "clients" => clients, "puts/s" => summary.median, "± MAD" => summary.mad,
             "of all run" => share, "p50 µs" => median_of(turns, |(turn, _)| turn.p50_us),
-            "p95 µs" => median_of(turns, |(turn, _)| turn.p95_us), "p99 µs" => median_of(turns, |(turn, _)| turn.p99_us),
+            "p95 µs" => median_of(turns, |(turn, _)| turn.p95_us),
+            "p99 µs" => median_of(turns, |(turn, _)| turn.p99_us),
             "the follower's CPU %" => median_of(turns, |(_, shares)| 100.0 * shares.node),
             "used instead of it %" => median_of(turns, |(_, shares)| 100.0 * shares.thread),
         });

@@ -112,7 +112,8 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
         .wait("all nodes have freed the start of their logs", |nodes| (0..3).all(|number| has_freed(nodes, number)))?;
     let mut figures = Figures::default();
     let title = format!(
-        "snapshot to a new node: values of {VALUE_BYTES} B in the state, {:.0} puts/s to the leader, 3 nodes, durability quorum",
+        "snapshot to a new node: values of {VALUE_BYTES} B in the state, {:.0} puts/s to the leader, 3 nodes, \
+         durability quorum",
         work::PACED_RATE
     );
     let mut table = Table::new(title);
@@ -125,12 +126,15 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
         scenario.step(&format!("snapshot {round}: {:.0} MB/s", transfer.rate() / 1e6));
         table.row(cells! {
             "stored MB" => state_bytes / 1e6, "received MB" => transfer.received_bytes / 1e6,
-            "first byte s" => seconds(transfer.began), "transfer s" => seconds(transfer.ended.saturating_sub(transfer.began)),
+            "first byte s" => seconds(transfer.began),
+            "transfer s" => seconds(transfer.ended.saturating_sub(transfer.began)),
             "MB/s" => transfer.rate() / 1e6, "then usable s" => seconds(transfer.usable.saturating_sub(transfer.ended)),
             "disk MB/s" => course.disk / 1e6, "p50 µs before" => micros(&course.before, 50.0),
             "p95 µs before" => micros(&course.before, 95.0), "p99 µs before" => micros(&course.before, 99.0),
-            "p50 µs meanwhile" => micros(&course.meanwhile, 50.0), "p95 µs meanwhile" => micros(&course.meanwhile, 95.0),
-            "p99 µs meanwhile" => micros(&course.meanwhile, 99.0), "leader MiB above idle" => mebibytes(course.leader_bytes),
+            "p50 µs meanwhile" => micros(&course.meanwhile, 50.0),
+            "p95 µs meanwhile" => micros(&course.meanwhile, 95.0),
+            "p99 µs meanwhile" => micros(&course.meanwhile, 99.0),
+            "leader MiB above idle" => mebibytes(course.leader_bytes),
             "new node MiB above idle" => mebibytes(course.new_bytes),
         });
         figures.checks.push(came_as_snapshot(round, transfer.received_bytes / state_bytes));

@@ -44,7 +44,8 @@ pub fn run(options: &ClusterOptions, progress: &mut dyn Progress) -> Result<Repo
     report.condition(
         "load",
         format!(
-            "one connection and one request in flight for each client unless a title says otherwise, on this machine; seed {}",
+            "one connection and one request in flight for each client unless a title says otherwise, on this machine; \
+             seed {}",
             options.seed
         ),
     );
@@ -276,7 +277,8 @@ fn figure_row(rounds: &Rounds, system: &str, turns: &[Turn]) -> Row {
     cells! {
         "request" => what, "level" => level, "clients" => clients, "node" => place.name(), "system" => system,
         "requests/s" => rates.median, "± MAD" => rates.mad, "p50 µs" => median_of(turns, |turn| turn.p50_us),
-        "p95 µs" => median_of(turns, |turn| turn.p95_us), "p99 µs" => median_of(turns, |turn| turn.p99_us), "× etcd" => of_etcd, "of 3 hops + fsync" => of_allowed,
+        "p95 µs" => median_of(turns, |turn| turn.p95_us), "p99 µs" => median_of(turns, |turn| turn.p99_us),
+        "× etcd" => of_etcd, "of 3 hops + fsync" => of_allowed,
         "nodes' CPU µs each" => median_of(turns, |turn| turn.node_cpu_us),
         "clients' CPU µs each" => median_of(turns, |turn| turn.client_cpu_us),
         "clients busy %" => median_of(turns, |turn| 100.0 * turn.busiest),

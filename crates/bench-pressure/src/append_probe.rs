@@ -59,8 +59,11 @@ mod tests {
     fn the_disk_is_probed_until_the_work_ends() {
         let scratch = thalweg_lab::Scratch::below(None).unwrap();
         let work = || std::thread::sleep(Duration::from_millis(50));
+        let begun = Instant::now();
         let ((), times) = beside(scratch.path(), 100, 1000.0, work).unwrap();
-        assert!((1..=60).contains(&times.count()), "{}", times.count());
+        // A busy machine sleeps longer than it was told to.
+        let most = 1 + u64::try_from(begun.elapsed().as_millis()).unwrap();
+        assert!((1..=most).contains(&times.count()), "{} of {most}", times.count());
         assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0, "the file is removed");
     }
 }

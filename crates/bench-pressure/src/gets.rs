@@ -154,7 +154,8 @@ fn figures(all: &[Rounds], limit: MemoryLimit, options: &PressureOptions) -> Fig
         table.row(cells! {
             "protocol" => rounds.protocol.name(), "clients" => rounds.clients, "gets/s" => summary.median,
             "± MAD" => summary.mad, "p50 µs" => median_of(runs, |run| run.gets.time_us(50.0)),
-            "p95 µs" => median_of(runs, |run| run.gets.time_us(95.0)), "p99 µs" => 1e3 * p99_ms, "max µs" => median_of(runs, |run| run.gets.time_us(100.0)),
+            "p95 µs" => median_of(runs, |run| run.gets.time_us(95.0)), "p99 µs" => 1e3 * p99_ms,
+            "max µs" => median_of(runs, |run| run.gets.time_us(100.0)),
             "disk at depth 1" => median_of(runs, |run| run.one.rate),
             "at depth 32" => median_of(runs, |run| run.deep.rate),
             "of depth 1" => ratio(&rates, &rounds.over(|run| run.one.rate)), "of depth 32" => of_deep,
@@ -167,7 +168,8 @@ fn figures(all: &[Rounds], limit: MemoryLimit, options: &PressureOptions) -> Fig
         let resident_ms = median_of(runs, |run| run.resident.time_us(99.0)) / 1e3;
         beside.row(cells! {
             "gets beside it" => name.as_str(), "p50 µs" => median_of(runs, |run| run.resident.time_us(50.0)),
-            "p95 µs" => median_of(runs, |run| run.resident.time_us(95.0)), "p99 µs" => 1e3 * resident_ms, "p99.9 µs" => median_of(runs, |run| run.resident.time_us(99.9)),
+            "p95 µs" => median_of(runs, |run| run.resident.time_us(95.0)), "p99 µs" => 1e3 * resident_ms,
+            "p99.9 µs" => median_of(runs, |run| run.resident.time_us(99.9)),
             "max µs" => median_of(runs, |run| run.resident.time_us(100.0)),
             "generator's lag p99 µs" => median_of(runs, |run| run.resident.lag_us()),
             "verdict" => Validity::worst(runs.iter().map(|run| &run.resident.validity)).name(),

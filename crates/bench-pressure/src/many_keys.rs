@@ -114,7 +114,8 @@ fn figures(measured: &ManyKeysFigures, limit: MemoryLimit, options: &PressureOpt
     let Summary { min, max, .. } = loaded.slices;
     load.row(cells! {
         "keys/s" => loaded.rate, "slowest twentieth" => min, "fastest" => max,
-        "longest without a reply ms" => loaded.gaps.longest_gap as f64 / 1e6, "server's own MiB" => mebibytes(*own_bytes),
+        "longest without a reply ms" => loaded.gaps.longest_gap as f64 / 1e6,
+        "server's own MiB" => mebibytes(*own_bytes),
         "resident MiB" => mebibytes(loaded.resident), "of it anonymous MiB" => mebibytes(loaded.peaks.anonymous),
         "times at the limit" => loaded.peaks.group.map(|group| group.times_at_limit),
     });
@@ -135,7 +136,8 @@ fn figures(measured: &ManyKeysFigures, limit: MemoryLimit, options: &PressureOpt
         let quantiles = times.quantiles();
         reads.row(cells! {
             "clients" => *clients, "gets/s" => figures.rate, "p50 µs" => quantiles.p50_us, "p95 µs" => quantiles.p95_us,
-            "p99 µs" => quantiles.p99_us, "max µs" => quantiles.max_us, "disk reads each" => each.disk_reads, "KiB read each" => each.read_kib,
+            "p99 µs" => quantiles.p99_us, "max µs" => quantiles.max_us, "disk reads each" => each.disk_reads,
+            "KiB read each" => each.read_kib,
             "cold reads each" => each.cold_reads, "server's CPU µs each" => each.cpu_us, "verdict" => figures.verdict(),
         });
         let name = format!("keys: gets, {clients} clients");

@@ -165,7 +165,8 @@ fn figures(all: &[Rounds], options: &PressureOptions) -> Figures {
                 |percentile| median_of(minutes, |minute| times(minute).percentile(percentile).as_nanos() as f64 / 1e3);
             let tail = minutes.iter().map(|minute| times(minute).percentile(99.9).as_nanos() as f64 / 1e3);
             table.row(cells! {
-                "value B" => *bytes, "what" => what, "p50" => at(50.0), "p95" => at(95.0), "p99" => at(99.0), "p99.9" => at(99.9),
+                "value B" => *bytes, "what" => what, "p50" => at(50.0), "p95" => at(95.0), "p99" => at(99.0),
+                "p99.9" => at(99.9),
                 "± MAD" => Summary::of(&tail.collect::<Vec<_>>()).mad, "max" => at(100.0),
                 "each round" => minutes.iter().map(|minute| times(minute).count()).max(),
                 "generator's lag p99" => lag,

@@ -25,6 +25,7 @@ use thalweg_types::{
 
 use crate::{
     BenchError, Progress, Report, Scratch,
+    clock_rule::ClockRule,
     options::require,
     report::{Check, Table, cells},
     stats::Summary,
@@ -107,14 +108,14 @@ pub fn run(options: &GroupsOptions, progress: &mut dyn Progress) -> Result<Repor
     );
     let (rounds, warmups) = (options.rounds, options.warmup_rounds);
     report.condition("rounds", format!("{rounds} of each kind of ack, after {warmups} of warm-up"));
-    let mut table = Table::new("fetch and ack, one stream, one group");
+    let (mut table, mut clocks) = (Table::new("fetch and ack, one stream, one group"), ClockRule::default());
     for (acks, wanted) in [(Acks::Batched, 100_000.0), (Acks::Single, 30_000.0)] {
         let mut rates = Vec::new();
         for _ in 0..warmups {
             one_round(options, acks, &scratch)?;
         }
         for number in 1..=rounds {
-            let round = one_round(options, acks, &scratch)?;
+            let round = clocks.around(|| one_round(options, acks, &scratch))?;
             let rate = round.deliveries / round.seconds;
             progress.step(&format!("{}, round {number}: {rate:.0} deliveries/s", acks.name()));
             table.row(cells! {
@@ -132,6 +133,7 @@ pub fn run(options: &GroupsOptions, progress: &mut dyn Progress) -> Result<Repor
         report.checks.push(Check::at_least(title, Summary::of(&rates).median, wanted, " deliveries/s"));
     }
     report.tables.push(table);
+    report.checks.extend(clocks.check());
     report.notes.push("every record was delivered once, its bytes were compared while the clock ran".to_owned());
     Ok(report.finish())
 }

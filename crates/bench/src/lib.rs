@@ -16,6 +16,7 @@ mod account;
 pub mod backends;
 pub mod baseline;
 pub mod cache;
+mod clock_rule;
 pub mod compare;
 mod contender;
 pub mod engine;

@@ -12,7 +12,7 @@ use std::{fs, net::SocketAddr};
 use crate::{
     Report,
     account::Account,
-    load::{Knee, Limit, Outcome},
+    load::{Knee, Limit, Outcome, Trial},
     report::{Table, cells, number},
     usage::RunResources,
 };
@@ -103,15 +103,21 @@ impl SearchEvidence {
         self.runs.push((rate, evidence));
     }
 
-    /// Describes the resource that was saturated at the lowest rate that failed; `None` if no rate failed.
+    /// Describes the resource that was saturated in the last failed run at the lowest rate that failed; `None` if no
+    /// run failed. If the search ended before a rate had failed twice, it is the lowest rate above the knee with a
+    /// failed run.
     fn verdict(&self, knee: &Knee) -> Option<String> {
         match knee.limited_by {
             Limit::MaxRate | Limit::Machine => return None,
             Limit::Generator => return Some("CPU of the load generator".to_owned()),
             Limit::Server => {}
         }
-        let rate = knee.fails_at.or_else(|| knee.trials.iter().map(|(rate, _)| *rate).reduce(f64::min))?;
-        let (_, evidence) = self.runs.iter().rev().find(|(other, _)| *other == rate)?;
+        let failed = knee.trials.iter().filter(|(_, how)| matches!(how, Trial::Fail(_))).map(|(rate, _)| *rate);
+        let above = failed.filter(|rate| knee.rate.is_none_or(|knee| *rate > knee));
+        let rate = knee.fails_at.or_else(|| above.reduce(f64::min))?;
+        // Each run of the search has one evidence, in the same order.
+        let mut runs = self.runs.iter().zip(&knee.trials).rev();
+        let ((_, evidence), _) = runs.find(|(_, (other, how))| *other == rate && matches!(how, Trial::Fail(_)))?;
         let found = evidence.saturated();
         Some(if found.is_empty() { "nothing that is measured".to_owned() } else { found.join(" and ") })
     }
@@ -158,7 +164,7 @@ fn link_bytes_per_second() -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::{Bounds, Trial, find_knee};
+    use crate::load::{Bounds, find_knee};
 
     fn idle() -> Evidence {
         let thread = Some(("log".to_owned(), 0.3));
@@ -202,5 +208,19 @@ mod tests {
         assert_eq!(course.verdict(&knee).unwrap(), "CPU of the load generator");
         let knee = find_knee(&bounds, |_| Ok::<_, ()>(Trial::Pass)).unwrap();
         assert_eq!(course.verdict(&knee), None);
+    }
+
+    #[test]
+    fn a_search_that_ended_early_blames_a_failed_run_and_not_the_lowest_rate() {
+        let mut course = SearchEvidence::default();
+        let busy = Evidence { fsync: Some(0.9), ..idle() };
+        for (rate, evidence) in [(100.0, idle()), (200.0, busy), (200.0, idle())] {
+            course.push(rate, evidence);
+        }
+        let trials = vec![(100.0, Trial::Pass), (200.0, Trial::Fail("late".to_owned())), (200.0, Trial::Pass)];
+        let knee = Knee { rate: Some(100.0), fails_at: None, limited_by: Limit::Server, missed: None, trials };
+        assert_eq!(course.verdict(&knee).unwrap(), "fsync (the log syncs 90 % of the time)");
+        let none = Knee { trials: vec![(100.0, Trial::Pass)], ..knee };
+        assert_eq!(course.verdict(&none), None, "no run failed");
     }
 }

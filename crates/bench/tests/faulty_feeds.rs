@@ -213,3 +213,13 @@ fn lost_messages_are_shown_and_other_faults_found() {
         assert!(measured.contains(part) && !measured.contains(&format!(" 0 {part}")), "{fault:?}: {measured}");
     }
 }
+
+#[test]
+fn a_search_ends_with_an_error_if_subscribers_find_faults() {
+    let address = Faulty::start(Fault::Repeats, false);
+    let text = "[load]\nconnections = 3\nduration = \"100ms\"\n\
+                [subjects]\nmessage_bytes = 60\nbatch = 2\nsubscribers = 2\n[mix]\npublish = 1\n";
+    let search = format!("--target http://{address} --rounds 1 --max-lag 10s --search p99<10s");
+    let error = common::run_scenario(text, &search).unwrap_err().to_string();
+    assert!(error.contains("duplicated"), "{error}");
+}

@@ -86,8 +86,9 @@ pub struct Facts {
 ///
 /// # Errors
 ///
-/// Fails if the directory cannot be read, or if a write or sync of the probe fails. If the probe may not write, or the
-/// disk is full, that is no error: then nothing is measured, and the facts show the reason.
+/// Fails if the directory cannot be read, or if a write or sync of the probe fails. If the probe may not write, or
+/// would take space from the reserve of a node, that is no error: then nothing is measured, and a finding has the
+/// reason.
 pub fn examine(dir: &Path, given: &Examination, go_on: &mut dyn FnMut() -> bool) -> io::Result<(Facts, Findings)> {
     let system = System::of_this_machine();
     let space = Space::read(dir)?;
@@ -97,6 +98,9 @@ pub fn examine(dir: &Path, given: &Examination, go_on: &mut dyn FnMut() -> bool)
         None
     } else if space.available_bytes < probe::FILE_BYTES * 2 {
         unmeasured = Some("the probe needs 32 MiB of free space");
+        None
+    } else if space.available_bytes < given.wanted.reserve_bytes.saturating_add(probe::FILE_BYTES * 2) {
+        unmeasured = Some("the probe would take space from the reserve, and a running node would reject new data");
         None
     } else {
         let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(dir)?);
@@ -130,4 +134,22 @@ pub fn examine(dir: &Path, given: &Examination, go_on: &mut dyn FnMut() -> bool)
     kernel::judge(&facts.kernel, facts.syncs.as_ref(), &mut found);
     found.sort();
     Ok((facts, found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_probe_takes_no_space_from_the_reserve_of_a_node() {
+        let dir = tempfile::tempdir().unwrap();
+        let given = Examination {
+            probe_time: Duration::from_millis(10),
+            wanted: SpaceNeeds { reserve_bytes: u64::MAX, segments_bytes: 0, history_bytes: 0 },
+            needs: Needs { connections: 1, other_files: 0 },
+            group_memory_bytes: None,
+        };
+        let (facts, found) = examine(dir.path(), &given, &mut || -> bool { panic!("nothing is measured") }).unwrap();
+        assert!(facts.syncs.is_none() && found.codes().contains(&"not_measured"), "{:?}", found.codes());
+    }
 }

@@ -1,6 +1,6 @@
 //! Free space of a file system, compared with the space that a node keeps free and the segments that it prepares.
 
-use std::{io, path::Path};
+use std::{fs, io, os::unix::fs::MetadataExt as _, path::Path};
 
 use serde::Serialize;
 
@@ -19,6 +19,8 @@ pub struct Space {
     pub available_bytes: u64,
     /// Number of files that can still be created; `None` if the file system has no fixed number.
     pub available_files: Option<u64>,
+    /// Bytes of the log that the directory has already; 0 if no node has run there.
+    pub log_bytes: u64,
 }
 
 /// Disk space that a node wants.
@@ -45,23 +47,33 @@ impl Space {
             total_bytes: bytes(stat.f_blocks),
             available_bytes: bytes(stat.f_bavail),
             available_files: (stat.f_files > 0).then_some(stat.f_favail),
+            log_bytes: log_bytes(dir),
         })
     }
+}
+
+/// Returns the bytes that the files of a node's log take on the disk.
+fn log_bytes(dir: &Path) -> u64 {
+    let files = fs::read_dir(dir.join("log")).into_iter().flatten().flatten();
+    // The kernel counts blocks of 512 bytes.
+    files.filter_map(|file| file.metadata().ok()).map(|metadata| metadata.blocks() * 512).sum()
 }
 
 /// Judges the free space.
 pub(crate) fn judge(space: &Space, wanted: &SpaceNeeds, found: &mut Findings) {
     let SpaceNeeds { reserve_bytes, segments_bytes, history_bytes } = *wanted;
     let free = space.available_bytes;
-    let (with_segments, with_history) =
-        (reserve_bytes + segments_bytes, reserve_bytes + segments_bytes + history_bytes);
+    // A node that has run here has its segments, and perhaps its history.
+    let segments_left = segments_bytes.saturating_sub(space.log_bytes);
+    let history_left = (segments_bytes + history_bytes).saturating_sub(space.log_bytes);
+    let (with_segments, with_history) = (reserve_bytes + segments_left, reserve_bytes + history_left);
     if free < with_segments {
         found.problem(
             "no_room",
             format!(
-                "{} are free; a new node needs {} for its segments and keeps {} in reserve",
+                "{} are free; a node needs {} more for its segments and keeps {} in reserve",
                 shown(free),
-                shown(segments_bytes),
+                shown(segments_left),
                 shown(reserve_bytes)
             ),
             "below the reserve a node rejects new data, and accepts only deletes and trims",
@@ -109,15 +121,33 @@ mod tests {
     #[test]
     fn the_reserve_the_segments_and_the_history_are_bounds() {
         let wanted = SpaceNeeds { reserve_bytes: 256 * MIB, segments_bytes: 192 * MIB, history_bytes: 1024 * MIB };
-        let codes = |available_bytes: u64, available_files: Option<u64>| {
+        let with_log = |available_bytes: u64, available_files: Option<u64>, log_bytes: u64| {
             let mut found = Findings::default();
-            judge(&Space { total_bytes: 1 << 40, available_bytes, available_files }, &wanted, &mut found);
+            let space = Space { total_bytes: 1 << 40, available_bytes, available_files, log_bytes };
+            judge(&space, &wanted, &mut found);
             found.codes()
         };
+        let codes = |available_bytes, available_files| with_log(available_bytes, available_files, 0);
         assert_eq!(codes(447 * MIB, None), ["no_room"]);
         assert_eq!(codes(448 * MIB, None), ["little_room"]);
         assert_eq!(codes(1472 * MIB, Some(1 << 20)), Vec::<&str>::new());
         assert_eq!(codes(1472 * MIB, Some(10)), ["few_files"]);
+        // Where a node has run, its segments and its history are on the disk already.
+        assert_eq!(with_log(255 * MIB, None, 5000 * MIB), ["no_room"]);
+        assert_eq!(with_log(256 * MIB, None, 192 * MIB), ["little_room"]);
+        assert_eq!(with_log(256 * MIB, None, 1216 * MIB), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn the_log_of_a_directory_is_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(Space::read(dir.path()).unwrap().log_bytes, 0);
+        fs::create_dir(dir.path().join("log")).unwrap();
+        let path = dir.path().join("log/00000001.seg");
+        fs::write(&path, "x".repeat(100_000)).unwrap();
+        // Some file systems give a file its blocks when it is written to the disk.
+        fs::File::open(&path).unwrap().sync_all().unwrap();
+        assert!(Space::read(dir.path()).unwrap().log_bytes > 0);
     }
 
     #[test]

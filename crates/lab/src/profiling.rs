@@ -49,10 +49,20 @@ impl ProfileOptions {
         let process = process.ok_or_else(|| BenchError::Profile {
             message: "the server's process is not known, or not on this machine: leave --target out".to_owned(),
         })?;
-        let mut kinds = self.profile.clone();
-        kinds.dedup();
+        let kinds = self.kinds();
         kinds.iter().try_for_each(|kind| Recording::check(*kind, process, dir))?;
         Ok(Some(Profiler { kinds, process, dir: dir.to_owned() }))
+    }
+
+    /// Returns the kinds of profiles, each once: a second one would replace the files of the first.
+    fn kinds(&self) -> Vec<ProfileKind> {
+        let mut kinds = Vec::new();
+        for kind in &self.profile {
+            if !kinds.contains(kind) {
+                kinds.push(*kind);
+            }
+        }
+        kinds
     }
 }
 
@@ -170,6 +180,12 @@ mod tests {
         let svg = std::fs::read_to_string(scratch.path().join("page-flame-offcpu-knee.svg")).unwrap();
         assert!(svg.contains("lead</text>"), "{svg}");
         assert!(std::fs::read_to_string(page).unwrap().contains("offcpu profile: put, disk"));
+    }
+
+    #[test]
+    fn each_kind_of_profile_is_recorded_once() {
+        let options = ProfileOptions { profile: vec![ProfileKind::Cpu, ProfileKind::Lock, ProfileKind::Cpu] };
+        assert_eq!(options.kinds(), [ProfileKind::Cpu, ProfileKind::Lock]);
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod derived;
 mod escape;
 mod html;
 pub mod index;
+mod numbers;
 mod over_time;
 pub mod plots;
 #[cfg(test)]
@@ -241,7 +242,7 @@ impl Cell {
     fn text(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),
-            Self::Count(count) => grouped(*count),
+            Self::Count(count) => numbers::grouped(*count),
             Self::Number(value) => number(*value),
             Self::Missing(()) => "-".to_owned(),
         }
@@ -274,6 +275,7 @@ macro_rules! table {
     }};
 }
 
+pub use self::numbers::number;
 pub use crate::{cells, table};
 
 /// Converts a number of bytes to a table cell in MiB; without a number the cell is empty.
@@ -569,35 +571,6 @@ fn command_line(arguments: impl IntoIterator<Item = String>) -> String {
     words.join(" ")
 }
 
-/// Formats a number with three significant digits, or with all digits of its whole part and thousands separators.
-pub fn number(value: f64) -> String {
-    let size = value.abs();
-    if !value.is_finite() {
-        "-".to_owned()
-    } else if size >= 100.0 {
-        let sign = if value < 0.0 { "-" } else { "" };
-        format!("{sign}{}", grouped(size.round() as u64))
-    } else if size >= 10.0 {
-        format!("{value:.1}")
-    } else if size >= 1.0 || size == 0.0 {
-        format!("{value:.2}")
-    } else {
-        format!("{value:.3}")
-    }
-}
-
-fn grouped(count: u64) -> String {
-    let digits = count.to_string();
-    let mut out = String::with_capacity(digits.len() * 4 / 3);
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
 /// Formats a duration with a unit that suits its length.
 pub fn duration(time: Duration) -> String {
     let nanos = time.as_nanos() as f64;
@@ -687,9 +660,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_written_for_people() {
-        let shown: Vec<_> = [0.0, 0.1234, 1.234, 12.34, 123.4, 1_234_567.0, -2000.0].map(number).to_vec();
-        assert_eq!(shown, ["0.00", "0.123", "1.23", "12.3", "123", "1,234,567", "-2,000"]);
+    fn durations_are_written_for_people() {
         assert_eq!(duration(Duration::from_micros(1500)), "1.50 ms");
     }
 }

@@ -193,7 +193,8 @@ mod tests {
     fn outcome(wrong: u64, validity: Validity) -> Outcome<()> {
         let mut tally: Tally<()> = Tally::new(1);
         tally.times[0].record_nanos_times(1_000_000, 1000);
-        (tally.right, tally.all_right, tally.wrong) = (1000, 1000, wrong);
+        (tally.right, tally.all_right, tally.replies) = (1000, 1000, 1000 + wrong);
+        (tally.wrong, tally.counted_wrong) = (wrong, wrong);
         Outcome { validity, ..Outcome::new(tally, 1.0, RunResources::default()) }
     }
 

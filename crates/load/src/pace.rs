@@ -41,16 +41,17 @@ impl Pace {
     /// Returns the pace in words for reports. `unit` is the unit of the rate, such as `/s` or ` msg/s`.
     pub fn name(self, unit: &str) -> String {
         match self {
-            Self::Open { rate, arrivals: Arrivals::Constant } => format!("{rate:.0}{unit} constant"),
-            Self::Open { rate, arrivals: Arrivals::Poisson } => format!("{rate:.0}{unit} Poisson"),
+            Self::Open { rate, arrivals: Arrivals::Constant } => format!("{}{unit} constant", shown(rate)),
+            Self::Open { rate, arrivals: Arrivals::Poisson } => format!("{}{unit} Poisson", shown(rate)),
             Self::Open { rate, arrivals: Arrivals::Ramp(Change { from, time }) } => {
-                format!("{from:.0}{unit} to {rate:.0}{unit} within {} s", time.as_secs_f64())
+                format!("{}{unit} to {}{unit} within {} s", shown(from), shown(rate), time.as_secs_f64())
             }
             Self::Open { rate, arrivals: Arrivals::Step(Change { from, time }) } => {
-                format!("{from:.0}{unit}, after {} s {rate:.0}{unit}", time.as_secs_f64())
+                format!("{}{unit}, after {} s {}{unit}", shown(from), time.as_secs_f64(), shown(rate))
             }
             Self::Open { rate, arrivals: Arrivals::Replay(recorded) } => {
-                format!("{rate:.0}{unit} as in {}, recorded at {:.0}{unit}", recorded.file(), recorded.rate())
+                let (rate, recorded_rate) = (shown(rate), shown(recorded.rate()));
+                format!("{rate}{unit} as in {}, recorded at {recorded_rate}{unit}", recorded.file())
             }
             Self::Closed => "closed loop".to_owned(),
             Self::Each { keys } => format!("closed loop, {keys} keys once"),
@@ -65,6 +66,12 @@ impl Pace {
             Self::Open { .. } | Self::Closed => nanos(warmup)..nanos(warmup + duration),
         }
     }
+}
+
+/// Returns a rate as text, with up to three decimal places. Names of scenarios contain it, and two rates below 10 must
+/// not get the same name.
+fn shown(rate: f64) -> String {
+    if rate < 0.001 { format!("{rate}") } else { format!("{}", (rate * 1000.0).round() / 1000.0) }
 }
 
 /// One worker's share of the requests of a run: computes when the worker's next request is due.
@@ -143,5 +150,22 @@ impl Pacer {
     #[inline]
     pub fn counts(&self, due: u64) -> bool {
         self.counted.contains(&due)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_low_rates_apart() {
+        let name = |rate| Pace::Open { rate, arrivals: Arrivals::Constant }.name("/s");
+        assert_eq!(
+            [0.4, 10.25, 1000.0 / 3.0, 20_000.0].map(name),
+            ["0.4/s constant", "10.25/s constant", "333.333/s constant", "20000/s constant"]
+        );
+        assert_eq!(name(0.0001), "0.0001/s constant");
+        let ramp = Arrivals::Ramp(Change { from: 0.5, time: Duration::from_secs(3) });
+        assert_eq!(Pace::Open { rate: 2.5, arrivals: ramp }.name("/s"), "0.5/s to 2.5/s within 3 s");
     }
 }

@@ -31,6 +31,8 @@ pub struct Tally<C> {
     pub all_right: u64,
     /// Number of wrong replies including those of the warm-up.
     pub wrong: u64,
+    /// Number of wrong replies without those of the warm-up.
+    pub counted_wrong: u64,
     /// Number of lost connections, for example because the server closed them or sent bytes that violate the protocol.
     pub lost: u64,
     /// Number of requests that were due and had no reply at the end of the run.
@@ -76,6 +78,7 @@ impl<C: Merge> Merge for Tally<C> {
         self.right += other.right;
         self.all_right += other.all_right;
         self.wrong += other.wrong;
+        self.counted_wrong += other.counted_wrong;
         self.lost += other.lost;
         self.unanswered += other.unanswered;
         self.received_bytes += other.received_bytes;
@@ -149,11 +152,12 @@ impl<C> Tally<C> {
         }
     }
 
-    /// Returns the share of requests, from 0 to 1, with a wrong reply or without a reply. A lost connection counts as
-    /// one more error.
+    /// Returns the share of requests, from 0 to 1, with a wrong reply or without a reply; those of the warm-up do not
+    /// count. A lost connection counts as one more error, whenever it was lost.
     pub fn error_share(&self) -> f64 {
-        let errors = self.wrong + self.lost + self.unanswered;
-        errors as f64 / (self.all_right + errors).max(1) as f64
+        let errors = self.counted_wrong + self.lost + self.unanswered;
+        let requests = self.replies + self.lost + self.unanswered;
+        errors as f64 / requests.max(1) as f64
     }
 
     /// Returns the counts that all protocols have, without those of a single protocol.
@@ -165,6 +169,7 @@ impl<C> Tally<C> {
             right: self.right,
             all_right: self.all_right,
             wrong: self.wrong,
+            counted_wrong: self.counted_wrong,
             lost: self.lost,
             unanswered: self.unanswered,
             received_bytes: self.received_bytes,
@@ -190,4 +195,23 @@ pub(super) struct CoalescedReplies {
     pub(super) due: u64,
     pub(super) kind: usize,
     pub(super) count: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_share_of_errors_is_that_of_the_counted_requests() {
+        // As many requests in the warm-up as after it, all of them answered rightly.
+        let mut tally: Tally<()> = Tally::new(1);
+        (tally.replies, tally.right, tally.all_right, tally.unanswered) = (90, 90, 190, 10);
+        assert!((tally.error_share() - 0.1).abs() < 1e-12, "{}", tally.error_share());
+        // Wrong replies of the warm-up are none of the counted ones.
+        (tally.wrong, tally.counted_wrong, tally.right) = (25, 5, 85);
+        assert!((tally.error_share() - 0.15).abs() < 1e-12, "{}", tally.error_share());
+        let lost: Tally<()> = Tally { lost: 3, ..Tally::new(1) };
+        assert!((lost.error_share() - 1.0).abs() < 1e-12);
+        assert!(Tally::<()>::new(1).error_share().abs() < 1e-12);
+    }
 }

@@ -371,6 +371,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
             tally.received_bytes += if is_counted { decoded.bytes as u64 } else { 0 };
             if let Some(fault) = fault {
                 tally.wrong += 1;
+                tally.counted_wrong += u64::from(is_counted);
                 tally.problem(|| fault.to_string());
                 // Also in the warm-up: a wrong reply says something about the server at any time.
                 plan.protocol.count(&mut tally.own, decoded.reply, None);

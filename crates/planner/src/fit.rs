@@ -10,7 +10,7 @@ pub struct Interval {
     pub value: f64,
     /// Lower bound.
     pub low: f64,
-    /// Upper bound.
+    /// Upper bound. It is infinite, in JSON `null`, if the measurements do not bound the value.
     pub high: f64,
 }
 

@@ -127,11 +127,9 @@ pub fn plan(profile: &Profile, request: &Request, settings: &Settings) -> Result
         return Err(PlanError::NoTime { payload_bytes: request.payload_bytes });
     }
     let seconds = time.at(payload);
-    let capacity = Interval {
-        value: 1.0 / seconds.value,
-        low: 1.0 / seconds.high,
-        high: 1.0 / seconds.low.max(f64::MIN_POSITIVE),
-    };
+    // The runs differ so much that the lower bound of the time may be 0: then they do not bound the capacity.
+    let high = if seconds.low > 0.0 { 1.0 / seconds.low } else { f64::INFINITY };
+    let capacity = Interval { value: 1.0 / seconds.value, low: 1.0 / seconds.high, high };
     let usable = capacity.low * (1.0 - request.headroom);
     let clusters = (request.writes_per_second / usable).ceil().max(1.0);
     let each = request.writes_per_second / clusters;
@@ -481,6 +479,18 @@ mod tests {
         assert_eq!(impossible, PlanError::Profile(ProfileError::Impossible { run: 3, figure: "size of the log" }));
         let odd = error(|profile, _| profile.runs[0].p99_micros = f64::NAN);
         assert!(matches!(odd, PlanError::Profile(ProfileError::Impossible { run: 0, .. })));
+    }
+
+    #[test]
+    fn runs_that_differ_much_do_not_bound_the_capacity() {
+        let mut profile = profile();
+        // The second round was ten times as slow.
+        let rounds = profile.runs.len() / 2;
+        profile.runs[rounds..].iter_mut().for_each(|run| run.seconds *= 10.0);
+        let plan = plan(&profile, &request(), &SETTINGS).unwrap();
+        let capacity = plan.figures.iter().find(|figure| figure.name == "capacity").unwrap();
+        assert!(capacity.interval.high.is_infinite() && capacity.interval.low > 0.0, "{:?}", capacity.interval);
+        assert_eq!(serde_json::to_value(capacity).unwrap()["interval"]["high"], serde_json::Value::Null);
     }
 
     #[test]

@@ -27,6 +27,7 @@ use self::{
 pub use self::{statistics::Statistics, subjects::Mode};
 use crate::{
     BenchError, Progress, Report, Scratch,
+    clock_rule::ClockRule,
     data::{KEY_BYTES, Values},
     engine::Contender,
     options::{backend, require, within},
@@ -160,6 +161,7 @@ pub fn run_beside(
         },
         scratch: &scratch,
         report: &mut report,
+        clocks: ClockRule::default(),
         progress,
     };
     if !options.no_groups {
@@ -171,6 +173,7 @@ pub fn run_beside(
     if let Some(threads) = options.sweep_readers {
         suite.sweep_readers(threads)?;
     }
+    suite.report.checks.extend(suite.clocks.check());
     if let Some(dir) = &options.plots {
         report.save_plots(dir)?;
     }
@@ -204,6 +207,7 @@ struct Suite<'a> {
     effort: MeasuringEffort,
     scratch: &'a Scratch,
     report: &'a mut Report,
+    clocks: ClockRule,
     progress: &'a mut dyn Progress,
 }
 
@@ -274,7 +278,9 @@ impl Suite<'_> {
         subjects: &[&Subject<'_>],
         beside: &mut BetweenRounds<'_>,
     ) -> Result<Vec<Cell>, BenchError> {
-        measure(group, subjects, &self.workload, self.effort, self.scratch, beside, self.progress)
+        let (workload, effort, scratch) = (&self.workload, self.effort, self.scratch);
+        let progress = &mut *self.progress;
+        self.clocks.around(|| measure(group, subjects, workload, effort, scratch, beside, progress))
     }
 
     fn sweep_size(&mut self, most: u64) -> Result<(), BenchError> {
@@ -355,7 +361,8 @@ fn overview(cells: &[Cell], subjects: &[Subject<'_>]) -> Table {
         let half = (statistics.high - statistics.low) / 2.0;
         "group" => cell.group.name(), "what" => cell.group.what(), "store" => cell.store.as_str(),
         "mode" => cell.mode.name(), "per s" => cell.rate(),
-        "batches/s" => cell.group.batch().map(|sets| cell.rate() / sets as f64), "mean µs" => statistics.mean, "± 95 %" => half,
+        "batches/s" => cell.group.batch().map(|sets| cell.rate() / sets as f64), "mean µs" => statistics.mean,
+        "± 95 %" => half,
     }
 }
 

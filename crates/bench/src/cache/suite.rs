@@ -203,7 +203,8 @@ fn add(figures: &mut Table, report: &mut Report, plan: &CallPlan, row: &Row, rou
     figures.row(cells! {
         "operation" => row.name, "transport" => carrier.name(), "value B" => row.value_bytes,
         "operations/s" => rate.median, "± MAD" => rate.mad, "p50 µs" => rounds.time_us(50.0),
-        "p90 µs" => rounds.time_us(90.0), "p95 µs" => rounds.time_us(95.0), "p99 µs" => rounds.time_us(99.0), "p99.9 µs" => rounds.time_us(99.9),
+        "p90 µs" => rounds.time_us(90.0), "p95 µs" => rounds.time_us(95.0), "p99 µs" => rounds.time_us(99.0),
+        "p99.9 µs" => rounds.time_us(99.9),
         "max µs" => rounds.time_us(100.0),
         "server CPU s/M" => rounds.median(|outcome| outcome.server_cpu(outcome.tally.all_right)),
         "generator CPU s/M" => rounds.median(|outcome| outcome.generator_cpu(outcome.tally.all_right)),

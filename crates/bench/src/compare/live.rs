@@ -50,11 +50,11 @@ pub(super) fn run(
     let load = load_of(&rivals);
     report.condition("load", load.clone());
     report.condition("levels", levels.clone());
-    report.condition("order", format!("{} pairs of alternating runs, A B, B A, A B …", options.pairs));
+    report.condition("order", format!("{} pairs of alternating runs, A B, B A, A B …", options.pairs()));
     for (rival, text) in rivals.iter().zip([&options.a, &options.b]) {
         report.condition(rival.name, format!("{text}: {}", rival.contender.place));
     }
-    for pair in 0..u64::from(options.pairs) {
+    for pair in 0..u64::from(options.pairs()) {
         for turn in turns(pair, rivals.len()) {
             rivals[turn].run(pair, progress)?;
         }

@@ -16,6 +16,8 @@ use crate::{
 };
 use thalweg_lab::comparison::MIN_PAIRS;
 
+/// Number of pairs of runs if the options give none.
+const DEFAULT_PAIRS: u32 = 12;
 /// Options of a scheduled load.
 const OF_SCHEDULES: [&str; 2] = ["--rate", "--arrivals"];
 /// Options of the load that a scenario file has instead.
@@ -43,9 +45,9 @@ pub struct CompareOptions {
     /// B's keyspace, because the addresses can be of one server.
     #[arg(long, value_name = "NAME|FILE")]
     pub scenario: Option<String>,
-    /// Protocol for sides that are programs, and for addresses without a scheme such as http://.
-    #[arg(long, value_enum, default_value_t)]
-    pub protocol: WireProtocol,
+    /// Protocol for sides that are programs, and for addresses without a scheme such as http://. Without it, http.
+    #[arg(long, value_enum)]
+    pub protocol: Option<WireProtocol>,
     /// SHA-256 of the certificate of servers over TLS or QUIC that run already.
     #[arg(long)]
     pub fingerprint: Option<Fingerprint>,
@@ -55,12 +57,12 @@ pub struct CompareOptions {
     /// Password for AUTH on RESP servers that run already.
     #[arg(long)]
     pub password: Option<String>,
-    /// Number of the database to select over RESP, unless the address of a side ends in @N.
-    #[arg(long, default_value_t = 0)]
-    pub database: u32,
-    /// Number of pairs of runs, one of A and one of B each.
-    #[arg(long, default_value_t = 12)]
-    pub pairs: u32,
+    /// Number of the database to select over RESP, unless the address of a side ends in @N. Without it, 0.
+    #[arg(long)]
+    pub database: Option<u32>,
+    /// Number of pairs of runs, one of A and one of B each. Without it, 12.
+    #[arg(long)]
+    pub pairs: Option<u32>,
     /// Additional arguments for the server that A starts.
     #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
     pub arg_a: Vec<String>,
@@ -151,9 +153,11 @@ impl CompareOptions {
     pub(super) fn sides(&self) -> Result<[Side; 2], BenchError> {
         // The check of a scenario includes its load.
         self.scenario.as_ref().map_or_else(|| self.load.load.check(), |_| Ok(()))?;
-        within("--pairs", self.pairs as usize, 10_000)?;
-        require(self.pairs as usize >= MIN_PAIRS, "--pairs", format!("must be at least {MIN_PAIRS} for an interval"))?;
-        let sides = [Side::of(&self.a, self.protocol)?, Side::of(&self.b, self.protocol)?];
+        within("--pairs", self.pairs() as usize, 10_000)?;
+        let has_interval = self.pairs() as usize >= MIN_PAIRS;
+        require(has_interval, "--pairs", format!("must be at least {MIN_PAIRS} for an interval"))?;
+        let protocol = self.protocol.unwrap_or_default();
+        let sides = [Side::of(&self.a, protocol)?, Side::of(&self.b, protocol)?];
         let stored = sides.iter().filter(|side| matches!(side, Side::Stored(_))).count();
         require(stored != 1, "A, B", "a stored report can only be compared with a stored report")?;
         for (side, arguments, option) in [(&sides[0], &self.arg_a, "--arg-a"), (&sides[1], &self.arg_b, "--arg-b")] {
@@ -163,6 +167,14 @@ impl CompareOptions {
         if stored == 2 {
             let none = self.load.given.is_empty() && self.durability_b.is_none() && self.scenario.is_none();
             require(none, "A, B", "stored reports have their own load: give none")?;
+            for (is_given, option) in [
+                (self.pairs.is_some(), "--pairs"),
+                (self.database.is_some(), "--database"),
+                (self.protocol.is_some(), "--protocol"),
+                (self.dir.is_some(), "--dir"),
+            ] {
+                require(!is_given, option, "is for runs, and stored reports have theirs: leave it out")?;
+            }
         }
         if self.load.load.closed
             && let Some(option) = self.load.first_of(&OF_SCHEDULES)
@@ -184,6 +196,11 @@ impl CompareOptions {
             self.scenario_of(side, at)?.map_or(Ok(()), |scenario| scenario.check())?;
         }
         Ok(sides)
+    }
+
+    /// Returns the number of pairs of runs.
+    pub(super) fn pairs(&self) -> u32 {
+        self.pairs.unwrap_or(DEFAULT_PAIRS)
     }
 
     /// Returns an error if a fingerprint is given for a side that has no use for it.
@@ -256,6 +273,10 @@ mod tests {
         for (arguments, part) in [
             (vec![&*report, "http://h:1"], "only be compared with a stored report"),
             (vec![&report, &report, "--rate", "5"], "their own load"),
+            (vec![&report, &report, "--pairs", "12"], "--pairs: is for runs"),
+            (vec![&report, &report, "--database", "0"], "--database: is for runs"),
+            (vec![&report, &report, "--dir", "."], "--dir: is for runs"),
+            (vec![&report, &report, "--protocol", "resp"], "--protocol: is for runs"),
             (vec!["nothing.json", &report], "no such report"),
             (vec!["nothing", "h:1"], "neither a program"),
             (vec!["h:1", "h:2", "--pairs", "3"], "--pairs"),

@@ -64,7 +64,7 @@ impl CompareOptions {
     /// Returns the options of the RESP suite for a side under a load of puts and gets.
     fn resp_of(&self, side: &Side, at: usize, load: &HttpLoad) -> Result<RespOptions, BenchError> {
         let mut resp = resp::options_of(load)?;
-        resp.database = self.database;
+        resp.database = self.database.unwrap_or(0);
         match side {
             Side::Running(_, url) => {
                 resp.server = vec![resp_server(url)?];
@@ -93,7 +93,7 @@ impl CompareOptions {
         match side {
             Side::Running(WireProtocol::Resp, url) => {
                 let server = resp_server(url)?;
-                scenario.database = server.database.unwrap_or(self.database);
+                scenario.database = server.database.or(self.database).unwrap_or(0);
                 scenario.password.clone_from(&self.password);
                 scenario.server.target = Some(server.choice.to_string());
             }
@@ -102,7 +102,8 @@ impl CompareOptions {
                 scenario.fingerprint = pinned.filter(|_| protocol.is_encrypted());
                 scenario.server.target = Some(url.clone());
             }
-            Side::Program(_, path) => {
+            Side::Program(protocol, path) => {
+                scenario.database = self.database.filter(|_| *protocol == WireProtocol::Resp).unwrap_or(0);
                 scenario.server.start.server_binary = Some(path.clone());
                 scenario.server.start.server_arg = self.arguments_of(at).to_vec();
             }

@@ -32,6 +32,7 @@ use self::{
 };
 use crate::{
     BenchError, Progress, Report, Scratch,
+    clock_rule::ClockRule,
     data::KEY_BYTES,
     options::require,
     probe::{Probe, Sync, steadiness},
@@ -158,15 +159,15 @@ pub fn run_all(
     let (rounds, warmups) = (options.rounds, options.warmup_rounds);
     report.condition("rounds", format!("{rounds} after {warmups} of warm-up, in turn; counts × {}", options.scale));
     report.condition("memory", format!("{} MiB touched before", warmed >> 20));
-    let (results, streams) = (Results::default(), Vec::new());
-    let mut suite = Suite { options, contenders, scratch: &scratch, results, streams, progress };
+    let (results, streams, clocks) = (Results::default(), Vec::new(), ClockRule::default());
+    let mut suite = Suite { options, contenders, scratch: &scratch, results, streams, clocks, progress };
     for round in 1..=warmups + rounds {
         if round == warmups + 1 {
-            (suite.results, suite.streams) = (Results::default(), Vec::new());
+            (suite.results, suite.streams, suite.clocks) = (Results::default(), Vec::new(), ClockRule::default());
         }
         suite.round(round)?;
     }
-    let Suite { results, streams, .. } = suite;
+    let Suite { results, streams, clocks, .. } = suite;
     let first = contenders.first().map_or("", |contender| contender.name());
     report.summary = findings::sentences(&results, first);
     report.plots = findings::rates(&results);
@@ -177,6 +178,7 @@ pub fn run_all(
     }
     report.checks.extend(probe_checks(&results, first));
     report.checks.extend(compaction::checks(&results, first));
+    report.checks.extend(clocks.check());
     report.notes.push(
         "every get's value was compared while the clock ran; ranges were summed while it ran and compared pair by \
          pair afterwards; fsyncs of the log only, - where the store does not count them"
@@ -191,6 +193,7 @@ struct Suite<'a> {
     scratch: &'a Scratch,
     results: Results,
     streams: Vec<StreamRound>,
+    clocks: ClockRule,
     progress: &'a mut dyn Progress,
 }
 
@@ -222,7 +225,7 @@ impl Suite<'_> {
                         results: &mut self.results,
                         progress: self.progress,
                     };
-                    run(&mut context)?;
+                    self.clocks.around(|| run(&mut context))?;
                 }
             }
         }
@@ -262,7 +265,8 @@ impl Suite<'_> {
     fn stream(&mut self) -> Result<(), BenchError> {
         let (options, dir) = (self.options, self.scratch.fresh("stream")?);
         let batches = count_at(STREAM_BATCHES, options.scale);
-        let round = stream::run(&dir, batches, options.cache_mib << 20, options.seed)?;
+        let run = || stream::run(&dir, batches, options.cache_mib << 20, options.seed);
+        let round = self.clocks.around(run)?;
         self.scratch.fresh("stream")?;
         self.progress.step(&format!(
             "thalweg interval 1s: stream append (100 × 1 KB): {} MB/s, p50 {} µs, p99 {} µs",

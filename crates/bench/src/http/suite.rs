@@ -402,7 +402,8 @@ fn trial_row(rate: f64, outcome: &Outcome, trial: &Trial) -> Row {
         "offered/s" => rate, "answered/s" => outcome.rate, "p50 µs" => times.p50_us, "p90 µs" => times.p90_us,
         "p95 µs" => outcome.time_us(95.0),
         "p99 µs" => times.p99_us, "p99.9 µs" => times.p999_us, "max µs" => times.max_us,
-        "lag p99 µs" => outcome.lag_us(), "stolen %" => outcome.stolen_percent(), "server CPU µs/request" => outcome.server_cpu(outcome.tally.all_right),
+        "lag p99 µs" => outcome.lag_us(), "stolen %" => outcome.stolen_percent(),
+        "server CPU µs/request" => outcome.server_cpu(outcome.tally.all_right),
         "outcome" => trial.to_string(),
     }
 }

@@ -23,6 +23,7 @@ use self::{
 };
 use crate::{
     BenchError, Progress, Report, Scratch,
+    clock_rule::ClockRule,
     data::Values,
     probe::{Probe, Sync},
     usage,
@@ -45,12 +46,13 @@ pub fn run(options: &LogOptions, progress: &mut dyn Progress) -> Result<Report, 
         if options.warmup.is_zero() { String::new() } else { format!(", after {:?} of warm-up", options.warmup) };
     report.condition("rounds", format!("{} of {:?}, probe and log in turn{warmup}", options.rounds, options.time));
     report.condition("memory", format!("{} MiB touched before", warmed >> 20));
-    let mut measured = Vec::new();
+    let (mut measured, mut clocks) = (Vec::new(), ClockRule::default());
     for cell in cells::all(options) {
-        measured.push(measure(options, cell, &log, &mut probe, progress)?);
+        measured.push(measure(options, cell, &log, &mut probe, &mut clocks, progress)?);
     }
     log.close().map_err(BenchError::subject("log", "closing"))?;
     fill(&mut report, &measured);
+    report.checks.extend(clocks.check());
     report.cost.fsyncs = Some(measured.iter().map(CellRounds::fsyncs).sum());
     Ok(report.finish())
 }
@@ -70,6 +72,7 @@ fn measure(
     cell: Cell,
     log: &Log,
     probe: &mut Probe,
+    clocks: &mut ClockRule,
     progress: &mut dyn Progress,
 ) -> Result<CellRounds, BenchError> {
     let values = Arc::new(Values::new(cell.payload, options.seed));
@@ -83,7 +86,7 @@ fn measure(
     for number in 0..options.rounds {
         measured.probes.push(probe.run(&data, sync, options.time / 2)?);
         probe.settle()?;
-        measured.rounds.push(round::run(log, &cell, &values, options.time, number)?);
+        measured.rounds.push(clocks.around(|| round::run(log, &cell, &values, options.time, number))?);
     }
     progress.step(&measured.line());
     Ok(measured)

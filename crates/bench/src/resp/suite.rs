@@ -334,7 +334,8 @@ impl Suite<'_> {
                 table.row(cells! {
                     "server" => server.as_str(), "offered/s" => rate, "answered/s" => outcome.rate,
                     "p50 µs" => outcome.time_us(50.0), "p95 µs" => outcome.time_us(95.0),
-                    "p99 µs" => outcome.time_us(99.0), "p99.9 µs" => outcome.time_us(99.9), "lag p99 µs" => outcome.lag_us(),
+                    "p99 µs" => outcome.time_us(99.0), "p99.9 µs" => outcome.time_us(99.9),
+                    "lag p99 µs" => outcome.lag_us(),
                     "outcome" => trial.to_string(),
                 });
                 Ok::<_, BenchError>(trial)

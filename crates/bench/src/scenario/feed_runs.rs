@@ -18,7 +18,7 @@ use crate::{
     BenchError,
     latency::{Latencies, micros, nanos},
     load::{
-        Merge as _, Outcome, Rounds,
+        Merge as _, Outcome, Rounds, Validity,
         feeds::{Feed, FeedFault, FeedFaults, FeedParts, FeedProtocol, Listening, SubscriberLedger},
         pairs::{Codec, Content},
     },
@@ -103,7 +103,9 @@ impl FeedRun {
         if let Some(listening) = listening {
             let ended = listening.finish(published, self.subscribers);
             let ledgers = ended.map_err(BenchError::subject(&self.host, "subscribing"))?;
-            outcome.tally.own.faults.merge(arrivals.subscribers(published, &ledgers));
+            let faults = arrivals.subscribers(published, &ledgers);
+            outcome.tally.own.faults.merge(faults);
+            outcome.validity = with_faults(&outcome.validity, faults);
         }
         let times = self.feed.take_times();
         arrivals.times.iter_mut().zip(&times).for_each(|(own, more)| own.merge(more));
@@ -180,6 +182,15 @@ impl FeedRun {
     }
 }
 
+/// Returns the validity of a run whose subscribers found these faults. The load generator judges a run before the
+/// subscribers have ended, and sees the replies to publishes only.
+fn with_faults(validity: &Validity, faults: FeedFaults) -> Validity {
+    if !faults.any() {
+        return validity.clone();
+    }
+    Validity::worst([validity, &Validity::Errors(format!("messages that subscribers received: {faults}"))])
+}
+
 impl Drop for FeedRun {
     fn drop(&mut self) {
         if self.mix.has(Kind::uses_stream) {
@@ -225,5 +236,17 @@ mod tests {
         let faults = arrivals.subscribers(3, &[ledger(&[0, 1, 2]), ledger(&[1, 0, 2]), ledger(&[0, 0])]);
         assert_eq!((faults.reordered, faults.duplicated, arrivals.lost), (1, 1, 3));
         assert_eq!((arrivals.published, arrivals.faults), (6, faults));
+    }
+
+    #[test]
+    fn a_run_whose_subscribers_found_faults_has_errors() {
+        let none = FeedFaults::default();
+        assert_eq!(with_faults(&Validity::Good, none), Validity::Good);
+        let mut faults = none;
+        faults.add(FeedFault::Duplicated, 2);
+        let late = Validity::Overloaded("late".to_owned());
+        assert_eq!(with_faults(&late, none), late);
+        let Validity::Errors(why) = with_faults(&late, faults) else { panic!("the run has no errors") };
+        assert!(why.contains("2 duplicated"), "{why}");
     }
 }

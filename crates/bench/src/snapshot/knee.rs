@@ -48,7 +48,8 @@ impl Load {
             "the knee: climb, bisect, confirm both ends with two runs"; (rate, written, trial) in &self.trials;
             let quantiles = written.times.quantiles();
             "offered/s" => *rate, "answered/s" => written.rate(), "p50 µs" => quantiles.p50_us,
-            "p95 µs" => quantiles.p95_us, "p99 µs" => quantiles.p99_us, "p99.9 µs" => quantiles.p999_us, "max µs" => quantiles.max_us,
+            "p95 µs" => quantiles.p95_us, "p99 µs" => quantiles.p99_us, "p99.9 µs" => quantiles.p999_us,
+            "max µs" => quantiles.max_us,
             "outcome" => trial.to_string(),
         }
     }

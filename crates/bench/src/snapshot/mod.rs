@@ -33,6 +33,7 @@ use self::{
 };
 use crate::{
     BenchError, Progress, Report, Scratch,
+    clock_rule::ClockRule,
     data::KEY_BYTES,
     engine::settle,
     latency::Latencies,
@@ -282,6 +283,11 @@ impl SnapshotFigures {
         let times = beside.p99(self.load.rate) / without.p99(self.load.rate);
         let what = "writers' p99 beside a snapshot / without one, over all windows";
         report.checks.push(Check::below(what, times, WANTED_TIMES, " ×"));
+        let mut clocks = ClockRule::default();
+        for window in self.rounds.iter().flat_map(|round| [&round.without, &round.beside]) {
+            clocks.add(&window.clocks);
+        }
+        report.checks.extend(clocks.check());
     }
 
     fn snapshots(&self) -> Table {
@@ -307,7 +313,8 @@ impl SnapshotFigures {
                 table.row(cells! {
                     "round" => number, "snapshot" => snapshot, "puts/s" => window.written.rate(),
                     "puts" => window.written.times.count(), "p50 µs" => quantiles.p50_us,
-                    "p95 µs" => quantiles.p95_us, "p99 µs" => quantiles.p99_us, "p99.9 µs" => quantiles.p999_us, "max µs" => quantiles.max_us,
+                    "p95 µs" => quantiles.p95_us, "p99 µs" => quantiles.p99_us, "p99.9 µs" => quantiles.p999_us,
+                    "max µs" => quantiles.max_us,
                     "slow fsyncs" => window.slow_syncs,
                     "stolen ms" => window.stolen.map_or(Cell::Missing(()), |stolen| (stolen.as_secs_f64() * 1e3).into()),
                 });

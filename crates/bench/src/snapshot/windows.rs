@@ -15,7 +15,7 @@ use super::{knee::LEAST_OF_RATE, writers::Written};
 use crate::{
     latency::Latencies,
     report::{Row, Table, cells},
-    usage,
+    usage::{self, Clocks, Meter},
 };
 
 /// Smallest number of puts from which a 99th percentile is reported.
@@ -28,6 +28,7 @@ pub(super) struct SystemSample<'a> {
     database: &'a Database,
     sync_micros: Log2Histogram,
     stolen: Option<Duration>,
+    meter: Meter,
 }
 
 /// Writers' response times in a span of time, with the fsyncs of the log and the stolen CPU time in the same span.
@@ -41,11 +42,14 @@ pub(super) struct Window {
     /// CPU time that the host of the virtual machine took from its processors in the window; `None` if the kernel does
     /// not report it.
     pub(super) stolen: Option<Duration>,
+    /// State of the machine's clocks in the window.
+    pub(super) clocks: Clocks,
 }
 
 impl<'a> SystemSample<'a> {
     pub(super) fn begin(database: &'a Database) -> Self {
-        Self { database, sync_micros: database.stats().log.sync_latency, stolen: usage::stolen_from_processors() }
+        let (sync_micros, stolen) = (database.stats().log.sync_latency, usage::stolen_from_processors());
+        Self { database, sync_micros, stolen, meter: Meter::begin(None) }
     }
 
     pub(super) fn end(self, written: Written) -> Window {
@@ -55,6 +59,7 @@ impl<'a> SystemSample<'a> {
             syncs: now.count() - self.sync_micros.count(),
             slow_syncs: slow(&now) - slow(&self.sync_micros),
             stolen: usage::stolen_from_processors().zip(self.stolen).map(|(now, then)| now.saturating_sub(then)),
+            clocks: self.meter.clocks(),
         }
     }
 }
@@ -122,7 +127,8 @@ fn row(name: &str, windows: Option<u64>, times: &Latencies, syncs: (u64, u64), s
     let at = times.quantiles();
     cells! {
         "snapshot" => name, "windows" => windows, "answers" => times.count(), "p50 µs" => at.p50_us,
-        "p90 µs" => at.p90_us, "p95 µs" => at.p95_us, "p99 µs" => at.p99_us, "p99.9 µs" => at.p999_us, "max µs" => at.max_us,
+        "p90 µs" => at.p90_us, "p95 µs" => at.p95_us, "p99 µs" => at.p99_us, "p99.9 µs" => at.p999_us,
+        "max µs" => at.max_us,
         "fsyncs" => syncs.0, "over 4.1 ms" => syncs.1, "stolen %" => stolen,
     }
 }
@@ -134,7 +140,8 @@ mod tests {
     fn window(nanos: u64, puts: u64, seconds: f64) -> Window {
         let mut written = Written { seconds, ..Written::default() };
         written.times.record_nanos_times(nanos, puts);
-        Window { written, syncs: puts, slow_syncs: 1, stolen: Some(Duration::from_millis(10)) }
+        let stolen = Some(Duration::from_millis(10));
+        Window { written, syncs: puts, slow_syncs: 1, stolen, clocks: Clocks::default() }
     }
 
     #[test]

@@ -154,6 +154,8 @@ impl PerfRecording {
 
 impl Drop for PerfRecording {
     fn drop(&mut self) {
+        // A killed perf would leave the process that it has started, which sleeps for a day.
+        self.stop();
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = std::fs::remove_file(&self.file);
@@ -280,6 +282,28 @@ mod tests {
         let functions = profile.stacks.functions(50);
         assert!(profile.stacks.root().weight > 0.05, "{functions:?}");
         assert!(functions.iter().any(|(name, ..)| name.contains("lock_contended")), "{functions:?}");
+    }
+
+    #[test]
+    fn a_dropped_recording_leaves_no_process() {
+        let (scratch, process) = (Scratch::below(None).unwrap(), std::process::id());
+        if let Err(error) = PerfRecording::check(ProfileKind::Cpu, process, scratch.path()) {
+            return skip("a_dropped_recording_leaves_no_process", &error.to_string());
+        }
+        let recording = PerfRecording::begin(ProfileKind::Cpu, process, scratch.path()).unwrap();
+        let perf = recording.child.id();
+        let started = std::fs::read_to_string(format!("/proc/{perf}/task/{perf}/children")).unwrap_or_default();
+        drop(recording);
+        // A process that has ended stays as a zombie until its parent looks.
+        let lives = |id: &str| {
+            let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+            stat.rsplit_once(')').is_some_and(|(_, state)| !state.trim_start().starts_with(['Z', 'X']))
+        };
+        let begun = Instant::now();
+        while started.split_whitespace().any(lives) {
+            assert!(begun.elapsed() < END_TIMEOUT, "{started} still live");
+            std::thread::sleep(LOOK);
+        }
     }
 
     #[test]

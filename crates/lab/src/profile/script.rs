@@ -85,7 +85,8 @@ impl Script {
     /// Counts a sample of a thread; `frames` begin with the innermost one.
     fn sample(&mut self, kind: ProfileKind, (thread, id, at): (&str, u32, f64), mut frames: Vec<String>, period: u64) {
         self.samples += 1;
-        frames.truncate(MAX_FRAMES);
+        // The outermost frames stay, so that deep stacks have the same root as others.
+        frames.drain(..frames.len().saturating_sub(MAX_FRAMES));
         let is_named = |frame: &String| frame.contains("::") && !frame.starts_with(UNKNOWN);
         self.nameless += u64::from(!frames.iter().any(is_named));
         frames.push(thread.to_owned());
@@ -217,6 +218,16 @@ mod tests {
         assert_eq!(paths(&script.stacks), [(";main;__x64_sys_epoll_wait_[k]".to_owned(), 1.0), (lock.clone(), 2.0)]);
         let script = Script::read(SWITCHES.as_bytes(), ProfileKind::Lock).unwrap();
         assert_eq!(paths(&script.stacks), [(lock, 2.0)]);
+    }
+
+    #[test]
+    fn a_deep_stack_keeps_its_outermost_frames() {
+        let frames: String = (0..MAX_FRAMES + 10).map(|at| format!("\t  99 f{at} (/bin/thalweg)\n")).collect();
+        let text = format!("main  11   10.000000: 5000000 cpu-clock:ppp: \n{frames}\n");
+        let script = Script::read(text.as_bytes(), ProfileKind::Cpu).unwrap();
+        let functions = script.stacks.functions(MAX_FRAMES + 10);
+        let has = |name: String| functions.iter().any(|(function, ..)| *function == name);
+        assert!(has(format!("f{}", MAX_FRAMES + 9)) && has("f10".to_owned()) && !has("f9".to_owned()));
     }
 
     #[test]

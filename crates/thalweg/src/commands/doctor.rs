@@ -134,9 +134,11 @@ fn examination(config: &Config, probe_time: Duration) -> Examination {
 
 fn text(facts: &Facts, found: &Findings) -> String {
     let mut lines: Vec<String> =
-        measured(facts).into_iter().map(|(name, value)| format!("{name:<12} {value}")).collect();
+        measured(facts).into_iter().map(|(name, value)| format!("{name:<12} {}", render::name(&value))).collect();
     for finding in &found.0 {
-        lines.push(format!("\n{}: {} [{}]", finding.severity.name(), finding.message, finding.code));
+        // A message names files and mounts, and anybody may have chosen their names.
+        let message = render::name(&finding.message);
+        lines.push(format!("\n{}: {message} [{}]", finding.severity.name(), finding.code));
         lines.push(format!("  {}", finding.meaning));
         lines.push(format!("  → {}", finding.next));
     }
@@ -254,6 +256,9 @@ mod tests {
         assert!(shown.contains("syncs        not measured"), "{shown}");
         assert!(shown.contains("\nproblem: ") && shown.contains("[no_room]\n  below the reserve"), "{shown}");
         assert!(shown.contains("\n  → free some space"), "{shown}");
+        let mut hostile = Findings::default();
+        hostile.note("foreign_files", "such as a\nproblem: forged".to_owned(), "", "");
+        assert!(!text(&facts, &hostile).contains("\nproblem"), "a name of a file makes no line");
         let object = serde_json::to_value(&facts).unwrap();
         assert_eq!(object["syncs"], Value::Null);
         assert!(object["clocks"]["reading_nanos"].as_f64().unwrap() > 0.0, "{object}");

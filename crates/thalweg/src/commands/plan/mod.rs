@@ -233,7 +233,9 @@ fn interval_text(figure: &Figure) -> String {
         "processors" => format!("{value:.2} processors"),
         unit => format!("{} {unit}", render::count(value as u64)),
     };
-    if interval.low < interval.high {
+    if interval.high.is_infinite() {
+        format!("{} ({} or more, not bounded above)", shown(interval.value), shown(interval.low))
+    } else if interval.low < interval.high {
         format!("{} ({} to {})", shown(interval.value), shown(interval.low), shown(interval.high))
     } else {
         shown(interval.value)
@@ -243,6 +245,16 @@ fn interval_text(figure: &Figure) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_interval_without_an_upper_bound_says_so() {
+        let text = |high| {
+            let interval = thalweg_planner::Interval { value: 2000.0, low: 500.0, high };
+            interval_text(&Figure { name: "capacity", interval, unit: "writes/s", formula: String::new() })
+        };
+        assert_eq!(text(f64::INFINITY), "2,000 writes/s (500 writes/s or more, not bounded above)");
+        assert_eq!(text(9000.0), "2,000 writes/s (500 writes/s to 9,000 writes/s)");
+    }
 
     #[test]
     fn objectives_are_a_percentile_and_a_span() {

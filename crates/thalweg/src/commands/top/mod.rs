@@ -132,7 +132,7 @@ fn watch(
         if Instant::now() >= due {
             readings.request();
         }
-        match readings.poll() {
+        match readings.poll()? {
             None => continue,
             Some(Ok(now)) => {
                 lines = screen::lines(&View::of(Some(&last), &now));
@@ -202,15 +202,16 @@ impl Readings {
         }
     }
 
-    /// Returns the result of the requested reading, if it is there.
-    fn poll(&mut self) -> Option<Result<Reading, Failure>> {
+    /// Returns the result of the requested reading, if it is there. Fails if the thread has ended, which happens only
+    /// after a panic, whose message needed the terminal in its former mode.
+    fn poll(&mut self) -> Result<Option<Result<Reading, Failure>>, Failure> {
         match self.results.try_recv() {
             Ok(result) => {
                 self.is_requested = false;
-                Some(result)
+                Ok(Some(result))
             }
-            Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => Some(Err(gone())),
+            Err(TryRecvError::Empty) => Ok(None),
+            Err(TryRecvError::Disconnected) => Err(gone()),
         }
     }
 
@@ -232,4 +233,21 @@ impl Readings {
 
 fn gone() -> Failure {
     Failure::new(crate::failure::Exit::Failed, "readings", "the thread that reads the figures has ended")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_the_thread_ends_the_command() {
+        let (requests, _requested) = mpsc::channel();
+        let (send, results) = mpsc::channel();
+        let mut readings = Readings { requests, results, is_requested: true };
+        assert!(matches!(readings.poll(), Ok(None)));
+        send.send(Err(gone())).unwrap();
+        assert!(matches!(readings.poll(), Ok(Some(Err(_)))), "a failed reading ends nothing");
+        drop(send);
+        assert!(readings.poll().is_err());
+    }
 }

@@ -115,20 +115,25 @@ fn meaning(bytes: &[u8]) -> Option<Key> {
 }
 
 /// Returns the bytes that draw the lines over the present content of the screen. The screen is not cleared first, so it
-/// does not flicker.
+/// does not flicker. Each row is erased before its text and not after it: behind a text as wide as the terminal the
+/// cursor stays on the last character, which erasing would take away.
 fn frame(lines: &[Line], width: usize, height: usize) -> String {
     let shown = if lines.len() > height { height.saturating_sub(1) } else { lines.len() };
     let mut rows: Vec<String> = lines[..shown]
         .iter()
         .map(|line| {
             let text = fitted(&line.text, width);
-            if line.is_heading { format!("\x1b[1m{text}\x1b[0m") } else { text }
+            if line.is_heading { format!("\x1b[K\x1b[1m{text}\x1b[0m") } else { format!("\x1b[K{text}") }
         })
         .collect();
     if shown < lines.len() && height > 0 {
-        rows.push(fitted(&format!("… {} more lines; q quits", lines.len() - shown), width));
+        let more = fitted(&format!("… {} more lines; q quits", lines.len() - shown), width);
+        rows.push(format!("\x1b[K{more}"));
     }
-    format!("\x1b[H{}\x1b[K\x1b[J", rows.join("\x1b[K\r\n"))
+    if rows.len() < height {
+        rows.push("\x1b[J".to_owned());
+    }
+    format!("\x1b[H{}", rows.join("\r\n"))
 }
 
 fn write(text: &str) -> io::Result<()> {
@@ -167,10 +172,20 @@ mod tests {
     #[test]
     fn a_frame_fits_the_terminal() {
         let lines = [line("head", true), line("a long line", false), line("\x1b[2J", false)];
-        assert_eq!(frame(&lines, 6, 3), "\x1b[H\x1b[1mhead\x1b[0m\x1b[K\r\na long\x1b[K\r\n·[2J\x1b[K\x1b[J");
-        assert_eq!(frame(&lines, 40, 2), "\x1b[H\x1b[1mhead\x1b[0m\x1b[K\r\n… 2 more lines; q quits\x1b[K\x1b[J");
-        assert_eq!(frame(&lines, 0, 0), "\x1b[H\x1b[K\x1b[J");
-        assert_eq!(frame(&[], 9, 9), "\x1b[H\x1b[K\x1b[J");
+        let head = "\x1b[H\x1b[K\x1b[1mhead\x1b[0m\r\n";
+        assert_eq!(frame(&lines, 6, 3), format!("{head}\x1b[Ka long\r\n\x1b[K·[2J"));
+        assert_eq!(frame(&lines, 40, 2), format!("{head}\x1b[K… 2 more lines; q quits"));
+        assert_eq!(frame(&lines, 6, 4), format!("{head}\x1b[Ka long\r\n\x1b[K·[2J\r\n\x1b[J"));
+        assert_eq!((&*frame(&lines, 0, 0), &*frame(&[], 9, 9)), ("\x1b[H", "\x1b[H\x1b[J"));
+    }
+
+    #[test]
+    fn nothing_is_erased_behind_a_text_as_wide_as_the_terminal() {
+        let shown = frame(&[line("123456", false), line("abcdef", false)], 6, 2);
+        for text in ["123456", "abcdef"] {
+            let (_, after) = shown.split_once(text).unwrap();
+            assert!(after.is_empty() || after.starts_with("\r\n"), "{shown:?}");
+        }
     }
 
     /// Runs in a process of its own, started by the test below.

@@ -25,7 +25,7 @@ pub(super) struct Reading {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct View {
     pub node: NodeFigures,
-    /// Seconds between the two readings; `None` for the first one.
+    /// Seconds between the two readings; `None` for the first one, and for the first one after a restart of the server.
     pub interval_seconds: Option<f64>,
     pub rates: Vec<Rate>,
     pub latencies: Vec<Latency>,
@@ -225,6 +225,7 @@ impl Pair<'_> {
 impl View {
     /// Computes the view from the newest reading and the one before it.
     pub(super) fn of(before: Option<&Reading>, now: &Reading) -> Self {
+        let before = before.filter(|before| is_same_process(before, now));
         let elapsed = before.map(|before| now.at.saturating_duration_since(before.at));
         let elapsed = elapsed.filter(|elapsed| *elapsed > Duration::ZERO).map(|elapsed| elapsed.as_secs_f64());
         let pair = Pair { before, now, elapsed };
@@ -241,6 +242,13 @@ impl View {
             cluster: cluster(&pair),
         }
     }
+}
+
+/// Returns true if both readings are of one process. The counters of a restarted server, or of another one behind the
+/// same address, begin at zero and may have passed their former values since.
+fn is_same_process(before: &Reading, now: &Reading) -> bool {
+    let [was_up, is_up] = [before, now].map(|reading| reading.status["uptime_seconds"].as_u64());
+    before.status["node"] == now.status["node"] && was_up.zip(is_up).is_none_or(|(was_up, is_up)| is_up >= was_up)
 }
 
 fn text(value: &Value) -> String {
@@ -453,6 +461,24 @@ mod tests {
         assert_eq!(rate(&view, "Redis commands"), None, "a counter that does not exist");
         let first = View::of(None, &reading(Instant::now(), second));
         assert_eq!((rate(&first, "commands"), first.interval_seconds), (None, None));
+    }
+
+    #[test]
+    fn no_rate_spans_two_processes_even_if_a_counter_has_passed_its_former_value() {
+        let at = Instant::now();
+        let with = |seconds: u64, node: &str, uptime: u64, commands: u64| {
+            let text = format!("thalweg_commands_total {commands}\n");
+            let status = json!({ "node": node, "uptime_seconds": uptime });
+            Reading { status, ..reading(at + Duration::from_secs(seconds), &text) }
+        };
+        let before = with(0, "01", 500, 100);
+        let commands = |now: &Reading| {
+            let view = View::of(Some(&before), now);
+            (rate(&view, "commands"), view.interval_seconds)
+        };
+        assert_eq!(commands(&with(1, "01", 501, 400)), (Some(300.0), Some(1.0)));
+        assert_eq!(commands(&with(1, "01", 0, 400)), (None, None), "the server was restarted");
+        assert_eq!(commands(&with(1, "02", 501, 400)), (None, None), "another server has the address");
     }
 
     #[test]
