@@ -3,7 +3,8 @@
 //! Owns: the addresses to which the client may connect, and the leader as far as the client knows it. Does not own:
 //! connections (`pool`), nor the requests by which the client learns (`connect`, `client`).
 //!
-//! Invariants: knowledge of a lower term never replaces that of a higher one. Writes ask for a redirect only while the
+//! Invariants: knowledge of a lower term never replaces that of a higher one in the same cluster. A node that belongs to
+//! another cluster than the one that the client knew, such as a restored one, makes the client forget all of that one. Writes ask for a redirect only while the
 //! leader is known and the client has not failed to connect to it: otherwise the server passes them on, so a client
 //! that cannot reach the leader works through another member.
 
@@ -13,7 +14,7 @@ use std::sync::{
 };
 
 use thalweg_transport::Endpoint;
-use thalweg_types::info::MemberHealth;
+use thalweg_types::{ClusterId, info::MemberHealth};
 use tokio::sync::watch;
 
 use crate::membership::{ClusterMember, ClusterMembers};
@@ -59,6 +60,8 @@ struct DirectoryState {
     /// Id and address of the leader.
     leader: Option<(u64, String)>,
     term: u64,
+    /// Cluster to which the members belong; `None` if no node has stated one.
+    cluster: Option<ClusterId>,
     /// Leader to which this client failed to connect.
     unreachable: Option<u64>,
     /// Node that gave no answer, or that knows no leader, so the client asks another one about the leader.
@@ -107,9 +110,11 @@ impl Directory {
         self.redirects.load(Ordering::Relaxed)
     }
 
-    /// Takes over the knowledge of a node, unless it is older than the client's.
+    /// Takes over the knowledge of a node, unless it is older than the client's. The terms of two clusters cannot be
+    /// compared, so that of another cluster always replaces the client's.
     pub(crate) fn learn(&self, members: &ClusterMembers) {
         self.change(|known| {
+            known.enter(members.cluster);
             if members.term < known.term {
                 return Change::None;
             }
@@ -232,6 +237,14 @@ enum Change {
 }
 
 impl DirectoryState {
+    /// Forgets everything if the answering node belongs to another cluster than the one that is known.
+    fn enter(&mut self, cluster: Option<ClusterId>) {
+        if cluster.is_some() && self.cluster.is_some() && self.cluster != cluster {
+            *self = Self::default();
+        }
+        self.cluster = cluster.or(self.cluster);
+    }
+
     fn set_members(&mut self, members: &[ClusterMember]) {
         self.members = members.to_vec();
         let mut ids: Vec<_> = members.iter().map(|member| member.node.0).collect();
@@ -279,7 +292,7 @@ mod tests {
     fn members(leader: Option<u64>, term: u64) -> ClusterMembers {
         let members =
             vec![member(1, MemberHealth::Down), member(2, MemberHealth::Alive), member(3, MemberHealth::Alive)];
-        ClusterMembers { node: 2, leader, term, members }
+        ClusterMembers { cluster: None, node: 2, leader, term, members }
     }
 
     fn addresses(endpoints: &[Endpoint]) -> Vec<&str> {
@@ -341,6 +354,27 @@ mod tests {
             Some((2, "n2:1".to_owned()))
         );
         assert!(changes.has_changed().unwrap());
+    }
+
+    /// The members of a restored cluster begin with low terms, and may be other nodes.
+    #[test]
+    fn a_restored_cluster_replaces_the_former_one_whatever_its_term() {
+        let directory = directory();
+        let of = |cluster, leader, term| ClusterMembers { cluster: Some(ClusterId(cluster)), ..members(leader, term) };
+        directory.learn(&of(1, Some(3), 50));
+        directory.cannot_reach(3);
+        let mut changes = directory.changes();
+        let mut restored = of(2, Some(2), 2);
+        restored.members.pop();
+        directory.learn(&restored);
+        assert_eq!(directory.leader().map(|(leader, _)| leader), Some(2));
+        assert_eq!(*directory.member_ids(), [1, 2]);
+        assert!(directory.redirects() && changes.has_changed().unwrap());
+        directory.learn_leader(1, "n1:1", 3);
+        assert_eq!(directory.leader().map(|(leader, _)| leader), Some(1), "its terms count from now on");
+        directory.learn(&of(2, Some(2), 2));
+        directory.learn(&members(Some(2), 2));
+        assert_eq!(directory.leader().map(|(leader, _)| leader), Some(1), "older, and perhaps without the id");
     }
 
     #[test]

@@ -148,6 +148,12 @@ pub enum HandshakeError {
     /// The handshake took too long.
     #[error("the handshake with the node took longer than {} s", HANDSHAKE_LIMIT.as_secs())]
     TooSlow,
+    /// The other side of a dialled connection does not speak the protocol between nodes.
+    #[error(
+        "no node of a cluster answers at this address ({0}): give the address that the node has as its option \
+         `cluster`, not one for clients"
+    )]
+    NotANode(String),
     /// The TLS session could not begin.
     #[error("no TLS session with the node: {0}")]
     Tls(String),
@@ -214,7 +220,8 @@ fn malformed(what: &str) -> HandshakeError {
 /// Reads the next frame of a handshake, which must be of `kind`.
 async fn expect(stream: &mut (impl AsyncRead + Unpin), kind: PeerKind) -> Result<Frame, HandshakeError> {
     let frame = read_frame(stream, MAX_HANDSHAKE_BYTES).await?;
-    let frame = frame.ok_or_else(|| malformed("the connection ended during the handshake"))?;
+    let ended = || io::Error::new(io::ErrorKind::UnexpectedEof, "the connection ended during the handshake");
+    let frame = frame.ok_or_else(ended)?;
     match frame.kind {
         Some(found) if found == kind => Ok(frame),
         Some(PeerKind::Rejected) => {
@@ -273,12 +280,13 @@ async fn dial_unbounded<S: AsyncRead + AsyncWrite + Unpin>(
     stream.flush().await?;
     if credentials.tls.is_some() {
         // Before a session begins, the other node says that it does, or why it does not.
-        let begins = expect(&mut stream, PeerKind::BeginTls).await?;
+        let begins = expect(&mut stream, PeerKind::BeginTls).await.map_err(not_a_node)?;
         BeginTls::decode_body(&begins.body).map_err(|_| malformed("a malformed answer to the hello"))?;
     }
     let secured = Secured::connect(stream, credentials.tls.as_ref(), host).await;
     let mut stream = secured.map_err(|error| HandshakeError::Tls(format!("{host}: {error}")))?;
-    let frame = expect(&mut stream, PeerKind::Challenge).await.map_err(after_tls)?;
+    let frame = expect(&mut stream, PeerKind::Challenge).await;
+    let frame = frame.map_err(|error| if credentials.tls.is_some() { after_tls(error) } else { not_a_node(error) })?;
     let challenge = Challenge::decode_body(&frame.body).map_err(|_| malformed("a malformed challenge"))?;
     let proven = Proven {
         hello: &hello[HEADER_BYTES..],
@@ -309,6 +317,17 @@ async fn dial_unbounded<S: AsyncRead + AsyncWrite + Unpin>(
     };
     Welcome::decode_body(&frame.body).map_err(|_| malformed("a malformed welcome"))?;
     Ok((DialledPeer { node: challenge.node, version: challenge.version }, stream))
+}
+
+/// Replaces the error of the first read of a connection that was dialled if the bytes are no frame of a node, such as
+/// the answer of an HTTP server.
+fn not_a_node(error: HandshakeError) -> HandshakeError {
+    match error {
+        HandshakeError::Io(error) if error.kind() == io::ErrorKind::InvalidData => {
+            HandshakeError::NotANode(error.to_string())
+        }
+        error => error,
+    }
 }
 
 /// Replaces the error of the first read after the TLS handshake if it is an alert. The peer checks this node's
@@ -611,6 +630,29 @@ mod tests {
         let (forged, accepted) = tokio::join!(forging, accept(&mut far, &acceptor, |_| Ok(None)));
         assert!(matches!(forged, Err(HandshakeError::Rejected { code, .. }) if code == "secret"));
         assert!(matches!(accepted, Err(HandshakeError::Refused { code: "secret", .. })));
+    }
+
+    /// The option `join` has the address for HTTP, or that of another server.
+    #[tokio::test]
+    async fn an_address_for_clients_is_told_from_that_of_a_node() {
+        for (answer, is_node) in [(&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], false), (b"-ERR\r\n", true), (b"", true)] {
+            let (near, mut far) = tokio::io::duplex(4096);
+            let answering = async move {
+                expect(&mut far, PeerKind::Hello).await.unwrap();
+                far.write_all(answer).await.unwrap();
+            };
+            let dialler = node(1, 9, 5);
+            let dialling = async move { dial(near, &dialler, Channel::Control, None, "n2").await.map(drop) };
+            let (dialled, ()) = tokio::join!(dialling, answering);
+            let error = dialled.unwrap_err();
+            // A short answer may be that of a node that stops.
+            let is_expected = if is_node {
+                matches!(error, HandshakeError::Io(_))
+            } else {
+                matches!(error, HandshakeError::NotANode(_)) && error.to_string().contains("option `cluster`")
+            };
+            assert!(is_expected && !error.to_string().contains("TLS"), "{error}");
+        }
     }
 
     #[tokio::test(start_paused = true)]
