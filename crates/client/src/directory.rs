@@ -3,14 +3,15 @@
 //! Owns: the addresses to which the client may connect, and the leader as far as the client knows it. Does not own:
 //! connections (`pool`), nor the requests by which the client learns (`connect`, `client`).
 //!
-//! Invariants: knowledge of a lower term never replaces that of a higher one in the same cluster. A node that belongs to
-//! another cluster than the one that the client knew, such as a restored one, makes the client forget all of that one. Writes ask for a redirect only while the
-//! leader is known and the client has not failed to connect to it: otherwise the server passes them on, so a client
-//! that cannot reach the leader works through another member.
+//! Invariants: knowledge of a lower term never replaces that of a higher one in the same cluster. A node that
+//! belongs to another cluster than the one that the client knew, such as a restored one, makes the client forget
+//! all of that one. Writes ask for a redirect only while the leader is known and the client has not failed to
+//! connect to it: otherwise the server passes them on, so a client that cannot reach the leader works through
+//! another member.
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
 use thalweg_transport::Endpoint;
@@ -48,6 +49,8 @@ pub(crate) struct Directory {
     seeds: Vec<Endpoint>,
     known: Mutex<DirectoryState>,
     redirects: AtomicBool,
+    /// Counts the servers with other data than the one before.
+    data: AtomicU32,
     /// Counts the changes after which a connection may have to move.
     version: watch::Sender<u64>,
 }
@@ -60,12 +63,19 @@ struct DirectoryState {
     /// Id and address of the leader.
     leader: Option<(u64, String)>,
     term: u64,
-    /// Cluster to which the members belong; `None` if no node has stated one.
-    cluster: Option<ClusterId>,
+    /// Owner of the data; `None` if no node has stated it.
+    owner: Option<DataOwner>,
     /// Leader to which this client failed to connect.
     unreachable: Option<u64>,
     /// Node that gave no answer, or that knows no leader, so the client asks another one about the leader.
     doubted: Option<u64>,
+}
+
+/// Cluster or single node that has the data. Its ids never stand for other objects later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DataOwner {
+    Cluster(ClusterId),
+    Node(u64),
 }
 
 impl DirectoryState {
@@ -76,8 +86,8 @@ impl DirectoryState {
 
 impl Directory {
     pub(crate) fn new(seeds: Seeds) -> Self {
-        let (known, redirects) = (Mutex::default(), AtomicBool::new(false));
-        Self { seeds: seeds.0, known, redirects, version: watch::Sender::new(0) }
+        let (known, redirects, data) = (Mutex::default(), AtomicBool::new(false), AtomicU32::new(0));
+        Self { seeds: seeds.0, known, redirects, data, version: watch::Sender::new(0) }
     }
 
     fn change(&self, change: impl FnOnce(&mut DirectoryState) -> Change) {
@@ -110,11 +120,32 @@ impl Directory {
         self.redirects.load(Ordering::Relaxed)
     }
 
+    /// Returns the number of the server's data, to which the ids of keyspaces, streams and groups belong. It rises when
+    /// the client connects to a server with other data, such as one that was restored: there the ids may be those of
+    /// other objects.
+    pub(crate) fn data(&self) -> u32 {
+        self.data.load(Ordering::Acquire)
+    }
+
+    /// Notes a connection to a server without a cluster.
+    pub(crate) fn note_single(&self, node: u64) {
+        self.note_owner(&mut self.lock(), DataOwner::Node(node));
+    }
+
+    fn note_owner(&self, known: &mut DirectoryState, owner: DataOwner) {
+        if known.owner.replace(owner).is_some_and(|former| former != owner) {
+            self.data.fetch_add(1, Ordering::Release);
+        }
+    }
+
     /// Takes over the knowledge of a node, unless it is older than the client's. The terms of two clusters cannot be
     /// compared, so that of another cluster always replaces the client's.
     pub(crate) fn learn(&self, members: &ClusterMembers) {
         self.change(|known| {
-            known.enter(members.cluster);
+            if let Some(cluster) = members.cluster {
+                known.enter(cluster);
+                self.note_owner(known, DataOwner::Cluster(cluster));
+            }
             if members.term < known.term {
                 return Change::None;
             }
@@ -238,11 +269,10 @@ enum Change {
 
 impl DirectoryState {
     /// Forgets everything if the answering node belongs to another cluster than the one that is known.
-    fn enter(&mut self, cluster: Option<ClusterId>) {
-        if cluster.is_some() && self.cluster.is_some() && self.cluster != cluster {
-            *self = Self::default();
+    fn enter(&mut self, cluster: ClusterId) {
+        if self.owner.is_some_and(|owner| owner != DataOwner::Cluster(cluster)) {
+            *self = Self { owner: self.owner, ..Self::default() };
         }
-        self.cluster = cluster.or(self.cluster);
     }
 
     fn set_members(&mut self, members: &[ClusterMember]) {
@@ -375,6 +405,23 @@ mod tests {
         directory.learn(&of(2, Some(2), 2));
         directory.learn(&members(Some(2), 2));
         assert_eq!(directory.leader().map(|(leader, _)| leader), Some(1), "older, and perhaps without the id");
+    }
+
+    #[test]
+    fn ids_belong_to_the_data_of_one_cluster_or_single_node() {
+        let directory = directory();
+        let learn = |cluster| {
+            directory.learn(&ClusterMembers { cluster: Some(ClusterId(cluster)), ..members(Some(3), 5) });
+            directory.data()
+        };
+        directory.learn(&members(Some(3), 5));
+        assert_eq!(directory.data(), 0, "an older server states no cluster");
+        assert_eq!([1, 1, 2, 2].map(learn), [0, 0, 1, 1]);
+        directory.note_single(7);
+        directory.note_single(7);
+        assert_eq!(directory.data(), 2, "the same node");
+        directory.note_single(8);
+        assert_eq!(directory.data(), 3);
     }
 
     #[test]

@@ -342,8 +342,8 @@ fn after_tls(error: HandshakeError) -> HandshakeError {
     }
 }
 
-/// Performs the handshake of a connection that this node has accepted. `admits` decides by the peer's hello whether this
-/// node accepts the peer. It returns the members' description of the peer, or the reason for the rejection.
+/// Performs the handshake of a connection that this node has accepted. `admits` decides by the peer's hello whether
+/// this node accepts the peer. It returns the members' description of the peer, or the reason for the rejection.
 pub(crate) async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     credentials: &Credentials,
@@ -549,10 +549,12 @@ mod tests {
     async fn a_second_process_with_the_id_of_a_node_is_told_so() {
         let copy = Credentials { run: PeerRun([2; 16]), ..node(2, 9, 5) };
         let (dialled, accepted) = meet(copy.clone(), node(2, 9, 5), Ok(())).await;
-        assert!(
-            matches!(&dialled, Err(HandshakeError::Rejected { code, reason }) if code == COPY && reason.contains("n2:1")),
-            "{dialled:?}"
-        );
+        match dialled {
+            Err(HandshakeError::Rejected { code, reason }) => {
+                assert!(code == COPY && reason.contains("n2:1"), "{reason}")
+            }
+            other => panic!("{other:?}"),
+        }
         assert!(matches!(accepted, Err(HandshakeError::Refused { code: COPY, .. })));
         let (dialled, _) = meet(copy.clone(), node(1, 9, 5), Err(Rejection::Copy)).await;
         assert!(matches!(&dialled, Err(HandshakeError::Rejected { code, .. }) if code == COPY), "{dialled:?}");

@@ -207,7 +207,8 @@ impl<S: Service> Shared<S> {
         if self.connections.get() >= MAX_CONNECTIONS {
             return Err(HandshakeError::Refused { code: "overloaded", reason: "too many connections".to_owned() });
         }
-        // Two processes may have sent their hellos before either was known. The second one dials again, and is told why.
+        // Two processes may have sent their hellos before either was known. The second one dials again, and gets the
+        // reason.
         if self.is_copy(peer.node, peer.run) {
             return Err(HandshakeError::Refused { code: COPY, reason: "another process has its id".to_owned() });
         }

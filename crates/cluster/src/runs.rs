@@ -1,7 +1,7 @@
 //! Runs of the nodes that are connected to this one, by which it notices a copied data directory.
 //!
-//! Owns: the run (process) of each connected node, and the decision whether a connection comes from another process with
-//! the same id. Does not own: connections (`listener`), and the number of a run in the handshake (`wire::peer`).
+//! Owns: the run (process) of each connected node, and the decision whether a connection comes from another process
+//! with the same id. Does not own: connections (`listener`), and the number of a run in the handshake (`wire::peer`).
 //!
 //! Two processes on copies of one directory have the same id. Both would dial the other members, and both would ask the
 //! leader to correct the address of the id, so each would vote in turn. The first process to connect keeps the id: a

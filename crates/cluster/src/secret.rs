@@ -1,6 +1,7 @@
 //! The secret of a cluster, and the proofs of the handshake.
 //!
-//! Owns: HMAC-SHA256 over the transcript, random numbers, and the run of this process. Does not own: files in which the secret is kept.
+//! Owns: HMAC-SHA256 over the transcript, random numbers, and the run of this process. Does not own: files in which
+//! the secret is kept.
 
 use std::{fmt, sync::OnceLock};
 

@@ -83,8 +83,8 @@ impl<'a> Field<'a> for Nonce {
     }
 }
 
-/// Number of one run of a node's process, from its start to its end. Each process chooses a random one, so two processes
-/// with the same node id have different ones.
+/// Number of one run of a node's process, from its start to its end. Each process chooses a random one, so two
+/// processes with the same node id have different ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerRun(pub [u8; 16]);
 
