@@ -156,6 +156,20 @@ impl NamedObject {
         .await
     }
 
+    /// Sends the command that `encode` writes from the object's id and that removes the object, and forgets the id. The
+    /// command is not repeated with another id, because it would remove another object.
+    pub(crate) async fn remove<R>(
+        &self,
+        encode: impl Fn(&mut Vec<u8>, u32) -> Result<(), CommandError>,
+        read: impl Fn(&SharedFrame) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        let KnownId { id, data } = self.known_id().await?;
+        let how = RequestOptions { retry_safety: RetrySafety::IfNoEffect, data: Some(data), ..RequestOptions::WRITE };
+        let removed = self.client.write_as(how, |out: &mut Vec<u8>| encode(out, id), read).await;
+        self.forget(id);
+        removed
+    }
+
     /// Sends a command that creates the object unless it exists. Returns true if the command created it.
     pub(crate) async fn create(
         &self,

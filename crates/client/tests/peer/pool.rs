@@ -106,3 +106,26 @@ async fn an_id_is_looked_up_again_at_a_server_with_other_data() {
     assert!(is_lookup, "a put with the id of the former server");
     putting.abort();
 }
+
+/// A handle of a keyspace must not remove another one, which has its id in a backup.
+#[tokio::test]
+async fn nothing_is_removed_at_a_server_with_other_data() {
+    let mut server = Server::new().await;
+    let (client, mut peer) = server.connected(quick()).await;
+    let keyspace = client.keyspace("users");
+    let looking = tokio::spawn({
+        let keyspace = keyspace.clone();
+        async move { keyspace.id().await.unwrap() }
+    });
+    let id = peer.any().await;
+    peer.send(id, &found()).await;
+    looking.await.unwrap();
+    drop(peer);
+    client.ping().await.unwrap_err();
+    server.node = 2;
+    let dropping = tokio::spawn(async move { keyspace.drop_keyspace().await });
+    let _peer = server.accept().await;
+    let error = dropping.await.unwrap().unwrap_err();
+    assert!(matches!(error, Error::OtherData), "{error}");
+    assert_eq!((error.action(), error.effect()), (Action::Fix, thalweg_client::Effect::Nothing));
+}
