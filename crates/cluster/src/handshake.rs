@@ -551,7 +551,7 @@ mod tests {
         let (dialled, accepted) = meet(copy.clone(), node(2, 9, 5), Ok(())).await;
         match dialled {
             Err(HandshakeError::Rejected { code, reason }) => {
-                assert!(code == COPY && reason.contains("n2:1"), "{reason}")
+                assert!(code == COPY && reason.contains("n2:1"), "{reason}");
             }
             other => panic!("{other:?}"),
         }

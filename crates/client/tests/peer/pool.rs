@@ -83,7 +83,7 @@ async fn a_client_that_waits_for_a_welcome_can_be_closed() {
     closed.expect("the client does not wait for the welcome");
 }
 
-/// In a backup that is older than a keyspace, another keyspace may get its id.
+/// Another keyspace may get the id of one that is newer than the backup.
 #[tokio::test]
 async fn an_id_is_looked_up_again_at_a_server_with_other_data() {
     let mut server = Server::new().await;
