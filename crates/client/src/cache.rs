@@ -122,7 +122,7 @@ impl Cache {
             };
             if let Some(run) = run {
                 self.store_id(Some(Id { run, cache: opened.cache }));
-                client.names().put(Name::Cache(run, name.clone()), opened.cache);
+                client.names().put(Name::Cache(run, name.clone()), opened.cache, client.directory().data());
             }
             return Ok((opened.created, opened.max_bytes));
         }
@@ -134,9 +134,9 @@ impl Cache {
             if let Some(id) = self.cached_id() {
                 return Ok(id);
             }
-            let run = self.0.client.run();
-            let shared = run.and_then(|run| {
-                let cache = self.0.client.names().get(&Name::Cache(run, self.0.name.clone()))?;
+            let client = &self.0.client;
+            let shared = client.run().and_then(|run| {
+                let cache = client.names().get(&Name::Cache(run, self.0.name.clone()), client.directory().data())?;
                 Some(Id { run, cache })
             });
             match shared {

@@ -101,6 +101,8 @@ pub(crate) struct RequestOptions {
     pub extra_time: Duration,
     /// Number of the server run (from start to stop) for which the request is valid; `None` for any run.
     pub run: Run,
+    /// Number of the server's data for which the request is valid (`Directory::data`); `None` for any data.
+    pub data: Option<u32>,
     /// Node of a cluster that should get the request.
     pub target: Target,
 }
@@ -111,6 +113,7 @@ impl RequestOptions {
         send_timeout: true,
         extra_time: Duration::ZERO,
         run: None,
+        data: None,
         target: Target::Readable,
     };
     pub(crate) const WRITE: Self = Self { retry_safety: RetrySafety::IfNoEffect, target: Target::Leader, ..Self::READ };
@@ -397,6 +400,10 @@ impl Client {
         let route = (how.target == Target::Leader && self.inner.directory.redirects()).then_some(Route::Redirect);
         let read = self.read_level.filter(|_| how.target != Target::Connected);
         let mut stage = || {
+            // A connection to a server with other data raises the number before a request can be staged on it.
+            if how.data.is_some_and(|data| data != self.inner.directory.data()) {
+                return Err(StageError::OtherData);
+            }
             let timeout_micros = if how.send_timeout { clock.left_micros() } else { None };
             let fields = Fields { timeout_micros, trace: self.trace.as_deref(), read, route, ..Fields::default() };
             link.request(how.run, &mut |out, id| encode(out, id, &fields), None)
@@ -520,6 +527,7 @@ impl From<StageError> for Error {
             StageError::Invalid(invalid) => Self::Invalid(invalid),
             StageError::Room | StageError::Requests => Self::NotConnected { why: Arc::new(ConnectError::NotYet) },
             StageError::OtherRun => Self::OtherRun,
+            StageError::OtherData => Self::OtherData,
         }
     }
 }

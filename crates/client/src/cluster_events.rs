@@ -177,6 +177,8 @@ struct EventSource {
 }
 
 impl Source for EventSource {
+    const HAS_ID: bool = false;
+
     fn request(&self, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>, permit: Permit) -> Result<(), Invalid> {
         Ok(WatchCluster { after: self.after, run: self.run, permit }.encode_with(out, id, fields)?)
     }

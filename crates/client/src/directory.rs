@@ -3,17 +3,19 @@
 //! Owns: the addresses to which the client may connect, and the leader as far as the client knows it. Does not own:
 //! connections (`pool`), nor the requests by which the client learns (`connect`, `client`).
 //!
-//! Invariants: knowledge of a lower term never replaces that of a higher one. Writes ask for a redirect only while the
-//! leader is known and the client has not failed to connect to it: otherwise the server passes them on, so a client
-//! that cannot reach the leader works through another member.
+//! Invariants: knowledge of a lower term never replaces that of a higher one in the same cluster. A node that
+//! belongs to another cluster than the one that the client knew, such as a restored one, makes the client forget
+//! all of that one. Writes ask for a redirect only while the leader is known and the client has not failed to
+//! connect to it: otherwise the server passes them on, so a client that cannot reach the leader works through
+//! another member.
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
 use thalweg_transport::Endpoint;
-use thalweg_types::info::MemberHealth;
+use thalweg_types::{ClusterId, info::MemberHealth};
 use tokio::sync::watch;
 
 use crate::membership::{ClusterMember, ClusterMembers};
@@ -47,6 +49,8 @@ pub(crate) struct Directory {
     seeds: Vec<Endpoint>,
     known: Mutex<DirectoryState>,
     redirects: AtomicBool,
+    /// Counts the servers with other data than the one before.
+    data: AtomicU32,
     /// Counts the changes after which a connection may have to move.
     version: watch::Sender<u64>,
 }
@@ -59,10 +63,19 @@ struct DirectoryState {
     /// Id and address of the leader.
     leader: Option<(u64, String)>,
     term: u64,
+    /// Owner of the data; `None` if no node has stated it.
+    owner: Option<DataOwner>,
     /// Leader to which this client failed to connect.
     unreachable: Option<u64>,
     /// Node that gave no answer, or that knows no leader, so the client asks another one about the leader.
     doubted: Option<u64>,
+}
+
+/// Cluster or single node that has the data. Its ids never stand for other objects later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DataOwner {
+    Cluster(ClusterId),
+    Node(u64),
 }
 
 impl DirectoryState {
@@ -73,8 +86,8 @@ impl DirectoryState {
 
 impl Directory {
     pub(crate) fn new(seeds: Seeds) -> Self {
-        let (known, redirects) = (Mutex::default(), AtomicBool::new(false));
-        Self { seeds: seeds.0, known, redirects, version: watch::Sender::new(0) }
+        let (known, redirects, data) = (Mutex::default(), AtomicBool::new(false), AtomicU32::new(0));
+        Self { seeds: seeds.0, known, redirects, data, version: watch::Sender::new(0) }
     }
 
     fn change(&self, change: impl FnOnce(&mut DirectoryState) -> Change) {
@@ -107,9 +120,32 @@ impl Directory {
         self.redirects.load(Ordering::Relaxed)
     }
 
-    /// Takes over the knowledge of a node, unless it is older than the client's.
+    /// Returns the number of the server's data, to which the ids of keyspaces, streams and groups belong. It rises when
+    /// the client connects to a server with other data, such as one that was restored: there the ids may be those of
+    /// other objects.
+    pub(crate) fn data(&self) -> u32 {
+        self.data.load(Ordering::Acquire)
+    }
+
+    /// Notes a connection to a server without a cluster.
+    pub(crate) fn note_single(&self, node: u64) {
+        self.note_owner(&mut self.lock(), DataOwner::Node(node));
+    }
+
+    fn note_owner(&self, known: &mut DirectoryState, owner: DataOwner) {
+        if known.owner.replace(owner).is_some_and(|former| former != owner) {
+            self.data.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Takes over the knowledge of a node, unless it is older than the client's. The terms of two clusters cannot be
+    /// compared, so that of another cluster always replaces the client's.
     pub(crate) fn learn(&self, members: &ClusterMembers) {
         self.change(|known| {
+            if let Some(cluster) = members.cluster {
+                known.enter(cluster);
+                self.note_owner(known, DataOwner::Cluster(cluster));
+            }
             if members.term < known.term {
                 return Change::None;
             }
@@ -232,6 +268,13 @@ enum Change {
 }
 
 impl DirectoryState {
+    /// Forgets everything if the answering node belongs to another cluster than the one that is known.
+    fn enter(&mut self, cluster: ClusterId) {
+        if self.owner.is_some_and(|owner| owner != DataOwner::Cluster(cluster)) {
+            *self = Self { owner: self.owner, ..Self::default() };
+        }
+    }
+
     fn set_members(&mut self, members: &[ClusterMember]) {
         self.members = members.to_vec();
         let mut ids: Vec<_> = members.iter().map(|member| member.node.0).collect();
@@ -279,7 +322,7 @@ mod tests {
     fn members(leader: Option<u64>, term: u64) -> ClusterMembers {
         let members =
             vec![member(1, MemberHealth::Down), member(2, MemberHealth::Alive), member(3, MemberHealth::Alive)];
-        ClusterMembers { node: 2, leader, term, members }
+        ClusterMembers { cluster: None, node: 2, leader, term, members }
     }
 
     fn addresses(endpoints: &[Endpoint]) -> Vec<&str> {
@@ -341,6 +384,44 @@ mod tests {
             Some((2, "n2:1".to_owned()))
         );
         assert!(changes.has_changed().unwrap());
+    }
+
+    /// The members of a restored cluster begin with low terms, and may be other nodes.
+    #[test]
+    fn a_restored_cluster_replaces_the_former_one_whatever_its_term() {
+        let directory = directory();
+        let of = |cluster, leader, term| ClusterMembers { cluster: Some(ClusterId(cluster)), ..members(leader, term) };
+        directory.learn(&of(1, Some(3), 50));
+        directory.cannot_reach(3);
+        let mut changes = directory.changes();
+        let mut restored = of(2, Some(2), 2);
+        restored.members.pop();
+        directory.learn(&restored);
+        assert_eq!(directory.leader().map(|(leader, _)| leader), Some(2));
+        assert_eq!(*directory.member_ids(), [1, 2]);
+        assert!(directory.redirects() && changes.has_changed().unwrap());
+        directory.learn_leader(1, "n1:1", 3);
+        assert_eq!(directory.leader().map(|(leader, _)| leader), Some(1), "its terms count from now on");
+        directory.learn(&of(2, Some(2), 2));
+        directory.learn(&members(Some(2), 2));
+        assert_eq!(directory.leader().map(|(leader, _)| leader), Some(1), "older, and perhaps without the id");
+    }
+
+    #[test]
+    fn ids_belong_to_the_data_of_one_cluster_or_single_node() {
+        let directory = directory();
+        let learn = |cluster| {
+            directory.learn(&ClusterMembers { cluster: Some(ClusterId(cluster)), ..members(Some(3), 5) });
+            directory.data()
+        };
+        directory.learn(&members(Some(3), 5));
+        assert_eq!(directory.data(), 0, "an older server states no cluster");
+        assert_eq!([1, 1, 2, 2].map(learn), [0, 0, 1, 1]);
+        directory.note_single(7);
+        directory.note_single(7);
+        assert_eq!(directory.data(), 2, "the same node");
+        directory.note_single(8);
+        assert_eq!(directory.data(), 3);
     }
 
     #[test]

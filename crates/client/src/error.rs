@@ -66,6 +66,10 @@ pub enum Error {
     /// server, or it keeps restarting.
     #[error("the server has restarted: try again")]
     OtherRun,
+    /// The server has other data than when the handle or subscription began: it was restored from a backup, or replaced
+    /// by another one. The ids that it had looked up may be those of other keyspaces or streams.
+    #[error("the server has other data than before, because it was restored or replaced: begin again")]
+    OtherData,
     /// The client has been closed.
     #[error("the client is closed: connect again")]
     Closed,
@@ -325,7 +329,7 @@ impl Error {
             Self::Failed(failure) => failure.effect,
             Self::TimedOut { effect, .. } | Self::Lost { effect, .. } => *effect,
             Self::NotConnected { .. } | Self::NodeAway { .. } => Effect::Nothing,
-            Self::Invalid(_) | Self::OtherRun | Self::Closed => Effect::Nothing,
+            Self::Invalid(_) | Self::OtherRun | Self::OtherData | Self::Closed => Effect::Nothing,
             Self::Protocol(_) | Self::OutcomeUnknown { .. } => Effect::Unknown,
         }
     }
@@ -369,5 +373,6 @@ classified!(
     Self::Protocol(_) => "protocol", Stop;
     Self::Invalid(_) => "invalid", Fix;
     Self::OtherRun => "other_run", Retry;
+    Self::OtherData => "other_data", Fix;
     Self::Closed => "closed", Stop;
 });

@@ -141,14 +141,11 @@ impl Group {
 
     /// Deletes the consumer group.
     pub async fn delete(&self) -> Result<(), Error> {
-        let id = self.id().await?;
-        let encode = |out: &mut Vec<u8>| {
-            encode_delete_group(out, id);
+        let encode = |out: &mut Vec<u8>, id| {
+            encode_delete_group(out, GroupId(id));
             Ok(())
         };
-        let deleted = self.client().write(RetrySafety::IfNoEffect, encode, done).await;
-        self.0.forget(id.0);
-        deleted.map(drop)
+        self.0.remove(encode, done).await.map(drop)
     }
 
     /// Moves the group's cursor (the offset to deliver next) to another offset, or to the end of the stream

@@ -205,14 +205,11 @@ impl Keyspace {
 
     /// Drops the keyspace with all its keys.
     pub async fn drop_keyspace(&self) -> Result<Revision, Error> {
-        let id = self.id().await?;
-        let encode = |out: &mut Vec<u8>| {
-            encode_drop_keyspace(out, id);
+        let encode = |out: &mut Vec<u8>, id| {
+            encode_drop_keyspace(out, KeyspaceId(id));
             Ok(())
         };
-        let dropped = self.client().write(RetrySafety::IfNoEffect, encode, done).await;
-        self.0.forget(id.0);
-        dropped
+        self.0.remove(encode, done).await
     }
 
     /// Reads the value of a key; `None` if the key has none.

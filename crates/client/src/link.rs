@@ -82,6 +82,8 @@ pub(crate) enum StageError {
     Closed,
     /// The server is in another run than the one that the request requires.
     OtherRun,
+    /// The server has other data than the one for which the request was made.
+    OtherData,
     /// The request cannot be sent.
     Invalid(Invalid),
 }

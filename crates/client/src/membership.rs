@@ -2,20 +2,24 @@
 //!
 //! Owns: the data and its decoding. Does not own: the choice of a node from it (`directory`).
 
-use thalweg_types::NodeId;
 pub use thalweg_types::info::{ClusterMember, MemberHealth, MemberRole};
-use thalweg_wire::{self as wire, SharedFrame};
+use thalweg_types::{ClusterId, NodeId};
+use thalweg_wire::{self as wire, Fields, SharedFrame};
 
 use crate::{error::Error, request::reply_of};
 
 /// A node's knowledge of its cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterMembers {
+    /// Id of the cluster; `None` if the node is too old to state it. A cluster that was restored from a backup, or that
+    /// was created anew, has another id.
+    pub cluster: Option<ClusterId>,
     /// Id of the node that answered.
     pub node: u64,
     /// Id of the leader that the node knows.
     pub leader: Option<u64>,
-    /// Term of the node. Of two answers about the leader, the one with the higher term is newer.
+    /// Term of the node. Of two answers about the leader, the one with the higher term is newer, if both
+    /// are of the same cluster.
     pub term: u64,
     /// All members, by their ids.
     pub members: Vec<ClusterMember>,
@@ -33,5 +37,8 @@ impl ClusterMembers {
 pub(crate) fn members_of(frame: &SharedFrame) -> Result<ClusterMembers, Error> {
     let wire::Members { node, leader, term, members } = reply_of(frame)?;
     let leader = (leader != NodeId(0)).then_some(leader.0);
-    Ok(ClusterMembers { node: node.0, leader, term, members: members.iter().collect() })
+    // The body was decoded, so the fields are there and well-formed.
+    let fields = frame.payload.get(..usize::from(frame.header.fields)).unwrap_or_default();
+    let cluster = Fields::decode(fields).unwrap_or_default().cluster.map(|id| ClusterId(u128::from_le_bytes(*id)));
+    Ok(ClusterMembers { cluster, node: node.0, leader, term, members: members.iter().collect() })
 }

@@ -1,7 +1,9 @@
 //! Objects that handles identify by name and requests by id: keyspaces, streams and groups.
 //!
 //! Owns: the lookup of an id at the first use, the requests that carry it, and a second lookup if the server no longer
-//! has that id. Does not own caches, whose ids end with a run of the server.
+//! has that id, or has other data. Does not own caches, whose ids end with a run of the server.
+//!
+//! Invariant: a request with an id is sent only to a server with the data to which the id belongs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,12 +20,20 @@ use crate::{
 
 const UNKNOWN: u64 = u64::MAX;
 
+/// An id, and the number of the data to which it belongs (`Directory::data`).
+#[derive(Clone, Copy, Debug)]
+struct KnownId {
+    id: u32,
+    data: u32,
+}
+
 /// Name of an object on the server, with the object's id once it is known. All clones of a handle share this
 /// value.
 #[derive(Debug)]
 pub(crate) struct NamedObject {
     pub client: Client,
     pub name: Name,
+    /// Number of the data in the upper half, and the id in the lower one.
     id: AtomicU64,
 }
 
@@ -34,21 +44,31 @@ impl NamedObject {
 
     /// Returns the id, and requests it from the server if it is unknown.
     pub(crate) async fn id(&self) -> Result<u32, Error> {
-        if let Some(id) = self.cached_id() {
-            return Ok(id);
-        }
-        let id = self.look_up().await?;
-        self.store_id(id);
-        Ok(id)
+        self.known_id().await.map(|known| known.id)
     }
 
-    /// Returns the id if it has been looked up.
-    fn cached_id(&self) -> Option<u32> {
-        if let Ok(id) = u32::try_from(self.id.load(Ordering::Relaxed)) {
-            return Some(id);
+    async fn known_id(&self) -> Result<KnownId, Error> {
+        // If another server answers the lookup, its id has the number of the former data, and is not used.
+        let data = self.client.directory().data();
+        let id = match self.cached_id(data) {
+            Some(id) => id,
+            None => {
+                let id = self.look_up().await?;
+                self.store_id(id, data);
+                id
+            }
+        };
+        Ok(KnownId { id, data })
+    }
+
+    /// Returns the id if it has been looked up in the data with this number.
+    fn cached_id(&self, data: u32) -> Option<u32> {
+        let stored = self.id.load(Ordering::Relaxed);
+        if stored != UNKNOWN && (stored >> 32) as u32 == data {
+            return Some(stored as u32);
         }
-        let id = self.client.names().get(&self.name)?;
-        self.id.store(id.into(), Ordering::Relaxed);
+        let id = self.client.names().get(&self.name, data)?;
+        self.id.store(packed(id, data), Ordering::Relaxed);
         Some(id)
     }
 
@@ -71,27 +91,37 @@ impl NamedObject {
         }
     }
 
-    pub(crate) fn store_id(&self, id: u32) {
-        self.id.store(id.into(), Ordering::Relaxed);
-        self.client.names().put(self.name.clone(), id);
+    fn store_id(&self, id: u32, data: u32) {
+        self.id.store(packed(id, data), Ordering::Relaxed);
+        self.client.names().put(self.name.clone(), id, data);
     }
 
     pub(crate) fn forget(&self, id: u32) {
-        let _ = self.id.compare_exchange(id.into(), UNKNOWN, Ordering::Relaxed, Ordering::Relaxed);
+        let stored = self.id.load(Ordering::Relaxed);
+        if stored as u32 == id {
+            let _ = self.id.compare_exchange(stored, UNKNOWN, Ordering::Relaxed, Ordering::Relaxed);
+        }
         self.client.names().forget(&self.name, id);
     }
 
-    /// Calls `ask` with the object's id. If the server no longer has that id, looks up the object's name
-    /// again and retries once.
+    /// Calls `ask` with the object's id. If the server no longer has that id, or has other data, looks up the object's
+    /// name again and retries once.
     pub(crate) async fn with_id<A, R>(&self, ask: impl Fn(u32) -> A) -> Result<R, Error>
     where
         A: Future<Output = Result<R, Error>>,
     {
-        let id = self.id().await?;
-        match ask(id).await {
-            Err(error) if error.is(self.name.missing()) => {
-                self.forget(id);
-                ask(self.id().await?).await
+        self.with_known_id(|known| ask(known.id)).await
+    }
+
+    async fn with_known_id<A, R>(&self, ask: impl Fn(KnownId) -> A) -> Result<R, Error>
+    where
+        A: Future<Output = Result<R, Error>>,
+    {
+        let known = self.known_id().await?;
+        match ask(known).await {
+            Err(error) if error.is(self.name.missing()) || matches!(error, Error::OtherData) => {
+                self.forget(known.id);
+                ask(self.known_id().await?).await
             }
             answer => answer,
         }
@@ -104,7 +134,11 @@ impl NamedObject {
         frame: impl Fn(u32) -> F,
         read: impl Fn(&SharedFrame) -> Result<R, Error>,
     ) -> Result<R, Error> {
-        self.with_id(|id| self.client.request(how, frame(id), &read)).await
+        self.with_known_id(|KnownId { id, data }| {
+            let how = RequestOptions { data: Some(data), ..how };
+            self.client.request(how, frame(id), &read)
+        })
+        .await
     }
 
     /// Sends the command that `encode` writes from the object's id; `read` decodes the reply.
@@ -115,7 +149,25 @@ impl NamedObject {
         read: impl Fn(&SharedFrame) -> Result<R, Error>,
     ) -> Result<R, Error> {
         let encode = &encode;
-        self.with_id(|id| self.client.write(repeat, move |out: &mut Vec<u8>| encode(out, id), &read)).await
+        self.with_known_id(|KnownId { id, data }| {
+            let how = RequestOptions { retry_safety: repeat, data: Some(data), ..RequestOptions::WRITE };
+            self.client.write_as(how, move |out: &mut Vec<u8>| encode(out, id), &read)
+        })
+        .await
+    }
+
+    /// Sends the command that `encode` writes from the object's id and that removes the object, and forgets the id. The
+    /// command is not repeated with another id, because it would remove another object.
+    pub(crate) async fn remove<R>(
+        &self,
+        encode: impl Fn(&mut Vec<u8>, u32) -> Result<(), CommandError>,
+        read: impl Fn(&SharedFrame) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        let KnownId { id, data } = self.known_id().await?;
+        let how = RequestOptions { retry_safety: RetrySafety::IfNoEffect, data: Some(data), ..RequestOptions::WRITE };
+        let removed = self.client.write_as(how, |out: &mut Vec<u8>| encode(out, id), read).await;
+        self.forget(id);
+        removed
     }
 
     /// Sends a command that creates the object unless it exists. Returns true if the command created it.
@@ -123,8 +175,13 @@ impl NamedObject {
         &self,
         encode: impl Fn(&mut Vec<u8>) -> Result<(), CommandError>,
     ) -> Result<bool, Error> {
+        let data = self.client.directory().data();
         let (id, is_new) = self.client.write(RetrySafety::Harmless, encode, created).await?;
-        self.store_id(id);
+        self.store_id(id, data);
         Ok(is_new)
     }
+}
+
+fn packed(id: u32, data: u32) -> u64 {
+    u64::from(data) << 32 | u64::from(id)
 }

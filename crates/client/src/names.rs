@@ -2,7 +2,8 @@
 //!
 //! Owns: the table, which all handles of a client share. Bound: [`MAX_NAMES`]; above it the table is cleared,
 //! and names are looked up again. Ids are never reused for other objects of their kind, so the server rejects
-//! an outdated id and the client looks the name up again. Ids of caches are valid for one run of the server,
+//! an outdated id and the client looks the name up again. That holds for the data of one server only: at a server with
+//! other data, the table is cleared (`Directory::data`). Ids of caches are valid for one run of the server,
 //! so the number of the run is part of a cache's name in the table.
 
 use std::{
@@ -44,26 +45,40 @@ impl Name {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Names(Mutex<HashMap<Name, u32>>);
+pub(crate) struct Names(Mutex<NameTable>);
+
+#[derive(Debug, Default)]
+struct NameTable {
+    /// Number of the data to which the ids belong.
+    data: u32,
+    ids: HashMap<Name, u32>,
+}
 
 impl Names {
-    pub(crate) fn get(&self, name: &Name) -> Option<u32> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(name).copied()
+    /// Returns the id of a name in the data with this number, if the table has it.
+    pub(crate) fn get(&self, name: &Name, data: u32) -> Option<u32> {
+        let names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        names.ids.get(name).copied().filter(|_| names.data == data)
     }
 
-    pub(crate) fn put(&self, name: Name, id: u32) {
+    /// Adds the id of a name in the data with this number. Ids in former data are ignored.
+    pub(crate) fn put(&self, name: Name, id: u32, data: u32) {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if names.len() >= MAX_NAMES {
-            names.clear();
+        if data < names.data {
+            return;
         }
-        names.insert(name, id);
+        if data > names.data || names.ids.len() >= MAX_NAMES {
+            names.ids.clear();
+        }
+        names.data = data;
+        names.ids.insert(name, id);
     }
 
     /// Removes a name from the table if its id in the table is `id`.
     pub(crate) fn forget(&self, name: &Name, id: u32) {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if names.get(name) == Some(&id) {
-            names.remove(name);
+        if names.ids.get(name) == Some(&id) {
+            names.ids.remove(name);
         }
     }
 }
@@ -76,10 +91,20 @@ mod tests {
     fn the_table_has_a_bound() {
         let names = Names::default();
         for id in 0..=MAX_NAMES as u32 {
-            names.put(Name::Keyspace(id.to_string()), id);
-            assert_eq!(names.get(&Name::Keyspace(id.to_string())), Some(id));
-            assert!(names.0.lock().unwrap().len() <= MAX_NAMES);
+            names.put(Name::Keyspace(id.to_string()), id, 0);
+            assert_eq!(names.get(&Name::Keyspace(id.to_string()), 0), Some(id));
+            assert!(names.0.lock().unwrap().ids.len() <= MAX_NAMES);
         }
-        assert_eq!(names.get(&Name::Keyspace("0".to_owned())), None);
+        assert_eq!(names.get(&Name::Keyspace("0".to_owned()), 0), None);
+    }
+
+    #[test]
+    fn ids_of_other_data_are_not_returned() {
+        let (names, [a, b]) = (Names::default(), ["a", "b"].map(|name| Name::Keyspace(name.to_owned())));
+        names.put(a.clone(), 5, 0);
+        assert_eq!((names.get(&a, 0), names.get(&a, 1)), (Some(5), None));
+        names.put(b.clone(), 5, 1);
+        names.put(a.clone(), 5, 0);
+        assert_eq!((names.get(&a, 1), names.get(&b, 1), names.get(&b, 0)), (None, Some(5), None));
     }
 }

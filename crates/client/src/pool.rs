@@ -215,7 +215,10 @@ impl Supervisor {
         while !self.is_closing() {
             let connected = match next.take() {
                 Some(connected) => Ok(connected),
-                None => self.connect_best().await,
+                None => tokio::select! {
+                    connected = self.connect_best() => connected,
+                    () = self.closing() => return,
+                },
             };
             match connected {
                 Ok(connected) => match self.begin_and_run(connected, &mut first_attempt, &mut backoff).await {
@@ -255,6 +258,8 @@ impl Supervisor {
         let connected = connect(&self.dialer, endpoint, &self.options, asks, limit).await?;
         if let Some(members) = &connected.members {
             self.directory.learn(members);
+        } else if !connected.server.is_clustered {
+            self.directory.note_single(connected.server.node);
         }
         self.directory.reached(connected.server.node);
         Ok(connected)
@@ -542,6 +547,19 @@ impl Supervisor {
             }
         }
         shortest
+    }
+
+    /// Waits until the client is closed.
+    async fn closing(&self) {
+        let Some(link) = self.links.first() else { return };
+        loop {
+            let mut changed = std::pin::pin!(link.changed.notified());
+            changed.as_mut().enable();
+            if self.is_closing() {
+                return;
+            }
+            changed.await;
+        }
     }
 
     fn is_closing(&self) -> bool {

@@ -183,7 +183,8 @@ impl Publisher {
     /// # Errors
     /// [`Lost`](Error::Lost), with unknown effect, if a connection was lost since the last flush: messages on
     /// the way may be lost. If the publisher requests acks, also the errors that the server returned for
-    /// batches.
+    /// batches, and [`TimedOut`](Error::TimedOut) if an ack does not arrive within the client's timeout; the next flush
+    /// waits for it again.
     pub async fn flush(&self) -> Result<Published, Error> {
         let inner = &self.inner;
         loop {
@@ -196,7 +197,11 @@ impl Publisher {
             };
             inner.wait(wait).await?;
         }
-        while inner.await_ack().await {}
+        let acks = async {
+            while inner.await_ack().await {}
+            Ok(())
+        };
+        Clock::new(inner.client.call_timeout()).within(Effect::Unknown, acks).await?;
         let (generation, sent) = {
             let gathered = inner.lock();
             (gathered.generation, gathered.sent)
@@ -242,9 +247,11 @@ impl Inner {
         }
         push(&mut gathered.writer)?;
         if self.is_full(&gathered) {
-            // A full batch without room on the link stays here, and the next caller waits.
-            if let Err(Err(error)) = self.send(&mut gathered, WritingThread::Task) {
-                return Err(error);
+            match self.send(&mut gathered, WritingThread::Task) {
+                Ok(()) => {}
+                // A full batch without room on the link stays here, and the next caller waits. There may be none.
+                Err(Ok(_)) => self.leave_to_sender(&mut gathered),
+                Err(Err(error)) => return Err(error),
             }
         } else if gathered.writer.count() == 1 {
             self.begin(&mut gathered)?;
@@ -268,10 +275,15 @@ impl Inner {
                 Err(Ok(_)) => {}
             }
         }
+        self.leave_to_sender(gathered);
+        Ok(())
+    }
+
+    /// Lets the background task send the batch.
+    fn leave_to_sender(&self, gathered: &mut GatheredMessages) {
         if !std::mem::replace(&mut gathered.sender_waits, true) {
             self.begun.notify_one();
         }
-        Ok(())
     }
 
     /// Sends the gathered messages. `Err(Ok(wait))` means that the caller has to wait for an event first. After another

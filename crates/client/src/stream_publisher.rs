@@ -35,7 +35,7 @@ use crate::{
     backoff::Backoff,
     client::{Client, until_staged},
     error::{Error, Lost},
-    link::{Link, Reply},
+    link::{Link, Reply, StageError},
     request::answer_of,
     stream::Stream,
     write::{Appended, appended, put_write},
@@ -159,6 +159,7 @@ impl Stream {
     /// rejects further appends of an earlier publisher with the same id. Requires a durability level of at
     /// least `os`.
     pub async fn publisher(&self, producer: &str, options: StreamPublisherOptions) -> Result<StreamPublisher, Error> {
+        let data = self.client().directory().data();
         let epoch = self.open_producer(producer).await?;
         let stream = self.id().await?;
         let gathered = GatheredRecords {
@@ -181,6 +182,7 @@ impl Stream {
             in_flight: VecDeque::new(),
             backoff: Backoff::new(self.client().options().retries),
             gaps: 0,
+            data,
         };
         tokio::spawn(worker.run());
         Ok(StreamPublisher { inner: Arc::new(Handle(inner)) })
@@ -286,6 +288,15 @@ struct Worker {
     in_flight: VecDeque<Batch>,
     backoff: Backoff,
     gaps: u32,
+    /// Number of the server's data when the stream and the producer were looked up, see `Directory::data`.
+    data: u32,
+}
+
+impl Drop for Worker {
+    /// Ends the waits of the callers if the task ends early: its runtime stops, or it has panicked.
+    fn drop(&mut self) {
+        self.fail(&Error::Closed);
+    }
 }
 
 impl Worker {
@@ -342,7 +353,12 @@ impl Worker {
         let mut encode = |out: &mut Vec<u8>, id: u32| {
             put_write(out, id, &Fields::default(), level, |out| encode_append_with(out, stream, &conditions, records))
         };
-        *reply = Some(until_staged(&self.link, || self.link.request(None, &mut encode, None)).await?);
+        let (directory, data) = (self.client.directory(), self.data);
+        let stage = || match directory.data() {
+            now if now == data => self.link.request(None, &mut encode, None),
+            _ => Err(StageError::OtherData),
+        };
+        *reply = Some(until_staged(&self.link, stage).await?);
         Ok(())
     }
 
@@ -372,10 +388,10 @@ impl Worker {
         Ok(())
     }
 
-    /// Reports the error to all callers that wait for an outcome, and to all later calls.
-    fn fail(self, error: &Error) {
+    /// Reports the error to all callers that wait for an outcome, and to all later calls. Later errors change nothing.
+    fn fail(&self, error: &Error) {
         let mut gathered = self.inner.lock();
-        gathered.failed = Some(error.clone());
+        gathered.failed.get_or_insert_with(|| error.clone());
         let waiting = std::mem::take(&mut gathered.outcome);
         gathered.batch.clear();
         drop(gathered);

@@ -224,7 +224,7 @@ impl Client {
             let batch = MessageBatch::new(frame.share(batch.0))?;
             batch.iter().next().map(|message| batch.owned(&message)).ok_or_else(wrong)
         };
-        // The server ends the wait. The client's own timeout is slightly longer, so that the server can report it.
+        // The server and the client end the wait after the same time: usually the client does, without a reply.
         let client = self.timeout(Some(patience));
         let how =
             RequestOptions { retry_safety: RetrySafety::IfNoEffect, target: Target::Connected, ..RequestOptions::READ };
@@ -276,6 +276,8 @@ struct SubjectSource {
 }
 
 impl Source for SubjectSource {
+    const HAS_ID: bool = false;
+
     fn request(&self, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>, permit: Permit) -> Result<(), Invalid> {
         let subscribe = wire::Subscribe {
             policy: self.options.policy,

@@ -86,6 +86,9 @@ impl Drop for Subscription {
 
 /// Position at which a kind of subscription begins, and at which it resumes after a lost connection.
 pub(crate) trait Source: Send + Sync {
+    /// True if the request has the id of an object, which is valid for the data of one server only.
+    const HAS_ID: bool = true;
+
     /// Appends the request that begins the subscription. The subscription continues where the last item
     /// ended.
     fn request(&self, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>, permit: Permit) -> Result<(), Invalid>;
@@ -109,6 +112,8 @@ pub(crate) struct Feed<S> {
     backoff: Backoff,
     interrupted: bool,
     over: bool,
+    /// Number of the server's data at the beginning.
+    data: u32,
     pub source: S,
 }
 
@@ -116,8 +121,8 @@ impl<S: Source> Feed<S> {
     /// Begins the subscription. Returns an error if the first attempt fails.
     pub(crate) async fn begin(client: &Client, window: Window, source: S) -> Result<Self, Error> {
         let backoff = Backoff::new(client.options().retries);
-        let client = client.clone();
-        let mut feed = Self { client, window, active: None, backoff, interrupted: false, over: false, source };
+        let (client, data) = (client.clone(), client.directory().data());
+        let mut feed = Self { client, window, active: None, backoff, interrupted: false, over: false, data, source };
         feed.begin_again().await?;
         Ok(feed)
     }
@@ -129,6 +134,9 @@ impl<S: Source> Feed<S> {
         let fields = Fields { read, ..Fields::default() };
         let mut encode = |out: &mut Vec<u8>, id: u32, permit: Permit| source.request(out, id, &fields, permit);
         let (active, frame) = Subscription::begin(&self.client, self.window, &mut encode).await?;
+        if S::HAS_ID && self.client.directory().data() != self.data {
+            return Err(Error::OtherData);
+        }
         self.source.begun(&frame)?;
         self.active = Some(active);
         Ok(())

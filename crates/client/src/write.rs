@@ -80,8 +80,17 @@ impl Client {
         encode: impl Fn(&mut Vec<u8>) -> Result<(), CommandError>,
         read: impl Fn(&SharedFrame) -> Result<R, Error>,
     ) -> Result<R, Error> {
+        self.write_as(RequestOptions { retry_safety: repeat, ..RequestOptions::WRITE }, encode, read).await
+    }
+
+    /// Sends a write command with these options; `read` decodes its reply.
+    pub(crate) async fn write_as<R>(
+        &self,
+        how: RequestOptions,
+        encode: impl Fn(&mut Vec<u8>) -> Result<(), CommandError>,
+        read: impl Fn(&SharedFrame) -> Result<R, Error>,
+    ) -> Result<R, Error> {
         let level = self.level();
-        let how = RequestOptions { retry_safety: repeat, ..RequestOptions::WRITE };
         self.call(how, |out, id, fields| put_write(out, id, fields, level, &encode), read).await
     }
 

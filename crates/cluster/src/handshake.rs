@@ -22,7 +22,7 @@ use thalweg_transport::PeerTls;
 use thalweg_types::{ClusterId, NodeId};
 use thalweg_wire::peer::{
     BeginTls, Challenge, Channel, HEADER_BYTES, Hello, MAX_HANDSHAKE_BYTES, MIN_VERSION, Nonce, PeerFrame, PeerKind,
-    Proof, Protection, Rejected, Role, Welcome, encode,
+    PeerRun, Proof, Protection, RUN_FROM, Rejected, Role, Welcome, encode,
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
@@ -31,7 +31,8 @@ use tokio::{
 
 use crate::{
     frames::{Frame, read_frame, write_frame},
-    secret::{Proven, Secret, nonce},
+    options::NodeOptions,
+    secret::{Proven, Secret, nonce, own_run},
     secured::Secured,
 };
 
@@ -56,6 +57,8 @@ pub struct Credentials {
     pub tls: Option<PeerTls>,
     /// Highest version of the protocol that this node offers.
     pub max_version: u16,
+    /// Run of this process. It differs from that of a process that runs on a copy of this node's directory.
+    pub run: PeerRun,
     /// Notice that this node was removed from the cluster. A handshake with a member sets it.
     pub removal: RemovalNotice,
 }
@@ -80,6 +83,20 @@ pub(crate) const REMOVED: &str = "removed";
 pub(crate) const WAS_REMOVED: &str = "the node was removed from the cluster; it can only join with a new directory";
 
 impl Credentials {
+    /// Creates the credentials of a node of this process that has the options.
+    pub(crate) fn of_node(cluster: ClusterId, node: NodeId, address: String, options: &NodeOptions) -> Self {
+        Self {
+            cluster,
+            node,
+            address,
+            secret: options.secret.clone(),
+            tls: options.tls.clone(),
+            max_version: options.max_version,
+            run: own_run(),
+            removal: RemovalNotice::default(),
+        }
+    }
+
     fn protection(&self) -> Protection {
         if self.tls.is_some() { Protection::Tls } else { Protection::Plain }
     }
@@ -92,12 +109,26 @@ pub(crate) type Names = Option<NodeInfo>;
 /// Code with which a node rejects a connection of a node with its own id. Such a node has usually dialled itself.
 pub(crate) const OWN_ADDRESS: &str = "self";
 
+/// Code with which a node rejects a second process that has the id of a connected node, or its own id.
+pub(crate) const COPY: &str = "copy";
+
+/// Reason of such a rejection, for people.
+fn copied(hello: &Hello<'_>) -> String {
+    format!(
+        "another process runs with the id of node {} at {}: a data directory was copied, or is used twice; stop one of \
+         the two, and let it join with a new directory",
+        hello.node, hello.address
+    )
+}
+
 /// Reason for which this node accepts no connections of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Rejection {
     /// The node was removed from the cluster. It is told so once both sides have proved that they know the secret, so
     /// that nobody else can stop a node by saying so.
     Removed,
+    /// The node is connected already, and from another process.
+    Copy,
     /// Another reason, for people.
     Other(Cow<'static, str>),
 }
@@ -117,6 +148,12 @@ pub enum HandshakeError {
     /// The handshake took too long.
     #[error("the handshake with the node took longer than {} s", HANDSHAKE_LIMIT.as_secs())]
     TooSlow,
+    /// The other side of a dialled connection does not speak the protocol between nodes.
+    #[error(
+        "no node of a cluster answers at this address ({0}): give the address that the node has as its option \
+         `cluster`, not one for clients"
+    )]
+    NotANode(String),
     /// The TLS session could not begin.
     #[error("no TLS session with the node: {0}")]
     Tls(String),
@@ -172,6 +209,8 @@ pub(crate) struct Peer {
     pub channel: Channel,
     /// Version of the protocol that both nodes use.
     pub version: u16,
+    /// Run of the peer; `None` if the peer is too old to state it.
+    pub run: Option<PeerRun>,
 }
 
 fn malformed(what: &str) -> HandshakeError {
@@ -181,7 +220,8 @@ fn malformed(what: &str) -> HandshakeError {
 /// Reads the next frame of a handshake, which must be of `kind`.
 async fn expect(stream: &mut (impl AsyncRead + Unpin), kind: PeerKind) -> Result<Frame, HandshakeError> {
     let frame = read_frame(stream, MAX_HANDSHAKE_BYTES).await?;
-    let frame = frame.ok_or_else(|| malformed("the connection ended during the handshake"))?;
+    let ended = || io::Error::new(io::ErrorKind::UnexpectedEof, "the connection ended during the handshake");
+    let frame = frame.ok_or_else(ended)?;
     match frame.kind {
         Some(found) if found == kind => Ok(frame),
         Some(PeerKind::Rejected) => {
@@ -203,7 +243,7 @@ fn sealed_hello(credentials: &Credentials, channel: Channel) -> Result<Vec<u8>, 
         node: credentials.node,
         channel,
         protection: credentials.protection(),
-        nonce: nonce(),
+        nonce: if credentials.max_version >= RUN_FROM { nonce().with_run(credentials.run) } else { nonce() },
         address: &credentials.address,
         software: SOFTWARE,
         seal: Nonce([0; 32]),
@@ -240,12 +280,13 @@ async fn dial_unbounded<S: AsyncRead + AsyncWrite + Unpin>(
     stream.flush().await?;
     if credentials.tls.is_some() {
         // Before a session begins, the other node says that it does, or why it does not.
-        let begins = expect(&mut stream, PeerKind::BeginTls).await?;
+        let begins = expect(&mut stream, PeerKind::BeginTls).await.map_err(not_a_node)?;
         BeginTls::decode_body(&begins.body).map_err(|_| malformed("a malformed answer to the hello"))?;
     }
     let secured = Secured::connect(stream, credentials.tls.as_ref(), host).await;
     let mut stream = secured.map_err(|error| HandshakeError::Tls(format!("{host}: {error}")))?;
-    let frame = expect(&mut stream, PeerKind::Challenge).await.map_err(after_tls)?;
+    let frame = expect(&mut stream, PeerKind::Challenge).await;
+    let frame = frame.map_err(|error| if credentials.tls.is_some() { after_tls(error) } else { not_a_node(error) })?;
     let challenge = Challenge::decode_body(&frame.body).map_err(|_| malformed("a malformed challenge"))?;
     let proven = Proven {
         hello: &hello[HEADER_BYTES..],
@@ -278,6 +319,17 @@ async fn dial_unbounded<S: AsyncRead + AsyncWrite + Unpin>(
     Ok((DialledPeer { node: challenge.node, version: challenge.version }, stream))
 }
 
+/// Replaces the error of the first read of a connection that was dialled if the bytes are no frame of a node, such as
+/// the answer of an HTTP server.
+fn not_a_node(error: HandshakeError) -> HandshakeError {
+    match error {
+        HandshakeError::Io(error) if error.kind() == io::ErrorKind::InvalidData => {
+            HandshakeError::NotANode(error.to_string())
+        }
+        error => error,
+    }
+}
+
 /// Replaces the error of the first read after the TLS handshake if it is an alert. The peer checks this node's
 /// certificate only after this node has finished its part of the TLS handshake, so a rejection arrives in place of the
 /// first frame.
@@ -290,12 +342,12 @@ fn after_tls(error: HandshakeError) -> HandshakeError {
     }
 }
 
-/// Performs the handshake of a connection that this node has accepted. `admits` decides by the peer's id whether this
-/// node accepts the peer. It returns the members' description of the peer, or the reason for the rejection.
+/// Performs the handshake of a connection that this node has accepted. `admits` decides by the peer's hello whether
+/// this node accepts the peer. It returns the members' description of the peer, or the reason for the rejection.
 pub(crate) async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     credentials: &Credentials,
-    admits: impl FnOnce(NodeId) -> Result<Names, Rejection>,
+    admits: impl FnOnce(&Hello<'_>) -> Result<Names, Rejection>,
 ) -> Result<(Peer, Secured<S>), HandshakeError> {
     let accepted = timeout(HANDSHAKE_LIMIT, accept_unbounded(stream, credentials, admits)).await;
     accepted.unwrap_or(Err(HandshakeError::TooSlow))
@@ -314,7 +366,7 @@ async fn reject<T>(stream: &mut (impl AsyncWrite + Unpin), error: HandshakeError
 async fn accept_unbounded<S: AsyncRead + AsyncWrite + Unpin>(
     mut stream: S,
     credentials: &Credentials,
-    admits: impl FnOnce(NodeId) -> Result<Names, Rejection>,
+    admits: impl FnOnce(&Hello<'_>) -> Result<Names, Rejection>,
 ) -> Result<(Peer, Secured<S>), HandshakeError> {
     let frame = expect(&mut stream, PeerKind::Hello).await?;
     let hello = Hello::decode_body(&frame.body).map_err(|_| malformed("a malformed hello"))?;
@@ -345,7 +397,7 @@ fn check_hello(
     hello: &Hello<'_>,
     body: &[u8],
     credentials: &Credentials,
-    admits: impl FnOnce(NodeId) -> Result<Names, Rejection>,
+    admits: impl FnOnce(&Hello<'_>) -> Result<Names, Rejection>,
 ) -> Result<(u16, Option<Names>), HandshakeError> {
     let Some(version) = hello.common_version(credentials.max_version) else {
         let (own_max, min, max) = (credentials.max_version, hello.min_version, hello.max_version);
@@ -361,7 +413,10 @@ fn check_hello(
         return Err(refused("secret", "the node does not know the secret of the cluster"));
     }
     if hello.node == credentials.node {
-        return Err(refused(OWN_ADDRESS, "the node has the id of this node"));
+        return Err(match hello.run() {
+            Some(run) if run != credentials.run => refused(COPY, copied(hello)),
+            _ => refused(OWN_ADDRESS, "the node has the id of this node"),
+        });
     }
     if hello.protection != credentials.protection() {
         let reason = match hello.protection {
@@ -370,9 +425,10 @@ fn check_hello(
         };
         return Err(refused("protection", reason));
     }
-    match admits(hello.node) {
+    match admits(hello) {
         Ok(names) => Ok((version, Some(names))),
         Err(Rejection::Removed) => Ok((version, None)),
+        Err(Rejection::Copy) => Err(refused(COPY, copied(hello))),
         Err(Rejection::Other(reason)) => Err(refused("node", reason)),
     }
 }
@@ -406,7 +462,8 @@ async fn check_proof<S: AsyncRead + AsyncWrite + Unpin>(
         return Err(refused(REMOVED, WAS_REMOVED));
     }
     write_frame(stream, &Welcome { software: SOFTWARE }).await?;
-    Ok(Peer { node: hello.node, address: hello.address.to_owned(), channel: hello.channel, version })
+    let (address, run) = (hello.address.to_owned(), hello.run());
+    Ok(Peer { node: hello.node, address, channel: hello.channel, version, run })
 }
 
 /// Checks that the certificate is one of the node that the peer claims to be. A member is known by its name or by its
@@ -451,6 +508,7 @@ mod tests {
             secret,
             tls: None,
             max_version: VERSION,
+            run: PeerRun([1; 16]),
             removal: RemovalNotice::default(),
         }
     }
@@ -473,7 +531,7 @@ mod tests {
         let (dialled, accepted) = meet(node(1, 9, 5), node(2, 9, 5), Ok(())).await;
         assert_eq!(dialled.unwrap(), DialledPeer { node: NodeId(2), version: VERSION });
         let (address, channel) = ("n1:1".to_owned(), Channel::Control);
-        let peer = Peer { node: NodeId(1), address, channel, version: VERSION };
+        let peer = Peer { node: NodeId(1), address, channel, version: VERSION, run: Some(PeerRun([1; 16])) };
         assert_eq!(accepted.unwrap(), peer);
     }
 
@@ -484,6 +542,28 @@ mod tests {
             let (dialled, accepted) = meet(one, other, Ok(())).await;
             assert_eq!((dialled.unwrap().version, accepted.unwrap().version), (2, 2));
         }
+    }
+
+    /// A copy of a directory runs with the node's id, and may dial the node itself or a member that knows the node.
+    #[tokio::test]
+    async fn a_second_process_with_the_id_of_a_node_is_told_so() {
+        let copy = Credentials { run: PeerRun([2; 16]), ..node(2, 9, 5) };
+        let (dialled, accepted) = meet(copy.clone(), node(2, 9, 5), Ok(())).await;
+        match dialled {
+            Err(HandshakeError::Rejected { code, reason }) => {
+                assert!(code == COPY && reason.contains("n2:1"), "{reason}");
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(matches!(accepted, Err(HandshakeError::Refused { code: COPY, .. })));
+        let (dialled, _) = meet(copy.clone(), node(1, 9, 5), Err(Rejection::Copy)).await;
+        assert!(matches!(&dialled, Err(HandshakeError::Rejected { code, .. }) if code == COPY), "{dialled:?}");
+        // An earlier version states no run, so its copy cannot be told from the node itself.
+        let old = Credentials { max_version: RUN_FROM - 1, ..copy };
+        let (dialled, _) = meet(old.clone(), node(2, 9, 5), Ok(())).await;
+        assert!(matches!(&dialled, Err(HandshakeError::Rejected { code, .. }) if code == OWN_ADDRESS), "{dialled:?}");
+        let (_, accepted) = meet(old, node(1, 9, 5), Ok(())).await;
+        assert_eq!(accepted.unwrap().run, None);
     }
 
     #[tokio::test]
@@ -552,6 +632,29 @@ mod tests {
         let (forged, accepted) = tokio::join!(forging, accept(&mut far, &acceptor, |_| Ok(None)));
         assert!(matches!(forged, Err(HandshakeError::Rejected { code, .. }) if code == "secret"));
         assert!(matches!(accepted, Err(HandshakeError::Refused { code: "secret", .. })));
+    }
+
+    /// The option `join` has the address for HTTP, or that of another server.
+    #[tokio::test]
+    async fn an_address_for_clients_is_told_from_that_of_a_node() {
+        for (answer, is_node) in [(&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], false), (b"-ERR\r\n", true), (b"", true)] {
+            let (near, mut far) = tokio::io::duplex(4096);
+            let answering = async move {
+                expect(&mut far, PeerKind::Hello).await.unwrap();
+                far.write_all(answer).await.unwrap();
+            };
+            let dialler = node(1, 9, 5);
+            let dialling = async move { dial(near, &dialler, Channel::Control, None, "n2").await.map(drop) };
+            let (dialled, ()) = tokio::join!(dialling, answering);
+            let error = dialled.unwrap_err();
+            // A short answer may be that of a node that stops.
+            let is_expected = if is_node {
+                matches!(error, HandshakeError::Io(_))
+            } else {
+                matches!(error, HandshakeError::NotANode(_)) && error.to_string().contains("option `cluster`")
+            };
+            assert!(is_expected && !error.to_string().contains("TLS"), "{error}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

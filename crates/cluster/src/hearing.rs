@@ -32,6 +32,7 @@ struct Confirmed {
 
 struct Inner {
     deaf_after: Duration,
+    down_after: Duration,
     started: Instant,
     hearings: RefCell<BTreeMap<NodeId, Hearing>>,
     confirmed: RefCell<BTreeMap<NodeId, Confirmed>>,
@@ -45,8 +46,13 @@ pub(crate) struct HearingRecord(Rc<Inner>);
 impl HearingRecord {
     pub(crate) fn new(deaf_after: Duration, options: DetectorOptions) -> Self {
         let (hearings, confirmed) = (RefCell::default(), RefCell::default());
-        let detector = RefCell::new(Detector::new(options));
-        Self(Rc::new(Inner { deaf_after, started: Instant::now(), hearings, confirmed, detector }))
+        let (down_after, detector) = (options.down_after, RefCell::new(Detector::new(options)));
+        Self(Rc::new(Inner { deaf_after, down_after, started: Instant::now(), hearings, confirmed, detector }))
+    }
+
+    /// Returns the silence after which a node is usually down.
+    pub(crate) fn down_after(&self) -> Duration {
+        self.0.down_after
     }
 
     fn now(&self) -> Duration {

@@ -34,6 +34,7 @@ mod options;
 mod peers;
 mod repair;
 mod report;
+mod runs;
 mod secret;
 mod secured;
 mod sent_facts;

@@ -1,7 +1,7 @@
 //! Connections from other nodes to this one.
 //!
 //! Owns: accepting, the bounds on connections, and reading requests and writing replies of each connection. Does not
-//! own: the meaning of requests ([`Service`]).
+//! own: the meaning of requests ([`Service`]), and which of two processes with one id is served (`runs`).
 //!
 //! A stranger costs a bounded amount. At most [`MAX_HALF_OPEN_LINKS`] connections wait for a hello that this node
 //! accepts, each with less than 4 KiB and a time limit; if there are more, the oldest one is closed. A member sends its
@@ -23,7 +23,7 @@ use thalweg_types::{
     NodeId,
     limits::{LINK_READ_BYTES, MAX_HALF_OPEN_LINKS},
 };
-use thalweg_wire::peer::MAX_BODY_BYTES;
+use thalweg_wire::peer::{Hello, MAX_BODY_BYTES, PeerRun};
 use tokio::{
     io::{BufReader, ReadHalf},
     net::{TcpListener, TcpStream},
@@ -34,8 +34,9 @@ use tokio::{
 
 use crate::{
     frames::{Frame, Heads, frame_queue, keep_alive, read_headed},
-    handshake::{Credentials, HandshakeError, Names, Peer, Rejection, accept},
+    handshake::{COPY, Credentials, HandshakeError, Names, Peer, Rejection, accept},
     link_counters::ChannelCounter,
+    runs::{RunConnection, Runs},
     secured::Secured,
 };
 
@@ -55,6 +56,10 @@ pub(crate) trait Service: 'static {
     /// Decides whether this node accepts connections of a node. Returns the node's entry in the membership, or the
     /// reason for the rejection.
     fn admits(&self, node: NodeId) -> Result<Names, Rejection>;
+
+    /// Returns the silence after which a process of a node no longer counts as alive, so that another process with the
+    /// node's id may connect.
+    fn max_silence(&self) -> Duration;
 
     /// Notes a connection whose handshake has succeeded.
     fn connected(&self, peer: &Peer);
@@ -108,6 +113,7 @@ struct Shared<S> {
     /// Connections whose hello is accepted, and that have not proved themselves yet.
     greeted: HalfOpen,
     connections: Cell<usize>,
+    runs: Runs,
     /// Time of the last logged rejection, and the number of rejections since.
     reported: Cell<(Option<Instant>, u64)>,
     stop: watch::Receiver<bool>,
@@ -126,6 +132,7 @@ pub(crate) async fn serve<S: Service>(
         half_open: RefCell::default(),
         greeted: RefCell::default(),
         connections: Cell::new(0),
+        runs: Runs::default(),
         reported: Cell::default(),
         stop: stop.clone(),
     });
@@ -168,8 +175,11 @@ impl<S: Service> Shared<S> {
 
     /// Moves a connection whose hello was accepted to the list of connections that prove themselves, which have more
     /// time.
-    fn greet(&self, number: u64, node: NodeId) -> Result<Names, Rejection> {
-        let admitted = self.service.admits(node);
+    fn greet(&self, number: u64, hello: &Hello<'_>) -> Result<Names, Rejection> {
+        let admitted = self.service.admits(hello.node);
+        if admitted.is_ok() && self.is_copy(hello.node, hello.run()) {
+            return Err(Rejection::Copy);
+        }
         if matches!(admitted, Ok(_) | Err(Rejection::Removed))
             && let Some(task) = end(&self.half_open, number)
         {
@@ -178,10 +188,15 @@ impl<S: Service> Shared<S> {
         admitted
     }
 
+    /// Returns true if a node is connected from another process, which is alive.
+    fn is_copy(&self, node: NodeId, run: Option<PeerRun>) -> bool {
+        run.is_some_and(|run| self.runs.has_other(node, run, self.service.max_silence(), Instant::now()))
+    }
+
     async fn run(self: Rc<Self>, number: u64, stream: TcpStream) -> Result<(), HandshakeError> {
         stream.set_nodelay(true)?;
         keep_alive(&stream)?;
-        let accepted = accept(stream, &self.credentials, |node| self.greet(number, node)).await;
+        let accepted = accept(stream, &self.credentials, |hello| self.greet(number, hello)).await;
         end(&self.half_open, number);
         end(&self.greeted, number);
         let (peer, stream) = accepted.inspect_err(|error| {
@@ -192,15 +207,21 @@ impl<S: Service> Shared<S> {
         if self.connections.get() >= MAX_CONNECTIONS {
             return Err(HandshakeError::Refused { code: "overloaded", reason: "too many connections".to_owned() });
         }
+        // Two processes may have sent their hellos before either was known. The second one dials again, and gets the
+        // reason.
+        if self.is_copy(peer.node, peer.run) {
+            return Err(HandshakeError::Refused { code: COPY, reason: "another process has its id".to_owned() });
+        }
         self.service.connected(&peer);
         let Some(stream) = self.service.take_over(&peer, stream) else { return Ok(()) };
         self.connections.set(self.connections.get() + 1);
-        let served = self.serve(&peer, stream).await;
+        let run = peer.run.map(|run| self.runs.begin(peer.node, run, Instant::now()));
+        let served = self.serve(&peer, run.as_ref(), stream).await;
         self.connections.set(self.connections.get() - 1);
         Ok(served?)
     }
 
-    async fn serve(&self, peer: &Peer, stream: Secured<TcpStream>) -> io::Result<()> {
+    async fn serve(&self, peer: &Peer, run: Option<&RunConnection>, stream: Secured<TcpStream>) -> io::Result<()> {
         let (reading, writing) = tokio::io::split(stream);
         let mut reading = BufReader::with_capacity(LINK_READ_BYTES, reading);
         let (counter, heads) = (self.service.counter(peer), Heads::of(peer.version));
@@ -229,6 +250,9 @@ impl<S: Service> Shared<S> {
                     match request {
                         Some(request) => {
                             counter.received(request.wire_bytes);
+                            if run.is_some_and(|run| !run.heard(Instant::now())) {
+                                return Err(io::Error::other("another process with the node's id has replaced it"));
+                            }
                             let mut serving = Rc::clone(&self.service).serve(peer, request);
                             // Polled once here, so that requests reach consensus in their order.
                             match futures_util::poll!(&mut serving) {
@@ -236,7 +260,12 @@ impl<S: Service> Shared<S> {
                                 std::task::Poll::Pending => running.push(serving),
                             }
                         }
-                        None => has_ended = true,
+                        None => {
+                            has_ended = true;
+                            if let Some(run) = run {
+                                run.end();
+                            }
+                        }
                     }
                 }
                 () = &mut dismissed => break,

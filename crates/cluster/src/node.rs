@@ -33,7 +33,7 @@ use crate::{
     data::Data,
     events::Events,
     forwarder::LinkForwarder,
-    handshake::{Credentials, RemovalNotice},
+    handshake::Credentials,
     hearing::HearingRecord,
     link_counters::LinkCounters,
     listener,
@@ -148,15 +148,7 @@ impl Node {
         let events = Arc::new(EventLog::default());
         let report = crate::report::empty(cluster, parts.member.node(), options.triggers);
         let advertise = if options.advertise.is_empty() { address.to_string() } else { options.advertise.clone() };
-        let credentials = Credentials {
-            cluster,
-            node: parts.member.node(),
-            address: advertise,
-            secret: options.secret.clone(),
-            tls: options.tls.clone(),
-            max_version: options.max_version,
-            removal: RemovalNotice::default(),
-        };
+        let credentials = Credentials::of_node(cluster, parts.member.node(), advertise, &options);
         let mesh = Mesh::new(credentials.clone(), stopping.clone());
         let shared = Arc::new(Shared {
             member: parts.member.clone(),

@@ -29,7 +29,7 @@ use thalweg_wire::peer::{AskChunk, Channel};
 use tokio::{runtime::LocalOptions, time::Instant};
 
 use crate::{
-    handshake::{Credentials, RemovalNotice},
+    handshake::Credentials,
     link::{CallError, Link, Path, SentChunk},
     network::CHUNK_LIMIT,
     options::NodeOptions,
@@ -98,15 +98,7 @@ pub fn repair(
     let parts = db.member_parts().ok_or(RepairError::NotAMember)?;
     let sources = db.repair_note()?.due.map_or_else(Vec::new, |due| due.sources);
     let advertise = if options.advertise.is_empty() { options.listen.to_string() } else { options.advertise.clone() };
-    let credentials = Rc::new(Credentials {
-        cluster,
-        node: parts.member.node(),
-        address: advertise,
-        secret: options.secret.clone(),
-        tls: options.tls.clone(),
-        max_version: options.max_version,
-        removal: RemovalNotice::default(),
-    });
+    let credentials = Rc::new(Credentials::of_node(cluster, parts.member.node(), advertise, options));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
     let installed = runtime.block_on(async {
         let mut failed = RepairError::NoSource;

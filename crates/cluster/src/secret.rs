@@ -1,12 +1,13 @@
 //! The secret of a cluster, and the proofs of the handshake.
 //!
-//! Owns: HMAC-SHA256 over the transcript, and random numbers. Does not own: files in which the secret is kept.
+//! Owns: HMAC-SHA256 over the transcript, random numbers, and the run of this process. Does not own: files in which
+//! the secret is kept.
 
-use std::fmt;
+use std::{fmt, sync::OnceLock};
 
 use aws_lc_rs::{constant_time::verify_slices_are_equal, hmac, rand};
 use thalweg_types::NodeId;
-use thalweg_wire::peer::{Nonce, Role, sealed_bytes, transcript};
+use thalweg_wire::peer::{Nonce, PeerRun, Role, sealed_bytes, transcript};
 
 /// Secret of 256 bits that all nodes of a cluster share. Its value is never printed.
 #[derive(Clone)]
@@ -80,6 +81,17 @@ pub(crate) fn nonce() -> Nonce {
     let mut bytes = [0; 32];
     rand::fill(&mut bytes).expect("the system provides random numbers");
     Nonce(bytes)
+}
+
+/// Returns the run of this process. All nodes of the process have it, also one that stops and starts again: the other
+/// nodes take only another process for a copy.
+pub(crate) fn own_run() -> PeerRun {
+    static RUN: OnceLock<PeerRun> = OnceLock::new();
+    *RUN.get_or_init(|| {
+        let mut bytes = [0; 16];
+        rand::fill(&mut bytes).expect("the system provides random numbers");
+        PeerRun(bytes)
+    })
 }
 
 #[cfg(test)]

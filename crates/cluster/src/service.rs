@@ -547,6 +547,11 @@ impl Service for Requests {
         }
     }
 
+    fn max_silence(&self) -> Duration {
+        // A node whose signs are late for a moment must not lose its place to a copy of its directory.
+        3 * self.hearing.down_after()
+    }
+
     fn connected(&self, peer: &Peer) {
         if peer.channel == Channel::Control {
             self.hearing.reconnected(peer.node);

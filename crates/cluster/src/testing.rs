@@ -1,10 +1,10 @@
 //! Nodes of tests: a listener on loopback with a service that a test gives.
 
-use std::{cell::RefCell, net::SocketAddr, rc::Rc};
+use std::{cell::RefCell, net::SocketAddr, rc::Rc, time::Duration};
 
 use futures_util::future::LocalBoxFuture;
 use thalweg_types::{ClusterId, NodeId};
-use thalweg_wire::peer::{Channel, PeerKind, Ping, Pong, VERSION};
+use thalweg_wire::peer::{Channel, PeerKind, PeerRun, Ping, Pong, VERSION};
 use tokio::{net::TcpListener, sync::watch, task::spawn_local};
 
 use crate::{
@@ -28,6 +28,7 @@ pub(crate) fn credentials(node: NodeId, secret: u8) -> Rc<Credentials> {
         secret,
         tls: None,
         max_version: VERSION,
+        run: PeerRun([1; 16]),
         removal: RemovalNotice::default(),
     })
 }
@@ -43,6 +44,10 @@ pub(crate) struct Scripted {
 impl Service for Scripted {
     fn admits(&self, _: NodeId) -> Result<Names, Rejection> {
         Ok(None)
+    }
+
+    fn max_silence(&self) -> Duration {
+        Duration::from_secs(600)
     }
 
     fn connected(&self, _: &Peer) {}

@@ -11,7 +11,7 @@ use thalweg_serving::{
     error::ApiError,
 };
 use thalweg_types::NodeId;
-use thalweg_wire::{ClusterMember, Kind, List, Members, Route, WatchCluster, WatchingCluster};
+use thalweg_wire::{ClusterMember, Fields, Kind, List, Members, Route, WatchCluster, WatchingCluster};
 
 use super::{
     event_source::EventSource,
@@ -28,7 +28,8 @@ pub(crate) fn read(turn: &mut Turn<'_>, request: &Request<'_>) -> Result<Handled
     let members: Vec<_> = report.members.iter().map(member).collect();
     let leader = leader(cluster, &report).map_or(NodeId(0), |leader| leader.node);
     let reply = Members { node: report.node, leader, term: report.term.0, members: List::Items(&members) };
-    turn.out.reply(request.id, &reply)?;
+    let cluster = report.cluster.0.to_le_bytes();
+    turn.out.reply_with(request.id, &Fields { cluster: Some(&cluster), ..Fields::default() }, &reply)?;
     Ok(Handled::Replied)
 }
 

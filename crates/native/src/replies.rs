@@ -223,6 +223,22 @@ impl Replies {
         self.put(room, |out| frame.encode(out, id).map(|()| true)).map(drop)
     }
 
+    /// Puts a reply like [`reply`](Self::reply), with optional fields.
+    ///
+    /// # Errors
+    /// Those of [`reply`](Self::reply).
+    pub(crate) fn reply_with<'f>(
+        &mut self,
+        id: u32,
+        fields: &Fields<'_>,
+        frame: &impl Frame<'f>,
+    ) -> Result<(), Failure> {
+        if id == 0 {
+            return Ok(());
+        }
+        self.put(FrameMemory::Reserve, |out| frame.encode_with(out, id, fields).map(|()| true)).map(drop)
+    }
+
     fn put(
         &mut self,
         room: FrameMemory,

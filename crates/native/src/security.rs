@@ -84,8 +84,13 @@ impl Certificate {
     /// an error and changes nothing. Blocks on file reads.
     pub fn reload(&self) -> Result<Fingerprint, IdentityError> {
         self.served.replace(&Identity::from_pem_files(&self.certificate, &self.key)?);
-        warn_if_expiring(&self.served, now());
+        self.warn_if_expiring();
         Ok(self.served.fingerprint())
+    }
+
+    /// Logs a warning if the certificate in use is not valid now or expires soon.
+    pub fn warn_if_expiring(&self) {
+        warn_if_expiring(&self.served, now());
     }
 }
 

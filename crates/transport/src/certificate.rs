@@ -6,7 +6,7 @@
 use std::{
     fmt,
     fs::{self, OpenOptions},
-    io::{self, Write as _},
+    io::{self, Read as _, Write as _},
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
 };
@@ -56,11 +56,16 @@ pub(crate) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'stati
 
 /// Reads a PEM file of at most [`MAX_PEM_BYTES`].
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, IdentityError> {
-    let length = fs::metadata(path).map_err(|error| IdentityError::io(path, error))?.len();
-    if length > MAX_PEM_BYTES {
-        return Err(IdentityError::TooLarge { path: path.into(), length });
+    let failed = |error| IdentityError::io(path, error);
+    let file = fs::File::open(path).map_err(failed)?;
+    let mut length = file.metadata().map_err(failed)?.len();
+    let mut bytes = Vec::new();
+    if length <= MAX_PEM_BYTES {
+        // A pipe or a device states no length, and may not end.
+        file.take(MAX_PEM_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
+        length = bytes.len() as u64;
     }
-    fs::read(path).map_err(|error| IdentityError::io(path, error))
+    if length > MAX_PEM_BYTES { Err(IdentityError::TooLarge { path: path.into(), length }) } else { Ok(bytes) }
 }
 
 pub(crate) fn pem_error(path: &Path, expected: &'static str, error: &PemError) -> IdentityError {

@@ -266,6 +266,16 @@ fn certificate_files_that_are_wrong_are_told_by_name() {
     let large = directory.path().join("large.pem");
     write(&large, &"x".repeat(1024 * 1024 + 1));
     assert!(matches!(load(&large, &key), IdentityError::TooLarge { length: 1_048_577, .. }));
+    // A pipe states no length.
+    let pipe = directory.path().join("pipe.pem");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let endless = std::thread::spawn({
+        let pipe = pipe.clone();
+        // The reader closes the pipe before the end.
+        move || std::fs::write(pipe, "x".repeat(4 * 1024 * 1024)).is_err()
+    });
+    assert!(matches!(load(&pipe, &key), IdentityError::TooLarge { length: 1_048_577, .. }));
+    assert!(endless.join().unwrap(), "only as much as a PEM file may have was read");
     assert!(matches!(Trust::pem_file(&large), Err(TrustError::File(_))));
     write(&garbage, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
     assert!(matches!(Trust::pem_file(&garbage), Err(TrustError::Authorities { .. })));

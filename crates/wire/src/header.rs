@@ -75,16 +75,18 @@ const LIMIT: u16 = 0x0003;
 const READ: u16 = 0x0004;
 const ROUTE: u16 = 0x0005;
 const LEADER: u16 = 0x0006;
+const CLUSTER: u16 = 0x0007;
 const SPACE: u16 = 0x8001;
 
 /// Tags and names of the optional fields, in the order of the format document.
-pub const KNOWN_FIELDS: [(u16, &str); 7] = [
+pub const KNOWN_FIELDS: [(u16, &str); 8] = [
     (TRACE, "trace"),
     (TIMEOUT, "timeout"),
     (LIMIT, "limit"),
     (READ, "read"),
     (ROUTE, "route"),
     (LEADER, "leader"),
+    (CLUSTER, "cluster"),
     (SPACE, "space"),
 ];
 
@@ -118,6 +120,8 @@ pub struct Fields<'a> {
     /// Address `HOST:PORT` at which the leader of the cluster serves the native protocol, at most [`MAX_ADDRESS_BYTES`]
     /// bytes. Only in a `failed`.
     pub leader: Option<&'a str>,
+    /// Id of the cluster to which the answering node belongs, little-endian. Only in a `members`.
+    pub cluster: Option<&'a [u8; 16]>,
     /// Id of the space that the request uses; the default space (0) if left out.
     pub space: Option<SpaceId>,
 }
@@ -174,6 +178,9 @@ impl<'a> Fields<'a> {
         // An address that is cut short leads nowhere, so a longer one is left out.
         if let Some(leader) = self.leader.filter(|leader| (1..=MAX_ADDRESS_BYTES).contains(&leader.len())) {
             field(LEADER, leader.as_bytes())?;
+        }
+        if let Some(cluster) = self.cluster {
+            field(CLUSTER, cluster)?;
         }
         if let Some(space) = self.space {
             field(SPACE, &space.0.to_le_bytes())?;
@@ -233,6 +240,10 @@ impl<'a> Fields<'a> {
                     let text = std::str::from_utf8(bytes).ok();
                     let text = text.filter(|text| (1..=MAX_ADDRESS_BYTES).contains(&text.len()));
                     fields.leader = Some(text.ok_or_else(|| malformed("an address of 1 to 512 bytes of UTF-8"))?);
+                }
+                CLUSTER => {
+                    let cluster = <&[u8; 16]>::try_from(bytes);
+                    fields.cluster = Some(cluster.map_err(|_| malformed("a field of 16 bytes"))?);
                 }
                 SPACE => {
                     let space = bytes.try_into().map(u32::from_le_bytes);
@@ -304,6 +315,7 @@ mod tests {
         read: None,
         route: None,
         leader: None,
+        cluster: None,
         space: Some(SpaceId(4)),
     };
 
@@ -353,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_and_leaders_are_pinned_and_come_back() {
+    fn routes_leaders_and_clusters_are_pinned_and_come_back() {
         for (fields, pinned) in [
             (Fields { route: Some(Route::Forward), ..Fields::default() }, &b"\x05\0\x01\0\0"[..]),
             (Fields { route: Some(Route::Redirect), ..Fields::default() }, b"\x05\0\x01\0\x01"),
@@ -362,6 +374,10 @@ mod tests {
             assert_eq!(encoded(&fields), pinned);
             assert_eq!(Fields::decode(pinned), Ok(fields));
         }
+        let of_cluster = Fields { cluster: Some(b"0123456789abcdef"), ..Fields::default() };
+        assert_eq!(encoded(&of_cluster), b"\x07\0\x10\x000123456789abcdef");
+        assert_eq!(Fields::decode(b"\x07\0\x10\x000123456789abcdef"), Ok(of_cluster));
+        assert!(matches!(Fields::decode(b"\x07\0\x02\0ab"), Err(FieldsError::Malformed(_))));
         for wrong in [&b"\x05\0\0\0"[..], b"\x05\0\x01\0\x02", b"\x06\0\0\0", b"\x06\0\x01\0\xff"] {
             assert!(matches!(Fields::decode(wrong), Err(FieldsError::Malformed(_))), "{wrong:?}");
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use thalweg_client::{Action, Classified, Client, Count, Error, Options};
 use thalweg_types::{KeyspaceId, SpaceTime, command::KeyspaceConfig};
-use thalweg_wire::{Keyspace, KeyspaceFound};
+use thalweg_wire::{ClientFrame, Keyspace, KeyspaceFound};
 
 use crate::peer::{Server, quick};
 
@@ -70,4 +70,62 @@ async fn requests_are_spread_and_go_where_there_is_a_connection() {
         });
     }
     assert_eq!(waiting.await.unwrap().unwrap().0.id, KeyspaceId(5));
+}
+
+#[tokio::test]
+async fn a_client_that_waits_for_a_welcome_can_be_closed() {
+    let server = Server::new().await;
+    let options = Options { connect_timeout: Duration::from_secs(600), ..quick() };
+    let (client, peer) = server.connected(options).await;
+    drop(peer);
+    let (_silent, _) = server.listener.accept().await.unwrap();
+    let closed = tokio::time::timeout(Duration::from_secs(60), client.close()).await;
+    closed.expect("the client does not wait for the welcome");
+}
+
+/// Another keyspace may get the id of one that is newer than the backup.
+#[tokio::test]
+async fn an_id_is_looked_up_again_at_a_server_with_other_data() {
+    let mut server = Server::new().await;
+    let (client, mut peer) = server.connected(quick()).await;
+    let keyspace = client.keyspace("users");
+    let looking = tokio::spawn({
+        let keyspace = keyspace.clone();
+        async move { keyspace.id().await.unwrap() }
+    });
+    let id = peer.any().await;
+    peer.send(id, &found()).await;
+    assert_eq!(looking.await.unwrap(), KeyspaceId(5));
+    drop(peer);
+    client.ping().await.unwrap_err();
+    // The node was restored from a backup, and has another id.
+    server.node = 2;
+    let putting = tokio::spawn(async move { keyspace.put(b"a", b"b").await });
+    let mut peer = server.accept().await;
+    let (_, is_lookup) = peer.request(|envelope| matches!(envelope.frame, ClientFrame::FindKeyspace(_))).await;
+    assert!(is_lookup, "a put with the id of the former server");
+    putting.abort();
+}
+
+/// A handle of a keyspace must not remove another one, which has its id in a backup.
+#[tokio::test]
+async fn nothing_is_removed_at_a_server_with_other_data() {
+    let mut server = Server::new().await;
+    let (client, mut peer) = server.connected(quick()).await;
+    let keyspace = client.keyspace("users");
+    let looking = tokio::spawn({
+        let keyspace = keyspace.clone();
+        async move { keyspace.id().await.unwrap() }
+    });
+    let id = peer.any().await;
+    peer.send(id, &found()).await;
+    looking.await.unwrap();
+    drop(peer);
+    client.ping().await.unwrap_err();
+    server.node = 2;
+    let dropping = tokio::spawn(async move { keyspace.drop_keyspace().await });
+    let _peer = server.accept().await;
+    let error = dropping.await.unwrap().unwrap_err();
+    assert!(matches!(error, Error::OtherData), "{error}");
+    assert_eq!((error.action(), error.effect()), (Action::Fix, thalweg_client::Effect::Nothing));
 }

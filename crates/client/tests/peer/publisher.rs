@@ -222,6 +222,43 @@ async fn a_publisher_waits_while_the_socket_takes_nothing() {
     assert_eq!(reading.await.unwrap().0, published, "everything accepted arrived exactly once");
 }
 
+/// One message fills the batch, and no later call finds it waiting.
+#[tokio::test]
+async fn a_full_batch_without_a_connection_is_sent_without_another_call() {
+    let server = Server::new().await;
+    let (client, peer) = server.connected(quick()).await;
+    let options = PublisherOptions { max_messages: 1, ..PublisherOptions::default() };
+    let publisher = client.publisher("s", options).unwrap();
+    drop(peer);
+    client.ping().await.unwrap_err();
+    publisher.publish(b"lone").await.unwrap();
+    let mut peer = server.accept().await;
+    let sent = tokio::time::timeout(Duration::from_secs(60), batch(&mut peer)).await;
+    assert_eq!(sent.expect("the publisher sends it by itself").2, [b"lone"]);
+}
+
+/// The server is alive, and a subscriber that blocks the publisher keeps it from answering.
+#[tokio::test]
+async fn a_flush_waits_for_acks_no_longer_than_the_timeout() {
+    let server = Server::new().await;
+    let (client, mut peer) = server.connected(quick()).await;
+    let acks = Acks::PerBatch { max_in_flight: 2 };
+    let options = PublisherOptions { acks, ..PublisherOptions::default() };
+    let publisher = client.timeout(Some(Duration::from_millis(20))).publisher("s", options).unwrap();
+    publisher.publish(b"one").await.unwrap();
+    let (id, ..) = batch(&mut peer).await;
+    let error = publisher.flush().await.unwrap_err();
+    assert!(matches!(error, Error::TimedOut { effect: Effect::Unknown, .. }), "{error}");
+    peer.send(id, &Published { delivered: 1, missed: 0 }).await;
+    let done = loop {
+        match publisher.flush().await {
+            Ok(done) => break done,
+            Err(error) => assert!(matches!(error, Error::TimedOut { .. }), "{error}"),
+        }
+    };
+    assert_eq!(done.delivered, 1, "the ack was not lost");
+}
+
 #[tokio::test]
 async fn a_flush_tells_that_a_connection_went() {
     let server = Server::new().await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use thalweg_client::{StreamPublisher, StreamPublisherOptions};
+use thalweg_client::{Error, StreamPublisher, StreamPublisherOptions};
 use thalweg_types::{
     Durability, Offset, Revision, StreamId,
     command::{Command, Write},
@@ -84,6 +84,24 @@ async fn batches_grow_while_others_are_on_the_way_and_then_who_publishes_waits()
     ack(&mut peer, fourth, 45, 1, false).await;
     publisher.flush().await.unwrap();
     assert_eq!(f.try_wait().unwrap().unwrap().first, Offset(45));
+}
+
+/// The runtime of the client stops, and a caller on another one waits for an ack.
+#[test]
+fn callers_do_not_wait_for_a_publisher_whose_task_has_ended() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (publisher, peer, ack) = runtime.block_on(async {
+        let server = Server::new().await;
+        let (publisher, mut peer) = publisher(&server).await;
+        let ack = publish(&publisher, "a").await;
+        append(&mut peer).await;
+        (publisher, peer, ack)
+    });
+    assert!(ack.try_wait().is_none());
+    drop(runtime);
+    let outcome = ack.try_wait();
+    assert!(matches!(outcome, Some(Err(Error::Closed))), "{outcome:?}");
+    drop((publisher, peer));
 }
 
 #[tokio::test]

@@ -77,6 +77,7 @@ fn strangers_are_rejected_before_they_cost_4_kib() {
         secret: secret.clone(),
         tls: tls.clone(),
         max_version: VERSION,
+        run: PeerRun([1; 16]),
         removal: RemovalNotice::default(),
     };
     let own = node(2, 9, &secret, "n2:1".to_owned());
@@ -164,6 +165,7 @@ fn mutated_handshakes_are_rejected_within_the_bound() {
         secret: secret.clone(),
         tls,
         max_version: VERSION,
+        run: PeerRun([1; 16]),
         removal: RemovalNotice::default(),
     };
     let tls = Some(PeerTls::without_authority().unwrap());

@@ -54,6 +54,7 @@ fn node(node: u64, secret: u8, tls: Option<PeerTls>) -> Credentials {
         secret,
         tls,
         max_version: VERSION,
+        run: PeerRun([1; 16]),
         removal: RemovalNotice::default(),
     }
 }

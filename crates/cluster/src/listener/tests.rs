@@ -1,8 +1,7 @@
 use futures_util::FutureExt;
 use thalweg_types::codec::Field;
 use thalweg_wire::peer::{
-    COMPRESS_FROM_BYTES, Channel, HEADER_BYTES, Hello, MAX_HANDSHAKE_BYTES, Nonce, PeerFrame, Ping, Pong, Protection,
-    encode,
+    COMPRESS_FROM_BYTES, Channel, HEADER_BYTES, MAX_HANDSHAKE_BYTES, Nonce, PeerFrame, Ping, Pong, Protection, encode,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -160,6 +159,37 @@ fn half_open_connections_are_bounded_and_members_get_in() {
             assert!(rest.len() < 256, "a challenge at most, and not {rest:?}, {read:?}");
         }
         assert_serves(&link, 1_000_000).await;
+    });
+}
+
+/// A data directory was copied, and a second process has the id of a member that is connected.
+#[test]
+fn a_second_process_with_the_id_of_a_member_is_rejected_until_the_first_has_ended() {
+    run(async {
+        let (server, link) = start().await;
+        assert_serves(&link, 1).await;
+        let own = credentials(NodeId(1), 5);
+        let copy = Rc::new(Credentials { run: PeerRun([2; 16]), ..(*own).clone() });
+        let dial = || async {
+            let stream = TcpStream::connect(server.address).await.unwrap();
+            crate::handshake::dial(stream, &copy, Channel::Control, Some(SERVER), "").await.map(drop)
+        };
+        let rejected = dial().await;
+        assert!(matches!(&rejected, Err(HandshakeError::Rejected { code, .. }) if code == COPY), "{rejected:?}");
+        assert_serves(&link, 2).await;
+        // Another connection of the first process changes nothing when it ends.
+        let stream = TcpStream::connect(server.address).await.unwrap();
+        drop(crate::handshake::dial(stream, &own, Channel::Appends, Some(SERVER), "").await.unwrap());
+        let rejected = dial().await;
+        assert!(matches!(&rejected, Err(HandshakeError::Rejected { code, .. }) if code == COPY), "{rejected:?}");
+        drop(link);
+        // The server notices the end of the connection at some time.
+        let accepted = async {
+            while dial().await.is_err() {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(LONG, accepted).await.expect("the first process has ended");
     });
 }
 

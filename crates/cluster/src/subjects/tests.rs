@@ -106,7 +106,7 @@ impl Tested {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let node = NodeId(node);
         self.report.members.push(member(node, &listener.local_addr().unwrap().to_string(), MemberHealth::Alive));
-        self.mesh.connected(&Peer { node, address: String::new(), channel: Channel::Control, version });
+        self.mesh.connected(&Peer { node, address: String::new(), channel: Channel::Control, version, run: None });
         self.mesh.update(&self.report);
         // A connection from a node that the mesh does not know yet is closed.
         until("the node is known", || self.mesh.stats().iter().any(|(known, _)| *known == node)).await;
@@ -313,7 +313,8 @@ fn a_node_without_the_channel_is_not_dialled() {
         let dialled = tokio::time::timeout(Duration::from_millis(50), old.listener.accept()).await;
         assert!(dialled.is_err(), "nobody dials it");
         // It has been upgraded.
-        tested.mesh.connected(&Peer { node: old.node, address: String::new(), channel: Channel::Control, version: 2 });
+        let (address, channel) = (String::new(), Channel::Control);
+        tested.mesh.connected(&Peer { node: old.node, address, channel, version: 2, run: None });
         tested.mesh.update(&tested.report);
         old.accept().await;
     });

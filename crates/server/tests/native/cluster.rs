@@ -284,6 +284,13 @@ async fn a_member_tells_the_members_and_its_feature() {
         ];
         assert_eq!(members, expected);
     });
+    // A client tells a restored cluster from the former one by the id.
+    tested.raw.send(2, &ReadMembers {}).await;
+    let frame = tested.raw.next().await;
+    let fields = Fields::decode(&frame.payload[..usize::from(frame.header.fields)]).unwrap();
+    let mut cluster = None;
+    tested.cluster.change(|report| cluster = Some(report.cluster.0.to_le_bytes()));
+    assert!(fields.cluster.is_some() && fields.cluster == cluster.as_ref(), "{fields:?}");
     let mut greeted = tested.node.dial().await;
     greeted.send(0, &hello("test", 1 << 20, std::time::Duration::ZERO, &[FEATURE_CLUSTER, 77])).await;
     expect!(greeted, 0, ServerFrame::Welcome(welcome) => {

@@ -151,7 +151,7 @@ pub(crate) enum ClusterAction {
         #[command(flatten)]
         place: ServerArgs,
     },
-    /// Compare the states of the members by their digests; ends with 1 if they differ
+    /// Compare the states of the members by their digests; ends with 1 if they differ, with 5 if one is missing
     Digest {
         #[command(flatten)]
         place: ServerArgs,
@@ -470,12 +470,22 @@ fn members_text(members: &[Value]) -> String {
 fn digest(place: &ServerArgs) -> Result<(), Failure> {
     let digest = Session::of_server(place)?.cluster_digest()?;
     let members = digest["members"].as_array().cloned().unwrap_or_default();
+    let missing = members.iter().filter(|member| !member["digest"].is_string()).count();
     render::print_result(&digest, place.json, || {
         let row = |member: &Value| vec![text(&member["name"]), text(&member["digest"]), text(&member["missing"])];
         let table = render::table(&["name", "digest", "missing"], members.iter().map(row));
-        let verdict = if digest["equal"] == true { "equal" } else { "DIFFERENT" };
+        let verdict = match (digest["equal"] == true, missing) {
+            (true, 0) => "equal".to_owned(),
+            (true, missing) => format!("equal, but {missing} of {} are missing", members.len()),
+            (false, _) => "DIFFERENT".to_owned(),
+        };
         format!("{table}\nindex {}: {verdict}", text(&digest["index"]))
     })?;
+    if digest["equal"] == true && missing > 0 {
+        let message = format!("{missing} of {} members have no digest", members.len());
+        return Err(Failure::new(Exit::Unavailable, "digests_missing", message)
+            .then("bring them back, and compare again; the others are equal"));
+    }
     if digest["equal"] == true {
         return Ok(());
     }

@@ -5,7 +5,7 @@
 //!
 //! Invariant: SIGHUP never ends the server. If the new configuration has an error, everything stays as it is.
 
-use std::io::Write as _;
+use std::{io::Write as _, time::Duration};
 
 use thalweg_cluster::PeerTls;
 use thalweg_server::{
@@ -23,6 +23,9 @@ use tracing_subscriber::{
 
 use super::serve::link_tls;
 use crate::{log_fields, render};
+
+/// Time between two warnings of certificates that expire soon: a server may run for longer than they are valid.
+const WARN_EVERY: Duration = Duration::from_secs(24 * 3600);
 
 /// Log output whose level can change.
 pub(crate) struct Log(Handle<Targets, Registry>);
@@ -68,7 +71,7 @@ fn filter(level: LogLevel) -> Targets {
 }
 
 /// Reloads the certificates of the native port and of the links, and the configuration, at each SIGHUP. `read` reads
-/// the configuration as at the start.
+/// the configuration as at the start. Warns once a day of certificates that expire soon.
 pub(crate) async fn reload_at(
     mut hangup: Signal,
     mut config: Config,
@@ -76,33 +79,51 @@ pub(crate) async fn reload_at(
     log: Log,
     read: impl Fn() -> Result<Resolved, ConfigError>,
 ) {
-    while hangup.recv().await.is_some() {
-        match certificate.as_ref().map(Certificate::reload) {
-            Some(Ok(fingerprint)) => {
-                tracing::info!(%fingerprint, "SIGHUP: new connections use the reloaded certificate");
-            }
-            Some(Err(error)) => {
-                tracing::error!(%error, "SIGHUP: the certificate could not be reloaded and is unchanged");
-            }
-            None => {}
-        }
-        if let Some(links) = &links {
-            link_tls::reload(links);
-        }
-        match read() {
-            Ok(new) => {
-                let new = new.config;
-                log.set(new.log_level);
-                config.log_level = new.log_level;
-                tracing::info!(log_level = config.get("log_level"), "SIGHUP: reloaded the configuration");
-                let later = changed(&config, &new);
-                if !later.is_empty() {
-                    let keys = later.join(", ");
-                    tracing::warn!(keys, "SIGHUP: changes of these configuration keys take effect after a restart");
+    let warnings = repeatedly(WARN_EVERY, || {
+        certificate.iter().for_each(Certificate::warn_if_expiring);
+        links.iter().for_each(link_tls::warn_if_expiring);
+    });
+    let reloads = async {
+        while hangup.recv().await.is_some() {
+            match certificate.as_ref().map(Certificate::reload) {
+                Some(Ok(fingerprint)) => {
+                    tracing::info!(%fingerprint, "SIGHUP: new connections use the reloaded certificate");
                 }
+                Some(Err(error)) => {
+                    tracing::error!(%error, "SIGHUP: the certificate could not be reloaded and is unchanged");
+                }
+                None => {}
             }
-            Err(error) => tracing::error!(%error, "SIGHUP: the configuration has an error and is unchanged"),
+            if let Some(links) = &links {
+                link_tls::reload(links);
+            }
+            match read() {
+                Ok(new) => {
+                    let new = new.config;
+                    log.set(new.log_level);
+                    config.log_level = new.log_level;
+                    tracing::info!(log_level = config.get("log_level"), "SIGHUP: reloaded the configuration");
+                    let later = changed(&config, &new);
+                    if !later.is_empty() {
+                        let keys = later.join(", ");
+                        tracing::warn!(keys, "SIGHUP: changes of these configuration keys take effect after a restart");
+                    }
+                }
+                Err(error) => tracing::error!(%error, "SIGHUP: the configuration has an error and is unchanged"),
+            }
         }
+    };
+    tokio::select! {
+        () = warnings => {}
+        () = reloads => {}
+    }
+}
+
+/// Calls `action` after each period, for ever.
+async fn repeatedly(period: Duration, action: impl Fn()) {
+    loop {
+        tokio::time::sleep(period).await;
+        action();
     }
 }
 
@@ -115,4 +136,27 @@ fn changed(old: &Config, new: &Config) -> Vec<&'static str> {
         name => old.get(name) != new.get(name),
     };
     KNOBS.iter().map(|knob| knob.name).filter(|name| differs(name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    /// A certificate that is valid when the server starts expires while it runs.
+    #[tokio::test]
+    async fn warnings_are_repeated() {
+        let count = AtomicU32::new(0);
+        let warned = async {
+            while count.load(Ordering::Relaxed) < 3 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            () = repeatedly(Duration::from_millis(1), || _ = count.fetch_add(1, Ordering::Relaxed)) => {}
+            () = warned => {}
+        }
+        assert!(count.load(Ordering::Relaxed) >= 3);
+    }
 }

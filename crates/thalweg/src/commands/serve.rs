@@ -272,9 +272,7 @@ fn options(resolved: &Resolved, repair: bool) -> Options {
 fn start_member(part: &OpenRole, config: &Config, database: &Database) -> Result<Option<Node>, Failure> {
     let Some(member) = part.member() else { return Ok(None) };
     membership::check(member, database)?;
-    let Some(options) = membership::node_options(config, &member.credentials, database.report().node)? else {
-        return Ok(None);
-    };
+    let Some(options) = membership::node_options(config, member, database.report().node) else { return Ok(None) };
     Node::start(database, member.credentials.cluster, options).map(Some).map_err(|error| match error {
         NodeError::Bind { .. } => unbound(&error, "--cluster"),
         error => Failure::of(&error),

@@ -185,7 +185,7 @@ fn restored(backup: &Path) -> Cluster {
 }
 
 fn assert_equal(cluster: &Cluster) {
-    let compared: Value = serde_json::from_str(&cluster.cli(0, &["digest", "--json"]).ok()).unwrap();
+    let compared: Value = serde_json::from_str(&cluster.cli(0, &["digest", "--json"]).out).unwrap();
     assert_eq!(compared["equal"], true, "{compared}");
 }
 

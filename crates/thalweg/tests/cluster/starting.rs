@@ -143,12 +143,16 @@ fn a_start_that_makes_no_sense_is_refused_and_says_what_to_do() {
     };
     let address = free_address();
     let member = ["--cluster", address.as_str()];
+    let missing =
+        ["--cluster-ca", "nowhere.pem", "--cluster-certificate", "nowhere.pem", "--cluster-key", "nowhere.pem"];
     for (flags, token, part) in [
         (&member[..], "", "is in no cluster yet"),
         (&[&member[..], &["--join", "127.0.0.1:1"]].concat(), "", "can't join without a join token"),
         (&[&member[..], &["--join", "127.0.0.1:1"]].concat(), "thalweg-join-x", "not a join token"),
         (&[&member[..], &["--cluster-init", "--cluster-ca", "ca.pem"]].concat(), "", "cluster create-cert"),
         (&["--cluster-init"], "", "cluster_init"),
+        // The files are read before the directory is created and the admin token, which is shown once, is made.
+        (&[&member[..], &["--cluster-init"], &missing[..]].concat(), "", "nowhere.pem"),
     ] {
         let said = serve(flags, token);
         assert!(said.contains(part), "{part:?} is not in {said}");

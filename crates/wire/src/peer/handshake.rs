@@ -25,7 +25,7 @@ use thalweg_types::{
 };
 
 /// Highest version of the protocol that this build speaks.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 
 /// Lowest version of the protocol that this build speaks.
 pub const MIN_VERSION: u16 = 1;
@@ -35,6 +35,9 @@ pub const SUBJECTS_FROM: u16 = 2;
 
 /// Version from which frames have short heads, and a node knows signs of life, facts and heartbeats.
 pub const SHORT_FROM: u16 = 3;
+
+/// Version from which the random number of a hello begins with the run of the dialling node.
+pub const RUN_FROM: u16 = 4;
 
 /// Magic number `TWPR`, which identifies the protocol between nodes.
 const MAGIC: u32 = u32::from_le_bytes(*b"TWPR");
@@ -77,6 +80,20 @@ impl<'a> Field<'a> for Nonce {
     fn take(reader: &mut Reader<'a>, what: &'static str) -> Result<Self, Malformed> {
         let bytes = reader.take(32, what)?;
         Ok(Self(bytes.try_into().expect("as many bytes as requested")))
+    }
+}
+
+/// Number of one run of a node's process, from its start to its end. Each process chooses a random one, so two
+/// processes with the same node id have different ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerRun(pub [u8; 16]);
+
+impl Nonce {
+    /// Replaces the first half of a random number by a run. The other half still makes the number unique.
+    #[must_use]
+    pub fn with_run(mut self, run: PeerRun) -> Self {
+        self.0[..16].copy_from_slice(&run.0);
+        self
     }
 }
 
@@ -126,7 +143,7 @@ structure! {
         channel: Channel,
         /// Protection that the dialling node uses.
         protection: Protection,
-        /// Random number of the dialling node.
+        /// Random number of the dialling node. It begins with the node's run if the node speaks version [`RUN_FROM`].
         nonce: Nonce,
         /// Address at which other nodes reach the dialling node.
         address: &'a str,
@@ -149,6 +166,13 @@ impl Hello<'_> {
     #[must_use]
     pub fn cluster(&self) -> u128 {
         u128::from(self.cluster_high) << 64 | u128::from(self.cluster_low)
+    }
+
+    /// Returns the run of the dialling node; `None` if the node speaks only earlier versions, which state none.
+    #[must_use]
+    pub fn run(&self) -> Option<PeerRun> {
+        let (run, _) = self.nonce.0.split_first_chunk().expect("a random number has 32 bytes");
+        (self.max_version >= RUN_FROM).then_some(PeerRun(*run))
     }
 
     /// Returns the highest version that both nodes speak; `None` if there is none. `own_max` is the highest one that
@@ -199,7 +223,8 @@ structure! {
 structure! {
     /// Rejection of a connection, after which the accepting node closes it.
     Rejected<'a> as "rejected" {
-        /// Code of the reason: `version`, `cluster`, `node`, `protection`, `secret`, `certificate`.
+        /// Code of the reason: `version`, `cluster`, `node`, `self`, `copy`, `protection`, `secret`,
+        /// `certificate`, `removed`.
         code: &'a str,
         /// Reason, for people.
         reason: &'a str,
@@ -262,9 +287,30 @@ mod tests {
             [VERSION, 2].map(|own_max| hello.common_version(own_max))
         };
         let found = [common(1, 1), common(1, 2), common(2, 9)];
-        assert_eq!(found, [[Some(1), Some(1)], [Some(2), Some(2)], [Some(3), Some(2)]]);
-        assert_eq!([common(4, 9), common(0, 0), common(2, 1)], [[None; 2]; 3]);
+        assert_eq!(found, [[Some(1), Some(1)], [Some(2), Some(2)], [Some(4), Some(2)]]);
+        assert_eq!([common(5, 9), common(0, 0), common(2, 1)], [[None; 2]; 3]);
         assert_eq!(common(3, 3), [Some(3), None]);
+    }
+
+    #[test]
+    fn a_hello_states_the_run_from_version_4_on() {
+        let run = PeerRun([7; 16]);
+        let hello = |max_version| Hello {
+            magic: Hello::magic(),
+            min_version: 1,
+            max_version,
+            cluster_low: 1,
+            cluster_high: 0,
+            node: NodeId(1),
+            channel: Channel::Control,
+            protection: Protection::Plain,
+            nonce: Nonce([3; 32]).with_run(run),
+            address: "",
+            software: "",
+            seal: Nonce([0; 32]),
+        };
+        assert_eq!((hello(4).run(), hello(9).run(), hello(3).run()), (Some(run), Some(run), None));
+        assert_eq!(hello(4).nonce.0[16..], [3; 16], "the other half stays random");
     }
 
     #[test]

@@ -18,8 +18,8 @@ mod header;
 
 pub use frames::*;
 pub use handshake::{
-    BeginTls, Challenge, Channel, Hello, MIN_VERSION, Nonce, Proof, Protection, Rejected, Role, SHORT_FROM,
-    SUBJECTS_FROM, VERSION, Welcome, sealed_bytes, transcript,
+    BeginTls, Challenge, Channel, Hello, MIN_VERSION, Nonce, PeerRun, Proof, Protection, RUN_FROM, Rejected, Role,
+    SHORT_FROM, SUBJECTS_FROM, VERSION, Welcome, sealed_bytes, transcript,
 };
 pub use header::{
     COMPRESS_FROM_BYTES, HEADER_BYTES, Header, HeaderError, MAX_BODY_BYTES, MAX_HANDSHAKE_BYTES, MAX_SHORT_BYTES,

@@ -47,6 +47,7 @@ pub fn each(see: &mut dyn FnMut(Kind, String, Vec<u8>)) {
         read: Some(ReadLevel::AtLeast(Revision(7))),
         route: Some(Route::Redirect),
         leader: None,
+        cluster: None,
         space: Some(SpaceId(0)),
     };
     let batch = batch();

@@ -47,7 +47,8 @@ pub(crate) fn reload(tls: &PeerTls) {
     }
 }
 
-fn warn_if_expiring(tls: &PeerTls) {
+/// Logs a warning if the certificate in use expires soon.
+pub(crate) fn warn_if_expiring(tls: &PeerTls) {
     let Some(validity) = tls.validity() else { return };
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     if let Some(days) = days_left(validity.not_after, now) {

@@ -17,7 +17,7 @@
 
 use std::path::Path;
 
-use thalweg_cluster::{NodeOptions, Secret};
+use thalweg_cluster::{NodeOptions, PeerTls, Secret};
 use thalweg_engine::{Database, MemberIdentity};
 use thalweg_server::{
     cluster::{AdminToken, CREDENTIALS_FILE, Credentials, ElapsedMillis, Triggers},
@@ -56,6 +56,9 @@ pub(super) struct MemberPart {
     pub credentials: Credentials,
     /// Admin token, if this start creates the cluster. It is shown once.
     pub admin: Option<AdminToken>,
+    /// TLS of the links to other nodes; `None` for plain TCP. Its files are read before anything is written, so that a
+    /// wrong file leaves no directory, and no admin token that is shown only once.
+    pub links: Option<PeerTls>,
     /// True if the credentials are not in the directory yet.
     pub is_new: bool,
 }
@@ -80,7 +83,8 @@ pub(super) fn decide(config: &Config) -> Result<OpenRole, Failure> {
     let joins = !config.join.0.is_empty();
     if let Some(credentials) = stored {
         let identity = identity(config, &credentials, joins);
-        return Ok(OpenRole::Member(Box::new(MemberPart { identity, credentials, admin: None, is_new: false })));
+        let links = link_tls::of(config)?;
+        return Ok(OpenRole::Member(Box::new(MemberPart { identity, credentials, admin: None, links, is_new: false })));
     }
     let given = config.join_token.reveal().map(Credentials::parse).transpose().map_err(|error| Failure::of(&error))?;
     let (credentials, admin) = match given {
@@ -102,8 +106,8 @@ pub(super) fn decide(config: &Config) -> Result<OpenRole, Failure> {
                 .then("create a cluster with --cluster-init, or join one with --join ADDRESS and a token"));
         }
     };
-    let identity = identity(config, &credentials, joins);
-    Ok(OpenRole::Member(Box::new(MemberPart { identity, credentials, admin, is_new: true })))
+    let (identity, links) = (identity(config, &credentials, joins), link_tls::of(config)?);
+    Ok(OpenRole::Member(Box::new(MemberPart { identity, credentials, admin, links, is_new: true })))
 }
 
 /// Returns the identity with which the directory is opened.
@@ -159,27 +163,23 @@ pub(super) fn check(part: &MemberPart, database: &Database) -> Result<(), Failur
 }
 
 /// Returns the options of the node's consensus and links; `None` if the configuration has no address for other nodes.
-pub(super) fn node_options(
-    config: &Config,
-    credentials: &Credentials,
-    node: NodeId,
-) -> Result<Option<NodeOptions>, Failure> {
-    let Some(listen) = config.cluster.address() else { return Ok(None) };
+pub(super) fn node_options(config: &Config, part: &MemberPart, node: NodeId) -> Option<NodeOptions> {
+    let listen = config.cluster.address()?;
     let advertise = match &config.advertise {
         Advertise::Listening => String::new(),
         Advertise::At(address) => address.to_string(),
     };
     let (heartbeat, suspect_after) = (config.cluster_heartbeat.0, config.cluster_suspect_after.0);
-    let mut options = NodeOptions::new(listen, Secret::new(credentials.secret()));
+    let mut options = NodeOptions::new(listen, Secret::new(part.credentials.secret()));
     options.consensus.max_in_flight_bytes = config.cluster_in_flight_bytes();
     options.consensus.max_outcome_bytes = usize::try_from(config.cluster_outcome_bytes()).unwrap_or(usize::MAX);
-    Ok(Some(NodeOptions {
+    Some(NodeOptions {
         advertise,
         name: if config.node_name.0.is_empty() { format!("{:016x}", node.0) } else { config.node_name.0.clone() },
         zone: config.zone.0.clone(),
         join: config.join.0.iter().map(ToString::to_string).collect(),
         expect: config.expect as usize,
-        tls: link_tls::of(config)?,
+        tls: part.links.clone(),
         repairs_itself: config.cluster_repair,
         digest_every: config.scrub_interval.0,
         triggers: Triggers {
@@ -188,7 +188,7 @@ pub(super) fn node_options(
             stale_after: ElapsedMillis(u64::try_from(config.cluster_stale_after.0.as_millis()).unwrap_or(u64::MAX)),
         },
         ..options.with_timing(heartbeat, suspect_after, config.cluster_down_after.0)
-    }))
+    })
 }
 
 #[cfg(test)]
@@ -235,9 +235,9 @@ mod tests {
     #[test]
     fn the_default_times_are_those_of_the_cluster() {
         let dir = tempfile::tempdir().unwrap();
-        let (credentials, _) = Credentials::random().unwrap();
+        let part = member(&config(dir.path(), &[ADDRESS, ("cluster_init", "true")]));
         let options = |given: &[(&str, &str)]| {
-            node_options(&config(dir.path(), given), &credentials, NodeId(7)).unwrap().expect("it has an address")
+            node_options(&config(dir.path(), given), &part, NodeId(7)).expect("it has an address")
         };
         let (set, default) =
             (options(&[ADDRESS]), NodeOptions::new(([127, 0, 0, 1], 7072).into(), Secret::new(&[7; 32])));

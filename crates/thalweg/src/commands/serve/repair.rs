@@ -60,7 +60,7 @@ pub(super) fn if_due(
         return Ok(Repaired::Unchanged);
     }
     membership::check(member, database)?;
-    let Some(options) = membership::node_options(config, &member.credentials, database.report().node)? else {
+    let Some(options) = membership::node_options(config, member, database.report().node) else {
         return Ok(Repaired::Unchanged);
     };
     tracing::warn!("the state is wrong according to the file REPAIR: receiving the state of another member");
