@@ -86,6 +86,15 @@ pub struct Flip {
     pub bit: u8,
 }
 
+/// A file with a bit that was flipped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlippedFile {
+    /// Path of the file.
+    pub path: String,
+    /// True if all flipped bytes have been overwritten or cut off since, also on the medium.
+    pub is_overwritten: bool,
+}
+
 impl SimDisk {
     /// Creates an empty disk. The seed determines the partial effects of faults.
     #[must_use]
@@ -186,6 +195,12 @@ impl SimDisk {
             place -= len;
         }
         None
+    }
+
+    /// Files that have not been removed and in which a bit was flipped.
+    #[must_use]
+    pub fn flipped_files(&self) -> Vec<FlippedFile> {
+        self.state.lock().flipped_files()
     }
 
     // Observed operations.
