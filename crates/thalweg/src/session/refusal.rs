@@ -27,6 +27,8 @@ pub(super) fn refused(status: u16, body: &Value) -> Option<Failure> {
         }
         _ => field("message").unwrap_or_else(|| format!("status {status}")),
     };
+    let message =
+        message.replace("the body is not the JSON that this route expects", "the JSON is not what is expected");
     let failure = Failure::new(exit, code, message);
     let hint = match &*failure.code {
         "no_such_stream" => Some("`thalweg streams` lists the existing streams; `thalweg append` creates one"),
@@ -78,6 +80,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn wrong_json_is_explained_without_routes() {
+        let message = "the body is not the JSON that this route expects: missing field `writes`";
+        let failure = refused(400, &json!({ "code": "bad_json", "message": message, "retry": "fix" })).unwrap();
+        assert_eq!(failure.message, "the JSON is not what is expected: missing field `writes`");
+    }
 
     #[test]
     fn a_missing_admin_token_is_explained_without_the_header_of_a_request() {
