@@ -75,8 +75,8 @@ impl StateDifference {
 /// Returns the reason why a node does not serve if no majority of the members has equal states.
 fn reason_without_majority(after: Index) -> String {
     format!(
-        "its state after entry {after} differs from those of most members, no majority has equal states, and any of them \
-         can be the right one: stop all nodes, start the one whose state shall remain, repair the others with \
+        "its state after entry {after} differs from those of most members, no majority has equal states, and any of \
+         them can be the right one: stop all nodes, start the one whose state shall remain, repair the others with \
          `thalweg cluster repair`, and start them"
     )
 }
@@ -98,9 +98,9 @@ pub(crate) fn reason(after: Index, done: Option<Index>, repairs_itself: bool) ->
 impl Tasks {
     /// Compares this node's running hashes with those of the others. A node that differs from a majority of the members
     /// stops serving, and leads no longer. If the members of that majority also differ from each other, all nodes stop,
-    /// and none of them is marked as wrong, so that the others can still be given the state of one that is right. If the node repairs its state without an operator, it then requests its own
-    /// stop as soon as enough members can give it their states. It does the same after a scrub has found damage in its
-    /// state.
+    /// and none of them is marked as wrong, so that the others can still get the state of one that is right. If the node
+    /// repairs its state without an operator, it then requests its own stop as soon as enough members can give it their
+    /// states. It does the same after a scrub has found damage in its state.
     pub(crate) async fn compare_states(self: Rc<Self>) {
         let mut equal_at = BTreeMap::new();
         let mut digests = ComparedDigests { through: Index::ZERO, newest: Index::ZERO, since: Instant::now() };

@@ -304,8 +304,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Begins to transfer the leadership like [`begin_transfer`](Self::begin_transfer). A leader that was just elected has
-    /// not heard the others yet. If none of those that it has heard can take over, the rest get the time in which a
+    /// Begins to transfer the leadership like [`begin_transfer`](Self::begin_transfer). A leader that was just elected
+    /// has not heard the others yet. If none of those that it has heard can take over, the rest get the time in which a
     /// living member answers.
     async fn begin_transfer_with_answers(&self, to: Option<NodeId>) -> Result<NodeId, ChangeError> {
         let gives_up = Types::<Rt>::now() + ALIVE_LEASES * self.0.options.lease();

@@ -305,6 +305,15 @@ impl NodeParts {
         self.disk.borrow().flipped_files().iter().any(may_be) || self.tables.are_flipped()
     }
 
+    /// Ends the excuse of damage that is gone. Called after the node's log was compared: the open may have cut the
+    /// damage off.
+    fn end_excuse(&self) {
+        if self.is_flipped.get() && !self.may_be_damaged() {
+            record(self.id, "has no damage any more");
+            self.is_flipped.set(false);
+        }
+    }
+
     /// Opens the node's database as a member of the cluster, which a new directory joins.
     fn open(&self, plant: Option<Plant>) -> io::Result<Database> {
         let (disk, options) = (self.disk.borrow().clone(), self.options.get());
@@ -400,11 +409,7 @@ impl NodeParts {
             maintain(db.clone(), consensus.clone(), snapshots, self.disk.borrow().clone(), self.options.get(), failed),
         );
         *self.running.borrow_mut() = Some(Running::new(db, member, consensus, plant));
-        // The log was compared already, with the excuse: the open may have cut the damage off.
-        if self.is_flipped.get() && !self.may_be_damaged() {
-            record(self.id, "has no damage any more");
-            self.is_flipped.set(false);
-        }
+        self.end_excuse();
         Ok(())
     }
 }

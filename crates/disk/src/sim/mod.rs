@@ -60,6 +60,7 @@ pub use self::{
     counts::{Counts, Event, Operation},
     faults::{Errno, Fault, PowerIsOff},
     power::PowerLoss,
+    state::FlippedFile,
 };
 use self::{
     handles::{SimFile, SimLock},
@@ -84,15 +85,6 @@ pub struct Flip {
     pub offset: u64,
     /// Number of the bit in the byte, 0 to 7.
     pub bit: u8,
-}
-
-/// A file with a bit that was flipped.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FlippedFile {
-    /// Path of the file.
-    pub path: String,
-    /// True if all flipped bytes have been overwritten or cut off since, also on the medium.
-    pub is_overwritten: bool,
 }
 
 impl SimDisk {

@@ -13,7 +13,6 @@ use std::{
 };
 
 use super::{
-    FlippedFile,
     content::BLOCK_BYTES,
     counts::{Counts, Event, OpLog, Operation},
     faults::{Faults, PartialEffect, PowerIsOff},
@@ -22,6 +21,15 @@ use super::{
     power::{PowerLoss, Survival},
     rng::Rng,
 };
+
+/// A file with a bit that was flipped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlippedFile {
+    /// Path of the file.
+    pub path: String,
+    /// True if all flipped bytes have been overwritten or cut off since, also on the medium.
+    pub is_overwritten: bool,
+}
 
 /// Default capacity in bytes, more than any test writes.
 const DEFAULT_CAPACITY_BYTES: u64 = 1 << 40;
