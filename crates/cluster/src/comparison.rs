@@ -49,6 +49,38 @@ struct ComparedDigests {
     since: Instant,
 }
 
+/// Difference of a node's state after an entry from those of the other members; the gravest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum StateDifference {
+    /// A majority of the members has an equal state, and this node another one: this node's state is wrong.
+    FromMajority,
+    /// A majority differs from this node, and no majority can have an equal state: any of the states can be right.
+    WithoutMajority,
+    /// Fewer members differ.
+    FromMinority,
+}
+
+impl StateDifference {
+    /// Judges the states that differ from this node's, each with the number of members that have it.
+    fn of<S>(differing: &BTreeMap<S, usize>, members: usize) -> Self {
+        if differing.values().any(|count| 2 * count > members) {
+            return Self::FromMajority;
+        }
+        // If half of the members differ, the rest and this node can still be a majority of equal states.
+        let is_minority = 2 * differing.values().sum::<usize>() <= members;
+        if is_minority { Self::FromMinority } else { Self::WithoutMajority }
+    }
+}
+
+/// Returns the reason why a node does not serve if no majority of the members has equal states.
+fn reason_without_majority(after: Index) -> String {
+    format!(
+        "its state after entry {after} differs from those of most members, no majority has equal states, and any of \
+         them can be the right one: stop all nodes, start the one whose state shall remain, repair the others with \
+         `thalweg cluster repair`, and start them"
+    )
+}
+
 /// Returns the reason why a node whose state is wrong after an entry does not serve. `done` is the last entry of an
 /// earlier repair by the node itself.
 pub(crate) fn reason(after: Index, done: Option<Index>, repairs_itself: bool) -> String {
@@ -65,9 +97,10 @@ pub(crate) fn reason(after: Index, done: Option<Index>, repairs_itself: bool) ->
 
 impl Tasks {
     /// Compares this node's running hashes with those of the others. A node that differs from a majority of the members
-    /// stops serving, and leads no longer. If the node repairs its state without an operator, it then requests its own
-    /// stop as soon as enough members can give it their states. It does the same after a scrub has found damage in its
-    /// state.
+    /// stops serving, and leads no longer. If the members of that majority also differ from each other, all nodes stop,
+    /// and none of them is marked as wrong, so that the others can still get the state of one that is right. If the node
+    /// repairs its state without an operator, it then requests its own stop as soon as enough members can give it their
+    /// states. It does the same after a scrub has found damage in its state.
     pub(crate) async fn compare_states(self: Rc<Self>) {
         let mut equal_at = BTreeMap::new();
         let mut digests = ComparedDigests { through: Index::ZERO, newest: Index::ZERO, since: Instant::now() };
@@ -110,7 +143,7 @@ impl Tasks {
         let others = self.others();
         let members = others.len() + 1;
         equal_at.retain(|node, _| others.contains_key(node));
-        let mut differing: BTreeMap<Index, usize> = BTreeMap::new();
+        let mut differing: BTreeMap<Index, BTreeMap<u64, usize>> = BTreeMap::new();
         for (node, info) in others {
             if equal_at.get(&node) == Some(&newest) {
                 continue;
@@ -121,18 +154,17 @@ impl Tasks {
             }
             for (index, hash) in marks {
                 if own.get(&index).is_some_and(|own| *own != hash) {
-                    *differing.entry(index).or_default() += 1;
+                    *differing.entry(index).or_default().entry(hash).or_default() += 1;
                 }
             }
         }
-        if let Some((after, _)) = differing.iter().find(|(_, count)| 2 * **count > members) {
-            self.stop_differing(*after).await;
-        } else if let Some((index, count)) = differing.first_key_value() {
-            tracing::warn!(
-                index = index.0,
-                members = count,
-                "the running hashes of some members differ from this node's"
-            );
+        match worst(&differing, members) {
+            Some((after, StateDifference::FromMajority)) => self.stop_differing(after).await,
+            Some((after, StateDifference::WithoutMajority)) => self.stop_without_majority(after).await,
+            Some((index, StateDifference::FromMinority)) => {
+                tracing::warn!(index = index.0, "the running hashes of some members differ from this node's");
+            }
+            None => {}
         }
     }
 
@@ -151,24 +183,29 @@ impl Tasks {
         let others = self.others();
         let members = others.len() + 1;
         let own = own.state.digest.to_string();
-        let mut counts = BTreeMap::from([(own.clone(), 1_usize)]);
+        let (mut equal, mut differing) = (1, BTreeMap::new());
         for (node, info) in others {
             let link = self.network.peer(node, &info.address).control;
             let ask = AskDigest { index, timeout_millis: 0 };
             if let Ok(digest) = link.call::<_, DigestText, String>(&ask, Instant::now() + ASK_LIMIT).await {
-                *counts.entry(digest).or_default() += 1;
+                if digest == own {
+                    equal += 1;
+                } else {
+                    *differing.entry(digest).or_default() += 1;
+                }
             }
         }
-        match counts.iter().find(|(_, count)| 2 * **count > members) {
-            Some((digest, _)) if *digest != own => self.stop_differing(index).await,
-            Some(_) => {
+        match StateDifference::of(&differing, members) {
+            StateDifference::FromMajority => self.stop_differing(index).await,
+            StateDifference::WithoutMajority => self.stop_without_majority(index).await,
+            StateDifference::FromMinority if 2 * equal > members => {
                 digests.through = index;
-                if counts.len() > 1 {
+                if !differing.is_empty() {
                     tracing::warn!(index = index.0, "a member's state digest differs from that of a majority");
                 }
             }
             // Some members have not computed it yet, or do not answer.
-            None => {}
+            StateDifference::FromMinority => {}
         }
     }
 
@@ -201,6 +238,14 @@ impl Tasks {
                 "cannot write the file REPAIR: after a restart this node serves its wrong state until the next comparison"
             );
         }
+    }
+
+    /// Stops serving for the rest of this run.
+    async fn stop_without_majority(&self, after: Index) {
+        let reason = reason_without_majority(after);
+        tracing::error!(%reason, "this node stops serving");
+        self.db.stop_serving(reason);
+        self.pass_on_leadership().await;
     }
 
     /// Transfers the leadership to another voter if this node leads. It has been elected, or has stopped serving as the
@@ -256,6 +301,13 @@ impl Tasks {
         self.shared.repair_is_due.send_replace(true);
         Ok(())
     }
+}
+
+/// Returns the first entry after which this node differs from a majority, or otherwise from most members, or otherwise
+/// from any, by the members' running hashes that differ from its own.
+fn worst(differing: &BTreeMap<Index, BTreeMap<u64, usize>>, members: usize) -> Option<(Index, StateDifference)> {
+    let judged = differing.iter().map(|(index, hashes)| (*index, StateDifference::of(hashes, members)));
+    judged.min_by_key(|(_, difference)| *difference)
 }
 
 /// Returns the members that agree with each other: the largest group with equal running hashes, at the newest entry for
@@ -317,6 +369,42 @@ mod tests {
     }
 
     #[test]
+    fn a_node_is_wrong_only_if_a_majority_has_one_other_state() {
+        use StateDifference::{FromMajority, FromMinority, WithoutMajority};
+        let judge = |counts: &[usize], members| {
+            let differing: BTreeMap<u64, usize> = (0..).zip(counts.iter().copied()).collect();
+            StateDifference::of(&differing, members)
+        };
+        assert_eq!(judge(&[2], 3), FromMajority);
+        assert_eq!(
+            judge(&[1, 1], 3),
+            WithoutMajority,
+            "two of three are wrong in different ways, and one may be right"
+        );
+        assert_eq!(judge(&[1], 3), FromMinority);
+        assert_eq!(judge(&[2, 1], 5), WithoutMajority);
+        assert_eq!(judge(&[1, 3], 5), FromMajority);
+        assert_eq!(judge(&[1, 1], 5), FromMinority, "three can have the state of this node");
+        assert_eq!(judge(&[2], 4), FromMinority, "two of four are no majority");
+    }
+
+    #[test]
+    fn an_earlier_entry_shows_which_of_several_states_is_wrong() {
+        use StateDifference::{FromMajority, FromMinority, WithoutMajority};
+        let worst = |of: &[(u64, &[(u64, usize)])]| {
+            let hashes = |of: &[(u64, usize)]| of.iter().copied().collect::<BTreeMap<u64, usize>>();
+            let differing: BTreeMap<_, _> = of.iter().map(|(index, of)| (Index(*index), hashes(of))).collect();
+            worst(&differing, 3)
+        };
+        assert_eq!(worst(&[]), None);
+        assert_eq!(worst(&[(10, &[(7, 1)])]), Some((Index(10), FromMinority)));
+        assert_eq!(worst(&[(10, &[(7, 1)]), (20, &[(8, 1), (9, 1)])]), Some((Index(20), WithoutMajority)));
+        // This node differed before the others did.
+        assert_eq!(worst(&[(10, &[(7, 2)]), (20, &[(8, 1), (9, 1)])]), Some((Index(10), FromMajority)));
+        assert_eq!(worst(&[(10, &[(8, 1), (9, 1)]), (20, &[(7, 2)])]), Some((Index(20), FromMajority)));
+    }
+
+    #[test]
     fn the_cluster_can_spare_a_node_beside_a_majority() {
         let two = others(&[&[], &[]]);
         assert!(can_spare(&nodes(&[2, 3]), &two, true));
@@ -335,6 +423,8 @@ mod tests {
         let said = |done, repairs_itself| reason(Index(1024), done, repairs_itself);
         assert!(said(None, false).contains("thalweg cluster repair"));
         assert!(said(None, true).contains("it gets the state of another member"));
+        let undecided = reason_without_majority(Index(1024));
+        assert!(undecided.contains("no majority") && undecided.contains("thalweg cluster repair"), "{undecided}");
         let again = said(Some(Index(9)), true);
         assert!(again.contains("a fault of its own") && again.contains("thalweg cluster repair"), "{again}");
     }

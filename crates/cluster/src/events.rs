@@ -8,8 +8,15 @@ use std::{
 };
 
 use thalweg_serving::cluster::{Event, EventLog, MemberHealth};
+use thalweg_types::NodeId;
 
 use crate::detector::StateChange;
+
+/// Returns the time of the wall clock in microseconds since 1970.
+fn unix_micros() -> u64 {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX)
+}
 
 /// Event log of this node. Clones append to the same log.
 #[derive(Clone, Debug)]
@@ -17,8 +24,12 @@ pub(crate) struct Events(pub Arc<EventLog>);
 
 impl Events {
     pub(crate) fn push(&self, event: Event) {
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.0.push(u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX), event);
+        self.0.push(unix_micros(), event);
+    }
+
+    /// Records that a member with this name was removed.
+    pub(crate) fn removed(&self, node: NodeId, name: &str) {
+        self.0.push_removed(unix_micros(), node, name);
     }
 
     /// Records that the failure detector has changed the state of a node.

@@ -172,6 +172,7 @@ impl Tasks {
     /// Refreshes the report, and notes changes of the members and of the leadership.
     async fn look(self: Rc<Self>) {
         let mut known: BTreeMap<NodeId, MemberRole> = BTreeMap::new();
+        let mut names: BTreeMap<NodeId, String> = BTreeMap::new();
         let mut leaving = BTreeSet::new();
         let mut leader = None;
         let (mut is_first, mut has_room) = (true, true);
@@ -199,11 +200,12 @@ impl Tasks {
             }
             let now: BTreeMap<_, _> = report.members.iter().map(|member| (member.node, member.role)).collect();
             if !is_first && !known.is_empty() {
-                self.note_members(&known, &now);
+                self.note_members(&known, &now, &names);
             }
             self.dismiss_removed(&known, &now, &mut leaving);
             self.check_own_removal(&now);
             known = now;
+            names = report.members.iter().map(|member| (member.node, member.name.clone())).collect();
             is_first = false;
             self.note_lags(&report.members);
             self.hearing.tick().into_iter().for_each(|change| self.events.changed(change));
@@ -223,7 +225,13 @@ impl Tasks {
         *self.shared.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
     }
 
-    fn note_members(&self, known: &BTreeMap<NodeId, MemberRole>, now: &BTreeMap<NodeId, MemberRole>) {
+    /// Notes the changes of the members. `names` are those of the known ones.
+    fn note_members(
+        &self,
+        known: &BTreeMap<NodeId, MemberRole>,
+        now: &BTreeMap<NodeId, MemberRole>,
+        names: &BTreeMap<NodeId, String>,
+    ) {
         for event in changes_of_members(known, now) {
             match &event {
                 Event::Joined(node) => {
@@ -232,7 +240,12 @@ impl Tasks {
                 Event::Promoted(node) => {
                     tracing::info!(%node, name = self.name_of(*node), "a learner has caught up and votes now");
                 }
-                Event::Removed(node) => tracing::info!(%node, "a node was removed from the cluster"),
+                Event::Removed(node) => {
+                    let name = names.get(node).map(String::as_str).unwrap_or_default();
+                    tracing::info!(%node, name, "a node was removed from the cluster");
+                    self.events.removed(*node, name);
+                    continue;
+                }
                 _ => {}
             }
             self.events.push(event);
@@ -272,7 +285,7 @@ impl Tasks {
         self.db.stop_serving(REMOVED_REASON);
         // Without an entry, the membership here still has this node.
         if members.contains_key(&self.here()) {
-            self.events.push(Event::Removed(self.here()));
+            self.events.removed(self.here(), &self.options.name);
         }
     }
 

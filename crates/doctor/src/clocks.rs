@@ -137,8 +137,9 @@ pub(crate) fn judge(clocks: &Clocks, found: &mut Findings) {
         found.weakness(
             "was_suspended",
             format!("the machine was suspended for {} since its start", micros(clocks.suspended.as_secs_f64() * 1e6)),
-            "a suspended node does not run, and does not notice the pause: other nodes elect a new leader, and reads at \
-             the level `lease` of the former leader can be old for a moment",
+            "a suspended node does not run, so other nodes elect a new leader. Leases and times to live go on \
+             meanwhile, and reads at the level `lease` are as new as before. But a virtual machine that its host pauses \
+             does not notice the pause: reads at the level `lease` of a former leader can be old for a moment",
             "switch suspending off, and do not pause virtual machines that run a node",
         );
     }

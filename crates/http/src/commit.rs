@@ -93,7 +93,7 @@ pub(crate) async fn commit(app: &Arc<App>, call: &mut Call) -> Answer {
     call.require_json()?;
     let asked = call.level(app)?;
     let body = body::read(app, &call.account, call.body.get_mut()).await?;
-    let (sent, body): (JsonCommit, _) = body::parse(app, &call.account, body, json::parse).await?;
+    let (sent, body): (JsonCommit, _) = body::parse(app, &call.account, body, parsed).await?;
     let level = sent.level(asked)?;
     let bytes = body.len();
     let (sent, batches) = match sent.publish.is_empty() {
@@ -143,7 +143,19 @@ async fn publish_after(
 
 /// Checks that a request body is the JSON of a commit.
 pub fn check(body: &[u8]) -> Result<(), ApiError> {
-    json::parse::<JsonCommit>(body).map(|_| ())
+    parsed(body).map(|_| ())
+}
+
+/// Parses a commit. The error about an unknown operation lists those that a commit can have.
+fn parsed(body: &[u8]) -> Result<JsonCommit, ApiError> {
+    json::parse(body).map_err(|mut error: ApiError| {
+        let unknown = error.message.split_once(", expected one of `put`, ").map(|(unknown, _)| unknown.to_owned());
+        if let Some(unknown) = unknown {
+            error.message =
+                format!("{unknown}: the writes of a commit are put, touch, delete, append, ack and nack").into();
+        }
+        error
+    })
 }
 
 fn answer(ack: &Ack, asked: &[RequestedAppend], published: Option<Vec<Value>>) -> Value {
@@ -164,4 +176,18 @@ fn answer(ack: &Ack, asked: &[RequestedAppend], published: Option<Vec<Value>>) -
         })
         .collect();
     object
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_operation_is_answered_with_those_of_a_commit() {
+        let message = |body: &str| check(body.as_bytes()).unwrap_err().message.into_owned();
+        let unknown = message(r#"{ "writes": [{ "op": "set", "keyspace": "k", "key": "a", "value": "1" }] }"#);
+        assert!(unknown.contains("set") && unknown.contains("touch") && unknown.contains("nack"), "{unknown}");
+        assert!(!unknown.contains("scan") && !unknown.contains("get"), "{unknown}");
+        assert!(message("{}").contains("writes"));
+    }
 }

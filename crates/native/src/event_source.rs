@@ -64,7 +64,6 @@ impl EventSource {
     /// Returns the first of these events, as many as fit into a frame and into the limits.
     fn show(&mut self, Missed(missed): Missed, events: Vec<ClusterEvent>, wanted: &StepLimits) -> StepResult {
         let report = self.handle.report();
-        let name = |node| report.name_of(node).unwrap_or_default().to_owned();
         let most = usize::try_from(wanted.max_messages.min(wanted.credit.0)).unwrap_or(usize::MAX);
         let (mut shown, mut texts_bytes) = (Vec::new(), 0);
         for event in events.into_iter().take(most) {
@@ -72,7 +71,7 @@ impl EventSource {
                 break;
             }
             self.after = event.sequence;
-            let name = event.event.node().map(name).unwrap_or_default();
+            let name = event.name(&report).unwrap_or_default().to_owned();
             texts_bytes += event.event.name().len() + name.len();
             shown.push(NamedEvent { event, name });
         }
@@ -85,7 +84,7 @@ impl EventSource {
 
 impl NamedEvent {
     fn encoded(&self) -> wire::ClusterEvent<'_> {
-        let Self { event: ClusterEvent { sequence, unix_micros, event }, name } = self;
+        let Self { event: ClusterEvent { sequence, unix_micros, event, .. }, name } = self;
         wire::ClusterEvent {
             sequence: *sequence,
             unix_micros: *unix_micros,

@@ -44,6 +44,7 @@ use crate::{
     recovery::Base,
     snapshots::{SnapshotHandle, SnapshotWriter, Snapshots},
     store::LogStore,
+    suspensions::Suspensions,
     sync_queue::{SyncDriver, SyncQueue},
     target::Target,
     turns::Turns,
@@ -113,6 +114,8 @@ pub(crate) struct Inner<Rt: AsyncRuntime> {
     pub trusts_itself_at: InstantOf<Types<Rt>>,
     /// Term in which this node has begun to transfer its leadership. It serves no more lease reads in that term.
     pub transferred: Cell<Option<Term>>,
+    /// Suspensions of the machine, after which leases are void.
+    pub suspensions: Suspensions<Rt>,
     /// True while a change of the membership runs.
     pub is_changing: Cell<bool>,
     /// Term in which this node leads or has led, and since when.
@@ -182,6 +185,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         let bell = Arc::new(Bell::default());
         member.set_driver(Arc::clone(&bell) as _);
         let now = Types::<Rt>::now();
+        let suspensions = Suspensions::new(member.clock().suspended());
         let inner = Inner {
             raft,
             member,
@@ -197,6 +201,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             target: Cell::default(),
             trusts_itself_at: if may_vote { now } else { now + options.lease() },
             transferred: Cell::new(None),
+            suspensions,
             is_changing: Cell::new(false),
             led_since: Cell::new((Term::ZERO, now)),
             facts: Facts::default(),

@@ -44,6 +44,7 @@ mod recovery;
 mod snapshots;
 mod space_log;
 mod store;
+mod suspensions;
 mod sync_queue;
 mod sync_thread;
 mod tail;

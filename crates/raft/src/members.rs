@@ -275,14 +275,15 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
     }
 
     /// Transfers the leadership to the given voter, or otherwise to the voter that has most entries. Returns when
-    /// another node leads, or after two leases. If the given node leads already, there is nothing to do, so that a
+    /// another node leads, or four leases after the beginning of the transfer. A leader that was just elected first
+    /// waits for an answer of such a voter. If the given node leads already, there is nothing to do, so that a
     /// request can be repeated.
     pub async fn transfer(&self, to: Option<NodeId>) -> Result<NodeId, ChangeError> {
         let here = self.0.member.node();
         if to == Some(here) {
             return self.led().map(|_| here);
         }
-        let to = self.begin_transfer(to).await?;
+        let to = self.begin_transfer_with_answers(to).await?;
         let gives_up = Types::<Rt>::now() + 4 * self.0.options.lease();
         let mut metrics = self.0.raft.server_metrics();
         let waited = Types::<Rt>::timeout_at(gives_up, async {
@@ -301,6 +302,33 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             Ok(None) => Err(ChangeError::Stopped(self.stopped_reason())),
             Err(_) => Err(ChangeError::OutcomeUnknown { reason: format!("node {to} has not taken over in time") }),
         }
+    }
+
+    /// Begins to transfer the leadership like [`begin_transfer`](Self::begin_transfer). A leader that was just elected
+    /// has not heard the others yet. If none of those that it has heard can take over, the rest get the time in which a
+    /// living member answers.
+    async fn begin_transfer_with_answers(&self, to: Option<NodeId>) -> Result<NodeId, ChangeError> {
+        let gives_up = Types::<Rt>::now() + ALIVE_LEASES * self.0.options.lease();
+        loop {
+            match self.begin_transfer(to).await {
+                Err(ChangeError::Silent(_) | ChangeError::NoSuccessor)
+                    if self.awaits_answer(to) && Types::<Rt>::now() < gives_up =>
+                {
+                    Types::<Rt>::sleep(ANSWER_POLL).await;
+                }
+                begun => return begun,
+            }
+        }
+    }
+
+    /// Returns true if another voter, or that of `to`, has not yet told this leader which entries it has. A voter that
+    /// has and fell silent is not awaited.
+    fn awaits_answer(&self, to: Option<NodeId>) -> bool {
+        let here = self.0.member.node();
+        let is_candidate = |node: NodeId| node != here && to.is_none_or(|to| to == node);
+        let is_unheard =
+            |member: &MemberStatus| member.votes && (member.matched.is_none() || member.last_answer.is_none());
+        self.status().members.iter().any(|(node, member)| is_candidate(*node) && is_unheard(member))
     }
 
     /// Begins to transfer the leadership. From then on, this node serves no more lease reads in this term.

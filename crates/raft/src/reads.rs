@@ -11,6 +11,9 @@
 //! On a follower, the leader performs the round, and the follower waits until it has applied the entry that the leader
 //! names.
 //!
+//! The lease is measured by a clock that stands still while the machine is suspended, and the others elect a leader
+//! meanwhile. So after a suspension a leader relies only on answers to requests that it has sent since (`suspensions`).
+//!
 //! A leader serves no more lease reads in a term in which it has begun to transfer its leadership, because a transfer
 //! makes followers forget their promises. For one lease after a restart a node makes no promises (`consensus`).
 
@@ -19,7 +22,7 @@ use std::{pin::pin, time::Duration};
 use futures_util::future::{Either, select};
 use openraft::{
     Instant,
-    async_runtime::{AsyncRuntime, OneshotSender},
+    async_runtime::{AsyncRuntime, OneshotSender, WatchReceiver},
     errors::{LinearizableReadError, RaftError},
     raft::linearizable_read::LinearizerOption,
     type_config::TypeConfigExt,
@@ -168,6 +171,11 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
     async fn leased_index(&self) -> Option<Index> {
         let Leadership::Leader { term } = self.0.member.leadership() else { return None };
         if self.0.transferred.get() == Some(term) {
+            return None;
+        }
+        // openraft notes the time at which it has sent the request that was answered.
+        let answered = self.0.raft.data_metrics().borrow_watched().last_quorum_acked.as_ref().map(|sent| **sent);
+        if self.0.suspensions.have_followed(answered, self.0.member.clock().suspended()) {
             return None;
         }
         let age = self.0.options.lease() * 3 / 4;

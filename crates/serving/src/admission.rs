@@ -232,7 +232,7 @@ impl Account {
         let bound = self.bound(resource);
         let has_room = self.may_take(resource, bound.used(), 1);
         if !has_room {
-            self.address.admission.reject(resource);
+            self.address.admission.reject(resource, HashMap::new);
         }
         has_room
     }
@@ -383,7 +383,7 @@ impl Account {
             if used.saturating_add(charged) > bound.open_limit && !self.may_use_reserve(resource, used, charged, amount)
             {
                 self.undo(resource, amount, charged);
-                self.address.admission.reject(resource);
+                self.address.admission.reject(resource, HashMap::new);
                 return false;
             }
             let after = before.wrapping_add(charged);
@@ -631,22 +631,32 @@ impl Admission {
     /// Returns the address that holds most of a resource, and the amount. Meant for log lines and metrics.
     #[must_use]
     pub fn largest_holder(&self, resource: Resource) -> Option<(AddressKey, u64)> {
+        self.largest_with(resource, HashMap::new())
+    }
+
+    /// Like [`largest_holder`](Self::largest_holder), with amounts that addresses hold without a reservation.
+    pub(crate) fn largest_with(
+        &self,
+        resource: Resource,
+        mut held: HashMap<AddressKey, u64>,
+    ) -> Option<(AddressKey, u64)> {
         // The accounts are dropped after the lock is released, because the last drop takes the lock.
         let all: Vec<_> = self.addresses().values().filter_map(Weak::upgrade).collect();
-        all.iter().map(|found| (found.key, found.held(resource))).max_by_key(|(_, held)| *held)
+        all.iter().for_each(|found| *held.entry(found.key).or_default() += found.held(resource));
+        held.into_iter().max_by_key(|(_, held)| *held)
     }
 
     /// Counts a rejection because of a bound. The first one in [`WARNED_EVERY`] is also logged, with the address that
-    /// holds most.
+    /// holds most. `held` returns amounts that addresses hold without a reservation.
     #[cold]
-    pub(crate) fn reject(&self, resource: Resource) {
+    pub(crate) fn reject(&self, resource: Resource, held: impl FnOnce() -> HashMap<AddressKey, u64>) {
         let bound = self.bound(resource);
         let rejections = bound.rejected.fetch_add(1, Relaxed) + 1;
         let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         if !self.warns_at(resource, now) {
             return;
         }
-        if let Some((address, held)) = self.largest_holder(resource) {
+        if let Some((address, held)) = self.largest_with(resource, held()) {
             let (bound_name, used, limit) = (resource.name(), bound.used(), bound.limit());
             tracing::warn!(
                 bound = bound_name, used, limit, rejections, largest_holder = %address, held,

@@ -162,7 +162,7 @@ impl ObjectMemory {
             self.take(account, bytes)
         });
         if taken.is_none() {
-            self.admission.reject(Resource::ObjectBytes);
+            self.reject();
         }
         taken.map(|held| self.holding(held, RoomPurpose::Creation))
     }
@@ -197,8 +197,17 @@ impl ObjectMemory {
             let purpose = RoomPurpose::ReturnedRecords(fetch.group());
             return Ok(Some(self.holding(account.empty(Resource::ObjectBytes), purpose)));
         }
-        self.admission.reject(Resource::ObjectBytes);
+        self.reject();
         Ok(None)
+    }
+
+    /// Counts a rejection. The log line about it counts the records of groups for the addresses that fetched them.
+    fn reject(&self) {
+        self.admission.reject(Resource::ObjectBytes, || {
+            let mut held = self.counted().addresses.clone();
+            self.fetches().finished.iter().for_each(|(address, bytes)| *held.entry(*address).or_default() += bytes);
+            held
+        });
     }
 
     fn holding(self: &Arc<Self>, held: Reservation, purpose: RoomPurpose) -> ObjectRoom {

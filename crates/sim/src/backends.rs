@@ -9,6 +9,7 @@
 //! tables of the last such call, and a simulated crash leaves it as it is.
 
 use std::{
+    cell::RefCell,
     fs,
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -101,12 +102,16 @@ static DIRECTORIES: AtomicU64 = AtomicU64::new(0);
 
 /// A real directory for the tables of a node's LSM tree, removed with the node.
 #[derive(Debug)]
-pub struct Tables(PathBuf);
+pub struct Tables {
+    dir: PathBuf,
+    /// Bytes with a flipped bit: table, offset, and value after the flip.
+    flips: RefCell<Vec<(PathBuf, usize, u8)>>,
+}
 
 impl Default for Tables {
     fn default() -> Self {
         let number = DIRECTORIES.fetch_add(1, Relaxed);
-        Self(all_tables().join(number.to_string()))
+        Self { dir: all_tables().join(number.to_string()), flips: RefCell::default() }
     }
 }
 
@@ -125,11 +130,19 @@ impl Tables {
     /// Removes all tables.
     pub fn clear(&self) {
         // The result is ignored, because a missing directory is no failure.
-        let _ = fs::remove_dir_all(&self.0);
+        let _ = fs::remove_dir_all(&self.dir);
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.0
+        &self.dir
+    }
+
+    /// Returns true if a table with a flipped bit exists. Tables are never changed, only removed.
+    pub(crate) fn are_flipped(&self) -> bool {
+        let is_flipped = |(path, at, flipped): &(PathBuf, usize, u8)| {
+            fs::read(path).is_ok_and(|bytes| bytes.get(*at) == Some(flipped))
+        };
+        self.flips.borrow().iter().any(is_flipped)
     }
 }
 
@@ -154,6 +167,7 @@ pub(crate) fn flip_in(tables: &Tables) -> Option<String> {
     let mut bytes = fs::read(path).ok().filter(|bytes| !bytes.is_empty())?;
     let (at, bit) = (random(0..bytes.len() as u64) as usize, random(0..8));
     bytes[at] ^= 1 << bit;
+    tables.flips.borrow_mut().push((path.clone(), at, bytes[at]));
     fs::write(path, bytes).ok()?;
     Some(format!("{} at {at}", path.file_name()?.display()))
 }

@@ -50,6 +50,8 @@ const PURGED_WITHIN: Duration = Duration::from_secs(5);
 const INSTALL_WITHIN: Duration = Duration::from_secs(3);
 /// Maximum number of operations of a node's disk between the first chunk of a snapshot and the cut of its power.
 const INSTALL_OPERATIONS: u64 = 250;
+/// File that a switch to the state of a snapshot replaces. The error of a failed switch names it.
+const SWITCH_FILE: &str = "INSTALLED";
 /// Longest time for which the first answer after a fault is awaited.
 const MAX_GAP: Duration = Duration::from_secs(8);
 
@@ -192,7 +194,7 @@ impl Cluster {
         if parts.is_power_cut.get() {
             return;
         }
-        if parts.mend_switch() {
+        if reason.contains(SWITCH_FILE) && parts.mend_switch() {
             record(id, format!("stops, because it could not switch to a snapshot: {reason}"));
             return self.restart_soon(id);
         }
@@ -648,5 +650,23 @@ impl Cluster {
         if is_whole && self.ids().contains(&id) && self.running(id).is_none() && !self.is_broken(id) {
             self.start(id).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::simulate;
+
+    #[test]
+    fn a_failing_switch_excuses_no_stop_for_another_reason() {
+        let stopped = simulate(1, async {
+            let cluster = Cluster::new(Settings::default());
+            let parts = cluster.parts(1);
+            parts.fail_switch(1);
+            cluster.node_failed(1, "an assertion does not hold");
+            (parts.fails_switch.get(), cluster.truth().violations().len())
+        });
+        assert_eq!(stopped.output, Ok((true, 1)));
     }
 }

@@ -308,10 +308,14 @@ impl Inner {
         }
         let seen_in = vote.map_or(id.term, |vote| vote.term);
         self.committed.insert(id.index, Committed { term: id.term, seen_in });
-        let is_durable = self.memberships.values().any(|sets| sets.iter().all(|voters| self.has_majority(voters, id)));
-        let known = !self.memberships.is_empty();
+        // A membership that was truncated in all logs decides nothing.
+        let is_in_a_log = |of: LogId| self.nodes.values().any(|log| log.contains(of));
+        let memberships =
+            self.memberships.iter().filter(|((index, term), _)| is_in_a_log(LogId { term: *term, index: *index }));
+        let decided = memberships.map(|(_, sets)| sets.iter().all(|voters| self.has_majority(voters, id)));
+        let is_refuted = decided.reduce(|one, other| one || other) == Some(false);
         self.forget_memberships(node, id.index);
-        if known && !is_durable {
+        if is_refuted {
             let confirmed = self.nodes.iter().filter(|(_, log)| log.has_confirmed(id)).map(|(node, _)| node);
             let confirmed: Vec<_> = confirmed.collect();
             return Err(format!("entry {} is committed, and only nodes {confirmed:?} have confirmed it", id.index));
@@ -534,6 +538,16 @@ mod tests {
         assert!(inner.applied(1, id(1, 5)).is_err(), "it is not in the log");
         inner.truncated(2, Some(id(1, 3))).unwrap();
         assert!(inner.truncated(2, Some(id(1, 2))).is_err());
+        // Under a membership that was truncated, one node would be a majority.
+        let mut inner = three_voters();
+        let alone = RaftMembership::new(vec![BTreeSet::from([1])], BTreeMap::from([(1, NodeInfo::default())]));
+        let payload = EntryPayload::Membership(alone.expect("a membership"));
+        inner.appended(1, &RaftEntry { log_id: raft_log_id(id(1, 4)), payload }).unwrap();
+        inner.truncated(1, Some(id(1, 3))).unwrap();
+        inner.voted(1, vote_of(2, 1, true)).unwrap();
+        inner.write(1, id(2, 4)).unwrap();
+        inner.confirmed(1, id(2, 4));
+        assert!(inner.applied(1, id(2, 4)).is_err());
         // A learner has no vote.
         let mut inner = three_voters();
         for node in [1, 4] {

@@ -21,7 +21,7 @@ use openraft::{
 };
 use thalweg_disk::{
     Disk, SimDisk,
-    sim::{Errno, Fault, Operation},
+    sim::{Errno, Fault, FlippedFile, Operation},
 };
 use thalweg_engine::{
     BackendKind, Database, Health, MemberIdentity, MemberParts, SteppedOptions, plant::take_any_inline_bytes,
@@ -38,7 +38,7 @@ use crate::{
     plant::Plant,
     planted_disk::UnsyncedInstalls,
     running::{Reports, Running},
-    runtime::{EPOCH_MICROS, ProcessId, SimRuntime, now, random, random_duration, sleep, spawn},
+    runtime::{EPOCH_MICROS, ProcessId, SimRuntime, now, random, random_duration, record, sleep, spawn},
     snapshots::NodeSnapshots,
     truth::Truth,
     types::{SimConsensus, Types},
@@ -203,7 +203,8 @@ pub struct NodeParts {
     /// Faults of the disk.
     pub faults: Rc<DiskFaults>,
     is_full: Cell<bool>,
-    /// True once a bit of the node's files was flipped.
+    /// True from the flip of a bit of the node's files to the first successful start after which the flipped byte is
+    /// gone. Until then the node may lack what it had confirmed, and may stop.
     pub is_flipped: Cell<bool>,
     /// True once the simulation has requested a repair of the node in place.
     pub was_repaired: Cell<bool>,
@@ -296,6 +297,23 @@ impl NodeParts {
         self.disk.borrow().flip_random_bit(random(0..u64::MAX)).map(|flip| format!("{} at {}", flip.path, flip.offset))
     }
 
+    /// Returns true if a flipped byte may still be in the node's files, or have been copied from there. redb verifies
+    /// no checksum when it copies a page, so its file counts until it is removed.
+    fn may_be_damaged(&self) -> bool {
+        let is_redb = self.options.get().backend == BackendKind::Redb;
+        let may_be = |file: &FlippedFile| !file.is_overwritten || is_redb && !file.path.starts_with("log/");
+        self.disk.borrow().flipped_files().iter().any(may_be) || self.tables.are_flipped()
+    }
+
+    /// Ends the excuse of damage that is gone. Called after the node's log was compared: the open may have cut the
+    /// damage off.
+    fn end_excuse(&self) {
+        if self.is_flipped.get() && !self.may_be_damaged() {
+            record(self.id, "has no damage any more");
+            self.is_flipped.set(false);
+        }
+    }
+
     /// Opens the node's database as a member of the cluster, which a new directory joins.
     fn open(&self, plant: Option<Plant>) -> io::Result<Database> {
         let (disk, options) = (self.disk.borrow().clone(), self.options.get());
@@ -348,6 +366,8 @@ impl NodeParts {
         }
         let reports = Arc::new(Reports {
             node: self.id,
+            disk: self.disk.borrow().clone(),
+            is_damaged: self.is_flipped.get(),
             log: log.clone(),
             machine,
             reader: OnceLock::new(),
@@ -389,6 +409,7 @@ impl NodeParts {
             maintain(db.clone(), consensus.clone(), snapshots, self.disk.borrow().clone(), self.options.get(), failed),
         );
         *self.running.borrow_mut() = Some(Running::new(db, member, consensus, plant));
+        self.end_excuse();
         Ok(())
     }
 }
@@ -427,4 +448,38 @@ fn follower_floor(consensus: &SimConsensus) -> Option<Index> {
     let lives = |answer: Option<Duration>| answer.is_some_and(|ago| ago < DOWN_AFTER);
     let live = status.members.values().filter(|member| lives(member.last_answer));
     live.filter_map(|member| member.matched).min().map(Index::next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::simulate;
+
+    /// Returns, for each step, true if the node may be damaged: a bit of a synced file flips, the byte is written
+    /// again, and the file is removed.
+    fn steps_of_damage(backend: BackendKind, path: &'static str) -> [bool; 3] {
+        let finished = simulate(1, async move {
+            let parts = NodeParts::new(1, 1);
+            parts.options.set(NodeOptions::with_backend(backend));
+            let disk = parts.disk.borrow().clone();
+            let file = disk.create(path).expect("a file");
+            file.write_all_at(&[0; 100], 0).expect("room");
+            file.sync_all().and_then(|()| disk.sync_dir("")).expect("a sync");
+            disk.flip_bit(path, 70, 3).expect("the byte exists");
+            let flipped = parts.may_be_damaged();
+            file.write_all_at(&[1], 70).expect("room");
+            file.sync_data().expect("a sync");
+            let overwritten = parts.may_be_damaged();
+            drop(file);
+            disk.remove(path).and_then(|()| disk.sync_dir("")).expect("a removal");
+            [flipped, overwritten, parts.may_be_damaged()]
+        });
+        finished.output.expect("the simulation ends")
+    }
+
+    #[test]
+    fn damage_that_was_overwritten_is_no_excuse() {
+        assert_eq!(steps_of_damage(BackendKind::Memory, "state"), [true, false, false]);
+        assert_eq!(steps_of_damage(BackendKind::Redb, "state"), [true, true, false], "a page may have been copied");
+    }
 }

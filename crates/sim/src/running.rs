@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use thalweg_disk::{Disk as _, SimDisk};
 use thalweg_engine::{Database, snapshot::SnapshotOptions};
 use thalweg_log::{Log, LogRecord};
 use thalweg_raft::{BarrierError, LogReader};
@@ -167,6 +168,9 @@ impl Running {
 #[derive(Debug)]
 pub(crate) struct Reports {
     pub(crate) node: ProcessId,
+    pub(crate) disk: SimDisk,
+    /// True if the node's files may be damaged, and so unreadable.
+    pub(crate) is_damaged: bool,
     pub(crate) log: Log,
     pub(crate) machine: Arc<Machine>,
     pub(crate) reader: OnceLock<LogReader>,
@@ -175,6 +179,11 @@ pub(crate) struct Reports {
 }
 
 impl Reports {
+    /// Returns true if the power of the node's disk is off.
+    fn is_powerless(&self) -> bool {
+        self.disk.free_bytes().is_err()
+    }
+
     /// Returns the record of the entry that was applied last.
     fn record(&self, state: Applied) -> Option<LogRecord> {
         let cached = self.reader.get().and_then(|reader| {
@@ -183,7 +192,7 @@ impl Reports {
         });
         cached.filter(|record| record.lsn.next() == state.lsn).or_else(|| {
             let mut records = self.log.records_from(Lsn(state.lsn.0 - 1)).ok()?;
-            records.find_map(Result::ok)
+            records.next()?.ok()
         })
     }
 }
@@ -191,12 +200,15 @@ impl Reports {
 impl Observer for Reports {
     fn applied(&self, outcomes: &[Outcome]) {
         let state = self.machine.applied();
-        // A node whose files are damaged may be unable to read the record that it has just applied.
-        if let Some(record) = self.record(state) {
-            self.truth.applied(self.node, &record, outcomes, state);
-            self.logs.applied(self.node, LogId { term: record.term, index: record.index });
+        match self.record(state) {
+            Some(record) => {
+                self.truth.applied(self.node, &record, outcomes, state);
+                self.logs.applied(self.node, LogId { term: record.term, index: record.index });
+            }
+            None if self.is_damaged || self.is_powerless() => {}
+            None => self.truth.violation(self.node, format!("entry {} is applied, and cannot be read", state.index)),
         }
-        // Files that are damaged may be unreadable.
+        // Files that are damaged may be unreadable, and so may that of redb after the disk was full.
         if state.index.0.is_multiple_of(DIGEST_INTERVAL)
             && let Ok((index, digest)) = digest_of(&self.machine)
         {

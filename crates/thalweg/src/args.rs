@@ -3,6 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
+use thalweg_server::config::resembling;
 use thalweg_types::Durability;
 
 use crate::{
@@ -69,6 +70,22 @@ impl ServerArgs {
 fn url(server: Option<&String>) -> String {
     let url = server.cloned().or_else(|| std::env::var("THALWEG_SERVER").ok().filter(|url| !url.is_empty()));
     url.unwrap_or_else(|| DEFAULT_SERVER.to_owned())
+}
+
+/// Variables that client commands read.
+const VARIABLES: [&str; 2] = ["THALWEG_SERVER", "THALWEG_ADMIN_TOKEN"];
+
+/// Refuses a variable whose name is a mistyped one of [`VARIABLES`]: without it, a command would use another server.
+/// Other variables can be those of `serve`, and of other programs.
+pub(crate) fn check_variables(mut names: impl Iterator<Item = String>) -> Result<(), Failure> {
+    let mistyped = names.find_map(|name| Some((resembling(&name, &VARIABLES)?, name)));
+    match mistyped {
+        Some((meant, name)) => {
+            let message = format!("no command reads the environment variable {name}: did you mean {meant}?");
+            Err(Failure::usage(message).then(format!("correct it, or remove it with `unset {name}`")))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Arguments of a command that needs only a node.
@@ -147,6 +164,18 @@ impl KeyArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mistyped_variables_are_refused() {
+        let check = |name: &str| check_variables([name.to_owned()].into_iter());
+        for wrong in ["THALWEG_SEVER", "THALWEG_SERVERS", "THALWEG_SREVER", "THALWEG_ADMINTOKEN"] {
+            let refused = check(wrong).unwrap_err();
+            assert!(refused.exit == Exit::Usage && refused.message.contains("did you mean THALWEG_"), "{wrong}");
+        }
+        for other in ["THALWEG_SERVER", "THALWEG_ADMIN_TOKEN", "THALWEG_MAX_SCANS", "THALWEG_SERVICE_HOST", "SERVER"] {
+            assert!(check(other).is_ok(), "{other}");
+        }
+    }
 
     #[test]
     fn keys_in_hex_are_bytes() {

@@ -4,12 +4,15 @@
 //! own: the arguments of a command (its module in `commands`), the meaning of a failure (`failure`), or the order of
 //! commands in the help (`help`).
 
+use std::io::{self, Write as _};
+
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
 #[cfg(feature = "bench")]
 use crate::commands::bench;
 use crate::{
+    args,
     commands::{
         backup, cache, cluster, commit, consume, coordinate, doctor, export, groups, history, import, keyspaces, kv,
         log, migrate, plan, serve, space, state, status, stream, streams, subjects, time, top, watch,
@@ -159,7 +162,7 @@ pub(crate) enum Command {
 pub(crate) fn parse() -> (Command, bool) {
     let mut matches = program().try_get_matches().unwrap_or_else(|error| {
         let arguments = std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned());
-        refuse(&help::suggest(error, &program(), arguments))
+        refuse(&help::suggest(help::expecting_numbers(error), &program(), arguments))
     });
     let json = wants_json(&matches);
     let cli = Cli::from_arg_matches_mut(&mut matches).unwrap_or_else(|error| refuse(&error));
@@ -170,7 +173,17 @@ pub(crate) fn parse() -> (Command, bool) {
 /// JSON if the user has typed `--json` before a `--`, although the arguments could not be parsed.
 fn refuse(error: &clap::Error) -> ! {
     let json = std::env::args_os().skip(1).take_while(|argument| argument != "--").any(|argument| argument == "--json");
-    if !json || !error.use_stderr() {
+    if !error.use_stderr() {
+        let printed = render::written(error.print().and_then(|()| io::stdout().flush()));
+        std::process::exit(printed.map_or_else(
+            |failure| {
+                render::failure(&failure, json);
+                i32::from(failure.exit.code())
+            },
+            |()| 0,
+        ));
+    }
+    if !json {
         error.exit();
     }
     let failure = help::usage_failure(&error.render().to_string());
@@ -193,6 +206,10 @@ fn wants_json(matches: &ArgMatches) -> bool {
 
 /// Runs a command to its end.
 pub(crate) fn run(command: Command) -> Result<(), Failure> {
+    // The server refuses all variables that it does not know.
+    if !matches!(command, Command::Serve(_)) {
+        args::check_variables(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()))?;
+    }
     match command {
         Command::Serve(args) => serve::run(&args),
         Command::Put(args) => kv::put(&args),

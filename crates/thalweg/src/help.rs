@@ -3,7 +3,10 @@
 //!
 //! Does not own: the commands and their texts (`cli`).
 
-use std::fmt::Write as _;
+use std::{
+    fmt::Write as _,
+    num::{IntErrorKind, ParseFloatError, ParseIntError},
+};
 
 use clap::{
     Command, Error,
@@ -146,6 +149,30 @@ pub(crate) fn suggest(mut error: Error, command: &Command, arguments: impl Itera
     error
 }
 
+/// Replaces the error about the text of a number, which names a digit of the text, by one that names what is expected.
+pub(crate) fn expecting_numbers(error: Error) -> Error {
+    let Some(expected) = std::error::Error::source(&error).and_then(expected_number) else { return error };
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => text.as_str(),
+        _ => "",
+    };
+    let (argument, value) = (text(ContextKind::InvalidArg), text(ContextKind::InvalidValue));
+    let message = format!("invalid value '{value}' for '{argument}': {expected}");
+    Error::raw(error.kind(), format!("{message}\n\nFor more information, try '--help'.\n"))
+}
+
+/// Returns the description of the number that was expected; `None` if the error is not about the text of a number.
+fn expected_number(error: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
+    if error.is::<ParseFloatError>() {
+        return Some("a number is expected");
+    }
+    Some(match error.downcast_ref::<ParseIntError>()?.kind() {
+        IntErrorKind::PosOverflow => "the number is too large",
+        IntErrorKind::NegOverflow => "the number is too small",
+        _ => "a whole number is expected",
+    })
+}
+
 /// Returns the command to which the user has passed the unknown verb.
 fn parent<'c>(root: &'c Command, typed: &str, arguments: impl Iterator<Item = String>) -> &'c Command {
     let path = arguments.take_while(|argument| argument != typed);
@@ -210,6 +237,24 @@ mod tests {
         let wrong = failure(&["thalweg", "--sever", "a"]);
         assert_eq!(wrong.message, "unexpected argument '--sever' found");
         assert_eq!(wrong.next.as_deref(), Some("a similar argument exists: '--server'"));
+    }
+
+    #[test]
+    fn wrong_numbers_are_told_what_is_expected() {
+        let failure = |value: &str| {
+            let from = clap::Arg::new("from").long("from").value_name("N").value_parser(clap::value_parser!(u64));
+            let by = clap::Arg::new("by").long("by").value_parser(clap::value_parser!(i64).range(-5..));
+            let command = Command::new("thalweg").arg(from).arg(by);
+            let error = command.try_get_matches_from(["thalweg", value]).unwrap_err();
+            usage_failure(&expecting_numbers(error).render().to_string())
+        };
+        let wrong = failure("--from=x");
+        assert_eq!(wrong.message, "invalid value 'x' for '--from <N>': a whole number is expected");
+        assert_eq!(wrong.exit.code(), 2);
+        assert_eq!(failure("--by=1.5").message, "invalid value '1.5' for '--by <by>': a whole number is expected");
+        assert!(failure("--from=99999999999999999999").message.ends_with("the number is too large"));
+        assert!(failure("--by=-9").message.contains("-9 is not in"), "the range is named as before");
+        assert!(failure("--form=1").message.contains("unexpected argument"));
     }
 
     #[test]

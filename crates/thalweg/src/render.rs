@@ -139,7 +139,7 @@ pub(crate) fn data(bytes: &[u8], raw: RawArgs) -> Result<(), Failure> {
 
 /// Writes to stdout and flushes it.
 pub(crate) fn out(bytes: &[u8]) -> Result<(), Failure> {
-    exit_on_broken_pipe(io::stdout().lock().write_all(bytes).and_then(|()| io::stdout().flush()))
+    written(io::stdout().lock().write_all(bytes).and_then(|()| io::stdout().flush()))
 }
 
 /// Buffered lines for stdout; flushed when dropped or on request.
@@ -155,24 +155,24 @@ impl Lines {
     /// Adds a value to the output: byte for byte, or escaped if stdout is a terminal.
     pub(crate) fn data(&mut self, bytes: &[u8], raw: RawArgs) -> Result<(), Failure> {
         if raw.escapes() {
-            return exit_on_broken_pipe(self.out.write_all(printable::lines(bytes).as_bytes()));
+            return written(self.out.write_all(printable::lines(bytes).as_bytes()));
         }
-        exit_on_broken_pipe(self.out.write_all(bytes))
+        written(self.out.write_all(bytes))
     }
 
     /// Adds a line of text to the output.
     pub(crate) fn line(&mut self, text: &str) -> Result<(), Failure> {
-        exit_on_broken_pipe(self.out.write_all(safe(text).as_bytes()).and_then(|()| self.out.write_all(b"\n")))
+        written(self.out.write_all(safe(text).as_bytes()).and_then(|()| self.out.write_all(b"\n")))
     }
 
     /// Writes the lines added so far to stdout.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
-        exit_on_broken_pipe(self.out.flush())
+        written(self.out.flush())
     }
 }
 
 /// Ends the process quietly if the reader of stdout has closed it (`| head`).
-fn exit_on_broken_pipe(written: io::Result<()>) -> Result<(), Failure> {
+pub(crate) fn written(written: io::Result<()>) -> Result<(), Failure> {
     match written {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
         written => Ok(written?),

@@ -8,8 +8,10 @@
 use std::{
     fmt,
     sync::atomic::{AtomicU64, Ordering},
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
+
+use rustix::time::{ClockId, clock_gettime};
 
 /// Time of a space's own clock (*space time*), in microseconds since the Unix epoch. Log entries carry it as their
 /// timestamp, and deadlines and ages are measured by it. It never goes back.
@@ -47,20 +49,33 @@ impl fmt::Display for SpaceTime {
 pub trait Clock: Send + Sync + fmt::Debug {
     /// Returns the wall clock time in microseconds since the Unix epoch. The wall clock may be stepped forward or back.
     fn wall(&self) -> SpaceTime;
-    /// Returns the monotonic time since an arbitrary start. Monotonic time never goes back.
+    /// Returns the monotonic time since an arbitrary start. Monotonic time never goes back, and goes on while the
+    /// machine is suspended.
     fn monotonic(&self) -> Duration;
+    /// Returns the total time of all suspensions of the machine, or slightly more: the time by which a timer of the
+    /// process is late that runs by a clock that stands still meanwhile, as [`Instant`](std::time::Instant) does.
+    fn suspended(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// The wall clock and the monotonic clock of the operating system.
 #[derive(Debug)]
 pub struct SystemClock {
-    start: Instant,
+    /// Time since the start of the machine.
+    start: Duration,
 }
 
 impl Default for SystemClock {
     fn default() -> Self {
-        Self { start: Instant::now() }
+        Self { start: elapsed(ClockId::Boottime) }
     }
+}
+
+/// Returns the time of a clock that begins at the start of the machine.
+fn elapsed(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 impl Clock for SystemClock {
@@ -70,7 +85,14 @@ impl Clock for SystemClock {
     }
 
     fn monotonic(&self) -> Duration {
-        self.start.elapsed()
+        elapsed(ClockId::Boottime).saturating_sub(self.start)
+    }
+
+    fn suspended(&self) -> Duration {
+        // The clock that stands still is read first, so that a pause of the process between the readings can only make
+        // the result larger.
+        let awake = elapsed(ClockId::Monotonic);
+        elapsed(ClockId::Boottime).saturating_sub(awake)
     }
 }
 
@@ -108,5 +130,23 @@ impl Clock for ManualClock {
 
     fn monotonic(&self) -> Duration {
         Duration::from_micros(self.monotonic.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suspensions_count_as_time_that_has_passed() {
+        let clock = SystemClock::default();
+        let begun = clock.monotonic();
+        let still = std::time::Instant::now();
+        let suspended = clock.suspended();
+        let awake = still.elapsed();
+        let again = clock.suspended();
+        let passed = clock.monotonic() - begun;
+        assert!(passed >= awake, "{passed:?} have passed, and {awake:?} by a clock that stands still in a suspension");
+        assert!(again <= suspended + passed, "the machine was suspended for {again:?} in {passed:?}");
     }
 }

@@ -47,6 +47,8 @@ pub(super) struct Inode {
     pub(super) cached: Content,
     pub(super) durable: Content,
     pending: Vec<Pending>,
+    /// Offsets of bytes with a flipped bit, and their values after the flip, in the cache and on the medium.
+    flips: Vec<(u64, [u8; 2])>,
     /// True while the cached directory has an entry for the file.
     pub(super) linked: bool,
     /// Number of open handles and mappings.
@@ -58,9 +60,10 @@ impl Inode {
         Self { name: name.to_owned(), linked: true, ..Self::default() }
     }
 
-    /// A file after a restart of the machine, with `content` both cached and durable.
-    pub(super) fn restored(name: &str, content: Content) -> Self {
-        Self { durable: content.clone(), cached: content, ..Self::new(name) }
+    /// Returns the file after a power loss, with the content that survives.
+    pub(super) fn restored(&self, name: &str, survival: &mut Survival) -> Self {
+        let content = self.survivors(survival);
+        Self { durable: content.clone(), cached: content, flips: self.flips.clone(), ..Self::new(name) }
     }
 
     pub(super) fn write(&mut self, operation: u64, data: &[u8], offset: u64) {
@@ -123,7 +126,7 @@ impl Inode {
     }
 
     /// Content after a power loss: any subset of pending sector versions and lengths is applied.
-    pub(super) fn survivors(&self, survival: &mut Survival) -> Content {
+    fn survivors(&self, survival: &mut Survival) -> Content {
         let mut content = self.durable.clone();
         survival.next_file();
         for pending in &self.pending {
@@ -153,12 +156,32 @@ impl Inode {
 
     /// Flips a bit of a byte, on the medium and in the cache.
     pub(super) fn flip(&mut self, offset: u64, bit: u8) {
-        for content in [&mut self.cached, &mut self.durable] {
-            let mut byte = [0];
-            content.read(&mut byte, offset);
-            content.overwrite(&[byte[0] ^ (1 << bit)], offset);
-        }
+        let flipped = [&mut self.cached, &mut self.durable].map(|content| {
+            let flipped = byte_at(content, offset) ^ (1 << bit);
+            content.overwrite(&[flipped], offset);
+            flipped
+        });
+        self.flips.push((offset, flipped));
     }
+
+    /// Returns true if a bit of the file was ever flipped.
+    pub(super) const fn was_flipped(&self) -> bool {
+        !self.flips.is_empty()
+    }
+
+    /// Returns true if a byte with a flipped bit may still be in the cache or on the medium.
+    pub(super) fn is_flipped(&self) -> bool {
+        let is_in = |content: &Content, (offset, flipped): &(u64, [u8; 2])| {
+            *offset < content.len() && flipped.contains(&byte_at(content, *offset))
+        };
+        self.flips.iter().any(|flip| is_in(&self.cached, flip) || is_in(&self.durable, flip))
+    }
+}
+
+fn byte_at(content: &Content, offset: u64) -> u8 {
+    let mut byte = [0];
+    content.read(&mut byte, offset);
+    byte[0]
 }
 
 impl Sectors {

@@ -60,6 +60,7 @@ pub use self::{
     counts::{Counts, Event, Operation},
     faults::{Errno, Fault, PowerIsOff},
     power::PowerLoss,
+    state::FlippedFile,
 };
 use self::{
     handles::{SimFile, SimLock},
@@ -186,6 +187,12 @@ impl SimDisk {
             place -= len;
         }
         None
+    }
+
+    /// Files that have not been removed and in which a bit was flipped.
+    #[must_use]
+    pub fn flipped_files(&self) -> Vec<FlippedFile> {
+        self.state.lock().flipped_files()
     }
 
     // Observed operations.

@@ -22,6 +22,15 @@ use super::{
     rng::Rng,
 };
 
+/// A file with a bit that was flipped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlippedFile {
+    /// Path of the file.
+    pub path: String,
+    /// True if all flipped bytes have been overwritten or cut off since, also on the medium.
+    pub is_overwritten: bool,
+}
+
 /// Default capacity in bytes, more than any test writes.
 const DEFAULT_CAPACITY_BYTES: u64 = 1 << 40;
 
@@ -94,7 +103,7 @@ impl State {
         let mut inodes = BTreeMap::new();
         for (path, id) in names.files() {
             if let Some(inode) = self.inodes.get(&id) {
-                inodes.entry(id).or_insert_with(|| Inode::restored(path, inode.survivors(&mut survival)));
+                inodes.entry(id).or_insert_with(|| inode.restored(path, &mut survival));
             }
         }
         Self { inodes, ..self.restarted(names) }
@@ -361,6 +370,12 @@ impl State {
         let in_use = self.inodes.values().filter(|inode| inode.linked || inode.handles > 0);
         let allocated: u64 = in_use.map(|inode| inode.cached.allocated_bytes()).sum();
         self.capacity_bytes.saturating_sub(allocated)
+    }
+
+    /// Files with a bit that was flipped.
+    pub(super) fn flipped_files(&self) -> Vec<FlippedFile> {
+        let flipped = self.inodes.values().filter(|inode| inode.was_flipped());
+        flipped.map(|inode| FlippedFile { path: inode.name.clone(), is_overwritten: !inode.is_flipped() }).collect()
     }
 
     pub(super) fn set_len(&mut self, id: InodeId, len: u64) -> io::Result<()> {

@@ -7,7 +7,7 @@ use std::{
 
 use thalweg_disk::{
     Disk, SimDisk,
-    sim::{Errno, Fault, Operation, PowerLoss},
+    sim::{Errno, Fault, FlippedFile, Operation, PowerLoss},
 };
 
 use crate::support::{durable_file, tree};
@@ -239,6 +239,29 @@ fn a_flipped_bit_is_on_the_medium_and_in_the_cache() {
     assert_eq!(disk.flip_bit("a", 1000, 0).unwrap_err().kind(), ErrorKind::InvalidInput);
     assert_eq!(disk.flip_bit("a", 0, 8).unwrap_err().kind(), ErrorKind::InvalidInput);
     assert_eq!(disk.flip_bit("b", 0, 0).unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn a_flipped_bit_counts_until_it_is_overwritten_on_the_medium() {
+    let disk = SimDisk::new(1);
+    let file = durable_file(&disk, "a", &[0; 1000]);
+    assert!(disk.flipped_files().is_empty());
+    disk.flip_bit("a", 700, 3).unwrap();
+    let flipped = |is_overwritten| vec![FlippedFile { path: "a".to_owned(), is_overwritten }];
+    assert_eq!(disk.flipped_files(), flipped(false));
+    file.write_all_at(&[1; 100], 100).unwrap();
+    file.sync_data().unwrap();
+    assert_eq!(disk.flipped_files(), flipped(false), "another byte of the sector");
+    file.write_all_at(&[1], 700).unwrap();
+    assert_eq!(disk.flipped_files(), flipped(false), "a power loss brings it back");
+    assert_eq!(disk.after_power_loss_with(PowerLoss::LoseUnsynced).flipped_files(), flipped(false));
+    file.sync_data().unwrap();
+    assert_eq!(disk.flipped_files(), flipped(true));
+    assert_eq!(disk.power_loss(3).flipped_files(), flipped(true));
+    drop(file);
+    disk.remove("a").unwrap();
+    disk.sync_dir("").unwrap();
+    assert!(disk.flipped_files().is_empty());
 }
 
 #[test]

@@ -96,7 +96,6 @@ impl EventStream {
             return None;
         }
         let report = self.handle.report();
-        let name = |node| report.name_of(node).map(str::to_owned);
         let mut out = String::new();
         if missed > 0 {
             out.push_str(&match self.format {
@@ -110,7 +109,7 @@ impl EventStream {
             }
             self.left -= 1;
             self.after = event.sequence;
-            let shown = json!(shown(&event, event.event.node().and_then(name)));
+            let shown = json!(shown(&event, event.name(&report).map(str::to_owned)));
             out.push_str(&match self.format {
                 Format::Events => format!("id: {}\nevent: {}\ndata: {shown}\n\n", event.sequence, event.event.name()),
                 Format::Lines => format!("{shown}\n"),

@@ -33,6 +33,8 @@ pub(crate) struct ClusterStatus {
     leads: bool,
     /// Id of the leader, if the node knows one.
     leader: Option<String>,
+    /// Name of the leader, if the node knows one.
+    leader_name: Option<String>,
     term: u64,
     /// Last index that a majority has.
     commit_index: u64,
@@ -64,6 +66,7 @@ impl ClusterStatus {
             role: own.map(|own| own.role.name()),
             leads: report.leader == Some(report.node),
             leader: report.leader.map(id_of),
+            leader_name: report.leader.and_then(|leader| report.name_of(leader)).map(str::to_owned),
             term: report.term.0,
             commit_index: report.commit_index.0,
             applied_index: report.applied_index.0,
@@ -363,6 +366,8 @@ pub(crate) struct JsonTransfer {
 pub(crate) struct Leading {
     /// Id of the new leader.
     pub(super) leader: String,
+    /// Name of the new leader; missing if the node that answers does not know it.
+    pub(super) leader_name: Option<String>,
 }
 
 /// The token with which nodes join, and the addresses to join at.

@@ -230,7 +230,8 @@ pub(crate) async fn transfer(app: &Arc<App>, call: &mut Call) -> Answer {
         None => None,
     };
     let leader = handle.transfer(to, deadline(call)?).await?;
-    Ok(reply::json_of(StatusCode::OK, &Leading { leader: id_of(leader) }))
+    let leader_name = handle.report().name_of(leader).map(str::to_owned);
+    Ok(reply::json_of(StatusCode::OK, &Leading { leader: id_of(leader), leader_name }))
 }
 
 /// Handles `POST /v1/cluster/digest`: compares the states of the members.

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, pin::pin};
 
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, join, select};
 use thalweg_raft::ChangeError;
 use thalweg_replica::{Leadership, NodeInfo};
 use thalweg_types::{Index, NodeId, Term, info::Removal};
@@ -218,6 +218,36 @@ fn a_transfer_to_a_voter_that_is_down_names_that_voter() {
         let is_expected = matches!(&refused, Err(ChangeError::Silent(node)) if node.0 == down)
             || matches!(refused, Err(ChangeError::NotLeader { .. }));
         assert!(is_expected, "{refused:?}");
+    });
+}
+
+/// Both others live, and the leader cannot know it before their first answers.
+#[test]
+fn a_leader_that_was_just_elected_waits_for_answers_before_a_transfer() {
+    run(async {
+        let cluster = Cluster::founded(3).await;
+        cluster.wait_all_follow().await;
+        let old = cluster.leader().await;
+        cluster.network.lose_appends(true);
+        let new = cluster.leader_except(&[old.id]).await;
+        let begun = std::time::Instant::now();
+        let answers = async {
+            tokio::task::yield_now().await;
+            cluster.network.lose_appends(false);
+        };
+        let (transferred, ()) = join(new.consensus.transfer(None), answers).await;
+        match transferred {
+            Ok(next) => assert_ne!(next, NodeId(new.id)),
+            Err(ChangeError::NoSuccessor) => {
+                let waited = begun.elapsed();
+                assert!(waited >= 3 * crate::node::options().lease(), "it has waited for {waited:?} only");
+            }
+            // On a busy machine another node can have been elected, or the successor needs more time.
+            Err(error) => {
+                let is_late = matches!(error, ChangeError::NotLeader { .. } | ChangeError::OutcomeUnknown { .. });
+                assert!(is_late, "{error}");
+            }
+        }
     });
 }
 

@@ -34,6 +34,7 @@ struct Inner {
     nodes: BTreeMap<u64, (Consensus, Rc<dyn Snapshots>)>,
     cuts: BTreeSet<(u64, u64)>,
     holds_facts: bool,
+    loses_appends: bool,
     loses_transfers: bool,
     transfers: u64,
 }
@@ -70,6 +71,11 @@ impl Network {
     /// Lets no member learn the facts about another one, or ends that.
     pub fn hold_facts(&self, holds: bool) {
         self.0.borrow_mut().holds_facts = holds;
+    }
+
+    /// Loses all appends and heartbeats, or ends that. Votes get through.
+    pub fn lose_appends(&self, loses: bool) {
+        self.0.borrow_mut().loses_appends = loses;
     }
 
     /// Loses all requests to take over the leadership.
@@ -165,6 +171,9 @@ impl RaftNetworkV2<Types> for Link {
         request: AppendEntriesRequest<Types>,
         _: RPCOption,
     ) -> Result<AppendEntriesResponse<Types>, RPCError<Types>> {
+        if self.links.network.0.borrow().loses_appends {
+            return Err(Unreachable::from_string("the append is lost").into());
+        }
         self.call(|peer| async move { peer.append_entries(request).await }).await
     }
 

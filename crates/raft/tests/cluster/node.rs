@@ -162,12 +162,18 @@ impl Default for Settings {
 pub struct TestClock {
     system: SystemClock,
     ahead_micros: AtomicU64,
+    suspended_micros: AtomicU64,
 }
 
 impl TestClock {
     /// Sets the wall time forward, and not the monotonic time.
     pub fn advance_wall(&self, by: Duration) {
         self.ahead_micros.fetch_add(by.as_micros() as u64, Relaxed);
+    }
+
+    /// Makes all nodes find that their machines were suspended.
+    pub fn suspend(&self, span: Duration) {
+        self.suspended_micros.fetch_add(span.as_micros() as u64, Relaxed);
     }
 }
 
@@ -178,6 +184,10 @@ impl Clock for TestClock {
 
     fn monotonic(&self) -> Duration {
         self.system.monotonic()
+    }
+
+    fn suspended(&self) -> Duration {
+        Duration::from_micros(self.suspended_micros.load(Relaxed))
     }
 }
 

@@ -64,6 +64,26 @@ fn an_isolated_leader_refuses_reads_and_a_new_one_serves_them() {
     });
 }
 
+/// The timer of the lease stands still during a suspension, in which the others may have elected a leader.
+#[test]
+fn a_leader_whose_machine_was_suspended_does_not_rely_on_its_lease() {
+    run(async {
+        let cluster = Cluster::founded(3).await;
+        cluster.write(&put("k", b"v")).await;
+        let leader = cluster.leader().await;
+        leader.consensus.read_lease(WITHIN).await.unwrap();
+        cluster.network.isolate(leader.id);
+        cluster.clock.suspend(Duration::from_secs(60));
+        let refused = leader.consensus.read_lease(Duration::from_millis(100)).await;
+        assert!(refused.is_err(), "{refused:?}");
+        cluster.network.heal();
+        let begun = std::time::Instant::now();
+        while let Err(error) = cluster.leader().await.consensus.read_lease(WITHIN).await {
+            assert!(begun.elapsed() < crate::node::PATIENCE, "{error}");
+        }
+    });
+}
+
 #[test]
 fn a_read_waits_for_the_revision_that_a_client_has_seen() {
     run(async {

@@ -104,6 +104,12 @@ impl MemberClock {
         self.clock.wall()
     }
 
+    /// Returns the total time of all suspensions of the machine, see [`Clock::suspended`].
+    #[must_use]
+    pub fn suspended(&self) -> Duration {
+        self.clock.suspended()
+    }
+
     /// Returns by how much the time of the space is behind `time`.
     #[must_use]
     pub fn behind(&self, time: SpaceTime) -> Duration {

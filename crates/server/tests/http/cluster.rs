@@ -295,6 +295,7 @@ async fn the_members_and_their_lag_are_shown() {
         ("role", json!("voter")),
         ("leads", json!(true)),
         ("leader", json!("0000000000000001")),
+        ("leader_name", json!("n1")),
         ("term", json!(5)),
         ("commit_index", json!(41)),
         ("applied_revision", json!(7)),
@@ -398,7 +399,7 @@ async fn members_are_added_promoted_and_removed() {
     }
     member.post("promote", &json!({ "node": "n9" })).await.refused(404, "no_such_member", "fix");
     let leader = member.post("transfer", &json!({ "to": "0000000000000002" })).await.is(200).json();
-    assert_eq!(leader, json!({ "leader": "0000000000000002" }));
+    assert_eq!(leader, json!({ "leader": "0000000000000002", "leader_name": "n2" }));
     let error = member.post("transfer", &json!({ "to": "n3" })).await.refused(409, "not_voter", "fix");
     holds(error["message"].as_str().unwrap(), "n3 is a learner");
     member.cluster.change(|report| report.members[1].health = MemberHealth::Down);
@@ -408,6 +409,10 @@ async fn members_are_added_promoted_and_removed() {
     member.post("remove", &json!({})).await.refused(400, "bad_json", "fix");
     let names: Vec<_> = member.cluster_members().await;
     assert_eq!(names, ["n1", "n2", "new"]);
+    let lines = ("accept", "application/x-ndjson");
+    let events = member.node.call("GET", "/v1/cluster/events?after=0&limit=4", &[lines], b"").await.is(200).lines();
+    let removed = ["event", "node", "name"].map(|name| &events[4][name]);
+    assert_eq!(removed, ["removed", "0000000000000003", "n3"], "it has its name although it is no member any more");
     let compared = member.node.call("POST", "/v1/cluster/digest", &[], b"").await.is(200).json();
     assert_eq!((&compared["equal"], &compared["members"][1]["missing"]), (&json!(true), &json!("down")));
 }

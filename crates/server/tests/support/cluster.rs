@@ -259,8 +259,9 @@ impl ClusterHandle for FakeCluster {
         if removal == Removal::Safe && 2 * alive <= voters {
             return done(Err(ClusterError::QuorumAtRisk { alive, voters }));
         }
+        let name = report.name_of(node).unwrap_or_default().to_owned();
         report.members.retain(|member| member.node != node);
-        self.events.push(3, Event::Removed(node));
+        self.events.push_removed(3, node, &name);
         done(Ok(()))
     }
 

@@ -292,6 +292,10 @@ fn the_largest_holder_is_named() {
     let _held = (one.take(Resource::Tails, 3), other.take(Resource::Tails, 5));
     let (key, held) = admission.largest_holder(Resource::Tails).unwrap();
     assert_eq!((key.to_string(), held), ("127.0.0.2".to_owned(), 5));
+    let attributed = |to: u8, amount: u64| HashMap::from([(address(to), amount)]);
+    let largest = |held| admission.largest_with(Resource::Tails, held).map(|(key, held)| (key.to_string(), held));
+    assert_eq!(largest(attributed(1, 4)), Some(("127.0.0.1".to_owned(), 7)), "with what is attributed to it");
+    assert_eq!(largest(attributed(9, 8)), Some(("127.0.0.9".to_owned(), 8)), "an address without an account");
     let network = AddressKey::of("2001:db8:1:2:3::4".parse().unwrap());
     assert_eq!(network, AddressKey::of("2001:db8:1:2::9".parse().unwrap()));
     assert_eq!(network.to_string(), "2001:db8:1:2::/64");

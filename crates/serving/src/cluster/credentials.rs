@@ -61,6 +61,14 @@ pub enum CredentialsError {
         /// Error of the system.
         error: io::Error,
     },
+    /// The directory has credentials already: another start has written them meanwhile.
+    #[error(
+        "another start has just written {path}: start again if none runs, and the directory belongs to its cluster"
+    )]
+    Exists {
+        /// Path of the file.
+        path: PathBuf,
+    },
     /// The file does not hold credentials.
     #[error("{path} does not hold the credentials of a cluster: restore it from another member's directory")]
     File {
@@ -77,6 +85,7 @@ classified! {
         Self::Malformed => "bad_join_token", Fix;
         Self::Version { .. } => "bad_join_token", Fix;
         Self::Io { .. } => "credentials_file", Stop;
+        Self::Exists { .. } => "credentials_file", Stop;
         Self::File { .. } => "credentials_file", Stop;
         Self::Random => "no_randomness", Stop;
     }
@@ -207,6 +216,27 @@ impl Credentials {
     /// Writes the credentials to a data directory, durably and as a whole. Only the owner can read the file. Files that
     /// a killed process left unfinished are removed.
     pub fn write(&self, dir: &Path) -> Result<(), CredentialsError> {
+        self.write_by(dir, |unfinished, path| fs::rename(unfinished, path))
+    }
+
+    /// Writes the credentials like [`write`](Self::write) to a directory that has none. Of two processes that do so at
+    /// the same time, one gets [`CredentialsError::Exists`].
+    pub fn write_new(&self, dir: &Path) -> Result<(), CredentialsError> {
+        self.write_by(dir, |unfinished, path| match fs::hard_link(unfinished, path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                // The file system has no links.
+                if path.try_exists()? { Err(io::ErrorKind::AlreadyExists.into()) } else { fs::rename(unfinished, path) }
+            }
+            linked => linked,
+        })
+    }
+
+    /// Writes the credentials to a new file, and gives the file its name by `finish`.
+    fn write_by(
+        &self,
+        dir: &Path,
+        finish: impl FnOnce(&Path, &Path) -> io::Result<()>,
+    ) -> Result<(), CredentialsError> {
         let path = dir.join(CREDENTIALS_FILE);
         let number = u64::from_le_bytes(random()?);
         let unfinished = dir.join(format!("{CREDENTIALS_FILE}.{number:016x}{UNFINISHED_SUFFIX}"));
@@ -216,14 +246,17 @@ impl Credentials {
             let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
             writeln!(file, "{}", self.join_token())?;
             file.sync_all()?;
-            fs::rename(&unfinished, &path)?;
+            finish(&unfinished, &path)?;
             remove_unfinished(dir);
             fs::File::open(dir)?.sync_all()
         };
         written().map_err(|error| {
             // A file that cannot be removed now is removed by the next write.
             let _ = fs::remove_file(&unfinished);
-            CredentialsError::Io { path: path.clone(), error }
+            match error.kind() {
+                io::ErrorKind::AlreadyExists => CredentialsError::Exists { path: path.clone() },
+                _ => CredentialsError::Io { path: path.clone(), error },
+            }
         })
     }
 }

@@ -13,6 +13,8 @@ use std::{
 use thalweg_types::{NodeId, Term};
 use tokio::sync::watch;
 
+use super::ClusterReport;
+
 /// Number of events that are kept for followers that connect again.
 const MAX_EVENTS: usize = 1024;
 /// Largest number of a run: JSON readers that use floating point keep such numbers exactly.
@@ -102,6 +104,16 @@ pub struct ClusterEvent {
     pub unix_micros: u64,
     /// The change.
     pub event: Event,
+    /// Name that the node had, if the event is about a node that is no member any more.
+    pub former_name: Option<String>,
+}
+
+impl ClusterEvent {
+    /// Returns the name of the event's node: that of the present member, or the one that a former member had.
+    #[must_use]
+    pub fn name<'a>(&'a self, report: &'a ClusterReport) -> Option<&'a str> {
+        self.former_name.as_deref().or_else(|| report.name_of(self.event.node()?))
+    }
 }
 
 /// Number of events that a follower missed, because they are not kept any more.
@@ -141,6 +153,15 @@ impl Default for EventLog {
 impl EventLog {
     /// Appends an event that happened at this time, and wakes all followers.
     pub fn push(&self, unix_micros: u64, event: Event) {
+        self.append(unix_micros, event, None);
+    }
+
+    /// Appends the removal of a member that had this name, like [`push`](Self::push).
+    pub fn push_removed(&self, unix_micros: u64, node: NodeId, name: &str) {
+        self.append(unix_micros, Event::Removed(node), Some(name.to_owned()));
+    }
+
+    fn append(&self, unix_micros: u64, event: Event, former_name: Option<String>) {
         let sequence = {
             let mut kept = self.kept();
             kept.last += 1;
@@ -148,7 +169,7 @@ impl EventLog {
             if kept.events.len() == MAX_EVENTS {
                 kept.events.pop_front();
             }
-            kept.events.push_back(ClusterEvent { sequence, unix_micros, event });
+            kept.events.push_back(ClusterEvent { sequence, unix_micros, event, former_name });
             sequence
         };
         self.last.send_replace(sequence);

@@ -60,6 +60,16 @@ const PREFIX: &str = "THALWEG_";
 /// Further variables with the prefix: the command reads or sets them.
 const OTHER_VARIABLES: [&str; 6] = ["server", "admin_token", "bench_dir", "fencing_token", "lock_keyspace", "lock_key"];
 
+/// Maximum number of wrong characters in a mistyped name.
+const MAX_SLIPS: usize = 2;
+
+/// Returns the known name that a mistyped one stands for; `None` if the name is known, or resembles none.
+#[must_use]
+pub fn resembling<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
+    let distances = known.iter().map(|known| (strsim::damerau_levenshtein(name, known), *known));
+    distances.min().filter(|(distance, _)| (1..=MAX_SLIPS).contains(distance)).map(|(_, known)| known)
+}
+
 /// Returns true for the variables that Kubernetes sets in every container if a service has a name that begins with
 /// `thalweg`: `THALWEG_SERVICE_HOST`, `THALWEG_PORT_7070_TCP_ADDR` and the like.
 fn is_of_kubernetes(name: &str, value: &str) -> bool {

@@ -42,7 +42,7 @@ pub use certificate::{PeerPem, PemFile};
 pub use cluster::{Advertise, ClusterAddress, HostPort, JoinAddresses, Label, NodeName};
 pub use explain::example;
 pub use hosts::AllowedHosts;
-pub use layers::{Layers, Resolved, Source};
+pub use layers::{Layers, Resolved, Source, resembling};
 pub use memory::MemoryBudget;
 pub use memory_size::{AvailableMemory, MemorySize};
 pub use profile::{Profile, WhenIdle};

@@ -44,6 +44,7 @@ mod time_model;
 mod time_transactions;
 mod transactions;
 mod upgrade;
+mod version_bounds;
 mod version_one;
 mod versions;
 mod versions_at_once;

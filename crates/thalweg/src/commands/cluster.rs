@@ -308,7 +308,9 @@ pub(crate) fn run(args: &ClusterCommand) -> Result<(), Failure> {
         ClusterAction::Transfer { node, token, place } => {
             let body = node.as_ref().map_or_else(|| json!({}), |node| json!({ "to": node }));
             let reply = change("transfer", &body, token, place)?;
-            done(&reply, place, || format!("{} leads", text(&reply["leader"])))
+            // A server of an earlier version states the id alone.
+            let leader = reply["leader_name"].as_str().filter(|name| !name.is_empty());
+            done(&reply, place, || format!("{} leads", leader.map_or_else(|| text(&reply["leader"]), str::to_owned)))
         }
         ClusterAction::Digest { place } => digest(place),
         ClusterAction::Watch { past, limit, place } => watch(*past, *limit, place),

@@ -42,6 +42,9 @@ pub(crate) fn history(args: &History) -> Result<(), Failure> {
             for version in versions {
                 lines.line(&if args.place.json { version.to_string() } else { version_text(version) })?;
             }
+            if versions.is_empty() && before.is_none() {
+                return Err(args.key.missing());
+            }
             left = left.saturating_sub(versions.len() as u64);
             before = page["next"].as_u64();
             if before.is_none() || left == 0 || versions.is_empty() {

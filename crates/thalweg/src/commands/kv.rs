@@ -219,6 +219,12 @@ pub(crate) fn scan(args: &Scan) -> Result<(), Failure> {
         revision: args.revision,
         cursor: args.cursor.clone(),
     };
+    if let (Some(start), Some(end)) = (&query.start, &query.end)
+        && start > end
+    {
+        return Err(Failure::usage("the range has no keys, because --start is behind --end")
+            .then("exchange the two; --reverse lists the pairs in descending order"));
+    }
     Session::with(&args.place, Access::Read, |session| {
         let mut lines = render::Lines::new();
         let scanned = session.scan(&args.keyspace, &query, &mut |pair| {

@@ -19,7 +19,7 @@ use crate::{failure::Failure, render};
                         Example:\n  thalweg migrate --data ./data --from redb --to lsm")]
 pub(crate) struct Migrate {
     /// The directory of a stopped node
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", default_value = "thalweg-data")]
     data: PathBuf,
     /// The current backend: memory, lsm, redb or sqlite [default: the one that has a state]
     #[arg(long, value_parser = backend)]

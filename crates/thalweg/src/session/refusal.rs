@@ -19,7 +19,16 @@ pub(super) fn refused(status: u16, body: &Value) -> Option<Failure> {
         _ => Action::Stop,
     };
     let exit = if matches!(status, 404 | 410 | 416) { Exit::NotFound } else { exit_of(&code, action) };
-    let message = field("message").unwrap_or_else(|| format!("status {status}"));
+    let message = match &*code {
+        // The server's message names the header of a request.
+        "token_missing" => {
+            "changes of the cluster need its admin token, which the first node printed when it created the cluster"
+                .to_owned()
+        }
+        _ => field("message").unwrap_or_else(|| format!("status {status}")),
+    };
+    let message =
+        message.replace("the body is not the JSON that this route expects", "the JSON is not what is expected");
     let failure = Failure::new(exit, code, message);
     let hint = match &*failure.code {
         "no_such_stream" => Some("`thalweg streams` lists the existing streams; `thalweg append` creates one"),
@@ -63,5 +72,27 @@ fn culprit(body: &Value) -> String {
     match (keyspace, key) {
         (Some(keyspace), Some(key)) => format!("{} of {keyspace}", render::one_line(&key)),
         _ => "the key".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn wrong_json_is_explained_without_routes() {
+        let message = "the body is not the JSON that this route expects: missing field `writes`";
+        let failure = refused(400, &json!({ "code": "bad_json", "message": message, "retry": "fix" })).unwrap();
+        assert_eq!(failure.message, "the JSON is not what is expected: missing field `writes`");
+    }
+
+    #[test]
+    fn a_missing_admin_token_is_explained_without_the_header_of_a_request() {
+        let body = json!({ "code": "token_missing", "message": "needs Authorization: Bearer TOKEN", "retry": "fix" });
+        let failure = refused(401, &body).unwrap();
+        assert!(!failure.message.contains("Bearer"), "{}", failure.message);
+        assert!(failure.next.is_some_and(|next| next.contains("--token-file")));
     }
 }

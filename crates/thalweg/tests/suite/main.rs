@@ -12,6 +12,7 @@ mod client;
 mod coordination;
 mod crate_sizes;
 mod doctor;
+mod files;
 mod groups;
 mod guides;
 mod layering;

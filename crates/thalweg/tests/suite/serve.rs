@@ -234,6 +234,8 @@ fn bad_configuration_is_refused_by_name() {
     std::fs::write(&file, "max_scams = 3\n").unwrap();
     let refused = |args: &[&str]| run(command().arg("serve").args(args), b"").fails(2);
     assert!(refused(&["--config", file.to_str().unwrap()]).contains("max_scams"));
+    // A supervisor starts the node again after another exit code.
+    assert!(refused(&["--config", "/no/such/thalweg.toml"]).contains("/no/such/thalweg.toml"));
     assert!(refused(&["--max-scans", "many"]).contains("max_scans"));
     assert!(refused(&["--http", "0.0.0.0:7070"]).contains("allow_unprotected"));
     let mut with_variable = command();

@@ -137,3 +137,20 @@ fn names_in_metrics_and_log_lines_are_escaped() {
     assert!(status.success(), "{log}");
     is_harmless(&log, "the log");
 }
+
+#[test]
+fn help_that_cannot_be_written_is_a_failure() {
+    let full = File::options().write(true).open("/dev/full").expect("the device exists");
+    let output = command().arg("--help").stdout(full).stderr(Stdio::piped()).output().expect("the binary starts");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(!output.stderr.is_empty());
+    let output = command().arg("--help").output().expect("the binary starts");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
+#[test]
+fn a_mistyped_variable_sends_no_command_to_another_server() {
+    let mut mistyped = command();
+    let refused = node::run(mistyped.args(["get", "k", "a"]).env("THALWEG_SEVER", "http://127.0.0.1:1"), b"").fails(2);
+    assert!(refused.contains("THALWEG_SEVER") && refused.contains("THALWEG_SERVER"), "{refused}");
+}

@@ -127,11 +127,12 @@ pub(super) fn check_directory(role: &OpenRole, dir: &Path) -> Result<(), Failure
     thalweg_engine::check_directory(dir, new).map_err(|error| Failure::of(&error))
 }
 
-/// Makes the credentials durable, before the directory is opened for the first time.
+/// Makes the credentials durable, before the directory is opened for the first time. Two starts can come here at the
+/// same time, because the directory is locked when it is opened: the second one is refused.
 pub(super) fn keep(part: &MemberPart, dir: &Path) -> Result<(), Failure> {
     if part.is_new {
         std::fs::create_dir_all(dir).map_err(|error| Failure::file(dir, &error))?;
-        part.credentials.write(dir).map_err(|error| Failure::of(&error))?;
+        part.credentials.write_new(dir).map_err(|error| Failure::of(&error))?;
     }
     Ok(())
 }
@@ -230,6 +231,21 @@ mod tests {
         assert_eq!(member(&config(dir.path(), &[ADDRESS])).identity, MemberIdentity::Existing);
         let refused = decide(&config(dir.path(), &[])).unwrap_err();
         assert_eq!(refused.code, "is_member", "a member is not opened alone by a slip");
+    }
+
+    /// Otherwise the first one would run with a secret that the directory does not have, and its admin token, which was
+    /// shown, would be worth nothing.
+    #[test]
+    fn of_two_first_starts_at_the_same_time_one_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let founding = config(dir.path(), &[ADDRESS, ("cluster_init", "true")]);
+        let (first, second) = (member(&founding), member(&founding));
+        keep(&first, dir.path()).unwrap();
+        let refused = keep(&second, dir.path()).unwrap_err();
+        assert!(refused.code == "credentials_file" && refused.message.contains("another start"), "{}", refused.message);
+        let stored = member(&founding);
+        assert!(!stored.is_new && stored.credentials == first.credentials);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "no unfinished file is left");
     }
 
     #[test]
