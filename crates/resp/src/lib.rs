@@ -55,6 +55,7 @@ mod keyspaces;
 pub mod listen;
 mod long_read;
 mod long_reads;
+mod lookahead;
 pub mod metrics;
 mod named_keyspace;
 mod native_streams;
