@@ -1,11 +1,11 @@
 //! Reply bodies that are made page by page, so that a reply of any length needs bounded memory.
 //!
-//! Owns: requesting pages from a [`PageSource`] on a thread for long reads, or a short first page that waits for the disk
-//! on a thread for cold reads. The next page is made after the client has received the last one, so a slow client holds
-//! no thread. A page is larger than usual if it holds one large pair or record. Such a page counts in the limit
+//! Owns: requesting pages from a [`PageSource`] on a thread for long reads, or a short first page that waits for the
+//! disk on a thread for cold reads. The next page is made after the client has received the last one, so a slow client
+//! holds no thread. A page is larger than usual if it holds one large pair or record. Such a page counts in the limit
 //! `max_reply_bytes_in_flight` until it is sent; if the limit has no room, the reply ends there. A source is kept until
-//! its last page is sent, and with it the source's slot, such as one in `max_scans`. A body of one page has a known size,
-//! so `reply_memory` counts it instead.
+//! its last page is sent, and with it the source's slot, such as one in `max_scans`. A body of one page has a known
+//! size, so `reply_memory` counts it instead.
 
 use std::{
     collections::VecDeque,

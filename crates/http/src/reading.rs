@@ -66,8 +66,9 @@ pub(crate) async fn search_again<T: Send + 'static>(
 }
 
 /// Repeats `work` on `state`, which has `spent` the budget of a short read, on another thread, and returns the state
-/// with the result. Only long work requests its `bytes` of memory. `work` may be called twice, because work that waits for
-/// the disk and turns out to be long begins again, so it must not depend on what an earlier call has done to the state.
+/// with the result. Only long work requests its `bytes` of memory. `work` may be called twice, because work that waits
+/// for the disk and turns out to be long begins again, so it must not depend on what an earlier call has done to the
+/// state.
 pub(crate) async fn work_again<S: Send + 'static, T: Send + 'static>(
     spent: BudgetSpent,
     (app, account, bytes): (&App, &Arc<Account>, usize),

@@ -4,12 +4,12 @@
 //! themselves, which run in their order as if nothing had been read ahead; they find in memory what was read.
 //!
 //! A session has one long read at a time, so without this, a client that pipelines reads of data on disk would wait for
-//! each block alone. When a command waits for the disk, the rows of up to [`MAX_AHEAD`] commands behind it are read, too.
-//! Only commands count that read one key, have arrived completely, and follow each other without another command
-//! between them, because that could select another database. What they would reply is dropped.
+//! each block alone. When a command waits for the disk, the rows of up to [`MAX_AHEAD`] commands behind it are read,
+//! too. Only commands count that read one key, have arrived completely, and follow each other without another command
+//! between them, because that could select another database. Their replies are dropped.
 //!
-//! Bounds: nothing is read ahead while many reads wait for a thread, because nothing would be gained; so the reads of all
-//! clients together have few arguments in memory. Each has the bytes of a cold read at most.
+//! Bounds: nothing is read ahead while many reads wait for a thread, because nothing would be gained; so the reads of
+//! all clients together have few arguments in memory. Each has the bytes of a cold read at most.
 //!
 //! Invariant: the reads are those for the next commands that the session will handle, in their order.
 

@@ -537,7 +537,7 @@ impl Session {
             }
             (database, _) => {
                 let read = |read: &dyn Read| thalweg_redis::run_read(read, command, arguments);
-                // The reads of pipelined commands wait for the disk together, and not one after the other on this thread.
+                // Pipelined reads wait for the disk together, and not one after the other on this thread.
                 let budget = if self.is_pipelined { Budget::RESIDENT } else { self.budget() };
                 match database.read_briefly(budget, read) {
                     Ok(reply) => reply,

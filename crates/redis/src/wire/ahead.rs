@@ -1,8 +1,8 @@
 //! Requests that have arrived behind the current one, seen without taking them.
 //!
-//! Owns: finding the arguments of short requests in received bytes. Does not own: the limits and errors of requests; the
-//! parser ([`input`](super::input)) sees the same bytes again when it takes them. So this module stops at anything that
-//! is unusual, incomplete or wrong, and says nothing about it.
+//! Owns: finding the arguments of short requests in received bytes. Does not own: the limits and errors of requests;
+//! the parser (`input`) sees the same bytes again when it takes them. So this module stops at anything that is unusual,
+//! incomplete or wrong, and says nothing about it.
 
 /// Maximum number of arguments of a request that is seen ahead.
 const MAX_ARGUMENTS: usize = 8;

@@ -260,8 +260,8 @@ impl Input {
         self.again = true;
     }
 
-    /// Returns the arguments of requests that have arrived behind the last returned one, without taking them: only short
-    /// and complete ones that are arrays, up to the first request of another form.
+    /// Returns the arguments of requests that have arrived behind the last returned one, without taking them: only
+    /// short and complete ones that are arrays, up to the first request of another form.
     #[must_use]
     pub fn ahead(&self) -> Ahead<'_> {
         let is_between = !self.again && self.failed.is_none() && self.start == self.at;

@@ -15,15 +15,15 @@ pub enum Compaction {
     WhenAsked,
 }
 
-/// Compression of the tables on the cold levels of the LSM tree: those below the first level that compactions of new data
-/// rewrite. Tables keep the compression with which they were written until a compaction rewrites them.
+/// Compression of the tables on the cold levels of the LSM tree: those below the first level that compactions of new
+/// data rewrite. Tables keep the compression with which they were written until a compaction rewrites them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum TableCompression {
     /// Tables are not compressed. A read of a block costs the least time.
     #[default]
     None,
-    /// LZ4, in builds with the feature `lz4`. Takes less disk space; reads of blocks and compactions take more processor
-    /// time.
+    /// LZ4, in builds with the feature `lz4`. Takes less disk space; reads of blocks and compactions take more
+    /// processor time.
     Lz4,
 }
 

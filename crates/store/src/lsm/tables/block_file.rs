@@ -4,7 +4,8 @@
 //! decompressing them. Does not own: the meaning of the bytes (`block`), or the cache.
 //!
 //! ```text
-//! block on disk := "LSM" 3 u8 | kind u8 | checksum u128 | data_bytes u32 | block_bytes u32 | header checksum u32 | data
+//! block on disk := header | data
+//! header        := "LSM" 3 u8 | kind u8 | checksum u128 | data_bytes u32 | block_bytes u32 | header checksum u32
 //! ```
 //! Little-endian. The checksum is that of `data`, as it is on the disk. `data` is the block itself, or the block
 //! compressed in the LZ4 block format; the metadata of the table say which.

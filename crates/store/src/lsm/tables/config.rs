@@ -44,8 +44,8 @@ pub(super) fn config(dir: &Path, cold: CompressionType) -> Config {
 
 /// Returns the compression of data blocks on each level. The crate counts the first level below level 0 that has tables
 /// as level 1, although it fills levels from the last one up. Each flush passes through level 0, and each compaction of
-/// level 0 rewrites a part of level 1, so tables there do not live long enough to be worth compressing. The levels below
-/// have at least nine tenths of the data of a tree that has them. A compaction of all tables writes to the last level.
+/// level 0 rewrites a part of level 1, so tables there do not live long enough to be worth compressing. The levels
+/// below have most of the data of a tree that has them. A compaction of all tables writes to the last level.
 fn compression_by_level(cold: CompressionType) -> CompressionPolicy {
     CompressionPolicy::new([CompressionType::None, CompressionType::None, cold])
 }

@@ -1,8 +1,8 @@
 //! One sorted table on disk, with a reader of our own.
 //!
 //! Owns: [`Table`], which has an open file, its block index in a form that is fast to search, and point reads
-//! through filter, index and block cache. Does not own: decoding the bytes of a block (`block_file`), writing tables, or
-//! the set of tables.
+//! through filter, index and block cache. Does not own: decoding the bytes of a block (`block_file`), writing tables,
+//! or the set of tables.
 //!
 //! The reader of the LSM crate costs about three times as much per read, because it uses boxed iterators and
 //! materialises every key and value. So only the file format and the filters of that crate are used here.
