@@ -64,6 +64,7 @@ mod out;
 mod publish_commands;
 mod pubsub;
 mod queued;
+mod read_ahead;
 mod reply_room;
 mod session;
 mod shared;

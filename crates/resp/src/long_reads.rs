@@ -9,7 +9,7 @@
 //! Long lists of channels, the comparison of many watched keys, and writes of many keys of a cache go the same way.
 //!
 //! Limits: a session has at most one read with the readers, beside those for pipelined commands behind it
-//! (`lookahead`). Each long read counts as a scan (`max_scans`). Beyond its share, a client gets the error `BUSY`. A
+//! (`read_ahead`). Each long read counts as a scan (`max_scans`). Beyond its share, a client gets the error `BUSY`. A
 //! read that only waits for the disk does not count.
 
 use std::{

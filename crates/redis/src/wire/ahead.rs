@@ -14,9 +14,9 @@ const MAX_DIGITS: usize = 4;
 /// Iterator over the arguments of requests that have arrived behind the current one; see
 /// [`Input::ahead`](super::Input::ahead).
 #[derive(Clone, Debug)]
-pub struct Ahead<'b>(pub(super) &'b [u8]);
+pub struct FollowingRequests<'b>(pub(super) &'b [u8]);
 
-impl<'b> Iterator for Ahead<'b> {
+impl<'b> Iterator for FollowingRequests<'b> {
     type Item = Vec<&'b [u8]>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -25,7 +25,7 @@ impl<'b> Iterator for Ahead<'b> {
     }
 }
 
-impl<'b> Ahead<'b> {
+impl<'b> FollowingRequests<'b> {
     fn argument(&mut self) -> Option<&'b [u8]> {
         let len = self.number(b'$').filter(|len| *len <= MAX_ARGUMENT_BYTES)?;
         let (argument, rest) = self.0.split_at_checked(len)?;
@@ -53,7 +53,7 @@ mod tests {
     };
 
     fn seen(bytes: &[u8]) -> Vec<String> {
-        Ahead(bytes).map(|arguments| String::from_utf8_lossy(&arguments.join(&b' ')).into_owned()).collect()
+        FollowingRequests(bytes).map(|arguments| String::from_utf8_lossy(&arguments.join(&b' ')).into_owned()).collect()
     }
 
     #[test]

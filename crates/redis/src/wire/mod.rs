@@ -27,7 +27,7 @@ mod reference;
 #[cfg(test)]
 mod tests;
 
-pub use ahead::Ahead;
+pub use ahead::FollowingRequests;
 pub use input::{Input, ProtocolError, READ_BYTES, Trust};
 pub use request::Request;
 pub use writer::{Out, Protocol, Writer};

@@ -119,7 +119,8 @@ fn decompressed(_: &[u8]) -> Result<Bytes, BlockError> {
     Err(BlockError::Damaged("this build can't decompress it".to_owned()))
 }
 
-#[cfg(all(test, feature = "lz4"))]
+#[cfg(test)]
+#[cfg(feature = "lz4")]
 mod tests {
     use lsm_tree::{Checksum, coding::Encode as _, table::block::Header};
     use xxhash_rust::xxh3::xxh3_128;

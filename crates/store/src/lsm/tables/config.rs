@@ -61,7 +61,8 @@ pub(super) fn compression_type(compression: TableCompression) -> Result<Compress
     }
 }
 
-#[cfg(all(test, not(feature = "lz4")))]
+#[cfg(test)]
+#[cfg(not(feature = "lz4"))]
 mod lean_tests {
     use super::*;
 
@@ -72,7 +73,8 @@ mod lean_tests {
     }
 }
 
-#[cfg(all(test, feature = "lz4"))]
+#[cfg(test)]
+#[cfg(feature = "lz4")]
 mod tests {
     use std::{
         collections::BTreeMap,
