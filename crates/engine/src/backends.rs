@@ -145,6 +145,7 @@ pub(crate) fn open_in(
                 page_cache_bytes: options.page_cache_bytes,
                 memtable_bytes: options.memtable_bytes,
                 table_bytes: (options.memtable_bytes as u64).clamp(MIN_TABLE_BYTES, MAX_TABLE_BYTES),
+                compression: options.table_compression,
                 compaction: options.compaction,
                 background,
                 ..LsmOptions::new(place.os_dir(kind, dir)?)

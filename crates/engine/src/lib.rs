@@ -134,7 +134,7 @@ pub use thalweg_replica::{
 };
 pub use thalweg_state::expiry::Expiry;
 pub use thalweg_state::history::VersionEnd;
-pub use thalweg_store::lsm::Compaction;
+pub use thalweg_store::lsm::{Compaction, TableCompression};
 pub use thalweg_types as types;
 pub use thalweg_types::info::Producer as ProducerInfo;
 pub use transaction::{Added, PrefixDeleted, TransactionAck};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use thalweg_log::LogOptions;
-use thalweg_store::lsm::Compaction;
+use thalweg_store::lsm::{Compaction, TableCompression};
 use thalweg_types::{Durability, limits};
 
 /// Backend that stores the state of a directory. Fixed when the directory is created.
@@ -116,6 +116,9 @@ pub struct Options {
     pub page_cache_bytes: u64,
     /// Size of the state's memtable in bytes; up to four memtables may be in memory. The memory backend has none.
     pub memtable_bytes: usize,
+    /// Compression of those tables of the LSM backend that are rewritten rarely. A directory may be opened with another
+    /// choice each time; existing tables change when they are merged.
+    pub table_compression: TableCompression,
     /// Determines when the LSM backend merges its tables: automatically, or only on
     /// [`Database::compact`](crate::Database::compact).
     pub compaction: Compaction,
@@ -165,6 +168,7 @@ impl Default for Options {
             cache_bytes: 256 << 20,
             page_cache_bytes: u64::MAX,
             memtable_bytes: 64 << 20,
+            table_compression: TableCompression::default(),
             compaction: Compaction::default(),
             max_queue_bytes: limits::MAX_QUEUE_BYTES,
             max_watch_queues_bytes: limits::MAX_WATCH_QUEUES_BYTES,

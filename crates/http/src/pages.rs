@@ -1,10 +1,11 @@
 //! Reply bodies that are made page by page, so that a reply of any length needs bounded memory.
 //!
-//! Owns: requesting pages from a [`PageSource`] on a thread for long reads. The next page is made after the client has
-//! received the last one, so a slow client holds no thread. A page is larger than usual if it holds one large pair or
-//! record. Such a page counts in the limit `max_reply_bytes_in_flight` until it is sent; if the limit has no room, the
-//! reply ends there. A source is kept until its last page is sent, and with it the source's slot, such as one in
-//! `max_scans`. A body of one page has a known size, so `reply_memory` counts it instead.
+//! Owns: requesting pages from a [`PageSource`] on a thread for long reads, or a short first page that waits for the
+//! disk on a thread for cold reads. The next page is made after the client has received the last one, so a slow client
+//! holds no thread. A page is larger than usual if it holds one large pair or record. Such a page counts in the limit
+//! `max_reply_bytes_in_flight` until it is sent; if the limit has no room, the reply ends there. A source is kept until
+//! its last page is sent, and with it the source's slot, such as one in `max_scans`. A body of one page has a known
+//! size, so `reply_memory` counts it instead.
 
 use std::{
     collections::VecDeque,
@@ -26,7 +27,11 @@ use thalweg_serving::{
     error::ApiError,
     limits::COUNTED_PAGE_BYTES,
 };
-use thalweg_types::{budget, limits::MAX_VALUE_BYTES, steps::SHORT_READ};
+use thalweg_types::{
+    budget::{self, BudgetSpent},
+    limits::MAX_VALUE_BYTES,
+    steps::SHORT_READ,
+};
 
 use crate::{reading, reply};
 
@@ -50,7 +55,7 @@ pub(crate) trait PageSource: Send + Unpin + 'static {
     fn is_counted(&self) -> bool {
         true
     }
-    /// Sets the source back to its first page, of which nothing was sent.
+    /// Sets the source back to its first page, of which nothing was sent. May be called more than once.
     fn restart(&mut self);
     /// Returns the bytes to send if a page fails after the head was sent. `None` cuts the connection, so that the
     /// client does not mistake a partial body for a complete one.
@@ -61,7 +66,7 @@ pub(crate) trait PageSource: Send + Unpin + 'static {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FirstPageThread {
     /// The calling thread: the page is small. If making it takes too long nevertheless, a thread for long reads makes
-    /// it.
+    /// it, and if it needs the disk, a thread for cold reads.
     Inline,
     /// A thread for long reads.
     Blocking,
@@ -85,10 +90,7 @@ pub(crate) async fn body<S: PageSource>(
     let (page, source) = match first {
         FirstPageThread::Inline => match budget::within(SHORT_READ, || made(&mut source, framing)) {
             Ok(page) => (page, source),
-            Err(_) => {
-                source.restart();
-                blocking(source, framing).await?
-            }
+            Err(spent) => again(spent, source, framing).await?,
         },
         FirstPageThread::Blocking => blocking(source, framing).await?,
     };
@@ -118,11 +120,31 @@ impl Page {
 }
 
 async fn blocking<S: PageSource>(mut source: S, framing: Framing) -> Result<(Result<Page, ApiError>, S), ApiError> {
+    let (app, account, bytes) = owners(&source);
+    reading::on_reader(&app, &account, bytes, move || (made(&mut source, framing), source)).await
+}
+
+/// Makes the first page of a source from its beginning, after an attempt that has `spent` the budget of the thread of
+/// its connection.
+async fn again<S: PageSource>(
+    spent: BudgetSpent,
+    source: S,
+    framing: Framing,
+) -> Result<(Result<Page, ApiError>, S), ApiError> {
+    let (app, account, bytes) = owners(&source);
+    let make = move |source: &mut S| {
+        source.restart();
+        made(source, framing)
+    };
+    reading::work_again(spent, (&*app, &account, bytes), source, make).await
+}
+
+/// Returns the server's state, the account that pays for a page, and the number of bytes to request for the page.
+fn owners<S: PageSource>(source: &S) -> (Arc<App>, Arc<Account>, usize) {
     let (app, account) = source.reader();
-    let (app, account) = (Arc::clone(app), Arc::clone(account));
     // The size of the next pair is unknown.
     let bytes = if source.is_counted() { MAX_VALUE_BYTES } else { 0 };
-    reading::on_reader(&app, &account, bytes, move || (made(&mut source, framing), source)).await
+    (Arc::clone(app), Arc::clone(account), bytes)
 }
 
 /// Makes the next page of a source, and counts the page in the limit on reply bytes if it is large.

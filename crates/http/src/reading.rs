@@ -4,7 +4,7 @@
 //! [budget](thalweg_types::budget). If it spends the budget, the [readers](thalweg_serving::readers) run it again
 //! from the beginning. Does not own: the reads.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use axum_core::body::Body;
 use http::StatusCode;
@@ -63,6 +63,28 @@ pub(crate) async fn search_again<T: Send + 'static>(
     search: impl FnMut() -> T + Send + 'static,
 ) -> Result<T, ApiError> {
     app.readers.run_again(spent, account, bytes, search).await.map_err(|error| failed(&error))
+}
+
+/// Repeats `work` on `state`, which has `spent` the budget of a short read, on another thread, and returns the state
+/// with the result. Only long work requests its `bytes` of memory. `work` may be called twice, because work that waits
+/// for the disk and turns out to be long begins again, so it must not depend on what an earlier call has done to the
+/// state.
+pub(crate) async fn work_again<S: Send + 'static, T: Send + 'static>(
+    spent: BudgetSpent,
+    (app, account, bytes): (&App, &Arc<Account>, usize),
+    state: S,
+    mut work: impl FnMut(&mut S) -> T + Send + 'static,
+) -> Result<(T, S), ApiError> {
+    // The thread may still hold the closure when the result arrives, so the closure does not own the state.
+    let state = Arc::new(Mutex::new(Some(state)));
+    let shared = Arc::clone(&state);
+    let search = move || {
+        let mut state = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        work(state.as_mut().expect("it is taken behind the last call"))
+    };
+    let result = search_again(spent, app, account, bytes, search).await?;
+    let state = state.lock().unwrap_or_else(PoisonError::into_inner).take();
+    Ok((result, state.expect("it is taken once")))
 }
 
 /// Converts the error of a read that was lost.

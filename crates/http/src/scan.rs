@@ -134,7 +134,7 @@ fn begin(
 /// A scan that is in progress.
 struct Scan {
     iter: Option<KeyspaceIter>,
-    /// The iterator at its beginning, if the first page may have to be made twice.
+    /// The iterator at its beginning, if the first page may have to be made again.
     first: Option<KeyspaceIter>,
     shape: Shape,
     limit: Option<u64>,
@@ -256,7 +256,7 @@ impl PageSource for Scan {
 
     fn restart(&mut self) {
         (self.count, self.last_key, self.begun) = (0, Bytes::new(), false);
-        self.iter = self.first.take();
+        self.iter.clone_from(&self.first);
     }
 
     fn failure(&mut self, error: &ApiError) -> Option<Bytes> {

@@ -16,7 +16,8 @@ use thalweg_serving::{
     limits::{TAIL_PAGE_BYTES, TAIL_PAGE_ITEMS},
 };
 use thalweg_types::{
-    Offset, budget,
+    Offset,
+    budget::{self, BudgetSpent},
     limits::{MAX_ENTRY_BYTES, MAX_RECORD_BYTES},
     steps::SHORT_READ,
 };
@@ -137,19 +138,23 @@ fn step(tail: Tail) -> Running<Tail> {
     })
 }
 
-/// Reads a page of records. At the end of the stream, where records are still in memory, the read runs on the current
-/// thread if it takes a short time, and otherwise on a thread for long reads.
+/// Reads a page of records. At the end of the stream, where most records are still in memory, the read runs on the
+/// current thread if it takes a short time, and otherwise on a thread for long reads, or for cold ones if it needs the
+/// disk.
 async fn read_page(mut tail: Tail) -> io::Result<(Result<TailRead, ApiError>, Tail)> {
-    if !tail.behind {
-        let before = (tail.next, tail.left, tail.bytes_left);
-        match budget::within(SHORT_READ, || tail.read()) {
-            Ok(read) => return Ok((read, tail)),
-            Err(_) => (tail.next, tail.left, tail.bytes_left) = before,
-        }
-    }
+    let before = (tail.next, tail.left, tail.bytes_left);
+    let attempt = if tail.behind { Err(BudgetSpent::Steps) } else { budget::within(SHORT_READ, || tail.read()) };
+    let spent = match attempt {
+        Ok(read) => return Ok((read, tail)),
+        Err(spent) => spent,
+    };
     let (app, account) = (Arc::clone(&tail.follower.app), Arc::clone(tail.follower.account()));
-    let read = reading::on_reader(&app, &account, MAX_RECORD_BYTES, move || (tail.read(), tail));
-    read.await.map_err(|error| io::Error::other(error.message.into_owned()))
+    let read = move |tail: &mut Tail| {
+        (tail.next, tail.left, tail.bytes_left) = before;
+        tail.read()
+    };
+    let read = reading::work_again(spent, (&*app, &account, MAX_RECORD_BYTES), tail, read).await;
+    read.map_err(|error| io::Error::other(error.message.into_owned()))
 }
 
 impl Tail {

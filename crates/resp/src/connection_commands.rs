@@ -90,7 +90,7 @@ impl Session {
             "client" => return client_commands::client(self, command, arguments, out),
             "config" => config_commands::config(self, arguments, out),
             "command" => introspection::command(self, arguments, out),
-            "info" => introspection::info(self, arguments, out),
+            "info" => return introspection::info(self, command, arguments, out),
             other => {
                 let text = format!("ERR '{other}' is not supported on this connection");
                 self.error(&text, out);

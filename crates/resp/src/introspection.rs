@@ -17,9 +17,19 @@ use thalweg_redis::{
 };
 use thalweg_serving::admission::Resource;
 use thalweg_transport::Outbox;
-use thalweg_types::{budget::Budget, limits::MAX_REDIS_PATTERN_BYTES};
+use thalweg_types::{
+    budget::{Budget, BudgetSpent},
+    limits::MAX_REDIS_PATTERN_BYTES,
+};
 
-use super::{bounds::PATTERN_TOO_LONG, metrics::Totals, out::ReplyTarget, pubsub::Kind, session::Session};
+use super::{
+    bounds::PATTERN_TOO_LONG,
+    databases::Databases,
+    metrics::Totals,
+    out::ReplyTarget,
+    pubsub::Kind,
+    session::{CommandProgress, Session},
+};
 
 /// Version of Redis that the server reports. Clients use the version to decide which commands they can send.
 pub(crate) const REDIS_VERSION: &str = "7.0.15";
@@ -231,12 +241,12 @@ type Section = fn(&Session, &mut String);
 const UNUSUAL_SECTIONS: [&str; 2] = ["Commandstats", "Latencystats"];
 
 /// Handles `INFO`: reports the state of the server in sections.
-pub(crate) fn info(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) {
+pub(crate) fn info(session: &mut Session, command: &Command, arguments: &[&[u8]], out: &mut Outbox) -> CommandProgress {
     let named = &arguments[1..];
     let names = |name: &str| named.iter().any(|named| named.eq_ignore_ascii_case(name.as_bytes()));
     let (all, default) = (names("all") || names("everything"), named.is_empty() || names("default"));
     let wants = |section: &str| all || names(section) || default && !UNUSUAL_SECTIONS.contains(&section);
-    let sections: [(&str, Section); 12] = [
+    let sections: [(&str, Section); 11] = [
         ("Server", server),
         ("Clients", clients),
         ("Memory", memory),
@@ -248,19 +258,32 @@ pub(crate) fn info(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox)
         ("Errorstats", |session, text| totals(session).figures.error_stats(text)),
         ("Latencystats", |session, text| totals(session).figures.latency_stats(text)),
         ("Cluster", |_, text| text.push_str("cluster_enabled:0\r\n")),
-        ("Keyspace", keyspace),
     ];
     let mut text = String::new();
     for (name, write) in sections {
         if wants(name) {
-            if !text.is_empty() {
-                text.push_str("\r\n");
-            }
-            let _ = write!(text, "# {name}\r\n");
+            begin_section(&mut text, name);
             write(session, &mut text);
         }
     }
+    if wants("Keyspace") {
+        begin_section(&mut text, "Keyspace");
+        match keyspaces(&session.resp.databases, session.budget()) {
+            Ok(lines) => text.push_str(&lines),
+            // The reply to EXEC is made at once.
+            Err(_) if session.is_executing => {}
+            Err(spent) => return session.info_again(spent, command.number_of(arguments), text, out),
+        }
+    }
     session.write_reply(out, |writer| writer.verbatim(&text));
+    CommandProgress::Done
+}
+
+fn begin_section(text: &mut String, name: &str) {
+    if !text.is_empty() {
+        text.push_str("\r\n");
+    }
+    let _ = write!(text, "# {name}\r\n");
 }
 
 macro_rules! fields {
@@ -357,14 +380,21 @@ fn replication(_session: &Session, text: &mut String) {
     fields!(text, "role": "master", "connected_slaves": 0, "master_repl_offset": 0);
 }
 
-fn keyspace(session: &Session, text: &mut String) {
-    for numbered in &session.resp.databases.list {
-        // A database without exact counts is shown if it has few keys.
-        match numbered.database.read_briefly(Budget::ALONE, |read| read.len()) {
-            Ok(Ok(0) | Err(_)) | Err(_) => {}
+/// Returns the numbers of keys of all databases, one a line. A database without exact counts is shown if it has few
+/// keys. The budget is that of each database.
+///
+/// # Errors
+/// A number is in a file and not in memory, and the budget forbids waiting for it.
+pub(crate) fn keyspaces(databases: &Databases, budget: Budget) -> Result<String, BudgetSpent> {
+    let mut text = String::new();
+    for numbered in &databases.list {
+        match numbered.database.read_briefly(budget, |read| read.len()) {
+            Err(BudgetSpent::Disk) => return Err(BudgetSpent::Disk),
+            Ok(Ok(0) | Err(_)) | Err(BudgetSpent::Steps) => {}
             Ok(Ok(keys)) => {
                 let _ = write!(text, "db{}:keys={keys},expires=0,avg_ttl=0\r\n", numbered.number);
             }
         }
     }
+    Ok(text)
 }

@@ -8,8 +8,9 @@
 //!
 //! Long lists of channels, the comparison of many watched keys, and writes of many keys of a cache go the same way.
 //!
-//! Limits: a session has at most one read with the readers. Each long read counts as a scan (`max_scans`). Beyond its
-//! share, a client gets the error `BUSY`. A read that only waits for the disk does not count.
+//! Limits: a session has at most one read with the readers, beside those for pipelined commands behind it
+//! (`read_ahead`). Each long read counts as a scan (`max_scans`). Beyond its share, a client gets the error `BUSY`. A
+//! read that only waits for the disk does not count.
 
 use std::{
     sync::Arc,
@@ -26,8 +27,9 @@ use thalweg_serving::{
 };
 use thalweg_transport::Outbox;
 use thalweg_types::{
-    budget::{self, BudgetSpent},
+    budget::{self, Budget, BudgetSpent},
     limits::{MAX_REDIS_REPLY_BYTES, MAX_VALUE_BYTES},
+    steps::SHORT_READ,
 };
 
 use super::{
@@ -36,6 +38,7 @@ use super::{
     commands::Commands,
     database::{Database, Watched},
     failure::Failure,
+    introspection::keyspaces,
     long_read::{LongRead, LongReadKind, LongReply},
     out::ReplyTarget,
     queued::Watch,
@@ -134,6 +137,26 @@ impl Session {
             })
         });
         self.begin_long(reply, |reply| LongReadKind::Command { number, wait, reply }, out)
+    }
+
+    /// Passes the last section of `INFO`, the numbers of keys, to the threads that may wait for the disk. `text` is the
+    /// reply before that section's lines.
+    pub(super) fn info_again(
+        &mut self,
+        spent: BudgetSpent,
+        number: usize,
+        text: String,
+        out: &mut Outbox,
+    ) -> CommandProgress {
+        let (resp, protocol) = (Arc::clone(&self.resp), self.protocol);
+        let reply = self.give(spent, 0, move || {
+            // Each count has a bound on its steps, so the whole is short, however often it waits for the disk.
+            let counts = keyspaces(&resp.databases, Budget::waiting(SHORT_READ)).unwrap_or_default();
+            let mut bytes = Vec::with_capacity(text.len() + counts.len() + 32);
+            Writer::new(ReplyTarget::Buffer(&mut bytes), protocol).verbatim(&[&*text, &*counts].concat());
+            Ok(LongReply::Encoded(bytes.into()))
+        });
+        self.begin_long(reply, |reply| LongReadKind::Command { number, wait: None, reply }, out)
     }
 
     /// Passes a transaction that only reads to the threads for long reads.
@@ -323,7 +346,7 @@ fn write_parts(
     Ok(done)
 }
 
-fn slices(arguments: &[Box<[u8]>]) -> Vec<&[u8]> {
+pub(super) fn slices(arguments: &[Box<[u8]>]) -> Vec<&[u8]> {
     arguments.iter().map(|argument| &**argument).collect()
 }
 

@@ -53,6 +53,7 @@ use super::{
     database::{Database, Outcome, PendingOutcome},
     failure::Failure,
     long_read::LongRead,
+    lookahead::Lookahead,
     metrics::Tally,
     ongoing::Ongoing,
     out::ReplyTarget,
@@ -121,6 +122,10 @@ pub(crate) struct Session {
     /// Read that the readers perform; `None` if there is none. The session has a pending burst, a long read or a
     /// blocking read, but never two of them.
     pub(super) reading: Option<Box<LongRead>>,
+    /// Reads for pipelined commands behind the current one.
+    pub(super) lookahead: Lookahead,
+    /// True if requests of the client had arrived behind the current one.
+    is_pipelined: bool,
     /// Blocking read in which the client waits; `None` if the client does not wait.
     pub(super) blocked: Option<Box<Wait>>,
     /// Wait of the blocking `XREADGROUP` that was proposed as a command. The wait begins if the command finds no stream
@@ -196,6 +201,8 @@ impl Session {
             barrier: ConnectionBarrier::default(),
             unhandled: 0,
             reading: None,
+            lookahead: Lookahead::default(),
+            is_pipelined: false,
             blocked: None,
             may_block: None,
             is_blocking_forbidden: false,
@@ -293,9 +300,13 @@ impl Session {
                 Ok(Some(request)) => {
                     let bytes = request.wire_bytes();
                     self.unhandled = bytes + request.bytes_behind();
+                    self.is_pipelined = request.bytes_behind() > 0;
                     let flow = self.command(&request, out);
                     if flow == CommandProgress::Again {
                         input.unread(bytes);
+                    } else {
+                        self.lookahead.pass();
+                        self.read_ahead(input);
                     }
                     flow
                 }
@@ -526,13 +537,18 @@ impl Session {
             }
             (database, _) => {
                 let read = |read: &dyn Read| thalweg_redis::run_read(read, command, arguments);
-                match database.read_briefly(self.budget(), read) {
+                // Pipelined reads wait for the disk together, and not one after the other on this thread.
+                let budget = if self.is_pipelined { Budget::RESIDENT } else { self.budget() };
+                match database.read_briefly(budget, read) {
                     Ok(reply) => reply,
                     Err(_) if !self.has_room_for_values(command, arguments) => {
                         self.error(NO_REPLY_ROOM, out);
                         return CommandProgress::Done;
                     }
-                    Err(spent) => return self.read_again(spent, command, arguments, is_scan, None, out),
+                    Err(spent) => {
+                        self.lookahead.note(spent);
+                        return self.read_again(spent, command, arguments, is_scan, None, out);
+                    }
                 }
             }
         };

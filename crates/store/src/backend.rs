@@ -599,6 +599,14 @@ pub enum BackendError {
         /// Version of the encoding of the applied position that this program reads and writes.
         supported: u8,
     },
+    /// This build of the program does not contain the compression that the options choose or that a table has.
+    #[error(
+        "this build has no compression {compression} of the state's tables: build it with `--features {compression}`"
+    )]
+    CompressionNotBuilt {
+        /// Name of the compression.
+        compression: &'static str,
+    },
     /// The log could not be made durable, so the backend must not persist anything.
     #[error(transparent)]
     Barrier(#[from] BarrierFailed),
@@ -651,6 +659,7 @@ impl Classified for BackendError {
             Self::DiskFull { .. } => "disk_full",
             Self::Corrupt { .. } => "state_corrupt",
             Self::Format { .. } => "state_format",
+            Self::CompressionNotBuilt { .. } => "compression_not_built",
             Self::Barrier(_) => "log_failed",
             Self::BadBatch(_) => "state_bad_batch",
             Self::OtherKind { .. } => "state_other_kind",
@@ -660,7 +669,7 @@ impl Classified for BackendError {
 
     fn action(&self) -> Action {
         match self {
-            Self::BadBatch(_) | Self::OtherKind { .. } => Action::Fix,
+            Self::BadBatch(_) | Self::OtherKind { .. } | Self::CompressionNotBuilt { .. } => Action::Fix,
             Self::DiskFull { .. } => Action::Retry,
             _ => Action::Stop,
         }

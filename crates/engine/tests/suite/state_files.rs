@@ -9,7 +9,8 @@ use std::{
 };
 
 use thalweg_engine::{
-    BackendKind, Database, MemberIdentity, Options,
+    BackendKind, Database, MemberIdentity, Options, TableCompression,
+    space::{Count, space_at_rest},
     state_files::{self, StateFilesError},
     types::{Classified, ClusterId, Durability, Index, NodeId, SpaceId, Term, limits::MIN_MEMBER_SEGMENT_BYTES},
 };
@@ -50,6 +51,33 @@ fn flip(file: &Path, at: usize) {
     let mut bytes = fs::read(file).unwrap();
     bytes[at] ^= 1;
     fs::write(file, bytes).unwrap();
+}
+
+#[test]
+fn compressed_tables_are_scrubbed_verified_and_measured_whatever_the_option_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let plain = options(BackendKind::Lsm);
+    let compressed = Options { table_compression: TableCompression::Lz4, ..plain.clone() };
+    let before = fill(dir.path(), &plain);
+    let (mut bytes, mut payloads) = (Vec::new(), Vec::new());
+    for options in [&plain, &compressed, &plain] {
+        let db = Database::open(dir.path(), options.clone()).unwrap();
+        db.compact().unwrap();
+        let scrubbed = db.scrub();
+        assert!(scrubbed.rounds == 1 && scrubbed.damages == 0, "{scrubbed:?}");
+        db.close().unwrap();
+        drop(db);
+        for other in [&plain, &compressed] {
+            let verified = state_files::verify(dir.path(), other, &mut |_| {}).unwrap();
+            assert!(verified.rows > 400, "{verified:?}");
+            let space = space_at_rest(dir.path(), other, Count::Always, &mut |_| {}).unwrap();
+            bytes.push(space.levels.iter().map(|level| level.bytes).sum::<u64>());
+            payloads.push(space.payload.expect("it is counted"));
+        }
+        assert_eq!(digest(dir.path(), options), before);
+    }
+    assert!(payloads.iter().all(|payload| *payload == payloads[0]), "{payloads:?}");
+    assert!(bytes[2] * 2 < bytes[0] && bytes[3] * 2 < bytes[0] && bytes[4] > bytes[2], "{bytes:?}");
 }
 
 #[test]

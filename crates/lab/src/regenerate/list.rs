@@ -191,6 +191,10 @@ pub(super) const ALL: &[Figures] = &[
         "compare thalweg thalweg --arg-b=--memtable-bytes=16MiB --durability interval --rate 20000 --keys 1000000",
     ),
     option(
+        "option-table-compression",
+        "compare thalweg thalweg --arg-b=--table-compression=lz4 --durability interval --closed --connections 16 --mix mixed --keys 1000000 --value-size 1024",
+    ),
+    option(
         "option-inline-value-bytes",
         "compare thalweg thalweg --arg-b=--inline-value-bytes=512 --durability interval --rate 10000 --mix mixed --value-size 1024",
     ),

@@ -13,6 +13,7 @@ use bytes::{Buf, BytesMut};
 use thalweg_types::{classified, limits::MAX_COMMAND_BYTES};
 
 use super::{
+    ahead::FollowingRequests,
     inline,
     request::{FEW, Part, Request},
 };
@@ -257,6 +258,14 @@ impl Input {
         debug_assert!(!self.again && bytes <= self.start && self.start == self.at);
         self.start -= bytes;
         self.again = true;
+    }
+
+    /// Returns the arguments of requests that have arrived behind the last returned one, without taking them: only
+    /// short and complete ones that are arrays, up to the first request of another form.
+    #[must_use]
+    pub fn ahead(&self) -> FollowingRequests<'_> {
+        let is_between = !self.again && self.failed.is_none() && self.start == self.at;
+        FollowingRequests(if is_between { &self.buffer[self.start..] } else { &[] })
     }
 
     /// Parses the received bytes. Returns true if there is a complete request, from `start` to `at`.

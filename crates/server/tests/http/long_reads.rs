@@ -236,6 +236,46 @@ async fn reads_from_disk_hold_up_no_thread_of_the_server() {
     node.stop().await;
 }
 
+/// The pairs of a scan with small values are in memory. More such scans wait than there are threads for long reads.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn short_scans_wait_for_the_disk_on_threads_for_cold_reads() {
+    const SCANS: usize = 6;
+    let (node, gate) = gated::node().await;
+    let keyspace = node.db.keyspace("default").unwrap();
+    // These bytes stay in the log. They are more than a thread for cold reads reads at a time.
+    for number in 0..30 {
+        keyspace.put(format!("cold:{number:02}").as_bytes(), &[b'x'; 5_000]).unwrap();
+    }
+    keyspace.put(b"small", b"v").unwrap();
+    gate.hold_reads(true);
+    let mut waiting = Vec::new();
+    for _ in 0..SCANS {
+        let mut client = node.connect().await;
+        client.send("GET", "/v1/kv/default?limit=2", &[], b"").await;
+        waiting.push(client);
+    }
+    gate.until_reads_wait(SCANS).await;
+    assert_eq!(node.get("/v1/kv/default?prefix=small&limit=2").await.is(200).lines()[0]["value"], "v");
+    gate.hold_reads(false);
+    for mut client in waiting {
+        let lines = client.reply("GET").await.is(200).lines();
+        assert_eq!((lines.len(), &lines[0]["key"], &lines[1]["key"]), (3, &json!("cold:00"), &json!("cold:01")));
+    }
+    assert_eq!(node.metric("reads_handed_over_total{kind=\"cold\"}").await, SCANS as f64);
+
+    // A scan that needs the disk and then turns out to be long begins again from its first pair.
+    gate.hold_reads(true);
+    let mut client = node.connect().await;
+    client.send("GET", "/v1/kv/default?limit=31", &[], b"").await;
+    gate.until_reads_wait(1).await;
+    gate.hold_reads(false);
+    let lines = client.reply("GET").await.is(200).lines();
+    let keys: Vec<_> = lines.iter().filter_map(|line| line["key"].as_str()).collect();
+    let expected: Vec<_> = (0..30).map(|number| format!("cold:{number:02}")).chain(["small".to_owned()]).collect();
+    assert_eq!((keys, &lines[31]["count"]), (expected.iter().map(String::as_str).collect(), &json!(31)));
+    node.stop().await;
+}
+
 /// A delivery takes effect before its records are read, and none of them is lost by reading them elsewhere.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fetch_of_records_on_disk_holds_up_no_thread_of_the_server() {

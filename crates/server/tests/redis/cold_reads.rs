@@ -99,6 +99,41 @@ async fn the_only_client_of_a_thread_waits_on_the_thread() {
     node.stop().await;
 }
 
+/// A client that pipelines reads waits for the disk about as long as for one of them, also if it is the only client of
+/// its thread.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reads_of_a_pipeline_wait_for_the_disk_together_and_are_answered_in_order() {
+    const READS: usize = 6;
+    for others in [0, 1] {
+        let (node, gate) = node().await;
+        gate.hold_reads(false);
+        let keyspace = node.db.keyspace("redis").unwrap();
+        for number in 0..READS {
+            keyspace.put(format!("cold-{number}").as_bytes(), &[b'0' + number as u8; COLD_BYTES]).unwrap();
+        }
+        gate.hold_reads(true);
+        let mut idle = Vec::new();
+        for _ in 0..others {
+            let mut other = Resp::connect(&node).await;
+            assert_eq!(other.call("GET small").await, "$1 v");
+            idle.push(other);
+        }
+        let mut client = Resp::connect(&node).await;
+        let mut sent: Vec<String> = (0..READS).map(|number| format!("GET cold-{number}")).collect();
+        sent.extend(["SET cold-1 new", "GET cold-1", "GET cold"].map(str::to_owned));
+        client.send(&sent.iter().flat_map(|command| encode(command)).collect::<Vec<_>>()).await;
+        gate.until_reads_wait(READS).await;
+        gate.hold_reads(false);
+        for number in 0..READS {
+            assert_eq!(client.reply().await, format!("${COLD_BYTES} {}", number.to_string().repeat(COLD_BYTES)));
+        }
+        for reply in ["+OK", "$3 new", &*cold()] {
+            assert_eq!(client.reply().await, reply);
+        }
+        node.stop().await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reads_beyond_the_threads_wait_and_another_address_has_one_of_them() {
     const QUEUED: usize = 9;

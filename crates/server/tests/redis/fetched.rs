@@ -54,6 +54,26 @@ async fn the_writer_reads_no_file_for_a_pipeline_that_sets_cold_keys() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn info_waits_for_cold_counts_elsewhere_and_in_the_order_of_commands() {
+    let (node, dir) = cold_node(0).await;
+    let (mut good, mut client) = (Resp::connect(&node).await, Resp::connect(&node).await);
+    assert_eq!(good.call("GET none").await, "$-1");
+    let was_cold = is_cold(&dir.path().join("state"));
+    client.send(&["INFO keyspace", "INFO server", "PING"].map(encode).concat()).await;
+    let counted = client.reply().await;
+    assert!(counted.contains("# Keyspace db0:keys=20000,expires=0,avg_ttl=0"), "{counted}");
+    assert!(client.reply().await.contains("redis_version"));
+    assert_eq!(client.reply().await, "+PONG");
+    if was_cold {
+        assert!(node.metric(COLD_READS).await >= 1.0);
+    }
+    client.send(&["MULTI", "INFO keyspace", "EXEC"].map(encode).concat()).await;
+    assert_eq!((client.reply().await, client.reply().await), ("+OK".to_owned(), "+QUEUED".to_owned()));
+    assert!(client.reply().await.contains("# Keyspace"), "without a count that is not in memory");
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_burst_takes_effect_in_order_whether_its_rows_are_cold_or_leave_memory_again() {
     for cache_bytes in [0, 64 << 20] {
         let (node, _dir) = cold_node(cache_bytes).await;

@@ -26,7 +26,7 @@ mod warnings;
 use std::{net::SocketAddr, path::PathBuf, sync::LazyLock, time::Duration};
 
 use thalweg_broker::Batching;
-use thalweg_engine::{BackendKind, Options};
+use thalweg_engine::{BackendKind, Options, TableCompression};
 use thalweg_transport::MAX_QUIC_SOCKETS;
 use thalweg_types::{
     Action, Classified, Durability, ReadLevel,
@@ -308,6 +308,10 @@ knobs! {
     cache_bytes: ByteSize = |engine| ByteSize(engine.cache_bytes);
     /// Size of a memtable of the state. Cost: up to four times this much memory while flushes catch up.
     memtable_bytes: ByteSize = |engine| ByteSize(engine.memtable_bytes as u64);
+    /// Compression of the tables of the LSM backend, none or lz4. `lz4` compresses the levels below the first one that
+    /// compactions of new data rewrite. A directory can be started with either value; existing tables change when they
+    /// are compacted. Cost: with lz4, CPU for each block that is read from a file and for compactions; with none, disk.
+    table_compression: TableCompression = |engine| engine.table_compression;
     /// Maximum memory of streams, consumer groups and leases, which the state holds beside its caches. Each counts with
     /// the most that it can take: 655 bytes for a stream, 3700 for a consumer group with four members, 610 for each
     /// further member, 100 for each record that waits for an ack and for each dead letter, 220 for a lease. At the
@@ -485,6 +489,7 @@ impl Config {
             inline_value_bytes: usize::try_from(self.inline_value_bytes.0).unwrap_or(usize::MAX),
             cache_bytes: self.cache_bytes.0,
             memtable_bytes: usize::try_from(self.memtable_bytes.0).unwrap_or(usize::MAX),
+            table_compression: self.table_compression,
             max_queue_bytes: usize::try_from(self.max_queue_bytes.0).unwrap_or(usize::MAX),
             max_watch_queues_bytes: usize::try_from(self.watch_queues_bytes()).unwrap_or(usize::MAX),
             compaction_key_bytes: usize::try_from(self.compaction_key_bytes()).unwrap_or(usize::MAX),

@@ -237,6 +237,17 @@ fn a_profile_is_below_what_is_given_and_above_the_defaults() {
 }
 
 #[test]
+fn the_compression_of_tables_reaches_the_engine() {
+    let resolve = |text: &str| Layers::new().file_text(Path::new("t.toml"), text).and_then(Layers::resolve);
+    assert_eq!(DEFAULTS.engine_options().table_compression, TableCompression::None);
+    let resolved = resolve("table_compression = \"lz4\"").unwrap();
+    assert_eq!(resolved.config.engine_options().table_compression, TableCompression::Lz4);
+    assert!(resolved.explain().lines().any(|line| line.starts_with("table_compression") && line.contains("lz4")));
+    let refused = resolve("table_compression = \"zstd\"").unwrap_err().to_string();
+    assert!(refused.contains("table_compression") && refused.contains("none or lz4"), "{refused}");
+}
+
+#[test]
 fn few_open_files_permit_few_connections() {
     let resolved = |limit| Layers::new().resolve().unwrap().within_open_files(limit);
     for (limit, connections) in

@@ -7,7 +7,7 @@
 use std::{fmt, net::SocketAddr, path::PathBuf, time::Duration};
 
 use jiff::SpanRelativeTo;
-use thalweg_engine::BackendKind;
+use thalweg_engine::{BackendKind, TableCompression};
 use thalweg_types::Durability;
 
 /// A configuration value that can be written in a file, an environment variable or a flag.
@@ -219,6 +219,10 @@ names!(Backend, "BACKEND", "auto, lsm, memory, redb or sqlite",
     "memory" => Self(Some(BackendKind::Memory)) => Self(Some(BackendKind::Memory)),
     "redb" => Self(Some(BackendKind::Redb)) => Self(Some(BackendKind::Redb)),
     "sqlite" => Self(Some(BackendKind::Sqlite)) => Self(Some(BackendKind::Sqlite)));
+
+names!(TableCompression, "COMPRESSION", "none or lz4",
+    "none" => Self::None => Self::None,
+    "lz4" => Self::Lz4 => Self::Lz4);
 
 /// Format in which the server writes log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,7 +22,7 @@ use crate::{
     backend::{BackendError, LogBarrier, SyncMode},
     buffered::{Background, BufferOptions, Buffered, ThreadMain},
 };
-pub use options::{Compaction, LsmOptions};
+pub use options::{Compaction, LsmOptions, TableCompression};
 pub use store::LsmStore;
 
 /// A backend that consists of memtables over an LSM tree of sorted tables; see the [module](self).

@@ -15,6 +15,29 @@ pub enum Compaction {
     WhenAsked,
 }
 
+/// Compression of the tables on the cold levels of the LSM tree: those below the first level that compactions of new
+/// data rewrite. Tables keep the compression with which they were written until a compaction rewrites them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum TableCompression {
+    /// Tables are not compressed. A read of a block costs the least time.
+    #[default]
+    None,
+    /// LZ4, in builds with the feature `lz4`. Takes less disk space; reads of blocks and compactions take more
+    /// processor time.
+    Lz4,
+}
+
+impl TableCompression {
+    /// Returns the name of the compression in configurations.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Lz4 => "lz4",
+        }
+    }
+}
+
 /// Options of [`LsmBackend`](super::LsmBackend). Total memory: `cache_bytes`, plus `memtable_bytes` times `max_sealed +
 /// 2` (one memtable takes writes, and the memory of another is kept for the next) and about a tenth more for hash
 /// indexes, plus 2 bytes for each key on disk for filters and block indexes. Each table takes one open file.
@@ -38,6 +61,9 @@ pub struct LsmOptions {
     /// Size in bytes at which a compaction begins a new table. Levels 0 and 1 are full at 4 times this size. A larger
     /// size causes fewer and longer compactions; a smaller size causes more files.
     pub table_bytes: u64,
+    /// Compression of the tables on cold levels. A directory may be opened with another choice each time; existing
+    /// tables change when they are compacted.
+    pub compression: TableCompression,
     /// Choice of when the tables are compacted: automatically or only on request.
     pub compaction: Compaction,
     /// Maximum time that a write waits while flushes and compactions write nothing. If the wait is longer, the backend
@@ -61,6 +87,7 @@ impl LsmOptions {
             memtable_bytes: 64 << 20,
             max_sealed: 3,
             table_bytes: 64 << 20,
+            compression: TableCompression::None,
             compaction: Compaction::Automatic,
             max_stall: Duration::from_secs(60),
             max_unflushed_records: 1_000_000,

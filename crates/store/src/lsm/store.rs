@@ -119,8 +119,8 @@ impl Upkeep {
 
 impl LsmStore {
     pub(super) fn open(options: &LsmOptions) -> Result<Self, BackendError> {
-        let LsmOptions { cache_bytes, table_bytes, page_cache_bytes, .. } = *options;
-        let table_options = TableOptions { cache_bytes, table_bytes, page_cache_bytes };
+        let LsmOptions { cache_bytes, table_bytes, page_cache_bytes, compression, .. } = *options;
+        let table_options = TableOptions { cache_bytes, table_bytes, page_cache_bytes, compression };
         Ok(Self {
             tables: TableStore::open(&options.dir, table_options)?,
             memtable_bytes: options.memtable_bytes as u64,

@@ -16,7 +16,7 @@ use std::{
 use thalweg_disk::{Disk, RealDisk};
 use thalweg_store::{
     Applied, Backend, BackendError, Direction, SyncMode, VerifiedRows, WriteBatch,
-    lsm::{Compaction, LsmBackend, LsmOptions},
+    lsm::{Compaction, LsmBackend, LsmOptions, TableCompression},
     memory::{MemoryBackend, MemoryOptions},
     redb::{RedbBackend, RedbOptions},
     sqlite::{SqliteBackend, SqliteOptions},
@@ -97,6 +97,11 @@ fn copy(from: &Path, to: &Path) {
 }
 
 fn no_flip_is_silent(open: &Open) {
+    no_flip_is_silent_after(&|_| (), open);
+}
+
+/// Flips bits in the files that a backend has after the rounds and `finish`.
+fn no_flip_is_silent_after(finish: &dyn Fn(&dyn Backend), open: &Open) {
     let flips = std::env::var("THALWEG_FLIPS").ok().and_then(|text| text.parse().ok()).unwrap_or(DEFAULT_FLIPS);
     let dir = tempfile::tempdir().unwrap();
     // The map after each round: a damaged end can also bring the previous transaction back, whole.
@@ -108,6 +113,7 @@ fn no_flip_is_silent(open: &Open) {
             round(&*backend, number, &mut map);
             maps.push(map);
         }
+        finish(&*backend);
         let verified = verify(&*backend).unwrap();
         assert!(verified.is_complete && verified.rows >= maps[ROUNDS as usize].len() as u64, "{verified:?}");
     }
@@ -186,6 +192,26 @@ fn no_flipped_bit_in_the_lsm_backend_is_silent() {
         let options = LsmOptions {
             cache_bytes: 100_000,
             memtable_bytes: 256 << 10,
+            compaction: Compaction::WhenAsked,
+            ..LsmOptions::new(dir.join("lsm"))
+        };
+        Ok(Box::new(LsmBackend::open(options, Arc::new(Barrier::default()))?))
+    });
+}
+
+#[test]
+fn no_flipped_bit_in_compressed_tables_of_the_lsm_backend_is_silent() {
+    let finish = |backend: &dyn Backend| {
+        let before = backend.stats().disk_bytes;
+        backend.compact().unwrap();
+        let after = backend.stats().disk_bytes;
+        assert!(after < before, "{after} of {before} bytes");
+    };
+    no_flip_is_silent_after(&finish, &|dir| {
+        let options = LsmOptions {
+            cache_bytes: 100_000,
+            memtable_bytes: 256 << 10,
+            compression: TableCompression::Lz4,
             compaction: Compaction::WhenAsked,
             ..LsmOptions::new(dir.join("lsm"))
         };

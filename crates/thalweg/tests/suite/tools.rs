@@ -531,7 +531,7 @@ fn a_directory_moves_from_backend_to_backend() {
 }
 
 /// A lean build has neither benchmarks nor the backends that are features.
-#[cfg(not(any(feature = "bench", feature = "redb", feature = "sqlite")))]
+#[cfg(not(any(feature = "bench", feature = "lz4", feature = "redb", feature = "sqlite")))]
 #[test]
 fn a_lean_build_names_the_missing_feature() {
     let dir = tempfile::tempdir().unwrap();
@@ -542,6 +542,8 @@ fn a_lean_build_names_the_missing_feature() {
         let refused = thalweg(&["serve", "--data", data, "--backend", backend, "--http", "127.0.0.1:0"]).fails(2);
         assert!(refused.contains(&format!("--features {backend}")), "{refused}");
     }
+    let serve = ["serve", "--data", data, "--table-compression", "lz4", "--http", "127.0.0.1:0"];
+    assert!(thalweg(&serve).fails(2).contains("--features lz4"));
     thalweg(&["put", "users", "ada", "1815", "--data", data]).ok();
     assert!(thalweg(&["migrate", "--data", data, "--to", "redb"]).fails(2).contains("--features redb"));
     assert_eq!(thalweg(&["get", "users", "ada", "--data", data]).ok(), "1815");

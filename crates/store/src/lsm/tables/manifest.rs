@@ -131,6 +131,7 @@ mod tests {
         super::store::{TableOptions, TableStore},
         *,
     };
+    use crate::lsm::TableCompression;
 
     fn content(number: u64) -> [u8; CURRENT_BYTES] {
         let mut content = [0; CURRENT_BYTES];
@@ -218,7 +219,12 @@ mod tests {
         let open = || {
             TableStore::open(
                 dir.path(),
-                TableOptions { cache_bytes: 1 << 20, table_bytes: 64 << 20, page_cache_bytes: u64::MAX },
+                TableOptions {
+                    cache_bytes: 1 << 20,
+                    table_bytes: 64 << 20,
+                    page_cache_bytes: u64::MAX,
+                    compression: TableCompression::None,
+                },
             )
         };
         drop(open().unwrap());

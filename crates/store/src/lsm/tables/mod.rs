@@ -5,7 +5,9 @@
 //! this module would have to be replaced.
 
 mod block;
+mod block_file;
 mod cache;
+mod config;
 mod cursor;
 mod discarding;
 mod filter;

@@ -67,6 +67,11 @@ impl TableSet {
         self.runs.is_empty()
     }
 
+    /// Returns true if no level has tables but the last one. Only a merge into that level drops deleted pairs.
+    pub(super) fn is_merged(&self) -> bool {
+        self.tables_per_level.split_last().is_none_or(|(_, above)| above.iter().all(|tables| *tables == 0))
+    }
+
     /// Returns the sorted runs of the set, newest first.
     #[must_use]
     pub fn runs(&self) -> &[Run] {

@@ -25,16 +25,11 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use lsm_tree::{
-    AbstractTree, AnyTree, Cache, CompressionType, Config, InternalValue, SequenceNumberCounter, Tree, ValueType,
-    compaction::Leveled,
-    config::HashRatioPolicy,
-    config::{BlockSizePolicy, BloomConstructionPolicy, CompressionPolicy, FilterPolicy, FilterPolicyEntry},
-    config::{PartitioningPolicy, PinningPolicy, RestartIntervalPolicy},
-};
+use lsm_tree::{AbstractTree, AnyTree, CompressionType, InternalValue, Tree, ValueType, compaction::Leveled};
 
 use super::{
     cache::BlockCache,
+    config::{compression_type, config},
     discarding::Discarding,
     manifest,
     partial::PartialTables,
@@ -49,6 +44,7 @@ use crate::{
     backend::{Applied, BackendError, Change},
     caught::caught,
     files::{io_error, open_os_dir},
+    lsm::TableCompression,
 };
 
 /// Lowest of the keys that the backend reserves for itself; user keys sort below it.
@@ -56,13 +52,6 @@ pub(crate) const RESERVED: &[u8] = &[0xff];
 /// Reserved key under which each flush stores the applied position.
 const APPLIED_KEY: &[u8] = b"\xffapplied";
 
-const BLOCK_BYTES: u32 = 16 * 1024;
-/// Bits of the bloom filters for each key, by level from level 0 on; the last level has most keys, and a tree with
-/// little data has no others below level 0. A read of a missing key asks each run, and the many runs of level 0 have
-/// few keys, so more bits there cost little memory. With six runs on level 0 and three levels below it, 1.6 % of such
-/// reads read a block in vain.
-const FILTER_BITS_PER_KEY: [f32; 7] = [18.0, 12.0, 12.0, 12.0, 12.0, 12.0, 10.0];
-const CRATE_CACHE_BYTES: u64 = 1 << 20;
 /// Number of tables that replace one table of the usual size while space is returned to a full disk. With smaller
 /// tables, a merge of deletes with the data below them needs less room at a time.
 const SLICES_PER_TABLE: u64 = 16;
@@ -70,6 +59,8 @@ const SLICES_PER_TABLE: u64 = 16;
 const MIN_SLICE_BYTES: u64 = 1 << 20;
 /// Number of runs on level 0, each from one flush, at which a compaction into the next level starts.
 const LEVEL_0_FLUSHES: u8 = 4;
+/// Number in the metadata of a table that says that its data blocks are compressed with LZ4.
+const LZ4_TAG: u8 = 1;
 
 /// Options of the LSM tree's tables on disk.
 #[derive(Clone, Copy, Debug)]
@@ -80,6 +71,8 @@ pub(crate) struct TableOptions {
     pub table_bytes: u64,
     /// Size in bytes of the memory that the kernel has for pages of files.
     pub page_cache_bytes: u64,
+    /// Compression of the tables on cold levels.
+    pub compression: TableCompression,
 }
 
 /// All tables in a directory; see the [module](self). Any thread may call the methods.
@@ -92,6 +85,8 @@ pub(crate) struct TableStore {
     discarding: Discarding,
     table_bytes: u64,
     page_cache_bytes: u64,
+    /// Compression of tables that are written to cold levels.
+    cold_compression: CompressionType,
     partial: PartialTables,
     /// Numbers of the tables at the last attempt to return space to the disk, if that attempt freed nothing. The next
     /// attempt is skipped while the tables are the same.
@@ -116,13 +111,14 @@ enum Origin {
 impl TableStore {
     /// Opens the tables in a directory. Creates the directory if it is missing.
     pub(crate) fn open(dir: &Path, options: TableOptions) -> Result<Self, BackendError> {
+        let cold_compression = compression_type(options.compression)?;
         let disk = open_os_dir(dir)?;
         private::create(dir).map_err(io_error("create directory"))?;
         manifest::prepare(dir, &disk)?;
         let cache = Arc::new(BlockCache::new(options.cache_bytes));
         let pace = Arc::default();
         let growth = WritebackTracker::of(dir, &pace);
-        let config = config(dir).with_compaction_filter_factory(Some(Arc::new(growth.clone())));
+        let config = config(dir, cold_compression).with_compaction_filter_factory(Some(Arc::new(growth.clone())));
         let tree = match catch_panics("open", || config.open())? {
             AnyTree::Standard(tree) => tree,
             AnyTree::Blob(_) => {
@@ -143,6 +139,7 @@ impl TableStore {
             discarding,
             table_bytes: options.table_bytes,
             page_cache_bytes: options.page_cache_bytes,
+            cold_compression,
             partial: PartialTables::in_dir(dir),
             not_reclaimable: Mutex::default(),
             newest: ArcSwap::default(),
@@ -251,16 +248,19 @@ impl TableStore {
         self.growth.written_bytes()
     }
 
-    /// Merges all tables into one sorted run. Returns the number of bytes written; `None` if there was nothing to
-    /// merge.
+    /// Merges all tables into one sorted run, with the compression that the options choose. Returns the number of bytes
+    /// written; `None` if there was nothing to do.
     pub(crate) fn compact_all(&self) -> Result<Option<u64>, BackendError> {
         let before = self.newest();
-        // Deleted pairs are dropped only when they are merged into the last level.
-        if before.tables_per_level().split_last().is_none_or(|(_, above)| above.iter().all(|tables| *tables == 0)) {
-            return Ok(None);
-        }
+        // Tables can reach the last level without being written again, or were written with other options.
+        let is_as_chosen = before.tables().all(|table| table.compression() == self.cold_compression);
+        if before.is_merged() && is_as_chosen { Ok(None) } else { self.merge_all(&before) }
+    }
+
+    /// Merges all tables into one sorted run. Returns the number of bytes written; `None` if no table changed.
+    fn merge_all(&self, before: &TableSet) -> Result<Option<u64>, BackendError> {
         self.write("compaction", || self.tree.major_compact(self.table_bytes, EVERYTHING))?;
-        self.compacted_since(&before)
+        self.compacted_since(before)
     }
 
     /// Makes one step of returning the space of deleted data to the disk. Merges all tables if the result fits into the
@@ -274,7 +274,7 @@ impl TableStore {
         }
         let room = self.growth.room();
         let merged = if self.merged_bytes() <= room {
-            self.compact_all()
+            if before.is_merged() { Ok(None) } else { self.merge_all(&before) }
         } else {
             let table_bytes = (self.table_bytes / SLICES_PER_TABLE).max(MIN_SLICE_BYTES);
             let strategy = Leveled::default().with_l0_threshold(1).with_table_target_size(table_bytes);
@@ -386,32 +386,16 @@ impl TableStore {
     }
 }
 
-fn config(dir: &Path) -> Config {
-    let filter = |bits| FilterPolicyEntry::Bloom(BloomConstructionPolicy::BitsPerKey(bits));
-    Config::new(dir, SequenceNumberCounter::default(), SequenceNumberCounter::default())
-        // The crate's cache serves only its reads while it opens a table; data blocks are in our own cache.
-        .use_cache(Arc::new(Cache::with_capacity_bytes(CRATE_CACHE_BYTES)))
-        .data_block_size_policy(BlockSizePolicy::all(BLOCK_BYTES))
-        .data_block_restart_interval_policy(RestartIntervalPolicy::all(1))
-        .data_block_hash_ratio_policy(HashRatioPolicy::all(0.0))
-        // Set explicitly although it is the default of this build: another crate in the same build can enable the
-        // LSM crate's compression feature, which changes the default.
-        .data_block_compression_policy(CompressionPolicy::all(CompressionType::None))
-        .index_block_compression_policy(CompressionPolicy::all(CompressionType::None))
-        .filter_policy(FilterPolicy::new(FILTER_BITS_PER_KEY.map(filter)))
-        .filter_block_partitioning_policy(PartitioningPolicy::all(false))
-        // Tables have their own index and filter; the crate needs its copies only while it opens a table.
-        .filter_block_pinning_policy(PinningPolicy::all(false))
-        .index_block_pinning_policy(PinningPolicy::all(false))
-        .index_block_partitioning_policy(PartitioningPolicy::all(false))
-}
-
 /// Runs a call into the LSM crate. The crate panics on some kinds of damage; such a panic is returned as an error of
 /// corruption.
 fn catch_panics<T>(operation: &'static str, call: impl FnOnce() -> lsm_tree::Result<T>) -> Result<T, BackendError> {
     match caught(call) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(lsm_tree::Error::Io(error))) => Err(BackendError::of_io(operation, &error)),
+        // A build without LZ4 does not know its tag. All other tags are damage.
+        Ok(Err(lsm_tree::Error::InvalidTag(("CompressionType", LZ4_TAG)))) => {
+            Err(BackendError::CompressionNotBuilt { compression: TableCompression::Lz4.name() })
+        }
         Ok(Err(error)) => Err(BackendError::corrupt(operation, error)),
         Err(text) => Err(BackendError::corrupt(operation, text)),
     }
@@ -434,9 +418,13 @@ mod tests {
         span::{Reads, Span},
     };
 
+    fn sized(cache_bytes: u64, table_bytes: u64) -> TableOptions {
+        TableOptions { cache_bytes, table_bytes, page_cache_bytes: u64::MAX, compression: TableCompression::None }
+    }
+
     /// Opens a store in `dir` and flushes 1 MiB of pairs to its tables.
     fn filled(dir: &Path, cache_bytes: u64) -> TableStore {
-        filled_with(dir, TableOptions { cache_bytes, table_bytes: 64 << 20, page_cache_bytes: u64::MAX })
+        filled_with(dir, sized(cache_bytes, 64 << 20))
     }
 
     fn filled_with(dir: &Path, options: TableOptions) -> TableStore {
@@ -475,12 +463,7 @@ mod tests {
     fn each_flipped_bit_in_the_list_of_tables_is_found_at_the_open() {
         let dir = tempfile::tempdir().unwrap();
         drop(filled(dir.path(), 1 << 20));
-        let open = || {
-            TableStore::open(
-                dir.path(),
-                TableOptions { cache_bytes: 1 << 20, table_bytes: 64 << 20, page_cache_bytes: u64::MAX },
-            )
-        };
+        let open = || TableStore::open(dir.path(), sized(1 << 20, 64 << 20));
         drop(open().unwrap());
         let current = std::fs::read(dir.path().join("current")).unwrap();
         let list = format!("v{}", u64::from_le_bytes(current[..8].try_into().unwrap()));
@@ -499,6 +482,13 @@ mod tests {
     }
 
     #[test]
+    fn a_table_whose_compression_this_build_lacks_is_no_damage() {
+        let open = |tag| catch_panics("open", || Err::<(), _>(lsm_tree::Error::InvalidTag(("CompressionType", tag))));
+        assert!(matches!(open(1), Err(BackendError::CompressionNotBuilt { compression: "lz4" })));
+        assert!(matches!(open(2), Err(BackendError::Corrupt { .. })));
+    }
+
+    #[test]
     fn what_was_written_is_read_ahead_and_what_was_found_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let store = filled(dir.path(), 64 << 20);
@@ -510,10 +500,7 @@ mod tests {
         assert!(store.warm(&|| true).unwrap());
         assert_eq!(store.cached_bytes(), all, "nothing is left to read");
         drop(store);
-        let reopened = TableStore::open(
-            dir.path(),
-            TableOptions { cache_bytes: 64 << 20, table_bytes: 64 << 20, page_cache_bytes: u64::MAX },
-        );
+        let reopened = TableStore::open(dir.path(), sized(64 << 20, 64 << 20));
         let reopened = reopened.unwrap();
         assert!(reopened.warm(&|| true).unwrap());
         assert_eq!(reopened.cached_bytes(), 0);
@@ -546,7 +533,7 @@ mod tests {
     #[test]
     fn compactions_of_level_0_are_foreseen() {
         let dir = tempfile::tempdir().unwrap();
-        let options = TableOptions { cache_bytes: 1 << 20, table_bytes: 32 << 10, page_cache_bytes: u64::MAX };
+        let options = sized(1 << 20, 32 << 10);
         let store = TableStore::open(dir.path(), options).unwrap();
         let (mut of_level_0, mut of_others) = (0, 0);
         for round in 0..200_u32 {
@@ -579,10 +566,7 @@ mod tests {
     #[test]
     fn a_cursor_reads_no_block_of_a_table_outside_the_span() {
         let dir = tempfile::tempdir().unwrap();
-        let store = filled_with(
-            dir.path(),
-            TableOptions { cache_bytes: 64 << 20, table_bytes: 128 << 10, page_cache_bytes: u64::MAX },
-        );
+        let store = filled_with(dir.path(), sized(64 << 20, 128 << 10));
         store.compact_all().unwrap();
         let set = store.newest();
         let tables = set.runs()[0].tables();

@@ -1,7 +1,8 @@
 //! One sorted table on disk, with a reader of our own.
 //!
 //! Owns: [`Table`], which has an open file, its block index in a form that is fast to search, and point reads
-//! through filter, index and block cache. Does not own: writing tables, or the set of tables.
+//! through filter, index and block cache. Does not own: decoding the bytes of a block (`block_file`), writing tables,
+//! or the set of tables.
 //!
 //! The reader of the LSM crate costs about three times as much per read, because it uses boxed iterators and
 //! materialises every key and value. So only the file format and the filters of that crate are used here.
@@ -20,18 +21,18 @@ use std::{
 
 use bytes::Bytes;
 use rustix::fs::{Advice, fadvise};
-use thalweg_disk::decode_resident;
-use thalweg_types::budget;
 use xxhash_rust::xxh3::Xxh3Default;
 
 use lsm_tree::{
     CompressionType,
-    table::{Block, BlockHandle, BlockOffset, block::BlockType, filter::standard_bloom::Builder},
+    table::{Block, block::BlockType, filter::standard_bloom::Builder},
 };
 
 use super::{
     block::{DataBlock, Malformed, common_len},
+    block_file::{self, BlockError},
     cache::{BlockCache, Slots},
+    config::BLOCK_BYTES,
     discarding::{Discarding, TableFile},
     filter::Filter,
 };
@@ -39,6 +40,7 @@ use crate::{
     backend::{BackendError, Direction, VerifiedRows},
     caught::caught,
     files::io_error,
+    lsm::TableCompression,
     span::Reads,
 };
 
@@ -101,16 +103,24 @@ impl Table {
         if inner.regions.index.is_some() || inner.regions.filter_tli.is_some() {
             return Err(corrupt("its index or filter is partitioned, which this version never writes"));
         }
-        let part = |what: &str, handle, compression, kind| {
-            let block = caught(|| Block::from_file(file.get(), handle, compression)).map_err(|text| corrupt(&text))?;
+        if inner.metadata.index_block_compression != CompressionType::None {
+            return Err(corrupt("its index is compressed, which this version never writes"));
+        }
+        // Another crate in the same build can enable the LSM crate's compression, for which our reader has no decoder.
+        if inner.metadata.data_block_compression != CompressionType::None && !cfg!(feature = "lz4") {
+            return Err(BackendError::CompressionNotBuilt { compression: TableCompression::Lz4.name() });
+        }
+        let part = |what: &str, handle, kind| {
+            let block = caught(|| Block::from_file(file.get(), handle, CompressionType::None));
+            let block = block.map_err(|text| corrupt(&text))?;
             let block = block.map_err(|error| corrupt(&error.to_string()))?;
             if block.header.block_type == kind { Ok(block) } else { Err(corrupt(&format!("its {what} is missing"))) }
         };
-        let block = part("index", inner.regions.tli, inner.metadata.index_block_compression, BlockType::Index)?;
+        let block = part("index", inner.regions.tli, BlockType::Index)?;
         let index = BlockIndex::decode(&block.data).ok_or_else(|| corrupt("its index is malformed"))?;
         let filter = match inner.regions.filter {
             Some(handle) => {
-                let block = part("filter", handle, CompressionType::None, BlockType::Filter)?;
+                let block = part("filter", handle, BlockType::Filter)?;
                 Some(Filter::new(&block.data.into()).map_err(|_| corrupt("its filter is malformed"))?)
             }
             None => None,
@@ -129,6 +139,11 @@ impl Table {
 
     pub(super) fn item_count(&self) -> u64 {
         self.inner.metadata.item_count
+    }
+
+    /// Returns the compression of the data blocks.
+    pub(super) fn compression(&self) -> CompressionType {
+        self.inner.metadata.data_block_compression
     }
 
     pub(super) fn deletion_count(&self) -> u64 {
@@ -196,7 +211,7 @@ impl Table {
             if number == self.index.len() {
                 return Ok(true);
             }
-            if !go_on() || !self.cache.has_room(self.index.block_position(number).1.into()) {
+            if !go_on() || !self.cache.has_room(self.expected_bytes(number)) {
                 return Ok(false);
             }
             if !self.slots.holds(number) {
@@ -204,6 +219,14 @@ impl Table {
             }
             self.warmed.store(number + 1, Relaxed);
         }
+    }
+
+    /// Returns the number of bytes that the block with this number probably has in memory.
+    fn expected_bytes(&self, number: usize) -> u64 {
+        let (_, size) = self.index.block_position(number);
+        // A compressed block says only in the file how large it is.
+        let is_compressed = self.compression() != CompressionType::None;
+        u64::from(if is_compressed { size.max(BLOCK_BYTES) } else { size })
     }
 
     /// Reads the whole file of the table and compares it with the checksum that the LSM crate has stored for it in its
@@ -281,28 +304,16 @@ impl Table {
 
     fn read_block(&self, number: usize) -> Result<Arc<DataBlock>, BackendError> {
         let (offset, size) = self.index.block_position(number);
-        let handle = BlockHandle::new(BlockOffset(offset), size);
-        let (file, compression) = (self.file.get(), self.inner.metadata.data_block_compression);
-        // The crate has assertions about damaged headers.
-        let decode = |mut bytes: &[u8]| caught(|| Block::from_reader(&mut bytes, compression));
-        let resident = || match decode_resident(file, size as usize, offset, decode) {
-            Ok(block) => block,
-            Err(error) => Some(Ok(Err(error.into()))),
-        };
-        let block = budget::read_file(resident, || caught(|| Block::from_file(file, handle, compression)));
+        let block = block_file::read(self.file.get(), offset, size, self.compression());
         let block = block.map_err(|spent| BackendError::io("read table", spent))?;
-        let block = block.map_err(|text| corrupt(&self.inner, format_args!("block at {offset}: {text}")))?;
         let block = block.map_err(|error| match error {
-            lsm_tree::Error::Io(error) => {
+            BlockError::Io(error) => {
                 BackendError::io("read table", format_args!("{}: {error}", self.inner.path.display()))
             }
-            error => corrupt(&self.inner, format_args!("block at {offset}: {error}")),
+            BlockError::Damaged(text) => corrupt(&self.inner, format_args!("block at {offset}: {text}")),
         })?;
-        if block.header.block_type != BlockType::Data {
-            return Err(corrupt(&self.inner, format_args!("no data block at {offset}")));
-        }
         let malformed = |Malformed| corrupt(&self.inner, "a block is malformed though its checksum is right");
-        Ok(Arc::new(DataBlock::new(block.data.into()).map_err(malformed)?))
+        Ok(Arc::new(DataBlock::new(block).map_err(malformed)?))
     }
 }
 
@@ -488,7 +499,7 @@ fn head(bytes: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use lsm_tree::table::{IndexBlock, KeyedBlockHandle};
+    use lsm_tree::table::{BlockHandle, BlockOffset, IndexBlock, KeyedBlockHandle};
 
     use super::*;
 
