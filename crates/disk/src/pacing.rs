@@ -16,8 +16,9 @@
 
 use std::time::Duration;
 
-/// Minimum and maximum share of the disk's time that work takes beside the syncs of clients.
+/// Share of the disk's time that syncs leave to work, however long they take.
 const MIN_SHARE: f64 = 0.25;
+/// Maximum share that a job takes for its deadline before it is late.
 const MAX_SHARE: f64 = 0.9;
 /// Factor by which a job takes more of the disk than its deadline needs, because both rates vary.
 const DEADLINE_MARGIN: f64 = 1.25;
@@ -118,9 +119,12 @@ pub(crate) fn pause_after(job: &PacedJob, took: Duration, usual: Duration, disk:
     }
     let used = took.as_secs_f64();
     let usual_share = used / (used + usual.as_secs_f64());
-    let left_by_syncs = (1.0 - disk.sync_share).clamp(MIN_SHARE, MAX_SHARE);
-    let needed = job.needed_share(disk.rate) * DEADLINE_MARGIN;
-    let share = usual_share.min(left_by_syncs).max(needed).min(MAX_SHARE);
+    let left_by_syncs = (1.0 - disk.sync_share).max(MIN_SHARE);
+    let needed = (job.needed_share(disk.rate) * DEADLINE_MARGIN).min(MAX_SHARE);
+    if (needed..=left_by_syncs).contains(&usual_share) {
+        return usual;
+    }
+    let share = usual_share.min(left_by_syncs).max(needed);
     let pause = used * (1.0 - share) / share;
     Duration::try_from_secs_f64(pause).map_or(longest, |pause| pause.min(longest))
 }
@@ -277,6 +281,8 @@ mod tests {
         // A quarter of the disk is always left, so a pause of three times the piece does not get longer.
         let pause = pause_after(&ENDLESS, MILLI, 3 * MILLI, &DiskUse { sync_share: 1.0, ..IDLE });
         assert!(pause.abs_diff(3 * MILLI) < Duration::from_micros(1), "{pause:?}");
+        // A piece that took long has a short pause in comparison, which gets no longer by itself.
+        assert_eq!(pause_after(&ENDLESS, SECOND, MILLI, &IDLE), MILLI);
     }
 
     #[test]

@@ -219,6 +219,7 @@ mod tests {
             TableStore::open(
                 dir.path(),
                 TableOptions { cache_bytes: 1 << 20, table_bytes: 64 << 20, page_cache_bytes: u64::MAX },
+                Default::default(),
             )
         };
         drop(open().unwrap());

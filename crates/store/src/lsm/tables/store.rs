@@ -32,6 +32,7 @@ use lsm_tree::{
     config::{BlockSizePolicy, BloomConstructionPolicy, CompressionPolicy, FilterPolicy, FilterPolicyEntry},
     config::{PartitioningPolicy, PinningPolicy, RestartIntervalPolicy},
 };
+use thalweg_disk::Pacer;
 
 use super::{
     cache::BlockCache,
@@ -114,13 +115,13 @@ enum Origin {
 }
 
 impl TableStore {
-    /// Opens the tables in a directory. Creates the directory if it is missing.
-    pub(crate) fn open(dir: &Path, options: TableOptions) -> Result<Self, BackendError> {
+    /// Opens the tables in a directory. Creates the directory if it is missing. `pacer` paces the work on them.
+    pub(crate) fn open(dir: &Path, options: TableOptions, pacer: Arc<Pacer>) -> Result<Self, BackendError> {
         let disk = open_os_dir(dir)?;
         private::create(dir).map_err(io_error("create directory"))?;
         manifest::prepare(dir, &disk)?;
         let cache = Arc::new(BlockCache::new(options.cache_bytes));
-        let pace = Arc::default();
+        let pace = Arc::new(Throttle::new(pacer));
         let growth = WritebackTracker::of(dir, &pace);
         let config = config(dir).with_compaction_filter_factory(Some(Arc::new(growth.clone())));
         let tree = match catch_panics("open", || config.open())? {
@@ -130,7 +131,7 @@ impl TableStore {
             }
         };
         growth.begin(tree.get_next_table_id());
-        let discarding = Discarding::start().map_err(io_error("start thread"))?;
+        let discarding = Discarding::start(pace.pacer()).map_err(io_error("start thread"))?;
         let highest = catch_panics("open", || Ok(tree.get_highest_persisted_seqno()))?;
         let next_seqno = seqno::after(highest)
             .ok_or_else(|| BackendError::corrupt(dir.display(), "a table has a sequence number that no flush gives"))?;
@@ -440,7 +441,7 @@ mod tests {
     }
 
     fn filled_with(dir: &Path, options: TableOptions) -> TableStore {
-        let store = TableStore::open(dir, options).unwrap();
+        let store = TableStore::open(dir, options, Arc::default()).unwrap();
         let (memtable, mut writer) = Memtable::create(4 << 20);
         let mut batch = WriteBatch::new();
         (0..10_000_u32).for_each(|number| batch.put(&[b"k", &number.to_be_bytes()], &[&[7; 100]]));
@@ -479,6 +480,7 @@ mod tests {
             TableStore::open(
                 dir.path(),
                 TableOptions { cache_bytes: 1 << 20, table_bytes: 64 << 20, page_cache_bytes: u64::MAX },
+                Arc::default(),
             )
         };
         drop(open().unwrap());
@@ -513,6 +515,7 @@ mod tests {
         let reopened = TableStore::open(
             dir.path(),
             TableOptions { cache_bytes: 64 << 20, table_bytes: 64 << 20, page_cache_bytes: u64::MAX },
+            Arc::default(),
         );
         let reopened = reopened.unwrap();
         assert!(reopened.warm(&|| true).unwrap());
@@ -547,7 +550,7 @@ mod tests {
     fn compactions_of_level_0_are_foreseen() {
         let dir = tempfile::tempdir().unwrap();
         let options = TableOptions { cache_bytes: 1 << 20, table_bytes: 32 << 10, page_cache_bytes: u64::MAX };
-        let store = TableStore::open(dir.path(), options).unwrap();
+        let store = TableStore::open(dir.path(), options, Arc::default()).unwrap();
         let (mut of_level_0, mut of_others) = (0, 0);
         for round in 0..200_u32 {
             let (memtable, mut writer) = Memtable::create(1 << 20);
@@ -582,6 +585,7 @@ mod tests {
         let store = filled_with(
             dir.path(),
             TableOptions { cache_bytes: 64 << 20, table_bytes: 128 << 10, page_cache_bytes: u64::MAX },
+            Arc::default(),
         );
         store.compact_all().unwrap();
         let set = store.newest();
