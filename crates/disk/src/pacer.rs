@@ -1,7 +1,7 @@
 //! The pacer: one scheduler for all background work that shares a disk with the syncs of clients.
 //!
 //! Owns: the measured rate of the disk, the time of the log's syncs, the kinds of work that are late, and the counters
-//! of its decisions. Does not own: the rules (see `pacing`), the usual pauses, or the deadlines, which its callers know.
+//! of its decisions. Does not own: the rules (see `pacing`), usual pauses and deadlines, which its callers know.
 //!
 //! ```text
 //! begin(job) -> Permit -> a piece goes to the disk -> Permit::finish -> the caller pauses

@@ -3,8 +3,8 @@
 //! Owns: the pause after a piece ([`pause_after`]), lateness ([`PacedJob::is_late`]), and the rates of the disk and of
 //! writers. Does not own: clocks, threads and counters (see `pacer`).
 //!
-//! Each kind of work has a *usual* pause, which its caller names. It leaves the disk to the syncs of clients, and is the
-//! pause while nothing else is known. Beyond that:
+//! Each kind of work has a *usual* pause, which its caller names. It leaves the disk to the syncs of clients, and applies
+//! while nothing else is known. Beyond that:
 //!
 //! * A job that misses its deadline at the disk's rate does not pause.
 //! * A job that meets its deadline only with a larger share of the disk than its usual pause leaves it pauses for less.

@@ -22,8 +22,8 @@ use std::{
 
 use thalweg_disk::{PacedJob, PacedWork, Pacer, Permit, WriteMeter};
 
-/// Maximum usual pause of a throttled flush or compaction after writing a piece. If the disk takes longer for a piece, a
-/// longer pause would gain nothing.
+/// Maximum usual pause of a throttled flush or compaction after writing a piece. If the disk takes longer for a piece,
+/// a longer pause would gain nothing.
 const MAX_REST: Duration = Duration::from_millis(5);
 /// Time after the last write of a client during which clients count as still writing.
 const ACTIVE: Duration = Duration::from_millis(100);

@@ -6,8 +6,8 @@
 //!
 //! The LSM crate syncs a table once, when the table is complete. While a disk writes 64 MiB in one piece, all other
 //! syncs wait for this write: syncs of the log took up to 66 ms. So tables are written in pieces. While clients write,
-//! the pieces are small, and a pause follows each piece, usually as long as the piece took, unless the work is urgent or
-//! late (see `throttle`).
+//! the pieces are small, and a pause follows each piece, usually as long as the piece took, unless the work is urgent
+//! or late (see `throttle`).
 //!
 //! If the tables are larger than the kernel's memory for pages of files, each piece leaves that memory as soon as it is
 //! on the disk. Otherwise the kernel has to look for pages to evict, in the thread that needs a page: with 512 MiB, the
