@@ -1,8 +1,8 @@
 //! The disk for the layers above: a directory tree of files, behind one trait.
 //!
 //! Owns: [`Disk`] and [`File`], their real implementation over the operating system ([`RealDisk`]),
-//! and a simulated one with faults and power loss ([`SimDisk`]); and the [`Priority`] of threads that use files in the
-//! background.
+//! and a simulated one with faults and power loss ([`SimDisk`]); the [`Priority`] of threads that use files in the
+//! background; and the [`Pacer`], by which their work leaves the disk to the syncs of clients.
 //! Does not own: any file format, any retry. Errors are returned unchanged. In particular a failed sync is
 //! final: the kernel may have marked the pages clean without writing them, so a later successful sync proves
 //! nothing.
@@ -15,11 +15,15 @@
 
 use std::{io, sync::Arc, time::Duration};
 
+mod pacer;
+mod pacing;
 mod path;
 mod priority;
 mod real;
 pub mod sim;
 
+pub use pacer::{Pacer, PacerStats, Permit};
+pub use pacing::{MAX_PAUSE_FACTOR, PacedJob, PacedWork, WriteMeter};
 pub use priority::Priority;
 pub use real::{DIRECT_BLOCK_BYTES, RealDisk, begin_write_out, decode_resident, read_resident, set_direct, write_out};
 pub use sim::SimDisk;

@@ -13,7 +13,7 @@ use std::{
     sync::Arc,
 };
 
-use thalweg_disk::Disk;
+use thalweg_disk::{Disk, Pacer};
 #[cfg(feature = "redb")]
 use thalweg_store::redb::{RedbBackend, RedbOptions};
 #[cfg(feature = "sqlite")]
@@ -105,13 +105,15 @@ fn aside_dir(kind: BackendKind) -> String {
     format!("{}.old", StateDir::FIRST.path(kind))
 }
 
-/// Location at which a backend keeps the state, and the threads that do its background work.
+/// Location at which a backend keeps the state, and the threads and the pacer of its background work.
 #[derive(Clone, Copy)]
 pub(crate) struct BackendLocation<'a> {
     pub(crate) disk: &'a Arc<dyn Disk>,
     /// Directory in the operating system for backends that do their own I/O; `None` for the directory of the disk.
     pub(crate) os_dir: Option<&'a Path>,
     pub(crate) background: Background,
+    /// Scheduler of background work on the disk, which the log has; `None` for a backend without a log beside it.
+    pub(crate) pacer: Option<&'a Arc<Pacer>>,
 }
 
 /// Opens the state that a backend keeps in a state directory. The state is empty if the backend has none there yet.
@@ -148,6 +150,7 @@ pub(crate) fn open_in(
                 compression: options.table_compression,
                 compaction: options.compaction,
                 background,
+                pacer: place.pacer.cloned(),
                 ..LsmOptions::new(place.os_dir(kind, dir)?)
             };
             Ok(Arc::new(LsmBackend::open(options, barrier)?))
@@ -184,7 +187,7 @@ fn buffer(options: &Options, background: Background) -> thalweg_store::BufferOpt
 impl<'a> BackendLocation<'a> {
     /// Creates the location on a disk for a backend with its own threads.
     pub(crate) fn on(disk: &'a Arc<dyn Disk>) -> Self {
-        Self { disk, os_dir: None, background: Background::Threads }
+        Self { disk, os_dir: None, background: Background::Threads, pacer: None }
     }
 
     /// Returns true if a state directory exists. Empty directories do not count on a simulated disk, which cannot

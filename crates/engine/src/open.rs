@@ -223,7 +223,7 @@ pub(crate) fn on(
     }
     let lock = lock(&disk, &path, mode)?;
     let (identity, created) = identify(&disk, &path, seed, options, role)?;
-    let place = BackendLocation { disk: &disk, os_dir, background: mode.background() };
+    let place = BackendLocation { os_dir, background: mode.background(), ..BackendLocation::on(&disk) };
     let state_dir = read_state_dir(place, identity.backend, &path)?;
     add_checksums(&disk, &path)?;
     let swept = backends::remove_all_but(place, &identity, state_dir);
@@ -242,6 +242,7 @@ pub(crate) fn on(
             changed
         }
     };
+    let place = BackendLocation { pacer: Some(log.pacer()), ..place };
     let backend = backends::open_in(place, identity.backend, state_dir, Arc::new(Barrier(log.clone())), options)?;
     let parts =
         SpaceParts { disk: &disk, path, log: log.clone(), backend: backend.clone(), clock, options, identity, mode };
@@ -298,7 +299,12 @@ pub(crate) fn on(
 impl Opened {
     /// Place in which backends of the database keep the state.
     pub(crate) fn place(&self) -> BackendLocation<'_> {
-        BackendLocation { disk: &self.disk, os_dir: self.os_dir.as_deref(), background: self.mode.background() }
+        BackendLocation {
+            disk: &self.disk,
+            os_dir: self.os_dir.as_deref(),
+            background: self.mode.background(),
+            pacer: Some(self.log.pacer()),
+        }
     }
 }
 

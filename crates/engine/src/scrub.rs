@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use thalweg_disk::Priority;
+use thalweg_disk::{PacedWork, Priority};
 use thalweg_log::{Log, ReadError};
 use thalweg_store::{Backend, BackendHealth};
 
@@ -156,10 +156,13 @@ impl Shared {
                 stats.done_bytes += bytes;
                 stats.bytes += bytes;
             }
-            self.pause(match pace {
+            let pause = match pace {
                 Pace::Considerate => Duration::from_secs_f64(bytes as f64 / self.bytes_per_second as f64),
-                Pace::Awaited => Duration::ZERO,
-            })
+                Pace::Awaited => return self.pause(Duration::ZERO),
+            };
+            let pause = self.log.pacer().stretched(PacedWork::Scrub, pause);
+            self.log.pacer().count_rest(PacedWork::Scrub, pause);
+            self.pause(pause)
         };
         let read_all = segments.iter().all(|(generation, _)| self.segment(*generation, &mut step).is_continue())
             && match self.backend.verify(&mut step) {

@@ -95,6 +95,7 @@ impl Shared {
         let began = self.clock.monotonic();
         let outcome = sealed.iter().chain([&active]).try_for_each(sync_segment);
         let took = self.clock.monotonic().saturating_sub(began);
+        self.segment_pool.pacer.count_sync(took);
 
         let mut core = self.core();
         if let Err(reason) = outcome {

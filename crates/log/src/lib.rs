@@ -7,6 +7,7 @@
 //! [`Log`] is the complete interface to an open log; [`offline`] inspects a directory that no process has
 //! open. `docs/formats/log.md` describes the bytes.
 
+mod append_progress;
 mod apply_survey;
 mod background;
 mod commit;

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use thalweg_disk::{Disk, LOCK_PATIENCE};
+use thalweg_disk::{Disk, LOCK_PATIENCE, Pacer};
 use thalweg_types::{Clock, Generation, Lsn};
 
 use crate::{
@@ -105,7 +105,8 @@ impl Log {
         clock: Arc<dyn Clock>,
         seed: u64,
     ) -> Result<(Self, Recovery), OpenError> {
-        let (shared, recovery) = recovery::open(disk, dir, options, clock, (seed, LOCK_PATIENCE))?;
+        let pacer = Arc::new(Pacer::new(Arc::clone(&clock)));
+        let (shared, recovery) = recovery::open(disk, dir, options, (clock, pacer), (seed, LOCK_PATIENCE))?;
         Ok((Self { handle: Arc::new(Handle::start(shared)?) }, recovery))
     }
 
@@ -119,7 +120,8 @@ impl Log {
         clock: Arc<dyn Clock>,
         seed: u64,
     ) -> Result<(Self, Recovery), OpenError> {
-        let (shared, recovery) = recovery::open(disk, dir, options, clock, (seed, Duration::ZERO))?;
+        let pacer = Arc::new(Pacer::stepped());
+        let (shared, recovery) = recovery::open(disk, dir, options, (clock, pacer), (seed, Duration::ZERO))?;
         Ok((Self { handle: Arc::new(Handle::stepped(shared)) }, recovery))
     }
 
@@ -238,6 +240,13 @@ impl Log {
         self.shared().segment_pool.set_state_space(state);
     }
 
+    /// Returns the pacer of background work on the log's disk. Other work on the same disk should share it. That of a
+    /// [stepped](Self::open_stepped) log never pauses.
+    #[must_use]
+    pub fn pacer(&self) -> &Arc<Pacer> {
+        &self.shared().segment_pool.pacer
+    }
+
     /// Returns counters of events since the log was opened, and current values such as the number of
     /// segments.
     #[must_use]
@@ -254,6 +263,7 @@ impl Log {
             segment_waits: counters.waits.load(Ordering::Relaxed),
             segment_wait_micros: counters.wait_micros.load(Ordering::Relaxed),
             waiting_writers: shared.gates.waiting.load(Ordering::Relaxed) as u64,
+            pacer: shared.segment_pool.pacer.stats(),
             ..LogStats::default()
         };
         let core = shared.core();

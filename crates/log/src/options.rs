@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use thalweg_disk::PacerStats;
 use thalweg_types::{Generation, Log2Histogram, Lsn, SpaceTime};
 
 use crate::{
@@ -184,4 +185,7 @@ pub struct LogStats {
     pub segment_waits: u64,
     /// Total microseconds of these waits.
     pub segment_wait_micros: u64,
+    /// Decisions of the [pacer](crate::Log::pacer) of background work on the disk, including work of others that share
+    /// it.
+    pub pacer: PacerStats,
 }

@@ -21,10 +21,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use thalweg_disk::{Disk, File, Mapping};
+use thalweg_disk::{Disk, File, Mapping, PacedJob, PacedWork, Pacer};
 use thalweg_types::{Clock, Generation, Lsn};
 
 use crate::{
+    append_progress::{AppendProgress, TakeTimes},
     errors::{DiskFault, Explain},
     format::{HEADER_BLOCK_BYTES, SegmentHeader, SegmentId, SegmentState, segment_name},
     options::LogOptions,
@@ -46,10 +47,6 @@ const EASY_PACE_STEP: Duration = Duration::from_millis(16);
 /// Minimum number of recycled segments kept in addition to `spare_segments` while the disk has room. Keeping
 /// them saves writing zeroes into new files.
 const EXTRA_SPARES: usize = 2;
-/// Length of the recent past that determines how many recycled segments are kept in addition: as many as the
-/// writer used in that time. Segments are freed many at a time, whenever the state has been flushed; a log
-/// with a constant write rate uses all of them before the next flush.
-const RECENT: Duration = Duration::from_secs(60);
 /// Maximum number of recycled segments kept because the writer used as many recently. `MAX_RECENT_BYTES`
 /// bounds their total bytes.
 const MAX_RECENT: u64 = 64;
@@ -99,10 +96,7 @@ struct State {
     is_refilling: bool,
     generation: u64,
     slots: BTreeSet<u32>,
-    /// Monotonic times at which the writer took its latest segments. `last_interval` is the time between the last two
-    /// of them.
-    take_times: VecDeque<Duration>,
-    last_interval: Duration,
+    take_times: TakeTimes,
 }
 
 impl State {
@@ -126,20 +120,6 @@ impl State {
         self.waiting > 0 || !self.wakers.is_empty()
     }
 
-    /// Records that the writer took a segment at `now`. Keeps the times of the latest `most` takes.
-    fn note_taken(&mut self, now: Duration, most: usize) {
-        self.last_interval = self.take_times.back().map_or(Duration::ZERO, |before| now.saturating_sub(*before));
-        self.take_times.push_back(now);
-        if self.take_times.len() > most {
-            self.take_times.pop_front();
-        }
-    }
-
-    /// Number of segments that the writer took within [`RECENT`].
-    fn taken_recently(&self, now: Duration) -> usize {
-        self.take_times.len() - self.take_times.partition_point(|taken| now.saturating_sub(*taken) > RECENT)
-    }
-
     /// Minimum duration of one step of zero-filling, chosen so that preparing a segment takes half the time
     /// in which the writer fills one. The result is between `PACE_STEP` and `EASY_PACE_STEP`. After a rest it is
     /// `PACE_STEP`: the writer may need a segment soon, and the time of its earlier ones says nothing.
@@ -148,7 +128,7 @@ impl State {
             return PACE_STEP;
         }
         let steps = (u64::from(segment_bytes) / PACE_STEP_BYTES).max(1) as u32;
-        (self.last_interval / 2 / steps).clamp(PACE_STEP, EASY_PACE_STEP)
+        (self.take_times.last_interval() / 2 / steps).clamp(PACE_STEP, EASY_PACE_STEP)
     }
 }
 
@@ -194,6 +174,9 @@ pub(crate) struct SegmentPool {
     /// True while no segment is ready for data.
     is_short: AtomicBool,
     pub counters: PrepareCounters,
+    pub progress: AppendProgress,
+    /// Scheduler of all background work on the disk.
+    pub pacer: Arc<Pacer>,
 }
 
 /// Disk space of the state that the log's user keeps beside the log, on the same disk.
@@ -228,7 +211,7 @@ impl SegmentPool {
     /// `slots` are the file numbers in use.
     pub(crate) fn new(
         disk: Arc<dyn Disk>,
-        clock: Arc<dyn Clock>,
+        (clock, pacer): (Arc<dyn Clock>, Arc<Pacer>),
         dir: &str,
         options: &LogOptions,
         seed: u64,
@@ -253,6 +236,8 @@ impl SegmentPool {
             low: AtomicBool::new(false),
             is_short: AtomicBool::new(true),
             counters: PrepareCounters::default(),
+            progress: AppendProgress::default(),
+            pacer,
         }
     }
 
@@ -274,7 +259,7 @@ impl SegmentPool {
         }
         let now = self.clock.monotonic();
         state.need_segments(now);
-        state.note_taken(now, self.max_extra());
+        state.take_times.add(now, self.max_extra());
         self.work.notify_one();
         let taken = state.ready.pop_front();
         self.note_ready(&state);
@@ -575,7 +560,7 @@ impl SegmentPool {
         if self.is_low() {
             return self.target;
         }
-        self.target + state.taken_recently(self.clock.monotonic()).clamp(EXTRA_SPARES, self.max_extra())
+        self.target + state.take_times.recent(self.clock.monotonic()).clamp(EXTRA_SPARES, self.max_extra())
     }
 
     /// Maximum number of recycled segments kept beyond `spare_segments`.
@@ -681,8 +666,9 @@ impl SegmentPool {
             at += piece;
             self.counters.zeroed_bytes.fetch_add(piece, Ordering::Relaxed);
             if pace == PrepareSpeed::Bounded && at.is_multiple_of(PACE_STEP_BYTES) {
+                let permit = self.pacer.begin(self.fill_job(total - at));
                 file.write_out(at - PACE_STEP_BYTES, PACE_STEP_BYTES).explain("write out", path)?;
-                if !self.pause(step_began) {
+                if !self.pause(permit.finish(PACE_STEP_BYTES, |_| self.usual_pause(step_began))) {
                     return Ok(false);
                 }
                 self.recycle_freed();
@@ -692,17 +678,35 @@ impl SegmentPool {
         Ok(true)
     }
 
-    /// Waits until a step of zero-filling that began at `began` has taken its minimum duration, unless a
-    /// writer waits for a segment. Returns false if the thread must stop.
-    fn pause(&self, began: Instant) -> bool {
+    /// Describes the zero-filling of a segment with `left_bytes` bytes to write. It is due when the writer has filled
+    /// all segments that it may take.
+    fn fill_job(&self, left_bytes: u64) -> PacedJob {
+        let for_data = self.ready_count().saturating_sub(Self::needed(Purpose::Data) - 1);
+        let ready_bytes = for_data as u64 * u64::from(self.segment_bytes);
+        let deadline = self.progress.time_to_fill(self.pacer.now(), ready_bytes);
+        PacedJob { work: PacedWork::Segment, left_bytes, deadline }
+    }
+
+    /// Time until a step of zero-filling that began at `began` has taken its minimum duration.
+    fn usual_pause(&self, began: Instant) -> Duration {
+        let step = self.state().pace_step(self.segment_bytes);
+        (began + step).saturating_duration_since(Instant::now())
+    }
+
+    /// Waits for `pause` after a step of zero-filling, unless a writer waits for a segment. Returns false if the thread
+    /// must stop.
+    fn pause(&self, pause: Duration) -> bool {
+        let began = Instant::now();
         let mut state = self.state();
         loop {
-            let left = (began + state.pace_step(self.segment_bytes)).saturating_duration_since(Instant::now());
+            let left = (began + pause).saturating_duration_since(Instant::now());
             if state.stop || state.is_awaited() || left.is_zero() {
-                return !state.stop;
+                break;
             }
             state = self.work.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
+        self.pacer.count_rest(PacedWork::Segment, pause.min(began.elapsed()));
+        !state.stop
     }
 
     /// Recycles freed segments while a new segment file is being filled with zeroes, so that a waiting writer
@@ -777,7 +781,7 @@ mod tests {
         let hour = Duration::from_secs(3600);
         let mut state = State::default();
         for takes in 0..2 {
-            state.note_taken(hour * takes, 8);
+            state.take_times.add(hour * takes, 8);
         }
         assert_eq!(state.pace_step(64 << 20), EASY_PACE_STEP);
         assert!(!state.end_rest(hour), "it did not rest");

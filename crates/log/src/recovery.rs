@@ -6,7 +6,7 @@
 use std::{io, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
-use thalweg_disk::Disk;
+use thalweg_disk::{Disk, Pacer};
 use thalweg_types::{Clock, Generation};
 
 use crate::{
@@ -23,12 +23,12 @@ use crate::{
 };
 
 /// Opens the log in `dir`, without starting the background threads. Waits up to `patience` while another handle of this
-/// process has the log open.
+/// process has the log open. The preparation of segments is paced by `pacer`.
 pub(crate) fn open(
     disk: Arc<dyn Disk>,
     dir: &str,
     options: LogOptions,
-    clock: Arc<dyn Clock>,
+    (clock, pacer): (Arc<dyn Clock>, Arc<Pacer>),
     (seed, patience): (u64, Duration),
 ) -> Result<(Shared, Recovery), OpenError> {
     options.check()?;
@@ -59,8 +59,8 @@ pub(crate) fn open(
         generation = apply_survey(survey, seed, generation)?;
     }
     let slots = inventory.slots.clone();
-    let spares =
-        Arc::new(SegmentPool::new(Arc::clone(&disk), Arc::clone(&clock), dir, &options, seed, generation, slots));
+    let clocks = (Arc::clone(&clock), pacer);
+    let spares = Arc::new(SegmentPool::new(Arc::clone(&disk), clocks, dir, &options, seed, generation, slots));
     let set_aside: Vec<String> = inventory.unreadable.iter().map(|file| file.corruption.file.clone()).collect();
     let mut unused: Vec<Slot> = inventory.spares.into_iter().map(|found| found.slot).collect();
     let (table, core, mut recovery) = match survey {

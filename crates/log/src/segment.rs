@@ -6,7 +6,7 @@
 //! Invariant: bytes below `written` never change while the segment is live, so readers need no lock.
 
 use std::sync::{
-    Arc, Mutex, PoisonError,
+    Arc, Mutex, PoisonError, Weak,
     atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
 };
 
@@ -14,6 +14,7 @@ use thalweg_disk::File;
 use thalweg_types::{Generation, Lsn, SpaceTime};
 
 use crate::{
+    append_progress::ActiveSegment,
     format::{BATCH_ALIGN, DATA_START, FOOTER_BYTES, SegmentId},
     options::SegmentInfo,
     prepare::{SegmentPool, Slot},
@@ -165,6 +166,12 @@ impl Segment {
         }
     }
 
+    /// Reports to the preparer that the writer appends to this segment from now on.
+    pub(crate) fn begin_filling(self: &Arc<Self>) {
+        let active: Weak<Self> = Arc::downgrade(self);
+        self.home.progress.begin_segment(active, self.segment_bytes.into());
+    }
+
     /// Returns the byte position of a batch at or before the batch that contains `lsn`.
     pub(crate) fn seek(&self, lsn: Lsn) -> u32 {
         let index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
@@ -209,6 +216,12 @@ impl Segment {
             bytes: extent.written - DATA_START,
             active: !self.is_sealed(),
         }
+    }
+}
+
+impl ActiveSegment for Segment {
+    fn size_and_written(&self) -> (u64, u64) {
+        (self.segment_bytes.into(), self.written().into())
     }
 }
 

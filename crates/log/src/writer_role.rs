@@ -94,6 +94,7 @@ pub(crate) struct Core {
 impl Core {
     pub(crate) fn new(active: Arc<Segment>, mapping: Box<dyn Mapping>, chain: u32) -> Self {
         let extent = active.extent();
+        active.begin_filling();
         Self {
             active,
             mapping,
@@ -265,6 +266,7 @@ impl Core {
         let extent = Extent::empty(self.next);
         let fresh = Segment::new(slot, key, (self.next, self.chain), extent, Arc::clone(spares));
         let fresh = Arc::new(fresh);
+        fresh.begin_filling();
         old.seal();
         table.store(Arc::new(table.load().with(Arc::clone(&fresh))));
         self.unsynced.push(std::mem::replace(&mut self.active, fresh));

@@ -48,6 +48,7 @@ fn fill_and_lose_power(disk: &SimDisk, clock: &Arc<ManualClock>, os_dir: Option<
     assert!(state.flushes > 0, "{state:?}");
     db.compact().unwrap();
     keyspace.put(b"last", b"1").unwrap();
+    assert_eq!(db.stats().log.pacer, Default::default(), "no work of a simulation pauses");
     db.stats().applied_index
 }
 

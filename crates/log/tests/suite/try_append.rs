@@ -313,6 +313,7 @@ fn a_stepped_log_works_only_in_its_steps() {
     log.request_sync();
     assert!(log.durable() < log.end());
     assert!(log.step() && log.durable() == log.end());
+    assert_eq!(log.stats().pacer, Default::default(), "no step pauses");
     drop(log);
     let (log, _) = Log::open(Arc::new(disk), "log", options(), clock, 7).unwrap();
     assert!(!log.step(), "a log with threads has no steps");

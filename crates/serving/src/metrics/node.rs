@@ -24,6 +24,7 @@ impl Collector for Node {
         let healthy = i64::from(matches!(db.health(), Health::Good));
         gauge(&mut encoder, "healthy", "1 while all writes are accepted", healthy as u64)?;
         encode_log(&mut encoder, &stats)?;
+        encode_pacer(&mut encoder, &stats)?;
         encode_engine(&mut encoder, &stats)?;
         encode_snapshots(&mut encoder, &stats.snapshots)?;
         encode_scrub(&mut encoder, &stats.scrub)?;
@@ -81,6 +82,24 @@ fn encode_log(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Result
     counter(encoder, "log_segment_waits", "Appends that had to wait for their next segment", log.segment_waits)?;
     seconds(encoder, "log_segment_wait", "Time of these waits", log.segment_wait_micros)?;
     gauge(encoder, "disk_free_bytes", "Bytes free on the disk", log.free_disk_bytes)
+}
+
+/// Encodes the decisions of the pacer of background work on the disk.
+fn encode_pacer(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Result {
+    let pacer = &stats.log.pacer;
+    let help = "Bytes per second at which the disk has lately taken pieces of background work; 0 until it is measured";
+    gauge(encoder, "pacer_rate_bytes", help, pacer.rate_bytes)?;
+    let help = "Pauses of background work, for the syncs of clients and for other work that is late";
+    let mut metric = encoder.encode_descriptor("pacer_rest", help, Some(&Unit::Seconds), MetricType::Counter)?;
+    for (work, rest_micros, _) in pacer.works() {
+        ConstCounter::new(rest_micros as f64 / 1e6).encode(metric.encode_family(&vec![("work", work)])?)?;
+    }
+    let help = "Pieces of background work without a pause, because writers were about to wait for the work";
+    let mut metric = encoder.encode_descriptor("pacer_late", help, None, MetricType::Counter)?;
+    for (work, _, late) in pacer.works() {
+        ConstCounter::new(late).encode(metric.encode_family(&vec![("work", work)])?)?;
+    }
+    Ok(())
 }
 
 /// Encodes the times of the stages of writes: their names, and histograms in nanoseconds. Stages without times are left

@@ -1,6 +1,8 @@
 //! Options of the LSM backend, which stores the state in an LSM tree.
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use thalweg_disk::Pacer;
 
 use crate::buffered::Background;
 
@@ -74,6 +76,9 @@ pub struct LsmOptions {
     pub max_unflushed_records: u64,
     /// Place where memtables are flushed and tables compacted: threads, or the caller's thread.
     pub background: Background,
+    /// Scheduler of background work on the disk, which the log on the same disk shares. `None` for one of the backend
+    /// alone.
+    pub pacer: Option<Arc<Pacer>>,
 }
 
 impl LsmOptions {
@@ -92,6 +97,36 @@ impl LsmOptions {
             max_stall: Duration::from_secs(60),
             max_unflushed_records: 1_000_000,
             background: Background::Threads,
+            pacer: None,
         }
+    }
+
+    /// Returns the pacer of the options, or a new one. A backend without threads gets one that never pauses.
+    pub(super) fn pacer(&self) -> Arc<Pacer> {
+        match (&self.pacer, self.background) {
+            (Some(pacer), _) => Arc::clone(pacer),
+            (None, Background::Threads) => Arc::default(),
+            (None, Background::Stepped) => Arc::new(Pacer::stepped()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pacer_is_the_given_one_or_one_of_the_backend_alone() {
+        let alone = LsmOptions::new("state");
+        assert!(!Arc::ptr_eq(&alone.pacer(), &alone.pacer()));
+        let pacer = Arc::new(Pacer::default());
+        for background in [Background::Threads, Background::Stepped] {
+            let shared = LsmOptions { pacer: Some(Arc::clone(&pacer)), background, ..LsmOptions::new("state") };
+            assert!(Arc::ptr_eq(&shared.pacer(), &pacer));
+            assert_eq!(shared, shared.clone());
+            assert_ne!(shared, LsmOptions { pacer: None, ..shared.clone() });
+        }
+        let stepped = LsmOptions { background: Background::Stepped, ..alone };
+        assert!(stepped.pacer().is_stepped());
     }
 }

@@ -14,7 +14,7 @@ use std::{
 use super::{
     options::{Compaction, LsmOptions},
     slowdown::Slowdown,
-    tables::{Backlog, TableOptions, TableSet, TableStore, WorkKind},
+    tables::{Backlog, RunCounts, TableOptions, TableSet, TableStore, WorkKind, WriteRoom},
 };
 use crate::{
     backend::{Applied, BackendError, BackendStats, Change},
@@ -25,6 +25,7 @@ use crate::{
 pub struct LsmStore {
     tables: TableStore,
     memtable_bytes: u64,
+    max_sealed: usize,
     compaction: Compaction,
     slowdown: Slowdown,
     opened: Instant,
@@ -71,6 +72,11 @@ impl WrittenRuns {
 
     fn run_bytes(&self) -> u64 {
         self.run_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Returns the bytes in the memtable in use.
+    fn active_bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed).saturating_sub(self.sealed_bytes.load(Ordering::Relaxed))
     }
 }
 
@@ -122,8 +128,9 @@ impl LsmStore {
         let LsmOptions { cache_bytes, table_bytes, page_cache_bytes, compression, .. } = *options;
         let table_options = TableOptions { cache_bytes, table_bytes, page_cache_bytes, compression };
         Ok(Self {
-            tables: TableStore::open(&options.dir, table_options)?,
+            tables: TableStore::open(&options.dir, table_options, options.pacer())?,
             memtable_bytes: options.memtable_bytes as u64,
+            max_sealed: options.max_sealed,
             compaction: options.compaction,
             slowdown: Slowdown::new(options.memtable_bytes as u64),
             opened: Instant::now(),
@@ -153,6 +160,8 @@ impl LsmStore {
 
     /// Runs a compaction. Returns true if it changed the tables.
     pub(super) fn compact(&self, extent: Extent) -> Result<bool, BackendError> {
+        // Only the size of the most urgent compaction is foreseen; callers wait for the others, so they do not pause.
+        self.tables.pace().expect_compaction(0);
         let written_bytes = match extent {
             Extent::MostUrgent => self.compact_most_urgent()?,
             Extent::Reclaim => self.tables.reclaim()?,
@@ -169,7 +178,13 @@ impl LsmStore {
     fn compact_most_urgent(&self) -> Result<Option<u64>, BackendError> {
         let (before, begun) = (self.tables.newest(), Instant::now());
         let is_throttled = || self.tables.pace().throttles_compactions();
-        let merge = self.slowdown.begin_merge(self.tables.level_0_bytes_to_compact(&before));
+        let level_0_bytes = self.tables.level_0_bytes_to_compact(&before);
+        let merge = self.slowdown.begin_merge(level_0_bytes);
+        if level_0_bytes > 0 {
+            // A merge of level 0 rewrites the first level below that has tables.
+            let below = before.bytes_per_level().iter().skip(1).find(|bytes| **bytes > 0);
+            self.tables.pace().expect_compaction(level_0_bytes + below.copied().unwrap_or(0));
+        }
         let was_throttled = is_throttled();
         if !was_throttled {
             self.slowdown.hurry_merge(self.opened.elapsed());
@@ -222,7 +237,7 @@ impl Store for LsmStore {
 
     #[inline]
     fn wrote(&self, tables: &TableSet, bytes: usize) -> Duration {
-        self.tables.pace().count_write();
+        self.tables.pace().count_write(bytes);
         self.written.add(bytes);
         if !self.slows_down(tables) {
             return Duration::ZERO;
@@ -245,12 +260,19 @@ impl Store for LsmStore {
 
     fn report_demand(&self, tables: &TableSet, upkeep: &Upkeep, demand: Demand) {
         self.written.note_sealed(demand.sealed);
+        let counts = RunCounts {
+            sealed: demand.sealed,
+            max_sealed: self.max_sealed,
+            level_0_runs: tables.level_0_runs(),
+            slow_runs: self.slowdown.limits().slow,
+        };
         self.tables.pace().report(Backlog {
             is_awaited: demand.is_awaited || upkeep.answered < upkeep.asked,
             sealed: demand.sealed,
             level_0_runs: tables.level_0_runs(),
             // The memtable in use can be sealed at any time.
             flush_bytes: (demand.sealed as u64 + 1) * self.memtable_bytes,
+            room: WriteRoom::of(counts, self.written.run_bytes(), self.written.active_bytes()),
         });
         if !self.tables.pace().throttles_compactions() {
             self.slowdown.hurry_merge(self.opened.elapsed());

@@ -132,11 +132,6 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
         "Instant::now",
         "paces how tables go to the disk beside writers; nothing stored depends on it",
     ),
-    (
-        "crates/store/src/lsm/tables/discarding.rs",
-        "Instant::now",
-        "paces the shortening of what was deleted; nothing stored depends on it",
-    ),
     ("crates/snapshot/src/stats.rs", "Instant::now", "measures how long a snapshot took, for metrics"),
     ("crates/engine/src/maintenance.rs", "Instant::now", "paces the rounds of the maintenance thread"),
     ("crates/engine/src/stream.rs", "Instant::now", "bounds a blocking wait; nothing stored depends on it"),

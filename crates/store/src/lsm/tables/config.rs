@@ -100,7 +100,7 @@ mod tests {
 
     fn open(dir: &Path, table_bytes: u64, compression: TableCompression) -> TableStore {
         let options = TableOptions { cache_bytes: 64 << 20, table_bytes, page_cache_bytes: u64::MAX, compression };
-        TableStore::open(dir, options).unwrap()
+        TableStore::open(dir, options, Default::default()).unwrap()
     }
 
     /// Flushes one memtable with `keys` to level 0, and puts its pairs into `map`.

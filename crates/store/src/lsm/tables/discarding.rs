@@ -16,15 +16,20 @@ use std::{
     io,
     os::unix::fs::MetadataExt as _,
     path::Path,
-    sync::mpsc::{Receiver, SyncSender, sync_channel},
+    sync::{
+        Arc,
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
+
+use thalweg_disk::{PacedJob, PacedWork, Pacer};
 
 /// Number of bytes by which a deleted file is truncated in one step.
 const PIECE_BYTES: u64 = 1 << 20;
-/// Maximum pause after each truncation of a deleted file. The thread pauses for as long as the truncation took, so that
-/// the disk can serve other requests.
+/// Maximum usual pause after each truncation of a deleted file. The thread usually pauses for as long as the truncation
+/// took, so that the disk can serve other requests.
 const MAX_REST: Duration = Duration::from_millis(5);
 /// Maximum number of deleted tables that wait to be truncated.
 const MAX_WAITING: usize = 256;
@@ -35,28 +40,30 @@ pub(super) struct Discarding(SyncSender<File>);
 
 impl Discarding {
     /// Starts the thread that truncates deleted files. The thread ends when all senders and tables are dropped and the
-    /// waiting files are truncated.
-    pub(super) fn start() -> io::Result<Self> {
+    /// waiting files are truncated. The pauses of the thread are those that `pacer` decides.
+    pub(super) fn start(pacer: &Arc<Pacer>) -> io::Result<Self> {
         let (send, files) = sync_channel(MAX_WAITING);
-        thread::Builder::new().name("thalweg-discard".to_owned()).spawn(move || run(&files))?;
+        let pacer = Arc::clone(pacer);
+        thread::Builder::new().name("thalweg-discard".to_owned()).spawn(move || run(&files, &pacer))?;
         Ok(Self(send))
     }
 }
 
-fn run(files: &Receiver<File>) {
+fn run(files: &Receiver<File>, pacer: &Pacer) {
     for file in files {
         // If truncating fails, the rest of the file is released when it is closed.
-        let _ = truncate_stepwise(&file, thread::sleep);
+        let _ = truncate_stepwise(&file, pacer, |pause| pacer.rest(PacedWork::Discard, pause));
     }
 }
 
-fn truncate_stepwise(file: &File, mut rest: impl FnMut(Duration)) -> io::Result<()> {
+fn truncate_stepwise(file: &File, pacer: &Pacer, mut rest: impl FnMut(Duration)) -> io::Result<()> {
     let mut len = file.metadata()?.len();
     while len > PIECE_BYTES {
         len -= PIECE_BYTES;
-        let begun = Instant::now();
+        let piece = pacer.begin(PacedJob { work: PacedWork::Discard, left_bytes: len, deadline: None });
         file.set_len(len)?;
-        rest(begun.elapsed().min(MAX_REST));
+        // A truncation says nothing about the rate at which the disk writes.
+        rest(piece.finish(0, |took| took.min(MAX_REST)));
     }
     Ok(())
 }
@@ -95,6 +102,8 @@ impl Drop for TableFile {
 
 #[cfg(test)]
 mod tests {
+    use thalweg_disk::MAX_PAUSE_FACTOR;
+
     use super::*;
 
     fn table(dir: &Path, bytes: u64) -> std::path::PathBuf {
@@ -108,8 +117,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = File::options().write(true).open(table(dir.path(), 3 * PIECE_BYTES + 1)).unwrap();
         let mut lens = Vec::new();
-        truncate_stepwise(&file, |rest| {
-            assert!(rest <= MAX_REST);
+        truncate_stepwise(&file, &Pacer::default(), |rest| {
+            assert!(rest <= MAX_REST * MAX_PAUSE_FACTOR);
             lens.push(file.metadata().unwrap().len());
         })
         .unwrap();
@@ -138,7 +147,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = table(dir.path(), 5 * PIECE_BYTES);
         let (send, files) = sync_channel(1);
-        let thread = thread::spawn(move || run(&files));
+        let thread = thread::spawn(move || run(&files, &Pacer::default()));
         let discarding = Discarding(send);
         let (kept, open) = (File::open(&path).unwrap(), TableFile::open(&path, &discarding).unwrap());
         std::fs::remove_file(&path).unwrap();

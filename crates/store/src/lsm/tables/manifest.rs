@@ -225,6 +225,7 @@ mod tests {
                     page_cache_bytes: u64::MAX,
                     compression: TableCompression::None,
                 },
+                Default::default(),
             )
         };
         drop(open().unwrap());

@@ -25,4 +25,4 @@ pub(super) use cursor::{BorrowedRunCursor, OwnedRunCursor, RunCursor};
 pub(super) use set::TableSet;
 pub(super) use store::{RESERVED, TableOptions, TableStore};
 pub(super) use table::TableEntry;
-pub(super) use throttle::{Backlog, WorkKind};
+pub(super) use throttle::{Backlog, RunCounts, WorkKind, WriteRoom};

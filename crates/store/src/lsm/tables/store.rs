@@ -26,6 +26,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use lsm_tree::{AbstractTree, AnyTree, CompressionType, InternalValue, Tree, ValueType, compaction::Leveled};
+use thalweg_disk::Pacer;
 
 use super::{
     cache::BlockCache,
@@ -109,14 +110,14 @@ enum Origin {
 }
 
 impl TableStore {
-    /// Opens the tables in a directory. Creates the directory if it is missing.
-    pub(crate) fn open(dir: &Path, options: TableOptions) -> Result<Self, BackendError> {
+    /// Opens the tables in a directory. Creates the directory if it is missing. `pacer` paces the work on them.
+    pub(crate) fn open(dir: &Path, options: TableOptions, pacer: Arc<Pacer>) -> Result<Self, BackendError> {
         let cold_compression = compression_type(options.compression)?;
         let disk = open_os_dir(dir)?;
         private::create(dir).map_err(io_error("create directory"))?;
         manifest::prepare(dir, &disk)?;
         let cache = Arc::new(BlockCache::new(options.cache_bytes));
-        let pace = Arc::default();
+        let pace = Arc::new(Throttle::new(pacer));
         let growth = WritebackTracker::of(dir, &pace);
         let config = config(dir, cold_compression).with_compaction_filter_factory(Some(Arc::new(growth.clone())));
         let tree = match catch_panics("open", || config.open())? {
@@ -126,7 +127,7 @@ impl TableStore {
             }
         };
         growth.begin(tree.get_next_table_id());
-        let discarding = Discarding::start().map_err(io_error("start thread"))?;
+        let discarding = Discarding::start(pace.pacer()).map_err(io_error("start thread"))?;
         let highest = catch_panics("open", || Ok(tree.get_highest_persisted_seqno()))?;
         let next_seqno = seqno::after(highest)
             .ok_or_else(|| BackendError::corrupt(dir.display(), "a table has a sequence number that no flush gives"))?;
@@ -428,7 +429,7 @@ mod tests {
     }
 
     fn filled_with(dir: &Path, options: TableOptions) -> TableStore {
-        let store = TableStore::open(dir, options).unwrap();
+        let store = TableStore::open(dir, options, Arc::default()).unwrap();
         let (memtable, mut writer) = Memtable::create(4 << 20);
         let mut batch = WriteBatch::new();
         (0..10_000_u32).for_each(|number| batch.put(&[b"k", &number.to_be_bytes()], &[&[7; 100]]));
@@ -463,7 +464,7 @@ mod tests {
     fn each_flipped_bit_in_the_list_of_tables_is_found_at_the_open() {
         let dir = tempfile::tempdir().unwrap();
         drop(filled(dir.path(), 1 << 20));
-        let open = || TableStore::open(dir.path(), sized(1 << 20, 64 << 20));
+        let open = || TableStore::open(dir.path(), sized(1 << 20, 64 << 20), Arc::default());
         drop(open().unwrap());
         let current = std::fs::read(dir.path().join("current")).unwrap();
         let list = format!("v{}", u64::from_le_bytes(current[..8].try_into().unwrap()));
@@ -500,7 +501,7 @@ mod tests {
         assert!(store.warm(&|| true).unwrap());
         assert_eq!(store.cached_bytes(), all, "nothing is left to read");
         drop(store);
-        let reopened = TableStore::open(dir.path(), sized(64 << 20, 64 << 20));
+        let reopened = TableStore::open(dir.path(), sized(64 << 20, 64 << 20), Arc::default());
         let reopened = reopened.unwrap();
         assert!(reopened.warm(&|| true).unwrap());
         assert_eq!(reopened.cached_bytes(), 0);
@@ -534,7 +535,7 @@ mod tests {
     fn compactions_of_level_0_are_foreseen() {
         let dir = tempfile::tempdir().unwrap();
         let options = sized(1 << 20, 32 << 10);
-        let store = TableStore::open(dir.path(), options).unwrap();
+        let store = TableStore::open(dir.path(), options, Arc::default()).unwrap();
         let (mut of_level_0, mut of_others) = (0, 0);
         for round in 0..200_u32 {
             let (memtable, mut writer) = Memtable::create(1 << 20);
@@ -566,7 +567,7 @@ mod tests {
     #[test]
     fn a_cursor_reads_no_block_of_a_table_outside_the_span() {
         let dir = tempfile::tempdir().unwrap();
-        let store = filled_with(dir.path(), sized(64 << 20, 128 << 10));
+        let store = filled_with(dir.path(), sized(64 << 20, 128 << 10), Arc::default());
         store.compact_all().unwrap();
         let set = store.newest();
         let tables = set.runs()[0].tables();

@@ -6,8 +6,8 @@
 //!
 //! The LSM crate syncs a table once, when the table is complete. While a disk writes 64 MiB in one piece, all other
 //! syncs wait for this write: syncs of the log took up to 66 ms. So tables are written in pieces. While clients write,
-//! the pieces are small, and a pause follows each piece, as long as the piece took, unless the work is urgent (see
-//! `throttle`).
+//! the pieces are small, and a pause follows each piece, usually as long as the piece took, unless the work is urgent
+//! or late (see `throttle`).
 //!
 //! If the tables are larger than the kernel's memory for pages of files, each piece leaves that memory as soon as it is
 //! on the disk. Otherwise the kernel has to look for pages to evict, in the thread that needs a page: with 512 MiB, the
@@ -129,7 +129,9 @@ impl Writeback {
         self.small_bytes += bytes as u64;
         let is_complete = self.small_bytes >= SMALL_PIECE_BYTES || self.bytes >= PIECE_BYTES;
         if is_complete {
-            self.shared.written_bytes.fetch_add(std::mem::take(&mut self.small_bytes), Ordering::Relaxed);
+            let bytes = std::mem::take(&mut self.small_bytes);
+            self.shared.written_bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.stint.add_done(bytes);
             self.write_back();
         }
         is_complete
@@ -197,9 +199,9 @@ impl Table {
     fn write_out(&mut self, stint: &WorkThrottle, keeps_pages: bool) -> io::Result<()> {
         let len = self.file.metadata()?.len();
         while self.written_out + SMALL_PIECE_BYTES <= len {
-            let begun = Instant::now();
+            let piece = stint.begin_piece();
             self.finish(self.written_out + SMALL_PIECE_BYTES, keeps_pages)?;
-            stint.pause_after(begun.elapsed());
+            stint.pause_after(piece, SMALL_PIECE_BYTES);
         }
         Ok(())
     }
@@ -325,7 +327,7 @@ mod tests {
     fn beside_writers_pieces_are_small_and_urgent_ones_are_not() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("tables")).unwrap();
-        let calm = Backlog { is_awaited: false, sealed: 1, level_0_runs: 0, flush_bytes: 0 };
+        let calm = Backlog { is_awaited: false, sealed: 1, level_0_runs: 0, flush_bytes: 0, room: Default::default() };
         let pace = Arc::new(Throttle::default());
         let growth = WritebackTracker::of(dir.path(), &pace);
         growth.begin(1);
@@ -334,7 +336,7 @@ mod tests {
         let mut grow = |bytes: u64, backlog| {
             table.write_all(&vec![1; bytes as usize]).unwrap();
             pace.report(backlog);
-            pace.count_write();
+            pace.count_write(1);
             growing.add(bytes as usize);
             growing.files[0].written_out
         };

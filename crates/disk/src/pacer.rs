@@ -1,0 +1,329 @@
+//! The pacer: one scheduler for all background work that shares a disk with the syncs of clients.
+//!
+//! Owns: the measured rate of the disk, the time of the log's syncs, the kinds of work that are late, and the counters
+//! of its decisions. Does not own: the rules (see `pacing`), usual pauses and deadlines, which its callers know.
+//!
+//! ```text
+//! begin(job) -> Permit -> a piece goes to the disk -> Permit::finish -> the caller pauses
+//!                                                     (measures)
+//! ```
+//!
+//! The pacer queues nothing and blocks nobody: a caller writes its piece at once and pauses afterwards, for a bounded
+//! time. Only pieces of which the disk has received all bytes count for its rate, never a write to the page cache.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    thread,
+    time::Duration,
+};
+
+use thalweg_types::{Clock, SystemClock};
+
+use crate::pacing::{DiskRate, DiskUse, MAX_PAUSE_FACTOR, PacedJob, PacedWork, SyncShare, pause_after};
+
+/// Time for which a kind of work counts as late after its last late piece.
+const LATE_FOR: Duration = Duration::from_millis(100);
+
+/// Scheduler of background work on one disk; see the [module](self). The log of a directory has one, and the state
+/// beside the log shares it.
+#[derive(Debug)]
+pub struct Pacer {
+    /// Clock by which pieces are measured; `None` in stepped mode, in which nothing is measured and nothing pauses.
+    clock: Option<Arc<dyn Clock>>,
+    measurements: Mutex<Measurements>,
+    /// Total time of the log's syncs.
+    sync_nanos: AtomicU64,
+    works: [WorkCounters; PacedWork::ALL.len()],
+}
+
+#[derive(Debug, Default)]
+struct Measurements {
+    rate: DiskRate,
+    syncs: SyncShare,
+}
+
+/// Counters of one kind of work.
+#[derive(Debug, Default)]
+struct WorkCounters {
+    rest_nanos: AtomicU64,
+    late: AtomicU64,
+    /// Time until which the kind counts as late, by the pacer's clock.
+    late_until_nanos: AtomicU64,
+}
+
+/// Decisions of a pacer since it was created, and the rate of its disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PacerStats {
+    /// Rate at which the disk has lately written the pieces of background work, in bytes per second; 0 if it is not
+    /// known.
+    pub rate_bytes: u64,
+    /// Total microseconds for which each kind of work has paused, in the order of [`PacedWork::ALL`].
+    pub rest_micros: [u64; PacedWork::ALL.len()],
+    /// Number of pieces of each kind of work that were written without a pause because the job was late.
+    pub late: [u64; PacedWork::ALL.len()],
+}
+
+impl PacerStats {
+    /// Iterates over the kinds of work: name, total pause in microseconds, number of late pieces.
+    pub fn works(&self) -> impl Iterator<Item = (&'static str, u64, u64)> {
+        PacedWork::ALL
+            .iter()
+            .zip(self.rest_micros.iter().zip(&self.late))
+            .map(|(work, (rest, late))| (work.name(), *rest, *late))
+    }
+}
+
+/// Two pacers are equal only if they are the same one.
+impl PartialEq for Pacer {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
+impl Eq for Pacer {}
+
+/// A pacer with the clock of the system.
+impl Default for Pacer {
+    fn default() -> Self {
+        Self::new(Arc::new(SystemClock::default()))
+    }
+}
+
+impl Pacer {
+    /// Creates a pacer that measures pieces by this clock.
+    #[must_use]
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Self::with(Some(clock))
+    }
+
+    /// Creates a pacer for a simulation or another stepped run: it reads no clock, and no pause is longer than zero.
+    #[must_use]
+    pub fn stepped() -> Self {
+        Self::with(None)
+    }
+
+    fn with(clock: Option<Arc<dyn Clock>>) -> Self {
+        Self { clock, measurements: Mutex::default(), sync_nanos: AtomicU64::new(0), works: Default::default() }
+    }
+
+    /// Returns true if this pacer never pauses; see [`stepped`](Self::stepped).
+    #[must_use]
+    pub fn is_stepped(&self) -> bool {
+        self.clock.is_none()
+    }
+
+    /// Returns the time by the pacer's clock, with which deadlines are computed.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        self.clock.as_ref().map_or(Duration::ZERO, |clock| clock.monotonic())
+    }
+
+    /// Begins a piece of a job, which the caller writes now. Never waits.
+    pub fn begin(&self, job: PacedJob) -> Permit<'_> {
+        Permit { pacer: self, job, begun: self.now() }
+    }
+
+    /// Returns true if the job misses its deadline even without pauses. Counts the piece that the caller is about to
+    /// write, and makes other kinds of work pause for longer for a moment.
+    pub fn is_late(&self, job: &PacedJob) -> bool {
+        if self.is_stepped() || !job.is_late(self.measurements().rate.get()) {
+            return false;
+        }
+        let counters = self.counters(job.work);
+        counters.late.fetch_add(1, Relaxed);
+        counters.late_until_nanos.store(nanos(self.now() + LATE_FOR), Relaxed);
+        true
+    }
+
+    /// Counts the time of a sync of the log, for which background work leaves time.
+    pub fn count_sync(&self, took: Duration) {
+        self.sync_nanos.fetch_add(nanos(took), Relaxed);
+    }
+
+    /// Counts a pause of background work.
+    pub fn count_rest(&self, work: PacedWork, rest: Duration) {
+        self.counters(work).rest_nanos.fetch_add(nanos(rest), Relaxed);
+    }
+
+    /// Pauses the calling thread, and counts the pause.
+    pub fn rest(&self, work: PacedWork, pause: Duration) {
+        if !pause.is_zero() {
+            thread::sleep(pause);
+            self.count_rest(work, pause);
+        }
+    }
+
+    /// Returns a pause that keeps work below a rate of its own: `pause`, or a longer one while other work is late.
+    #[must_use]
+    pub fn stretched(&self, work: PacedWork, pause: Duration) -> Duration {
+        if self.is_other_late(work, self.now()) { pause.saturating_mul(MAX_PAUSE_FACTOR) } else { pause }
+    }
+
+    /// Returns the counters of the pacer's decisions, and the rate of the disk.
+    #[must_use]
+    pub fn stats(&self) -> PacerStats {
+        let of_each = |count: fn(&WorkCounters) -> u64| PacedWork::ALL.map(|work| count(self.counters(work)));
+        PacerStats {
+            rate_bytes: self.measurements().rate.get().unwrap_or(0),
+            rest_micros: of_each(|work| work.rest_nanos.load(Relaxed) / 1000),
+            late: of_each(|work| work.late.load(Relaxed)),
+        }
+    }
+
+    fn measurements(&self) -> MutexGuard<'_, Measurements> {
+        // No code under this lock panics.
+        self.measurements.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn counters(&self, work: PacedWork) -> &WorkCounters {
+        &self.works[work as usize]
+    }
+
+    fn is_other_late(&self, work: PacedWork, now: Duration) -> bool {
+        let is_late = |other: PacedWork| self.counters(other).late_until_nanos.load(Relaxed) > nanos(now);
+        PacedWork::ALL.into_iter().any(|other| other != work && is_late(other))
+    }
+}
+
+/// A piece of background work that is being written; see [`Pacer::begin`]. If it is dropped unfinished, as after an
+/// error, the piece is not measured.
+#[derive(Debug)]
+#[must_use = "the pause after the piece follows from it"]
+pub struct Permit<'a> {
+    pacer: &'a Pacer,
+    job: PacedJob,
+    begun: Duration,
+}
+
+impl Permit<'_> {
+    /// Ends the piece and returns the pause that the caller makes after it. `synced_bytes` is the number of bytes of
+    /// the piece that the disk has received; 0 if the piece says nothing about the disk's rate. `usual` returns the
+    /// pause while nothing is known about the disk, after the time that the piece took.
+    #[must_use]
+    pub fn finish(self, synced_bytes: u64, usual: impl FnOnce(Duration) -> Duration) -> Duration {
+        let Self { pacer, job, begun } = self;
+        if pacer.is_stepped() {
+            return Duration::ZERO;
+        }
+        let now = pacer.now();
+        let took = now.saturating_sub(begun);
+        let usual = usual(took);
+        let synced = Duration::from_nanos(pacer.sync_nanos.load(Relaxed));
+        let mut measurements = pacer.measurements();
+        if synced_bytes > 0 {
+            measurements.rate.add(synced_bytes, took);
+        }
+        let (rate, sync_share) = (measurements.rate.get(), measurements.syncs.at(now, synced));
+        drop(measurements);
+        if pacer.is_late(&job) {
+            return Duration::ZERO;
+        }
+        pause_after(&job, took, usual, &DiskUse { rate, sync_share, is_other_late: pacer.is_other_late(job.work, now) })
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_types::ManualClock;
+
+    use super::*;
+
+    const MILLI: Duration = Duration::from_millis(1);
+    const MIB: u64 = 1 << 20;
+    const FLUSH: PacedJob = PacedJob { work: PacedWork::Flush, left_bytes: 64 * MIB, deadline: None };
+    const LATE_SEGMENT: PacedJob = PacedJob { work: PacedWork::Segment, left_bytes: 1, deadline: Some(Duration::ZERO) };
+
+    fn with_clock() -> (Pacer, Arc<ManualClock>) {
+        let clock = Arc::new(ManualClock::default());
+        (Pacer::new(clock.clone()), clock)
+    }
+
+    /// Writes a piece of `bytes` bytes in 4 ms. Its usual pause is 1 ms.
+    fn write(pacer: &Pacer, clock: &ManualClock, job: PacedJob, bytes: u64) -> Duration {
+        let permit = pacer.begin(job);
+        clock.advance(4 * MILLI);
+        permit.finish(bytes, |took| took / 4)
+    }
+
+    #[test]
+    fn kinds_of_work_are_numbered_as_they_are_listed() {
+        for (at, work) in PacedWork::ALL.into_iter().enumerate() {
+            assert_eq!(work as usize, at);
+        }
+    }
+
+    #[test]
+    fn pieces_that_reached_the_disk_give_its_rate_and_others_do_not() {
+        let (pacer, clock) = with_clock();
+        assert_eq!(write(&pacer, &clock, FLUSH, 0), MILLI);
+        drop(pacer.begin(FLUSH));
+        assert_eq!(pacer.stats(), PacerStats::default());
+        assert_eq!(write(&pacer, &clock, FLUSH, MIB), MILLI, "without a deadline, the pause is the usual one");
+        assert_eq!(pacer.stats().rate_bytes, 250 * MIB);
+    }
+
+    #[test]
+    fn a_job_that_is_late_does_not_pause_and_others_pause_for_longer_for_a_moment() {
+        let (pacer, clock) = with_clock();
+        assert_eq!(write(&pacer, &clock, LATE_SEGMENT, 0), Duration::ZERO);
+        assert_eq!(write(&pacer, &clock, FLUSH, 0), 2 * MILLI);
+        assert_eq!(pacer.stretched(PacedWork::Scrub, MILLI), 2 * MILLI);
+        assert_eq!(pacer.stretched(PacedWork::Segment, MILLI), MILLI, "not by its own lateness");
+        clock.advance(LATE_FOR);
+        assert_eq!(write(&pacer, &clock, FLUSH, 0), MILLI);
+        assert_eq!(pacer.stretched(PacedWork::Scrub, MILLI), MILLI);
+        assert_eq!(pacer.stats().late, [1, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_job_is_late_by_the_measured_rate() {
+        let (pacer, clock) = with_clock();
+        let job = PacedJob { deadline: Some(200 * MILLI), ..FLUSH };
+        assert!(!pacer.is_late(&job), "the rate is not known");
+        // 64 MiB at 250 MiB/s take 256 ms.
+        assert_eq!(write(&pacer, &clock, job, MIB), Duration::ZERO);
+        assert_eq!(pacer.stats().late, [0, 1, 0, 0, 0]);
+    }
+
+    #[test]
+    fn syncs_of_the_log_lengthen_pauses_once_the_rate_is_known() {
+        let (pacer, clock) = with_clock();
+        clock.advance(MILLI * 96);
+        pacer.count_sync(MILLI * 100);
+        // The share of the disk is 0.8 with the usual pause, and 0.25 beside syncs that never end.
+        assert_eq!(write(&pacer, &clock, FLUSH, MIB), 2 * MILLI);
+    }
+
+    #[test]
+    fn a_stepped_pacer_never_pauses_and_counts_nothing() {
+        let pacer = Pacer::stepped();
+        for work in PacedWork::ALL {
+            for deadline in [None, Some(Duration::ZERO), Some(Duration::MAX)] {
+                let job = PacedJob { work, left_bytes: u64::MAX, deadline };
+                assert!(!pacer.is_late(&job));
+                assert_eq!(pacer.begin(job).finish(MIB, |_| Duration::from_secs(3600)), Duration::ZERO);
+            }
+        }
+        assert!(pacer.is_stepped() && pacer.now().is_zero());
+        assert_eq!(pacer.stats(), PacerStats::default());
+    }
+
+    #[test]
+    fn rests_are_counted_by_the_kind_of_work() {
+        let pacer = Pacer::default();
+        pacer.count_rest(PacedWork::Segment, MILLI);
+        pacer.rest(PacedWork::Discard, Duration::from_micros(1));
+        pacer.rest(PacedWork::Scrub, Duration::ZERO);
+        let works: Vec<_> = pacer.stats().works().collect();
+        let expected =
+            [("segment", 1000, 0), ("flush", 0, 0), ("compaction", 0, 0), ("discard", 1, 0), ("scrub", 0, 0)];
+        assert_eq!(works, expected);
+    }
+}
