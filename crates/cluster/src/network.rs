@@ -175,6 +175,10 @@ impl Network {
 
     /// Sets the reader of this node's log, and the counters of the times of appends. Only the first call has an effect.
     pub(crate) fn set_log(&self, log: LogReader, times: AppendTimes) {
+        log.read_old_entries_elsewhere(|read| {
+            let reading = tokio::task::spawn_blocking(read);
+            async { reading.await.expect("a read does not panic, and the runtime is running") }.boxed_local()
+        });
         let _ = self.0.log.set(log);
         let _ = self.0.times.set(times);
     }

@@ -67,7 +67,7 @@ pub use forward::Forwarder;
 pub use hearing::Hearing;
 pub use members::{ConsensusStatus, MemberStatus};
 pub use options::ConsensusOptions;
-pub use reader::LogReader;
+pub use reader::{EntryRead, LogReader};
 pub use receiving::{Begun, Receiving, Reception};
 pub use recovery::Base;
 pub use snapshots::{SnapshotHandle, SnapshotId, SnapshotPosition, SnapshotReader, SnapshotWriter, Snapshots, Switch};

@@ -3,24 +3,26 @@
 //! Owns: [`LogReader`], which openraft, the applier and replication all use. Does not own: the cache of the newest
 //! entries (see `tail`) and the positions of the others (see `index`).
 //!
-//! Reads of entries that are not cached read the file on the caller's thread, up to 1 MiB before the first entry.
+//! Reads of entries that are not cached read the file on the caller's thread, up to 1 MiB before the first entry. Those
+//! for a follower that lacks old entries are passed to another thread if the node has one
+//! ([`LogReader::read_old_entries_elsewhere`]).
 //!
 //! While openraft starts, it searches all entries that the state does not have yet for the newest two memberships, 64
 //! at a time, from the last one back. After a kill these can be a million entries. Readers therefore return only those
 //! with a membership until it has started.
 
 use std::{
-    fmt::Debug,
+    fmt::{self, Debug},
     io,
     ops::{Bound, RangeBounds, RangeInclusive},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     vec,
 };
 
-use futures_util::{Stream, stream};
+use futures_util::{Stream, future::LocalBoxFuture, stream};
 use openraft::{OptionalSend, RaftLogReader, async_runtime::AsyncRuntime};
 use thalweg_log::{Log, LogRecord, ReadError};
 use thalweg_replica::{Membership, Valid};
@@ -35,9 +37,25 @@ use crate::{
     written::Written,
 };
 
-/// Divisor of the largest read when a follower needs entries that are not cached. A read of 1 MiB, its checksums and its
-/// copies keep consensus, which runs on the same thread, from anything else for 2 ms.
+/// Divisor of the largest read when a follower needs entries that are not cached. The copies of 1 MiB keep consensus,
+/// which runs on one thread, from anything else for a millisecond.
 const OLD_SHARE: usize = 4;
+
+/// A read of entries.
+pub type EntryRead = Box<dyn FnOnce() -> Result<Vec<RaftEntry>, StoreError> + Send>;
+
+/// Function that runs a read on another thread.
+type RunElsewhere = Box<dyn Fn(EntryRead) -> LocalBoxFuture<'static, Result<Vec<RaftEntry>, StoreError>> + Send + Sync>;
+
+/// The way to another thread, once it is known.
+#[derive(Default)]
+struct OtherThread(OnceLock<RunElsewhere>);
+
+impl fmt::Debug for OtherThread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("OtherThread").field(&self.0.get().is_some()).finish()
+    }
+}
 
 /// Reads the log of one space; cheap to clone, safe from many threads.
 #[derive(Clone, Debug)]
@@ -48,12 +66,27 @@ pub struct LogReader {
     space_log: Arc<Mutex<SpaceLog>>,
     /// True while openraft starts.
     is_start: Arc<AtomicBool>,
+    other_thread: Arc<OtherThread>,
 }
 
 impl LogReader {
     pub(crate) fn new(log: Log, space: SpaceId, max_read_bytes: usize, space_log: SpaceLog) -> Self {
         let (space_log, is_start) = (Arc::new(Mutex::new(space_log)), Arc::new(AtomicBool::new(false)));
-        Self { log, space, max_read_bytes, space_log, is_start }
+        Self { log, space, max_read_bytes, space_log, is_start, other_thread: Arc::default() }
+    }
+
+    /// Makes all readers of this log pass their reads of old entries for followers to `run`, which runs them on another
+    /// thread. Only the first call has an effect. Without one, as in the simulation, the caller's thread reads.
+    pub fn read_old_entries_elsewhere<F>(&self, run: F)
+    where
+        F: Fn(EntryRead) -> LocalBoxFuture<'static, Result<Vec<RaftEntry>, StoreError>> + Send + Sync + 'static,
+    {
+        let _ = self.other_thread.0.set(Box::new(run));
+    }
+
+    /// Returns true if an entry must be read from the file.
+    fn is_old(&self, index: Index) -> bool {
+        self.cached(index).is_none()
     }
 
     /// Begins a start of openraft. Until [`end_start`](Self::end_start), all readers of this log return only the
@@ -293,9 +326,18 @@ impl<Rt: AsyncRuntime> RaftLogReader<Types<Rt>> for LogReader {
     }
 
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<RaftEntry>> {
-        let from = Index(start);
-        let max_bytes = if self.cached(from).is_some() { self.max_read_bytes } else { self.max_read_bytes / OLD_SHARE };
-        Ok(self.entries(from, Index(end), max_bytes)?)
+        let (from, to) = (Index(start), Index(end));
+        if !self.is_old(from) {
+            return Ok(self.entries(from, to, self.max_read_bytes)?);
+        }
+        let max_bytes = self.max_read_bytes / OLD_SHARE;
+        match self.other_thread.0.get() {
+            Some(run) => {
+                let reader = self.clone();
+                Ok(run(Box::new(move || reader.entries(from, to, max_bytes))).await?)
+            }
+            None => Ok(self.entries(from, to, max_bytes)?),
+        }
     }
 
     async fn entries_stream<RB>(&mut self, range: RB) -> impl Stream<Item = io::Result<RaftEntry>> + OptionalSend
