@@ -393,7 +393,7 @@ mod tests {
         let of = |cluster, leader, term| ClusterMembers { cluster: Some(ClusterId(cluster)), ..members(leader, term) };
         directory.learn(&of(1, Some(3), 50));
         directory.cannot_reach(3);
-        let mut changes = directory.changes();
+        let changes = directory.changes();
         let mut restored = of(2, Some(2), 2);
         restored.members.pop();
         directory.learn(&restored);

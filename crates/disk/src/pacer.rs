@@ -12,6 +12,7 @@
 //! time. Only pieces of which the disk has received all bytes count for its rate, never a write to the page cache.
 
 use std::{
+    panic::AssertUnwindSafe,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -32,7 +33,8 @@ const LATE_FOR: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Pacer {
     /// Clock by which pieces are measured; `None` in stepped mode, in which nothing is measured and nothing pauses.
-    clock: Option<Arc<dyn Clock>>,
+    /// A panic leaves no clock in a state that later calls must not see.
+    clock: Option<AssertUnwindSafe<Arc<dyn Clock>>>,
     measurements: Mutex<Measurements>,
     /// Total time of the log's syncs.
     sync_nanos: AtomicU64,
@@ -106,6 +108,7 @@ impl Pacer {
     }
 
     fn with(clock: Option<Arc<dyn Clock>>) -> Self {
+        let clock = clock.map(AssertUnwindSafe);
         Self { clock, measurements: Mutex::default(), sync_nanos: AtomicU64::new(0), works: Default::default() }
     }
 

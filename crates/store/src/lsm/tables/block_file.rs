@@ -162,7 +162,7 @@ mod tests {
         let read = || super::read(&file, 100, bytes.len() as u32, CompressionType::Lz4);
         assert_eq!(read().unwrap().unwrap(), data);
         // The kernel may have written the file out and dropped it.
-        if let Ok(block) = budget::Budget::RESIDENT.perform(&read) {
+        if let Ok(block) = budget::Budget::RESIDENT.perform(read) {
             assert_eq!(block.unwrap().unwrap(), data);
         }
         let cut = super::read(&file, 101, bytes.len() as u32, CompressionType::Lz4).unwrap();

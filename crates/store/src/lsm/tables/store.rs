@@ -567,7 +567,7 @@ mod tests {
     #[test]
     fn a_cursor_reads_no_block_of_a_table_outside_the_span() {
         let dir = tempfile::tempdir().unwrap();
-        let store = filled_with(dir.path(), sized(64 << 20, 128 << 10), Arc::default());
+        let store = filled_with(dir.path(), sized(64 << 20, 128 << 10));
         store.compact_all().unwrap();
         let set = store.newest();
         let tables = set.runs()[0].tables();
