@@ -54,7 +54,7 @@ struct ComparedDigests {
 enum StateDifference {
     /// A majority of the members has an equal state, and this node another one: this node's state is wrong.
     FromMajority,
-    /// A majority differs from this node, and no majority can have an equal state: any of the states can be right.
+    /// A majority differs from this node, and no majority is known to have an equal state: any of them can be right.
     WithoutMajority,
     /// Fewer members differ.
     FromMinority,
@@ -98,23 +98,26 @@ pub(crate) fn reason(after: Index, done: Option<Index>, repairs_itself: bool) ->
 impl Tasks {
     /// Compares this node's running hashes with those of the others. A node that differs from a majority of the members
     /// stops serving, and leads no longer. If the members of that majority also differ from each other, all nodes stop,
-    /// and none of them is marked as wrong, so that the others can still get the state of one that is right. If the node
-    /// repairs its state without an operator, it then requests its own stop as soon as enough members can give it their
-    /// states. It does the same after a scrub has found damage in its state.
+    /// and none of them is marked as wrong, so that the others can still get the state of one that is right. No node
+    /// repairs itself in such a run, because members that have not compared yet still give their states, and each of
+    /// these can be wrong.
+    ///
+    /// Otherwise a node that repairs its state without an operator requests its own stop as soon as enough members can
+    /// give it their states. It does the same after a scrub has found damage in its state.
     pub(crate) async fn compare_states(self: Rc<Self>) {
         let mut equal_at = BTreeMap::new();
         let mut digests = ComparedDigests { through: Index::ZERO, newest: Index::ZERO, since: Instant::now() };
-        let mut said = None;
+        let (mut said, mut is_undecided) = (None, false);
         loop {
             sleep(self.options.compare_every).await;
             if self.was_removed.get() {
                 return;
             }
             if self.db.stopped_serving().is_none() {
-                self.compare(&mut equal_at).await;
+                is_undecided |= self.compare(&mut equal_at).await;
             }
             if self.db.stopped_serving().is_none() {
-                self.compare_digest(&mut digests).await;
+                is_undecided |= self.compare_digest(&mut digests).await;
                 self.request_digest(&mut digests).await;
             }
             let is_stopped = self.db.stopped_serving().is_some();
@@ -122,7 +125,7 @@ impl Tasks {
                 self.pass_on_leadership().await;
             }
             let is_sound = || !is_stopped && !self.db.scrub_stats().is_state_damaged;
-            if !self.options.repairs_itself || is_sound() {
+            if is_undecided || !self.options.repairs_itself || is_sound() {
                 continue;
             }
             match self.begin_repair().await {
@@ -136,10 +139,11 @@ impl Tasks {
         }
     }
 
-    /// Compares once. A node whose last hash was equal is not asked again until this node has a new one.
-    async fn compare(&self, equal_at: &mut BTreeMap<NodeId, Index>) {
+    /// Compares once. A node whose last hash was equal is not asked again until this node has a new one. Returns true
+    /// if this node stops because no majority has equal states.
+    async fn compare(&self, equal_at: &mut BTreeMap<NodeId, Index>) -> bool {
         let own: BTreeMap<Index, u64> = self.data.marks().collect();
-        let Some((&newest, &newest_hash)) = own.last_key_value() else { return };
+        let Some((&newest, &newest_hash)) = own.last_key_value() else { return false };
         let others = self.others();
         let members = others.len() + 1;
         equal_at.retain(|node, _| others.contains_key(node));
@@ -158,7 +162,8 @@ impl Tasks {
                 }
             }
         }
-        match worst(&differing, members) {
+        let worst = worst(&differing, members);
+        match worst {
             Some((after, StateDifference::FromMajority)) => self.stop_differing(after).await,
             Some((after, StateDifference::WithoutMajority)) => self.stop_without_majority(after).await,
             Some((index, StateDifference::FromMinority)) => {
@@ -166,19 +171,23 @@ impl Tasks {
             }
             None => {}
         }
+        worst.is_some_and(|(_, difference)| difference == StateDifference::WithoutMajority)
     }
 
     /// Compares this node's last digest with those that the other members have after the same entry. A digest that a
-    /// majority has computed equally is not compared again.
-    async fn compare_digest(&self, digests: &mut ComparedDigests) {
+    /// majority has computed equally is not compared again. Returns true if this node stops because no majority has
+    /// equal states.
+    async fn compare_digest(&self, digests: &mut ComparedDigests) -> bool {
         // A digest without an id was computed on this node alone.
-        let Some(own) = self.db.last_state_digest().filter(|report| report.id.is_some()) else { return };
+        let Some(own) = self.db.last_state_digest().filter(|report| report.id.is_some()) else {
+            return false;
+        };
         let index = own.state.applied.index;
         if index > digests.newest {
             (digests.newest, digests.since) = (index, Instant::now());
         }
         if index <= digests.through {
-            return;
+            return false;
         }
         let others = self.others();
         let members = others.len() + 1;
@@ -195,7 +204,8 @@ impl Tasks {
                 }
             }
         }
-        match StateDifference::of(&differing, members) {
+        let difference = StateDifference::of(&differing, members);
+        match difference {
             StateDifference::FromMajority => self.stop_differing(index).await,
             StateDifference::WithoutMajority => self.stop_without_majority(index).await,
             StateDifference::FromMinority if 2 * equal > members => {
@@ -207,6 +217,7 @@ impl Tasks {
             // Some members have not computed it yet, or do not answer.
             StateDifference::FromMinority => {}
         }
+        difference == StateDifference::WithoutMajority
     }
 
     /// Requests a digest from all members if this node leads and the last one is older than the interval.

@@ -46,9 +46,14 @@ impl Digests {
         Self { next_id: AtomicU64::new(applied.0), reports: Mutex::default(), is_computing: AtomicBool::new(false) }
     }
 
-    pub(crate) fn keep(&self, report: DigestReport) -> Arc<DigestReport> {
+    /// Keeps a digest if `is_current` returns true: no install has replaced the state that it belongs to. This is
+    /// decided under the lock that [`forget`](Self::forget) takes after a replacement.
+    pub(crate) fn keep(&self, report: DigestReport, is_current: impl FnOnce() -> bool) -> Arc<DigestReport> {
         let report = Arc::new(report);
         let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        if !is_current() {
+            return report;
+        }
         // Two digests may be computed concurrently, and end in any order.
         let at = reports.partition_point(|known| known.state.applied.index <= report.state.applied.index);
         reports.insert(at, Arc::clone(&report));
@@ -125,10 +130,24 @@ impl HashMarks {
 
 #[cfg(test)]
 mod tests {
+    use thalweg_state::digest::Digest;
+    use thalweg_store::Applied;
+
     use super::*;
 
     fn mark(index: u64) -> HashMark {
         HashMark { index: Index(index), running_hash: index * 7 }
+    }
+
+    #[test]
+    fn a_digest_is_kept_only_if_its_state_is_current_and_this_cannot_change_meanwhile() {
+        let digests = Digests::new(Lsn(1));
+        let state = StateDigest { digest: Digest(7), rows: 1, applied: Applied::default(), kinds: Vec::new() };
+        let report = || DigestReport { id: Some(1), state: state.clone() };
+        digests.keep(report(), || false);
+        assert_eq!(digests.last(), None);
+        let kept = digests.keep(report(), || digests.reports.try_lock().is_err());
+        assert_eq!(digests.last(), Some(kept));
     }
 
     #[test]

@@ -145,8 +145,7 @@ impl StateView {
     /// Keeps the digest for comparison with other members, unless an install has replaced the state meanwhile.
     fn keep(&self, state: StateDigest) -> Arc<DigestReport> {
         let report = DigestReport { id: self.id, state };
-        let is_replaced = self.inner.open.machine.replacements() != self.replacements;
-        if is_replaced { Arc::new(report) } else { self.inner.digests.keep(report) }
+        self.inner.digests.keep(report, || self.inner.open.machine.replacements() == self.replacements)
     }
 }
 

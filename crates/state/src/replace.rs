@@ -119,6 +119,8 @@ impl Replacement<'_> {
             leases,
         } = others;
         let published = &machine.published;
+        // First, so that nobody takes a view of the former state and counts it as one of the new state.
+        machine.drop_digest_view();
         machine.replacements.fetch_add(1, Ordering::AcqRel);
         published.visible.fetch_max(visible.into_inner(), Ordering::AcqRel);
         if time_of_reads.has_deadlines.into_inner() {
@@ -160,7 +162,6 @@ impl Replacement<'_> {
         machine.groups_woken.store(true, Ordering::Release);
         machine.growth.note_all();
         drop(groups);
-        machine.drop_digest_view();
         let steps = applier.steps;
         let taken = other_applier.into_inner().unwrap_or_else(PoisonError::into_inner);
         let former = mem::replace(&mut *applier, taken);

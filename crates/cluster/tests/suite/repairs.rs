@@ -219,6 +219,49 @@ fn a_row_that_differs_is_found_by_the_digests_that_the_leader_requests() {
     assert_eq!(sound, 2);
 }
 
+/// Each of the states can be the right one. The first node that compares finds two others that still serve, and whose
+/// running hashes are equal, because they do not show what has changed.
+#[test]
+fn no_node_repairs_itself_while_no_majority_has_equal_states() {
+    let mut cluster = TestCluster::start(3);
+    let keyspace = cluster.nodes[cluster.leader()].db.keyspace("k").unwrap();
+    let changed: [&[u8]; 2] = [b"the first row", b"the second row"];
+    for key in changed {
+        put_through(&keyspace, key, b"value");
+    }
+    drop(keyspace);
+    cluster.check_equal();
+    let mut stopped = Vec::new();
+    while let Some(node) = cluster.nodes.pop() {
+        stopped.push(node.stop());
+    }
+    for ((path, _), key) in stopped.iter().zip(changed) {
+        let db = Database::open_member(path, database_options(), MemberIdentity::Existing).unwrap();
+        change_row(&db, key);
+        db.close().unwrap();
+    }
+    for (path, options) in stopped {
+        cluster.restart(path, NodeOptions { repairs_itself: true, ..options });
+    }
+    cluster.wait_for_voters(3);
+    write_until_compared(&cluster);
+    cluster.check_equal();
+    assert!(cluster.nodes.iter().all(|node| !node.db.hash_marks().is_empty()), "they state their hashes");
+    let reason_of = |node: &TestNode| node.db.stopped_serving().map(str::to_owned);
+    wait_until("all nodes have stopped serving", || {
+        if cluster.nodes.iter().all(|node| node.db.last_state_digest().is_none()) {
+            // It fails if leadership moves.
+            let _ = cluster.nodes[cluster.leader()].db.state_digest();
+        }
+        cluster.nodes.iter().all(|node| reason_of(node).is_some())
+    });
+    for node in &cluster.nodes {
+        assert!(!repair_is_due(node, Duration::from_millis(500)), "{:?}", reason_of(node));
+        assert!(reason_of(node).unwrap().contains("no majority has equal states"), "{:?}", reason_of(node));
+        assert_eq!(node.db.repair_note().unwrap(), RepairNote::default());
+    }
+}
+
 #[test]
 fn a_node_that_differs_again_after_a_repair_waits_for_a_person() {
     let done = RepairNote { done: Some(Index(1)), due: None };
