@@ -269,8 +269,8 @@ enum Change {
 }
 
 impl DirectoryState {
-    /// Takes a node that was alone and has founded this cluster for the same owner of the data: it has kept its data, and
-    /// a directory with data joins no cluster.
+    /// Names the cluster as the owner of the data if the former owner is a node that was alone and is a member of the
+    /// cluster now. The node has founded the cluster and has kept its data, because a directory with data joins none.
     fn note_founder(&mut self, cluster: ClusterId, members: &ClusterMembers) {
         if let Some(DataOwner::Node(node)) = self.owner
             && members.members.iter().any(|member| member.node.0 == node)
