@@ -77,8 +77,8 @@ pub struct Delivery {
 }
 
 impl Stream {
-    /// Returns a handle of the group with this name, which need not exist. At a server with other data, such as one that
-    /// was restored, its requests fail with [`Error::OtherData`]: get another handle there.
+    /// Returns a handle of the group with this name, which need not exist. At a server with other data, such as one
+    /// that was restored, its requests fail with [`Error::OtherData`]: get another handle there.
     pub async fn group(&self, name: impl Into<String>) -> Result<Group, Error> {
         let group = self.object().child(|stream| Name::Group(stream, name.into())).await?;
         Ok(Group(Arc::new(group)))
