@@ -143,6 +143,7 @@ impl Directory {
     pub(crate) fn learn(&self, members: &ClusterMembers) {
         self.change(|known| {
             if let Some(cluster) = members.cluster {
+                known.note_founder(cluster, members);
                 known.enter(cluster);
                 self.note_owner(known, DataOwner::Cluster(cluster));
             }
@@ -268,6 +269,16 @@ enum Change {
 }
 
 impl DirectoryState {
+    /// Names the cluster as the owner of the data if the former owner is a node that was alone and is a member of the
+    /// cluster now. The node has founded the cluster and has kept its data, because a directory with data joins none.
+    fn note_founder(&mut self, cluster: ClusterId, members: &ClusterMembers) {
+        if let Some(DataOwner::Node(node)) = self.owner
+            && members.members.iter().any(|member| member.node.0 == node)
+        {
+            self.owner = Some(DataOwner::Cluster(cluster));
+        }
+    }
+
     /// Forgets everything if the answering node belongs to another cluster than the one that is known.
     fn enter(&mut self, cluster: ClusterId) {
         if self.owner.is_some_and(|owner| owner != DataOwner::Cluster(cluster)) {
@@ -422,6 +433,18 @@ mod tests {
         assert_eq!(directory.data(), 2, "the same node");
         directory.note_single(8);
         assert_eq!(directory.data(), 3);
+    }
+
+    /// `--cluster-init` keeps the data of a node that was alone. It is one of the members 1, 2 and 3 then.
+    #[test]
+    fn a_node_that_founds_a_cluster_keeps_its_ids() {
+        for (alone, data) in [(2, 0), (9, 1)] {
+            let directory = directory();
+            directory.note_single(alone);
+            directory.learn(&ClusterMembers { cluster: Some(ClusterId(1)), ..members(Some(2), 5) });
+            assert_eq!(directory.data(), data, "node {alone}");
+            assert_eq!(directory.leader().map(|(leader, _)| leader), Some(2));
+        }
     }
 
     #[test]

@@ -77,10 +77,11 @@ pub struct Delivery {
 }
 
 impl Stream {
-    /// Returns a handle of the group with this name, which need not exist.
+    /// Returns a handle of the group with this name, which need not exist. At a server with other data, such as one
+    /// that was restored, its requests fail with [`Error::OtherData`]: get another handle there.
     pub async fn group(&self, name: impl Into<String>) -> Result<Group, Error> {
-        let name = Name::Group(self.id().await?.0, name.into());
-        Ok(Group(Arc::new(NamedObject::new(self.client().clone(), name))))
+        let group = self.object().child(|stream| Name::Group(stream, name.into())).await?;
+        Ok(Group(Arc::new(group)))
     }
 }
 
@@ -130,7 +131,7 @@ impl Group {
     pub async fn describe(&self) -> Result<GroupInfo, Error> {
         let (stream, name) = self.parts();
         let read = |frame: &SharedFrame| Ok(reply_of::<wire::GroupFound>(frame)?.group);
-        self.client().request(RequestOptions::READ, wire::FindGroup { stream, name }, read).await
+        self.client().request(self.0.by_name(RequestOptions::READ), wire::FindGroup { stream, name }, read).await
     }
 
     /// Replaces the configuration of the group. The delivery order cannot change.

@@ -3,7 +3,9 @@
 //! Owns: the lookup of an id at the first use, the requests that carry it, and a second lookup if the server no longer
 //! has that id, or has other data. Does not own caches, whose ids end with a run of the server.
 //!
-//! Invariant: a request with an id is sent only to a server with the data to which the id belongs.
+//! Invariant: a request with an id is sent only to a server with the data to which the id belongs. The name of a group
+//! begins with the id of its stream, so at a server with other data a handle of a group asks for nothing, not even for
+//! the group's id.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -33,13 +35,26 @@ struct KnownId {
 pub(crate) struct NamedObject {
     pub client: Client,
     pub name: Name,
+    /// Number of the data to which the name belongs, if it begins with the id of another object.
+    name_data: Option<u32>,
     /// Number of the data in the upper half, and the id in the lower one.
     id: AtomicU64,
 }
 
 impl NamedObject {
     pub(crate) fn new(client: Client, name: Name) -> Self {
-        Self { client, name, id: AtomicU64::new(UNKNOWN) }
+        Self { client, name, name_data: None, id: AtomicU64::new(UNKNOWN) }
+    }
+
+    /// Returns an object whose name begins with the id of this one, as that of a group with the id of its stream.
+    pub(crate) async fn child(&self, name: impl FnOnce(u32) -> Name) -> Result<Self, Error> {
+        let KnownId { id, data } = self.known_id().await?;
+        Ok(Self { name_data: Some(data), ..Self::new(self.client.clone(), name(id)) })
+    }
+
+    /// Returns the options of a request that states the object's name.
+    pub(crate) fn by_name(&self, how: RequestOptions) -> RequestOptions {
+        RequestOptions { data: self.name_data, ..how }
     }
 
     /// Returns the id, and requests it from the server if it is unknown.
@@ -50,6 +65,9 @@ impl NamedObject {
     async fn known_id(&self) -> Result<KnownId, Error> {
         // If another server answers the lookup, its id has the number of the former data, and is not used.
         let data = self.client.directory().data();
+        if self.name_data.is_some_and(|named| named != data) {
+            return Err(Error::OtherData);
+        }
         let id = match self.cached_id(data) {
             Some(id) => id,
             None => {
@@ -85,7 +103,8 @@ impl NamedObject {
             }
             Name::Group(stream, name) => {
                 let read = |frame: &SharedFrame| Ok(reply_of::<wire::GroupFound>(frame)?.group.id.0);
-                client.request(RequestOptions::READ, wire::FindGroup { stream: StreamId(*stream), name }, read).await
+                let how = self.by_name(RequestOptions::READ);
+                client.request(how, wire::FindGroup { stream: StreamId(*stream), name }, read).await
             }
             Name::Cache(..) => unreachable!("a cache looks up its own id"),
         }
@@ -176,7 +195,8 @@ impl NamedObject {
         encode: impl Fn(&mut Vec<u8>) -> Result<(), CommandError>,
     ) -> Result<bool, Error> {
         let data = self.client.directory().data();
-        let (id, is_new) = self.client.write(RetrySafety::Harmless, encode, created).await?;
+        let how = self.by_name(RequestOptions { retry_safety: RetrySafety::Harmless, ..RequestOptions::WRITE });
+        let (id, is_new) = self.client.write_as(how, encode, created).await?;
         self.store_id(id, data);
         Ok(is_new)
     }

@@ -61,6 +61,10 @@ impl Stream {
         &self.0.client
     }
 
+    pub(crate) fn object(&self) -> &NamedObject {
+        &self.0
+    }
+
     /// Id of the stream, which commits use.
     pub async fn id(&self) -> Result<StreamId, Error> {
         self.0.id().await.map(StreamId)
@@ -89,10 +93,11 @@ impl Stream {
 
     /// Deletes the stream and all its records.
     pub async fn delete(&self) -> Result<(), Error> {
-        let id = self.id().await?;
-        let deleted = self.command(encode_delete_stream).await;
-        self.0.forget(id.0);
-        deleted
+        let encode = |out: &mut Vec<u8>, id| {
+            encode_delete_stream(out, StreamId(id));
+            Ok(())
+        };
+        self.0.remove(encode, done).await.map(drop)
     }
 
     async fn command(&self, encode: impl Fn(&mut Vec<u8>, StreamId)) -> Result<(), Error> {

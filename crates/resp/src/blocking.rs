@@ -119,9 +119,18 @@ impl Session {
         };
         let depends = blocked.has_group() && matches!(self.store(), Database::Batched(_));
         let recheck = depends.then(|| Box::pin(tokio::time::sleep(RECHECK)));
-        let (muted, look) = (self.muted, None);
-        let wait =
-            Box::new(Wait { blocked, waiter, others, _growth: growth, until, recheck, look, muted, _held: held });
+        let wait = Box::new(Wait {
+            blocked,
+            waiter,
+            others,
+            _growth: growth,
+            until,
+            recheck,
+            look: None,
+            is_look_outdated: false,
+            muted: self.muted,
+            _held: held,
+        });
         // A change between the read and the registration caused no notification, so the first poll checks the keys.
         wait.waiter.ring();
         self.try_to_read(command, arguments, wait, out)
@@ -185,7 +194,10 @@ impl Session {
             && let Poll::Ready(found) = long_reads::poll(look, cx)
         {
             wait.look = None;
-            self.looked(found, out);
+            match found {
+                Ok(Found::Waiting) if wait.is_look_outdated => self.retry_read(out),
+                found => self.looked(found, out),
+            }
             return true;
         }
         let was_told = wait.others.iter_mut().any(|other| other.is_ready(cx));
@@ -209,9 +221,9 @@ impl Session {
     }
 
     /// Ends the client's blocked read with an error if its stream or its group no longer exists. Reads again if there
-    /// is an entry, although the client was not notified of it.
+    /// is an entry, although the client was not notified of it. A look that is under way shows the same.
     fn check_group_exists(&mut self, out: &mut Outbox) {
-        let Some(wait) = &self.blocked else { return };
+        let Some(wait) = self.blocked.as_ref().filter(|wait| wait.look.is_none()) else { return };
         match self.store().read_briefly(self.budget(), |read| wait.blocked.poll(read)) {
             Ok(Ok(Found::Ready)) => self.retry_read(out),
             Ok(found) => self.looked(found, out),
@@ -227,15 +239,23 @@ impl Session {
         let others = self.appended_by_others(&wait.blocked);
         let found = self.store().read_briefly(self.budget(), |read| wait.blocked.poll(read));
         let Some(wait) = &mut self.blocked else { return };
-        // A look that has begun earlier may not see the change.
-        (wait.others, wait.look) = (others, None);
-        match found {
-            Ok(found) => self.looked(found, out),
+        wait.others = others;
+        let found = match found {
+            Ok(found) => found,
             // If looking takes long, because many entries were deleted, the read itself finds out, on a thread for long
             // reads.
-            Err(BudgetSpent::Steps) => self.looked(Ok(Found::Ready), out),
-            Err(spent) => self.look_again(spent),
-        }
+            Err(BudgetSpent::Steps) => Ok(Found::Ready),
+            // With a look for each change, those that have begun would occupy the threads for cold reads, and the last
+            // one would wait for them.
+            Err(BudgetSpent::Disk) if wait.look.is_some() => {
+                wait.is_look_outdated = true;
+                return;
+            }
+            Err(spent) => return self.look_again(spent),
+        };
+        // A look that has begun earlier may not see the change.
+        wait.look = None;
+        self.looked(found, out);
     }
 
     /// Passes the look at the keys of the blocked read to the readers, because it would wait for the disk. Meanwhile
@@ -246,7 +266,7 @@ impl Session {
         let (blocked, resp, database) = (wait.blocked.clone(), Arc::clone(&self.resp), self.database);
         let look = self.give(spent, 0, move || resp.databases.list[database].database.read(|read| blocked.poll(read)));
         if let Some(wait) = &mut self.blocked {
-            wait.look = look;
+            (wait.look, wait.is_look_outdated) = (look, false);
         }
     }
 

@@ -26,6 +26,8 @@ pub(crate) struct Wait {
     pub recheck: Option<Pin<Box<Sleep>>>,
     /// Look at the keys by the readers, while it is under way.
     pub look: Option<PendingRead<Result<Found, Failure>>>,
+    /// True if a key may have changed since that look began, so another look must follow it.
+    pub is_look_outdated: bool,
     /// True if the client wants no reply to the read.
     pub muted: bool,
     /// Slot of the read under the limit `max_tails` on waiting readers.

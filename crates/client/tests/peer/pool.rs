@@ -3,14 +3,23 @@
 use std::time::Duration;
 
 use thalweg_client::{Action, Classified, Client, Count, Error, Options};
-use thalweg_types::{KeyspaceId, SpaceTime, command::KeyspaceConfig};
-use thalweg_wire::{ClientFrame, Keyspace, KeyspaceFound};
+use thalweg_types::{
+    KeyspaceId, Offset, SpaceTime, StreamId,
+    command::{KeyspaceConfig, StreamConfig, groups::GroupConfig},
+};
+use thalweg_wire::{ClientFrame, Keyspace, KeyspaceFound, Stream, StreamFound};
 
 use crate::peer::{Server, quick};
 
 fn found() -> KeyspaceFound {
     let (created, config) = (SpaceTime(0), KeyspaceConfig::default());
     KeyspaceFound { keyspace: Keyspace { id: KeyspaceId(5), created, config, name: "users".into() }, counts: None }
+}
+
+fn stream_found() -> StreamFound {
+    let (start, next, config) = (Offset(0), Offset(0), StreamConfig::default());
+    let (id, last_time) = (StreamId(3), SpaceTime(0));
+    StreamFound { stream: Stream { id, start, next, bytes: 0, last_time, config, name: "s".into() } }
 }
 
 #[tokio::test]
@@ -128,4 +137,64 @@ async fn nothing_is_removed_at_a_server_with_other_data() {
     let error = dropping.await.unwrap().unwrap_err();
     assert!(matches!(error, Error::OtherData), "{error}");
     assert_eq!((error.action(), error.effect()), (Action::Fix, thalweg_client::Effect::Nothing));
+}
+
+/// Another stream may have the name of a stream that was looked up before.
+#[tokio::test]
+async fn no_stream_is_deleted_at_a_server_with_other_data() {
+    let mut server = Server::new().await;
+    let (client, mut peer) = server.connected(quick()).await;
+    let stream = client.stream("s");
+    let looking = tokio::spawn({
+        let stream = stream.clone();
+        async move { stream.id().await.unwrap() }
+    });
+    let id = peer.any().await;
+    peer.send(id, &stream_found()).await;
+    assert_eq!(looking.await.unwrap(), StreamId(3));
+    drop(peer);
+    client.ping().await.unwrap_err();
+    server.node = 2;
+    let deleting = tokio::spawn(async move { stream.delete().await });
+    let _peer = server.accept().await;
+    let error = deleting.await.unwrap().unwrap_err();
+    assert!(matches!(error, Error::OtherData), "{error}");
+}
+
+/// The id of the stream is a part of the group's name, and may be that of another stream, which has a group of the same
+/// name.
+#[tokio::test]
+async fn a_handle_of_a_group_asks_for_nothing_at_a_server_with_other_data() {
+    let mut server = Server::new().await;
+    let (client, mut peer) = server.connected(quick()).await;
+    let stream = client.stream("s");
+    let looking = tokio::spawn({
+        let stream = stream.clone();
+        async move { stream.group("g").await.unwrap() }
+    });
+    let id = peer.any().await;
+    peer.send(id, &stream_found()).await;
+    let group = looking.await.unwrap();
+    drop(peer);
+    client.ping().await.unwrap_err();
+    server.node = 2;
+    let describing = tokio::spawn({
+        let group = group.clone();
+        async move { group.describe().await.map(drop) }
+    });
+    let mut peer = server.accept().await;
+    for refused in [
+        describing.await.unwrap(),
+        group.id().await.map(drop),
+        group.fetch("m", 1, 1000, Duration::ZERO).await.map(drop),
+        group.create_if_missing(None, &GroupConfig::default()).await.map(drop),
+        group.delete().await,
+    ] {
+        assert!(matches!(refused, Err(Error::OtherData)), "{refused:?}");
+    }
+    let looking = tokio::spawn(async move { stream.group("g").await.map(drop) });
+    let (id, is_first) = peer.request(|envelope| matches!(envelope.frame, ClientFrame::FindStream(_))).await;
+    assert!(is_first, "the first request of the client here looks up the stream for a new handle");
+    peer.send(id, &stream_found()).await;
+    looking.await.unwrap().unwrap();
 }

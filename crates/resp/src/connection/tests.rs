@@ -4,7 +4,10 @@
 use std::{
     cell::Cell,
     future::poll_fn,
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        Condvar, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     thread::{self, ThreadId},
 };
 
@@ -75,7 +78,8 @@ impl Thread {
         let mut databases = self.resp.databases.clone();
         let database::Database::Batched(inner) = databases.list[0].database.clone() else { panic!("a keyspace") };
         let serving = thread::current().id();
-        let long = Arc::new(LongKeyspace { inner, serving, is_cold, unbounded: AtomicUsize::new(0) });
+        let (unbounded, disk) = (AtomicUsize::new(0), SlowDisk::default());
+        let long = Arc::new(LongKeyspace { inner, serving, is_cold, unbounded, disk });
         databases.list[0].database = database::Database::Batched(Arc::clone(&long) as Arc<dyn Batched>);
         self.resp = Resp::new(&self.resp.app, databases, Arc::new(Metrics::default()));
         long
@@ -134,17 +138,51 @@ struct LongKeyspace {
     is_cold: bool,
     /// Number of reads without a budget, and of waits for the disk, on that thread.
     unbounded: AtomicUsize,
+    disk: SlowDisk,
+}
+
+/// Disk for which the other threads wait.
+#[derive(Debug, Default)]
+struct SlowDisk {
+    is_stuck: Mutex<bool>,
+    goes_on: Condvar,
+    /// Number of waits that have begun.
+    waits: AtomicUsize,
+}
+
+impl SlowDisk {
+    fn wait(&self) {
+        let is_stuck = self.is_stuck.lock().unwrap();
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        drop(self.goes_on.wait_while(is_stuck, |is_stuck| *is_stuck).unwrap());
+    }
+
+    fn set_stuck(&self, is_stuck: bool) {
+        *self.is_stuck.lock().unwrap() = is_stuck;
+        self.goes_on.notify_all();
+    }
+
+    fn waits(&self) -> usize {
+        self.waits.load(Ordering::Relaxed)
+    }
 }
 
 impl Batched for LongKeyspace {
     fn read(&self, act: &mut dyn FnMut(&dyn Read) -> Result<(), StoreError>) -> Result<(), Failure> {
+        let is_serving = thread::current().id() == self.serving;
         let note = || {
-            if thread::current().id() == self.serving {
+            if is_serving {
                 self.unbounded.fetch_add(1, Ordering::Relaxed);
             }
         };
         if self.is_cold {
-            let _ = budget::read_file(|| None, note);
+            let waiting = || {
+                note();
+                if !is_serving {
+                    self.disk.wait();
+                }
+            };
+            let _ = budget::read_file(|| None, waiting);
             return self.inner.read(act);
         }
         if !budget::is_bounded() {
@@ -410,6 +448,31 @@ async fn a_blocked_read_looks_at_cold_keys_on_another_thread() {
     }
     call(&mut reader, "PING", "+PONG\r\n").await;
     assert_eq!(cold.unbounded.load(Ordering::Relaxed), 0, "waits for the disk on the thread of all clients");
+}
+
+/// Each look that has begun occupies a thread, and a look that has not begun must not lose its place in the queue with
+/// each change.
+#[tokio::test]
+async fn a_blocked_read_looks_at_cold_keys_once_at_a_time() {
+    let mut thread = Thread::start("0=keyspace:redis").await;
+    let cold = thread.lengthen_reads(true);
+    let (mut reader, mut writer) = (thread.connect().await, thread.connect().await);
+    reader.write_all(b"XREAD BLOCK 0 STREAMS s 5-0\r\n").await.unwrap();
+    // The ids are resolved, the command runs, and the blocked client looks for the first time.
+    while cold.disk.waits() < 3 {
+        tokio::task::yield_now().await;
+    }
+    cold.disk.set_stuck(true);
+    let before = cold.disk.waits();
+    for number in 1..=9 {
+        call(&mut writer, &format!("XADD s 1-{number} f v"), &format!("$3\r\n1-{number}\r\n")).await;
+    }
+    call(&mut writer, "XADD s 6-1 f v", "$3\r\n6-1\r\n").await;
+    let begun = cold.disk.waits() - before;
+    cold.disk.set_stuck(false);
+    assert!(begun <= 1, "{begun} looks at the same time");
+    let entry = "*1\r\n*2\r\n$3\r\n6-1\r\n*2\r\n$1\r\nf\r\n$1\r\nv\r\n";
+    expect(&mut reader, &format!("*1\r\n*2\r\n$1\r\ns\r\n{entry}")).await;
 }
 
 /// While a write to a keyspace is committed, the connection holds the replies of later requests to a cache, which are
