@@ -23,7 +23,7 @@ use thalweg_lab::control_group::ControlGroup;
 use crate::{
     BenchError,
     disks::{Disks, freeze},
-    load::{Validity, turns},
+    load::turns,
     nodes::{Nodes, Setup},
     options::ClusterOptions,
     report::{Check, Table, cells},
@@ -155,8 +155,7 @@ fn figures(conditions: &[Condition], clients: usize, rounds: &[Vec<(Turn, Proces
             "the follower's CPU %" => median_of(turns, |(_, shares)| 100.0 * shares.node),
             "used instead of it %" => median_of(turns, |(_, shares)| 100.0 * shares.thread),
         });
-        let validity = Validity::worst(turns.iter().map(|(turn, _)| &turn.validity));
-        checks.push(validity.check(*name, "all answered, rightly"));
+        checks.push(work::check(turns.iter().map(|(turn, _)| turn), name));
         if !matches!(slowness, Slowness::None) {
             checks.push(Check::at_least(format!("{name}: of the rate when all run"), share, MIN_SHARE, " ×"));
         }

@@ -24,6 +24,7 @@ use crate::{
     load::{
         self, Arrivals, MAX_BUSY, Outcome, Pace, Plan, Protocol, Validity,
         http::{Api, Http, MissingKeyPolicy, Requests},
+        saturated,
     },
     nodes::{Nodes, PATIENCE, Role},
     options::{ClusterOptions, Part},
@@ -282,14 +283,24 @@ pub(crate) fn put_until(
     address: SocketAddr,
     options: &ClusterOptions,
 ) -> Result<(Latencies, Validity), BenchError> {
-    let (mut times, mut validity) = (Latencies::default(), Validity::Good);
-    let plan = Plan { warmup: Duration::ZERO, duration: WINDOW, ..paced_puts(address, options) };
+    let (mut times, mut lag, mut validity) = (Latencies::default(), Latencies::default(), Validity::Good);
+    // Six late puts are more than one in a hundred of a window, so the lateness is judged over all windows, as the times
+    // are.
+    let plan = Plan { warmup: Duration::ZERO, duration: WINDOW, max_lag: GIVE_UP, ..paced_puts(address, options) };
     while !is_over.load(Ordering::Acquire) {
         let outcome = load::run(&plan)?;
         times.merge(&outcome.times);
+        lag.merge(&outcome.tally.lag);
         validity = Validity::worst([&validity, &outcome.validity]);
     }
-    Ok((times, validity))
+    Ok((times, with_lateness(&validity, &lag, options.max_lag)))
+}
+
+/// Returns the worse of the validity of runs and the judgement of the lateness of all their sends.
+fn with_lateness(validity: &Validity, lag: &Latencies, max_lag: Duration) -> Validity {
+    // Each run has judged how busy its generator was.
+    let lateness = saturated(lag, max_lag, 0.0).unwrap_or(Validity::Good);
+    Validity::worst([validity, &lateness])
 }
 
 fn plan(address: SocketAddr, work: RequestLoad, clients: usize, options: &ClusterOptions) -> Plan<Http> {
@@ -345,5 +356,19 @@ mod tests {
         };
         assert_eq!(max_lag(&[]), Duration::from_millis(10));
         assert_eq!(max_lag(&["--max-lag", "7ms"]), Duration::from_millis(7));
+    }
+
+    #[test]
+    fn the_lateness_of_puts_beside_an_event_is_judged_over_its_whole_time() {
+        let judged = |validity: &Validity, late: u64| {
+            let mut lag = Latencies::default();
+            lag.record_nanos_times(1_000, 1000);
+            lag.record_nanos_times(20_000_000, late);
+            with_lateness(validity, &lag, Duration::from_millis(10))
+        };
+        assert_eq!(judged(&Validity::Good, 8), Validity::Good, "all in one window of 500 puts");
+        assert!(matches!(judged(&Validity::Good, 20), Validity::Saturated(_)));
+        let errors = Validity::Errors("refused".to_owned());
+        assert_eq!(judged(&errors, 20), errors);
     }
 }

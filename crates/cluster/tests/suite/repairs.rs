@@ -302,7 +302,7 @@ fn a_node_that_differs_does_not_serve_after_a_restart_either() {
     assert_eq!(odd(&cluster).db.stopped_serving(), None);
 }
 
-/// As a leader it would propose no expiries and no digests, and give no snapshot to a follower.
+/// Such a leader would propose no expiries and no digests, and give no snapshot to a follower.
 #[test]
 fn a_node_that_does_not_serve_passes_on_each_leadership() {
     let mut cluster = TestCluster::start(3);

@@ -415,7 +415,7 @@ fn a_failed_rename_changes_nothing_and_the_install_can_be_finished_again() {
     }
 }
 
-/// Without the file, the state would count as that of an unfinished install: the open would remove it, or begin an
+/// The state would count as that of an unfinished install without the file: the open would remove it, or begin an
 /// empty one beside it.
 #[test]
 fn a_lost_file_that_names_the_installed_state_is_noticed_and_nothing_is_removed() {

@@ -133,7 +133,7 @@ async fn wait_for_learner(cluster: &Cluster, leader: &Node) {
     cluster.wait("the learner", caught_up).await;
 }
 
-/// With a dead fourth voter, the cluster of three that are alive would survive no failure.
+/// Three live voters beside a dead fourth one survive no failure.
 #[test]
 fn a_learner_that_is_down_is_not_promoted() {
     run(async {

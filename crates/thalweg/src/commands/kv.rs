@@ -124,9 +124,12 @@ pub(crate) fn get(args: &Get) -> Result<(), Failure> {
 }
 
 #[derive(Args, Debug)]
-#[command(group(ArgGroup::new("deleted").required(true).args(["key", "prefix"])), after_help = "Examples:\n  \
-                        thalweg del users ada\n  thalweg del users ada --if-revision 17\n  \
-                        thalweg del sessions --prefix 'ada/'\n  thalweg del sessions --prefix ''    # clears the keyspace")]
+#[command(
+    group(ArgGroup::new("deleted").required(true).args(["key", "prefix"])),
+    override_usage = "thalweg del [OPTIONS] <KEYSPACE> <KEY|--prefix <PREFIX>>",
+    after_help = "Examples:\n  thalweg del users ada\n  thalweg del users ada --if-revision 17\n  \
+                  thalweg del sessions --prefix 'ada/'\n  thalweg del sessions --prefix ''    # clears the keyspace"
+)]
 pub(crate) struct Del {
     /// Name of the keyspace
     pub keyspace: String,

@@ -204,7 +204,7 @@ fn credentials_in_the_directory_of_a_single_node_do_not_keep_it_from_running_alo
     node.stop();
 }
 
-/// To follow such advice, or to leave a file there, would do harm to another program.
+/// Such advice, or a file that is left there, would do harm to the other program.
 #[test]
 fn a_directory_of_another_program_gets_no_credentials_and_no_advice_about_its_permissions() {
     let dir = tempfile::tempdir().unwrap();

@@ -47,7 +47,7 @@ fn a_directory_is_examined_and_stays_as_it_was() {
     assert_eq!(counts.iter().sum::<u64>(), codes(&object).len() as u64);
 }
 
-/// To follow advice about the owners and permissions of `/etc` would break the machine.
+/// Advice about the owners and permissions of `/etc` would break the machine of a user who follows it.
 #[test]
 fn a_directory_of_another_program_gets_no_advice_about_its_permissions() {
     let root = tempfile::tempdir().unwrap();

@@ -202,7 +202,7 @@ fn a_missing_choice_is_named_with_all_its_options() {
         (&["import", "a.csv"][..], "--stream <NAME>|--keyspace <NAME>"),
         (&["export"], "--stream <NAME>|--keyspace <NAME>"),
         (&["reply", "sums"], "--exec <COMMAND>|--with <TEXT>"),
-        (&["del", "users"], "KEY|--prefix <PREFIX>"),
+        (&["del", "users"], "<KEYSPACE> <KEY|--prefix <PREFIX>>"),
     ] {
         let refused = thalweg(typed).fails(2);
         assert!(refused.contains(choice), "{refused}");
