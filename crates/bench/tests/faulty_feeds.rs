@@ -152,7 +152,7 @@ impl Faulty {
 /// Runs a scenario with these tables against a new server with a fault.
 fn run(fault: Fault, tables: &str) -> Report {
     let address = Faulty::start(fault, tables.contains("[groups]"));
-    let text = format!("[load]\nconnections = 3\nduration = \"100ms\"\n{tables}");
+    let text = format!("[load]\nconnections = 3\nduration = \"150ms\"\n{tables}");
     common::run_scenario(&text, &format!("--target http://{address} --rounds 1 --max-lag 10s")).unwrap()
 }
 
@@ -217,7 +217,7 @@ fn lost_messages_are_shown_and_other_faults_found() {
 #[test]
 fn a_search_ends_with_an_error_if_subscribers_find_faults() {
     let address = Faulty::start(Fault::Repeats, false);
-    let text = "[load]\nconnections = 3\nduration = \"100ms\"\n\
+    let text = "[load]\nconnections = 3\nduration = \"150ms\"\n\
                 [subjects]\nmessage_bytes = 60\nbatch = 2\nsubscribers = 2\n[mix]\npublish = 1\n";
     let search = format!("--target http://{address} --rounds 1 --max-lag 10s --search p99<10s");
     let error = common::run_scenario(text, &search).unwrap_err().to_string();
