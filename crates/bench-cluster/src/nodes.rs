@@ -25,6 +25,8 @@ use crate::{
 
 /// Longest wait for a change that the cluster makes without a request, such as an election, on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Time between two attempts to change the members while another change is in progress.
+const CHANGE_RETRY: Duration = Duration::from_millis(100);
 /// Interval at which the benchmark asks nodes for their state.
 const LOOK: Duration = Duration::from_millis(20);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
@@ -324,7 +326,7 @@ impl Nodes {
     }
 
     /// Removes the last node from the cluster, ends its process and deletes its data. Waits until the others are the
-    /// only members.
+    /// only members. The node may be becoming a voter, and the cluster makes one change at a time.
     pub(crate) fn remove_last(&mut self) -> Result<(), BenchError> {
         let (leader, last) = (self.leader()?, self.all.len() - 1);
         let Some(own) = &self.own else { return Ok(()) };
@@ -332,10 +334,18 @@ impl Nodes {
         let headers = format!("Authorization: Bearer {}\r\nContent-Type: application/json\r\n", own.tokens.admin);
         let body = format!("{{\"node\":\"{}\"}}", name(last));
         let mut client = Client::connect(self.all[leader].http, PATIENCE).map_err(&fail)?;
-        let reply = client.request("POST", "/v1/cluster/remove", &headers, body.as_bytes());
-        let (status, body) = reply.map_err(&fail)?;
-        if !(200..300).contains(&status) {
-            return Err(BenchError::subject("the cluster", "removing a node")(String::from_utf8_lossy(&body)));
+        let gives_up = Instant::now() + PATIENCE;
+        loop {
+            let reply = client.request("POST", "/v1/cluster/remove", &headers, body.as_bytes());
+            let (status, answer) = reply.map_err(&fail)?;
+            let answer = String::from_utf8_lossy(&answer);
+            if (200..300).contains(&status) {
+                break;
+            }
+            if !answer.contains("change_in_progress") || Instant::now() > gives_up {
+                return Err(BenchError::subject("the cluster", "removing a node")(answer));
+            }
+            std::thread::sleep(CHANGE_RETRY);
         }
         let data = own.data(last);
         self.kill(last);

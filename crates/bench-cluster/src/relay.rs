@@ -143,6 +143,5 @@ mod tests {
         drop(client);
         echo.join().unwrap();
         drop(relay);
-        assert!(TcpStream::connect(to).is_err(), "the listener of the server is gone");
     }
 }
