@@ -189,9 +189,16 @@ fn plan<const BURST: bool>(place: TestServer, pace: Pace, pipeline: usize) -> Pl
 }
 
 fn assert_each_operation_counts_once<const BURST: bool>(pace: Pace, pipeline: usize) {
-    let (address, lines) = serve();
-    let outcome = crate::run(&plan::<BURST>(TestServer::Server(address), pace, pipeline)).unwrap();
-    assert_eq!(outcome.validity, Validity::Good, "{:?}", outcome.tally.first_problem);
+    // A machine that stands still, or whose host takes its processors, can void or empty a short run, and not one after
+    // the other.
+    let mut seen = Vec::new();
+    let good = (0..15).find_map(|_| {
+        let (address, lines) = serve();
+        let outcome = crate::run(&plan::<BURST>(TestServer::Server(address), pace, pipeline)).unwrap();
+        seen.push((outcome.validity.clone(), outcome.tally.first_problem.clone()));
+        (outcome.validity == Validity::Good).then_some((outcome, lines))
+    });
+    let (outcome, lines) = good.unwrap_or_else(|| panic!("{seen:?}"));
     let [first, second] = [0, 1].map(|line| lines[line].load(Ordering::Relaxed));
     assert_eq!(first, second, "each operation was completed");
     let pongs = lines[2].load(Ordering::Relaxed);
@@ -233,12 +240,14 @@ fn calls_in_this_process_are_answered_at_once_or_by_another_thread() {
     }
 }
 
-/// Checks the counts of a run in this process. Returns true if its operations took the expected times, and a text about
-/// them.
+/// Checks the counts of a run in this process. Returns true if the run is valid and its operations took the expected
+/// times, and a text about them.
 fn calls_in_this_process(pace: Pace, is_open: bool) -> (bool, String) {
     let plan = plan::<false>(TestServer::InProcess(Mutex::default()), pace, 1);
     let outcome = crate::run(&plan).unwrap();
-    assert_eq!(outcome.validity, Validity::Good, "{:?}", outcome.tally.first_problem);
+    if outcome.validity != Validity::Good {
+        return (false, format!("{:?}, {:?}", outcome.validity, outcome.tally.first_problem));
+    }
     let TestServer::InProcess(requests) = &plan.protocol.place else { unreachable!() };
     let requests = requests.lock().unwrap();
     let [slow, fast] = [0, 1].map(|number| requests[number].load(Ordering::Relaxed));

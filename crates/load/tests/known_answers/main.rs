@@ -55,10 +55,11 @@ fn open(rate: f64) -> Pace {
     Pace::Open { rate, arrivals: Arrivals::Constant }
 }
 
-fn run(plan: &Plan<Http>) -> Outcome {
+/// Performs a run. Returns an error if the machine was too busy for it, and panics if a reply was wrong.
+fn run(plan: &Plan<Http>) -> Result<Outcome, String> {
     let outcome = thalweg_load::run(plan).unwrap();
-    assert_eq!(outcome.validity, Validity::Good, "{:?}", outcome.tally.first_problem);
-    outcome
+    assert!(!matches!(outcome.validity, Validity::Errors(_)), "{:?}", outcome.tally.first_problem);
+    if outcome.validity == Validity::Good { Ok(outcome) } else { Err(format!("{:?}", outcome.validity)) }
 }
 
 /// Allowed deviation of a percentile from the model's.
@@ -121,7 +122,7 @@ fn stalls_without_a_queue(every: Duration, seconds: u64, rate: f64, accuracy: Ac
     let model = Model { service: ms(10), servers: Servers::OnePerRequest, stall_every: every, stall: ms(100) };
     succeeds(accuracy, || {
         let server = Synthetic::start(model);
-        let outcome = run(&Plan { duration: Duration::from_secs(seconds), ..plan(&server, open(rate)) });
+        let outcome = run(&Plan { duration: Duration::from_secs(seconds), ..plan(&server, open(rate)) })?;
         check_percentiles(&model, rate, &outcome, &[50.0, 75.0, 90.0, 95.0, 98.0, 99.0, 99.9], accuracy)
     });
 }
@@ -145,11 +146,11 @@ fn omission(service: Duration, rate: f64, seconds: u64, (percentile, most): (f64
     succeeds(accuracy, || {
         let server = Synthetic::start(model);
         let duration = Duration::from_secs(seconds);
-        let scheduled = run(&Plan { duration, ..plan(&server, open(rate)) });
+        let scheduled = run(&Plan { duration, ..plan(&server, open(rate)) })?;
         check_percentiles(&model, rate, &scheduled, &[90.0, 95.0, 99.0], accuracy)?;
         // One request at a time: each stall delays a single request, and those that users would have sent are left
         // out.
-        let closed = run(&Plan { duration, connections: 1, pipeline: 1, ..plan(&server, Pace::Closed) });
+        let closed = run(&Plan { duration, connections: 1, pipeline: 1, ..plan(&server, Pace::Closed) })?;
         assert!(closed.times.max() >= ms(95), "a stall was measured: {:?}", closed.times.quantiles());
         let share = closed.time_us(percentile) / scheduled.time_us(percentile);
         if share < most { Ok(()) } else { Err(format!("the closed loop's p{percentile} is {share} of the true one")) }
