@@ -83,7 +83,7 @@ async fn no_message_waits_longer_than_the_delay() {
         assert!(attempt < 100, "the messages of the meantime do not go together");
         let began = Instant::now();
         publish_numbers(&publisher, 0..3).await;
-        let mut came = Vec::new();
+        let mut came = Vec::<usize>::new();
         while came.iter().sum::<usize>() < 3 {
             came.push(batch(&mut peer).await.2.len());
         }

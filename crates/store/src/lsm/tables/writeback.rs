@@ -318,7 +318,7 @@ mod tests {
             assert!(is_there(0));
         }
         // These pieces are written after the choice. The kernel may keep a page that it works on.
-        let is_dropped = (4..24).any(|pieces| {
+        let is_dropped = (4..24).any(|pieces: u64| {
             table.write_all(&[1; PIECE]).unwrap();
             growing.add(PIECE);
             assert_eq!(growing.files[0].written_out, pieces * PIECE_BYTES);
