@@ -69,12 +69,17 @@ mod tests {
     fn the_thread_uses_the_share_of_a_process_that_sleeps() {
         let mut child = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap();
         let work = || std::thread::sleep(Duration::from_millis(600));
-        let ((), shares) = using_rest(child.id(), 0.5, work);
-        let ((), none) = using_rest(child.id(), 0.0, work);
-        // On a busy machine the thread gets less than its share, and its looks at the process cost more.
-        assert!(shares.node < 0.05 && (0.1..0.6).contains(&shares.thread), "{shares:?}");
-        assert!(none.thread < shares.thread / 2.0, "{none:?}, {shares:?}");
+        // On a busy machine the thread gets less than its share, and its looks at the process cost more. While the
+        // machine stands still it gets nothing, so there are several attempts.
+        let mut tried = Vec::new();
+        let is_used = (0..20).any(|_| {
+            let [shares, none] = [0.5, 0.0].map(|share| using_rest(child.id(), share, work).1);
+            tried.push((shares, none));
+            let is_share = shares.node < 0.05 && (0.1..0.6).contains(&shares.thread);
+            is_share && none.thread < shares.thread / 2.0
+        });
         child.kill().unwrap();
         child.wait().unwrap();
+        assert!(is_used, "{tried:?}");
     }
 }

@@ -81,14 +81,18 @@ mod tests {
 
     #[test]
     fn the_memory_of_a_run_is_seen_without_a_group() {
-        let (sum, peaks) = watched(std::process::id(), None, || {
-            let taken = vec![1_u8; 64 << 20];
-            std::thread::sleep(LOOK * 3);
-            taken.iter().map(|byte| u64::from(*byte)).sum::<u64>()
-        });
-        assert_eq!(sum, 64 << 20);
-        assert!(peaks.anonymous.is_some_and(|bytes| bytes >= 64 << 20), "{peaks:?}");
-        assert_eq!(peaks.group, None);
+        let watch = |looks: u32| {
+            let (sum, peaks) = watched(std::process::id(), None, || {
+                let taken = vec![1_u8; 64 << 20];
+                std::thread::sleep(LOOK * looks);
+                taken.iter().map(|byte| u64::from(*byte)).sum::<u64>()
+            });
+            assert_eq!((sum, peaks.group), (64 << 20, None));
+            peaks.anonymous
+        };
+        // On a busy machine the thread that looks may miss a short run.
+        let is_seen = [3, 20, 100, 400].into_iter().any(|looks| watch(looks).is_some_and(|bytes| bytes >= 64 << 20));
+        assert!(is_seen, "64 MiB are not seen");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::{
     process::{Command, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use super::*;
@@ -48,19 +48,22 @@ fn a_process_in_the_group_gets_its_share_and_no_more() {
         Err(reason) => return skip("a limit of processor time", &reason),
     };
     let mut busy = Command::new("sh").args(["-c", "while :; do :; done"]).stdin(Stdio::null()).spawn().unwrap();
-    let used = |time| {
+    // A busy machine sleeps longer than it was told to, so the processor time is compared with the time that passed.
+    let share = |time| {
         let cpu = || Usage::read(MeasuredProcess::Process(busy.id())).cpu;
-        let before = cpu();
+        let (before, begun) = (cpu(), Instant::now());
         std::thread::sleep(time);
-        (cpu() - before).as_secs_f64()
+        let used = cpu() - before;
+        used.as_secs_f64() / begun.elapsed().as_secs_f64()
     };
     let held = group.hold(busy.id()).unwrap();
-    used(Duration::from_millis(200));
-    let limited = used(Duration::from_secs(1));
-    assert!(limited < 0.25, "{limited} s of one");
+    share(Duration::from_millis(200));
+    let limited = share(Duration::from_secs(1));
+    assert!(limited < 0.25, "{limited} of the time");
     drop(held);
-    let freed: f64 = (0..100).map(|_| used(Duration::from_millis(100))).take_while(|used| *used < 0.05).sum();
-    assert!(freed < 4.0, "it gets more afterwards");
+    // The others on the machine may leave it little for some time.
+    let is_freed = (0..120).any(|_| share(Duration::from_millis(500)) > 0.25);
+    assert!(is_freed, "it gets more afterwards");
     busy.kill().unwrap();
     busy.wait().unwrap();
     let dir = group.places[0].dir.clone();
@@ -109,5 +112,6 @@ fn reads_of_the_disk_are_counted() {
         return skip("counts of disk reads", "the file system has no direct reads");
     }
     let reads = group.disk_reads().unwrap() - before;
-    assert!((16..200).contains(&reads), "{reads} reads of 16 blocks, and of the program");
+    // The program and its libraries may have to be read too.
+    assert!((16..2000).contains(&reads), "{reads} reads of 16 blocks, and of the program");
 }

@@ -347,7 +347,7 @@ mod tests {
             objective: "p99<5s".parse().unwrap(),
             rate: None,
             durability: Durability::Os,
-            duration: Duration::from_millis(50),
+            duration: Duration::from_millis(150),
             warmup: Duration::from_millis(20),
             rounds: 2,
             dir: None,

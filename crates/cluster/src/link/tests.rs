@@ -141,8 +141,10 @@ fn pings_and_proposals_pass_a_snapshot_that_nobody_reads() {
                 let chunk = SnapshotChunk { snapshot: 1, number, bytes: RemainingBytes(&noise) };
                 connection.send(&chunk).await
             });
-            // A service takes 256 requests at a time, and then does not read any more.
-            match tokio::time::timeout(Duration::from_secs(2), &mut sending).await {
+            // A service takes 256 requests at a time, and then does not read any more. The first chunks have room,
+            // however long a slow machine takes to send them.
+            let patience = if number < 4 { LONG } else { Duration::from_secs(2) };
+            match tokio::time::timeout(patience, &mut sending).await {
                 Ok(pending) => waits.push(pending.unwrap()),
                 Err(_) => break,
             }

@@ -31,7 +31,7 @@ fn one_watch_too_many_is_a_typed_error_and_one_that_ends_makes_room() {
     let _in_its_place = watch(MAX_WATCHES).unwrap();
     assert!(matches!(watch(0), Err(WatchError::TooMany)));
     keyspace.put(&7_usize.to_be_bytes(), b"seven").unwrap();
-    let told = watches[7].next_batch(Duration::from_secs(20)).unwrap();
+    let told = watches[7].next_batch(PATIENCE).unwrap();
     assert_eq!(told.events.len(), 1);
     db.close().unwrap();
 }

@@ -1,7 +1,8 @@
 //! The load generator against a server whose response times are known.
 //!
 //! Each test has two forms. The short one runs always, on a machine that may be busy: delays of the machine can only
-//! make responses later, so its lower bounds are tight and its upper bounds are wide. The one behind `--ignored` needs
+//! make responses later, so its lower bounds are tight and hold always. Its upper bounds are wide, and must hold in one
+//! of several attempts, because no bound holds while the machine stands still. The one behind `--ignored` needs
 //! an idle machine and an optimised build, and requires the accuracy that reports claim:
 //! `cargo test --release -p thalweg-load --test known_answers -- --ignored --test-threads 1`.
 
@@ -41,8 +42,9 @@ fn plan(server: &Synthetic, pace: Pace) -> Plan<Http> {
         warmup: ms(500),
         duration: ms(1000),
         window: None,
-        give_up: Duration::from_secs(10),
-        max_lag: Duration::from_secs(2),
+        give_up: Duration::from_secs(30),
+        // A machine that stands still for a while makes the times wrong, which the tests see by themselves.
+        max_lag: Duration::from_secs(30),
         seed: 1,
         server: None,
         fsyncs: None,
@@ -53,10 +55,11 @@ fn open(rate: f64) -> Pace {
     Pace::Open { rate, arrivals: Arrivals::Constant }
 }
 
-fn run(plan: &Plan<Http>) -> Outcome {
+/// Performs a run. Returns an error if the machine was too busy for it, and panics if a reply was wrong.
+fn run(plan: &Plan<Http>) -> Result<Outcome, String> {
     let outcome = thalweg_load::run(plan).unwrap();
-    assert_eq!(outcome.validity, Validity::Good, "{:?}", outcome.tally.first_problem);
-    outcome
+    assert!(!matches!(outcome.validity, Validity::Errors(_)), "{:?}", outcome.tally.first_problem);
+    if outcome.validity == Validity::Good { Ok(outcome) } else { Err(format!("{:?}", outcome.validity)) }
 }
 
 /// Allowed deviation of a percentile from the model's.
@@ -69,8 +72,32 @@ enum Accuracy {
     Busy,
 }
 
-/// Asserts that the percentiles of a run with constant arrivals are those of the model.
-fn assert_percentiles(model: &Model, rate: f64, outcome: &Outcome, percentiles: &[f64], accuracy: Accuracy) {
+/// Calls `attempt` until it succeeds: once on an idle machine, and several times on a busy one. An attempt returns what
+/// a delay of the machine can have caused, and panics at anything else.
+fn succeeds(accuracy: Accuracy, mut attempt: impl FnMut() -> Result<(), String>) {
+    let attempts = match accuracy {
+        Accuracy::Idle => 1,
+        Accuracy::Busy => 15,
+    };
+    let mut failures = Vec::new();
+    for _ in 0..attempts {
+        match attempt() {
+            Ok(()) => return,
+            Err(failure) => failures.push(failure),
+        }
+    }
+    panic!("{failures:#?}");
+}
+
+/// Compares the percentiles of a run with constant arrivals with those of the model. Panics if one is too low, and
+/// returns an error if one is too high.
+fn check_percentiles(
+    model: &Model,
+    rate: f64,
+    outcome: &Outcome,
+    percentiles: &[f64],
+    accuracy: Accuracy,
+) -> Result<(), String> {
     for &percentile in percentiles {
         let (wanted, measured) =
             (model.response_time(rate, 1.0 - percentile / 100.0), outcome.times.percentile(percentile));
@@ -81,17 +108,23 @@ fn assert_percentiles(model: &Model, rate: f64, outcome: &Outcome, percentiles: 
                 (lowest.saturating_sub(Duration::from_secs_f64(1.0 / rate)), wanted.mul_f64(1.5) + ms(30))
             }
         };
-        let is_right = (lowest..=highest).contains(&measured);
-        assert!(is_right, "p{percentile}: {measured:?}, the model has {wanted:?}; {:?}", outcome.times.quantiles());
+        let text = format!("p{percentile}: {measured:?}, the model has {wanted:?}; {:?}", outcome.times.quantiles());
+        assert!(measured >= lowest, "{text}");
+        if measured > highest {
+            return Err(text);
+        }
     }
+    Ok(())
 }
 
 /// Percentiles in and beside the stalls, where no request waits for another one.
 fn stalls_without_a_queue(every: Duration, seconds: u64, rate: f64, accuracy: Accuracy) {
     let model = Model { service: ms(10), servers: Servers::OnePerRequest, stall_every: every, stall: ms(100) };
-    let server = Synthetic::start(model);
-    let outcome = run(&Plan { duration: Duration::from_secs(seconds), ..plan(&server, open(rate)) });
-    assert_percentiles(&model, rate, &outcome, &[50.0, 75.0, 90.0, 95.0, 98.0, 99.0, 99.9], accuracy);
+    succeeds(accuracy, || {
+        let server = Synthetic::start(model);
+        let outcome = run(&Plan { duration: Duration::from_secs(seconds), ..plan(&server, open(rate)) })?;
+        check_percentiles(&model, rate, &outcome, &[50.0, 75.0, 90.0, 95.0, 98.0, 99.0, 99.9], accuracy)
+    });
 }
 
 #[test]
@@ -106,32 +139,34 @@ fn stalls_show_in_the_percentiles_within_two_percent() {
     stalls_without_a_queue(ms(1000), 10, 2000.0, Accuracy::Idle);
 }
 
-/// An open and a closed loop against one server with stalls. Returns the closed loop's percentile as a share of the one
-/// that the open loop reports.
-fn omission(service: Duration, rate: f64, seconds: u64, percentile: f64, accuracy: Accuracy) -> f64 {
+/// An open and a closed loop against one server with stalls. The closed loop's percentile must be less than the share
+/// `most` of the one that the open loop reports.
+fn omission(service: Duration, rate: f64, seconds: u64, (percentile, most): (f64, f64), accuracy: Accuracy) {
     let model = Model { service, servers: Servers::One, stall_every: ms(1000), stall: ms(100) };
-    let server = Synthetic::start(model);
-    let duration = Duration::from_secs(seconds);
-    let scheduled = run(&Plan { duration, ..plan(&server, open(rate)) });
-    assert_percentiles(&model, rate, &scheduled, &[90.0, 95.0, 99.0], accuracy);
-    // One request at a time: each stall delays a single request, and those that users would have sent are left out.
-    let closed = run(&Plan { duration, connections: 1, pipeline: 1, ..plan(&server, Pace::Closed) });
-    assert!(closed.times.max() >= ms(95), "a stall was measured: {:?}", closed.times.quantiles());
-    closed.time_us(percentile) / scheduled.time_us(percentile)
+    succeeds(accuracy, || {
+        let server = Synthetic::start(model);
+        let duration = Duration::from_secs(seconds);
+        let scheduled = run(&Plan { duration, ..plan(&server, open(rate)) })?;
+        check_percentiles(&model, rate, &scheduled, &[90.0, 95.0, 99.0], accuracy)?;
+        // One request at a time: each stall delays a single request, and those that users would have sent are left
+        // out.
+        let closed = run(&Plan { duration, connections: 1, pipeline: 1, ..plan(&server, Pace::Closed) })?;
+        assert!(closed.times.max() >= ms(95), "a stall was measured: {:?}", closed.times.quantiles());
+        let share = closed.time_us(percentile) / scheduled.time_us(percentile);
+        if share < most { Ok(()) } else { Err(format!("the closed loop's p{percentile} is {share} of the true one")) }
+    });
 }
 
 #[test]
 fn a_closed_loop_omits_what_the_schedule_shows() {
-    let share = omission(ms(1), 300.0, 2, 95.0, Accuracy::Busy);
-    assert!(share < 0.4, "the closed loop's p95 is {share} of the true one");
+    omission(ms(1), 300.0, 2, (95.0, 0.4), Accuracy::Busy);
 }
 
 #[test]
 #[ignore = "needs an idle machine: \
             cargo test --release -p thalweg-load --test known_answers -- --ignored --test-threads 1"]
 fn a_closed_loop_omits_nearly_all_of_the_tail() {
-    let share = omission(Duration::from_micros(100), 4000.0, 10, 99.0, Accuracy::Idle);
-    assert!(share < 0.02, "the closed loop's p99 is {share} of the true one");
+    omission(Duration::from_micros(100), 4000.0, 10, (99.0, 0.02), Accuracy::Idle);
 }
 
 /// A server of one request at a time, with its knee.
@@ -180,9 +215,11 @@ fn the_search_finds_about_the_knee() {
         start: 300.0,
         repeats: 2,
     };
-    let (knee, wanted) = (case.search(), case.knee());
-    let share = knee.rate.unwrap() / wanted;
-    assert!((0.7..1.1).contains(&share), "the knee is {wanted}; {knee:?}");
+    succeeds(Accuracy::Busy, || {
+        let (knee, wanted) = (case.search(), case.knee());
+        let is_right = knee.rate.is_some_and(|rate| (0.7..1.1).contains(&(rate / wanted)));
+        if is_right { Ok(()) } else { Err(format!("the knee is {wanted}; {knee:?}")) }
+    });
 }
 
 #[test]

@@ -167,9 +167,13 @@ fn publishers_of_many_deliveries_need_turns() {
 async fn long_requests_use_up_a_round_and_short_ones_do_not() {
     let runtime = Runtime::new();
     let (mut busy, mut other) = (runtime.seat(1), runtime.seat(2));
-    let mut slice = Slice::begin(Instant::now());
-    assert!(slice.has_time());
-    assert_eq!(slice.work(), None, "a short request");
+    // A busy machine may take the thread from its processor in between.
+    let is_short = (0..1000).any(|_| {
+        let mut slice = Slice::begin(Instant::now());
+        assert!(slice.has_time());
+        slice.work().is_none()
+    });
+    assert!(is_short, "a short request");
     let mut slice = Slice::begin(Instant::now());
     let requests = (0..1000).take_while(|_| slice.has_time()).map(|_| std::thread::sleep(SLICE / 4)).count();
     assert!(requests < 16, "the clock is read at every sixteenth request: {requests}");

@@ -141,8 +141,12 @@ mod tests {
             return;
         }
         assert!(!(0..1000).any(|_| file.is_resident()));
-        assert_eq!(std::fs::read(&path).unwrap().len(), 1000 * PAGE_BYTES as usize);
-        assert!((0..100).any(|_| file.is_resident()));
+        // The kernel may need the memory of a page that was just read, so there are several attempts.
+        let is_resident = (0..20).any(|_| {
+            assert_eq!(std::fs::read(&path).unwrap().len(), 1000 * PAGE_BYTES as usize);
+            (0..100).any(|_| file.is_resident())
+        });
+        assert!(is_resident);
     }
 
     #[test]

@@ -285,7 +285,7 @@ fn compaction_catches_up_and_drops_what_is_hidden() {
         if stats.tables_per_level[0] < 4 {
             break stats;
         }
-        assert!(start.elapsed() < Duration::from_secs(30), "still behind: {stats:?}");
+        assert!(start.elapsed() < Duration::from_secs(60), "still behind: {stats:?}");
         std::thread::yield_now();
     };
     assert!(settled.compactions > 0 && settled.compacted_bytes > 0, "{settled:?}");

@@ -161,16 +161,21 @@ fn a_read_of_sqlite_ends_unless_its_file_is_in_memory() {
         return;
     }
     for number in (0..PAIRS).step_by(2000) {
+        // The kernel reads ahead of the reads below, as far as it likes.
+        assert!(dropped(&file));
         let first = Budget::RESIDENT.perform(|| backend.get(&key(number)).map(drop));
         assert_eq!(first.unwrap_err(), BudgetSpent::Disk, "key {number}");
         assert_eq!(Budget::RESIDENT.perform(|| scan(&*backend, number)), Err(BudgetSpent::Disk));
         assert_eq!(Budget::COLD.perform(|| get(&*backend, number, 1)), Ok(()), "this thread may wait");
         assert_eq!(Budget::COLD.perform(|| scan(&*backend, number)), Ok(50));
     }
-    assert!(std::fs::read(&file).unwrap().len() > 4 << 20);
-    let read = |number: &u32| Budget::RESIDENT.perform(|| backend.get(&key(*number)).map(drop)).is_ok();
-    let inline = (0..PAIRS).find(read);
-    assert!(inline.is_some_and(|number| number < 100), "{inline:?}: the file is in memory");
+    let read = |number: u32| Budget::RESIDENT.perform(|| backend.get(&key(number)).map(drop)).is_ok();
+    // The kernel may need the memory of a page that was just read, so there are several attempts.
+    let is_inline = (0..ATTEMPTS).any(|_| {
+        assert!(std::fs::read(&file).unwrap().len() > 4 << 20);
+        (0..100).any(read)
+    });
+    assert!(is_inline, "the file is in memory");
     fill(&*backend, 2);
     assert_eq!(backend.health(), BackendHealth::Good);
     get(&*backend, 7, 2);

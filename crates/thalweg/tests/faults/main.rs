@@ -71,7 +71,7 @@ type Backends = [&'static str; 4];
 /// Options with which a node persists its state several times a second, so that faults hit that.
 const PERSISTING: [&str; 4] = ["--max-replay-bytes", "128KiB", "--maintenance-interval", "200ms"];
 /// Longest time for the cluster to come together again.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 /// Time after which clients change to other keys, so that each key has few operations of unknown outcome.
 const EPOCH: Duration = Duration::from_secs(3);
 /// Duration of the faults in seconds from which each kind must happen.

@@ -9,7 +9,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use serde_json::Value;
@@ -61,7 +61,8 @@ impl Load {
 }
 
 fn write_until_gone(url: &str, round: u64, id: u64, count: &Count, stop: &AtomicBool) -> Acked {
-    let config = ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(3))).build();
+    // A client stops when a request fails. A disk that stands still for seconds must not stop all of them.
+    let config = ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).build();
     let agent: ureq::Agent = config.into();
     let mut acked = Acked::default();
     for n in 0_u64.. {

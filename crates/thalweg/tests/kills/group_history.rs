@@ -11,7 +11,7 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use serde_json::{Value, json};
@@ -65,10 +65,8 @@ struct Client {
 
 impl Client {
     fn new(url: &str, stamps: &Arc<AtomicU64>) -> Self {
-        let config = ureq::Agent::config_builder()
-            .timeout_global(Some(Duration::from_secs(5)))
-            .http_status_as_error(false)
-            .build();
+        // A client stops when a request fails. A disk that stands still for seconds must not stop all of them.
+        let config = ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).http_status_as_error(false).build();
         Self { agent: config.into(), url: url.to_owned(), stamps: stamps.clone() }
     }
 

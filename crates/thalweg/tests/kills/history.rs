@@ -16,12 +16,11 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::Duration,
 };
 
 use serde_json::{Value, json};
 
-use crate::node::{Node, count::Count};
+use crate::node::{Node, PATIENCE, count::Count};
 
 const CLIENTS: u64 = 4;
 const ROUNDS: u64 = 6;
@@ -59,7 +58,8 @@ fn transaction(value: &str, held: Option<&str>) -> String {
 
 /// Swaps until the server is gone. `held` is the value that the client last saw in the register.
 fn swap_until_gone(url: &str, name: &str, acks: &Count, stop: &AtomicBool) -> Vec<Attempt> {
-    let config = ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(3))).build();
+    // A client stops when a request fails. A disk that stands still for seconds must not stop all of them.
+    let config = ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).build();
     let agent: ureq::Agent = config.into();
     let (mut attempts, mut held): (Vec<Attempt>, Option<String>) = (Vec::new(), None);
     for number in 0_u64.. {

@@ -6,7 +6,6 @@
 use std::{
     collections::{BTreeMap, HashMap},
     thread,
-    time::Duration,
 };
 
 use thalweg_sim::linear::{
@@ -16,7 +15,7 @@ use thalweg_sim::linear::{
 
 use crate::{
     clock::{Dice, Moments, seed},
-    node::{Node, count::Count},
+    node::{Node, PATIENCE, count::Count},
 };
 
 const CLIENTS: u64 = 6;
@@ -57,7 +56,8 @@ struct Reply {
 
 impl Client {
     fn new(url: &str, moments: &Moments, seed: u64, first_value: u64) -> Self {
-        let config = ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(5)));
+        // A client stops when a request fails. A disk that stands still for seconds must not stop all of them.
+        let config = ureq::Agent::config_builder().timeout_global(Some(PATIENCE));
         let agent = config.http_status_as_error(false).build().into();
         let (dice, known) = (Dice::new(seed), HashMap::new());
         Self {

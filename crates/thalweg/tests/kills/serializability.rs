@@ -4,7 +4,7 @@
 //! The checker is `thalweg_sim::linear::bank`; this file also tests it with constructed histories, valid and invalid
 //! ones.
 
-use std::{thread, time::Duration};
+use std::thread;
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ use thalweg_sim::linear::bank::{Balance, BankViolation, Change, Timed, Transacti
 
 use crate::{
     clock::{Dice, Moments, seed},
-    node::{Node, count::Count},
+    node::{Node, PATIENCE, count::Count},
 };
 
 const CLIENTS: u64 = 6;
@@ -50,7 +50,8 @@ fn balance(result: &Value) -> i64 {
 
 impl Client {
     fn new(url: &str, moments: &Moments, seed: u64, first_id: u64) -> Self {
-        let agent = ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(5))).build().into();
+        // A client stops when a request fails. A disk that stands still for seconds must not stop all of them.
+        let agent = ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).build().into();
         let (url, moments, dice) = (url.to_owned(), moments.clone(), Dice::new(seed));
         Self { agent, url, moments, dice, next_id: first_id, known: [OPENING; ACCOUNTS as usize], history: Vec::new() }
     }

@@ -317,10 +317,14 @@ mod tests {
             }
             assert!(is_there(0));
         }
-        table.write_all(&[1; PIECE]).unwrap();
-        growing.add(PIECE);
-        assert_eq!(growing.files[0].written_out, 4 * PIECE_BYTES);
-        assert!(!is_there(3 * PIECE_BYTES), "this piece was written after the choice");
+        // These pieces are written after the choice. The kernel may keep a page that it works on.
+        let is_dropped = (4..24).any(|pieces: u64| {
+            table.write_all(&[1; PIECE]).unwrap();
+            growing.add(PIECE);
+            assert_eq!(growing.files[0].written_out, pieces * PIECE_BYTES);
+            !is_there((pieces - 1) * PIECE_BYTES)
+        });
+        assert!(is_dropped, "they stay in memory");
     }
 
     #[test]
