@@ -28,8 +28,7 @@ use crate::pacing::{DiskRate, DiskUse, MAX_PAUSE_FACTOR, PacedJob, PacedWork, Sy
 /// Time for which a kind of work counts as late after its last late piece.
 const LATE_FOR: Duration = Duration::from_millis(100);
 
-/// Scheduler of background work on one disk; see the [module](self). The log of a directory has one, and the state
-/// beside the log shares it.
+/// Scheduler of background work on one disk. The log of a directory has one, and the state beside the log shares it.
 #[derive(Debug)]
 pub struct Pacer {
     /// Clock by which pieces are measured; `None` in stepped mode, in which nothing is measured and nothing pauses.
