@@ -14,6 +14,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io,
     rc::Rc,
+    time::Duration,
 };
 
 use thalweg_engine::{RepairDue, RepairNote};
@@ -28,6 +29,10 @@ use crate::{
     link::{CallError, DigestText, MarkList, Owned},
     tasks::{ASK_LIMIT, Tasks},
 };
+
+/// Shortest time between two attempts of a leader with a damaged state to pass on its leadership. If all members have
+/// such damage, they pass it on to each other.
+const PASS_ON_EVERY: Duration = Duration::from_secs(60);
 
 /// Facts about another member that decide whether it can give its state to this node.
 #[derive(Clone, Debug)]
@@ -103,11 +108,13 @@ impl Tasks {
     /// these can be wrong.
     ///
     /// Otherwise a node that repairs its state without an operator requests its own stop as soon as enough members can
-    /// give it their states. It does the same after a scrub has found damage in its state.
+    /// give it their states. It does the same after a scrub or a snapshot has found damage in its state. A leader with
+    /// such damage passes on its leadership, because it cannot give its state to new members.
     pub(crate) async fn compare_states(self: Rc<Self>) {
         let mut equal_at = BTreeMap::new();
         let mut digests = ComparedDigests { through: Index::ZERO, newest: Index::ZERO, since: Instant::now() };
         let (mut said, mut is_undecided) = (None, false);
+        let mut passed_on: Option<Instant> = None;
         loop {
             sleep(self.options.compare_every).await;
             if self.was_removed.get() {
@@ -124,8 +131,19 @@ impl Tasks {
             if is_stopped {
                 self.pass_on_leadership().await;
             }
-            let is_sound = || !is_stopped && !self.db.scrub_stats().is_state_damaged;
-            if is_undecided || !self.options.repairs_itself || is_sound() {
+            let damage = self.db.scrub_stats();
+            if damage.is_state_damaged
+                && !is_stopped
+                && self.consensus.member().leads()
+                && passed_on.is_none_or(|at| at.elapsed() >= PASS_ON_EVERY)
+            {
+                let found = damage.damage.as_deref().unwrap_or_default();
+                tracing::error!(found, "the state of this node is damaged: it passes on its leadership");
+                self.pass_on_leadership().await;
+                passed_on = Some(Instant::now());
+            }
+            let is_sound = !is_stopped && !damage.is_state_damaged;
+            if is_undecided || !self.options.repairs_itself || is_sound {
                 continue;
             }
             match self.begin_repair().await {
@@ -260,12 +278,12 @@ impl Tasks {
     }
 
     /// Transfers the leadership to another voter if this node leads. It has been elected, or has stopped serving as the
-    /// leader.
+    /// leader, or has found damage in its state.
     async fn pass_on_leadership(&self) {
         if self.consensus.member().leads()
             && let Err(error) = self.consensus.transfer(None).await
         {
-            tracing::warn!(%error, "leadership could not be transferred: this node leads but does not serve");
+            tracing::warn!(%error, "leadership could not be transferred: this node leads on although it should not");
         }
     }
 

@@ -261,13 +261,20 @@ impl Database {
     /// Reads all stored data on the caller's thread, as the scrub does in the background, and verifies it. Returns the
     /// statistics of all scrubs, with any damage.
     pub fn scrub(&self) -> ScrubStats {
-        self.inner.scrub.run()
+        self.inner.scrub.run();
+        self.scrub_stats()
     }
 
-    /// Returns the statistics of all scrubs so far, with any damage.
+    /// Returns the statistics of all scrubs so far, with any damage, also of the state by a snapshot.
     #[must_use]
     pub fn scrub_stats(&self) -> ScrubStats {
-        self.inner.scrub.stats()
+        let mut stats = self.inner.scrub.stats();
+        if let Some(damage) = self.inner.snapshot_counters.damage() {
+            stats.damages += 1;
+            stats.is_state_damaged = true;
+            stats.damage.get_or_insert_with(|| damage.to_owned());
+        }
+        stats
     }
 
     /// Returns the database's ability to accept writes, and the reason if it does not.

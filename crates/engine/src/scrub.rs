@@ -40,11 +40,12 @@ pub struct ScrubStats {
     pub total_bytes: u64,
     /// Bytes verified by all rounds since the database was opened.
     pub bytes: u64,
-    /// Number of damaged log segments and states that all rounds have found. Damage counts again in each round.
+    /// Number of damaged log segments and states that all rounds have found. Damage counts again in each round. Damage
+    /// that ended a snapshot counts once.
     pub damages: u64,
     /// Description of the damage that was found last; `None` if none was found.
     pub damage: Option<String>,
-    /// True if damage was found in the persisted state, and not in the log alone.
+    /// True if damage was found in the persisted state, or by a snapshot, and not by a round in the log alone.
     pub is_state_damaged: bool,
 }
 
@@ -99,10 +100,9 @@ impl Scrub {
         Self { shared, handle: Mutex::new(handle) }
     }
 
-    /// Runs a round on the caller's thread, at full speed. Returns the statistics afterwards.
-    pub(crate) fn run(&self) -> ScrubStats {
+    /// Runs a round on the caller's thread, at full speed.
+    pub(crate) fn run(&self) {
         self.shared.round(Pace::Awaited);
-        self.stats()
     }
 
     pub(crate) fn stats(&self) -> ScrubStats {

@@ -439,6 +439,11 @@ async fn maintain(
         if let Health::Failed { reason } = db.health() {
             return failed(format!("it cannot persist its state: {reason}"));
         }
+        // The product's node passes on its leadership then, and gets the state of another member.
+        let damage = db.scrub_stats();
+        if damage.is_state_damaged {
+            return failed(damage.damage.unwrap_or_default());
+        }
     }
 }
 

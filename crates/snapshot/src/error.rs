@@ -64,9 +64,27 @@ pub enum SnapshotError {
     /// The log could not be read or synced.
     #[error("the log could not be read: {0}")]
     Log(String),
+    /// The log record with the bytes of a value is damaged.
+    #[error("a value could not be read: {0}")]
+    ValueDamaged(String),
     /// A chunk could not be built or written.
     #[error("the snapshot could not be written: {0}")]
     Io(#[from] io::Error),
+}
+
+impl SnapshotError {
+    /// Returns true if the state, or a value that it contains, is damaged on disk. Every other snapshot of this node
+    /// will fail in the same way. An error of the operating system does not count, because it may pass.
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::ValueDamaged(_) => true,
+            Self::State(error) => {
+                matches!(error, MachineError::Corrupt { .. } | MachineError::Backend(BackendError::Corrupt { .. }))
+            }
+            _ => false,
+        }
+    }
 }
 
 impl From<BackendError> for SnapshotError {
@@ -86,6 +104,7 @@ impl Classified for SnapshotError {
             Self::ChunkGone { .. } => "chunk_gone",
             Self::State(error) => error.code(),
             Self::Log(_) => "log_unreadable",
+            Self::ValueDamaged(_) => "log_corrupt",
             Self::Io(_) => "io",
         }
     }
@@ -94,7 +113,9 @@ impl Classified for SnapshotError {
         match self {
             Self::Compacted { .. } | Self::PastEnd { .. } | Self::ChunkGone { .. } => Action::Fix,
             Self::TooMany { .. } | Self::Expired => Action::Retry,
-            Self::StoppedServing { .. } | Self::State(_) | Self::Log(_) | Self::Io(_) => Action::Stop,
+            Self::StoppedServing { .. } | Self::State(_) | Self::Log(_) | Self::ValueDamaged(_) | Self::Io(_) => {
+                Action::Stop
+            }
         }
     }
 }

@@ -285,7 +285,10 @@ fn row(log: &Log, key: &[u8], value: &[u8], plain: &mut Vec<u8>, totals: &mut To
         Row::Local => {}
         Row::Plain => add(&Item::Row { key, value, bytes: None }),
         Row::Pointing(pointing) => {
-            let bytes = log.read_blob(&pointing.blob).map_err(|error| log_error(Lsn::ZERO, &error))?;
+            let bytes = log.read_blob(&pointing.blob).map_err(|error| match error {
+                ReadError::Corrupt(corruption) => SnapshotError::ValueDamaged(corruption.to_string()),
+                error => log_error(Lsn::ZERO, &error),
+            })?;
             let mut placeless = value.to_vec();
             let pointer = portable::without_position(&pointing.blob).encode();
             placeless[pointing.at..pointing.at + pointer.len()].copy_from_slice(&pointer);

@@ -1,11 +1,13 @@
 //! Statistics of the snapshots taken from a database.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Instant,
 };
 
 use thalweg_types::Log2Histogram;
+
+use crate::error::SnapshotError;
 
 /// Statistics of snapshots since the database was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,9 +27,12 @@ pub struct SnapshotStats {
     pub took_millis: Log2Histogram,
 }
 
-/// Counters over all snapshots of a database.
+/// Counters over all snapshots of a database, and the damage that one of them has found.
 #[derive(Debug, Default)]
-pub struct Counters(Mutex<SnapshotStats>);
+pub struct Counters {
+    stats: Mutex<SnapshotStats>,
+    damage: OnceLock<String>,
+}
 
 impl Counters {
     /// Returns the present counts.
@@ -36,8 +41,14 @@ impl Counters {
         *self.lock()
     }
 
+    /// Returns a description of the damage to the state that ended a snapshot; `None` if no snapshot found any.
+    #[must_use]
+    pub fn damage(&self) -> Option<&str> {
+        self.damage.get().map(String::as_str)
+    }
+
     fn lock(&self) -> MutexGuard<'_, SnapshotStats> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -75,7 +86,11 @@ impl SnapshotCounter {
         }
     }
 
-    pub(crate) fn failed(&mut self) {
+    /// Counts the snapshot as failed. Only the first call counts.
+    pub(crate) fn failed(&mut self, error: &SnapshotError) {
+        if error.is_damage() {
+            let _ = self.counters.damage.set(error.to_string());
+        }
         if self.end.is_none() {
             self.end = Some(End::Failed);
             self.counters.lock().failed += 1;
@@ -105,8 +120,11 @@ mod tests {
         taken.taken();
         taken.count_chunk(5);
         taken.taken();
-        failed.failed();
-        failed.failed();
+        failed.failed(&SnapshotError::Expired);
+        assert_eq!(counters.damage(), None);
+        failed.failed(&SnapshotError::ValueDamaged("a bit flipped".to_owned()));
+        failed.failed(&SnapshotError::ValueDamaged("another one".to_owned()));
+        assert_eq!(counters.damage(), Some("a value could not be read: a bit flipped"));
         assert_eq!(counters.get().open, 3);
         drop((taken, failed, abandoned));
         let stats = counters.get();

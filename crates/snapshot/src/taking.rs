@@ -121,7 +121,7 @@ impl Origin<'_> {
         match self.source(options) {
             Ok((pin, source, begin)) => Ok(self.begin(options, pin, source, begin, counted)),
             Err(error) => {
-                counted.failed();
+                counted.failed(&error);
                 Err(error)
             }
         }
@@ -203,10 +203,7 @@ impl Snapshot {
     /// Returns the next chunk of the snapshot; `None` after the last chunk.
     pub fn next_chunk(&mut self) -> Result<Option<Bytes>, SnapshotError> {
         let made = self.make_next();
-        if made.is_err() {
-            self.counted.failed();
-        }
-        let chunk = made?;
+        let chunk = made.inspect_err(|error| self.counted.failed(error))?;
         self.counted.count_chunk(chunk.as_ref().map_or(0, Bytes::len));
         if matches!(self.next, Cursor::Done(_)) {
             self.counted.taken();

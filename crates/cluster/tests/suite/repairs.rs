@@ -131,8 +131,8 @@ fn repair_odd(cluster: &mut TestCluster) -> Index {
     due.after
 }
 
-#[test]
-fn a_node_whose_scrub_finds_damage_in_the_state_gets_that_of_another_member() {
+/// Starts a cluster of three nodes with equal states in tables, and damages the tables of one of them.
+fn cluster_with_damaged_tables(repairs_itself: bool) -> TestCluster {
     let mut cluster = TestCluster::start(3);
     let keyspace = cluster.nodes[cluster.leader()].db.keyspace("k").unwrap();
     let mut word = 1_u64;
@@ -153,8 +153,30 @@ fn a_node_whose_scrub_finds_damage_in_the_state_gets_that_of_another_member() {
     let follower = cluster.follower();
     let (path, options) = cluster.nodes.remove(follower).stop();
     damage_tables(&path);
-    cluster.restart(path, NodeOptions { repairs_itself: true, ..options });
+    cluster.restart(path, NodeOptions { repairs_itself, ..options });
     cluster.wait_for_voters(3);
+    cluster
+}
+
+/// A new member would wait for ever for the snapshot of a leader that cannot read its own state.
+#[test]
+fn a_leader_that_cannot_read_its_state_for_a_snapshot_passes_on_its_leadership() {
+    let cluster = cluster_with_damaged_tables(false);
+    let TestNode { node, db, .. } = odd(&cluster);
+    wait_until("the damaged node leads", || {
+        wait(node.transfer(Some(odd(&cluster).id()), soon())).is_ok() && node.leads()
+    });
+    let mut snapshot = db.snapshot(&SnapshotOptions::default()).unwrap();
+    while let Ok(Some(_)) = snapshot.next_chunk() {}
+    let found = db.scrub_stats();
+    assert!(found.is_state_damaged && found.rounds == 0 && found.damages == 1, "{found:?}");
+    wait_until("another node leads", || !node.leads());
+    assert_eq!(db.stopped_serving(), None, "it serves what it can read");
+}
+
+#[test]
+fn a_node_whose_scrub_finds_damage_in_the_state_gets_that_of_another_member() {
+    let mut cluster = cluster_with_damaged_tables(true);
     let found = odd(&cluster).db.scrub();
     assert!(found.is_state_damaged, "{found:?}");
     let reason = reason(&cluster);
