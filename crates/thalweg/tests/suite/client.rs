@@ -40,7 +40,12 @@ fn what_is_missing_ends_with_3_and_says_what_to_do() {
         assert!(place.cli(&["history", "users", "bob"]).fails(3).contains("thalweg scan users"));
         place.cli(&["put", "users", "eve", "1"]).ok();
         assert!(place.cli(&["history", "users", "eve"]).ok().contains('1'));
-        for missing in [&["get", "nowhere", "ada"][..], &["touch", "nowhere", "ada", "1h"]] {
+        for missing in [
+            &["get", "nowhere", "ada"][..],
+            &["touch", "nowhere", "ada", "1h"],
+            &["ttl", "nowhere", "ada"],
+            &["history", "nowhere", "ada"],
+        ] {
             let said = place.cli(missing).fails(3);
             assert!(said.contains("nowhere") && said.contains("`thalweg keyspaces`"), "{said}");
             assert!(!said.contains("thalweg scan"), "a scan of a missing keyspace prints nothing: {said}");
@@ -484,6 +489,19 @@ fn a_watch_tells_changes_from_a_revision_on() {
 }
 
 #[test]
+fn the_default_lifetime_of_a_keyspace_is_lifted() {
+    each_place(|place| {
+        place.cli(&["keyspaces", "create", "k", "--default-ttl", "1h"]).ok();
+        place.cli(&["keyspaces", "configure", "k", "--history", "3"]).ok();
+        place.cli(&["put", "k", "a", "1"]).ok();
+        assert_ne!(place.cli(&["ttl", "k", "a"]).ok(), "forever\n", "another setting leaves it as it was");
+        place.cli(&["keyspaces", "configure", "k", "--default-ttl", "none"]).ok();
+        place.cli(&["put", "k", "a", "2"]).ok();
+        assert_eq!(place.cli(&["ttl", "k", "a"]).ok(), "forever\n");
+    });
+}
+
+#[test]
 fn keys_end_and_are_touched() {
     each_place(|place| {
         place.cli(&["put", "s", "a", "1", "--ttl", "1h"]).ok();
@@ -498,11 +516,8 @@ fn keys_end_and_are_touched() {
         place.cli(&["touch", "s", "a", "never"]).ok();
         assert_eq!(place.cli(&["ttl", "s", "a"]).ok(), "forever\n");
         place.cli(&["put", "s", "a", "3", "--ttl", "1h", "--if-revision", "1"]).fails(4);
-        for missing in [["s", "b"], ["nowhere", "a"]] {
-            let [keyspace, key] = missing;
-            assert!(place.cli(&["ttl", keyspace, key]).fails(3).contains("thalweg scan"));
-            place.cli(&["touch", keyspace, key, "1s"]).fails(3);
-        }
+        assert!(place.cli(&["ttl", "s", "b"]).fails(3).contains("thalweg scan"));
+        place.cli(&["touch", "s", "b", "1s"]).fails(3);
         place.cli(&["touch", "s", "a", "keep"]).fails(2);
         place.cli(&["put", "s", "a", "3", "--ttl", "soon"]).fails(2);
     });
