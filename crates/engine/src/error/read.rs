@@ -75,9 +75,12 @@ pub enum ReadError {
         /// Reason why the node has stopped serving.
         reason: String,
     },
-    /// Bytes on disk differ from those that were written.
+    /// Bytes of the log on disk differ from those that were written.
     #[error("corrupt data: {0}; run `thalweg log verify`")]
     Corrupt(String),
+    /// The state is damaged. The message names the command that may mend it.
+    #[error("corrupt data: {0}")]
+    CorruptState(String),
     /// The disk could not be read.
     #[error("read failed: {0}")]
     Io(String),
@@ -97,7 +100,7 @@ impl Classified for ReadError {
             Self::HoldsCollection { .. } => "wrong_kind",
             Self::ViewExpired => "view_expired",
             Self::StoppedServing { .. } => "stopped_serving",
-            Self::Corrupt(_) => "corrupt",
+            Self::Corrupt(_) | Self::CorruptState(_) => "corrupt",
             Self::Io(_) => "io",
         }
     }
@@ -112,7 +115,7 @@ impl Classified for ReadError {
             | Self::BadCursor { .. }
             | Self::HoldsCollection { .. } => Action::Fix,
             Self::ViewExpired => Action::Retry,
-            Self::StoppedServing { .. } | Self::Corrupt(_) | Self::Io(_) => Action::Stop,
+            Self::StoppedServing { .. } | Self::Corrupt(_) | Self::CorruptState(_) | Self::Io(_) => Action::Stop,
         }
     }
 }
@@ -132,7 +135,7 @@ impl From<MachineError> for ReadError {
     fn from(error: MachineError) -> Self {
         match error {
             MachineError::Backend(BackendError::Io { .. }) => Self::Io(error.to_string()),
-            other => Self::Corrupt(other.to_string()),
+            other => Self::CorruptState(other.to_string()),
         }
     }
 }
@@ -164,4 +167,24 @@ impl From<thalweg_log::ReadError> for ReadError {
 /// Creates the error for a key that refers to a Redis collection instead of bytes.
 pub(crate) fn holds(collection: &Collection) -> ReadError {
     ReadError::HoldsCollection { kind: collection.kind.name() }
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_types::Lsn;
+
+    use super::*;
+
+    #[test]
+    fn damage_names_the_command_for_the_part_that_is_damaged() {
+        let table = BackendError::Corrupt { what: "table 1".to_owned(), message: "wrong checksum".to_owned() };
+        let row = MachineError::Corrupt { what: "value", key: "00".to_owned(), message: "too short" };
+        for state in [MachineError::Backend(table), row].map(ReadError::from) {
+            let shown = state.to_string();
+            assert!(shown.contains("`thalweg state rebuild`") && !shown.contains("log verify"), "{shown}");
+            assert_eq!((state.code(), state.action()), ("corrupt", Action::Stop));
+        }
+        let log = ReadError::from(thalweg_log::ReadError::PastEnd { lsn: Lsn(2), end: Lsn(1) });
+        assert!(log.to_string().ends_with("run `thalweg log verify`"), "{log}");
+    }
 }
