@@ -483,8 +483,14 @@ fn a_watch_tells_changes_from_a_revision_on() {
         assert_eq!(all, "1\tput\tada\t1\n2\tput\tbob\t2\n3\tdelete\tada\n");
         let one = json(&place.cli(&["watch", "users", "--key", "ada", "--from", "2", "--limit", "1", "--json"]).ok());
         assert_eq!((&one["revision"], &one["change"], &one["key"]), (&3.into(), &"delete".into(), &"ada".into()));
+        let puts =
+            ["a", "b"].map(|key| serde_json::json!({"op": "put", "keyspace": "users", "key": key, "value": "1"}));
+        place.cli(&["commit", &serde_json::json!({ "writes": puts }).to_string()]).ok();
+        let pair = place.cli(&["watch", "users", "--from", "4", "--limit", "2", "--json"]).ok();
+        let last: Vec<_> = pair.lines().map(|line| json(line)["last"].clone()).collect();
+        assert_eq!(last, [Value::Null, true.into()], "the end of the commit is marked");
         assert!(place.cli(&["watch", "nowhere"]).fails(3).contains("nowhere"));
-        assert!(place.cli(&["watch", "users", "--from", "99"]).fails(3).contains("next one is 4"));
+        assert!(place.cli(&["watch", "users", "--from", "99"]).fails(3).contains("next one is 5"));
     });
 }
 
