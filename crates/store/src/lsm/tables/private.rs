@@ -49,7 +49,7 @@ pub(super) fn give_to_owner_of(former: &Metadata, path: &Path) -> io::Result<()>
 pub(super) fn restrict_manifests(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
-        // Links are not followed: their target may be a file of somebody else.
+        // Links are not followed, because their target may be a file of another user.
         let metadata = match entry.metadata() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             metadata => metadata?,
