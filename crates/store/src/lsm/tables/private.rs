@@ -25,8 +25,8 @@ pub(super) fn create(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(DIR_MODE).create(dir.join("tables"))
 }
 
-/// Checks that no file of the tree is a symbolic link, which the LSM crate would follow. The directory of the tables may
-/// be one, like each directory above it.
+/// Checks that no file of the tree is a symbolic link, which the LSM crate would follow. The directory of the tables
+/// may be one, like each directory above it.
 pub(super) fn refuse_links(dir: &Path) -> io::Result<()> {
     let tables = dir.join("tables");
     for entry in fs::read_dir(dir)?.chain(fs::read_dir(&tables)?) {
