@@ -93,7 +93,7 @@ fn figures(shared: &Shared, pauses: &[Latencies; 2], clients: usize, nodes: usiz
         });
     }
     let (requests, failed) = (shared.requests.load(Ordering::Relaxed), shared.failed.load(Ordering::Relaxed));
-    // A request may end after the restart that held it up. That of the last restart is in no pause.
+    // A request may end after the restart that held it up, so one that the last restart held up is in no pause.
     let last = shared.longest.lock().unwrap_or_else(PoisonError::into_inner).took;
     let longest = Latencies::sum(pauses).max().max(last).as_secs_f64() * 1e3;
     let failures = shared.failures.lock().unwrap_or_else(PoisonError::into_inner);

@@ -11,16 +11,9 @@ use crate::{
     nodes::Setup,
     options::ClusterOptions,
     probes::{Probed, Probes},
-    report::{Check, Table},
 };
 
-/// Tables, checks and notes that a scenario adds to the report.
-#[derive(Debug, Default)]
-pub(crate) struct Figures {
-    pub tables: Vec<Table>,
-    pub checks: Vec<Check>,
-    pub notes: Vec<String>,
-}
+pub(crate) use crate::report::Figures;
 
 /// Options, directory, progress and probes of a scenario.
 pub(crate) struct Scenario<'a> {

@@ -7,17 +7,10 @@ use std::path::Path;
 use crate::{
     BenchError, Progress,
     options::PressureOptions,
-    report::{Check, Table},
     server::{Level, MemoryLimit, Server},
 };
 
-/// Tables, checks and notes that a part adds to the report.
-#[derive(Debug, Default)]
-pub(crate) struct Figures {
-    pub tables: Vec<Table>,
-    pub checks: Vec<Check>,
-    pub notes: Vec<String>,
-}
+pub(crate) use crate::report::Figures;
 
 /// Options, directory and progress of a part.
 pub(crate) struct Scenario<'a> {

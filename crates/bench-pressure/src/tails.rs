@@ -26,7 +26,7 @@ const MAX_KEYS: u64 = 100_000;
 /// Rates between which the knee is searched.
 const START: f64 = 1000.0;
 const MAX_RATE: f64 = 200_000.0;
-/// Precision of the knee. Half of it is what matters.
+/// Precision of the knee. The runs use half of the knee's rate, so it need not be finer.
 const PRECISION: f64 = 0.1;
 /// Runs that the knee must pass.
 const REPEATS: u32 = 2;

@@ -18,8 +18,7 @@ pub struct ClusterMembers {
     pub node: u64,
     /// Id of the leader that the node knows.
     pub leader: Option<u64>,
-    /// Term of the node. Of two answers about the leader, the one with the higher term is newer, if both
-    /// are of the same cluster.
+    /// Term of the node. If two answers of one cluster differ about the leader, the one with the higher term is newer.
     pub term: u64,
     /// All members, by their ids.
     pub members: Vec<ClusterMember>,

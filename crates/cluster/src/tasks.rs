@@ -64,8 +64,8 @@ const CHANGE_LIMIT: Duration = Duration::from_secs(5);
 /// Maximum time of a request for a description or for running hashes.
 pub(crate) const ASK_LIMIT: Duration = Duration::from_secs(2);
 
-/// Returns true if the membership has the name and the address of a node. Whether a member stays a learner is decided
-/// by the request with which it joined, and later by operators, so a node does not ask for it again.
+/// Returns true if the membership has the name and the address of a node. The request with which a member joined, and
+/// later an operator, decides if it stays a learner, so a node does not ask for it again.
 fn is_known_as(known: &NodeInfo, own: &NodeInfo) -> bool {
     (&known.name, &known.address) == (&own.name, &own.address)
 }

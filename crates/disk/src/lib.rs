@@ -32,6 +32,12 @@ pub use sim::SimDisk;
 /// database or snapshot can be dropped a moment before the threads that it had have released the lock.
 pub const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
+/// Returns true for the errors of an operation that failed because the disk, or a quota, has no room left.
+#[must_use]
+pub const fn is_out_of_space(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 /// A directory tree. Cheap to clone behind an `Arc`; safe from many threads.
 pub trait Disk: Send + Sync + std::fmt::Debug {
     /// Opens an existing file for reading and writing. Returns `NotFound` if it does not exist.
@@ -45,6 +51,13 @@ pub trait Disk: Send + Sync + std::fmt::Debug {
     /// Removes a file; open handles and mappings keep its content until they are dropped. Durable after
     /// `sync_dir`.
     fn remove(&self, path: &str) -> io::Result<()>;
+    /// Removes a file like [`remove`](Self::remove). Succeeds also if the file does not exist.
+    fn remove_if_there(&self, path: &str) -> io::Result<()> {
+        match self.remove(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
     /// Creates a directory and its missing ancestors; succeeds if it exists. Durable after `sync_dir` of the
     /// parent of each created directory.
     fn create_dir(&self, path: &str) -> io::Result<()>;

@@ -49,7 +49,7 @@ impl Kernel {
     #[must_use]
     pub fn read(system: &System, memory_bytes: Option<u64>) -> Self {
         let vm = |name: &str| system.number(&format!("proc/sys/vm/{name}"));
-        // Of the two forms of a setting, the one that is not in use is 0. The ratio is of the memory that could be
+        // A setting has two forms, and the form that is not in use is 0. The ratio is of the memory that could be
         // dirty, which is a little less than all memory.
         let dirty = |bytes: &str, ratio: &str| match vm(bytes) {
             Some(bytes) if bytes > 0 => Some(bytes),

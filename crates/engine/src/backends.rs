@@ -13,7 +13,7 @@ use std::{
     sync::Arc,
 };
 
-use thalweg_disk::{Disk, Pacer};
+use thalweg_disk::{Disk, Pacer, is_out_of_space};
 #[cfg(feature = "redb")]
 use thalweg_store::redb::{RedbBackend, RedbOptions};
 #[cfg(feature = "sqlite")]
@@ -29,7 +29,6 @@ use crate::{
     identity::Identity,
     options::{BackendKind, Options},
     state_dir::{PARENT, StateDir},
-    text_file::is_full,
 };
 
 /// Minimum and maximum size of tables. In between, tables are as large as memtables: levels 0 and 1 are full at four of
@@ -62,7 +61,7 @@ pub(crate) fn remove_all_but(place: BackendLocation<'_>, identity: &Identity, cu
     }
     match current.write_again(place.disk).and_then(|()| identity.write(place.disk)) {
         // A directory on a full disk must open. A later open removes the former state.
-        Err(error) if is_full(&error) => return place.disk.sync_dir(""),
+        Err(error) if is_out_of_space(error.kind()) => return place.disk.sync_dir(""),
         written => written?,
     }
     former.into_iter().try_for_each(|(kind, dir)| place.remove(&dir.path(kind)))

@@ -11,9 +11,9 @@
 //! after its last entry. Its readers may have seen a later time than that of the entry, and a key that they saw expired
 //! must not appear again.
 
-use std::{io, path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc};
 
-use thalweg_disk::Disk;
+use thalweg_disk::{Disk, is_out_of_space};
 use thalweg_log::{Log, Purpose};
 use thalweg_replica::{
     Member, MemberOptions, Membership, NOTE_AHEAD, Replayed, Replica, Solo, SoloOptions, SpaceClock, bridge,
@@ -83,10 +83,8 @@ impl SpaceParts<'_> {
 
     fn save_clock(&self, file: &ClockFile, time: SpaceTime) -> Result<(), OpenError> {
         match file.save(self.disk, time) {
-            // A directory on a full disk must open, so that data can be deleted.
-            Err(error) if error.kind() != io::ErrorKind::StorageFull => {
-                Err(io_error(&self.path, "writing the file CLOCK", &error))
-            }
+            // A directory on a full disk, or at its quota, must open, so that data can be deleted.
+            Err(error) if !is_out_of_space(error.kind()) => Err(io_error(&self.path, "writing the file CLOCK", &error)),
             _ => Ok(()),
         }
     }

@@ -74,7 +74,7 @@ struct Row<K> {
 }
 
 impl<K: AsRef<[u8]>> Row<K> {
-    /// Reads the row. Errors are ignored: whoever applies the command reports them.
+    /// Reads the row. Errors are ignored, because the thread that applies the command meets and reports them.
     fn read(&self, inner: &Inner) {
         if budget::charge(READ).is_break() {
             return;

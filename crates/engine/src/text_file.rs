@@ -13,7 +13,7 @@
 
 use std::io;
 
-use thalweg_disk::Disk;
+use thalweg_disk::{Disk, is_out_of_space};
 use thalweg_log::crc32c;
 
 /// First word of the line with the checksum. No other line of these files begins with it.
@@ -43,7 +43,7 @@ impl TextFile {
     /// Writes the next version of the file with its checksum, under the temporary name. Syncs its content but not its
     /// name.
     pub(crate) fn prepare(&self, disk: &dyn Disk, content: &str) -> io::Result<()> {
-        remove(disk, self.temporary)?;
+        disk.remove_if_there(self.temporary)?;
         let file = disk.create(self.temporary)?;
         file.write_all_at(with_checksum(content).as_bytes(), 0)?;
         file.sync_all()
@@ -58,8 +58,8 @@ impl TextFile {
 
     /// Removes the file if it exists. Its absence is on disk when the call returns.
     pub(crate) fn remove(&self, disk: &dyn Disk) -> io::Result<()> {
-        remove(disk, self.temporary)?;
-        remove(disk, self.path)?;
+        disk.remove_if_there(self.temporary)?;
+        disk.remove_if_there(self.path)?;
         disk.sync_dir("")
     }
 
@@ -75,7 +75,7 @@ impl TextFile {
         let (content, None) = split(&text) else { return Ok(()) };
         let Some(content) = encode_again(content) else { return Ok(()) };
         match self.replace(disk, &content) {
-            Err(error) if is_full(&error) => Ok(()),
+            Err(error) if is_out_of_space(error.kind()) => Ok(()),
             replaced => replaced,
         }
     }
@@ -97,11 +97,6 @@ impl TextFile {
     }
 }
 
-/// Returns true if a write failed because the disk had no space left.
-pub(crate) fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
-}
-
 /// Returns the bytes of a file with this content.
 fn with_checksum(content: &str) -> String {
     format!("{content}{}", checksum_line(content))
@@ -116,13 +111,6 @@ fn split(text: &str) -> (&str, Option<&str>) {
     let unended = text.strip_suffix('\n').unwrap_or(text);
     let (content, last) = text.split_at(unended.rfind('\n').map_or(0, |at| at + 1));
     if last.starts_with(CHECKSUM) { (content, Some(last)) } else { (text, None) }
-}
-
-fn remove(disk: &dyn Disk, path: &str) -> io::Result<()> {
-    match disk.remove(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

@@ -225,8 +225,8 @@ impl MonitoredSocket {
             return result;
         }
         if !self.bulk.may_send(context) {
-            // Whether the client is slow stays as the last attempt to write found it: a client that does not read would
-            // otherwise count as a new one in each round.
+            // The last attempt to write decided if the client is slow, and this keeps the result: a client that does
+            // not read would otherwise count as a new one in each round.
             return Poll::Pending;
         }
         let result = self.socket().poll_write(context, &data[..data.len().min(MAX_WRITE_BYTES)]);

@@ -16,10 +16,10 @@ use thalweg_types::command::{Deadline, KeyspaceConfig, KeyspaceHistory};
 use utoipa::ToSchema;
 
 use crate::{
-    body,
     call::{Answer, Call},
     describe::{Acked, KeyspacePath, Level},
     json::{present_field, span_of_seconds},
+    json_body,
     parse::name_segment,
     read_gate, reading, reply,
 };
@@ -104,12 +104,7 @@ fn stats_json(stats: &KeyspaceCounts) -> Value {
 
 async fn sent_config(app: &Arc<App>, call: &mut Call) -> Result<JsonConfig, ApiError> {
     call.no_query()?;
-    let body = body::read(app, &call.account, call.body.get_mut()).await?;
-    if body.is_empty() {
-        return Ok(JsonConfig::default());
-    }
-    call.require_json()?;
-    body::parsed(app, &call.account, body).await
+    json_body::or_default(app, call).await
 }
 
 fn name(call: &Call) -> Result<String, ApiError> {

@@ -18,10 +18,10 @@ use thalweg_types::LeaseId;
 use utoipa::ToSchema;
 
 use crate::{
-    body,
     call::{Answer, Call},
     describe::{Acked, Durable, LeasePath, Level},
     json::{insert_bytes, span_of_seconds},
+    json_body,
     parse::{LeaseQuery, LeasesQuery, decode},
     reply,
     shapes::LeaseKeyName,
@@ -131,9 +131,7 @@ impl JsonGrant {
 pub(crate) async fn grant(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let level = call.level(app)?;
-    call.require_json()?;
-    let body = body::read(app, &call.account, call.body.get_mut()).await?;
-    let (id, ttl) = body::parsed::<JsonGrant>(app, &call.account, body).await?.terms()?;
+    let (id, ttl) = json_body::required::<JsonGrant>(app, call).await?.terms()?;
     let held = app.may_grant_lease(&call.account)?;
     let granted = call.db(app)?.grant_lease(id, ttl, level).await?;
     app.granted_lease(granted.id, granted.ttl, held);

@@ -32,6 +32,7 @@ mod groups;
 mod handling;
 mod home;
 mod json;
+mod json_body;
 mod key_history;
 mod keys;
 mod keyspaces;

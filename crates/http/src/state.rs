@@ -18,10 +18,9 @@ use tokio::sync::{Semaphore, oneshot};
 use utoipa::ToSchema;
 
 use crate::{
-    body,
     call::{Answer, Call},
     describe::Level,
-    reply,
+    json_body, reply,
 };
 
 /// Handles `POST /v1/state/digest`. Reads the whole state on a thread of its own. If the client leaves, the thread
@@ -111,9 +110,7 @@ async fn check_members(cluster: &Cluster, to: u16, force: bool, deadline: Instan
 )]
 pub(crate) async fn raise_version(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
-    call.require_json()?;
-    let body = body::read(app, &call.account, call.body.get_mut()).await?;
-    let JsonRaise { to, force } = body::parsed(app, &call.account, body).await?;
+    let JsonRaise { to, force } = json_body::required(app, call).await?;
     if let Some(cluster) = &app.cluster
         && to > app.db.blocking().version_in_force()
     {

@@ -27,7 +27,7 @@ use crate::{
     call::{Answer, Call},
     describe::{Accepted, Acked, AppendParameters, BINARY, Binary, Level, NDJSON, StreamPath},
     json::{present_field, span_of_seconds},
-    named_writes,
+    json_body, named_writes,
     parse::{AppendQuery, Cursor, ListQuery, name_segment, rfc3339},
     read_gate, reading, reply,
     shapes::Appended,
@@ -260,12 +260,7 @@ impl JsonConfig {
 
 async fn sent_config(app: &Arc<App>, call: &mut Call) -> Result<JsonConfig, ApiError> {
     call.no_query()?;
-    let body = body::read(app, &call.account, call.body.get_mut()).await?;
-    if body.is_empty() {
-        return Ok(JsonConfig::default());
-    }
-    call.require_json()?;
-    body::parsed(app, &call.account, body).await
+    json_body::or_default(app, call).await
 }
 
 /// Handles `PUT /v1/streams/{stream}`. Creates the stream. An existing stream stays unchanged.
@@ -333,9 +328,7 @@ struct JsonTrim {
 )]
 pub(crate) async fn trim(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
-    call.require_json()?;
-    let body = body::read(app, &call.account, call.body.get_mut()).await?;
-    let before = body::parsed::<JsonTrim>(app, &call.account, body).await?.before;
+    let before = json_body::required::<JsonTrim>(app, call).await?.before;
     let stream = find_to_change(app, call, "/trim").await?;
     let ack = call.db_at_level(app)?.trim_stream(stream.id(), Offset(before)).await?;
     let start = stream.info()?.start;

@@ -146,6 +146,17 @@ pub enum Cell {
     Missing(()),
 }
 
+/// Tables, checks and notes that a part of a suite adds to the report.
+#[derive(Debug, Default)]
+pub struct Figures {
+    /// Tables of the part.
+    pub tables: Vec<Table>,
+    /// Comparisons of its figures with their required values.
+    pub checks: Vec<Check>,
+    /// Remarks about its figures.
+    pub notes: Vec<String>,
+}
+
 /// Comparison of a measured figure with its required value.
 #[derive(Clone, Debug, Serialize)]
 pub struct Check {

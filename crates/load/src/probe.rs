@@ -56,10 +56,7 @@ impl Probe {
         let path = dir.join("probe");
         let create = || {
             let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(dir)?);
-            match disk.remove("probe") {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
+            disk.remove_if_there("probe")?;
             ProbeFile::create(&disk, "probe", len)
         };
         let file = create().map_err(BenchError::files(&path))?;

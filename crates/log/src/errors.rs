@@ -61,7 +61,7 @@ impl DiskFault {
     /// Returns true if the operation failed because the disk had no space left.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        matches!(self.kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+        thalweg_disk::is_out_of_space(self.kind)
     }
 }
 

@@ -240,8 +240,8 @@ impl Log {
         self.shared().segment_pool.set_state_space(state);
     }
 
-    /// Returns the pacer of background work on the log's disk. Other work on the same disk should share it. That of a
-    /// [stepped](Self::open_stepped) log never pauses.
+    /// Returns the pacer of background work on the log's disk. Other work on the same disk should share it. The pacer
+    /// of a [stepped](Self::open_stepped) log never pauses.
     #[must_use]
     pub fn pacer(&self) -> &Arc<Pacer> {
         &self.shared().segment_pool.pacer

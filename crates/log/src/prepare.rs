@@ -1,8 +1,8 @@
 //! Prepared segments and the preparer thread, so that the write path never creates, renames or extends files.
 //!
 //! Owns: the file numbers (slots) and generations in use; creating, zero-filling, recycling and removing
-//! segment files. Does not own: live segments. A freed segment's file returns to this module when its last
-//! reader drops it.
+//! segment files. The submodule `worker` chooses the preparer thread's next job, and `files` does it. Does not own: live
+//! segments. A freed segment's file returns to this module when its last reader drops it.
 //!
 //! Order of a creation, and the state that a crash leaves: `.tmp` created and zero-filled (a `.tmp`, deleted
 //! at open), header written twice, file synced (still a `.tmp`), renamed, directory synced (a spare), handed
@@ -10,6 +10,9 @@
 //! Order of a recycling: both headers overwritten with a new id and generation, file synced, handed over. A
 //! crash in between leaves the old live segment or a spare, because of two headers the higher generation is
 //! valid.
+
+mod files;
+mod worker;
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -21,39 +24,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use thalweg_disk::{Disk, File, Mapping, PacedJob, PacedWork, Pacer};
-use thalweg_types::{Clock, Generation, Lsn};
+use thalweg_disk::{Disk, File, Mapping, Pacer};
+use thalweg_types::{Clock, Generation};
 
 use crate::{
     append_progress::{AppendProgress, TakeTimes},
-    errors::{DiskFault, Explain},
-    format::{HEADER_BLOCK_BYTES, SegmentHeader, SegmentId, SegmentState, segment_name},
+    errors::DiskFault,
+    format::SegmentId,
     options::LogOptions,
     record::Purpose,
 };
 
-/// Number of bytes of zeroes in one write. Larger writes create large folios in the page cache, which halve
-/// the speed of small writes later.
-const ZERO_PIECE_BYTES: usize = 64 * 1024;
-/// Number of bytes of zeroes written to a new segment file in one step and then synced. A sync of the writer
-/// may have to wait for one step; with steps of 8 MiB it would wait 4 ms.
-const PACE_STEP_BYTES: u64 = 1024 * 1024;
-/// Minimum duration of one step of zero-filling (`PACE_STEP_BYTES`) while no writer waits for a segment. It
-/// limits the speed to 256 MiB/s.
-const PACE_STEP: Duration = Duration::from_millis(4);
-/// Minimum duration of one step of zero-filling while the writer uses up segments slowly. It limits the speed
-/// to 64 MiB/s, so that only one in twenty syncs of the writer has to wait for a step.
-const EASY_PACE_STEP: Duration = Duration::from_millis(16);
-/// Minimum number of recycled segments kept in addition to `spare_segments` while the disk has room. Keeping
-/// them saves writing zeroes into new files.
-const EXTRA_SPARES: usize = 2;
-/// Maximum number of recycled segments kept because the writer used as many recently. `MAX_RECENT_BYTES`
-/// bounds their total bytes.
-const MAX_RECENT: u64 = 64;
-const MAX_RECENT_BYTES: u64 = 2 << 30;
-/// Interval between checks of the disk's free space while more than `spare_segments + EXTRA_SPARES` segments
-/// are kept.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+pub(crate) use files::write_spare_header;
 
 /// An open segment file, with its path and slot.
 #[derive(Clone, Debug)]
@@ -118,17 +100,6 @@ impl State {
     /// True if a thread or a task waits for an empty segment.
     fn is_awaited(&self) -> bool {
         self.waiting > 0 || !self.wakers.is_empty()
-    }
-
-    /// Minimum duration of one step of zero-filling, chosen so that preparing a segment takes half the time
-    /// in which the writer fills one. The result is between `PACE_STEP` and `EASY_PACE_STEP`. After a rest it is
-    /// `PACE_STEP`: the writer may need a segment soon, and the time of its earlier ones says nothing.
-    fn pace_step(&self, segment_bytes: u32) -> Duration {
-        if self.is_refilling {
-            return PACE_STEP;
-        }
-        let steps = (u64::from(segment_bytes) / PACE_STEP_BYTES).max(1) as u32;
-        (self.take_times.last_interval() / 2 / steps).clamp(PACE_STEP, EASY_PACE_STEP)
     }
 }
 
@@ -197,13 +168,6 @@ pub(crate) enum PrepareError {
     Failed(DiskFault),
     TimedOut,
     Stopped,
-}
-
-enum Job {
-    Recycle(Slot),
-    Create,
-    Remove(Slot),
-    Stop,
 }
 
 impl SegmentPool {
@@ -457,337 +421,5 @@ impl SegmentPool {
         state.stop = true;
         self.work.notify_all();
         self.wake_waiting(state);
-    }
-
-    /// Body of the thread that prepares segments.
-    pub(crate) fn run(&self) {
-        loop {
-            let outcome = match self.next_job() {
-                Job::Stop => return,
-                Job::Recycle(slot) => self.recycle(slot).map(Some),
-                Job::Create => self.create(PrepareSpeed::Bounded),
-                Job::Remove(slot) => self.remove(&slot).map(|()| None),
-            };
-            self.done(outcome);
-        }
-    }
-
-    /// Performs all jobs that are due now, without waiting and at full speed. Returns true if there were any.
-    pub(crate) fn perform_due(&self) -> bool {
-        let mut has_worked = false;
-        loop {
-            self.check_free_space();
-            let job = self.take_job(&mut self.state());
-            let outcome = match job {
-                None | Some(Job::Stop) => return has_worked,
-                Some(Job::Recycle(slot)) => self.recycle(slot).map(Some),
-                Some(Job::Create) => self.create(PrepareSpeed::Urgent),
-                Some(Job::Remove(slot)) => self.remove(&slot).map(|()| None),
-            };
-            self.done(outcome);
-            has_worked = true;
-        }
-    }
-
-    /// Hands over a prepared segment to the waiting writers, or reports the failure to prepare one.
-    fn done(&self, outcome: Result<Option<Prepared>, DiskFault>) {
-        let mut state = self.state();
-        match outcome {
-            Ok(Some(prepared)) => {
-                state.fault = None;
-                state.ready.push_back(prepared);
-                self.note_ready(&state);
-                state.is_refilling &= state.ready.len() < self.target;
-            }
-            Ok(None) => {}
-            Err(fault) => {
-                state.fault = Some(fault);
-                state.faults += 1;
-            }
-        }
-        self.wake_waiting(state);
-    }
-
-    fn next_job(&self) -> Job {
-        self.check_free_space();
-        let mut state = self.state();
-        loop {
-            if let Some(job) = self.take_job(&mut state) {
-                return job;
-            }
-            state = self.wait_for_work(state);
-        }
-    }
-
-    /// Takes the job that is due now, if there is one.
-    fn take_job(&self, state: &mut State) -> Option<Job> {
-        if state.stop {
-            return Some(Job::Stop);
-        }
-        let keep = self.segments_to_keep(state);
-        if let Some(slot) = state.freed.pop() {
-            let fits = slot.segment_bytes == self.segment_bytes && state.ready.len() < keep;
-            return Some(if fits { Job::Recycle(slot) } else { Job::Remove(slot) });
-        }
-        if state.ready.len() > keep {
-            // Removes the newest, so that the remaining ones stay ordered by generation.
-            let surplus = state.ready.pop_back().expect("there are more than are kept");
-            self.note_ready(state);
-            return Some(Job::Remove(surplus.slot));
-        }
-        if state.ready.len() < self.target && state.retry && !state.at_rest {
-            state.retry = false;
-            return Some(Job::Create);
-        }
-        None
-    }
-
-    /// Blocks the preparer thread until there may be work for it.
-    fn wait_for_work<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        if state.ready.len() <= self.target + EXTRA_SPARES {
-            return self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        let state = self.work.wait_timeout(state, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner).0;
-        self.check_free_space();
-        state
-    }
-
-    /// Number of ready segments to keep; the preparer thread removes further ones.
-    fn segments_to_keep(&self, state: &State) -> usize {
-        if state.at_rest {
-            return 0;
-        }
-        if self.is_low() {
-            return self.target;
-        }
-        self.target + state.take_times.recent(self.clock.monotonic()).clamp(EXTRA_SPARES, self.max_extra())
-    }
-
-    /// Maximum number of recycled segments kept beyond `spare_segments`.
-    fn max_extra(&self) -> usize {
-        EXTRA_SPARES.max((MAX_RECENT_BYTES / u64::from(self.segment_bytes)).min(MAX_RECENT) as usize)
-    }
-
-    /// Creates a segment on the caller's thread. Used by open.
-    pub(crate) fn create_now(&self) -> Result<Prepared, DiskFault> {
-        self.claim_and_build(PrepareSpeed::Urgent)?
-            .ok_or_else(|| DiskFault::new("prepare", &self.dir, &std::io::Error::other("the log is closing")))
-    }
-
-    /// Creates all prepared segments of a new log on the caller's thread, so that the log's first writes
-    /// don't share the disk with the writing of zeroes. Ignores failures; the preparer thread tries again and
-    /// reports them.
-    pub(crate) fn fill(&self) {
-        while self.ready_count() < self.target {
-            let free = self.check_free_space().0;
-            if free < self.reserve_bytes().saturating_add(self.segment_bytes.into()) {
-                return;
-            }
-            let Ok(prepared) = self.create_now() else { return };
-            let mut state = self.state();
-            state.ready.push_back(prepared);
-            self.note_ready(&state);
-        }
-    }
-
-    fn create(&self, pace: PrepareSpeed) -> Result<Option<Prepared>, DiskFault> {
-        let (free, _) = self.check_free_space();
-        // Only the last spare, for deletes and trims, may use the reserve.
-        let untouched = if self.ready_count() == 0 { 0 } else { self.reserve_bytes() };
-        if free < untouched.saturating_add(self.segment_bytes.into()) {
-            let error = std::io::Error::new(std::io::ErrorKind::StorageFull, "free space is below the reserve");
-            return Err(DiskFault::new("prepare a segment in", &self.dir, &error));
-        }
-        self.claim_and_build(pace)
-    }
-
-    fn claim_and_build(&self, pace: PrepareSpeed) -> Result<Option<Prepared>, DiskFault> {
-        let slot = self.claim();
-        let built = self.build(slot, pace);
-        let mut state = self.state();
-        match &built {
-            Ok(Some(_)) => state.retry = true,
-            Ok(None) | Err(_) => {
-                state.slots.remove(&slot);
-                drop(state);
-                // The error being returned matters more; the next open deletes a leftover file.
-                let _ = self.disk.remove(&self.tmp_path(slot));
-            }
-        }
-        built
-    }
-
-    fn claim(&self) -> u32 {
-        let mut state = self.state();
-        let slot = (1..).find(|slot| !state.slots.contains(slot)).expect("fewer than 2^32 segments");
-        state.slots.insert(slot);
-        slot
-    }
-
-    fn next_generation(state: &mut State) -> Generation {
-        state.generation += 1;
-        Generation(state.generation)
-    }
-
-    fn tmp_path(&self, slot: u32) -> String {
-        format!("{}/{slot:08}.tmp", self.dir)
-    }
-
-    fn build(&self, number: u32, pace: PrepareSpeed) -> Result<Option<Prepared>, DiskFault> {
-        let tmp = self.tmp_path(number);
-        let path = format!("{}/{}", self.dir, segment_name(number));
-        let file = self.disk.create(&tmp).explain("create", &tmp)?;
-        if !self.zero_fill(&*file, &tmp, pace)? {
-            return Ok(None);
-        }
-        let slot = Slot { file, path, slot: number, segment_bytes: self.segment_bytes };
-        // The generation is taken only now, because segments recycled in the meantime are ready before this
-        // one.
-        let generation = Self::next_generation(&mut self.state());
-        let id = SegmentId::draw(self.seed, generation);
-        write_spare_header(&slot, id, generation).explain("write", &tmp)?;
-        slot.file.sync_all().explain("sync", &tmp)?;
-        self.disk.rename(&tmp, &slot.path).explain("rename", &tmp)?;
-        self.disk.sync_dir(&self.dir).explain("sync", &self.dir)?;
-        let mapping = slot.file.map(self.segment_bytes.into()).explain("map", &slot.path)?;
-        self.counters.created.fetch_add(1, Ordering::Relaxed);
-        Ok(Some(Prepared { slot, id, generation, mapping }))
-    }
-
-    /// Writes zeroes into a segment file up to its size. Returns false if the thread must stop.
-    fn zero_fill(&self, file: &dyn File, path: &str, pace: PrepareSpeed) -> Result<bool, DiskFault> {
-        let zeroes = [0; ZERO_PIECE_BYTES];
-        let total = u64::from(self.segment_bytes);
-        let mut at = 0;
-        let mut step_began = Instant::now();
-        while at < total {
-            let piece = (total - at).min(ZERO_PIECE_BYTES as u64);
-            file.write_all_at(&zeroes[..piece as usize], at).explain("write", path)?;
-            at += piece;
-            self.counters.zeroed_bytes.fetch_add(piece, Ordering::Relaxed);
-            if pace == PrepareSpeed::Bounded && at.is_multiple_of(PACE_STEP_BYTES) {
-                let permit = self.pacer.begin(self.fill_job(total - at));
-                file.write_out(at - PACE_STEP_BYTES, PACE_STEP_BYTES).explain("write out", path)?;
-                if !self.pause(permit.finish(PACE_STEP_BYTES, |_| self.usual_pause(step_began))) {
-                    return Ok(false);
-                }
-                self.recycle_freed();
-                step_began = Instant::now();
-            }
-        }
-        Ok(true)
-    }
-
-    /// Describes the zero-filling of a segment with `left_bytes` bytes to write. It is due when the writer has filled
-    /// all segments that it may take.
-    fn fill_job(&self, left_bytes: u64) -> PacedJob {
-        let for_data = self.ready_count().saturating_sub(Self::needed(Purpose::Data) - 1);
-        let ready_bytes = for_data as u64 * u64::from(self.segment_bytes);
-        let deadline = self.progress.time_to_fill(self.pacer.now(), ready_bytes);
-        PacedJob { work: PacedWork::Segment, left_bytes, deadline }
-    }
-
-    /// Time until a step of zero-filling that began at `began` has taken its minimum duration.
-    fn usual_pause(&self, began: Instant) -> Duration {
-        let step = self.state().pace_step(self.segment_bytes);
-        (began + step).saturating_duration_since(Instant::now())
-    }
-
-    /// Waits for `pause` after a step of zero-filling, unless a writer waits for a segment. Returns false if the thread
-    /// must stop.
-    fn pause(&self, pause: Duration) -> bool {
-        let began = Instant::now();
-        let mut state = self.state();
-        loop {
-            let left = (began + pause).saturating_duration_since(Instant::now());
-            if state.stop || state.is_awaited() || left.is_zero() {
-                break;
-            }
-            state = self.work.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        self.pacer.count_rest(PacedWork::Segment, pause.min(began.elapsed()));
-        !state.stop
-    }
-
-    /// Recycles freed segments while a new segment file is being filled with zeroes, so that a waiting writer
-    /// need not wait for the zeroes.
-    fn recycle_freed(&self) {
-        loop {
-            let slot = {
-                let mut state = self.state();
-                if state.ready.len() >= self.segments_to_keep(&state) {
-                    return;
-                }
-                let Some(at) = state.freed.iter().rposition(|slot| slot.segment_bytes == self.segment_bytes) else {
-                    return;
-                };
-                state.freed.swap_remove(at)
-            };
-            self.done(self.recycle(slot).map(Some));
-        }
-    }
-
-    /// Gives a freed segment file a new id and generation, which makes all batches in it invalid.
-    pub(crate) fn recycle(&self, slot: Slot) -> Result<Prepared, DiskFault> {
-        let generation = Self::next_generation(&mut self.state());
-        let id = SegmentId::draw(self.seed, generation);
-        write_spare_header(&slot, id, generation).explain("write", &slot.path)?;
-        slot.file.sync_data().explain("sync", &slot.path)?;
-        let mapping = slot.file.map(slot.segment_bytes.into()).explain("map", &slot.path)?;
-        self.counters.recycled.fetch_add(1, Ordering::Relaxed);
-        Ok(Prepared { slot, id, generation, mapping })
-    }
-
-    fn remove(&self, slot: &Slot) -> Result<(), DiskFault> {
-        self.disk.remove(&slot.path).explain("remove", &slot.path)?;
-        self.disk.sync_dir(&self.dir).explain("sync", &self.dir)?;
-        self.state().slots.remove(&slot.slot);
-        Ok(())
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PrepareSpeed {
-    /// Zeroes are written at the full speed of the disk.
-    Urgent,
-    /// Zeroes are written at a limited speed, which leaves the disk to the writer, unless a writer waits for
-    /// a segment.
-    Bounded,
-}
-
-/// Overwrites both headers of a segment file with those of a prepared segment, without syncing.
-pub(crate) fn write_spare_header(slot: &Slot, id: SegmentId, generation: Generation) -> std::io::Result<()> {
-    let header = SegmentHeader {
-        state: SegmentState::Spare,
-        id,
-        generation,
-        base: Lsn::ZERO,
-        base_chain: 0,
-        segment_bytes: slot.segment_bytes,
-        slot: slot.slot,
-        previous: Generation::ZERO,
-    };
-    let block = header.encode_block();
-    slot.file.write_all_at(&block, 0)?;
-    slot.file.write_all_at(&block, HEADER_BLOCK_BYTES.into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn zeroes_are_written_slowly_for_a_slow_writer_but_not_after_a_rest() {
-        let hour = Duration::from_secs(3600);
-        let mut state = State::default();
-        for takes in 0..2 {
-            state.take_times.add(hour * takes, 8);
-        }
-        assert_eq!(state.pace_step(64 << 20), EASY_PACE_STEP);
-        assert!(!state.end_rest(hour), "it did not rest");
-        assert_eq!(state.pace_step(64 << 20), EASY_PACE_STEP);
-        state.at_rest = true;
-        assert!(state.end_rest(hour));
-        assert_eq!((state.pace_step(64 << 20), state.rest_ended), (PACE_STEP, Some(hour)));
     }
 }

@@ -105,7 +105,7 @@ type Encode = Box<dyn FnOnce(&mut Replies, u32) -> Result<(), Failure> + Send>;
 pub(crate) enum Reply {
     /// The reply is the outcome of a command, with the durability level reached.
     Outcome(CommandResult),
-    /// The reply is what this function puts into the outbox: one or more frames.
+    /// The reply consists of the frames that this function puts into the outbox, at least one.
     Frame(Encode),
     /// The reply was encoded outside the channel's task: these frames are appended to the outbox.
     Encoded(Replies),

@@ -66,7 +66,7 @@ mod tests {
         let (refused, target) = Target::default().send(A);
         let (_, moved) = target.send(B);
         assert_eq!(moved.send_again(refused, B), None);
-        // Nor behind a new batch for the node to which batches of its run were sent again.
+        // The same holds behind a newer batch for the node to which batches of its run were sent again.
         let (_, again) = target.send_again(refused, B).unwrap();
         let (newer, target) = again.send(B);
         assert_eq!(target.send_again(refused, B), None);

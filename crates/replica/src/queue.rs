@@ -761,7 +761,7 @@ mod tests {
         queue.push(pending(1), WhenFull::Refuse).unwrap();
         drain(&queue);
         assert_eq!(queue.bytes_and_len(), (0, 0));
-        // Of the bytes, it may hold no more than remain free.
+        // It may hold no more bytes than remain free.
         let each = burst(&[b"keys", b"*"]).bytes();
         let queue = Queue::new(10 * each);
         let one = Client::new(&address);

@@ -39,12 +39,12 @@ fn parameters(session: &Session) -> Vec<(&'static str, String)> {
     let text = |text: &str| text.to_owned();
     vec![
         ("appendfsync", text(sync)),
-        // Of the selected database: a cache is in memory only.
+        // The value depends on the selected database: a cache is in memory only.
         ("appendonly", text(if session.store().is_durable() { "yes" } else { "no" })),
         ("bind", session.client().local.ip().to_string()),
         ("databases", (last + 1).to_string()),
         ("maxclients", config.max_connections.to_string()),
-        // Of the selected database: keyspaces evict nothing, caches have a limit each.
+        // The value depends on the selected database: keyspaces evict nothing, and each cache has a limit.
         ("maxmemory", session.store().max_bytes().unwrap_or(0).to_string()),
         ("maxmemory-policy", text(session.store().eviction_policy())),
         ("max-transaction-commands", MAX_TRANSACTION_COMMANDS.to_string()),

@@ -72,7 +72,7 @@ pub(crate) struct Created<K> {
 #[derive(Debug)]
 struct CreatedShare {
     share: Reservation,
-    /// Time until which it is known to exist, unless somebody removes it through another node.
+    /// Time until which it is known to exist, unless a client removes it through another node.
     known_until: Instant,
 }
 

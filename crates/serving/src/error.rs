@@ -319,7 +319,7 @@ impl From<ReadError> for ApiError {
             ReadError::FutureRevision { .. } => StatusCode::RANGE_NOT_SATISFIABLE,
             ReadError::BadCursor { .. } => StatusCode::BAD_REQUEST,
             ReadError::ViewExpired | ReadError::StoppedServing { .. } => StatusCode::SERVICE_UNAVAILABLE,
-            ReadError::Corrupt(_) | ReadError::Io(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            ReadError::Corrupt(_) | ReadError::CorruptState(_) | ReadError::Io(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
         let api = Self::classified(status, &error);
         match error {

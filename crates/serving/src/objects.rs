@@ -58,7 +58,7 @@ pub(crate) struct ObjectMemory {
     returned: Mutex<HashMap<GroupId, Instant>>,
 }
 
-/// What the last count has found.
+/// Result of the last count.
 #[derive(Debug, Default)]
 struct Counted {
     at: Option<Instant>,

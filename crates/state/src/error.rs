@@ -13,7 +13,7 @@ pub enum MachineError {
     #[error(transparent)]
     Backend(#[from] BackendError),
     /// Stored bytes are not in the format that this version of the program writes.
-    #[error("state is corrupt: {what} at key {key}: {message}; rebuild the state from the log or a backup")]
+    #[error("state is corrupt: {what} at key {key}: {message}; run `thalweg state rebuild`, or restore a backup")]
     Corrupt {
         /// Kind of the row that does not decode.
         what: &'static str,

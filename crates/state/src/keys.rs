@@ -37,7 +37,8 @@ use std::ops::Bound;
 
 use thalweg_redis::CollectionId;
 use thalweg_types::{
-    Attempt, Generation, GroupId, Index, KeyspaceId, Offset, Revision, StreamId, limits::MAX_KEY_BYTES,
+    Attempt, Generation, GroupId, Index, KeyspaceId, Offset, Revision, StreamId, key_order::after_prefix,
+    limits::MAX_KEY_BYTES,
 };
 
 pub(crate) const TAG_META: u8 = 0x01;
@@ -289,15 +290,6 @@ pub(crate) fn with_data_key<T>(keyspace: KeyspaceId, key: &[u8], with: impl FnOn
     with(&full[..len])
 }
 
-/// Returns the lowest key above all keys with this prefix; `None` if there is none, because the prefix consists of
-/// `ff` bytes.
-pub(crate) fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
-    let last = prefix.iter().rposition(|&byte| byte != 0xff)?;
-    let mut after = prefix[..=last].to_vec();
-    after[last] += 1;
-    Some(after)
-}
-
 /// A range of row keys that owns its bounds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeyRange {
@@ -425,10 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_end_where_the_next_begins() {
-        assert_eq!(after_prefix(b"a"), Some(b"b".to_vec()));
-        assert_eq!(after_prefix(b"a\xff\xff"), Some(b"b".to_vec()));
-        assert_eq!(after_prefix(b"\xff"), None);
+    fn the_last_keyspace_ends_where_the_next_tag_begins() {
         let last = KeyRange::of_keyspace(KeyspaceId::MAX, b"", Bound::Unbounded, Bound::Unbounded);
         assert_eq!(last.upper(), Bound::Excluded([0x11].as_slice()));
     }

@@ -632,12 +632,10 @@ impl BackendError {
 
     /// Creates the error for an operation that failed in the operating system, which may have been a full disk.
     pub(crate) fn of_io(operation: &'static str, error: &io::Error) -> Self {
-        match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                Self::DiskFull { operation, message: error.to_string() }
-            }
-            _ => Self::io(operation, error),
+        if thalweg_disk::is_out_of_space(error.kind()) {
+            return Self::DiskFull { operation, message: error.to_string() };
         }
+        Self::io(operation, error)
     }
 
     /// Returns true if the disk was full.

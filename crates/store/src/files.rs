@@ -41,11 +41,6 @@ fn open_os_dir_by<T>(dir: &Path, open: impl Fn(&Path) -> io::Result<T>) -> io::R
     Ok(opened)
 }
 
-/// Returns true if an operation failed because the disk, or a quota, has no room left.
-pub(crate) fn is_lack_of_room(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
-}
-
 /// Writes a file again, with the same bytes, and syncs it: the kernel regards pages as written whose sync has failed,
 /// so another sync alone does not write them. If the disk has no room, which can happen on a file system that copies on
 /// write and where the file has holes, this writes a part and syncs: the writes of a killed process are then durable,
@@ -56,20 +51,12 @@ pub(crate) fn write_again(file: &dyn thalweg_disk::File) -> io::Result<()> {
     while at < len {
         let piece = file.read_new_at((len - at).min(PIECE_BYTES) as usize, at)?;
         match file.write_all_at(&piece, at) {
-            Err(error) if is_lack_of_room(&error) => break,
+            Err(error) if thalweg_disk::is_out_of_space(error.kind()) => break,
             written => written?,
         }
         at += piece.len() as u64;
     }
     file.sync_all()
-}
-
-/// Removes a file. Succeeds also if the file does not exist.
-pub(crate) fn remove_if_there(disk: &dyn Disk, path: &str) -> io::Result<()> {
-    match disk.remove(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 pub(crate) fn io_error(operation: &'static str) -> impl FnOnce(io::Error) -> BackendError {

@@ -30,7 +30,7 @@ pub(crate) fn only_for_the_owner() {
 /// Kind of a file, which determines what other users may do with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Contents {
-    /// The file is public. Whoever can change it controls the server.
+    /// The file is public. A user who can change it controls the server.
     Settings,
     /// The file is secret.
     Secret,
@@ -56,7 +56,7 @@ pub(crate) fn warnings(resolved: &Resolved) -> Vec<String> {
             files.push((path.clone(), contents));
         }
     }
-    // Whoever can change the certificate of the authority decides which nodes are members of the cluster.
+    // A user who can change the certificate of the authority decides which nodes are members of the cluster.
     for (file, contents) in
         [(cluster_certificate, Contents::Settings), (cluster_key, Contents::Secret), (cluster_ca, Contents::Settings)]
     {

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
+use serde_json::Value;
 use thalweg_server::{
     config::{ByteSize, Setting, Span},
     parse::{parse_time, rfc3339},
@@ -18,6 +19,31 @@ pub(crate) fn parse_span(text: &str) -> Result<Duration, String> {
 /// Parses a size in bytes such as `64KiB`, `1GiB`, or a plain number of bytes.
 pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     ByteSize::parse(text).map(|size| size.0).map_err(|expected| format!("use {expected}"))
+}
+
+/// Value of a setting that is a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Limit<T> {
+    /// There is no limit.
+    Unlimited,
+    /// This limit holds.
+    At(T),
+}
+
+/// Parses `none`, or a limit that `parse` understands.
+pub(crate) fn parse_limit<T>(text: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Limit<T>, String> {
+    match text {
+        "none" => Ok(Limit::Unlimited),
+        limit => parse(limit).map(Limit::At).map_err(|expected| format!("{expected}, or none")),
+    }
+}
+
+/// Returns a limit in the JSON of the HTTP API, in which null lifts it.
+pub(crate) fn limit_json<T>(limit: Limit<T>, json: impl FnOnce(T) -> Value) -> Value {
+    match limit {
+        Limit::Unlimited => Value::Null,
+        Limit::At(limit) => json(limit),
+    }
 }
 
 /// Smallest number that is taken for microseconds since the Unix epoch: a moment of 2001. Nothing is older, so a

@@ -1,7 +1,7 @@
 //! Types that every layer of Thalweg shares.
 //!
 //! Owns: ids and positions, durability levels, descriptions of streams and groups, the byte encodings of commands and
-//! of stream records, the unsettled records of groups, limits, a map of prefixes, the three classes of errors, the
+//! of stream records, the unsettled records of groups, limits, the order of keys and a map of prefixes, the three classes of errors, the
 //! trait through which time enters, and the build of the running program. Does not own: any I/O, any policy. It depends
 //! on no other crate of the workspace.
 
@@ -10,11 +10,13 @@ pub mod build;
 pub mod clock;
 pub mod codec;
 pub mod command;
+pub mod counter;
 pub mod durability;
 pub mod error;
 pub mod histogram;
 pub mod ids;
 pub mod info;
+pub mod key_order;
 pub mod limits;
 pub mod message;
 pub mod meter;

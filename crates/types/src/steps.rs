@@ -117,5 +117,6 @@ const _: () = assert!(
     read_bytes(crate::limits::MAX_REDIS_COPY_BYTES) + written_bytes(crate::limits::MAX_REDIS_COPY_BYTES) + 4_000
         < MAX_COMMAND_STEPS
 );
-// As many deletes as a commit can have are never rejected, with the row that each of them replaces.
+// A commit with the maximum number of deletes is never rejected, although each delete also pays for the row that it
+// replaces.
 const _: () = assert!(crate::limits::MAX_COMMIT_WRITES as u64 * (OPERATION + READ + WRITE) < MAX_COMMAND_STEPS);

@@ -1,8 +1,8 @@
 //! The loop that times operations.
 //!
-//! A clock takes 25 ns to read, too long for timing each operation of 200 ns. Of fast operations the loop therefore
-//! times one in [`FAST_STRIDE`], and computes the rate from the duration of the whole loop. The reported longest time
-//! is that of a whole stride of operations, so no stall between two timed operations is missed.
+//! A clock takes 25 ns to read, too long for timing each operation of 200 ns. The loop therefore times one in
+//! [`FAST_STRIDE`] fast operations, and computes the rate from the duration of the whole loop. The reported longest
+//! time is that of a whole stride of operations, so no stall between two timed operations is missed.
 
 use std::time::{Duration, Instant};
 

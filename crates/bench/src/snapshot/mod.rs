@@ -38,7 +38,7 @@ use crate::{
     engine::settle,
     latency::Latencies,
     options::require,
-    probe::{Probe, Sync},
+    probe::{Probe, Probed, Sync, steadiness},
     report::{Cell, Check, Table, cells, number},
     stats::Summary,
 };
@@ -111,6 +111,8 @@ struct SnapshotFigures {
     rounds: Vec<Round>,
     /// Durations of the disk's own fsyncs, measured before and after the rounds.
     probe: Latencies,
+    /// Fsyncs per second of the disk before and after the rounds.
+    probe_rates: [f64; 2],
 }
 
 /// One round: a window of writes without a snapshot, and one with a snapshot.
@@ -157,7 +159,7 @@ fn measure(
     };
     let bench = Bench { options, database: &database, content: &content, files: &files };
     let alone = bench.measure_snapshot_alone()?;
-    let mut times = bench.probe(&mut probe)?;
+    let before = bench.probe(&mut probe)?;
     let mut rounds = Vec::new();
     if !options.warmup.is_zero() {
         writers().open(load.rate, options.warmup, None)?;
@@ -167,9 +169,12 @@ fn measure(
         progress.step(&round.line(number, content.bytes() as f64));
         rounds.push(round);
     }
-    times.merge(&bench.probe(&mut probe)?);
+    let after = bench.probe(&mut probe)?;
     database.close().map_err(BenchError::subject(NAME, "closing"))?;
-    Ok(SnapshotFigures { payload: content.bytes() as f64, load, alone, rounds, probe: times })
+    let probe_rates = [before.rate, after.rate];
+    let mut times = before.times;
+    times.merge(&after.times);
+    Ok(SnapshotFigures { payload: content.bytes() as f64, load, alone, rounds, probe: times, probe_rates })
 }
 
 /// Fills a keyspace, and waits for the flushes and compactions that follow.
@@ -188,9 +193,9 @@ impl Bench<'_> {
     }
 
     /// Measures the disk's own fsyncs while nothing else uses the disk.
-    fn probe(&self, probe: &mut Probe) -> Result<Latencies, BenchError> {
+    fn probe(&self, probe: &mut Probe) -> Result<Probed, BenchError> {
         settle(self.database)?;
-        probe.run(&[7; 4096], Sync::Each, self.options.duration).map(|probed| probed.times)
+        probe.run(&[7; 4096], Sync::Each, self.options.duration)
     }
 
     /// Measures one window without and one with a snapshot. Which of them comes first alternates from round to round.
@@ -283,6 +288,7 @@ impl SnapshotFigures {
         let times = beside.p99(self.load.rate) / without.p99(self.load.rate);
         let what = "writers' p99 beside a snapshot / without one, over all windows";
         report.checks.push(Check::below(what, times, WANTED_TIMES, " ×"));
+        report.checks.extend(steadiness("the disk alone, before and after", &self.probe_rates, "/s"));
         let mut clocks = ClockRule::default();
         for window in self.rounds.iter().flat_map(|round| [&round.without, &round.beside]) {
             clocks.add(&window.clocks);
@@ -373,7 +379,8 @@ mod tests {
     fn a_small_run_takes_whole_snapshots_beside_writers() {
         let report = run(&small(), &mut Quiet).unwrap();
         assert_eq!(report.tables.iter().map(|table| table.rows.len()).collect::<Vec<_>>()[..3], [3, 3, 4]);
-        assert_eq!(report.checks.len(), 2);
+        let of_the_disk = report.checks.iter().filter(|check| check.what.starts_with("the disk alone")).count();
+        assert_eq!((report.checks.len(), of_the_disk), (3, 1), "a disk that varies makes the run void");
         assert!(report.tables[3].rows.len() > knee::REPEATS as usize);
         for row in 0..3 {
             assert!(cell(&report, 0, row, "rows") >= 2000.0);

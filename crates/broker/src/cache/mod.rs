@@ -29,7 +29,10 @@ use std::{
 };
 
 use foldhash::quality::FixedState;
-use thalweg_types::limits::{MAX_CACHE_SCAN_KEYS, MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_CACHE_BYTES};
+use thalweg_types::{
+    counter::parse_counter,
+    limits::{MAX_CACHE_SCAN_KEYS, MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_CACHE_BYTES},
+};
 
 use self::shard::{ClearedShard, Lookup, RemovedEntries, Shard, weight};
 pub use self::{
@@ -280,7 +283,7 @@ impl Cache {
         const MAX_DIGITS: usize = 20;
         self.check(key, MAX_DIGITS)?;
         let sum = |entry: Option<&CacheEntry>| {
-            let value = entry.map_or(Some(0), |entry| number(&entry.value)).ok_or(CacheError::NotANumber)?;
+            let value = entry.map_or(Some(0), |entry| parse_counter(&entry.value)).ok_or(CacheError::NotANumber)?;
             value.checked_add(delta).ok_or(CacheError::Overflow { value, delta })
         };
         let add = |entry: Option<&CacheEntry>| match sum(entry) {
@@ -438,12 +441,6 @@ fn shards_of(max_bytes: u64) -> u64 {
     let for_threads = 1 << (max_bytes / MIN_SHARD_BYTES).clamp(1, ENOUGH_SHARDS).ilog2();
     let for_size = max_bytes.div_ceil(MAX_SHARD_BYTES).min(MAX_SHARDS).next_power_of_two();
     for_size.max(for_threads)
-}
-
-/// Parses the text of a counter in its canonical form: no plus sign, leading zeros or spaces.
-fn number(bytes: &[u8]) -> Option<i64> {
-    let number: i64 = std::str::from_utf8(bytes).ok()?.parse().ok()?;
-    (number.to_string().as_bytes() == bytes).then_some(number)
 }
 
 #[cfg(test)]

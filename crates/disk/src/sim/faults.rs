@@ -13,6 +13,8 @@ pub enum Errno {
     Io,
     /// `ENOSPC`: no space left.
     NoSpace,
+    /// `EDQUOT`: the quota of the user or the project is used up.
+    Quota,
 }
 
 impl From<Errno> for io::Error {
@@ -20,6 +22,7 @@ impl From<Errno> for io::Error {
         let code = match errno {
             Errno::Io => rustix::io::Errno::IO,
             Errno::NoSpace => rustix::io::Errno::NOSPC,
+            Errno::Quota => rustix::io::Errno::DQUOT,
         };
         code.into()
     }

@@ -154,6 +154,7 @@ fn removed_file_lives_on_in_its_handle() {
         disk.remove("a").unwrap();
         assert_eq!(kind(disk.open("a")), ErrorKind::NotFound);
         assert_eq!(kind(disk.remove("a")), ErrorKind::NotFound);
+        disk.remove_if_there("a").unwrap();
         file.write_all_at(b"d", 3).unwrap();
         assert_eq!(bytes(&file), b"abcd");
         assert!(disk.create("a").unwrap().is_empty().unwrap());

@@ -11,7 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use thalweg_types::{KeyspaceId, Revision, command::UnchangedRange, limits::MAX_KEY_BYTES};
+use thalweg_types::{KeyspaceId, Revision, command::UnchangedRange, key_order::after_prefix, limits::MAX_KEY_BYTES};
 
 use crate::{
     error::ReadError,
@@ -158,12 +158,4 @@ fn successor(mut key: Vec<u8>) -> Option<Vec<u8>> {
     }
     key.push(0);
     Some(key)
-}
-
-/// Returns the lowest key above all keys with this prefix; `None` if there is none.
-fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
-    let last = prefix.iter().rposition(|&byte| byte != 0xff)?;
-    let mut after = prefix[..=last].to_vec();
-    after[last] += 1;
-    Some(after)
 }

@@ -9,6 +9,8 @@
 
 use std::{cmp::Ordering, ops::Bound};
 
+use thalweg_types::key_order::after_prefix;
+
 /// Half-open interval of keys, from `start` up to and excluding `end`. If `end` is `None`, the interval has no upper
 /// bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,13 +68,6 @@ impl KeyInterval {
 /// Returns the lowest possible key above `key`.
 fn successor(key: &[u8]) -> Vec<u8> {
     [key, b"\0"].concat()
-}
-
-fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
-    let last = prefix.iter().rposition(|&byte| byte != 0xff)?;
-    let mut after = prefix[..=last].to_vec();
-    after[last] += 1;
-    Some(after)
 }
 
 /// Index over numbered intervals of keys. A search takes `O(log n)` for each interval found: the intervals are sorted

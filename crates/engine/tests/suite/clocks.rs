@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use thalweg_disk::{Disk, SimDisk};
+use thalweg_disk::{
+    Disk, SimDisk,
+    sim::{Errno, Fault, Operation},
+};
 use thalweg_engine::{
     BackendKind, Database, OpenError, Options, PutOptions,
     snapshot::{Part, RestoreTo, SnapshotOptions, restore_on},
@@ -116,4 +119,18 @@ fn what_a_read_has_hidden_stays_hidden_after_a_kill_and_a_clock_that_went_back()
     assert!(jumped <= 50_000, "the time is {jumped} µs ahead of the last read");
     clock.advance(Duration::from_secs(50));
     assert_eq!(keyspace.get(b"alive").unwrap(), None);
+}
+
+#[test]
+fn a_directory_opens_although_the_time_of_its_last_use_finds_no_room() {
+    for errno in [Errno::NoSpace, Errno::Quota] {
+        let disk = SimDisk::new(1);
+        let (db, _) = open_at(&disk, START, options()).unwrap();
+        db.keyspace("k").unwrap().put(b"a", b"1").unwrap();
+        db.close().unwrap();
+        drop(db);
+        disk.fail(Fault::new(Operation::Write, 1, errno).on_path("CLOCK").for_good());
+        let (db, _) = open_at(&disk, START, options()).unwrap_or_else(|error| panic!("{errno:?}: {error}"));
+        assert!(db.find_keyspace("k").unwrap().get(b"a").unwrap().is_some(), "{errno:?}");
+    }
 }

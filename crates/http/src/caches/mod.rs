@@ -21,9 +21,9 @@ use thalweg_serving::{
 use utoipa::ToSchema;
 
 use crate::{
-    body,
     call::{Answer, Call},
     describe::{CachePath, Done},
+    json_body,
     parse::name_segment,
     reply,
 };
@@ -121,13 +121,7 @@ struct JsonConfig {
 )]
 pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
-    let body = body::read(app, &call.account, call.body.get_mut()).await?;
-    let config = if body.is_empty() {
-        JsonConfig::default()
-    } else {
-        call.require_json()?;
-        body::parsed(app, &call.account, body).await?
-    };
+    let config: JsonConfig = json_body::or_default(app, call).await?;
     let (named, created) = app.views.cache(&call.account, &name(call, "")?, config.max_bytes)?;
     Ok(reply::json(if created { StatusCode::CREATED } else { StatusCode::OK }, &json!(shown(&named))))
 }

@@ -29,10 +29,9 @@ use self::json::{
     Leading, MemberList, NodeList, Promoted, ReplicaList, Stopping, id_of,
 };
 use crate::{
-    body,
     call::{Answer, Call},
     describe::Timeout,
-    json as bytes_json, reply,
+    json as bytes_json, json_body, reply,
 };
 
 /// Default time for which a change of the members waits, such as for a learner that receives its first entries.
@@ -72,12 +71,7 @@ fn member(handle: &Arc<dyn ClusterHandle>, named: &str) -> Result<MemberReport, 
 /// Reads the JSON body of a request. An empty body is `{}`.
 async fn sent<T: serde::de::DeserializeOwned + Send + 'static>(app: &Arc<App>, call: &mut Call) -> Result<T, ApiError> {
     call.no_query()?;
-    let body = body::read(app, &call.account, call.body.get_mut()).await?;
-    if body.is_empty() {
-        return bytes_json::parse(b"{}");
-    }
-    call.require_json()?;
-    body::parsed(app, &call.account, body).await
+    json_body::optional(app, call).await?.map_or_else(|| bytes_json::parse(b"{}"), Ok)
 }
 
 fn deadline(call: &Call) -> Result<Instant, ApiError> {

@@ -7,12 +7,12 @@ use thalweg_serving::{app::App, fetching::Fetcher, limits::DEFAULT_WAIT};
 use super::{
     find_to_change,
     json::{JsonFetch, delivered},
-    sent,
 };
 use crate::{
     body,
     call::{Answer, Call},
     describe::{GroupPath, Level},
+    json_body,
     parse::Media,
     reply,
     shapes::Delivery,
@@ -25,7 +25,7 @@ use crate::{
     responses((status = 200, description = "The delivered records.", body = Delivery))
 )]
 pub(crate) async fn fetch(app: &Arc<App>, call: &mut Call) -> Answer {
-    let sent: JsonFetch = sent(app, call).await?;
+    let sent: JsonFetch = json_body::or_default(app, call).await?;
     let group = find_to_change(app, call).await?;
     let level = call.level(app)?;
     let request = sent.request(app.config.max_body_bytes.0)?;

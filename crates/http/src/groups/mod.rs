@@ -25,9 +25,9 @@ pub(crate) use json::{JsonSettlement, again, settlements};
 
 use self::json::{JsonAck, JsonConfig, JsonExtend, JsonNack, JsonSeek, JsonStart, describe, describe_config};
 use crate::{
-    body,
     call::{Answer, Call},
     describe::{Acked, GroupPath, Level, StreamPath},
+    json_body,
     parse::{Cursor, ListQuery, name_segment},
     read_gate, reading, reply,
 };
@@ -64,28 +64,6 @@ pub(crate) fn find_named(db: &Database, stream: &str, group: &str) -> Result<Gro
 pub(crate) fn no_such_group(stream: &str, group: &str) -> ApiError {
     let message = format!("stream {stream:?} has no consumer group {group:?}: create it first");
     ApiError::not_found("no_such_group", message)
-}
-
-async fn sent<T: serde::de::DeserializeOwned + Default + Send + 'static>(
-    app: &Arc<App>,
-    call: &mut Call,
-) -> Result<T, ApiError> {
-    let body = body::read(app, &call.account, call.body.get_mut()).await?;
-    if body.is_empty() {
-        return Ok(T::default());
-    }
-    call.require_json()?;
-    body::parsed(app, &call.account, body).await
-}
-
-/// Reads and parses the JSON body of a request that must have one.
-async fn required<T: serde::de::DeserializeOwned + Send + 'static>(
-    app: &Arc<App>,
-    call: &mut Call,
-) -> Result<T, ApiError> {
-    call.require_json()?;
-    let body = body::read(app, &call.account, call.body.get_mut()).await?;
-    body::parsed(app, &call.account, body).await
 }
 
 fn shown(status: StatusCode, value: &Value, level: Durability) -> Response<Body> {
@@ -149,7 +127,7 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
 )]
 pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
-    let sent: JsonConfig = sent(app, call).await?;
+    let sent: JsonConfig = json_body::or_default(app, call).await?;
     let start = sent.start.as_ref().map_or(GroupStart::Beginning, JsonStart::place);
     let config = sent.apply_to(GroupConfig::default())?;
     let (stream, group) = names(call)?;
@@ -181,7 +159,7 @@ fn created_json(group: &Group, created: bool) -> Result<Value, ApiError> {
     responses((status = 200, description = "The configuration is changed.", body = Object))
 )]
 pub(crate) async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
-    let sent: JsonConfig = sent(app, call).await?;
+    let sent: JsonConfig = json_body::or_default(app, call).await?;
     let group = find_to_change(app, call).await?;
     let config = changed(&group, sent)?;
     let ack = call.db(app)?.configure_group(&group, &config, call.level(app)?).await?;
@@ -216,7 +194,7 @@ pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
             body = Object))
 )]
 pub(crate) async fn ack(app: &Arc<App>, call: &mut Call) -> Answer {
-    let settlements = settlements(&required::<JsonAck>(app, call).await?.attempts)?;
+    let settlements = settlements(&json_body::required::<JsonAck>(app, call).await?.attempts)?;
     let group = find_to_change(app, call).await?;
     let settled = call.db(app)?.ack_group(&group, &settlements, call.level(app)?).await?;
     Ok(shown(StatusCode::OK, &json::settled_json(&settled), settled.durability))
@@ -230,7 +208,7 @@ pub(crate) async fn ack(app: &Arc<App>, call: &mut Call) -> Answer {
             body = Object))
 )]
 pub(crate) async fn nack(app: &Arc<App>, call: &mut Call) -> Answer {
-    let sent: JsonNack = required(app, call).await?;
+    let sent: JsonNack = json_body::required(app, call).await?;
     let (settlements, again) = (settlements(&sent.attempts)?, sent.again()?);
     let group = find_to_change(app, call).await?;
     let settled = call.db(app)?.nack_group(&group, &settlements, again, &sent.reason, call.level(app)?).await?;
@@ -244,7 +222,7 @@ pub(crate) async fn nack(app: &Arc<App>, call: &mut Call) -> Answer {
     responses((status = 200, description = "The new deadline, and the attempts that lapsed before.", body = Object))
 )]
 pub(crate) async fn extend(app: &Arc<App>, call: &mut Call) -> Answer {
-    let (attempts, by) = required::<JsonExtend>(app, call).await?.parts()?;
+    let (attempts, by) = json_body::required::<JsonExtend>(app, call).await?.parts()?;
     let group = find_to_change(app, call).await?;
     let extended = call.db(app)?.extend_group(&group, &attempts, by, call.level(app)?).await?;
     Ok(shown(StatusCode::OK, &json::extended_json(&extended), extended.durability))
@@ -256,7 +234,7 @@ pub(crate) async fn extend(app: &Arc<App>, call: &mut Call) -> Answer {
     responses((status = 200, description = "The new cursor.", body = Object))
 )]
 pub(crate) async fn seek(app: &Arc<App>, call: &mut Call) -> Answer {
-    let to = required::<JsonSeek>(app, call).await?.to.place();
+    let to = json_body::required::<JsonSeek>(app, call).await?.to.place();
     let group = find_to_change(app, call).await?;
     let level = call.level(app)?;
     let to = fetching::resolve_start(app, &call.account, &group.stream(), to).await?;

@@ -19,8 +19,8 @@ pub trait FeedProtocol: fmt::Debug + Send + Sync {
     /// Appends the bytes of a request. `texts` are the records of an append, or the messages of a publish.
     fn encode(&self, step: FeedStep, sizes: &FeedSizes, texts: &Texts<'_>, out: &mut Vec<u8>);
 
-    /// Decodes the reply to a request at the start of `bytes`, which is not empty; its content is what
-    /// [`read`](Self::read) takes. Returns `None` if the reply is incomplete, and an error if the bytes are no reply.
+    /// Decodes the reply to a request at the start of `bytes`, which is not empty; [`read`](Self::read) takes its
+    /// content. Returns `None` if the reply is incomplete, and an error if the bytes are no reply.
     fn decode<'a>(&self, step: FeedStep, sizes: &FeedSizes, bytes: &'a [u8]) -> Result<Option<Answer<'a>>, String>;
 
     /// Reads the content of a reply, and calls `each` with each record in it. The bytes come from the network: if they

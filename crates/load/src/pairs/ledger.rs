@@ -5,8 +5,8 @@
 //!
 //! Invariant of a key: `floor <= issued`, and every version that a read returns lies between the floor when the read
 //! was sent and the issued version when its reply arrived. The floor rises to a version when its write is acknowledged
-//! and no other write of the key was in progress when it was sent: all earlier versions are then overwritten. Of writes
-//! that overlap, either may be the last, so they raise nothing. A write without an acknowledgement stays in progress,
+//! and no other write of the key was in progress when it was sent: all earlier versions are then overwritten. If two
+//! writes overlap, either may be the last, so they raise nothing. A write without an acknowledgement stays in progress,
 //! and the floor of its key stays where it is.
 
 use std::{

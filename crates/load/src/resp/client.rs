@@ -37,7 +37,7 @@ pub enum Answer {
     Null,
     /// An error reply, with its message.
     Error(String),
-    /// An array, set or map of replies. Of a map, keys and values alternate.
+    /// An array, set or map of replies. The keys and values of a map alternate.
     List(Vec<Answer>),
 }
 

@@ -219,8 +219,8 @@ impl Credentials {
         self.write_by(dir, |unfinished, path| fs::rename(unfinished, path))
     }
 
-    /// Writes the credentials like [`write`](Self::write) to a directory that has none. Of two processes that do so at
-    /// the same time, one gets [`CredentialsError::Exists`].
+    /// Writes the credentials like [`write`](Self::write) to a directory that has none. If two processes do so at the
+    /// same time, one of them gets [`CredentialsError::Exists`].
     pub fn write_new(&self, dir: &Path) -> Result<(), CredentialsError> {
         self.write_by(dir, |unfinished, path| match fs::hard_link(unfinished, path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {

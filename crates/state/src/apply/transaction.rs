@@ -15,6 +15,7 @@ use thalweg_types::{
         AppendedAt, Deadline, FailedCondition, OperationError, OperationResult, Outcome, ReadValue, Transacted,
         Transaction, Write,
     },
+    counter::parse_counter,
     limits::{MAX_CONDITION_ROWS, MAX_TRANSACTION_PREFIX_DELETES, MAX_TRANSACTION_RESULT_BYTES},
     steps::{GET, OPERATION, WRITE, read_bytes, written_bytes},
 };
@@ -278,16 +279,10 @@ fn sum(applying: &Applying<'_>, live: Option<&Stored>, delta: i64) -> Result<Res
     let value = match live {
         None => Some(0),
         Some(live) if live.value_len() > MAX_DIGITS => None,
-        Some(live) => number(&applying.bytes_of(live)?),
+        Some(live) => parse_counter(&applying.bytes_of(live)?),
     };
     let Some(value) = value else { return Ok(Err(OperationError::NotANumber)) };
     Ok(value.checked_add(delta).ok_or(OperationError::Overflow { value, delta }))
-}
-
-/// Parses a counter's value in canonical form: without a plus sign, leading zeros or spaces.
-fn number(bytes: &[u8]) -> Option<i64> {
-    let number: i64 = std::str::from_utf8(bytes).ok()?.parse().ok()?;
-    (number.to_string().as_bytes() == bytes).then_some(number)
 }
 
 /// Checks an append of the transaction, and returns the offset that its first record will get.
@@ -299,22 +294,4 @@ fn next_offset(applying: &mut Applying<'_>, append: &Write<'_>) -> Result<thalwe
     check_append(applying, append)?;
     let next = applying.applier.pending.next_offsets[&stream];
     Ok(thalweg_types::Offset(next.0 - u64::from(count)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_as_they_would_be_written() {
-        for (text, value) in
-            [("0", 0), ("-1", -1), ("9223372036854775807", i64::MAX), ("-9223372036854775808", i64::MIN)]
-        {
-            assert_eq!(number(text.as_bytes()), Some(value));
-        }
-        for bad in ["", "+1", "01", "-0", " 1", "1 ", "1.0", "9223372036854775808", "one"] {
-            assert_eq!(number(bad.as_bytes()), None, "{bad:?}");
-        }
-        assert_eq!(number(b"\xff"), None);
-    }
 }

@@ -3,6 +3,7 @@
 use std::ops::{Bound, ControlFlow};
 
 use thalweg_store::{BackendError, Direction, View};
+use thalweg_types::key_order::after_prefix;
 
 use crate::{error::MachineError, keys::KeyRange};
 
@@ -62,7 +63,7 @@ pub(crate) fn each_beginning(
         })?;
         let Some(first) = first else { return Ok(()) };
         visit(&first)?;
-        match crate::keys::after_prefix(&first) {
+        match after_prefix(&first) {
             Some(next) => range.set_lower(Bound::Included(next)),
             None => return Ok(()),
         }

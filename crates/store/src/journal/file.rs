@@ -24,7 +24,7 @@ use thalweg_disk::{Disk, File};
 use crate::{
     backend::BackendError,
     checksum::crc32c,
-    files::{create_dir, io_error, remove_if_there},
+    files::{create_dir, io_error},
 };
 
 const MAGIC: [u8; 8] = *b"THWGJRN1";
@@ -70,7 +70,7 @@ impl JournalFile {
 
     fn create(disk: &dyn Disk, dir: &str, path: String) -> Result<Self, BackendError> {
         let tmp = format!("{path}.tmp");
-        remove_if_there(disk, &tmp).map_err(io_error("remove an unfinished file"))?;
+        disk.remove_if_there(&tmp).map_err(io_error("remove an unfinished file"))?;
         let file = disk.create(&tmp).map_err(io_error("create the journal"))?;
         let mut journal =
             Self { file, name: path, generation: 1, next_number: 0, end: RECORDS_AT, filled: 0, record: Vec::new() };

@@ -28,7 +28,7 @@ use thalweg_disk::{Disk, File};
 use crate::{
     backend::{Applied, BackendError, VerifiedRows},
     checksum::crc32c,
-    files::{io_error, remove_if_there},
+    files::io_error,
 };
 
 const FILE: &str = "checkpoint";
@@ -64,7 +64,7 @@ pub(super) fn write<'a>(
 ) -> Result<u64, BackendError> {
     let write_file = || {
         let tmp = path(dir, TMP_FILE);
-        remove_if_there(disk, &tmp)?;
+        disk.remove_if_there(&tmp)?;
         let file = disk.create(&tmp)?;
         let mut writer = FrameWriter::new(&*file);
         writer.header(applied)?;
@@ -79,7 +79,7 @@ pub(super) fn write<'a>(
     };
     write_file().map_err(|error| {
         // The room is needed more than the beginning of a checkpoint.
-        let _ = remove_if_there(disk, &path(dir, TMP_FILE));
+        let _ = disk.remove_if_there(&path(dir, TMP_FILE));
         io_error("checkpoint")(error)
     })
 }
@@ -99,7 +99,7 @@ pub(super) fn load(
     dir: &str,
     mut pair: impl FnMut(Bytes, Bytes),
 ) -> Result<Option<Loaded>, BackendError> {
-    remove_if_there(disk, &path(dir, TMP_FILE)).map_err(io_error("remove unfinished checkpoint"))?;
+    disk.remove_if_there(&path(dir, TMP_FILE)).map_err(io_error("remove unfinished checkpoint"))?;
     let loaded = read(disk, dir, &mut pair, &mut |_| ControlFlow::Continue(()))?;
     Ok(match loaded {
         ControlFlow::Continue(loaded) => loaded,

@@ -67,7 +67,7 @@ impl RoomWait {
         let mut has_waited = false;
         loop {
             let done = match write() {
-                Err(error) if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => {
+                Err(error) if thalweg_disk::is_out_of_space(error.kind()) => {
                     let mut state = self.lock();
                     if state.waits {
                         has_waited = true;

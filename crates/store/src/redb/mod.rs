@@ -40,7 +40,7 @@ use crate::{
         Background, BufferOptions, Buffered, CHECKSUM_BYTES, Contents, Page, PagedView, Store, checked, checksum,
     },
     caught::caught,
-    files::{self, create_dir, remove_if_there},
+    files::{self, create_dir},
 };
 use file::{DatabaseFile, FileFigures, RoomWait, read_view};
 use verified::{KeptBytes, VerifiedValues};
@@ -124,7 +124,7 @@ impl RedbStore {
         let path = |name: &str| format!("{}/{name}", options.dir);
         let cache_bytes = usize::try_from(options.cache_bytes).unwrap_or(usize::MAX);
         create_dir(&**disk, &options.dir)?;
-        remove_if_there(&**disk, &path(NEW_FILE)).map_err(files::io_error("remove an unfinished file"))?;
+        disk.remove_if_there(&path(NEW_FILE)).map_err(files::io_error("remove an unfinished file"))?;
         let file = match disk.open(&path(FILE)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 create(&**disk, &path(NEW_FILE))?;

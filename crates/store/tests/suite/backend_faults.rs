@@ -343,6 +343,37 @@ fn damaged_tables_are_errors_and_never_other_data() {
     assert!(noticed > 20, "only {noticed} of 60 flips were detected");
 }
 
+#[test]
+fn the_lsm_refuses_a_link_in_place_of_a_file_and_follows_links_to_its_directory() {
+    let mut harness = LsmHarness::new();
+    {
+        let backend = harness.open();
+        put_round(&*backend, 1, 40, 60).unwrap();
+        backend.flush().unwrap();
+    }
+    let dir = harness.options().dir;
+    let open = |dir: &std::path::Path| {
+        let options = LsmOptions { dir: dir.to_owned(), ..harness.options() };
+        LsmBackend::open(options, Arc::new(Barrier::default()))
+    };
+    let outside = tempfile::tempdir().unwrap();
+    let files = files_below(&dir);
+    assert!(files.len() >= 3, "a table, a list of tables, and the file that names the list: {files:?}");
+    for file in files {
+        let copy = tempfile::tempdir().unwrap();
+        copy_tree(&dir, copy.path());
+        let (linked, target) = (copy.path().join(file.strip_prefix(&dir).unwrap()), outside.path().join("file"));
+        std::fs::copy(&linked, &target).unwrap();
+        std::fs::remove_file(&linked).unwrap();
+        std::os::unix::fs::symlink(&target, &linked).unwrap();
+        let error = open(copy.path()).map(drop).expect_err("the link is refused");
+        assert!(error.to_string().contains("symbolic link"), "{error}");
+    }
+    let link = outside.path().join("directory");
+    std::os::unix::fs::symlink(&dir, &link).unwrap();
+    assert_round(&open(&link).unwrap(), 1, 40, "through a link");
+}
+
 fn files_below(dir: &std::path::Path) -> Vec<std::path::PathBuf> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(dir).unwrap() {

@@ -11,7 +11,7 @@ use crate::{
     failure::Failure,
     render,
     session::{Access, Session},
-    span::{parse_span, show_span, show_time},
+    span::{Limit, limit_json, parse_limit, parse_span, show_span, show_time},
 };
 
 #[derive(Args, Debug)]
@@ -57,9 +57,9 @@ pub(crate) struct Configured {
     /// Count keys and bytes exactly; each write then reads the value that it replaces [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub exact_counts: Option<bool>,
-    /// Lifetime of a value whose put names none [default: forever]
-    #[arg(long, value_name = "SPAN", value_parser = parse_span)]
-    pub default_ttl: Option<Duration>,
+    /// Lifetime of a value whose put names none; none: values without an end [default: none]
+    #[arg(long, value_name = "SPAN", value_parser = |text: &str| parse_limit(text, parse_span))]
+    pub default_ttl: Option<Limit<Duration>>,
     /// Keep overwritten and deleted values: a number of revisions per key, an age, or both, such as 10, 1h or 10,1h;
     /// off keeps none [default: off]
     #[arg(long, value_name = "BOUNDS", value_parser = parse_history)]
@@ -73,7 +73,8 @@ impl Configured {
     fn config(&self) -> Value {
         let mut object = Map::new();
         object.extend(self.exact_counts.map(|exact| ("exact_counts".into(), json!(exact))));
-        object.extend(self.default_ttl.map(|ttl| ("default_ttl_seconds".into(), json!(ttl.as_secs_f64()))));
+        let ttl = self.default_ttl.map(|limit| limit_json(limit, |ttl| json!(ttl.as_secs_f64())));
+        object.extend(ttl.map(|ttl| ("default_ttl_seconds".into(), ttl)));
         object.extend(self.history.map(|history| {
             let age = history.age.map(|age| age.as_secs_f64());
             let bounds = json!({ "revisions": history.revisions, "age_seconds": age });

@@ -14,7 +14,7 @@ use crate::{
     failure::Failure,
     render,
     session::{Access, ProducerReply, Session, StreamReply},
-    span::{parse_bytes, parse_span, show_span, show_time},
+    span::{Limit, limit_json, parse_bytes, parse_limit, parse_span, show_span, show_time},
 };
 
 #[derive(Args, Debug)]
@@ -104,23 +104,6 @@ pub(crate) struct Configured {
     pub place: TargetArgs,
 }
 
-/// Value of a setting that limits a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Limit<T> {
-    /// The stream has no limit.
-    Unlimited,
-    /// The stream has this limit.
-    At(T),
-}
-
-/// Parses `none`, or a limit that `parse` understands.
-fn parse_limit<T>(text: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Limit<T>, String> {
-    match text {
-        "none" => Ok(Limit::Unlimited),
-        limit => parse(limit).map(Limit::At).map_err(|expected| format!("{expected}, or none")),
-    }
-}
-
 fn parse_count(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| "use a whole number".to_owned())
 }
@@ -151,13 +134,6 @@ impl Configured {
             }),
         );
         Value::Object(object)
-    }
-}
-
-fn limit_json<T>(limit: Limit<T>, json: impl FnOnce(T) -> Value) -> Value {
-    match limit {
-        Limit::Unlimited => Value::Null,
-        Limit::At(limit) => json(limit),
     }
 }
 

@@ -78,6 +78,9 @@ fn change_json(change: &Change) -> String {
     if let Some(value) = &change.value {
         render::insert_bytes(&mut object, "value", value);
     }
+    if change.is_last {
+        object.insert("last".into(), json!(true));
+    }
     Value::Object(object).to_string()
 }
 

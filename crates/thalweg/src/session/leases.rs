@@ -27,10 +27,14 @@ pub(crate) struct KeyLifetime {
 }
 
 impl Session {
-    /// Returns the lifetime of a key; `None` if the key does not exist.
+    /// Returns the lifetime of a key; `None` if the key does not exist. A missing keyspace is a failure.
     pub(crate) fn lifetime(&self, keyspace: &str, key: &[u8]) -> Result<Option<KeyLifetime>, Failure> {
         let ask = RequestBuilder::new(Method::HEAD, key_path(keyspace, key));
-        let Some(reply) = self.http.send_or_none(ask)? else { return Ok(None) };
+        let Some(reply) = self.http.send_or_none(ask)? else {
+            // A reply to HEAD has no body, so only one to GET tells a missing keyspace from a missing key.
+            self.get(keyspace, key)?;
+            return Ok(None);
+        };
         Ok(Some(KeyLifetime {
             revision: self.http.required(reply.revision(), "revision of the value")?,
             remaining: reply.header("thalweg-ttl").and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),

@@ -45,6 +45,8 @@ pub(crate) struct Change {
     pub key: Vec<u8>,
     /// New value of the key; `None` unless the change is a put.
     pub value: Option<Vec<u8>>,
+    /// True for the last watched change of a commit.
+    pub is_last: bool,
 }
 
 impl Change {
@@ -104,6 +106,9 @@ impl Commits<'_> {
         };
         self.changes.extend(change_of(&object));
         if let Some(revision) = id.and_then(|id| id.parse::<u64>().ok()) {
+            if let Some(last) = self.changes.last_mut() {
+                last.is_last = true;
+            }
             for change in self.changes.drain(..) {
                 if visit(&change)?.is_break() {
                     return Ok(ControlFlow::Break(()));
@@ -124,6 +129,7 @@ fn change_of(object: &Map<String, Value>) -> Option<Change> {
         key: take_bytes(object, "key").or_else(|| take_bytes(object, "prefix"))?,
         value: take_bytes(object, "value"),
         what,
+        is_last: false,
     })
 }
 

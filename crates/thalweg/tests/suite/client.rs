@@ -40,7 +40,12 @@ fn what_is_missing_ends_with_3_and_says_what_to_do() {
         assert!(place.cli(&["history", "users", "bob"]).fails(3).contains("thalweg scan users"));
         place.cli(&["put", "users", "eve", "1"]).ok();
         assert!(place.cli(&["history", "users", "eve"]).ok().contains('1'));
-        for missing in [&["get", "nowhere", "ada"][..], &["touch", "nowhere", "ada", "1h"]] {
+        for missing in [
+            &["get", "nowhere", "ada"][..],
+            &["touch", "nowhere", "ada", "1h"],
+            &["ttl", "nowhere", "ada"],
+            &["history", "nowhere", "ada"],
+        ] {
             let said = place.cli(missing).fails(3);
             assert!(said.contains("nowhere") && said.contains("`thalweg keyspaces`"), "{said}");
             assert!(!said.contains("thalweg scan"), "a scan of a missing keyspace prints nothing: {said}");
@@ -478,8 +483,27 @@ fn a_watch_tells_changes_from_a_revision_on() {
         assert_eq!(all, "1\tput\tada\t1\n2\tput\tbob\t2\n3\tdelete\tada\n");
         let one = json(&place.cli(&["watch", "users", "--key", "ada", "--from", "2", "--limit", "1", "--json"]).ok());
         assert_eq!((&one["revision"], &one["change"], &one["key"]), (&3.into(), &"delete".into(), &"ada".into()));
+        let puts =
+            ["a", "b"].map(|key| serde_json::json!({"op": "put", "keyspace": "users", "key": key, "value": "1"}));
+        place.cli(&["commit", &serde_json::json!({ "writes": puts }).to_string()]).ok();
+        let pair = place.cli(&["watch", "users", "--from", "4", "--limit", "2", "--json"]).ok();
+        let last: Vec<_> = pair.lines().map(|line| json(line)["last"].clone()).collect();
+        assert_eq!(last, [Value::Null, true.into()], "the end of the commit is marked");
         assert!(place.cli(&["watch", "nowhere"]).fails(3).contains("nowhere"));
-        assert!(place.cli(&["watch", "users", "--from", "99"]).fails(3).contains("next one is 4"));
+        assert!(place.cli(&["watch", "users", "--from", "99"]).fails(3).contains("next one is 5"));
+    });
+}
+
+#[test]
+fn the_default_lifetime_of_a_keyspace_is_lifted() {
+    each_place(|place| {
+        place.cli(&["keyspaces", "create", "k", "--default-ttl", "1h"]).ok();
+        place.cli(&["keyspaces", "configure", "k", "--history", "3"]).ok();
+        place.cli(&["put", "k", "a", "1"]).ok();
+        assert_ne!(place.cli(&["ttl", "k", "a"]).ok(), "forever\n", "another setting leaves it as it was");
+        place.cli(&["keyspaces", "configure", "k", "--default-ttl", "none"]).ok();
+        place.cli(&["put", "k", "a", "2"]).ok();
+        assert_eq!(place.cli(&["ttl", "k", "a"]).ok(), "forever\n");
     });
 }
 
@@ -498,11 +522,8 @@ fn keys_end_and_are_touched() {
         place.cli(&["touch", "s", "a", "never"]).ok();
         assert_eq!(place.cli(&["ttl", "s", "a"]).ok(), "forever\n");
         place.cli(&["put", "s", "a", "3", "--ttl", "1h", "--if-revision", "1"]).fails(4);
-        for missing in [["s", "b"], ["nowhere", "a"]] {
-            let [keyspace, key] = missing;
-            assert!(place.cli(&["ttl", keyspace, key]).fails(3).contains("thalweg scan"));
-            place.cli(&["touch", keyspace, key, "1s"]).fails(3);
-        }
+        assert!(place.cli(&["ttl", "s", "b"]).fails(3).contains("thalweg scan"));
+        place.cli(&["touch", "s", "b", "1s"]).fails(3);
         place.cli(&["touch", "s", "a", "keep"]).fails(2);
         place.cli(&["put", "s", "a", "3", "--ttl", "soon"]).fails(2);
     });

@@ -334,7 +334,7 @@ fn the_snapshot_suite_runs() {
         "--rate",
         "500",
     ]);
-    assert_eq!(report["checks"].as_array().map(Vec::len), Some(2), "{report}");
+    assert_eq!(report["checks"].as_array().map(Vec::len), Some(3), "{report}");
 }
 
 /// The tests may not create a control group everywhere, so this one measures without a limit of memory.

@@ -73,8 +73,8 @@ structure! {
         node: NodeId,
         /// Id of the leader that the answering node knows; 0 for none.
         leader: NodeId,
-        /// Term of the answering node. Of two answers of one cluster about the leader, the one with the higher term is
-        /// newer.
+        /// Term of the answering node. If two answers of one cluster differ about the leader, the one with the higher
+        /// term is newer.
         term: u64,
         /// All members, by their ids.
         members: List<'a, ClusterMember>,

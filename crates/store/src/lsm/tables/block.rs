@@ -293,17 +293,11 @@ fn varint(data: &[u8], mut at: usize) -> Result<(usize, usize), Malformed> {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use thalweg_types::codec::put_varint;
+
     use super::*;
 
     type Pair<'a> = (&'a [u8], Option<&'a [u8]>);
-
-    fn put_varint(out: &mut Vec<u8>, mut value: u64) {
-        while value >= 0x80 {
-            out.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        out.push(value as u8);
-    }
 
     fn bytes_of(pairs: &[Pair<'_>]) -> Vec<u8> {
         let (mut data, mut offsets) = (Vec::new(), Vec::new());

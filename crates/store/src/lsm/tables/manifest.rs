@@ -20,14 +20,11 @@
 
 use std::{fs, io, path::Path};
 
-use thalweg_disk::Disk;
+use thalweg_disk::{Disk, is_out_of_space};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::private;
-use crate::{
-    backend::BackendError,
-    files::{io_error, is_lack_of_room, remove_if_there},
-};
+use crate::{backend::BackendError, files::io_error};
 
 const CURRENT: &str = "current";
 /// Beginning of the names of unfinished files. The LSM crate adds random characters.
@@ -73,7 +70,7 @@ pub(super) fn prepare(dir: &Path, disk: &dyn Disk) -> Result<(), BackendError> {
 /// Removes files that a killed process has not finished. They take room, and nothing refers to them.
 fn remove_unfinished(disk: &dyn Disk) -> io::Result<()> {
     for name in disk.list("")?.iter().filter(|name| name.starts_with(UNFINISHED)) {
-        remove_if_there(disk, name)?;
+        disk.remove_if_there(name)?;
     }
     Ok(())
 }
@@ -82,8 +79,8 @@ fn remove_unfinished(disk: &dyn Disk) -> io::Result<()> {
 /// only syncs: this makes the rename of a killed process durable, but not one whose sync has failed.
 fn make_durable(disk: &dyn Disk, content: &[u8; CURRENT_BYTES]) -> io::Result<()> {
     match write_anew(disk, content) {
-        Err(error) if is_lack_of_room(&error) => {
-            remove_if_there(disk, TEMPORARY)?;
+        Err(error) if is_out_of_space(error.kind()) => {
+            disk.remove_if_there(TEMPORARY)?;
             disk.open(CURRENT)?.sync_all()?;
         }
         written => written?,
@@ -92,7 +89,7 @@ fn make_durable(disk: &dyn Disk, content: &[u8; CURRENT_BYTES]) -> io::Result<()
 }
 
 fn write_anew(disk: &dyn Disk, content: &[u8; CURRENT_BYTES]) -> io::Result<()> {
-    remove_if_there(disk, TEMPORARY)?;
+    disk.remove_if_there(TEMPORARY)?;
     let file = disk.create(TEMPORARY)?;
     file.write_all_at(content, 0)?;
     file.sync_all()?;

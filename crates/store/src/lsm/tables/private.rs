@@ -1,6 +1,7 @@
 //! Permissions of the tree's files: only their owner may read them.
 //!
-//! Owns: the modes of the directories and of the files in them, and the owner of a file that is replaced. The LSM crate
+//! Owns: the modes of the directories and of the files in them, the owner of a file that is replaced, and the refusal
+//! of symbolic links in place of files. The LSM crate
 //! creates directories and files with the default mode of the process, which usually lets all users read. A server
 //! narrows that default for its whole process, but an embedding program must not have its own changed. Does not own:
 //! files that exist at open, whose modes an operator may have chosen.
@@ -22,6 +23,20 @@ const OTHERS: u32 = 0o077;
 /// Creates the directory of a tree and the one of its tables, if they are missing.
 pub(super) fn create(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(DIR_MODE).create(dir.join("tables"))
+}
+
+/// Checks that no file of the tree is a symbolic link, which the LSM crate would follow. The directory of the tables
+/// may be one, like each directory above it.
+pub(super) fn refuse_links(dir: &Path) -> io::Result<()> {
+    let tables = dir.join("tables");
+    for entry in fs::read_dir(dir)?.chain(fs::read_dir(&tables)?) {
+        let entry = entry?;
+        let path = entry.path();
+        if path != tables && entry.file_type()?.is_symlink() {
+            return Err(io::Error::other(format!("{} is a symbolic link, which is not followed", path.display())));
+        }
+    }
+    Ok(())
 }
 
 /// Lets only the owner use a file.
@@ -49,7 +64,7 @@ pub(super) fn give_to_owner_of(former: &Metadata, path: &Path) -> io::Result<()>
 pub(super) fn restrict_manifests(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
-        // Links are not followed: their target may be a file of somebody else.
+        // Links are not followed, because their target may be a file of another user.
         let metadata = match entry.metadata() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             metadata => metadata?,

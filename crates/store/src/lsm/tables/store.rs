@@ -115,6 +115,7 @@ impl TableStore {
         let cold_compression = compression_type(options.compression)?;
         let disk = open_os_dir(dir)?;
         private::create(dir).map_err(io_error("create directory"))?;
+        private::refuse_links(dir).map_err(io_error("open"))?;
         manifest::prepare(dir, &disk)?;
         let cache = Arc::new(BlockCache::new(options.cache_bytes));
         let pace = Arc::new(Throttle::new(pacer));

@@ -17,8 +17,8 @@ const DELETES_AT_ONCE: usize = 16;
 /// Number of keys with a prefix, too many for the delete to remove them immediately.
 const KEYS: usize = 65;
 
-/// As many deleted prefixes as may wait to be swept, each longer than the one before, so that a few keys suffice. The
-/// sweep is busy with other deleted keys meanwhile.
+/// Deletes the maximum number of prefixes that may wait to be swept, each longer than the one before, so that a few
+/// keys suffice. The sweep is busy with other deleted keys meanwhile.
 pub(crate) fn deleted_prefixes() -> Attack {
     Attack {
         name: "1,024 deleted prefixes",

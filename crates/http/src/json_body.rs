@@ -1,0 +1,41 @@
+//! JSON bodies of requests that are read as a whole and parsed into one value.
+//!
+//! Does not own: the bound on body bytes (`body`), or JSON of which handlers keep the bytes, such as long transactions.
+
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use thalweg_serving::{app::App, error::ApiError};
+
+use crate::{body, call::Call};
+
+/// Reads a body that may be missing; `None` if it is empty. An empty body needs no content type.
+pub(crate) async fn optional<T>(app: &Arc<App>, call: &mut Call) -> Result<Option<T>, ApiError>
+where
+    T: DeserializeOwned + Send + 'static,
+{
+    let body = body::read(app, &call.account, call.body.get_mut()).await?;
+    if body.is_empty() {
+        return Ok(None);
+    }
+    call.require_json()?;
+    body::parsed(app, &call.account, body).await.map(Some)
+}
+
+/// Reads a body that may be missing; returns the default for an empty one.
+pub(crate) async fn or_default<T>(app: &Arc<App>, call: &mut Call) -> Result<T, ApiError>
+where
+    T: DeserializeOwned + Default + Send + 'static,
+{
+    Ok(optional(app, call).await?.unwrap_or_default())
+}
+
+/// Reads a body that must be there.
+pub(crate) async fn required<T>(app: &Arc<App>, call: &mut Call) -> Result<T, ApiError>
+where
+    T: DeserializeOwned + Send + 'static,
+{
+    call.require_json()?;
+    let body = body::read(app, &call.account, call.body.get_mut()).await?;
+    body::parsed(app, &call.account, body).await
+}
