@@ -14,6 +14,7 @@
 
 pub mod backends;
 pub mod cluster;
+pub mod failing_syncs;
 pub mod faults;
 pub mod history;
 pub mod linear;

@@ -39,4 +39,6 @@ pub enum Plant {
     WithheldNotice,
     /// A forwarded batch of commands is proposed twice, as if its sender had repeated it after a lost answer.
     RepeatedForward,
+    /// A failed fsync is taken for a success.
+    FailedSyncConfirmed,
 }

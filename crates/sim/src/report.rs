@@ -5,6 +5,7 @@ use std::{fmt, process::Command, sync::OnceLock, time::Duration};
 use serde_json::{Value, json};
 
 use crate::{
+    failing_syncs::SYNC_FAILED,
     faults::{FaultKind, Overlap},
     runtime::Event,
     settings::Settings,
@@ -77,6 +78,12 @@ impl Report {
     pub fn installs(&self) -> Installs {
         let count = |text: &str| self.events.iter().filter(|event| event.text.starts_with(text)).count();
         Installs { done: count(INSTALLED), cut: count(INSTALL_CUT), not_switched: count(NOT_INSTALLED) }
+    }
+
+    /// Counts the stops of nodes because of a failed fsync among the events.
+    #[must_use]
+    pub fn failed_syncs(&self) -> usize {
+        self.events.iter().filter(|event| event.text.starts_with(SYNC_FAILED)).count()
     }
 
     /// Returns the story: one line an event.

@@ -63,6 +63,12 @@ impl Running {
         Self(Rc::new(Parts { db, member, consensus, plant }))
     }
 
+    /// Returns true if a write or an fsync of the node's log has failed, so that the log accepts no more entries.
+    #[must_use]
+    pub fn has_failed_log(&self) -> bool {
+        self.0.member.log().failure().is_some()
+    }
+
     /// Returns the node's consensus.
     #[must_use]
     pub fn consensus(&self) -> &SimConsensus {

@@ -176,6 +176,7 @@ async fn recover(cluster: &Cluster) {
         let parts = cluster.parts(id);
         parts.faults.is_stuck.set(false);
         parts.faults.slow_micros.set(0);
+        parts.mend_syncs();
         parts.empty_disk();
         resume(id);
         if parts.running.borrow().is_none() {
