@@ -41,4 +41,6 @@ pub enum Plant {
     RepeatedForward,
     /// A failed fsync is taken for a success.
     FailedSyncConfirmed,
+    /// A tail shows records of entries that are written and not committed.
+    UncommittedTail,
 }

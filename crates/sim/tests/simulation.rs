@@ -32,6 +32,7 @@ fn likely(plant: Plant) -> Settings {
         Plant::RepeatedForward => (1, 4, Vec::new()),
         Plant::ReusedId => (1, 6, vec![Kind::PowerLoss]),
         Plant::UncheckedRead => (31, 6, vec![Kind::Isolated]),
+        Plant::UncommittedTail => (1, 4, Vec::new()),
         Plant::UnsyncedInstall => (3, 8, vec![Kind::CutInstall]),
         Plant::VoidEntryRead => (7, 8, vec![Kind::Isolated, Kind::Mute, Kind::Stopped, Kind::Partition]),
         Plant::VoteAfterRestart => (19, 6, vec![Kind::LostPromises]),
@@ -45,6 +46,8 @@ fn likely(plant: Plant) -> Settings {
         kinds,
         overlap: if apart.contains(&plant) { Overlap::Never } else { Overlap::Allowed },
         on_leader: plant == Plant::DeafLeaderKept,
+        // Subscribers would give the other simulations another course.
+        subscribers: if plant == Plant::UncommittedTail { Settings::default().subscribers } else { 0 },
         ..Settings::default()
     }
 }
@@ -132,6 +135,18 @@ fn a_node_whose_fsync_fails_stops_and_comes_back() {
         }
     }
     panic!("{stops} stops");
+}
+
+#[test]
+fn watches_and_tails_continue_through_failovers_and_restarts() {
+    use FaultKind as Kind;
+    for seed in 1..=2 {
+        let kinds = vec![Kind::Kill, Kind::PowerLoss, Kind::Isolated, Kind::Stopped, Kind::Transfer, Kind::CutInstall];
+        let settings = Settings { seed, kinds, lasts: Duration::from_secs(8), subscribers: 6, ..Settings::default() };
+        let report = run(&settings);
+        assert_eq!(report.violations, Vec::<String>::new(), "{}", report.story());
+        assert!(report.followed > 500, "{} changes and records, {} refusals", report.followed, report.refused);
+    }
 }
 
 #[test]
