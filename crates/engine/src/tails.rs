@@ -4,7 +4,7 @@
 //! Bound: one row for each waiting caller; callers bound their own number (the server by its admission).
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -44,7 +44,8 @@ pub(crate) struct Tails {
     waiting: AtomicUsize,
     tickets: AtomicU64,
     closed: AtomicBool,
-    by_stream: Mutex<HashMap<StreamId, HashMap<u64, Waiter>>>,
+    /// Waiting callers by their tickets. They are woken in this order, so that a simulation repeats its course.
+    by_stream: Mutex<HashMap<StreamId, BTreeMap<u64, Waiter>>>,
 }
 
 impl Tails {
@@ -87,7 +88,7 @@ impl Tails {
         self.closed.store(true, Ordering::SeqCst);
         let all = std::mem::take(&mut *self.lock());
         self.waiting.store(0, Ordering::SeqCst);
-        all.into_values().flat_map(HashMap::into_values).for_each(Waiter::wake);
+        all.into_values().flat_map(BTreeMap::into_values).for_each(Waiter::wake);
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -111,7 +112,7 @@ impl Tails {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<StreamId, HashMap<u64, Waiter>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<StreamId, BTreeMap<u64, Waiter>>> {
         self.by_stream.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

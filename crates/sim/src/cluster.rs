@@ -3,6 +3,7 @@
 //! Owns: starting and crashing nodes, the beginning and the end of each fault, and the time until the next answered
 //! write. Does not own: the choice and the times of the faults (`simulation`), and the parts of a node (`node`).
 
+mod failing_syncs;
 mod replace;
 
 use std::{
@@ -188,7 +189,8 @@ impl Cluster {
     }
 
     /// Records that a node cannot continue. That is correct behaviour only if its files are damaged, if it could not
-    /// switch to the state of a snapshot, or if its power is off. A failed switch ends with a restart.
+    /// switch to the state of a snapshot, if one of its fsyncs has failed, or if its power is off. A failed switch or
+    /// fsync ends with a restart.
     pub(crate) fn node_failed(&self, id: ProcessId, reason: &str) {
         let parts = self.parts(id);
         if parts.is_power_cut.get() {
@@ -197,6 +199,9 @@ impl Cluster {
         if reason.contains(SWITCH_FILE) && parts.mend_switch() {
             record(id, format!("stops, because it could not switch to a snapshot: {reason}"));
             return self.restart_soon(id);
+        }
+        if parts.has_failed_sync() {
+            return self.restart_after_failed_sync(id, reason);
         }
         if !parts.is_flipped.get() {
             return self.0.truth.violation(id, format!("node {id} stops by itself: {reason}"));
@@ -276,8 +281,8 @@ impl Cluster {
 
     async fn start_in_process(&self, id: ProcessId, parts: &NodeParts) {
         loop {
-            let cluster = self.clone();
-            let failed = move |reason: String| cluster.node_failed(id, &reason);
+            let (cluster, crashes) = (self.clone(), parts.crashes.get());
+            let failed = move |reason: String| cluster.run_failed(id, crashes, &reason);
             let reports = (&self.0.truth, &self.0.logs);
             match parts.start(&self.0.network, reports, self.plant(), failed).await {
                 Ok(()) => return,
@@ -288,7 +293,7 @@ impl Cluster {
                 // The node kills its own process, so another one reports it.
                 Err(error) => {
                     let cluster = self.clone();
-                    return spawn(OUTSIDE, async move { cluster.node_failed(id, &error.to_string()) });
+                    return spawn(OUTSIDE, async move { cluster.run_failed(id, crashes, &error.to_string()) });
                 }
             }
         }
@@ -297,7 +302,7 @@ impl Cluster {
     /// Records when the node leads. Waits for the end of its consensus, which must not end without a request.
     fn watch(&self, id: ProcessId) {
         let Some(consensus) = self.0.network.node(id) else { return };
-        let cluster = self.clone();
+        let (cluster, crashes) = (self.clone(), self.parts(id).crashes.get());
         let mut metrics = consensus.raft().metrics();
         // The node's crash drops the task.
         spawn(id, async move {
@@ -312,7 +317,7 @@ impl Cluster {
                     record(id, format!("leads in term {term}"));
                 }
                 if let Err(fatal) = ended {
-                    return spawn(OUTSIDE, async move { cluster.node_failed(id, &fatal.to_string()) });
+                    return spawn(OUTSIDE, async move { cluster.run_failed(id, crashes, &fatal.to_string()) });
                 }
             }
         });
@@ -430,6 +435,7 @@ impl Cluster {
             }
             FaultKind::StuckSync => parts.faults.is_stuck.set(true),
             FaultKind::SlowSync => parts.faults.slow_micros.set(SLOW_MICROS),
+            FaultKind::FailingSync => self.fail_syncs(victim),
             FaultKind::Stopped => stop(victim),
             FaultKind::ClockStep => {
                 let step = random(0..20_000_000) as i64 - 10_000_000;
@@ -470,6 +476,7 @@ impl Cluster {
             | FaultKind::LostPromises => self.mend(victim),
             FaultKind::StuckSync => parts.faults.is_stuck.set(false),
             FaultKind::SlowSync => parts.faults.slow_micros.set(0),
+            FaultKind::FailingSync => self.mend_syncs(victim).await,
             FaultKind::Stopped => resume(victim),
             FaultKind::ClockStep | FaultKind::Replaced | FaultKind::Restarted | FaultKind::Transfer => {}
             FaultKind::Loss => network.set_loss(0),
@@ -507,7 +514,7 @@ impl Cluster {
         if is_reused && !kind.keeps_writes() {
             parts.tables.clear();
         }
-        *parts.disk.borrow_mut() = next;
+        parts.replace_disk(next);
     }
 
     /// Cuts a node off from half of the other voters, which soon want to elect another leader. They have all entries,

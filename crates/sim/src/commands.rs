@@ -19,6 +19,10 @@ use thalweg_types::{
 
 use crate::history::{Action, Key};
 
+/// Name of the keyspace of all keys.
+pub(crate) const KEYSPACE_NAME: &str = "k";
+/// Name of the stream of the appends.
+pub(crate) const STREAM_NAME: &str = "s";
 /// Keyspace of all keys.
 pub(crate) const KEYSPACE: KeyspaceId = KeyspaceId(1);
 /// Stream of the appends.
@@ -49,8 +53,8 @@ fn encoded(encode: impl FnOnce(&mut Vec<u8>) -> Result<(), CommandError>) -> Byt
 pub(crate) fn creations() -> [Bytes; 3] {
     let group = GroupConfig { ack_deadline: ACK_DEADLINE, ..GroupConfig::default() };
     [
-        encoded(|out| encode_create_keyspace(out, "k", &KeyspaceConfig::default())),
-        encoded(|out| encode_create_stream(out, "s", &StreamConfig::default())),
+        encoded(|out| encode_create_keyspace(out, KEYSPACE_NAME, &KeyspaceConfig::default())),
+        encoded(|out| encode_create_stream(out, STREAM_NAME, &StreamConfig::default())),
         encoded(|out| encode_create_group(out, STREAM, "g", Some(Offset::ZERO), &group)),
     ]
 }

@@ -47,6 +47,9 @@ pub enum FaultKind {
     StuckSync,
     /// Each fsync of the node takes 20 ms longer.
     SlowSync,
+    /// One fsync of the node fails, or all of them until the fault ends: of the log, of the state, or of all files. A
+    /// node that stops for that starts again. In half of the cases the machine loses power when the fault ends.
+    FailingSync,
     /// The process is stopped, and continues when the fault ends.
     Stopped,
     /// The wall clock of the node is stepped.
@@ -65,7 +68,7 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// All kinds of faults.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::PowerLoss,
         Self::PowerCut,
         Self::Kill,
@@ -82,6 +85,7 @@ impl FaultKind {
         Self::Partition,
         Self::StuckSync,
         Self::SlowSync,
+        Self::FailingSync,
         Self::Stopped,
         Self::ClockStep,
         Self::Loss,
@@ -125,6 +129,7 @@ impl FaultKind {
             Self::Partition => "partition",
             Self::StuckSync => "stuck fsync",
             Self::SlowSync => "slow fsync",
+            Self::FailingSync => "failing fsync",
             Self::Stopped => "stopped",
             Self::ClockStep => "clock step",
             Self::Loss => "loss",

@@ -6,7 +6,8 @@
 //! ```text
 //! simulation ── faults ──> cluster ── network, nodes ──> truth ────┐
 //!      │                      ^                                    ├─> oracle, search ─> report
-//!      └────── clients ───────┴───────────────────────> history ───┘
+//!      ├────── clients ───────┤───────────────────────> history ───┤
+//!      └──── subscribers ─────┴───────────────────────> followed ──┘
 //! ```
 //!
 //! Invariant: a simulation is a function of its settings. `docs/simulation.md` explains how to run, read and extend
@@ -14,7 +15,9 @@
 
 pub mod backends;
 pub mod cluster;
+pub mod failing_syncs;
 pub mod faults;
+pub mod followed;
 pub mod history;
 pub mod linear;
 pub mod logs;
@@ -38,6 +41,7 @@ pub mod types;
 mod clients;
 mod commands;
 mod serve;
+mod subscribers;
 mod witness;
 
 pub use plant::Plant;

@@ -86,6 +86,9 @@ struct Simulation {
     /// Requests of all clients together per virtual second
     #[arg(long, value_name = "NUMBER", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     rate: u64,
+    /// Number of further clients that follow changes: watches of keys and tails of the stream, in turn
+    #[arg(long, value_name = "NUMBER", default_value_t = 4, value_parser = clap::value_parser!(u64).range(0..=1000))]
+    subscribers: u64,
     /// Virtual seconds in which faults happen
     #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(3..=100_000))]
     seconds: u64,
@@ -122,6 +125,7 @@ impl Simulation {
             nodes: self.nodes,
             clients: self.clients,
             rate: self.rate,
+            subscribers: self.subscribers,
             lasts: Duration::from_secs(self.seconds),
             kinds: self.faults.clone().unwrap_or_else(|| FaultKind::ALL.to_vec()),
             overlap: if self.apart { Overlap::Never } else { Overlap::Allowed },
@@ -159,6 +163,11 @@ struct Totals {
     searched: usize,
     undecided: usize,
     unknown: usize,
+    /// Number of changes and records that subscribers have received, and of refusals because history was gone.
+    followed: usize,
+    refused: usize,
+    /// Number of stops of nodes because of a failed fsync.
+    failed_syncs: usize,
     elapsed: Duration,
     gaps: Vec<Gap>,
     installs: Installs,
@@ -177,6 +186,9 @@ impl Totals {
             searched: 0,
             undecided: 0,
             unknown: 0,
+            followed: 0,
+            refused: 0,
+            failed_syncs: 0,
             elapsed: Duration::ZERO,
             gaps: Vec::new(),
             installs: Installs::default(),
@@ -191,6 +203,9 @@ impl Totals {
         self.searched += report.searched;
         self.undecided += report.undecided;
         self.unknown += report.unknown;
+        self.followed += report.followed;
+        self.refused += report.refused;
+        self.failed_syncs += report.failed_syncs();
         self.elapsed += report.elapsed;
         self.gaps.extend(&report.gaps);
         self.installs.add(report.installs());
@@ -298,6 +313,9 @@ fn print_totals(totals: &Totals) {
             "searched": totals.searched,
             "undecided": totals.undecided,
             "unknown": totals.unknown,
+            "followed": totals.followed,
+            "history_gone": totals.refused,
+            "stops_after_failed_fsync": totals.failed_syncs,
             "virtual_seconds": totals.elapsed.as_secs_f64(),
             "times_real_time": times_real,
             "next_answer_after_fault": gaps,
@@ -326,6 +344,11 @@ fn print_totals(totals: &Totals) {
     );
     let Installs { done, cut, not_switched } = totals.installs;
     println!("{done} snapshots installed, {cut} power cuts in or after an install, {not_switched} failed switches");
+    println!(
+        "{} changes and records received by subscribers, {} refusals because history was gone, {} stops after a failed \
+         fsync",
+        totals.followed, totals.refused, totals.failed_syncs
+    );
     for (seed, violation) in &totals.failed {
         println!("seed {seed}: {violation}");
     }

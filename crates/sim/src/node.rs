@@ -33,10 +33,11 @@ use thalweg_types::{Clock, ClusterId, Index, SpaceTime};
 
 use crate::{
     backends::{NodeOptions, Tables, flip_in},
+    failing_syncs::FailingSyncs,
     logs::Logs,
     network::Network,
     plant::Plant,
-    planted_disk::UnsyncedInstalls,
+    planted_disk::PlantedDisk,
     running::{Reports, Running},
     runtime::{EPOCH_MICROS, ProcessId, SimRuntime, now, random, random_duration, record, sleep, spawn},
     snapshots::NodeSnapshots,
@@ -202,6 +203,10 @@ pub struct NodeParts {
     pub received: Rc<Cell<u64>>,
     /// Faults of the disk.
     pub faults: Rc<DiskFaults>,
+    /// Fsyncs that fail at present.
+    failing_syncs: Cell<Option<FailingSyncs>>,
+    /// Number of crashes of the node so far, which identifies a run of it.
+    pub crashes: Cell<u64>,
     is_full: Cell<bool>,
     /// True from the flip of a bit of the node's files to the first successful start after which the flipped byte is
     /// gone. Until then the node may lack what it had confirmed, and may stop.
@@ -231,6 +236,8 @@ impl NodeParts {
             options: Cell::new(NodeOptions::random()),
             received: Rc::default(),
             faults: Rc::default(),
+            failing_syncs: Cell::default(),
+            crashes: Cell::default(),
             is_full: Cell::default(),
             is_flipped: Cell::default(),
             was_repaired: Cell::default(),
@@ -281,8 +288,38 @@ impl NodeParts {
 
     /// Ends the failures of [`fail_switch`](Self::fail_switch). Returns false if there were none.
     pub fn mend_switch(&self) -> bool {
-        self.disk.borrow().clear_faults();
+        self.disk.borrow().clear_faults_of(Operation::Rename);
         self.fails_switch.replace(false)
+    }
+
+    /// Makes fsyncs of the node fail, until [`mend_syncs`](Self::mend_syncs).
+    pub fn fail_syncs(&self, failing: FailingSyncs) {
+        failing.plan(&self.disk.borrow());
+        self.failing_syncs.set(Some(failing));
+    }
+
+    /// Ends the failures of fsyncs.
+    pub fn mend_syncs(&self) {
+        self.disk.borrow().clear_faults_of(Operation::Sync);
+        self.failing_syncs.set(None);
+    }
+
+    /// Returns true if an fsync has failed since the node's last crash.
+    #[must_use]
+    pub fn has_failed_sync(&self) -> bool {
+        self.disk.borrow().failed_calls().syncs > 0
+    }
+
+    /// Replaces the disk after a crash by the one that the next process finds. Fsyncs that fail until they are mended
+    /// fail on it too.
+    pub fn replace_disk(&self, next: SimDisk) {
+        self.crashes.set(self.crashes.get() + 1);
+        let failing = self.failing_syncs.get().and_then(|failing| failing.for_next_process());
+        if let Some(failing) = failing {
+            failing.plan(&next);
+        }
+        self.failing_syncs.set(failing);
+        *self.disk.borrow_mut() = next;
     }
 
     /// Flips a bit of the node's files. Returns its place; `None` without files.
@@ -318,7 +355,8 @@ impl NodeParts {
     fn open(&self, plant: Option<Plant>) -> io::Result<Database> {
         let (disk, options) = (self.disk.borrow().clone(), self.options.get());
         let disk: Arc<dyn Disk> = match plant {
-            Some(Plant::UnsyncedInstall) => Arc::new(UnsyncedInstalls::new(disk)),
+            Some(Plant::UnsyncedInstall) => Arc::new(PlantedDisk::with_unsynced_installs(disk)),
+            Some(Plant::FailedSyncConfirmed) => Arc::new(PlantedDisk::with_confirmed_failures(disk)),
             _ => Arc::new(disk),
         };
         let os_dir = (options.backend == BackendKind::Lsm).then(|| self.tables.path());

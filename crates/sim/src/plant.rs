@@ -39,4 +39,8 @@ pub enum Plant {
     WithheldNotice,
     /// A forwarded batch of commands is proposed twice, as if its sender had repeated it after a lost answer.
     RepeatedForward,
+    /// A failed fsync is taken for a success.
+    FailedSyncConfirmed,
+    /// A tail shows records of entries that are written and not committed.
+    UncommittedTail,
 }

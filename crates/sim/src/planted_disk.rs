@@ -1,7 +1,6 @@
-//! A disk that confirms the fsyncs of an installed state without performing them, until the state is the current one: a
-//! planted bug.
+//! A disk that confirms fsyncs wrongly: planted bugs.
 //!
-//! Owns: which fsyncs are left out. Does not own: the files (`disk`).
+//! Owns: the fsyncs that are left out, or whose failure is concealed. Does not own: the files (`disk`).
 
 use std::{
     io,
@@ -11,29 +10,70 @@ use std::{
     },
 };
 
-use thalweg_disk::{Disk, File, LockGuard, Mapping, SimDisk};
+use thalweg_disk::{Disk, File, LockGuard, Mapping, SimDisk, sim::PowerIsOff};
 
-/// A disk with the planted bug.
+/// A disk with a planted bug.
 #[derive(Debug)]
-pub struct UnsyncedInstalls {
+pub struct PlantedDisk {
     disk: SimDisk,
-    /// True from the creation of a state directory until it is the current one.
-    is_installing: Arc<AtomicBool>,
+    bug: SyncBug,
 }
 
-impl UnsyncedInstalls {
-    /// Plants the bug into a disk.
+/// Bug in the fsyncs of a disk.
+#[derive(Clone, Debug)]
+enum SyncBug {
+    /// Fsyncs of an installed state are confirmed and not performed, until the state is the current one.
+    UnsyncedInstalls {
+        /// True from the creation of a state directory until it is the current one.
+        is_installing: Arc<AtomicBool>,
+    },
+    /// A failed fsync is taken for a success.
+    ConfirmedFailures,
+}
+
+impl SyncBug {
+    /// Performs the fsync of a file, or of a directory, with the bug.
+    fn sync(&self, sync: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        match self {
+            Self::UnsyncedInstalls { is_installing } => {
+                if is_installing.load(Relaxed) {
+                    Ok(())
+                } else {
+                    sync()
+                }
+            }
+            Self::ConfirmedFailures => match sync() {
+                Err(error) if !PowerIsOff::is_cause_of(&error) => Ok(()),
+                synced => synced,
+            },
+        }
+    }
+
+    /// Returns true if the bug concerns a file or a directory.
+    fn concerns(&self, path: &str) -> bool {
+        match self {
+            Self::UnsyncedInstalls { .. } => is_installed(path),
+            Self::ConfirmedFailures => true,
+        }
+    }
+}
+
+impl PlantedDisk {
+    /// Plants a disk that confirms the fsyncs of an installed state without performing them, until the state is the
+    /// current one.
     #[must_use]
-    pub fn new(disk: SimDisk) -> Self {
-        Self { disk, is_installing: Arc::default() }
+    pub fn with_unsynced_installs(disk: SimDisk) -> Self {
+        Self { disk, bug: SyncBug::UnsyncedInstalls { is_installing: Arc::default() } }
+    }
+
+    /// Plants a disk whose failed fsyncs are taken for successes.
+    #[must_use]
+    pub fn with_confirmed_failures(disk: SimDisk) -> Self {
+        Self { disk, bug: SyncBug::ConfirmedFailures }
     }
 
     fn file(&self, path: &str, file: Arc<dyn File>) -> Arc<dyn File> {
-        if is_installed(path) {
-            Arc::new(UnsyncedFile { file, is_installing: Arc::clone(&self.is_installing) })
-        } else {
-            file
-        }
+        if self.bug.concerns(path) { Arc::new(PlantedFile { file, bug: self.bug.clone() }) } else { file }
     }
 }
 
@@ -43,7 +83,7 @@ fn is_installed(path: &str) -> bool {
     dir.is_some_and(|dir| dir.contains('.'))
 }
 
-impl Disk for UnsyncedInstalls {
+impl Disk for PlantedDisk {
     fn open(&self, path: &str) -> io::Result<Arc<dyn File>> {
         Ok(self.file(path, self.disk.open(path)?))
     }
@@ -53,8 +93,10 @@ impl Disk for UnsyncedInstalls {
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        if to == "INSTALLED" {
-            self.is_installing.store(false, Relaxed);
+        if let SyncBug::UnsyncedInstalls { is_installing } = &self.bug
+            && to == "INSTALLED"
+        {
+            is_installing.store(false, Relaxed);
         }
         self.disk.rename(from, to)
     }
@@ -64,8 +106,11 @@ impl Disk for UnsyncedInstalls {
     }
 
     fn create_dir(&self, path: &str) -> io::Result<()> {
-        if is_installed(path) && self.disk.list(path).is_err() {
-            self.is_installing.store(true, Relaxed);
+        if let SyncBug::UnsyncedInstalls { is_installing } = &self.bug
+            && is_installed(path)
+            && self.disk.list(path).is_err()
+        {
+            is_installing.store(true, Relaxed);
         }
         self.disk.create_dir(path)
     }
@@ -75,7 +120,8 @@ impl Disk for UnsyncedInstalls {
     }
 
     fn sync_dir(&self, dir: &str) -> io::Result<()> {
-        if is_installed(dir) && self.is_installing.load(Relaxed) { Ok(()) } else { self.disk.sync_dir(dir) }
+        let sync = || self.disk.sync_dir(dir);
+        if self.bug.concerns(dir) { self.bug.sync(sync) } else { sync() }
     }
 
     fn free_bytes(&self) -> io::Result<u64> {
@@ -92,12 +138,12 @@ impl Disk for UnsyncedInstalls {
 }
 
 #[derive(Debug)]
-struct UnsyncedFile {
+struct PlantedFile {
     file: Arc<dyn File>,
-    is_installing: Arc<AtomicBool>,
+    bug: SyncBug,
 }
 
-impl File for UnsyncedFile {
+impl File for PlantedFile {
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         self.file.read_exact_at(buf, offset)
     }
@@ -111,11 +157,11 @@ impl File for UnsyncedFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        if self.is_installing.load(Relaxed) { Ok(()) } else { self.file.sync_data() }
+        self.bug.sync(|| self.file.sync_data())
     }
 
     fn sync_all(&self) -> io::Result<()> {
-        if self.is_installing.load(Relaxed) { Ok(()) } else { self.file.sync_all() }
+        self.bug.sync(|| self.file.sync_all())
     }
 
     fn len(&self) -> io::Result<u64> {

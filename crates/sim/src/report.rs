@@ -5,6 +5,7 @@ use std::{fmt, process::Command, sync::OnceLock, time::Duration};
 use serde_json::{Value, json};
 
 use crate::{
+    failing_syncs::SYNC_FAILED,
     faults::{FaultKind, Overlap},
     runtime::Event,
     settings::Settings,
@@ -35,6 +36,10 @@ pub struct Report {
     pub searched: usize,
     /// Number of operations that were not checked in this way, because the check took too long.
     pub undecided: usize,
+    /// Number of changes and records that subscribers have received.
+    pub followed: usize,
+    /// Number of times that a node refused to continue a watch because its history was gone.
+    pub refused: usize,
     /// Times until the next answered write, for each fault.
     pub gaps: Vec<Gap>,
     /// Time by which the space time of the last entry was behind the true time.
@@ -79,6 +84,12 @@ impl Report {
         Installs { done: count(INSTALLED), cut: count(INSTALL_CUT), not_switched: count(NOT_INSTALLED) }
     }
 
+    /// Counts the stops of nodes because of a failed fsync among the events.
+    #[must_use]
+    pub fn failed_syncs(&self) -> usize {
+        self.events.iter().filter(|event| event.text.starts_with(SYNC_FAILED)).count()
+    }
+
     /// Returns the story: one line an event.
     #[must_use]
     pub fn story(&self) -> String {
@@ -104,7 +115,8 @@ impl Report {
                 "is_left_out": self.settings.without.contains(&fault.number),
             })
         });
-        let Settings { seed, nodes, clients, rate, lasts, kinds, overlap, on_leader, without, plant } = &self.settings;
+        let Settings { seed, nodes, clients, rate, subscribers, lasts, kinds, overlap, on_leader, without, plant } =
+            &self.settings;
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "commit": commit(),
@@ -112,6 +124,7 @@ impl Report {
             "nodes": nodes,
             "clients": clients,
             "rate_per_second": rate,
+            "subscribers": subscribers,
             "seconds": lasts.as_secs_f64(),
             "faults": kinds.iter().map(|kind| kind.name()).collect::<Vec<_>>(),
             "apart": *overlap == Overlap::Never,
@@ -124,6 +137,8 @@ impl Report {
             "unknown": self.unknown,
             "searched": self.searched,
             "undecided": self.undecided,
+            "followed": self.followed,
+            "history_gone": self.refused,
             "time_behind_seconds": self.time_behind.as_secs_f64(),
             "messages": self.messages,
             "fingerprint": format!("{:016x}", self.fingerprint),

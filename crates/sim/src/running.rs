@@ -11,12 +11,16 @@ use std::{
 
 use thalweg_disk::{Disk as _, SimDisk};
 use thalweg_engine::{Database, snapshot::SnapshotOptions};
-use thalweg_log::{Log, LogRecord};
+use thalweg_log::{Log, LogRecord, RecordKind};
 use thalweg_raft::{BarrierError, LogReader};
 use thalweg_replica::{Committed, Member, Observer, Origin, ProposeError, Wake};
 use thalweg_state::{digest::state_digest, keyspaces::StoredValue, machine::Machine, membership::LogId};
 use thalweg_store::Applied;
-use thalweg_types::{Durability, Index, Lsn, Offset, Revision, Term, command::Outcome, record::Records};
+use thalweg_types::{
+    Durability, Index, Lsn, Offset, Revision, Term,
+    command::{Command, Commands, Outcome, Write},
+    record::Records,
+};
 
 use crate::{
     commands::{KEYSPACE, STREAM, framed, key_bytes, number_of},
@@ -61,6 +65,18 @@ impl Running {
     #[must_use]
     pub fn new(db: Database, member: Member, consensus: SimConsensus, plant: Option<Plant>) -> Self {
         Self(Rc::new(Parts { db, member, consensus, plant }))
+    }
+
+    /// Returns the node's database.
+    #[must_use]
+    pub fn db(&self) -> &Database {
+        &self.0.db
+    }
+
+    /// Returns true if a write or an fsync of the node's log has failed, so that the log accepts no more entries.
+    #[must_use]
+    pub fn has_failed_log(&self) -> bool {
+        self.0.member.log().failure().is_some()
     }
 
     /// Returns the node's consensus.
@@ -148,6 +164,22 @@ impl Running {
         }
     }
 
+    /// Returns the records of appends that the node has written and not applied, if it has the bug that tails show
+    /// them.
+    pub(crate) fn uncommitted_records(&self) -> Vec<u64> {
+        if self.0.plant != Some(Plant::UncommittedTail) {
+            return Vec::new();
+        }
+        let (next, reader) = (Index(self.applied() + 1), self.0.consensus.reader());
+        let mut entries = reader.records(next, Index(u64::MAX), usize::MAX).unwrap_or_default();
+        entries.retain(|entry| entry.kind == RecordKind::Entry);
+        entries
+            .iter()
+            .flat_map(|entry| Commands::new(&entry.payload).flatten())
+            .flat_map(|(_, command)| appended(command))
+            .collect()
+    }
+
     fn read_now(&self, keys: &[Key]) -> io::Result<(u64, Vec<Option<u64>>)> {
         let view = self.0.member.machine().read_view();
         let values = keys.iter().map(|key| {
@@ -162,6 +194,20 @@ impl Running {
         });
         Ok((view.applied().revision.0, values.collect::<io::Result<_>>()?))
     }
+}
+
+/// Returns the records that a command appends if it succeeds.
+fn appended(command: &[u8]) -> Vec<u64> {
+    let Ok(Command::Commit(commit)) = Command::decode(command) else { return Vec::new() };
+    let Ok(writes) = commit.writes() else { return Vec::new() };
+    let mut numbers = Vec::new();
+    for write in writes.flatten() {
+        if let Write::Append { batch, .. } = write {
+            let records = Records::new(batch).flatten();
+            numbers.extend(records.filter_map(|record| record.payload.try_into().map(u64::from_le_bytes).ok()));
+        }
+    }
+    numbers
 }
 
 /// Reports the entries that a node applies.

@@ -48,7 +48,12 @@ async fn write(cluster: &Cluster, node: ProcessId, running: &Running, (action, c
         cluster.truth().requires(command.clone(), term.0);
         sleep(random_duration(FORMING)).await;
     }
+    let is_failed = running.has_failed_log();
     match running.propose(&command, term).await {
+        Ok(_) if is_failed => {
+            cluster.truth().violation(node, "a node whose log has failed acknowledges a write".to_owned());
+            Reply::Unknown
+        }
         Ok(committed) => match committed.outcome {
             Some(outcome) if committed.durability == Durability::Quorum => Reply::Answered(Answer::Outcome(outcome)),
             _ => {

@@ -18,6 +18,8 @@ pub struct Settings {
     pub clients: u64,
     /// Requests of all clients together per virtual second.
     pub rate: u64,
+    /// Number of subscribers: clients that watch keys or tail the stream, and send no requests.
+    pub subscribers: u64,
     /// Virtual time in which faults happen.
     pub lasts: Duration,
     /// Kinds of faults.
@@ -39,6 +41,7 @@ impl Default for Settings {
             nodes: 3,
             clients: 8,
             rate: 200,
+            subscribers: 4,
             lasts: Duration::from_secs(20),
             kinds: FaultKind::ALL.to_vec(),
             overlap: Overlap::Allowed,

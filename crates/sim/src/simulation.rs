@@ -10,12 +10,13 @@ use crate::{
     clients::Client,
     cluster::Cluster,
     faults::{FaultKind, Victim},
-    oracle,
+    followed, oracle,
     plant::Plant,
     report::Report,
     runtime::{OUTSIDE, ProcessId, now, record, resume, simulate, sleep, spawn},
     search,
     settings::Settings,
+    subscribers::Subscribers,
 };
 
 /// Time in which a cluster without faults must answer a write and bring all nodes to the same entry.
@@ -35,25 +36,31 @@ pub fn run(settings: &Settings) -> Report {
     let own = settings.clone();
     apply_void_entries(settings.plant == Some(Plant::VoidEntryRead));
     let finished = simulate(settings.seed, async move {
+        let subscribed = own.subscribers;
         let cluster = Cluster::new(own);
-        let drained = run_cluster(&cluster).await;
+        let subscribers = Subscribers::new(&cluster, subscribed);
+        let drained = run_cluster(&cluster, &subscribers).await;
         let operations = cluster.history().take();
         let verdict = oracle::check(&operations, cluster.truth());
+        let followed = subscribers.take();
+        let shown = followed::check(&operations, &cluster.truth().commands(), &verdict.stream, &followed);
         check_streams(&cluster, &verdict.stream);
         cluster.end_all();
         let found = search::check(&operations);
         let mut violations = cluster.truth().violations();
-        violations.extend(verdict.violations.iter().chain(&found.violations).cloned());
+        violations.extend(verdict.violations.iter().chain(&found.violations).chain(&shown).cloned());
         if drained && !verdict.unacked.is_empty() {
             violations.push(format!("the group was drained, and records {:?} are not acked", verdict.unacked));
         }
-        let measured = (cluster.gaps(), cluster.truth().time_behind(), cluster.network().messages());
+        let received = (followed.len(), followed.refused);
+        let measured = (cluster.gaps(), cluster.truth().time_behind(), cluster.network().messages(), received);
         (verdict, found, violations, measured)
     });
-    let (verdict, found, violations, (gaps, time_behind, messages)) = finished.output.unwrap_or_else(|panicked| {
+    let (verdict, found, violations, measured) = finished.output.unwrap_or_else(|panicked| {
         let text = format!("a task panicked: {panicked}");
         (oracle::Verdict::default(), search::SearchResult::default(), vec![text], Default::default())
     });
+    let (gaps, time_behind, messages, (followed, refused)) = measured;
     Report {
         settings: settings.clone(),
         violations,
@@ -61,6 +68,8 @@ pub fn run(settings: &Settings) -> Report {
         unknown: verdict.unknown,
         searched: found.checked,
         undecided: found.undecided,
+        followed,
+        refused,
         gaps,
         time_behind,
         messages,
@@ -72,13 +81,14 @@ pub fn run(settings: &Settings) -> Report {
 }
 
 /// Runs the cluster. Returns true if the consumer group was drained at the end.
-async fn run_cluster(cluster: &Cluster) -> bool {
+async fn run_cluster(cluster: &Cluster, subscribers: &Subscribers) -> bool {
     for id in cluster.ids() {
         cluster.start(id).await;
     }
     cluster.found().await;
     let numbers = cluster.numbers();
     start_clients(cluster, &numbers);
+    subscribers.start();
     carry_out_script(cluster).await;
     recover(cluster).await;
     cluster.stop_clients();
@@ -88,6 +98,7 @@ async fn run_cluster(cluster: &Cluster) -> bool {
     if !is_drained {
         cluster.truth().violation(OUTSIDE, format!("the group was not drained within {DRAINED_WITHIN:?}"));
     }
+    subscribers.catch_up().await;
     check_equal(cluster).await;
     is_drained
 }
@@ -176,6 +187,7 @@ async fn recover(cluster: &Cluster) {
         let parts = cluster.parts(id);
         parts.faults.is_stuck.set(false);
         parts.faults.slow_micros.set(0);
+        parts.mend_syncs();
         parts.empty_disk();
         resume(id);
         if parts.running.borrow().is_none() {

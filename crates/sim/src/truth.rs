@@ -67,6 +67,8 @@ struct Inner {
     digests: BTreeMap<u64, u128>,
     /// Highest revision of the state of a node.
     revision: u64,
+    /// Number of records in the longest stream of a node.
+    stream_end: u64,
     /// Terms that commands require.
     required: BTreeMap<Bytes, u64>,
     /// Number of voters.
@@ -93,6 +95,12 @@ fn commands_of(applied: &LogRecord, outcomes: &[Outcome]) -> Option<Vec<Committe
         outcome: outcome.clone(),
     };
     (found.len() == outcomes.len()).then(|| found.iter().zip(outcomes).map(of).collect())
+}
+
+/// Returns the number of records in the stream after a command that has appended to it.
+fn end_of_append(command: &CommittedCommand) -> Option<u64> {
+    let Outcome::Committed { appends, .. } = &command.outcome else { return None };
+    appends.last().map(|append| append.first.0 + u64::from(append.count))
 }
 
 impl Truth {
@@ -123,6 +131,7 @@ impl Truth {
                 let commands = commands.unwrap_or_default();
                 self.check_required(node, entry.term, &commands);
                 let mut inner = self.inner();
+                inner.stream_end = commands.iter().filter_map(end_of_append).fold(inner.stream_end, u64::max);
                 inner.commands.insert(index, commands);
                 inner.entries.insert(index, entry);
             }
@@ -250,6 +259,12 @@ impl Truth {
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.inner().revision
+    }
+
+    /// Returns the number of records in the longest stream that a node has reached.
+    #[must_use]
+    pub fn stream_end(&self) -> u64 {
+        self.inner().stream_end
     }
 
     /// Reports a violation.

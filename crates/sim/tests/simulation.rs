@@ -21,6 +21,7 @@ fn likely(plant: Plant) -> Settings {
     let (seed, seconds, kinds) = match plant {
         Plant::AckBeforeFsync => (3, 6, vec![Kind::SlowThenPowerLoss]),
         Plant::DeafLeaderKept => (1, 6, vec![Kind::Deaf]),
+        Plant::FailedSyncConfirmed => (1, 20, vec![Kind::FailingSync]),
         Plant::ForgottenVote => (1, 6, vec![Kind::LostPromises]),
         Plant::LateVote => (19, 8, vec![Kind::PowerLoss, Kind::AllPowerLoss, Kind::Transfer]),
         Plant::LeaderClock => (2, 8, vec![Kind::ClockStep, Kind::PowerLoss, Kind::Transfer, Kind::Isolated]),
@@ -31,6 +32,7 @@ fn likely(plant: Plant) -> Settings {
         Plant::RepeatedForward => (1, 4, Vec::new()),
         Plant::ReusedId => (1, 6, vec![Kind::PowerLoss]),
         Plant::UncheckedRead => (31, 6, vec![Kind::Isolated]),
+        Plant::UncommittedTail => (1, 4, Vec::new()),
         Plant::UnsyncedInstall => (3, 8, vec![Kind::CutInstall]),
         Plant::VoidEntryRead => (7, 8, vec![Kind::Isolated, Kind::Mute, Kind::Stopped, Kind::Partition]),
         Plant::VoteAfterRestart => (19, 6, vec![Kind::LostPromises]),
@@ -44,6 +46,8 @@ fn likely(plant: Plant) -> Settings {
         kinds,
         overlap: if apart.contains(&plant) { Overlap::Never } else { Overlap::Allowed },
         on_leader: plant == Plant::DeafLeaderKept,
+        // Subscribers would give the other simulations another course.
+        subscribers: if plant == Plant::UncommittedTail { Settings::default().subscribers } else { 0 },
         ..Settings::default()
     }
 }
@@ -115,6 +119,34 @@ fn snapshots_are_installed_and_cut() {
         }
     }
     panic!("{installs:?}");
+}
+
+/// Each seed has several of these faults, but not each of them strikes an fsync that stops the node.
+#[test]
+fn a_node_whose_fsync_fails_stops_and_comes_back() {
+    let mut stops = 0;
+    for seed in 1..=10 {
+        let (kinds, lasts) = (vec![FaultKind::FailingSync], Duration::from_secs(10));
+        let report = run(&Settings { seed, kinds, lasts, ..Settings::default() });
+        assert_eq!(report.violations, Vec::<String>::new(), "{}", report.story());
+        stops += report.failed_syncs();
+        if stops > 5 {
+            return;
+        }
+    }
+    panic!("{stops} stops");
+}
+
+#[test]
+fn watches_and_tails_continue_through_failovers_and_restarts() {
+    use FaultKind as Kind;
+    for seed in 1..=2 {
+        let kinds = vec![Kind::Kill, Kind::PowerLoss, Kind::Isolated, Kind::Stopped, Kind::Transfer, Kind::CutInstall];
+        let settings = Settings { seed, kinds, lasts: Duration::from_secs(8), subscribers: 6, ..Settings::default() };
+        let report = run(&settings);
+        assert_eq!(report.violations, Vec::<String>::new(), "{}", report.story());
+        assert!(report.followed > 500, "{} changes and records, {} refusals", report.followed, report.refused);
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::io;
 
 use thalweg_types::{Action, Classified};
 
-use super::counts::Operation;
+use super::counts::{Counts, Operation};
 
 /// Error code that a fault reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -104,6 +104,8 @@ impl Fault {
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     planned: Vec<Planned>,
+    /// Number of calls that a fault has struck, by kind.
+    failed: Counts,
 }
 
 #[derive(Debug)]
@@ -119,6 +121,14 @@ impl Faults {
 
     pub(super) fn clear(&mut self) {
         self.planned.clear();
+    }
+
+    pub(super) fn clear_of(&mut self, operation: Operation) {
+        self.planned.retain(|planned| planned.fault.operation != operation);
+    }
+
+    pub(super) fn failed(&self) -> Counts {
+        self.failed
     }
 
     /// Counts a call and returns the fault that strikes it. The fault planned first wins.
@@ -137,6 +147,9 @@ impl Faults {
             if repeat && struck.is_none() {
                 struck = Some((fault.errno, fault.partial_effect));
             }
+        }
+        if struck.is_some() {
+            *self.failed.of(operation) += 1;
         }
         struck
     }

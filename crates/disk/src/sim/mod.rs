@@ -150,6 +150,17 @@ impl SimDisk {
         self.state.lock().faults.clear();
     }
 
+    /// Removes the planned faults of one kind of calls.
+    pub fn clear_faults_of(&self, operation: Operation) {
+        self.state.lock().faults.clear_of(operation);
+    }
+
+    /// Number of calls so far that a planned fault has failed, by kind.
+    #[must_use]
+    pub fn failed_calls(&self) -> Counts {
+        self.state.lock().faults.failed()
+    }
+
     /// Sets the capacity in bytes, in blocks of 4096. Below the bytes in use, no allocation succeeds.
     pub fn set_capacity(&self, bytes: u64) {
         self.state.lock().capacity_bytes = bytes;

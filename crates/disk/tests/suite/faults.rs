@@ -88,6 +88,22 @@ fn a_fault_can_be_bound_to_a_path_and_last() {
 }
 
 #[test]
+fn faults_of_one_kind_can_be_removed_and_failed_calls_are_counted() {
+    let disk = SimDisk::new(1);
+    let file = durable_file(&disk, "a", b"x");
+    disk.fail(Fault::new(Operation::Sync, 1, Errno::Io).for_good());
+    disk.fail(Fault::new(Operation::Rename, 1, Errno::Io).for_good());
+    let fails = || (errno(file.sync_data()), errno(disk.rename("a", "b")));
+    assert_eq!(fails(), (Some(EIO), Some(EIO)));
+    disk.clear_faults_of(Operation::Rename);
+    assert_eq!(errno(disk.rename("a", "b")), None);
+    assert_eq!(errno(file.sync_data()), Some(EIO));
+    let failed = disk.failed_calls();
+    assert_eq!((failed.syncs, failed.renames, failed.operations()), (2, 1, 3));
+    assert_eq!(disk.kill_process().failed_calls().syncs, 0, "a new process has made no calls");
+}
+
+#[test]
 fn failed_sync_leaves_pages_clean_and_unwritten() {
     let disk = SimDisk::new(1);
     let file = durable_file(&disk, "a", b"old old old");

@@ -470,7 +470,10 @@ impl Registry {
     }
 
     fn end_all(&mut self, how: &QueueEnd, ended: &mut Vec<Arc<Queue>>) {
-        for (_, watch) in self.watches.drain() {
+        let mut watches: Vec<_> = self.watches.drain().collect();
+        // The watches are woken in this order, so that a simulation repeats its course.
+        watches.sort_unstable_by_key(|(id, _)| *id);
+        for (_, watch) in watches {
             watch.queue.end(how.clone());
             ended.push(watch.queue);
         }
