@@ -89,13 +89,11 @@ impl Survey {
                 }
             }
         }
-        let mut last_kind = BatchKind::Records;
         for at in start..live.len() {
             let walk = walk(&live[at])?;
             attested = attested.max(walk.attested);
-            last_kind = walk.last_kind.unwrap_or(last_kind);
             let (end, sealed) = (walk.surveyed.extent, walk.surveyed.sealed);
-            let bad = walk.bad;
+            let (bad, last_kind) = (walk.bad, walk.last_kind);
             kept.push(walk.surveyed);
             let follows = live.get(at + 1).is_some_and(|next| {
                 let joined = kept[at].is_continued_by(next);
@@ -107,7 +105,8 @@ impl Survey {
             if !follows {
                 let tail = search(live, at, end.written)?;
                 attested = attested.max(tail.attested);
-                let clean = last_kind == BatchKind::Closed && tail.bytes == 0 && at + 1 == live.len();
+                // A segment without a batch was begun by a run that did not end with a close.
+                let clean = last_kind == Some(BatchKind::Closed) && tail.bytes == 0 && at + 1 == live.len();
                 let mut survey = Self::broken(kept, live, attested, bad);
                 survey.cut_bytes = tail.bytes;
                 survey.clean = clean;
