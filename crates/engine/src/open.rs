@@ -36,7 +36,7 @@ use crate::{
     state_dir::{self, StateDir},
     stream_growth::StreamGrowth,
     tails::Tails,
-    unfinished_restore::is_unfinished,
+    unfinished_restore::{forget_finished, is_unfinished},
     waiting_fetches::WaitingFetches,
     watches::{
         hub::Hub,
@@ -393,6 +393,7 @@ fn identify(
     let read = read_identity(disk, path)?;
     if let Some(identity) = read {
         identity.check_role(path, role)?;
+        forget_finished(disk);
         return match options.backend {
             Some(wanted) if wanted != identity.backend => Err(OpenError::OtherBackend {
                 path: path.to_owned(),

@@ -22,7 +22,7 @@ use thalweg_replica::{
 use thalweg_state::machine::{Machine, MachineOptions};
 use thalweg_store::Backend;
 use thalweg_types::{
-    Clock, ClusterId, Durability, Index, Revision, SpaceId, SpaceTime,
+    Clock, ClusterId, Durability, Index, Lsn, Revision, SpaceId, SpaceTime,
     command::{CommandError, Framed, HistoryFloor, MoveTarget, encode_expire},
 };
 
@@ -98,6 +98,11 @@ impl SpaceParts<'_> {
         };
         let replayed = replay_while(&self.log, &machine, SpaceId::ZERO, progress)?;
         let clock_file = self.clock_file()?;
+        // The file is written for the first time when the first records of the log are on disk.
+        let founds = self.log.end() == Lsn::ZERO;
+        if founds && clock_file.found().is_some() && options.repair == Repair::Refuse {
+            return Err(OpenError::LogMissing { path: self.path.clone() });
+        }
         let last = machine.applied().time.max(clock_file.found().unwrap_or_default());
         // A directory that was just created has nothing to compare with. One whose file is damaged has the time of its
         // last entry.
@@ -111,10 +116,15 @@ impl SpaceParts<'_> {
         let went_back = clock.wall().plus(NOTE_AHEAD) < last;
         let anchor = if went_back { last } else { machine.applied().time };
         let space_clock = SpaceClock::anchor(clock.clone(), anchor).with_keeper(clock_file.clone());
-        self.save_clock(&clock_file, space_clock.now())?;
+        if !founds {
+            self.save_clock(&clock_file, space_clock.now())?;
+        }
         let solo_options =
             SoloOptions { space: SpaceId::ZERO, node: self.identity.node, max_queue_bytes: options.max_queue_bytes };
         let solo = Solo::open_with(self.log.clone(), machine.clone(), space_clock, &solo_options)?;
+        if founds {
+            self.save_clock(&clock_file, solo.now())?;
+        }
         // Also when the previous open bridged the gap and ended before this step.
         let purged = machine.purged()?.map_or(Index::ZERO, |purged| purged.index);
         if purged > machine.history_floor()?.index {

@@ -5,8 +5,8 @@
 //! segments. A freed segment's file returns to this module when its last reader drops it.
 //!
 //! Order of a creation, and the state that a crash leaves: `.tmp` created and zero-filled (a `.tmp`, deleted
-//! at open), header written twice, file synced (still a `.tmp`), renamed, directory synced (a spare), handed
-//! over.
+//! at open), header written twice, file synced (still a `.tmp`), renamed, directory synced (a spare, whose name an open
+//! makes durable), handed over.
 //! Order of a recycling: both headers overwritten with a new id and generation, file synced, handed over. A
 //! crash in between leaves the old live segment or a spare, because of two headers the higher generation is
 //! valid.

@@ -11,9 +11,9 @@ use thalweg_types::{Clock, Generation};
 
 use crate::{
     apply_survey::apply_survey,
-    errors::{Corruption, Explain, OpenError},
+    errors::{Corruption, DiskFault, Explain, OpenError},
     format::{BatchKind, SegmentHeader, SegmentState},
-    inventory::Inventory,
+    inventory::{FoundSegment, Inventory},
     options::{LogOptions, Recovery, Repair},
     prepare::{Prepared, SegmentPool, Slot},
     segment::{Extent, Segment, SegmentKey, Table},
@@ -35,7 +35,7 @@ pub(crate) fn open(
     make_dir(&*disk, dir)?;
     let guard = disk.lock_within(&format!("{dir}/LOCK"), patience).map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => OpenError::Locked { dir: dir.to_owned() },
-        _ => crate::errors::DiskFault::new("lock", dir, &error).into(),
+        _ => DiskFault::new("lock", dir, &error).into(),
     })?;
     let inventory = Inventory::take(&*disk, dir)?;
     let mut given_up = unreadable(&inventory, options.repair)?;
@@ -58,6 +58,7 @@ pub(crate) fn open(
     if let Some(survey) = &survey {
         generation = apply_survey(survey, seed, generation)?;
     }
+    name_again(&*disk, dir, &inventory.spares)?;
     let slots = inventory.slots.clone();
     let clocks = (Arc::clone(&clock), pacer);
     let spares = Arc::new(SegmentPool::new(Arc::clone(&disk), clocks, dir, &options, seed, generation, slots));
@@ -97,6 +98,23 @@ fn make_dir(disk: &dyn Disk, dir: &str) -> Result<(), OpenError> {
     let parent = dir.rsplit_once('/').map_or("", |(parent, _)| parent);
     disk.sync_dir(parent).explain("sync", parent)?;
     Ok(())
+}
+
+/// Makes the names of prepared segments durable, before these can hold records. The process that prepared one may have
+/// been killed before it synced the name. If the sync has failed, another one says nothing about the name before it is
+/// changed, so each file is renamed twice. A crash in between leaves an unfinished file, which the next open removes. By
+/// then the segments that a survey has cut are void, so no decision depends on this file any more.
+fn name_again(disk: &dyn Disk, dir: &str, spares: &[FoundSegment]) -> Result<(), DiskFault> {
+    for spare in spares {
+        let (path, unfinished) = (spare.path(), format!("{dir}/{:08}.tmp", spare.slot.slot));
+        match disk.rename(path, &unfinished).explain("rename", path) {
+            // A log on a full disk must open. The sync covers the names that a killed process has left.
+            Err(fault) if fault.is_full() => break,
+            renamed => renamed?,
+        }
+        disk.rename(&unfinished, path).explain("rename", &unfinished)?;
+    }
+    if spares.is_empty() { Ok(()) } else { disk.sync_dir(dir).explain("sync", dir) }
 }
 
 /// Renames segment files that a repair discarded, so that the next open needs no repair. Runs last: all other

@@ -32,6 +32,13 @@ pub(crate) struct Surveyed {
     pub sealed: bool,
 }
 
+impl Surveyed {
+    /// Returns true if the first record of `next` comes immediately after the last one of this segment.
+    fn is_continued_by(&self, next: &FoundSegment) -> bool {
+        next.header.base == self.extent.next && next.header.base_chain == self.chain
+    }
+}
+
 /// Result of a survey, which finds the end of the log. The log ends in the last segment of `kept`.
 #[derive(Debug)]
 pub(crate) struct Survey {
@@ -73,8 +80,8 @@ impl Survey {
             Depth::Whole => 0,
         };
         let mut kept = Vec::with_capacity(live.len());
-        for found in &live[..start] {
-            match settled(found)? {
+        for pair in live.windows(2).take(start) {
+            match settled(&pair[0], &pair[1])? {
                 Ok(surveyed) => kept.push(surveyed),
                 Err((surveyed, bad)) => {
                     kept.push(surveyed);
@@ -82,16 +89,14 @@ impl Survey {
                 }
             }
         }
-        let mut last_kind = BatchKind::Records;
         for at in start..live.len() {
             let walk = walk(&live[at])?;
             attested = attested.max(walk.attested);
-            last_kind = walk.last_kind.unwrap_or(last_kind);
             let (end, sealed) = (walk.surveyed.extent, walk.surveyed.sealed);
-            let bad = walk.bad;
+            let (bad, last_kind) = (walk.bad, walk.last_kind);
             kept.push(walk.surveyed);
             let follows = live.get(at + 1).is_some_and(|next| {
-                let joined = next.header.base == end.next && next.header.base_chain == kept[at].chain;
+                let joined = kept[at].is_continued_by(next);
                 // A segment that was freed in between no longer exists with its generation. A segment that a
                 // power loss destroyed before its first sync still exists as a spare.
                 let hole = sealed && next.header.base > end.next && !inventory.has_spare(next.header.previous);
@@ -100,7 +105,8 @@ impl Survey {
             if !follows {
                 let tail = search(live, at, end.written)?;
                 attested = attested.max(tail.attested);
-                let clean = last_kind == BatchKind::Closed && tail.bytes == 0 && at + 1 == live.len();
+                // A segment without a batch was begun by a run that did not end with a close.
+                let clean = last_kind == Some(BatchKind::Closed) && tail.bytes == 0 && at + 1 == live.len();
                 let mut survey = Self::broken(kept, live, attested, bad);
                 survey.cut_bytes = tail.bytes;
                 survey.clean = clean;
@@ -164,8 +170,8 @@ fn each_header(found: &FoundSegment, from: u32, mut visit: impl FnMut(u32, &Batc
 }
 
 /// Finds the valid part of a segment whose records are all attested as durable. Uses its footer, or reads the
-/// whole segment if it has no valid footer.
-fn settled(found: &FoundSegment) -> Result<Result<Surveyed, (Surveyed, DamageAt)>, DiskFault> {
+/// whole segment if it has no valid footer. `next` is the live segment after it.
+fn settled(found: &FoundSegment, next: &FoundSegment) -> Result<Result<Surveyed, (Surveyed, DamageAt)>, DiskFault> {
     if let Ok(footer) = found.footer()? {
         let extent = Extent {
             written: footer.end,
@@ -180,7 +186,11 @@ fn settled(found: &FoundSegment) -> Result<Result<Surveyed, (Surveyed, DamageAt)
     let walk = walk(found)?;
     let mut later = false;
     each_header(found, walk.surveyed.extent.written, |_, _| later = true)?;
-    Ok(if later { Err((walk.surveyed, walk.bad)) } else { Ok(walk.surveyed) })
+    // The footer and the last batches can be lost together: with the last block of the file, or if the file is a copy
+    // that was made before they were written. If no segment was freed in between, the header of `next` tells where this
+    // one must end.
+    let falls_short = next.header.previous == found.header.generation && !walk.surveyed.is_continued_by(next);
+    Ok(if later || falls_short { Err((walk.surveyed, walk.bad)) } else { Ok(walk.surveyed) })
 }
 
 /// Result of reading the batches of a segment up to the first invalid one.

@@ -146,6 +146,15 @@ pub enum OpenError {
         /// Cluster that the directory belongs to.
         cluster: ClusterId,
     },
+    /// The log of a node alone is missing, and the state was never persisted.
+    #[error(
+        "the log in {path} is missing or empty, although the directory was in use: put the log back, restore a backup into \
+        a new directory, or open with --repair to begin with an empty log"
+    )]
+    LogMissing {
+        /// Path of the data directory.
+        path: PathBuf,
+    },
     /// A member's log is repaired by its peers, not by cutting it off.
     #[error(
         "{path} is a member of a cluster, so its log must not be cut: votes and acknowledged entries would be lost. Open \
@@ -262,7 +271,7 @@ impl Classified for OpenError {
             Self::OtherCluster { .. } => "other_cluster",
             Self::NothingReceived { .. } => "nothing_received",
             Self::NotAlone { .. } => "not_alone",
-            Self::LogLost { .. } => "log_lost",
+            Self::LogLost { .. } | Self::LogMissing { .. } => "log_lost",
             Self::CannotRepairMember { .. } => "cannot_repair_member",
             Self::SmallSegments { .. } => "small_segments",
             Self::Founding { .. } => "founding_failed",
@@ -297,6 +306,7 @@ impl Classified for OpenError {
             | Self::SmallSegments { .. }
             | Self::NotBuilt { .. } => Action::Fix,
             Self::LogLost { .. }
+            | Self::LogMissing { .. }
             | Self::Founding { .. }
             | Self::Identity { .. }
             | Self::StateMissing { .. }

@@ -7,7 +7,7 @@ use thalweg_disk::{
     sim::{Errno, Fault, Operation},
 };
 use thalweg_engine::{
-    BackendKind, Create, Database, Health, OpenError, Options, WriteError,
+    BackendKind, Create, Database, Health, OpenError, Options, Repair, WriteError,
     types::{
         Action, Classified, Durability, Offset,
         command::{CommitBuilder, Expect},
@@ -204,6 +204,28 @@ fn a_state_ahead_of_its_log_is_refused() {
     std::fs::remove_dir_all(dir.path().join("log")).unwrap();
     let error = Database::open(dir.path(), options).unwrap_err();
     assert_eq!(error.code(), "state_ahead_of_log", "{error}");
+}
+
+/// The state of a young directory was never persisted, so only the file `CLOCK` shows that there was a log.
+#[test]
+fn a_node_alone_that_has_lost_its_log_is_refused_unless_the_open_repairs() {
+    let disk = SimDisk::new(1);
+    let db = simulated(&disk, 1);
+    db.keyspace("k").unwrap().put(b"a", b"1").unwrap();
+    let killed = disk.kill_process();
+    for file in killed.list("log").unwrap() {
+        killed.remove(&format!("log/{file}")).unwrap();
+    }
+    let open = |repair| {
+        let options = Options { repair, ..small(BackendKind::Memory) };
+        Database::open_on(Arc::new(killed.clone()), clock(), 2, options)
+    };
+    for _ in 0..2 {
+        let error = open(Repair::Refuse).unwrap_err();
+        assert_eq!((error.code(), error.action()), ("log_lost", Action::Stop), "{error}");
+    }
+    assert!(open(Repair::CutAtCorruption).unwrap().find_keyspace("k").is_none());
+    open(Repair::Refuse).unwrap();
 }
 
 #[test]

@@ -241,6 +241,23 @@ fn power_lost_at_any_moment_of_a_restore_leaves_all_or_something_unfinished() {
     assert!(unfinished > 5);
 }
 
+/// If the identity were lost later, the marker would make another restore clear the directory.
+#[test]
+fn an_open_removes_the_marker_of_a_restore_that_was_killed_just_before_it_ended() {
+    let (parts, _, model) = small_backup();
+    let disk = SimDisk::new(51);
+    restore_sim(&disk, &parts).unwrap();
+    disk.create("RESTORING").unwrap().sync_all().unwrap();
+    disk.sync_dir("").unwrap();
+    check(&open(&disk).unwrap(), &model);
+    assert!(!disk.paths().contains(&"RESTORING".to_owned()));
+    // Without the identity, the directory is a damaged one.
+    disk.remove("IDENTITY").unwrap();
+    let error = open(&disk).unwrap_err();
+    assert!(matches!(error, OpenError::Identity { .. }), "{error}");
+    assert!(matches!(restore_sim(&disk, &parts), Err(RestoreError::Exists { .. })));
+}
+
 #[test]
 fn a_full_disk_is_told_and_leaves_something_unfinished() {
     let (parts, _, model) = small_backup();

@@ -167,6 +167,30 @@ fn a_repair_cuts_at_the_damage_and_says_so() {
     assert_eq!(offline::verify(&disk, "log").unwrap().verdict, Verdict::Good);
 }
 
+/// A copy of a directory that is in use can have a segment as it was before its last batches and its footer.
+#[test]
+fn a_sealed_segment_that_ends_before_the_next_one_begins_is_corruption() {
+    let disk = SimDisk::new(1);
+    let (log, _) = open_still(&as_disk(&disk), options()).unwrap();
+    let payloads: Vec<_> = (0..20).map(|number| payload(number, 3000)).collect();
+    append(&log, &payloads[..1], Durability::Disk).unwrap();
+    let early = disk.cached_bytes(FIRST).unwrap();
+    for payload in &payloads[1..] {
+        append(&log, std::slice::from_ref(payload), Durability::Disk).unwrap();
+    }
+    log.close().unwrap();
+    drop(log);
+    disk.open(FIRST).unwrap().write_all_at(&early, 0).unwrap();
+    let opened = open_still(&as_disk(&disk), options());
+    assert!(matches!(&opened, Err(OpenError::Corrupt(found)) if found.file == FIRST), "{opened:?}");
+    assert!(disk.cached_bytes(FIRST).unwrap() == early, "a failed open must change nothing");
+    assert_eq!(offline::verify(&disk, "log").unwrap().verdict, Verdict::Corrupt);
+    let repair = LogOptions { repair: Repair::CutAtCorruption, ..options() };
+    let (log, recovery) = open_still(&as_disk(&disk), repair).unwrap();
+    assert!(recovery.repaired.is_some(), "{recovery:?}");
+    assert_records(&read_all(&log), 0, &payloads[..1]);
+}
+
 #[test]
 fn a_stored_copy_of_a_log_changes_nothing() {
     let disk = SimDisk::new(3);

@@ -114,6 +114,43 @@ fn everyone_who_waits_is_told_of_a_failure() {
     assert!(matches!(future.as_mut().poll(&mut context), std::task::Poll::Ready(Err(AppendError::Failed { .. }))));
 }
 
+/// A process that was killed, or whose sync failed, can leave the name of a segment in the memory of the kernel only.
+#[test]
+fn the_name_of_a_prepared_segment_is_on_disk_before_the_segment_holds_records() {
+    let open = |disk: &SimDisk| {
+        let options = LogOptions { segment_bytes: 16 * 1024, ..small_options() };
+        Log::open_stepped(as_disk(disk), "log", options, Arc::new(ManualClock::default()), 7).unwrap().0
+    };
+    let (path, unfinished) = ("log/00000003.seg", "log/00000003.tmp");
+    for has_sync_failed in [false, true] {
+        let disk = SimDisk::new(1);
+        open(&disk).close().unwrap();
+        // Prepares the same segment once more, up to the sync of its name.
+        let spare = disk.cached_bytes(path).unwrap();
+        disk.remove(path).unwrap();
+        disk.sync_dir("log").unwrap();
+        let file = disk.create(unfinished).unwrap();
+        file.write_all_at(&spare, 0).unwrap();
+        file.sync_all().unwrap();
+        disk.rename(unfinished, path).unwrap();
+        if has_sync_failed {
+            disk.fail(Fault::new(Operation::SyncDir, 1, Errno::Io));
+            disk.sync_dir("log").unwrap_err();
+        }
+        let killed = disk.kill_process();
+        let log = open(&killed);
+        let mut payloads = Vec::new();
+        while !log.segments().iter().any(|segment| segment.file == path && !segment.active) {
+            assert!(payloads.len() < 100, "the segment is never used");
+            payloads.push(payload(payloads.len() as u64, 3000));
+            append(&log, &payloads[payloads.len() - 1..], Durability::Disk).unwrap();
+        }
+        drop(log);
+        let lost = killed.after_power_loss_with(PowerLoss::LoseUnsynced);
+        assert_records(&read_all(&open(&lost)), 0, &payloads);
+    }
+}
+
 #[test]
 fn any_failing_call_during_open_is_an_error_and_the_next_open_succeeds() {
     let disk = SimDisk::new(4);

@@ -6,9 +6,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use thalweg_disk::{Disk, SimDisk};
+use thalweg_disk::{Disk, SimDisk, sim::PowerLoss};
 use thalweg_log::{Log, LogOptions, Purpose, Recovery, offline};
-use thalweg_types::{Durability, Lsn, SpaceTime};
+use thalweg_types::{Durability, Lsn, ManualClock, SpaceTime};
 
 use crate::common::*;
 
@@ -281,4 +281,34 @@ fn a_kept_segment_that_lost_its_footer_survives_the_freeing_of_its_successor() {
         }
     }
     assert!(lost > 5 && with_hole > 5, "only {lost} footers were lost, and {with_hole} logs had a hole");
+}
+
+/// A run that has no room for a marker in the last segment begins another one with its first batch.
+#[test]
+fn a_segment_that_has_lost_its_first_batch_is_no_clean_end() {
+    let open = |disk: &SimDisk| {
+        Log::open_stepped(as_disk(disk), "log", options(), Arc::new(ManualClock::default()), 7).unwrap()
+    };
+    let disk = SimDisk::new(1);
+    let mut appends = Appends::default();
+    let (log, _) = open(&disk);
+    // This batch leaves room for the markers of this run and of the next one.
+    appends.append(&log, &[7800], Durability::Disk).unwrap();
+    log.close().unwrap();
+    drop(log);
+    let (log, _) = open(&disk);
+    log.close().unwrap();
+    drop(log);
+    let (log, recovery) = open(&disk);
+    assert!(recovery.clean, "{recovery:?}");
+    appends.append(&log, &[10], Durability::Os).unwrap();
+    assert_eq!(log.segments().len(), 2);
+    let mut without_batch = 0;
+    for kept in 0..=disk.unsynced_changes() {
+        let lost = disk.after_power_loss_with(PowerLoss::KeepPrefix(kept));
+        let (found, recovery) = open(&lost);
+        assert!(recovery.segments == 1 || !recovery.clean, "{kept} changes were kept: {recovery:?}");
+        without_batch += u64::from(recovery.segments == 2 && found.end() == Lsn(1));
+    }
+    assert!(without_batch > 0);
 }

@@ -16,6 +16,9 @@
 //! An invalid record ends the journal. If a later record of the same generation is valid, that is corruption,
 //! because each record is on disk before the next is written. The file is zero-filled ahead of the records, because
 //! a sync of a growing file takes nearly twice as long.
+//!
+//! An open writes the header and the records again, and syncs the file's name. A failed sync may have left them in the
+//! memory of the kernel only, and a killed process may not have synced the name.
 
 use std::{io, sync::Arc};
 
@@ -62,7 +65,10 @@ impl JournalFile {
         create_dir(disk, dir)?;
         let path = format!("{dir}/journal");
         match disk.open(&path) {
-            Ok(file) => Self::recover(file, path, replay),
+            Ok(file) => {
+                disk.sync_dir(dir).map_err(io_error("sync the name of the journal"))?;
+                Self::recover(file, path, replay)
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Self::create(disk, dir, path),
             Err(error) => Err(io_error("open the journal")(error)),
         }
@@ -105,6 +111,9 @@ impl JournalFile {
         }
         let journal =
             Self { file, name, generation, next_number: number, end: at as u64, filled: len, record: Vec::new() };
+        // The header comes first: records of its generation count only with it.
+        journal.write_header()?;
+        journal.write(&bytes[RECORDS_AT as usize..at], RECORDS_AT)?;
         // A torn record must not become valid later because of the records written before it.
         let torn = bytes[at..].iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         journal.zero(at as u64, at as u64 + torn as u64)?;
@@ -164,6 +173,15 @@ impl JournalFile {
         self.zero(self.filled, target)?;
         self.file.sync_all().map_err(io_error("grow the journal"))?;
         self.filled = target;
+        Ok(())
+    }
+
+    /// Writes bytes at the byte offset `at`, one slice at a time, without a sync.
+    fn write(&self, bytes: &[u8], mut at: u64) -> Result<(), BackendError> {
+        for piece in bytes.chunks(ZEROES.len()) {
+            self.file.write_all_at(piece, at).map_err(io_error("write the journal"))?;
+            at += piece.len() as u64;
+        }
         Ok(())
     }
 

@@ -161,8 +161,10 @@ impl<B: Backend> Backend for Journaled<B> {
             return Err(failure.clone());
         }
         let persisted = self.backend.flush()?;
-        journal.file.restart()?;
-        Ok(persisted)
+        // After a failure, the file on disk may still be of the former generation, in which no new record counts.
+        let restarted = journal.file.restart();
+        journal.failure = restarted.clone().err();
+        restarted.map(|()| persisted)
     }
 
     fn maintain(&self) -> Result<(), BackendError> {

@@ -18,7 +18,7 @@
 //! A checkpoint is written to `checkpoint.tmp`, synced, renamed to `checkpoint`, and the directory is synced. A
 //! crash before the rename leaves a `.tmp` that the next open removes. A crash after it, but before the sync of the
 //! directory, leaves the old or the new file, and both are complete. So a `checkpoint` that fails verification was
-//! damaged later, and is corruption.
+//! damaged later, and is corruption. The next open syncs the directory before it reads the file.
 
 use std::{io, ops::ControlFlow};
 
@@ -92,14 +92,17 @@ pub(super) fn file_bytes(pairs: u64, pair_bytes: u64) -> u64 {
     payload + frames * FRAME_HEADER_BYTES as u64 + (HEADER_BYTES + END_PAYLOAD_BYTES) as u64
 }
 
-/// Removes an unfinished checkpoint file. If a finished checkpoint exists, reads it and passes each pair of key and
-/// value to `pair`.
+/// Removes an unfinished checkpoint file. If a finished checkpoint exists, makes its name durable, reads it, and passes
+/// each pair of key and value to `pair`.
 pub(super) fn load(
     disk: &dyn Disk,
     dir: &str,
     mut pair: impl FnMut(Bytes, Bytes),
 ) -> Result<Option<Loaded>, BackendError> {
     disk.remove_if_there(&path(dir, TMP_FILE)).map_err(io_error("remove unfinished checkpoint"))?;
+    // A process that was killed after it renamed a checkpoint has not synced the name. The log is freed up to this
+    // checkpoint, so a power loss must not bring back the one before it.
+    disk.sync_dir(dir).map_err(io_error("sync the name of the checkpoint"))?;
     let loaded = read(disk, dir, &mut pair, &mut |_| ControlFlow::Continue(()))?;
     Ok(match loaded {
         ControlFlow::Continue(loaded) => loaded,

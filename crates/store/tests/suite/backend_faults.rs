@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use thalweg_disk::{Disk, SimDisk, sim::Errno, sim::Fault, sim::Operation};
+use thalweg_disk::{
+    Disk, SimDisk,
+    sim::{Errno, Fault, Operation, PowerLoss},
+};
 use thalweg_store::{
     Applied, Backend, BackendError, BarrierFailed, Direction, LogBarrier, WriteBatch,
     lsm::{LsmBackend, LsmOptions},
@@ -84,6 +87,28 @@ fn power_loss_at_any_operation_leaves_the_old_or_the_new_checkpoint() {
             }
         }
     }
+}
+
+/// The log is freed up to the checkpoint that an open reports. A process that was killed after the rename of that
+/// checkpoint has not synced its name.
+#[test]
+fn the_checkpoint_that_an_open_finds_after_a_kill_survives_a_power_loss() {
+    let mut found = Vec::new();
+    for after in 0..12 {
+        let disk = SimDisk::new(7);
+        let backend = open_memory(&disk).unwrap();
+        put_round(&backend, 1, 3, 100).unwrap();
+        backend.flush().unwrap();
+        put_round(&backend, 2, 3, 100).unwrap();
+        disk.power_off_after(after);
+        drop(backend.flush());
+        let killed = disk.kill_process();
+        let persisted = open_memory(&killed).unwrap().persisted();
+        let lost = killed.after_power_loss_with(PowerLoss::LoseUnsynced);
+        assert_eq!(open_memory(&lost).unwrap().persisted(), persisted, "killed after {after} operations");
+        found.push(persisted);
+    }
+    assert_eq!((found.first(), found.last()), (Some(&Some(applied(1))), Some(&Some(applied(2)))));
 }
 
 #[test]

@@ -219,25 +219,40 @@ fn what_an_open_of_redb_finds_after_a_failed_sync_and_a_kill_survives_a_power_lo
     }
 }
 
-/// The process that creates the database may be killed before it has synced the name of the file.
-#[test]
-fn the_name_of_a_redb_file_is_on_disk_before_the_state_is_used() {
+/// Kills the process that creates the state after each of its operations. `put_durably` makes the first round durable
+/// in the next process.
+fn names_are_on_disk_before_use<B: Backend>(
+    open: &dyn Fn(&SimDisk) -> Result<B, BackendError>,
+    put_durably: &dyn Fn(&B),
+) {
     let disk = SimDisk::new(3);
-    drop(open_redb(&disk, SyncMode::BehindLog).unwrap());
+    drop(open(&disk).unwrap());
     let operations = disk.operations();
     for after in 0..operations {
         let disk = SimDisk::new(3);
         disk.power_off_after(after);
-        drop(open_redb(&disk, SyncMode::BehindLog));
+        drop(open(&disk));
         let killed = disk.kill_process();
-        let backend = open_redb(&killed, SyncMode::BehindLog).unwrap();
-        put_round(&backend, 1).unwrap();
-        backend.flush().unwrap();
+        let backend = open(&killed).unwrap();
+        put_durably(&backend);
         let crashed = killed.after_power_loss_with(PowerLoss::LoseUnsynced);
         drop(backend);
         let what = format!("killed after {after} of {operations} operations");
-        assert_eq!(assert_whole(&open_redb(&crashed, SyncMode::BehindLog).unwrap(), &what), 1, "{what}");
+        assert_eq!(assert_whole(&open(&crashed).unwrap(), &what), 1, "{what}");
     }
+}
+
+/// The process that creates a file may be killed before it has synced the name of the file.
+#[test]
+fn the_names_of_a_redb_file_and_of_a_journal_are_on_disk_before_the_state_is_used() {
+    let redb = |disk: &SimDisk| open_redb(disk, SyncMode::BehindLog);
+    names_are_on_disk_before_use(&redb, &|backend: &RedbBackend| {
+        put_round(backend, 1).unwrap();
+        backend.flush().unwrap();
+    });
+    names_are_on_disk_before_use(&open_journaled, &|backend: &Journaled<MemoryBackend>| {
+        put_round(backend, 1).unwrap();
+    });
 }
 
 #[test]
@@ -253,6 +268,48 @@ fn a_failed_write_or_sync_of_the_journal_is_final() {
         drop(backend);
         let number = assert_whole(&open_journaled(&disk.power_loss(1)).unwrap(), "reopened");
         assert!((1..=2).contains(&number));
+    }
+}
+
+/// A failed sync leaves a record, or the header of a new generation, in the memory of the kernel only.
+#[test]
+fn what_an_open_of_the_journal_finds_after_a_failed_sync_and_a_kill_survives_a_power_loss() {
+    let mut failures = 0;
+    for nth in 1..5 {
+        let what = format!("sync {nth}");
+        let disk = SimDisk::new(3);
+        let backend = open_journaled(&disk).unwrap();
+        put_round(&backend, 1).unwrap();
+        disk.fail(Fault::new(Operation::Sync, nth, Errno::Io));
+        failures += u64::from(put_round(&backend, 2).and_then(|()| backend.flush().map(drop)).is_err());
+        let killed = disk.kill_process();
+        drop(backend);
+
+        let backend = open_journaled(&killed).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let number = assert_whole(&backend, &what);
+        put_round(&backend, number + 1).unwrap();
+        let crashed = killed.after_power_loss_with(PowerLoss::LoseUnsynced);
+        drop(backend);
+        let backend = open_journaled(&crashed).unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_eq!(assert_whole(&backend, &what), number + 1, "{what}");
+    }
+    assert_eq!(failures, 3, "the syncs of a record, of a checkpoint, and of the next generation's header");
+}
+
+#[test]
+fn no_round_follows_a_flush_that_could_not_restart_the_journal() {
+    for operation in [Operation::Write, Operation::Sync] {
+        let disk = SimDisk::new(3);
+        let backend = open_journaled(&disk).unwrap();
+        put_round(&backend, 1).unwrap();
+        disk.fail(Fault::new(operation, 1, Errno::Io).on_path("journal"));
+        assert_eq!(backend.flush().unwrap_err().code(), "state_io", "{operation:?}");
+        // On the disk, the journal is still of the generation before, in which this record would not count.
+        assert_eq!(put_round(&backend, 2).unwrap_err().code(), "state_failed", "{operation:?}");
+        assert!(backend.flush().is_err());
+        let crashed = disk.after_power_loss_with(PowerLoss::LoseUnsynced);
+        drop(backend);
+        assert_eq!(assert_whole(&open_journaled(&crashed).unwrap(), "reopened"), 1);
     }
 }
 
