@@ -4,10 +4,10 @@ use std::future::poll_fn;
 
 use thalweg_broker::{self as broker, Link, Outbound, Pattern, Policy, SubscribeOptions, SubscriptionId};
 use thalweg_serving::bulk::SLICE;
-use thalweg_types::{Durability, NodeId, limits::MAX_FRAME_BYTES};
+use thalweg_types::{Action, Durability, NodeId, limits::MAX_FRAME_BYTES};
 use thalweg_wire::{
-    BatchWriter, Checksum, Frame, List, Publish,
-    handshake::{ServerParameters, hello},
+    BatchWriter, Checksum, Frame, HEADER_BYTES, List, Ping, Pong, Publish,
+    handshake::{ServerParameters, goodbye, hello},
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
