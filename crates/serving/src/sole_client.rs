@@ -21,8 +21,8 @@ const QUIET: Duration = Duration::from_millis(100);
 /// serve them would otherwise write to the same memory in each turn of each connection.
 const RECORDED_EVERY: u64 = 1000;
 
-/// Detects whether a connection is the only active one of the server; see the module's documentation. It has a cache line
-/// of its own, because all threads read what is beside it.
+/// Detects whether a connection is the only active one of the server; see the module's documentation. It has a cache
+/// line of its own, because all threads read the values beside it.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct SoleClientMode {

@@ -1,7 +1,7 @@
 //! Handling of a channel's requests: limits, the call of the handler, and the reply or the refusal.
 //!
-//! Owns: the steps from a decoded request to its reply or its place among the pending ones, and the client's cancels and
-//! credits. Does not own: the handlers (`dispatch`), or pending requests (`requests`).
+//! Owns: the steps from a decoded request to its reply or its place among the pending ones, and the cancels and credits
+//! of the client. Does not own: the handlers (`dispatch`), or pending requests (`requests`).
 
 use thalweg_serving::{
     admission::{Reservation, Resource},

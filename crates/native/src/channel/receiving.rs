@@ -1,8 +1,8 @@
 //! Receiving of a channel's frames.
 //!
-//! Owns: the read from the socket, the memory of the frame that is arriving, the wait for the barrier of a read, and the
-//! conditions under which the channel handles its client's next frame. Does not own: the handling of a request
-//! (`handling`), or frames themselves (the decoder of the wire crate).
+//! Owns: the read from the socket, the memory of the frame that is arriving, the wait for the barrier of a read, and
+//! the conditions under which the channel handles its client's next frame. Does not own: the handling of a request
+//! (`handling`), or the boundaries of frames (the decoder of the wire crate).
 
 use std::{task::Context, time::Duration};
 
