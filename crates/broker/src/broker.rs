@@ -111,8 +111,9 @@ impl Broker {
         // Notifies when it is dropped, after the shard is unlocked.
         let mut wakes = Wakes::default();
         let registry = &*self.registry;
+        let (memory, joins, joined) = (&registry.memory, &registry.joins, registry.joins.count());
         let (hash, mut shard) = registry.shard(batch.subject().as_bytes());
-        let mut publish = Publish { batch, memory: &registry.memory, waiter, blocking, reach, wakes: &mut wakes };
+        let mut publish = Publish { batch, memory, joins, joined, waiter, blocking, reach, wakes: &mut wakes };
         let published = shard
             .with_interest(batch.subject(), hash, &registry.wildcards, |interest, dice| publish.run(interest, dice));
         count(&mut shard.counters, batch, reach, &published);

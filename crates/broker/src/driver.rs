@@ -194,6 +194,10 @@ impl Link {
             self.renounce(&pattern, group.as_ref());
             return Err(SubscribeError::GroupFull);
         }
+        if group.is_some() {
+            // Publishers that found the other members full try again.
+            Wakes::default().waiters(self.registry.joins.joined());
+        }
         Ok(())
     }
 

@@ -106,6 +106,7 @@ mod broker;
 mod cache;
 mod driver;
 mod interest;
+mod joins;
 mod link;
 mod losses;
 mod memory;

@@ -34,8 +34,8 @@
 //! Two members are picked at random. The member whose link has fewer queued messages is tried first, then the
 //! other picked member, then all remaining members; the first member with room receives the batch. A policy
 //! applies only if no member has room: the policy of the first member that does not block. If all members
-//! block, the publish waits until any of them has room. When a member leaves, the messages in its queue are
-//! lost, as with any subscription, because no message is stored.
+//! block, the publish waits until any of them has room, or another member joins (`joins`). When a member
+//! leaves, the messages in its queue are lost, as with any subscription, because no message is stored.
 
 use std::sync::Arc;
 
@@ -45,6 +45,7 @@ use thalweg_types::classified;
 use crate::{
     batch::Batch,
     interest::{Interest, Target},
+    joins::Joins,
     link::{LinkId, OfferResult, ReserveResult, Shared},
     memory::Memory,
     notify::{Notify, WaitStamp},
@@ -126,6 +127,9 @@ classified!(WouldBlock {
 pub(crate) struct Publish<'a> {
     pub(crate) batch: &'a Batch,
     pub(crate) memory: &'a Memory,
+    pub(crate) joins: &'a Joins,
+    /// Number of members that had joined queue groups before the publish looked at the index.
+    pub(crate) joined: u64,
     pub(crate) waiter: Option<&'a Arc<dyn Notify>>,
     pub(crate) blocking: Blocking,
     pub(crate) reach: Reach<'a>,
@@ -205,6 +209,7 @@ impl Publish<'_> {
                 MemberChoice::Overflows(member) => chosen.push((member, false)),
                 MemberChoice::EmptyGroup => {}
                 MemberChoice::AllBlock(blocked) => {
+                    self.wait_for_member();
                     return Err(self.release_reservations(&reserved, since, blocked));
                 }
             }
@@ -253,6 +258,15 @@ impl Publish<'_> {
         }
         let subscription = link.id_at(target.slot);
         Err(WouldBlock { link: target.link.id, subscription })
+    }
+
+    /// Lets the publisher be notified when a member joins a queue group, because all members of one are full.
+    fn wait_for_member(&mut self) {
+        if let Some(waiter) = self.waiter
+            && !self.joins.wait(waiter, self.memory.stamp(), self.joined)
+        {
+            self.wakes.waiters(vec![Arc::clone(waiter)]);
+        }
     }
 
     /// Releases the reservations of a blocked publish. Notifies the publishers that began to wait after this publish

@@ -75,7 +75,7 @@ impl Http {
         let id = self.request_id(&head.headers);
         let Caller { account, service } = caller;
         let reply_memory = operation.reply_memory(&head.method);
-        let mut call = Call::new(account, head, id.clone(), body, reply_memory);
+        let mut call = Call::new(account, head, id, body, reply_memory);
         let answer = match self.admit(operation, &call, service, forbidden) {
             Ok(_held) => match &self.app.cluster {
                 None => dispatch(operation, self, &mut call).await,
@@ -90,13 +90,13 @@ impl Http {
             }
             answer => answer,
         };
-        let mut response = answer.unwrap_or_else(|error| self.refuse(operation, &call, error, &id));
+        let mut response = answer.unwrap_or_else(|error| self.refuse(operation, &call, error));
         if !draining::is_settled(&mut call) {
             Box::pin(draining::settle(&self.app, &mut call, &mut response)).await;
         }
         let level = response.headers().get(&DURABILITY).and_then(level_of_value);
         let headers = response.headers_mut();
-        headers.insert(REQUEST_ID, id);
+        headers.insert(REQUEST_ID, call.id);
         if origin::must_withhold(&call.head.method, call.head.uri.path()) {
             origin::withhold_from_other_origins(headers);
         }
@@ -142,8 +142,8 @@ impl Http {
         held.map(Some).ok_or_else(|| ApiError::overloaded("too many requests in flight: retry later"))
     }
 
-    fn refuse(&self, operation: Operation, call: &Call, error: ApiError, id: &HeaderValue) -> Response<Body> {
-        let id = id.to_str().unwrap_or_default();
+    fn refuse(&self, operation: Operation, call: &Call, error: ApiError) -> Response<Body> {
+        let id = call.id.to_str().unwrap_or_default();
         // The log reports the state of the cluster once, and not with every request.
         let is_usual = matches!(
             error.code,

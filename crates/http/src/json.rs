@@ -47,8 +47,26 @@ pub(crate) fn push_text(out: &mut Vec<u8>, text: &str) {
 
 /// Appends a JSON field with a number: `"name":number`.
 pub(crate) fn push_number(out: &mut Vec<u8>, name: &str, number: u64) {
-    use std::io::Write as _;
-    write!(out, "\"{name}\":{number}").expect("writing to memory");
+    out.push(b'"');
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b"\":");
+    push_digits(out, number);
+}
+
+/// Appends a number in decimal digits. Pages have numbers for each of their records and pairs, so this does without the
+/// formatting of the standard library.
+pub(crate) fn push_digits(out: &mut Vec<u8>, mut number: u64) {
+    let mut digits = [0_u8; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at..]);
 }
 
 /// Deserializes an optional field so that `null` differs from a missing field. Use with `#[serde(default)]`.
@@ -103,6 +121,15 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_written_out_in_full() {
+        for number in [0, 7, 10, 1_234_567_890, u64::MAX] {
+            let mut out = Vec::new();
+            push_number(&mut out, "offset", number);
+            assert_eq!(out, format!("\"offset\":{number}").into_bytes());
+        }
+    }
 
     #[test]
     fn bytes_come_back_whatever_they_are() {

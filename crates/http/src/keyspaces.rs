@@ -5,12 +5,13 @@ use std::sync::Arc;
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use thalweg_engine::{DEFAULT_STATS_KEYS, KeyspaceCounts, KeyspaceInfo};
+use thalweg_engine::{DEFAULT_STATS_KEYS, KeyspaceCounts, KeyspaceInfo, WriteError};
 use thalweg_serving::{
     admission::Resource,
     app::App,
     deleting::DeleteShare,
     error::{ApiError, no_such_keyspace},
+    finishing::Finishing,
 };
 use thalweg_types::command::{Deadline, KeyspaceConfig, KeyspaceHistory};
 use utoipa::ToSchema;
@@ -157,10 +158,15 @@ pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
         Some(_) => None,
         None => Some(app.may_create_keyspace(&call.account)?),
     };
-    let (keyspace, created) = call.db_at_level(app)?.create_keyspace(&name, &config).await?;
-    if let Some(held) = held.filter(|_| created) {
-        app.created_keyspace(&name, held);
-    }
+    let (creating, app) = (call.db_at_level(app)?.create_keyspace(&name, &config), Arc::clone(app));
+    let settled = Finishing::new(async move {
+        let (keyspace, created) = creating.await?;
+        if let Some(held) = held.filter(|_| created) {
+            app.created_keyspace(&name, held);
+        }
+        Ok::<_, WriteError>((keyspace, created))
+    });
+    let (keyspace, created) = settled.await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     Ok(reply::json(status, &keyspace.info().as_ref().map_or(Value::Null, info_json)))
 }

@@ -8,10 +8,11 @@ use std::{sync::Arc, time::Duration};
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use thalweg_engine::{LeaseGrant, LeaseInfo, LeaseKey};
+use thalweg_engine::{LeaseGrant, LeaseInfo, LeaseKey, WriteError};
 use thalweg_serving::{
     app::App,
     error::ApiError,
+    finishing::Finishing,
     limits::{DEFAULT_LEASE_KEYS, DEFAULT_LISTED, MAX_LEASE_KEYS_SHOWN, MAX_LISTED},
 };
 use thalweg_types::LeaseId;
@@ -133,8 +134,13 @@ pub(crate) async fn grant(app: &Arc<App>, call: &mut Call) -> Answer {
     let level = call.level(app)?;
     let (id, ttl) = json_body::required::<JsonGrant>(app, call).await?.terms()?;
     let held = app.may_grant_lease(&call.account)?;
-    let granted = call.db(app)?.grant_lease(id, ttl, level).await?;
-    app.granted_lease(granted.id, granted.ttl, held);
+    let (granting, app) = (call.db(app)?.grant_lease(id, ttl, level), Arc::clone(app));
+    let settled = Finishing::new(async move {
+        let granted = granting.await?;
+        app.granted_lease(granted.id, granted.ttl, held);
+        Ok::<_, WriteError>(granted)
+    });
+    let granted = settled.await?;
     Ok(answer(StatusCode::CREATED, &granted))
 }
 

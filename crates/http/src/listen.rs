@@ -171,8 +171,9 @@ impl hyper::service::Service<Request<Incoming>> for PerConnection {
     /// Handles a request. The connection counts as busy until the future is dropped.
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let forbidden = self.policy.check(&request).err();
-        if self.caller.service == Service::Full {
-            self.slot.release();
+        if self.caller.service == Service::Full && !self.slot.release() {
+            // A newer connection has taken over the share of this one, whose task ends.
+            return Box::pin(std::future::pending());
         }
         let busy = Busy::new(&self.activity);
         let (http, caller, reply_rate) = (Arc::clone(&self.http), self.caller.clone(), self.reply_rate);

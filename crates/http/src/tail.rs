@@ -25,6 +25,7 @@ use thalweg_types::{
 use crate::{
     call::{Answer, Call},
     following::{Follower, Format, WakeReason, resumed},
+    json::push_digits,
     pages::Running,
     parse::{RecordsQuery, StartPosition},
     reading,
@@ -177,7 +178,9 @@ impl Tail {
                 return ControlFlow::Break(());
             }
             taken += 1;
-            out.extend_from_slice(format!("id: {offset}\ndata: ").as_bytes());
+            out.extend_from_slice(b"id: ");
+            push_digits(&mut out, offset.0);
+            out.extend_from_slice(b"\ndata: ");
             push_json(&mut out, offset, time, record);
             out.pop();
             out.extend_from_slice(b",\"durability\":\"");

@@ -36,7 +36,7 @@ use crate::{
     call::{Answer, Call},
     describe::{EVENTS, KeyspacePath, LastEvent, NDJSON},
     following::{Follower, Format, NoRoom, WakeReason, resumed},
-    json::{push_bytes, push_number, push_text},
+    json::{push_bytes, push_digits, push_number, push_text},
     pages::Running,
     parse::{WatchQuery, name_segment},
     reading,
@@ -262,7 +262,9 @@ impl WatchStream {
         match self.format {
             Format::Events => {
                 if ends_commit {
-                    out.extend_from_slice(format!("id: {}\n", event.revision).as_bytes());
+                    out.extend_from_slice(b"id: ");
+                    push_digits(out, event.revision.0);
+                    out.push(b'\n');
                 }
                 out.extend_from_slice(b"data: ");
                 push_change(out, event, level, false);

@@ -168,10 +168,11 @@ async fn handshake(
             }
         };
         match greeted {
-            // The share of the connection may have gone with the slot.
-            Some(Ok(_)) if !place.has_share() => return Err(NoHandshake::Replaced),
             Some(Ok(agreed)) => {
-                place.release();
+                if !place.release() {
+                    // The share of the connection has gone with the slot.
+                    return Err(NoHandshake::Replaced);
+                }
                 parameters.welcome(&agreed).encode(out.buffer(), 0).expect("a welcome is small");
                 write(channel, &mut out).await?;
                 decoder.set_max_bytes(parameters.max_frame_bytes);

@@ -29,7 +29,7 @@ use super::stages::PublishTimes;
 #[derive(Debug)]
 pub struct Metrics {
     /// Histograms of the time of requests, by kind and durability of the reply; counters of requests, by kind and
-    /// result.
+    /// result, and after them those of the bytes received and sent.
     requests: Shards,
     /// Index of each frame kind among the counted kinds, by the number of the frame kind.
     places: Box<[u8]>,
@@ -39,8 +39,6 @@ pub struct Metrics {
     channels_opened: AtomicU64,
     channels_closed: AtomicU64,
     handshakes_failed: AtomicU64,
-    received_bytes: AtomicU64,
-    sent_bytes: AtomicU64,
     /// Times of the stages of publishes.
     pub(crate) publishes: PublishTimes,
     /// Identity (with its certificate) that the native port presents in TLS handshakes.
@@ -64,15 +62,13 @@ impl Metrics {
             places[*kind as usize] = u8::try_from(at).expect("fewer than 256 kinds");
         }
         Self {
-            requests: Shards::new(kinds.len() * LEVELS, kinds.len() * 2),
+            requests: Shards::new(kinds.len() * LEVELS, kinds.len() * 2 + 2),
             places,
             kinds,
             connections: Arc::clone(connections),
             channels_opened: AtomicU64::new(0),
             channels_closed: AtomicU64::new(0),
             handshakes_failed: AtomicU64::new(0),
-            received_bytes: AtomicU64::new(0),
-            sent_bytes: AtomicU64::new(0),
             publishes: PublishTimes::default(),
             identity: OnceLock::new(),
         }
@@ -109,12 +105,17 @@ impl Metrics {
 
     /// Adds to the number of bytes that the server has received from native clients.
     pub(crate) fn received(&self, bytes: usize) {
-        self.received_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.requests.add(self.received_bytes(), bytes as u64);
     }
 
     /// Adds to the number of bytes that the server has sent to native clients.
     pub(crate) fn sent(&self, bytes: usize) {
-        self.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.requests.add(self.received_bytes() + 1, bytes as u64);
+    }
+
+    /// Returns the number of the counter of received bytes. That of sent bytes is the next one.
+    fn received_bytes(&self) -> usize {
+        self.kinds.len() * 2
     }
 }
 
@@ -132,8 +133,9 @@ impl Collector for NativeCollector {
         let failed = "Native connections whose handshake failed";
         counter(to, "native_handshakes_failed", failed, load(&metrics.handshakes_failed))?;
         let received = "Bytes received over native connections";
-        counter(to, "native_received_bytes", received, load(&metrics.received_bytes))?;
-        counter(to, "native_sent_bytes", "Bytes sent over native connections", load(&metrics.sent_bytes))?;
+        counter(to, "native_received_bytes", received, metrics.requests.count(metrics.received_bytes()))?;
+        let sent = metrics.requests.count(metrics.received_bytes() + 1);
+        counter(to, "native_sent_bytes", "Bytes sent over native connections", sent)?;
         gauge(to, "native_connections", "Open native connections", metrics.connections.count())?;
         if let Some(validity) = metrics.identity.get().and_then(Identity::validity) {
             let (name, help) =

@@ -12,10 +12,11 @@ use bytes::Bytes;
 use thalweg_broker::Batch;
 use thalweg_engine::{PendingCommand, Purpose, TransactionAck, Wake, WriteError};
 use thalweg_serving::{
-    admission::Account,
+    admission::{Account, Reservation},
     app::App,
     deleting::DeleteShare,
     fetched::{FetchingRows, RowFetcher},
+    finishing::Finishing,
     objects::CreatePermit,
 };
 use thalweg_types::{
@@ -63,16 +64,16 @@ pub(crate) fn write(turn: &mut Turn<'_>, request: &Request<'_>, write: &Write<'_
     }
 }
 
-/// Returns the reply to a command that was proposed.
+/// Returns the reply to a command that was proposed. The client's share learns the outcome also if the channel ends
+/// before.
 fn settled(app: &Arc<App>, proposed: Proposed) -> PendingReply {
     let (app, Proposed { pending, share }) = (Arc::clone(app), proposed);
-    Box::pin(async move {
+    let Some(share) = share else { return Box::pin(async move { Ok(Reply::Outcome(pending.await?)) }) };
+    Box::pin(Finishing::new(async move {
         let result = pending.await;
-        if let Some(share) = share {
-            share.settle(&app, result.as_ref().map(|(_, outcome)| outcome.as_ref()));
-        }
-        Ok(Reply::Outcome(result?))
-    })
+        share.settle(&app, result.as_ref().map(|(_, outcome)| outcome.as_ref()));
+        Ok::<_, Failure>(Reply::Outcome(result?))
+    }))
 }
 
 /// Returns true if the payload of a `write` frame, which begins with this number of bytes of optional fields, has a
@@ -226,6 +227,8 @@ struct Proposed {
 
 /// Share of a client in a bound of the database, while a command that changes it is pending.
 enum Share {
+    /// The command creates a keyspace with this name.
+    Keyspace(String, Reservation),
     /// The command grants a lease for this time.
     Lease(Duration, CreatePermit),
     /// The command revokes a lease.
@@ -245,9 +248,7 @@ impl Share {
         let db = app.db.blocking();
         Ok(match command {
             Command::CreateKeyspace { name, .. } if db.find_keyspace(name).is_none() => {
-                let held = app.may_create_keyspace(account)?;
-                app.created_keyspace(name, held);
-                None
+                Some(Self::Keyspace((*name).to_owned(), app.may_create_keyspace(account)?))
             }
             Command::CreateStream { name, .. } if db.find_stream(name).is_none() => {
                 Some(Self::Stream(app.may_create_stream(account)?))
@@ -276,6 +277,9 @@ impl Share {
     /// Keeps or releases the reservation, as the outcome of the command says, which is `None` if it is not known.
     fn settle(self, app: &App, result: Result<Option<&Outcome>, &WriteError>) {
         match (self, result) {
+            (Self::Keyspace(name, held), Ok(Some(Outcome::Keyspace { created: true, .. }))) => {
+                app.created_keyspace(&name, held);
+            }
             (Self::Lease(ttl, permit), Ok(Some(Outcome::Lease { id, .. }))) => app.granted_lease(*id, ttl, permit),
             (Self::Stream(permit), Ok(Some(Outcome::Stream { id, created: true }))) => app.created_stream(*id, permit),
             (Self::Revoked(id), Ok(Some(Outcome::Committed { .. }))) => app.revoked_lease(id),

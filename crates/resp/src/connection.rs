@@ -236,7 +236,8 @@ impl Connection {
         }
         let moved = self.session.run_received(&mut self.input, &mut self.socket, &mut self.out);
         if moved && self.session.trust == Trust::Known {
-            self.place.release();
+            // A connection whose share a newer one has taken over ends in its next poll.
+            let _ = self.place.release();
         }
         if self.session.is_ending || self.phase == ConnectionPhase::Received && self.needs_input() {
             self.phase = ConnectionPhase::Finishing;

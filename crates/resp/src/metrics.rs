@@ -26,10 +26,20 @@ use thalweg_serving::metrics::{Connections, NoLabels, Shards, counter, gauge};
 
 use super::statistics::{Figures, Statistics};
 
+/// Counter of turns, by its number among those beside the histogram of turns.
+const TURNS: usize = 0;
+/// Counter of the bytes received from clients.
+const RECEIVED_BYTES: usize = 1;
+/// Counter of the bytes sent to clients.
+const SENT_BYTES: usize = 2;
+/// Number of these counters.
+const COUNTERS: usize = 3;
+
 /// Counters of all Redis clients.
 #[derive(Debug)]
 pub struct Metrics {
     /// Histogram of turns: the time from a read that brings commands of a client to the last reply to these commands.
+    /// Counters of turns, and of the bytes received and sent.
     turns: Shards,
     /// Counters of commands and error replies.
     pub(crate) statistics: Statistics,
@@ -37,8 +47,6 @@ pub struct Metrics {
     pub(crate) connections: Connections,
     not_authenticated: AtomicU64,
     auth_failures: AtomicU64,
-    received_bytes: AtomicU64,
-    sent_bytes: AtomicU64,
     /// Totals at the last `CONFIG RESETSTAT`.
     reset: Mutex<Totals>,
 }
@@ -73,13 +81,11 @@ impl Totals {
 impl Default for Metrics {
     fn default() -> Self {
         Self {
-            turns: Shards::new(1, 1),
+            turns: Shards::new(1, COUNTERS),
             statistics: Statistics::default(),
             connections: Connections::default(),
             not_authenticated: AtomicU64::new(0),
             auth_failures: AtomicU64::new(0),
-            received_bytes: AtomicU64::new(0),
-            sent_bytes: AtomicU64::new(0),
             reset: Mutex::default(),
         }
     }
@@ -88,7 +94,7 @@ impl Default for Metrics {
 impl Metrics {
     /// Records the time from a read with commands of a client to the last reply to these commands.
     pub(crate) fn turn(&self, took: Duration) {
-        self.turns.record(0, 0, took);
+        self.turns.record(0, TURNS, took);
     }
 
     /// Counts an attempt to authenticate with a wrong password.
@@ -103,12 +109,12 @@ impl Metrics {
 
     /// Adds bytes received from clients.
     pub(crate) fn received(&self, bytes: usize) {
-        self.received_bytes.fetch_add(bytes as u64, Relaxed);
+        self.turns.add(RECEIVED_BYTES, bytes as u64);
     }
 
     /// Adds bytes sent to clients.
     pub(crate) fn sent(&self, bytes: usize) {
-        self.sent_bytes.fetch_add(bytes as u64, Relaxed);
+        self.turns.add(SENT_BYTES, bytes as u64);
     }
 
     /// Returns the totals since the last [`reset`](Self::reset). The number of rejected connections since the start
@@ -129,8 +135,8 @@ impl Metrics {
             figures: self.statistics.figures(),
             connections: self.connections.opened(),
             rejected_connections,
-            received: self.received_bytes.load(Relaxed),
-            sent: self.sent_bytes.load(Relaxed),
+            received: self.turns.count(RECEIVED_BYTES),
+            sent: self.turns.count(SENT_BYTES),
         }
     }
 }
@@ -223,8 +229,8 @@ impl Collector for RespCollector {
         let figures = metrics.statistics.figures();
         counter(to, "resp_errors", "Error replies to Redis clients", figures.error_replies)?;
         let received = "Bytes received of Redis clients";
-        counter(to, "resp_received_bytes", received, metrics.received_bytes.load(Relaxed))?;
-        counter(to, "resp_sent_bytes", "Bytes sent to Redis clients", metrics.sent_bytes.load(Relaxed))?;
+        counter(to, "resp_received_bytes", received, metrics.turns.count(RECEIVED_BYTES))?;
+        counter(to, "resp_sent_bytes", "Bytes sent to Redis clients", metrics.turns.count(SENT_BYTES))?;
         gauge(to, "resp_connections", "Connections of Redis clients open", metrics.connections.count())?;
         let help = "Commands of Redis clients by name, with the subcommand";
         let mut metric = encoder.encode_descriptor("resp_commands", help, None, MetricType::Counter)?;

@@ -371,7 +371,11 @@ impl Session {
         }
         let command = match thalweg_redis::admit(arguments) {
             Ok(command) => command,
-            Err(reply) => return self.not_admitted(arguments, &reply, out),
+            Err(reply) => {
+                // A malformed PUBLISH is answered after those before it.
+                self.flush_published(out);
+                return self.not_admitted(arguments, &reply, out);
+            }
         };
         let number = command.number_of(arguments);
         tracing::debug!(command = full_names()[number], request_id = %self.request_id(), "request of a Redis client");

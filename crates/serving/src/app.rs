@@ -48,7 +48,7 @@ pub struct App {
     /// Account of callers in this process, such as the start of the server.
     pub local: Arc<Account>,
     /// Shares of clients in what they have created in the database.
-    pub(crate) created: CreatedByClients,
+    pub(crate) created: Arc<CreatedByClients>,
     /// Memory of streams, consumer groups and leases.
     pub(crate) objects: Arc<ObjectMemory>,
     /// Growth of the log while snapshots are open.
@@ -97,7 +97,7 @@ impl App {
         Arc::new(Self {
             slots: Arc::new(ConnectionSlots::new(&config)),
             local: admission.account(AddressKey::LOCAL),
-            created: CreatedByClients::default(),
+            created: Arc::default(),
             objects,
             held_log: Arc::default(),
             db: db.with_durability(config.durability).to_async(),
@@ -137,19 +137,6 @@ impl App {
     /// Finds a keyspace. Returns an error if it does not exist.
     pub fn find_keyspace(&self, name: &str) -> Result<Keyspace, ApiError> {
         self.db.blocking().find_keyspace(name).ok_or_else(|| error::no_such_keyspace(name))
-    }
-
-    /// Creates a keyspace through `db` for the client of `account`, or returns the existing one.
-    pub async fn create_keyspace(
-        &self,
-        db: &AsyncDatabase,
-        account: &Arc<Account>,
-        name: &str,
-    ) -> Result<Keyspace, ApiError> {
-        let held = self.may_create_keyspace(account)?;
-        let created = db.keyspace(name).await?;
-        self.created_keyspace(name, held);
-        Ok(created)
     }
 
     /// Finds a stream. Returns an error if it does not exist.

@@ -3,13 +3,16 @@
 //!
 //! Owns: the question to the database what exists, and the messages of refusals. Does not own: the shares (`created`),
 //! and the count of the memory (`objects`).
+//!
+//! A share is held from before the proposal of the command until its outcome is known, and then kept if the command has
+//! created something. A client that disconnects in between is charged, too ([`finishing`](crate::finishing)).
 
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use thalweg_engine::{AsyncDatabase, Database, Stream};
+use thalweg_engine::{AsyncDatabase, Database, Keyspace, Stream, WriteError};
 use thalweg_types::{GroupId, LeaseId, StreamId, command::StreamConfig};
 
 use crate::{
@@ -17,6 +20,7 @@ use crate::{
     app::App,
     created::{end_of, locked},
     error::ApiError,
+    finishing::Finishing,
     limits::{GROUP_BYTES, LEASE_BYTES, STREAM_BYTES},
     objects::{CreatePermit, ObjectRoom, no_object_room},
 };
@@ -31,6 +35,23 @@ impl App {
         taken.ok_or_else(|| {
             ApiError::overloaded("the clients of this address have created their share of keyspaces: drop some")
         })
+    }
+
+    /// Creates a keyspace through `db` for the client of `account`, or returns the existing one.
+    pub async fn create_keyspace(
+        &self,
+        db: &AsyncDatabase,
+        account: &Arc<Account>,
+        name: &str,
+    ) -> Result<Keyspace, ApiError> {
+        let held = self.may_create_keyspace(account)?;
+        let (creating, created, name) = (db.keyspace(name), Arc::clone(&self.created), name.to_owned());
+        let settled = Finishing::new(async move {
+            let keyspace = creating.await?;
+            locked(&created.keyspaces).insert(name, held, Instant::now());
+            Ok::<_, WriteError>(keyspace)
+        });
+        Ok(settled.await?)
     }
 
     /// Keeps the reservation `held` of a keyspace that a client has created, until the keyspace is dropped.
@@ -66,11 +87,16 @@ impl App {
         config: &StreamConfig,
     ) -> Result<(Stream, bool), ApiError> {
         let permit = self.may_create_stream(account)?;
-        let (stream, created) = db.create_stream(name, config).await?;
-        if created {
-            self.created_stream(stream.id(), permit);
-        }
-        Ok((stream, created))
+        let (creating, created) = (db.create_stream(name, config), Arc::clone(&self.created));
+        let settled = Finishing::new(async move {
+            let CreatePermit { share, _room } = permit;
+            let (stream, is_new) = creating.await?;
+            if is_new {
+                locked(&created.streams).insert(stream.id(), share, Instant::now());
+            }
+            Ok::<_, WriteError>((stream, is_new))
+        });
+        Ok(settled.await?)
     }
 
     /// Reserves one of the streams that there may be, and memory for it, and charges them to the client's address.
@@ -152,5 +178,44 @@ fn lease_end(db: &Database, id: LeaseId) -> Option<Instant> {
         Ok(found) => found.map(|lease| end_of(lease.remaining)),
         // An error says nothing about the lease.
         Err(_) => Some(end_of(Duration::from_secs(1))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{future::poll_fn, net::Ipv4Addr, task::Poll};
+
+    use thalweg_engine::Options;
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::{admission::AddressKey, config::Config};
+
+    #[tokio::test]
+    async fn what_a_client_creates_counts_for_its_address_although_it_disconnects() {
+        let dir = tempfile::tempdir().unwrap();
+        let database = Database::open(dir.path(), Options::default()).unwrap();
+        let (_stop, stopping) = watch::channel(false);
+        let app = App::new(Config::default(), &database, stopping);
+        let account = app.admission.account(AddressKey::of(Ipv4Addr::LOCALHOST.into()));
+        let config = StreamConfig::default();
+        let mut stream = Box::pin(app.create_stream(&app.db, &account, "s", &config));
+        let mut keyspace = Box::pin(app.create_keyspace(&app.db, &account, "k"));
+        // The commands are proposed. They may even have been committed by now.
+        drop(poll_fn(|cx| Poll::Ready(stream.as_mut().poll(cx))).await);
+        drop(poll_fn(|cx| Poll::Ready(keyspace.as_mut().poll(cx))).await);
+        drop((stream, keyspace));
+        let begun = Instant::now();
+        while database.find_stream("s").is_none()
+            || database.find_keyspace("k").is_none()
+            || account.held(Resource::ObjectBytes) > 0
+        {
+            assert!(begun.elapsed() < Duration::from_secs(60));
+            tokio::task::yield_now().await;
+        }
+        let held = [Resource::Streams, Resource::Keyspaces].map(|resource| account.held_of_address(resource));
+        assert_eq!(held, [1, 1]);
+        app.deleted_stream(database.find_stream("s").unwrap().id());
+        assert_eq!(account.held_of_address(Resource::Streams), 0, "as if it had waited");
     }
 }

@@ -91,6 +91,12 @@ struct SlotState {
     waker: AtomicWaker,
 }
 
+impl SlotState {
+    fn share(&self) -> MutexGuard<'_, Option<Reservation>> {
+        self.share.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Table {
     fn remove(&mut self, address: AddressKey, seat: &Arc<SlotState>) {
         let Some(queue) = self.by_address.get_mut(&address) else { return };
@@ -145,9 +151,12 @@ impl HalfOpen {
         let mut table = self.table();
         let oldest = table.by_address.get(&address).and_then(VecDeque::front).map(Arc::clone)?;
         table.remove(address, &oldest);
+        // Under the lock, so that the connection does not prove itself in between: it would go on without a share.
+        let share = oldest.share().take();
+        oldest.is_lost.store(true, Relaxed);
         drop(table);
         self.take_from(&oldest);
-        oldest.share.lock().unwrap_or_else(PoisonError::into_inner).take()
+        share
     }
 
     fn take_from(&self, seat: &SlotState) {
@@ -189,11 +198,21 @@ pub struct Slot {
 
 impl Slot {
     /// Frees the slot because the connection has proved itself. The connection keeps its share of `max_connections`.
+    /// Returns false if a newer connection has taken over that share; the connection must then end.
     #[inline]
-    pub fn release(&self) {
-        if !self.is_released() && !self.seat.is_released.swap(true, Relaxed) {
-            self.owner.table().remove(self.address, &self.seat);
+    pub fn release(&self) -> bool {
+        self.is_released() || self.prove()
+    }
+
+    #[cold]
+    fn prove(&self) -> bool {
+        let mut table = self.owner.table();
+        if self.is_lost() && !self.has_share() {
+            return false;
         }
+        self.seat.is_released.store(true, Relaxed);
+        table.remove(self.address, &self.seat);
+        true
     }
 
     /// Returns true if the connection has proved itself, so that it cannot lose the slot any more.
@@ -212,7 +231,7 @@ impl Slot {
     /// Returns true if the connection has a share of `max_connections`.
     #[must_use]
     pub fn has_share(&self) -> bool {
-        self.seat.share.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.seat.share().is_some()
     }
 
     /// Ready once the connection has lost its slot to a newer one. Its task must then end.
@@ -230,7 +249,7 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         if !self.seat.is_lost.load(Relaxed) {
-            self.release();
+            let _ = self.release();
         }
     }
 }
@@ -283,13 +302,30 @@ mod tests {
         assert!(taken.is_some() && !greedy[0].has_share() && greedy[1].has_share());
         assert_eq!(used(), 2, "the share has another owner");
         // A connection that has proved itself keeps its slot and its share.
-        greedy[1].release();
+        assert!(greedy[1].release());
         assert!(slots.replace_of(address(1)).is_none() && slots.replace_of(address(3)).is_none());
         assert!(!is_lost(&greedy[1]) && greedy[1].has_share());
         drop((greedy, good));
         assert_eq!((slots.used(), slots.replaced(), used()), (0, 1, 1));
         drop(taken);
         assert_eq!(used(), 0);
+    }
+
+    #[test]
+    fn a_connection_without_its_share_cannot_prove_itself_and_one_without_its_slot_can() {
+        let admission = Admission::new(&Config::default());
+        let account = admission.account(address(1));
+        let share = || account.take(Resource::Connections, 1);
+        let silent = HalfOpen::new(usize::MAX);
+        let first = silent.enter(address(1), share());
+        let taken = silent.replace_of(address(1));
+        assert!(taken.is_some() && !first.release());
+        assert!(!first.is_released() && is_lost(&first), "it would be a connection above the limit");
+        let bounded = HalfOpen::new(1);
+        let first = bounded.enter(address(1), share());
+        let _second = bounded.enter(address(1), share());
+        assert!(is_lost(&first) && first.release() && first.is_released(), "its first bytes may have arrived before");
+        assert_eq!(bounded.used(), 1);
     }
 
     #[tokio::test]

@@ -3,8 +3,8 @@
 //! Owns: [`app::App`], the state that requests of every protocol share; [`config`]; [`admission`], [`half_open`],
 //! [`held_log`], [`pace`] and [`limits`], the bounds on work and memory, and the shares of clients in them (`created`:
 //! in what they create in the database; [`objects`]: the memory of that; [`deleting`]: in deletes of many keys);
-//! [`readers`], the threads for long reads; [`fetched`], reads of rows before writes are proposed; [`error`], the codes
-//! and messages of failed requests;
+//! [`finishing`], work that goes on without its client; [`readers`], the threads for long reads; [`fetched`], reads of
+//! rows before writes are proposed; [`error`], the codes and messages of failed requests;
 //! [`metrics`], counters and collectors; [`aside`], [`threads`], [`accepting`] and [`served_socket`], the life of a
 //! connection from listener to close; [`pushing`], pushes of consumer groups; [`watching`], reports of the progress of
 //! watches; [`views`], subjects and caches; [`cluster`], the cluster as the protocols see it. Does not own: protocols.
@@ -25,6 +25,7 @@ pub mod error;
 mod fair_queue;
 pub mod fetched;
 pub mod fetching;
+pub mod finishing;
 pub mod half_open;
 pub mod held_log;
 pub mod limits;

@@ -356,7 +356,10 @@ impl ServedSocket {
                 }
                 return true;
             }
-            SocketPhase::Lingering { .. } | SocketPhase::Over => {}
+            // The clock of the task may be a little older than the alarm. Without another one, a client that neither
+            // sends nor closes would keep the connection.
+            SocketPhase::Lingering { since } => self.tick_after((since + LINGER).saturating_duration_since(self.now)),
+            SocketPhase::Over => {}
         }
         false
     }
@@ -376,5 +379,47 @@ impl ServedSocket {
     fn lost(&mut self, error: &io::Error) {
         tracing::debug!(peer = %self.peer(), client_kind = self.client_kind, %error, "connection lost");
         self.phase = SocketPhase::Over;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{future::poll_fn, sync::Arc};
+
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::{
+        admission::{AddressKey, Admission},
+        bulk::{BulkTurns, ROUND_BYTES},
+    };
+
+    #[tokio::test]
+    async fn a_closed_socket_ends_although_the_clock_of_its_task_was_behind_the_alarm() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let io = Channel::tcp(listener.accept().await.unwrap().0);
+        let config = Config::default();
+        let account = Admission::new(&config).account(AddressKey::LOCAL);
+        let seat = BulkSeat::new(&BulkTurns::new(ROUND_BYTES, &Arc::default()), &account);
+        let (_stop, stopping) = watch::channel(false);
+        let mut socket = ServedSocket::new(io, "test", stopping, &config, Duration::from_secs(3600), seat);
+        assert!(poll_fn(|cx| Poll::Ready(socket.close(cx))).await, "the sending side is closed");
+        // The time of the first alarm is before that of the close.
+        let mut alarms = 0;
+        while !socket.is_over() {
+            let alarm = poll_fn(|cx| {
+                socket.begin();
+                socket.alarm(cx).map_or(Poll::Pending, Poll::Ready)
+            });
+            let alarm = tokio::time::timeout(Duration::from_secs(60), alarm).await.expect("no alarm is left");
+            assert_eq!(alarm, SocketEvent::Tick);
+            alarms += 1;
+            if alarms > 1 {
+                socket.now = Instant::now();
+            }
+            assert!(!socket.tick());
+        }
+        assert!(alarms > 1);
     }
 }

@@ -65,6 +65,27 @@ fn a_blocked_group_is_woken_by_any_member_that_has_room() {
 }
 
 #[test]
+fn a_publisher_that_a_full_group_blocks_is_woken_by_a_new_member() {
+    for text in ["jobs.*", "jobs.x", ">"] {
+        let broker = broker();
+        let full = member(&broker, Policy::Block, 1);
+        let bell = Bell::new();
+        let waiter: std::sync::Arc<dyn thalweg_broker::Notify> = bell.clone();
+        broker.publish(&message("jobs.x", 0), Some(&waiter)).unwrap();
+        broker.publish(&message("jobs.x", 1), Some(&waiter)).unwrap_err();
+        let before = bell.count();
+        let other = broker.open_link(quiet()).unwrap();
+        join(&other, 1, text, Policy::Block, 1).unwrap();
+        assert!(bell.count() > before, "{text}");
+        broker.publish(&message("jobs.x", 1), Some(&waiter)).unwrap();
+        assert_eq!((full.stats().messages, other.stats().messages), (1, 1), "{text}");
+        let before = bell.count();
+        crate::common::subscribe(&other, 2, "jobs.y");
+        assert_eq!(bell.count(), before, "a subscription without a group gives no room");
+    }
+}
+
+#[test]
 fn the_less_busy_get_more() {
     let broker = broker();
     let (busy, idle) = (member(&broker, Policy::DropNew, 10_000), member(&broker, Policy::DropNew, 10_000));

@@ -12,11 +12,12 @@ use std::{borrow::Cow, sync::Arc};
 use axum_core::body::Body;
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
-use thalweg_engine::{Database, Group, GroupStart, Stream};
+use thalweg_engine::{Database, Group, GroupError, GroupStart, Stream};
 use thalweg_serving::{
     app::App,
     error::ApiError,
     fetching,
+    finishing::Finishing,
     limits::{DEFAULT_LISTED, MAX_LISTED},
 };
 use thalweg_types::{Durability, GroupId, StreamId, command::groups::GroupConfig};
@@ -137,11 +138,16 @@ pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
         None => Some(app.may_create_group(&call.account)?),
     };
     let start = fetching::resolve_start(app, &call.account, &stream, start).await?;
-    let db = call.db_at_level(app)?;
-    let (group, created) = db.create_group(&stream, &group, start, &config).await?;
-    if let Some(held) = held.filter(|_| created) {
-        app.created_group(group.id(), held);
-    }
+    let creating = call.db_at_level(app)?.create_group(&stream, &group, start, &config);
+    let app = Arc::clone(app);
+    let settled = Finishing::new(async move {
+        let (group, created) = creating.await?;
+        if let Some(held) = held.filter(|_| created) {
+            app.created_group(group.id(), held);
+        }
+        Ok::<_, GroupError>((group, created))
+    });
+    let (group, created) = settled.await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     Ok(reply::json(status, &created_json(&group, created)?))
 }

@@ -32,7 +32,7 @@ use crate::{
     call::{Answer, Call},
     describe::{EVENTS, GroupPath, Level, NDJSON},
     following::{Follower, Format, WakeReason},
-    json::{push_number, push_text},
+    json::{push_digits, push_number, push_text},
     pages::Running,
     parse::PushQuery,
     read_gate,
@@ -153,7 +153,9 @@ fn shown(format: Format, delivery: &Delivery) -> Result<Vec<u8>, ReadError> {
     let mut out = Vec::new();
     delivery.for_each(&mut |message| {
         if format == Format::Events {
-            out.extend_from_slice(format!("id: {}\ndata: ", message.offset).as_bytes());
+            out.extend_from_slice(b"id: ");
+            push_digits(&mut out, message.offset.0);
+            out.extend_from_slice(b"\ndata: ");
         }
         push_json(&mut out, message.offset, message.time, message.record);
         out.pop();

@@ -3,11 +3,15 @@
 use std::future::poll_fn;
 
 use thalweg_broker::{self as broker, Link, Outbound, Pattern, Policy, SubscribeOptions, SubscriptionId};
-use thalweg_serving::bulk::SLICE;
-use thalweg_types::{Durability, NodeId, limits::MAX_FRAME_BYTES};
+use thalweg_serving::{admission::Resource, bulk::SLICE};
+use thalweg_types::{
+    Action, Durability, NodeId,
+    command::{KeyspaceConfig, encode_create_keyspace},
+    limits::MAX_FRAME_BYTES,
+};
 use thalweg_wire::{
-    BatchWriter, Checksum, Frame, List, Publish,
-    handshake::{ServerParameters, hello},
+    BatchWriter, Checksum, Frame, HEADER_BYTES, Level, List, Ping, Pong, Publish, RemainingBytes, Write,
+    handshake::{ServerParameters, goodbye, hello},
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -161,4 +165,26 @@ async fn a_client_that_has_left_does_not_wait_for_ever() {
     task.socket.now += 2 * task.session.keep_alive;
     task.finish();
     assert_eq!(task.phase, ChannelPhase::Closing);
+}
+
+#[tokio::test]
+async fn keyspaces_that_a_client_creates_together_all_count_for_its_address() {
+    const COUNT: u32 = 10;
+    let node = TestNode::start().await;
+    let (mut client, end) = node.connected().await;
+    let mut task = ChannelTask::new(session(&node), Channel::tcp(end), Decoder::new());
+    let mut bytes = Vec::new();
+    for id in 1..=COUNT {
+        let mut command = Vec::new();
+        encode_create_keyspace(&mut command, &format!("k{id}"), &KeyspaceConfig::default()).unwrap();
+        Write { level: Level(None), command: RemainingBytes(&command) }.encode(&mut bytes, id).unwrap();
+    }
+    let app = Arc::clone(&node.native.app);
+    let before = app.db.blocking().keyspace_count();
+    client.write_all(&bytes).await.unwrap();
+    let expected = before + COUNT as usize;
+    turn_until(&mut task, |task| app.db.blocking().keyspace_count() == expected && task.requests.waiting() == 0).await;
+    // More if one was committed before the others were counted, until the next count.
+    let used = app.admission.bound(Resource::Keyspaces).used();
+    assert!(used >= expected as u64, "{used} of {expected} count");
 }

@@ -525,3 +525,13 @@ async fn replies_of_the_server_itself_in_a_transaction_are_bounded() {
     assert!(text.ends_with("\r\n-BUSY too many bytes of replies wait for clients: retry later\r\n+OK\r\n"));
     assert!(text.contains("*5001\r\n+OK\r\n*"), "the transaction itself was executed");
 }
+
+#[tokio::test]
+async fn a_malformed_publish_is_answered_after_those_before_it() {
+    let thread = Thread::start("0=cache:redis").await;
+    let mut client = thread.connect().await;
+    client.write_all(b"PUBLISH c 1\r\nPUBLISH c 2\r\nPUBLISH c\r\nPUBLISH c 3\r\nQUIT\r\n").await.unwrap();
+    let mut received = String::new();
+    client.read_to_string(&mut received).await.unwrap();
+    assert_eq!(received, ":0\r\n:0\r\n-ERR wrong number of arguments for 'publish' command\r\n:0\r\n+OK\r\n");
+}
