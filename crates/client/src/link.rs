@@ -18,6 +18,11 @@
 //! the time from one connect to the loss of that connection; ids of another generation are ignored. A reply
 //! is passed to its caller under the lock of `state`, which also releases its id.
 
+mod reply;
+mod state;
+mod supervised;
+mod task;
+
 use std::{
     io,
     sync::{
@@ -38,14 +43,10 @@ use crate::{
     options::Options,
 };
 
-mod reply;
-mod state;
-mod supervised;
-mod task;
+use state::{ConnectionState, State};
 
 pub(crate) use reply::{Reply, Ticket};
-use state::{ConnectionState, State};
-pub(crate) use state::{Run, SessionParameters, StageError, Waiter};
+pub(crate) use state::{Check, Run, SessionParameters, StageError, Waiter, any_server};
 
 const READY: &str = "ready() has checked that there is a session";
 
@@ -132,7 +133,7 @@ impl Link {
     /// `changed` notifies the caller later.
     pub(crate) fn has_room(&self) -> bool {
         let mut state = self.lock();
-        !matches!(state.ready(None, &self.options), Err(StageError::Room | StageError::Connection(_)))
+        !matches!(state.ready(&any_server, &self.options), Err(StageError::Room | StageError::Connection(_)))
     }
 
     /// Returns true if the link has a connection with as many requests in progress as it permits.
@@ -175,17 +176,18 @@ impl Link {
 
     // ---- operations of callers
 
-    /// Stages a request for sending. `encode` appends one frame with the given id. Without a `writer`, the
-    /// caller writes the frame if no other request is in progress; otherwise the channel's task writes it.
+    /// Stages a request for sending, if the connection passes `check`. `encode` appends one frame with the given id.
+    /// Without a `writer`, the caller writes the frame if no other request is in progress; otherwise the channel's task
+    /// writes it.
     pub(crate) fn request(
         &self,
-        run: Run,
+        check: &Check<'_>,
         encode: &mut Encode<'_>,
         writer: Option<WritingThread>,
     ) -> Result<Reply, StageError> {
         let mut guard = self.lock();
         let state = &mut *guard;
-        let (generation, max) = state.ready(run, &self.options)?;
+        let (generation, max) = state.ready(check, &self.options)?;
         let session = state.session.as_mut().expect(READY);
         let (send, receiver) = oneshot::channel();
         let Ok(id) = session.request(Waiter::Reply(send)) else {
@@ -202,16 +204,17 @@ impl Link {
         Ok(Reply { ticket: Ticket { generation, id }, receiver })
     }
 
-    /// Stages the request that begins a subscription, whose items go to `mailbox`.
+    /// Stages the request that begins a subscription, whose items go to `mailbox`, if the connection passes `check`.
     pub(crate) fn subscribe(
         &self,
+        check: &Check<'_>,
         mailbox: &Arc<Mailbox>,
         window: &Permit,
         encode: &mut Begin<'_>,
     ) -> Result<Ticket, StageError> {
         let mut guard = self.lock();
         let state = &mut *guard;
-        let (generation, max) = state.ready(None, &self.options)?;
+        let (generation, max) = state.ready(check, &self.options)?;
         let session = state.session.as_mut().expect(READY);
         let (id, permit) = match session.subscribe(Waiter::Subscription(mailbox.clone()), window) {
             Ok(begun) => begun,
@@ -230,7 +233,7 @@ impl Link {
     pub(crate) fn send(&self, put: &mut Append<'_>, writer: WritingThread) -> Result<u64, StageError> {
         let mut guard = self.lock();
         let state = &mut *guard;
-        let (generation, max) = state.ready(None, &self.options)?;
+        let (generation, max) = state.ready(&any_server, &self.options)?;
         let begin = state.staged.frames.len();
         let put = put(&mut state.staged.frames).and_then(|rest| {
             state.staged.check(begin, max.saturating_sub(rest.as_ref().map_or(0, Bytes::len)))?;
@@ -252,7 +255,7 @@ impl Link {
     /// ping.
     pub(crate) fn ping(&self) -> Result<oneshot::Receiver<()>, StageError> {
         let mut state = self.lock();
-        state.ready(None, &self.options)?;
+        state.ready(&any_server, &self.options)?;
         state.pings.retain(|(_, waiter)| !waiter.is_closed());
         if state.pings.len() >= MAX_PINGS {
             state.waits_for_room = true;

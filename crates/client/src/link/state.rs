@@ -77,6 +77,15 @@ pub(super) enum ConnectionState {
 /// Number of the server run (from start to stop) for which a request is valid; `None` for any run.
 pub(crate) type Run = Option<u64>;
 
+/// Function that checks whether a frame may be sent on a connection with these parameters. The link calls it under the
+/// lock with which it stages the frame, so the frame is sent on no other connection.
+pub(crate) type Check<'a> = dyn Fn(&SessionParameters) -> Result<(), StageError> + 'a;
+
+/// The [`Check`] of a frame that any server may receive.
+pub(crate) fn any_server(_: &SessionParameters) -> Result<(), StageError> {
+    Ok(())
+}
+
 /// Requests, subscriptions and unsent frames of a link.
 pub(super) struct State {
     pub(super) connection: ConnectionState,
@@ -124,16 +133,14 @@ impl State {
 
     /// Checks that a frame can be staged now. Returns the generation (number of the connection) and the size
     /// of the largest permitted frame in bytes. If this succeeds, `session` is present.
-    pub(super) fn ready(&mut self, run: Run, options: &Options) -> Result<(u64, usize), StageError> {
+    pub(super) fn ready(&mut self, check: &Check<'_>, options: &Options) -> Result<(u64, usize), StageError> {
         let parameters = match &self.connection {
             ConnectionState::Up(parameters) => parameters,
             ConnectionState::Down(why) => return Err(StageError::Connection(why.clone())),
             ConnectionState::Dead(why) => return Err(StageError::Dead(why.clone())),
             ConnectionState::Closed => return Err(StageError::Closed),
         };
-        if run.is_some_and(|run| run != parameters.run) {
-            return Err(StageError::OtherRun);
-        }
+        check(parameters)?;
         if self.is_full(options) {
             self.waits_for_room = true;
             return Err(StageError::Room);
