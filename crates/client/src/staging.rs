@@ -47,10 +47,10 @@ pub(crate) async fn staged_in<'p, T>(
         match stage(link) {
             Ok(staged) => return Ok((link, staged)),
             Err(StageError::Connection(why)) => {
-                if let Some(error) = gives_up(&why) {
-                    return Err(error);
-                }
                 if !pool.is_connected() {
+                    if let Some(error) = gives_up(&why) {
+                        return Err(error);
+                    }
                     // The link also notifies its callers when the client gives it up or is closed.
                     tokio::select! {
                         () = connected => {}
