@@ -1,7 +1,8 @@
 //! Load of the scenarios that write much: batches of records, appended to one stream over the native protocol.
 //!
 //! Owns: a client of the cluster, which follows the leader, and the schedule of the batches. Each batch waits for level
-//! `quorum`, and several are in flight at a time. Latencies count from the scheduled time of a batch.
+//! `quorum`, and several are in flight at a time. Latencies count from the scheduled time of a batch. Batches that the load
+//! itself sends late, or during which the clocks of the machine are unusable, void the figures.
 
 use std::{
     net::SocketAddr,
@@ -15,7 +16,14 @@ use thalweg_client::{
 };
 use tokio::task::{JoinError, JoinSet};
 
-use crate::{BenchError, data::Values, latency::Latencies, load::block_on_thread, nodes::PATIENCE};
+use crate::{
+    BenchError,
+    data::Values,
+    latency::Latencies,
+    load::{Validity, block_on_thread, saturated, unusable_clocks},
+    nodes::PATIENCE,
+    usage::{Clocks, Meter},
+};
 
 /// Name of the stream.
 pub(crate) const STREAM: &str = "bench";
@@ -43,12 +51,22 @@ pub(crate) struct Appended {
     pub took: Duration,
     /// Time of each batch, from its schedule until its acknowledgement.
     pub times: Latencies,
+    /// Lateness of each scheduled batch that waited neither for the cluster nor for an earlier batch that did.
+    pub lag: Latencies,
+    /// State of the machine's clocks and processors meanwhile.
+    pub clocks: Clocks,
 }
 
 impl Appended {
     /// Records per second.
     pub(crate) fn rate(&self) -> f64 {
         self.records as f64 / self.took.as_secs_f64()
+    }
+
+    /// Returns the validity of the figures: they are void if the clocks were unusable, or if the load itself was later
+    /// than `max_lag` at the 99th percentile.
+    pub(crate) fn validity(&self, max_lag: Duration) -> Validity {
+        unusable_clocks(&self.clocks).or_else(|| saturated(&self.lag, max_lag, 0.0)).unwrap_or(Validity::Good)
     }
 }
 
@@ -88,7 +106,9 @@ impl Appends {
             let stream = client.stream(STREAM);
             stream.create_if_missing(&Default::default()).await.map_err(failed("creating a stream"))?;
             stream.id().await.map_err(failed("creating a stream"))?;
-            let (begun, mut times, mut running) = (Instant::now(), Latencies::default(), JoinSet::new());
+            let (meter, begun) = (Meter::begin(None), Instant::now());
+            let (mut times, mut lag, mut running) = (Latencies::default(), Latencies::default(), JoinSet::new());
+            let mut has_waited = false;
             let mut take = |done: Result<Result<Duration, Error>, JoinError>| {
                 let took = done.map_err(failed("appending"))?.map_err(failed("appending"))?;
                 times.record(took);
@@ -98,15 +118,20 @@ impl Appends {
                 let due = begun + self.every * u32::try_from(number).unwrap_or(u32::MAX);
                 if due > Instant::now() {
                     tokio::time::sleep_until(due.into()).await;
+                    has_waited = false;
                 }
                 while let Some(done) = running.try_join_next() {
                     take(done)?;
                 }
                 while running.len() >= self.in_flight {
+                    has_waited = true;
                     running.join_next().await.map_or(Ok(()), &mut take)?;
                 }
                 let (stream, batch) = (stream.clone(), Rc::clone(&batches[(number % BATCHES) as usize]));
                 let scheduled = if self.every.is_zero() { Instant::now() } else { due };
+                if !has_waited {
+                    lag.record(scheduled.elapsed());
+                }
                 running.spawn_local(async move {
                     let appended = stream.append_batch(&batch, ExpectedOffset::Any).await;
                     appended.map(|_| scheduled.elapsed())
@@ -115,9 +140,9 @@ impl Appends {
             while let Some(done) = running.join_next().await {
                 take(done)?;
             }
-            let took = begun.elapsed();
+            let (took, clocks) = (begun.elapsed(), meter.clocks());
             client.close().await;
-            Ok(Appended { records: self.batches * self.records_per_batch, took, times })
+            Ok(Appended { records: self.batches * self.records_per_batch, took, times, lag, clocks })
         })
     }
 }
@@ -150,6 +175,20 @@ pub(crate) async fn connect(nodes: &[SocketAddr]) -> Result<Client, BenchError> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn appends_are_void_if_the_load_itself_was_late_or_the_host_took_the_processors() {
+        let judged = |lag: Duration, stolen| {
+            let mut lags = Latencies::default();
+            lags.record(lag);
+            let clocks = Clocks { seconds: 10.0, drift_seconds: 0.0, stolen };
+            let (took, times) = (Duration::from_secs(10), Latencies::default());
+            Appended { records: 1, took, times, lag: lags, clocks }.validity(Duration::from_millis(10))
+        };
+        assert_eq!(judged(Duration::from_millis(5), Some(0.1)), Validity::Good);
+        assert!(matches!(judged(Duration::from_millis(20), None), Validity::Saturated(_)));
+        assert!(matches!(judged(Duration::from_millis(5), Some(0.5)), Validity::Clocks(_)));
+    }
 
     #[test]
     fn loads_have_the_rate_and_the_bytes_that_they_say() {

@@ -72,6 +72,8 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
                 "samples" => lags.records.len(), "ack p50 ms" => millis_of(&appended, 50.0),
                 "ack p95 ms" => millis_of(&appended, 95.0), "ack p99 ms" => millis_of(&appended, 99.0),
             });
+            let validity = appended.validity(scenario.options.max_lag);
+            figures.checks.push(validity.check(format!("lag at {millis} ms and {rate}/s: the load"), "sent in time"));
             figures.checks.push(kept_up(rate, &appended, millis));
             figures.checks.push(Check::at_most(name, of(99.0), bound, " records"));
         }

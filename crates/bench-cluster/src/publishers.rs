@@ -29,7 +29,7 @@ use crate::{
     counted::Counted,
     data::Values,
     latency::Latencies,
-    load::{block_on_thread, turns},
+    load::{Validity, block_on_thread, turns, unusable_clocks},
     nodes::{Nodes, Setup},
     options::ClusterOptions,
     probes::sequential_rate,
@@ -37,7 +37,8 @@ use crate::{
     scenario::{Figures, Scenario},
     server::{NativePort, Stages},
     stats::{Summary, median, median_of},
-    usage::process_cpu,
+    usage::{Clocks, Meter, ThreadCpuMeter, process_cpu},
+    work::name_lower_bound,
 };
 
 const PUBLISHERS: usize = 16;
@@ -68,6 +69,10 @@ struct Turn {
     node_cpu_us: f64,
     /// CPU time of the publishers for each record. All of them share one thread.
     client_cpu_us: f64,
+    /// Share of its time, from 0 to 1, that the thread of the publishers was running.
+    busy: f64,
+    /// State of the machine's clocks and processors in the run.
+    clocks: Clocks,
     /// Bytes per second of large writes with an fsync each, right before the run.
     disk: f64,
     /// Records of acknowledged batches that the stream lacks.
@@ -155,11 +160,20 @@ fn figures(nodes: usize, rounds: &[Vec<Turn>]) -> Figures {
             verdict: if missing == 0 { Verdict::Met } else { Verdict::Missed },
             is_goal: false,
         });
+        checks.push(validity(&name, turns));
         if Some(in_flight) == IN_FLIGHT.last() {
             checks.push(goal(&name, summary.median, share));
         }
     }
     Figures { tables: vec![table], checks, notes: Vec::new() }
+}
+
+/// Creates the check that the clocks of the machine were usable in all runs. It names a rate that is only a lower bound,
+/// because the publishers had no spare time.
+fn validity(name: &str, turns: &[Turn]) -> Check {
+    let unusable: Vec<_> = turns.iter().filter_map(|turn| unusable_clocks(&turn.clocks)).collect();
+    let check = Validity::worst(&unusable).check(format!("{name}: clocks and processors"), "usable in all runs");
+    name_lower_bound(check, turns.iter().map(|turn| turn.busy))
 }
 
 /// Returns the comparison with the goal. Either is enough: on a slow disk, no program reaches the rate.
@@ -172,11 +186,13 @@ fn goal(name: &str, rate: f64, share: f64) -> Check {
 }
 
 fn once(nodes: &Nodes, in_flight: usize, disk: f64, options: &ClusterOptions) -> Result<Turn, BenchError> {
-    let ((published, cpu, own_cpu), counted) = Counted::around(nodes, || {
+    let ((published, cpu, own_cpu, busy, clocks), counted) = Counted::around(nodes, || {
         let (before, own_before) = (nodes.cpu(), process_cpu());
+        let (meter, effort) = (Meter::begin(None), ThreadCpuMeter::begin());
         let published = block_on_thread(publish(&nodes.native_addresses(), in_flight, options));
+        let ((_, busy), clocks) = (effort.end(), meter.clocks());
         let cpu = nodes.cpu().zip(before).map(|(now, then)| now.saturating_sub(then));
-        (published, cpu, process_cpu().saturating_sub(own_before))
+        (published, cpu, process_cpu().saturating_sub(own_before), busy, clocks)
     });
     let (published, missing) = published?;
     // CPU times and counters include the warm-up, and so does this count.
@@ -184,7 +200,8 @@ fn once(nodes: &Nodes, in_flight: usize, disk: f64, options: &ClusterOptions) ->
     let each = |cpu: Duration| cpu.as_secs_f64() * 1e6 / published.all as f64;
     let (node_cpu_us, client_cpu_us) = (cpu.map_or(f64::NAN, each), each(own_cpu));
     let rate = published.counted as f64 / options.duration.as_secs_f64();
-    Ok(Turn { rate, times: published.times, node_cpu_us, client_cpu_us, disk, missing, link_bytes, counted })
+    let times = published.times;
+    Ok(Turn { rate, times, node_cpu_us, client_cpu_us, busy, clocks, disk, missing, link_bytes, counted })
 }
 
 /// Has all publishers append for the time of the options. Returns what they have appended, and the number of
@@ -257,8 +274,21 @@ mod tests {
     use super::*;
 
     fn turn(rate: f64, disk: f64, missing: u64) -> Turn {
-        let (times, counted) = (Latencies::default(), Counted::default());
-        Turn { rate, times, node_cpu_us: 1.0, client_cpu_us: 1.0, disk, missing, link_bytes: 2500.0, counted }
+        let (times, counted, clocks) = (Latencies::default(), Counted::default(), Clocks::default());
+        let (node_cpu_us, client_cpu_us, busy, link_bytes) = (1.0, 1.0, 0.5, 2500.0);
+        Turn { rate, times, node_cpu_us, client_cpu_us, busy, clocks, disk, missing, link_bytes, counted }
+    }
+
+    #[test]
+    fn unusable_clocks_void_the_appends_and_a_busy_thread_bounds_their_rate() {
+        let judged = |stolen, busy| {
+            let clocks = Clocks { seconds: 10.0, drift_seconds: 0.0, stolen: Some(stolen) };
+            validity("appends", &[turn(1.0, 1e9, 0), Turn { clocks, busy, ..turn(1.0, 1e9, 0) }])
+        };
+        assert_eq!((judged(0.1, 0.5).verdict, judged(0.1, 0.5).measured), (Verdict::Met, "yes".to_owned()));
+        assert_eq!(judged(0.5, 0.99).verdict, Verdict::Void);
+        let bound = judged(0.1, 0.99);
+        assert!(bound.verdict == Verdict::Met && bound.measured.contains("lower bound"), "{bound:?}");
     }
 
     #[test]
@@ -268,7 +298,7 @@ mod tests {
             let turns = vec![turn(rate, 1e9, missing)];
             let Figures { checks, .. } = figures(3, &[turns.clone(), turns]);
             let goals: Vec<_> = checks.iter().filter(|check| check.is_goal).collect();
-            assert_eq!((goals.len(), checks.len()), (1, 3));
+            assert_eq!((goals.len(), checks.len()), (1, 5));
             (goals[0].verdict, checks[0].verdict)
         };
         assert_eq!(verdicts(150_000.0, 0), (Verdict::Met, Verdict::Met));

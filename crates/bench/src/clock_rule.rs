@@ -24,7 +24,7 @@ impl ClockRule {
         Ok(done)
     }
 
-    /// Judges the clocks of one round.
+    /// Judges the clocks of one round, or of the samples of one store.
     pub(crate) fn add(&mut self, clocks: &Clocks) {
         self.rounds += 1;
         let Some(why) = unusable_clocks(clocks) else { return };

@@ -4,7 +4,7 @@
 
 use crate::{
     latency::micros,
-    load::{Outcome, Pace, Timeline, Validity, Window},
+    load::{LIMITED_REMEDY, Outcome, Pace, Timeline, Validity, Window},
     report::{Check, Verdict},
 };
 use thalweg_lab::samples::{Better, Role, Run, Samples};
@@ -62,14 +62,14 @@ pub(crate) fn figures<C>(pace: Pace, unit: &str) -> Vec<Figure<C>> {
 
 /// Returns the check of a ratio of two rates, which is void if the lower one says too little: the rate of `divisor` is
 /// not valid, or the load generator limited it. The true ratio is then smaller than the measured one, which still shows
-/// that a bound is missed.
+/// that a bound is missed. A void check states the reason and, for a limited rate, the remedies.
 pub(crate) fn check_of_ratio(check: Check, divisor: &Validity, is_lower_bound: bool) -> Check {
     let why = match divisor {
         Validity::Good if is_lower_bound && check.verdict == Verdict::Met => {
-            "the load generator limited the rate that it is divided by"
+            format!("the load generator limited the rate that it is divided by: {LIMITED_REMEDY}")
         }
         Validity::Good => return check,
-        _ => "the rate that it is divided by is not valid",
+        invalid => format!("the rate that it is divided by is not valid: {}", invalid.clone().verdict().0),
     };
     Check { measured: format!("{}, but {why}", check.measured), verdict: Verdict::Void, ..check }
 }
@@ -147,14 +147,15 @@ mod tests {
     #[test]
     fn a_ratio_to_a_rate_of_the_generator_meets_no_bound() {
         let overloaded = Validity::Overloaded("late".to_owned());
-        for (ratio, divisor, is_lower_bound, wanted) in [
-            (0.9, &Validity::Good, false, Verdict::Met),
-            (0.9, &Validity::Good, true, Verdict::Void),
-            (0.7, &Validity::Good, true, Verdict::Missed),
-            (0.9, &overloaded, false, Verdict::Void),
+        for (ratio, divisor, is_lower_bound, wanted, said) in [
+            (0.9, &Validity::Good, false, Verdict::Met, "0.900 ×"),
+            (0.9, &Validity::Good, true, Verdict::Void, LIMITED_REMEDY),
+            (0.7, &Validity::Good, true, Verdict::Missed, "0.700 ×"),
+            (0.9, &overloaded, false, Verdict::Void, "is not valid: late"),
         ] {
             let check = check_of_ratio(Check::at_least("of echo", ratio, 0.8, " ×"), divisor, is_lower_bound);
             assert_eq!(check.verdict, wanted, "{}", check.measured);
+            assert!(check.measured.ends_with(said), "{}", check.measured);
         }
     }
 

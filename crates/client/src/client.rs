@@ -21,18 +21,20 @@ use std::{
 
 use thalweg_types::{Action, Classified, Durability, ReadLevel};
 use thalweg_wire::{Effect, Fields, Frame, Level, Route, SharedFrame};
+use tokio::sync::oneshot;
 
 use crate::{
     backoff::Backoff,
     connect::ServerInfo,
     directory::{Directory, Seeds},
     error::{ConnectError, Error, Invalid, Lost},
-    link::{Link, Reply, Run, StageError},
+    link::{Link, Reply, Run, SessionParameters, StageError},
     member_pools::{MemberPool, MemberPools},
     names::Names,
     options::{Options, ReadFrom},
     pool::{Pool, PoolRole},
     request::answer_of,
+    staging::{not_connected, staged_in, until_staged},
     target::Target,
     telemetry::{ClientTelemetry, Telemetry},
 };
@@ -211,8 +213,11 @@ impl Client {
 
     /// Measures the time of a round trip to the server.
     pub async fn ping(&self) -> Result<Duration, Error> {
-        let began = Instant::now();
-        self.barrier(self.inner.pool.next_link()).await?;
+        let (began, clock) = (Instant::now(), Clock::new(self.timeout));
+        let pool = &self.inner.pool;
+        let staging = staged_in(pool, pool.next_link(), |link| link.ping(), |_| None);
+        let (_, pong) = clock.within(Effect::Nothing, staging).await?;
+        answered(&clock, pong).await?;
         Ok(began.elapsed())
     }
 
@@ -248,6 +253,11 @@ impl Client {
         self.inner.pool.pin()
     }
 
+    /// Returns the connections of requests that any node answers.
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.inner.pool
+    }
+
     /// Number of the server run that the next request will probably reach.
     pub(crate) fn run(&self) -> Run {
         self.pool_for(Target::Connected).next_link().run()
@@ -276,13 +286,8 @@ impl Client {
     /// Waits until the server has processed all frames that were staged on `link` before the call.
     pub(crate) async fn barrier(&self, link: &Arc<Link>) -> Result<(), Error> {
         let clock = Clock::new(self.timeout);
-        let receiver = clock.within(Effect::Nothing, until_staged(link, || link.ping())).await?;
-        clock
-            .within(Effect::Nothing, async {
-                let closed = |_| Error::Lost { why: Lost::Closed, effect: Effect::Unknown };
-                receiver.await.map_err(closed)
-            })
-            .await
+        let pong = clock.within(Effect::Nothing, until_staged(link, || link.ping())).await?;
+        answered(&clock, pong).await
     }
 
     /// Sends the request that `encode` writes and returns its reply, decoded by `read`. Retries the request
@@ -395,25 +400,27 @@ impl Client {
         how: RequestOptions,
         encode: &mut impl FnMut(&mut Vec<u8>, u32, &Fields<'_>) -> Result<(), Invalid>,
     ) -> Result<SharedFrame, Error> {
-        let pool = self.pool_for(how.target);
-        let link = pool.next_link();
-        let route = (how.target == Target::Leader && self.inner.directory.redirects()).then_some(Route::Redirect);
+        let (pool, directory) = (self.pool_for(how.target), &self.inner.directory);
+        let route = (how.target == Target::Leader && directory.redirects()).then_some(Route::Redirect);
         let read = self.read_level.filter(|_| how.target != Target::Connected);
-        let mut stage = || {
+        let check = |parameters: &SessionParameters| match how.run {
+            Some(run) if run != parameters.run => Err(StageError::OtherRun),
             // A connection to a server with other data raises the number before a request can be staged on it.
-            if how.data.is_some_and(|data| data != self.inner.directory.data()) {
-                return Err(StageError::OtherData);
-            }
+            _ if directory.has_other_data(how.data) => Err(StageError::OtherData),
+            _ => Ok(()),
+        };
+        let mut stage = |link: &Arc<Link>| {
             let timeout_micros = if how.send_timeout { clock.left_micros() } else { None };
             let fields = Fields { timeout_micros, trace: self.trace.as_deref(), read, route, ..Fields::default() };
-            link.request(how.run, &mut |out, id| encode(out, id, &fields), None)
+            link.request(&check, &mut |out, id| encode(out, id, &fields), None)
         };
-        let staged = match stage() {
-            Ok(staged) => staged,
-            Err(StageError::Room | StageError::Requests | StageError::Connection(_)) => clock
-                .within(Effect::Nothing, until_staged_or(link, stage, |why| self.away(how.target, why)))
-                .await
-                .map_err(|error| not_connected(link, error))?,
+        let link = pool.next_link();
+        let (link, staged) = match stage(link) {
+            Ok(staged) => (link, staged),
+            Err(StageError::Room | StageError::Requests | StageError::Connection(_)) => {
+                let staging = staged_in(pool, link, stage, |why| self.away(how.target, why));
+                clock.within(Effect::Nothing, staging).await.map_err(|error| not_connected(pool, error))?
+            }
             Err(blocked) => return Err(blocked.into()),
         };
         clock.within(Effect::Unknown, Pending::new(link, staged).reply()).await
@@ -479,57 +486,10 @@ impl Clock {
     }
 }
 
-/// Stages a frame for sending as soon as the link has a connection with room for the frame.
-pub(crate) async fn until_staged<T>(link: &Link, stage: impl FnMut() -> Result<T, StageError>) -> Result<T, Error> {
-    until_staged_or(link, stage, |_| None).await
-}
-
-/// Stages a frame like [`until_staged`]. While the link has no connection, waits only until `gives_up` returns an error
-/// for the reason.
-async fn until_staged_or<T>(
-    link: &Link,
-    mut stage: impl FnMut() -> Result<T, StageError>,
-    gives_up: impl Fn(&Arc<ConnectError>) -> Option<Error>,
-) -> Result<T, Error> {
-    loop {
-        let mut changed = pin!(link.changed.notified());
-        changed.as_mut().enable();
-        match stage() {
-            Ok(staged) => return Ok(staged),
-            Err(StageError::Connection(why)) => match gives_up(&why) {
-                Some(error) => return Err(error),
-                None => changed.await,
-            },
-            Err(StageError::Room) => changed.await,
-            Err(StageError::Requests) => tokio::select! {
-                () = changed => {}
-                () = link.finished.notified() => {}
-            },
-            Err(blocked) => return Err(blocked.into()),
-        }
-    }
-}
-
-/// Replaces a timeout error by the reason why there is no connection, if the request timed out while it
-/// waited for one.
-pub(crate) fn not_connected(link: &Link, error: Error) -> Error {
-    match (&error, link.connect_error()) {
-        (Error::TimedOut { effect: Effect::Nothing, .. }, Some(why)) => Error::NotConnected { why },
-        _ => error,
-    }
-}
-
-impl From<StageError> for Error {
-    fn from(blocked: StageError) -> Self {
-        match blocked {
-            StageError::Connection(why) | StageError::Dead(why) => Self::NotConnected { why },
-            StageError::Closed => Self::Closed,
-            StageError::Invalid(invalid) => Self::Invalid(invalid),
-            StageError::Room | StageError::Requests => Self::NotConnected { why: Arc::new(ConnectError::NotYet) },
-            StageError::OtherRun => Self::OtherRun,
-            StageError::OtherData => Self::OtherData,
-        }
-    }
+/// Waits for the answer to a ping.
+async fn answered(clock: &Clock, pong: oneshot::Receiver<()>) -> Result<(), Error> {
+    let closed = |_| Error::Lost { why: Lost::Closed, effect: Effect::Unknown };
+    clock.within(Effect::Nothing, async { pong.await.map_err(closed) }).await
 }
 
 /// A request in progress. Dropping it before its reply has arrived cancels the request.

@@ -161,7 +161,7 @@ impl Client {
             EventsFrom::Position(EventPosition { run, after }) => (Some(run), Some(after)),
         };
         let source = EventSource { run, after, ready: VecDeque::new() };
-        Ok(ClusterWatch { feed: Feed::begin(self, window, source).await? })
+        Ok(ClusterWatch { feed: Feed::begin(self, window, None, source).await? })
     }
 }
 
@@ -177,8 +177,6 @@ struct EventSource {
 }
 
 impl Source for EventSource {
-    const HAS_ID: bool = false;
-
     fn request(&self, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>, permit: Permit) -> Result<(), Invalid> {
         Ok(WatchCluster { after: self.after, run: self.run, permit }.encode_with(out, id, fields)?)
     }

@@ -127,6 +127,11 @@ impl Directory {
         self.data.load(Ordering::Acquire)
     }
 
+    /// Returns true if the server's data has another number than `data`; `None` stands for any data.
+    pub(crate) fn has_other_data(&self, data: Option<u32>) -> bool {
+        data.is_some_and(|data| data != self.data())
+    }
+
     /// Notes a connection to a server without a cluster.
     pub(crate) fn note_single(&self, node: u64) {
         self.note_owner(&mut self.lock(), DataOwner::Node(node));

@@ -200,7 +200,8 @@ impl Group {
     pub async fn push(&self, options: PushOptions) -> Result<Pushes, Error> {
         let window = options.window.unwrap_or(self.client().options().window);
         let source = |id| PushSource { group: GroupId(id), options: options.clone(), level: self.client().level() };
-        let feed = self.0.with_id(|id| Feed::begin(self.client(), window, source(id))).await?;
+        let feed =
+            self.0.with_id(|known| Feed::begin(self.client(), window, Some(known.data), source(known.id))).await?;
         Ok(Pushes { group: self.clone(), feed })
     }
 

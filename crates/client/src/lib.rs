@@ -61,6 +61,7 @@ mod rendezvous;
 mod request;
 mod spread_cache;
 mod staged;
+mod staging;
 mod status;
 mod stream;
 mod stream_publisher;

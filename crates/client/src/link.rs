@@ -18,91 +18,40 @@
 //! the time from one connect to the loss of that connection; ids of another generation are ignored. A reply
 //! is passed to its caller under the lock of `state`, which also releases its id.
 
+mod reply;
+mod state;
+mod supervised;
+mod task;
+
 use std::{
     io,
-    pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
-    task::{Context, Poll, Waker, ready},
+    task::{Context, Poll, Waker},
 };
 
 use bytes::Bytes;
 use thalweg_transport::{Channel, Outbox};
-use thalweg_wire::{
-    Cancel, CancelMode, Decoder, EncodeError, Frame, Permit, Ping, Session, SharedFrame, session::SessionFull,
-};
+use thalweg_wire::{CancelMode, Decoder, Frame as _, Permit, Ping, Session, session::SessionFull};
 use tokio::sync::{Notify, oneshot};
 
 use crate::{
-    error::{ConnectError, Invalid, Lost},
+    error::{ConnectError, Invalid},
     mailbox::Mailbox,
     options::Options,
-    staged::{HAND_OVER_BYTES, Staged},
 };
+
+use state::{ConnectionState, State};
+
+pub(crate) use reply::{Reply, Ticket};
+pub(crate) use state::{Check, Run, SessionParameters, StageError, Waiter, any_server};
 
 const READY: &str = "ready() has checked that there is a session";
 
 /// Maximum number of pings in progress on a channel.
 const MAX_PINGS: usize = 1024;
-
-/// Receiver of the reply to a request, or of the items pushed to a subscription.
-#[derive(Debug)]
-pub(crate) enum Waiter {
-    Reply(oneshot::Sender<Result<SharedFrame, Lost>>),
-    Subscription(Arc<Mailbox>),
-}
-
-/// Parameters that client and server agreed on for one connection.
-#[derive(Clone, Debug)]
-pub(crate) struct SessionParameters {
-    /// Largest frame that the server accepts, in bytes without the frame's header.
-    pub max_send_bytes: usize,
-    /// Number of the server's run. Ids of caches are valid for one run only.
-    pub run: u64,
-    /// Maximum number of requests in progress on the channel.
-    pub max_requests: u32,
-    pub max_subscriptions: u32,
-}
-
-/// Reason why a frame cannot be staged for sending now.
-#[derive(Debug)]
-pub(crate) enum StageError {
-    /// The link has no connection, for this reason. The caller should wait for one.
-    Connection(Arc<ConnectError>),
-    /// Too many unsent bytes, subscriptions or pings are on the link. The caller should wait until there are fewer.
-    Room,
-    /// Too many requests are in progress on the link. The caller should wait until one has
-    /// [finished](Link::finished).
-    Requests,
-    /// The link has no connection, for this reason, and the client makes no further attempt to connect.
-    Dead(Arc<ConnectError>),
-    /// The client has been closed.
-    Closed,
-    /// The server is in another run than the one that the request requires.
-    OtherRun,
-    /// The server has other data than the one for which the request was made.
-    OtherData,
-    /// The request cannot be sent.
-    Invalid(Invalid),
-}
-
-impl From<EncodeError> for StageError {
-    fn from(error: EncodeError) -> Self {
-        Self::Invalid(error.into())
-    }
-}
-
-#[derive(Debug)]
-enum ConnectionState {
-    /// The link has no connection, for this reason.
-    Down(Arc<ConnectError>),
-    Up(SessionParameters),
-    /// The link has no connection, for this reason, and the client makes no further attempt to connect.
-    Dead(Arc<ConnectError>),
-    Closed,
-}
 
 /// The part of a link that reads and writes the socket. It belongs to the channel's task, which locks it for
 /// a turn. Between turns a caller may lock it to write.
@@ -112,30 +61,6 @@ pub(crate) struct Io {
     outbox: Outbox,
     /// Error of a write by a caller; the channel's task has to process it.
     failed: Option<io::Error>,
-}
-
-pub(crate) struct State {
-    connection: ConnectionState,
-    session: Option<Session<Waiter>>,
-    generation: u64,
-    staged: Staged,
-    /// Number of bytes that waited for the socket after the last flush.
-    writing_bytes: usize,
-    /// Waker of the channel's task. `woken` is true if this task has been woken since its last turn began.
-    task: Option<Waker>,
-    woken: bool,
-    /// True if a caller waits until the link has room for its frame.
-    waits_for_room: bool,
-    /// True once a caller had to wait until a request of this connection finishes. From then on, each request that
-    /// finishes wakes one such caller.
-    waits_for_request: bool,
-    closing: bool,
-    /// True once the client has moved to another node, and the channel is to end with a goodbye.
-    leaving: bool,
-    pings: Vec<(u64, oneshot::Sender<()>)>,
-    next_token: u64,
-    /// Number of failed requests that had no id, because their callers wanted no reply.
-    failures_without_id: u64,
 }
 
 /// One channel of the client's pool, which survives reconnections.
@@ -150,39 +75,6 @@ pub(crate) struct Link {
     pub finished: Notify,
     /// Number of requests in progress, by which the client spreads requests over links.
     load: AtomicUsize,
-}
-
-/// Identity of a request or subscription that was staged on a link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ticket {
-    pub generation: u64,
-    pub id: u32,
-}
-
-/// A reply that has not arrived yet.
-#[derive(Debug)]
-pub(crate) struct Reply {
-    pub ticket: Ticket,
-    receiver: oneshot::Receiver<Result<SharedFrame, Lost>>,
-}
-
-impl Reply {
-    /// Returns the reply if it has arrived; otherwise `None`, without waiting.
-    pub(crate) fn try_take(&mut self) -> Option<Result<SharedFrame, Lost>> {
-        match self.receiver.try_recv() {
-            Ok(came) => Some(came),
-            Err(oneshot::error::TryRecvError::Empty) => None,
-            Err(oneshot::error::TryRecvError::Closed) => Some(Err(Lost::Closed)),
-        }
-    }
-}
-
-impl Future for Reply {
-    type Output = Result<SharedFrame, Lost>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.receiver).poll(cx).map(|came| came.unwrap_or(Err(Lost::Closed)))
-    }
 }
 
 /// Choice of the thread that writes staged frames to the socket.
@@ -203,30 +95,11 @@ pub(crate) type Begin<'a> = dyn FnMut(&mut Vec<u8>, u32, Permit) -> Result<(), I
 /// Function that appends a frame and returns bytes that are sent after it without a copy.
 pub(crate) type Append<'a> = dyn FnMut(&mut Vec<u8>) -> Result<Option<Bytes>, Invalid> + 'a;
 
-/// Number of the server run (from start to stop) for which a request is valid; `None` for any run.
-pub(crate) type Run = Option<u64>;
-
 impl Link {
     pub(crate) fn new(options: Arc<Options>) -> Self {
-        let state = State {
-            connection: ConnectionState::Down(Arc::new(ConnectError::NotYet)),
-            session: None,
-            generation: 0,
-            staged: Staged::default(),
-            writing_bytes: 0,
-            task: None,
-            woken: false,
-            waits_for_room: false,
-            waits_for_request: false,
-            closing: false,
-            leaving: false,
-            pings: Vec::new(),
-            next_token: 0,
-            failures_without_id: 0,
-        };
         Self {
             options,
-            state: Mutex::new(state),
+            state: Mutex::new(State::new()),
             io: Mutex::new(None),
             changed: Notify::new(),
             finished: Notify::new(),
@@ -260,7 +133,7 @@ impl Link {
     /// `changed` notifies the caller later.
     pub(crate) fn has_room(&self) -> bool {
         let mut state = self.lock();
-        !matches!(state.ready(None, &self.options), Err(StageError::Room | StageError::Connection(_)))
+        !matches!(state.ready(&any_server, &self.options), Err(StageError::Room | StageError::Connection(_)))
     }
 
     /// Returns true if the link has a connection with as many requests in progress as it permits.
@@ -303,17 +176,18 @@ impl Link {
 
     // ---- operations of callers
 
-    /// Stages a request for sending. `encode` appends one frame with the given id. Without a `writer`, the
-    /// caller writes the frame if no other request is in progress; otherwise the channel's task writes it.
+    /// Stages a request for sending, if the connection passes `check`. `encode` appends one frame with the given id.
+    /// Without a `writer`, the caller writes the frame if no other request is in progress; otherwise the channel's task
+    /// writes it.
     pub(crate) fn request(
         &self,
-        run: Run,
+        check: &Check<'_>,
         encode: &mut Encode<'_>,
         writer: Option<WritingThread>,
     ) -> Result<Reply, StageError> {
         let mut guard = self.lock();
         let state = &mut *guard;
-        let (generation, max) = state.ready(run, &self.options)?;
+        let (generation, max) = state.ready(check, &self.options)?;
         let session = state.session.as_mut().expect(READY);
         let (send, receiver) = oneshot::channel();
         let Ok(id) = session.request(Waiter::Reply(send)) else {
@@ -330,16 +204,17 @@ impl Link {
         Ok(Reply { ticket: Ticket { generation, id }, receiver })
     }
 
-    /// Stages the request that begins a subscription, whose items go to `mailbox`.
+    /// Stages the request that begins a subscription, whose items go to `mailbox`, if the connection passes `check`.
     pub(crate) fn subscribe(
         &self,
+        check: &Check<'_>,
         mailbox: &Arc<Mailbox>,
         window: &Permit,
         encode: &mut Begin<'_>,
     ) -> Result<Ticket, StageError> {
         let mut guard = self.lock();
         let state = &mut *guard;
-        let (generation, max) = state.ready(None, &self.options)?;
+        let (generation, max) = state.ready(check, &self.options)?;
         let session = state.session.as_mut().expect(READY);
         let (id, permit) = match session.subscribe(Waiter::Subscription(mailbox.clone()), window) {
             Ok(begun) => begun,
@@ -358,7 +233,7 @@ impl Link {
     pub(crate) fn send(&self, put: &mut Append<'_>, writer: WritingThread) -> Result<u64, StageError> {
         let mut guard = self.lock();
         let state = &mut *guard;
-        let (generation, max) = state.ready(None, &self.options)?;
+        let (generation, max) = state.ready(&any_server, &self.options)?;
         let begin = state.staged.frames.len();
         let put = put(&mut state.staged.frames).and_then(|rest| {
             state.staged.check(begin, max.saturating_sub(rest.as_ref().map_or(0, Bytes::len)))?;
@@ -380,7 +255,7 @@ impl Link {
     /// ping.
     pub(crate) fn ping(&self) -> Result<oneshot::Receiver<()>, StageError> {
         let mut state = self.lock();
-        state.ready(None, &self.options)?;
+        state.ready(&any_server, &self.options)?;
         state.pings.retain(|(_, waiter)| !waiter.is_closed());
         if state.pings.len() >= MAX_PINGS {
             state.waits_for_room = true;
@@ -453,272 +328,6 @@ impl Link {
         let task = self.lock().wake();
         if let Some(task) = task {
             task.wake();
-        }
-    }
-
-    // ---- operations of the channel's task
-
-    /// Writes all staged frames.
-    pub(crate) fn flush(&self, io: &mut Io, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if let Some(error) = io.failed.take() {
-            return Poll::Ready(Err(error));
-        }
-        loop {
-            {
-                let mut state = self.lock();
-                // While the socket is slow, frames stay in `staged`, where they count towards the bound.
-                if io.outbox.len() < HAND_OVER_BYTES {
-                    state.staged.move_to(&mut io.outbox);
-                }
-                state.writing_bytes = io.outbox.len();
-                self.feed_starved(&mut state);
-            }
-            if io.outbox.is_empty() {
-                return Poll::Ready(Ok(()));
-            }
-            ready!(io.channel.poll_write(cx, &mut io.outbox))?;
-        }
-    }
-
-    /// Notifies callers that wait for room, if there is room among the unsent frames again.
-    fn feed_starved(&self, state: &mut State) {
-        if state.waits_for_room && !state.is_full(&self.options) {
-            state.waits_for_room = false;
-            self.changed.notify_waiters();
-        }
-    }
-
-    /// Begins a turn of the channel's task; a wake-up from now on causes another turn. Returns true if the
-    /// channel must be closed.
-    pub(crate) fn begin_turn(&self, cx: &Context<'_>) -> bool {
-        let mut state = self.lock();
-        match &mut state.task {
-            Some(task) => task.clone_from(cx.waker()),
-            none => *none = Some(cx.waker().clone()),
-        }
-        state.woken = false;
-        state.closing || state.leaving
-    }
-
-    /// Returns true if writing the staged frames should wait for those that other callers are about to stage.
-    pub(crate) fn should_gather(&self) -> bool {
-        let state = self.lock();
-        !state.staged.is_empty() && state.in_progress() > 1
-    }
-
-    /// Calls `run` with the state of the connection's requests and subscriptions, under the lock of that
-    /// state. Used to process a received frame.
-    pub(crate) fn with_session<R>(&self, run: impl FnOnce(&mut Session<Waiter>) -> R) -> Option<R> {
-        let mut state = self.lock();
-        let before = state.in_progress();
-        let done = run(state.session.as_mut()?);
-        self.load.store(state.in_progress(), Ordering::Relaxed);
-        if state.in_progress() < before {
-            // A frame finishes at most one request.
-            self.wake_waiting(&state);
-        }
-        self.feed_starved(&mut state);
-        if state.is_moving() && state.in_progress() == 0 {
-            self.changed.notify_waiters();
-        }
-        Some(done)
-    }
-
-    /// Stages a frame that the channel's task itself sends.
-    pub(crate) fn stage_control<'a>(&self, frame: &impl Frame<'a>) {
-        // These frames have bounded fields, so encoding cannot fail.
-        let _ = frame.encode(&mut self.lock().staged.frames, 0);
-    }
-
-    pub(crate) fn handle_pong(&self, token: u64) {
-        let mut state = self.lock();
-        if let Some(at) = state.pings.iter().position(|(asked, _)| *asked == token) {
-            let (_, waiter) = state.pings.remove(at);
-            let _ = waiter.send(());
-        }
-    }
-
-    pub(crate) fn count_failure_without_id(&self) {
-        self.lock().failures_without_id += 1;
-    }
-
-    // ---- operations of the pool
-
-    /// Puts the link into use with a new connection.
-    pub(crate) fn set_connected(&self, channel: Channel, decoder: Decoder, parameters: SessionParameters) {
-        let io = Io { channel, decoder, outbox: Outbox::new(), failed: None };
-        *self.lock_io() = Some(io);
-        let mut state = self.lock();
-        state.session = Some(Session::new(parameters.max_requests, parameters.max_subscriptions));
-        state.generation += 1;
-        state.staged = Staged::default();
-        state.writing_bytes = 0;
-        state.leaving = false;
-        state.waits_for_request = false;
-        state.woken = true; // callers do not write until the task has begun
-        state.task = None;
-        if !matches!(state.connection, ConnectionState::Closed) {
-            state.connection = ConnectionState::Up(parameters);
-        }
-        drop(state);
-        self.changed.notify_waiters();
-    }
-
-    /// Keeps further requests waiting until the link has a connection to another node. Returns the answer to a ping: it
-    /// arrives when the server has processed all frames that were staged before.
-    pub(crate) fn begin_move(&self) -> Option<oneshot::Receiver<()>> {
-        let pong = self.ping().ok();
-        let mut state = self.lock();
-        if matches!(state.connection, ConnectionState::Up(_)) {
-            state.connection = ConnectionState::Down(Arc::new(ConnectError::Lost(Lost::Moved)));
-        }
-        pong
-    }
-
-    /// Waits until all requests that are in progress on a link that moves have their replies.
-    pub(crate) async fn until_idle(&self) {
-        loop {
-            let mut changed = std::pin::pin!(self.changed.notified());
-            changed.as_mut().enable();
-            if self.lock().in_progress() == 0 {
-                return;
-            }
-            changed.await;
-        }
-    }
-
-    /// Ends the connection of a link that moves: the channel's task sends a goodbye and ends.
-    pub(crate) fn leave(&self) {
-        let task = {
-            let mut state = self.lock();
-            state.leaving = true;
-            state.wake()
-        };
-        if let Some(task) = task {
-            task.wake();
-        }
-    }
-
-    /// Records that the link's connection is lost, and notifies all callers that wait for replies.
-    pub(crate) fn down(&self, lost: &Lost) {
-        *self.lock_io() = None;
-        let mut state = self.lock();
-        let waiters = state.session.take();
-        let pings = std::mem::take(&mut state.pings);
-        state.staged = Staged::default();
-        state.writing_bytes = 0;
-        state.task = None;
-        if matches!(state.connection, ConnectionState::Up(_)) {
-            state.connection = ConnectionState::Down(Arc::new(ConnectError::Lost(lost.clone())));
-        }
-        self.load.store(0, Ordering::Relaxed);
-        for (_, waiter) in waiters.into_iter().flat_map(Session::into_waiters) {
-            match waiter {
-                Waiter::Reply(waiter) => drop(waiter.send(Err(lost.clone()))),
-                Waiter::Subscription(mailbox) => mailbox.push(crate::mailbox::Item::Lost(lost.clone())),
-            }
-        }
-        drop(state);
-        drop(pings);
-        self.changed.notify_waiters();
-    }
-
-    /// Records a failed attempt to connect. If `again` is false, the client makes no further attempt.
-    pub(crate) fn not_connected(&self, why: Arc<ConnectError>, again: bool) {
-        let mut state = self.lock();
-        if !matches!(state.connection, ConnectionState::Closed) {
-            state.connection = if again { ConnectionState::Down(why) } else { ConnectionState::Dead(why) };
-        }
-        drop(state);
-        self.changed.notify_waiters();
-    }
-
-    /// Closes the link: callers can stage no more frames, the channel's task writes the staged ones, and then
-    /// the channel ends.
-    pub(crate) fn close(&self) {
-        let task = {
-            let mut state = self.lock();
-            state.connection = ConnectionState::Closed;
-            state.closing = true;
-            state.wake()
-        };
-        self.changed.notify_waiters();
-        if let Some(task) = task {
-            task.wake();
-        }
-    }
-
-    pub(crate) fn is_closing(&self) -> bool {
-        self.lock().closing
-    }
-}
-
-impl State {
-    /// Checks that a frame can be staged now. Returns the generation (number of the connection) and the size
-    /// of the largest permitted frame in bytes. If this succeeds, `session` is present.
-    fn ready(&mut self, run: Run, options: &Options) -> Result<(u64, usize), StageError> {
-        let parameters = match &self.connection {
-            ConnectionState::Up(parameters) => parameters,
-            ConnectionState::Down(why) => return Err(StageError::Connection(why.clone())),
-            ConnectionState::Dead(why) => return Err(StageError::Dead(why.clone())),
-            ConnectionState::Closed => return Err(StageError::Closed),
-        };
-        if run.is_some_and(|run| run != parameters.run) {
-            return Err(StageError::OtherRun);
-        }
-        if self.is_full(options) {
-            self.waits_for_room = true;
-            return Err(StageError::Room);
-        }
-        match self.session {
-            Some(_) => Ok((self.generation, parameters.max_send_bytes)),
-            None => Err(StageError::Connection(Arc::new(ConnectError::NotYet))),
-        }
-    }
-
-    fn is_full(&self, options: &Options) -> bool {
-        self.staged.len() + self.writing_bytes >= options.max_unsent_bytes
-    }
-
-    /// Returns true while requests wait for a connection to another node.
-    fn is_moving(&self) -> bool {
-        matches!(&self.connection, ConnectionState::Down(why) if matches!(**why, ConnectError::Lost(Lost::Moved)))
-    }
-
-    fn in_progress(&self) -> usize {
-        self.session.as_ref().map_or(0, |session| session.in_progress().0)
-    }
-
-    fn wake(&mut self) -> Option<Waker> {
-        if self.woken {
-            return None;
-        }
-        self.woken = true;
-        self.task.clone()
-    }
-
-    /// Stages a request of at most `max` bytes. If the request cannot be staged, releases its id by treating
-    /// it as failed.
-    fn stage(
-        &mut self,
-        id: u32,
-        max: usize,
-        encode: impl FnOnce(&mut Vec<u8>) -> Result<(), Invalid>,
-    ) -> Result<(), StageError> {
-        let begin = self.staged.frames.len();
-        encode(&mut self.staged.frames).and_then(|()| self.staged.check(begin, max)).map_err(|error| {
-            self.staged.frames.truncate(begin);
-            if let Some(session) = &mut self.session {
-                let _ = session.route(thalweg_wire::Kind::Failed, id);
-            }
-            StageError::Invalid(error)
-        })
-    }
-
-    fn cancel(&mut self, ticket: Ticket, mode: CancelMode) {
-        if self.session.is_some() && self.generation == ticket.generation {
-            // The frame has no variable fields, so encoding cannot fail.
-            let _ = Cancel { mode }.encode(&mut self.staged.frames, ticket.id);
         }
     }
 }

@@ -24,9 +24,9 @@ const UNKNOWN: u64 = u64::MAX;
 
 /// An id, and the number of the data to which it belongs (`Directory::data`).
 #[derive(Clone, Copy, Debug)]
-struct KnownId {
-    id: u32,
-    data: u32,
+pub(crate) struct KnownId {
+    pub id: u32,
+    pub data: u32,
 }
 
 /// Name of an object on the server, with the object's id once it is known. All clones of a handle share this
@@ -125,14 +125,7 @@ impl NamedObject {
 
     /// Calls `ask` with the object's id. If the server no longer has that id, or has other data, looks up the object's
     /// name again and retries once.
-    pub(crate) async fn with_id<A, R>(&self, ask: impl Fn(u32) -> A) -> Result<R, Error>
-    where
-        A: Future<Output = Result<R, Error>>,
-    {
-        self.with_known_id(|known| ask(known.id)).await
-    }
-
-    async fn with_known_id<A, R>(&self, ask: impl Fn(KnownId) -> A) -> Result<R, Error>
+    pub(crate) async fn with_id<A, R>(&self, ask: impl Fn(KnownId) -> A) -> Result<R, Error>
     where
         A: Future<Output = Result<R, Error>>,
     {
@@ -153,7 +146,7 @@ impl NamedObject {
         frame: impl Fn(u32) -> F,
         read: impl Fn(&SharedFrame) -> Result<R, Error>,
     ) -> Result<R, Error> {
-        self.with_known_id(|KnownId { id, data }| {
+        self.with_id(|KnownId { id, data }| {
             let how = RequestOptions { data: Some(data), ..how };
             self.client.request(how, frame(id), &read)
         })
@@ -168,7 +161,7 @@ impl NamedObject {
         read: impl Fn(&SharedFrame) -> Result<R, Error>,
     ) -> Result<R, Error> {
         let encode = &encode;
-        self.with_known_id(|KnownId { id, data }| {
+        self.with_id(|KnownId { id, data }| {
             let how = RequestOptions { retry_safety: repeat, data: Some(data), ..RequestOptions::WRITE };
             self.client.write_as(how, move |out: &mut Vec<u8>| encode(out, id), &read)
         })

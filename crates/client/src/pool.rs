@@ -38,7 +38,7 @@ use crate::{
     connect::{Connected, ServerInfo, connect},
     directory::Directory,
     error::{ConnectError, Lost},
-    link::Link,
+    link::{Link, any_server},
     membership::members_of,
     options::Options,
 };
@@ -73,7 +73,7 @@ pub(crate) struct Pool {
     next: AtomicUsize,
     supervisors: Mutex<JoinSet<()>>,
     server: Arc<Mutex<Option<ServerInfo>>>,
-    /// Notifies requests that were sent to the wrong node that a connection has moved.
+    /// Notifies requests that wait for a connection, or were sent to the wrong node, that the pool has a new one.
     moved: Arc<Notify>,
 }
 
@@ -124,7 +124,7 @@ impl Pool {
         (Self { links, next: AtomicUsize::new(0), supervisors, server, moved }, first)
     }
 
-    /// Notifies waiting requests when a connection has moved to another node.
+    /// Notifies waiting requests when the pool has a new connection, such as one that has moved to another node.
     pub(crate) fn moved(&self) -> &Notify {
         &self.moved
     }
@@ -149,6 +149,14 @@ impl Pool {
     /// Returns true if any link of the pool has a connection.
     pub(crate) fn is_connected(&self) -> bool {
         self.links.iter().any(|link| link.is_connected())
+    }
+
+    /// Returns the reason why the pool has no connection; `None` if it has one.
+    pub(crate) fn connect_error(&self) -> Option<Arc<ConnectError>> {
+        if self.is_connected() {
+            return None;
+        }
+        self.links.iter().find_map(|link| link.connect_error())
     }
 
     /// Returns a link for a caller that sends all its requests on the same link. Links take turns.
@@ -515,7 +523,7 @@ impl Supervisor {
     /// Asks the node of this connection for the members. A node that does not answer, or knows no leader, is doubted.
     async fn refresh(&self, node: u64) {
         let Some(link) = self.links.first() else { return };
-        let Ok(mut reply) = link.request(None, &mut |out, id| Ok(ReadMembers {}.encode(out, id)?), None) else {
+        let Ok(mut reply) = link.request(&any_server, &mut |out, id| Ok(ReadMembers {}.encode(out, id)?), None) else {
             return;
         };
         match timeout(self.options.refresh, &mut reply).await {

@@ -29,7 +29,7 @@ use tokio::sync::Notify;
 use crate::{
     client::{Client, Clock},
     error::{Error, Invalid, Lost},
-    link::{Link, Reply, StageError, WritingThread},
+    link::{Link, Reply, StageError, WritingThread, any_server},
     request::answer_of,
     subject::{Published, published},
 };
@@ -349,7 +349,7 @@ impl Inner {
             out.extend_from_slice(encoded);
             Ok(())
         };
-        let reply = self.link.request(None, &mut frame, Some(writer))?;
+        let reply = self.link.request(&any_server, &mut frame, Some(writer))?;
         let generation = reply.ticket.generation;
         gathered.in_flight.push_back(reply);
         gathered.writer.clear();

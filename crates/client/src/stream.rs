@@ -177,7 +177,8 @@ impl Stream {
     /// client's default.
     pub async fn tail_with(&self, from: Position, window: Window) -> Result<Tail, Error> {
         let source = |id| TailSource { stream: StreamId(id), from: from.clone() };
-        let feed = self.0.with_id(|id| Feed::begin(self.client(), window, source(id))).await?;
+        let feed =
+            self.0.with_id(|known| Feed::begin(self.client(), window, Some(known.data), source(known.id))).await?;
         Ok(Tail { feed, cursor: Cursor::default() })
     }
 }

@@ -33,10 +33,11 @@ use tokio::sync::Notify;
 
 use crate::{
     backoff::Backoff,
-    client::{Client, until_staged},
+    client::Client,
     error::{Error, Lost},
-    link::{Link, Reply, StageError},
+    link::{Link, Reply, SessionParameters, StageError},
     request::answer_of,
+    staging::until_staged,
     stream::Stream,
     write::{Appended, appended, put_write},
 };
@@ -353,11 +354,12 @@ impl Worker {
         let mut encode = |out: &mut Vec<u8>, id: u32| {
             put_write(out, id, &Fields::default(), level, |out| encode_append_with(out, stream, &conditions, records))
         };
-        let (directory, data) = (self.client.directory(), self.data);
-        let stage = || match directory.data() {
-            now if now == data => self.link.request(None, &mut encode, None),
-            _ => Err(StageError::OtherData),
+        let (directory, data) = (self.client.directory(), Some(self.data));
+        let check = |_: &SessionParameters| match directory.has_other_data(data) {
+            true => Err(StageError::OtherData),
+            false => Ok(()),
         };
+        let stage = || self.link.request(&check, &mut encode, None);
         *reply = Some(until_staged(&self.link, stage).await?);
         Ok(())
     }

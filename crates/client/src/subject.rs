@@ -3,7 +3,7 @@
 //! Owns: single publishes, [`Subscriber`], requests. Does not own publishing in batches: see
 //! [`Publisher`](crate::Publisher).
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use thalweg_types::record::Record;
@@ -13,12 +13,13 @@ use thalweg_wire::{
 };
 
 use crate::{
-    client::{Client, Clock, RequestOptions, RetrySafety, until_staged},
+    client::{Client, Clock, RequestOptions, RetrySafety},
     error::{Error, Invalid, ProtocolError},
-    link::WritingThread,
+    link::{Link, WritingThread},
     mailbox::Item,
     options::Window,
     request::reply_of,
+    staging::staged_in,
     subscription::{Event, Feed, Source},
     target::Target,
 };
@@ -190,14 +191,15 @@ impl Client {
     /// Publishes a batch without waiting for the server. Waits if too many bytes wait to be written on the
     /// connection. The client counts failures, see [`failed_without_reply`](Self::failed_without_reply).
     pub async fn send_batch(&self, batch: &SharedBatch) -> Result<(), Error> {
-        let (link, clock) = (self.pin(), Clock::new(self.call_timeout()));
+        let (pool, clock) = (self.pool(), Clock::new(self.call_timeout()));
         let len = batch.bytes.len();
         let mut put = |out: &mut Vec<u8>| {
             put_publish_prefix(out, 0, len)?;
             Ok(Some(batch.bytes.clone()))
         };
-        let stage = || link.send(&mut put, WritingThread::Caller).map(|_| ());
-        clock.within(wire::Effect::Nothing, until_staged(&link, stage)).await
+        let stage = |link: &Arc<Link>| link.send(&mut put, WritingThread::Caller).map(|_| ());
+        let staging = staged_in(pool, pool.next_link(), stage, |_| None);
+        clock.within(wire::Effect::Nothing, staging).await.map(|_| ())
     }
 
     /// Publishes one message as a request, and waits at most `patience` for one answer.
@@ -252,7 +254,7 @@ impl Client {
         let window = options.window.unwrap_or(self.options().window);
         let bounds = (options.queue_messages, options.queue_bytes);
         let source = SubjectSource { pattern: pattern.as_ref().to_vec(), options, bounds };
-        let feed = Feed::begin(self, window, source).await?;
+        let feed = Feed::begin(self, window, None, source).await?;
         Ok(Subscriber { feed, batch: None, at: 0, dropped: 0, gaps: 0 })
     }
 }
@@ -276,8 +278,6 @@ struct SubjectSource {
 }
 
 impl Source for SubjectSource {
-    const HAS_ID: bool = false;
-
     fn request(&self, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>, permit: Permit) -> Result<(), Invalid> {
         let subscribe = wire::Subscribe {
             policy: self.options.policy,

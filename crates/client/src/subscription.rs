@@ -14,11 +14,12 @@ use thalweg_wire::{Batch, Effect, Fields, Permit, SharedFrame};
 
 use crate::{
     backoff::Backoff,
-    client::{Client, Clock, not_connected, until_staged},
+    client::{Client, Clock},
     error::{Error, Invalid, Lost, ProtocolError},
-    link::{Begin, Link, Ticket},
+    link::{Begin, Link, SessionParameters, StageError, Ticket},
     mailbox::{Item, Mailbox},
     options::Window,
+    staging::{not_connected, staged_in},
 };
 
 const NOTHING: Permit = Permit { messages: 0, bytes: 0 };
@@ -36,13 +37,25 @@ struct Subscription {
 }
 
 impl Subscription {
-    async fn begin(client: &Client, window: Window, encode: &mut Begin<'_>) -> Result<(Self, SharedFrame), Error> {
-        let clock = Clock::new(client.call_timeout());
-        let (link, mailbox, permit) = (client.pin(), Arc::new(Mailbox::default()), window.permit());
-        let stage = || link.subscribe(&mailbox, &permit, encode);
-        let staged = clock.within(Effect::Nothing, until_staged(&link, stage)).await;
-        let ticket = staged.map_err(|error| not_connected(&link, error))?;
-        let mut begun = Self { link, ticket, mailbox, owed: NOTHING, over: false };
+    /// Begins the subscription at a server with the data of this number; `None` stands for any data.
+    async fn begin(
+        client: &Client,
+        window: Window,
+        data: Option<u32>,
+        encode: &mut Begin<'_>,
+    ) -> Result<(Self, SharedFrame), Error> {
+        let (clock, pool) = (Clock::new(client.call_timeout()), client.pool());
+        let (mailbox, permit) = (Arc::new(Mailbox::default()), window.permit());
+        // A push leases records, so the server must not even see the id of a group in other data.
+        let check = |_: &SessionParameters| match client.directory().has_other_data(data) {
+            true => Err(StageError::OtherData),
+            false => Ok(()),
+        };
+        let stage = |link: &Arc<Link>| link.subscribe(&check, &mailbox, &permit, encode);
+        let staging = staged_in(pool, pool.next_link(), stage, |_| None);
+        let staged = clock.within(Effect::Nothing, staging).await;
+        let (link, ticket) = staged.map_err(|error| not_connected(pool, error))?;
+        let mut begun = Self { link: link.clone(), ticket, mailbox, owed: NOTHING, over: false };
         let reply = clock.within(Effect::Nothing, async { Ok(begun.next().await) }).await?;
         match reply {
             Item::Begun(frame) => Ok((begun, frame)),
@@ -86,9 +99,6 @@ impl Drop for Subscription {
 
 /// Position at which a kind of subscription begins, and at which it resumes after a lost connection.
 pub(crate) trait Source: Send + Sync {
-    /// True if the request has the id of an object, which is valid for the data of one server only.
-    const HAS_ID: bool = true;
-
     /// Appends the request that begins the subscription. The subscription continues where the last item
     /// ended.
     fn request(&self, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>, permit: Permit) -> Result<(), Invalid>;
@@ -112,16 +122,16 @@ pub(crate) struct Feed<S> {
     backoff: Backoff,
     interrupted: bool,
     over: bool,
-    /// Number of the server's data at the beginning.
-    data: u32,
+    /// Number of the server's data to which the id in the request belongs; `None` if the request has no id.
+    data: Option<u32>,
     pub source: S,
 }
 
 impl<S: Source> Feed<S> {
-    /// Begins the subscription. Returns an error if the first attempt fails.
-    pub(crate) async fn begin(client: &Client, window: Window, source: S) -> Result<Self, Error> {
-        let backoff = Backoff::new(client.options().retries);
-        let (client, data) = (client.clone(), client.directory().data());
+    /// Begins the subscription. Returns an error if the first attempt fails. `data` is the number of the server's data to
+    /// which the id in the request of the source belongs; `None` if the request has no id.
+    pub(crate) async fn begin(client: &Client, window: Window, data: Option<u32>, source: S) -> Result<Self, Error> {
+        let (client, backoff) = (client.clone(), Backoff::new(client.options().retries));
         let mut feed = Self { client, window, active: None, backoff, interrupted: false, over: false, data, source };
         feed.begin_again().await?;
         Ok(feed)
@@ -133,10 +143,7 @@ impl<S: Source> Feed<S> {
         let read = if self.interrupted { Some(ReadLevel::Linearizable) } else { self.client.read_field() };
         let fields = Fields { read, ..Fields::default() };
         let mut encode = |out: &mut Vec<u8>, id: u32, permit: Permit| source.request(out, id, &fields, permit);
-        let (active, frame) = Subscription::begin(&self.client, self.window, &mut encode).await?;
-        if S::HAS_ID && self.client.directory().data() != self.data {
-            return Err(Error::OtherData);
-        }
+        let (active, frame) = Subscription::begin(&self.client, self.window, self.data, &mut encode).await?;
         self.source.begun(&frame)?;
         self.active = Some(active);
         Ok(())

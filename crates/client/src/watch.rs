@@ -67,7 +67,8 @@ impl Keyspace {
     /// Watches keys like [`watch`](Self::watch), with a window of its own instead of the client's default.
     pub async fn watch_with(&self, keys: Watched, from: Revision, window: Window) -> Result<Watch, Error> {
         let source = |id| WatchSource { keyspace: KeyspaceId(id), keys: keys.clone(), from, seen: 0, skip: 0 };
-        let feed = self.0.with_id(|id| Feed::begin(self.client(), window, source(id))).await?;
+        let feed =
+            self.0.with_id(|known| Feed::begin(self.client(), window, Some(known.data), source(known.id))).await?;
         Ok(Watch { feed })
     }
 }

@@ -55,7 +55,7 @@ pub enum NodeError {
     #[error("the database is not a member of a cluster")]
     NotAMember,
     /// The address for other nodes could not be bound.
-    #[error("cannot listen on {address} for other nodes: {error}; is another server running there?")]
+    #[error("cannot listen on {address} for other nodes: {error}")]
     Bind {
         /// Address for other nodes.
         address: SocketAddr,

@@ -116,7 +116,7 @@ pub struct Options {
     pub page_cache_bytes: u64,
     /// Size of the state's memtable in bytes; up to four memtables may be in memory. The memory backend has none.
     pub memtable_bytes: usize,
-    /// Compression of those tables of the LSM backend that are rewritten rarely. A directory may be opened with another
+    /// Compression of the tables of the LSM backend below level 0. A directory may be opened with another
     /// choice each time; existing tables change when they are merged.
     pub table_compression: TableCompression,
     /// Determines when the LSM backend merges its tables: automatically, or only on

@@ -287,6 +287,17 @@ pub struct Clocks {
     pub stolen: Option<f64>,
 }
 
+impl Clocks {
+    /// Returns the state over two spans of time together, which need not be adjacent.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        let seconds = self.seconds + other.seconds;
+        let stolen = self.stolen.zip(other.stolen).filter(|_| seconds > 0.0);
+        let stolen = stolen.map(|(one, more)| (one * self.seconds + more * other.seconds) / seconds);
+        Self { seconds, drift_seconds: self.drift_seconds + other.drift_seconds, stolen }
+    }
+}
+
 /// One reading of the machine's clocks.
 #[derive(Clone, Copy, Debug)]
 struct ClockReading {
@@ -492,6 +503,15 @@ mod tests {
         assert_eq!(stolen_of("cpu  1 2 3 4\n"), None, "kernels that do not say");
         assert_eq!(stolen_of(""), None);
         assert!(stolen_from_processors() <= stolen_from_processors());
+    }
+
+    #[test]
+    fn the_share_of_stolen_time_over_two_spans_counts_each_by_its_length() {
+        let of = |seconds, stolen| Clocks { seconds, drift_seconds: 0.001, stolen };
+        let both = of(1.0, Some(0.5)).and(&of(4.0, Some(0.25)));
+        assert_eq!((both.seconds, both.stolen), (5.0, Some(0.3)));
+        assert!((both.drift_seconds - 0.002).abs() < 1e-9, "{both:?}");
+        assert_eq!(of(1.0, Some(0.5)).and(&of(4.0, None)).stolen, None, "kernels that do not say");
     }
 
     #[test]

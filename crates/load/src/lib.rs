@@ -72,5 +72,5 @@ pub use self::{
     server_samples::{ServerSource, run_counted},
     tally::{Merge, Tally},
     timeline::{Timeline, Window},
-    validity::{BACKLOG, MAX_BUSY, MAX_DRIFT, MAX_STOLEN, Validity, saturated, unusable_clocks},
+    validity::{BACKLOG, LIMITED_REMEDY, MAX_BUSY, MAX_DRIFT, MAX_STOLEN, Validity, saturated, unusable_clocks},
 };

@@ -6,7 +6,7 @@
 use super::{
     pace::Pace,
     tally::Tally,
-    validity::{MAX_BUSY, Validity, summary},
+    validity::{LIMITED_REMEDY, MAX_BUSY, Validity, summary},
 };
 use crate::{
     latency::{Latencies, micros},
@@ -218,14 +218,15 @@ impl<C> Rounds<C> {
         verdict(&self.validity(), self.is_lower_bound())
     }
 
-    /// Creates the check that requires all rounds to be valid. It names a rate that is only a lower bound.
+    /// Creates the check that requires all rounds to be valid. It names a rate that is only a lower bound, with remedies.
     pub fn check(&self, what: impl Into<String>, required: &str) -> Check {
         let check = self.validity().check(what, required);
         if check.verdict != Verdict::Met || !self.is_lower_bound() {
             return check;
         }
         let busy = self.busy_percent();
-        let measured = format!("yes, but the rate is a lower bound: a load thread was {busy:.0} % busy");
+        let why = format!("a load thread was {busy:.0} % busy; {LIMITED_REMEDY}");
+        let measured = format!("yes, but the rate is a lower bound: {why}");
         Check { measured, ..check }
     }
 }
@@ -277,5 +278,6 @@ mod tests {
         assert_eq!(rounds.verdict(), "lower bound: generator saturated");
         let check = rounds.check("put", "all");
         assert!(check.verdict == Verdict::Met && check.measured.contains("lower bound"), "{check:?}");
+        assert!(check.measured.ends_with(LIMITED_REMEDY), "{check:?}");
     }
 }

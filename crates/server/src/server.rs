@@ -15,7 +15,7 @@ use std::{
 
 use prometheus_client::collector::Collector;
 use thalweg_engine::{Database, WriteError};
-use thalweg_transport::{Listener, listen};
+use thalweg_transport::{ListenError, Listener, listen};
 use thalweg_types::{Action, Classified};
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 
@@ -35,7 +35,7 @@ use thalweg_serving::{
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// The address of HTTP could not be bound.
-    #[error("cannot listen on {http}: {error}; is another server running there?")]
+    #[error("cannot listen on {http}: {error}")]
     Bind {
         /// Address of HTTP.
         http: SocketAddr,
@@ -43,14 +43,14 @@ pub enum ServerError {
         error: io::Error,
     },
     /// The native protocol's address could not be bound.
-    #[error("{0} Choose another address with `native`, or disable the protocol with native = off.")]
-    BindNative(#[from] thalweg_transport::ListenError),
+    #[error("{0}. Choose another address with `native`, or disable the protocol with native = off.")]
+    BindNative(#[from] ListenError),
     /// The default address of the native protocol, the port after HTTP's, could not be bound.
     #[error(
-        "{0} This is the port after HTTP's (native = next). Choose another address with `native`, or disable \
+        "{0}. This is the port after HTTP's (native = next). Choose another address with `native`, or disable \
          the protocol with native = off."
     )]
-    BindNext(thalweg_transport::ListenError),
+    BindNext(ListenError),
     /// The native protocol's certificate cannot be used.
     #[error("{0}. Without a certificate, disable TLS and QUIC with native_tls = false and native_quic_sockets = 0.")]
     Certificate(#[from] thalweg_transport::IdentityError),
@@ -77,6 +77,21 @@ pub enum ServerError {
     /// The database could not be closed cleanly. No acknowledged write is lost: the next open replays the log.
     #[error("the database was not closed cleanly: {0}; the next start will replay its log")]
     Close(WriteError),
+}
+
+impl ServerError {
+    /// Returns the address that could not be bound, and the error of the system; `None` if the server did not start for
+    /// another reason.
+    #[must_use]
+    pub fn unbound(&self) -> Option<(SocketAddr, &io::Error)> {
+        match self {
+            Self::Bind { http: address, error }
+            | Self::BindResp { resp: address, error }
+            | Self::BindNative(ListenError::Bind { address, error })
+            | Self::BindNext(ListenError::Bind { address, error }) => Some((*address, error)),
+            _ => None,
+        }
+    }
 }
 
 impl Classified for ServerError {

@@ -39,7 +39,7 @@ Examples:
 Exit codes:
   0  done
   1  failed: check the node, its data and the machine
-  2  wrong usage, or a request that can never succeed
+  2  wrong usage or configuration, or a request that can never succeed
   3  not found: key, stream, offset, file or directory
   4  a condition was not met (--if-revision, --expect, a lapsed attempt, ...)
   5  unavailable: not reachable, overloaded or in use; retry later";

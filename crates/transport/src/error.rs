@@ -12,7 +12,7 @@ use crate::{quic::MAX_QUIC_SOCKETS, tls};
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// The address could not be bound.
-    #[error("cannot listen on {address}: {error}; is another server running there?")]
+    #[error("cannot listen on {address}: {error}")]
     Bind {
         /// Address that could not be bound.
         address: SocketAddr,

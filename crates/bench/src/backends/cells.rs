@@ -16,7 +16,7 @@ use crate::{
     engine::KvSubject,
     load::turns,
     report::plots::Bar,
-    usage::{MeasuredProcess, Usage},
+    usage::{Clocks, MeasuredProcess, Meter, Usage},
 };
 
 /// Time without writes by this process that must pass before a group is measured.
@@ -42,6 +42,8 @@ pub(super) struct Cell {
     pub flushes: Option<f64>,
     /// Bytes written to the disk per operation; `None` if the device does not count them.
     pub written_bytes: Option<f64>,
+    /// State of the machine's clocks and processors during the samples, without the turns of other stores.
+    pub clocks: Clocks,
 }
 
 impl Cell {
@@ -81,6 +83,8 @@ struct RunningSubject<'a> {
     operations: u64,
     /// Device counters accumulated over the samples of this store; `None` if the device does not count.
     device: Option<DeviceCounts>,
+    /// Clocks over the samples of this store; `None` before the first one.
+    clocks: Option<Clocks>,
 }
 
 /// Callback that runs once before each turn of the stores that is counted.
@@ -104,7 +108,7 @@ pub(super) fn measure(
         let store = subject.open(&dir, effort.cache_bytes).map_err(|error| named(subject, error))?;
         group.prepare(&*store, workload).map_err(|error| named(subject, error))?;
         let device = device.map(|_| DeviceCounts::default());
-        running.push(RunningSubject { subject, store, micros: Vec::new(), operations: 0, device });
+        running.push(RunningSubject { subject, store, micros: Vec::new(), operations: 0, device, clocks: None });
     }
     wait_until_quiet();
     for sample in 0..effort.warmups + effort.samples {
@@ -145,9 +149,11 @@ impl RunningSubject<'_> {
     ) -> Result<(), BenchError> {
         let counts = || device.and_then(|device| device.counts());
         let counts_before = counts();
+        let meter = Meter::begin(None);
         let begun = Instant::now();
         group.sample(&*self.store, workload, sample).map_err(|error| named(self.subject, error))?;
         let took = begun.elapsed();
+        let clocks = meter.clocks();
         let counted = counts().zip(counts_before).map(|(after, before)| after.since(&before));
         group.verify(&*self.store, workload, sample).map_err(|error| named(self.subject, error))?;
         if !is_counted {
@@ -155,6 +161,7 @@ impl RunningSubject<'_> {
         }
         self.micros.push(took.as_secs_f64() * 1e6 / group.operations() as f64);
         self.operations += group.operations();
+        self.clocks = Some(self.clocks.map_or(clocks, |earlier| earlier.and(&clocks)));
         self.device = self.device.zip(counted).map(|(sum, more)| DeviceCounts {
             flushes: sum.flushes + more.flushes,
             written_bytes: sum.written_bytes + more.written_bytes,
@@ -171,6 +178,7 @@ impl RunningSubject<'_> {
             statistics: Statistics::of(&self.micros, seed),
             flushes: self.device.map(|counts| per_operation(counts.flushes)),
             written_bytes: self.device.map(|counts| per_operation(counts.written_bytes)),
+            clocks: self.clocks.unwrap_or_default(),
             micros: self.micros,
         }
     }

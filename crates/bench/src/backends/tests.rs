@@ -66,6 +66,26 @@ fn only_some_groups_run_if_they_are_named() {
 }
 
 #[test]
+fn the_clocks_of_a_store_are_those_of_its_own_samples() {
+    const SETS: u64 = 5;
+    let (_, scratch) = Report::begin_below("backends", None).unwrap();
+    let stores = [BackendKind::Memory, BackendKind::Lsm].map(|kind| Subject::own(kind, Mode::BehindLog));
+    let workload = Workload { values: Values::new(100, 1), seed: 1 };
+    let effort = MeasuringEffort { samples: 2, warmups: 1, cache_bytes: 1 << 20 };
+    let begun = std::time::Instant::now();
+    let stores: Vec<_> = stores.iter().collect();
+    let group = Group::Writes(SETS);
+    let cells = measure(group, &stores, &workload, effort, &scratch, &mut || Ok(()), &mut Quiet).unwrap();
+    let all = begun.elapsed().as_secs_f64();
+    for cell in &cells {
+        let timed = cell.micros.iter().sum::<f64>() * SETS as f64 / 1e6;
+        assert!(cell.clocks.seconds >= timed && timed > 0.0, "{timed}: {:?}", cell.clocks);
+    }
+    let together: f64 = cells.iter().map(|cell| cell.clocks.seconds).sum();
+    assert!(together < all, "{together} s of {all} s: the stores take turns");
+}
+
+#[test]
 fn what_makes_no_sense_is_refused() {
     for flags in
         ["--samples 0", "--warmup-samples 10001", "--no-groups", "--sweep-size 5", "--sweep-readers 0 --no-groups"]

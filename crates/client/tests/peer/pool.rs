@@ -82,6 +82,39 @@ async fn requests_are_spread_and_go_where_there_is_a_connection() {
 }
 
 #[tokio::test]
+async fn requests_that_wait_use_the_first_connection_that_comes_back() {
+    let server = Server::new().await;
+    let options = Options { connections: 2, ..quick() };
+    let (client, peers) = tokio::join!(Client::connect(server.endpoint(), options), async {
+        (server.accept().await, server.accept().await)
+    });
+    let client = client.unwrap();
+    drop(peers);
+    let short = client.timeout(Some(Duration::from_millis(30)));
+    // A request that was sent before the client noticed the loss fails with another error.
+    while !matches!(short.keyspace("users").describe(Count::Skip).await, Err(Error::NotConnected { .. })) {}
+    let mut asked = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let client = client.clone();
+        asked.spawn(async move { client.keyspace("users").describe(Count::Skip).await });
+    }
+    tokio::task::yield_now().await;
+    // The requests wait, some on either link. Only one connection is accepted.
+    let mut peer = server.accept().await;
+    let answering = tokio::spawn(async move {
+        for _ in 0..4 {
+            let id = peer.any().await;
+            peer.send(id, &found()).await;
+        }
+        peer
+    });
+    while let Some(answer) = asked.join_next().await {
+        answer.unwrap().unwrap();
+    }
+    drop(answering.await.unwrap());
+}
+
+#[tokio::test]
 async fn a_client_that_waits_for_a_welcome_can_be_closed() {
     let server = Server::new().await;
     let options = Options { connect_timeout: Duration::from_secs(600), ..quick() };

@@ -316,6 +316,37 @@ async fn pushes_go_on_and_what_was_delivered_is_settled_by_its_attempt() {
     assert_eq!((settled.settled, settled.lapsed.len()), (1, 1));
 }
 
+/// Another group may have the id there, and the push would lease its records.
+#[tokio::test]
+async fn a_push_asks_for_nothing_at_a_server_with_other_data() {
+    let mut server = Server::new().await;
+    let (client, mut peer) = server.connected(quick()).await;
+    let begun = tokio::spawn({
+        let client = client.clone();
+        async move {
+            let group = client.stream("s").group("g").await.unwrap();
+            group.push(thalweg_client::PushOptions::member("m")).await
+        }
+    });
+    let id = peer.any().await;
+    peer.send(id, &stream_found()).await;
+    let id = peer.any().await;
+    peer.send(id, &group_found()).await;
+    let id = peer.any().await;
+    peer.send(id, &Pushing { held_records: 9, held_bytes: 99 }).await;
+    let mut pushes = begun.await.unwrap().unwrap();
+    drop(peer);
+    server.node = 2;
+    let reading = tokio::spawn(async move { pushes.next().await.map(drop) });
+    let mut peer = server.accept().await;
+    let error = reading.await.unwrap().unwrap_err();
+    assert!(matches!(error, Error::OtherData), "{error}");
+    let pinging = tokio::spawn(async move { client.ping().await });
+    let (_, kind) = peer.request(|envelope| envelope.frame.kind()).await;
+    assert_eq!(kind, Kind::Ping, "the first frame of the client here");
+    pinging.abort();
+}
+
 fn messages(payloads: &[&str], checksum: Checksum) -> SharedBatch {
     let mut writer = BatchWriter::new(b"a.b", b"").unwrap();
     payloads.iter().for_each(|payload| writer.push_payload(payload.as_bytes()).unwrap());

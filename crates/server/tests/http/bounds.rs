@@ -505,8 +505,11 @@ async fn an_address_in_use_or_open_to_all_is_a_typed_error() {
     taken.http = node.address;
     let error = Server::bind(taken.clone(), &node.db).await.unwrap_err();
     assert!(matches!(error, ServerError::Bind { .. }), "{error}");
+    let (address, cause) = error.unbound().unwrap();
+    assert_eq!((address, cause.kind()), (node.address, std::io::ErrorKind::AddrInUse));
     taken.http = "0.0.0.0:0".parse().unwrap();
     let error = Server::bind(taken, &node.db).await.unwrap_err();
     assert!(matches!(error, ServerError::Config(ConfigError::Unprotected { .. })), "{error}");
+    assert!(error.unbound().is_none());
     node.stop().await;
 }

@@ -308,9 +308,9 @@ knobs! {
     cache_bytes: ByteSize = |engine| ByteSize(engine.cache_bytes);
     /// Size of a memtable of the state. Cost: up to four times this much memory while flushes catch up.
     memtable_bytes: ByteSize = |engine| ByteSize(engine.memtable_bytes as u64);
-    /// Compression of the tables of the LSM backend, none or lz4. `lz4` compresses all tables except those on level 0
-    /// and on the first level below it. A directory can be started with either value; existing tables change when they
-    /// are compacted. Cost: with lz4, CPU for each block that is read from a file and for compactions; with none, disk.
+    /// Compression of the tables of the LSM backend, none or lz4. `lz4` compresses all tables except the newest, those
+    /// on level 0. A directory can be started with either value; existing tables change when they are compacted. Cost:
+    /// with lz4, CPU for each block that is read from a file and for compactions; with none, disk.
     table_compression: TableCompression = |engine| engine.table_compression;
     /// Maximum memory of streams, consumer groups and leases, which the state holds beside its caches. Each counts with
     /// the most that it can take: 655 bytes for a stream, 3700 for a consumer group with four members, 610 for each

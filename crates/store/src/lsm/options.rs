@@ -17,8 +17,8 @@ pub enum Compaction {
     WhenAsked,
 }
 
-/// Compression of the tables on the cold levels of the LSM tree: those below the first level that compactions of new
-/// data rewrite. Tables keep the compression with which they were written until a compaction rewrites them.
+/// Compression of the tables below level 0 of the LSM tree. Tables keep the compression with which they were written until
+/// a compaction rewrites them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum TableCompression {
     /// Tables are not compressed. A read of a block costs the least time.
@@ -63,7 +63,7 @@ pub struct LsmOptions {
     /// Size in bytes at which a compaction begins a new table. Levels 0 and 1 are full at 4 times this size. A larger
     /// size causes fewer and longer compactions; a smaller size causes more files.
     pub table_bytes: u64,
-    /// Compression of the tables on cold levels. A directory may be opened with another choice each time; existing
+    /// Compression of the tables below level 0. A directory may be opened with another choice each time; existing
     /// tables change when they are compacted.
     pub compression: TableCompression,
     /// Choice of when the tables are compacted: automatically or only on request.

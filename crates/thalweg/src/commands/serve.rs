@@ -7,6 +7,7 @@
 
 mod headings;
 pub(super) mod link_tls;
+mod listening;
 mod membership;
 mod repair;
 
@@ -19,14 +20,13 @@ use std::{
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use thalweg_cluster::{Node, NodeError};
+use thalweg_cluster::Node;
 use thalweg_engine::{Create, Database, Health, OpenReport, Options, Repair};
 use thalweg_server::{
-    Server, ServerError,
+    Server,
     cluster::Cluster,
     config::{AvailableMemory, Config, ConfigError, ConfigLayer, KNOBS, Knob, Layers, Resolved, example},
 };
-use thalweg_types::Classified;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::{
@@ -273,17 +273,7 @@ fn start_member(part: &OpenRole, config: &Config, database: &Database) -> Result
     let Some(member) = part.member() else { return Ok(None) };
     membership::check(member, database)?;
     let Some(options) = membership::node_options(config, member, database.report().node) else { return Ok(None) };
-    Node::start(database, member.credentials.cluster, options).map(Some).map_err(|error| match error {
-        NodeError::Bind { .. } => unbound(&error, "--cluster"),
-        error => Failure::of(&error),
-    })
-}
-
-/// Creates the failure of a server that cannot listen. Its exit code is not the one of a wrong configuration, after
-/// which a supervisor does not start the server again: the process that listens there may be about to end.
-fn unbound(error: &impl Classified, option: &str) -> Failure {
-    Failure { exit: Exit::Unavailable, ..Failure::of(error) }
-        .then(format!("stop the process that listens there, or choose another address with {option}"))
+    Node::start(database, member.credentials.cluster, options).map(Some).map_err(|error| listening::of_node(&error))
 }
 
 /// Runs a server over the database until a signal or an administrator stops it; the server then stops the member and
@@ -303,12 +293,8 @@ async fn serve(
         stop_requested: Arc::default(),
     });
     let stop_requested = cluster.as_ref().map(|cluster| Arc::clone(&cluster.stop_requested));
-    let server = Server::bind_member(config.clone(), database, cluster).await.map_err(|error| match error {
-        ServerError::Bind { .. } => unbound(&error, "--http"),
-        ServerError::BindNative(_) | ServerError::BindNext(_) => unbound(&error, "--native"),
-        ServerError::BindResp { .. } => unbound(&error, "--resp"),
-        error => Failure::of(&error),
-    })?;
+    let server = Server::bind_member(config.clone(), database, cluster).await;
+    let server = server.map_err(|error| listening::of_server(&error))?;
     let again = args.clone();
     let links = member.and_then(|(node, _)| node.tls().cloned());
     tokio::spawn(reload_at(hangup, config.clone(), (server.certificate(), links), log, move || again.resolve()));

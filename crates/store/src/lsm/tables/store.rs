@@ -72,7 +72,7 @@ pub(crate) struct TableOptions {
     pub table_bytes: u64,
     /// Size in bytes of the memory that the kernel has for pages of files.
     pub page_cache_bytes: u64,
-    /// Compression of the tables on cold levels.
+    /// Compression of the tables below level 0.
     pub compression: TableCompression,
 }
 
@@ -86,8 +86,8 @@ pub(crate) struct TableStore {
     discarding: Discarding,
     table_bytes: u64,
     page_cache_bytes: u64,
-    /// Compression of tables that are written to cold levels.
-    cold_compression: CompressionType,
+    /// Compression of tables that are written below level 0.
+    compression: CompressionType,
     partial: PartialTables,
     /// Numbers of the tables at the last attempt to return space to the disk, if that attempt freed nothing. The next
     /// attempt is skipped while the tables are the same.
@@ -112,7 +112,7 @@ enum Origin {
 impl TableStore {
     /// Opens the tables in a directory. Creates the directory if it is missing. `pacer` paces the work on them.
     pub(crate) fn open(dir: &Path, options: TableOptions, pacer: Arc<Pacer>) -> Result<Self, BackendError> {
-        let cold_compression = compression_type(options.compression)?;
+        let compression = compression_type(options.compression)?;
         let disk = open_os_dir(dir)?;
         private::create(dir).map_err(io_error("create directory"))?;
         private::refuse_links(dir).map_err(io_error("open"))?;
@@ -120,7 +120,7 @@ impl TableStore {
         let cache = Arc::new(BlockCache::new(options.cache_bytes));
         let pace = Arc::new(Throttle::new(pacer));
         let growth = WritebackTracker::of(dir, &pace);
-        let config = config(dir, cold_compression).with_compaction_filter_factory(Some(Arc::new(growth.clone())));
+        let config = config(dir, compression).with_compaction_filter_factory(Some(Arc::new(growth.clone())));
         let tree = match catch_panics("open", || config.open())? {
             AnyTree::Standard(tree) => tree,
             AnyTree::Blob(_) => {
@@ -141,7 +141,7 @@ impl TableStore {
             discarding,
             table_bytes: options.table_bytes,
             page_cache_bytes: options.page_cache_bytes,
-            cold_compression,
+            compression,
             partial: PartialTables::in_dir(dir),
             not_reclaimable: Mutex::default(),
             newest: ArcSwap::default(),
@@ -254,8 +254,8 @@ impl TableStore {
     /// written; `None` if there was nothing to do.
     pub(crate) fn compact_all(&self) -> Result<Option<u64>, BackendError> {
         let before = self.newest();
-        // Tables can reach the last level without being written again, or were written with other options.
-        let is_as_chosen = before.tables().all(|table| table.compression() == self.cold_compression);
+        // The tables of a first flush reach the last level without being written again; others may have other options.
+        let is_as_chosen = before.tables().all(|table| table.compression() == self.compression);
         if before.is_merged() && is_as_chosen { Ok(None) } else { self.merge_all(&before) }
     }
 

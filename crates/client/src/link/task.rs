@@ -1,0 +1,100 @@
+//! Operations of the channel's task on its link: writing staged frames, and passing received frames to their callers.
+//!
+//! Does not own reading, nor the order of the steps of a turn (`channel`).
+
+use std::{
+    io,
+    sync::atomic::Ordering,
+    task::{Context, Poll, ready},
+};
+
+use thalweg_wire::{Frame, Session};
+
+use super::{Io, Link, Waiter, state::State};
+use crate::staged::HAND_OVER_BYTES;
+
+impl Link {
+    /// Writes all staged frames.
+    pub(crate) fn flush(&self, io: &mut Io, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Some(error) = io.failed.take() {
+            return Poll::Ready(Err(error));
+        }
+        loop {
+            {
+                let mut state = self.lock();
+                // While the socket is slow, frames stay in `staged`, where they count towards the bound.
+                if io.outbox.len() < HAND_OVER_BYTES {
+                    state.staged.move_to(&mut io.outbox);
+                }
+                state.writing_bytes = io.outbox.len();
+                self.feed_starved(&mut state);
+            }
+            if io.outbox.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            ready!(io.channel.poll_write(cx, &mut io.outbox))?;
+        }
+    }
+
+    /// Notifies callers that wait for room, if there is room among the unsent frames again.
+    fn feed_starved(&self, state: &mut State) {
+        if state.waits_for_room && !state.is_full(&self.options) {
+            state.waits_for_room = false;
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// Begins a turn of the channel's task; a wake-up from now on causes another turn. Returns true if the
+    /// channel must be closed.
+    pub(crate) fn begin_turn(&self, cx: &Context<'_>) -> bool {
+        let mut state = self.lock();
+        match &mut state.task {
+            Some(task) => task.clone_from(cx.waker()),
+            none => *none = Some(cx.waker().clone()),
+        }
+        state.woken = false;
+        state.closing || state.leaving
+    }
+
+    /// Returns true if writing the staged frames should wait for those that other callers are about to stage.
+    pub(crate) fn should_gather(&self) -> bool {
+        let state = self.lock();
+        !state.staged.is_empty() && state.in_progress() > 1
+    }
+
+    /// Calls `run` with the state of the connection's requests and subscriptions, under the lock of that
+    /// state. Used to process a received frame.
+    pub(crate) fn with_session<R>(&self, run: impl FnOnce(&mut Session<Waiter>) -> R) -> Option<R> {
+        let mut state = self.lock();
+        let before = state.in_progress();
+        let done = run(state.session.as_mut()?);
+        self.load.store(state.in_progress(), Ordering::Relaxed);
+        if state.in_progress() < before {
+            // A frame finishes at most one request.
+            self.wake_waiting(&state);
+        }
+        self.feed_starved(&mut state);
+        if state.is_moving() && state.in_progress() == 0 {
+            self.changed.notify_waiters();
+        }
+        Some(done)
+    }
+
+    /// Stages a frame that the channel's task itself sends.
+    pub(crate) fn stage_control<'a>(&self, frame: &impl Frame<'a>) {
+        // These frames have bounded fields, so encoding cannot fail.
+        let _ = frame.encode(&mut self.lock().staged.frames, 0);
+    }
+
+    pub(crate) fn handle_pong(&self, token: u64) {
+        let mut state = self.lock();
+        if let Some(at) = state.pings.iter().position(|(asked, _)| *asked == token) {
+            let (_, waiter) = state.pings.remove(at);
+            let _ = waiter.send(());
+        }
+    }
+
+    pub(crate) fn count_failure_without_id(&self) {
+        self.lock().failures_without_id += 1;
+    }
+}
