@@ -23,7 +23,10 @@ use crate::{
         versions::unwrap,
         write::Write,
     },
-    limits::{MAX_ATTEMPT_RECORDS, MAX_COMMAND_STEPS, MAX_GROUP_PENDING, MAX_HISTORY_REVISIONS, MAX_VALUE_BYTES},
+    limits::{
+        DEFAULT_INLINE_VALUE_BYTES, MAX_ATTEMPT_RECORDS, MAX_COMMAND_STEPS, MAX_GROUP_PENDING, MAX_HISTORY_REVISIONS,
+        MAX_VALUE_BYTES,
+    },
     steps::{
         DELIVERED_RECORD, GET, OPERATION, READ, ROW, SCAN, SETTLED_ATTEMPT, SETTLED_RUN, WRITE, items, read_bytes,
         written_bytes, written_runs,
@@ -39,9 +42,14 @@ const CHANGE_VALUE: u64 = READ_VALUE + written_bytes(MAX_VALUE_BYTES);
 const WRITE_KEY: u64 = OPERATION + 7 * READ + 8 * WRITE;
 /// Steps of a lookup of a key or a field in addition to the bytes of its value.
 const LOOK_UP: u64 = OPERATION + 7 * READ;
-/// Steps that the history of a keyspace adds to a write, which reads the versions of the key and removes some of them.
-/// They do not include the bytes of the former value, which mostly stay in the log.
-const KEEP_VERSION: u64 = 2 * READ + SCAN + MAX_HISTORY_REVISIONS as u64 * ROW + 64 * WRITE;
+/// Steps that the history of a keyspace adds to a write, which keeps the former value, reads the versions of the key and
+/// removes some of them. Of the former value they include the bytes that the state stores by default; longer values
+/// mostly stay in the log, where it takes no work to keep them. Proposers that know the value's length add its steps.
+const KEEP_VERSION: u64 =
+    2 * READ + SCAN + MAX_HISTORY_REVISIONS as u64 * ROW + 64 * WRITE + written_bytes(DEFAULT_INLINE_VALUE_BYTES);
+/// Steps that a touch in a commit adds to a write, because it writes the value again: those of a value that the state
+/// stores by default, like [`KEEP_VERSION`].
+const TOUCH: u64 = READ + read_bytes(DEFAULT_INLINE_VALUE_BYTES) + written_bytes(DEFAULT_INLINE_VALUE_BYTES);
 /// Steps of a command about a stream, a group or a lease, in addition to its bytes.
 const FLAT: u64 = 1000;
 /// Steps of an ack, a nack or an extension in addition to its attempts: it writes the head of its group.
@@ -60,8 +68,10 @@ pub fn max_steps(command: &[u8], keeps_history: bool) -> u64 {
 }
 
 /// Returns the maximum number of steps like [`max_steps`]. `value_reads` is the sum of the steps of the values that the
-/// gets of a transaction or the [reads of a Redis batch](reads_values) return, if the proposer knows them; otherwise
-/// each value counts as one of maximum size.
+/// [reads of a Redis batch](reads_values) return, or that the gets of a transaction return, the touches of a commit or
+/// transaction write again, and its writes keep in a history; `None` if the proposer does not know their lengths. Then
+/// each value that is returned, or that a transaction touches, counts as one of maximum size, and each other one as the
+/// longest that the state stores by default.
 #[must_use]
 pub fn max_steps_with(command: &[u8], keeps_history: bool, value_reads: Option<u64>) -> u64 {
     let command = unwrap(command).bytes;
@@ -72,7 +82,7 @@ pub fn max_steps_with(command: &[u8], keeps_history: bool, value_reads: Option<u
         of_redis(command, write, value_reads).ok()
     } else {
         match Command::decode(command) {
-            Ok(Command::Commit(commit)) => of_commit(&commit, write).ok().flatten(),
+            Ok(Command::Commit(commit)) => of_commit(&commit, write, value_reads).ok().flatten(),
             Ok(Command::Transaction(transaction)) => of_transaction(&transaction, write, value_reads).ok().flatten(),
             Ok(
                 Command::Sweep { .. }
@@ -121,7 +131,7 @@ fn of_fetch(fetch: &Fetch<'_>) -> u64 {
 }
 
 /// Returns the maximum number of steps of a commit; `None` if its conditions scan.
-fn of_commit(commit: &Commit<'_>, write: u64) -> Result<Option<u64>, Malformed> {
+fn of_commit(commit: &Commit<'_>, write: u64, value_reads: Option<u64>) -> Result<Option<u64>, Malformed> {
     let mut steps: u64 = 0;
     for condition in commit.conditions() {
         match condition?.expect {
@@ -131,12 +141,15 @@ fn of_commit(commit: &Commit<'_>, write: u64) -> Result<Option<u64>, Malformed> 
         }
     }
     for write in commit.writes()? {
-        if let Write::Settle(settle) = write? {
-            steps += of_settle(&settle);
+        match write? {
+            Write::Settle(settle) => steps += of_settle(&settle),
+            Write::Touch { .. } if value_reads.is_none() => steps += TOUCH,
+            _ => {}
         }
     }
     // Appends of producers read and write a few rows more than puts.
-    Ok(Some(steps + u64::from(commit.write_count()) * (write + 8 * WRITE)))
+    steps += u64::from(commit.write_count()) * (write + 8 * WRITE);
+    Ok(Some(steps.saturating_add(value_reads.unwrap_or(0))))
 }
 
 /// Returns the maximum number of steps of a transaction; `None` if it scans.
@@ -158,8 +171,11 @@ fn of_transaction(
         match operation? {
             Write::Scan { .. } | Write::DeletePrefix { .. } => return Ok(None),
             Write::Get { .. } => steps = steps.saturating_add(OPERATION + GET + value),
-            // A touch rewrites a value of any length.
-            Write::Touch { .. } => steps = steps.saturating_add(write + CHANGE_VALUE),
+            // A touch rewrites a value of any length. An add reads none that is longer than a number.
+            Write::Touch { .. } => {
+                let rewrite = if value_reads.is_some() { 0 } else { CHANGE_VALUE };
+                steps = steps.saturating_add(write + rewrite);
+            }
             Write::Settle(settle) => steps = steps.saturating_add(write + of_settle(&settle)),
             _ => steps = steps.saturating_add(write),
         }
@@ -353,7 +369,8 @@ mod tests {
     use super::*;
     use crate::{
         command::{
-            CommitBuilder, RedisBuilder, ScanOperation, TransactionBuilder, encode_put, encode_sweep, encode_versioned,
+            CommitBuilder, Deadline, RedisBuilder, ScanOperation, TransactionBuilder, encode_put, encode_sweep,
+            encode_versioned,
             groups::{OffsetRun, Settlement, encode_ack, encode_extend, encode_fetch},
         },
         ids::{Attempt, GroupId, KeyspaceId, Offset},
@@ -448,6 +465,33 @@ mod tests {
         reads.otherwise().scan(KS, &ScanOperation::default()).unwrap();
         assert_eq!(encoded(&|out| reads.encode(out).unwrap()), MAX_COMMAND_STEPS);
         assert_eq!(encoded(&|out| encode_sweep(out, 10)), MAX_COMMAND_STEPS);
+    }
+
+    #[test]
+    fn values_that_are_touched_or_kept_are_counted() {
+        let steps = |touches: bool, keeps_history: bool, known: Option<u64>| {
+            let mut commit = CommitBuilder::new();
+            match touches {
+                true => commit.touch(KS, b"k", Deadline::Never).unwrap(),
+                false => commit.put(KS, b"k", b"v").unwrap().put(KS, b"l", b"v").unwrap(),
+            };
+            let mut out = Vec::new();
+            commit.encode(&mut out);
+            max_steps_with(&out, keeps_history, known)
+        };
+        let short = written_bytes(DEFAULT_INLINE_VALUE_BYTES);
+        assert_eq!(steps(true, false, None) - steps(true, false, Some(0)), TOUCH);
+        assert_eq!(steps(true, false, Some(9)) - steps(true, false, Some(0)), 9);
+        assert!(steps(false, true, None) - steps(false, false, None) > 2 * short, "two values are kept");
+        assert_eq!(steps(false, true, Some(7)) - steps(false, true, None), 7);
+        assert_eq!(steps(false, true, Some(u64::MAX)), MAX_COMMAND_STEPS);
+
+        let mut touch = TransactionBuilder::new();
+        touch.then().touch(KS, b"k", Deadline::Never).unwrap();
+        let mut out = Vec::new();
+        touch.encode(&mut out).unwrap();
+        let [unknown, known] = [None, Some(9)].map(|known| max_steps_with(&out, false, known));
+        assert_eq!(unknown - known, CHANGE_VALUE - 9);
     }
 
     #[test]
