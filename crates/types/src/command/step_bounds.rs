@@ -28,8 +28,8 @@ use crate::{
         MAX_VALUE_BYTES,
     },
     steps::{
-        DELIVERED_RECORD, GET, OPERATION, READ, ROW, SCAN, SETTLED_ATTEMPT, SETTLED_RUN, WRITE, items, read_bytes,
-        written_bytes, written_runs,
+        DELIVERED_RECORD, GET, MAX_FLOAT_DIGITS, OPERATION, READ, ROW, SCAN, SETTLED_ATTEMPT, SETTLED_RUN, WRITE,
+        items, parsed_float, read_bytes, written_bytes, written_float, written_runs,
     },
 };
 
@@ -54,6 +54,8 @@ const TOUCH: u64 = READ + read_bytes(DEFAULT_INLINE_VALUE_BYTES) + written_bytes
 const FLAT: u64 = 1000;
 /// Steps of an ack, a nack or an extension in addition to its attempts: it writes the head of its group.
 const SETTLE: u64 = 100;
+/// Steps of an addition of floating-point numbers: it parses two of them and writes their sum.
+const FLOAT: u64 = 2 * parsed_float(MAX_FLOAT_DIGITS) + written_float(MAX_FLOAT_DIGITS) + read_bytes(MAX_FLOAT_DIGITS);
 /// Steps of a command on a Redis stream, in addition to its bytes: it also removes some rows of destroyed groups.
 const STREAM: u64 = 6000;
 
@@ -242,6 +244,8 @@ enum Bound {
     KnownReads,
     /// The command reads a value of maximum size and writes one.
     Change,
+    /// The command adds two floating-point numbers, which may have thousands of digits.
+    Float,
     /// Each argument may make the command read one value, so the number of arguments determines the bound.
     Arguments,
     /// The option `COUNT` determines the bound. It can follow after this number of arguments. The command reads at most
@@ -275,13 +279,14 @@ impl Bound {
         }
         match &*lower {
             b"setex" | b"psetex" | b"setnx" | b"mset" | b"msetnx" | b"incr" | b"decr" | b"incrby" | b"decrby"
-            | b"incrbyfloat" | b"del" | b"unlink" | b"exists" | b"touch" | b"ttl" | b"pttl" | b"expiretime"
-            | b"pexpiretime" | b"type" | b"strlen" | b"hset" | b"hsetnx" | b"hmset" | b"hdel" | b"hlen"
-            | b"hexists" | b"xlen" | b"ping" | b"select" | b"multi" | b"exec" => Self::Values(0),
+            | b"del" | b"unlink" | b"exists" | b"touch" | b"ttl" | b"pttl" | b"expiretime" | b"pexpiretime"
+            | b"type" | b"strlen" | b"hset" | b"hsetnx" | b"hmset" | b"hdel" | b"hlen" | b"hexists" | b"xlen"
+            | b"ping" | b"select" | b"multi" | b"exec" => Self::Values(0),
             b"get" | b"getdel" | b"getset" | b"getrange" | b"substr" | b"hget" | b"hstrlen" | b"hincrby"
             | b"hincrbyfloat" => Self::Values(1),
             b"append" | b"setrange" | b"rename" | b"renamenx" | b"getex" | b"expire" | b"pexpire" | b"expireat"
             | b"pexpireat" | b"persist" => Self::Change,
+            b"incrbyfloat" => Self::Float,
             b"mget" | b"hmget" => Self::Arguments,
             b"xread" => Self::CountBehind(0),
             b"xrange" | b"xrevrange" => Self::CountBehind(3),
@@ -315,6 +320,7 @@ impl Bound {
             Self::Values(count) => values(count),
             Self::KnownReads => Some(0),
             Self::Change => Some(CHANGE_VALUE),
+            Self::Float => Some(FLOAT),
             Self::Arguments => values(u64::from(arguments)),
             Self::CountBehind(_) => options.count.and_then(|count| {
                 let streams = options.streams.unwrap_or(1) as u64;
@@ -396,6 +402,8 @@ mod tests {
         assert_eq!(values(&[b"set", b"k", b"v", b"Get"]), Some(1));
         assert_eq!(values(&[b"set", b"k", b"v", b"get\0"]), Some(1));
         assert_eq!(values(&[b"incr", b"get"]), Some(0));
+        let float = max_steps(&command(&[&[b"INCRBYFLOAT", b"k", b"1e4900"]]), false);
+        assert!((FLOAT..FLOAT + 300).contains(&float), "{float}");
         assert_eq!(values(&[b"XADD", b"s", b"*", b"f", b"v"]), Some(0));
         assert_eq!(values(&[b"XADD", b"s", b"MAXLEN", b"1", b"*", b"f", b"v"]), None);
         assert_eq!(values(&[b"append", b"k", b"v"]), Some(3), "a change costs more than three reads");
