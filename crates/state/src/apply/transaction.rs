@@ -239,8 +239,7 @@ impl OperationRun {
         }
         self.emptied += 1;
         self.writes = true;
-        let keys = applying.empty_prefix(keyspace, prefix, self.revision)?;
-        Ok(OperationResult::PrefixDeleted { keys })
+        Ok(OperationResult::PrefixDeleted { keys: applying.empty_prefix(keyspace, prefix, self.revision)? })
     }
 
     /// Applies an append or a settlement (ack or nack) that was only checked before. Others are applied already.
