@@ -238,7 +238,7 @@ impl AsyncDatabase {
         let mut origin = self.origin.clone();
         if origin.value_reads.is_none() {
             origin.value_reads =
-                value_reads::of_transaction(&inner.open.machine, command.bytes().get(4..).unwrap_or_default());
+                value_reads::of_command(&inner.open.machine, command.bytes().get(4..).unwrap_or_default());
         }
         Ok(inner.open.replica.propose_async_from(origin, command, level, purpose, wake)?)
     }

@@ -1,50 +1,163 @@
-//! Sizes of the values that a transaction returns, looked up before it is proposed.
+//! Lengths of the values that a command uses, looked up before it is proposed.
 //!
-//! Owns: the estimate of a transaction's gets in steps. Without it each get counts as one of a value of maximum size,
-//! because the bytes of a transaction do not show how much it returns, and only four transactions with a get share an
-//! entry. Does not own the bound that the proposer computes from the estimate
-//! ([`max_steps_with`](thalweg_types::command::max_steps_with)).
+//! Owns: the estimate, in steps, of the values that the gets of a transaction return, that touches write again, and that
+//! a history keeps. The bytes of a command do not show how long these values are. Without the estimate, each value that
+//! is returned counts as one of maximum size, so that only four transactions with a get share an entry; and a touch or a
+//! put counts too little if the state, not the log, has a long value of its key. Does not own the bound that the proposer
+//! computes from the estimate ([`max_steps_with`](thalweg_types::command::max_steps_with)).
 //!
 //! Invariants:
-//! * An estimate never affects an outcome. A value that another client replaces by a larger one before the transaction
-//!   is applied makes the entry take longer.
-//! * A transaction causes at most [`MAX_LOOKUPS`] lookups. One with more gets has no estimate.
+//! * An estimate never affects an outcome. A value that another client replaces by a larger one before the command is
+//!   applied makes the entry take longer.
+//! * A command causes at most [`MAX_LOOKUPS`] lookups. One that uses more values has no estimate: the state machine
+//!   charges commands of several writes for the values, and bounds their sum.
 
 use thalweg_state::machine::Machine;
 use thalweg_types::{
     budget::Budget,
-    command::{Command, Transaction, Write, unwrap},
-    steps::read_bytes,
+    codec::Malformed,
+    command::{BlindPut, Command, Transaction, Write, unwrap, uses_revision},
+    steps::{READ, read_bytes, written_bytes},
 };
 
-/// Maximum number of lookups for a transaction.
+/// Maximum number of lookups for a command.
 const MAX_LOOKUPS: usize = 64;
 
-/// Returns the steps of the values that the gets of a command return, if the command is a transaction with gets, but
-/// not with more than [`MAX_LOOKUPS`], and if the keys are in memory. A get of a key that the transaction writes itself
-/// returns at most the bytes of the transaction.
-pub(crate) fn of_transaction(machine: &Machine, command: &[u8]) -> Option<u64> {
-    let command = unwrap(command).bytes;
-    if !Transaction::is_one(command) {
+/// Use that a command makes of the former value of a key.
+#[derive(Clone, Copy, Debug)]
+enum ValueUse {
+    /// The command returns the value.
+    Returned,
+    /// The command writes the value again, with another deadline.
+    Rewritten,
+    /// The command replaces the value, which a history may keep.
+    Kept,
+}
+
+/// Returns the steps of the values that a commit or a transaction uses. Returns `None` for other commands, if there are
+/// no such values or more than [`MAX_LOOKUPS`], or if the rows of the keys are not in memory. Values that are replaced
+/// are looked up only if a keyspace of the space keeps former values.
+pub(crate) fn of_command(machine: &Machine, command: &[u8]) -> Option<u64> {
+    let (command, keeps_history) = (unwrap(command).bytes, machine.keeps_history());
+    // By far the most frequent commands use no value.
+    if !keeps_history && BlindPut::decode(command).is_some() {
         return None;
     }
-    let Ok(Command::Transaction(transaction)) = Command::decode(command) else { return None };
-    let (mut gets, mut keys) = (0, [None; MAX_LOOKUPS]);
-    for operation in transaction.branches().ok()?.into_iter().flatten() {
-        if let Write::Get { keyspace, key } = operation.ok()? {
-            *keys.get_mut(gets)? = Some((keyspace, key));
-            gets += 1;
-        }
+    // Only commits use a revision. Other commands, such as long bursts of Redis commands, are not decoded here.
+    if !Transaction::is_one(command) && !uses_revision(command) {
+        return None;
     }
-    if gets == 0 {
+    match Command::decode(command).ok()? {
+        Command::Commit(commit) if commit.write_count() as usize <= MAX_LOOKUPS => {
+            look_up(machine, command, commit.writes().ok()?, keeps_history)
+        }
+        Command::Transaction(transaction) => {
+            look_up(machine, command, transaction.branches().ok()?.into_iter().flatten(), keeps_history)
+        }
+        _ => None,
+    }
+}
+
+fn look_up<'a>(
+    machine: &Machine,
+    command: &[u8],
+    writes: impl Iterator<Item = Result<Write<'a>, Malformed>>,
+    keeps_history: bool,
+) -> Option<u64> {
+    let (mut count, mut values) = (0, [None; MAX_LOOKUPS]);
+    for write in writes {
+        let value = match write.ok()? {
+            Write::Get { keyspace, key } => (keyspace, key, ValueUse::Returned),
+            Write::Touch { keyspace, key, .. } => (keyspace, key, ValueUse::Rewritten),
+            Write::Put { keyspace, key, .. }
+            | Write::PutUntil { keyspace, key, .. }
+            | Write::Delete { keyspace, key }
+            | Write::Add { keyspace, key, .. }
+                if keeps_history =>
+            {
+                (keyspace, key, ValueUse::Kept)
+            }
+            _ => continue,
+        };
+        *values.get_mut(count)? = Some(value);
+        count += 1;
+    }
+    if count == 0 {
         return None;
     }
     let view = machine.read_view();
-    let look_up = || {
-        keys.into_iter().flatten().try_fold(0, |steps, (keyspace, key)| {
-            let stored = view.get(keyspace, key).ok()?.map_or(0, |stored| stored.value.as_ref().value_len());
-            Some(steps + read_bytes(stored + command.len()))
+    let steps = || {
+        values.into_iter().flatten().try_fold(0, |steps, (keyspace, key, value_use)| {
+            let stored = view.value_len(keyspace, key).ok()?.unwrap_or(0);
+            // A value that the command writes itself has at most the bytes of the command.
+            let bytes = stored + command.len();
+            Some(
+                steps
+                    + match value_use {
+                        ValueUse::Returned => read_bytes(bytes),
+                        ValueUse::Rewritten => READ + read_bytes(bytes) + written_bytes(bytes),
+                        ValueUse::Kept => written_bytes(stored),
+                    },
+            )
         })
     };
-    Budget::RESIDENT.perform(look_up).ok()?
+    Budget::RESIDENT.perform(steps).ok()?
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_types::command::{
+        CommitBuilder, Deadline, KeyspaceConfig, KeyspaceHistory, RedisBuilder, TransactionBuilder, encode_put,
+    };
+
+    use super::*;
+    use crate::{
+        Database,
+        options::{BackendKind, Options},
+    };
+
+    /// Length of a long value in bytes.
+    const LONG: usize = 1 << 20;
+
+    fn encoded(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+        let mut out = Vec::new();
+        encode(&mut out);
+        out
+    }
+
+    #[test]
+    fn touched_returned_and_kept_values_count_with_their_lengths() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { backend: Some(BackendKind::Memory), ..Options::default() };
+        let db = Database::open(dir.path(), options).unwrap();
+        let keyspace = db.keyspace("plain").unwrap();
+        let id = keyspace.id();
+        keyspace.put(b"long", &vec![b'v'; LONG]).unwrap();
+        let steps = |command: &[u8]| of_command(&db.inner.open.machine, command);
+
+        let touch = |keys: &[&[u8]]| {
+            let mut commit = CommitBuilder::new();
+            keys.iter().for_each(|key| _ = commit.touch(id, key, Deadline::Never).unwrap());
+            encoded(|out| commit.encode(out))
+        };
+        let rewritten = READ + read_bytes(LONG) + written_bytes(LONG);
+        let touched = steps(&touch(&[b"long"])).unwrap();
+        assert!((rewritten..rewritten + 10).contains(&touched), "{touched}");
+        assert!(steps(&touch(&[b"short"])).unwrap() < 20);
+        assert_eq!(steps(&touch(&[&b"long"[..]; MAX_LOOKUPS + 1])), None);
+
+        let mut get = TransactionBuilder::new();
+        get.then().get(id, b"long").unwrap().put(id, b"short", b"v").unwrap();
+        let returned = steps(&encoded(|out| get.encode(out).unwrap())).unwrap();
+        assert!((read_bytes(LONG)..read_bytes(LONG) + 10).contains(&returned), "{returned}");
+
+        let put = encoded(|out| encode_put(out, id, b"long", b"v").unwrap());
+        assert_eq!(steps(&put), None);
+        let history = KeyspaceHistory { revisions: Some(4), age: None };
+        db.create_keyspace("kept", &KeyspaceConfig { history, ..KeyspaceConfig::default() }).unwrap();
+        assert_eq!(steps(&put), Some(written_bytes(LONG)));
+        let mut burst = RedisBuilder::new(id);
+        burst.push(&[b"set", b"long", b"v"]).unwrap();
+        assert_eq!(steps(&burst.finish()), None);
+    }
 }

@@ -1,15 +1,19 @@
 //! Numbers of INCRBYFLOAT and HINCRBYFLOAT: x86's 80-bit floating point, parsed like C's `strtold` and
 //! formatted like `%.17Lf`.
 //!
-//! Owns the conversion from and to text. `rustc_apfloat` does the arithmetic in software, identically on
+//! Owns the conversion from and to text, and its price. `rustc_apfloat` does the arithmetic in software, identically on
 //! every machine, so a log entry has the same effect everywhere. Parsing and addition round to a mantissa of
 //! 64 bits, ties to even.
 
 use std::str::FromStr;
 
 use rustc_apfloat::{Float, Round, ieee::X87DoubleExtended};
+use thalweg_types::steps::{MAX_FLOAT_DIGITS, parsed_float, written_float};
 
-use crate::errors::{CommandEnd, NOT_A_FLOAT, refused};
+use crate::{
+    errors::{CommandEnd, NOT_A_FLOAT, refused},
+    store::{Read, StoreError},
+};
 
 /// Maximum bytes of a text that is parsed as a number, as in Redis.
 const MAX_TEXT_BYTES: usize = 5 * 1024 - 1;
@@ -26,6 +30,25 @@ pub struct LongDouble(X87DoubleExtended);
 /// Parses an argument or a value that must be a number.
 pub(crate) fn float(text: &[u8]) -> Result<LongDouble, CommandEnd> {
     LongDouble::parse(text).ok_or_else(|| refused(NOT_A_FLOAT))
+}
+
+/// Charges the work of parsing a text as a number. Most numbers cost nothing.
+pub(crate) fn charge_parsing(read: &(impl Read + ?Sized), text: &[u8]) -> Result<(), StoreError> {
+    if text.len() > MAX_TEXT_BYTES {
+        return Ok(());
+    }
+    let mark = text.iter().position(|byte| matches!(byte, b'e' | b'E'));
+    let exponent = mark.and_then(|at| exponent(&text[at + 1..])).unwrap_or(0).unsigned_abs();
+    charge(read, parsed_float(text.len() + exponent.min(MAX_FLOAT_DIGITS as u64) as usize))
+}
+
+/// Charges the work of writing a number as this text.
+pub(crate) fn charge_writing(read: &(impl Read + ?Sized), text: &[u8]) -> Result<(), StoreError> {
+    charge(read, written_float(text.len()))
+}
+
+fn charge(read: &(impl Read + ?Sized), steps: u64) -> Result<(), StoreError> {
+    if steps == 0 { Ok(()) } else { read.work(steps) }
 }
 
 impl LongDouble {

@@ -168,7 +168,8 @@ pub trait Read {
     /// Visits the keys that follow the key `after`, or all keys for `None`. The order is that of the store, and the
     /// same for every call.
     fn keys(&self, after: Option<&[u8]>, visit: &mut VisitKeys<'_>) -> Result<(), StoreError>;
-    /// Counts work of a command that reads nothing, such as matching a pattern, in [steps](thalweg_types::steps).
+    /// Counts work of a command that reads nothing, such as matching a pattern or parsing a long number, in
+    /// [steps](thalweg_types::steps).
     /// Returns an error if the command may do no more work. A store without a bound on work counts nothing.
     fn work(&self, _steps: u64) -> Result<(), StoreError> {
         Ok(())

@@ -29,7 +29,7 @@ pub(crate) struct Pending {
     pub(crate) client: Option<Arc<Client>>,
     /// Name of the request in log lines, for a command that may be forwarded.
     pub(crate) request: Option<Arc<str>>,
-    /// Steps of the values that the command reads, if its proposer knows them.
+    /// Steps of the values that the command reads, writes again or replaces, if its proposer knows them.
     pub(crate) value_reads: Option<u64>,
     /// Cached result of [`max_steps_with`] for the command; `None` before the first use.
     pub(crate) steps: Option<u64>,

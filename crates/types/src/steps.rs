@@ -55,6 +55,12 @@ const BYTES_READ: usize = 128;
 const BYTES_WRITTEN: usize = 48;
 /// Number of comparisons of a pattern with a byte for one step.
 const COMPARISONS: u64 = 32;
+/// Maximum number of digits of a floating-point number that count. Hardly a number of a Redis command has more.
+pub const MAX_FLOAT_DIGITS: usize = 5_200;
+/// Square of the digits of a floating-point number that are parsed for one step.
+const FLOAT_PARSED: usize = 20_000;
+/// Square of the digits of a floating-point number that are written for one step.
+const FLOAT_WRITTEN: usize = 5_000;
 /// Number of arguments of a Redis command, or of values in its reply that cost no read, for one step.
 const ITEMS: usize = 8;
 /// Number of entries of the table of deleted prefixes that are copied for one step.
@@ -86,6 +92,26 @@ pub const fn written_runs(runs: u64) -> u64 {
 #[must_use]
 pub const fn comparisons(count: u64) -> u64 {
     count / COMPARISONS
+}
+
+/// Returns the price of parsing a floating-point number with this number of digits, which grows with their square. The
+/// digits for which an exponent stands count.
+#[inline]
+#[must_use]
+pub const fn parsed_float(digits: usize) -> u64 {
+    squared(digits) / FLOAT_PARSED as u64
+}
+
+/// Returns the price of writing a floating-point number with this number of digits.
+#[inline]
+#[must_use]
+pub const fn written_float(digits: usize) -> u64 {
+    squared(digits) / FLOAT_WRITTEN as u64
+}
+
+const fn squared(digits: usize) -> u64 {
+    let digits = if digits < MAX_FLOAT_DIGITS { digits } else { MAX_FLOAT_DIGITS };
+    (digits * digits) as u64
 }
 
 /// Returns the price of a change of the table of deleted prefixes, which copies its `entries`.

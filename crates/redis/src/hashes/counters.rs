@@ -6,7 +6,7 @@ use super::hash::{Hash, check_field};
 use crate::{
     Reply,
     errors::{Answer, NOT_FINITE, OVERFLOW, refused},
-    long_double::{LongDouble, float},
+    long_double::{LongDouble, charge_parsing, charge_writing, float},
     number::{format_integer, integer, parse_integer},
     store::Store,
 };
@@ -28,6 +28,7 @@ pub(super) fn hincrby<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answe
 
 pub(super) fn hincrbyfloat<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
     let (key, field) = (args[1], args[2]);
+    charge_parsing(store, args[3])?;
     let increment = float(args[3])?;
     if !increment.is_finite() {
         return Ok(Reply::error("ERR value is NaN or Infinity"));
@@ -35,7 +36,10 @@ pub(super) fn hincrbyfloat<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> 
     check_field(field)?;
     let mut hash = Hash::find_or_new(store, key)?;
     let old = match hash.get(store, field)? {
-        Some(value) => LongDouble::parse(&value).ok_or_else(|| refused("ERR hash value is not a float"))?,
+        Some(value) => {
+            charge_parsing(store, &value)?;
+            LongDouble::parse(&value).ok_or_else(|| refused("ERR hash value is not a float"))?
+        }
         None => LongDouble::ZERO,
     };
     let new = old.plus(increment);
@@ -43,6 +47,7 @@ pub(super) fn hincrbyfloat<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> 
         return Err(refused(NOT_FINITE));
     }
     let text = new.to_text();
+    charge_writing(store, &text)?;
     hash.set(store, field, &text)?;
     hash.put(store, key)?;
     Ok(Reply::Bulk(Bytes::from(text)))

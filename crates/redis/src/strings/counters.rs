@@ -5,7 +5,7 @@ use bytes::Bytes;
 use crate::{
     Reply,
     errors::{Answer, NOT_AN_INTEGER, NOT_FINITE, OVERFLOW, refused},
-    long_double::{LongDouble, float},
+    long_double::{LongDouble, charge_parsing, charge_writing, float},
     number::{MAX_DIGITS, format_integer, integer, parse_integer},
     store::Store,
     value::{put_computed, short_string},
@@ -38,14 +38,20 @@ pub(super) fn add<'a>(store: &mut dyn Store<'a>, key: &'a [u8], increment: i64) 
 
 pub(super) fn incrbyfloat<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
     let (old, deadline) = match short_string(store, args[1], MAX_FLOAT_BYTES)? {
-        Some((bytes, deadline)) => (float(&bytes.unwrap_or_default())?, deadline),
+        Some((bytes, deadline)) => {
+            let bytes = bytes.unwrap_or_default();
+            charge_parsing(store, &bytes)?;
+            (float(&bytes)?, deadline)
+        }
         None => (LongDouble::ZERO, None),
     };
+    charge_parsing(store, args[2])?;
     let new = old.plus(float(args[2])?);
     if !new.is_finite() {
         return Err(refused(NOT_FINITE));
     }
     let text = new.to_text();
+    charge_writing(store, &text)?;
     put_computed(store, args[1], text.clone(), deadline)?;
     Ok(Reply::Bulk(Bytes::from(text)))
 }

@@ -121,6 +121,9 @@ fn strings(search: &mut Search<'_>) {
             one(multi(n, |at| words(&[command, &counter(at + 50_000), b"7"])))
         });
     }
+    search.kind("MULTI: INCRBYFLOAT with 4,900 digits", &|n| {
+        one(multi(n, |_| words(&[b"INCRBYFLOAT".as_slice(), b"astronomic", b"1e4900"])))
+    });
 }
 
 fn keys(search: &mut Search<'_>) {

@@ -26,7 +26,6 @@ use crate::{
         transaction_scan,
     },
     blobs::within,
-    clears::apply::EmptyResult,
     expiry::{
         leases::check_attachable,
         writes::{end_of_put, plan_touch, put_ending, store_touched},
@@ -170,12 +169,11 @@ impl OperationRun {
             }
             Write::Add { keyspace, key, delta } => {
                 check_key(applying, keyspace, key)?;
-                // The row is read with its value, which may be of any length.
+                // The price is that of reading the value, which may be of any length.
                 let bytes = replaced(applying, keyspace, key)?.map_or(0, |before| before.held.value_bytes);
                 applying.charge(read_bytes(bytes));
                 applying.check_budget()?;
-                let live = live_key(applying, keyspace, key)?;
-                check_holds_bytes(live.as_ref()).map_err(failed)?;
+                let live = counter(applying, keyspace, key, bytes)?.map_err(failed)?;
                 let value = sum(applying, live.as_ref(), delta)?.map_err(failed)?;
                 let expiry = match &live {
                     Some(live) => Some(live.expiry),
@@ -242,11 +240,7 @@ impl OperationRun {
         }
         self.emptied += 1;
         self.writes = true;
-        let keys = match applying.empty_prefix(keyspace, prefix, self.revision)? {
-            EmptyResult::Now(keys) => Some(keys),
-            EmptyResult::Later => None,
-        };
-        Ok(OperationResult::PrefixDeleted { keys })
+        Ok(OperationResult::PrefixDeleted { keys: applying.empty_prefix(keyspace, prefix, self.revision)? })
     }
 
     /// Applies an append or a settlement (ack or nack) that was only checked before. Others are applied already.
@@ -266,21 +260,33 @@ impl OperationRun {
 }
 
 pub(crate) fn check_holds_bytes(live: Option<&Stored>) -> Result<(), OperationError> {
-    match live.and_then(Stored::collection) {
-        Some(_) => Err(OperationError::HoldsCollection),
-        None => Ok(()),
+    live.and_then(Stored::collection).map_or(Ok(()), |_| Err(OperationError::HoldsCollection))
+}
+
+/// Returns the counter of a key, whose row has a value of `bytes` bytes. A value that is too long for a number is not
+/// read: many transactions of one entry may name it.
+fn counter(
+    applying: &Applying<'_>,
+    keyspace: KeyspaceId,
+    key: &[u8],
+    bytes: usize,
+) -> Result<Result<Option<Stored>, OperationError>, Refused> {
+    /// Length in bytes of the longest counter value, -2^63.
+    const MAX_DIGITS: usize = 20;
+    if bytes <= MAX_DIGITS {
+        let live = live_key(applying, keyspace, key)?;
+        return Ok(check_holds_bytes(live.as_ref()).map(|()| live));
     }
+    Ok(match live_head(applying, keyspace, key)? {
+        None => Ok(None),
+        Some(head) if head.held.collection.is_some() => Err(OperationError::HoldsCollection),
+        Some(_) => Err(OperationError::NotANumber),
+    })
 }
 
 /// Adds `delta` to a counter's current value, and returns the new value. A missing key counts as 0.
 fn sum(applying: &Applying<'_>, live: Option<&Stored>, delta: i64) -> Result<Result<i64, OperationError>, Refused> {
-    /// Length in bytes of the longest counter value, -2^63.
-    const MAX_DIGITS: usize = 20;
-    let value = match live {
-        None => Some(0),
-        Some(live) if live.value_len() > MAX_DIGITS => None,
-        Some(live) => parse_counter(&applying.bytes_of(live)?),
-    };
+    let value = live.map_or(Ok(Some(0)), |live| applying.bytes_of(live).map(|bytes| parse_counter(&bytes)))?;
     let Some(value) = value else { return Ok(Err(OperationError::NotANumber)) };
     Ok(value.checked_add(delta).ok_or(OperationError::Overflow { value, delta }))
 }

@@ -47,11 +47,11 @@ const MAX_SWEPT_BYTES: usize = 4 * 1024 * 1024;
 /// Fields of a key's row that are needed to remove the row.
 #[derive(Debug)]
 pub(crate) struct Row {
-    key: Vec<u8>,
-    revision: Revision,
+    pub(crate) key: Vec<u8>,
+    pub(crate) revision: Revision,
     held: CountedValue,
     blob: Option<BlobRef>,
-    expiry: Expiry,
+    pub(crate) expiry: Expiry,
 }
 
 impl Row {
@@ -66,26 +66,18 @@ impl Row {
     }
 }
 
-/// Result of deleting all keys with a prefix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EmptyResult {
-    /// All rows with the prefix are removed. The number counts those that were visible to readers: keys that no other
-    /// delete had hidden and that had not ended at the entry's time.
-    Now(u64),
-    /// Too many rows have the prefix to remove them immediately, so they are hidden until sweeps remove them.
-    Later,
-}
-
 impl Applying<'_> {
     /// Deletes all keys with a prefix, for the command that uses `revision`. Rejects the command, without a change, if
     /// many keys have the prefix and the table of deleted prefixes has no room. In a keyspace with history, a clear
-    /// replaces none of other commands.
+    /// replaces none of other commands. Returns the number of removed rows that were visible to readers: no other delete
+    /// had hidden them, and they had not ended at the entry's time. Returns `None` if the rows are too many to remove
+    /// them immediately, so that they are hidden until sweeps remove them.
     pub(crate) fn empty_prefix(
         &mut self,
         keyspace: KeyspaceId,
         prefix: &[u8],
         revision: Revision,
-    ) -> Result<EmptyResult, Refused> {
+    ) -> Result<Option<u64>, Refused> {
         let few = self.few_rows(keyspace, prefix)?;
         let is_again = |before: &Clear| before.revision == revision;
         if few.is_none()
@@ -98,15 +90,15 @@ impl Applying<'_> {
         Ok(self.empty(keyspace, prefix, few, revision)?)
     }
 
-    /// Deletes all keys with a prefix. `few` is the result of [`few_rows`](Self::few_rows); if it is `None`, the table
-    /// of deleted prefixes must have room for one more.
+    /// Deletes all keys with a prefix like [`empty_prefix`](Self::empty_prefix). `few` is the result of
+    /// [`few_rows`](Self::few_rows); if it is `None`, the table of deleted prefixes must have room for one more.
     fn empty(
         &mut self,
         keyspace: KeyspaceId,
         prefix: &[u8],
         few: Option<Vec<Row>>,
         revision: Revision,
-    ) -> Result<EmptyResult, MachineError> {
+    ) -> Result<Option<u64>, MachineError> {
         self.changed(&KeyChange::DeletePrefix { keyspace, prefix }, None);
         if let Some(rows) = few {
             let mut shown = 0;
@@ -115,7 +107,7 @@ impl Applying<'_> {
                 shown += u64::from(!is_hidden && is_live(self, &row.expiry)?);
                 self.remove_row(keyspace, row, revision, VersionEnd::Deleted)?;
             }
-            return Ok(EmptyResult::Now(shown));
+            return Ok(Some(shown));
         }
         // The clear hides rows of earlier commands, but not those that this command has written itself.
         for row in self.own_rows(keyspace, prefix, revision)? {
@@ -126,7 +118,7 @@ impl Applying<'_> {
             self.count(keyspace, change);
         }
         self.add_clear(keyspace, prefix, revision);
-        Ok(EmptyResult::Later)
+        Ok(None)
     }
 
     /// Returns the rows with a prefix, including hidden rows; `None` if there are too many to remove immediately.
@@ -235,7 +227,7 @@ pub(crate) fn drop_keyspace(applying: &mut Applying<'_>, id: KeyspaceId) -> Resu
     // The keyspace keeps no versions and counts nothing from here on.
     applying.set_keyspace(id, KeyspaceRow { life: KeyspaceLife::Dropped, ..row });
     applying.drop_history(id);
-    if applying.empty(id, b"", few, revision)? != EmptyResult::Later {
+    if applying.empty(id, b"", few, revision)?.is_some() {
         applying.clears_within(id, b"").iter().for_each(|prefix| applying.set_clear(id, prefix, None));
         applying.forget_keyspace(id);
     }

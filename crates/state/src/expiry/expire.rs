@@ -21,7 +21,7 @@ use crate::{
     expiry::rows::{DeadlineSubject, Expiry, attached_rows, deadline_prefix},
     history::rows as versions,
     keys::{self, KeyRange, TAG_ATTACHED, TAG_DEADLINE},
-    keyspaces::values::{Decoded, decode_value},
+    keyspaces::values::decode_value,
     machine::{applying::Applying, state_machine::Machine},
     refused::Refused,
     rows::keys_of,
@@ -114,10 +114,11 @@ impl Removal {
         row: &[u8],
     ) -> Result<(), MachineError> {
         let full = [&keys::data_prefix(keyspace), key].concat();
-        let stored = applying.get(&full)?;
-        let found = stored.as_ref().map(|bytes| decode_value(&full, bytes)).transpose()?;
-        match found.filter(|found| ends(&found.expiry)) {
-            Some(found) => self.remove(applying, keyspace, key, &found),
+        let mut found = Ok(None);
+        // The value, which may be long, is not copied.
+        applying.look(&full, &mut |row| found = decode_value(&full, row).map(|row| Some(Row::of(key, &row))))?;
+        match found?.filter(|found| ends(&found.expiry)) {
+            Some(found) => self.remove(applying, keyspace, &found),
             None => match DeadlineSubject::of_row(row) {
                 Some(DeadlineSubject::Attached { lease, .. }) => applying.detach(lease, keyspace, key),
                 _ => {
@@ -131,30 +132,24 @@ impl Removal {
     /// Removes a key that has ended. A key that a deleted prefix hides counts as removed already: then only its row is
     /// deleted, as a sweep would do. The row cannot stay, because once its lease is gone, nothing would show when the
     /// key had ended.
-    fn remove(
-        &mut self,
-        applying: &mut Applying<'_>,
-        keyspace: KeyspaceId,
-        key: &[u8],
-        found: &Decoded<'_>,
-    ) -> Result<(), MachineError> {
-        let row = Row::of(key, found);
-        if applying.visibility(keyspace).shows(key, found.revision) {
+    fn remove(&mut self, applying: &mut Applying<'_>, keyspace: KeyspaceId, row: &Row) -> Result<(), MachineError> {
+        let key = &row.key[..];
+        if applying.visibility(keyspace).shows(key, row.revision) {
             let revision = *self.revision.get_or_insert_with(|| {
                 applying.record_changes();
                 applying.use_revision()
             });
             applying.changed(&KeyChange::Expire { keyspace, key }, None);
-            applying.remove_row(keyspace, &row, revision, versions::VersionEnd::Expired)?;
+            applying.remove_row(keyspace, row, revision, versions::VersionEnd::Expired)?;
             self.keys += 1;
         } else {
             let revision = applying.applied.revision;
-            applying.remove_row(keyspace, &row, revision, versions::VersionEnd::Deleted)?;
+            applying.remove_row(keyspace, row, revision, versions::VersionEnd::Deleted)?;
         }
-        if let Some(deadline) = found.expiry.deadline {
+        if let Some(deadline) = row.expiry.deadline {
             applying.applier.staged.delete(&[&deadline_prefix(deadline, keyspace), key]);
         }
-        match found.expiry.lease {
+        match row.expiry.lease {
             Some(lease) => applying.detach(lease, keyspace, key),
             None => Ok(()),
         }

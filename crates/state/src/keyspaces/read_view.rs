@@ -176,6 +176,11 @@ impl ReadView {
         Ok(is_live.then_some(stored))
     }
 
+    /// Returns the length of a key's value in bytes, without a copy of it; `None` like [`get`](Self::get).
+    pub fn value_len(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<usize>, MachineError> {
+        Ok(self.head(keyspace, key)?.map(|head| head.held.value_bytes))
+    }
+
     /// Returns the same as [`get`](Self::get) without the value, which is not copied.
     pub(crate) fn head(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<RowHead>, MachineError> {
         let found = keys::with_data_key(keyspace, key, |full| {

@@ -33,7 +33,6 @@ use thalweg_types::{
 };
 
 use crate::{
-    error::MachineError,
     keys::{DATA_PREFIX_LEN, data_prefix},
     keyspaces::{catalog::KeyspaceKind, live::live_head},
     machine::{applying::Applying, state_machine::Machine},
@@ -174,13 +173,9 @@ fn has_changed(applying: &Applying<'_>, batch: &RedisBatch<'_>) -> Result<bool, 
         if key.len() > MAX_KEY_BYTES {
             return Err(Malformed { at: 0, expected: "key within the limit" }.into());
         }
-        if version_of(applying, batch.keyspace, key)? != version {
+        if live_head(applying, batch.keyspace, key)?.map_or(0, |live| live.revision.0) != version {
             return Ok(true);
         }
     }
     Ok(false)
-}
-
-fn version_of(applying: &Applying<'_>, keyspace: KeyspaceId, key: &[u8]) -> Result<u64, MachineError> {
-    Ok(live_head(applying, keyspace, key)?.map_or(0, |live| live.revision.0))
 }

@@ -133,6 +133,7 @@ pub(crate) const TOO_MUCH_READ: &str =
     "ERR the replies of these commands would be too large together: send fewer of them at a time";
 /// Reply of a read that was not performed because no client waits for it.
 const SKIPPED: Reply = Reply::Null;
+const UNREADABLE: &str = "MISCONF the value can't be read: this node's log is damaged (docs/guides/damage.md)";
 const TOO_MANY_READS: &str = "ERR too expensive: the reads that follow a write in one pipeline would block others for too \
      long; send them before the writes, or wait for the replies to the writes";
 pub(crate) const TOO_EXPENSIVE: &str = "ERR too expensive: the command or transaction would block others for too long, \
@@ -195,7 +196,11 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         self.applying.charge(OPERATION + items(args.len()));
         // Without steps a read is not begun: opening its scan alone would cost many of them.
         let reply = match self.check_steps() {
-            Ok(()) => self.within_bounds(run_read(self, command, args).map_err(failure)?),
+            Ok(()) => match run_read(self, command, args).map_err(failure) {
+                // Other nodes do not perform the read, so a value that this one has lost fails only the reply.
+                Err(MachineError::Blob(_)) => Reply::error(UNREADABLE),
+                read => self.within_bounds(read?),
+            },
             Err(_) => SKIPPED,
         };
         let reply = if self.check_steps().is_err() { Reply::error(TOO_MANY_READS) } else { reply };

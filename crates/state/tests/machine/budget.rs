@@ -472,6 +472,20 @@ fn a_rejected_command_leaves_nothing_behind_in_its_entry() {
     assert_eq!(rows(&node), rows(&other));
 }
 
+#[test]
+fn numbers_of_thousands_of_digits_are_charged() {
+    let mut node = node();
+    let add: &[&[u8]] = &[b"INCRBYFLOAT", b"k", b"2e4900"];
+    let (sum, steps) = run_one(&mut node, add);
+    assert!(matches!(&sum, Reply::Bulk(digits) if digits.len() == 4_901), "{sum:?}");
+    assert!(steps > 5_000, "{steps}");
+    let (_, tiny) = run_one(&mut node, &[b"HINCRBYFLOAT", b"h", b"f", b"1e-4900"]);
+    assert!(tiny > 1_000, "{tiny}");
+    assert!(run_one(&mut node, &[b"INCRBYFLOAT", b"short", b"-1234567890.0123456789e10"]).1 < 100);
+    let outcome = node.apply(6, &[&redis(&[add; 100])]).remove(0);
+    assert!((10..30).contains(&replies(&outcome).len()), "the batch ends early");
+}
+
 /// A barrier of a log that is always durable.
 struct Durable;
 

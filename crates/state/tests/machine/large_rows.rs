@@ -5,7 +5,10 @@ use std::sync::atomic::Ordering;
 use thalweg_state::machine::MachineOptions;
 use thalweg_types::{
     KeyspaceId, SpaceTime,
-    command::{self, CommitBuilder, Deadline, Expect, KeyspaceConfig, Outcome, RedisBuilder, TransactionBuilder},
+    command::{
+        self, CommitBuilder, Deadline, Expect, KeyspaceConfig, OperationError, Outcome, RedisBuilder,
+        TransactionBuilder,
+    },
     limits::MAX_VALUE_BYTES,
     reply::Reply,
 };
@@ -91,6 +94,20 @@ fn touches_in_place_are_taken_back_with_their_transaction() {
     let outcomes = bench.run(2, &[touch(5), command(|out| transaction.encode(out).unwrap())]);
     assert!(matches!(outcomes[1], Outcome::OperationFailed { .. }), "{:?}", outcomes[1]);
     assert_eq!(deadline(&bench, SMALLER), Some(SpaceTime(1_000_005)));
+}
+
+#[test]
+fn adds_to_a_value_that_is_too_long_for_a_number_read_it_once_in_an_entry() {
+    let mut bench = with_a_value(SMALLER);
+    let mut add = TransactionBuilder::new();
+    add.then().add(KS, b"k", 1).unwrap();
+    let adds = vec![command(|out| add.encode(out).unwrap()); 20];
+    let before = bench.backend.read_bytes.load(Ordering::Relaxed);
+    let outcomes = bench.run(2, &adds);
+    let read_bytes = bench.backend.read_bytes.load(Ordering::Relaxed) - before;
+    let failed = Outcome::OperationFailed { operation: 0, error: OperationError::NotANumber };
+    assert!(outcomes.iter().all(|outcome| *outcome == failed), "{:?}", outcomes.first());
+    assert!(read_bytes < 2 * SMALLER as u64, "{read_bytes} bytes");
 }
 
 /// Runs commands in one `MULTI`, and returns their replies, the bytes that they have read from the backend, and their

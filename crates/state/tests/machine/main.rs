@@ -24,6 +24,7 @@ mod groups_model;
 mod history;
 mod inline_floor;
 mod large_rows;
+mod lost_values;
 mod membership;
 mod model;
 mod one_entry;

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use thalweg_state::{audit::Values, keyspaces::StoredValue, machine::MachineOptions};
 use thalweg_types::{
-    KeyspaceId, LeaseId, Revision,
+    KeyspaceId, LeaseId, Revision, StreamId,
     command::{
-        self, CommitBuilder, Deadline, KeyspaceConfig, KeyspaceHistory, OperationResult, Outcome, RedisBuilder,
-        TransactionBuilder,
+        self, AppendConditions, CommitBuilder, Deadline, KeyspaceConfig, KeyspaceHistory, OperationResult, Outcome,
+        ProducerRefusal, ProducerStamp, RedisBuilder, StreamConfig, TransactionBuilder,
     },
-    limits::MAX_EAGER_PREFIX_ROWS,
+    limits::{MAX_EAGER_PREFIX_ROWS, MAX_STREAM_PRODUCERS},
+    record::{Record, RecordBatch},
 };
 
 use crate::{
@@ -258,4 +259,49 @@ fn a_blind_put_over_one_of_the_same_entry_removes_the_same_rows() {
 fn ids_of_leases_are_chosen_alike_in_every_grouping() {
     let chosen = command(|out| command::encode_grant_lease(out, None, Duration::from_secs(1)).unwrap());
     together(&[], 1, &[chosen.clone(), chosen.clone(), chosen]);
+}
+
+const STREAM: StreamId = StreamId(1);
+
+fn a_record() -> RecordBatch {
+    let mut batch = RecordBatch::new();
+    batch.push(&Record { payload: b"r", ..Record::default() }).unwrap();
+    batch
+}
+
+fn produced(id: &str, sequence: u64) -> AppendConditions<'_> {
+    AppendConditions { producer: Some(ProducerStamp { id, epoch: 0, sequence }), ..AppendConditions::default() }
+}
+
+fn append(id: &str, sequence: u64) -> Vec<u8> {
+    command(|out| command::encode_append_with(out, STREAM, &produced(id, sequence), &a_record()).unwrap())
+}
+
+/// A stream that remembers as many producers as it may evicts those that were silent longest, also if the commands
+/// before and after are in the same entry.
+#[test]
+fn producers_are_evicted_alike_in_every_grouping() {
+    let mut many = CommitBuilder::new();
+    for number in 1..MAX_STREAM_PRODUCERS {
+        many.append_with(STREAM, &produced(&format!("p{number:04}"), 0), &a_record()).unwrap();
+    }
+    let first = [
+        command(|out| command::encode_create_stream(out, "s", &StreamConfig::default()).unwrap()),
+        command(|out| many.encode(out)),
+    ];
+    let last = [
+        append("p0900", 1),
+        append("new-1", 0),
+        append("new-2", 0),
+        append("p0001", 1),
+        append("p0900", 2),
+        append("new-1", 1),
+        command(|out| command::encode_open_producer(out, STREAM, "p0002").unwrap()),
+        append("new-2", 1),
+    ];
+    let (_, outcomes) = together(&first, 1, &last);
+    let unknown = Outcome::ProducerRefused { stream: STREAM, refusal: ProducerRefusal::Unknown };
+    assert_eq!((&outcomes[3], &outcomes[6]), (&unknown, &Outcome::Producer { epoch: 1 }));
+    let is_committed = |number: &usize| matches!(outcomes[*number], Outcome::Committed { .. });
+    assert!([0, 1, 2, 4, 5, 7].iter().all(is_committed), "{outcomes:?}");
 }

@@ -23,10 +23,13 @@ use crate::{
         versions::unwrap,
         write::Write,
     },
-    limits::{MAX_ATTEMPT_RECORDS, MAX_COMMAND_STEPS, MAX_GROUP_PENDING, MAX_HISTORY_REVISIONS, MAX_VALUE_BYTES},
+    limits::{
+        DEFAULT_INLINE_VALUE_BYTES, MAX_ATTEMPT_RECORDS, MAX_COMMAND_STEPS, MAX_GROUP_PENDING, MAX_HISTORY_REVISIONS,
+        MAX_VALUE_BYTES,
+    },
     steps::{
-        DELIVERED_RECORD, GET, OPERATION, READ, ROW, SCAN, SETTLED_ATTEMPT, SETTLED_RUN, WRITE, items, read_bytes,
-        written_bytes, written_runs,
+        DELIVERED_RECORD, GET, MAX_FLOAT_DIGITS, OPERATION, READ, ROW, SCAN, SETTLED_ATTEMPT, SETTLED_RUN, WRITE,
+        items, parsed_float, read_bytes, written_bytes, written_float, written_runs,
     },
 };
 
@@ -39,13 +42,20 @@ const CHANGE_VALUE: u64 = READ_VALUE + written_bytes(MAX_VALUE_BYTES);
 const WRITE_KEY: u64 = OPERATION + 7 * READ + 8 * WRITE;
 /// Steps of a lookup of a key or a field in addition to the bytes of its value.
 const LOOK_UP: u64 = OPERATION + 7 * READ;
-/// Steps that the history of a keyspace adds to a write, which reads the versions of the key and removes some of them.
-/// They do not include the bytes of the former value, which mostly stay in the log.
-const KEEP_VERSION: u64 = 2 * READ + SCAN + MAX_HISTORY_REVISIONS as u64 * ROW + 64 * WRITE;
+/// Steps that the history of a keyspace adds to a write, which keeps the former value, reads the versions of the key and
+/// removes some of them. Of the former value they include the bytes that the state stores by default; longer values
+/// mostly stay in the log, where it takes no work to keep them. Proposers that know the value's length add its steps.
+const KEEP_VERSION: u64 =
+    2 * READ + SCAN + MAX_HISTORY_REVISIONS as u64 * ROW + 64 * WRITE + written_bytes(DEFAULT_INLINE_VALUE_BYTES);
+/// Steps that a touch in a commit adds to a write, because it writes the value again: those of a value that the state
+/// stores by default, like [`KEEP_VERSION`].
+const TOUCH: u64 = READ + read_bytes(DEFAULT_INLINE_VALUE_BYTES) + written_bytes(DEFAULT_INLINE_VALUE_BYTES);
 /// Steps of a command about a stream, a group or a lease, in addition to its bytes.
 const FLAT: u64 = 1000;
 /// Steps of an ack, a nack or an extension in addition to its attempts: it writes the head of its group.
 const SETTLE: u64 = 100;
+/// Steps of an addition of floating-point numbers: it parses two of them and writes their sum.
+const FLOAT: u64 = 2 * parsed_float(MAX_FLOAT_DIGITS) + written_float(MAX_FLOAT_DIGITS) + read_bytes(MAX_FLOAT_DIGITS);
 /// Steps of a command on a Redis stream, in addition to its bytes: it also removes some rows of destroyed groups.
 const STREAM: u64 = 6000;
 
@@ -60,8 +70,10 @@ pub fn max_steps(command: &[u8], keeps_history: bool) -> u64 {
 }
 
 /// Returns the maximum number of steps like [`max_steps`]. `value_reads` is the sum of the steps of the values that the
-/// gets of a transaction or the [reads of a Redis batch](reads_values) return, if the proposer knows them; otherwise
-/// each value counts as one of maximum size.
+/// [reads of a Redis batch](reads_values) return, or that the gets of a transaction return, the touches of a commit or
+/// transaction write again, and its writes keep in a history; `None` if the proposer does not know their lengths. Then
+/// each value that is returned, or that a transaction touches, counts as one of maximum size, and each other one as the
+/// longest that the state stores by default.
 #[must_use]
 pub fn max_steps_with(command: &[u8], keeps_history: bool, value_reads: Option<u64>) -> u64 {
     let command = unwrap(command).bytes;
@@ -72,7 +84,7 @@ pub fn max_steps_with(command: &[u8], keeps_history: bool, value_reads: Option<u
         of_redis(command, write, value_reads).ok()
     } else {
         match Command::decode(command) {
-            Ok(Command::Commit(commit)) => of_commit(&commit, write).ok().flatten(),
+            Ok(Command::Commit(commit)) => of_commit(&commit, write, value_reads).ok().flatten(),
             Ok(Command::Transaction(transaction)) => of_transaction(&transaction, write, value_reads).ok().flatten(),
             Ok(
                 Command::Sweep { .. }
@@ -121,7 +133,7 @@ fn of_fetch(fetch: &Fetch<'_>) -> u64 {
 }
 
 /// Returns the maximum number of steps of a commit; `None` if its conditions scan.
-fn of_commit(commit: &Commit<'_>, write: u64) -> Result<Option<u64>, Malformed> {
+fn of_commit(commit: &Commit<'_>, write: u64, value_reads: Option<u64>) -> Result<Option<u64>, Malformed> {
     let mut steps: u64 = 0;
     for condition in commit.conditions() {
         match condition?.expect {
@@ -131,12 +143,15 @@ fn of_commit(commit: &Commit<'_>, write: u64) -> Result<Option<u64>, Malformed> 
         }
     }
     for write in commit.writes()? {
-        if let Write::Settle(settle) = write? {
-            steps += of_settle(&settle);
+        match write? {
+            Write::Settle(settle) => steps += of_settle(&settle),
+            Write::Touch { .. } if value_reads.is_none() => steps += TOUCH,
+            _ => {}
         }
     }
     // Appends of producers read and write a few rows more than puts.
-    Ok(Some(steps + u64::from(commit.write_count()) * (write + 8 * WRITE)))
+    steps += u64::from(commit.write_count()) * (write + 8 * WRITE);
+    Ok(Some(steps.saturating_add(value_reads.unwrap_or(0))))
 }
 
 /// Returns the maximum number of steps of a transaction; `None` if it scans.
@@ -158,8 +173,11 @@ fn of_transaction(
         match operation? {
             Write::Scan { .. } | Write::DeletePrefix { .. } => return Ok(None),
             Write::Get { .. } => steps = steps.saturating_add(OPERATION + GET + value),
-            // A touch rewrites a value of any length.
-            Write::Touch { .. } => steps = steps.saturating_add(write + CHANGE_VALUE),
+            // A touch rewrites a value of any length. An add reads none that is longer than a number.
+            Write::Touch { .. } => {
+                let rewrite = if value_reads.is_some() { 0 } else { CHANGE_VALUE };
+                steps = steps.saturating_add(write + rewrite);
+            }
             Write::Settle(settle) => steps = steps.saturating_add(write + of_settle(&settle)),
             _ => steps = steps.saturating_add(write),
         }
@@ -226,6 +244,8 @@ enum Bound {
     KnownReads,
     /// The command reads a value of maximum size and writes one.
     Change,
+    /// The command adds two floating-point numbers, which may have thousands of digits.
+    Float,
     /// Each argument may make the command read one value, so the number of arguments determines the bound.
     Arguments,
     /// The option `COUNT` determines the bound. It can follow after this number of arguments. The command reads at most
@@ -259,13 +279,14 @@ impl Bound {
         }
         match &*lower {
             b"setex" | b"psetex" | b"setnx" | b"mset" | b"msetnx" | b"incr" | b"decr" | b"incrby" | b"decrby"
-            | b"incrbyfloat" | b"del" | b"unlink" | b"exists" | b"touch" | b"ttl" | b"pttl" | b"expiretime"
-            | b"pexpiretime" | b"type" | b"strlen" | b"hset" | b"hsetnx" | b"hmset" | b"hdel" | b"hlen"
-            | b"hexists" | b"xlen" | b"ping" | b"select" | b"multi" | b"exec" => Self::Values(0),
+            | b"del" | b"unlink" | b"exists" | b"touch" | b"ttl" | b"pttl" | b"expiretime" | b"pexpiretime"
+            | b"type" | b"strlen" | b"hset" | b"hsetnx" | b"hmset" | b"hdel" | b"hlen" | b"hexists" | b"xlen"
+            | b"ping" | b"select" | b"multi" | b"exec" => Self::Values(0),
             b"get" | b"getdel" | b"getset" | b"getrange" | b"substr" | b"hget" | b"hstrlen" | b"hincrby"
             | b"hincrbyfloat" => Self::Values(1),
             b"append" | b"setrange" | b"rename" | b"renamenx" | b"getex" | b"expire" | b"pexpire" | b"expireat"
             | b"pexpireat" | b"persist" => Self::Change,
+            b"incrbyfloat" => Self::Float,
             b"mget" | b"hmget" => Self::Arguments,
             b"xread" => Self::CountBehind(0),
             b"xrange" | b"xrevrange" => Self::CountBehind(3),
@@ -299,6 +320,7 @@ impl Bound {
             Self::Values(count) => values(count),
             Self::KnownReads => Some(0),
             Self::Change => Some(CHANGE_VALUE),
+            Self::Float => Some(FLOAT),
             Self::Arguments => values(u64::from(arguments)),
             Self::CountBehind(_) => options.count.and_then(|count| {
                 let streams = options.streams.unwrap_or(1) as u64;
@@ -353,7 +375,8 @@ mod tests {
     use super::*;
     use crate::{
         command::{
-            CommitBuilder, RedisBuilder, ScanOperation, TransactionBuilder, encode_put, encode_sweep, encode_versioned,
+            CommitBuilder, Deadline, RedisBuilder, ScanOperation, TransactionBuilder, encode_put, encode_sweep,
+            encode_versioned,
             groups::{OffsetRun, Settlement, encode_ack, encode_extend, encode_fetch},
         },
         ids::{Attempt, GroupId, KeyspaceId, Offset},
@@ -379,6 +402,8 @@ mod tests {
         assert_eq!(values(&[b"set", b"k", b"v", b"Get"]), Some(1));
         assert_eq!(values(&[b"set", b"k", b"v", b"get\0"]), Some(1));
         assert_eq!(values(&[b"incr", b"get"]), Some(0));
+        let float = max_steps(&command(&[&[b"INCRBYFLOAT", b"k", b"1e4900"]]), false);
+        assert!((FLOAT..FLOAT + 300).contains(&float), "{float}");
         assert_eq!(values(&[b"XADD", b"s", b"*", b"f", b"v"]), Some(0));
         assert_eq!(values(&[b"XADD", b"s", b"MAXLEN", b"1", b"*", b"f", b"v"]), None);
         assert_eq!(values(&[b"append", b"k", b"v"]), Some(3), "a change costs more than three reads");
@@ -448,6 +473,33 @@ mod tests {
         reads.otherwise().scan(KS, &ScanOperation::default()).unwrap();
         assert_eq!(encoded(&|out| reads.encode(out).unwrap()), MAX_COMMAND_STEPS);
         assert_eq!(encoded(&|out| encode_sweep(out, 10)), MAX_COMMAND_STEPS);
+    }
+
+    #[test]
+    fn values_that_are_touched_or_kept_are_counted() {
+        let steps = |touches: bool, keeps_history: bool, known: Option<u64>| {
+            let mut commit = CommitBuilder::new();
+            match touches {
+                true => commit.touch(KS, b"k", Deadline::Never).unwrap(),
+                false => commit.put(KS, b"k", b"v").unwrap().put(KS, b"l", b"v").unwrap(),
+            };
+            let mut out = Vec::new();
+            commit.encode(&mut out);
+            max_steps_with(&out, keeps_history, known)
+        };
+        let short = written_bytes(DEFAULT_INLINE_VALUE_BYTES);
+        assert_eq!(steps(true, false, None) - steps(true, false, Some(0)), TOUCH);
+        assert_eq!(steps(true, false, Some(9)) - steps(true, false, Some(0)), 9);
+        assert!(steps(false, true, None) - steps(false, false, None) > 2 * short, "two values are kept");
+        assert_eq!(steps(false, true, Some(7)) - steps(false, true, None), 7);
+        assert_eq!(steps(false, true, Some(u64::MAX)), MAX_COMMAND_STEPS);
+
+        let mut touch = TransactionBuilder::new();
+        touch.then().touch(KS, b"k", Deadline::Never).unwrap();
+        let mut out = Vec::new();
+        touch.encode(&mut out).unwrap();
+        let [unknown, known] = [None, Some(9)].map(|known| max_steps_with(&out, false, known));
+        assert_eq!(unknown - known, CHANGE_VALUE - 9);
     }
 
     #[test]

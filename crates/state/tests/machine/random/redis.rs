@@ -1,4 +1,5 @@
-//! Redis commands: strings, keys, hashes and streams with groups, one to four in a log command.
+//! Redis commands: strings, keys, hashes and streams with groups, one to four in a log command, some of them in a
+//! transaction.
 
 use thalweg_types::command::RedisBuilder;
 
@@ -130,6 +131,10 @@ pub fn encode(generator: &mut Generator, input: &mut Input<'_>, out: &mut Vec<u8
     if input.one_in(6) {
         batch.watch(key(input), u64::from(input.byte() % 32))?;
     }
+    let is_transaction = input.one_in(4);
+    if is_transaction {
+        batch.push(&[b"MULTI"])?;
+    }
     for _ in 0..=input.below(4) {
         let template = match input.byte() {
             255 => "FLUSHDB",
@@ -138,6 +143,9 @@ pub fn encode(generator: &mut Generator, input: &mut Input<'_>, out: &mut Vec<u8
         let keys = [(); 2].map(|()| if input.one_in(4) { key(input) } else { KEYS[input.below(KEYS.len())] }.to_vec());
         let args: Vec<_> = template.split(' ').map(|word| argument(generator, input, word, &keys)).collect();
         batch.push(&args.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
+    }
+    if is_transaction {
+        batch.push(&[b"EXEC"])?;
     }
     *out = batch.finish();
     Ok(())

@@ -1,5 +1,14 @@
+use std::time::Duration;
+
 use super::*;
-use crate::command::{Command, Framed};
+use crate::{
+    command::{Command, CommandError, Framed},
+    ids::{Attempt, GroupId, Offset, StreamId},
+    limits::{
+        MAX_FETCH_KEYS, MAX_FETCH_RECORDS, MAX_GROUP_PENDING, MAX_MEMBER_NAME_BYTES, MAX_NACK_REASON_BYTES,
+        MAX_SETTLED_RANGES,
+    },
+};
 
 fn encoded(encode: impl FnOnce(&mut Vec<u8>) -> Result<(), CommandError>) -> Vec<u8> {
     let mut framed = Framed::new();
