@@ -290,7 +290,7 @@ fn a_removed_node_that_still_runs_stops_serving() {
     let gone = cluster.nodes[other].id();
     let keyspace = cluster.nodes[other].db.keyspace("k").unwrap();
     wait_until("the node is removed", || match wait(cluster.nodes[leader].node.remove(gone, Removal::Safe, soon())) {
-        Ok(()) | Err(ClusterError::NoSuchMember(_)) => true,
+        Ok(()) | Err(ClusterError::AlreadyRemoved(_)) => true,
         Err(ClusterError::ChangeInProgress | ClusterError::NotLeader { .. } | ClusterError::NoLeader) => false,
         Err(other) => panic!("{other}"),
     });
@@ -307,6 +307,14 @@ fn a_removed_node_that_still_runs_stops_serving() {
     let says_so = |event: &ClusterEvent| event.event == thalweg_serving::cluster::Event::Removed(gone);
     wait_until("an event says so", || removed.node.events().after(0).1.iter().any(says_so));
     cluster.wait_for_voters(2);
+    // A repeated request is told so by each node; an id that was never a member is something else.
+    for node in cluster.nodes.iter().chain([&removed]) {
+        let again = || wait(node.node.remove(gone, Removal::Safe, soon()));
+        wait_until("it was removed before", || again() == Err(ClusterError::AlreadyRemoved(gone.to_string())));
+    }
+    let never = NodeId(gone.0 ^ 1);
+    let unknown = || wait(cluster.nodes[0].node.remove(never, Removal::Safe, soon()));
+    wait_until("it was never a member", || unknown() == Err(ClusterError::NoSuchMember(never.to_string())));
     put_again(&cluster, 0, b"key", b"other");
     cluster.check_equal();
     for node in &cluster.nodes {

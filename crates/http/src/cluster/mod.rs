@@ -26,7 +26,7 @@ use thalweg_types::NodeId;
 
 use self::json::{
     ClusterStatus, DigestsShown, JoinToken, Joined, JsonJoin, JsonMember, JsonRemove, JsonShutdown, JsonTransfer,
-    Leading, MemberList, NodeList, Promoted, ReplicaList, Stopping, id_of,
+    Leading, MemberList, NodeList, Promoted, Removed, ReplicaList, Stopping, id_in, id_of,
 };
 use crate::{
     body,
@@ -159,8 +159,9 @@ pub(crate) async fn leave(app: &Arc<App>, call: &mut Call) -> Answer {
             Err(ClusterError::NoLeader | ClusterError::NotLeader { .. }) if Instant::now() < until => {
                 tokio::time::sleep(LEADER_PAUSE).await;
             }
+            // An earlier request whose answer was lost has removed it.
+            Ok(()) | Err(ClusterError::AlreadyRemoved(_)) => return Ok(reply::empty(StatusCode::NO_CONTENT)),
             Err(error) => return Err(error.into()),
-            Ok(()) => return Ok(reply::empty(StatusCode::NO_CONTENT)),
         }
     }
 }
@@ -203,18 +204,31 @@ pub(crate) async fn promote(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::json_of(StatusCode::OK, &Promoted { node: id_of(member.node), was_voter }))
 }
 
-/// Handles `POST /v1/cluster/remove`: removes a member.
+/// Handles `POST /v1/cluster/remove`: removes a member. A request with the id of a member that was removed before
+/// changes nothing, so that it can be repeated. A name can belong to another node by then, so it must name a member.
 #[utoipa::path(
     post, path = "/v1/cluster/remove", params(Timeout), request_body = JsonRemove, security(("admin_token" = [])),
-    responses((status = 204, description = "The node is no member any more."))
+    responses(
+        (status = 200, description = "The node was removed before.", body = Removed),
+        (status = 204, description = "The node is no member any more."),
+    )
 )]
 pub(crate) async fn remove(app: &Arc<App>, call: &mut Call) -> Answer {
     let handle = handle(app)?;
     let request: JsonRemove = sent(app, call).await?;
     let named = request.node.as_deref().ok_or_else(|| ApiError::bad_request("bad_json", "node is missing"))?;
-    let member = member(handle, named)?;
-    handle.remove(member.node, request.removal(), deadline(call)?).await?;
-    Ok(reply::empty(StatusCode::NO_CONTENT))
+    let node = match (member(handle, named), id_in(named)) {
+        (Ok(member), _) => member.node,
+        (Err(error), Some(node)) if error.code == "no_such_member" => node,
+        (Err(error), _) => return Err(error),
+    };
+    match handle.remove(node, request.removal(), deadline(call)?).await {
+        Ok(()) => Ok(reply::empty(StatusCode::NO_CONTENT)),
+        Err(ClusterError::AlreadyRemoved(_)) => {
+            Ok(reply::json_of(StatusCode::OK, &Removed { node: id_of(node), already_removed: true }))
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Handles `POST /v1/cluster/transfer`: transfers leadership.

@@ -406,6 +406,12 @@ async fn members_are_added_promoted_and_removed() {
     let error = member.post("remove", &json!({ "node": "n1" })).await.refused(409, "quorum_at_risk", "fix");
     holds(error["message"].as_str().unwrap(), "0 of 2 voters");
     member.post("remove", &json!({ "node": "n3", "force": true })).await.is(204);
+    // A program repeats the request by the id. The name could be that of another node by now.
+    let again = member.post("remove", &json!({ "node": "0000000000000003" })).await.is(200).json();
+    assert_eq!(again, json!({ "node": "0000000000000003", "already_removed": true }));
+    for unknown in ["n3", "0000000000000009"] {
+        member.post("remove", &json!({ "node": unknown })).await.refused(404, "no_such_member", "fix");
+    }
     member.post("remove", &json!({})).await.refused(400, "bad_json", "fix");
     let names: Vec<_> = member.cluster_members().await;
     assert_eq!(names, ["n1", "n2", "new"]);
