@@ -59,6 +59,9 @@ pub(crate) struct ClusterStatus {
     /// Time by which the time of the data (for time to live, leases and retention) is behind the wall clocks of a
     /// majority of the voters; missing if the node does not lead.
     time_behind_millis: Option<u64>,
+    /// Index of the entry after which the node's state differs from those of half of the members or more, while no
+    /// majority is known to have equal states, so that the node has stopped serving. Missing otherwise.
+    undecided_after: Option<u64>,
 }
 
 impl ClusterStatus {
@@ -83,6 +86,7 @@ impl ClusterStatus {
             changing: report.is_changing,
             room: report.has_room(),
             time_behind_millis: report.time_behind.map(|ElapsedMillis(millis)| millis),
+            undecided_after: report.undecided_after.map(|index| index.0),
         }
     }
 }
@@ -435,7 +439,8 @@ pub(crate) struct EventShown {
     /// Number of the event on the node that answers.
     pub(super) sequence: u64,
     pub(super) unix_micros: u64,
-    /// Kind of the event: leader, joined, promoted, removed, alive, suspect, down, lagging, stale or caught_up.
+    /// Kind of the event: leader, joined, promoted, removed, alive, suspect, down, lagging, stale, caught_up or
+    /// undecided.
     pub(super) event: &'static str,
     /// Node that the event is about; missing if the cluster has lost its leader.
     pub(super) node: Option<String>,

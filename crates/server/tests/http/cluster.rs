@@ -335,6 +335,18 @@ async fn the_members_and_their_lag_are_shown() {
     member_.node.get("/health").await.is(200);
 }
 
+#[tokio::test]
+async fn a_node_without_a_majority_of_equal_states_says_so() {
+    let member_ = Member::start().await;
+    for (after, shown, figure) in [(None, json!(null), 0), (Some(Index(7)), json!(7), 1)] {
+        member_.cluster.change(|report| report.undecided_after = after);
+        let status = member_.node.get("/v1/cluster/status").await.is(200).json();
+        assert_eq!(status["undecided_after"], shown);
+        let metrics = String::from_utf8(member_.node.get("/metrics").await.is(200).body).unwrap();
+        holds(&metrics, &format!("thalweg_cluster_states_undecided {figure}"));
+    }
+}
+
 /// Prometheus drops series that are there twice.
 #[tokio::test]
 async fn members_with_one_name_have_series_of_their_own() {

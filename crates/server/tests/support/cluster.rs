@@ -86,6 +86,7 @@ impl FakeCluster {
             applied_revision: Revision(7),
             is_changing: false,
             time_behind: None,
+            undecided_after: None,
             triggers: Triggers { lag_entries: 10, lag_bytes: 1000, stale_after: ElapsedMillis(5000) },
             members,
         };
