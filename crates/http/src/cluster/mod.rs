@@ -141,10 +141,7 @@ pub(crate) async fn leave(app: &Arc<App>, call: &mut Call) -> Answer {
     let handle = handle(app)?;
     let request: JsonRemove = sent(app, call).await?;
     let report = handle.report();
-    if let Some(other) = request.node.as_deref().filter(|named| !is_own(&report.find(named), report.node)) {
-        let message = format!("this node is not {other:?}: leave out `node`, or use /v1/cluster/remove");
-        return Err(ApiError::bad_request("other_node", message));
-    }
+    check_own(handle, request.node.as_deref(), "leave out `node`, or use /v1/cluster/remove")?;
     // A sole voter cannot pass on the leadership, so the answer must not be that nobody has taken over.
     if report.voters().all(|voter| voter.node == report.node) && report.voters().next().is_some() {
         return Err(ClusterError::LastVoter.into());
@@ -174,17 +171,23 @@ pub(crate) async fn leave(app: &Arc<App>, call: &mut Call) -> Answer {
 pub(crate) async fn shut_down(app: &Arc<App>, call: &mut Call) -> Answer {
     let cluster = cluster(app)?;
     let request: JsonShutdown = sent(app, call).await?;
-    let report = cluster.handle.report();
-    if let Some(other) = request.node.as_deref().filter(|named| !is_own(&report.find(named), report.node)) {
-        let message = format!("this node is not {other:?}: send the request to that node");
-        return Err(ApiError::bad_request("other_node", message));
-    }
+    check_own(&cluster.handle, request.node.as_deref(), "send the request to that node")?;
     cluster.stop_requested.notify_one();
-    Ok(reply::json_of(StatusCode::ACCEPTED, &Stopping { node: id_of(report.node) }))
+    Ok(reply::json_of(StatusCode::ACCEPTED, &Stopping { node: id_of(cluster.handle.report().node) }))
 }
 
-fn is_own(found: &Option<&MemberReport>, own: NodeId) -> bool {
-    found.is_some_and(|member| member.node == own)
+/// Checks that a request is for this node, if it names one. The id is right for a node that is no member, too.
+fn check_own(handle: &Arc<dyn ClusterHandle>, named: Option<&str>, next: &str) -> Result<(), ApiError> {
+    let (own, Some(named)) = (handle.report().node, named) else { return Ok(()) };
+    match member(handle, named) {
+        _ if id_in(named) == Some(own) => Ok(()),
+        Ok(member) if member.node == own => Ok(()),
+        Err(error) if error.code == "ambiguous_member" => Err(error),
+        _ => {
+            let shown: String = named.chars().take(64).collect();
+            Err(ApiError::bad_request("other_node", format!("this node is not {shown:?}: {next}")))
+        }
+    }
 }
 
 /// Handles `POST /v1/cluster/promote`: makes a learner a voter. A voter stays one, so that the request can be repeated.

@@ -465,6 +465,23 @@ async fn a_leader_that_leaves_hands_leadership_over_first() {
     assert_eq!(member.cluster_members().await, ["n2", "n3"]);
     let status = member.node.get("/v1/cluster/status").await.is(200).json();
     assert_eq!((&status["role"], &status["leader"]), (&Value::Null, &json!("0000000000000002")));
+    // The request is repeated, because its answer was lost. The name is none of a member any more.
+    member.post("leave", &json!({ "node": "0000000000000001" })).await.is(204);
+    member.post("leave", &json!({ "node": "n1" })).await.refused(400, "other_node", "fix");
+}
+
+/// Two members have one name after one of them has lost its directory. The other one may run as well.
+#[tokio::test]
+async fn a_node_leaves_and_stops_by_a_name_of_its_own_or_by_its_id() {
+    let member = Member::start().await;
+    member.cluster.change(|report| report.members[2].name = "n1".to_owned());
+    for what in ["leave", "shutdown"] {
+        member.post(what, &json!({ "node": "n1" })).await.refused(400, "ambiguous_member", "fix");
+    }
+    // It was removed, and still runs.
+    member.cluster.change(|report| report.members.retain(|member| member.node != NodeId(1)));
+    member.post("shutdown", &json!({ "node": "0000000000000002" })).await.refused(400, "other_node", "fix");
+    member.post("shutdown", &json!({ "node": "0000000000000001" })).await.is(202);
 }
 
 #[tokio::test]
