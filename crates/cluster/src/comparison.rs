@@ -302,13 +302,30 @@ impl Tasks {
     }
 
     /// Transfers the leadership to another voter if this node leads. It has been elected, or has stopped serving as the
-    /// leader.
+    /// leader. Members that are all undecided would pass it on for ever, so it stays if no other voter serves.
     async fn pass_on_leadership(&self) {
-        if self.consensus.member().leads()
-            && let Err(error) = self.consensus.transfer(None).await
-        {
+        if !self.consensus.member().leads() || (self.undecided.get().is_some() && !self.another_voter_serves().await) {
+            return;
+        }
+        if let Err(error) = self.consensus.transfer(None).await {
             tracing::warn!(%error, "leadership could not be transferred: this node leads but does not serve");
         }
+    }
+
+    async fn another_voter_serves(&self) -> bool {
+        for (node, member) in self.consensus.status().members {
+            if node != self.here() && member.votes && self.gives_state(node, &member.info.address).await {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Asks another member whether it gives its state. A member that does not serve does not.
+    async fn gives_state(&self, node: NodeId, address: &str) -> bool {
+        let link = self.network.peer(node, address).control;
+        let asked = link.call::<_, Owned, Source>(&AskSource {}, Instant::now() + ASK_LIMIT).await;
+        asked.is_ok_and(|source| source.gives)
     }
 
     async fn note_due(&self, due: RepairDue) -> io::Result<()> {
@@ -339,11 +356,10 @@ impl Tasks {
         let (agreeing, chosen_by) = choose(digests, agreeing)?;
         let mut sources = Vec::new();
         for (node, member) in members.iter().filter(|(node, _)| agreeing.contains(*node)) {
-            let link = self.network.peer(*node, &member.info.address).control;
-            let asked = link.call::<_, Owned, Source>(&AskSource {}, Instant::now() + ASK_LIMIT).await;
-            if asked.is_ok_and(|source| source.gives) {
+            let address = &member.info.address;
+            if self.gives_state(*node, address).await {
                 // The membership of a node with a wrong state may lack the address.
-                sources.push((*node, link.address()));
+                sources.push((*node, self.network.peer(*node, address).control.address()));
             }
         }
         let giving = sources.iter().map(|(node, _)| *node).collect();
