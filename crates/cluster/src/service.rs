@@ -361,6 +361,9 @@ impl Requests {
         within: Duration,
     ) -> Result<NodeId, ChangeError> {
         let consensus = &self.consensus;
+        if matches!(kind, ManageKind::Join | ManageKind::JoinAsLearner) && node == UNKNOWN {
+            return Err(ChangeError::Refused("no node has the id 0".to_owned()));
+        }
         let change = async {
             match kind {
                 ManageKind::Join | ManageKind::JoinAsLearner => {

@@ -8,7 +8,7 @@ use thalweg_disk::{
     sim::{Errno, Event, Fault, Operation},
 };
 use thalweg_engine::{Ack, Keyspace, MemberIdentity, ReplicationStage, WriteError};
-use thalweg_serving::cluster::{ClusterError, ClusterEvent, ClusterHandle, MemberRole, Removal};
+use thalweg_serving::cluster::{ClusterError, ClusterEvent, ClusterHandle, JoinRequest, MemberRole, Removal};
 use thalweg_types::{Durability, NodeId, ReadLevel};
 
 use crate::cluster::{TestCluster, TestNode, wait_until};
@@ -279,6 +279,19 @@ fn a_leader_without_a_live_voter_beside_it_says_so_when_it_shall_pass_on_the_lea
     wait_until("the node leads", || node.leads());
     assert_eq!(wait(node.hand_over(soon())), Err(ClusterError::NoSuccessor));
     assert_eq!(wait(node.transfer(None, soon())), Err(ClusterError::NoSuccessor));
+}
+
+/// A link to the node 0 accepts whatever answers, here the leader itself. Another member would count twice.
+#[test]
+fn no_member_has_the_id_0() {
+    let cluster = TestCluster::start(1);
+    let node = &cluster.nodes[0].node;
+    wait_until("the node leads", || node.leads());
+    let (address, name) = (node.address().to_string(), "none".to_owned());
+    let request = JoinRequest { node: NodeId(0), name, address, stays_learner: false };
+    let joined = wait(node.join(request, soon()));
+    assert!(matches!(&joined, Err(ClusterError::Refused { .. })), "{joined:?}");
+    assert_eq!(node.report().members.len(), 1);
 }
 
 /// The leader sends no entries to a node that it has removed, so the node would go on as if it were a member.

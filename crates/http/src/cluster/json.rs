@@ -280,7 +280,9 @@ impl JsonJoin {
     pub(super) fn request(self) -> Result<JoinRequest, ApiError> {
         let bad = |message: &'static str| ApiError::bad_request("bad_json", message);
         let Self { node, address, name, learner } = self;
-        let id = id_in(&node).ok_or_else(|| bad("node must be 16 hexadecimal digits"))?;
+        // The members would take whatever answers at the address for the node 0, also another member.
+        let id = id_in(&node).filter(|id| id.0 != 0);
+        let id = id.ok_or_else(|| bad("node must be 16 hexadecimal digits, and not 0"))?;
         let name = name.unwrap_or(node);
         if address.len() > MAX_ADDRESS_BYTES {
             return Err(bad("address has 255 bytes at most"));

@@ -395,6 +395,7 @@ async fn members_are_added_promoted_and_removed() {
     holds(error["message"].as_str().unwrap(), "new is a member already");
     for wrong in [
         json!({ "node": "ff", "address": "h:1" }),
+        json!({ "node": "0000000000000000", "address": "h:1" }),
         json!({ "node": "00000000000000fe", "address": "h" }),
         json!({ "node": "00000000000000fe", "address": "h:1", "name": "x".repeat(65) }),
         json!({ "node": "00000000000000fe", "address": "h:1", "name": "a\nb" }),
