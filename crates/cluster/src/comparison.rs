@@ -13,9 +13,9 @@
 //! | half or more, without a majority of equal states | is *undecided*: stops serving, and goes on comparing |
 //! | a majority with equal states | is wrong: stops serving, and is repaired |
 //!
-//! The log and the votes of a node that has stopped are not affected: the node continues with consensus until it is repaired. It can be elected then,
-//! because its log is sound. But a leader that does not serve proposes no expiries, retention or digests, and gives no
-//! snapshot to a follower, so the node passes on each leadership.
+//! The log and the votes of a node that has stopped are not affected: the node continues with consensus until it is
+//! repaired. It can be elected then, because its log is sound. But a leader that does not serve proposes no expiries,
+//! retention or digests, and gives no snapshot to a follower, so the node passes on each leadership.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -108,8 +108,8 @@ impl StatedDigests {
 fn reason_without_majority(after: Index) -> String {
     format!(
         "undecided: its state after entry {after} differs from those of half of the members or more, no majority has \
-         equal states as far as this node knows, and any of them can be the right one. Start the members that are down; \
-         if it stays so, stop all nodes, start the one whose state shall remain, repair the others with \
+         equal states as far as this node knows, and any of them can be the right one. Start the members that are \
+         down; if it stays so, stop all nodes, start the one whose state shall remain, repair the others with \
          `thalweg cluster repair`, and start them"
     )
 }

@@ -423,8 +423,8 @@ impl RaftNetworkV2<Types> for PeerNetwork {
                     tracing::error!(
                         %node,
                         index = lost.index,
-                        "a member lacks entries that it has acknowledged: it runs on an older copy of its directory, or its \
-                         disk has lost writes; it gets them again, but may have forgotten votes: replace it"
+                        "a member lacks entries that it has acknowledged: it runs on an older copy of its directory, or \
+                         its disk has lost writes; it gets them again, but may have forgotten votes: replace it"
                     );
                 }
                 std::future::ready(next.map(|result| result.map(|(result, _)| result)))

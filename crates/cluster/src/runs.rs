@@ -7,11 +7,11 @@
 //! leader to correct the address of the id, so each would vote in turn. The first process to connect keeps the id: a
 //! second one is rejected while the first is alive.
 //!
-//! A process that ends closes its connections, so a restarted node is accepted at once. After a loss of power, or behind
-//! a firewall, nobody closes them. So the first attempt of another process is a question to the known one: it is alive
-//! as long as it goes on sending frames, which each node does by itself several times within [`Silence::max_answer`].
-//! The other process dials again all the time, and is accepted once the known one has sent nothing for that long since
-//! the first attempt, or nothing for [`Silence::max`] at all.
+//! A process that ends closes its connections, so a restarted node is accepted at once. After a loss of power, nobody
+//! closes them. So the first attempt of another process is a question to the known one, which is alive as long as it
+//! goes on sending frames: each node sends several signs of life within [`Silence::max_answer`]. The other process dials
+//! again all the time. It is accepted once the known one has sent nothing for that long since the first attempt, or
+//! nothing for [`Silence::max`] at all.
 //!
 //! Invariant: each node has at most one run here. The connections of a run that another one has replaced end with their
 //! next frame. Everything here runs on one thread.

@@ -12,8 +12,8 @@
 //! names.
 //!
 //! The lease is measured by a clock that stands still while the machine is suspended, and the others elect a leader
-//! meanwhile. So after a suspension a leader relies only on answers to requests that it has sent since (`suspensions`). A
-//! sole voter needs no answer: nobody is elected without its vote.
+//! meanwhile. So after a suspension a leader relies only on answers to requests that it has sent since (`suspensions`).
+//! A sole voter needs no answer: nobody is elected without its vote.
 //!
 //! A leader serves no more lease reads in a term in which it has begun to transfer its leadership, because a transfer
 //! makes followers forget their promises. For one lease after a restart a node makes no promises (`consensus`).
