@@ -14,7 +14,7 @@ use thalweg_engine::{
     snapshot::{SnapshotError, SnapshotOptions},
 };
 use thalweg_log::{Draft, Purpose, RecordKind};
-use thalweg_serving::cluster::{ClusterError, ClusterEvent, ClusterHandle, Event};
+use thalweg_serving::cluster::{ClusterError, ClusterHandle, Event};
 use thalweg_store::{Applied, WriteBatch};
 use thalweg_types::{Durability, Index, NodeId, ReadLevel, SpaceId, Term};
 
@@ -288,8 +288,9 @@ fn until_undecided(cluster: &TestCluster, nodes: &[NodeId]) {
         let reason = node.db.stopped_serving().unwrap();
         assert!(reason.starts_with("undecided: "), "{reason}");
         wait_until("its report says so", || node.report().undecided_after.is_some());
-        let undecided = |event: &ClusterEvent| event.event == Event::Undecided(node.id());
-        assert_eq!(node.node.events().after(0).1.iter().filter(|event| undecided(event)).count(), 1);
+        let events = node.node.events().after(0).1;
+        let undecided = events.iter().filter(|event| event.event == Event::Undecided(node.id()));
+        assert_eq!(undecided.count(), 1);
         assert_eq!(node.db.repair_note().unwrap(), RepairNote::default());
     }
 }

@@ -22,7 +22,6 @@ use thalweg_serving::{
     cluster::{Cluster, ClusterError, ClusterHandle, MemberReport},
     error::ApiError,
 };
-use thalweg_types::NodeId;
 
 use self::json::{
     ClusterStatus, DigestsShown, JoinToken, Joined, JsonJoin, JsonMember, JsonRemove, JsonShutdown, JsonTransfer,
